@@ -1,0 +1,92 @@
+//! What the configuration means: checked values with units, as the rest of the host reads them.
+//!
+//! Not here: what the file says and how it is checked (`file`, `check`).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::secret::Secret;
+
+/// A whole, valid configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The file it came from; relative paths in it were resolved against its folder.
+    pub path: PathBuf,
+    pub plugins_dir: PathBuf,
+    /// Compiled-code cache and embedded Redis.
+    pub data_dir: PathBuf,
+    /// How long running attempts may take to end at shutdown.
+    pub shutdown_grace: Duration,
+    pub redis: Redis,
+    pub admin: Admin,
+    /// In the order of the file.
+    pub queues: Vec<Queue>,
+    /// Grants by plugin name; a plugin that is not here has the defaults ([`Plugin::default`]).
+    pub plugins: BTreeMap<String, Plugin>,
+}
+
+/// Where Redis is.
+#[derive(Debug, Clone)]
+pub enum Redis {
+    /// A private server under `data_dir`, for as long as the host lives.
+    Embedded,
+    /// `redis://`, `rediss://` or `redis+unix://`; may hold a password.
+    Url(Secret),
+}
+
+#[derive(Debug, Clone)]
+pub struct Admin {
+    pub listen: SocketAddr,
+    /// Always there when `listen` is not a loopback address.
+    pub token: Option<Secret>,
+}
+
+/// One queue and its rules.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Queue {
+    pub name: String,
+    pub stream: String,
+    pub group: String,
+    pub plugin: String,
+    /// Attempts running at once, in this host; at least 1.
+    pub concurrency: u32,
+    pub lease: Duration,
+    pub timeout: Duration,
+    pub max_retries: u32,
+    pub backoff: Backoff,
+    pub max_deferrals: u32,
+    pub max_crashes: u32,
+    /// How long status and result are kept after the end; zero keeps none.
+    pub retention: Duration,
+    /// The dead-letter stream's key, when it is not the default one.
+    pub dead_letter: Option<String>,
+}
+
+/// How long a failed task waits for its next attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Backoff {
+    /// `base · 2^(attempt-1)`, at most `max`, spread by ± `jitter` (0 to 1) of itself.
+    Exponential { base: Duration, max: Duration, jitter: f64 },
+    /// The n-th retry waits for the n-th delay; the last one serves for all further ones. Never empty.
+    Delays(Vec<Duration>),
+    None,
+}
+
+/// What one plugin is granted.
+#[derive(Debug, Clone)]
+pub struct Plugin {
+    /// Read by the handler through `wasi:config/store`; every value may be a secret.
+    pub config: BTreeMap<String, Secret>,
+    /// Bytes of all memories of one instance together.
+    pub memory: u64,
+    /// Bytes of one result.
+    pub max_output: u64,
+}
+
+impl Default for Plugin {
+    fn default() -> Self {
+        Plugin { config: BTreeMap::new(), memory: 128 << 20, max_output: 1 << 20 }
+    }
+}

@@ -1,0 +1,14 @@
+//! tqhost: task queues on Redis Streams, with the business work in sandboxed WebAssembly components.
+//!
+//! The binary in `main.rs` is thin; everything it does is here. ARCHITECTURE.md tells the way of a task
+//! through these modules.
+
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod embedded;
+pub mod plugins;
+pub mod queue;
+pub mod sandbox;
+pub mod task;
+pub mod worker;

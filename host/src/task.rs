@@ -1,0 +1,98 @@
+//! A task and what can become of one attempt at it: the words that `queue`, `sandbox` and `worker` share.
+//!
+//! Not here: how a task is stored (`queue::codec`), what follows from an outcome (`worker::settle`).
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// One field of a task, as its producer wrote it. The value is any bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    pub name: String,
+    pub value: Vec<u8>,
+}
+
+/// One delivery of a task to this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Stable across retries and redeliveries: `tq-id`, or else the id of the first stream entry.
+    pub id: String,
+    /// The queue's name in the configuration.
+    pub queue: Arc<str>,
+    /// The stream entry that was delivered; a retried task comes back under another one.
+    pub entry: String,
+    /// The producer's fields in their order, without the reserved `tq-` fields.
+    pub fields: Vec<Field>,
+    /// 1 on the first attempt.
+    pub attempt: u32,
+    /// Deferrals so far.
+    pub deferrals: u32,
+    /// Hosts that died or lost their lease while they ran this task.
+    pub crashes: u32,
+    /// When the task was first enqueued, by Redis's clock, in milliseconds since the Unix epoch.
+    pub enqueued_at_ms: u64,
+    /// W3C trace context of the producer, when it sent one.
+    pub traceparent: Option<String>,
+    /// The other reserved fields that have to survive a re-enqueueing, such as `tq-key`.
+    pub reserved: Vec<Field>,
+}
+
+/// How an attempt ended. A failed handler is a value, never an `Err`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The handler returned ok, perhaps with a result of at most the plugin's `max_output` bytes.
+    Completed { result: Option<Vec<u8>> },
+    /// The handler asked to be tried again. `after` overrides the queue's backoff.
+    Retry { message: String, after: Option<Duration> },
+    /// The handler said that trying again is useless.
+    Reject { message: String },
+    /// The handler is not ready yet; no attempt is used.
+    Defer { message: String, after: Duration },
+    /// The sandbox ended the attempt. Treated as a retry.
+    Failed { kind: FailureKind, message: String },
+}
+
+/// Why the sandbox ended an attempt. The names are part of `tq-error` and of the metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureKind {
+    Trap,
+    Timeout,
+    OutOfMemory,
+    Instantiate,
+    OutputTooLarge,
+}
+
+impl FailureKind {
+    /// The kind as it stands in front of `tq-error`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FailureKind::Trap => "trap",
+            FailureKind::Timeout => "timeout",
+            FailureKind::OutOfMemory => "out-of-memory",
+            FailureKind::Instantiate => "instantiate",
+            FailureKind::OutputTooLarge => "output-too-large",
+        }
+    }
+}
+
+/// What a running handler last said of its progress. Written by the sandbox, read by the heartbeat; only the
+/// latest value is kept, so a guest that reports in a loop costs nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Progress(Arc<Mutex<Option<(u8, String)>>>);
+
+impl Progress {
+    /// Notes bytes longer than this are cut, on a character boundary.
+    pub const MAX_NOTE_BYTES: usize = 200;
+
+    /// Sets the latest progress. `percent` is clamped to 100, `note` to [`Self::MAX_NOTE_BYTES`].
+    pub fn set(&self, percent: u8, note: &str) {
+        let note = &note[..note.floor_char_boundary(Self::MAX_NOTE_BYTES)];
+        let mut slot = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *slot = Some((percent.min(100), note.to_owned()));
+    }
+
+    /// Takes the value that was set since the last call, if any.
+    pub fn take(&self) -> Option<(u8, String)> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+    }
+}

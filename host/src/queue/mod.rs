@@ -1,1 +1,62 @@
-//! (in work)
+//! Everything that speaks Redis: the queue's operations as methods of [`Queue`], each one script or one command.
+//!
+//! In: a queue's configuration, tasks, settlements. Out: entries, statuses, dead letters, figures. Nothing here loops over time or decides
+//! what should become of a task: that is `worker`. Commands try nothing twice by themselves, except to load a script.
+
+pub mod census;
+pub mod claim;
+pub mod codec;
+pub mod dead;
+pub mod delay;
+pub mod error;
+pub mod hosts;
+pub mod keys;
+pub mod link;
+pub mod produce;
+mod reply;
+mod script;
+pub mod server;
+pub mod settle;
+pub mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use census::Census;
+pub use claim::{Beat, Reclaimed};
+pub use codec::Entry;
+pub use dead::{DeadFilter, DeadLetter, Redriven};
+pub use error::QueueError;
+pub use link::{Link, Redis};
+pub use produce::NewTask;
+pub use settle::{Ending, Reason, Settled, Settlement, Subject};
+pub use status::{Status, TaskStatus};
+
+use crate::config;
+use keys::Keys;
+
+/// One queue in Redis. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Queue {
+    pub rules: Arc<config::Queue>,
+    keys: Arc<Keys>,
+    link: Link,
+}
+
+impl Queue {
+    /// Connects to nothing yet. `link` may be shared by all queues.
+    pub fn new(rules: config::Queue, link: Link) -> Queue {
+        let keys = Arc::new(Keys::new(&rules.stream, rules.dead_letter.as_deref()));
+        Queue { rules: Arc::new(rules), keys, link }
+    }
+
+    /// A reply of an unexpected shape as an error of the call `what`.
+    fn shaped<T>(&self, what: &'static str, shaped: reply::Shaped<T>) -> Result<T, QueueError> {
+        shaped.map_err(|reply::Shape| QueueError::unexpected(what, self.link.address()))
+    }
+}
+
+/// Whole milliseconds, rounded up: a delay is never shortened to nothing.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

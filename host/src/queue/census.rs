@@ -1,0 +1,127 @@
+//! A queue's figures: how much is where, how old, who consumes it.
+
+use std::time::Duration;
+
+use redis::Value;
+use serde::Serialize;
+
+use super::Queue;
+use super::codec;
+use super::error::QueueError;
+use super::reply::{self, Shape, Shaped};
+
+/// How much of a queue is where.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Undelivered in the stream.
+    pub queued: u64,
+    /// Pending in the group.
+    pub running: u64,
+    pub delayed: u64,
+    pub dead: u64,
+    /// Age of the first undelivered entry.
+    pub oldest: Option<Duration>,
+    pub consumers: Vec<Consumer>,
+}
+
+/// A member of the group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Consumer {
+    pub name: String,
+    pub pending: u64,
+    /// Milliseconds since it last asked for anything.
+    pub idle_ms: u64,
+}
+
+impl Queue {
+    /// Counts everything. A stream or group that is not there yet counts as empty.
+    pub async fn census(&self) -> Result<Census, QueueError> {
+        const WHAT: &str = "count tasks";
+        let keys = &self.keys;
+        let replies = self
+            .link
+            .pipeline(
+                WHAT,
+                &[
+                    redis::cmd("TIME"),
+                    redis::cmd("XLEN").arg(&keys.stream).to_owned(),
+                    redis::cmd("ZCARD").arg(&keys.delayed).to_owned(),
+                    redis::cmd("XLEN").arg(&keys.dead).to_owned(),
+                    redis::cmd("XINFO").arg("GROUPS").arg(&keys.stream).to_owned(),
+                    redis::cmd("XINFO").arg("CONSUMERS").arg(&keys.stream).arg(&self.rules.group).to_owned(),
+                ],
+            )
+            .await?;
+        let [time, length, delayed, dead, groups, consumers] = self.shaped(WHAT, replies.try_into().map_err(|_| Shape))?;
+        let now_ms = self.shaped(WHAT, time_ms(time?))?;
+        let length = self.shaped(WHAT, reply::count(&length?))?;
+        let group = match groups {
+            Ok(groups) => self.shaped(WHAT, find_group(groups, &self.rules.group))?,
+            Err(error) if error.is_no_group() => None,
+            Err(error) => return Err(error),
+        };
+        let consumers = match consumers {
+            Ok(consumers) => self.shaped(WHAT, reply::array(consumers).and_then(|all| all.into_iter().map(consumer).collect()))?,
+            Err(error) if error.is_no_group() => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let (running, last_delivered) = group.unwrap_or((0, "0-0".to_owned()));
+        let first = self.range(&keys.stream, &format!("({last_delivered}"), "+", 1).await?;
+        let age = |entry: &codec::Entry| Duration::from_millis(now_ms.saturating_sub(codec::entry_time_ms(&entry.id)));
+        Ok(Census {
+            queued: length.saturating_sub(running),
+            running,
+            delayed: self.shaped(WHAT, reply::count(&delayed?))?,
+            dead: self.shaped(WHAT, reply::count(&dead?))?,
+            oldest: first.first().map(age),
+            consumers,
+        })
+    }
+}
+
+fn time_ms(reply: Value) -> Shaped<u64> {
+    let [seconds, micros] = reply::tuple(reply)?;
+    Ok(reply::count(&seconds)? * 1000 + reply::count(&micros)? / 1000)
+}
+
+/// How much is pending in the group, and what was delivered last.
+fn find_group(reply: Value, name: &str) -> Shaped<Option<(u64, String)>> {
+    for group in reply::array(reply)? {
+        let fields = Info::read(group)?;
+        if fields.text("name")? == name {
+            return Ok(Some((fields.count("pending")?, fields.text("last-delivered-id")?)));
+        }
+    }
+    Ok(None)
+}
+
+fn consumer(item: Value) -> Shaped<Consumer> {
+    let fields = Info::read(item)?;
+    Ok(Consumer { name: fields.text("name")?, pending: fields.count("pending")?, idle_ms: fields.count("idle")? })
+}
+
+/// One item of an XINFO reply: names with values of different kinds.
+struct Info(Vec<(String, Value)>);
+
+impl Info {
+    fn read(item: Value) -> Shaped<Info> {
+        let mut parts = reply::array(item)?.into_iter();
+        let mut fields = Vec::new();
+        while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+            fields.push((reply::text(name)?, value));
+        }
+        Ok(Info(fields))
+    }
+
+    fn get(&self, name: &str) -> Shaped<&Value> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value).ok_or(Shape)
+    }
+
+    fn text(&self, name: &str) -> Shaped<String> {
+        reply::text(self.get(name)?.clone())
+    }
+
+    fn count(&self, name: &str) -> Shaped<u64> {
+        reply::count(self.get(name)?)
+    }
+}

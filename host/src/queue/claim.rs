@@ -1,0 +1,162 @@
+//! How a consumer comes to own entries, and keeps them: read, reclaim, recover, begin, heartbeat.
+//!
+//! Not here: when to do any of it (`worker`), what ends the ownership (`settle`).
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::codec::Entry;
+use super::error::QueueError;
+use super::link::Link;
+use super::reply::{self, Shape, Shaped};
+use super::script::{self, Call};
+use super::{Queue, millis};
+use crate::task::Task;
+
+/// What a reclaim found.
+#[derive(Debug, Default)]
+pub struct Reclaimed {
+    /// Where the next reclaim goes on; `0-0` when this one came to the end.
+    pub cursor: String,
+    pub entries: Vec<Entry>,
+    /// Ids of entries that somebody deleted while they were pending: their fields are gone.
+    pub lost: Vec<String>,
+}
+
+/// What one running task has to say in a heartbeat.
+#[derive(Debug)]
+pub struct Beat {
+    pub entry: String,
+    pub task_id: String,
+    pub progress: Option<(u8, String)>,
+}
+
+impl Queue {
+    /// Creates the group, at the stream's beginning, and the stream, where they are missing.
+    pub async fn ensure_group(&self) -> Result<(), QueueError> {
+        let mut create = redis::cmd("XGROUP");
+        create.arg("CREATE").arg(&self.keys.stream).arg(&self.rules.group).arg("0").arg("MKSTREAM");
+        match self.link.command("create the consumer group", &create).await {
+            Err(error) if error.is_busy_group() => Ok(()),
+            reply => reply.map(drop),
+        }
+    }
+
+    /// Reads up to `count` new entries for `consumer`, waiting up to `block` for the first one. `link` is used for nothing else.
+    pub async fn read(&self, link: &Link, consumer: &str, count: usize, block: Duration) -> Result<Vec<Entry>, QueueError> {
+        let mut read = redis::cmd("XREADGROUP");
+        read.arg("GROUP").arg(&self.rules.group).arg(consumer).arg("COUNT").arg(count);
+        read.arg("BLOCK").arg(millis(block).max(1)).arg("STREAMS").arg(&self.keys.stream).arg(">");
+        let reply = link.command("read new tasks", &read).await?;
+        self.shaped("read new tasks", read_reply(reply))
+    }
+
+    /// Takes over up to `count` entries that nobody kept alive for a whole lease, going on at `cursor`.
+    pub async fn reclaim(&self, consumer: &str, cursor: &str, count: usize) -> Result<Reclaimed, QueueError> {
+        let call = Call::new(&script::RECLAIM).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
+        let reply = self.link.script(&call.arg(millis(self.rules.lease)).arg(cursor).arg(count)).await?;
+        self.shaped("reclaim", reclaim_reply(reply))
+    }
+
+    /// Whether any entry was not kept alive for a whole lease. Claims nothing.
+    pub async fn has_abandoned(&self) -> Result<bool, QueueError> {
+        let mut pending = redis::cmd("XPENDING");
+        pending.arg(&self.keys.stream).arg(&self.rules.group).arg("IDLE").arg(millis(self.rules.lease)).arg("-").arg("+").arg(1);
+        let reply = self.link.command("look for abandoned tasks", &pending).await?;
+        self.shaped("look for abandoned tasks", reply::array(reply)).map(|found| !found.is_empty())
+    }
+
+    /// The entries pending for `consumer` that are not `in_flight`: delivered, but never seen. Those of which only the id is left
+    /// are given apart.
+    pub async fn recover(&self, consumer: &str, in_flight: &[String]) -> Result<(Vec<Entry>, Vec<String>), QueueError> {
+        const PAGE: usize = 100;
+        let (mut entries, mut lost) = (Vec::new(), Vec::new());
+        let mut from = "-".to_owned();
+        while !from.is_empty() {
+            let call = Call::new(&script::RECOVER).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
+            let reply = self.link.script(&call.arg(&from).arg(PAGE).arg(in_flight)).await?;
+            from = self.shaped("recover", recover_reply(reply, &mut entries, &mut lost))?;
+        }
+        Ok((entries, lost))
+    }
+
+    /// Marks claimed tasks as PROCESSING by `plugin` (`name@digest`). Gives for each whether `consumer` still owns it.
+    pub async fn begin(&self, consumer: &str, plugin: &str, tasks: &[&Task]) -> Result<Vec<bool>, QueueError> {
+        let mut call = Call::new(&script::BEGIN).key(&self.keys.stream);
+        for task in tasks {
+            call = call.key(self.keys.task(&task.id));
+        }
+        call = call.arg(&self.rules.group).arg(consumer).arg(plugin);
+        for task in tasks {
+            call = call.arg(&task.entry).arg(task.attempt).arg(task.enqueued_at_ms);
+        }
+        let reply = self.link.script(&call).await?;
+        self.shaped("begin", reply::flags(reply, tasks.len()))
+    }
+
+    /// Renews leases. Gives for each whether it was renewed; one that was not belongs to somebody else.
+    pub async fn heartbeat(&self, consumer: &str, beats: &[Beat]) -> Result<Vec<bool>, QueueError> {
+        let mut call = Call::new(&script::HEARTBEAT).key(&self.keys.stream);
+        for beat in beats {
+            call = call.key(self.keys.task(&beat.task_id));
+        }
+        call = call.arg(&self.rules.group).arg(consumer);
+        for beat in beats {
+            let (percent, note) = beat.progress.as_ref().map_or((String::new(), ""), |(percent, note)| (percent.to_string(), note));
+            call = call.arg(&beat.entry).arg(percent).arg(note);
+        }
+        let reply = self.link.script(&call).await?;
+        self.shaped("heartbeat", reply::flags(reply, beats.len()))
+    }
+
+    /// Removes `consumer` from the group, unless something is still pending for it.
+    pub async fn leave(&self, consumer: &str) -> Result<(), QueueError> {
+        let call = Call::new(&script::LEAVE).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
+        self.link.script(&call).await.map(drop)
+    }
+}
+
+fn read_reply(reply: Value) -> Shaped<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for stream in reply::array(reply)? {
+        let [_, found] = reply::tuple(stream)?;
+        for entry in reply::array(found)? {
+            let [id, fields] = reply::tuple(entry)?;
+            entries.push(Entry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 });
+        }
+    }
+    Ok(entries)
+}
+
+fn reclaim_reply(reply: Value) -> Shaped<Reclaimed> {
+    let [cursor, found, lost] = reply::tuple(reply)?;
+    let entries = reply::array(found)?.into_iter().map(delivered).map(|entry| entry?.ok_or(Shape)).collect::<Shaped<_>>()?;
+    let lost = reply::array(lost)?.into_iter().map(reply::text).collect::<Shaped<_>>()?;
+    Ok(Reclaimed { cursor: reply::text(cursor)?, entries, lost })
+}
+
+fn recover_reply(reply: Value, entries: &mut Vec<Entry>, lost: &mut Vec<String>) -> Shaped<String> {
+    let [next, found] = reply::tuple(reply)?;
+    for item in reply::array(found)? {
+        let id = match &item {
+            Value::Array(parts) => parts.first().cloned().ok_or(Shape)?,
+            _ => return Err(Shape),
+        };
+        match delivered(item)? {
+            Some(entry) => entries.push(entry),
+            None => lost.push(reply::text(id)?),
+        }
+    }
+    reply::text(next)
+}
+
+/// `{ id, fields, deliveries }`; none when the fields are gone.
+fn delivered(item: Value) -> Shaped<Option<Entry>> {
+    let [id, fields, deliveries] = reply::tuple(item)?;
+    if matches!(fields, Value::Nil) {
+        return Ok(None);
+    }
+    let deliveries = u32::try_from(reply::count(&deliveries)?).unwrap_or(u32::MAX);
+    Ok(Some(Entry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries }))
+}

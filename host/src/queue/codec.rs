@@ -1,0 +1,224 @@
+//! Stream entries in, [`Task`]s out, and back.
+//!
+//! The fields of a task are its producer's, but for the reserved prefix `tq-`, in which the host carries a task's identity from
+//! entry to entry. Reserved fields that this version does not know are carried along: a newer host may have written them.
+//!
+//! Not here: what becomes of an entry that cannot be decoded (`worker::intake` buries it as `malformed`).
+
+use std::sync::Arc;
+
+use crate::task::{Field, Task};
+
+/// A task's id may be this long, in bytes. It is part of a key.
+pub const MAX_ID_BYTES: usize = 256;
+/// A task may have this many fields: all of them are arguments of one call in a script.
+pub const MAX_FIELDS: usize = 1000;
+
+/// The prefix of the fields that are the host's own.
+const RESERVED: &str = "tq-";
+const ID: &str = "tq-id";
+const ATTEMPT: &str = "tq-attempt";
+const DEFERRALS: &str = "tq-deferrals";
+const CRASHES: &str = "tq-crashes";
+const ENQUEUED_AT: &str = "tq-enqueued-at";
+const TRACEPARENT: &str = "traceparent";
+/// What a dead letter has beside its task's fields. Dropped when it becomes a task again.
+const DEAD_ONLY: [&str; 8] = ["tq-queue", "tq-reason", "tq-error", "tq-attempts", "tq-failed-at", "tq-consumer", "tq-plugin", "tq-packed"];
+
+/// Field names and values as they stand in Redis.
+pub type RawFields = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// One entry of a stream, as it was delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub id: String,
+    pub fields: RawFields,
+    /// How often it was delivered, by the group's count: 1 + the hosts that lost it.
+    pub deliveries: u32,
+}
+
+/// Why an entry is not a task.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    #[error("a field's name is not UTF-8")]
+    NameNotUtf8,
+    #[error("the task has {0} fields; at most {MAX_FIELDS} are taken")]
+    TooManyFields(usize),
+    #[error("{ID} is not text of 1 to {MAX_ID_BYTES} bytes")]
+    BadId,
+    #[error("{0} is not a number")]
+    NotANumber(&'static str),
+}
+
+/// Reads an entry of the queue `queue`.
+pub fn decode(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
+    if entry.fields.len() > MAX_FIELDS {
+        return Err(Malformed::TooManyFields(entry.fields.len()));
+    }
+    let mut task = Task {
+        id: entry.id.clone(),
+        queue: queue.clone(),
+        entry: entry.id.clone(),
+        fields: Vec::with_capacity(entry.fields.len()),
+        attempt: 1,
+        deferrals: 0,
+        crashes: entry.deliveries.saturating_sub(1),
+        enqueued_at_ms: entry_time_ms(&entry.id),
+        traceparent: None,
+        reserved: Vec::new(),
+    };
+    for (name, value) in &entry.fields {
+        let name = std::str::from_utf8(name).map_err(|_| Malformed::NameNotUtf8)?;
+        match name {
+            ID => task.id = decode_id(value)?,
+            ATTEMPT => task.attempt = number::<u32>(ATTEMPT, value)?.max(1),
+            DEFERRALS => task.deferrals = number(DEFERRALS, value)?,
+            CRASHES => task.crashes = task.crashes.saturating_add(number(CRASHES, value)?),
+            ENQUEUED_AT => task.enqueued_at_ms = number(ENQUEUED_AT, value)?,
+            name if DEAD_ONLY.contains(&name) => {}
+            name if name.starts_with(RESERVED) => task.reserved.push(field(name, value)),
+            name => {
+                if name == TRACEPARENT {
+                    task.traceparent = std::str::from_utf8(value).ok().map(str::to_owned);
+                }
+                task.fields.push(field(name, value));
+            }
+        }
+    }
+    Ok(task)
+}
+
+/// The fields under which `task` comes back for its next delivery.
+pub fn encode(task: &Task, attempt: u32, deferrals: u32) -> RawFields {
+    let mut out = own_fields(task);
+    out.push(raw(ID, &task.id));
+    out.push(raw(ATTEMPT, attempt));
+    out.push(raw(ENQUEUED_AT, task.enqueued_at_ms));
+    if deferrals > 0 {
+        out.push(raw(DEFERRALS, deferrals));
+    }
+    if task.crashes > 0 {
+        out.push(raw(CRASHES, task.crashes));
+    }
+    out
+}
+
+/// The producer's fields and the reserved ones that are only carried along.
+pub fn own_fields(task: &Task) -> RawFields {
+    let carried = task.fields.iter().chain(&task.reserved);
+    carried.map(|field| (field.name.clone().into_bytes(), field.value.clone())).collect()
+}
+
+/// The task id that an entry bears, as far as it can be read: for messages and keys when the rest is malformed.
+pub fn id_of(entry: &Entry) -> String {
+    let named = entry.fields.iter().find(|(name, _)| name == ID.as_bytes());
+    named.and_then(|(_, value)| decode_id(value).ok()).unwrap_or_else(|| entry.id.clone())
+}
+
+/// A dead letter's fields as those of a task on its first attempt: without attempts, deferrals, crashes and the reasons.
+pub fn revived(id: &str, fields: &RawFields) -> RawFields {
+    let spent = [ID, ATTEMPT, DEFERRALS, CRASHES];
+    let kept = fields.iter().filter(|(name, _)| {
+        let is = |known: &&str| name == known.as_bytes();
+        !spent.iter().any(|known| is(&known)) && !DEAD_ONLY.iter().any(|known| is(&known))
+    });
+    kept.cloned().chain([raw(ID, id)]).collect()
+}
+
+/// One field in the form in which Redis takes it.
+pub fn raw(name: &str, value: impl ToString) -> (Vec<u8>, Vec<u8>) {
+    (name.as_bytes().to_vec(), value.to_string().into_bytes())
+}
+
+/// Milliseconds since the Unix epoch, by an entry id's first half. 0 for an id that somebody chose in another form.
+pub fn entry_time_ms(entry: &str) -> u64 {
+    entry.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
+}
+
+/// Whether this is the form of a stream entry's id: `ms-sequence`.
+pub fn is_entry_id(id: &str) -> bool {
+    let digits = |part: &str| !part.is_empty() && part.len() <= 20 && part.bytes().all(|byte| byte.is_ascii_digit());
+    id.split_once('-').is_some_and(|(ms, sequence)| digits(ms) && digits(sequence))
+}
+
+/// Whether a field's name is reserved for the host.
+pub fn is_reserved(name: &str) -> bool {
+    name.starts_with(RESERVED)
+}
+
+fn decode_id(value: &[u8]) -> Result<String, Malformed> {
+    match std::str::from_utf8(value) {
+        Ok(id) if !id.is_empty() && id.len() <= MAX_ID_BYTES => Ok(id.to_owned()),
+        _ => Err(Malformed::BadId),
+    }
+}
+
+fn number<N: std::str::FromStr>(name: &'static str, value: &[u8]) -> Result<N, Malformed> {
+    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).ok_or(Malformed::NotANumber(name))
+}
+
+fn field(name: &str, value: &[u8]) -> Field {
+    Field { name: name.to_owned(), value: value.to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(fields: &[(&str, &str)]) -> Entry {
+        let fields = fields.iter().map(|(name, value)| raw(name, value)).collect();
+        Entry { id: "1700000000123-4".into(), fields, deliveries: 1 }
+    }
+
+    fn decoded(fields: &[(&str, &str)]) -> Result<Task, Malformed> {
+        decode(&"q".into(), &entry(fields))
+    }
+
+    #[test]
+    fn an_entry_of_a_plain_producer_is_a_task_on_its_first_attempt() {
+        let task = decoded(&[("resumeId", "7"), ("content", "…"), ("resumeId", "8")]).unwrap();
+        assert_eq!((task.id.as_str(), task.attempt, task.enqueued_at_ms), ("1700000000123-4", 1, 1_700_000_000_123));
+        assert_eq!(task.fields.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["resumeId", "content", "resumeId"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_malformed() {
+        assert_eq!(decoded(&[("tq-id", "")]), Err(Malformed::BadId));
+        assert_eq!(decoded(&[("tq-id", &"x".repeat(257))]), Err(Malformed::BadId));
+        assert_eq!(decoded(&[("tq-attempt", "two")]), Err(Malformed::NotANumber("tq-attempt")));
+        let many = vec![("a", "b"); MAX_FIELDS + 1];
+        assert_eq!(decoded(&many), Err(Malformed::TooManyFields(MAX_FIELDS + 1)));
+        let binary = Entry { id: "1-0".into(), fields: vec![(vec![0xff], vec![])], deliveries: 1 };
+        assert_eq!(decode(&"q".into(), &binary), Err(Malformed::NameNotUtf8));
+    }
+
+    #[test]
+    fn deliveries_and_earlier_crashes_add_up() {
+        let mut entry = entry(&[("tq-crashes", "1")]);
+        entry.deliveries = 3;
+        assert_eq!(decode(&"q".into(), &entry).unwrap().crashes, 3);
+    }
+
+    #[test]
+    fn a_dead_letter_comes_back_on_its_first_attempt() {
+        let dead = vec![raw("a", 1), raw("tq-id", "x"), raw("tq-attempt", 4), raw("tq-reason", "rejected"), raw("tq-key", "k")];
+        assert_eq!(revived("x", &dead), [raw("a", 1), raw("tq-key", "k"), raw("tq-id", "x")]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_task_survives_being_parked(
+            fields in prop::collection::vec(("[a-z]{0,8}", prop::collection::vec(any::<u8>(), 0..40)), 0..8),
+            attempt in 1u32..1000, deferrals in 0u32..100, crashes in 0u32..5,
+        ) {
+            let raw_fields = fields.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
+            let first = Entry { id: "5-1".into(), fields: raw_fields, deliveries: 1 + crashes };
+            let before = decode(&"q".into(), &first).unwrap();
+            let second = Entry { id: "9-0".into(), fields: encode(&before, attempt, deferrals), deliveries: 1 };
+            let after = decode(&"q".into(), &second).unwrap();
+            prop_assert_eq!(after, Task { entry: "9-0".into(), attempt, deferrals, ..before });
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Dead letters: list, show, requeue, purge. All of it in bounded pages, oldest first.
+//!
+//! Not here: how a task comes to be dead (`settle`).
+
+use std::collections::HashSet;
+
+use redis::Cmd;
+
+use super::Queue;
+use super::codec::{self, Entry, RawFields};
+use super::error::QueueError;
+use super::reply;
+use super::script::{self, Call};
+use super::settle::with_fields;
+
+/// Dead letters read, requeued or purged in one step.
+const PAGE: usize = 200;
+
+/// A task that will not be tried again. Times are milliseconds since the Unix epoch, by Redis's clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Its own entry in the stream of dead letters.
+    pub entry: String,
+    /// The task's id.
+    pub id: String,
+    pub queue: String,
+    pub reason: String,
+    pub error: String,
+    pub attempts: u32,
+    pub enqueued_at: u64,
+    pub failed_at: u64,
+    pub consumer: String,
+    pub plugin: String,
+    /// The producer's fields.
+    pub fields: RawFields,
+    raw: RawFields,
+}
+
+impl DeadLetter {
+    fn read(entry: Entry) -> DeadLetter {
+        // The host's own fields come last; a malformed task may bear some of the same name before them.
+        let text = |name: &str| {
+            let found = entry.fields.iter().rev().find(|(known, _)| known == name.as_bytes());
+            found.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
+        };
+        let id = Some(text("tq-id")).filter(|id| !id.is_empty()).unwrap_or_else(|| entry.id.clone());
+        let is_own = |(name, _): &&(Vec<u8>, Vec<u8>)| !std::str::from_utf8(name).is_ok_and(codec::is_reserved);
+        DeadLetter {
+            id,
+            queue: text("tq-queue"),
+            reason: text("tq-reason"),
+            error: text("tq-error"),
+            attempts: text("tq-attempts").parse().unwrap_or(0),
+            enqueued_at: text("tq-enqueued-at").parse().unwrap_or(0),
+            failed_at: text("tq-failed-at").parse().unwrap_or(0),
+            consumer: text("tq-consumer"),
+            plugin: text("tq-plugin"),
+            fields: entry.fields.iter().filter(is_own).cloned().collect(),
+            entry: entry.id,
+            raw: entry.fields,
+        }
+    }
+
+    /// Whether its fields were too many to be kept apart: such a task can never run.
+    fn is_packed(&self) -> bool {
+        self.raw.iter().any(|(name, _)| name == b"tq-packed")
+    }
+
+    fn is_named(&self, ids: &HashSet<&str>) -> bool {
+        ids.contains(self.id.as_str()) || ids.contains(self.entry.as_str())
+    }
+}
+
+/// Which dead letters are meant. Empty: all.
+#[derive(Debug, Clone, Default)]
+pub struct DeadFilter {
+    /// The value of `tq-reason`.
+    pub reason: Option<String>,
+    /// Text that stands in the error, in the id or in a field's value.
+    pub text: Option<String>,
+}
+
+impl DeadFilter {
+    fn takes(&self, letter: &DeadLetter) -> bool {
+        let has = |text: &str| {
+            let in_fields = || letter.fields.iter().any(|(_, value)| String::from_utf8_lossy(value).contains(text));
+            letter.error.contains(text) || letter.id.contains(text) || in_fields()
+        };
+        self.reason.as_ref().is_none_or(|reason| *reason == letter.reason) && self.text.as_deref().is_none_or(has)
+    }
+}
+
+/// Which dead letters an operation is for.
+#[derive(Debug, Clone)]
+pub enum DeadChoice {
+    /// By task id, or by the dead letter's own entry id.
+    Ids(Vec<String>),
+    /// All that are there now and that the filter takes.
+    All(DeadFilter),
+}
+
+/// What became of a requeue or purge: both numbers together are what was asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Redriven {
+    pub succeeded: u64,
+    /// Was not dead (any more), or can never run.
+    pub skipped: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Requeue,
+    Purge,
+}
+
+impl Queue {
+    /// Up to `limit` dead letters that the filter takes, oldest first.
+    pub async fn dead_letters(&self, filter: &DeadFilter, limit: usize) -> Result<Vec<DeadLetter>, QueueError> {
+        let mut out = Vec::new();
+        let mut pages = Pages::new(None);
+        while let Some(page) = pages.next(self).await? {
+            out.extend(page.into_iter().filter(|letter| filter.takes(letter)).take(limit - out.len()));
+            if out.len() >= limit {
+                break;
+            }
+        }
+        Ok(out)
+    }
+
+    /// The oldest dead letter of a task.
+    pub async fn dead_letter(&self, id: &str) -> Result<Option<DeadLetter>, QueueError> {
+        let ids = HashSet::from([id]);
+        let mut pages = Pages::new(None);
+        while let Some(page) = pages.next(self).await? {
+            if let Some(letter) = page.into_iter().find(|letter| letter.is_named(&ids)) {
+                return Ok(Some(letter));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Brings dead letters back into the queue, as tasks on their first attempt. May be interrupted and repeated.
+    pub async fn requeue(&self, choice: &DeadChoice) -> Result<Redriven, QueueError> {
+        self.redrive(choice, Step::Requeue).await
+    }
+
+    /// Deletes dead letters for good. May be interrupted and repeated.
+    pub async fn purge(&self, choice: &DeadChoice) -> Result<Redriven, QueueError> {
+        self.redrive(choice, Step::Purge).await
+    }
+
+    async fn redrive(&self, choice: &DeadChoice, step: Step) -> Result<Redriven, QueueError> {
+        // What dies while this runs is left for the next time: it would never end otherwise.
+        let mut pages = Pages::new(Some(self.last_dead().await?));
+        let mut done = Redriven::default();
+        match choice {
+            DeadChoice::All(filter) => {
+                while let Some(page) = pages.next(self).await? {
+                    let chosen: Vec<_> = page.into_iter().filter(|letter| filter.takes(letter)).collect();
+                    let succeeded = self.redrive_page(&chosen, step).await?;
+                    done.succeeded += succeeded;
+                    done.skipped += chosen.len() as u64 - succeeded;
+                }
+            }
+            DeadChoice::Ids(ids) => {
+                let mut open: HashSet<&str> = ids.iter().map(String::as_str).collect();
+                while !open.is_empty()
+                    && let Some(page) = pages.next(self).await?
+                {
+                    let mut chosen = Vec::new();
+                    for letter in page.into_iter().filter(|letter| letter.is_named(&open)).collect::<Vec<_>>() {
+                        if open.remove(letter.id.as_str()) | open.remove(letter.entry.as_str()) {
+                            chosen.push(letter);
+                        }
+                    }
+                    done.succeeded += self.redrive_page(&chosen, step).await?;
+                }
+                done.skipped = ids.len() as u64 - done.succeeded;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Gives how many succeeded.
+    async fn redrive_page(&self, letters: &[DeadLetter], step: Step) -> Result<u64, QueueError> {
+        let mut succeeded = 0;
+        match step {
+            Step::Requeue => {
+                let calls: Vec<Call> =
+                    letters.iter().filter(|letter| !letter.is_packed()).map(|letter| self.requeue_call(letter)).collect();
+                for reply in self.link.scripts("requeue", &calls).await? {
+                    succeeded += self.shaped("requeue", reply::count(&reply?))?;
+                }
+            }
+            Step::Purge if letters.is_empty() => {}
+            Step::Purge => {
+                let mut delete = redis::cmd("XDEL");
+                delete.arg(&self.keys.dead).arg(letters.iter().map(|letter| &letter.entry).collect::<Vec<_>>());
+                let reply = self.link.command("purge", &delete).await?;
+                succeeded = self.shaped("purge", reply::count(&reply))?;
+            }
+        }
+        Ok(succeeded)
+    }
+
+    fn requeue_call(&self, letter: &DeadLetter) -> Call {
+        let call = Call::new(&script::REQUEUE).key(&self.keys.stream).key(&self.keys.dead).key(self.keys.task(&letter.id));
+        with_fields(call.arg(&letter.entry), codec::revived(&letter.id, &letter.raw))
+    }
+
+    /// The newest dead letter's entry id; `0-0` when there is none.
+    async fn last_dead(&self) -> Result<String, QueueError> {
+        let command: Cmd = redis::cmd("XREVRANGE").arg(&self.keys.dead).arg("+").arg("-").arg("COUNT").arg(1).to_owned();
+        let reply = self.link.command("read dead letters", &command).await?;
+        let first = |reply| {
+            let Some(entry) = reply::array(reply)?.into_iter().next() else { return Ok("0-0".to_owned()) };
+            let [id, _] = reply::tuple(entry)?;
+            reply::text(id)
+        };
+        self.shaped("read dead letters", first(reply))
+    }
+}
+
+/// Goes through the dead letters page by page. Deleting what was read does not disturb it.
+struct Pages {
+    from: Option<String>,
+    to: String,
+}
+
+impl Pages {
+    /// Up to and with the entry `to`, or to the end.
+    fn new(to: Option<String>) -> Pages {
+        Pages { from: Some("-".to_owned()), to: to.unwrap_or_else(|| "+".to_owned()) }
+    }
+
+    async fn next(&mut self, queue: &Queue) -> Result<Option<Vec<DeadLetter>>, QueueError> {
+        let Some(from) = &self.from else { return Ok(None) };
+        let page = queue.range(&queue.keys.dead, from, &self.to, PAGE).await?;
+        self.from = page.last().filter(|_| page.len() == PAGE).map(|last| format!("({}", last.id));
+        Ok(Some(page.into_iter().map(DeadLetter::read).collect()).filter(|page: &Vec<_>| !page.is_empty()))
+    }
+}

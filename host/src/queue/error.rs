@@ -1,0 +1,76 @@
+//! What can go wrong between tqhost and Redis, told apart by what a caller does about it.
+
+use std::fmt;
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// A call to Redis that did not succeed.
+#[derive(Debug)]
+pub struct QueueError {
+    /// What was being done, as a verb phrase or a script's name.
+    what: &'static str,
+    /// Where Redis is, without a password.
+    address: String,
+    source: RedisError,
+}
+
+impl QueueError {
+    pub(super) fn new(what: &'static str, address: &str, source: RedisError) -> QueueError {
+        QueueError { what, address: address.to_owned(), source }
+    }
+
+    pub(super) fn unexpected(what: &'static str, address: &str) -> QueueError {
+        let source = RedisError::from((ErrorKind::UnexpectedReturnType, "its reply has an unexpected form"));
+        QueueError::new(what, address, source)
+    }
+
+    /// Redis does not know the script.
+    pub(super) fn is_no_script(&self) -> bool {
+        self.source.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+    }
+
+    /// The stream or its group is gone: it was deleted, or the whole database was flushed.
+    pub fn is_no_group(&self) -> bool {
+        let text = self.source.to_string();
+        matches!(self.source.code(), Some("NOGROUP" | "UNBLOCKED")) || text.contains("NOGROUP") || text.contains("no such key")
+    }
+
+    /// The group is there already.
+    pub(super) fn is_busy_group(&self) -> bool {
+        self.source.code() == Some("BUSYGROUP")
+    }
+
+    /// The credentials were refused, or none were given where some are needed.
+    pub fn is_authentication(&self) -> bool {
+        self.source.kind() == ErrorKind::AuthenticationFailed || matches!(self.source.code(), Some("WRONGPASS" | "NOAUTH"))
+    }
+
+    /// Redis could not be reached or did not answer: the call may have been carried out or not.
+    pub fn is_connection(&self) -> bool {
+        !matches!(self.source.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+    }
+
+    /// Redis has no memory left for what was to be written.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.source.code() == Some("OOM") || self.source.to_string().contains("OOM command not allowed")
+    }
+}
+
+impl fmt::Display for QueueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let QueueError { what, address, .. } = self;
+        if self.is_authentication() {
+            write!(f, "{what}: Redis at {address} refused the credentials; check user and password in redis.url")
+        } else if self.is_connection() {
+            write!(f, "{what}: Redis at {address} did not answer")
+        } else {
+            write!(f, "{what}: Redis at {address} refused")
+        }
+    }
+}
+
+impl std::error::Error for QueueError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}

@@ -1,0 +1,101 @@
+//! What hosts say of themselves, for the commands: which run, with which queues and plugin versions.
+//!
+//! A host announces itself every few seconds; what it said expires when it falls silent.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::QueueError;
+use super::keys;
+use super::link::Link;
+use super::reply;
+
+/// An announcement is believed for this long.
+const EXPIRES: Duration = Duration::from_secs(15);
+/// Announcements are made this often.
+pub const EVERY: Duration = Duration::from_secs(3);
+/// Hosts listed at most.
+const MAX_HOSTS: usize = 1000;
+
+/// One running host.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct HostInfo {
+    /// Its consumer name, unique for each start.
+    pub id: String,
+    pub version: String,
+    pub pid: u32,
+    /// Milliseconds since the Unix epoch, by the host's clock.
+    pub started_at: u64,
+    pub queues: Vec<HostQueue>,
+    pub plugins: Vec<HostPlugin>,
+}
+
+/// What one host did for one queue since its start.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct HostQueue {
+    pub name: String,
+    /// `reading`, `waiting-for-permit`, `waiting-for-plugin` or `stalled`.
+    pub state: String,
+    pub running: u64,
+    pub completed: u64,
+    pub retried: u64,
+    pub dead: u64,
+    /// Tasks completed per second over the last minute.
+    pub rate: f64,
+}
+
+/// One plugin as one host has it.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct HostPlugin {
+    pub name: String,
+    /// `active`, `failed` or `missing`.
+    pub state: String,
+    /// SHA-256 of the version that runs tasks, in hexadecimal.
+    pub version: Option<String>,
+    pub error: Option<String>,
+    /// Milliseconds since the Unix epoch, by the host's clock.
+    pub loaded_at: Option<u64>,
+    pub compile_ms: Option<u64>,
+    pub from_cache: bool,
+    pub bytes: Option<u64>,
+    pub attempts: u64,
+    pub failures: u64,
+    pub peak_memory: u64,
+    pub reloads: u64,
+    pub failed_reloads: u64,
+}
+
+/// Announces a host, and forgets hosts that fell silent long ago.
+pub async fn announce(link: &Link, host: &HostInfo) -> Result<(), QueueError> {
+    let json = serde_json::to_string(host).unwrap_or_default();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let long_ago = now.saturating_sub(Duration::from_secs(3600).as_millis() as u64);
+    let commands = [
+        redis::cmd("SET").arg(keys::host(&host.id)).arg(json).arg("PX").arg(EXPIRES.as_millis() as u64).to_owned(),
+        redis::cmd("ZADD").arg(keys::HOSTS).arg(now).arg(&host.id).to_owned(),
+        redis::cmd("ZREMRANGEBYSCORE").arg(keys::HOSTS).arg("-inf").arg(long_ago).to_owned(),
+    ];
+    link.pipeline("announce this host", &commands).await?.into_iter().try_for_each(|reply| reply.map(drop))
+}
+
+/// Takes the announcement back at shutdown.
+pub async fn withdraw(link: &Link, id: &str) -> Result<(), QueueError> {
+    let commands = [redis::cmd("DEL").arg(keys::host(id)).to_owned(), redis::cmd("ZREM").arg(keys::HOSTS).arg(id).to_owned()];
+    link.pipeline("withdraw this host", &commands).await?.into_iter().try_for_each(|reply| reply.map(drop))
+}
+
+/// The hosts that announced themselves lately.
+pub async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
+    let shape = |_| QueueError::unexpected("list hosts", link.address());
+    let ids = link.command("list hosts", redis::cmd("ZREVRANGE").arg(keys::HOSTS).arg(0).arg(MAX_HOSTS - 1)).await?;
+    let ids = reply::array(ids).map_err(shape)?.into_iter().map(reply::text).collect::<Result<Vec<_>, _>>().map_err(shape)?;
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys: Vec<String> = ids.iter().map(|id| keys::host(id)).collect();
+    let found = link.command("list hosts", redis::cmd("MGET").arg(keys)).await?;
+    let texts = reply::array(found).map_err(shape)?.into_iter().filter_map(|value| reply::bytes(value).ok());
+    // What a host of another version wrote in another form is passed over.
+    Ok(texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect())
+}

@@ -1,0 +1,82 @@
+//! Every Redis key that tqhost reads or writes. Nowhere else is a key put together.
+//!
+//! | key                      | type   | holds                                                     | written by                              |
+//! |--------------------------|--------|-----------------------------------------------------------|-----------------------------------------|
+//! | `S`                      | stream | queued and running tasks, one group                       | producers, enqueue, park, promote, requeue |
+//! | `tq:{S}:delayed`         | zset   | parked members by due time (ms)                           | park, enqueue, promote                  |
+//! | `tq:{S}:parked`          | hash   | member → the fields of the delayed task (MessagePack)     | park, enqueue, promote                  |
+//! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters                              | bury, requeue, purge                    |
+//! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle scripts, enqueue, requeue |
+//! | `tq:hosts`               | zset   | host id by the time it was last seen (ms)                 | announce                                |
+//! | `tq:host:<id>`           | string | what a host says of itself, as JSON; expires              | announce                                |
+//!
+//! All keys of a queue share S's hash slot, so that its scripts may touch them together on a cluster.
+
+/// The set of hosts that announced themselves.
+pub const HOSTS: &str = "tq:hosts";
+
+/// What the host `id` says of itself.
+pub fn host(id: &str) -> String {
+    format!("tq:host:{id}")
+}
+
+/// The keys of one queue.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    pub stream: String,
+    pub delayed: String,
+    pub parked: String,
+    pub dead: String,
+    task_prefix: String,
+}
+
+impl Keys {
+    /// `dead_letter` replaces the default key of the dead letters.
+    pub fn new(stream: &str, dead_letter: Option<&str>) -> Keys {
+        let base = if has_hash_tag(stream) { format!("tq:{stream}") } else { format!("tq:{{{stream}}}") };
+        Keys {
+            stream: stream.to_owned(),
+            delayed: format!("{base}:delayed"),
+            parked: format!("{base}:parked"),
+            dead: dead_letter.map_or_else(|| format!("{base}:dead"), str::to_owned),
+            task_prefix: format!("{base}:task:"),
+        }
+    }
+
+    /// The status of the task `id`.
+    pub fn task(&self, id: &str) -> String {
+        format!("{}{id}", self.task_prefix)
+    }
+}
+
+/// Whether Redis Cluster hashes only a part of this key: what stands between the first `{` and the next `}`, if anything does.
+fn has_hash_tag(key: &str) -> bool {
+    key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).is_some_and(|(tag, _)| !tag.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queues_keys_carry_its_streams_slot() {
+        let keys = Keys::new("resume:analyze:stream", None);
+        assert_eq!(keys.delayed, "tq:{resume:analyze:stream}:delayed");
+        assert_eq!(keys.parked, "tq:{resume:analyze:stream}:parked");
+        assert_eq!(keys.dead, "tq:{resume:analyze:stream}:dead");
+        assert_eq!(keys.task("1-0"), "tq:{resume:analyze:stream}:task:1-0");
+    }
+
+    #[test]
+    fn a_stream_with_a_hash_tag_keeps_it_and_its_name() {
+        let keys = Keys::new("app:{orders}:a", None);
+        assert_eq!(keys.delayed, "tq:app:{orders}:a:delayed");
+        assert_ne!(keys.delayed, Keys::new("app:{orders}:b", None).delayed);
+        assert_eq!(Keys::new("odd{}", None).delayed, "tq:{odd{}}:delayed");
+    }
+
+    #[test]
+    fn a_dead_letter_key_may_be_chosen() {
+        assert_eq!(Keys::new("s", Some("resume:dead")).dead, "resume:dead");
+    }
+}

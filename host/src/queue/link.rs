@@ -1,0 +1,240 @@
+//! Connections to Redis: [`Redis`] knows where it is, a [`Link`] is one connection that mends itself.
+//!
+//! In: commands, pipelines and calls of scripts. Out: replies, or a [`QueueError`] that tells a connection that is gone from
+//! a Redis that refuses. A connection that failed in any way, a timeout included (a half-open connection answers nothing for
+//! ever), is dropped; the next call connects anew, after a growing, jittered delay while Redis stays away.
+//!
+//! Not here: trying a call again. Only the caller knows whether that is safe.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, ServerErrorKind, Value};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::error::QueueError;
+use super::script::{Call, Script};
+
+/// How long a connection attempt may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long Redis may take for a reply, beyond the time a call blocks on purpose. A stall of five seconds is survived.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The delays between connection attempts grow from the first of these to the second.
+const RECONNECT_DELAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Commands of one pipeline.
+const MAX_PIPELINE: usize = 1000;
+
+/// Where Redis is. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Redis {
+    client: Client,
+    /// The address without its password, for messages.
+    address: Arc<str>,
+    reconnects: Arc<AtomicU64>,
+}
+
+impl Redis {
+    /// Takes a `redis://`, `rediss://` or `redis+unix://` URL. Connects to nothing yet.
+    pub fn open(url: &str) -> Result<Redis, QueueError> {
+        // Our two TLS users must not fight over a process default; an error says only that one is set already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let address: Arc<str> = without_password(url).into();
+        let info = url.into_connection_info().map_err(|error| QueueError::new("read redis.url", &address, error))?;
+        let client = Client::open(info).map_err(|error| QueueError::new("read redis.url", &address, error))?;
+        Ok(Redis { client, address, reconnects: Arc::default() })
+    }
+
+    /// The address without its password.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Connections that were made anew after a failure, since the start.
+    pub fn reconnects(&self) -> u64 {
+        self.reconnects.load(Ordering::Relaxed)
+    }
+
+    /// A connection for ordinary calls, which may be shared.
+    pub fn link(&self) -> Link {
+        self.link_blocking_for(Duration::ZERO)
+    }
+
+    /// A connection for calls that block for at most `block`. It must not be shared: everything behind such a call waits.
+    pub fn link_blocking_for(&self, block: Duration) -> Link {
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(Some(block + RESPONSE_TIMEOUT));
+        Link { redis: self.clone(), config, slot: Arc::new(Mutex::new(Slot::default())) }
+    }
+}
+
+/// One connection that mends itself. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Link {
+    redis: Redis,
+    config: AsyncConnectionConfig,
+    slot: Arc<Mutex<Slot>>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    connection: Option<MultiplexedConnection>,
+    /// Counts connections, so that a late error of an old one does not end a new one.
+    epoch: u64,
+    failures: usize,
+    not_before: Option<Instant>,
+}
+
+impl Link {
+    /// Where this connection leads, without a password.
+    pub fn address(&self) -> &str {
+        self.redis.address()
+    }
+
+    /// Sends one command.
+    pub async fn command(&self, what: &'static str, command: &Cmd) -> Result<Value, QueueError> {
+        let (mut connection, epoch) = self.connection(what).await?;
+        let reply = connection.send_packed_command(command).await.and_then(Value::extract_error);
+        self.check(what, epoch, reply).await
+    }
+
+    /// Sends commands in one go and gives each its own reply. The outer error says that the connection failed: any of them
+    /// may have been carried out.
+    pub async fn pipeline(&self, what: &'static str, commands: &[Cmd]) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+        let mut replies = Vec::with_capacity(commands.len());
+        for chunk in commands.chunks(MAX_PIPELINE) {
+            let (mut connection, epoch) = self.connection(what).await?;
+            let mut pipeline = Pipeline::with_capacity(chunk.len());
+            pipeline.ignore_errors();
+            for command in chunk {
+                pipeline.add_command(command.clone());
+            }
+            let reply = connection.send_packed_commands(&pipeline, 0, chunk.len()).await;
+            for value in self.check(what, epoch, reply).await? {
+                replies.push(self.check(what, epoch, value.extract_error()).await);
+            }
+        }
+        Ok(replies)
+    }
+
+    /// Calls a script; loads it first when Redis does not know it.
+    pub async fn script(&self, call: &Call) -> Result<Value, QueueError> {
+        let what = call.script.name;
+        match self.command(what, &call.command()).await {
+            Err(error) if error.is_no_script() => {
+                self.load(call.script).await?;
+                self.command(what, &call.command()).await
+            }
+            reply => reply,
+        }
+    }
+
+    /// Calls scripts in one go. Scripts that Redis forgot (restart, `SCRIPT FLUSH`) are loaded and only their calls repeated.
+    pub async fn scripts(&self, what: &'static str, calls: &[Call]) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+        let commands: Vec<Cmd> = calls.iter().map(Call::command).collect();
+        let mut replies = self.pipeline(what, &commands).await?;
+        for (reply, call) in replies.iter_mut().zip(calls) {
+            if reply.as_ref().is_err_and(QueueError::is_no_script) {
+                *reply = self.script(call).await;
+            }
+        }
+        Ok(replies)
+    }
+
+    async fn load(&self, script: &Script) -> Result<(), QueueError> {
+        self.command("load a script", redis::cmd("SCRIPT").arg("LOAD").arg(&script.source)).await.map(drop)
+    }
+
+    /// The connection that is there, or a new one. While Redis stays away, callers wait their turn here, so that it is
+    /// not asked more often than the delays allow, however many loops want it.
+    async fn connection(&self, what: &'static str) -> Result<(MultiplexedConnection, u64), QueueError> {
+        let mut slot = self.slot.lock().await;
+        if let Some(connection) = &slot.connection {
+            return Ok((connection.clone(), slot.epoch));
+        }
+        if let Some(not_before) = slot.not_before {
+            tokio::time::sleep_until(not_before).await;
+        }
+        match self.redis.client.get_multiplexed_async_connection_with_config(&self.config).await {
+            Ok(connection) => {
+                if slot.epoch > 0 {
+                    self.redis.reconnects.fetch_add(1, Ordering::Relaxed);
+                }
+                *slot = Slot { connection: Some(connection.clone()), epoch: slot.epoch + 1, failures: 0, not_before: None };
+                Ok((connection, slot.epoch))
+            }
+            Err(error) => {
+                slot.not_before = Some(Instant::now() + reconnect_delay(slot.failures));
+                slot.failures += 1;
+                Err(QueueError::new(what, &self.redis.address, error))
+            }
+        }
+    }
+
+    /// Drops the connection after an error that says that it is of no use any more.
+    async fn check<T>(&self, what: &'static str, epoch: u64, reply: Result<T, RedisError>) -> Result<T, QueueError> {
+        match reply {
+            Ok(value) => Ok(value),
+            Err(error) => {
+                if ends_connection(&error) {
+                    let mut slot = self.slot.lock().await;
+                    if slot.epoch == epoch {
+                        slot.connection = None;
+                        slot.not_before = Some(Instant::now() + reconnect_delay(0));
+                    }
+                }
+                Err(QueueError::new(what, &self.redis.address, error))
+            }
+        }
+    }
+}
+
+/// A server that turned into a replica, or lost its primary, may have a successor behind the same address.
+fn ends_connection(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::Server(kind) => matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown | ServerErrorKind::BusyLoading),
+        ErrorKind::Io | ErrorKind::Parse => true,
+        _ => error.is_unrecoverable_error() || error.is_timeout(),
+    }
+}
+
+/// The delay after the n-th failure in a row.
+fn reconnect_delay(failures: usize) -> Duration {
+    let (min, max) = RECONNECT_DELAY;
+    let delays = ExponentialBuilder::default().with_min_delay(min).with_max_delay(max).with_max_times(usize::MAX).with_jitter();
+    // With jitter a delay is up to twice as long, and never shorter.
+    delays.build().nth(failures.min(16)).unwrap_or(max).min(max * 2)
+}
+
+/// The URL as it may be shown: without user and password, and without its query.
+fn without_password(url: &str) -> String {
+    let url = url.split('?').next().unwrap_or_default();
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+        _ => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_shows_no_password() {
+        assert_eq!(without_password("redis://user:p@ss@host:6379/2?x=secret"), "redis://host:6379/2");
+        assert_eq!(without_password("redis+unix:///run/redis.sock?pass=secret"), "redis+unix:///run/redis.sock");
+        assert_eq!(without_password("redis://127.0.0.1"), "redis://127.0.0.1");
+    }
+
+    #[test]
+    fn reconnect_delays_grow_and_are_bounded() {
+        assert!(reconnect_delay(0) <= Duration::from_millis(200));
+        for failures in [5, 100, 10_000] {
+            let delay = reconnect_delay(failures);
+            assert!(delay >= Duration::from_secs(2) && delay <= Duration::from_secs(4), "{delay:?}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Accepts new tasks, in the format that any other Redis client would write.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::codec;
+use super::error::QueueError;
+use super::reply;
+use super::script::{self, Call};
+use super::settle::with_fields;
+use super::{Queue, millis};
+use crate::task::Field;
+
+/// A task that is to be enqueued.
+#[derive(Debug, Clone)]
+pub struct NewTask {
+    /// Chosen before the first try, so that a call may be repeated when its reply was lost.
+    id: String,
+    fields: Vec<Field>,
+    delay: Duration,
+}
+
+/// Why a task is not accepted.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum NotATask {
+    #[error("a task needs at least one field")]
+    NoFields,
+    #[error("a task has at most {max} fields, this one has {0}", max = codec::MAX_FIELDS - 10)]
+    TooManyFields(usize),
+    #[error("field `{0}`: names that start with `tq-` are reserved for tqhost")]
+    Reserved(String),
+}
+
+impl NewTask {
+    /// A task that becomes visible after `delay`, under a new id.
+    pub fn new(fields: Vec<Field>, delay: Duration) -> Result<NewTask, NotATask> {
+        if fields.is_empty() {
+            return Err(NotATask::NoFields);
+        }
+        // Room for the reserved fields that the host adds.
+        if fields.len() > codec::MAX_FIELDS - 10 {
+            return Err(NotATask::TooManyFields(fields.len()));
+        }
+        if let Some(field) = fields.iter().find(|field| codec::is_reserved(&field.name)) {
+            return Err(NotATask::Reserved(field.name.clone()));
+        }
+        Ok(NewTask { id: Uuid::now_v7().to_string(), fields, delay })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Queue {
+    /// Enqueues tasks in one go, each for itself. May be repeated after an error: what was accepted is not accepted again.
+    pub async fn enqueue(&self, tasks: &[NewTask]) -> Result<Vec<Result<(), QueueError>>, QueueError> {
+        let calls: Vec<Call> = tasks.iter().map(|task| self.enqueue_call(task)).collect();
+        let replies = self.link.scripts("enqueue", &calls).await?;
+        Ok(replies.into_iter().map(|reply| self.shaped("enqueue", reply::int(&reply?)).map(drop)).collect())
+    }
+
+    fn enqueue_call(&self, task: &NewTask) -> Call {
+        let keys = &self.keys;
+        let call = Call::new(&script::ENQUEUE).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(keys.task(&task.id));
+        let mut fields: codec::RawFields = task.fields.iter().map(|field| (field.name.clone().into_bytes(), field.value.clone())).collect();
+        fields.push(codec::raw("tq-id", &task.id));
+        with_fields(call.arg(millis(task.delay)).arg(&task.id), fields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(name: &str) -> Field {
+        Field { name: name.into(), value: Vec::new() }
+    }
+
+    #[test]
+    fn what_cannot_be_a_task_is_refused() {
+        let new = |fields| NewTask::new(fields, Duration::ZERO).map(drop);
+        assert_eq!(new(vec![]), Err(NotATask::NoFields));
+        assert_eq!(new(vec![field("a"), field("tq-id")]), Err(NotATask::Reserved("tq-id".into())));
+        assert_eq!(new(vec![field("a"); 1000]), Err(NotATask::TooManyFields(1000)));
+        assert_eq!(new(vec![field("")]), Ok(()));
+    }
+}

@@ -1,0 +1,73 @@
+//! Takes Redis replies apart. A reply of another shape than the command promises is an error, never a panic.
+
+use redis::Value;
+
+/// The reply was not of the shape that was asked for.
+#[derive(Debug)]
+pub struct Shape;
+
+pub type Shaped<T> = Result<T, Shape>;
+
+/// The items of an array; nil is an empty one.
+pub fn array(value: Value) -> Shaped<Vec<Value>> {
+    match value {
+        Value::Array(items) | Value::Set(items) => Ok(items),
+        Value::Nil => Ok(Vec::new()),
+        _ => Err(Shape),
+    }
+}
+
+/// Exactly `N` items.
+pub fn tuple<const N: usize>(value: Value) -> Shaped<[Value; N]> {
+    array(value)?.try_into().map_err(|_| Shape)
+}
+
+pub fn int(value: &Value) -> Shaped<i64> {
+    match value {
+        Value::Int(n) => Ok(*n),
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or(Shape),
+        _ => Err(Shape),
+    }
+}
+
+/// A count; nil and negative numbers are 0.
+pub fn count(value: &Value) -> Shaped<u64> {
+    match value {
+        Value::Nil => Ok(0),
+        value => Ok(int(value)?.max(0).unsigned_abs()),
+    }
+}
+
+pub fn bytes(value: Value) -> Shaped<Vec<u8>> {
+    match value {
+        Value::BulkString(bytes) => Ok(bytes),
+        Value::SimpleString(text) => Ok(text.into_bytes()),
+        Value::Okay => Ok(b"OK".to_vec()),
+        Value::Int(n) => Ok(n.to_string().into_bytes()),
+        _ => Err(Shape),
+    }
+}
+
+/// Text of our own or of Redis: ids, states. Bytes that are not UTF-8 are replaced.
+pub fn text(value: Value) -> Shaped<String> {
+    bytes(value).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Name, value, name, value….
+pub fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
+    if let Value::Map(items) = value {
+        return items.into_iter().map(|(name, value)| Ok((bytes(name)?, bytes(value)?))).collect();
+    }
+    let mut items = array(value)?.into_iter();
+    let mut out = Vec::with_capacity(items.len() / 2);
+    while let (Some(name), Some(value)) = (items.next(), items.next()) {
+        out.push((bytes(name)?, bytes(value)?));
+    }
+    Ok(out)
+}
+
+/// 1 for yes, 0 for no, for each of the things asked about.
+pub fn flags(value: Value, expected: usize) -> Shaped<Vec<bool>> {
+    let flags: Vec<bool> = array(value)?.iter().map(|flag| int(flag).map(|n| n == 1)).collect::<Shaped<_>>()?;
+    if flags.len() == expected { Ok(flags) } else { Err(Shape) }
+}

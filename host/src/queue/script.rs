@@ -1,0 +1,73 @@
+//! The Lua scripts: each a file in `scripts/` with its own header, behind the common `lib.lua`.
+//!
+//! Not here: sending them (`link`), what their replies mean (`settle`, `claim`, `produce`, `dead`).
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, ToRedisArgs};
+
+/// A script as Redis is given it.
+#[derive(Debug)]
+pub struct Script {
+    pub name: &'static str,
+    pub source: String,
+    sha1: String,
+}
+
+macro_rules! scripts {
+    ($($constant:ident = $name:literal),* $(,)?) => {
+        $(pub static $constant: LazyLock<Script> = LazyLock::new(|| Script::new($name, include_str!(concat!("scripts/", $name, ".lua"))));)*
+    };
+}
+
+scripts! {
+    BEGIN = "begin",
+    COMPLETE = "complete",
+    PARK = "park",
+    BURY = "bury",
+    PROMOTE = "promote",
+    HEARTBEAT = "heartbeat",
+    RECLAIM = "reclaim",
+    RECOVER = "recover",
+    ENQUEUE = "enqueue",
+    REQUEUE = "requeue",
+    LEAVE = "leave",
+}
+
+impl Script {
+    fn new(name: &'static str, body: &str) -> Script {
+        let source = format!("{}\n{body}", include_str!("scripts/lib.lua"));
+        let sha1 = redis::Script::new(&source).get_hash().to_owned();
+        Script { name, source, sha1 }
+    }
+}
+
+/// One call of a script. Keys come before arguments.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub script: &'static Script,
+    keys: Vec<String>,
+    args: Vec<Vec<u8>>,
+}
+
+impl Call {
+    pub fn new(script: &'static LazyLock<Script>) -> Call {
+        Call { script, keys: Vec::new(), args: Vec::new() }
+    }
+
+    pub fn key(mut self, key: impl Into<String>) -> Call {
+        self.keys.push(key.into());
+        self
+    }
+
+    pub fn arg(mut self, arg: impl ToRedisArgs) -> Call {
+        self.args.extend(arg.to_redis_args());
+        self
+    }
+
+    pub(super) fn command(&self) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.script.sha1).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+        command
+    }
+}

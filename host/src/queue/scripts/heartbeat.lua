@@ -1,0 +1,19 @@
+-- Renews the leases of running tasks and writes what they last said of their progress.
+--
+-- KEYS  1 stream · 2… status key of each task
+-- ARGV  1 group · 2 consumer · then for each task: entry, percent (empty: nothing new), note
+-- Gives 1 or 0 for each task: lease renewed, or lost (stop the attempt).
+--
+-- JUSTID keeps the delivery count, which counts crashes. Safe to run again.
+local out = {}
+for i = 2, #KEYS do
+  local at = 3 + (i - 2) * 3
+  if owned(KEYS[1], ARGV[1], ARGV[at], ARGV[2]) then
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[at], 'JUSTID')
+    if ARGV[at + 1] ~= '' then set_status(KEYS[i], 'progress', ARGV[at + 1], 'note', ARGV[at + 2]) end
+    out[i - 1] = 1
+  else
+    out[i - 1] = 0
+  end
+end
+return out

@@ -1,0 +1,45 @@
+-- Put in front of every script. Nothing here writes before its caller's first write.
+
+-- Redis's clock in milliseconds.
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- Whether `entry` is pending and belongs to `consumer`.
+local function owned(stream, group, entry, consumer)
+  local found = redis.pcall('XPENDING', stream, group, entry, entry, 1, consumer)
+  return found.err == nil and #found == 1
+end
+
+-- nil, or an error reply when `key` holds something else than `kind`.
+local function wrong_type(key, kind)
+  local got = redis.call('TYPE', key).ok
+  if got ~= 'none' and got ~= kind then
+    return redis.error_reply('TQTYPE ' .. key .. ' holds a ' .. got .. ', not a ' .. kind)
+  end
+  return nil
+end
+
+-- Writes fields of a task's status. A key of another type in its place is replaced: status is ours alone.
+-- Returns false when it could not be written (out of memory, as a script's first write).
+local function set_status(key, ...)
+  local reply = redis.pcall('HSET', key, ...)
+  if type(reply) ~= 'table' or reply.err == nil then return true end
+  if string.sub(reply.err, 1, 9) ~= 'WRONGTYPE' then return false end
+  redis.call('DEL', key)
+  redis.call('HSET', key, ...)
+  return true
+end
+
+-- A task's end: its status expires after `retention` ms, or is not kept at all.
+local function end_status(key, retention)
+  if retention > 0 then redis.call('PEXPIRE', key, retention) else redis.call('DEL', key) end
+end
+
+-- ARGV from index `from` on.
+local function rest(from)
+  local out = {}
+  for i = from, #ARGV do out[#out + 1] = ARGV[i] end
+  return out
+end

@@ -1,0 +1,26 @@
+-- Ends an attempt without ending its task: retry, deferral, or release at shutdown.
+--
+-- KEYS  1 stream · 2 delayed · 3 parked · 4 status
+-- ARGV  1 group · 2 consumer · 3 entry · 4 delay ms (0: back into the stream at once) · 5 attempt that comes next · 6 error (empty: none)
+--       7 enqueued-at ms · 8… the task's fields, name and value, as the next delivery is to carry them
+-- Gives 1, or 0 when this consumer does not own the entry any more: then nothing was written.
+--
+-- Delayed tasks are filed under the entry they came from, not under their id: two tasks may bear one id.
+local bad = wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash')
+if bad then return bad end
+if not owned(KEYS[1], ARGV[1], ARGV[3], ARGV[2]) then return 0 end
+redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
+redis.call('XDEL', KEYS[1], ARGV[3])
+local delay = tonumber(ARGV[4])
+local fields = rest(8)
+local due = now_ms() + delay
+if delay == 0 then
+  redis.call('XADD', KEYS[1], '*', unpack(fields))
+else
+  redis.call('ZADD', KEYS[2], due, ARGV[3])
+  redis.call('HSET', KEYS[3], ARGV[3], cmsgpack.pack(fields))
+end
+set_status(KEYS[4], 'status', 'PENDING', 'attempt', ARGV[5], 'enqueued_at', ARGV[7], 'due_at', due)
+redis.call('HDEL', KEYS[4], 'progress', 'note')
+if ARGV[6] ~= '' then redis.call('HSET', KEYS[4], 'error', ARGV[6]) end
+return 1

@@ -1,0 +1,46 @@
+//! Looks at the Redis that was configured, before anything is built on it.
+
+use super::error::QueueError;
+use super::link::Link;
+use super::reply;
+
+/// Streams of older servers lack what the scripts need: the ids of deleted entries in XAUTOCLAIM, TIME before writes.
+const OLDEST: (u32, u32) = (7, 0);
+
+/// Why a server cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    #[error(transparent)]
+    Redis(#[from] QueueError),
+    #[error("Redis at {address} is version {version}; tqhost needs Redis or Valkey 7.0 or newer")]
+    TooOld { address: String, version: String },
+}
+
+/// Connects and checks the version. Gives it, or an empty text where the server does not tell.
+pub async fn check(link: &Link) -> Result<String, Unusable> {
+    link.command("connect", &redis::cmd("PING")).await?;
+    // INFO may be denied to this user; that is no reason not to work.
+    let Ok(info) = link.command("ask for the version", redis::cmd("INFO").arg("server")).await else { return Ok(String::new()) };
+    let info = reply::text(info).unwrap_or_default();
+    let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or_default().trim().to_owned();
+    match parse(&version) {
+        Some(found) if found < OLDEST => Err(Unusable::TooOld { address: link.address().to_owned(), version }),
+        _ => Ok(version),
+    }
+}
+
+fn parse(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_compare_as_numbers() {
+        assert!(parse("6.2.14") < Some(OLDEST) && parse("7.0.15") >= Some(OLDEST) && parse("10.1.0") > Some(OLDEST));
+        assert_eq!(parse("unstable"), None);
+    }
+}

@@ -1,0 +1,168 @@
+//! What is known of a task: its status key, or else the place where it is found.
+
+use serde::Serialize;
+
+use super::Queue;
+use super::codec;
+use super::error::QueueError;
+use super::reply;
+
+/// A task without a status key is looked for among this many entries of the stream.
+const SEARCH_LIMIT: usize = 10_000;
+const SEARCH_PAGE: usize = 500;
+
+/// A task's status, in the words that clients see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Status {
+    /// Queued or delayed.
+    Pending,
+    Processing,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl Status {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Pending => "PENDING",
+            Status::Processing => "PROCESSING",
+            Status::Completed => "COMPLETED",
+            Status::Failed => "FAILED",
+            Status::Cancelled => "CANCELLED",
+        }
+    }
+
+    /// Whether nothing more will become of the task by itself.
+    pub fn is_end(self) -> bool {
+        matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
+    }
+
+    fn parse(text: &[u8]) -> Option<Status> {
+        let all = [Status::Pending, Status::Processing, Status::Completed, Status::Failed, Status::Cancelled];
+        all.into_iter().find(|status| status.as_str().as_bytes() == text)
+    }
+}
+
+/// Everything that is known of a task. Times are milliseconds since the Unix epoch, by Redis's clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskStatus {
+    pub id: String,
+    pub status: Status,
+    /// The attempt that runs, ran last, or comes next.
+    pub attempt: u32,
+    /// What went wrong last.
+    pub error: Option<String>,
+    pub result: Option<Vec<u8>>,
+    /// Percent, as the handler last said.
+    pub progress: Option<u8>,
+    pub note: Option<String>,
+    /// `name@digest` of the version that ran last.
+    pub plugin: Option<String>,
+    pub consumer: Option<String>,
+    pub enqueued_at: Option<u64>,
+    pub started_at: Option<u64>,
+    pub finished_at: Option<u64>,
+    /// When a delayed task comes back.
+    pub due_at: Option<u64>,
+}
+
+impl TaskStatus {
+    fn new(id: &str, status: Status) -> TaskStatus {
+        TaskStatus {
+            id: id.to_owned(),
+            status,
+            attempt: 1,
+            error: None,
+            result: None,
+            progress: None,
+            note: None,
+            plugin: None,
+            consumer: None,
+            enqueued_at: None,
+            started_at: None,
+            finished_at: None,
+            due_at: None,
+        }
+    }
+
+    fn read(id: &str, fields: codec::RawFields) -> Option<TaskStatus> {
+        let status = fields.iter().find(|(name, _)| name == b"status").and_then(|(_, value)| Status::parse(value))?;
+        let mut task = TaskStatus::new(id, status);
+        for (name, value) in fields {
+            let text = || String::from_utf8_lossy(&value).into_owned();
+            match name.as_slice() {
+                b"attempt" => task.attempt = text().parse().unwrap_or(1),
+                b"error" => task.error = Some(text()),
+                b"progress" => task.progress = text().parse().ok(),
+                b"note" => task.note = Some(text()).filter(|note| !note.is_empty()),
+                b"plugin" => task.plugin = Some(text()),
+                b"consumer" => task.consumer = Some(text()),
+                b"enqueued_at" => task.enqueued_at = text().parse().ok(),
+                b"started_at" => task.started_at = text().parse().ok(),
+                b"finished_at" => task.finished_at = text().parse().ok(),
+                b"due_at" => task.due_at = text().parse().ok(),
+                b"result" => task.result = Some(value),
+                _ => {}
+            }
+        }
+        Some(task)
+    }
+}
+
+impl Queue {
+    /// What is known of the task `id`; none when it was never here, or ended so long ago that its status expired.
+    ///
+    /// A task that a plain producer added has no status key before its first attempt: it is then looked for in the stream (the first
+    /// 10,000 entries, when it has an id of its own) and among the dead letters.
+    pub async fn status(&self, id: &str) -> Result<Option<TaskStatus>, QueueError> {
+        let known = self.link.command("read a task's status", redis::cmd("HGETALL").arg(self.keys.task(id))).await?;
+        let fields = self.shaped("read a task's status", reply::pairs(known))?;
+        if let Some(status) = TaskStatus::read(id, fields) {
+            return Ok(Some(status));
+        }
+        if self.is_queued(id).await? {
+            return Ok(Some(TaskStatus::new(id, Status::Pending)));
+        }
+        let dead = self.dead_letter(id).await?;
+        Ok(dead.map(|letter| TaskStatus {
+            attempt: letter.attempts,
+            error: Some(letter.error),
+            plugin: Some(letter.plugin),
+            consumer: Some(letter.consumer),
+            enqueued_at: Some(letter.enqueued_at),
+            finished_at: Some(letter.failed_at),
+            ..TaskStatus::new(id, Status::Failed)
+        }))
+    }
+
+    async fn is_queued(&self, id: &str) -> Result<bool, QueueError> {
+        if codec::is_entry_id(id) && !self.range(&self.keys.stream, id, id, 1).await?.is_empty() {
+            return Ok(true);
+        }
+        let mut from = "-".to_owned();
+        for _ in 0..SEARCH_LIMIT / SEARCH_PAGE {
+            let page = self.range(&self.keys.stream, &from, "+", SEARCH_PAGE).await?;
+            if page.iter().any(|entry| codec::id_of(entry) == id) {
+                return Ok(true);
+            }
+            match page.last() {
+                Some(last) if page.len() == SEARCH_PAGE => from = format!("({}", last.id),
+                _ => break,
+            }
+        }
+        Ok(false)
+    }
+
+    /// Up to `count` entries of a stream, from `first` to `last`.
+    pub(super) async fn range(&self, stream: &str, first: &str, last: &str, count: usize) -> Result<Vec<codec::Entry>, QueueError> {
+        let what = "read a stream";
+        let reply = self.link.command(what, redis::cmd("XRANGE").arg(stream).arg(first).arg(last).arg("COUNT").arg(count)).await?;
+        let entry = |item| {
+            let [id, fields] = reply::tuple(item)?;
+            Ok(codec::Entry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })
+        };
+        self.shaped(what, reply::array(reply).and_then(|items| items.into_iter().map(entry).collect()))
+    }
+}

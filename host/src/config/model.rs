@@ -1,6 +1,6 @@
 //! What the configuration means: checked values with units, as the rest of the host reads them.
 //!
-//! Not here: what the file says and how it is checked (`file`, `check`).
+//! Not here: what the file says and how it is checked (`general` and the files beside it).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,6 +25,8 @@ pub struct Config {
     pub queues: Vec<Queue>,
     /// Grants by plugin name; a plugin that is not here has the defaults ([`Plugin::default`]).
     pub plugins: BTreeMap<String, Plugin>,
+    /// What is odd but keeps nothing from running, for the log.
+    pub warnings: Vec<String>,
 }
 
 /// Where Redis is.
@@ -68,7 +70,11 @@ pub struct Queue {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Backoff {
     /// `base · 2^(attempt-1)`, at most `max`, spread by ± `jitter` (0 to 1) of itself.
-    Exponential { base: Duration, max: Duration, jitter: f64 },
+    Exponential {
+        base: Duration,
+        max: Duration,
+        jitter: f64,
+    },
     /// The n-th retry waits for the n-th delay; the last one serves for all further ones. Never empty.
     Delays(Vec<Duration>),
     None,

@@ -1,1 +1,201 @@
-//! (in work)
+//! The private Redis: a server of the host's own, for those who have none.
+//!
+//! In: the host's `data_dir`. Out: a running server on a Unix socket, with an append-only file, that ends with the host, however the
+//! host ends, and that is started again if it ends on its own.
+//!
+//!     lock ─▶ program ─▶ orphan of a killed host, if any: shut down ─▶ server thread ─▶ PING ─▶ Embedded
+//!
+//! Files under `data_dir/redis`: `lock` (held while the host runs; has its pid in it), `redis.sock`, `redis.log`, and Redis's own.
+//! Not here: the client's connections (`queue`). What little is said to the server from here is in `socket`.
+
+mod program;
+mod server;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, sleep};
+
+use server::{Launch, Server};
+use socket::Answer;
+
+/// A Unix socket's path is at most 107 bytes on Linux and 103 elsewhere.
+const MAX_SOCKET_PATH_BYTES: usize = 100;
+/// How long a started server may be silent. One that loads its file is not silent.
+const SILENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// A running private Redis. Dropped, it is told to end; [`Embedded::stop`] waits for that too.
+#[derive(Debug)]
+pub struct Embedded {
+    server: Server,
+}
+
+/// Why there is no private Redis.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbeddedError {
+    #[error("another tqhost (pid {pid}) runs with this data_dir ({})", .data_dir.display())]
+    Busy { pid: String, data_dir: PathBuf },
+    #[error(
+        "there is no redis-server and no valkey-server on PATH for a private Redis: install one (Debian, Ubuntu: apt install redis-server; \
+         Fedora: dnf install valkey; Homebrew: brew install redis), or set redis.url"
+    )]
+    NoProgram,
+    #[error("{} is of version {found}, but tqhost needs 7.0 or newer: install a newer one, or set redis.url", .program.display())]
+    TooOld { program: PathBuf, found: String },
+    #[error("{} does not tell its version: {why}", .program.display())]
+    NoVersion { program: PathBuf, why: String },
+    #[error("cannot {what} {}", .path.display())]
+    Io { what: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("{} is not a folder that belongs to this user: give it to the user, or choose another data_dir", .path.display())]
+    Foreign { path: PathBuf },
+    #[error("the private Redis ended at its start ({why}); the end of its log:\n{log}")]
+    Ended { why: String, log: String },
+    #[error("the private Redis does not answer; the end of its log:\n{log}")]
+    Silent { log: String },
+}
+
+impl Embedded {
+    /// Starts the server of this `data_dir` and waits until it answers.
+    pub async fn start(data_dir: &Path) -> Result<Embedded, EmbeddedError> {
+        Embedded::start_from(data_dir, &std::env::var_os("PATH").unwrap_or_default()).await
+    }
+
+    /// As [`Embedded::start`], with the folders to look for programs in, as in `PATH`.
+    async fn start_from(data_dir: &Path, path: &OsStr) -> Result<Embedded, EmbeddedError> {
+        let folder = absolute(data_dir).join("redis");
+        own_folder(&folder)?;
+        let lock = take_lock(&folder)?;
+        let program = program::find(path).await?;
+        let socket = socket_path(data_dir);
+        if let Some(parent) = socket.parent() {
+            own_folder(parent)?;
+        }
+        socket::end_orphan(&socket).await.map_err(io("end the orphaned server on", &socket))?;
+        let log = folder.join("redis.log");
+        server::rotate(&log).map_err(io("rotate", &log))?;
+        tracing::info!(program = %program.display(), socket = %socket.display(), "starting the private Redis");
+        let launch = Launch { program, folder, socket: socket.clone(), log: log.clone() };
+        let server = Server::start(launch, lock).map_err(io("start a thread for", &socket))?;
+        wait_until_ready(&server, &socket, &log).await?;
+        Ok(Embedded { server })
+    }
+
+    /// Ends the server: asks, waits up to 15 seconds, then kills it. Everything written to it is in its file then.
+    pub async fn stop(self) {
+        self.server.stop().await;
+    }
+
+    /// Whether the server's process runs at this moment; it is started again when it does not.
+    pub fn is_alive(&self) -> bool {
+        self.server.pid().is_some()
+    }
+}
+
+/// Where the server of this `data_dir` listens, whether it runs or not: `redis/redis.sock` in it, or if that is too long for a socket, a
+/// path in the folder for temporary files that is always the same for the same `data_dir`.
+pub fn socket_path(data_dir: &Path) -> PathBuf {
+    let data_dir = absolute(data_dir);
+    let socket = data_dir.join("redis/redis.sock");
+    if socket.as_os_str().len() <= MAX_SOCKET_PATH_BYTES {
+        return socket;
+    }
+    let mut name = String::from("tqhost-");
+    for byte in Sha256::digest(data_dir.as_os_str().as_bytes()).iter().take(16) {
+        let _ = write!(name, "{byte:02x}");
+    }
+    let short = std::env::temp_dir().join(&name).join("redis.sock");
+    if short.as_os_str().len() <= MAX_SOCKET_PATH_BYTES { short } else { Path::new("/tmp").join(name).join("redis.sock") }
+}
+
+/// The url of that socket.
+pub fn url(data_dir: &Path) -> String {
+    let mut url = String::from("redis+unix://");
+    for byte in socket_path(data_dir).as_os_str().as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-._~".contains(byte) {
+            url.push(char::from(*byte));
+        } else {
+            let _ = write!(url, "%{byte:02X}");
+        }
+    }
+    url
+}
+
+async fn wait_until_ready(server: &Server, socket: &Path, log: &Path) -> Result<(), EmbeddedError> {
+    let mut deadline = Instant::now() + SILENCE;
+    loop {
+        let answer = socket::ping(socket).await;
+        let ready = answer == Some(Answer::Pong);
+        server.check(ready).map_err(|why| EmbeddedError::Ended { why, log: log_tail(log) })?;
+        if ready {
+            return Ok(());
+        }
+        if answer == Some(Answer::Loading) {
+            deadline = Instant::now() + SILENCE;
+        } else if Instant::now() > deadline {
+            return Err(EmbeddedError::Silent { log: log_tail(log) });
+        }
+        sleep(POLL).await;
+    }
+}
+
+/// Held until the file is dropped. The pid in it is only for the message to the next one.
+fn take_lock(folder: &Path) -> Result<File, EmbeddedError> {
+    let path = folder.join("lock");
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = open.map_err(io("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let read = file.take(20).read_to_string(&mut pid);
+            let known = read.is_ok() && !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit());
+            let data_dir = folder.parent().unwrap_or(folder).to_owned();
+            return Err(EmbeddedError::Busy { pid: if known { pid } else { "unknown".into() }, data_dir });
+        }
+        Err(TryLockError::Error(source)) => return Err(io("lock", &path)(source)),
+    }
+    file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(io("write", &path))?;
+    Ok(file)
+}
+
+/// Makes a folder that nobody else can look into. One that somebody else made there (anybody can in `/tmp`) is refused.
+fn own_folder(path: &Path) -> Result<(), EmbeddedError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io("create", path))?;
+    let metadata = path.symlink_metadata().map_err(io("look at", path))?;
+    if !metadata.is_dir() || metadata.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(EmbeddedError::Foreign { path: path.to_owned() });
+    }
+    if metadata.mode() & 0o077 != 0 {
+        std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io("make private", path))?;
+    }
+    Ok(())
+}
+
+fn log_tail(log: &Path) -> String {
+    const LINES: usize = 12;
+    const MAX_BYTES: usize = 4096;
+    let bytes = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(MAX_BYTES)..]).into_owned();
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> EmbeddedError {
+    let path = path.to_owned();
+    move |source| EmbeddedError::Io { what, path, source }
+}

@@ -1,7 +1,202 @@
 //! Configuration: `tqhost.toml` in, a checked [`Config`] or all its problems out.
+//!
+//!     text ─▶ spanned TOML ─▶ general ─▶ redis_url, admin, queue, plugin ─▶ Config
+//!                                └─ reader: every wrong value becomes a problem with its key and line ─▶ ConfigErrors
+//!
+//! One file per element of the configuration, each with its bounds and tests. docs/configuration.md tells the same to users, and a test
+//! here sees to it that no key is missing there. Not here: watching the file, and exit codes.
 
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use toml::de::DeTable;
+
+mod admin;
+mod backoff;
+mod general;
 pub mod model;
+mod names;
+mod plugin;
+mod problem;
+mod queue;
+mod reader;
+mod redis_url;
 pub mod secret;
+mod source;
+#[cfg(test)]
+mod testing;
+pub mod units;
 
 pub use model::{Admin, Backoff, Config, Plugin, Queue, Redis};
+pub use problem::{ConfigErrors, Problem};
 pub use secret::Secret;
+
+use problem::{column_of, line_of};
+
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// One slip can confuse the rest of the syntax; the first few errors tell it.
+const MAX_SYNTAX_ERRORS: usize = 10;
+
+impl Config {
+    /// Reads and checks the file, with the secrets that it points to.
+    pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
+        let path = std::path::absolute(path).map_err(|error| ConfigErrors::of_file(path, format!("is not a path: {error}")))?;
+        let text = read_text(&path).map_err(|why| ConfigErrors::of_file(&path, why))?;
+        Config::parse(&text, &path, &|name| std::env::var(name).ok())
+    }
+
+    /// Checks `text` as if it stood in the file `path`; `env` looks up environment variables.
+    pub fn parse(text: &str, path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigErrors> {
+        let (document, errors) = DeTable::parse_recoverable(text);
+        if !errors.is_empty() {
+            let problems = errors.iter().take(MAX_SYNTAX_ERRORS).map(|error| syntax_problem(text, error)).collect();
+            return Err(ConfigErrors::new(path, problems));
+        }
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let cx = reader::Context { text, folder, env, problems: RefCell::default(), warnings: RefCell::default() };
+        let config = general::read(&cx, document.get_ref(), path);
+        let problems = cx.problems.take();
+        if problems.is_empty() { Ok(config) } else { Err(ConfigErrors::new(path, problems)) }
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
+    match read {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err("there is no such file: write one (docs/configuration.md has an example), or name it with --config".into())
+        }
+        Err(error) => Err(format!("cannot be read: {error}")),
+        Ok(_) if bytes.len() as u64 > MAX_FILE_BYTES => Err("is bigger than 1MiB: is this the right file?".into()),
+        Ok(_) => String::from_utf8(bytes).map_err(|error| format!("is not UTF-8 (at byte {})", error.utf8_error().valid_up_to())),
+    }
+}
+
+/// Only the parser's message, not the line it is about: that may hold a secret.
+fn syntax_problem(text: &str, error: &toml::de::Error) -> Problem {
+    let offset = error.span().map(|span| span.start);
+    let column = offset.map_or_else(String::new, |offset| format!("column {}: ", column_of(text, offset)));
+    let message = error.message().replace('\n', ", ");
+    Problem { line: offset.map(|offset| line_of(text, offset)), key: String::new(), text: format!("{column}not TOML: {message}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::problem;
+    use super::*;
+
+    const DOCUMENT: &str = include_str!("../../../docs/configuration.md");
+
+    #[test]
+    fn all_problems_are_told_at_once() {
+        let text = r#"plugin_dir = "plugins"
+shutdown_grace = "30"
+
+[redis]
+url = "http://:hunter2@localhost"
+
+[admin]
+listen = "0.0.0.0:7700"
+
+[queues.resume-analyze]
+lease = "10ms"
+max_retires = 3
+rate_limit = "100/s"
+backoff = { base = "5m" }
+
+[queues.reports]
+stream = "resume-analyze"
+
+[plugins.reports]
+memory = "64MB"
+config = { api_key = { env = "MISSING" } }
+"#;
+        let expected = r#"/etc/tqhost/tqhost.toml: 11 problems
+  line 1: plugin_dir: unknown key: did you mean `plugins_dir`?
+  line 2: shutdown_grace: "30" has no unit: write "30s"
+  line 5: redis.url: the url must begin with redis://, rediss:// or redis+unix://, like "redis://127.0.0.1:6379"
+  line 8: admin.token: is required, because 0.0.0.0:7700 can be reached from other machines: write token = { env = "TQHOST_ADMIN_TOKEN" }
+  line 11: queues.resume-analyze.lease: "10ms" is out of bounds: write "1s" to "1d"
+  line 12: queues.resume-analyze.max_retires: unknown key: did you mean `max_retries`?
+  line 13: queues.resume-analyze.rate_limit: not supported by this version of tqhost yet: take it out
+  line 14: queues.resume-analyze.backoff: base ("5m") is longer than max ("1m") (which was not set here): raise max or lower base
+  line 16: queues.reports.stream: "resume-analyze" is the stream of the queue "resume-analyze" too: give every queue its own
+  line 20: plugins.reports.memory: "64MB" is not a size: write a whole number with the unit B, KiB, MiB or GiB, like "64MiB"
+  line 21: plugins.reports.config.api_key: the environment variable "MISSING" is not set, or is not UTF-8"#;
+        assert_eq!(problem(text), expected);
+    }
+
+    #[test]
+    fn syntax_errors_have_line_and_column_and_no_text_of_the_file() {
+        let told = problem("[queues.a]\n[redis]\nurl = \"redis://:hunter2@host\nx = 1\n");
+        assert!(told.contains("line 3: column ") && told.contains("not TOML: ") && !told.contains("hunter2"), "{told}");
+        let told = problem("[queues.a]\ntoken = hunter2\n[queues.a]\n");
+        assert!(told.contains("line 2: column 9: ") && told.contains("line 3: ") && !told.contains("hunter2"), "{told}");
+    }
+
+    #[test]
+    fn files_that_cannot_be_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("binary"), [b'a', 0xff]).expect("write");
+        std::fs::write(folder.path().join("big"), vec![b'#'; (1 << 20) + 1]).expect("write");
+        for (name, why) in [("missing", "no such file"), (".", "cannot be read"), ("binary", "at byte 1"), ("big", "bigger than 1MiB")] {
+            let error = Config::load(&folder.path().join(name)).expect_err(name).to_string();
+            assert!(error.contains(why) && error.contains(folder.path().to_str().expect("UTF-8")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_loaded_with_absolute_paths() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tqhost.toml");
+        std::fs::write(&path, "[queues.a]\n").expect("write");
+        let config = Config::load(&path).expect("valid");
+        assert_eq!((&config.path, config.data_dir), (&path, folder.path().join(".tqhost")));
+    }
+
+    #[test]
+    fn every_key_is_in_the_document() {
+        let sections = [
+            ("## Top level", &general::KEYS),
+            ("## `[redis]`", &redis_url::KEYS),
+            ("## `[admin]`", &admin::KEYS),
+            ("## `[defaults]`", &queue::DEFAULTS_KEYS),
+            ("## `[queues.NAME]`", &queue::KEYS),
+            ("### `backoff`", &backoff::KEYS),
+            ("## `[plugins.NAME]`", &plugin::KEYS),
+            ("## Secrets", &source::KEYS),
+        ];
+        let later = section("## Not supported yet");
+        for (heading, keys) in sections {
+            let text = section(heading);
+            for key in keys.known {
+                assert!(text.contains(&format!("`{key}`")), "{key} is missing below {heading}");
+            }
+            for key in keys.later {
+                assert!(later.contains(&format!("`{key}`")), "{key} is missing below ## Not supported yet");
+            }
+        }
+    }
+
+    /// The text from a heading of the document to the next one of the same level.
+    fn section(heading: &str) -> &'static str {
+        let start = DOCUMENT.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no heading {heading}")) + 1 + heading.len();
+        let level = format!("\n{} ", &heading[..heading.find(' ').unwrap_or_default()]);
+        let text = &DOCUMENT[start..];
+        text.find(&level).map_or(text, |end| &text[..end])
+    }
+
+    #[test]
+    fn the_example_of_the_document_is_valid() {
+        let example = section("## Example").split("```").nth(1).and_then(|block| block.strip_prefix("toml\n")).expect("an example");
+        let env = |name: &str| ["TQHOST_ADMIN_TOKEN", "LLM_KEY"].contains(&name).then(|| "secret".to_owned());
+        let config = Config::parse(example, Path::new("/etc/tqhost/tqhost.toml"), &env).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(config.warnings, Vec::<String>::new());
+        for key in queue::KEYS.known {
+            assert!(example.contains(&format!("\n{key} = ")), "{key} is missing in the example");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! What the configuration means: checked values with units, as the rest of the host reads them.
 //!
-//! Not here: what the file says and how it is checked (`file`, `check`).
+//! Not here: what the file says and how it is checked (`general` and the files beside it).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,6 +25,8 @@ pub struct Config {
     pub queues: Vec<Queue>,
     /// Grants by plugin name; a plugin that is not here has the defaults ([`Plugin::default`]).
     pub plugins: BTreeMap<String, Plugin>,
+    /// What is odd but keeps nothing from running, for the log.
+    pub warnings: Vec<String>,
 }
 
 /// Where Redis is.

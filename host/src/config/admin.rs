@@ -1,0 +1,92 @@
+//! `[admin]`: the address of the HTTP API and dashboard, and the token that opens it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use super::model::Admin;
+use super::reader::{Item, Keys, Table};
+use super::secret::Secret;
+use super::source::secret;
+use super::units::show_text;
+
+pub(super) const KEYS: Keys = Keys { known: &["listen", "token"], later: &[], elsewhere: &[] };
+
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
+
+pub(super) fn read(item: Option<Item>) -> Admin {
+    match item.and_then(|item| item.table(&KEYS)) {
+        Some(table) => read_table(&table),
+        None => Admin { listen: DEFAULT_LISTEN, token: None },
+    }
+}
+
+fn read_table(table: &Table) -> Admin {
+    let (listen_item, token_item) = (table.get("listen"), table.get("token"));
+    let listen = listen_item.as_ref().and_then(read_listen).unwrap_or(DEFAULT_LISTEN);
+    if let Some(item) = &listen_item
+        && !listen.ip().is_loopback()
+        && token_item.is_none()
+    {
+        let why =
+            format!("is required, because {listen} can be reached from other machines: write token = {{ env = \"TQHOST_ADMIN_TOKEN\" }}");
+        item.named_as(table.key_of("token")).problem(why);
+    }
+    Admin { listen, token: token_item.as_ref().and_then(read_token) }
+}
+
+fn read_listen(item: &Item) -> Option<SocketAddr> {
+    let text = item.string()?;
+    let wrong = || item.problem(format!("{} is not an IP address with a port: write \"127.0.0.1:7700\"", show_text(text)));
+    text.parse().map_err(|_| wrong()).ok()
+}
+
+fn read_token(item: &Item) -> Option<Secret> {
+    let token = secret(item)?;
+    if token.expose().is_empty() {
+        item.problem("is empty: write a long random text, or { env = \"TQHOST_ADMIN_TOKEN\" }");
+        return None;
+    }
+    if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
+        item.problem("has spaces, line ends or non-ASCII characters in it, which an Authorization header cannot carry");
+        return None;
+    }
+    Some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, problem};
+
+    #[test]
+    fn good_admin_tables() {
+        let table = [
+            ("", "127.0.0.1:7700", None),
+            ("[admin]", "127.0.0.1:7700", None),
+            ("[admin]\nlisten = \"127.0.0.1:0\"", "127.0.0.1:0", None),
+            ("[admin]\nlisten = \"[::1]:80\"\ntoken = \"t\"", "[::1]:80", Some("t")),
+            ("[admin]\nlisten = \"0.0.0.0:80\"\ntoken = { env = \"GOOD\" }", "0.0.0.0:80", Some("from-env")),
+        ];
+        for (text, listen, token) in table {
+            let admin = parse(&format!("{text}\n[queues.a]")).expect(text).admin;
+            assert_eq!(admin.listen.to_string(), listen, "{text}");
+            assert_eq!(admin.token.as_ref().map(|token| token.expose()), token, "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_admin_tables() {
+        let table = [
+            ("listen = \"localhost:80\"", "\"localhost:80\" is not an IP address"),
+            ("listen = \"127.0.0.1\"", "with a port"),
+            ("listen = 7700", "is an integer, but must be a string"),
+            ("listen = \"0.0.0.0:80\"", "admin.token: is required"),
+            ("token = \"\"", "admin.token: is empty"),
+            ("token = \"a b\"", "has spaces"),
+            ("listen = \"0.0.0.0:80\"\ntoken = { env = \"MISSING\" }", "\"MISSING\" is not set"),
+            ("tokn = \"x\"", "did you mean `token`"),
+        ];
+        for (text, why) in table {
+            let problem = problem(&format!("[queues.a]\n[admin]\n{text}"));
+            assert!(problem.contains(why), "{text}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `backoff`: how long a failed task waits for its next attempt.
+//!
+//! In: `{ base, max, jitter }`, `{ delays = […] }` or `"none"`. Out: a [`Backoff`]. A part of an exponential backoff that a queue does not
+//! say comes from the backoff of `[defaults]`, if that is exponential too.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::model::Backoff;
+use super::reader::{Item, Keys, Table};
+use super::units::show_duration;
+
+pub(super) const KEYS: Keys = Keys { known: &["base", "max", "jitter", "delays"], later: &[], elsewhere: &[] };
+
+pub(super) const DEFAULT: Backoff = Backoff::Exponential { base: Duration::from_secs(1), max: Duration::from_secs(60), jitter: 0.2 };
+
+const MONTH: Duration = Duration::from_secs(30 * 86_400);
+const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=MONTH;
+const DELAY: RangeInclusive<Duration> = Duration::ZERO..=MONTH;
+const JITTER: RangeInclusive<f64> = 0.0..=1.0;
+const MAX_DELAYS: usize = 100;
+
+pub(super) fn read(item: &Item, default: &Backoff) -> Option<Backoff> {
+    match item.value() {
+        DeValue::Table(_) => {
+            let table = item.table(&KEYS)?;
+            match table.get("delays") {
+                Some(delays) => read_delays(&table, &delays),
+                None => read_exponential(item, &table, default),
+            }
+        }
+        DeValue::String(text) if text == "none" => Some(Backoff::None),
+        _ => {
+            item.problem(
+                "must be a table like { base = \"1s\", max = \"60s\", jitter = 0.2 }, or { delays = [\"10s\", \"30s\"] }, or \"none\"",
+            );
+            None
+        }
+    }
+}
+
+fn read_exponential(item: &Item, table: &Table, default: &Backoff) -> Option<Backoff> {
+    let ((Backoff::Exponential { base, max, jitter }, _) | (_, Backoff::Exponential { base, max, jitter })) = (default, &DEFAULT) else {
+        return None;
+    };
+    let (base_item, max_item) = (table.get("base"), table.get("max"));
+    let base = base_item.as_ref().map_or(Some(*base), |item| item.duration(WAIT));
+    let max = max_item.as_ref().map_or(Some(*max), |item| item.duration(WAIT));
+    let jitter = table.get("jitter").map_or(Some(*jitter), |item| item.number(JITTER));
+    let (base, max, jitter) = (base?, max?, jitter?);
+    if base > max {
+        let told = if max_item.is_some() { "" } else { " (which was not set here)" };
+        let why =
+            format!("base (\"{}\") is longer than max (\"{}\"){told}: raise max or lower base", show_duration(base), show_duration(max));
+        item.problem(why);
+        return None;
+    }
+    Some(Backoff::Exponential { base, max, jitter })
+}
+
+fn read_delays(table: &Table, delays: &Item) -> Option<Backoff> {
+    for name in ["base", "max", "jitter"] {
+        if let Some(other) = table.get(name) {
+            other.problem("does not go with delays: keep one of them");
+        }
+    }
+    let items = delays.list()?;
+    if items.is_empty() || items.len() > MAX_DELAYS {
+        let count = items.len();
+        delays.problem(format!("has {count} entries: write 1 to {MAX_DELAYS}, like [\"10s\", \"30s\", \"60s\"]"));
+        return None;
+    }
+    let read: Vec<_> = items.iter().map(|item| item.duration(DELAY)).collect();
+    read.into_iter().collect::<Option<Vec<_>>>().map(Backoff::Delays)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, problem};
+    use super::*;
+
+    fn exponential(base_s: u64, max_s: u64, jitter: f64) -> Backoff {
+        Backoff::Exponential { base: Duration::from_secs(base_s), max: Duration::from_secs(max_s), jitter }
+    }
+
+    #[test]
+    fn good_backoffs() {
+        let delays = Backoff::Delays([10, 30, 60].map(Duration::from_secs).to_vec());
+        let table = [
+            ("{}", exponential(1, 60, 0.2)),
+            ("{ base = \"2s\", max = \"5m\", jitter = 1 }", exponential(2, 300, 1.0)),
+            ("{ jitter = 0.0 }", exponential(1, 60, 0.0)),
+            ("{ base = \"60s\" }", exponential(60, 60, 0.2)),
+            ("{ delays = [\"10s\", \"30s\", \"60s\"] }", delays),
+            ("{ delays = [\"0s\"] }", Backoff::Delays(vec![Duration::ZERO])),
+            ("\"none\"", Backoff::None),
+        ];
+        for (value, expected) in table {
+            let config = parse(&format!("[queues.a]\nbackoff = {value}")).expect(value);
+            assert_eq!(config.queues[0].backoff, expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn parts_come_from_the_default_backoff() {
+        let backoff_of = |defaults: &str, own: &str| {
+            parse(&format!("[defaults]\nbackoff = {defaults}\n[queues.a]\nbackoff = {own}")).expect(own).queues.remove(0).backoff
+        };
+        assert_eq!(backoff_of("{ base = \"5s\", max = \"2m\" }", "{ jitter = 0.5 }"), exponential(5, 120, 0.5));
+        assert_eq!(backoff_of("{ delays = [\"5s\"] }", "{ jitter = 0.5 }"), exponential(1, 60, 0.5));
+    }
+
+    #[test]
+    fn bad_backoffs() {
+        let many = format!("{{ delays = [{}] }}", "\"1s\",".repeat(101));
+        let table = [
+            ("5", "must be a table like"),
+            ("\"never\"", "or \"none\""),
+            ("[\"10s\"]", "or { delays = "),
+            ("{ base = \"0s\" }", "queues.a.backoff.base: \"0s\" is out of bounds"),
+            ("{ max = \"31d\" }", "queues.a.backoff.max"),
+            ("{ base = \"5m\" }", "queues.a.backoff: base (\"5m\") is longer than max (\"1m\") (which was not set here)"),
+            ("{ base = \"5s\", max = \"1s\" }", "is longer than max (\"1s\"): raise max"),
+            ("{ jitter = 1.1 }", "write 0 to 1"),
+            ("{ jitter = nan }", "out of bounds"),
+            ("{ jitter = \"0.2\" }", "must be a number"),
+            ("{ delays = [] }", "has 0 entries"),
+            (many.as_str(), "has 101 entries"),
+            ("{ delays = [\"1s\", \"2\"] }", "queues.a.backoff.delays[1]: \"2\" has no unit"),
+            ("{ delays = \"1s\" }", "must be a list"),
+            ("{ delays = [\"1s\"], jitter = 0.1 }", "queues.a.backoff.jitter: does not go with delays"),
+            ("{ factor = 2 }", "unknown key: the keys here are base, max, jitter, delays"),
+        ];
+        for (value, why) in table {
+            let problem = problem(&format!("[queues.a]\nbackoff = {value}"));
+            assert!(problem.contains(why), "{value}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The top of the file: folders and the grace at shutdown; and the order in which the tables are read.
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use toml::de::DeTable;
+
+use super::model::Config;
+use super::reader::{Context, Keys, Table};
+use super::{admin, plugin, queue, redis_url};
+
+pub(super) const KEYS: Keys = Keys {
+    known: &["plugins_dir", "data_dir", "shutdown_grace", "redis", "admin", "defaults", "queues", "plugins"],
+    later: &["blobs", "concurrency"],
+    elsewhere: &[],
+};
+
+const DEFAULT_SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
+const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
+
+/// Reads everything; what is wrong stands in the context, and the value is then of no use.
+pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Path) -> Config {
+    let root = Table::root(cx, entries, &KEYS);
+    let folder = |name, default| root.get(name).and_then(|item| item.path()).unwrap_or_else(|| cx.folder.join(default));
+    let grace = root.get("shutdown_grace").and_then(|item| item.duration(SHUTDOWN_GRACE));
+    let queues = queue::read(&root);
+    Config {
+        path: path.to_owned(),
+        plugins_dir: folder("plugins_dir", "plugins"),
+        data_dir: folder("data_dir", ".tqhost"),
+        shutdown_grace: grace.unwrap_or(DEFAULT_SHUTDOWN_GRACE),
+        redis: redis_url::read(root.get("redis")),
+        admin: admin::read(root.get("admin")),
+        plugins: plugin::read(root.get("plugins"), &queues),
+        queues,
+        warnings: cx.warnings.take(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::super::testing::{parse, problem};
+
+    #[test]
+    fn relative_paths_begin_at_the_folder_of_the_file() {
+        let config = parse("plugins_dir = \"p/q\"\ndata_dir = \"/var/lib/tqhost\"\nshutdown_grace = \"0s\"\n[queues.a]").expect("valid");
+        assert_eq!(config.plugins_dir, Path::new("/etc/tqhost/p/q"));
+        assert_eq!(config.data_dir, Path::new("/var/lib/tqhost"));
+        assert_eq!(config.shutdown_grace, Duration::ZERO);
+        let config = parse("[queues.a]").expect("valid");
+        assert_eq!(
+            (config.plugins_dir.as_path(), config.data_dir.as_path()),
+            (Path::new("/etc/tqhost/plugins"), Path::new("/etc/tqhost/.tqhost"))
+        );
+        assert_eq!(config.shutdown_grace, Duration::from_secs(30));
+    }
+
+    #[test]
+    fn bad_tops() {
+        let table = [
+            ("plugins_dir = \"\"", "plugins_dir: is not a path"),
+            ("data_dir = 1", "data_dir: is an integer, but must be a string"),
+            ("shutdown_grace = \"2d\"", "write \"0s\" to \"1d\""),
+            ("plugin_dir = \"x\"", "did you mean `plugins_dir`"),
+            ("concurrency = 10", "concurrency: not supported by this version of tqhost yet"),
+            ("blobs = { url = \"file:x\" }", "blobs: not supported by this version of tqhost yet"),
+            ("nonsense = 1", "unknown key: the keys here are plugins_dir, "),
+        ];
+        for (line, why) in table {
+            let problem = problem(&format!("{line}\n[queues.a]"));
+            assert!(problem.contains(why) && problem.contains("line 1: "), "{line}: {problem}");
+        }
+    }
+}

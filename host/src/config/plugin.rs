@@ -1,0 +1,88 @@
+//! `[plugins.NAME]`: what a plugin is granted.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use super::model::{Plugin, Queue};
+use super::names::check_name;
+use super::reader::{Item, Keys};
+use super::secret::Secret;
+use super::source::secret;
+
+pub(super) const KEYS: Keys = Keys { known: &["config", "memory", "max_output"], later: &["allowed_hosts", "instance"], elsewhere: &[] };
+
+const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=4 << 30;
+const MAX_OUTPUT_BYTES: RangeInclusive<u64> = 1..=64 << 20;
+
+/// All plugins; one that no queue runs is a warning, since its queue may come later.
+pub(super) fn read(item: Option<Item>, queues: &[Queue]) -> BTreeMap<String, Plugin> {
+    let named = item.map(|item| item.named()).unwrap_or_default();
+    named.into_iter().filter_map(|(name, item)| Some((name.to_owned(), read_plugin(name, &item, queues)?))).collect()
+}
+
+fn read_plugin(name: &str, item: &Item, queues: &[Queue]) -> Option<Plugin> {
+    if let Err(why) = check_name(name) {
+        item.problem(format!("the plugin's name {why}"));
+    } else if !queues.iter().any(|queue| queue.plugin == name) {
+        item.warn("no queue has this plugin");
+    }
+    let table = item.table(&KEYS)?;
+    let default = Plugin::default();
+    Some(Plugin {
+        config: table.get("config").map(|item| read_config(&item)).unwrap_or_default(),
+        memory: table.get("memory").and_then(|item| item.size(MEMORY_BYTES)).unwrap_or(default.memory),
+        max_output: table.get("max_output").and_then(|item| item.size(MAX_OUTPUT_BYTES)).unwrap_or(default.max_output),
+    })
+}
+
+fn read_config(item: &Item) -> BTreeMap<String, Secret> {
+    item.named().into_iter().filter_map(|(name, item)| Some((name.to_owned(), secret(&item)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, problem};
+
+    #[test]
+    fn good_plugins() {
+        let text = r#"
+            [queues.a]
+            [queues.b]
+            [plugins.a]
+            [plugins.b]
+            memory = "64MiB"
+            max_output = 4096
+            config = { model = "small" }
+            [plugins.spare]
+        "#;
+        let config = parse(text).expect("valid");
+        let grants: Vec<_> = config.plugins.values().map(|plugin| (plugin.memory, plugin.max_output)).collect();
+        assert_eq!(grants, [(128 << 20, 1 << 20), (64 << 20, 4096), (128 << 20, 1 << 20)]);
+        assert_eq!(config.plugins["b"].config["model"].expose(), "small");
+        assert_eq!(config.warnings, ["line 9: plugins.spare: no queue has this plugin"]);
+    }
+
+    #[test]
+    fn bad_plugins() {
+        let table = [
+            ("memory = \"512KiB\"", "\"512KiB\" is out of bounds: write \"1MiB\" to \"4GiB\""),
+            ("memory = \"5GiB\"", "out of bounds"),
+            ("memory = 64", "\"64B\" is out of bounds"),
+            ("memory = \"64MB\"", "like \"64MiB\""),
+            ("memory = -1", "is negative"),
+            ("memory = true", "must be a size like"),
+            ("max_output = 0", "write \"1B\" to \"64MiB\""),
+            ("config = \"x\"", "must be a table"),
+            ("config = { retries = 5 }", "plugins.a.config.retries: is an integer, but must be a string"),
+            ("allowed_hosts = []", "plugins.a.allowed_hosts: not supported by this version of tqhost yet"),
+            ("instance = \"per-task\"", "not supported by this version of tqhost yet"),
+            ("memroy = 5", "did you mean `memory`"),
+        ];
+        for (line, why) in table {
+            let problem = problem(&format!("[queues.a]\n[plugins.a]\n{line}"));
+            assert!(problem.contains(why) && problem.contains("line 3: plugins.a."), "{line}: {problem}");
+        }
+        assert!(problem("[queues.a]\n[plugins.\"a b\"]").contains("the plugin's name may have only"));
+        assert!(problem("[queues.a]\n[plugins]\na = 1").contains("plugins.a: is an integer, but must be a table"));
+    }
+}

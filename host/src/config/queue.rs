@@ -1,0 +1,285 @@
+//! `[queues.NAME]` and `[defaults]`: the queues and their rules.
+//!
+//! In: the tables of the file. Out: one [`Queue`] per table, in the order of the file; what a queue does not say comes from
+//! `[defaults]`, and what is not there either from [`Rules::default`].
+//!
+//! Not here: what a backoff may say (`backoff`).
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::backoff;
+use super::model::{Backoff, Queue};
+use super::names::{check_key, check_name, check_stream};
+use super::reader::{Item, Keys, Table};
+
+const LATER: &[&str] = &["priority", "max_backlog", "rate_limit", "idempotency", "list", "enqueue_to", "schedule"];
+
+pub(super) const KEYS: Keys = Keys {
+    known: &[
+        "stream",
+        "group",
+        "plugin",
+        "concurrency",
+        "lease",
+        "timeout",
+        "max_retries",
+        "backoff",
+        "max_deferrals",
+        "max_crashes",
+        "retention",
+        "dead_letter",
+    ],
+    later: LATER,
+    elsewhere: &[("delays", "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }")],
+};
+
+pub(super) const DEFAULTS_KEYS: Keys = Keys {
+    known: &["group", "plugin", "concurrency", "lease", "timeout", "max_retries", "backoff", "max_deferrals", "max_crashes", "retention"],
+    later: LATER,
+    elsewhere: &[
+        ("delays", "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }"),
+        ("stream", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
+        ("list", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
+        ("dead_letter", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
+    ],
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+const CONCURRENCY: RangeInclusive<u32> = 1..=10_000;
+const LEASE: RangeInclusive<Duration> = SECOND..=DAY;
+const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
+const MAX_RETRIES: RangeInclusive<u32> = 0..=1000;
+const MAX_DEFERRALS: RangeInclusive<u32> = 0..=100_000;
+const MAX_CRASHES: RangeInclusive<u32> = 1..=1000;
+const RETENTION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(365 * 86_400);
+
+/// The rules that a queue shares with `[defaults]`.
+#[derive(Clone)]
+struct Rules {
+    group: String,
+    /// The queue's name, if nothing is said.
+    plugin: Option<String>,
+    concurrency: u32,
+    lease: Duration,
+    timeout: Duration,
+    max_retries: u32,
+    backoff: Backoff,
+    max_deferrals: u32,
+    max_crashes: u32,
+    retention: Duration,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules {
+            group: "tqhost".into(),
+            plugin: None,
+            concurrency: 10,
+            lease: 30 * SECOND,
+            timeout: 60 * SECOND,
+            max_retries: 3,
+            backoff: backoff::DEFAULT,
+            max_deferrals: 6,
+            max_crashes: 2,
+            retention: DAY,
+        }
+    }
+}
+
+/// All queues, in the order of the file.
+pub(super) fn read(root: &Table) -> Vec<Queue> {
+    let defaults = root.get("defaults").and_then(|item| item.table(&DEFAULTS_KEYS));
+    let defaults = defaults.map_or_else(Rules::default, |table| read_rules(&table, &Rules::default()));
+    let Some(queues) = root.get("queues") else {
+        root.context().problem("queues", "there is no queue: add a table [queues.NAME] for each of your streams");
+        return Vec::new();
+    };
+    let named = queues.named();
+    if named.is_empty() && queues.value().is_table() {
+        queues.problem("there is no queue: add a table [queues.NAME] for each of your streams");
+    }
+    let read: Vec<_> = named.into_iter().filter_map(|(name, item)| Some((read_queue(name, &item, &defaults)?, item))).collect();
+    check_streams(&read);
+    read.into_iter().map(|(queue, _)| queue).collect()
+}
+
+fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
+    if let Err(why) = check_name(name) {
+        item.problem(format!("the queue's name {why}"));
+    }
+    let table = item.table(&KEYS)?;
+    let rules = read_rules(&table, defaults);
+    Some(Queue {
+        name: name.to_owned(),
+        stream: table.get("stream").and_then(|item| item.checked(check_stream)).unwrap_or_else(|| name.to_owned()),
+        group: rules.group,
+        plugin: rules.plugin.unwrap_or_else(|| name.to_owned()),
+        concurrency: rules.concurrency,
+        lease: rules.lease,
+        timeout: rules.timeout,
+        max_retries: rules.max_retries,
+        backoff: rules.backoff,
+        max_deferrals: rules.max_deferrals,
+        max_crashes: rules.max_crashes,
+        retention: rules.retention,
+        dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key)),
+    })
+}
+
+fn read_rules(table: &Table, base: &Rules) -> Rules {
+    let integer = |name, bounds| table.get(name).and_then(|item| item.integer(bounds));
+    let duration = |name, bounds| table.get(name).and_then(|item| item.duration(bounds));
+    Rules {
+        group: table.get("group").and_then(|item| item.checked(check_key)).unwrap_or_else(|| base.group.clone()),
+        plugin: table.get("plugin").and_then(|item| item.checked(check_name)).or_else(|| base.plugin.clone()),
+        concurrency: integer("concurrency", CONCURRENCY).unwrap_or(base.concurrency),
+        lease: duration("lease", LEASE).unwrap_or(base.lease),
+        timeout: duration("timeout", TIMEOUT).unwrap_or(base.timeout),
+        max_retries: integer("max_retries", MAX_RETRIES).unwrap_or(base.max_retries),
+        backoff: table.get("backoff").and_then(|item| backoff::read(&item, &base.backoff)).unwrap_or_else(|| base.backoff.clone()),
+        max_deferrals: integer("max_deferrals", MAX_DEFERRALS).unwrap_or(base.max_deferrals),
+        max_crashes: integer("max_crashes", MAX_CRASHES).unwrap_or(base.max_crashes),
+        retention: duration("retention", RETENTION).unwrap_or(base.retention),
+    }
+}
+
+/// Two queues with one stream would take each other's tasks; dead letters in a stream would be run again.
+fn check_streams(queues: &[(Queue, Item)]) {
+    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+    for (queue, item) in queues {
+        if let Some(owner) = owners.insert(&queue.stream, &queue.name) {
+            let why = format!("{:?} is the stream of the queue {owner:?} too: give every queue its own", queue.stream);
+            item.named_as(format!("{}.stream", item.key)).problem(why);
+        }
+    }
+    for (queue, item) in queues {
+        let Some(dead_letter) = &queue.dead_letter else { continue };
+        if let Some(owner) = owners.get(dead_letter.as_str()) {
+            let why = format!("{dead_letter:?} is the stream of the queue {owner:?}: dead letters need a stream that is no queue's");
+            item.named_as(format!("{}.dead_letter", item.key)).problem(why);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, problem};
+    use super::*;
+
+    #[test]
+    fn a_queue_that_says_nothing_has_the_documented_rules() {
+        let queue = parse("[queues.resume-analyze]").expect("valid").queues.remove(0);
+        let expected = Queue {
+            name: "resume-analyze".into(),
+            stream: "resume-analyze".into(),
+            group: "tqhost".into(),
+            plugin: "resume-analyze".into(),
+            concurrency: 10,
+            lease: 30 * SECOND,
+            timeout: 60 * SECOND,
+            max_retries: 3,
+            backoff: Backoff::Exponential { base: SECOND, max: 60 * SECOND, jitter: 0.2 },
+            max_deferrals: 6,
+            max_crashes: 2,
+            retention: DAY,
+            dead_letter: None,
+        };
+        assert_eq!(queue, expected);
+    }
+
+    #[test]
+    fn a_queue_comes_before_the_defaults() {
+        let text = r#"
+            [defaults]
+            group = "g"
+            plugin = "shared"
+            concurrency = 3
+            lease = "5s"
+            retention = "0s"
+            backoff = "none"
+            [queues.z]
+            [queues.a]
+            stream = "resume:{analyze}:stream"
+            plugin = "own"
+            concurrency = 0x10
+            timeout = "1m30s"
+            max_retries = 0
+            max_deferrals = 1
+            max_crashes = 1
+            backoff = { base = "2s" }
+            dead_letter = "resume:dead"
+        "#;
+        let queues = parse(text).expect("valid").queues;
+        assert_eq!(queues.iter().map(|q| q.name.as_str()).collect::<Vec<_>>(), ["z", "a"], "in the order of the file");
+        let [z, a] = &queues[..] else { panic!("two queues") };
+        assert_eq!(
+            (z.group.as_str(), z.plugin.as_str(), z.concurrency, z.lease, z.retention),
+            ("g", "shared", 3, 5 * SECOND, Duration::ZERO)
+        );
+        assert_eq!((&z.backoff, z.timeout), (&Backoff::None, 60 * SECOND));
+        assert_eq!((a.stream.as_str(), a.group.as_str(), a.plugin.as_str()), ("resume:{analyze}:stream", "g", "own"));
+        assert_eq!((a.concurrency, a.lease, a.timeout, a.max_retries), (16, 5 * SECOND, 90 * SECOND, 0));
+        assert_eq!((a.max_deferrals, a.max_crashes, a.dead_letter.as_deref()), (1, 1, Some("resume:dead")));
+        assert_eq!(a.backoff, Backoff::Exponential { base: 2 * SECOND, max: 60 * SECOND, jitter: 0.2 });
+    }
+
+    #[test]
+    fn bad_queue_keys() {
+        let table = [
+            ("concurrency = 0", "queues.a.concurrency: 0 is out of bounds: write 1 to 10000"),
+            ("concurrency = 10001", "out of bounds"),
+            ("concurrency = -1", "-1 is out of bounds"),
+            ("concurrency = 99999999999999999999", "out of bounds"),
+            ("concurrency = \"10\"", "is a string, but must be a whole number"),
+            ("lease = \"5\"", "queues.a.lease: \"5\" has no unit: write \"5s\""),
+            ("lease = 5", "\"5\" has no unit: write \"5s\""),
+            ("lease = 1.5", "has a fraction"),
+            ("lease = \"999ms\"", "\"999ms\" is out of bounds: write \"1s\" to \"1d\""),
+            ("lease = \"25h\"", "out of bounds"),
+            ("lease = true", "must be a duration like \"30s\""),
+            ("timeout = \"0s\"", "out of bounds"),
+            ("timeout = \"8d\"", "out of bounds"),
+            ("timeout = -5", "is negative"),
+            ("max_retries = 1001", "write 0 to 1000"),
+            ("max_crashes = 0", "write 1 to 1000"),
+            ("max_deferrals = 100001", "write 0 to 100000"),
+            ("retention = \"366d\"", "write \"0s\" to \"365d\""),
+            ("plugin = \"../x\"", "queues.a.plugin: "),
+            ("group = \"\"", "queues.a.group: \"\" is empty"),
+            ("delays = [\"1s\"]", "write backoff = { delays"),
+            ("stream = \"s{\"", "braces"),
+            ("stream = \"b\"", "line 3: queues.b.stream: \"b\" is the stream of the queue \"a\" too"),
+            ("dead_letter = \"b\"", "queues.a.dead_letter: \"b\" is the stream of the queue \"b\""),
+            ("dead_letter = \"a\"", "queues.a.dead_letter: \"a\" is the stream of the queue \"a\""),
+            ("max_retires = 3", "did you mean `max_retries`"),
+            ("priority = 1", "queues.a.priority: not supported by this version of tqhost yet"),
+            ("schedule = \"x\"", "not supported by this version of tqhost yet"),
+        ];
+        for (line, why) in table {
+            let problem = problem(&format!("[queues.a]\n{line}\n[queues.b]"));
+            assert!(problem.contains(why) && problem.contains("1 problem\n"), "{line}: {problem}");
+        }
+    }
+
+    #[test]
+    fn bad_tables_of_queues() {
+        let table = [
+            ("", "queues: there is no queue"),
+            ("queues = 5", "line 1: queues: is an integer, but must be a table"),
+            ("[queues]", "line 1: queues: there is no queue"),
+            ("[queues]\na = 5", "line 2: queues.a: is an integer, but must be a table"),
+            ("[queues.\".a\"]", "queues.\".a\": the queue's name must not begin with a dot"),
+            ("[queues.\"a:b\"]", "the queue's name may have only"),
+            ("[queues.a]\n[defaults]\nstream = \"x\"", "line 3: defaults.stream: makes no sense as a default"),
+            ("[queues.a]\n[defaults]\nlist = \"x\"", "defaults.list: makes no sense as a default"),
+            ("[queues.a]\n[defaults]\nrate_limit = \"x\"", "defaults.rate_limit: not supported"),
+        ];
+        for (text, why) in table {
+            let problem = problem(text);
+            assert!(problem.contains(why) && problem.contains("1 problem\n"), "{text}: {problem}");
+        }
+    }
+}

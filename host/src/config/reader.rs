@@ -1,0 +1,312 @@
+//! Walks the parsed TOML file and takes typed, bounded values out of it.
+//!
+//! In: the spanned value tree of the file. Out: values; and for each value that is wrong, a problem with its key and line in the
+//! [`Context`], and nothing in its place. So the reading goes on to the end and all problems are told at once.
+//!
+//!     Table::get("lease") ─▶ Item ─▶ Item::duration(bounds) ─▶ Option<Duration>
+//!
+//! Not here: which keys there are and what they mean (one file per element of the configuration), secrets (`source`).
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::de::{DeArray, DeTable, DeValue};
+
+use super::problem::{Problem, line_of};
+use super::units::{parse_duration, parse_size, show_duration, show_size, show_text};
+
+/// What every part of the reading needs, and where it puts its problems.
+pub(super) struct Context<'a> {
+    /// The whole file, for line numbers.
+    pub text: &'a str,
+    /// The file's folder: relative paths begin here.
+    pub folder: &'a Path,
+    pub env: &'a dyn Fn(&str) -> Option<String>,
+    pub problems: RefCell<Vec<Problem>>,
+    pub warnings: RefCell<Vec<String>>,
+}
+
+/// The keys of one table.
+pub(super) struct Keys {
+    pub known: &'static [&'static str],
+    /// Part of the contract, but not of this version.
+    pub later: &'static [&'static str],
+    /// Keys that belong somewhere else, and what to do instead.
+    pub elsewhere: &'static [(&'static str, &'static str)],
+}
+
+/// A table whose keys have been checked.
+pub(super) struct Table<'a> {
+    cx: &'a Context<'a>,
+    key: String,
+    entries: &'a DeTable<'a>,
+    keys: &'static Keys,
+}
+
+/// One value of the file, with its whole key and the place where it stands.
+#[derive(Clone)]
+pub(super) struct Item<'a> {
+    cx: &'a Context<'a>,
+    pub key: String,
+    offset: usize,
+    value: &'a DeValue<'a>,
+}
+
+impl<'a> Context<'a> {
+    /// A problem with something that is not in the file, or is the file as a whole.
+    pub fn problem(&self, key: &str, text: impl Into<String>) {
+        self.problems.borrow_mut().push(Problem { line: None, key: key.into(), text: text.into() });
+    }
+}
+
+impl<'a> Table<'a> {
+    /// The table of the whole file.
+    pub fn root(cx: &'a Context<'a>, entries: &'a DeTable<'a>, keys: &'static Keys) -> Self {
+        let table = Table { cx, key: String::new(), entries, keys };
+        table.check_keys();
+        table
+    }
+
+    pub fn get(&self, name: &'static str) -> Option<Item<'a>> {
+        debug_assert!(self.keys.known.contains(&name), "{name} is read but not listed among the known keys");
+        let (key, value) = self.entries.get_key_value(name)?;
+        Some(Item { cx: self.cx, key: join(&self.key, name), offset: key.span().start, value: value.get_ref() })
+    }
+
+    /// The key in full, whether it is in the file or not.
+    pub fn key_of(&self, name: &str) -> String {
+        join(&self.key, name)
+    }
+
+    pub fn context(&self) -> &'a Context<'a> {
+        self.cx
+    }
+
+    fn check_keys(&self) {
+        for (name, item) in entries_in_order(self.cx, &self.key, self.entries) {
+            if self.keys.known.contains(&name) {
+                continue;
+            }
+            if let Some((_, why)) = self.keys.elsewhere.iter().find(|(key, _)| *key == name) {
+                item.problem(*why);
+            } else if self.keys.later.contains(&name) {
+                item.problem(NOT_YET);
+            } else if let Some(meant) = nearest(name, self.keys.known.iter().chain(self.keys.later)) {
+                item.problem(format!("unknown key: did you mean `{meant}`?"));
+            } else {
+                item.problem(format!("unknown key: the keys here are {}", self.keys.known.join(", ")));
+            }
+        }
+    }
+}
+
+/// What is said of a key or form that is documented for tqhost but not written yet.
+pub(super) const NOT_YET: &str = "not supported by this version of tqhost yet: take it out";
+
+impl<'a> Item<'a> {
+    pub fn problem(&self, text: impl Into<String>) {
+        let line = Some(line_of(self.cx.text, self.offset));
+        self.cx.problems.borrow_mut().push(Problem { line, key: self.key.clone(), text: text.into() });
+    }
+
+    /// The same place in the file under the key that a problem is about.
+    pub fn named_as(&self, key: String) -> Item<'a> {
+        Item { key, ..self.clone() }
+    }
+
+    /// Something odd that does not keep the host from running.
+    pub fn warn(&self, text: &str) {
+        let line = line_of(self.cx.text, self.offset);
+        self.cx.warnings.borrow_mut().push(format!("line {line}: {}: {text}", self.key));
+    }
+
+    pub fn context(&self) -> &'a Context<'a> {
+        self.cx
+    }
+
+    pub fn value(&self) -> &'a DeValue<'a> {
+        self.value
+    }
+
+    pub fn string(&self) -> Option<&'a str> {
+        self.value.as_str().or_else(|| self.wrong_type("a string"))
+    }
+
+    /// A string that `check` finds no fault with.
+    pub fn checked(&self, check: impl Fn(&str) -> Result<(), String>) -> Option<String> {
+        let text = self.string()?;
+        check(text).map_err(|why| self.problem(format!("{} {why}", show_text(text)))).ok().map(|()| text.to_owned())
+    }
+
+    pub fn path(&self) -> Option<PathBuf> {
+        let text = self.string()?;
+        if text.is_empty() || text.contains('\0') {
+            self.problem("is not a path");
+            return None;
+        }
+        Some(self.cx.folder.join(text))
+    }
+
+    pub fn integer(&self, bounds: RangeInclusive<u32>) -> Option<u32> {
+        let Some(integer) = self.value.as_integer() else { return self.wrong_type("a whole number") };
+        let number = i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(i64::MAX);
+        let inside = u32::try_from(number).ok().filter(|number| bounds.contains(number));
+        inside.or_else(|| self.out_of_bounds(integer, bounds.start(), bounds.end()))
+    }
+
+    pub fn number(&self, bounds: RangeInclusive<f64>) -> Option<f64> {
+        let text = match self.value {
+            DeValue::Float(float) => float.as_str(),
+            DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str(),
+            _ => return self.wrong_type("a number"),
+        };
+        let inside = text.parse::<f64>().ok().filter(|number| bounds.contains(number));
+        inside.or_else(|| self.out_of_bounds(text, bounds.start(), bounds.end()))
+    }
+
+    pub fn duration(&self, bounds: RangeInclusive<Duration>) -> Option<Duration> {
+        let parsed = match self.value {
+            DeValue::String(text) => parse_duration(text),
+            DeValue::Integer(number) => parse_duration(&number.to_string()),
+            DeValue::Float(number) => parse_duration(&format!("{number}s")),
+            _ => return self.wrong_type("a duration like \"30s\""),
+        };
+        let duration = parsed.map_err(|why| self.problem(why)).ok()?;
+        if bounds.contains(&duration) {
+            return Some(duration);
+        }
+        let [shown, least, most] = [duration, *bounds.start(), *bounds.end()].map(|d| format!("\"{}\"", show_duration(d)));
+        self.out_of_bounds(shown, least, most)
+    }
+
+    /// Bytes: a string with a unit, or a plain whole number.
+    pub fn size(&self, bounds: RangeInclusive<u64>) -> Option<u64> {
+        let parsed = match self.value {
+            DeValue::String(text) => parse_size(text),
+            DeValue::Integer(number) if number.as_str().starts_with('-') => parse_size(&number.to_string()),
+            DeValue::Integer(number) => Ok(u64::from_str_radix(number.as_str(), number.radix()).unwrap_or(u64::MAX)),
+            _ => return self.wrong_type("a size like \"64MiB\""),
+        };
+        let size = parsed.map_err(|why| self.problem(why)).ok()?;
+        if bounds.contains(&size) {
+            return Some(size);
+        }
+        let [shown, least, most] = [size, *bounds.start(), *bounds.end()].map(|bytes| format!("\"{}\"", show_size(bytes)));
+        self.out_of_bounds(shown, least, most)
+    }
+
+    pub fn table(&self, keys: &'static Keys) -> Option<Table<'a>> {
+        let entries = self.entries()?;
+        let table = Table { cx: self.cx, key: self.key.clone(), entries, keys };
+        table.check_keys();
+        Some(table)
+    }
+
+    /// The entries of a table whose keys are names that the user gives, in the order of the file.
+    pub fn named(&self) -> Vec<(&'a str, Item<'a>)> {
+        self.entries().map(|entries| entries_in_order(self.cx, &self.key, entries)).unwrap_or_default()
+    }
+
+    pub fn list(&self) -> Option<Vec<Item<'a>>> {
+        let array: &DeArray<'a> = self.value.as_array().or_else(|| self.wrong_type("a list"))?;
+        let item = |(index, value): (usize, &'a toml::Spanned<DeValue<'a>>)| Item {
+            cx: self.cx,
+            key: format!("{}[{index}]", self.key),
+            offset: value.span().start,
+            value: value.get_ref(),
+        };
+        Some(array.iter().enumerate().map(item).collect())
+    }
+
+    fn entries(&self) -> Option<&'a DeTable<'a>> {
+        self.value.as_table().or_else(|| self.wrong_type("a table"))
+    }
+
+    /// The value itself is not shown: it may be a secret in the wrong place.
+    pub fn wrong_type<T>(&self, wanted: &str) -> Option<T> {
+        let article = if self.value.type_str().starts_with(['a', 'i']) { "an" } else { "a" };
+        self.problem(format!("is {article} {}, but must be {wanted}", self.value.type_str()));
+        None
+    }
+
+    fn out_of_bounds<T>(&self, shown: impl Display, least: impl Display, most: impl Display) -> Option<T> {
+        self.problem(format!("{shown} is out of bounds: write {least} to {most}"));
+        None
+    }
+}
+
+fn entries_in_order<'a>(cx: &'a Context<'a>, parent: &str, entries: &'a DeTable<'a>) -> Vec<(&'a str, Item<'a>)> {
+    let mut items: Vec<_> = entries
+        .iter()
+        .map(|(name, value)| {
+            let name_text: &'a str = name.get_ref();
+            let item = Item { cx, key: join(parent, name_text), offset: name.span().start, value: value.get_ref() };
+            (name_text, item)
+        })
+        .collect();
+    items.sort_by_key(|(_, item)| item.offset);
+    items
+}
+
+fn join(parent: &str, name: &str) -> String {
+    let bare = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    let name = if bare { name.to_owned() } else { show_text(name) };
+    if parent.is_empty() { name } else { format!("{parent}.{name}") }
+}
+
+/// The known key that `name` was probably meant to be.
+fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k &'static str>) -> Option<&'static str> {
+    let allowed = (name.len() / 3).clamp(1, 3);
+    if name.len() > 64 {
+        return None;
+    }
+    known.map(|key| (edits(name, key), *key)).filter(|(edits, _)| *edits <= allowed).min().map(|(_, key)| key)
+}
+
+/// How many letters must be put in, taken out or changed to make `b` of `a`; `-` and `_` count as the same.
+fn edits(a: &str, b: &str) -> usize {
+    let fold = |c: char| if c == '-' { '_' } else { c.to_ascii_lowercase() };
+    let b: Vec<char> = b.chars().map(fold).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, a) in a.chars().map(fold).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_key_is_found() {
+        let known = ["max_retries", "lease", "timeout", "max_crashes"];
+        let table = [
+            ("max-retries", Some("max_retries")),
+            ("maxRetries", Some("max_retries")),
+            ("leese", Some("lease")),
+            ("retries", None),
+            ("timeuot", Some("timeout")),
+            ("colour", None),
+        ];
+        for (name, meant) in table {
+            assert_eq!(nearest(name, known.iter()), meant, "{name}");
+        }
+    }
+
+    #[test]
+    fn keys_that_need_quotes_get_them() {
+        assert_eq!(join("queues", "a-b_1"), "queues.a-b_1");
+        assert_eq!(join("queues", "a.b"), "queues.\"a.b\"");
+        assert_eq!(join("", ""), "\"\"");
+    }
+}

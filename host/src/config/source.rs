@@ -1,0 +1,115 @@
+//! Where the text of a secret comes from: the file itself, the environment, or a file of its own.
+//!
+//! In: a string, `{ env = "NAME" }` or `{ file = "path" }`. Out: a [`Secret`], or a problem that names the key and the source, never
+//! the text.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use toml::de::DeValue;
+
+use super::reader::{Item, Keys};
+use super::secret::Secret;
+use super::units::show_text;
+
+pub(super) const KEYS: Keys = Keys { known: &["env", "file"], later: &[], elsewhere: &[] };
+const MAX_BYTES: u64 = 64 << 10;
+
+/// Reads a value that may be a secret.
+pub(super) fn secret(item: &Item) -> Option<Secret> {
+    match item.value() {
+        DeValue::String(text) => Some(Secret::new(text.as_ref())),
+        DeValue::Table(_) => from_table(item),
+        _ => item.wrong_type("a string, { env = \"NAME\" } or { file = \"path\" }"),
+    }
+}
+
+fn from_table(item: &Item) -> Option<Secret> {
+    let table = item.table(&KEYS)?;
+    let found = match (table.get("env"), table.get("file")) {
+        (Some(env), None) => {
+            let name = env.string()?;
+            from_env(name, item.context().env)
+        }
+        (None, Some(file)) => from_file(&file.path()?),
+        (Some(_), Some(_)) => Err("has both env and file: keep one".into()),
+        (None, None) => Err("has no source: write { env = \"NAME\" } or { file = \"path\" }".into()),
+    };
+    found.map(Secret::new).map_err(|why| item.problem(why)).ok()
+}
+
+fn from_env(name: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+    let shown = show_text(name);
+    match env(name) {
+        Some(text) if text.is_empty() => Err(format!("the environment variable {shown} is empty")),
+        Some(text) if text.len() as u64 > MAX_BYTES => Err(format!("the environment variable {shown} is longer than 64KiB")),
+        Some(text) => Ok(text),
+        None => Err(format!("the environment variable {shown} is not set, or is not UTF-8")),
+    }
+}
+
+fn from_file(path: &Path) -> Result<String, String> {
+    let shown = path.display();
+    let mut bytes = Vec::new();
+    // A pipe or a device could block or never end.
+    let is_file = path.metadata().map_err(|error| format!("cannot read {shown}: {error}"))?.is_file();
+    if !is_file {
+        return Err(format!("{shown} is not a regular file"));
+    }
+    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    read.map_err(|error| format!("cannot read {shown}: {error}"))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(format!("{shown} is bigger than 64KiB"));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| format!("{shown} is not UTF-8"))?;
+    let text = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+    if text.is_empty() { Err(format!("{shown} is empty")) } else { Ok(text.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse_in, problem_in};
+
+    #[test]
+    fn a_secret_comes_from_text_environment_or_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("key"), "from-file\r\n").expect("write");
+        let text = r#"
+            [queues.a]
+            [plugins.a]
+            config = { plain = "from-text", env = { env = "GOOD" }, file = { file = "key" }, none = "" }
+        "#;
+        let config = parse_in(text, folder.path()).expect("valid");
+        let values = &config.plugins["a"].config;
+        let exposed: Vec<_> = values.iter().map(|(name, secret)| (name.as_str(), secret.expose())).collect();
+        assert_eq!(exposed, [("env", "from-env"), ("file", "from-file"), ("none", ""), ("plain", "from-text")]);
+    }
+
+    #[test]
+    fn a_secret_without_its_source_is_a_problem() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("empty"), "\n").expect("write");
+        std::fs::write(folder.path().join("big"), vec![b'x'; (64 << 10) + 1]).expect("write");
+        std::fs::write(folder.path().join("binary"), [0xff, 0xfe]).expect("write");
+        let table = [
+            (r#"{ env = "MISSING" }"#, "\"MISSING\" is not set"),
+            (r#"{ env = "EMPTY" }"#, "\"EMPTY\" is empty"),
+            (r#"{ env = 5 }"#, "is an integer, but must be a string"),
+            (r#"{ file = "missing" }"#, "cannot read"),
+            (r#"{ file = "empty" }"#, "is empty"),
+            (r#"{ file = "big" }"#, "bigger than 64KiB"),
+            (r#"{ file = "binary" }"#, "not UTF-8"),
+            (r#"{ file = "." }"#, "not a regular file"),
+            (r#"{ file = "a", env = "B" }"#, "has both env and file"),
+            ("{}", "has no source"),
+            (r#"{ enc = "X" }"#, "did you mean `env`"),
+            ("5", "must be a string, { env"),
+        ];
+        for (value, why) in table {
+            let text = format!("[queues.a]\n[plugins.a.config]\nkey = {value}\n");
+            let problem = problem_in(&text, folder.path());
+            assert!(problem.contains(why) && problem.contains("line 3: plugins.a.config.key"), "{value}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! What the tests of this folder share: files that are not files, and an environment of their own.
+
+use std::path::Path;
+
+use super::{Config, ConfigErrors};
+
+/// Checks `text` as `/etc/tqhost/tqhost.toml`.
+pub(super) fn parse(text: &str) -> Result<Config, ConfigErrors> {
+    parse_in(text, Path::new("/etc/tqhost"))
+}
+
+pub(super) fn parse_in(text: &str, folder: &Path) -> Result<Config, ConfigErrors> {
+    Config::parse(text, &folder.join("tqhost.toml"), &env)
+}
+
+/// The whole message for a file that must not be valid.
+pub(super) fn problem(text: &str) -> String {
+    parse(text).expect_err(text).to_string()
+}
+
+pub(super) fn problem_in(text: &str, folder: &Path) -> String {
+    parse_in(text, folder).expect_err(text).to_string()
+}
+
+fn env(name: &str) -> Option<String> {
+    let variables = [("GOOD", "from-env"), ("EMPTY", ""), ("REDIS", "redis://:hunter2@host")];
+    variables.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned())
+}

@@ -1,0 +1,190 @@
+//! Durations and sizes as people write them: `"1m30s"`, `"64MiB"`.
+//!
+//! In: the text of a value. Out: the value, or a sentence that says what is wrong and how to write it.
+//! The `show_…` functions write a value in the form that the `parse_…` functions read.
+//!
+//! Not here: which key a value belongs to and its bounds (`reader`).
+
+use std::time::Duration;
+
+/// Largest first: parts of a duration come in this order.
+const TIMES: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+/// How much of a wrong value is shown.
+const SHOWN_CHARS: usize = 60;
+
+/// Reads `"30s"`, `"250ms"`, `"1h"`, `"1m30s"`. The units are d, h, m, s and ms, whole numbers only.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let shown = show_text(text);
+    if text.is_empty() {
+        return Err(r#"is empty: write a duration like "30s""#.into());
+    }
+    if text.starts_with('-') {
+        return Err(format!("{shown} is negative: write a duration like \"30s\""));
+    }
+    let (mut rest, mut total_ms, mut next_unit) = (text, 0u64, 0);
+    while !rest.is_empty() {
+        let (digits, after) = split_where(rest, |c| !c.is_ascii_digit());
+        let (unit, after) = split_where(after, |c| !c.is_alphabetic());
+        if !digits.is_empty() && unit.is_empty() && after.is_empty() {
+            return Err(format!("{shown} has no unit: write \"{text}s\""));
+        }
+        if after.starts_with('.') || after.starts_with(',') {
+            return Err(format!("{shown} has a fraction: write it in a smaller unit, like \"1500ms\""));
+        }
+        let Some(index) = TIMES.iter().position(|(name, _)| *name == unit).filter(|_| !digits.is_empty()) else {
+            return Err(format!(
+                "{shown} is not a duration: write whole numbers with the units d, h, m, s or ms, like \"30s\" or \"1m30s\""
+            ));
+        };
+        if index < next_unit {
+            return Err(format!("{shown} is not a duration: each unit comes once, the largest first, like \"1m30s\""));
+        }
+        let part = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(TIMES[index].1));
+        total_ms = part.and_then(|ms| total_ms.checked_add(ms)).ok_or_else(|| format!("{shown} is too long"))?;
+        (rest, next_unit) = (after, index + 1);
+    }
+    Ok(Duration::from_millis(total_ms))
+}
+
+/// Reads `"64MiB"`. The units are B, KiB, MiB and GiB, whole numbers only.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let shown = show_text(text);
+    if text.starts_with('-') {
+        return Err(format!("{shown} is negative: write a size like \"64MiB\""));
+    }
+    let (digits, unit) = split_where(text, |c| !c.is_ascii_digit());
+    if !digits.is_empty() && unit.is_empty() {
+        return Err(format!("{shown} has no unit: write \"{text}MiB\" or \"{text}B\""));
+    }
+    let Some((_, bytes)) = SIZES.iter().find(|(name, _)| *name == unit).filter(|_| !digits.is_empty()) else {
+        return Err(format!("{shown} is not a size: write a whole number with the unit B, KiB, MiB or GiB, like \"64MiB\""));
+    };
+    digits.parse::<u64>().ok().and_then(|n| n.checked_mul(*bytes)).ok_or_else(|| format!("{shown} is too big"))
+}
+
+/// `1m30s`; what is below a millisecond is left out.
+pub fn show_duration(duration: Duration) -> String {
+    let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let mut shown = String::new();
+    for (unit, ms) in TIMES {
+        if rest >= ms {
+            shown += &format!("{}{unit}", rest / ms);
+            rest %= ms;
+        }
+    }
+    if shown.is_empty() { "0s".into() } else { shown }
+}
+
+/// In the largest unit that needs no fraction.
+pub fn show_size(bytes: u64) -> String {
+    let (unit, size) = SIZES.into_iter().find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size)).unwrap_or(("B", 1));
+    format!("{}{unit}", bytes / size)
+}
+
+/// A value of the file in quotes, escaped and cut.
+pub(super) fn show_text(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+fn split_where(text: &str, ends: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(ends).unwrap_or(text.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn good_durations() {
+        let table = [
+            ("0s", 0),
+            ("250ms", 250),
+            ("30s", 30_000),
+            ("1h", 3_600_000),
+            ("24h", 86_400_000),
+            ("1m30s", 90_000),
+            ("1d2h3m4s5ms", 93_784_005),
+        ];
+        for (text, ms) in table {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_durations() {
+        let table = [
+            ("", "is empty"),
+            ("5", "\"5\" has no unit: write \"5s\""),
+            ("1m30", "has no unit"),
+            ("-5s", "is negative"),
+            ("1.5s", "has a fraction"),
+            ("s", "is not a duration"),
+            ("5 s", "is not a duration"),
+            ("5sec", "is not a duration"),
+            ("5S", "is not a duration"),
+            ("30s1m", "the largest first"),
+            ("1s1s", "each unit comes once"),
+            ("99999999999999999999s", "too long"),
+            ("9999999999999999d", "too long"),
+            ("٣s", "is not a duration"),
+        ];
+        for (text, why) in table {
+            let error = parse_duration(text).expect_err(text);
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn good_sizes() {
+        for (text, bytes) in [("1B", 1), ("512KiB", 512 << 10), ("64MiB", 64 << 20), ("4GiB", 4 << 30)] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+            assert_eq!(show_size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn bad_sizes() {
+        let table = [
+            ("", "not a size"),
+            ("64", "no unit"),
+            ("-1MiB", "negative"),
+            ("64MB", "KiB"),
+            ("1.5MiB", "not a size"),
+            ("99999999999GiB", "too big"),
+        ];
+        for (text, why) in table {
+            let error = parse_size(text).expect_err(text);
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_long_wrong_value_is_cut() {
+        assert!(parse_duration(&"x".repeat(10_000)).expect_err("no unit").len() < 300);
+    }
+
+    proptest! {
+        #[test]
+        fn durations_round_trip(ms in 0..u64::MAX) {
+            let duration = Duration::from_millis(ms);
+            prop_assert_eq!(parse_duration(&show_duration(duration)), Ok(duration));
+        }
+
+        #[test]
+        fn sizes_round_trip(bytes in any::<u64>(), shift in 0u32..40) {
+            let bytes = bytes >> shift << shift;
+            prop_assert_eq!(parse_size(&show_size(bytes)), Ok(bytes));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,40}") {
+            let _ = (parse_duration(&text), parse_size(&text));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The server's process and the thread that owns it.
+//!
+//! In: what to launch. Out: a process that runs until [`Server::stop`] or the end of the host. The kernel ends the process when the
+//! thread that spawned it ends ("parent death signal"), so one thread spawns it, waits for it and spawns it again, for as long as the
+//! server is wanted; a `kill -9` of the host ends that thread too.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::{Pid, getppid};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const MAX_DELAY: Duration = Duration::from_secs(10);
+/// A server that ran this long did not fail because of how it was started.
+const STEADY: Duration = Duration::from_secs(60);
+const MAX_LOG_BYTES: u64 = 1 << 20;
+
+/// What to start.
+pub(super) struct Launch {
+    pub program: PathBuf,
+    /// The server's files are here.
+    pub folder: PathBuf,
+    pub socket: PathBuf,
+    pub log: PathBuf,
+}
+
+/// The thread's handle. Dropped, it asks the server to end and does not wait.
+#[derive(Debug)]
+pub(super) struct Server {
+    shared: Arc<Shared>,
+    /// Resolves when the thread is done with the process and the lock.
+    ended: oneshot::Receiver<()>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// There as long as the process is not reaped, so it is never somebody else's.
+    pid: Option<Pid>,
+    /// It answered once: from now on it is started again when it ends.
+    ready: bool,
+    stopping: bool,
+    /// Why it ended before it was ready.
+    failed: Option<String>,
+}
+
+impl Server {
+    /// `lock` is held until the process is gone.
+    pub fn start(launch: Launch, lock: File) -> io::Result<Server> {
+        let shared = Arc::new(Shared::default());
+        let (done, ended) = oneshot::channel();
+        let of_thread = Arc::clone(&shared);
+        std::thread::Builder::new().name("redis-server".into()).spawn(move || {
+            of_thread.supervise(&launch);
+            // Not only dropped: a process that is just being forked elsewhere in the host has a copy of the handle for a moment.
+            let _ = lock.unlock();
+            drop(done);
+        })?;
+        Ok(Server { shared, ended })
+    }
+
+    pub fn pid(&self) -> Option<Pid> {
+        self.shared.lock().pid
+    }
+
+    /// The reason, if it ended before it was ready; otherwise takes note that it is `ready`.
+    pub fn check(&self, ready: bool) -> Result<(), String> {
+        let mut state = self.shared.lock();
+        state.ready |= ready;
+        state.failed.clone().map_or(Ok(()), Err)
+    }
+
+    pub async fn stop(mut self) {
+        self.shared.end(Signal::SIGTERM);
+        if timeout(STOP_TIMEOUT, &mut self.ended).await.is_err() {
+            tracing::warn!("the private Redis does not end: killing it");
+            self.shared.end(Signal::SIGKILL);
+            let _ = (&mut self.ended).await;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.end(Signal::SIGTERM);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, signal: Signal) {
+        let mut state = self.lock();
+        state.stopping = true;
+        self.changed.notify_all();
+        if let Some(pid) = state.pid {
+            let _ = kill(pid, signal);
+        }
+    }
+
+    /// The thread: start, wait, and start again after a while.
+    fn supervise(&self, launch: &Launch) {
+        let mut delay = FIRST_DELAY;
+        loop {
+            let started = Instant::now();
+            let why = match self.spawn(launch) {
+                Ok(Some(child)) => self.wait(child),
+                Ok(None) => return,
+                Err(error) => format!("cannot run {}: {error}", launch.program.display()),
+            };
+            let mut state = self.lock();
+            if state.stopping {
+                return;
+            }
+            if !state.ready {
+                state.failed = Some(why);
+                return;
+            }
+            if started.elapsed() > STEADY {
+                delay = FIRST_DELAY;
+            }
+            tracing::error!(%why, log = %launch.log.display(), again_in = ?delay, "the private Redis ended: starting it again");
+            let stopping = self.changed.wait_timeout_while(state, delay, |state| !state.stopping);
+            drop(stopping);
+            delay = (delay * 2).min(MAX_DELAY);
+        }
+    }
+
+    /// `None` when the server is not wanted any more.
+    fn spawn(&self, launch: &Launch) -> io::Result<Option<Child>> {
+        let mut command = command(launch)?;
+        let mut state = self.lock();
+        if state.stopping {
+            return Ok(None);
+        }
+        let child = command.spawn()?;
+        state.pid = i32::try_from(child.id()).ok().map(Pid::from_raw);
+        Ok(Some(child))
+    }
+
+    /// Waits for the end without reaping, so that the pid stays ours until the state says that it is gone.
+    fn wait(&self, mut child: Child) -> String {
+        let pid = self.lock().pid;
+        if let Some(pid) = pid {
+            while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::EINTR) {}
+        }
+        let mut state = self.lock();
+        state.pid = None;
+        child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+    }
+}
+
+fn command(launch: &Launch) -> io::Result<Command> {
+    if launch.log.metadata().is_ok_and(|metadata| metadata.len() > MAX_LOG_BYTES) {
+        rotate(&launch.log)?;
+    }
+    let log = OpenOptions::new().create(true).append(true).open(&launch.log)?;
+    let mut command = Command::new(&launch.program);
+    command.args(["--port", "0", "--daemonize", "no", "--unixsocketperm", "700"]);
+    command.arg("--unixsocket").arg(&launch.socket).arg("--dir").arg(&launch.folder);
+    command.args(["--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"]);
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    // Out of reach of the terminal's Ctrl-C: the host needs Redis until its attempts are settled.
+    command.process_group(0);
+    end_with_this_thread(&mut command);
+    Ok(command)
+}
+
+/// Has the kernel send SIGTERM to the process when the spawning thread ends.
+#[allow(unsafe_code, reason = "the signal must be asked for between fork and exec")]
+fn end_with_this_thread(command: &mut Command) {
+    let host = Pid::this();
+    let hook = move || {
+        nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
+        // Died before the line above: then the signal never comes.
+        if getppid() == host { Ok(()) } else { Err(Errno::ESRCH.into()) }
+    };
+    // SAFETY: between fork and exec of a process with threads only async-signal-safe calls are allowed. The hook makes two system calls
+    // (prctl, getppid) and builds errors from plain numbers: no allocation, no lock.
+    unsafe {
+        command.pre_exec(hook);
+    }
+}
+
+/// Keeps the last log and begins a new one, so that there are never more than two.
+pub(super) fn rotate(log: &Path) -> io::Result<()> {
+    match std::fs::rename(log, log.with_extension("log.1")) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,85 @@
+//! The few words that are said to the private Redis before anybody else speaks to it: PING and SHUTDOWN.
+//!
+//! They are written by hand: only `queue` has a Redis client, and its connections are for a server that is ready.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep, timeout};
+
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an orphan may take to write its file.
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(20);
+const MAX_ANSWER_BYTES: u64 = 1024;
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Answer {
+    Pong,
+    /// The server reads its append-only file.
+    Loading,
+    Other,
+}
+
+/// `None` when nobody answers.
+pub(super) async fn ping(socket: &Path) -> Option<Answer> {
+    let line = timeout(ANSWER_TIMEOUT, ask(socket, b"PING\r\n")).await.ok()?.ok()?;
+    Some(match line.as_str() {
+        "+PONG" => Answer::Pong,
+        line if line.starts_with("-LOADING") => Answer::Loading,
+        _ => Answer::Other,
+    })
+}
+
+/// Ends a server that outlived its host: nobody else may have the files when ours starts. Call it with the lock held.
+pub(super) async fn end_orphan(socket: &Path) -> io::Result<()> {
+    if UnixStream::connect(socket).await.is_err() {
+        return Ok(());
+    }
+    tracing::warn!(socket = %socket.display(), "a private Redis of a host that is gone still runs: shutting it down");
+    // No answer is the good answer.
+    let _ = timeout(ANSWER_TIMEOUT, ask(socket, b"SHUTDOWN\r\n")).await;
+    // The server removes its socket when its file is written.
+    if wait_until(|| async { !socket.exists() }).await {
+        return Ok(());
+    }
+    if let Ok(stream) = UnixStream::connect(socket).await
+        && let Some(pid) = stream.peer_cred()?.pid().filter(|pid| *pid > 1)
+    {
+        tracing::warn!(pid, "the orphaned Redis does not shut down: killing it");
+        kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+    }
+    match wait_until(|| async { UnixStream::connect(socket).await.is_err() }).await {
+        true => Ok(()),
+        false => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+async fn wait_until<F: Future<Output = bool>>(condition: impl Fn() -> F) -> bool {
+    let deadline = Instant::now() + ORPHAN_TIMEOUT;
+    loop {
+        if condition().await {
+            return true;
+        }
+        if Instant::now() > deadline {
+            return false;
+        }
+        sleep(POLL).await;
+    }
+}
+
+/// The first line of the answer to one command.
+pub(super) async fn ask(socket: &Path, command: &[u8]) -> io::Result<String> {
+    let mut stream = UnixStream::connect(socket).await?;
+    stream.write_all(command).await?;
+    let mut answer = Vec::new();
+    let mut limited = stream.take(MAX_ANSWER_BYTES);
+    while !answer.contains(&b'\n') && limited.read_buf(&mut answer).await? > 0 {}
+    let line = answer.split(|byte| *byte == b'\r' || *byte == b'\n').next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(line).into_owned())
+}

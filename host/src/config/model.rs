@@ -68,7 +68,11 @@ pub struct Queue {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Backoff {
     /// `base · 2^(attempt-1)`, at most `max`, spread by ± `jitter` (0 to 1) of itself.
-    Exponential { base: Duration, max: Duration, jitter: f64 },
+    Exponential {
+        base: Duration,
+        max: Duration,
+        jitter: f64,
+    },
     /// The n-th retry waits for the n-th delay; the last one serves for all further ones. Never empty.
     Delays(Vec<Duration>),
     None,

@@ -1,0 +1,144 @@
+//! The resume's text, made comparable.
+//!
+//! In: the task's content. Out: [`Text`]: its lines, with full-width and exotic characters brought to their plain form, and what kind of
+//! text it is. Or [`Unreadable`], when there is nothing that rules could read.
+//!
+//! Line numbers stay those of the content, so that a result can be held against it.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Below this much text nothing can be said: about ten words, or twenty-five Chinese characters.
+const LEAST_WEIGHT: usize = 50;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Language {
+    En,
+    Zh,
+}
+
+impl Language {
+    pub fn say(self, en: &str, zh: &str) -> String {
+        match self {
+            Language::En => en.to_string(),
+            Language::Zh => zh.to_string(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Text {
+    pub lines: Vec<String>,
+    pub language: Language,
+    /// As copied from many a PDF: then upper case tells nothing about names.
+    pub all_caps: bool,
+    /// Words, with each Chinese character counted as half a word.
+    pub words: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    Empty,
+    File(&'static str),
+    Binary,
+    TooShort,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unreadable::Empty => f.write_str("is empty"),
+            Unreadable::File(kind) => write!(f, "is a {kind} file; send the text that is in it"),
+            Unreadable::Binary => f.write_str("is not readable text"),
+            Unreadable::TooShort => f.write_str("has too little text to be a resume"),
+        }
+    }
+}
+
+impl Text {
+    pub fn read(content: &str) -> Result<Text, Unreadable> {
+        if content.trim().is_empty() {
+            return Err(Unreadable::Empty);
+        }
+        for (start, kind) in [("%PDF-", "PDF"), ("PK\u{3}\u{4}", "Word or zip"), ("{\\rtf", "RTF")] {
+            if content.trim_start().starts_with(start) {
+                return Err(Unreadable::File(kind));
+            }
+        }
+        let chars = content.chars().count();
+        let broken = content.chars().filter(|&c| c == '\u{fffd}' || (c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\u{c}'))).count();
+        if broken * 50 > chars {
+            return Err(Unreadable::Binary);
+        }
+        // A form feed is where a PDF's page ends: a blank, so that the line numbers stay those of the content.
+        let lines: Vec<String> = content.lines().map(|line| line.chars().filter_map(plain).collect()).collect();
+        let letters: usize = lines.iter().flat_map(|line| line.chars()).filter(|c| c.is_alphabetic()).map(|c| 1 + usize::from(is_cjk(c))).sum();
+        if letters < LEAST_WEIGHT {
+            return Err(Unreadable::TooShort);
+        }
+        let cjk = lines.iter().flat_map(|line| line.chars()).filter(|&c| is_cjk(c)).count();
+        let latin_words = lines.iter().flat_map(|line| line.split(|c: char| !c.is_alphabetic() || is_cjk(c))).filter(|word| !word.is_empty()).count();
+        let upper = lines.iter().flat_map(|line| line.chars()).filter(|c| c.is_ascii_uppercase()).count();
+        let lower = lines.iter().flat_map(|line| line.chars()).filter(|c| c.is_ascii_lowercase()).count();
+        Ok(Text {
+            language: if cjk > latin_words { Language::Zh } else { Language::En },
+            all_caps: upper > 4 * lower && cjk <= latin_words,
+            words: latin_words + cjk / 2,
+            lines,
+        })
+    }
+
+    /// Line numbers from 1, with the lines that say something.
+    pub fn filled(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.lines.iter().enumerate().map(|(at, line)| (at + 1, line.trim())).filter(|(_, line)| !line.is_empty())
+    }
+}
+
+/// Chinese characters (and those of its neighbours).
+pub fn is_cjk(c: char) -> bool {
+    matches!(c, '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}')
+}
+
+/// Full-width forms, dashes and blanks as ASCII; nothing for what cannot be seen.
+fn plain(c: char) -> Option<char> {
+    match c {
+        '\u{200b}'..='\u{200f}' | '\u{feff}' | '\u{ad}' => None,
+        '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{3000}' | '\u{c}' => Some(' '),
+        '\u{2010}'..='\u{2015}' | '\u{2212}' => Some('-'),
+        '\u{2018}' | '\u{2019}' => Some('\''),
+        '\u{ff01}'..='\u{ff5e}' => char::from_u32(c as u32 - 0xfee0),
+        '、' => Some(','),
+        c if c.is_control() && c != '\t' => None,
+        c => Some(c),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        let table = [
+            (" \n\t ", Unreadable::Empty),
+            ("%PDF-1.7 and much more text that would be long enough for anything", Unreadable::File("PDF")),
+            ("abc\u{0}\u{1}\u{2}\u{3} def and so on and so forth, which is long enough to be a text", Unreadable::Binary),
+            ("Jane Doe, engineer", Unreadable::TooShort),
+            ("张伟，工程师", Unreadable::TooShort),
+        ];
+        for (content, why) in table {
+            assert_eq!(Text::read(content).unwrap_err(), why, "{content:?}");
+        }
+    }
+
+    #[test]
+    fn characters_become_plain_and_lines_stay() {
+        let text = Text::read("姓名：张伟（后端）\u{feff}\n\n２０１９年７月—至今　后端开发工程师，负责订单系统的设计与开发工作，持续优化性能\n").unwrap();
+        assert_eq!(text.lines[0], "姓名:张伟(后端)");
+        assert!(text.lines[2].starts_with("2019年7月-至今 后端"));
+        assert_eq!(text.language, Language::Zh);
+        assert!(!text.all_caps);
+    }
+}

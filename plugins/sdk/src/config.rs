@@ -1,0 +1,37 @@
+//! What the host's configuration grants this plugin (`[plugins.<name>] config = { … }`).
+//!
+//! In: a key. Out: its value; none when it is not granted. In a native build nothing is granted.
+//!
+//! A failure here is retried: it is the host's or the operator's to mend, and the task is not to blame.
+
+use crate::Failure;
+
+pub fn get(key: &str) -> Result<Option<String>, Failure> {
+    #[cfg(target_family = "wasm")]
+    return crate::bindings::wasi::config::store::get(key).map_err(failure);
+    #[cfg(not(target_family = "wasm"))]
+    {
+        let _ = key;
+        Ok(None)
+    }
+}
+
+/// A value that the handler cannot work without.
+pub fn require(key: &str) -> Result<String, Failure> {
+    get(key)?.ok_or_else(|| Failure::retry(format_args!("the plugin is not granted the configuration key `{key}`")))
+}
+
+/// Everything that is granted.
+pub fn all() -> Result<Vec<(String, String)>, Failure> {
+    #[cfg(target_family = "wasm")]
+    return crate::bindings::wasi::config::store::get_all().map_err(failure);
+    #[cfg(not(target_family = "wasm"))]
+    Ok(Vec::new())
+}
+
+#[cfg(target_family = "wasm")]
+fn failure(error: crate::bindings::wasi::config::store::Error) -> Failure {
+    use crate::bindings::wasi::config::store::Error;
+    let (Error::Upstream(why) | Error::Io(why)) = error;
+    Failure::retry(format_args!("reading the plugin's configuration: {why}"))
+}

@@ -1,0 +1,84 @@
+//! How a handler says that an attempt failed.
+//!
+//! In: a message, and how long to wait. Out: the [`Failure`] that the host acts on:
+//!
+//! | built by | what becomes of the task |
+//! |---|---|
+//! | `Failure::retry(message)` | tried again after the queue's backoff, until its attempts are used up |
+//! | `Failure::retry(message).after(duration)` | tried again after that time; the host clamps it |
+//! | `Failure::reject(message)` | dead-lettered now |
+//! | `Failure::defer(message, duration)` | looked at again after that time; uses up no attempt |
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::Failure;
+use crate::bindings::tqhost::handler::types::{Deferral, Retry};
+
+impl Failure {
+    /// Transient: worth another attempt.
+    pub fn retry(message: impl fmt::Display) -> Failure {
+        Failure::Retry(Retry { message: message.to_string(), after_ms: None })
+    }
+
+    /// Permanent: no attempt will do better.
+    pub fn reject(message: impl fmt::Display) -> Failure {
+        Failure::Reject(message.to_string())
+    }
+
+    /// Not ready yet, and nobody's fault.
+    pub fn defer(message: impl fmt::Display, after: Duration) -> Failure {
+        Failure::Defer(Deferral { message: message.to_string(), after_ms: millis(after) })
+    }
+
+    /// Overrides the queue's backoff of a retry, or the time of a deferral. A rejection stays one.
+    pub fn after(self, delay: Duration) -> Failure {
+        match self {
+            Failure::Retry(retry) => Failure::Retry(Retry { after_ms: Some(millis(delay)), ..retry }),
+            Failure::Defer(deferral) => Failure::Defer(Deferral { after_ms: millis(delay), ..deferral }),
+            Failure::Reject(message) => Failure::Reject(message),
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Turns any other error into a failure, with what was being done in front: `parse(text).or_reject("reading the order")?`.
+pub trait OrFail<T> {
+    fn or_retry(self, doing: &str) -> Result<T, Failure>;
+    fn or_reject(self, doing: &str) -> Result<T, Failure>;
+}
+
+impl<T, E: fmt::Display> OrFail<T> for Result<T, E> {
+    fn or_retry(self, doing: &str) -> Result<T, Failure> {
+        self.map_err(|why| Failure::retry(format_args!("{doing}: {why}")))
+    }
+
+    fn or_reject(self, doing: &str) -> Result<T, Failure> {
+        self.map_err(|why| Failure::reject(format_args!("{doing}: {why}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_carries_its_message_and_time() {
+        assert!(matches!(Failure::retry("busy"), Failure::Retry(Retry { message, after_ms: None }) if message == "busy"));
+        let later = Failure::retry("busy").after(Duration::from_secs(2));
+        assert!(matches!(later, Failure::Retry(Retry { after_ms: Some(2000), .. })));
+        assert!(matches!(Failure::defer("not yet", Duration::from_millis(5)), Failure::Defer(Deferral { after_ms: 5, .. })));
+        assert!(matches!(Failure::reject("gone").after(Duration::from_secs(1)), Failure::Reject(message) if message == "gone"));
+        assert!(matches!(Failure::retry("x").after(Duration::MAX), Failure::Retry(Retry { after_ms: Some(u64::MAX), .. })));
+    }
+
+    #[test]
+    fn other_errors_say_what_was_being_done() {
+        let error = "x".parse::<u8>().or_retry("reading the size").unwrap_err();
+        assert!(matches!(error, Failure::Retry(retry) if retry.message == "reading the size: invalid digit found in string"));
+        assert!(matches!("x".parse::<u8>().or_reject("reading"), Err(Failure::Reject(_))));
+    }
+}

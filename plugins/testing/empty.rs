@@ -1,0 +1,92 @@
+//! Completes at once, with no result. It imports no function and its memory never grows for tasks of up to 1 MiB, so it measures the
+//! host and nothing of its own: without the standard library, and with an allocator over an arena that is there from the start.
+#![cfg(target_family = "wasm")]
+#![no_std]
+
+extern crate alloc;
+
+use alloc::vec::Vec;
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::{Cell, UnsafeCell};
+
+// The SDK's file, so that there is one contract. Its imports are not used here, and the build drops them.
+wit_bindgen::generate!({ path: "../../wit/handler.wit", world: "tqhost:handler/task-handler" });
+
+use exports::tqhost::handler::handler::{Failure, Guest, Task};
+
+struct Empty;
+
+impl Guest for Empty {
+    fn handle(_: Task) -> Result<Option<Vec<u8>>, Failure> {
+        Ok(None)
+    }
+}
+
+export!(Empty);
+
+/// Where the host puts what it passes in. For this target wit-bindgen leaves it to the C library, which is not linked here.
+#[cfg(target_os = "wasi")]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cabi_realloc(old: *mut u8, old_len: usize, align: usize, new_len: usize) -> *mut u8 {
+    if new_len == 0 {
+        return core::ptr::without_provenance_mut(align);
+    }
+    // SAFETY: the canonical ABI hands in a power of two, and an old block only with its own length and alignment.
+    unsafe {
+        if old_len == 0 {
+            alloc::alloc::alloc(Layout::from_size_align_unchecked(new_len, align))
+        } else {
+            alloc::alloc::realloc(old, Layout::from_size_align_unchecked(old_len, align), new_len)
+        }
+    }
+}
+
+const ARENA_BYTES: usize = 1 << 20;
+const PAGE_BYTES: usize = 1 << 16;
+
+/// Hands out the arena from its start, and starts again when everything was given back: after each task.
+struct Bump {
+    arena: UnsafeCell<[u8; ARENA_BYTES]>,
+    used: Cell<usize>,
+    live: Cell<usize>,
+}
+
+// SAFETY: a component instance has one thread.
+unsafe impl Sync for Bump {}
+
+// SAFETY: every block lies in the arena, or in pages of its own, and overlaps no block that is live.
+unsafe impl GlobalAlloc for Bump {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let base = self.arena.get() as usize;
+        let start = (base + self.used.get()).next_multiple_of(layout.align()) - base;
+        if start + layout.size() > ARENA_BYTES {
+            // Beyond the arena: fresh pages, never given back. Instances are short-lived.
+            let pages = layout.size().div_ceil(PAGE_BYTES);
+            return match core::arch::wasm32::memory_grow::<0>(pages) {
+                usize::MAX => core::ptr::null_mut(),
+                page => (page * PAGE_BYTES) as *mut u8,
+            };
+        }
+        self.used.set(start + layout.size());
+        self.live.set(self.live.get() + 1);
+        (base + start) as *mut u8
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, _: Layout) {
+        let base = self.arena.get() as usize;
+        if (base..base + ARENA_BYTES).contains(&(block as usize)) {
+            self.live.set(self.live.get() - 1);
+            if self.live.get() == 0 {
+                self.used.set(0);
+            }
+        }
+    }
+}
+
+#[global_allocator]
+static MEMORY: Bump = Bump { arena: UnsafeCell::new([0; ARENA_BYTES]), used: Cell::new(0), live: Cell::new(0) };
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    core::arch::wasm32::unreachable()
+}

@@ -1,0 +1,57 @@
+//! What several test guests share: a sleep that works with every toolchain, and the echo.
+//!
+//! Not here: any misbehaviour. Each guest is a file beside this one, empty outside of WebAssembly.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tqhost_handler::{Json, Task};
+
+mod bindings {
+    wit_bindgen::generate!({ path: "wit", world: "tqhost:testing/sleeper", generate_all });
+}
+
+/// `std::thread::sleep` panics where there is no WASI; this asks the host itself, which is what std does where there is.
+pub fn sleep(duration: Duration) {
+    let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    bindings::wasi::clocks::monotonic_clock::subscribe_duration(nanos).block();
+}
+
+/// The task as the handler saw it, and the version of the handler that saw it.
+pub fn echo(task: &Task, version: &str) -> Json<Value> {
+    let fields: Map<String, Value> = task.fields.iter().map(|field| (field.name.clone(), value(&field.value))).collect();
+    let names: Vec<&str> = task.fields.iter().map(|field| field.name.as_str()).collect();
+    Json(json!({
+        "version": version,
+        "id": task.id,
+        "queue": task.queue,
+        "attempt": task.attempt,
+        "max-attempts": task.max_attempts,
+        "enqueued-at-ms": task.enqueued_at_ms,
+        "deadline-ms": task.deadline_ms,
+        "traceparent": task.traceparent,
+        "names": names,
+        "fields": fields,
+    }))
+}
+
+/// Text as text, anything else as `{"hex": "…"}`.
+fn value(bytes: &[u8]) -> Value {
+    match str::from_utf8(bytes) {
+        Ok(text) => json!(text),
+        Err(_) => json!({ "hex": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_echo_keeps_order_and_bytes() {
+        let Json(echo) = echo(&Task::sample([("b", b"1".as_slice()), ("a", b"\xff\x00")]), "7");
+        assert_eq!(echo["names"], json!(["b", "a"]));
+        assert_eq!(echo["fields"], json!({ "b": "1", "a": { "hex": "ff00" } }));
+        assert_eq!((&echo["version"], &echo["attempt"], &echo["max-attempts"]), (&json!("7"), &json!(1), &json!(3)));
+    }
+}

@@ -1,0 +1,19 @@
+//! Calls itself until there is no stack left.
+#![cfg(target_family = "wasm")]
+
+use std::hint::black_box;
+
+use tqhost_handler::{Failure, Task, handler};
+
+fn handle(task: Task) -> Result<String, Failure> {
+    Ok(format!("got {}", deeper(u64::from(task.attempt))))
+}
+
+/// Uses its own result, so that no compiler makes a loop of it.
+#[allow(unconditional_recursion, reason = "that is what this guest is for")]
+fn deeper(n: u64) -> u64 {
+    let frame = black_box([n; 16]);
+    deeper(n + 1) + black_box(frame[(n % 16) as usize])
+}
+
+handler!(handle);

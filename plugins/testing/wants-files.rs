@@ -1,0 +1,12 @@
+//! Imports `wasi:filesystem` and asks for its directories. It must be refused at load, and so never runs.
+#![cfg(target_family = "wasm")]
+
+use tqhost_handler::{Failure, Task, handler};
+
+wit_bindgen::generate!({ path: "wit", world: "tqhost:testing/files", generate_all });
+
+fn handle(_: Task) -> Result<String, Failure> {
+    Ok(format!("{} directories", wasi::filesystem::preopens::get_directories().len()))
+}
+
+handler!(handle);

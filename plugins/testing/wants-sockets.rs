@@ -1,0 +1,13 @@
+//! Imports `wasi:sockets` and asks for the network. It must be refused at load, and so never runs.
+#![cfg(target_family = "wasm")]
+
+use tqhost_handler::{Failure, Task, handler};
+
+wit_bindgen::generate!({ path: "wit", world: "tqhost:testing/sockets", generate_all });
+
+fn handle(_: Task) -> Result<&'static str, Failure> {
+    drop(wasi::sockets::instance_network::instance_network());
+    Ok("got the network")
+}
+
+handler!(handle);

@@ -1,0 +1,14 @@
+//! A component that is no handler: it exports `tqhost:testing/greeter` only. It must be refused at load.
+#![cfg(target_family = "wasm")]
+
+wit_bindgen::generate!({ path: "wit", world: "tqhost:testing/greeting", generate_all });
+
+struct Greeter;
+
+impl exports::tqhost::testing::greeter::Guest for Greeter {
+    fn greet(name: String) -> String {
+        format!("Hello, {name}")
+    }
+}
+
+export!(Greeter);

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Builds the handlers under plugins/ and lands them as plugins/<name>.wasm and plugins/testing/<name>.wasm.
+#
+#   scripts/build-plugins.sh
+#
+# Says nothing unless it fails. A file whose content stays the same is not touched, one that changes is replaced by a rename, so a host
+# that watches the directory sees whole files only.
+#
+# Two compilers can do it; without a word the first one that works is taken:
+#   TQHOST_GUEST_TOOLCHAIN=rustup   rustup's, with the target wasm32-wasip2: components, with WASI
+#   TQHOST_GUEST_TOOLCHAIN=debian   Debian's rustc-web cargo-web rust-web-src lld-19, target wasm32-unknown-unknown: core modules with
+#                                   their component type embedded, which the host makes components of; without WASI
+# CARGO_TARGET_DIR, when set, gets the intermediate files in its folder plugins/; otherwise they are in plugins/target.
+set -euo pipefail
+
+plugins=$(cd "$(dirname "${BASH_SOURCE[0]}")/../plugins" && pwd)
+target_dir=${CARGO_TARGET_DIR:+$CARGO_TARGET_DIR/plugins}
+target_dir=$(realpath -m "${target_dir:-$plugins/target}")
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+fail() {
+    echo "build-plugins: $*" >&2
+    exit 1
+}
+
+# Runs a command without a word; shows what it said if it fails.
+quietly() {
+    "$@" >"$log" 2>&1 || {
+        cat "$log" >&2
+        fail "failed: $*"
+    }
+}
+
+have_rustup() {
+    command -v rustup cargo >/dev/null || return 1
+    # In plugins/, where the compiler that cargo will run is chosen.
+    (cd "$plugins" && rustup target list --installed 2>/dev/null) | grep -qx wasm32-wasip2 && return 0
+    # Without a mirror this fails, or hangs.
+    (cd "$plugins" && timeout 60 rustup target add wasm32-wasip2 >/dev/null 2>&1)
+}
+
+debian_packages=(rustc-web cargo-web rust-web-src lld-19)
+
+have_debian() {
+    dpkg-query -W -f '${Status}\n' "${debian_packages[@]}" 2>/dev/null | grep -c '^install ok installed$' | grep -qx "${#debian_packages[@]}"
+}
+
+install_debian() {
+    have_debian && return 0
+    command -v apt-get >/dev/null || fail "needs rustup with the target wasm32-wasip2, or Debian with the packages ${debian_packages[*]}"
+    [ "$(id -u)" = 0 ] || fail "no rustup target wasm32-wasip2 here. As root, run: apt-get install ${debian_packages[*]}"
+    quietly apt-get update
+    DEBIAN_FRONTEND=noninteractive quietly apt-get install -y --no-install-recommends "${debian_packages[@]}"
+}
+
+toolchain=${TQHOST_GUEST_TOOLCHAIN:-}
+if [ -z "$toolchain" ]; then
+    if have_rustup; then toolchain=rustup; else toolchain=debian; fi
+fi
+
+# The settings of whoever runs this for native builds are not for WebAssembly.
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET CARGO_BUILD_RUSTFLAGS RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER
+
+case $toolchain in
+rustup)
+    have_rustup || fail "rustup cannot add the target wasm32-wasip2"
+    target=wasm32-wasip2
+    build=(cargo build --release --target "$target")
+    ;;
+debian)
+    install_debian
+    target=wasm32-unknown-unknown
+    export RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld-19
+    build=(/usr/bin/cargo build --release -Zbuild-std=std,panic_abort --target "$target")
+    ;;
+*)
+    fail "TQHOST_GUEST_TOOLCHAIN is rustup or debian, not \`$toolchain\`"
+    ;;
+esac
+
+cd "$plugins"
+built=$target_dir/$target/release
+quietly "${build[@]}" --locked --quiet --target-dir "$target_dir" -p resume-analyze
+quietly "${build[@]}" --locked --quiet --target-dir "$target_dir" -p testing-guests --examples
+
+# Cargo writes a `-` of a library's name as `_`.
+land() {
+    local from=$1 to=$2
+    cmp -s "$from" "$to" && return 0
+    cp "$from" "$to.tmp.$$"
+    chmod 644 "$to.tmp.$$"
+    mv -f "$to.tmp.$$" "$to"
+}
+
+land "$built/resume_analyze.wasm" resume-analyze.wasm
+for source in testing/*.rs; do
+    name=$(basename "$source" .rs)
+    [ "$name" = lib ] && continue
+    land "$built/examples/${name//-/_}.wasm" "testing/$name.wasm"
+done

@@ -1,1 +1,133 @@
-//! (in work)
+//! Runs handlers: WebAssembly components that get a task and nothing else that they were not granted.
+//!
+//! In: the bytes of a plugin, its grants, one attempt after another. Out: compiled code, a [`Handler`], one [`Report`]
+//! per attempt. A handler that misbehaves is an outcome, never an error.
+//!
+//! ```text
+//! bytes ─▶ Sandbox::compile ─▶ Sandbox::load ─▶ Handler::run(Attempt) ─▶ Report
+//! ```
+//!
+//! Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
+
+mod component;
+mod engine;
+mod error;
+mod failure;
+mod handler;
+mod host;
+mod limits;
+mod log;
+mod state;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use anyhow::{Context as _, anyhow};
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+use wasmtime::component::{Component, Linker};
+
+use crate::config;
+
+pub use component::Interfaces;
+pub use error::LoadError;
+pub use handler::{Attempt, Handler, Report};
+
+use state::State;
+
+/// How large the sandbox is.
+#[derive(Debug, Clone, Copy)]
+pub struct SandboxOptions {
+    /// Attempts that may run at once in this host, over all plugins.
+    pub max_concurrent: u32,
+    /// The largest memory grant of any plugin, in bytes.
+    pub max_memory: u64,
+}
+
+/// One engine, one linker and the threads that guests run on. Cheap to clone.
+#[derive(Clone)]
+pub struct Sandbox(Arc<Shared>);
+
+struct Shared {
+    engine: wasmtime::Engine,
+    linker: Linker<State>,
+    /// A full pool is not the task's fault: an attempt takes a permit before it takes anything from the pool.
+    permits: Semaphore,
+    /// Taken only when this is dropped.
+    guests: Option<Runtime>,
+    _ticker: engine::Ticker,
+}
+
+impl Sandbox {
+    /// Makes the engine and starts the guest threads.
+    pub fn new(opts: SandboxOptions) -> anyhow::Result<Sandbox> {
+        let engine = engine::build(&opts).map_err(|error| anyhow!("cannot start the WebAssembly engine: {error:#}"))?;
+        let mut linker = Linker::new(&engine);
+        host::add_to_linker(&mut linker).map_err(|error| anyhow!("cannot link the host interfaces: {error:#}"))?;
+        let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let guests = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("tq-guest")
+            .enable_time()
+            // A busy guest is one long poll: look at the timers after each few, not after the usual 61.
+            .event_interval(4)
+            .build()
+            .context("cannot start the guest threads")?;
+        let ticker = engine::Ticker::start(&engine).context("cannot start the epoch thread")?;
+        let permits = Semaphore::new(opts.max_concurrent.max(1) as usize);
+        Ok(Sandbox(Arc::new(Shared { engine, linker, permits, guests: Some(guests), _ticker: ticker })))
+    }
+
+    /// Validates a plugin's bytes and compiles them. Takes seconds for large components and uses all cores: call it off
+    /// the runtime, one at a time.
+    pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
+        let component = component::from_bytes(wasm)?;
+        component::interfaces(&component)?.check()?;
+        self.0.engine.precompile_component(&component).map_err(|error| LoadError::Malformed(format!("{error:#}")))
+    }
+
+    /// Makes a handler of what [`Self::compile`] gave, now or earlier, out of a cache that only this user can write.
+    /// It is run as machine code: nothing else may ever be passed in.
+    pub fn load(&self, compiled: &[u8], grants: &config::Plugin) -> Result<Handler, LoadError> {
+        let component = self.deserialize(compiled)?;
+        component::interfaces_of(&component).check()?;
+        let pre = self.0.linker.instantiate_pre(&component).map_err(|error| LoadError::WrongType(format!("{error:#}")))?;
+        handler::check_type(&pre)?;
+        let pre = host::bindings::RunnerPre::new(pre).map_err(|error| LoadError::WrongType(format!("{error:#}")))?;
+        Ok(Handler::new(self.clone(), pre, grants))
+    }
+
+    /// What a plugin exports and imports, without compiling it; says nothing about whether it can be loaded.
+    pub fn inspect(&self, wasm: &[u8]) -> Result<Interfaces, LoadError> {
+        component::interfaces(&component::from_bytes(wasm)?)
+    }
+
+    /// Names the engine and its settings: compiled code is good only for the same name.
+    pub fn compatibility(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.0.engine.precompile_compatibility_hash().hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
+    }
+
+    #[allow(unsafe_code, reason = "wasmtime has no other way to load compiled code")]
+    fn deserialize(&self, compiled: &[u8]) -> Result<Component, LoadError> {
+        // SAFETY: by the contract of `load` these bytes come from `compile`. The cache keeps them in a directory that
+        // only this user can enter and checks their digest; files from the plugins folder that hold compiled code are
+        // refused by `component::from_bytes`.
+        unsafe { Component::deserialize(&self.0.engine, compiled) }.map_err(|error| LoadError::Unusable(format!("{error:#}")))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The last owner may be a guest or an async function, where waiting for threads would panic.
+        if let Some(guests) = self.guests.take() {
+            guests.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! From a plugin's bytes to a component with the right exports and imports.
+//!
+//! In: what is in the file. Out: a component's bytes (a core module with an embedded component type is made into one)
+//! and the names it exports and imports, or a [`LoadError`] that says what is wrong.
+//!
+//! Not here: compiling (`Sandbox::compile`), whether the functions have the right types (the linker finds out).
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+use wasmparser::{Parser, Payload};
+use wasmtime::Engine;
+use wasmtime::component::Component;
+
+use super::error::{LoadError, MAX_FILE};
+use super::host;
+
+const HANDLER: &str = "tqhost:handler/handler";
+pub(super) const HANDLER_OFFERED: &str = "tqhost:handler/handler@0.1.0";
+
+/// The names on the outside of a component.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Interfaces {
+    pub exports: Vec<String>,
+    pub imports: Vec<String>,
+}
+
+impl Interfaces {
+    /// Checks every name, so that an error can tell all that is wrong with the imports at once.
+    pub fn check(&self) -> Result<(), LoadError> {
+        let (mut handlers, mut works) = (Vec::new(), false);
+        for export in &self.exports {
+            let (name, version) = export.split_once('@').unwrap_or((export, ""));
+            if name == HANDLER {
+                handlers.push(export.as_str());
+                works |= host::is_compatible(version, "0.1");
+            }
+        }
+        if handlers.is_empty() {
+            return Err(LoadError::WrongWorld { exports: self.exports.clone() });
+        }
+        if !works {
+            return Err(LoadError::WrongVersion { found: handlers.join(" and "), offered: HANDLER_OFFERED.into() });
+        }
+        let imports: Vec<String> =
+            self.imports.iter().filter_map(|import| host::refusal(import).map(|why| format!("{import} ({why})"))).collect();
+        if imports.is_empty() { Ok(()) } else { Err(LoadError::NotOffered { imports }) }
+    }
+}
+
+/// Gives a component's bytes, whatever kind of WebAssembly file it was.
+pub(super) fn from_bytes(bytes: &[u8]) -> Result<Cow<'_, [u8]>, LoadError> {
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(LoadError::TooLarge);
+    }
+    if Engine::detect_precompiled(bytes).is_some() {
+        return Err(LoadError::NotWasm("it holds compiled code, which is never taken from a plugin file".into()));
+    }
+    if Parser::is_component(bytes) {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    if Parser::is_core_wasm(bytes) {
+        return from_module(bytes).map(Cow::Owned);
+    }
+    Err(LoadError::NotWasm(match bytes {
+        [] => "it is empty".into(),
+        [0x7f, b'E', b'L', b'F', ..] => "it is a native program or library (ELF)".into(),
+        [0, b'a', b's', b'm', ..] => "its header is cut off or of an unknown version".into(),
+        [b'\0', rest @ ..] if rest.iter().all(|byte| *byte == 0) => "it holds zeros only".into(),
+        _ if std::str::from_utf8(&bytes[..bytes.len().min(512)]).is_ok_and(|text| !text.contains('\0')) => "it is a text file".into(),
+        _ => "it does not begin with the WebAssembly header".into(),
+    }))
+}
+
+/// Wraps a core module that carries its component type, as wit-bindgen leaves it on wasm32-unknown-unknown.
+fn from_module(bytes: &[u8]) -> Result<Vec<u8>, LoadError> {
+    let (mut typed, mut wasip1) = (false, false);
+    for payload in Parser::new(0).parse_all(bytes) {
+        match payload.map_err(malformed)? {
+            Payload::CustomSection(section) => typed |= section.name().starts_with("component-type"),
+            Payload::ImportSection(imports) => {
+                for import in imports.into_imports() {
+                    wasip1 |= import.map_err(malformed)?.module == "wasi_snapshot_preview1";
+                }
+            }
+            _ => {}
+        }
+    }
+    if !typed || wasip1 {
+        return Err(LoadError::CoreModuleWithoutComponentType { wasip1 });
+    }
+    let encode = || wit_component::ComponentEncoder::default().validate(true).module(bytes)?.encode();
+    encode().map_err(|error| LoadError::Malformed(format!("{error:#}")))
+}
+
+/// Reads the outermost names of a component without compiling it.
+pub(super) fn interfaces(component: &[u8]) -> Result<Interfaces, LoadError> {
+    let mut found = Interfaces { exports: Vec::new(), imports: Vec::new() };
+    let mut depth = 0_usize;
+    for payload in Parser::new(0).parse_all(component) {
+        match payload.map_err(malformed)? {
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentImportSection(section) if depth == 0 => {
+                for import in section {
+                    found.imports.push(import.map_err(malformed)?.name.name.to_owned());
+                }
+            }
+            Payload::ComponentExportSection(section) if depth == 0 => {
+                for export in section {
+                    found.exports.push(export.map_err(malformed)?.name.name.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// The same names, from a compiled component.
+pub(super) fn interfaces_of(component: &Component) -> Interfaces {
+    let ty = component.component_type();
+    Interfaces {
+        exports: ty.exports(component.engine()).map(|(name, _)| name.to_owned()).collect(),
+        imports: ty.imports(component.engine()).map(|(name, _)| name.to_owned()).collect(),
+    }
+}
+
+fn malformed(error: wasmparser::BinaryReaderError) -> LoadError {
+    LoadError::Malformed(error.to_string())
+}

@@ -1,0 +1,66 @@
+//! What went wrong with an attempt, as a kind and a message.
+//!
+//! In: the error that ended the guest, and what the host saw beside it. Out: the [`FailureKind`] and a bounded text.
+
+use wasmtime::{Error, Trap, WasmBacktrace};
+use wasmtime_wasi::I32Exit;
+
+use super::limits::Limits;
+use super::log::{GuestLog, clean};
+use crate::task::FailureKind;
+
+/// Bytes of any text that leaves the sandbox for an error field.
+pub(super) const MAX_MESSAGE: usize = 4 * 1024;
+
+/// Where the guest was when it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Instantiate,
+    Call,
+}
+
+/// Tells the kinds of failure apart.
+pub(super) fn classify(error: &Error, phase: Phase, limits: &Limits, log: &GuestLog) -> (FailureKind, String) {
+    // A guest that was refused memory dies in many ways: unreachable, abort, exit, an exception of its language.
+    if let Some(refused) = limits.refused() {
+        return (FailureKind::OutOfMemory, with_last_words(refused, log));
+    }
+    if let Some(trap) = error.downcast_ref::<Trap>() {
+        // Compilers put the stack at the bottom of the memory, where its overflow looks like a bad pointer.
+        let hint = if *trap == Trap::MemoryOutOfBounds { " (a bad pointer, or a stack overflow)" } else { "" };
+        return (FailureKind::Trap, with_last_words(&format!("{trap}{hint}"), log));
+    }
+    if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {
+        return (FailureKind::Trap, with_last_words(&format!("the handler called exit({code}) instead of returning"), log));
+    }
+    let cause = error.root_cause().to_string();
+    if is_result_too_large(error, &cause) {
+        return (FailureKind::OutputTooLarge, "what the handler returned is larger than max_output".into());
+    }
+    let kind = if phase == Phase::Instantiate { FailureKind::Instantiate } else { FailureKind::Trap };
+    (kind, with_last_words(&cause, log))
+}
+
+/// Whether the host refused to copy the result: there is no guest below it any more (a refused argument of a host
+/// function has a backtrace), and wasmtime says so, in a text and a type that it keeps to itself; a test holds it to
+/// this text.
+fn is_result_too_large(error: &Error, cause: &str) -> bool {
+    error.downcast_ref::<WasmBacktrace>().is_none() && cause.contains("fuel allocated for hostcalls has been exhausted")
+}
+
+fn with_last_words(cause: &str, log: &GuestLog) -> String {
+    let text = match log.last_words() {
+        Some(words) => format!("{cause}: {words}"),
+        None => cause.to_owned(),
+    };
+    bounded(text)
+}
+
+/// Cuts a text at [`MAX_MESSAGE`] and takes out what could forge a log line.
+pub(super) fn bounded(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MAX_MESSAGE));
+    match clean(text.as_bytes()) {
+        std::borrow::Cow::Owned(cleaned) => cleaned,
+        std::borrow::Cow::Borrowed(_) => text,
+    }
+}

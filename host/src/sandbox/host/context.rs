@@ -1,0 +1,18 @@
+//! `tqhost:handler/context`: how long the attempt may still take, and what it says of its progress.
+
+use std::time::Instant;
+
+use super::State;
+use super::bindings::tqhost::handler::context::Host;
+
+impl Host for State {
+    fn remaining_ms(&mut self) -> u64 {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn progress(&mut self, percent: u8, note: String) {
+        // Clamps both.
+        self.progress.set(percent, &note);
+    }
+}

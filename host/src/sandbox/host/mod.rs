@@ -1,0 +1,141 @@
+//! What a guest may import, and the linker that gives it.
+//!
+//! One file per interface that tqhost implements itself; the rest of WASI 0.2 comes from wasmtime-wasi. There is no
+//! filesystem and no network.
+
+mod config_store;
+mod context;
+mod logging;
+mod random;
+mod stdio;
+
+use wasmtime::component::{HasData, HasSelf, Linker, ResourceTable};
+use wasmtime_wasi::cli::WasiCli;
+use wasmtime_wasi::clocks::WasiClocks;
+use wasmtime_wasi::p2::bindings::{cli, clocks};
+use wasmtime_wasi_io::bindings::wasi::io;
+
+use super::state::State;
+
+/// Types and calls for the part of wit/handler.wit that this version offers.
+#[allow(unsafe_code, reason = "generated")]
+pub(super) mod bindings {
+    wasmtime::component::bindgen!({
+        path: "../wit",
+        inline: "
+            package tqhost:host;
+            world runner {
+                import tqhost:handler/context@0.1.0;
+                export tqhost:handler/handler@0.1.0;
+            }
+        ",
+        world: "tqhost:host/runner",
+        exports: { default: async },
+        ownership: Borrowing { duplicate_if_necessary: false },
+    });
+}
+
+/// Interfaces by name and the versions that are taken for them; the linker resolves compatible ones by itself.
+const OFFERED: &[(&str, &str)] = &[
+    ("tqhost:handler/types", "0.1"),
+    ("tqhost:handler/context", "0.1"),
+    ("wasi:cli/environment", "0.2"),
+    ("wasi:cli/exit", "0.2"),
+    ("wasi:cli/stdin", "0.2"),
+    ("wasi:cli/stdout", "0.2"),
+    ("wasi:cli/stderr", "0.2"),
+    ("wasi:cli/terminal-input", "0.2"),
+    ("wasi:cli/terminal-output", "0.2"),
+    ("wasi:cli/terminal-stdin", "0.2"),
+    ("wasi:cli/terminal-stdout", "0.2"),
+    ("wasi:cli/terminal-stderr", "0.2"),
+    ("wasi:clocks/monotonic-clock", "0.2"),
+    ("wasi:clocks/wall-clock", "0.2"),
+    ("wasi:io/error", "0.2"),
+    ("wasi:io/poll", "0.2"),
+    ("wasi:io/streams", "0.2"),
+    ("wasi:random/random", "0.2"),
+    ("wasi:random/insecure", "0.2"),
+    ("wasi:random/insecure-seed", "0.2"),
+];
+
+/// Why a component may not import `name`, or nothing if it may.
+pub(super) fn refusal(name: &str) -> Option<String> {
+    // Pre-release and missing versions match nothing but themselves.
+    if config_store::NAMES.contains(&name) || logging::NAMES.contains(&name) {
+        return None;
+    }
+    let (interface, version) = name.split_once('@').unwrap_or((name, ""));
+    let package = interface.split('/').next().unwrap_or(interface);
+    Some(match (package, OFFERED.iter().find(|(offered, _)| *offered == interface)) {
+        (_, Some((_, base))) if is_compatible(version, base) => return None,
+        (_, Some((_, base))) => format!("offered is version {base}"),
+        ("wasi:filesystem", _) => "handlers have no filesystem".into(),
+        ("wasi:sockets", _) => "handlers have no sockets".into(),
+        ("wasi:config", _) => format!("offered are {}", config_store::NAMES.join(" and ")),
+        ("wasi:logging", _) => format!("offered are {}", logging::NAMES.join(" and ")),
+        ("tqhost:handler" | "wasi:http", _) => "not offered by this version of tqhost".into(),
+        _ => "tqhost does not know it".into(),
+    })
+}
+
+/// Whether `version` is a release of the series `base`, as in 0.2.6 of 0.2.
+pub(super) fn is_compatible(version: &str, base: &str) -> bool {
+    let patch = version.strip_prefix(base).and_then(|rest| rest.strip_prefix('.'));
+    patch.is_some_and(|patch| !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Links everything that [`refusal`] lets through.
+pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    let l = linker;
+    bindings::tqhost::handler::context::add_to_linker::<_, HasSelf<State>>(l, |state| state)?;
+    config_store::add_to_linker(l)?;
+    logging::add_to_linker(l)?;
+    cli::environment::add_to_linker::<_, WasiCli>(l, State::cli)?;
+    cli::exit::add_to_linker::<_, WasiCli>(l, State::cli)?;
+    cli::stdin::add_to_linker::<_, WasiCli>(l, State::cli)?;
+    cli::stdout::add_to_linker::<_, HasSelf<State>>(l, |state| state)?;
+    cli::stderr::add_to_linker::<_, HasSelf<State>>(l, |state| state)?;
+    cli::terminal_input::add_to_linker::<_, WasiCli>(l, State::cli)?;
+    cli::terminal_output::add_to_linker::<_, WasiCli>(l, State::cli)?;
+    cli::terminal_stdin::add_to_linker::<_, WasiCli>(l, State::cli)?;
+    cli::terminal_stdout::add_to_linker::<_, WasiCli>(l, State::cli)?;
+    cli::terminal_stderr::add_to_linker::<_, WasiCli>(l, State::cli)?;
+    clocks::monotonic_clock::add_to_linker::<_, WasiClocks>(l, State::clocks)?;
+    clocks::wall_clock::add_to_linker::<_, WasiClocks>(l, State::clocks)?;
+    io::error::add_to_linker::<_, Io>(l, |state| &mut state.table)?;
+    io::poll::add_to_linker::<_, Io>(l, |state| &mut state.table)?;
+    io::streams::add_to_linker::<_, Io>(l, |state| &mut state.table)?;
+    random::add_to_linker(l)
+}
+
+struct Io;
+
+impl HasData for Io {
+    type Data<'a> = &'a mut ResourceTable;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_of_a_series_are_taken_and_nothing_else_is() {
+        for name in ["wasi:cli/exit@0.2.0", "wasi:cli/exit@0.2.12", "tqhost:handler/context@0.1.3", "wasi:logging/logging"] {
+            assert_eq!(refusal(name), None, "{name}");
+        }
+        for (name, why) in [
+            ("wasi:cli/exit@0.3.0", "offered is version 0.2"),
+            ("wasi:cli/exit@0.2.0-rc-2023", "offered is version 0.2"),
+            ("wasi:cli/exit", "offered is version 0.2"),
+            ("wasi:filesystem/types@0.2.0", "no filesystem"),
+            ("wasi:sockets/tcp@0.2.0", "no sockets"),
+            ("wasi:http/outgoing-handler@0.2.0", "not offered by this version"),
+            ("tqhost:handler/outbox@0.1.0", "not offered by this version"),
+            ("wasi:config/store@0.2.0", "0.2.0-draft"),
+            ("acme:thing/api", "does not know"),
+        ] {
+            assert!(refusal(name).unwrap().contains(why), "{name}");
+        }
+    }
+}

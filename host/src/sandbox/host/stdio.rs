@@ -1,0 +1,56 @@
+//! `wasi:cli/stdout` and `stderr`: bytes go to the attempt's log, which never makes the guest wait.
+
+use std::sync::{Arc, Mutex};
+
+use wasmtime::component::Resource;
+use wasmtime_wasi::async_trait;
+use wasmtime_wasi::p2::bindings::cli::{stderr, stdout};
+use wasmtime_wasi::p2::{DynOutputStream, OutputStream, Pollable, StreamResult};
+
+use super::State;
+use crate::sandbox::log::{GuestLog, Stream};
+
+/// Bytes that a guest may write at once; also bounds `write-zeroes`.
+const PERMIT: usize = 64 * 1024;
+
+impl stdout::Host for State {
+    fn get_stdout(&mut self) -> wasmtime::Result<Resource<DynOutputStream>> {
+        push(self, Stream::Stdout)
+    }
+}
+
+impl stderr::Host for State {
+    fn get_stderr(&mut self) -> wasmtime::Result<Resource<DynOutputStream>> {
+        push(self, Stream::Stderr)
+    }
+}
+
+fn push(state: &mut State, stream: Stream) -> wasmtime::Result<Resource<DynOutputStream>> {
+    let output: DynOutputStream = Box::new(LogStream { log: state.log.clone(), stream });
+    Ok(state.table.push(output)?)
+}
+
+struct LogStream {
+    log: Arc<Mutex<GuestLog>>,
+    stream: Stream,
+}
+
+impl OutputStream for LogStream {
+    fn write(&mut self, bytes: bytes::Bytes) -> StreamResult<()> {
+        self.log.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).write(self.stream, &bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(PERMIT)
+    }
+}
+
+#[async_trait]
+impl Pollable for LogStream {
+    async fn ready(&mut self) {}
+}

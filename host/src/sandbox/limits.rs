@@ -1,0 +1,116 @@
+//! What one attempt may hold: bytes of all its memories, elements of all its tables.
+//!
+//! In: every growth that the guest asks for, its initial memories included. Out: yes or no, the peak, and whether
+//! something was ever refused, which tells an out-of-memory from other traps.
+
+use wasmtime::ResourceLimiter;
+
+/// Elements of all tables together.
+const TABLE_ELEMENTS: usize = 1_000_000;
+
+/// The account of one store.
+#[derive(Debug)]
+pub(super) struct Limits {
+    memory: u64,
+    used: u64,
+    peak: u64,
+    elements: usize,
+    /// What the last permitted growth added, in case it fails after all.
+    pending: u64,
+    refused: Option<String>,
+}
+
+impl Limits {
+    pub(super) fn new(memory: u64) -> Limits {
+        Limits { memory, used: 0, peak: 0, elements: 0, pending: 0, refused: None }
+    }
+
+    /// The most bytes that all memories together held at once.
+    pub(super) fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    /// What was refused last, if anything was.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+}
+
+impl ResourceLimiter for Limits {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let delta = desired.saturating_sub(current) as u64;
+        self.pending = 0;
+        if self.used.saturating_add(delta) > self.memory {
+            self.refused = Some(format!("it asked for {delta} bytes beside {} in use; {} are granted", self.used, self.memory));
+            return Ok(false);
+        }
+        if let Some(maximum) = maximum.filter(|maximum| desired > *maximum) {
+            self.refused = Some(format!("it asked for {desired} bytes in a memory that declares a maximum of {maximum}"));
+            return Ok(false);
+        }
+        self.pending = delta;
+        self.used += delta;
+        self.peak = self.peak.max(self.used);
+        Ok(true)
+    }
+
+    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
+        self.used -= self.pending;
+        self.pending = 0;
+        self.refused.get_or_insert_with(|| error.to_string());
+        Ok(())
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let elements = self.elements.saturating_add(desired.saturating_sub(current));
+        if elements > TABLE_ELEMENTS || maximum.is_some_and(|maximum| desired > maximum) {
+            self.refused = Some(format!("it asked for {elements} table elements; {TABLE_ELEMENTS} are allowed"));
+            return Ok(false);
+        }
+        self.elements = elements;
+        Ok(true)
+    }
+
+    fn instances(&self) -> usize {
+        128
+    }
+
+    fn tables(&self) -> usize {
+        64
+    }
+
+    fn memories(&self) -> usize {
+        16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_memories_count_together() {
+        let mut limits = Limits::new(100);
+        assert!(limits.memory_growing(0, 60, None).unwrap());
+        assert!(limits.memory_growing(0, 40, None).unwrap());
+        assert!(!limits.memory_growing(40, 41, None).unwrap());
+        assert_eq!(limits.peak(), 100);
+        assert!(limits.refused().unwrap().contains("100 are granted"));
+    }
+
+    #[test]
+    fn a_growth_that_fails_later_is_given_back() {
+        let mut limits = Limits::new(100);
+        assert!(limits.memory_growing(0, 60, None).unwrap());
+        limits.memory_grow_failed(wasmtime::format_err!("no pages")).unwrap();
+        assert!(limits.memory_growing(0, 100, None).unwrap());
+        assert_eq!(limits.refused(), Some("no pages"));
+    }
+
+    #[test]
+    fn tables_have_a_bound_of_their_own() {
+        let mut limits = Limits::new(100);
+        assert!(limits.table_growing(0, 900_000, None).unwrap());
+        assert!(!limits.table_growing(0, 200_000, None).unwrap());
+    }
+}

@@ -1,0 +1,255 @@
+//! What a guest prints becomes log lines of the host.
+//!
+//! In: bytes on stdout and stderr, messages from wasi:logging. Out: tracing events with target `guest`, one per line,
+//! and the guest's last words for the error of a failed attempt.
+//!
+//! Everything is bounded: a line, and all lines of an attempt. Nothing a guest prints can end a log line or move the
+//! cursor of whoever reads it.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use tracing::Level;
+
+use crate::task::Task;
+
+/// Bytes of one line; the rest of a longer line is dropped.
+pub(super) const MAX_LINE: usize = 8 * 1024;
+/// Bytes of all lines of one attempt.
+pub(super) const BUDGET: usize = 256 * 1024;
+/// What each line costs beside its text, so that empty lines are not free.
+const LINE_COST: usize = 32;
+/// Bytes kept of the guest's last words.
+const MAX_LAST_WORDS: usize = 1024;
+
+/// The log of one attempt.
+#[derive(Debug)]
+pub(super) struct GuestLog {
+    task: Arc<Task>,
+    plugin: Arc<str>,
+    budget: usize,
+    spent: bool,
+    lines: [Vec<u8>; 2],
+    last: String,
+    in_panic: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    fn name(self) -> &'static str {
+        match self {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        }
+    }
+}
+
+impl GuestLog {
+    pub(super) fn new(task: Arc<Task>, plugin: Arc<str>) -> GuestLog {
+        GuestLog { task, plugin, budget: BUDGET, spent: false, lines: [Vec::new(), Vec::new()], last: String::new(), in_panic: false }
+    }
+
+    /// Takes bytes of a stream; whole lines go out at once, the rest waits.
+    pub(super) fn write(&mut self, stream: Stream, bytes: &[u8]) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (text, ends) = match piece.split_last() {
+                Some((b'\n', text)) => (text, true),
+                _ => (piece, false),
+            };
+            let line = &mut self.lines[stream as usize];
+            // One byte more than fits stays, so that the cut is seen.
+            let room = (MAX_LINE + 1).saturating_sub(line.len());
+            line.extend_from_slice(&text[..text.len().min(room)]);
+            if ends {
+                self.end_line(stream);
+            }
+        }
+    }
+
+    /// Takes one message of wasi:logging.
+    pub(super) fn message(&mut self, level: Level, context: &str, message: &str) {
+        let text = if context.is_empty() { Cow::Borrowed(message) } else { Cow::Owned(format!("{context}: {message}")) };
+        let text = clean(text.as_bytes());
+        if level == Level::ERROR {
+            self.remember(&text);
+        }
+        self.emit(level, "log", &text);
+    }
+
+    /// Sends out what is left of unfinished lines. Call it when the attempt has ended.
+    pub(super) fn finish(&mut self) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if !self.lines[stream as usize].is_empty() {
+                self.end_line(stream);
+            }
+        }
+    }
+
+    /// The panic message, or else the last line on stderr or at level error.
+    pub(super) fn last_words(&self) -> Option<&str> {
+        Some(self.last.as_str()).filter(|last| !last.is_empty())
+    }
+
+    fn end_line(&mut self, stream: Stream) {
+        let line = std::mem::take(&mut self.lines[stream as usize]);
+        let text = clean(&line);
+        if stream == Stream::Stderr {
+            self.hear(&text);
+        }
+        if !text.is_empty() {
+            self.emit(Level::INFO, stream.name(), &text);
+        }
+    }
+
+    /// Keeps a Rust panic together: the line that says where, and the line that says why.
+    fn hear(&mut self, line: &str) {
+        if line.starts_with("note: run with `RUST_BACKTRACE") || line.trim().is_empty() {
+            return;
+        }
+        if line.contains("panicked at ") {
+            self.remember(line);
+            self.in_panic = true;
+        } else if self.in_panic {
+            let joined = format!("{} {line}", self.last);
+            self.remember(&joined);
+            self.in_panic = false;
+        } else if !self.last.contains("panicked at ") {
+            self.remember(line);
+        }
+    }
+
+    fn remember(&mut self, text: &str) {
+        text[..text.floor_char_boundary(MAX_LAST_WORDS)].clone_into(&mut self.last);
+    }
+
+    fn emit(&mut self, level: Level, stream: &str, text: &str) {
+        let cost = text.len().saturating_add(LINE_COST);
+        let (level, text) = if cost <= self.budget {
+            self.budget -= cost;
+            (level, text)
+        } else if self.spent {
+            return;
+        } else {
+            self.spent = true;
+            self.budget = 0;
+            (Level::WARN, "the handler has printed more than its budget; the rest of this attempt is dropped")
+        };
+        let (queue, task, plugin) = (&*self.task.queue, clean(self.task.id.as_bytes()), &*self.plugin);
+        match level {
+            Level::ERROR => tracing::error!(target: "guest", queue, task = &*task, plugin, stream, "{text}"),
+            Level::WARN => tracing::warn!(target: "guest", queue, task = &*task, plugin, stream, "{text}"),
+            Level::INFO => tracing::info!(target: "guest", queue, task = &*task, plugin, stream, "{text}"),
+            Level::DEBUG => tracing::debug!(target: "guest", queue, task = &*task, plugin, stream, "{text}"),
+            Level::TRACE => tracing::trace!(target: "guest", queue, task = &*task, plugin, stream, "{text}"),
+        }
+    }
+}
+
+/// One line of text that cannot pretend to be more: control characters, line separators and marks that reorder text
+/// are escaped, a line over [`MAX_LINE`] is cut.
+pub(super) fn clean(bytes: &[u8]) -> Cow<'_, str> {
+    let cut = bytes.len() > MAX_LINE;
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LINE)]);
+    if !cut && !text.chars().any(is_unsafe) {
+        return text;
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '\t' => out.push(' '),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            c if is_unsafe(c) => write!(out, "\\u{{{:x}}}", u32::from(c)).expect("a String takes everything"),
+            c => out.push(c),
+        }
+    }
+    if cut {
+        out.push_str(" … (cut)");
+    }
+    Cow::Owned(out)
+}
+
+fn is_unsafe(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::super::testing;
+    use super::*;
+
+    /// Runs `print` and gives back what a subscriber wrote.
+    fn printed(print: impl FnOnce(&mut GuestLog)) -> String {
+        #[derive(Clone, Default)]
+        struct Sink(Arc<Mutex<Vec<u8>>>);
+        impl std::io::Write for Sink {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .without_time()
+            .with_max_level(Level::TRACE)
+            .with_writer(move || writer.clone())
+            .finish();
+        let mut log = GuestLog::new(Arc::new(testing::task()), "p".into());
+        tracing::subscriber::with_default(subscriber, || print(&mut log));
+        let bytes = sink.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn lines_are_put_together_from_pieces() {
+        let out = printed(|log| {
+            log.write(Stream::Stdout, b"one\ntw");
+            log.write(Stream::Stdout, b"o\nthree");
+            log.finish();
+        });
+        let lines: Vec<&str> = out.lines().collect();
+        assert_eq!(lines.len(), 3, "{out}");
+        assert!(lines[1].starts_with(" INFO guest: two queue=\"q\" task=\"1-0\" plugin=\"p\" stream=\"stdout\""), "{out}");
+    }
+
+    #[test]
+    fn a_message_cannot_forge_a_line() {
+        let out = printed(|log| log.message(Level::WARN, "ctx", "a\nERROR fake \u{1b}[2J\u{202e}"));
+        assert_eq!(out.lines().count(), 1, "{out}");
+        assert!(out.contains("ctx: a\\nERROR fake \\u{1b}[2J\\u{202e}"), "{out}");
+    }
+
+    #[test]
+    fn long_lines_are_cut_and_a_flood_ends_with_one_notice() {
+        let out = printed(|log| {
+            log.write(Stream::Stdout, &vec![b'x'; 3 * MAX_LINE]);
+            log.write(Stream::Stdout, b"\n");
+            for _ in 0..100_000 {
+                log.write(Stream::Stdout, b"again and again\n");
+            }
+        });
+        assert!(out.lines().next().unwrap().contains("x … (cut)"));
+        assert!(out.len() < 3 * BUDGET, "{}", out.len());
+        assert_eq!(out.matches("the rest of this attempt is dropped").count(), 1);
+    }
+
+    #[test]
+    fn a_panic_is_remembered_whole() {
+        let mut log = GuestLog::new(Arc::new(testing::task()), "p".into());
+        log.write(Stream::Stderr, b"before\n\nthread 'main' panicked at src/lib.rs:5:9:\nboom\nnote: run with `RUST_BACKTRACE=1`\n");
+        assert_eq!(log.last_words(), Some("thread 'main' panicked at src/lib.rs:5:9: boom"));
+    }
+}

@@ -1,0 +1,120 @@
+//! Small guests for tests: core modules written by hand, with the component type of wit/handler.wit embedded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use wit_component::StringEncoding;
+use wit_parser::Resolve;
+
+use super::{Attempt, Sandbox, SandboxOptions};
+use crate::task::{Field, Progress, Task};
+
+/// A core module with the handler's exports around `body`, which has to leave the address of the result: at 16 there
+/// is room for one. `extra` stands at module level before the functions.
+pub(crate) fn module(extra: &str, body: &str) -> String {
+    format!(
+        r#"(module
+            {extra}
+            (memory (export "memory") 1)
+            (global $next (mut i32) (i32.const 4096))
+            (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
+                (global.set $next (i32.add (i32.and (i32.add (global.get $next) (i32.const 7)) (i32.const -8)) (local.get 3)))
+                (i32.sub (global.get $next) (local.get 3)))
+            (func (export "tqhost:handler/handler@0.1.0#handle")
+                (param $id i32) (param $id_len i32) (param $queue i32) (param $queue_len i32)
+                (param $fields i32) (param $fields_len i32) (param $attempt i32) (param $max_attempts i32)
+                (param $enqueued i64) (param $deadline i64) (param $traced i32) (param $trace i32) (param $trace_len i32)
+                (result i32)
+                {body}))"#
+    )
+}
+
+/// A handler that imports nothing.
+pub(crate) fn handler(body: &str) -> Vec<u8> {
+    embed(&module("", body), "world test { export tqhost:handler/handler@0.1.0; }")
+}
+
+/// Completes with the task's id as its result.
+pub(crate) const ECHO: &str = "
+    (i32.store8 (i32.const 16) (i32.const 0))
+    (i32.store8 (i32.const 24) (i32.const 1))
+    (i32.store (i32.const 28) (local.get $id))
+    (i32.store (i32.const 32) (local.get $id_len))
+    (i32.const 16)";
+
+/// Completes without a result.
+pub(crate) const DONE: &str = "(i32.store8 (i32.const 16) (i32.const 0)) (i32.store8 (i32.const 24) (i32.const 0)) (i32.const 16)";
+
+/// Compiles `wat` and embeds the component type of `world`, which may use wit/handler.wit.
+pub(crate) fn embed(wat: &str, world: &str) -> Vec<u8> {
+    embed_in(wat, world, include_str!("../../../wit/handler.wit"))
+}
+
+/// The same with another handler.wit.
+pub(crate) fn embed_in(wat: &str, world: &str, handler_wit: &str) -> Vec<u8> {
+    let mut resolve = Resolve::default();
+    resolve.push_str("handler.wit", handler_wit).unwrap();
+    for (name, text) in FOREIGN {
+        if world.contains(name) {
+            resolve.push_str("foreign.wit", text).unwrap();
+        }
+    }
+    let package = resolve.push_str("test.wit", &format!("package test:test; {world}")).unwrap();
+    let world = resolve.select_world(&[package], Some("test")).unwrap();
+    let mut bytes = wat::parse_str(wat).unwrap();
+    wit_component::embed_component_metadata(&mut bytes, &resolve, world, StringEncoding::UTF8).unwrap();
+    bytes
+}
+
+const FOREIGN: &[(&str, &str)] = &[
+    ("wasi:sockets", "package wasi:sockets@0.2.3; interface network { ping: func(); }"),
+    ("acme:api", "package acme:api; interface api { ping: func(); }"),
+    (
+        "wasi:logging",
+        "package wasi:logging; interface logging { enum level { trace, debug, info, warn, error, critical }
+         log: func(level: level, context: string, message: string); }",
+    ),
+    (
+        "wasi:config",
+        "package wasi:config@0.2.0-rc.1; interface store { variant error { upstream(string), io(string) }
+         get: func(key: string) -> result<option<string>, error>; }",
+    ),
+    ("wasi:clocks", "package wasi:io@0.2.3; interface poll { resource pollable { block: func(); } }"),
+    (
+        "wasi:clocks",
+        "package wasi:clocks@0.2.3; interface monotonic-clock { use wasi:io/poll@0.2.3.{pollable};
+         now: func() -> u64; subscribe-duration: func(when: u64) -> pollable; }",
+    ),
+    ("wasi:cli", "package wasi:cli@0.2.3; interface exit { exit: func(status: result); }"),
+];
+
+pub(crate) fn sandbox() -> Sandbox {
+    Sandbox::new(SandboxOptions { max_concurrent: 4, max_memory: 16 << 20 }).unwrap()
+}
+
+pub(crate) fn task() -> Task {
+    Task {
+        id: "1-0".into(),
+        queue: "q".into(),
+        entry: "1-0".into(),
+        fields: vec![Field { name: "name".into(), value: b"value".to_vec() }],
+        attempt: 1,
+        deferrals: 0,
+        crashes: 0,
+        enqueued_at_ms: 7,
+        traceparent: None,
+        reserved: Vec::new(),
+    }
+}
+
+pub(crate) fn attempt() -> Attempt {
+    Attempt {
+        task: Arc::new(task()),
+        plugin: "p".into(),
+        max_attempts: 4,
+        timeout: Duration::from_secs(20),
+        progress: Progress::default(),
+        stop: CancellationToken::new(),
+    }
+}

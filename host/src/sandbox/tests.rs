@@ -1,0 +1,312 @@
+//! What becomes of good and of bad guests, each of them a few lines of WAT.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::testing::{self, DONE, ECHO, attempt, embed, handler, module};
+use super::{Attempt, Handler, LoadError, Report, Sandbox, SandboxOptions};
+use crate::config::{Plugin, Secret};
+use crate::task::{FailureKind, Outcome};
+
+fn grants() -> Plugin {
+    Plugin { memory: 1 << 20, max_output: 64 * 1024, ..Plugin::default() }
+}
+
+fn load(sandbox: &Sandbox, wasm: &[u8]) -> Handler {
+    sandbox.load(&sandbox.compile(wasm).unwrap(), &grants()).unwrap()
+}
+
+async fn run(wasm: &[u8], attempt: Attempt) -> Report {
+    load(&testing::sandbox(), wasm).run(attempt).await.unwrap()
+}
+
+async fn failure(body: &str) -> (FailureKind, String) {
+    match run(&handler(body), Attempt { timeout: Duration::from_millis(300), ..attempt() }).await.outcome {
+        Outcome::Failed { kind, message } => (kind, message),
+        other => panic!("it did not fail: {other:?}"),
+    }
+}
+
+fn refused(wasm: &[u8]) -> String {
+    testing::sandbox().compile(wasm).unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn a_handler_gets_its_task_and_returns_bytes() {
+    let report = run(&handler(ECHO), attempt()).await;
+    assert_eq!(report.outcome, Outcome::Completed { result: Some(b"1-0".to_vec()) });
+    assert_eq!(report.peak_memory, 65536);
+}
+
+#[tokio::test]
+async fn every_attempt_has_an_instance_of_its_own() {
+    // Rejects with an empty message if the memory is not as it was at first.
+    let body = "(if (i32.load (i32.const 64)) (then unreachable)) (i32.store (i32.const 64) (i32.const 1))";
+    let handler = load(&testing::sandbox(), &handler(&format!("{body} {DONE}")));
+    for _ in 0..50 {
+        assert_eq!(handler.run(attempt()).await.unwrap().outcome, Outcome::Completed { result: None });
+    }
+}
+
+#[tokio::test]
+async fn the_ways_to_fail_are_told_apart() {
+    let (kind, message) = failure("unreachable").await;
+    assert_eq!((kind, message.as_str()), (FailureKind::Trap, "wasm trap: wasm `unreachable` instruction executed"));
+    let (kind, message) = failure("(loop $l (br $l)) (i32.const 16)").await;
+    assert_eq!((kind, message.as_str()), (FailureKind::Timeout, "the handler did not end within 300ms"));
+    let hoard = "(loop $l (br_if $l (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable";
+    let (kind, message) = failure(hoard).await;
+    assert_eq!(kind, FailureKind::OutOfMemory);
+    assert!(message.contains("1048576 are granted"), "{message}");
+    let (kind, _) = failure("(i32.load (i32.const 0x7fffffff))").await;
+    assert_eq!(kind, FailureKind::Trap);
+}
+
+#[tokio::test]
+async fn stack_overflow_is_a_trap() {
+    let wat = module("", &format!("(call $deep) {DONE}")).replacen("(memory ", "(func $deep (call $deep) (call $deep)) (memory ", 1);
+    let report = run(&embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"), attempt()).await;
+    let Outcome::Failed { kind: FailureKind::Trap, message } = report.outcome else { panic!("{report:?}") };
+    assert!(message.contains("call stack exhausted"), "{message}");
+}
+
+#[tokio::test]
+async fn a_memory_that_begins_too_large_is_out_of_memory() {
+    let wat = module("", DONE).replace("\"memory\") 1)", "\"memory\") 40)");
+    let report = run(&embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"), attempt()).await;
+    assert!(matches!(report.outcome, Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_refused_growth_that_the_guest_bears_is_no_failure() {
+    let body = format!("(drop (memory.grow (i32.const 1000))) {DONE}");
+    assert_eq!(run(&handler(&body), attempt()).await.outcome, Outcome::Completed { result: None });
+}
+
+#[tokio::test]
+async fn results_are_measured_before_and_after_they_are_copied() {
+    let result = |bytes: usize, pages: usize| {
+        let body = format!(
+            "(drop (memory.grow (i32.const {pages}))) (i32.store8 (i32.const 24) (i32.const 1)) (i32.store (i32.const 32) (i32.const {bytes})) (i32.const 16)"
+        );
+        handler(&body)
+    };
+    // Within the slack: copied, then refused.
+    let Outcome::Failed { kind, message } = run(&result(70_000, 2), attempt()).await.outcome else { panic!() };
+    assert_eq!((kind, message.as_str()), (FailureKind::OutputTooLarge, "the handler returned 70000 bytes, max_output is 65536"));
+    // Beyond it: never copied. Holds wasmtime to the text that `failure` looks for.
+    let sandbox = testing::sandbox();
+    let compiled = sandbox.compile(&result(4_000_000, 100)).unwrap();
+    let big = sandbox.load(&compiled, &Plugin { memory: 16 << 20, ..grants() }).unwrap();
+    let Outcome::Failed { kind, message } = big.run(attempt()).await.unwrap().outcome else { panic!() };
+    assert_eq!((kind, message.as_str()), (FailureKind::OutputTooLarge, "what the handler returned is larger than max_output"));
+    // Not the guest's memory at all: a trap, not an output.
+    let Outcome::Failed { kind, .. } = run(&result(4_000_000, 1), attempt()).await.outcome else { panic!() };
+    assert_eq!(kind, FailureKind::Trap);
+}
+
+#[tokio::test]
+async fn failures_that_the_handler_reports_come_through() {
+    let report = |case: u8, rest: &str| {
+        handler(&format!(
+            r#"(i32.store8 (i32.const 16) (i32.const 1)) (i32.store8 (i32.const 24) (i32.const {case}))
+               (i64.store (i32.const 512) (i64.const 0x0a7972726f73)) (i32.store (i32.const 32) (i32.const 512))
+               (i32.store (i32.const 36) (i32.const 5)) {rest} (i32.const 16)"#
+        ))
+    };
+    let after = "(i64.store8 (i32.const 40) (i64.const 1)) (i64.store (i32.const 48) (i64.const 1500))";
+    let outcome = run(&report(0, after), attempt()).await.outcome;
+    assert_eq!(outcome, Outcome::Retry { message: "sorry".into(), after: Some(Duration::from_millis(1500)) });
+    assert_eq!(run(&report(1, ""), attempt()).await.outcome, Outcome::Reject { message: "sorry".into() });
+    let after = "(i64.store (i32.const 40) (i64.const 2500))";
+    let outcome = run(&report(2, after), attempt()).await.outcome;
+    assert_eq!(outcome, Outcome::Defer { message: "sorry".into(), after: Duration::from_millis(2500) });
+}
+
+#[tokio::test]
+async fn stop_ends_a_busy_guest_without_a_report() {
+    let sandbox = testing::sandbox();
+    let looping = load(&sandbox, &handler("(loop $l (br $l)) (i32.const 16)"));
+    let stop = CancellationToken::new();
+    let running = tokio::spawn({
+        let (looping, attempt) = (looping.clone(), Attempt { stop: stop.clone(), ..attempt() });
+        async move { looping.run(attempt).await }
+    });
+    tokio::task::yield_now().await;
+    stop.cancel();
+    assert!(running.await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_dropped_attempt_gives_its_place_back() {
+    let sandbox = testing::sandbox();
+    let looping = load(&sandbox, &handler("(loop $l (br $l)) (i32.const 16)"));
+    let done = load(&sandbox, &handler(DONE));
+    // All four places, and both threads, are taken by guests that never end.
+    let busy: Vec<_> = (0..4)
+        .map(|_| {
+            tokio::spawn({
+                let looping = looping.clone();
+                async move { looping.run(attempt()).await }
+            })
+        })
+        .collect();
+    while sandbox.0.permits.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let waiting = tokio::spawn(async move { done.run(attempt()).await });
+    for guest in &busy {
+        guest.abort();
+    }
+    let report = waiting.await.unwrap().unwrap();
+    assert_eq!(report.outcome, Outcome::Completed { result: None });
+}
+
+/// A guest that waits in the host, for an hour.
+fn sleeping() -> Vec<u8> {
+    let extra = r#"
+        (import "wasi:clocks/monotonic-clock@0.2.3" "subscribe-duration" (func $subscribe (param i64) (result i32)))
+        (import "wasi:io/poll@0.2.3" "[method]pollable.block" (func $block (param i32)))"#;
+    let body = format!("(call $block (call $subscribe (i64.const 3600000000000))) {DONE}");
+    let world = "world test { import wasi:clocks/monotonic-clock@0.2.3; import wasi:io/poll@0.2.3; export tqhost:handler/handler@0.1.0; }";
+    embed(&module(extra, &body), world)
+}
+
+#[tokio::test]
+async fn a_guest_that_waits_ends_at_its_timeout_while_others_compute() {
+    let sandbox = testing::sandbox();
+    let sleeping = load(&sandbox, &sleeping());
+    let looping = load(&sandbox, &handler("(loop $l (br $l)) (i32.const 16)"));
+    let short = || Attempt { timeout: Duration::from_millis(200), ..attempt() };
+    let (a, b, c) = tokio::join!(looping.run(short()), sleeping.run(short()), looping.run(short()));
+    for report in [a, b, c] {
+        let report = report.unwrap();
+        assert!(matches!(report.outcome, Outcome::Failed { kind: FailureKind::Timeout, .. }));
+        assert!(report.duration < Duration::from_secs(5), "{report:?}");
+    }
+}
+
+#[tokio::test]
+async fn exit_is_a_trap_with_words() {
+    let extra = r#"(import "wasi:cli/exit@0.2.3" "exit" (func $exit (param i32)))"#;
+    let world = "world test { import wasi:cli/exit@0.2.3; export tqhost:handler/handler@0.1.0; }";
+    let outcome = run(&embed(&module(extra, &format!("(call $exit (i32.const 1)) {DONE}")), world), attempt()).await.outcome;
+    let message = "the handler called exit(1) instead of returning".to_owned();
+    assert_eq!(outcome, Outcome::Failed { kind: FailureKind::Trap, message });
+}
+
+#[tokio::test]
+async fn a_pool_that_finds_no_address_space_is_made_smaller() {
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 20_000, max_memory: 1 << 20 }).unwrap();
+    let report = load(&sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Completed { result: Some(b"1-0".to_vec()) });
+}
+
+#[tokio::test]
+async fn config_progress_and_logging_reach_the_guest() {
+    let extra = r#"
+        (import "tqhost:handler/context@0.1.0" "progress" (func $progress (param i32 i32 i32)))
+        (import "tqhost:handler/context@0.1.0" "remaining-ms" (func $remaining (result i64)))
+        (import "wasi:config/store@0.2.0-rc.1" "get" (func $get (param i32 i32 i32)))
+        (import "wasi:logging/logging" "log" (func $log (param i32 i32 i32 i32 i32)))
+        (import "wasi:clocks/monotonic-clock@0.2.3" "now" (func $now (result i64)))
+        (data (i32.const 600) "modelhello")"#;
+    let body = "
+        (if (i64.eqz (call $remaining)) (then unreachable))
+        (drop (call $now))
+        (call $progress (i32.const 250) (i32.const 605) (i32.const 5))
+        (call $log (i32.const 4) (i32.const 600) (i32.const 5) (i32.const 605) (i32.const 5))
+        (call $get (i32.const 600) (i32.const 5) (i32.const 700))
+        (if (i32.load8_u (i32.const 700)) (then unreachable))
+        (if (i32.eqz (i32.load8_u (i32.const 704))) (then unreachable))
+        (i32.store8 (i32.const 16) (i32.const 0))
+        (i32.store8 (i32.const 24) (i32.const 1))
+        (i32.store (i32.const 28) (i32.load (i32.const 708)))
+        (i32.store (i32.const 32) (i32.load (i32.const 712)))
+        (i32.const 16)";
+    let world = "world test { import tqhost:handler/context@0.1.0; import wasi:config/store@0.2.0-rc.1; import wasi:logging/logging;
+        import wasi:clocks/monotonic-clock@0.2.3; export tqhost:handler/handler@0.1.0; }";
+    let sandbox = testing::sandbox();
+    let compiled = sandbox.compile(&embed(&module(extra, body), world)).unwrap();
+    let mut grants = grants();
+    grants.config.insert("model".into(), Secret::new("small"));
+    let attempt = attempt();
+    let progress = attempt.progress.clone();
+    let report = sandbox.load(&compiled, &grants).unwrap().run(attempt).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Completed { result: Some(b"small".to_vec()) });
+    assert_eq!(progress.take(), Some((100, "hello".into())));
+}
+
+#[test]
+fn files_that_are_no_components_are_refused_in_words() {
+    for (bytes, words) in [
+        (&b""[..], "it is empty"),
+        (b"hello\n", "a text file"),
+        (b"\x7fELF\x02\x01\x01\x00", "native program"),
+        (b"\0asm", "cut off"),
+        (b"\0\0\0\0\0\0\0\0\0\0", "zeros only"),
+        (b"\0asm\x0d\0\x01\0\x07\xff", "not a valid WebAssembly component"),
+    ] {
+        let message = refused(bytes);
+        assert!(message.contains(words), "{message}");
+    }
+    let sandbox = testing::sandbox();
+    let compiled = sandbox.compile(&handler(DONE)).unwrap();
+    assert!(refused(&compiled).contains("compiled code"));
+    assert!(matches!(sandbox.compile(&vec![0; (64 << 20) + 1]), Err(LoadError::TooLarge)));
+}
+
+#[test]
+fn core_modules_without_a_type_are_told_what_to_do() {
+    assert!(refused(&wat::parse_str("(module)").unwrap()).contains("wasm32-wasip2"));
+    let wasip1 = r#"(module (import "wasi_snapshot_preview1" "proc_exit" (func (param i32))))"#;
+    assert!(refused(&wat::parse_str(wasip1).unwrap()).contains("wasm32-wasip1"));
+}
+
+#[test]
+fn wrong_worlds_are_named() {
+    let run = r#"(module (func (export "run")))"#;
+    let message = refused(&embed(run, "world test { export run: func(); }"));
+    assert_eq!(message, "it exports no tqhost:handler/handler; it exports run");
+
+    let newer = include_str!("../../../wit/handler.wit").replace("handler@0.1.0", "handler@0.2.0");
+    let wat = module("", DONE).replace("@0.1.0#", "@0.2.0#");
+    let message = refused(&testing::embed_in(&wat, "world test { export tqhost:handler/handler@0.2.0; }", &newer));
+    assert_eq!(message, "it exports tqhost:handler/handler@0.2.0, but this tqhost runs tqhost:handler/handler@0.1.0");
+
+    let imports = r#"(import "wasi:sockets/network@0.2.3" "ping" (func)) (import "acme:api/api" "ping" (func))"#;
+    let world = "world test { import wasi:sockets/network@0.2.3; import acme:api/api; export tqhost:handler/handler@0.1.0; }";
+    let message = refused(&embed(&module(imports, DONE), world));
+    assert!(message.contains("wasi:sockets/network@0.2.3 (handlers have no sockets); "), "{message}");
+    assert!(message.contains("acme:api/api (tqhost does not know it)"), "{message}");
+}
+
+#[test]
+fn wrong_types_are_found_when_a_component_is_loaded() {
+    let other = "package tqhost:handler@0.1.0; interface handler { handle: func(task: string) -> u32; }";
+    let wat = r#"(module (memory (export "memory") 1)
+        (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 64))
+        (func (export "tqhost:handler/handler@0.1.0#handle") (param i32 i32) (result i32) (i32.const 1)))"#;
+    let sandbox = testing::sandbox();
+    let compiled = sandbox.compile(&testing::embed_in(wat, "world test { export tqhost:handler/handler@0.1.0; }", other)).unwrap();
+    let Err(error) = sandbox.load(&compiled, &grants()) else { panic!("loaded") };
+    assert!(matches!(error, LoadError::WrongType(_)), "{error}");
+}
+
+#[test]
+fn the_outside_of_a_component_can_be_inspected() {
+    let sandbox = testing::sandbox();
+    let found = sandbox.inspect(&handler(DONE)).unwrap();
+    assert_eq!(found.exports, ["tqhost:handler/handler@0.1.0"]);
+    assert!(found.imports.iter().all(|import| import.starts_with("tqhost:handler/types")), "{found:?}");
+    assert_eq!(sandbox.compatibility(), testing::sandbox().compatibility());
+}
+
+#[tokio::test]
+async fn a_sandbox_may_be_dropped_by_its_last_attempt() {
+    let handler = load(&testing::sandbox(), &handler(DONE));
+    let handler = Arc::new(handler);
+    tokio::spawn(async move { handler.run(attempt()).await }).await.unwrap().unwrap();
+}

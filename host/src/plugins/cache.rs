@@ -1,0 +1,223 @@
+//! Compiled code on disk, so that a restart does not compile again.
+//!
+//! In: a name made of the file's digest and the engine's settings. Out: what was stored under it, if it is whole.
+//!
+//! What is read here is run as machine code. So the directory must be ours alone, and each file carries the SHA-256 of
+//! its content: a torn write or a bad disk must not be run. Without a safe directory there is no cache, which is slower
+//! but right.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use sha2::{Digest as _, Sha256};
+
+/// Files kept; the least recently used ones go first.
+const MAX_FILES: usize = 100;
+const EXTENSION: &str = "cwasm";
+const DIGEST_BYTES: usize = 32;
+
+/// A directory of compiled code, or none.
+#[derive(Debug, Clone)]
+pub(super) struct Cache {
+    dir: Option<PathBuf>,
+}
+
+impl Cache {
+    /// Makes the directory if need be. One that others could write to is not used, loudly.
+    pub(super) fn open(dir: &Path) -> Cache {
+        match prepare(dir) {
+            Ok(()) => Cache { dir: Some(dir.to_owned()) },
+            Err(error) => {
+                tracing::error!(dir = %dir.display(), %error, "no compiled-code cache: every start compiles every plugin");
+                Cache { dir: None }
+            }
+        }
+    }
+
+    /// What was stored under `name`. A file that is not whole is removed.
+    pub(super) fn get(&self, name: &str) -> Option<Vec<u8>> {
+        let path = self.path(name)?;
+        match read(&path) {
+            Ok(code) => Some(code),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "removing a cached file that cannot be used");
+                self.remove(name);
+                None
+            }
+        }
+    }
+
+    /// Stores compiled code. A cache that cannot be written costs time, nothing else.
+    pub(super) fn put(&self, name: &str, code: &[u8]) {
+        let (Some(dir), Some(path)) = (&self.dir, self.path(name)) else { return };
+        if let Err(error) = write(dir, &path, code).and_then(|()| prune(dir)) {
+            tracing::warn!(path = %path.display(), %error, "cannot cache compiled code");
+        }
+    }
+
+    pub(super) fn remove(&self, name: &str) {
+        if let Some(path) = self.path(name)
+            && let Err(error) = fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %path.display(), %error, "cannot remove a cached file");
+        }
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        Some(self.dir.as_ref()?.join(name).with_extension(EXTENSION))
+    }
+}
+
+fn prepare(dir: &Path) -> io::Result<()> {
+    if let Some(parent) = dir.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // Not `metadata`: a link could lead to a place that is made safe here and changed there.
+    let meta = fs::symlink_metadata(dir)?;
+    if !meta.is_dir() {
+        return Err(io::Error::other("it is not a directory of its own (perhaps a symbolic link)"));
+    }
+    if meta.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    if meta.mode() & 0o077 != 0 {
+        fs::set_permissions(dir, Permissions::from_mode(0o700))?;
+        if fs::symlink_metadata(dir)?.mode() & 0o077 != 0 {
+            return Err(io::Error::other("others can read or write it, and that cannot be changed"));
+        }
+        // What others may have put there while they could must not be run.
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            if is_ours(&path) {
+                fs::remove_file(path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_ours(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == EXTENSION || extension == "tmp")
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let meta = fs::symlink_metadata(path)?;
+    if !meta.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut file = File::open(path)?;
+    let mut expected = [0; DIGEST_BYTES];
+    file.read_exact(&mut expected)?;
+    let mut code = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0));
+    file.read_to_end(&mut code)?;
+    if Sha256::digest(&code)[..] != expected {
+        return Err(io::Error::other("its content is not what was written"));
+    }
+    // Its turn to be removed comes later now; it is no harm if that fails.
+    file.set_modified(SystemTime::now()).ok();
+    Ok(code)
+}
+
+fn write(dir: &Path, path: &Path, code: &[u8]) -> io::Result<()> {
+    // Two hosts may share the directory.
+    let temporary = dir.join(format!("{}.tmp", uuid::Uuid::now_v7()));
+    let written = (|| {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(&Sha256::digest(code))?;
+        file.write_all(code)?;
+        fs::rename(&temporary, path)
+    })();
+    if written.is_err() {
+        fs::remove_file(&temporary).ok();
+    }
+    written
+}
+
+/// Removes the least recently used files beyond [`MAX_FILES`], and what crashed writers left behind.
+fn prune(dir: &Path) -> io::Result<()> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        // Another host may just have removed it.
+        if is_ours(&path)
+            && let Ok(used) = fs::symlink_metadata(&path).and_then(|meta| meta.modified())
+        {
+            files.push((used, path));
+        }
+    }
+    files.sort();
+    for (_, path) in files.iter().take(files.len().saturating_sub(MAX_FILES)) {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_is_got_and_only_if_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("a/b");
+        let cache = Cache::open(&dir);
+        assert_eq!(cache.get("x"), None);
+        cache.put("x", b"code");
+        assert_eq!(cache.get("x").as_deref(), Some(&b"code"[..]));
+        assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+
+        let path = dir.join("x.cwasm");
+        let mut bytes = fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(cache.get("x"), None);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_directory_that_was_open_to_others_is_emptied_and_closed() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("cache");
+        Cache::open(&dir).put("x", b"code");
+        fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
+        let cache = Cache::open(&dir);
+        assert_eq!(cache.get("x"), None);
+        assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_link_is_not_used() {
+        let root = tempfile::tempdir().unwrap();
+        let elsewhere = root.path().join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        let dir = root.path().join("cache");
+        std::os::unix::fs::symlink(&elsewhere, &dir).unwrap();
+        let cache = Cache::open(&dir);
+        cache.put("x", b"code");
+        assert_eq!(cache.get("x"), None);
+        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_oldest_go_when_there_are_too_many() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::open(root.path());
+        for n in 0..MAX_FILES + 5 {
+            cache.put(&format!("{n:03}"), b"code");
+        }
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), MAX_FILES);
+        assert!(cache.get(&format!("{:03}", MAX_FILES + 4)).is_some());
+    }
+}

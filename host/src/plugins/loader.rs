@@ -1,0 +1,49 @@
+//! From a plugin's bytes to a handler, through the cache.
+//!
+//! Blocking and heavy: called off the runtime, one at a time.
+
+use std::time::{Duration, Instant};
+
+use super::cache::Cache;
+use crate::config;
+use crate::sandbox::{Handler, LoadError, Sandbox};
+
+#[derive(Clone)]
+pub(super) struct Loader {
+    sandbox: Sandbox,
+    compatibility: String,
+    cache: Cache,
+}
+
+/// A handler and how it was come by.
+pub(super) struct Loaded {
+    pub(super) handler: Handler,
+    pub(super) took: Duration,
+    pub(super) from_cache: bool,
+}
+
+impl Loader {
+    pub(super) fn new(sandbox: Sandbox, cache: Cache) -> Loader {
+        let compatibility = sandbox.compatibility();
+        Loader { sandbox, compatibility, cache }
+    }
+
+    /// `digest` is the SHA-256 of `wasm`.
+    pub(super) fn load(&self, wasm: &[u8], digest: &str, grants: &config::Plugin) -> Result<Loaded, LoadError> {
+        let started = Instant::now();
+        let name = format!("{digest}-{}", self.compatibility);
+        if let Some(code) = self.cache.get(&name) {
+            match self.sandbox.load(&code, grants) {
+                Ok(handler) => return Ok(Loaded { handler, took: started.elapsed(), from_cache: true }),
+                Err(error) => {
+                    tracing::warn!(digest, %error, "compiling again what the cache holds");
+                    self.cache.remove(&name);
+                }
+            }
+        }
+        let code = self.sandbox.compile(wasm)?;
+        let handler = self.sandbox.load(&code, grants)?;
+        self.cache.put(&name, &code);
+        Ok(Loaded { handler, took: started.elapsed(), from_cache: false })
+    }
+}

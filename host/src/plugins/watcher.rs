@@ -1,0 +1,284 @@
+//! Watches the plugins folder and takes what is new.
+//!
+//! In: hints that something changed (notify), and a slow look at every file for what the hints miss. Out: published,
+//! failed or removed versions in the registry.
+//!
+//! ```text
+//! look ─▶ stamp as before? ─▶ nothing
+//!           │ new ─▶ same for SETTLE? ─▶ read whole ─▶ hash ─▶ known? ─▶ load ─▶ publish or fail
+//! ```
+//!
+//! One loop for all plugins, so at most one compiles at a time. Not here: how a file is read (`file`), how it becomes a
+//! handler (`loader`).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use notify::Watcher as _;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::file::{self, Found, Stamp};
+use super::loader::{Loaded, Loader};
+use super::registry::Slot;
+use crate::config;
+use crate::sandbox::LoadError;
+
+/// How long a file must stay the same before it is read.
+const SETTLE: Duration = Duration::from_millis(100);
+/// How often every file is looked at without a hint.
+const RESCAN: Duration = Duration::from_secs(2);
+/// How long to wait after a hint: hints come in bursts.
+const BURST: Duration = Duration::from_millis(20);
+/// How long the first scan waits for files that somebody is still writing.
+const FIRST_SCAN: Duration = Duration::from_secs(10);
+
+pub(super) struct Watcher {
+    dir: PathBuf,
+    loader: Loader,
+    plugins: Vec<Watched>,
+    hint: Arc<Notify>,
+    /// The watcher and the directory that it watches.
+    hints: Option<(notify::RecommendedWatcher, DirId)>,
+    /// The hints do not work and that has been said.
+    deaf: bool,
+}
+
+/// Device and inode: a directory that was made anew is another one.
+type DirId = (u64, u64);
+
+/// One plugin's file.
+struct Watched {
+    slot: Arc<Slot>,
+    grants: config::Plugin,
+    path: PathBuf,
+    /// What was dealt with last.
+    seen: Found,
+    /// A new state of the file and when it was first seen.
+    candidate: Option<(Stamp, Instant)>,
+    /// The digest of the content that failed last.
+    failed: Option<String>,
+}
+
+impl Watcher {
+    pub(super) fn new(dir: PathBuf, loader: Loader, plugins: impl Iterator<Item = (Arc<Slot>, config::Plugin)>) -> Watcher {
+        let plugins = plugins
+            .map(|(slot, grants)| {
+                let path = dir.join(format!("{}.wasm", slot.name));
+                Watched { slot, grants, path, seen: Found::Missing, candidate: None, failed: None }
+            })
+            .collect();
+        Watcher { dir, loader, plugins, hint: Arc::new(Notify::new()), hints: None, deaf: false }
+    }
+
+    /// Tries every file that is there once.
+    pub(super) async fn first_scan(&mut self) {
+        let end = Instant::now() + FIRST_SCAN;
+        self.scan().await;
+        while let Some(settled) = self.next_settled() {
+            if Instant::now() > end {
+                tracing::warn!(dir = %self.dir.display(), "plugin files keep changing; going on without them for now");
+                break;
+            }
+            tokio::time::sleep_until(settled.into()).await;
+            self.scan().await;
+        }
+        for plugin in &self.plugins {
+            if plugin.seen == Found::Missing && plugin.candidate.is_none() {
+                tracing::warn!(plugin = %plugin.slot.name, path = %plugin.path.display(), "plugin missing: its queues wait for it");
+            }
+        }
+    }
+
+    /// Watches until it is told to stop.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let next = Instant::now() + RESCAN;
+            let next = self.next_settled().map_or(next, |settled| settled.min(next));
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.hint.notified() => tokio::time::sleep(BURST).await,
+                () = tokio::time::sleep_until(next.into()) => {}
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.scan() => {}
+            }
+        }
+    }
+
+    /// When the first of the new files has been the same for long enough.
+    fn next_settled(&self) -> Option<Instant> {
+        self.plugins.iter().filter_map(|plugin| plugin.candidate).map(|(_, since)| since + SETTLE).min()
+    }
+
+    async fn scan(&mut self) {
+        let dir = self.dir.clone();
+        // The watch comes before the look: what happens in between is then a hint.
+        let Some(id) = blocking(move || dir_id(&dir)).await else { return };
+        self.listen(id);
+        let paths: Vec<PathBuf> = self.plugins.iter().map(|plugin| plugin.path.clone()).collect();
+        // A folder on a network may take its time to answer.
+        let Some(found) = blocking(move || paths.iter().map(|path| file::look(path)).collect::<Vec<_>>()).await else { return };
+        for (plugin, found) in self.plugins.iter_mut().zip(found) {
+            plugin.step(found, &self.loader).await;
+        }
+    }
+
+    /// Watches the directory that the path names now. Until it exists, and wherever watching fails, the rescan serves.
+    fn listen(&mut self, id: Option<DirId>) {
+        if self.hints.as_ref().map(|(_, id)| *id) == id {
+            return;
+        }
+        // The old watch first: it names the same path.
+        self.hints = None;
+        let Some(id) = id else { return };
+        let hint = self.hint.clone();
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // Our own reading is an event too.
+            if !event.is_ok_and(|event| matches!(event.kind, notify::EventKind::Access(_))) {
+                hint.notify_one();
+            }
+        });
+        let watching = watcher.and_then(|mut watcher| {
+            watcher.watch(&self.dir, notify::RecursiveMode::NonRecursive)?;
+            Ok(watcher)
+        });
+        match watching {
+            Ok(watcher) => {
+                self.hints = Some((watcher, id));
+                self.deaf = false;
+            }
+            Err(error) if !self.deaf => {
+                self.deaf = true;
+                tracing::warn!(dir = %self.dir.display(), %error, "cannot watch the plugins folder; looking at it every 2 s instead");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+impl Watched {
+    async fn step(&mut self, found: Found, loader: &Loader) {
+        if found == self.seen {
+            self.candidate = None;
+            return;
+        }
+        match found {
+            Found::Missing => {
+                self.seen = found;
+                self.candidate = None;
+                self.failed = None;
+                if self.slot.remove() {
+                    tracing::info!(plugin = %self.slot.name, "plugin removed: running attempts finish, its queues wait");
+                }
+            }
+            Found::Other(why) => {
+                self.seen = found;
+                self.candidate = None;
+                self.fail(None, why.to_owned());
+            }
+            Found::File(stamp) => {
+                let now = Instant::now();
+                let since = match self.candidate {
+                    Some((candidate, since)) if candidate == stamp => since,
+                    _ => now,
+                };
+                self.candidate = Some((stamp, since));
+                if now.duration_since(since) >= SETTLE || (stamp.is_old() && since == now) {
+                    self.take(stamp, loader).await;
+                }
+            }
+        }
+    }
+
+    /// Reads a file that has settled and makes it the active version, if it is a new one and works.
+    async fn take(&mut self, stamp: Stamp, loader: &Loader) {
+        if stamp.bytes() > file::MAX_BYTES {
+            self.seen = Found::File(stamp);
+            self.candidate = None;
+            return self.fail(Some(format!("{} bytes", stamp.bytes())), LoadError::TooLarge.to_string());
+        }
+        let path = self.path.clone();
+        let read = blocking(move || {
+            file::read(&path, stamp).map(|bytes| {
+                bytes.map(|bytes| {
+                    let digest = hex(&Sha256::digest(&bytes));
+                    (bytes, digest)
+                })
+            })
+        });
+        let (bytes, digest) = match read.await {
+            Some(Ok(Some(read))) => read,
+            // Somebody is at it: it settles anew.
+            Some(Ok(None)) | None => {
+                self.candidate = Some((stamp, Instant::now()));
+                return;
+            }
+            Some(Err(error)) => {
+                self.seen = Found::File(stamp);
+                self.candidate = None;
+                return self.fail(None, format!("the file cannot be read: {error}"));
+            }
+        };
+        self.seen = Found::File(stamp);
+        self.candidate = None;
+        if self.slot.digest().as_ref() == Some(&digest) {
+            // Touched, or the good file put back over a bad one.
+            if self.failed.take().is_some() {
+                tracing::info!(plugin = %self.slot.name, digest = &digest[..12], "plugin file is the active version again");
+            }
+            return self.slot.confirm();
+        }
+        if self.failed.as_ref() == Some(&digest) {
+            return;
+        }
+        let (loader, grants, size) = (loader.clone(), self.grants.clone(), bytes.len() as u64);
+        let name = digest.clone();
+        match blocking(move || loader.load(&bytes, &name, &grants)).await {
+            Some(Ok(Loaded { handler, took, from_cache })) => {
+                self.failed = None;
+                tracing::info!(plugin = %self.slot.name, digest = &digest[..12], ?took, from_cache, bytes = size, "plugin loaded");
+                self.slot.publish(digest, handler, size, took, from_cache);
+            }
+            Some(Err(error)) => self.fail(Some(digest), error.to_string()),
+            None => self.fail(Some(digest), "the compiler failed on it".into()),
+        }
+    }
+
+    /// Reports once per content; whatever is active stays.
+    fn fail(&mut self, digest: Option<String>, error: String) {
+        let kept = self.slot.digest();
+        tracing::error!(
+            plugin = %self.slot.name,
+            path = %self.path.display(),
+            digest = digest.as_ref().map(|digest| &digest[..digest.len().min(12)]),
+            active = kept.as_ref().map(|digest| &digest[..12]),
+            error,
+            "plugin cannot be used"
+        );
+        // What has no digest is remembered too: the good file put back over it must be noticed.
+        self.failed = Some(digest.unwrap_or_default());
+        self.slot.fail(error);
+    }
+}
+
+/// Runs `work` where it may block. None if it panicked, which has been logged then.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+fn dir_id(dir: &Path) -> Option<DirId> {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata(dir).ok().filter(std::fs::Metadata::is_dir).map(|meta| (meta.dev(), meta.ino()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a String takes everything");
+        text
+    })
+}

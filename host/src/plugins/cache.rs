@@ -146,14 +146,20 @@ fn write(dir: &Path, path: &Path, code: &[u8]) -> io::Result<()> {
 fn prune(dir: &Path) -> io::Result<()> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if is_ours(&entry.path()) {
-            files.push((entry.metadata()?.modified()?, entry.path()));
+        let path = entry?.path();
+        // Another host may just have removed it.
+        if is_ours(&path)
+            && let Ok(used) = fs::symlink_metadata(&path).and_then(|meta| meta.modified())
+        {
+            files.push((used, path));
         }
     }
     files.sort();
     for (_, path) in files.iter().take(files.len().saturating_sub(MAX_FILES)) {
-        fs::remove_file(path)?;
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
     }
     Ok(())
 }

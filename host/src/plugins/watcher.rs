@@ -30,6 +30,8 @@ use crate::sandbox::LoadError;
 const SETTLE: Duration = Duration::from_millis(100);
 /// How often every file is looked at without a hint.
 const RESCAN: Duration = Duration::from_secs(2);
+/// How long to wait after a hint: hints come in bursts.
+const BURST: Duration = Duration::from_millis(20);
 /// How long the first scan waits for files that somebody is still writing.
 const FIRST_SCAN: Duration = Duration::from_secs(10);
 
@@ -97,7 +99,7 @@ impl Watcher {
             let next = self.next_settled().map_or(next, |settled| settled.min(next));
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.hint.notified() => {}
+                () = self.hint.notified() => tokio::time::sleep(BURST).await,
                 () = tokio::time::sleep_until(next.into()) => {}
             }
             tokio::select! {

@@ -28,22 +28,19 @@ pub struct Interfaces {
 impl Interfaces {
     /// Checks every name, so that an error can tell all that is wrong with the imports at once.
     pub fn check(&self) -> Result<(), LoadError> {
-        let mut found = None;
+        let (mut handlers, mut works) = (Vec::new(), false);
         for export in &self.exports {
-            match export.split_once('@') {
-                Some((HANDLER, version)) if host::is_compatible(version, "0.1") => {
-                    found = None;
-                    break;
-                }
-                Some((HANDLER, _)) => found = Some(LoadError::WrongVersion { found: export.clone(), offered: HANDLER_OFFERED.into() }),
-                _ => {}
+            let (name, version) = export.split_once('@').unwrap_or((export, ""));
+            if name == HANDLER {
+                handlers.push(export.as_str());
+                works |= host::is_compatible(version, "0.1");
             }
         }
-        if let Some(error) = found {
-            return Err(error);
-        }
-        if !self.exports.iter().any(|export| export.split('@').next() == Some(HANDLER)) {
+        if handlers.is_empty() {
             return Err(LoadError::WrongWorld { exports: self.exports.clone() });
+        }
+        if !works {
+            return Err(LoadError::WrongVersion { found: handlers.join(" and "), offered: HANDLER_OFFERED.into() });
         }
         let imports: Vec<String> =
             self.imports.iter().filter_map(|import| host::refusal(import).map(|why| format!("{import} ({why})"))).collect();

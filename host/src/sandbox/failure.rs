@@ -26,7 +26,9 @@ pub(super) fn classify(error: &Error, phase: Phase, limits: &Limits, log: &Guest
         return (FailureKind::OutOfMemory, with_last_words(refused, log));
     }
     if let Some(trap) = error.downcast_ref::<Trap>() {
-        return (FailureKind::Trap, with_last_words(&trap.to_string(), log));
+        // Compilers put the stack at the bottom of the memory, where its overflow looks like a bad pointer.
+        let hint = if *trap == Trap::MemoryOutOfBounds { " (a bad pointer, or a stack overflow)" } else { "" };
+        return (FailureKind::Trap, with_last_words(&format!("{trap}{hint}"), log));
     }
     if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {
         return (FailureKind::Trap, with_last_words(&format!("the handler called exit({code}) instead of returning"), log));

@@ -41,11 +41,11 @@ impl ResourceLimiter for Limits {
         let delta = desired.saturating_sub(current) as u64;
         self.pending = 0;
         if self.used.saturating_add(delta) > self.memory {
-            self.refused = Some(format!("{} bytes more than the {} in use, of {} granted", delta, self.used, self.memory));
+            self.refused = Some(format!("it asked for {delta} bytes beside {} in use; {} are granted", self.used, self.memory));
             return Ok(false);
         }
         if let Some(maximum) = maximum.filter(|maximum| desired > *maximum) {
-            self.refused = Some(format!("{desired} bytes in a memory that declares a maximum of {maximum}"));
+            self.refused = Some(format!("it asked for {desired} bytes in a memory that declares a maximum of {maximum}"));
             return Ok(false);
         }
         self.pending = delta;
@@ -64,7 +64,7 @@ impl ResourceLimiter for Limits {
     fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         let elements = self.elements.saturating_add(desired.saturating_sub(current));
         if elements > TABLE_ELEMENTS || maximum.is_some_and(|maximum| desired > maximum) {
-            self.refused = Some(format!("{elements} table elements, of {TABLE_ELEMENTS} allowed"));
+            self.refused = Some(format!("it asked for {elements} table elements; {TABLE_ELEMENTS} are allowed"));
             return Ok(false);
         }
         self.elements = elements;
@@ -95,7 +95,7 @@ mod tests {
         assert!(limits.memory_growing(0, 40, None).unwrap());
         assert!(!limits.memory_growing(40, 41, None).unwrap());
         assert_eq!(limits.peak(), 100);
-        assert!(limits.refused().unwrap().contains("of 100 granted"));
+        assert!(limits.refused().unwrap().contains("100 are granted"));
     }
 
     #[test]

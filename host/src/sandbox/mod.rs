@@ -104,7 +104,7 @@ impl Sandbox {
 
     /// What a plugin exports and imports, without compiling it; says nothing about whether it can be loaded.
     pub fn inspect(&self, wasm: &[u8]) -> Result<Interfaces, LoadError> {
-        component::interfaces(&*component::from_bytes(wasm)?)
+        component::interfaces(&component::from_bytes(wasm)?)
     }
 
     /// Names the engine and its settings: compiled code is good only for the same name.

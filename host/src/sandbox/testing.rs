@@ -80,7 +80,13 @@ const FOREIGN: &[(&str, &str)] = &[
         "package wasi:config@0.2.0-rc.1; interface store { variant error { upstream(string), io(string) }
          get: func(key: string) -> result<option<string>, error>; }",
     ),
-    ("wasi:clocks", "package wasi:clocks@0.2.3; interface monotonic-clock { now: func() -> u64; }"),
+    ("wasi:clocks", "package wasi:io@0.2.3; interface poll { resource pollable { block: func(); } }"),
+    (
+        "wasi:clocks",
+        "package wasi:clocks@0.2.3; interface monotonic-clock { use wasi:io/poll@0.2.3.{pollable};
+         now: func() -> u64; subscribe-duration: func(when: u64) -> pollable; }",
+    ),
+    ("wasi:cli", "package wasi:cli@0.2.3; interface exit { exit: func(status: result); }"),
 ];
 
 pub(crate) fn sandbox() -> Sandbox {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::testing::{self, DONE, ECHO, attempt, embed, handler, module};
-use super::{Attempt, Handler, LoadError, Report, Sandbox};
+use super::{Attempt, Handler, LoadError, Report, Sandbox, SandboxOptions};
 use crate::config::{Plugin, Secret};
 use crate::task::{FailureKind, Outcome};
 
@@ -59,7 +59,7 @@ async fn the_ways_to_fail_are_told_apart() {
     let hoard = "(loop $l (br_if $l (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable";
     let (kind, message) = failure(hoard).await;
     assert_eq!(kind, FailureKind::OutOfMemory);
-    assert!(message.contains("of 1048576 granted"), "{message}");
+    assert!(message.contains("1048576 are granted"), "{message}");
     let (kind, _) = failure("(i32.load (i32.const 0x7fffffff))").await;
     assert_eq!(kind, FailureKind::Trap);
 }
@@ -164,17 +164,44 @@ async fn a_dropped_attempt_gives_its_place_back() {
     assert_eq!(report.outcome, Outcome::Completed { result: None });
 }
 
+/// A guest that waits in the host, for an hour.
+fn sleeping() -> Vec<u8> {
+    let extra = r#"
+        (import "wasi:clocks/monotonic-clock@0.2.3" "subscribe-duration" (func $subscribe (param i64) (result i32)))
+        (import "wasi:io/poll@0.2.3" "[method]pollable.block" (func $block (param i32)))"#;
+    let body = format!("(call $block (call $subscribe (i64.const 3600000000000))) {DONE}");
+    let world = "world test { import wasi:clocks/monotonic-clock@0.2.3; import wasi:io/poll@0.2.3; export tqhost:handler/handler@0.1.0; }";
+    embed(&module(extra, &body), world)
+}
+
 #[tokio::test]
-async fn a_parked_guest_ends_at_its_timeout_while_others_compute() {
+async fn a_guest_that_waits_ends_at_its_timeout_while_others_compute() {
     let sandbox = testing::sandbox();
+    let sleeping = load(&sandbox, &sleeping());
     let looping = load(&sandbox, &handler("(loop $l (br $l)) (i32.const 16)"));
     let short = || Attempt { timeout: Duration::from_millis(200), ..attempt() };
-    let (a, b, c) = tokio::join!(looping.run(short()), looping.run(short()), looping.run(short()));
+    let (a, b, c) = tokio::join!(looping.run(short()), sleeping.run(short()), looping.run(short()));
     for report in [a, b, c] {
         let report = report.unwrap();
         assert!(matches!(report.outcome, Outcome::Failed { kind: FailureKind::Timeout, .. }));
         assert!(report.duration < Duration::from_secs(5), "{report:?}");
     }
+}
+
+#[tokio::test]
+async fn exit_is_a_trap_with_words() {
+    let extra = r#"(import "wasi:cli/exit@0.2.3" "exit" (func $exit (param i32)))"#;
+    let world = "world test { import wasi:cli/exit@0.2.3; export tqhost:handler/handler@0.1.0; }";
+    let outcome = run(&embed(&module(extra, &format!("(call $exit (i32.const 1)) {DONE}")), world), attempt()).await.outcome;
+    let message = "the handler called exit(1) instead of returning".to_owned();
+    assert_eq!(outcome, Outcome::Failed { kind: FailureKind::Trap, message });
+}
+
+#[tokio::test]
+async fn a_pool_that_finds_no_address_space_is_made_smaller() {
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 20_000, max_memory: 1 << 20 }).unwrap();
+    let report = load(&sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Completed { result: Some(b"1-0".to_vec()) });
 }
 
 #[tokio::test]

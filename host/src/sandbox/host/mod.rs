@@ -18,7 +18,7 @@ use wasmtime_wasi_io::bindings::wasi::io;
 use super::state::State;
 
 /// Types and calls for the part of wit/handler.wit that this version offers.
-#[allow(unsafe_code, clippy::all, reason = "generated")]
+#[allow(unsafe_code, reason = "generated")]
 pub(super) mod bindings {
     wasmtime::component::bindgen!({
         path: "../wit",

@@ -7,6 +7,7 @@ pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod embedded;
+pub mod logging;
 pub mod plugins;
 pub mod queue;
 pub mod sandbox;

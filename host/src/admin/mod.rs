@@ -1,1 +1,126 @@
-//! (in work)
+//! The admin server.
+//!
+//!     GET /livez    200 "ok" as long as the runtime answers
+//!     GET /readyz   200 or 503, with the report of `health` as JSON
+//!     GET /metrics  a scrape of `metrics` as OpenMetrics text; 401 without the bearer token, where one is set
+//!     else          404
+//!
+//! Errors are `application/problem+json`. In: a bound listener, the [`AdminState`], a token that ends it. Out: nothing.
+//! Not here: who counts and who beats (`worker`, `plugins`), limits on connections (`listener`).
+
+pub mod health;
+mod listener;
+pub mod metrics;
+
+use std::future::IntoFuture;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Secret;
+pub use health::{FetchPulse, FetchState, Health};
+pub use listener::bind;
+pub use metrics::{Metrics, PluginRow, QueueMetrics, Settled, Totals};
+
+/// How long answers under way may take after `stop`.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What the endpoints show.
+#[derive(Clone)]
+pub struct AdminState {
+    pub metrics: Metrics,
+    pub health: Health,
+    /// Asked for by `/metrics`.
+    pub token: Option<Secret>,
+    /// Called before each scrape, to set what is not counted as it happens. Must not block.
+    pub refresh: Arc<dyn Fn(&Metrics) + Send + Sync>,
+}
+
+/// Answers until `stop`; then no new connections, and a bounded wait for the answers under way.
+pub async fn serve(listener: TcpListener, state: AdminState, stop: CancellationToken) {
+    serve_limited(listener::Limited::new(listener), state, stop).await;
+}
+
+async fn serve_limited(listener: listener::Limited, state: AdminState, stop: CancellationToken) {
+    let server = axum::serve(listener, routes(state)).with_graceful_shutdown(stop.clone().cancelled_owned());
+    tokio::select! {
+        _ = server.into_future() => {}
+        () = async { stop.cancelled().await; tokio::time::sleep(SHUTDOWN_WAIT).await } => {
+            tracing::debug!("admin connections were still open at the end");
+        }
+    }
+}
+
+fn routes(state: AdminState) -> Router {
+    Router::new()
+        .route("/livez", get(async || "ok"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(scrape))
+        .fallback(not_found)
+        .method_not_allowed_fallback(not_found)
+        .with_state(state)
+}
+
+async fn readyz(State(state): State<AdminState>) -> Response {
+    let report = state.health.report();
+    let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, [(CACHE_CONTROL, "no-store")], Json(report)).into_response()
+}
+
+async fn scrape(State(state): State<AdminState>, headers: HeaderMap) -> Response {
+    if let Some(token) = &state.token
+        && !bearer(&headers).is_some_and(|given| same(given, token.expose().as_bytes()))
+    {
+        let detail = "this endpoint asks for the token of [admin]: Authorization: Bearer …";
+        return ([(WWW_AUTHENTICATE, "Bearer")], problem(StatusCode::UNAUTHORIZED, detail)).into_response();
+    }
+    (state.refresh)(&state.metrics);
+    ([(CONTENT_TYPE, OPENMETRICS), (CACHE_CONTROL, "no-store")], state.metrics.encode()).into_response()
+}
+
+async fn not_found() -> Response {
+    problem(StatusCode::NOT_FOUND, "there are GET /livez, GET /readyz and GET /metrics")
+}
+
+/// RFC 9457.
+fn problem(status: StatusCode, detail: &'static str) -> Response {
+    #[derive(Serialize)]
+    struct Problem {
+        r#type: &'static str,
+        title: &'static str,
+        status: u16,
+        detail: &'static str,
+    }
+    let title = status.canonical_reason().unwrap_or("Error");
+    let body = Problem { r#type: "about:blank", title, status: status.as_u16(), detail };
+    // The status and this type win over those of `Json`.
+    (status, [(CONTENT_TYPE, "application/problem+json")], Json(body)).into_response()
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
+}
+
+/// Takes the same time wherever they differ: digests are compared, and all of their bytes.
+fn same(given: &[u8], expected: &[u8]) -> bool {
+    let (given, expected) = (Sha256::digest(given), Sha256::digest(expected));
+    let differing = given.iter().zip(expected).fold(0, |all, (a, b)| black_box(all | (a ^ b)));
+    differing == 0
+}
+
+#[cfg(test)]
+mod tests;

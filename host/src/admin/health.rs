@@ -1,0 +1,292 @@
+//! Whether this host does its work: what the fetch loops say of themselves, judged by their age.
+//!
+//! In: a [`FetchPulse`] for each fetch loop, beaten at every turn, and once [`Health::started`]. Out: [`Health::ready`], and
+//! the [`Report`] that `/readyz` answers with.
+//!
+//!     never beaten ─┐
+//!     last beat older than stall_after ─┼─▶ not ok ─▶ not ready
+//!     last event is a fault ─┘
+//!
+//! A loop that waits for its plugin is ok: it lives, and the report says what it waits for.
+//! Not here: pings to Redis. That it answers does not mean that tasks are read.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::Instant;
+
+/// Longer reasons are cut here, on a character boundary.
+const MAX_REASON_BYTES: usize = 500;
+
+/// What a fetch loop is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FetchState {
+    Reading,
+    WaitingForPermit,
+    WaitingForPlugin,
+    Paused,
+}
+
+impl FetchState {
+    fn as_str(self) -> &'static str {
+        match self {
+            FetchState::Reading => "reading",
+            FetchState::WaitingForPermit => "waiting-for-permit",
+            FetchState::WaitingForPlugin => "waiting-for-plugin",
+            FetchState::Paused => "paused",
+        }
+    }
+}
+
+/// The health of the process. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Health(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    stall_after: Duration,
+    started: AtomicBool,
+    /// In the order of their first appearance.
+    pulses: Mutex<Vec<FetchPulse>>,
+}
+
+/// The answer of `/readyz`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    pub ready: bool,
+    /// The first scan of the plugins is done.
+    pub started: bool,
+    pub queues: Vec<QueueReport>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueueReport {
+    pub queue: String,
+    /// `starting`, `faulted`, or the fetch loop's own word.
+    pub state: &'static str,
+    /// How long it has been in this state.
+    pub since_ms: u64,
+    pub ok: bool,
+    /// Why it is not ok, or what it waits for.
+    pub reason: Option<String>,
+}
+
+impl Health {
+    /// `stall_after`: a fetch loop that has not beaten for longer is stalled.
+    pub fn new(stall_after: Duration) -> Self {
+        Health(Arc::new(Inner { stall_after, started: AtomicBool::new(false), pulses: Mutex::default() }))
+    }
+
+    /// The first scan of the plugins is done.
+    pub fn started(&self) {
+        self.0.started.store(true, Ordering::Release);
+    }
+
+    /// The pulse of this queue's fetch loop; from now on the host is not ready until it beats.
+    pub fn queue(&self, name: &str) -> FetchPulse {
+        let mut pulses = lock(&self.0.pulses);
+        if let Some(pulse) = pulses.iter().find(|pulse| pulse.0.queue == name) {
+            *lock(&pulse.0.seen) = Seen::starting();
+            return pulse.clone();
+        }
+        let pulse = FetchPulse(Arc::new(Slot { queue: name.to_owned(), seen: Mutex::new(Seen::starting()) }));
+        pulses.push(pulse.clone());
+        pulse
+    }
+
+    pub fn ready(&self) -> bool {
+        self.report().ready
+    }
+
+    pub fn report(&self) -> Report {
+        self.report_at(Instant::now())
+    }
+
+    fn report_at(&self, now: Instant) -> Report {
+        let started = self.0.started.load(Ordering::Acquire);
+        let queues: Vec<QueueReport> = lock(&self.0.pulses).iter().map(|pulse| pulse.report(now, self.0.stall_after)).collect();
+        Report { ready: started && queues.iter().all(|queue| queue.ok), started, queues }
+    }
+}
+
+/// One fetch loop's sign of life. Beat at least three times per `stall_after`, also while nothing happens.
+#[derive(Clone)]
+pub struct FetchPulse(Arc<Slot>);
+
+struct Slot {
+    queue: String,
+    seen: Mutex<Seen>,
+}
+
+struct Seen {
+    event: Event,
+    /// When the first of the latest run of equal events came.
+    since: Instant,
+    last: Instant,
+}
+
+enum Event {
+    Starting,
+    Beat(FetchState),
+    Fault(String),
+}
+
+impl Seen {
+    fn starting() -> Self {
+        let now = Instant::now();
+        Seen { event: Event::Starting, since: now, last: now }
+    }
+}
+
+impl FetchPulse {
+    /// The loop lives, and this is what it does. Ends a fault.
+    pub fn beat(&self, state: FetchState) {
+        self.event(Event::Beat(state), Instant::now());
+    }
+
+    /// The loop could not do its work. The reason is shown without a token: no secrets in it.
+    pub fn fault(&self, mut reason: String) {
+        reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
+        self.event(Event::Fault(reason), Instant::now());
+    }
+
+    fn event(&self, event: Event, now: Instant) {
+        let mut seen = lock(&self.0.seen);
+        let same = match (&seen.event, &event) {
+            (Event::Beat(before), Event::Beat(state)) => before == state,
+            (Event::Fault(_), Event::Fault(_)) => true,
+            _ => false,
+        };
+        if !same {
+            seen.since = now;
+        }
+        seen.last = now;
+        seen.event = event;
+    }
+
+    fn report(&self, now: Instant, stall_after: Duration) -> QueueReport {
+        let seen = lock(&self.0.seen);
+        let silent = now.saturating_duration_since(seen.last);
+        let stalled = silent > stall_after;
+        let no_sign = || format!("no sign of life for {} s", silent.as_secs());
+        let (state, ok, reason) = match &seen.event {
+            Event::Starting => ("starting", false, Some("the fetch loop has not started yet".to_owned())),
+            Event::Fault(reason) if stalled => ("faulted", false, Some(format!("{reason}; {} since", no_sign()))),
+            Event::Fault(reason) => ("faulted", false, Some(reason.clone())),
+            Event::Beat(state) if stalled => (state.as_str(), false, Some(no_sign())),
+            Event::Beat(FetchState::WaitingForPlugin) => {
+                (FetchState::WaitingForPlugin.as_str(), true, Some("its plugin has no working version".to_owned()))
+            }
+            Event::Beat(state) => (state.as_str(), true, None),
+        };
+        let since = now.saturating_duration_since(seen.since).as_millis();
+        QueueReport { queue: self.0.queue.clone(), state, since_ms: u64::try_from(since).unwrap_or(u64::MAX), ok, reason }
+    }
+}
+
+impl fmt::Debug for FetchPulse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FetchPulse").field(&self.0.queue).finish()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use FetchState::{Paused, Reading, WaitingForPermit, WaitingForPlugin};
+
+    const STALL: Duration = Duration::from_secs(10);
+
+    #[derive(Clone, Copy)]
+    enum Do {
+        Beat(u64, FetchState),
+        Fault(u64, &'static str),
+    }
+
+    /// Events at seconds after the start, the second of the report, and the state, age, ok and reason in it.
+    type Row = (&'static [Do], u64, &'static str, u64, bool, Option<&'static str>);
+
+    const TABLE: &[Row] = &[
+        (&[], 0, "starting", 0, false, Some("the fetch loop has not started yet")),
+        (&[], 99, "starting", 99, false, Some("the fetch loop has not started yet")),
+        (&[Do::Beat(1, Reading)], 1, "reading", 0, true, None),
+        (&[Do::Beat(1, Reading)], 11, "reading", 10, true, None),
+        (&[Do::Beat(1, Reading)], 12, "reading", 11, false, Some("no sign of life for 11 s")),
+        (&[Do::Beat(1, Reading), Do::Beat(9, Reading)], 19, "reading", 18, true, None),
+        (&[Do::Beat(1, Reading), Do::Beat(9, WaitingForPermit)], 12, "waiting-for-permit", 3, true, None),
+        (&[Do::Beat(1, WaitingForPermit)], 40, "waiting-for-permit", 39, false, Some("no sign of life for 39 s")),
+        (&[Do::Beat(1, Paused)], 2, "paused", 1, true, None),
+        (&[Do::Beat(1, WaitingForPlugin)], 5, "waiting-for-plugin", 4, true, Some("its plugin has no working version")),
+        (&[Do::Beat(1, WaitingForPlugin)], 15, "waiting-for-plugin", 14, false, Some("no sign of life for 14 s")),
+        (&[Do::Fault(1, "NOGROUP")], 2, "faulted", 1, false, Some("NOGROUP")),
+        (&[Do::Fault(1, "refused"), Do::Fault(3, "reset")], 4, "faulted", 3, false, Some("reset")),
+        (&[Do::Fault(1, "refused")], 21, "faulted", 20, false, Some("refused; no sign of life for 20 s since")),
+        (&[Do::Beat(1, Reading), Do::Fault(2, "refused"), Do::Beat(3, Reading)], 4, "reading", 1, true, None),
+    ];
+
+    #[test]
+    fn a_pulse_is_judged_by_its_last_event_and_its_age() {
+        for (events, at, state, since, ok, reason) in TABLE {
+            let health = Health::new(STALL);
+            health.started();
+            let pulse = health.queue("mail");
+            let start = lock(&pulse.0.seen).since;
+            let second = |n: u64| start + Duration::from_secs(n);
+            for event in *events {
+                match *event {
+                    Do::Beat(at, state) => pulse.event(Event::Beat(state), second(at)),
+                    Do::Fault(at, reason) => pulse.event(Event::Fault(reason.to_owned()), second(at)),
+                }
+            }
+            let report = health.report_at(second(*at));
+            let row = QueueReport { queue: "mail".to_owned(), state, since_ms: since * 1000, ok: *ok, reason: reason.map(str::to_owned) };
+            assert_eq!(report, Report { ready: *ok, started: true, queues: vec![row] });
+        }
+    }
+
+    #[test]
+    fn ready_needs_the_start_and_every_loop() {
+        let health = Health::new(STALL);
+        assert!(!health.ready());
+        let (mail, report) = (health.queue("mail"), health.queue("report"));
+        mail.beat(Reading);
+        report.beat(WaitingForPlugin);
+        assert!(!health.ready(), "not started");
+        health.started();
+        assert!(health.ready());
+        report.fault("refused".to_owned());
+        assert!(!health.ready());
+        report.beat(Reading);
+        assert!(health.ready());
+        let names: Vec<String> = health.report().queues.into_iter().map(|queue| queue.queue).collect();
+        assert_eq!(names, ["mail", "report"]);
+    }
+
+    #[test]
+    fn a_loop_that_starts_anew_has_to_beat_again() {
+        let health = Health::new(STALL);
+        health.started();
+        health.queue("mail").beat(Reading);
+        assert!(health.ready());
+        let again = health.queue("mail");
+        assert!(!health.ready());
+        assert_eq!(health.report().queues.len(), 1);
+        again.beat(Reading);
+        assert!(health.ready());
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let health = Health::new(STALL);
+        health.queue("mail").fault("ü".repeat(MAX_REASON_BYTES));
+        let reason = health.report().queues.remove(0).reason.unwrap();
+        assert_eq!(reason, "ü".repeat(MAX_REASON_BYTES / 2));
+    }
+}

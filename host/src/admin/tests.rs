@@ -1,0 +1,172 @@
+//! The endpoints over real connections on loopback, written and read byte by byte.
+//!
+//! Not here: what is in a scrape (`metrics`), when a host is ready (`health`).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::listener::Limited;
+use super::{AdminState, FetchState, Health, Metrics, PluginRow, bind, serve_limited};
+use crate::config::Secret;
+
+struct Server {
+    addr: SocketAddr,
+    health: Health,
+    stop: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+impl Server {
+    async fn start(token: Option<&str>, places: usize, idle: Duration) -> Server {
+        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let health = Health::new(Duration::from_secs(600));
+        let refresh = |metrics: &Metrics| {
+            let row = PluginRow { plugin: "mail".into(), version: "v1".into(), state: "active".into(), peak_memory: 7 };
+            metrics.set_plugins(&[row]);
+        };
+        let state =
+            AdminState { metrics: Metrics::new(), health: health.clone(), token: token.map(Secret::new), refresh: Arc::new(refresh) };
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(serve_limited(Limited::with(listener, places, idle), state, stop.clone()));
+        Server { addr, health, stop, serving }
+    }
+
+    async fn plain() -> Server {
+        Self::start(None, 8, Duration::from_secs(600)).await
+    }
+
+    async fn request(&self, line: &str, headers: &str) -> Answer {
+        let mut stream = TcpStream::connect(self.addr).await.unwrap();
+        let request = format!("{line} HTTP/1.1\r\nHost: tqhost\r\nConnection: close\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+    }
+}
+
+struct Answer {
+    status: u16,
+    /// In lower case.
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    fn assert_problem(&self, status: u16, title: &str) {
+        assert_eq!(self.status, status, "{}", self.head);
+        assert!(self.head.contains("\r\ncontent-type: application/problem+json"), "{}", self.head);
+        assert_eq!(self.head.matches("content-type:").count(), 1, "{}", self.head);
+        let body = self.json();
+        assert_eq!((&body["status"], &body["title"]), (&json!(status), &json!(title)));
+    }
+}
+
+#[tokio::test]
+async fn livez_answers_whatever_the_health() {
+    let server = Server::plain().await;
+    let answer = server.request("GET /livez", "").await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "ok"));
+}
+
+#[tokio::test]
+async fn readyz_follows_the_health_and_reports_it() {
+    let server = Server::plain().await;
+    let pulse = server.health.queue("mail");
+    let answer = server.request("GET /readyz", "").await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.head.contains("\r\ncontent-type: application/json"), "{}", answer.head);
+    let body = answer.json();
+    assert_eq!((&body["ready"], &body["started"]), (&json!(false), &json!(false)));
+    assert_eq!(body["queues"][0]["state"], "starting");
+
+    server.health.started();
+    pulse.beat(FetchState::WaitingForPlugin);
+    let answer = server.request("GET /readyz", "").await;
+    assert_eq!(answer.status, 200);
+    let mut body = answer.json();
+    assert!(body["queues"][0]["since_ms"].take().is_u64());
+    let queue = json!({"queue": "mail", "state": "waiting-for-plugin", "since_ms": null, "ok": true, "reason": "its plugin has no working version"});
+    assert_eq!(body, json!({"ready": true, "started": true, "queues": [queue]}));
+
+    pulse.fault("connection refused".to_owned());
+    let answer = server.request("GET /readyz", "").await;
+    assert_eq!((answer.status, &answer.json()["queues"][0]["reason"]), (503, &json!("connection refused")));
+}
+
+#[tokio::test]
+async fn metrics_are_refreshed_and_open_without_a_token() {
+    let server = Server::plain().await;
+    let answer = server.request("GET /metrics", "").await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.head.contains("\r\ncontent-type: application/openmetrics-text; version=1.0.0"), "{}", answer.head);
+    assert!(answer.body.contains("tqhost_guest_memory_bytes{plugin=\"mail\"} 7\n"), "{}", answer.body);
+    assert!(answer.body.ends_with("# EOF\n"));
+}
+
+#[tokio::test]
+async fn metrics_ask_for_the_token() {
+    let server = Server::start(Some("s3cret"), 8, Duration::from_secs(600)).await;
+    for refused in ["", "Authorization: Bearer \r\n", "Authorization: Bearer s3cre\r\n", "Authorization: Bearer s3cret2\r\n"] {
+        let answer = server.request("GET /metrics", refused).await;
+        answer.assert_problem(401, "Unauthorized");
+        assert!(answer.head.contains("\r\nwww-authenticate: bearer"), "{}", answer.head);
+        assert!(!answer.body.contains("s3cret"));
+    }
+    server.request("GET /metrics", "Authorization: Basic s3cret\r\n").await.assert_problem(401, "Unauthorized");
+    for accepted in ["Authorization: Bearer s3cret\r\n", "authorization: bearer s3cret\r\n"] {
+        assert_eq!(server.request("GET /metrics", accepted).await.status, 200);
+    }
+    for open in ["GET /livez", "GET /readyz"] {
+        assert_ne!(server.request(open, "").await.status, 401);
+    }
+}
+
+#[tokio::test]
+async fn everything_else_is_not_found() {
+    let server = Server::plain().await;
+    for line in ["GET /", "GET /metrics/", "GET /v1/queues", "POST /livez", "DELETE /metrics"] {
+        server.request(line, "").await.assert_problem(404, "Not Found");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_connection_is_closed_and_frees_its_place() {
+    let server = Server::start(None, 1, Duration::from_millis(100)).await;
+    let mut slow = TcpStream::connect(server.addr).await.unwrap();
+    slow.write_all(b"GET /livez HTTP/1.1\r\nHost: ").await.unwrap();
+    // Waits for the only place, so for the end of the slow one.
+    assert_eq!(server.request("GET /livez", "").await.status, 200);
+    let mut rest = Vec::new();
+    // Closed, without an answer; whether by FIN or by RST is the kernel's choice.
+    let _ = slow.read_to_end(&mut rest).await;
+    assert!(!rest.starts_with(b"HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn stop_ends_the_server_and_its_idle_connections() {
+    let server = Server::plain().await;
+    let mut idle = TcpStream::connect(server.addr).await.unwrap();
+    idle.write_all(b"GET /livez HTTP/1.1\r\nHost: tqhost\r\n\r\n").await.unwrap();
+    let mut first = [0; 15];
+    idle.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200 OK");
+    server.stop.cancel();
+    server.serving.await.unwrap();
+    idle.read_to_end(&mut Vec::new()).await.unwrap();
+    assert!(TcpStream::connect(server.addr).await.is_err());
+}

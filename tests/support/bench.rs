@@ -106,12 +106,17 @@ impl Bench {
 
     /// Queued, pending, delayed and dead tasks of a stream with the group `tqhost`.
     pub fn places(&mut self, stream: &str) -> Places {
+        let dead = self.redis("XLEN", format!("tq:{{{stream}}}:dead"));
+        Places { dead, ..self.places_but_dead(stream) }
+    }
+
+    /// The same without a look at the dead letters.
+    pub fn places_but_dead(&mut self, stream: &str) -> Places {
         let length: u64 = self.redis("XLEN", stream);
         let (pending, ..): (u64, redis::Value, redis::Value, redis::Value) = self.redis("XPENDING", (stream, "tqhost"));
         let delayed = self.redis("ZCARD", format!("tq:{{{stream}}}:delayed"));
         let parked = self.redis("HLEN", format!("tq:{{{stream}}}:parked"));
-        let dead = self.redis("XLEN", format!("tq:{{{stream}}}:dead"));
-        Places { length, pending, delayed, parked, dead }
+        Places { length, pending, delayed, parked, dead: 0 }
     }
 
     /// Waits until nothing is queued, running or delayed.

@@ -5,6 +5,6 @@ pub mod http;
 pub mod redis_server;
 pub mod wait;
 
-pub use bench::{Bench, Places};
+pub use bench::{Bench, Host, Places};
 pub use redis_server::RedisServer;
-pub use wait::eventually;
+pub use wait::{eventually, within};

@@ -41,9 +41,11 @@ impl Fetcher {
         let mut pace = Pace::new(&self.shared.name, "fetch");
         // After a read that failed, entries may be ours that nobody saw.
         let mut unseen = false;
+        // The first read may wait for its first entry; that Redis answers is known sooner. Later only a read that succeeded is a beat:
+        // one that is about to be tried would end a fault that goes on.
+        self.beat(FetchState::Reading).await;
         while let Waited::For(version) = self.version(&stop).await {
             let Waited::For(permits) = self.permits(&stop).await else { break };
-            self.pulse.beat(FetchState::Reading);
             match self.claim(&version, permits, &mut unseen).await {
                 Ok(()) => pace.succeeded(),
                 Err(error) => {

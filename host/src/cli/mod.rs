@@ -1,1 +1,77 @@
-//! (in work)
+//! The command line: arguments in, text or JSON and an exit code out.
+//!
+//!     args ─▶ configuration ─▶ a command ─▶ Out (stdout) ─▶ exit code
+//!                                  └─ Failure ─▶ exit::report (stderr)
+//!
+//! One file per command; what they share is in the second half of the list. Commands print what `queue` tells them and decide nothing.
+
+mod args;
+
+mod check;
+mod dead;
+mod enqueue;
+mod plugins;
+mod queues;
+mod run;
+mod status;
+
+mod context;
+pub mod exit;
+mod files;
+mod input;
+mod output;
+mod text;
+mod value;
+mod wait;
+
+use anyhow::Context;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+
+use crate::config::Config;
+use args::{Cli, Command, RunArgs};
+use exit::Failure;
+use output::Out;
+
+/// Reads the command line, does what it says, and gives the exit code. A wrong command line ends the process here.
+pub fn main() -> u8 {
+    let cli = Cli::parse();
+    if cli.run.log_format.is_some() && !matches!(cli.command, None | Some(Command::Run(_))) {
+        Cli::command().error(ErrorKind::ArgumentConflict, "--log-format is an option of run only").exit();
+    }
+    let json = cli.json;
+    match execute(cli) {
+        Ok(()) => exit::DONE,
+        Err(failure) => failure.report(json),
+    }
+}
+
+fn execute(cli: Cli) -> Result<(), Failure> {
+    let Cli { config, json, run: args, command } = cli;
+    let config = Config::load(&config).map_err(|errors| Failure::Config(errors.to_string()))?;
+    let command = match command {
+        None | Some(Command::Run(_)) => {
+            let log_format = match command {
+                Some(Command::Run(RunArgs { log_format })) => log_format.or(args.log_format),
+                _ => args.log_format,
+            };
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
+            return runtime.block_on(run::run(config, log_format.unwrap_or_default()));
+        }
+        Some(command) => command,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
+    let mut out = Out::new(json);
+    let done = runtime.block_on(async {
+        match command {
+            Command::Run(_) => Ok(()),
+            Command::Check => check::run(&config, &mut out),
+            Command::Enqueue(args) => enqueue::run(&config, args, &mut out).await,
+            Command::Status(args) => status::run(&config, args, &mut out).await,
+            Command::Queues { queue } => queues::run(&config, queue.as_deref(), &mut out).await,
+            Command::Dead(command) => dead::run(&config, command, &mut out).await,
+            Command::Plugins => plugins::run(&config, &mut out).await,
+        }
+    });
+    done.and(out.finish().context("cannot write to stdout").map_err(Failure::from))
+}

@@ -33,6 +33,8 @@ pub use model::{Admin, Backoff, Config, Plugin, Queue, Redis};
 pub use problem::{ConfigErrors, Problem};
 pub use secret::Secret;
 
+pub(crate) use reader::edits;
+
 use problem::{column_of, line_of};
 
 const MAX_FILE_BYTES: u64 = 1 << 20;

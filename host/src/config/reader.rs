@@ -267,7 +267,7 @@ fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k &'static str>) -> Opt
 }
 
 /// How many letters must be put in, taken out or changed to make `b` of `a`; `-` and `_` count as the same.
-fn edits(a: &str, b: &str) -> usize {
+pub(crate) fn edits(a: &str, b: &str) -> usize {
     let fold = |c: char| if c == '-' { '_' } else { c.to_ascii_lowercase() };
     let b: Vec<char> = b.chars().map(fold).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,0 +1,218 @@
+//! The command line: what can be written, and the help texts. Not here: what the commands do.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, Styles, styling::AnsiColor};
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::units::parse_duration;
+use crate::logging::LogFormat;
+use crate::queue::Reason;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+const EXIT_CODES: &str =
+    "Exit codes: 0 done, 1 failed, 2 wrong usage (also a queue that is not configured), 78 missing or wrong configuration.";
+
+/// Task queues on Redis Streams, with the business work in sandboxed WebAssembly components.
+#[derive(Debug, Parser)]
+#[command(name = "tqhost", version, styles = STYLES, after_help = EXIT_CODES, disable_help_subcommand = true)]
+pub struct Cli {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", default_value = "tqhost.toml", global = true, display_order = 100)]
+    pub config: PathBuf,
+    /// Print JSON instead of text, errors too
+    #[arg(long, global = true, display_order = 101)]
+    pub json: bool,
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Without a command, the host runs
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the host: take tasks from all configured queues until it is told to stop
+    Run(RunArgs),
+    /// Check the configuration and every plugin, without Redis
+    Check,
+    /// Add tasks to a queue
+    Enqueue(EnqueueArgs),
+    /// Show what became of a task
+    Status(StatusArgs),
+    /// Show how much is in the queues, how old it is and who works on it
+    Queues {
+        /// Show this queue only, with its consumers and hosts
+        queue: Option<String>,
+    },
+    /// List, show, requeue and purge the tasks that will not be tried again
+    #[command(subcommand)]
+    Dead(DeadCommand),
+    /// Show the plugins of the running hosts: versions, states, figures
+    Plugins,
+}
+
+#[derive(Debug, Args, Default)]
+pub struct RunArgs {
+    /// How the host's log on stderr is written [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+}
+
+#[derive(Debug, Args)]
+pub struct EnqueueArgs {
+    /// The queue's name in the configuration
+    pub queue: String,
+    /// The fields of one task: name=value, or name=@FILE for the content of a file (name=@@text is the text @text)
+    #[arg(value_name = "NAME=VALUE", conflicts_with = "jsonl", required_unless_present = "jsonl")]
+    pub fields: Vec<OsString>,
+    /// Many tasks: a file with a JSON object on each line, whose values become the fields (- is stdin). Nothing is enqueued unless
+    /// every line is good
+    #[arg(long, value_name = "FILE")]
+    pub jsonl: Option<PathBuf>,
+    /// Let the tasks start only after this time, like 10s or 1h30m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub delay: Option<Duration>,
+    /// Wait until the tasks have ended and print what became of them; exit with 1 when one failed
+    #[arg(long)]
+    pub wait: bool,
+    /// Wait no longer than this, like 5m; then exit with 1 (the tasks go on)
+    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = parse_duration)]
+    pub timeout: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The queue's name in the configuration
+    pub queue: String,
+    /// The task's id, as enqueue printed it
+    pub id: String,
+    /// Print a line for every change until the task has ended
+    #[arg(long)]
+    pub watch: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DeadCommand {
+    /// List dead letters, the oldest first
+    List {
+        /// The queue's name in the configuration
+        queue: String,
+        #[command(flatten)]
+        filter: FilterArgs,
+        /// List no more than this
+        #[arg(long, value_name = "COUNT", default_value_t = 50)]
+        limit: usize,
+    },
+    /// Show a dead letter with its fields
+    Show {
+        /// The queue's name in the configuration
+        queue: String,
+        /// The task's id, or the dead letter's own entry id
+        id: String,
+    },
+    /// Bring dead letters back into the queue, as tasks on their first attempt
+    Requeue(RedriveArgs),
+    /// Delete dead letters for good
+    Purge {
+        #[command(flatten)]
+        chosen: RedriveArgs,
+        /// Do not ask before deleting with --all
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct FilterArgs {
+    /// Only those that are dead for this reason
+    #[arg(long, value_parser = PossibleValuesParser::new(Reason::ALL.map(Reason::as_str)))]
+    pub reason: Option<String>,
+    /// Only those with this text in their error, their id or the value of a field
+    #[arg(long = "match", value_name = "TEXT")]
+    pub text: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct RedriveArgs {
+    /// The queue's name in the configuration
+    pub queue: String,
+    /// Task ids, or the dead letters' own entry ids
+    #[arg(value_name = "ID", conflicts_with = "all", required_unless_present = "all")]
+    pub ids: Vec<String>,
+    /// All that are there now, or all that --reason and --match take
+    #[arg(long)]
+    pub all: bool,
+    /// With --all: only those that are dead for this reason
+    #[arg(long, requires = "all", conflicts_with = "ids", value_parser = PossibleValuesParser::new(Reason::ALL.map(Reason::as_str)))]
+    pub reason: Option<String>,
+    /// With --all: only those with this text in their error, their id or the value of a field
+    #[arg(long = "match", value_name = "TEXT", requires = "all", conflicts_with = "ids")]
+    pub text: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    fn refused(line: &str) -> ErrorKind {
+        Cli::try_parse_from(line.split(' ')).expect_err(line).kind()
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_help_text() {
+        let mut all = Vec::new();
+        let mut command = Cli::command().term_width(100);
+        command.build();
+        collect("tqhost", &mut command, &mut all);
+        for (name, help) in all {
+            insta::assert_snapshot!(format!("help_{}", name.replace(' ', "_")), help);
+        }
+    }
+
+    fn collect(name: &str, command: &mut clap::Command, all: &mut Vec<(String, String)>) {
+        all.push((name.to_owned(), command.render_help().to_string()));
+        for below in command.get_subcommands_mut() {
+            collect(&format!("{name} {}", below.get_name()), below, all);
+        }
+    }
+
+    #[test]
+    fn options_may_stand_before_and_after_the_command() {
+        for line in ["tqhost --config x --json queues", "tqhost queues --config x --json"] {
+            let cli = Cli::try_parse_from(line.split(' ')).expect(line);
+            assert_eq!((cli.config, cli.json), (PathBuf::from("x"), true));
+        }
+        let cli = Cli::try_parse_from(["tqhost", "--log-format", "json"]).expect("no command");
+        assert_eq!((cli.command.is_none(), cli.run.log_format), (true, Some(LogFormat::Json)));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        assert_eq!(refused("tqhost enqueue q"), ErrorKind::MissingRequiredArgument);
+        assert_eq!(refused("tqhost enqueue q a=1 --jsonl f"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost enqueue q a=1 --timeout 5m"), ErrorKind::MissingRequiredArgument);
+        assert_eq!(refused("tqhost enqueue q a=1 --delay 10"), ErrorKind::ValueValidation);
+        assert_eq!(refused("tqhost dead requeue q"), ErrorKind::MissingRequiredArgument);
+        assert_eq!(refused("tqhost dead requeue q 1-0 --all"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost dead requeue q --reason rejected"), ErrorKind::MissingRequiredArgument);
+        assert_eq!(refused("tqhost dead requeue q 1-0 --reason rejected"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost dead list q --reason tired"), ErrorKind::InvalidValue);
+        assert_eq!(refused("tqhost explode"), ErrorKind::InvalidSubcommand);
+    }
+}

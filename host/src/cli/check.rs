@@ -1,0 +1,209 @@
+//! `tqhost check`: whether a host could start with this configuration and these plugins. Needs no Redis.
+//!
+//! In: a valid configuration. Out: queues, and for each plugin file, version, exports, imports and grants, or what is wrong with it.
+//! A plugin that is missing is no failure: its queue waits for it. Secrets are never printed, only the names under which they are granted.
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::exit::{Failure, chain};
+use super::files::{self, PluginFile, short};
+use super::output::{Out, Paint, Tone, sheet};
+use super::text;
+use crate::config::{self, Config};
+use crate::queue::Redis;
+use crate::sandbox::{Sandbox, SandboxOptions};
+
+/// All of it as JSON. The names are stable.
+#[derive(Debug, Serialize)]
+struct CheckView {
+    config: String,
+    redis: String,
+    warnings: Vec<String>,
+    queues: Vec<QueueView>,
+    plugins: Vec<PluginView>,
+    /// False when a plugin is bad.
+    ok: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct QueueView {
+    queue: String,
+    stream: String,
+    plugin: String,
+}
+
+#[derive(Debug, Serialize)]
+struct PluginView {
+    plugin: String,
+    state: State,
+    file: String,
+    bytes: Option<u64>,
+    version: Option<String>,
+    queues: Vec<String>,
+    exports: Vec<String>,
+    imports: Vec<String>,
+    grants: Grants,
+    error: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Good,
+    Missing,
+    Bad,
+}
+
+#[derive(Debug, Serialize)]
+struct Grants {
+    memory: u64,
+    max_output: u64,
+    /// Names only.
+    config: Vec<String>,
+}
+
+impl Grants {
+    fn new(plugin: &config::Plugin) -> Grants {
+        Grants { memory: plugin.memory, max_output: plugin.max_output, config: plugin.config.keys().cloned().collect() }
+    }
+}
+
+pub fn run(config: &Config, out: &mut Out) -> Result<(), Failure> {
+    let max_memory = config.plugins.values().map(|plugin| plugin.memory).max().unwrap_or(0).max(config::Plugin::default().memory);
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_memory })?;
+    let redis = match &config.redis {
+        config::Redis::Embedded => format!("embedded, under {}", config.data_dir.display()),
+        config::Redis::Url(url) => Redis::open(url.expose()).context("redis.url")?.address().to_owned(),
+    };
+    let plugins: Vec<PluginView> = files::plugin_names(config).iter().map(|name| examine(config, &sandbox, name)).collect();
+    let queue = |queue: &config::Queue| QueueView { queue: queue.name.clone(), stream: queue.stream.clone(), plugin: queue.plugin.clone() };
+    let view = CheckView {
+        config: config.path.display().to_string(),
+        redis,
+        warnings: config.warnings.clone(),
+        queues: config.queues.iter().map(queue).collect(),
+        ok: plugins.iter().all(|plugin| plugin.state != State::Bad),
+        plugins,
+    };
+    match out.json {
+        true => out.json(&view),
+        false => out.line(render(&view, out.paint)),
+    }
+    if view.ok { Ok(()) } else { Err(Failure::Reported) }
+}
+
+/// Does with a plugin what a host does before it runs it, but for its self-check.
+fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> PluginView {
+    let PluginFile { name, path, queues, content } = files::read(config, name);
+    let grants = config.plugins.get(&name).cloned().unwrap_or_default();
+    let mut view = PluginView {
+        plugin: name,
+        state: State::Missing,
+        file: path.display().to_string(),
+        bytes: None,
+        version: None,
+        queues,
+        exports: Vec::new(),
+        imports: Vec::new(),
+        grants: Grants::new(&grants),
+        error: None,
+    };
+    let problem = match content {
+        None => return view,
+        Some(Err(error)) => Some(format!("cannot be read: {error}")),
+        Some(Ok(content)) => {
+            view.bytes = Some(content.bytes.len() as u64);
+            let found = sandbox.inspect(&content.bytes).map(|found| (view.exports, view.imports) = (found.exports, found.imports));
+            let loaded = found.and_then(|()| sandbox.compile(&content.bytes)).and_then(|code| sandbox.load(&code, &grants));
+            view.version = Some(content.digest);
+            loaded.err().map(|error| chain(&error))
+        }
+    };
+    view.state = if problem.is_some() { State::Bad } else { State::Good };
+    view.error = problem;
+    view
+}
+
+fn render(view: &CheckView, paint: Paint) -> String {
+    let mut head = vec![("configuration", view.config.clone()), ("redis", view.redis.clone())];
+    head.extend(view.warnings.iter().map(|warning| ("warning", paint.tone(Tone::Odd, &text::escape(warning)))));
+    let with_stream = |queue: &QueueView| {
+        let stream = if queue.stream == queue.queue { String::new() } else { format!(" (stream {})", queue.stream) };
+        format!("{}{stream} → plugin {}", queue.queue, queue.plugin)
+    };
+    let queues: Vec<String> = view.queues.iter().map(with_stream).collect();
+    head.push(("queues", if queues.is_empty() { "none".to_owned() } else { queues.join("\n") }));
+    let mut parts = vec![sheet(paint, &head)];
+    parts.extend(view.plugins.iter().map(|plugin| render_plugin(plugin, paint)));
+    let bad = view.plugins.iter().filter(|plugin| plugin.state == State::Bad).count() as u64;
+    let missing = view.plugins.iter().filter(|plugin| plugin.state == State::Missing).count() as u64;
+    parts.push(match (bad, missing) {
+        (0, 0) => paint.tone(Tone::Good, "All good."),
+        (0, missing) => paint.tone(Tone::Odd, &format!("Good, but {} missing.", is_or_are(missing))),
+        (bad, _) => paint.tone(Tone::Bad, &format!("{} cannot be used.", text::plural(bad, "plugin"))),
+    });
+    parts.join("\n\n")
+}
+
+fn is_or_are(plugins: u64) -> String {
+    format!("{} {}", text::plural(plugins, "plugin"), if plugins == 1 { "is" } else { "are" })
+}
+
+fn render_plugin(plugin: &PluginView, paint: Paint) -> String {
+    let state = match (plugin.state, plugin.queues.is_empty()) {
+        (State::Good, _) => paint.tone(Tone::Good, "good"),
+        (State::Missing, true) => paint.tone(Tone::Odd, "missing"),
+        (State::Missing, false) => paint.tone(Tone::Odd, "missing: its queue waits"),
+        (State::Bad, _) => paint.tone(Tone::Bad, &format!("bad: {}", text::escape_block(plugin.error.as_deref().unwrap_or_default()))),
+    };
+    let list = |names: &[String]| names.iter().map(|name| text::escape(name)).collect::<Vec<_>>().join("\n");
+    let mut lines = vec![("state", state), ("file", plugin.file.clone())];
+    if let (Some(bytes), Some(version)) = (plugin.bytes, &plugin.version) {
+        lines.push(("size", text::size(bytes)));
+        lines.push(("version", short(version).to_owned()));
+    }
+    lines.push(("exports", list(&plugin.exports)));
+    lines.push(("imports", list(&plugin.imports)));
+    let Grants { memory, max_output, config } = &plugin.grants;
+    let names = if config.is_empty() { String::new() } else { format!("\nconfig {}", config.join(", ")) };
+    lines.push(("grants", format!("memory {}, output {}{names}", text::size(*memory), text::size(*max_output))));
+    lines.retain(|(_, value)| !value.is_empty());
+    format!("{}\n{}", paint.tone(Tone::Title, &format!("plugin {}", plugin.plugin)), sheet(paint, &lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Paint = Paint { colour: false };
+
+    fn checked(folder: &std::path::Path) -> CheckView {
+        let config = files::tests::config(folder);
+        std::fs::write(folder.join("plugins/p.wasm"), "(module)").expect("write");
+        let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_memory: 1 << 20 }).expect("a sandbox");
+        let mut plugins: Vec<PluginView> = ["p", "b"].iter().map(|name| examine(&config, &sandbox, name)).collect();
+        for plugin in &mut plugins {
+            plugin.file = plugin.file.replace(&folder.display().to_string(), "/srv");
+        }
+        let queues = vec![QueueView { queue: "a".into(), stream: "a".into(), plugin: "p".into() }];
+        CheckView {
+            config: "/srv/tqhost.toml".into(),
+            redis: "redis://localhost".into(),
+            warnings: vec!["odd".into()],
+            queues,
+            plugins,
+            ok: false,
+        }
+    }
+
+    #[test]
+    fn bad_and_missing_plugins() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let view = checked(folder.path());
+        let text = render(&view, PLAIN);
+        assert!(!text.contains("hunter2"));
+        insta::assert_snapshot!(text);
+        insta::assert_json_snapshot!(view);
+    }
+}

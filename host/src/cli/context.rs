@@ -1,0 +1,79 @@
+//! What most commands begin with: the configuration, the queue that was named, a Redis that answers.
+//!
+//! In: a [`Config`] and names from the command line. Out: [`Queue`]s to ask, or a [`Failure`] that says what to do about it.
+
+use std::future::Future;
+
+use anyhow::anyhow;
+
+use super::exit::Failure;
+use crate::app;
+use crate::config::{self, Config, edits};
+use crate::embedded;
+use crate::queue::{Link, Queue, QueueError, server};
+
+/// A call that may be repeated is tried this often while Redis does not answer; a [`Link`] waits longer before each.
+const TRIES: usize = 6;
+
+/// The rules of the queue `name`.
+pub fn rules<'c>(config: &'c Config, name: &str) -> Result<&'c config::Queue, Failure> {
+    config.queues.iter().find(|queue| queue.name == name).ok_or_else(|| {
+        let names: Vec<&str> = config.queues.iter().map(|queue| queue.name.as_str()).collect();
+        Failure::Usage(unknown_queue(name, &names))
+    })
+}
+
+fn unknown_queue(name: &str, names: &[&str]) -> String {
+    let allowed = (name.len() / 3).clamp(1, 3);
+    let nearest = if name.len() > 64 { None } else { names.iter().map(|known| (edits(name, known), *known)).min() };
+    let meant = nearest.filter(|(edits, _)| *edits <= allowed).map(|(_, known)| format!("; did you mean {known}?"));
+    format!("no queue {name:?} is configured{} Configured: {}", meant.as_deref().unwrap_or("."), names.join(", "))
+}
+
+/// Connects to the Redis of the configuration, and looks whether it can be used.
+pub async fn connect(config: &Config) -> Result<Link, Failure> {
+    if matches!(config.redis, config::Redis::Embedded) && !embedded::socket_path(&config.data_dir).exists() {
+        let folder = config.data_dir.display();
+        let what = format!("no host is running with the embedded Redis of {folder}; start `tqhost run` first, or set redis.url");
+        return Err(anyhow!(what).into());
+    }
+    let link = app::open_redis(config)?.link();
+    match server::check(&link).await {
+        Ok(_) => Ok(link),
+        Err(server::Unusable::Redis(error)) if error.is_connection() && matches!(config.redis, config::Redis::Embedded) => {
+            let why = format!("is `tqhost run` still running? Its embedded Redis under {} cannot be used", config.data_dir.display());
+            Err(anyhow::Error::new(error).context(why).into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Finds the queue, then connects: a wrong name is told without asking Redis.
+pub async fn open(config: &Config, name: &str) -> Result<Queue, Failure> {
+    let rules = rules(config, name)?.clone();
+    Ok(Queue::new(rules, connect(config).await?))
+}
+
+/// Makes a call again while Redis does not answer. Only for calls that change nothing when they are carried out twice.
+pub async fn patiently<T, F: Future<Output = Result<T, QueueError>>>(call: impl Fn() -> F) -> Result<T, QueueError> {
+    let mut tries = 1;
+    loop {
+        match call().await {
+            Err(error) if error.is_connection() && !error.is_authentication() && tries < TRIES => tries += 1,
+            reply => return reply,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_queue_names_the_known_ones() {
+        let names = ["resume-analyze", "reports"];
+        let expected = "no queue \"resume_analyse\" is configured; did you mean resume-analyze? Configured: resume-analyze, reports";
+        assert_eq!(unknown_queue("resume_analyse", &names), expected);
+        assert_eq!(unknown_queue("mail", &names), "no queue \"mail\" is configured. Configured: resume-analyze, reports");
+    }
+}

@@ -1,0 +1,239 @@
+//! `tqhost dead`: list, show, requeue, purge.
+//!
+//! In: a queue and which of its dead letters are meant. Out: a table, one letter with its fields, or how many were requeued or purged.
+//! Not here: how they are found and moved (`queue::dead`).
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use jiff::tz::TimeZone;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::args::{DeadCommand, FilterArgs, RedriveArgs};
+use super::context::{open, patiently};
+use super::exit::Failure;
+use super::output::{Align, Cell, Out, Paint, Table, Tone, sheet};
+use super::{text, value};
+use crate::config::Config;
+use crate::queue::dead::DeadChoice;
+use crate::queue::{DeadFilter, DeadLetter, Redriven};
+
+/// The columns of an error in the list, and of a field's value in the sheet.
+const ERROR_WIDTH: usize = 80;
+const VALUE_WIDTH: usize = 2000;
+
+/// A dead letter as JSON. The names are stable. Times are milliseconds since the Unix epoch.
+#[derive(Debug, Serialize)]
+struct DeadView<'a> {
+    id: &'a str,
+    /// The dead letter's own entry.
+    entry: &'a str,
+    queue: &'a str,
+    reason: &'a str,
+    error: &'a str,
+    attempts: u32,
+    enqueued_at: u64,
+    failed_at: u64,
+    consumer: &'a str,
+    plugin: &'a str,
+    /// Not in the list: fields may be large.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fields: Option<Vec<FieldView>>,
+}
+
+/// A list of pairs, since a name may come twice.
+#[derive(Debug, Serialize)]
+struct FieldView {
+    name: Value,
+    value: Value,
+}
+
+impl<'a> DeadView<'a> {
+    fn new(letter: &'a DeadLetter, with_fields: bool) -> DeadView<'a> {
+        let pair = |(name, value): &(Vec<u8>, Vec<u8>)| FieldView { name: value::text_json(name), value: value::text_json(value) };
+        DeadView {
+            id: &letter.id,
+            entry: &letter.entry,
+            queue: &letter.queue,
+            reason: &letter.reason,
+            error: &letter.error,
+            attempts: letter.attempts,
+            enqueued_at: letter.enqueued_at,
+            failed_at: letter.failed_at,
+            consumer: &letter.consumer,
+            plugin: &letter.plugin,
+            fields: with_fields.then(|| letter.fields.iter().map(pair).collect()),
+        }
+    }
+}
+
+pub async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> Result<(), Failure> {
+    match command {
+        DeadCommand::List { queue, filter, limit } => list(config, &queue, filter, limit, out).await,
+        DeadCommand::Show { queue, id } => show(config, &queue, &id, out).await,
+        DeadCommand::Requeue(args) => {
+            let queue = open(config, &args.queue).await?;
+            let done = queue.requeue(&choice(&args)).await.map_err(interrupted)?;
+            print(done, "requeued", out);
+            Ok(())
+        }
+        DeadCommand::Purge { chosen: args, yes } => {
+            super::context::rules(config, &args.queue)?;
+            if args.all && !yes {
+                confirm(&args)?;
+            }
+            let queue = open(config, &args.queue).await?;
+            let done = queue.purge(&choice(&args)).await.map_err(interrupted)?;
+            print(done, "deleted", out);
+            Ok(())
+        }
+    }
+}
+
+async fn list(config: &Config, name: &str, filter: FilterArgs, limit: usize, out: &mut Out) -> Result<(), Failure> {
+    let queue = open(config, name).await?;
+    let is_filtered = filter.reason.is_some() || filter.text.is_some();
+    let filter = DeadFilter { reason: filter.reason, text: filter.text };
+    let letters = patiently(|| queue.dead_letters(&filter, limit)).await?;
+    if out.json {
+        out.json(&letters.iter().map(|letter| DeadView::new(letter, false)).collect::<Vec<_>>());
+        return Ok(());
+    }
+    let all = patiently(|| queue.census()).await?.dead;
+    if !letters.is_empty() {
+        out.line(table(&letters, text::now_ms(), out.paint));
+    }
+    let shown = letters.len() as u64;
+    let footer = match (shown, is_filtered) {
+        (0, true) => format!("None of the {} of {name} match.", text::plural(all, "dead letter")),
+        (0, false) if all == 0 => format!("Queue {name} has no dead letters."),
+        (_, true) if letters.len() == limit => {
+            format!("The first {shown} that match, of {} in all; --limit shows more.", text::plural(all, "dead letter"))
+        }
+        (_, false) if shown < all => format!("{shown} of {}; --limit shows more.", text::plural(all, "dead letter")),
+        (_, true) => format!("{shown} of {} match.", text::plural(all, "dead letter")),
+        (_, false) => return Ok(()),
+    };
+    out.line(out.paint.tone(Tone::Faint, &footer));
+    Ok(())
+}
+
+fn table(letters: &[DeadLetter], now_ms: u64, paint: Paint) -> String {
+    let mut table = Table::new(&[
+        ("ID", Align::Left),
+        ("REASON", Align::Left),
+        ("ATTEMPTS", Align::Right),
+        ("DIED", Align::Right),
+        ("ERROR", Align::Left),
+    ]);
+    for letter in letters {
+        let died = format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(letter.failed_at))));
+        table.row([
+            text::escape(&letter.id).into(),
+            Cell::tone(text::escape(&letter.reason), Tone::Odd),
+            letter.attempts.into(),
+            died.into(),
+            text::cut(&text::escape(&letter.error), ERROR_WIDTH).into(),
+        ]);
+    }
+    table.render(paint)
+}
+
+async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> Result<(), Failure> {
+    let queue = open(config, name).await?;
+    let Some(letter) = patiently(|| queue.dead_letter(id)).await? else {
+        return Err(anyhow!("queue {name} has no dead letter {id:?}; `tqhost dead list {name}` shows those it has").into());
+    };
+    match out.json {
+        true => out.json(&DeadView::new(&letter, true)),
+        false => out.line(render(&letter, text::now_ms(), &TimeZone::system(), out.paint)),
+    }
+    Ok(())
+}
+
+fn render(letter: &DeadLetter, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
+    let mut lines = vec![
+        ("task", text::escape(&letter.id)),
+        ("entry", letter.entry.clone()),
+        ("queue", text::escape(&letter.queue)),
+        ("reason", paint.tone(Tone::Bad, &text::escape(&letter.reason))),
+        ("error", text::escape_block(&letter.error)),
+        ("attempts", letter.attempts.to_string()),
+        ("enqueued", text::when(letter.enqueued_at, now_ms, zone)),
+        ("died", text::when(letter.failed_at, now_ms, zone)),
+        ("plugin", text::escape(&letter.plugin)),
+        ("consumer", text::escape(&letter.consumer)),
+    ];
+    lines.retain(|(_, value)| !value.is_empty());
+    let fields: Vec<(String, String)> = letter
+        .fields
+        .iter()
+        .map(|(name, value)| {
+            let all = value::shown(value);
+            let cut: String = all.chars().take(VALUE_WIDTH).collect();
+            let rest = if cut.len() < all.len() {
+                format!("… ({} in all; --json shows them)", text::size(value.len() as u64))
+            } else {
+                String::new()
+            };
+            (text::escape(&String::from_utf8_lossy(name)), cut + &rest)
+        })
+        .collect();
+    let fields: Vec<(&str, String)> = fields.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+    format!("{}\n\n{}\n{}", sheet(paint, &lines), paint.tone(Tone::Title, "FIELDS"), sheet(paint, &fields))
+}
+
+fn choice(args: &RedriveArgs) -> DeadChoice {
+    match args.all {
+        true => DeadChoice::All(DeadFilter { reason: args.reason.clone(), text: args.text.clone() }),
+        false => DeadChoice::Ids(args.ids.clone()),
+    }
+}
+
+fn interrupted(error: crate::queue::QueueError) -> Failure {
+    anyhow::Error::new(error).context("not done with all of them; run the command again to go on").into()
+}
+
+fn print(done: Redriven, what: &str, out: &mut Out) {
+    match out.json {
+        true => out.json(&done),
+        false => out.line(sentence(done, what)),
+    }
+}
+
+fn sentence(Redriven { succeeded, skipped }: Redriven, what: &str) -> String {
+    let why = if what == "requeued" { "not dead, or they can never run" } else { "not dead" };
+    let skipped = if skipped == 0 { ", 0 skipped".to_owned() } else { format!(", {skipped} skipped ({why})") };
+    format!("{} {what}{skipped}", text::plural(succeeded, "dead letter"))
+}
+
+/// Asks before all of a queue's dead letters are deleted. Where nobody can answer, `--yes` has to be there.
+fn confirm(args: &RedriveArgs) -> Result<(), Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::Usage("purge --all deletes for good: add --yes where nobody can be asked".into()));
+    }
+    let which = if args.reason.is_some() || args.text.is_some() { "that match " } else { "" };
+    let mut stderr = io::stderr();
+    let _ = write!(stderr, "Delete all dead letters {which}of {} for good? [y/N] ", args.queue);
+    let _ = stderr.flush();
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).context("cannot read the answer")?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(anyhow!("nothing was deleted").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_numbers_are_told() {
+        let told = |succeeded, skipped| sentence(Redriven { succeeded, skipped }, "requeued");
+        assert_eq!(told(1, 0), "1 dead letter requeued, 0 skipped");
+        assert_eq!(told(7, 2), "7 dead letters requeued, 2 skipped (not dead, or they can never run)");
+    }
+}

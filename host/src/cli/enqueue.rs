@@ -1,0 +1,240 @@
+//! `tqhost enqueue`: tasks from arguments or from a JSON Lines file.
+//!
+//!     arguments ──▶ one task ─────────────────┐
+//!     file ──▶ every line checked ──▶ again ──┴▶ batches ──▶ Redis ──▶ ids ──▶ (--wait) ends
+//!
+//! A batch whose reply was lost is sent again: the ids are chosen here, and Redis knows those that it has. Not here: how fields and lines
+//! are read (`input`), how an end is noticed (`wait`).
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use serde_json::json;
+
+use super::args::EnqueueArgs;
+use super::context::{connect, patiently, rules};
+use super::exit::Failure;
+use super::input::{self, Lines};
+use super::output::{Out, note};
+use super::status::{TaskView, tone};
+use super::{text, value, wait};
+use crate::config::Config;
+use crate::config::units::show_duration;
+use crate::queue::{Link, NewTask, Queue, Status, TaskStatus, hosts};
+
+/// A batch has at most this many tasks, and is sent when its lines have this many bytes.
+const BATCH: usize = 200;
+const BATCH_BYTES: usize = 4 << 20;
+
+pub async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<(), Failure> {
+    let rules = rules(config, &args.queue)?.clone();
+    let delay = args.delay.unwrap_or_default();
+    let start = Instant::now();
+    let sender = match &args.jsonl {
+        None => {
+            let fields = args.fields.iter().map(|arg| input::field(arg)).collect::<Result<Vec<_>, _>>()?;
+            let task = NewTask::new(fields, delay).map_err(|error| Failure::Usage(error.to_string()))?;
+            let link = connect(config).await?;
+            let mut sender = Sender { queue: Queue::new(rules, link.clone()), link, wait: args.wait, ids: Vec::new(), sent: 0 };
+            sender.send(&[task], &[None], out).await?;
+            sender
+        }
+        Some(path) => {
+            let lines = checked(path, delay)?;
+            let link = connect(config).await?;
+            let mut sender = Sender { queue: Queue::new(rules, link.clone()), link, wait: args.wait, ids: Vec::new(), sent: 0 };
+            sender.send_lines(&lines, delay, out).await?;
+            if !out.json {
+                out.line(format!("{} enqueued in {}", text::plural(sender.sent, "task"), args.queue));
+            }
+            sender
+        }
+    };
+    if args.wait { sender.wait(args.timeout, start, out).await } else { Ok(()) }
+}
+
+/// Opens the file and checks every line of it.
+fn checked(path: &Path, delay: Duration) -> Result<Lines, Failure> {
+    let lines = Lines::open(path)?;
+    let checked = lines.tasks(delay)?.try_for_each(|line| line.map(drop));
+    match checked {
+        Err(Failure::Failed(error)) => Err(error.context("nothing was enqueued").into()),
+        Err(failure) => Err(failure),
+        Ok(()) => Ok(lines),
+    }
+}
+
+struct Sender {
+    queue: Queue,
+    link: Link,
+    wait: bool,
+    /// Kept only to wait for them.
+    ids: Vec<String>,
+    sent: u64,
+}
+
+impl Sender {
+    async fn send_lines(&mut self, lines: &Lines, delay: Duration, out: &mut Out) -> Result<(), Failure> {
+        let (mut tasks, mut numbers, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for line in lines.tasks(delay)? {
+            // Only a file that was changed in between can be bad now.
+            let line = line.map_err(|failure| self.stopped(failure))?;
+            tasks.push(line.task);
+            numbers.push(Some(line.number));
+            bytes += line.bytes;
+            if tasks.len() == BATCH || bytes >= BATCH_BYTES {
+                self.send(&tasks, &numbers, out).await?;
+                (bytes, _) = (0, (tasks.clear(), numbers.clear()));
+            }
+        }
+        if tasks.is_empty() { Ok(()) } else { self.send(&tasks, &numbers, out).await }
+    }
+
+    /// Sends a batch, and prints its ids. `lines` has each task's line, where it has one.
+    async fn send(&mut self, tasks: &[NewTask], lines: &[Option<u64>], out: &mut Out) -> Result<(), Failure> {
+        let replies = patiently(|| self.queue.enqueue(tasks)).await.map_err(|error| self.stopped(error.into()))?;
+        let mut refused = None;
+        for ((task, line), reply) in tasks.iter().zip(lines).zip(replies) {
+            match reply {
+                Ok(()) => self.accepted(task.id(), line.is_some(), out),
+                Err(error) => refused = refused.or(Some((*line, error))),
+            }
+        }
+        match refused {
+            None => Ok(()),
+            Some((Some(line), error)) => Err(self.stopped(anyhow::Error::new(error).context(format!("line {line}")).into())),
+            Some((None, error)) => Err(error.into()),
+        }
+    }
+
+    fn accepted(&mut self, id: &str, is_line: bool, out: &mut Out) {
+        self.sent += 1;
+        match (out.json, self.wait, is_line) {
+            (true, false, _) => out.json(&json!({ "id": id })),
+            (false, _, false) => out.line(id),
+            _ => {}
+        }
+        if self.wait {
+            self.ids.push(id.to_owned());
+        }
+    }
+
+    /// The failure, with how far it came. A single task needs no such words.
+    fn stopped(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Failed(error) if self.sent > 0 => error.context(format!("stopped after {}", text::plural(self.sent, "task"))).into(),
+            failure => failure,
+        }
+    }
+
+    async fn wait(self, timeout: Option<Duration>, start: Instant, out: &mut Out) -> Result<(), Failure> {
+        let name = &self.queue.rules.name;
+        if !out.json && self.sent > 0 {
+            let hosts = hosts::list(&self.link).await?;
+            if !hosts.iter().any(|host| host.queues.iter().any(|queue| queue.name == *name)) {
+                note(&format!("tqhost: no running host has the queue {name}; waiting until one does"));
+            }
+        }
+        let retention = self.queue.rules.retention;
+        let mut ends = Ends { single: self.sent == 1, ..Ends::default() };
+        let left = wait::until_end(&self.queue, self.ids, timeout, |id, status| match status {
+            Some(status) => ends.ended(name, &status, out),
+            None => ends.gone(name, id, start.elapsed() >= retention, out),
+        })
+        .await
+        .context("stopped waiting (the tasks are enqueued)")?;
+        if !left.is_empty() {
+            let limit = show_duration(timeout.unwrap_or_default());
+            let which = if left.len() == 1 { left[0].clone() } else { format!("{} of {} tasks", left.len(), self.sent) };
+            return Err(anyhow!("not ended after {limit}: {which}").into());
+        }
+        if !ends.single && !out.json {
+            out.line(ends.summary());
+        }
+        if ends.failed + ends.cancelled + ends.unknown > 0 { Err(Failure::Reported) } else { Ok(()) }
+    }
+}
+
+/// What became of the tasks, and how it is printed.
+#[derive(Debug, Default)]
+struct Ends {
+    single: bool,
+    completed: u64,
+    failed: u64,
+    cancelled: u64,
+    unknown: u64,
+}
+
+impl Ends {
+    fn ended(&mut self, queue: &str, status: &TaskStatus, out: &mut Out) {
+        match status.status {
+            Status::Completed => self.completed += 1,
+            Status::Cancelled => self.cancelled += 1,
+            _ => self.failed += 1,
+        }
+        if out.json {
+            return out.json(&TaskView::new(queue, status));
+        }
+        let word = out.paint.tone(tone(status.status), status.status.as_str());
+        let error = status.error.as_deref().map(text::escape).filter(|_| status.status != Status::Completed);
+        let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+        if self.single {
+            let took = status.enqueued_at.zip(status.finished_at).map(|(from, to)| Duration::from_millis(to.saturating_sub(from)));
+            let took = took.map(|took| format!(" after {}", text::took(took))).unwrap_or_default();
+            out.line(format!("{word}{took}, attempt {}{error}", status.attempt));
+            if let Some(result) = &status.result {
+                out.line(value::shown(result));
+            }
+        } else if status.status != Status::Completed {
+            out.line(format!("{}  {word}{error}", status.id));
+        }
+    }
+
+    /// Nothing is known of the task any more. A dead one would be among the dead letters; so when its retention can be over, it completed.
+    fn gone(&mut self, queue: &str, id: &str, is_expired: bool, out: &mut Out) {
+        if is_expired {
+            self.completed += 1;
+        } else {
+            self.unknown += 1;
+        }
+        let why = if is_expired {
+            "it ended; the queue's retention is over"
+        } else {
+            "nothing is known of it any more: was it deleted from Redis?"
+        };
+        if out.json {
+            out.json(&json!({ "id": id, "queue": queue, "status": null, "note": why }));
+        } else if self.single || !is_expired {
+            out.line(format!("{id}  {why}"));
+        }
+    }
+
+    fn summary(&self) -> String {
+        let all = [(self.completed, "completed"), (self.failed, "failed"), (self.cancelled, "cancelled"), (self.unknown, "unknown")];
+        let shown: Vec<String> =
+            all.iter().filter(|(count, word)| *count > 0 || *word == "completed").map(|(count, word)| format!("{count} {word}")).collect();
+        shown.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_sent_of_a_bad_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tasks.jsonl");
+        std::fs::write(&path, "{\"a\":1}\n{\"a\":}\n").expect("write");
+        let Err(Failure::Failed(error)) = checked(&path, Duration::ZERO) else { panic!("a bad file was taken") };
+        let told = format!("{error:#}");
+        assert!(told.starts_with("nothing was enqueued: ") && told.contains("tasks.jsonl line 2: not a JSON object: column 6:"), "{told}");
+    }
+
+    #[test]
+    fn a_summary_counts_what_happened() {
+        assert_eq!(Ends::default().summary(), "0 completed");
+        assert_eq!(Ends { completed: 998, failed: 2, ..Ends::default() }.summary(), "998 completed, 2 failed");
+    }
+}

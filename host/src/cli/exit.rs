@@ -1,0 +1,111 @@
+//! How a command ends: the exit codes, and the one place where an error is printed.
+//!
+//! In: the [`Failure`] of a command. Out: a line on stderr and a code. Not here: what clap says of a wrong command line (it exits with
+//! [`USAGE`] by itself).
+
+use std::io::{self, Write};
+
+use serde_json::json;
+
+use super::text;
+use crate::queue::QueueError;
+use crate::queue::server::Unusable;
+
+/// Done.
+pub const DONE: u8 = 0;
+/// Something failed: Redis, a file, a task that was waited for, a plugin that was checked.
+pub const FAILED: u8 = 1;
+/// The command line is wrong, or names a queue that is not configured.
+pub const USAGE: u8 = 2;
+/// The configuration is missing or wrong (`EX_CONFIG` of sysexits).
+pub const CONFIG: u8 = 78;
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+pub enum Failure {
+    Failed(anyhow::Error),
+    /// What the command printed says it already.
+    Reported,
+    Usage(String),
+    Config(String),
+}
+
+impl Failure {
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::Failed(_) | Failure::Reported => FAILED,
+            Failure::Usage(_) => USAGE,
+            Failure::Config(_) => CONFIG,
+        }
+    }
+
+    /// What is printed; nothing when everything was said.
+    fn message(&self) -> Option<String> {
+        match self {
+            Failure::Failed(error) => Some(chain(error.as_ref())),
+            Failure::Reported => None,
+            Failure::Usage(text) | Failure::Config(text) => Some(text.clone()),
+        }
+    }
+
+    /// Prints the error, if there is something to say, and gives the exit code. A stderr that is closed is no reason to fail differently.
+    pub fn report(&self, json: bool) -> u8 {
+        if let Some(message) = self.message() {
+            let line = if json { json!({ "error": message }).to_string() } else { format!("tqhost: {}", text::escape_block(&message)) };
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+        self.code()
+    }
+}
+
+/// `what: cause: cause`. Some errors tell their cause in their own text too: it is not told twice.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut told = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        if !told.contains(&text) {
+            told = format!("{told}: {text}");
+        }
+        next = cause.source();
+    }
+    told
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Failure::Failed(error)
+    }
+}
+
+impl From<QueueError> for Failure {
+    fn from(error: QueueError) -> Self {
+        Failure::Failed(error.into())
+    }
+}
+
+impl From<Unusable> for Failure {
+    fn from(error: Unusable) -> Self {
+        Failure::Failed(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context, anyhow};
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let error = Err::<(), _>(anyhow!("refused")).context("connect: refused").context("status").expect_err("an error");
+        assert_eq!(chain(error.as_ref()), "status: connect: refused");
+    }
+
+    #[test]
+    fn codes() {
+        let failed = Failure::from(anyhow!("x"));
+        let all = [failed, Failure::Reported, Failure::Usage(String::new()), Failure::Config(String::new())];
+        assert_eq!(all.map(|failure| failure.code()), [1, 1, 2, 78]);
+    }
+}

@@ -1,0 +1,103 @@
+//! The plugins' files as they lie in `plugins_dir`, for `check`, and for `plugins` when no host tells of them.
+//!
+//! In: the configuration. Out: for each plugin its file, with size, bytes and digest, or why there are none.
+//! Not here: the files as a running host sees them (`plugins`).
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::config::Config;
+
+/// Files larger than this are not read: no host takes them.
+const MAX_FILE: u64 = 64 << 20;
+
+/// A plugin's file.
+#[derive(Debug)]
+pub struct PluginFile {
+    pub name: String,
+    pub path: PathBuf,
+    /// The queues that run it.
+    pub queues: Vec<String>,
+    /// None when there is no such file.
+    pub content: Option<io::Result<Content>>,
+}
+
+/// What is in it.
+#[derive(Debug)]
+pub struct Content {
+    pub bytes: Vec<u8>,
+    /// SHA-256 in hexadecimal: the plugin's version.
+    pub digest: String,
+}
+
+/// Every plugin that the configuration names, those that queues run first.
+pub fn plugin_names(config: &Config) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let of_queues = config.queues.iter().map(|queue| &queue.plugin);
+    of_queues.chain(config.plugins.keys()).filter(|name| seen.insert(*name)).cloned().collect()
+}
+
+/// Reads the file of the plugin `name`.
+pub fn read(config: &Config, name: &str) -> PluginFile {
+    let path = config.plugins_dir.join(format!("{name}.wasm"));
+    let content = match content(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        content => Some(content),
+    };
+    let queues = config.queues.iter().filter(|queue| queue.plugin == name).map(|queue| queue.name.clone()).collect();
+    PluginFile { name: name.to_owned(), path, queues, content }
+}
+
+fn content(path: &Path) -> io::Result<Content> {
+    // A FIFO would block for ever.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a file"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it is larger than {} MiB", MAX_FILE >> 20)));
+    }
+    let mut digest = String::new();
+    for byte in Sha256::digest(&bytes) {
+        let _ = write!(digest, "{byte:02x}");
+    }
+    Ok(Content { bytes, digest })
+}
+
+/// A digest as it is shown to people.
+pub fn short(digest: &str) -> &str {
+    digest.get(..12).unwrap_or(digest)
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// A configuration whose plugins lie in `folder`.
+    pub fn config(folder: &Path) -> Config {
+        let text = "[queues.a]\nplugin = \"p\"\n[queues.b]\n[queues.c]\nplugin = \"p\"\n[plugins.p]\nmemory = \"64MiB\"\nconfig = { key = \"hunter2\" }\n";
+        std::fs::create_dir_all(folder.join("plugins")).expect("a folder");
+        Config::parse(text, &folder.join("tqhost.toml"), &|_| None).expect("a configuration")
+    }
+
+    #[test]
+    fn a_file_is_named_after_its_plugin() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = config(folder.path());
+        std::fs::write(folder.path().join("plugins/p.wasm"), "abc").expect("write");
+        assert_eq!(plugin_names(&config), ["p", "b"]);
+        let file = read(&config, "p");
+        assert_eq!(file.queues, ["a", "c"]);
+        let content = file.content.expect("a file").expect("readable");
+        assert_eq!((content.bytes.as_slice(), short(&content.digest)), (b"abc".as_slice(), "ba7816bf8f01"));
+        assert!(read(&config, "b").content.is_none());
+    }
+}

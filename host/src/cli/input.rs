@@ -1,0 +1,296 @@
+//! What is to be enqueued: arguments or lines of JSON in, the fields of tasks out.
+//!
+//! Bounded: one value from a file, one line. Not here: sending them (`enqueue`).
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+use super::exit::Failure;
+use crate::queue::NewTask;
+use crate::task::Field;
+
+/// A field's value from a file.
+const MAX_VALUE: u64 = 64 << 20;
+/// A line of a JSON Lines file.
+const MAX_LINE: u64 = 16 << 20;
+
+/// Reads `name=value`, `name=@file` and `name=@@text`.
+pub fn field(arg: &OsStr) -> Result<Field, Failure> {
+    let bytes = arg.as_bytes();
+    let shown = || arg.to_string_lossy();
+    let Some(equals) = bytes.iter().position(|byte| *byte == b'=') else {
+        return Err(Failure::Usage(format!("{:?} is not a field: write name=value or name=@file", shown())));
+    };
+    let (name, value) = (&bytes[..equals], &bytes[equals + 1..]);
+    let name = match std::str::from_utf8(name) {
+        Ok("") => return Err(Failure::Usage(format!("{:?} has no name: write name=value", shown()))),
+        Ok(name) => name.to_owned(),
+        Err(_) => return Err(Failure::Usage(format!("the name of {:?} is not UTF-8", shown()))),
+    };
+    let value = match value {
+        [b'@', b'@', ..] => value[1..].to_vec(),
+        [b'@'] => return Err(Failure::Usage(format!("field {name}: no file is named after @ (write {name}=@@ for the text @)"))),
+        [b'@', path @ ..] => {
+            let path = Path::new(OsStr::from_bytes(path));
+            read_value(path).with_context(|| format!("field {name}: cannot read {}", path.display()))?
+        }
+        value => value.to_vec(),
+    };
+    Ok(Field { name, value })
+}
+
+fn read_value(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
+    let mut value = Vec::new();
+    File::open(path)?.take(MAX_VALUE + 1).read_to_end(&mut value)?;
+    if value.len() as u64 > MAX_VALUE {
+        return Err(anyhow!("it is larger than {} MiB", MAX_VALUE >> 20));
+    }
+    Ok(value)
+}
+
+/// One line of a JSON Lines file.
+#[derive(Debug)]
+pub struct Line {
+    /// From 1, blank lines counted too.
+    pub number: u64,
+    pub bytes: usize,
+    pub task: NewTask,
+}
+
+/// A JSON Lines file that can be read more than once.
+#[derive(Debug)]
+pub struct Lines {
+    file: File,
+    name: String,
+}
+
+impl Lines {
+    /// Opens a file. Stdin (`-`) and pipes are first copied to a file that nobody else sees.
+    pub fn open(path: &Path) -> Result<Lines, Failure> {
+        let is_stdin = path == Path::new("-");
+        let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
+        let cannot = || format!("cannot read {name}");
+        let file = if is_stdin {
+            spool(&mut io::stdin().lock()).with_context(cannot)?
+        } else {
+            let mut file = File::open(path).with_context(cannot)?;
+            let kind = file.metadata().with_context(cannot)?;
+            if kind.is_file() { file } else { spool(&mut file).with_context(cannot)? }
+        };
+        Ok(Lines { file, name })
+    }
+
+    /// Goes through the file from its beginning: every line that is not blank is a task of its own.
+    pub fn tasks(&self, delay: Duration) -> Result<impl Iterator<Item = Result<Line, Failure>> + '_, Failure> {
+        let mut file = &self.file;
+        file.rewind().with_context(|| format!("cannot read {}", self.name))?;
+        let mut reader = BufReader::with_capacity(1 << 16, file);
+        let mut number = 0;
+        Ok(std::iter::from_fn(move || self.next(&mut reader, &mut number, delay).transpose()))
+    }
+
+    fn next(&self, reader: &mut impl BufRead, number: &mut u64, delay: Duration) -> Result<Option<Line>, Failure> {
+        let mut line = Vec::new();
+        loop {
+            *number += 1;
+            line.clear();
+            let read =
+                reader.by_ref().take(MAX_LINE + 2).read_until(b'\n', &mut line).with_context(|| format!("cannot read {}", self.name))?;
+            let bad = |why: String| Failure::from(anyhow!("{} line {number}: {why}", self.name));
+            if read == 0 {
+                return Ok(None);
+            }
+            let text = line.trim_ascii();
+            if text.len() as u64 > MAX_LINE || (line.len() as u64 > MAX_LINE && !line.ends_with(b"\n")) {
+                return Err(bad(format!("it is longer than {} MiB", MAX_LINE >> 20)));
+            }
+            if !text.is_empty() {
+                let task = object(text).and_then(|fields| NewTask::new(fields, delay).map_err(|error| error.to_string()));
+                return Ok(Some(Line { number: *number, bytes: text.len(), task: task.map_err(bad)? }));
+            }
+        }
+    }
+}
+
+fn spool(from: &mut impl Read) -> io::Result<File> {
+    let mut file = tempfile::tempfile()?;
+    io::copy(from, &mut file)?;
+    Ok(file)
+}
+
+/// Reads a JSON object as fields, in its order: strings as they are, other values as they are written there. A number so keeps all its
+/// digits.
+fn object(line: &[u8]) -> Result<Vec<Field>, String> {
+    let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to() + 1))?;
+    let mut rest = text.strip_prefix('{').ok_or("not a JSON object: write {\"name\": \"value\"}")?.trim_ascii_start();
+    let bad = |rest: &str, why: &str| format!("not a JSON object: column {}: {why}", text[..text.len() - rest.len()].chars().count() + 1);
+    let mut fields = Vec::new();
+    if let Some(end) = rest.strip_prefix('}') {
+        return if end.is_empty() { Ok(fields) } else { Err(bad(end, "something follows the object")) };
+    }
+    loop {
+        let (name, _, after) = json::<String>(rest).map_err(|why| bad(rest, &why))?;
+        rest = after.strip_prefix(':').ok_or_else(|| bad(after, "expected `:`"))?.trim_ascii_start();
+        let value = if rest.starts_with('"') {
+            let (value, _, after) = json::<String>(rest).map_err(|why| bad(rest, &why))?;
+            rest = after;
+            value.into_bytes()
+        } else {
+            let (_, written, after) = json::<IgnoredAny>(rest).map_err(|why| bad(rest, &why))?;
+            rest = after;
+            written.as_bytes().to_vec()
+        };
+        fields.push(Field { name, value });
+        match rest.as_bytes() {
+            [b',', ..] => rest = rest[1..].trim_ascii_start(),
+            [b'}'] => return Ok(fields),
+            [b'}', ..] => return Err(bad(&rest[1..], "something follows the object")),
+            _ => return Err(bad(rest, "expected `,` or `}`")),
+        }
+    }
+}
+
+/// The JSON value that `text` begins with, how it is written, and what follows it.
+fn json<T: DeserializeOwned>(text: &str) -> Result<(T, &str, &str), String> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<T>();
+    match values.next() {
+        Some(Ok(value)) => {
+            let (written, rest) = text.split_at(values.byte_offset());
+            Ok((value, written, rest.trim_ascii_start()))
+        }
+        Some(Err(error)) => {
+            // The position that serde_json tells counts from here, and the line is always the first.
+            let message = error.to_string();
+            Err(message.split(" at line ").next().unwrap_or_default().to_owned())
+        }
+        None => Err("the line ends too early".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pairs(fields: &[Field]) -> Vec<(&str, &str)> {
+        fields.iter().map(|field| (field.name.as_str(), std::str::from_utf8(&field.value).expect("text"))).collect()
+    }
+
+    fn said(failure: Failure) -> String {
+        match failure {
+            Failure::Failed(error) => format!("{error:#}"),
+            Failure::Usage(text) => format!("usage: {text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn fields_from_arguments() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("cv.bin");
+        std::fs::write(&path, [0xff, b'\n']).expect("write");
+        let from_file = field(format!("content=@{}", path.display()).as_ref()).expect("a field");
+        assert_eq!(from_file, Field { name: "content".into(), value: vec![0xff, b'\n'] });
+        for (arg, name, value) in
+            [("a=1", "a", "1"), ("a=", "a", ""), ("a=b=c", "a", "b=c"), ("a=@@home", "a", "@home"), ("a=@@", "a", "@")]
+        {
+            assert_eq!(field(arg.as_ref()).expect(arg), Field { name: name.into(), value: value.into() });
+        }
+        assert_eq!(field(OsStr::from_bytes(b"a=\xff")).expect("bytes").value, [0xff]);
+    }
+
+    #[test]
+    fn bad_arguments_say_what_to_write() {
+        for (arg, why) in [
+            ("content", "usage: \"content\" is not a field: write name=value or name=@file"),
+            ("=x", "usage: \"=x\" has no name"),
+            ("a=@", "usage: field a: no file is named after @"),
+            ("cv=@/no/such.txt", "field cv: cannot read /no/such.txt: No such file"),
+        ] {
+            let told = said(field(arg.as_ref()).expect_err(arg));
+            assert!(told.contains(why), "{told}");
+        }
+    }
+
+    #[test]
+    fn values_are_taken_as_they_are_written() {
+        let line = r#"{"s": "ü\n\"", "n":123456789012345678901.50, "b" :true,"z":null, "o": {"x": [1, "}"]}, "n": -1e2 }"#;
+        let expected =
+            [("s", "ü\n\""), ("n", "123456789012345678901.50"), ("b", "true"), ("z", "null"), ("o", r#"{"x": [1, "}"]}"#), ("n", "-1e2")];
+        assert_eq!(pairs(&object(line.as_bytes()).expect("fields")), expected);
+    }
+
+    #[test]
+    fn bad_lines_say_where() {
+        for (line, why) in [
+            ("[1]", "not a JSON object: write"),
+            ("{\"a\":1", "column 7: expected `,` or `}`"),
+            ("{\"a\":1,}", "column 8:"),
+            ("{\"a\" 1}", "column 6: expected `:`"),
+            ("{a:1}", "column 2:"),
+            ("{\"a\":tru}", "column 6: expected ident"),
+            ("{\"a\":1} {\"b\":2}", "column 8: something follows"),
+            ("{\"a\":\"x", "column 6: EOF while parsing a string"),
+        ] {
+            let told = object(line.as_bytes()).expect_err(line);
+            assert!(told.contains(why), "{line}: {told}");
+        }
+        assert!(object(b"{\"a\":\"\xff\"}").expect_err("bytes").contains("not UTF-8 (at byte 7)"));
+    }
+
+    fn lines_of(text: &[u8]) -> Lines {
+        Lines { file: spool(&mut &text[..]).expect("a file"), name: "tasks.jsonl".into() }
+    }
+
+    #[test]
+    fn a_file_is_read_again_from_its_beginning() {
+        let lines = lines_of(b"{\"a\":1}\n\n  {\"a\":2}\r\n{\"a\":3}");
+        for _ in 0..2 {
+            let numbers: Vec<u64> = lines.tasks(Duration::ZERO).expect("a file").map(|task| task.expect("a task").number).collect();
+            assert_eq!(numbers, [1, 3, 4]);
+        }
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let told = |text: &[u8]| {
+            let lines = lines_of(text);
+            let found = lines.tasks(Duration::ZERO).expect("a file").find_map(Result::err);
+            said(found.expect("an error"))
+        };
+        assert!(told(b"{\"a\":1}\n\nx\n").starts_with("tasks.jsonl line 3: not a JSON object"));
+        assert_eq!(told(b"{}"), "tasks.jsonl line 1: a task needs at least one field");
+        assert!(told(b"{\"tq-id\":\"1\"}").contains("line 1: field `tq-id`"));
+        let long = [b"{\"a\":1}\n{\"a\":\"".as_slice(), &vec![b'x'; MAX_LINE as usize], b"\"}\n{}"].concat();
+        assert_eq!(told(&long), "tasks.jsonl line 2: it is longer than 16 MiB");
+    }
+
+    proptest! {
+        #[test]
+        fn what_serde_writes_is_read(values in prop::collection::vec(("\\PC{0,6}", "\\PC{0,12}", any::<Option<f64>>()), 1..6)) {
+            let mut line = String::from("{");
+            let mut expected = Vec::new();
+            for (index, (name, text, number)) in values.iter().enumerate() {
+                let value = if let Some(number) = number { serde_json::json!(number) } else { serde_json::json!(text) };
+                line += &format!("{}{}: {value}", if index == 0 { "" } else { "," }, serde_json::json!(name));
+                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                expected.push(Field { name: name.clone(), value: value.into_bytes() });
+            }
+            line.push('}');
+            prop_assert_eq!(object(line.as_bytes()), Ok(expected));
+        }
+
+        #[test]
+        fn any_line_is_read_or_refused(line in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = object(&line);
+        }
+    }
+}

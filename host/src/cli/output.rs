@@ -1,0 +1,215 @@
+//! What is printed and how it looks: stdout, colours, tables.
+//!
+//! In: finished text, or rows of cells. Out: lines on stdout, in colour where that is a terminal and `NO_COLOR` is not set.
+//! Not here: numbers and foreign text (`text`), errors (`exit`).
+
+use std::env;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use clap::builder::styling::{AnsiColor, Style};
+use serde::Serialize;
+
+use super::text::width;
+
+/// Stdout. A reader that went away (`| head`) ends the output, not the work.
+#[derive(Debug)]
+pub struct Out {
+    pub json: bool,
+    pub paint: Paint,
+    closed: bool,
+    error: Option<io::Error>,
+}
+
+impl Out {
+    pub fn new(json: bool) -> Out {
+        let wanted = |name: &str| env::var_os(name).is_none_or(|value| value.is_empty());
+        let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let colour = !json && io::stdout().is_terminal() && wanted("NO_COLOR") && !dumb;
+        Out { json, paint: Paint { colour }, closed: false, error: None }
+    }
+
+    /// Prints text with a line end.
+    pub fn line(&mut self, text: impl AsRef<str>) {
+        if self.closed {
+            return;
+        }
+        let mut stdout = io::stdout().lock();
+        let written = stdout.write_all(text.as_ref().as_bytes()).and_then(|()| stdout.write_all(b"\n")).and_then(|()| stdout.flush());
+        if let Err(error) = written {
+            self.closed = true;
+            self.error = Some(error).filter(|error| error.kind() != ErrorKind::BrokenPipe);
+        }
+    }
+
+    /// Prints a value as JSON: on one line, so that a reader can take the output line by line.
+    pub fn json(&mut self, value: &impl Serialize) {
+        match serde_json::to_string(value) {
+            Ok(text) => self.line(text),
+            Err(error) => self.error = Some(error.into()),
+        }
+    }
+
+    /// Whether nobody reads any more.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// An error of stdout other than that nobody reads it.
+    pub fn finish(self) -> Result<(), io::Error> {
+        self.error.map_or(Ok(()), Err)
+    }
+}
+
+/// Says something on stderr that is no error: a note, a question.
+pub fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Puts colours around text, or leaves it as it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Paint {
+    pub colour: bool,
+}
+
+/// What a colour is to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    Plain,
+    Good,
+    Busy,
+    Odd,
+    Bad,
+    Faint,
+    Title,
+}
+
+impl Paint {
+    pub fn tone(self, tone: Tone, text: &str) -> String {
+        let style = match tone {
+            Tone::Plain => return text.to_owned(),
+            Tone::Good => AnsiColor::Green.on_default(),
+            Tone::Busy => AnsiColor::Cyan.on_default(),
+            Tone::Odd => AnsiColor::Yellow.on_default(),
+            Tone::Bad => AnsiColor::Red.on_default().bold(),
+            Tone::Faint => Style::new().dimmed(),
+            Tone::Title => Style::new().bold(),
+        };
+        if self.colour { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    }
+}
+
+/// One field of a table.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    pub fn tone(text: impl Into<String>, tone: Tone) -> Cell {
+        Cell { text: text.into(), tone }
+    }
+}
+
+impl<T: ToString> From<T> for Cell {
+    fn from(value: T) -> Cell {
+        Cell::tone(value.to_string(), Tone::Plain)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    Left,
+    Right,
+}
+
+/// Rows below titles, with aligned columns.
+#[derive(Debug)]
+pub struct Table {
+    columns: Vec<(&'static str, Align)>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    pub fn new(columns: &[(&'static str, Align)]) -> Table {
+        Table { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// All of it, without an end of line at the end.
+    pub fn render(&self, paint: Paint) -> String {
+        let titles: Vec<Cell> = self.columns.iter().map(|(title, _)| Cell::tone(*title, Tone::Title)).collect();
+        let lines: Vec<&Vec<Cell>> = std::iter::once(&titles).chain(self.rows.iter()).collect();
+        let widest = |column| {
+            lines.iter().filter_map(|cells: &&Vec<Cell>| cells.get(column)).map(|cell: &Cell| width(&cell.text)).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.columns.len()).map(widest).collect();
+        let line = |cells: &Vec<Cell>| {
+            let mut out = String::new();
+            for (column, ((_, align), cell)) in self.columns.iter().zip(cells).enumerate() {
+                let padding = " ".repeat(widths[column].saturating_sub(width(&cell.text)));
+                let text = paint.tone(cell.tone, &cell.text);
+                let gap = if column == 0 { "" } else { "  " };
+                match align {
+                    Align::Left => out += &format!("{gap}{text}{padding}"),
+                    Align::Right => out += &format!("{gap}{padding}{text}"),
+                }
+            }
+            out.trim_end().to_owned()
+        };
+        lines.into_iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Lines of `label  value`, with the values below each other. Further lines of a value are indented like its first.
+pub fn sheet(paint: Paint, lines: &[(&str, String)]) -> String {
+    let widest = lines.iter().map(|(label, _)| width(label)).max().unwrap_or(0);
+    let show = |(label, value): &(&str, String)| {
+        let padding = " ".repeat(widest - width(label));
+        let indented = value.replace('\n', &format!("\n{}", " ".repeat(widest + 2)));
+        format!("{}{padding}  {indented}", paint.tone(Tone::Faint, label))
+    };
+    lines.iter().map(show).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Paint = Paint { colour: false };
+
+    fn table() -> Table {
+        let mut table = Table::new(&[("QUEUE", Align::Left), ("DEAD", Align::Right), ("STATE", Align::Left)]);
+        table.row(["日本".into(), 7.into(), Cell::tone("ready", Tone::Good)]);
+        table.row(["resume-analyze".into(), 12_345.into(), "".into()]);
+        table
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        insta::assert_snapshot!(table().render(PLAIN), @r"
+        QUEUE            DEAD  STATE
+        日本                7  ready
+        resume-analyze  12345
+        ");
+    }
+
+    #[test]
+    fn colours_take_no_room() {
+        let coloured = table().render(Paint { colour: true });
+        assert!(coloured.contains("    \u{1b}[1mDEAD\u{1b}[0m") && coloured.contains("  \u{1b}[32mready\u{1b}[0m"), "{coloured:?}");
+    }
+
+    #[test]
+    fn a_sheet_indents_what_has_several_lines() {
+        insta::assert_snapshot!(sheet(PLAIN, &[("id", "1".into()), ("result", "{\n  1\n}".into())]), @r"
+        id      1
+        result  {
+                  1
+                }
+        ");
+    }
+}

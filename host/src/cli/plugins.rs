@@ -1,0 +1,199 @@
+//! `tqhost plugins`: the plugins as the running hosts have them; without a host, the files that one would find.
+//!
+//! In: what hosts say of themselves in Redis. Out: a row per plugin and host, with the last error below, or the rows as JSON.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::context::connect;
+use super::exit::Failure;
+use super::files::{self, short};
+use super::output::{Align, Cell, Out, Paint, Table, Tone};
+use super::text;
+use crate::config::{self, Config};
+use crate::embedded;
+use crate::queue::hosts::{self, HostInfo, HostPlugin};
+
+/// All of it as JSON. The names are stable.
+#[derive(Debug, Serialize)]
+struct PluginsView<'a> {
+    hosts: usize,
+    plugins: Vec<PluginView<'a>>,
+    /// Only when no host runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files: Option<Vec<FileView>>,
+}
+
+/// A plugin on one host.
+#[derive(Debug, Serialize)]
+struct PluginView<'a> {
+    host: &'a str,
+    #[serde(flatten)]
+    plugin: &'a HostPlugin,
+}
+
+#[derive(Debug, Serialize)]
+struct FileView {
+    plugin: String,
+    file: String,
+    bytes: Option<u64>,
+    version: Option<String>,
+    error: Option<String>,
+}
+
+pub async fn run(config: &Config, out: &mut Out) -> Result<(), Failure> {
+    // Without its host, the embedded Redis is not there either.
+    let is_down = matches!(config.redis, config::Redis::Embedded) && !embedded::socket_path(&config.data_dir).exists();
+    let hosts = if is_down { Vec::new() } else { hosts::list(&connect(config).await?).await? };
+    let view = PluginsView {
+        hosts: hosts.len(),
+        plugins: rows(&hosts),
+        files: hosts.is_empty().then(|| files::plugin_names(config).iter().map(|name| file(config, name)).collect()),
+    };
+    match (out.json, &view.files) {
+        (true, _) => out.json(&view),
+        (false, None) => out.line(render(&view.plugins, text::now_ms(), out.paint)),
+        (false, Some(files)) => {
+            out.line(format!("No host is running. The files in {}:", config.plugins_dir.display()));
+            out.line(render_files(files, out.paint));
+        }
+    }
+    Ok(())
+}
+
+/// By plugin, then in the order of the hosts.
+fn rows(hosts: &[HostInfo]) -> Vec<PluginView<'_>> {
+    let mut rows: Vec<_> = hosts.iter().flat_map(|host| host.plugins.iter().map(|plugin| PluginView { host: &host.id, plugin })).collect();
+    rows.sort_by(|a, b| a.plugin.name.cmp(&b.plugin.name));
+    rows
+}
+
+fn file(config: &Config, name: &str) -> FileView {
+    let file = files::read(config, name);
+    let mut view = FileView { plugin: file.name, file: file.path.display().to_string(), bytes: None, version: None, error: None };
+    match file.content {
+        None => view.error = Some("missing".into()),
+        Some(Err(error)) => view.error = Some(error.to_string()),
+        Some(Ok(content)) => (view.bytes, view.version) = (Some(content.bytes.len() as u64), Some(content.digest)),
+    }
+    view
+}
+
+fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
+    if rows.is_empty() {
+        return "The running hosts have no plugins.".into();
+    }
+    let right = |title| (title, Align::Right);
+    let mut table = Table::new(&[
+        ("PLUGIN", Align::Left),
+        ("HOST", Align::Left),
+        ("STATE", Align::Left),
+        ("VERSION", Align::Left),
+        right("LOADED"),
+        right("COMPILED"),
+        right("ATTEMPTS"),
+        right("FAILURES"),
+        right("PEAK MEMORY"),
+    ]);
+    let none = || text::NONE.to_owned();
+    let mut errors = Vec::new();
+    for PluginView { host, plugin } in rows {
+        let tone = match plugin.state.as_str() {
+            "active" => Tone::Good,
+            "missing" => Tone::Odd,
+            _ => Tone::Bad,
+        };
+        let ago = |at: u64| format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(at))));
+        let compiled = match (plugin.from_cache, plugin.compile_ms) {
+            (true, _) => "cached".to_owned(),
+            (false, Some(ms)) => text::took(Duration::from_millis(ms)),
+            (false, None) => none(),
+        };
+        table.row([
+            text::escape(&plugin.name).into(),
+            text::escape(host).into(),
+            Cell::tone(text::escape(&plugin.state), tone),
+            plugin.version.as_deref().map_or_else(none, |version| text::escape(short(version))).into(),
+            plugin.loaded_at.map_or_else(none, ago).into(),
+            compiled.into(),
+            plugin.attempts.into(),
+            plugin.failures.into(),
+            text::size(plugin.peak_memory).into(),
+        ]);
+        if let Some(error) = &plugin.error {
+            errors.push(format!("{} on {}: {}", plugin.name, text::escape(host), text::escape(error)));
+        }
+    }
+    let table = table.render(paint);
+    if errors.is_empty() { table } else { format!("{table}\n\n{}", paint.tone(Tone::Bad, &errors.join("\n"))) }
+}
+
+fn render_files(files: &[FileView], paint: Paint) -> String {
+    let mut table = Table::new(&[("PLUGIN", Align::Left), ("FILE", Align::Left), ("SIZE", Align::Right), ("VERSION", Align::Left)]);
+    for file in files {
+        let version = match (&file.version, &file.error) {
+            (Some(version), _) => Cell::from(short(version)),
+            (None, error) => Cell::tone(error.as_deref().unwrap_or(text::NONE), Tone::Odd),
+        };
+        let size = file.bytes.map_or_else(|| text::NONE.to_owned(), text::size);
+        table.row([file.plugin.as_str().into(), file.file.as_str().into(), size.into(), version]);
+    }
+    table.render(paint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Paint = Paint { colour: false };
+
+    fn host() -> HostInfo {
+        let active = HostPlugin {
+            name: "resume-analyze".into(),
+            state: "active".into(),
+            version: Some("3f1c0aa2b7d4e5f60718".into()),
+            error: None,
+            loaded_at: Some(1_700_000_000_000),
+            compile_ms: Some(1350),
+            from_cache: false,
+            bytes: Some(2 << 20),
+            attempts: 120,
+            failures: 3,
+            peak_memory: 14 << 20,
+            reloads: 1,
+            failed_reloads: 0,
+        };
+        let error = Some("it exports no\nhandler".to_owned());
+        let failed = HostPlugin {
+            name: "mail".into(),
+            state: "failed".into(),
+            version: None,
+            error,
+            loaded_at: None,
+            compile_ms: None,
+            ..active.clone()
+        };
+        HostInfo { id: "box-1".into(), version: "0.1.0".into(), pid: 7, started_at: 0, queues: vec![], plugins: vec![active, failed] }
+    }
+
+    #[test]
+    fn plugins_of_a_host() {
+        let hosts = [host()];
+        insta::assert_snapshot!(render(&rows(&hosts), 1_700_000_192_000, PLAIN));
+        let view = PluginsView { hosts: 1, plugins: rows(&hosts).into_iter().take(1).collect(), files: None };
+        insta::assert_json_snapshot!(view);
+    }
+
+    #[test]
+    fn files_when_no_host_runs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = files::tests::config(folder.path());
+        std::fs::write(folder.path().join("plugins/p.wasm"), "abc").expect("write");
+        let mut files: Vec<FileView> = ["p", "b"].iter().map(|name| file(&config, name)).collect();
+        for file in &mut files {
+            file.file = file.file.replace(&folder.path().display().to_string(), "/srv");
+        }
+        insta::assert_snapshot!(render_files(&files, PLAIN));
+    }
+}

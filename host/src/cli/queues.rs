@@ -1,0 +1,254 @@
+//! `tqhost queues`: how much is where, how old it is, who works on it.
+//!
+//! In: each queue's census from Redis, and what the running hosts say of themselves. Out: a table, or one queue with its consumers and
+//! hosts. A queue that cannot be counted (its key is something else) does not hide the others.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use futures_util::future::join_all;
+use serde::Serialize;
+
+use super::context::{connect, rules};
+use super::exit::{Failure, chain};
+use super::output::{Align, Cell, Out, Paint, Table, Tone, sheet};
+use super::text;
+use crate::config::{self, Config};
+use crate::queue::census::Consumer;
+use crate::queue::hosts::{HostInfo, HostQueue};
+use crate::queue::{Census, Queue, QueueError, hosts};
+
+/// What a host may say of a queue, the worst first.
+const STATES: [&str; 4] = ["stalled", "waiting-for-plugin", "waiting-for-permit", "reading"];
+/// What is said when no host has the queue.
+const NO_HOST: &str = "no-host";
+
+/// A queue as JSON. The names are stable.
+#[derive(Debug, Serialize)]
+struct QueueView<'a> {
+    queue: &'a str,
+    stream: &'a str,
+    group: &'a str,
+    plugin: &'a str,
+    /// The worst state that a host has it in.
+    state: String,
+    queued: u64,
+    running: u64,
+    delayed: u64,
+    dead: u64,
+    oldest_ms: Option<u64>,
+    /// Tasks completed per second over the last minute, by all hosts together.
+    rate: f64,
+    hosts: Vec<HostView<'a>>,
+    consumers: &'a [Consumer],
+}
+
+#[derive(Debug, Serialize)]
+struct HostView<'a> {
+    host: &'a str,
+    #[serde(flatten)]
+    queue: &'a HostQueue,
+}
+
+impl<'a> QueueView<'a> {
+    fn new(rules: &'a config::Queue, census: &'a Census, hosts: &'a [HostInfo]) -> QueueView<'a> {
+        let on = |host: &'a HostInfo| {
+            let queue = host.queues.iter().find(|queue| queue.name == rules.name)?;
+            Some(HostView { host: &host.id, queue })
+        };
+        let hosts: Vec<HostView> = hosts.iter().filter_map(on).collect();
+        // A state that this version does not know comes last.
+        let badness = |view: &&HostView| STATES.iter().position(|state| *state == view.queue.state).unwrap_or(STATES.len());
+        QueueView {
+            queue: &rules.name,
+            stream: &rules.stream,
+            group: &rules.group,
+            plugin: &rules.plugin,
+            state: hosts.iter().min_by_key(badness).map_or(NO_HOST.to_owned(), |view| view.queue.state.clone()),
+            queued: census.queued,
+            running: census.running,
+            delayed: census.delayed,
+            dead: census.dead,
+            oldest_ms: census.oldest.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+            // Not `sum`, whose zero is -0.0.
+            rate: hosts.iter().fold(0.0, |sum, view| sum + view.queue.rate),
+            hosts,
+            consumers: &census.consumers,
+        }
+    }
+
+    fn oldest(&self) -> String {
+        self.oldest_ms.map_or_else(|| text::NONE.to_owned(), |ms| text::age(Duration::from_millis(ms)))
+    }
+
+    /// The state in words.
+    fn state(&self) -> Cell {
+        let (text, tone) = state(&self.state, self.plugin);
+        let in_it = self.hosts.iter().filter(|view| view.queue.state == self.state).count();
+        if in_it == self.hosts.len() {
+            Cell::tone(text, tone)
+        } else {
+            Cell::tone(format!("{text} ({in_it} of {} hosts)", self.hosts.len()), tone)
+        }
+    }
+}
+
+fn state(state: &str, plugin: &str) -> (String, Tone) {
+    match state {
+        "reading" => ("ready".into(), Tone::Good),
+        "waiting-for-permit" => ("busy".into(), Tone::Busy),
+        "waiting-for-plugin" => (format!("waits for plugin {plugin}"), Tone::Odd),
+        "stalled" => ("stalled".into(), Tone::Bad),
+        NO_HOST => ("no host".into(), Tone::Odd),
+        other => (text::escape(other), Tone::Plain),
+    }
+}
+
+pub async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(), Failure> {
+    let chosen: Vec<config::Queue> = match name {
+        Some(name) => vec![rules(config, name)?.clone()],
+        None => config.queues.clone(),
+    };
+    let link = connect(config).await?;
+    let hosts = hosts::list(&link).await?;
+    let count = async |rules: config::Queue| {
+        let census = Queue::new(rules.clone(), link.clone()).census().await;
+        (rules, census)
+    };
+    let counted: Vec<(config::Queue, Result<Census, QueueError>)> = join_all(chosen.into_iter().map(count)).await;
+    let mut views = Vec::new();
+    let mut failed = None;
+    for (rules, census) in &counted {
+        match census {
+            Ok(census) => views.push(QueueView::new(rules, census, &hosts)),
+            Err(error) => failed = failed.or(Some(anyhow!("queue {}: {}", rules.name, chain(error)))),
+        }
+    }
+    match (name, out.json, views.first()) {
+        (Some(_), true, Some(view)) => out.json(view),
+        (Some(_), false, Some(view)) => out.line(detail(view, out.paint)),
+        (Some(_), _, None) => {}
+        (None, true, _) => out.json(&views),
+        (None, false, None) => out.line("No queue is configured."),
+        (None, false, Some(_)) => out.line(table(&views, out.paint)),
+    }
+    failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+fn table(views: &[QueueView], paint: Paint) -> String {
+    let right = |title| (title, Align::Right);
+    let mut table = Table::new(&[
+        ("QUEUE", Align::Left),
+        right("QUEUED"),
+        right("RUNNING"),
+        right("DELAYED"),
+        right("DEAD"),
+        right("OLDEST"),
+        right("RATE/S"),
+        right("HOSTS"),
+        ("STATE", Align::Left),
+    ]);
+    for view in views {
+        let dead = Cell::tone(view.dead.to_string(), if view.dead > 0 { Tone::Bad } else { Tone::Plain });
+        table.row([
+            view.queue.into(),
+            view.queued.into(),
+            view.running.into(),
+            view.delayed.into(),
+            dead,
+            view.oldest().into(),
+            format!("{:.1}", view.rate).into(),
+            view.hosts.len().into(),
+            view.state(),
+        ]);
+    }
+    table.render(paint)
+}
+
+fn detail(view: &QueueView, paint: Paint) -> String {
+    let (words, tone) = state(&view.state, view.plugin);
+    let mut parts = vec![sheet(
+        paint,
+        &[
+            ("queue", view.queue.to_owned()),
+            ("stream", view.stream.to_owned()),
+            ("group", view.group.to_owned()),
+            ("plugin", view.plugin.to_owned()),
+            ("state", paint.tone(tone, &words)),
+            ("queued", view.queued.to_string()),
+            ("running", view.running.to_string()),
+            ("delayed", view.delayed.to_string()),
+            ("dead", view.dead.to_string()),
+            ("oldest", view.oldest()),
+            ("rate", format!("{:.1}/s", view.rate)),
+        ],
+    )];
+    if !view.hosts.is_empty() {
+        let right = |title| (title, Align::Right);
+        let mut table = Table::new(&[
+            ("HOST", Align::Left),
+            right("RUNNING"),
+            right("COMPLETED"),
+            right("RETRIED"),
+            right("DEAD"),
+            right("RATE/S"),
+            ("STATE", Align::Left),
+        ]);
+        for HostView { host, queue } in &view.hosts {
+            let (words, tone) = state(&queue.state, view.plugin);
+            let rate = format!("{:.1}", queue.rate);
+            let figures = [queue.running, queue.completed, queue.retried, queue.dead].map(Cell::from);
+            table.row([text::escape(host).into()].into_iter().chain(figures).chain([rate.into(), Cell::tone(words, tone)]));
+        }
+        parts.push(table.render(paint));
+    }
+    if !view.consumers.is_empty() {
+        let mut table = Table::new(&[("CONSUMER", Align::Left), ("PENDING", Align::Right), ("IDLE", Align::Right)]);
+        for consumer in view.consumers {
+            table.row([
+                text::escape(&consumer.name).into(),
+                consumer.pending.into(),
+                text::age(Duration::from_millis(consumer.idle_ms)).into(),
+            ]);
+        }
+        parts.push(table.render(paint));
+    }
+    parts.join("\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::status::tests::rules;
+    use super::*;
+
+    const PLAIN: Paint = Paint { colour: false };
+
+    fn host(id: &str, state: &str) -> HostInfo {
+        let queue =
+            HostQueue { name: "resume-analyze".into(), state: state.into(), running: 2, completed: 90, retried: 3, dead: 1, rate: 1.25 };
+        HostInfo { id: id.into(), version: "0.1.0".into(), pid: 7, started_at: 0, queues: vec![queue], plugins: vec![] }
+    }
+
+    fn census() -> Census {
+        let consumers = vec![Consumer { name: "box-1".into(), pending: 4, idle_ms: 65_000 }];
+        Census { queued: 12, running: 4, delayed: 1, dead: 3, oldest: Some(Duration::from_secs(192)), consumers }
+    }
+
+    #[test]
+    fn the_worst_state_is_told() {
+        let (rules, census) = (rules(), census());
+        let hosts = [host("box-1", "reading"), host("box-2", "waiting-for-plugin")];
+        let view = QueueView::new(&rules, &census, &hosts);
+        let empty = Census::default();
+        let idle = QueueView::new(&rules, &empty, &[]);
+        insta::assert_snapshot!(table(&[view, idle], PLAIN));
+    }
+
+    #[test]
+    fn one_queue_has_hosts_and_consumers() {
+        let (rules, census, hosts) = (rules(), census(), [host("box-1", "reading")]);
+        let view = QueueView::new(&rules, &census, &hosts);
+        insta::assert_snapshot!(detail(&view, PLAIN));
+        insta::assert_json_snapshot!(view);
+    }
+}

@@ -1,0 +1,249 @@
+//! `tqhost status`: what became of a task, once or until its end.
+//!
+//! In: a queue's and a task's name. Out: a sheet for people, or [`TaskView`] as JSON; with `--watch`, a line for every change.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use jiff::tz::TimeZone;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::sleep;
+
+use super::args::StatusArgs;
+use super::context::{open, patiently};
+use super::exit::Failure;
+use super::output::{Out, Paint, Tone, sheet};
+use super::{text, value, wait};
+use crate::config::units::show_duration;
+use crate::config::{self, Config};
+use crate::queue::{Status, TaskStatus};
+
+/// A note's room in a line of `--watch`.
+const BAR: usize = 20;
+
+/// A task as JSON. The names are stable; what is not known is null. Times are milliseconds since the Unix epoch.
+#[derive(Debug, Serialize)]
+pub struct TaskView<'a> {
+    id: &'a str,
+    queue: &'a str,
+    status: Status,
+    attempt: u32,
+    error: Option<&'a str>,
+    result: Option<Value>,
+    progress: Option<u8>,
+    note: Option<&'a str>,
+    plugin: Option<&'a str>,
+    consumer: Option<&'a str>,
+    enqueued_at: Option<u64>,
+    started_at: Option<u64>,
+    finished_at: Option<u64>,
+    due_at: Option<u64>,
+}
+
+impl<'a> TaskView<'a> {
+    pub fn new(queue: &'a str, task: &'a TaskStatus) -> TaskView<'a> {
+        TaskView {
+            id: &task.id,
+            queue,
+            status: task.status,
+            attempt: task.attempt,
+            error: task.error.as_deref(),
+            result: task.result.as_deref().map(value::result_json),
+            progress: task.progress,
+            note: task.note.as_deref(),
+            plugin: task.plugin.as_deref(),
+            consumer: task.consumer.as_deref(),
+            enqueued_at: task.enqueued_at,
+            started_at: task.started_at,
+            finished_at: task.finished_at,
+            due_at: task.due_at,
+        }
+    }
+}
+
+pub async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(), Failure> {
+    let queue = open(config, &args.queue).await?;
+    let zone = TimeZone::system();
+    let mut pause = wait::PAUSE.0;
+    let mut last: Option<TaskStatus> = None;
+    loop {
+        let Some(task) = patiently(|| queue.status(&args.id)).await? else {
+            return Err(match last {
+                Some(_) => {
+                    anyhow!("task {} ended, and nothing of it is kept (retention {})", args.id, show_duration(queue.rules.retention))
+                }
+                None => anyhow!(unknown(&queue.rules, &args.id)),
+            }
+            .into());
+        };
+        let is_end = task.status.is_end();
+        if !args.watch {
+            match out.json {
+                true => out.json(&TaskView::new(&args.queue, &task)),
+                false => out.line(render(&queue.rules, &task, text::now_ms(), &zone, out.paint)),
+            }
+        } else if last.as_ref() != Some(&task) {
+            match out.json {
+                true => out.json(&TaskView::new(&args.queue, &task)),
+                false => out.line(change(&task, text::now_ms(), &zone, out.paint)),
+            }
+            pause = wait::PAUSE.0;
+        } else {
+            pause = wait::longer(pause);
+        }
+        if args.watch
+            && is_end
+            && !out.json
+            && let Some(result) = &task.result
+        {
+            out.line(value::shown(result));
+        }
+        if !args.watch || is_end || out.is_closed() {
+            return Ok(());
+        }
+        last = Some(task);
+        sleep(pause).await;
+    }
+}
+
+fn unknown(rules: &config::Queue, id: &str) -> String {
+    let queue = &rules.name;
+    if rules.retention == Duration::ZERO {
+        return format!("queue {queue} knows no task {id:?}: it was never there, or it ended (the queue keeps no results: retention 0s)");
+    }
+    let retention = show_duration(rules.retention);
+    format!("queue {queue} knows no task {id:?}: it was never there, or it ended more than {retention} ago (the queue's retention)")
+}
+
+/// The colour of a status.
+pub fn tone(status: Status) -> Tone {
+    match status {
+        Status::Pending => Tone::Odd,
+        Status::Processing => Tone::Busy,
+        Status::Completed => Tone::Good,
+        Status::Failed => Tone::Bad,
+        Status::Cancelled => Tone::Faint,
+    }
+}
+
+fn render(rules: &config::Queue, task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
+    let mut status = paint.tone(tone(task.status), task.status.as_str());
+    if let Some(due) = task.due_at.filter(|due| task.status == Status::Pending && *due > now_ms) {
+        status += &format!(", delayed for {}", text::age(Duration::from_millis(due - now_ms)));
+    }
+    let mut lines = vec![
+        ("task", text::escape(&task.id)),
+        ("queue", rules.name.clone()),
+        ("status", status),
+        ("attempt", format!("{} of {}", task.attempt, rules.max_retries.saturating_add(1))),
+    ];
+    if task.progress.is_some() || task.note.is_some() {
+        lines.push(("progress", progress(task)));
+    }
+    let texts = [("error", &task.error), ("plugin", &task.plugin), ("consumer", &task.consumer)];
+    for (label, text) in texts {
+        if let Some(text) = text.as_deref().filter(|text| !text.is_empty()) {
+            lines.push((label, text::escape_block(text)));
+        }
+    }
+    let times = [("enqueued", task.enqueued_at), ("started", task.started_at), ("finished", task.finished_at)];
+    for (label, time) in times {
+        if let Some(time) = time {
+            lines.push((label, text::when(time, now_ms, zone)));
+        }
+    }
+    if let Some(result) = &task.result {
+        lines.push(("result", value::shown(result)));
+    }
+    sheet(paint, &lines)
+}
+
+/// `██████████████░░░░░░  70%  page 7 of 10`.
+fn progress(task: &TaskStatus) -> String {
+    let note = task.note.as_deref().map(text::escape);
+    let bar = task.progress.map(|percent| {
+        let filled = usize::from(percent.min(100)) * BAR / 100;
+        format!("{}{} {percent:>3}%", "█".repeat(filled), "░".repeat(BAR - filled))
+    });
+    [bar, note].into_iter().flatten().collect::<Vec<_>>().join("  ")
+}
+
+/// One line of `--watch`.
+fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
+    let word = paint.tone(tone(task.status), &format!("{:<10}", task.status.as_str()));
+    let mut parts = vec![text::local(now_ms, zone, "%H:%M:%S"), word, format!("attempt {}", task.attempt)];
+    match task.status {
+        Status::Processing if task.progress.is_some() || task.note.is_some() => parts.push(progress(task)),
+        Status::Pending => parts
+            .extend(task.due_at.filter(|due| *due > now_ms).map(|due| format!("in {}", text::age(Duration::from_millis(due - now_ms))))),
+        _ => {}
+    }
+    if task.status != Status::Completed {
+        parts.extend(task.error.as_deref().map(text::escape));
+    }
+    parts.join("  ").trim_end().to_owned()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_700_000_100_000;
+    const PLAIN: Paint = Paint { colour: false };
+
+    pub fn rules() -> config::Queue {
+        let folder = std::path::Path::new("/srv/tqhost.toml");
+        let config = Config::parse("[queues.resume-analyze]\n", folder, &|_| None).expect("a configuration");
+        config.queues.into_iter().next().expect("a queue")
+    }
+
+    fn task() -> TaskStatus {
+        TaskStatus {
+            id: "0190b8e4".into(),
+            status: Status::Processing,
+            attempt: 2,
+            error: Some("trap: \u{1b}[2Junreachable".into()),
+            result: None,
+            progress: Some(70),
+            note: Some("page 7 of 10".into()),
+            plugin: Some("resume-analyze@3f1c".into()),
+            consumer: Some("box-1".into()),
+            enqueued_at: Some(NOW - 72_000),
+            started_at: Some(NOW - 2_000),
+            finished_at: None,
+            due_at: None,
+        }
+    }
+
+    #[test]
+    fn a_running_task() {
+        insta::assert_snapshot!(render(&rules(), &task(), NOW, &TimeZone::UTC, PLAIN));
+        insta::assert_snapshot!(change(&task(), NOW, &TimeZone::UTC, PLAIN));
+    }
+
+    #[test]
+    fn a_completed_task() {
+        let result = Some(br#"{"score":0.9,"skills":["rust"]}"#.to_vec());
+        let done =
+            TaskStatus { status: Status::Completed, progress: None, note: None, error: None, result, finished_at: Some(NOW), ..task() };
+        insta::assert_snapshot!(render(&rules(), &done, NOW, &TimeZone::UTC, PLAIN));
+        insta::assert_json_snapshot!(TaskView::new("resume-analyze", &done));
+    }
+
+    #[test]
+    fn a_delayed_task() {
+        let delayed = TaskStatus { status: Status::Pending, due_at: Some(NOW + 192_000), progress: None, note: None, ..task() };
+        assert!(render(&rules(), &delayed, NOW, &TimeZone::UTC, PLAIN).contains("PENDING, delayed for 3m 12s"));
+        assert!(change(&delayed, NOW, &TimeZone::UTC, PLAIN).contains("PENDING     attempt 2  in 3m 12s  trap: \\u{1b}[2J"));
+    }
+
+    #[test]
+    fn an_unknown_task_has_its_reasons() {
+        let told = unknown(&rules(), "x");
+        assert_eq!(
+            told,
+            "queue resume-analyze knows no task \"x\": it was never there, or it ended more than 1d ago (the queue's retention)"
+        );
+    }
+}

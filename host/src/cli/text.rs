@@ -1,0 +1,191 @@
+//! Numbers, times and foreign text in the form in which people read them.
+//!
+//! In: durations, sizes, timestamps, text that somebody else wrote. Out: short strings that do nothing to a terminal.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+/// What stands where nothing is known.
+pub const NONE: &str = "–";
+
+/// Foreign text for one line: whatever would move the cursor, colour the terminal or turn the text around is written out.
+pub fn escape(text: &str) -> String {
+    escaped(text, |_| false)
+}
+
+/// Foreign text that may have several lines.
+pub fn escape_block(text: &str) -> String {
+    escaped(text, |c| c == '\n' || c == '\t')
+}
+
+fn escaped(text: &str, kept: impl Fn(char) -> bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if kept(c) || !(c.is_control() || is_direction(c)) {
+            out.push(c);
+        } else {
+            out.extend(c.escape_default());
+        }
+    }
+    out
+}
+
+/// Marks that change the direction of the text after them, and separators that some terminals break lines at.
+fn is_direction(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Columns on a terminal, near enough: marks that join take none, East Asian letters and emoji two.
+pub fn width(text: &str) -> usize {
+    text.chars().map(columns).sum()
+}
+
+fn columns(c: char) -> usize {
+    match c {
+        '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{20d0}'..='\u{20ff}' | '\u{fe00}'..='\u{fe0f}' => 0,
+        '\u{1100}'..='\u{115f}'
+        | '\u{2e80}'..='\u{a4cf}'
+        | '\u{ac00}'..='\u{d7a3}'
+        | '\u{f900}'..='\u{faff}'
+        | '\u{fe30}'..='\u{fe6f}'
+        | '\u{ff00}'..='\u{ff60}'
+        | '\u{ffe0}'..='\u{ffe6}'
+        | '\u{1f300}'..='\u{1f64f}'
+        | '\u{1f680}'..='\u{1f6ff}'
+        | '\u{1f900}'..='\u{1faff}'
+        | '\u{20000}'..='\u{3fffd}' => 2,
+        _ => 1,
+    }
+}
+
+/// The text, or as much of its beginning as fits, with an ellipsis.
+pub fn cut(text: &str, max: usize) -> String {
+    if width(text) <= max {
+        return text.to_owned();
+    }
+    let mut used = 1;
+    let kept = text.chars().take_while(|c| {
+        used += columns(*c);
+        used <= max
+    });
+    kept.chain(['…']).collect()
+}
+
+/// `3m 12s`: the two largest units.
+pub fn age(duration: Duration) -> String {
+    let (ms, s) = (duration.as_millis(), duration.as_secs());
+    match s {
+        0 if ms > 0 => format!("{ms}ms"),
+        0..60 => format!("{s}s"),
+        60..3600 => two(s / 60, "m", s % 60, "s"),
+        3600..86400 => two(s / 3600, "h", s % 3600 / 60, "m"),
+        _ => two(s / 86400, "d", s % 86400 / 3600, "h"),
+    }
+}
+
+/// How long something took: as an age, with a tenth where that says something.
+pub fn took(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    if (1000..10_000).contains(&ms) { format!("{}.{}s", ms / 1000, ms % 1000 / 100) } else { age(duration) }
+}
+
+fn two(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
+    if small == 0 { format!("{large}{large_unit}") } else { format!("{large}{large_unit} {small}{small_unit}") }
+}
+
+/// `1.2 MiB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // What would be rounded to 1024 is 1 of the next unit.
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// `1 task`, `2 tasks`.
+pub fn plural(count: u64, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Milliseconds since the Unix epoch, by this machine's clock.
+pub fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Local time and how long ago or ahead that is: `2026-03-01 12:00:00 (3m 12s ago)`.
+pub fn when(ms: u64, now_ms: u64, zone: &TimeZone) -> String {
+    let away = Duration::from_millis(ms.abs_diff(now_ms));
+    let relative = match away.as_secs() {
+        0 => "now".to_owned(),
+        _ if ms > now_ms => format!("in {}", age(away)),
+        _ => format!("{} ago", age(away)),
+    };
+    format!("{} ({relative})", local(ms, zone, "%Y-%m-%d %H:%M:%S"))
+}
+
+/// Local time in strftime's words; the bare number where it is no time at all.
+pub fn local(ms: u64, zone: &TimeZone, format: &str) -> String {
+    let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    time.map_or_else(|| ms.to_string(), |time| time.to_zoned(zone.clone()).strftime(format).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_text_cannot_command_the_terminal() {
+        assert_eq!(escape("a\u{1b}[31mred\r\nb\tü✓"), "a\\u{1b}[31mred\\r\\nb\\tü✓");
+        assert_eq!(escape("\u{9b}2J\u{202e}gpj"), "\\u{9b}2J\\u{202e}gpj");
+        assert_eq!(escape_block("a\n\tb\u{7}"), "a\n\tb\\u{7}");
+    }
+
+    #[test]
+    fn ages_have_two_units() {
+        let table = [(0, "0s"), (350, "350ms"), (12_999, "12s"), (192_000, "3m 12s"), (3_600_000, "1h"), (90_000_000, "1d 1h")];
+        for (ms, shown) in table {
+            assert_eq!(age(Duration::from_millis(ms)), shown);
+        }
+        assert_eq!([350, 1350, 12_345].map(|ms| took(Duration::from_millis(ms))), ["350ms", "1.3s", "12s"]);
+    }
+
+    #[test]
+    fn sizes_have_one_digit() {
+        let table = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1_258_291, "1.2 MiB"),
+            ((1 << 20) - 1, "1.0 MiB"),
+            (u64::MAX, "16777216.0 TiB"),
+        ];
+        for (bytes, shown) in table {
+            assert_eq!(size(bytes), shown);
+        }
+    }
+
+    #[test]
+    fn text_is_cut_by_its_width() {
+        assert_eq!(cut("abcdef", 6), "abcdef");
+        assert_eq!(cut("abcdef", 4), "abc…");
+        assert_eq!(cut("日本語の", 6), "日本…");
+        assert_eq!((width("e\u{301}"), width("✓")), (1, 1));
+    }
+
+    #[test]
+    fn times_are_local_and_relative() {
+        let zone = TimeZone::UTC;
+        assert_eq!(when(1_700_000_000_000, 1_700_000_192_000, &zone), "2023-11-14 22:13:20 (3m 12s ago)");
+        assert_eq!(when(1_700_000_010_000, 1_700_000_000_000, &zone), "2023-11-14 22:13:30 (in 10s)");
+        assert_eq!(when(u64::MAX, 0, &zone).split(' ').next(), Some("18446744073709551615"));
+    }
+}

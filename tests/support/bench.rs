@@ -69,7 +69,14 @@ impl Bench {
 
     /// Starts a host, and waits for nothing.
     pub fn host_that_may_fail(&self) -> Host {
-        Host::start(&self.config())
+        Host::start(&self.config(), "info,tqhost=debug")
+    }
+
+    /// Starts a host that logs as little as it does by default, and waits until it runs.
+    pub fn quiet_host(&self) -> Host {
+        let host = Host::start(&self.config(), "info");
+        host.log("tqhost is running");
+        host
     }
 
     /// Runs a command of tqhost with this configuration.
@@ -196,9 +203,9 @@ pub struct Host {
 }
 
 impl Host {
-    fn start(config: &Path) -> Host {
+    fn start(config: &Path, log: &str) -> Host {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
-        command.arg("--config").arg(config).args(["run", "--log-format", "json"]).env("TQHOST_LOG", "info,tqhost=debug");
+        command.arg("--config").arg(config).args(["run", "--log-format", "json"]).env("TQHOST_LOG", log);
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start tqhost");
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let (sender, lines) = channel();

@@ -84,7 +84,8 @@ fn bare_loop(payload: &str) -> f64 {
 
 /// From the moment at which the plugin appears to the moment at which the last task is settled.
 fn host_rate(guest: &str, concurrency: u32, plugin: &str, content: &str, tasks: usize, retention: &str) -> f64 {
-    let mut bench = Bench::new(&format!("[queues.work]\nplugin = \"{plugin}\"\nconcurrency = {concurrency}\nretention = \"{retention}\"\n"));
+    let mut bench =
+        Bench::new(&format!("[queues.work]\nplugin = \"{plugin}\"\nconcurrency = {concurrency}\nretention = \"{retention}\"\n"));
     fill(&mut bench, content, tasks);
     let host = bench.quiet_host();
     bench.install(guest, plugin);

@@ -6,10 +6,11 @@
 use anyhow::Context;
 use serde::Serialize;
 
-use super::exit::{Failure, chain};
+use super::exit::Failure;
 use super::files::{self, PluginFile, short};
 use super::output::{Out, Paint, Tone, sheet};
 use super::text;
+use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::queue::Redis;
 use crate::sandbox::{Sandbox, SandboxOptions};

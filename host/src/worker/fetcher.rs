@@ -10,9 +10,10 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use super::pace::{Pace, chain};
+use super::pace::Pace;
 use super::{Shared, intake};
 use crate::admin::{FetchPulse, FetchState};
+use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::{Link, QueueError};
 

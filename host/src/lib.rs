@@ -4,6 +4,8 @@
 //! through these modules.
 
 pub mod admin;
+pub mod announcer;
+pub mod app;
 pub mod cli;
 pub mod config;
 pub mod embedded;

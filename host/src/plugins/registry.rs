@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::sandbox::{Handler, Report};
+use crate::sandbox::{Attempt, Handler, Report};
 use crate::task::Outcome;
 
 /// One version of a plugin that works. Attempts hold it until they end.
@@ -20,6 +20,20 @@ pub struct Version {
     pub bytes: u64,
     /// Shared by all versions of the plugin.
     pub figures: Arc<Figures>,
+}
+
+impl Version {
+    /// `name@digest`, with the first 12 digits: how the version is shown to people.
+    pub fn label(&self) -> Arc<str> {
+        format!("{}@{}", self.plugin, &self.digest[..12]).into()
+    }
+
+    /// Runs one attempt on this version and counts it. None only when it was told to stop.
+    pub async fn run(&self, attempt: Attempt) -> Option<Report> {
+        let report = self.handler.run(attempt).await?;
+        self.figures.record(&report);
+        Some(report)
+    }
 }
 
 impl std::fmt::Debug for Version {
@@ -56,6 +70,16 @@ pub enum PluginState {
     Failed,
     /// There is no file.
     Missing,
+}
+
+impl PluginState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PluginState::Active => "active",
+            PluginState::Failed => "failed",
+            PluginState::Missing => "missing",
+        }
+    }
 }
 
 /// One plugin, as `tqhost plugins` and the HTTP API show it.

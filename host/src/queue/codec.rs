@@ -92,13 +92,13 @@ pub fn decode(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
 pub fn encode(task: &Task, attempt: u32, deferrals: u32) -> RawFields {
     let mut out = own_fields(task);
     out.push(raw(ID, &task.id));
-    out.push(raw(ATTEMPT, attempt));
-    out.push(raw(ENQUEUED_AT, task.enqueued_at_ms));
+    out.push(raw(ATTEMPT, &attempt));
+    out.push(raw(ENQUEUED_AT, &task.enqueued_at_ms));
     if deferrals > 0 {
-        out.push(raw(DEFERRALS, deferrals));
+        out.push(raw(DEFERRALS, &deferrals));
     }
     if task.crashes > 0 {
-        out.push(raw(CRASHES, task.crashes));
+        out.push(raw(CRASHES, &task.crashes));
     }
     out
 }
@@ -120,13 +120,13 @@ pub fn revived(id: &str, fields: &RawFields) -> RawFields {
     let spent = [ID, ATTEMPT, DEFERRALS, CRASHES];
     let kept = fields.iter().filter(|(name, _)| {
         let is = |known: &&str| name == known.as_bytes();
-        !spent.iter().any(|known| is(&known)) && !DEAD_ONLY.iter().any(|known| is(&known))
+        !spent.iter().any(is) && !DEAD_ONLY.iter().any(is)
     });
     kept.cloned().chain([raw(ID, id)]).collect()
 }
 
 /// One field in the form in which Redis takes it.
-pub fn raw(name: &str, value: impl ToString) -> (Vec<u8>, Vec<u8>) {
+pub fn raw(name: &str, value: &(impl ToString + ?Sized)) -> (Vec<u8>, Vec<u8>) {
     (name.as_bytes().to_vec(), value.to_string().into_bytes())
 }
 
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     fn entry(fields: &[(&str, &str)]) -> Entry {
-        let fields = fields.iter().map(|(name, value)| raw(name, value)).collect();
+        let fields = fields.iter().map(|(name, value)| raw(name, *value)).collect();
         Entry { id: "1700000000123-4".into(), fields, deliveries: 1 }
     }
 
@@ -203,8 +203,8 @@ mod tests {
 
     #[test]
     fn a_dead_letter_comes_back_on_its_first_attempt() {
-        let dead = vec![raw("a", 1), raw("tq-id", "x"), raw("tq-attempt", 4), raw("tq-reason", "rejected"), raw("tq-key", "k")];
-        assert_eq!(revived("x", &dead), [raw("a", 1), raw("tq-key", "k"), raw("tq-id", "x")]);
+        let dead = vec![raw("a", &1), raw("tq-id", "x"), raw("tq-attempt", &4), raw("tq-reason", "rejected"), raw("tq-key", "k")];
+        assert_eq!(revived("x", &dead), [raw("a", &1), raw("tq-key", "k"), raw("tq-id", "x")]);
     }
 
     proptest! {

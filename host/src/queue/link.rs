@@ -94,6 +94,11 @@ impl Link {
         self.redis.address()
     }
 
+    /// Asks for a sign of life.
+    pub async fn ping(&self) -> Result<(), QueueError> {
+        self.command("ping", &redis::cmd("PING")).await.map(drop)
+    }
+
     /// Sends one command.
     pub async fn command(&self, what: &'static str, command: &Cmd) -> Result<Value, QueueError> {
         let (mut connection, epoch) = self.connection(what).await?;

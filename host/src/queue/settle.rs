@@ -137,12 +137,12 @@ impl Queue {
             Subject::Malformed(entry) => (1, codec::entry_time_ms(&entry.id), entry.fields.clone()),
         };
         fields.extend([
-            codec::raw("tq-id", subject.id()),
+            codec::raw("tq-id", &subject.id()),
             codec::raw("tq-queue", &rules.name),
             codec::raw("tq-reason", reason.as_str()),
             codec::raw("tq-error", error),
-            codec::raw("tq-attempts", attempt),
-            codec::raw("tq-enqueued-at", enqueued_at),
+            codec::raw("tq-attempts", &attempt),
+            codec::raw("tq-enqueued-at", &enqueued_at),
             codec::raw("tq-consumer", consumer),
             codec::raw("tq-plugin", plugin),
         ]);

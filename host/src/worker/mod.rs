@@ -1,1 +1,159 @@
-//! (in work)
+//! Carries tasks from claim to settlement: the loops of one queue.
+//!
+//! A newcomer finds a loop by its file: [`fetcher`] and [`reclaimer`] claim, [`runner`] runs, [`settler`] settles, [`promoter`] brings back what
+//! is due, [`heartbeat`] keeps leases, [`census`] counts. What they share is [`Shared`]; the order in which they end is in [`Worker::stop`].
+
+pub mod backoff;
+pub mod census;
+pub mod fetcher;
+pub mod heartbeat;
+pub mod inflight;
+pub mod intake;
+pub mod pace;
+pub mod promoter;
+pub mod reclaimer;
+pub mod runner;
+pub mod settle;
+pub mod settler;
+
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, Notify, Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admin::{FetchPulse, QueueMetrics};
+use crate::plugins::Version;
+use crate::queue::{Queue, Redis};
+use inflight::Inflight;
+use settler::Job;
+
+/// How the host stops, in two steps: stopping to claim is not stopping to work.
+#[derive(Debug, Clone, Default)]
+pub struct Stop {
+    /// No new task is claimed.
+    pub claiming: CancellationToken,
+    /// Attempts that still run are stopped and their tasks given back.
+    pub running: CancellationToken,
+    /// What is not settled by now is left for other hosts.
+    pub settling: CancellationToken,
+}
+
+/// What the loops of one queue share.
+pub struct Shared {
+    /// The queue's name.
+    pub name: Arc<str>,
+    pub queue: Queue,
+    /// This host's name in the group, unique for each start.
+    pub consumer: Arc<str>,
+    pub inflight: Arc<Inflight>,
+    pub permits: Arc<Semaphore>,
+    /// The plugin's working version, if there is one.
+    pub versions: watch::Receiver<Option<Arc<Version>>>,
+    pub jobs: mpsc::Sender<Job>,
+    /// Told whenever a task was parked.
+    pub parked: Notify,
+    /// Held from a claim to the moment at which all that was claimed is in `inflight`.
+    pub claiming: Mutex<()>,
+    pub metrics: QueueMetrics,
+    pub stop: Stop,
+    pub runners: TaskTracker,
+}
+
+impl Shared {
+    /// Counts and names entries that somebody else deleted while they were pending.
+    fn lost(&self, entries: &[String]) {
+        if !entries.is_empty() {
+            self.metrics.lost_entries(entries.len() as u64);
+            let queue = self.name.as_ref();
+            tracing::error!(queue, ?entries, "entries were deleted by somebody else while they were pending; their tasks are lost");
+        }
+    }
+}
+
+/// All loops of one queue.
+pub struct Worker {
+    pub shared: Arc<Shared>,
+    /// The loops that claim or move tasks.
+    claimers: TaskTracker,
+    /// The loops that serve until the last task is settled.
+    servants: TaskTracker,
+    settler: TaskTracker,
+    /// Cancelled when no job will come any more.
+    drained: CancellationToken,
+    /// Cancelled when the last task is settled.
+    served: CancellationToken,
+}
+
+impl Worker {
+    /// Starts the loops. `consumer` is this host's name in the group.
+    pub fn start(
+        queue: Queue,
+        redis: &Redis,
+        consumer: Arc<str>,
+        versions: watch::Receiver<Option<Arc<Version>>>,
+        metrics: QueueMetrics,
+        pulse: FetchPulse,
+        stop: Stop,
+    ) -> Worker {
+        let concurrency = queue.rules.concurrency as usize;
+        let (jobs, waiting) = mpsc::channel(concurrency);
+        let shared = Arc::new(Shared {
+            name: queue.rules.name.as_str().into(),
+            inflight: Arc::default(),
+            permits: Arc::new(Semaphore::new(concurrency)),
+            parked: Notify::new(),
+            claiming: Mutex::new(()),
+            runners: TaskTracker::new(),
+            queue,
+            consumer,
+            versions,
+            jobs,
+            metrics,
+            stop,
+        });
+        let worker = Worker {
+            shared: shared.clone(),
+            claimers: TaskTracker::new(),
+            servants: TaskTracker::new(),
+            settler: TaskTracker::new(),
+            drained: CancellationToken::new(),
+            served: CancellationToken::new(),
+        };
+        let claiming = &shared.stop.claiming;
+        let link = redis.link_blocking_for(fetcher::BLOCK);
+        worker.claimers.spawn(fetcher::Fetcher { shared: shared.clone(), pulse, link }.run(claiming.clone()));
+        worker.claimers.spawn(reclaimer::Reclaimer { shared: shared.clone() }.run(claiming.clone()));
+        worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
+        let settler = settler::Settler { shared: shared.clone(), jobs: waiting, give_up: shared.stop.settling.clone() };
+        worker.settler.spawn(settler.run(worker.drained.clone()));
+        worker.servants.spawn(heartbeat::Heartbeat { shared: shared.clone() }.run(worker.served.clone()));
+        worker.servants.spawn(census::CensusTaker { shared }.run(worker.served.clone()));
+        worker
+    }
+
+    /// Waits until everything has ended, in this order. The tokens in [`Stop`] say how long each step may take at most.
+    pub async fn stop(self) {
+        // 1. Nothing new is claimed (`Stop::claiming`).
+        finish(&self.claimers).await;
+        // 2. What runs ends by itself, or is stopped (`Stop::running`).
+        finish(&self.shared.runners).await;
+        // 3. What ended is settled, or given up (`Stop::settling`).
+        self.drained.cancel();
+        finish(&self.settler).await;
+        // 4. Leases need no renewal any more.
+        self.served.cancel();
+        finish(&self.servants).await;
+        // 5. The consumer's name is of no use to anyone, unless something is still pending for it.
+        if !self.shared.stop.settling.is_cancelled()
+            && let Err(error) = self.shared.queue.leave(&self.shared.consumer).await
+        {
+            tracing::debug!(queue = self.shared.name.as_ref(), error = pace::chain(&error), "could not leave the group");
+        }
+    }
+}
+
+async fn finish(loops: &TaskTracker) {
+    loops.close();
+    loops.wait().await;
+}

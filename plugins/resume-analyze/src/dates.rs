@@ -68,7 +68,8 @@ static POINT: LazyLock<Regex> = LazyLock::new(|| {
     .expect("a valid expression")
 });
 
-static BETWEEN: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?i)^\s*(?:-+|~|to|until|till|through|至|到)?\s*$").expect("a valid expression"));
+static BETWEEN: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(?i)^\s*(?:-+|~|to|until|till|through|至|到)?\s*$").expect("a valid expression"));
 
 /// A point in time as written: a month, or a year of which no month is known.
 #[derive(Clone, Copy)]
@@ -225,7 +226,8 @@ mod tests {
 
     #[test]
     fn overlaps_count_once() {
-        let all: Vec<Period> = ["2015 - 2018", "2017 - 2019", "2016.01 - 2016.06", "2030 - 2031"].iter().flat_map(|line| periods(line, NOW)).collect();
+        let all: Vec<Period> =
+            ["2015 - 2018", "2017 - 2019", "2016.01 - 2016.06", "2030 - 2031"].iter().flat_map(|line| periods(line, NOW)).collect();
         assert_eq!(months_covered(&all, NOW), 48);
         assert_eq!(months_covered(&[], NOW), 0);
     }

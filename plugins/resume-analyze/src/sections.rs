@@ -8,7 +8,7 @@
 
 use serde::Serialize;
 
-use crate::text::Text;
+use crate::text::{Text, is_cjk};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -79,46 +79,59 @@ impl Sections {
 }
 
 /// Lower case; blanks stand for `&` and `and` too. Sorted by kind.
+#[rustfmt::skip] // a paragraph for each kind
 const HEADINGS: &[(Kind, &[&str])] = &[
-    (
-        Kind::Summary,
-        &["summary", "professional summary", "career summary", "executive summary", "profile", "professional profile", "personal profile", "about",
-          "about me", "objective", "career objective", "个人简介", "自我评价", "个人总结", "自我介绍", "个人评价", "求职意向", "个人优势", "职业概述"],
-    ),
-    (
-        Kind::Experience,
-        &["experience", "work experience", "professional experience", "employment", "employment history", "work history", "career history",
-          "relevant experience", "industry experience", "research experience", "teaching experience", "teaching", "academic appointments", "appointments",
-          "positions", "internships", "internship experience", "internship", "previous career", "工作经历", "工作经验", "职业经历", "实习经历", "实习经验",
-          "任职经历", "工作履历", "从业经历"],
-    ),
-    (
-        Kind::Education,
-        &["education", "academic background", "educational background", "education training", "academic qualifications", "qualifications", "studies",
-          "教育背景", "教育经历", "学历", "学历背景", "教育", "教育程度"],
-    ),
-    (
-        Kind::Skills,
-        &["skills", "technical skills", "core skills", "key skills", "skills tools", "core competencies", "competencies", "technologies", "tech stack",
-          "technical expertise", "expertise", "tools", "专业技能", "技能", "技能清单", "技术栈", "个人技能", "掌握技能", "技能特长", "职业技能", "技术能力"],
-    ),
-    (
-        Kind::Projects,
-        &["projects", "personal projects", "selected projects", "key projects", "project experience", "side projects", "course projects",
-          "academic projects", "open source", "项目经历", "项目经验", "项目", "个人项目", "课程项目", "开源项目"],
-    ),
-    (Kind::Certifications, &["certifications", "certificates", "licenses", "licenses certifications", "courses", "training", "证书", "资格证书", "技能证书", "培训经历"]),
-    (
-        Kind::Publications,
-        &["publications", "selected publications", "papers", "research", "research interests", "presentations", "invited talks", "grants", "论文", "发表论文",
-          "学术成果", "研究方向"],
-    ),
-    (Kind::Awards, &["awards", "honors", "honours", "honors awards", "awards honors", "achievements", "scholarships", "获奖经历", "荣誉奖项", "荣誉", "奖项", "所获荣誉", "获奖情况"]),
-    (Kind::Languages, &["languages", "language skills", "语言能力", "语言", "外语水平"]),
-    (Kind::Interests, &["interests", "hobbies", "hobbies interests", "interests hobbies", "activities", "兴趣爱好", "爱好"]),
-    (Kind::Volunteering, &["volunteering", "volunteer experience", "volunteer work", "community", "志愿者经历", "校园经历", "社会实践", "社团经历"]),
-    (Kind::References, &["references", "referees", "推荐人"]),
-    (Kind::Contact, &["contact", "contact information", "contact details", "personal details", "personal information", "基本信息", "个人信息", "联系方式"]),
+    (Kind::Summary, &[
+        "summary", "professional summary", "career summary", "executive summary", "profile", "professional profile",
+        "personal profile", "about", "about me", "objective", "career objective", "个人简介", "自我评价", "个人总结", "自我介绍", "个人评价", "求职意向",
+        "个人优势", "职业概述",
+    ]),
+    (Kind::Experience, &[
+        "experience", "work experience", "professional experience", "employment", "employment history", "work history",
+        "career history", "relevant experience", "industry experience", "research experience", "teaching experience", "teaching",
+        "academic appointments", "appointments", "positions", "internships", "internship experience", "internship",
+        "previous career", "工作经历", "工作经验", "职业经历", "实习经历", "实习经验", "任职经历", "工作履历", "从业经历",
+    ]),
+    (Kind::Education, &[
+        "education", "academic background", "educational background", "education training", "academic qualifications",
+        "qualifications", "studies", "教育背景", "教育经历", "学历", "学历背景", "教育", "教育程度",
+    ]),
+    (Kind::Skills, &[
+        "skills", "technical skills", "core skills", "key skills", "skills tools", "core competencies", "competencies",
+        "technologies", "tech stack", "technical expertise", "expertise", "tools", "专业技能", "技能", "技能清单", "技术栈", "个人技能", "掌握技能",
+        "技能特长", "职业技能", "技术能力",
+    ]),
+    (Kind::Projects, &[
+        "projects", "personal projects", "selected projects", "key projects", "project experience", "side projects",
+        "course projects", "academic projects", "open source", "项目经历", "项目经验", "项目", "个人项目", "课程项目", "开源项目",
+    ]),
+    (Kind::Certifications, &[
+        "certifications", "certificates", "licenses", "licenses certifications", "courses", "training", "证书", "资格证书", "技能证书",
+        "培训经历",
+    ]),
+    (Kind::Publications, &[
+        "publications", "selected publications", "papers", "research", "research interests", "presentations", "invited talks",
+        "grants", "论文", "发表论文", "学术成果", "研究方向",
+    ]),
+    (Kind::Awards, &[
+        "awards", "honors", "honours", "honors awards", "awards honors", "achievements", "scholarships", "获奖经历", "荣誉奖项", "荣誉",
+        "奖项", "所获荣誉", "获奖情况",
+    ]),
+    (Kind::Languages, &[
+        "languages", "language skills", "语言能力", "语言", "外语水平",
+    ]),
+    (Kind::Interests, &[
+        "interests", "hobbies", "hobbies interests", "interests hobbies", "activities", "兴趣爱好", "爱好",
+    ]),
+    (Kind::Volunteering, &[
+        "volunteering", "volunteer experience", "volunteer work", "community", "志愿者经历", "校园经历", "社会实践", "社团经历",
+    ]),
+    (Kind::References, &[
+        "references", "referees", "推荐人",
+    ]),
+    (Kind::Contact, &[
+        "contact", "contact information", "contact details", "personal details", "personal information", "基本信息", "个人信息", "联系方式",
+    ]),
 ];
 
 fn headings(line: &str) -> Vec<(Kind, String)> {
@@ -134,7 +147,8 @@ fn headings(line: &str) -> Vec<(Kind, String)> {
     {
         return vec![(kind, bare(front))];
     }
-    let columns: Vec<&str> = trimmed.split('\t').flat_map(|part| part.split("   ")).map(str::trim).filter(|part| !part.is_empty()).collect();
+    let columns: Vec<&str> =
+        trimmed.split('\t').flat_map(|part| part.split("   ")).map(str::trim).filter(|part| !part.is_empty()).collect();
     if columns.len() < 2 {
         return Vec::new();
     }
@@ -147,7 +161,19 @@ fn headings(line: &str) -> Vec<(Kind, String)> {
 fn is_label(front: &str) -> bool {
     matches!(
         bare(front).to_lowercase().as_str(),
-        "experience" | "tools" | "technologies" | "tech stack" | "学历" | "技术栈" | "项目" | "语言" | "教育" | "教育程度" | "about" | "training" | "courses"
+        "experience"
+            | "tools"
+            | "technologies"
+            | "tech stack"
+            | "学历"
+            | "技术栈"
+            | "项目"
+            | "语言"
+            | "教育"
+            | "教育程度"
+            | "about"
+            | "training"
+            | "courses"
     )
 }
 
@@ -156,7 +182,12 @@ fn heading(part: &str) -> Option<Kind> {
     if phrase.is_empty() || phrase.chars().count() > 40 {
         return None;
     }
-    HEADINGS.iter().find(|(_, phrases)| phrases.contains(&phrase.as_str())).map(|(kind, _)| *kind)
+    let known = |phrase: &str| HEADINGS.iter().find(|(_, phrases)| phrases.contains(&phrase)).map(|(kind, _)| *kind);
+    // "Summary 个人简介": the same in two languages.
+    known(&phrase).or_else(|| {
+        let (chinese, other): (String, String) = phrase.chars().partition(|&c| is_cjk(c));
+        known(chinese.trim()).filter(|kind| known(other.trim()) == Some(*kind))
+    })
 }
 
 /// The phrase without decoration, numbering, spaced letters and `&`.
@@ -166,7 +197,10 @@ fn bare(part: &str) -> String {
         Some((number, rest)) if number.chars().all(|c| c.is_ascii_digit() || "一二三四五六七八九十".contains(c)) => rest,
         _ => part,
     };
-    let words: Vec<&str> = part.split(|c: char| c.is_whitespace() || c == '&' || c == '/').filter(|word| !word.is_empty() && !word.eq_ignore_ascii_case("and")).collect();
+    let words: Vec<&str> = part
+        .split(|c: char| c.is_whitespace() || c == '&' || c == '/')
+        .filter(|word| !word.is_empty() && !word.eq_ignore_ascii_case("and"))
+        .collect();
     if words.len() > 3 && words.iter().all(|word| word.chars().count() == 1) { words.concat() } else { words.join(" ") }
 }
 
@@ -184,6 +218,8 @@ mod tests {
             ("【教育背景】", Some(Kind::Education)),
             ("一,工作经历:", Some(Kind::Experience)),
             ("2. Projects", Some(Kind::Projects)),
+            ("Summary 个人简介", Some(Kind::Summary)),
+            ("Summary 个人技能", None),
             ("Skills: Rust, Go", Some(Kind::Skills)),
             ("Languages: Rust, Go", None),
             ("I have experience in education", None),
@@ -196,7 +232,8 @@ mod tests {
 
     #[test]
     fn lines_belong_to_the_section_above_them_unless_columns_ran_together() {
-        let content = "Jane Doe, a person with enough of a text to be read by the rules\nSKILLS\nRust\n\nEDUCATION      EXPERIENCE\nMIT    Acme\n";
+        let content =
+            "Jane Doe, a person with enough of a text to be read by the rules\nSKILLS\nRust\n\nEDUCATION      EXPERIENCE\nMIT    Acme\n";
         let sections = Sections::find(&Text::read(content).unwrap());
         let found: Vec<_> = sections.found.iter().map(|section| (section.kind, section.from_line, section.to_line)).collect();
         assert_eq!(found, [(Kind::Skills, 2, 3), (Kind::Education, 5, 6), (Kind::Experience, 5, 6)]);

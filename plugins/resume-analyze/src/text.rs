@@ -12,6 +12,9 @@ use serde::Serialize;
 /// Below this much text nothing can be said: about ten words, or twenty-five Chinese characters.
 const LEAST_WEIGHT: usize = 50;
 
+/// Many times the longest resume. More is something else, and would only take time.
+const MOST_BYTES: usize = 256 * 1024;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
@@ -44,6 +47,7 @@ pub enum Unreadable {
     File(&'static str),
     Binary,
     TooShort,
+    TooLong,
 }
 
 impl fmt::Display for Unreadable {
@@ -53,6 +57,7 @@ impl fmt::Display for Unreadable {
             Unreadable::File(kind) => write!(f, "is a {kind} file; send the text that is in it"),
             Unreadable::Binary => f.write_str("is not readable text"),
             Unreadable::TooShort => f.write_str("has too little text to be a resume"),
+            Unreadable::TooLong => write!(f, "is longer than {} KiB", MOST_BYTES / 1024),
         }
     }
 }
@@ -67,6 +72,9 @@ impl Text {
                 return Err(Unreadable::File(kind));
             }
         }
+        if content.len() > MOST_BYTES {
+            return Err(Unreadable::TooLong);
+        }
         let chars = content.chars().count();
         let broken = content.chars().filter(|&c| c == '\u{fffd}' || (c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\u{c}'))).count();
         if broken * 50 > chars {
@@ -74,17 +82,20 @@ impl Text {
         }
         // A form feed is where a PDF's page ends: a blank, so that the line numbers stay those of the content.
         let lines: Vec<String> = content.lines().map(|line| line.chars().filter_map(plain).collect()).collect();
-        let letters: usize = lines.iter().flat_map(|line| line.chars()).filter(|c| c.is_alphabetic()).map(|c| 1 + usize::from(is_cjk(c))).sum();
+        let letters: usize =
+            lines.iter().flat_map(|line| line.chars()).filter(|c| c.is_alphabetic()).map(|c| 1 + usize::from(is_cjk(c))).sum();
         if letters < LEAST_WEIGHT {
             return Err(Unreadable::TooShort);
         }
         let cjk = lines.iter().flat_map(|line| line.chars()).filter(|&c| is_cjk(c)).count();
-        let latin_words = lines.iter().flat_map(|line| line.split(|c: char| !c.is_alphabetic() || is_cjk(c))).filter(|word| !word.is_empty()).count();
+        let latin_words =
+            lines.iter().flat_map(|line| line.split(|c: char| !c.is_alphabetic() || is_cjk(c))).filter(|word| !word.is_empty()).count();
         let upper = lines.iter().flat_map(|line| line.chars()).filter(|c| c.is_ascii_uppercase()).count();
         let lower = lines.iter().flat_map(|line| line.chars()).filter(|c| c.is_ascii_lowercase()).count();
         Ok(Text {
-            language: if cjk > latin_words { Language::Zh } else { Language::En },
-            all_caps: upper > 4 * lower && cjk <= latin_words,
+            // A Chinese word has about two characters.
+            language: if cjk / 2 > latin_words { Language::Zh } else { Language::En },
+            all_caps: upper > 4 * lower && cjk / 2 <= latin_words,
             words: latin_words + cjk / 2,
             lines,
         })
@@ -131,11 +142,14 @@ mod tests {
         for (content, why) in table {
             assert_eq!(Text::read(content).unwrap_err(), why, "{content:?}");
         }
+        assert_eq!(Text::read(&"word ".repeat(60_000)).unwrap_err(), Unreadable::TooLong);
     }
 
     #[test]
     fn characters_become_plain_and_lines_stay() {
-        let text = Text::read("姓名：张伟（后端）\u{feff}\n\n２０１９年７月—至今　后端开发工程师，负责订单系统的设计与开发工作，持续优化性能\n").unwrap();
+        let text =
+            Text::read("姓名：张伟（后端）\u{feff}\n\n２０１９年７月—至今　后端开发工程师，负责订单系统的设计与开发工作，持续优化性能\n")
+                .unwrap();
         assert_eq!(text.lines[0], "姓名:张伟(后端)");
         assert!(text.lines[2].starts_with("2019年7月-至今 后端"));
         assert_eq!(text.language, Language::Zh);

@@ -58,7 +58,7 @@ macro_rules! handler {
             }
 
             #[cfg(target_family = "wasm")]
-            $crate::bindings::export_handler!(Exported with_types_in $crate::bindings);
+    $crate::bindings::export_handler!(Exported with_types_in $crate::bindings);
 
             // A native build exports nothing, and must not call the function unused.
             #[cfg(not(target_family = "wasm"))]

@@ -116,7 +116,10 @@ mod tests {
             (task.text("nothing").unwrap_err(), "field `nothing` is missing"),
             (task.text("binary").unwrap_err(), "field `binary` is not UTF-8 text"),
             (task.number::<u8>("text").unwrap_err(), "field `text` is not a number that fits: invalid digit found in string"),
-            (task.json::<u8>("json").unwrap_err(), "field `json` is not the JSON expected: invalid type: sequence, expected u8 at line 1 column 0"),
+            (
+                task.json::<u8>("json").unwrap_err(),
+                "field `json` is not the JSON expected: invalid type: sequence, expected u8 at line 1 column 0",
+            ),
         ];
         for (error, text) in table {
             assert_eq!(error.to_string(), text);

@@ -1,0 +1,165 @@
+//! Publishes what this host knows of itself: to Redis for the commands, and to the metrics before a scrape.
+//!
+//! Not here: the form of an announcement (`queue::hosts`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::{Health, Metrics, PluginRow, QueueMetrics};
+use crate::plugins::{PluginStatus, Plugins};
+use crate::queue::hosts::{self, HostInfo, HostPlugin, HostQueue};
+use crate::queue::{Link, Redis};
+use crate::worker::Worker;
+use crate::worker::inflight::Inflight;
+
+/// Rates are taken over this many announcements: a minute.
+const RATE_SAMPLES: usize = 20;
+
+/// Sets in the metrics what is not counted as it happens.
+pub type Refresh = Arc<dyn Fn(&Metrics) + Send + Sync>;
+
+/// The loop.
+pub struct Announcer {
+    id: Arc<str>,
+    started_at: u64,
+    link: Link,
+    redis: Redis,
+    plugins: Plugins,
+    health: Health,
+    queues: Vec<Watched>,
+}
+
+struct Watched {
+    name: String,
+    inflight: Arc<Inflight>,
+    metrics: QueueMetrics,
+    /// When how many had been completed, oldest first.
+    samples: VecDeque<(Instant, u64)>,
+}
+
+impl Announcer {
+    pub fn new(id: Arc<str>, link: Link, redis: Redis, plugins: Plugins, health: Health, workers: &[Worker]) -> Announcer {
+        let queues = workers.iter().map(|worker| Watched {
+            name: worker.shared.name.to_string(),
+            inflight: worker.shared.inflight.clone(),
+            metrics: worker.shared.metrics.clone(),
+            samples: VecDeque::new(),
+        });
+        let started_at = now_ms();
+        Announcer { id, started_at, link, redis, plugins, health, queues: queues.collect() }
+    }
+
+    /// Sets what is not counted as it happens: for the metrics, before a scrape.
+    pub fn refresher(&self) -> Refresh {
+        let (plugins, health, redis) = (self.plugins.clone(), self.health.clone(), self.redis.clone());
+        let reconnects = AtomicU64::new(0);
+        let reloads = std::sync::Mutex::new(std::collections::HashMap::<String, (u64, u64)>::new());
+        Arc::new(move |metrics| {
+            let status = plugins.status();
+            let rows: Vec<PluginRow> = status.iter().map(row).collect();
+            metrics.set_plugins(&rows);
+            let mut reloads = reloads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            for plugin in &status {
+                let (ok, failed) = reloads.insert(plugin.name.clone(), (plugin.reloads_ok, plugin.reloads_failed)).unwrap_or_default();
+                (ok..plugin.reloads_ok).for_each(|_| metrics.plugin_reload(&plugin.name, true));
+                (failed..plugin.reloads_failed).for_each(|_| metrics.plugin_reload(&plugin.name, false));
+            }
+            for queue in health.report().queues {
+                metrics.queue(&queue.queue).fetch_stalled(!queue.ok);
+            }
+            let now = redis.reconnects();
+            (reconnects.swap(now, Ordering::Relaxed)..now).for_each(|_| metrics.redis_reconnected());
+        })
+    }
+
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let host = self.describe();
+            if let Err(error) = hosts::announce(&self.link, &host).await {
+                tracing::debug!(%error, "could not announce this host");
+            }
+            tokio::select! {
+                () = tokio::time::sleep(hosts::EVERY) => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        if let Err(error) = hosts::withdraw(&self.link, &self.id).await {
+            tracing::debug!(%error, "could not withdraw this host's announcement");
+        }
+    }
+
+    fn describe(&mut self) -> HostInfo {
+        let report = self.health.report();
+        let queues = self.queues.iter_mut().map(|queue| {
+            let totals = queue.metrics.totals();
+            let health = report.queues.iter().find(|health| health.queue == queue.name);
+            HostQueue {
+                name: queue.name.clone(),
+                state: health.map_or("starting", |health| if health.ok { health.state } else { "stalled" }).to_owned(),
+                running: queue.inflight.len() as u64,
+                completed: totals.completed,
+                retried: totals.retried,
+                dead: totals.dead,
+                rate: queue.rate(totals.completed),
+            }
+        });
+        HostInfo {
+            id: self.id.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            started_at: self.started_at,
+            queues: queues.collect(),
+            plugins: self.plugins.status().into_iter().map(host_plugin).collect(),
+        }
+    }
+}
+
+impl Watched {
+    /// Tasks completed per second since the oldest sample.
+    fn rate(&mut self, completed: u64) -> f64 {
+        let now = Instant::now();
+        self.samples.push_back((now, completed));
+        if self.samples.len() > RATE_SAMPLES {
+            self.samples.pop_front();
+        }
+        let Some((since, before)) = self.samples.front() else { return 0.0 };
+        let seconds = now.duration_since(*since).as_secs_f64();
+        if seconds > 0.0 { (completed - before) as f64 / seconds } else { 0.0 }
+    }
+}
+
+fn row(plugin: &PluginStatus) -> PluginRow {
+    PluginRow {
+        plugin: plugin.name.clone(),
+        version: plugin.digest.clone().unwrap_or_default(),
+        state: plugin.state.as_str().to_owned(),
+        peak_memory: plugin.peak_memory,
+    }
+}
+
+fn host_plugin(plugin: PluginStatus) -> HostPlugin {
+    HostPlugin {
+        name: plugin.name,
+        state: plugin.state.as_str().to_owned(),
+        version: plugin.digest,
+        error: plugin.error,
+        loaded_at: plugin.loaded_at_ms,
+        compile_ms: plugin.compile_ms,
+        from_cache: plugin.from_cache.unwrap_or_default(),
+        bytes: plugin.bytes,
+        attempts: plugin.attempts,
+        failures: plugin.failures,
+        peak_memory: plugin.peak_memory,
+        reloads: plugin.reloads_ok,
+        failed_reloads: plugin.reloads_failed,
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}

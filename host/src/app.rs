@@ -1,0 +1,171 @@
+//! Runs the host: puts the parts together, waits for a signal, takes them apart again.
+//!
+//! The order of both is here, as numbered comments, and nowhere else.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admin::{self, AdminState, Health, Metrics};
+use crate::announcer::{Announcer, Refresh};
+use crate::config::{self, Config};
+use crate::embedded::{self, Embedded};
+use crate::plugins::Plugins;
+use crate::queue::{self, Queue, Redis};
+use crate::sandbox::{Sandbox, SandboxOptions};
+use crate::worker::{Stop, Worker};
+
+/// A fetch loop that gave no sign for so long is stalled. It gives one every second or two.
+const STALL_AFTER: Duration = Duration::from_secs(6);
+/// How long settlements may take after the last attempt has ended: Redis may be away.
+const SETTLE_GRACE: Duration = Duration::from_secs(5);
+
+/// Runs the host until SIGTERM or SIGINT. An error says why it could not start.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    // 1. The admin address first: it tells another process on it at once, and whether this one lives while the rest takes its time.
+    let listener = admin::bind(config.admin.listen).await?;
+    let admin_address = listener.local_addr().context("cannot read the admin address")?;
+    let metrics = Metrics::new();
+    let health = Health::new(STALL_AFTER);
+    let refresh: Arc<OnceLock<Refresh>> = Arc::default();
+    let serving = CancellationToken::new();
+    let servants = TaskTracker::new();
+    let state = AdminState {
+        metrics: metrics.clone(),
+        health: health.clone(),
+        token: config.admin.token.clone(),
+        refresh: Arc::new({
+            let refresh = refresh.clone();
+            // Nothing to refresh before there are queues.
+            move |metrics| refresh.get().into_iter().for_each(|refresh| refresh(metrics))
+        }),
+    };
+    servants.spawn(admin::serve(listener, state, serving.clone()));
+
+    // 2. Redis.
+    let embedded = match config.redis {
+        config::Redis::Embedded => Some(Embedded::start(&config.data_dir).await?),
+        config::Redis::Url(_) => None,
+    };
+    let redis = open_redis(&config)?;
+    let link = redis.link();
+    let redis_version = queue::server::check(&link).await?;
+
+    // 3. The sandbox, and the plugins that are there.
+    let attempts = config.queues.iter().map(|queue| queue.concurrency).sum();
+    let grants = grants(&config);
+    let max_memory = grants.values().map(|grant| grant.memory).max().unwrap_or_default();
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: attempts, max_memory })?;
+    let watching = CancellationToken::new();
+    let watchers = TaskTracker::new();
+    let plugins =
+        Plugins::start(sandbox, config.plugins_dir.clone(), config.data_dir.join("cache"), grants, watching.clone(), &watchers).await?;
+
+    // 4. The queues.
+    let stop = Stop::default();
+    let host_id: Arc<str> = host_id().into();
+    let mut workers = Vec::with_capacity(config.queues.len());
+    for rules in &config.queues {
+        let queue = Queue::new(rules.clone(), link.clone());
+        queue.ensure_group().await.with_context(|| format!("cannot prepare the queue `{}`", rules.name))?;
+        let versions = plugins.subscribe(&rules.plugin);
+        let (metrics, pulse) = (metrics.queue(&rules.name), health.queue(&rules.name));
+        workers.push(Worker::start(queue, &redis, host_id.clone(), versions, metrics, pulse, stop.clone()));
+    }
+    health.started();
+
+    // 5. What others see of it.
+    let announcer = Announcer::new(host_id.clone(), link, redis.clone(), plugins, health, &workers);
+    let _ = refresh.set(announcer.refresher());
+    servants.spawn(announcer.run(serving.clone()));
+    tracing::info!(
+        host = host_id.as_ref(),
+        redis = redis.address(),
+        redis_version,
+        admin = %admin_address,
+        queues = config.queues.len(),
+        "tqhost is running"
+    );
+
+    // 6. Work, until told to stop.
+    let again = wait_for_signal().await?;
+    let running: usize = workers.iter().map(|worker| worker.shared.inflight.len()).sum();
+    tracing::info!(running, grace_seconds = config.shutdown_grace.as_secs(), "stopping: no new tasks; waiting for those that run");
+
+    // 7. Nothing new; then an end to what runs, at the end of the grace period or on a second signal; then to what cannot be settled.
+    stop.claiming.cancel();
+    let deadline = tokio::spawn({
+        let stop = stop.clone();
+        async move {
+            tokio::select! {
+                () = tokio::time::sleep(config.shutdown_grace) => tracing::warn!("the grace period is over: stopping attempts that still run"),
+                () = again => tracing::warn!("told to stop again: stopping attempts that still run"),
+            }
+            stop.running.cancel();
+            tokio::time::sleep(SETTLE_GRACE).await;
+            stop.settling.cancel();
+        }
+    });
+    for worker in workers {
+        worker.stop().await;
+    }
+    deadline.abort();
+
+    // 8. The rest, and Redis last.
+    watching.cancel();
+    serving.cancel();
+    for tracker in [watchers, servants] {
+        tracker.close();
+        tracker.wait().await;
+    }
+    if let Some(embedded) = embedded {
+        embedded.stop().await;
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Where this configuration's Redis is: also for the commands, which find the embedded one of a running host.
+pub fn open_redis(config: &Config) -> anyhow::Result<Redis> {
+    let redis = match &config.redis {
+        config::Redis::Embedded => Redis::open(&embedded::url(&config.data_dir)),
+        config::Redis::Url(url) => Redis::open(url.expose()),
+    };
+    Ok(redis?)
+}
+
+/// The grants of every plugin that a queue uses.
+pub fn grants(config: &Config) -> std::collections::BTreeMap<String, config::Plugin> {
+    let names = config.queues.iter().map(|queue| &queue.plugin);
+    names.map(|name| (name.clone(), config.plugins.get(name).cloned().unwrap_or_default())).collect()
+}
+
+/// This host's name in every group: readable, and unique for each start.
+fn host_id() -> String {
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "host".into());
+    let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(64).collect();
+    // The random end of the id: its beginning is the time.
+    let unique = uuid::Uuid::now_v7().simple().to_string();
+    format!("{host}-{}-{}", std::process::id(), &unique[20..])
+}
+
+/// Waits for the first SIGTERM or SIGINT. What it gives waits for the second one.
+async fn wait_for_signal() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen to SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen to SIGINT")?;
+    let mut next = async move || {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    next().await;
+    Ok(async move { next().await })
+}

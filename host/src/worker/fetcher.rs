@@ -1,0 +1,151 @@
+//! Claims new entries, as many as there are free permits, for as long as there is a working plugin.
+//!
+//! The loop is the queue's heart: its pulse is what readiness goes by. It never ends by itself, whatever Redis does.
+//!
+//!     plugin there? ─▶ free permits? ─▶ delivered unseen? ─▶ XREADGROUP ─▶ intake
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+
+use super::pace::{Pace, chain};
+use super::{Shared, intake};
+use crate::admin::{FetchPulse, FetchState};
+use crate::plugins::Version;
+use crate::queue::{Link, QueueError};
+
+/// How long a read waits for the first entry. Stopping takes so long at most; and an idle queue costs one command in this time.
+pub const BLOCK: Duration = Duration::from_secs(1);
+/// Entries claimed at once, however many permits are free: so many are marked in one script.
+const MAX_BATCH: usize = 100;
+/// How often a loop that waits for something else looks whether Redis is there.
+const LOOK: Duration = Duration::from_secs(2);
+
+pub struct Fetcher {
+    pub shared: Arc<Shared>,
+    pub pulse: FetchPulse,
+    /// For blocking reads, and for nothing else.
+    pub link: Link,
+}
+
+/// What ended a wait.
+enum Waited<T> {
+    For(T),
+    Stopped,
+}
+
+impl Fetcher {
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut pace = Pace::new(&self.shared.name, "fetch");
+        // After a read that failed, entries may be ours that nobody saw.
+        let mut unseen = false;
+        // The first read may wait for its first entry; that Redis answers is known sooner. Later only a read that succeeded is a beat:
+        // one that is about to be tried would end a fault that goes on.
+        self.beat(FetchState::Reading).await;
+        while let Waited::For(version) = self.version(&stop).await {
+            let Waited::For(permits) = self.permits(&stop).await else { break };
+            match self.claim(&version, permits, &mut unseen).await {
+                Ok(()) => pace.succeeded(),
+                Err(error) => {
+                    unseen = true;
+                    self.pulse.fault(chain(&error));
+                    if error.is_no_group() {
+                        self.recreate_group().await;
+                    }
+                    let wait = pace.failed(&error);
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        () = stop.cancelled() => break,
+                    }
+                }
+            }
+        }
+    }
+
+    async fn claim(&self, version: &Arc<Version>, permits: OwnedSemaphorePermit, unseen: &mut bool) -> Result<(), QueueError> {
+        let shared = &self.shared;
+        let count = permits.num_permits();
+        if *unseen {
+            // The reclaimer claims for the same consumer: between its claim and its intake, its entries would look unseen too.
+            let claiming = shared.claiming.lock().await;
+            let (mut entries, lost) = shared.queue.recover(&shared.consumer, &shared.inflight.entries()).await?;
+            shared.lost(&lost);
+            let more = entries.len() > count;
+            entries.truncate(count);
+            if !entries.is_empty() {
+                tracing::info!(queue = shared.name.as_ref(), tasks = entries.len(), "took up tasks that were delivered unseen");
+                intake::admit(shared, version, entries, permits).await;
+                drop(claiming);
+                *unseen = more;
+                return Ok(());
+            }
+            *unseen = false;
+        }
+        let entries = shared.queue.read(&self.link, &shared.consumer, count, BLOCK).await?;
+        self.pulse.beat(FetchState::Reading);
+        intake::admit(shared, version, entries, permits).await;
+        Ok(())
+    }
+
+    /// The version that runs tasks now; waits while there is none.
+    async fn version(&mut self, stop: &CancellationToken) -> Waited<Arc<Version>> {
+        let mut versions = self.shared.versions.clone();
+        loop {
+            if stop.is_cancelled() {
+                return Waited::Stopped;
+            }
+            if let Some(version) = versions.borrow_and_update().clone() {
+                return Waited::For(version);
+            }
+            self.beat(FetchState::WaitingForPlugin).await;
+            tokio::select! {
+                changed = versions.changed() => if changed.is_err() { return Waited::Stopped },
+                () = tokio::time::sleep(LOOK) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+    }
+
+    /// At least one permit, and all others that are free, up to a batch.
+    async fn permits(&self, stop: &CancellationToken) -> Waited<OwnedSemaphorePermit> {
+        let permits = &self.shared.permits;
+        let mut first = std::pin::pin!(permits.clone().acquire_owned());
+        let mut permit = loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Waited::Stopped,
+                permit = &mut first => match permit {
+                    Ok(permit) => break permit,
+                    Err(_) => return Waited::Stopped,
+                },
+                () = tokio::time::sleep(LOOK) => self.beat(FetchState::WaitingForPermit).await,
+            }
+        };
+        let more = permits.available_permits().min(MAX_BATCH - 1);
+        if more > 0
+            && let Ok(others) = permits.clone().try_acquire_many_owned(more as u32)
+        {
+            permit.merge(others);
+        }
+        Waited::For(permit)
+    }
+
+    /// A sign of life while waiting for something else than Redis, if Redis is there.
+    async fn beat(&self, state: FetchState) {
+        match self.link.ping().await {
+            Ok(()) => self.pulse.beat(state),
+            Err(error) => self.pulse.fault(chain(&error)),
+        }
+    }
+
+    /// Somebody deleted the stream or the group, or everything.
+    async fn recreate_group(&self) {
+        let queue = self.shared.name.as_ref();
+        match self.shared.queue.ensure_group().await {
+            Ok(()) => tracing::warn!(queue, "the stream or its consumer group was deleted; created anew, at the stream's beginning"),
+            Err(error) => tracing::debug!(queue, error = chain(&error), "could not create the consumer group"),
+        }
+    }
+}

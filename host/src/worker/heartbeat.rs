@@ -1,0 +1,66 @@
+//! Keeps the leases of what is in flight, writes its progress, and stops what was lost.
+//!
+//! It runs until the last task is settled, also while the host stops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+use super::pace::Pace;
+use crate::queue::Beat;
+
+/// A lease is renewed this many times before it would end.
+const BEATS_PER_LEASE: u32 = 3;
+/// News of progress waits no longer than this.
+const LOOK: Duration = Duration::from_secs(1);
+/// Leases renewed by one call of the script.
+const MAX_BATCH: usize = 100;
+
+pub struct Heartbeat {
+    pub shared: Arc<Shared>,
+}
+
+impl Heartbeat {
+    pub async fn run(self, stop: CancellationToken) {
+        let every = self.shared.queue.rules.lease / BEATS_PER_LEASE;
+        // Looking more often than beating keeps a beat from being late by a whole look.
+        let look = LOOK.min(every / 4);
+        let mut pace = Pace::new(&self.shared.name, "heartbeat");
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(look) => {}
+                () = stop.cancelled() => return,
+            }
+            // Due a look early rather than a look late.
+            let due = self.shared.inflight.due(every.saturating_sub(look), Instant::now());
+            for beats in due.chunks(MAX_BATCH) {
+                tokio::select! {
+                    () = self.beat(beats, &mut pace) => {}
+                    () = stop.cancelled() => return,
+                }
+            }
+        }
+    }
+
+    async fn beat(&self, beats: &[Beat], pace: &mut Pace) {
+        // From before the call: the lease runs from when Redis renews it, which is later.
+        let now = Instant::now();
+        match self.shared.queue.heartbeat(&self.shared.consumer, beats).await {
+            Ok(renewed) => {
+                pace.succeeded();
+                for (beat, renewed) in beats.iter().zip(renewed) {
+                    if renewed {
+                        self.shared.inflight.renewed(&beat.entry, now);
+                    } else if self.shared.inflight.lost(&beat.entry) {
+                        self.shared.metrics.lease_lost(1);
+                    }
+                }
+            }
+            // Tried again at the next look: a beat may come late, but never after its time to somebody else's task.
+            Err(error) => drop(pace.failed(&error)),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! From claimed entries to running tasks.
+//!
+//! In: entries that Redis says are ours, with a permit for each. Out: a runner for each task that we still own after it was marked as
+//! PROCESSING; a burial for what is malformed or crashed too often.
+
+use std::sync::Arc;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::inflight::Hold;
+use super::pace::Pace;
+use super::settle::{self, Verdict};
+use super::settler::Job;
+use super::{Shared, runner};
+use crate::plugins::Version;
+use crate::queue::{Entry, Subject, codec};
+use crate::task::Task;
+
+/// Admits entries. `permits` holds at least as many as there are entries; what is left over is given back.
+pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<Entry>, mut permits: OwnedSemaphorePermit) {
+    let mut claimed: Vec<(Task, Hold)> = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let Some(permit) = permits.split(1) else {
+            // Cannot be: no more is asked for than there are permits. Left pending, it would be reclaimed.
+            tracing::error!(entry = entry.id, "more entries than permits");
+            break;
+        };
+        let Some(hold) = shared.inflight.hold(&entry.id, &codec::id_of(&entry), permit, shared.stop.running.child_token()) else {
+            continue;
+        };
+        match codec::decode(&shared.name, &entry) {
+            Ok(task) => match settle::crashed(&task, &shared.queue.rules) {
+                Some(verdict) => end(shared, version, Subject::Task(Box::new(task)), verdict, hold).await,
+                None => claimed.push((task, hold)),
+            },
+            Err(why) => end(shared, version, Subject::Malformed(entry), settle::malformed(&why.to_string()), hold).await,
+        }
+    }
+    drop(permits);
+    if claimed.is_empty() {
+        return;
+    }
+    let Some(owned) = begin(shared, version, &claimed).await else {
+        for (task, hold) in claimed {
+            let verdict = settle::release(&task);
+            end(shared, version, Subject::Task(Box::new(task)), verdict, hold).await;
+        }
+        return;
+    };
+    for ((task, hold), owned) in claimed.into_iter().zip(owned) {
+        if owned {
+            shared.runners.spawn(runner::run(shared.clone(), version.clone(), task, hold));
+        } else {
+            shared.metrics.lease_lost(1);
+            tracing::warn!(queue = shared.name.as_ref(), task = task.id, "not run: another host owns this task by now");
+        }
+    }
+}
+
+/// Marks tasks as PROCESSING, however long Redis takes. None when the host stops meanwhile.
+async fn begin(shared: &Shared, version: &Version, claimed: &[(Task, Hold)]) -> Option<Vec<bool>> {
+    let tasks: Vec<&Task> = claimed.iter().map(|(task, _)| task).collect();
+    let mut pace = Pace::new(&shared.name, "begin");
+    loop {
+        let wait = match shared.queue.begin(&shared.consumer, &version.label(), &tasks).await {
+            Ok(owned) => {
+                pace.succeeded();
+                return Some(owned);
+            }
+            Err(error) if error.is_no_group() => return Some(vec![false; tasks.len()]),
+            Err(error) => pace.failed(&error),
+        };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = shared.stop.running.cancelled() => return None,
+        }
+    }
+}
+
+async fn end(shared: &Shared, version: &Version, subject: Subject, verdict: Verdict, hold: Hold) {
+    let _ = shared.jobs.send(Job::new(subject, version.label(), verdict, hold)).await;
+}

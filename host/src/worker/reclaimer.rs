@@ -1,0 +1,75 @@
+//! Takes over tasks whose host died, or fell silent for a whole lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::pace::Pace;
+use super::{Shared, intake};
+use crate::queue::QueueError;
+
+/// A quarter of the lease, within these bounds, lies between two looks.
+const EVERY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// Tasks taken over in one step.
+const MAX_BATCH: usize = 50;
+
+pub struct Reclaimer {
+    pub shared: Arc<Shared>,
+}
+
+impl Reclaimer {
+    pub async fn run(self, stop: CancellationToken) {
+        let every = (self.shared.queue.rules.lease / 4).clamp(EVERY.0, EVERY.1);
+        let mut pace = Pace::new(&self.shared.name, "reclaim");
+        loop {
+            let wait = tokio::select! {
+                looked = self.reclaim_all() => match looked {
+                    Ok(()) => {
+                        pace.succeeded();
+                        // Hosts that started together should not look together for ever.
+                        every.mul_f64(0.8 + 0.4 * fastrand::f64())
+                    }
+                    // The fetcher mends this.
+                    Err(error) if error.is_no_group() => every,
+                    Err(error) => pace.failed(&error).max(every),
+                },
+                () = stop.cancelled() => return,
+            };
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Goes once through all that is pending. Waits in line with the fetcher for permits, but only when there is something to do.
+    async fn reclaim_all(&self) -> Result<(), QueueError> {
+        let shared = &self.shared;
+        let mut cursor = "0-0".to_owned();
+        while shared.queue.has_abandoned().await? {
+            let Some(version) = shared.versions.borrow().clone() else { return Ok(()) };
+            let Ok(mut permits) = shared.permits.clone().acquire_owned().await else { return Ok(()) };
+            let more = shared.permits.available_permits().min(MAX_BATCH - 1);
+            if more > 0
+                && let Ok(others) = shared.permits.clone().try_acquire_many_owned(more as u32)
+            {
+                permits.merge(others);
+            }
+            let claiming = shared.claiming.lock().await;
+            let found = shared.queue.reclaim(&shared.consumer, &cursor, permits.num_permits()).await?;
+            shared.lost(&found.lost);
+            if !found.entries.is_empty() {
+                shared.metrics.reclaimed(found.entries.len() as u64);
+                tracing::warn!(queue = shared.name.as_ref(), tasks = found.entries.len(), "took over tasks whose host fell silent");
+            }
+            intake::admit(shared, &version, found.entries, permits).await;
+            drop(claiming);
+            cursor = found.cursor;
+            if cursor == "0-0" {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! Runs one claimed task from start to settlement.
+//!
+//! In: a task that this host owns. Out: exactly one settlement, or none if the lease was lost (the new owner settles instead).
+//!
+//!     claimed ─▶ sandbox ─▶ Outcome ─▶ settle::decide ─▶ settler
+//!
+//! Not here: which task to run (`fetcher`, `reclaimer`), when to try again (`backoff`), Redis (`queue`).
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::Shared;
+use super::inflight::Hold;
+use super::settle;
+use super::settler::Job;
+use crate::plugins::Version;
+use crate::queue::Subject;
+use crate::sandbox::Attempt;
+use crate::task::Task;
+
+pub async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, hold: Hold) {
+    let rules = &shared.queue.rules;
+    shared.metrics.wait(age(task.enqueued_at_ms));
+    let task = Arc::new(task);
+    let attempt = Attempt {
+        task: task.clone(),
+        plugin: version.plugin.clone(),
+        max_attempts: rules.max_retries.saturating_add(1),
+        timeout: rules.timeout,
+        progress: hold.progress.clone(),
+        stop: hold.stop.clone(),
+    };
+    let report = version.run(attempt).await;
+    let verdict = match report {
+        Some(report) => {
+            shared.metrics.duration(report.duration);
+            tracing::debug!(queue = rules.name, task = task.id, attempt = task.attempt, outcome = ?report.outcome, "attempt ended");
+            settle::decide(report.outcome, &task, rules, fastrand::f64() * 2.0 - 1.0)
+        }
+        None if hold.is_lost() => {
+            tracing::warn!(queue = rules.name, task = task.id, "stopped: another host owns this task now");
+            return;
+        }
+        None => settle::release(&task),
+    };
+    let task = Arc::unwrap_or_clone(task);
+    let job = Job::new(Subject::Task(Box::new(task)), version.label(), verdict, hold);
+    // The settler outlives the runners; when it has given up all the same, the task stays pending and is reclaimed.
+    let _ = shared.jobs.send(job).await;
+}
+
+/// How long ago, by this host's clock: for a metric only.
+fn age(since_ms: u64) -> Duration {
+    let since = Duration::from_millis(since_ms);
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(since)
+}

@@ -1,0 +1,184 @@
+//! Decides what becomes of a task after an attempt. No IO, no clock, no log: the same values in, the same settlement out.
+//!
+//!     (Outcome, Task, rules, jitter) ─▶ Verdict { Settlement, label }
+//!
+//! Not here: carrying it out (`queue::settle`).
+
+use std::time::Duration;
+
+use super::backoff;
+use crate::admin;
+use crate::config;
+use crate::queue::{Reason, Settlement};
+use crate::task::{Outcome, Task};
+
+/// `tq-error` is cut at this many characters, so that an error cannot fill the dead letters.
+const MAX_ERROR_CHARS: usize = 500;
+/// A deferral is never longer, whatever the handler asks for.
+const LONGEST_DEFERRAL: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// A settlement and the name under which it is counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    pub settlement: Settlement,
+    pub label: admin::Settled,
+}
+
+/// What follows from an attempt that ended by itself or was ended by the sandbox. `jitter` is a random number from -1 to 1.
+pub fn decide(outcome: Outcome, task: &Task, rules: &config::Queue, jitter: f64) -> Verdict {
+    match outcome {
+        Outcome::Completed { result } => Verdict { settlement: Settlement::Complete { result }, label: admin::Settled::Completed },
+        Outcome::Retry { message, after } => retry(&format!("retry: {message}"), after, task, rules, jitter),
+        Outcome::Failed { kind, message } => retry(&format!("{}: {message}", kind.as_str()), None, task, rules, jitter),
+        Outcome::Reject { message } => bury(Reason::Rejected, &message),
+        Outcome::Defer { message, .. } if task.deferrals >= rules.max_deferrals => bury(Reason::DeferralsExhausted, &message),
+        Outcome::Defer { message, after } => Verdict {
+            settlement: Settlement::Park {
+                delay: after.min(LONGEST_DEFERRAL),
+                next_attempt: task.attempt,
+                deferrals: task.deferrals + 1,
+                error: cut(&message),
+            },
+            label: admin::Settled::Deferred,
+        },
+    }
+}
+
+/// Whether a task has brought down, or been lost by, as many hosts as it may.
+pub fn crashed(task: &Task, rules: &config::Queue) -> Option<Verdict> {
+    (task.crashes > 0 && task.crashes >= rules.max_crashes)
+        .then(|| bury(Reason::Crashed, &format!("{} hosts died or fell silent while they ran it", task.crashes)))
+}
+
+/// Gives a task back unchanged, because this host stops: no attempt is used.
+pub fn release(task: &Task) -> Verdict {
+    Verdict {
+        settlement: Settlement::Park { delay: Duration::ZERO, next_attempt: task.attempt, deferrals: task.deferrals, error: String::new() },
+        label: admin::Settled::Released,
+    }
+}
+
+/// What cannot be a task at all.
+pub fn malformed(why: &str) -> Verdict {
+    bury(Reason::Malformed, why)
+}
+
+fn retry(error: &str, after: Option<Duration>, task: &Task, rules: &config::Queue, jitter: f64) -> Verdict {
+    // 1 + max_retries attempts in all.
+    if task.attempt > rules.max_retries {
+        return bury(Reason::RetriesExhausted, error);
+    }
+    let delay = match after {
+        Some(after) => after.min(backoff::longest(&rules.backoff)),
+        None => backoff::delay(&rules.backoff, task.attempt, jitter),
+    };
+    Verdict {
+        settlement: Settlement::Park { delay, next_attempt: task.attempt + 1, deferrals: task.deferrals, error: cut(error) },
+        label: admin::Settled::Retried,
+    }
+}
+
+fn bury(reason: Reason, error: &str) -> Verdict {
+    let label = match reason {
+        Reason::Rejected => admin::Settled::Rejected,
+        Reason::RetriesExhausted => admin::Settled::RetriesExhausted,
+        Reason::DeferralsExhausted => admin::Settled::DeferralsExhausted,
+        Reason::Crashed => admin::Settled::Crashed,
+        Reason::Malformed => admin::Settled::Malformed,
+    };
+    Verdict { settlement: Settlement::Bury { reason, error: cut(error) }, label }
+}
+
+fn cut(error: &str) -> String {
+    error.chars().take(MAX_ERROR_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Backoff;
+    use crate::task::FailureKind;
+
+    fn rules() -> config::Queue {
+        config::Queue {
+            name: "q".into(),
+            stream: "q".into(),
+            group: "g".into(),
+            plugin: "p".into(),
+            concurrency: 1,
+            lease: Duration::from_secs(30),
+            timeout: Duration::from_secs(60),
+            max_retries: 2,
+            backoff: Backoff::Delays([1, 5].map(Duration::from_secs).into()),
+            max_deferrals: 2,
+            max_crashes: 2,
+            retention: Duration::from_secs(60),
+            dead_letter: None,
+        }
+    }
+
+    fn task(attempt: u32, deferrals: u32, crashes: u32) -> Task {
+        Task {
+            id: "t".into(),
+            queue: "q".into(),
+            entry: "1-0".into(),
+            fields: vec![],
+            attempt,
+            deferrals,
+            crashes,
+            enqueued_at_ms: 1,
+            traceparent: None,
+            reserved: vec![],
+        }
+    }
+
+    fn park(seconds: u64, next_attempt: u32, deferrals: u32, error: &str) -> Settlement {
+        Settlement::Park { delay: Duration::from_secs(seconds), next_attempt, deferrals, error: error.into() }
+    }
+
+    fn dead(reason: Reason, error: &str) -> Settlement {
+        Settlement::Bury { reason, error: error.into() }
+    }
+
+    #[test]
+    fn every_outcome_has_its_settlement() {
+        let retry = |after: Option<u64>| Outcome::Retry { message: "busy".into(), after: after.map(Duration::from_secs) };
+        let defer = |after| Outcome::Defer { message: "not yet".into(), after: Duration::from_secs(after) };
+        let trap = || Outcome::Failed { kind: FailureKind::Trap, message: "unreachable".into() };
+        let table = [
+            (Outcome::Completed { result: Some(b"x".to_vec()) }, task(3, 0, 0), Settlement::Complete { result: Some(b"x".to_vec()) }),
+            (retry(None), task(1, 0, 0), park(1, 2, 0, "retry: busy")),
+            (retry(None), task(2, 1, 0), park(5, 3, 1, "retry: busy")),
+            (retry(None), task(3, 0, 0), dead(Reason::RetriesExhausted, "retry: busy")),
+            (retry(Some(3)), task(1, 0, 0), park(3, 2, 0, "retry: busy")),
+            (retry(Some(3600)), task(1, 0, 0), park(5, 2, 0, "retry: busy")),
+            (trap(), task(1, 0, 0), park(1, 2, 0, "trap: unreachable")),
+            (trap(), task(3, 0, 0), dead(Reason::RetriesExhausted, "trap: unreachable")),
+            (Outcome::Reject { message: "no".into() }, task(1, 0, 0), dead(Reason::Rejected, "no")),
+            (defer(60), task(2, 1, 0), park(60, 2, 2, "not yet")),
+            (defer(u64::MAX), task(1, 0, 0), park(7 * 24 * 3600, 1, 1, "not yet")),
+            (defer(60), task(1, 2, 0), dead(Reason::DeferralsExhausted, "not yet")),
+        ];
+        for (outcome, task, settlement) in table {
+            assert_eq!(decide(outcome.clone(), &task, &rules(), 0.0).settlement, settlement, "{outcome:?} on {task:?}");
+        }
+    }
+
+    #[test]
+    fn a_task_that_takes_hosts_down_is_dead_after_max_crashes() {
+        assert_eq!(crashed(&task(1, 0, 0), &rules()), None);
+        assert_eq!(crashed(&task(1, 0, 1), &rules()), None);
+        assert_eq!(crashed(&task(1, 0, 2), &rules()).map(|verdict| verdict.label), Some(admin::Settled::Crashed));
+    }
+
+    #[test]
+    fn a_release_changes_nothing() {
+        assert_eq!(release(&task(2, 1, 0)).settlement, park(0, 2, 1, ""));
+    }
+
+    #[test]
+    fn errors_are_cut_at_500_characters() {
+        let verdict = decide(Outcome::Reject { message: "é".repeat(600) }, &task(1, 0, 0), &rules(), 0.0);
+        assert_eq!(verdict.settlement, dead(Reason::Rejected, &"é".repeat(500)));
+    }
+}

@@ -1,0 +1,168 @@
+//! What the rules find in each of the sample resumes.
+//!
+//! In: `samples/*.txt`, all invented. Out: for each a row of expectations; every sample has one. A run counts as one in January 2026.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use resume_analyze::analysis::{Analysis, analyze};
+use resume_analyze::dates::Month;
+use resume_analyze::text::Language::{self, En, Zh};
+use resume_analyze::text::Unreadable;
+
+struct Expected {
+    sample: &'static str,
+    language: Language,
+    name: &'static str,
+    email: &'static str,
+    years: std::ops::RangeInclusive<f64>,
+    skills: &'static [&'static str],
+    /// Schools, newest entry first as the resume has it.
+    schools: &'static [&'static str],
+    score: std::ops::RangeInclusive<u32>,
+}
+
+#[rustfmt::skip]
+fn expectations() -> Vec<Expected> {
+    let row = |sample, language, name, email, years, skills, schools, score| Expected { sample, language, name, email, years, skills, schools, score };
+    vec![
+        row("one-page-en", En, "Maya Lindqvist", "maya.lindqvist@example.com", 10.2..=10.7, &["Rust", "Go", "Kafka", "PostgreSQL", "Kubernetes"], &["Riverton University"], 90..=100),
+        row("one-page-zh", Zh, "陈思远", "chen.siyuan@example.cn", 8.3..=8.8, &["Java", "Go", "Redis", "Microservices", "Kubernetes"], &["东岭理工大学"], 90..=100),
+        row("long", En, "Robert J. Whitfield", "robert.whitfield@example.com", 24.0..=25.0, &["Java", "Scala", "AWS", "Kafka"], &["Narragansett University", "Narragansett University"], 90..=100),
+        row("messy", En, "Tomasz Wieczorek", "tomasz.wieczorek@example.org", 9.0..=10.0, &["React", "TypeScript", "Node.js", "PHP"], &["Vistula College"], 75..=95),
+        row("no-headings", En, "Amara Okonkwo", "amara.okonkwo@example.co.uk", 12.0..=14.5, &["Excel", "Power BI", "Project Management"], &["University of Eastmoor"], 55..=80),
+        row("career-changer", En, "Daniel Ferreira", "daniel.ferreira@example.com", 8.5..=9.2, &["Python", "SQL", "Tableau"], &["Lakeside University", "Lakeside University"], 85..=100),
+        row("student", En, "Priya Raman", "priya.raman@students.example.edu", 0.1..=0.5, &["C", "C++", "Python"], &["Deccan Institute of Technology"], 60..=85),
+        row("academic", En, "Ingrid Solheim", "ingrid.solheim@example.no", 9.5..=10.5, &["R", "Python", "Machine Learning"], &["Fjordhavn University", "University of Vestland", "University of Vestland"], 70..=95),
+        row("mixed-language", En, "林嘉怡", "joyce.lin@example.sg", 6.3..=6.8, &["SQL", "Tableau", "User Research", "A/B Testing"], &["海州大学", "Hillcrest University"], 85..=100),
+        row("all-caps", En, "Carlos Mendoza-Ruiz", "carlos.mendoza@example.com", 12.3..=12.9, &["Excel", "ERP", "Power BI"], &["GULF COAST UNIVERSITY"], 75..=95),
+        row("two-column", En, "Hannah Vogel", "hannah.vogel@example.de", 9.0..=10.0, &["Figma", "User Research"], &["Spree University"], 65..=95),
+        row("executive-zh", Zh, "王雅琴", "wang.yaqin@example.com", 8.0..=8.5, &["Excel", "Accounting", "Budgeting"], &["江南财经大学", "江南财经大学"], 80..=100),
+    ]
+}
+
+fn read(sample: &str) -> String {
+    fs::read_to_string(Path::new("samples").join(sample).with_extension("txt")).unwrap()
+}
+
+fn run(sample: &str) -> Analysis {
+    let analysis = analyze("7", &read(sample), Month::new(2026, 1)).unwrap();
+    assert_eq!(analysis.score, analysis.parts.iter().map(|part| part.score).sum::<u32>(), "{sample}: the parts add up");
+    assert_eq!(analysis.parts.iter().map(|part| part.max).sum::<u32>(), 100, "{sample}");
+    assert!(analysis.parts.iter().all(|part| part.score <= part.max), "{sample}: no part exceeds its most");
+    analysis
+}
+
+#[test]
+fn each_sample_is_understood() {
+    let mut problems = Vec::new();
+    for expected in expectations() {
+        let sample = expected.sample;
+        let found = run(sample);
+        let mut check = |good: bool, what: String| {
+            if !good {
+                problems.push(format!("{sample}: {what}"));
+            }
+        };
+        check(found.is_resume, format!("no resume: {}", found.is_resume_because));
+        check(found.language == expected.language, format!("language {:?}", found.language));
+        check(found.contact.name.as_deref() == Some(expected.name), format!("name {:?}", found.contact.name));
+        check(found.contact.email.as_deref() == Some(expected.email), format!("email {:?}", found.contact.email));
+        let years = found.years_of_experience.unwrap_or(0.0);
+        check(expected.years.contains(&years), format!("years {years}, {:?}", found.experience));
+        for skill in expected.skills {
+            check(found.skills.iter().any(|other| other.name == *skill), format!("no {skill} in {:?}", found.skills));
+        }
+        let schools: Vec<&str> = found.education.iter().filter_map(|study| study.school.as_deref()).collect();
+        check(schools == expected.schools, format!("education {:?}", found.education));
+        check(expected.score.contains(&found.score), format!("score {}, {:?}", found.score, found.parts));
+        check(found.score >= 90 || !found.suggestions.is_empty(), "nothing to suggest".into());
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn a_recipe_is_no_resume_and_says_so() {
+    let recipe = run("recipe");
+    assert!(!recipe.is_resume);
+    assert!(recipe.is_resume_because.contains("work experience"), "{}", recipe.is_resume_because);
+    assert!(recipe.score <= 15, "{}: {:?}", recipe.score, recipe.parts);
+    assert_eq!(recipe.skills, []);
+    assert_eq!(recipe.suggestions.len(), 1);
+    let worst = expectations().iter().map(|expected| run(expected.sample).score).min().unwrap();
+    assert!(worst > recipe.score + 40, "the worst resume has {worst}, the recipe {}", recipe.score);
+}
+
+#[test]
+fn an_empty_content_is_unreadable() {
+    assert_eq!(analyze("7", &read("empty"), Month::new(2026, 1)).unwrap_err(), Unreadable::Empty);
+}
+
+#[test]
+fn better_resumes_score_better() {
+    let scores: BTreeMap<_, _> = expectations().iter().map(|expected| (expected.sample, run(expected.sample).score)).collect();
+    for (better, worse) in
+        [("one-page-en", "no-headings"), ("one-page-zh", "student"), ("long", "all-caps"), ("career-changer", "two-column")]
+    {
+        assert!(scores[better] > scores[worse], "{better} over {worse}: {scores:?}");
+    }
+}
+
+#[test]
+fn advice_is_in_the_language_of_the_resume() {
+    let chinese = |text: &str| text.chars().any(resume_analyze::text::is_cjk);
+    for expected in expectations() {
+        let found = run(expected.sample);
+        for text in found.strengths.iter().chain(&found.suggestions).chain(found.parts.iter().map(|part| &part.why)) {
+            assert_eq!(chinese(text), expected.language == Zh, "{}: {text}", expected.sample);
+        }
+    }
+}
+
+#[test]
+fn columns_are_told_from_dates_at_the_margin() {
+    assert_eq!(run("two-column").contact.location.as_deref(), Some("Berlin"));
+    let form = |sample: &str| run(sample).parts.into_iter().find(|part| part.name == "form").unwrap().why;
+    assert!(form("two-column").contains("columns"), "{}", form("two-column"));
+    assert!(!form("long").contains("columns"), "{}", form("long"));
+}
+
+#[test]
+fn every_sample_is_tested() {
+    let mut tested: Vec<String> = expectations().iter().map(|expected| expected.sample.to_string()).collect();
+    tested.extend(["recipe".into(), "empty".into()]);
+    for entry in fs::read_dir("samples").unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        assert!(tested.contains(&name), "{name} has no expectations");
+    }
+}
+
+#[test]
+fn the_result_is_json_with_stable_names() {
+    let json = serde_json::to_value(run("one-page-en")).unwrap();
+    let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+    let mut expected = vec![
+        "method",
+        "resumeId",
+        "language",
+        "isResume",
+        "isResumeBecause",
+        "score",
+        "parts",
+        "strengths",
+        "suggestions",
+        "contact",
+        "yearsOfExperience",
+        "experience",
+        "education",
+        "skills",
+        "sections",
+        "words",
+    ];
+    expected.sort_unstable();
+    assert_eq!(keys, expected);
+    assert_eq!((&json["method"], &json["language"], &json["resumeId"]), (&"rules".into(), &"en".into(), &"7".into()));
+    assert_eq!(json["experience"]["periods"][0], serde_json::json!({ "from": "2021-03", "to": "2026-01", "present": true }));
+}

@@ -1,0 +1,337 @@
+//! What must not lose a task: hosts that are killed, stopped or told to stop, and a Redis that restarts, stays away, stalls or forgets.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Bench, Places, eventually, within};
+
+const NOTHING: Places = Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: 0 };
+
+/// Tasks whose handler takes a while.
+const SLEEPS: &str = "[queues.work]\nplugin = \"sleeps\"\nconcurrency = 50\nlease = \"1s\"\nmax_crashes = 100\n";
+/// Tasks whose handler is done at once.
+const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\n";
+
+/// Adds tasks as fast as Redis takes them, until told to stop. Tries again while Redis is away.
+struct Producer {
+    stop: Arc<AtomicBool>,
+    ids: Arc<Mutex<Vec<String>>>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Producer {
+    fn start(bench: &Bench) -> Producer {
+        let client = redis::Client::open(bench.redis.url()).expect("a valid URL");
+        let stop = Arc::new(AtomicBool::new(false));
+        let ids = Arc::new(Mutex::new(Vec::new()));
+        let (stopped, accepted) = (stop.clone(), ids.clone());
+        let thread = std::thread::spawn(move || {
+            let mut connection = None;
+            let mut n = 0u64;
+            while !stopped.load(Ordering::Acquire) {
+                if connection.is_none() {
+                    connection = client.get_connection_with_timeout(Duration::from_secs(1)).ok();
+                }
+                // A name of the task's own, so that an XADD whose reply was lost is not counted twice.
+                let id = format!("task-{n}");
+                let added = connection.as_mut().map(|connection| {
+                    redis::cmd("XADD").arg("work").arg("*").arg("tq-id").arg(&id).arg("n").arg(n).query::<String>(connection)
+                });
+                match added {
+                    Some(Ok(_)) => accepted.lock().expect("the ids").push(id),
+                    Some(Err(_)) => connection = None,
+                    None => {}
+                }
+                n += 1;
+                // The pace of a producer; nothing waits for it.
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        Producer { stop, ids, thread }
+    }
+
+    fn accepted(&self) -> usize {
+        self.ids.lock().expect("the ids").len()
+    }
+
+    /// Waits until this many more tasks were accepted.
+    fn produce(&self, more: usize) {
+        let before = self.accepted();
+        eventually("the producer goes on", || (self.accepted() >= before + more).then_some(()));
+    }
+
+    fn stop(self) -> Vec<String> {
+        self.stop.store(true, Ordering::Release);
+        self.thread.join().expect("the producer");
+        Arc::try_unwrap(self.ids).expect("the producer has ended").into_inner().expect("the ids")
+    }
+}
+
+/// Every accepted task is completed, and nothing is left anywhere.
+fn all_done(bench: &mut Bench, ids: &[String]) {
+    bench.db = bench.redis.connection();
+    bench.until_drained("work");
+    for id in ids {
+        assert_eq!(bench.status("work", id, "status"), "COMPLETED", "{id}");
+    }
+    assert_eq!(bench.places("work"), NOTHING);
+}
+
+/// Waits until this many tasks run.
+fn until_running(bench: &mut Bench, running: u64) {
+    eventually("tasks run", || (bench.places("work").pending == running).then_some(()));
+}
+
+#[test]
+fn worker_01_kill_9_while_50_tasks_run_another_host_finishes_them() {
+    let mut bench = Bench::new(SLEEPS);
+    bench.install("sleeps", "sleeps");
+    let ids: Vec<String> = (0..50).map(|_| bench.xadd("work", &[("ms", "1500")])).collect();
+    let first = bench.host();
+    until_running(&mut bench, 50);
+    let second = bench.host();
+    first.kill();
+    all_done(&mut bench, &ids);
+    assert!((second.metric("tqhost_reclaimed_total{queue=\"work\"}") - 50.0).abs() < 0.5);
+    let attempts: HashSet<String> = ids.iter().map(|id| bench.status("work", id, "attempt")).collect();
+    assert_eq!(attempts, HashSet::from(["1".to_owned()]), "a crash of the host uses up no attempt");
+    second.stop();
+}
+
+#[test]
+fn worker_01_kill_9_while_50_tasks_run_the_next_start_finishes_them() {
+    let mut bench = Bench::new(SLEEPS);
+    bench.install("sleeps", "sleeps");
+    let ids: Vec<String> = (0..50).map(|_| bench.xadd("work", &[("ms", "500")])).collect();
+    let host = bench.host();
+    until_running(&mut bench, 50);
+    host.kill();
+    assert_eq!(bench.places("work").pending, 50);
+    let host = bench.host();
+    all_done(&mut bench, &ids);
+    host.stop();
+}
+
+#[test]
+fn worker_04_sigterm_waits_for_running_tasks_and_claims_no_new_ones() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 2\n");
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    let running: Vec<String> = (0..2).map(|_| bench.xadd("work", &[("ms", "1500")])).collect();
+    until_running(&mut bench, 2);
+    let queued = bench.xadd("work", &[("ms", "0")]);
+    host.stop();
+    for id in running {
+        assert_eq!(bench.status("work", &id, "status"), "COMPLETED");
+    }
+    assert_eq!(bench.status("work", &queued, "status"), "");
+    assert_eq!(bench.places("work"), Places { length: 1, ..NOTHING });
+}
+
+#[test]
+fn worker_04_sigterm_gives_tasks_back_that_outlast_the_grace_period() {
+    let mut bench = Bench::new("shutdown_grace = \"300ms\"\n[queues.work]\nplugin = \"sleeps\"\n");
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    let id = bench.xadd("work", &[("ms", "50000")]);
+    until_running(&mut bench, 1);
+    host.stop();
+    assert_eq!(bench.places("work"), Places { length: 1, ..NOTHING });
+    assert_eq!((bench.status("work", &id, "status").as_str(), bench.status("work", &id, "attempt").as_str()), ("PENDING", "1"));
+    let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("work", "-", "+"));
+    assert!(entries[0].1.windows(2).any(|pair| pair == ["tq-id", id.as_str()]), "it keeps its id: {entries:?}");
+    assert!(entries[0].1.windows(2).any(|pair| pair == ["tq-attempt", "1"]), "no attempt is charged: {entries:?}");
+}
+
+#[test]
+fn worker_05_sigstop_for_longer_than_the_lease_commits_once() {
+    let mut bench = Bench::new(SLEEPS);
+    bench.install("sleeps", "sleeps");
+    let zombie = bench.host();
+    let ids: Vec<String> = (0..10).map(|_| bench.xadd("work", &[("ms", "2000")])).collect();
+    until_running(&mut bench, 10);
+    zombie.signal(Signal::SIGSTOP);
+    let second = bench.host();
+    second.log("took over tasks whose host fell silent");
+    zombie.signal(Signal::SIGCONT);
+    all_done(&mut bench, &ids);
+    let completed = |host: &crate::support::Host| host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"completed\"}");
+    eventually("both hosts are done", || {
+        let running = |host: &crate::support::Host| host.get("/readyz").status == 200;
+        (running(&zombie) && (completed(&zombie) + completed(&second) - 10.0).abs() < 0.5).then_some(())
+    });
+    zombie.stop();
+    second.stop();
+}
+
+#[test]
+fn worker_06_a_handler_longer_than_the_lease_runs_once() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\n");
+    bench.install("sleeps", "sleeps");
+    let hosts = [bench.host(), bench.host()];
+    let id = bench.xadd("work", &[("ms", "4000")]);
+    bench.until("work", &id, "COMPLETED");
+    for host in hosts {
+        assert!(host.metric("tqhost_reclaimed_total{queue=\"work\"}") < 0.5);
+        assert!(host.metric("tqhost_lease_lost_total{queue=\"work\"}") < 0.5);
+        host.stop();
+    }
+}
+
+#[test]
+fn worker_08_a_task_whose_host_dies_each_time_is_dead_after_max_crashes() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nmax_crashes = 2\n");
+    bench.install("sleeps", "sleeps");
+    let id = bench.xadd("work", &[("ms", "30000")]);
+    for _ in 0..2 {
+        let host = bench.host();
+        eventually("the task runs in this host", || {
+            let running: f64 = host.metric("tqhost_task_wait_seconds_count{queue=\"work\"}");
+            (running > 0.5).then_some(())
+        });
+        host.kill();
+    }
+    let host = bench.host();
+    bench.until("work", &id, "FAILED");
+    let dead: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("tq:{work}:dead", "-", "+"));
+    assert!(dead[0].1.contains(&"crashed".to_owned()), "{dead:?}");
+    host.stop();
+}
+
+#[test]
+fn redis_12_a_restart_while_tasks_flow_loses_nothing() {
+    let mut bench = Bench::with_redis(EMPTY, &["--appendfsync", "always"]);
+    bench.install("empty", "empty");
+    let host = bench.host();
+    let producer = Producer::start(&bench);
+    for _ in 0..3 {
+        producer.produce(100);
+        bench.redis.stop();
+        bench.redis.start_again();
+    }
+    producer.produce(100);
+    let ids = producer.stop();
+    all_done(&mut bench, &ids);
+    eventually("it is ready again", || (host.get("/readyz").status == 200).then_some(()));
+    host.stop();
+}
+
+#[test]
+fn redis_24_an_outage_of_ten_seconds_needs_no_restart() {
+    let mut bench = Bench::with_redis(EMPTY, &["--appendfsync", "always"]);
+    bench.install("empty", "empty");
+    let host = bench.host();
+    eventually("it is ready", || (host.get("/readyz").status == 200).then_some(()));
+    let producer = Producer::start(&bench);
+    producer.produce(100);
+    bench.redis.stop();
+    let away = Instant::now();
+    eventually("readiness turns false", || (host.get("/readyz").status == 503).then_some(()));
+    assert_eq!(host.get("/livez").status, 200);
+    // The outage itself is the time that has to pass.
+    std::thread::sleep(Duration::from_secs(10).saturating_sub(away.elapsed()));
+    assert_eq!(host.get("/readyz").status, 503);
+    bench.redis.start_again();
+    eventually("readiness comes back", || (host.get("/readyz").status == 200).then_some(()));
+    producer.produce(100);
+    let ids = producer.stop();
+    all_done(&mut bench, &ids);
+    assert!(host.metric("tqhost_redis_reconnects_total") > 0.5);
+    host.stop();
+}
+
+#[test]
+fn redis_13_a_flushed_database_is_filled_again_from_the_beginning() {
+    let mut bench = Bench::new(EMPTY);
+    bench.install("empty", "empty");
+    let host = bench.host();
+    let before = bench.xadd("work", &[("n", "1")]);
+    bench.until("work", &before, "COMPLETED");
+    let _: () = bench.redis("FLUSHALL", "SYNC");
+    // Before the host has noticed: the group will be created at 0, not at the end.
+    let ids: Vec<String> = (0..20).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
+    all_done(&mut bench, &ids);
+    host.stop();
+}
+
+#[test]
+fn redis_14_forgotten_scripts_are_loaded_again() {
+    let mut bench = Bench::new(EMPTY);
+    bench.install("empty", "empty");
+    let host = bench.host();
+    let producer = Producer::start(&bench);
+    for _ in 0..20 {
+        producer.produce(10);
+        let _: () = bench.redis("SCRIPT", ("FLUSH", "SYNC"));
+    }
+    let ids = producer.stop();
+    all_done(&mut bench, &ids);
+    host.stop();
+}
+
+#[test]
+fn redis_21_a_stall_of_five_seconds_is_waited_out() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\n");
+    bench.install("empty", "empty");
+    let host = bench.host();
+    let ids: Vec<String> = (0..50).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
+    let _: () = bench.redis("DEBUG", ("SLEEP", "5"));
+    let more: Vec<String> = (0..50).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
+    all_done(&mut bench, &[ids, more].concat());
+    host.stop();
+}
+
+#[test]
+fn redis_22_killed_connections_are_made_anew_and_nothing_delivered_is_forgotten() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nlease = \"60s\"\n");
+    bench.install("empty", "empty");
+    let host = bench.host();
+    let producer = Producer::start(&bench);
+    for _ in 0..10 {
+        producer.produce(20);
+        let _: i64 = bench.redis("CLIENT", ("KILL", "TYPE", "normal", "SKIPME", "yes"));
+    }
+    let ids = producer.stop();
+    // Well within the lease: what was delivered to a connection that was cut is found without waiting for it.
+    within(Duration::from_secs(30), "all is done", || (bench.places("work").length == 0).then_some(()));
+    all_done(&mut bench, &ids);
+    host.stop();
+}
+
+#[test]
+fn data_32_what_cannot_be_dead_lettered_is_not_acked() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"rejects\"\nlease = \"1s\"\n[queues.other]\nplugin = \"empty\"\n");
+    bench.install("rejects", "rejects");
+    bench.install("empty", "empty");
+    let host = bench.host();
+    let _: () = bench.redis("SET", ("tq:{work}:dead", "in the way"));
+    let id = bench.xadd("work", &[("n", "1")]);
+    host.log("Redis does not do its part");
+    assert_eq!(bench.places_but_dead("work"), Places { length: 1, pending: 1, ..NOTHING });
+    let other = bench.xadd("other", &[("n", "1")]);
+    bench.until("other", &other, "COMPLETED");
+    let _: () = bench.redis("DEL", "tq:{work}:dead");
+    bench.until("work", &id, "FAILED");
+    assert_eq!(bench.places("work"), Places { dead: 1, ..NOTHING });
+    host.stop();
+}
+
+#[test]
+fn data_29_entries_that_somebody_else_deleted_are_counted_and_named() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\n");
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    let id = bench.xadd("work", &[("ms", "60000")]);
+    until_running(&mut bench, 1);
+    host.kill();
+    let _: i64 = bench.redis("XDEL", ("work", &id));
+    let host = bench.host();
+    let line = host.log("were deleted by somebody else");
+    assert!(line["entries"].as_str().is_some_and(|entries| entries.contains(&id)), "{line}");
+    assert!((host.metric("tqhost_lost_entries_total{queue=\"work\"}") - 1.0).abs() < 0.1);
+    host.stop();
+}

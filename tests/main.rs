@@ -1,0 +1,9 @@
+//! End-to-end tests: the real binary, a real Redis, real components.
+//!
+//! Each test has a Redis, a folder and a host of its own (`support`), and waits for what it expects, never for time. The guests are built by
+//! `make plugins`; `plugins/testing/README.md` says what each of them does.
+
+mod support;
+
+mod faults;
+mod tasks;

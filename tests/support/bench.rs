@@ -1,0 +1,296 @@
+//! A test's workbench: a folder with a configuration and plugins, a Redis, hosts and commands that use them.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use redis::{Connection, FromRedisValue, ToRedisArgs};
+use serde_json::Value;
+
+use super::http::{self, Response};
+use super::{RedisServer, eventually};
+
+/// Everything one test needs. What it started ends with it.
+pub struct Bench {
+    pub dir: tempfile::TempDir,
+    pub redis: RedisServer,
+    pub db: Connection,
+}
+
+impl Bench {
+    /// A Redis and a configuration with the given queues (TOML, without `[redis]` and `[admin]`). The plugins folder is empty.
+    pub fn new(queues: &str) -> Bench {
+        Bench::with_redis(queues, &[])
+    }
+
+    /// The same with further arguments for redis-server.
+    pub fn with_redis(queues: &str, redis_args: &[&str]) -> Bench {
+        let dir = tempfile::tempdir().expect("create a folder");
+        let redis = RedisServer::start(dir.path(), redis_args);
+        let db = redis.connection();
+        std::fs::create_dir(dir.path().join("plugins")).expect("create plugins/");
+        let bench = Bench { dir, redis, db };
+        let url = bench.redis.url();
+        bench.configure(&format!("{queues}\n[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+        bench
+    }
+
+    /// Replaces the whole configuration file.
+    pub fn configure(&self, text: &str) {
+        std::fs::write(self.config(), text).expect("write the configuration");
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.dir.path().join("tqhost.toml")
+    }
+
+    pub fn plugin_path(&self, plugin: &str) -> PathBuf {
+        self.dir.path().join("plugins").join(format!("{plugin}.wasm"))
+    }
+
+    /// Installs the guest as the plugin of this name, in one step.
+    pub fn install(&self, guest: &str, plugin: &str) {
+        let target = self.plugin_path(plugin);
+        let new = target.with_extension("new");
+        std::fs::copy(guest_path(guest), &new).expect("copy a guest");
+        std::fs::rename(new, target).expect("rename a guest");
+    }
+
+    /// Starts a host and waits until it runs.
+    pub fn host(&self) -> Host {
+        let host = self.host_that_may_fail();
+        host.log("tqhost is running");
+        host
+    }
+
+    /// Starts a host, and waits for nothing.
+    pub fn host_that_may_fail(&self) -> Host {
+        Host::start(&self.config())
+    }
+
+    /// Runs a command of tqhost with this configuration.
+    pub fn tqhost(&self, args: &[&str]) -> Ran {
+        tqhost(&self.config(), args)
+    }
+
+    /// Any Redis command.
+    pub fn redis<T: FromRedisValue>(&mut self, name: &str, args: impl ToRedisArgs) -> T {
+        redis::cmd(name).arg(args).query(&mut self.db).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// What a producer does that knows only XADD. Gives the entry's id, which is the task's.
+    pub fn xadd(&mut self, stream: &str, fields: &[(&str, &str)]) -> String {
+        let mut command = redis::cmd("XADD");
+        command.arg(stream).arg("*");
+        for (name, value) in fields {
+            command.arg(name).arg(value);
+        }
+        command.query(&mut self.db).expect("XADD")
+    }
+
+    /// One field of a task's status; empty when it is not there.
+    pub fn status(&mut self, stream: &str, id: &str, field: &str) -> String {
+        let value: Option<String> = self.redis("HGET", (format!("tq:{{{stream}}}:task:{id}"), field));
+        value.unwrap_or_default()
+    }
+
+    /// Waits until a task has this status.
+    #[track_caller]
+    pub fn until(&mut self, stream: &str, id: &str, status: &str) {
+        eventually(&format!("{id} of {stream} is {status}"), || (self.status(stream, id, "status") == status).then_some(()));
+    }
+
+    /// Queued, pending, delayed and dead tasks of a stream with the group `tqhost`.
+    pub fn places(&mut self, stream: &str) -> Places {
+        let dead = self.redis("XLEN", format!("tq:{{{stream}}}:dead"));
+        Places { dead, ..self.places_but_dead(stream) }
+    }
+
+    /// The same without a look at the dead letters.
+    pub fn places_but_dead(&mut self, stream: &str) -> Places {
+        let length: u64 = self.redis("XLEN", stream);
+        let (pending, ..): (u64, redis::Value, redis::Value, redis::Value) = self.redis("XPENDING", (stream, "tqhost"));
+        let delayed = self.redis("ZCARD", format!("tq:{{{stream}}}:delayed"));
+        let parked = self.redis("HLEN", format!("tq:{{{stream}}}:parked"));
+        Places { length, pending, delayed, parked, dead: 0 }
+    }
+
+    /// Waits until nothing is queued, running or delayed.
+    #[track_caller]
+    pub fn until_drained(&mut self, stream: &str) {
+        eventually(&format!("{stream} is drained"), || {
+            let Places { length, pending, delayed, parked, .. } = self.places(stream);
+            ((length, pending, delayed, parked) == (0, 0, 0, 0)).then_some(())
+        });
+    }
+}
+
+/// Where a queue's tasks are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Places {
+    /// Queued and running.
+    pub length: u64,
+    pub pending: u64,
+    pub delayed: u64,
+    pub parked: u64,
+    pub dead: u64,
+}
+
+/// A guest of `plugins/testing`, or the name of a handler in `plugins`.
+pub fn guest_path(guest: &str) -> PathBuf {
+    let plugins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins");
+    let places = [plugins.join("testing"), plugins].map(|dir| dir.join(format!("{guest}.wasm")));
+    let found = places.iter().find(|path| path.is_file());
+    found.cloned().unwrap_or_else(|| panic!("{guest}.wasm is not built: run `make plugins`"))
+}
+
+/// What a command printed, and how it ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    #[track_caller]
+    pub fn ok(self) -> Ran {
+        assert_eq!(self.code, 0, "{self:#?}");
+        self
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("not JSON ({error}): {self:#?}"))
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Ran {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8 output");
+        Ran { code: code(output.status), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+}
+
+/// Runs a command of tqhost.
+pub fn tqhost(config: &Path, args: &[&str]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
+    command.arg("--config").arg(config).args(args).stdin(Stdio::null()).env_remove("TQHOST_LOG");
+    command.output().expect("run tqhost").into()
+}
+
+fn code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or(-1)
+}
+
+/// A running host. Killed when dropped.
+pub struct Host {
+    child: Child,
+    lines: Receiver<Value>,
+    seen: Mutex<Vec<Value>>,
+    raw: Arc<Mutex<String>>,
+}
+
+impl Host {
+    fn start(config: &Path) -> Host {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
+        command.arg("--config").arg(config).args(["run", "--log-format", "json"]).env("TQHOST_LOG", "info,tqhost=debug");
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start tqhost");
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let (sender, lines) = channel();
+        let raw = Arc::new(Mutex::new(String::new()));
+        let kept = raw.clone();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                kept.lock().expect("the log").push_str(&format!("{line}\n"));
+                if let Ok(json) = serde_json::from_str(&line) {
+                    let _ = sender.send(json);
+                }
+            }
+        });
+        Host { child, lines, seen: Mutex::default(), raw }
+    }
+
+    /// Waits for a log line whose message contains `text`, and gives it. Lines that came before count too.
+    #[track_caller]
+    pub fn log(&self, text: &str) -> Value {
+        eventually(&format!("a log line with {text:?}; the log:\n{}", self.raw()), || self.logged(text).into_iter().next())
+    }
+
+    /// The log lines so far whose message contains `text`.
+    pub fn logged(&self, text: &str) -> Vec<Value> {
+        let mut seen = self.seen.lock().expect("the log");
+        seen.extend(self.lines.try_iter());
+        seen.iter().filter(|line| line["message"].as_str().is_some_and(|message| message.contains(text))).cloned().collect()
+    }
+
+    /// Everything it wrote.
+    pub fn raw(&self) -> String {
+        self.raw.lock().expect("the log").clone()
+    }
+
+    /// Asks the admin address.
+    pub fn get(&self, path: &str) -> Response {
+        let running = self.log("tqhost is running");
+        http::get(running["admin"].as_str().expect("the admin address"), path)
+    }
+
+    /// The value of a series, such as `tqhost_tasks_total{queue="q",outcome="completed"}`. Labels may come in any order.
+    pub fn metric(&self, series: &str) -> f64 {
+        let text = self.get("/metrics").body;
+        let (name, labels) = series.trim_end_matches('}').split_once('{').unwrap_or((series, ""));
+        let labels: Vec<&str> = labels.split(',').filter(|label| !label.is_empty()).collect();
+        let found = text.lines().find(|line| {
+            let Some((head, _)) = line.rsplit_once(' ') else { return false };
+            let (line_name, line_labels) = head.trim_end_matches('}').split_once('{').unwrap_or((head, ""));
+            line_name == name && labels.iter().all(|label| line_labels.split(',').any(|known| known == *label))
+        });
+        let line = found.unwrap_or_else(|| panic!("no series {series} in\n{text}"));
+        line.rsplit_once(' ').and_then(|(_, value)| value.parse().ok()).expect("a number")
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().expect("a pid"))
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).expect("send a signal");
+    }
+
+    /// Waits until it has ended, and gives its exit code (-1 when a signal ended it).
+    #[track_caller]
+    pub fn ended(&mut self) -> i32 {
+        let raw = self.raw.clone();
+        eventually("the host ends", || {
+            let ended = self.child.try_wait().expect("look after the host").map(code);
+            ended.inspect(|code| assert!(*code == 0 || *code == -1 || *code == 1 || *code == 78, "{}", raw.lock().expect("the log")))
+        })
+    }
+
+    /// Ends it as an operator would.
+    #[track_caller]
+    pub fn stop(mut self) {
+        self.signal(Signal::SIGTERM);
+        assert_eq!(self.ended(), 0, "{}", self.raw());
+    }
+
+    /// Ends it as a crash would.
+    pub fn kill(mut self) {
+        self.signal(Signal::SIGKILL);
+        self.ended();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the log of host {}:\n{}", self.child.id(), self.raw());
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The little HTTP that the tests speak.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    pub body: String,
+}
+
+/// A GET request on a connection of its own.
+pub fn get(address: &str, path: &str) -> Response {
+    let mut stream = TcpStream::connect(address).expect("connect to the admin address");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("set a time-out");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("send a request");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("read an answer");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    Response { status, body: body.to_owned() }
+}

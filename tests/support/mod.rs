@@ -1,0 +1,10 @@
+//! What every test stands on: a Redis of its own, a folder of its own, hosts, commands.
+
+pub mod bench;
+pub mod http;
+pub mod redis_server;
+pub mod wait;
+
+pub use bench::{Bench, Host, Places};
+pub use redis_server::RedisServer;
+pub use wait::{eventually, within};

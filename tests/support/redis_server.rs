@@ -1,0 +1,103 @@
+//! A redis-server for one test, ended with it.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::eventually;
+
+/// A running redis-server on a TCP port and a Unix socket, with an append-only file.
+pub struct RedisServer {
+    child: Child,
+    dir: PathBuf,
+    pub port: u16,
+    extra: Vec<String>,
+}
+
+impl RedisServer {
+    /// Starts one whose files are under `dir`. `extra` are further arguments.
+    pub fn start(dir: &Path, extra: &[&str]) -> RedisServer {
+        let dir = dir.join("redis");
+        std::fs::create_dir_all(&dir).expect("create the folder of redis-server");
+        let extra: Vec<String> = extra.iter().map(ToString::to_string).collect();
+        // Somebody else may take a free port before redis-server does: then it ends, and another port is tried.
+        for _ in 0..20 {
+            let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("find a free port").port();
+            let mut server = RedisServer { child: spawn(&dir, port, &extra), dir: dir.clone(), port, extra: extra.clone() };
+            if server.answers() {
+                return server;
+            }
+        }
+        panic!("redis-server does not start: {}", std::fs::read_to_string(dir.join("log")).unwrap_or_default());
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// A connection through the Unix socket.
+    pub fn connection(&self) -> redis::Connection {
+        let client = redis::Client::open(format!("redis+unix://{}", self.socket().display())).expect("a valid URL");
+        eventually("redis-server takes a connection", || client.get_connection().ok())
+    }
+
+    /// Ends it cleanly; its data stays.
+    pub fn stop(&mut self) {
+        self.end(Signal::SIGTERM);
+    }
+
+    /// Starts it again on the same port, with the same data.
+    pub fn start_again(&mut self) {
+        self.child = spawn(&self.dir, self.port, &self.extra);
+        assert!(self.answers(), "redis-server does not start again");
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().expect("a pid"))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.join("s")
+    }
+
+    /// Waits until it answers; false when it has ended instead.
+    fn answers(&mut self) -> bool {
+        let client = redis::Client::open(format!("redis+unix://{}", self.socket().display())).expect("a valid URL");
+        eventually("redis-server answers, or ends", || {
+            if self.child.try_wait().expect("look after redis-server").is_some() {
+                return Some(false);
+            }
+            let mut connection = client.get_connection().ok()?;
+            // While it loads its data, it says LOADING; a password that is asked for is as good an answer.
+            let reply: redis::RedisResult<String> = redis::cmd("PING").query(&mut connection);
+            match reply {
+                Ok(_) => Some(true),
+                Err(error) if matches!(error.code(), Some("NOAUTH")) => Some(true),
+                Err(_) => None,
+            }
+        })
+    }
+
+    fn end(&mut self, signal: Signal) {
+        let _ = kill(self.pid(), signal);
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.end(Signal::SIGKILL);
+    }
+}
+
+fn spawn(dir: &Path, port: u16, extra: &[String]) -> Child {
+    let log = std::fs::File::create(dir.join("log")).expect("create the log of redis-server");
+    let mut command = Command::new("redis-server");
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--unixsocket"]).arg(dir.join("s"));
+    command.arg("--dir").arg(dir).args(["--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--enable-debug-command", "yes"]);
+    command.args(extra).stdin(Stdio::null()).stdout(log);
+    command.spawn().expect("start redis-server: is it installed? (`make setup`)")
+}

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 
 use super::exit::Failure;
+use crate::app;
 use crate::config::{self, Config, edits};
 use crate::embedded;
-use crate::queue::{Link, Queue, QueueError, Redis, server};
+use crate::queue::{Link, Queue, QueueError, server};
 
 /// For so long a call that may be repeated is tried again while Redis does not answer: it may be starting anew. A [`Link`] waits before each.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,17 +33,12 @@ fn unknown_queue(name: &str, names: &[&str]) -> String {
 
 /// Connects to the Redis of the configuration, and looks whether it can be used.
 pub async fn connect(config: &Config) -> Result<Link, Failure> {
-    let link = match &config.redis {
-        config::Redis::Url(url) => Redis::open(url.expose())?.link(),
-        config::Redis::Embedded => {
-            let folder = config.data_dir.display();
-            if !embedded::socket_path(&config.data_dir).exists() {
-                let what = format!("no host is running with the embedded Redis of {folder}; start `tqhost run` first, or set redis.url");
-                return Err(anyhow!(what).into());
-            }
-            Redis::open(&embedded::url(&config.data_dir))?.link()
-        }
-    };
+    if matches!(config.redis, config::Redis::Embedded) && !embedded::socket_path(&config.data_dir).exists() {
+        let folder = config.data_dir.display();
+        let what = format!("no host is running with the embedded Redis of {folder}; start `tqhost run` first, or set redis.url");
+        return Err(anyhow!(what).into());
+    }
+    let link = app::open_redis(config)?.link();
     match server::check(&link).await {
         Ok(_) => Ok(link),
         Err(server::Unusable::Redis(error)) if error.is_connection() && matches!(config.redis, config::Redis::Embedded) => {

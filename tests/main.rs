@@ -6,4 +6,5 @@
 mod support;
 
 mod faults;
+mod lost_replies;
 mod tasks;

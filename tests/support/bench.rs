@@ -72,13 +72,6 @@ impl Bench {
         Host::start(&self.config(), "info,tqhost=debug")
     }
 
-    /// Starts a host that logs as little as it does by default, and waits until it runs.
-    pub fn quiet_host(&self) -> Host {
-        let host = Host::start(&self.config(), "info");
-        host.log("tqhost is running");
-        host
-    }
-
     /// Runs a command of tqhost with this configuration.
     pub fn tqhost(&self, args: &[&str]) -> Ran {
         tqhost(&self.config(), args)
@@ -203,7 +196,8 @@ pub struct Host {
 }
 
 impl Host {
-    fn start(config: &Path, log: &str) -> Host {
+    /// `log` is the value of `TQHOST_LOG`.
+    pub fn start(config: &Path, log: &str) -> Host {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
         command.arg("--config").arg(config).args(["run", "--log-format", "json"]).env("TQHOST_LOG", log);
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start tqhost");

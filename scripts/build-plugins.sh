@@ -35,7 +35,12 @@ quietly() {
 have_rustup() {
     command -v rustup cargo >/dev/null || return 1
     # In plugins/, where the compiler that cargo will run is chosen.
-    (cd "$plugins" && rustup target list --installed 2>/dev/null) | grep -qx wasm32-wasip2 && return 0
+    (cd "$plugins" && rustup target list --installed 2>/dev/null) | grep -qx wasm32-wasip2
+}
+
+add_rustup() {
+    have_rustup && return 0
+    command -v rustup cargo >/dev/null || return 1
     # Without a mirror this fails, or hangs.
     (cd "$plugins" && timeout 60 rustup target add wasm32-wasip2 >/dev/null 2>&1)
 }
@@ -56,7 +61,16 @@ install_debian() {
 
 toolchain=${TQHOST_GUEST_TOOLCHAIN:-}
 if [ -z "$toolchain" ]; then
-    if have_rustup; then toolchain=rustup; else toolchain=debian; fi
+    # What is there already is asked for first: adding a target takes its time, and more of it where there is no mirror.
+    if have_rustup; then
+        toolchain=rustup
+    elif have_debian; then
+        toolchain=debian
+    elif add_rustup; then
+        toolchain=rustup
+    else
+        toolchain=debian
+    fi
 fi
 
 # The settings of whoever runs this for native builds are not for WebAssembly.
@@ -64,7 +78,7 @@ unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET CARGO_BUILD_RUSTFLAGS
 
 case $toolchain in
 rustup)
-    have_rustup || fail "rustup cannot add the target wasm32-wasip2"
+    add_rustup || fail "rustup cannot add the target wasm32-wasip2"
     target=wasm32-wasip2
     build=(cargo build --release --target "$target")
     ;;

@@ -1,0 +1,51 @@
+# What can be done here; `make` lists it. Everything may be run again: what is there already is not made again.
+#
+# CARGO_TARGET_DIR is respected. cargo is parallel by itself, so the targets are not: `make -j` changes nothing.
+
+SHELL := /bin/bash
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
+PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plugins,plugins/target))
+
+.PHONY: help setup plugins build run test lint fmt audit bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## Install what is missing: redis-server, a compiler for handlers
+	@scripts/setup.sh
+
+plugins: setup ## Build the handlers under plugins/ to .wasm files
+	@scripts/build-plugins.sh
+
+build: setup ## Build the host: target/release/tqhost
+	cargo build --release --locked
+
+run: build plugins ## Set up, build, and show tqhost at work (about a minute after the first build)
+	@TQHOST_BIN=$(TARGET_DIR)/release/tqhost demo/run.sh
+
+test: plugins ## Set up and run all tests
+	cargo test --locked --workspace --manifest-path plugins/Cargo.toml --target-dir $(PLUGINS_TARGET_DIR)
+	cargo test --locked --workspace
+
+lint: setup ## Check the formatting, and what clippy says
+	@scripts/lint.sh
+
+fmt: ## Format the code
+	cargo fmt --all
+	cargo fmt --all --manifest-path plugins/Cargo.toml
+
+audit: ## Check licences, sources and security advisories of the dependencies (needs cargo-deny)
+	@scripts/audit.sh
+
+ifneq ($(wildcard scripts/bench.sh),)
+bench: build plugins ## Measure tqhost against the raw Redis loop
+	@TQHOST_BIN=$(TARGET_DIR)/release/tqhost scripts/bench.sh
+endif
+
+clean: ## Delete what was built
+	cargo clean --quiet
+	cargo clean --quiet --manifest-path plugins/Cargo.toml --target-dir $(PLUGINS_TARGET_DIR)
+	rm -f plugins/*.wasm plugins/testing/*.wasm

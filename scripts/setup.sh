@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Installs what building and testing need and this machine does not have; says what to do where it cannot.
+#
+#   scripts/setup.sh
+#
+# Says nothing when there is nothing to do. The compiler for handlers is looked after by build-plugins.sh, which installs one if it must.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fail() {
+    echo "setup: $*" >&2
+    exit 1
+}
+
+# True when version $1 is $2 or newer.
+reaches() {
+    [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]
+}
+
+# 1. Rust.
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+command -v cargo rustc >/dev/null || fail "needs cargo and rustc $wanted or newer: https://rustup.rs"
+found=$(rustc --version | cut -d ' ' -f 2)
+reaches "$found" "$wanted" || fail "rustc is $found, needs $wanted or newer: rustup update stable"
+command -v cc >/dev/null || missing+=(gcc libc6-dev)
+
+# 2. Redis or Valkey, 7.0 or newer. The tests start redis-server, each its own; nothing uses one that runs already.
+command -v redis-server >/dev/null || missing+=(redis-server)
+
+if [ -n "${missing+some}" ]; then
+    as_root=()
+    if [ "$(id -u)" != 0 ]; then
+        sudo -n true 2>/dev/null || fail "missing. Run: sudo apt-get install ${missing[*]}"
+        as_root=(sudo -n)
+    fi
+    command -v apt-get >/dev/null || fail "missing, install with this system's packages: ${missing[*]}"
+    echo "setup: installing ${missing[*]}"
+    log=$(mktemp)
+    trap 'rm -f "$log"' EXIT
+    apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
+    # A list that is a little old often serves; one that is too old, or not there, does not.
+    "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >"$log" 2>&1 ||
+        { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 ||
+        { cat "$log" >&2; fail "apt-get could not install ${missing[*]}"; }
+fi
+
+redis=$(redis-server --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p')
+reaches "$redis" 7.0 || fail "redis-server is $redis, needs 7.0 or newer"

@@ -5,6 +5,8 @@
 
 mod support;
 
+mod demo;
 mod faults;
 mod lost_replies;
 mod tasks;
+mod tidy;

@@ -1,0 +1,425 @@
+//! The style as a test: what ARCHITECTURE.md and CONTRIBUTING.md say must always hold, as far as a program can see it.
+//!
+//! Each rule takes the files of the repository, as path and text, and gives what is wrong. `every_rule_can_fail` shows each of them
+//! something that is wrong. Not here: that every key of the configuration is documented, which a test in `config` checks.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+/// Files of more lines are taken apart.
+const MAX_LINES: usize = 600;
+/// Guests that no test uses yet. A guest that is used does not belong here.
+const UNUSED_GUESTS: [&str; 15] = [
+    "big-result",
+    "floods-log",
+    "floods-stdout",
+    "hoards",
+    "hoards-at-once",
+    "loops",
+    "overflows-stack",
+    "panics",
+    "reads-config",
+    "traps",
+    "wants-files",
+    "wants-outbox",
+    "wants-sockets",
+    "wrong-version",
+    "wrong-world",
+];
+
+#[test]
+fn every_file_opens_with_a_header() {
+    check(headers);
+}
+
+#[test]
+fn keys_of_redis_are_built_in_one_file() {
+    check(key_prefixes);
+}
+
+#[test]
+fn only_the_queue_speaks_redis_and_only_the_sandbox_and_the_plugins_know_wasmtime() {
+    check(imports);
+}
+
+#[test]
+fn no_file_of_the_host_is_too_long() {
+    check(lengths);
+}
+
+#[test]
+fn no_test_is_ignored() {
+    check(ignored_tests);
+}
+
+#[test]
+fn every_path_that_the_architecture_names_exists() {
+    check(architecture_paths);
+}
+
+#[test]
+fn every_link_in_the_documents_leads_somewhere() {
+    check(links);
+}
+
+#[test]
+fn every_guest_is_described_and_used() {
+    check(guests);
+}
+
+#[test]
+fn the_licences_of_all_dependencies_are_allowed() {
+    let allowed = allowed_licences(&read(&root().join("deny.toml")));
+    assert!(allowed.contains("MIT"), "deny.toml has a list of licences: {allowed:?}");
+    let mut problems = Vec::new();
+    for manifest in ["Cargo.toml", "plugins/Cargo.toml"] {
+        let mut tree = Command::new(env!("CARGO"));
+        tree.args(["tree", "--workspace", "--locked", "--offline", "--prefix", "none", "--no-dedupe", "--format", "{p}|{l}"]);
+        let output = tree.arg("--manifest-path").arg(root().join(manifest)).output().expect("run cargo tree");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let lines = String::from_utf8(output.stdout).expect("UTF-8");
+        assert!(lines.lines().count() > 10, "{manifest} has dependencies: {lines}");
+        problems.extend(licences(&lines, &allowed));
+    }
+    report(problems);
+}
+
+#[test]
+fn every_rule_can_fail() {
+    let wrong: [(Rule, &str, &str); 19] = [
+        (headers, "host/src/x.rs", "use std::fs;\n"),
+        (headers, "host/src/queue/scripts/x.lua", "local a = 1\n"),
+        (key_prefixes, "host/src/queue/x.rs", "let key = format!(\"tq:{{{stream}}}:dead\");\n"),
+        (key_prefixes, "host/src/queue/scripts/x.lua", "redis.call('DEL', 'tq:x')\n"),
+        (imports, "host/src/worker/x.rs", "use redis::Value;\n"),
+        (imports, "host/src/queue.rs", "fn f(value: redis::Value) {}\n"),
+        (imports, "host/src/worker/x.rs", "    use wasmtime_wasi::p2;\n"),
+        (imports, "host/src/queue/x.rs", "let engine = wasmtime::Engine::default();\n"),
+        (lengths, "host/src/x.rs", &"\n".repeat(MAX_LINES + 1)),
+        (ignored_tests, "tests/x.rs", "    #[ignore]\n"),
+        (ignored_tests, "host/src/x.rs", "#[ignore = \"slow\"]\n"),
+        (ignored_tests, "host/src/x.rs", "#[ignore = \"run as a process of its own by nobody\"]\n"),
+        (architecture_paths, "ARCHITECTURE.md", "see `worker/nowhere.rs`\n"),
+        (architecture_paths, "ARCHITECTURE.md", "see `queue/scripts/{begin,nowhere}.lua`\n"),
+        (links, "docs/x.md", "see [that](nowhere.md)\n"),
+        (links, "docs/x.md", "# Here\nsee [that](#there)\n"),
+        (guests, "plugins/testing/undescribed.rs", ""),
+        (guests, "plugins/testing/README.md", "| `nowhere` | does | becomes |\n"),
+        (guests, "plugins/testing/unused.rs", ""),
+    ];
+    for (rule, path, text) in wrong {
+        let mut files = repository();
+        assert_eq!(rule(&files), Vec::<String>::new(), "nothing is wrong before {path}");
+        files.push((path.to_owned(), text.to_owned()));
+        // What is described twice is described.
+        if path.ends_with("unused.rs") {
+            files.push(("plugins/testing/README.md".to_owned(), "| `unused` | does | becomes |\n".to_owned()));
+        }
+        assert_eq!(rule(&files).len(), 1, "a rule must find what is wrong in {path}: {text:.60}");
+    }
+    let allowed = BTreeSet::from(["MIT".to_owned(), "Apache-2.0".to_owned()]);
+    let found = licences("a v1|MIT\nb v1|GPL-3.0\nc v1|\nd v1|MIT AND GPL-3.0\ne v1|GPL-3.0 OR MIT\n", &allowed);
+    assert_eq!(found.len(), 3, "{found:?}");
+}
+
+#[test]
+fn licence_expressions() {
+    let allowed = BTreeSet::from(["MIT", "Apache-2.0", "Zlib", "Apache-2.0 WITH LLVM-exception"].map(str::to_owned));
+    let table = [
+        ("MIT", true),
+        ("GPL-3.0", false),
+        ("MIT OR GPL-3.0", true),
+        ("GPL-3.0/MIT", true),
+        ("MIT AND GPL-3.0", false),
+        ("GPL-3.0 OR MIT AND Zlib", true),
+        ("(GPL-3.0 OR MIT) AND Zlib", true),
+        ("(GPL-3.0 OR MIT) AND GPL-2.0", false),
+        ("Apache-2.0 WITH LLVM-exception", true),
+        ("MIT WITH LLVM-exception", false),
+        ("", false),
+        ("MIT AND", false),
+        ("(MIT", false),
+    ];
+    for (expression, expected) in table {
+        assert_eq!(is_allowed(expression, &allowed), expected, "{expression:?}");
+    }
+}
+
+type Files = Vec<(String, String)>;
+type Rule = fn(&Files) -> Vec<String>;
+
+/// Every `.rs` and `.lua` file says what it is for before anything else.
+fn headers(files: &Files) -> Vec<String> {
+    let opening = |path: &str| if path.ends_with(".rs") { "//! " } else { "-- " };
+    let bare = files.iter().filter(|(path, text)| is_code(path) && !text.starts_with(opening(path)));
+    bare.map(|(path, _)| format!("{path} does not open with a `{}` header", opening(path).trim_end())).collect()
+}
+
+/// Only `queue/keys.rs` builds keys; `config/names.rs` refuses names that look like them.
+fn key_prefixes(files: &Files) -> Vec<String> {
+    let may = ["host/src/queue/keys.rs", "host/src/config/names.rs"];
+    let code = files.iter().filter(|(path, _)| path.starts_with("host/src/") && is_code(path) && !may.contains(&path.as_str()));
+    let bad = code.flat_map(|(path, text)| lines(path, text).filter(|(_, line)| line.contains("\"tq:") || line.contains("'tq:")));
+    bad.map(|(place, _)| format!("{place} builds a key; keys are built in host/src/queue/keys.rs")).collect()
+}
+
+/// Redis is known in `queue/`, wasmtime in `sandbox/` and `plugins/`.
+fn imports(files: &Files) -> Vec<String> {
+    let mut problems = Vec::new();
+    let rules: [(&[&str], &[&str]); 2] = [
+        (&["redis"], &["host/src/queue/"]),
+        (&["wasmtime", "wasmtime_wasi", "wasmtime_wasi_io", "wasmparser", "wit_component"], &["host/src/sandbox/", "host/src/plugins/"]),
+    ];
+    for (path, text) in files.iter().filter(|(path, _)| path.starts_with("host/src/") && path.ends_with(".rs")) {
+        for (crates, may) in rules {
+            if may.iter().any(|folder| path.starts_with(folder)) {
+                continue;
+            }
+            for (place, line) in lines(path, text) {
+                problems.extend(crates.iter().filter(|name| names_crate(line, name)).map(|name| format!("{place} uses the crate {name}")));
+            }
+        }
+    }
+    problems
+}
+
+/// Whether a line has `name::` or `use name` as the beginning of a path.
+fn names_crate(line: &str, name: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | ':' | '"');
+    line.match_indices(name).any(|(at, _)| {
+        let before = line[..at].chars().next_back().is_some_and(is_word);
+        let after = &line[at + name.len()..];
+        !before && (after.starts_with("::") || line[..at].trim_end().ends_with("use") && after.starts_with([';', ' ']))
+    })
+}
+
+fn lengths(files: &Files) -> Vec<String> {
+    let host = files.iter().filter(|(path, _)| path.starts_with("host/src/") && is_code(path));
+    let long = host.map(|(path, text)| (path, text.lines().count())).filter(|(_, count)| *count > MAX_LINES);
+    long.map(|(path, count)| format!("{path} has {count} lines, more than {MAX_LINES}")).collect()
+}
+
+/// An ignored test is one that nobody runs, unless it is the other half of a test: a process that this one starts.
+fn ignored_tests(files: &Files) -> Vec<String> {
+    let attribute = concat!("#[ig", "nore");
+    let mut problems = Vec::new();
+    for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".rs") && path != "tests/tidy.rs") {
+        for (place, line) in lines(path, text).filter(|(_, line)| line.contains(attribute)) {
+            let starter = line.split_once("\"run as a process of its own by ").and_then(|(_, rest)| rest.split('"').next());
+            if !starter.is_some_and(|test| text.contains(&format!("fn {test}("))) {
+                problems.push(format!("{place} ignores a test"));
+            }
+        }
+    }
+    problems
+}
+
+/// Paths in ARCHITECTURE.md are those of the repository, or are within `host/src`.
+fn architecture_paths(files: &Files) -> Vec<String> {
+    let known = |path: &str| files.iter().any(|(file, _)| file == path || path.ends_with('/') && file.starts_with(path));
+    let mut problems = Vec::new();
+    for (place, line) in all_lines(files, "ARCHITECTURE.md") {
+        // What stands between backticks is every second part.
+        for path in line.split('`').skip(1).step_by(2).filter(|word| is_path(word)).flat_map(braces) {
+            if !known(&path) && !known(&format!("host/src/{path}")) {
+                problems.push(format!("{place} names {path}, which does not exist"));
+            }
+        }
+    }
+    problems
+}
+
+fn is_path(word: &str) -> bool {
+    let ends = [".rs", ".lua", ".md", ".toml", ".sh", ".wit", "/"];
+    ends.iter().any(|end| word.ends_with(end)) && !word.contains([' ', '<', '(', '*', ':'])
+}
+
+/// `a/{b,c}.lua` as `a/b.lua` and `a/c.lua`.
+fn braces(word: &str) -> Vec<String> {
+    let parts = word.split_once('{').and_then(|(head, rest)| rest.split_once('}').map(|(inner, tail)| (head, inner, tail)));
+    parts.map_or_else(|| vec![word.to_owned()], |(head, inner, tail)| inner.split(',').map(|one| format!("{head}{one}{tail}")).collect())
+}
+
+/// Links to files that are there, and to headings that are in them.
+fn links(files: &Files) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".md")) {
+        for (place, line) in prose(path, text) {
+            for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|target| !target.contains("://")) {
+                let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+                let file = if file.is_empty() { path.clone() } else { joined(path, file) };
+                let found =
+                    files.iter().filter(|(known, _)| *known == file || known.starts_with(&format!("{}/", file.trim_end_matches('/'))));
+                let texts: Vec<&String> = found.map(|(_, text)| text).collect();
+                if texts.is_empty() {
+                    problems.push(format!("{place} links to {target}, which does not exist"));
+                } else if !heading.is_empty() && !texts.iter().any(|text| headings(text).contains(heading)) {
+                    problems.push(format!("{place} links to {target}, but there is no such heading"));
+                }
+            }
+        }
+    }
+    problems
+}
+
+fn joined(from: &str, to: &str) -> String {
+    let mut path = PathBuf::from(from);
+    path.pop();
+    for part in Path::new(to).components() {
+        match part {
+            Component::ParentDir => drop(path.pop()),
+            part => path.push(part),
+        }
+    }
+    path.to_string_lossy().into_owned()
+}
+
+/// The anchors of a document's headings, as forges make them.
+fn headings(text: &str) -> BTreeSet<String> {
+    let anchor = |title: &str| {
+        let kept = title.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    prose("", text).filter(|(_, line)| line.starts_with('#')).map(|(_, line)| anchor(line.trim_start_matches('#'))).collect()
+}
+
+/// The lines of a document that are not in a block of code.
+fn prose<'f>(path: &str, text: &'f str) -> impl Iterator<Item = (String, &'f str)> {
+    let mut is_code = false;
+    lines(path, text).filter(move |(_, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// Every guest has a row in its table, every row a guest, and some test installs it.
+fn guests(files: &Files) -> Vec<String> {
+    let guest = |path: &str| path.strip_prefix("plugins/testing/")?.strip_suffix(".rs").map(str::to_owned);
+    let guests: BTreeSet<String> =
+        files.iter().filter_map(|(path, _)| guest(path)).filter(|name| name != "lib" && !name.contains('/')).collect();
+    let row = |line: &str| line.strip_prefix("| `")?.split('`').next().map(str::to_owned);
+    let rows: BTreeSet<String> = all_lines(files, "plugins/testing/README.md").filter_map(|(_, line)| row(line)).collect();
+    let is_test = |path: &str| path.starts_with("tests/") && path != "tests/tidy.rs" || path.ends_with("tests.rs") || path == "demo/run.sh";
+    let tests: Vec<&String> = files.iter().filter(|(path, _)| is_test(path)).map(|(_, text)| text).collect();
+    let is_used = |name: &str| {
+        [format!("\"{name}\""), format!("testing/{name}.wasm")].iter().any(|word| tests.iter().any(|text| text.contains(word)))
+    };
+    let mut problems: Vec<String> =
+        guests.difference(&rows).map(|name| format!("the guest {name} has no row in plugins/testing/README.md")).collect();
+    problems.extend(rows.difference(&guests).map(|name| format!("plugins/testing/README.md describes {name}, which does not exist")));
+    for name in guests.intersection(&rows) {
+        match (is_used(name), UNUSED_GUESTS.contains(&name.as_str())) {
+            (false, false) => problems.push(format!("no test uses the guest {name}")),
+            (true, true) => problems.push(format!("the guest {name} is used: take it from the list in tests/tidy.rs")),
+            _ => {}
+        }
+    }
+    problems
+}
+
+/// The list in deny.toml, which cargo-deny reads too.
+fn allowed_licences(deny: &str) -> BTreeSet<String> {
+    let table: toml::Table = deny.parse().expect("deny.toml is TOML");
+    let list = table["licenses"]["allow"].as_array().expect("a list of licences");
+    list.iter().map(|name| name.as_str().expect("a name").to_owned()).collect()
+}
+
+/// `lines` has one package a line, as `name version|licence`. Those of the repository have its own licence.
+fn licences(lines: &str, allowed: &BTreeSet<String>) -> Vec<String> {
+    let packages: BTreeSet<(&str, &str)> = lines.lines().filter_map(|line| line.split_once('|')).collect();
+    let bad = packages.into_iter().filter(|(_, licence)| !is_allowed(licence, allowed));
+    bad.map(|(package, licence)| format!("{package} has the licence `{licence}`, which deny.toml does not allow")).collect()
+}
+
+/// Evaluates an SPDX expression; what is not one is not allowed. The old `/` is read as OR.
+fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> bool {
+    let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+    let mut words = spaced.split_whitespace().peekable();
+    any(&mut words, allowed).unwrap_or(false) && words.next().is_none()
+}
+
+type Words<'w> = std::iter::Peekable<std::str::SplitWhitespace<'w>>;
+
+fn any(words: &mut Words, allowed: &BTreeSet<String>) -> Option<bool> {
+    let mut found = all(words, allowed)?;
+    while words.next_if_eq(&"OR").is_some() {
+        found |= all(words, allowed)?;
+    }
+    Some(found)
+}
+
+fn all(words: &mut Words, allowed: &BTreeSet<String>) -> Option<bool> {
+    let mut found = one(words, allowed)?;
+    while words.next_if_eq(&"AND").is_some() {
+        found &= one(words, allowed)?;
+    }
+    Some(found)
+}
+
+fn one(words: &mut Words, allowed: &BTreeSet<String>) -> Option<bool> {
+    let name = words.next()?;
+    if name == "(" {
+        let found = any(words, allowed)?;
+        return words.next_if_eq(&")").map(|_| found);
+    }
+    let exception = words.next_if_eq(&"WITH").map(|_| words.next());
+    match exception {
+        Some(exception) => Some(allowed.contains(&format!("{name} WITH {}", exception?))),
+        None => Some(allowed.contains(name)),
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository").to_owned()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The files of the repository that somebody wrote, as far as they are text.
+fn repository() -> Files {
+    let mut files = Files::new();
+    let mut folders = vec![root()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().and_then(|name| name.to_str()).expect("a name in UTF-8").to_owned();
+            if path.is_dir() && name != "target" && (!name.starts_with('.') || name == ".ci") {
+                folders.push(path);
+            } else if path.is_file()
+                && let Ok(text) = std::fs::read_to_string(&path)
+            {
+                files.push((path.strip_prefix(root()).expect("within").to_string_lossy().into_owned(), text));
+            }
+        }
+    }
+    assert!(files.len() > 100, "the repository is found: {}", files.len());
+    files
+}
+
+fn is_code(path: &str) -> bool {
+    path.ends_with(".rs") || path.ends_with(".lua")
+}
+
+/// Lines with their places.
+fn lines<'f>(path: &str, text: &'f str) -> impl Iterator<Item = (String, &'f str)> {
+    let path = path.to_owned();
+    text.lines().enumerate().map(move |(n, line)| (format!("{path}:{}", n + 1), line))
+}
+
+fn all_lines<'f>(files: &'f Files, path: &'f str) -> impl Iterator<Item = (String, &'f str)> {
+    files.iter().filter(move |(file, _)| file == path).flat_map(|(path, text)| lines(path, text))
+}
+
+#[track_caller]
+fn check(rule: Rule) {
+    report(rule(&repository()));
+}
+
+#[track_caller]
+fn report(problems: Vec<String>) {
+    assert!(problems.is_empty(), "\n{}", problems.join("\n"));
+}

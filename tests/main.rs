@@ -6,4 +6,6 @@
 mod support;
 
 mod faults;
+mod isolation;
+mod plugins;
 mod tasks;

@@ -100,7 +100,9 @@ impl Announcer {
             let health = report.queues.iter().find(|health| health.queue == queue.name);
             HostQueue {
                 name: queue.name.clone(),
-                state: health.map_or("starting", |health| if health.ok { health.state } else { "stalled" }).to_owned(),
+                state: health
+                    .map_or("starting", |health| if health.ok || health.state == "starting" { health.state } else { "stalled" })
+                    .to_owned(),
                 running: queue.inflight.len() as u64,
                 completed: totals.completed,
                 retried: totals.retried,

@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod announcer;
 pub mod app;
+pub mod chain;
 pub mod cli;
 pub mod config;
 pub mod embedded;

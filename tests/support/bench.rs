@@ -70,7 +70,14 @@ impl Bench {
 
     /// Starts a host, and waits for nothing.
     pub fn host_that_may_fail(&self) -> Host {
-        Host::start(&self.config())
+        Host::start(&self.config(), "info,tqhost=debug")
+    }
+
+    /// Starts a host that logs as little as it does by default, and waits until it runs.
+    pub fn quiet_host(&self) -> Host {
+        let host = Host::start(&self.config(), "info");
+        host.log("tqhost is running");
+        host
     }
 
     /// Runs a command of tqhost with this configuration.
@@ -203,8 +210,10 @@ pub struct Host {
 }
 
 impl Host {
-    fn start(config: &Path) -> Host {
-        Host::spawn(Host::command(config))
+    fn start(config: &Path, log: &str) -> Host {
+        let mut command = Host::command(config);
+        command.env("TQHOST_LOG", log);
+        Host::spawn(command)
     }
 
     /// What starts a host, for a test that changes something about it.

@@ -6,10 +6,11 @@
 use anyhow::Context;
 use serde::Serialize;
 
-use super::exit::{Failure, chain};
+use super::exit::Failure;
 use super::files::{self, PluginFile, short};
 use super::output::{Out, Paint, Tone, sheet};
 use super::text;
+use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::queue::Redis;
 use crate::sandbox::{Sandbox, SandboxOptions};
@@ -157,19 +158,34 @@ fn render_plugin(plugin: &PluginView, paint: Paint) -> String {
         (State::Missing, false) => paint.tone(Tone::Odd, "missing: its queue waits"),
         (State::Bad, _) => paint.tone(Tone::Bad, &format!("bad: {}", text::escape_block(plugin.error.as_deref().unwrap_or_default()))),
     };
-    let list = |names: &[String]| names.iter().map(|name| text::escape(name)).collect::<Vec<_>>().join("\n");
     let mut lines = vec![("state", state), ("file", plugin.file.clone())];
     if let (Some(bytes), Some(version)) = (plugin.bytes, &plugin.version) {
         lines.push(("size", text::size(bytes)));
         lines.push(("version", short(version).to_owned()));
     }
-    lines.push(("exports", list(&plugin.exports)));
-    lines.push(("imports", list(&plugin.imports)));
+    lines.push(("exports", by_package(&plugin.exports)));
+    lines.push(("imports", by_package(&plugin.imports)));
     let Grants { memory, max_output, config } = &plugin.grants;
     let names = if config.is_empty() { String::new() } else { format!("\nconfig {}", config.join(", ")) };
     lines.push(("grants", format!("memory {}, output {}{names}", text::size(*memory), text::size(*max_output))));
     lines.retain(|(_, value)| !value.is_empty());
     format!("{}\n{}", paint.tone(Tone::Title, &format!("plugin {}", plugin.plugin)), sheet(paint, &lines))
+}
+
+/// Interfaces of one package on one line: `wasi:io@0.2.6  poll, error, streams`.
+fn by_package(names: &[String]) -> String {
+    let mut packages: Vec<(String, Vec<&str>)> = Vec::new();
+    for name in names {
+        let (path, version) = name.split_once('@').map_or((name.as_str(), String::new()), |(path, version)| (path, format!("@{version}")));
+        let (package, interface) = path.split_once('/').unwrap_or((path, ""));
+        let package = format!("{package}{version}");
+        match packages.iter_mut().find(|(known, _)| *known == package) {
+            Some((_, interfaces)) => interfaces.push(interface),
+            None => packages.push((package, vec![interface])),
+        }
+    }
+    let line = |(package, interfaces): &(String, Vec<&str>)| format!("{package}  {}", interfaces.join(", "));
+    packages.iter().map(|package| text::escape(line(package).trim_end())).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -195,6 +211,12 @@ mod tests {
             plugins,
             ok: false,
         }
+    }
+
+    #[test]
+    fn interfaces_of_a_package_share_a_line() {
+        let names = ["wasi:io/poll@0.2.6", "tqhost:handler/types@0.1.0", "wasi:io/error@0.2.6", "odd\u{7}"].map(str::to_owned);
+        assert_eq!(by_package(&names), "wasi:io@0.2.6  poll, error\ntqhost:handler@0.1.0  types\nodd\\u{7}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! In: a [`Config`] and names from the command line. Out: [`Queue`]s to ask, or a [`Failure`] that says what to do about it.
 
 use std::future::Future;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 
@@ -12,8 +13,8 @@ use crate::config::{self, Config, edits};
 use crate::embedded;
 use crate::queue::{Link, Queue, QueueError, server};
 
-/// A call that may be repeated is tried this often while Redis does not answer; a [`Link`] waits longer before each.
-const TRIES: usize = 6;
+/// For so long a call that may be repeated is tried again while Redis does not answer: it may be starting anew. A [`Link`] waits before each.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The rules of the queue `name`.
 pub fn rules<'c>(config: &'c Config, name: &str) -> Result<&'c config::Queue, Failure> {
@@ -56,10 +57,10 @@ pub async fn open(config: &Config, name: &str) -> Result<Queue, Failure> {
 
 /// Makes a call again while Redis does not answer. Only for calls that change nothing when they are carried out twice.
 pub async fn patiently<T, F: Future<Output = Result<T, QueueError>>>(call: impl Fn() -> F) -> Result<T, QueueError> {
-    let mut tries = 1;
+    let start = Instant::now();
     loop {
         match call().await {
-            Err(error) if error.is_connection() && !error.is_authentication() && tries < TRIES => tries += 1,
+            Err(error) if error.is_connection() && !error.is_authentication() && start.elapsed() < PATIENCE => {}
             reply => return reply,
         }
     }

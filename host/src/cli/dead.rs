@@ -129,7 +129,9 @@ fn table(letters: &[DeadLetter], now_ms: u64, paint: Paint) -> String {
         ("ERROR", Align::Left),
     ]);
     for letter in letters {
-        let died = format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(letter.failed_at))));
+        let ago = || format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(letter.failed_at))));
+        // 0: somebody else wrote this letter, without a time.
+        let died = if letter.failed_at == 0 { text::NONE.to_owned() } else { ago() };
         table.row([
             text::escape(&letter.id).into(),
             Cell::tone(text::escape(&letter.reason), Tone::Odd),
@@ -154,6 +156,7 @@ async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> Result<()
 }
 
 fn render(letter: &DeadLetter, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
+    let time = |ms| if ms == 0 { String::new() } else { text::when(ms, now_ms, zone) };
     let mut lines = vec![
         ("task", text::escape(&letter.id)),
         ("entry", letter.entry.clone()),
@@ -161,8 +164,8 @@ fn render(letter: &DeadLetter, now_ms: u64, zone: &TimeZone, paint: Paint) -> St
         ("reason", paint.tone(Tone::Bad, &text::escape(&letter.reason))),
         ("error", text::escape_block(&letter.error)),
         ("attempts", letter.attempts.to_string()),
-        ("enqueued", text::when(letter.enqueued_at, now_ms, zone)),
-        ("died", text::when(letter.failed_at, now_ms, zone)),
+        ("enqueued", time(letter.enqueued_at)),
+        ("died", time(letter.failed_at)),
         ("plugin", text::escape(&letter.plugin)),
         ("consumer", text::escape(&letter.consumer)),
     ];

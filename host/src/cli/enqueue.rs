@@ -131,8 +131,8 @@ impl Sender {
     async fn wait(self, timeout: Option<Duration>, start: Instant, out: &mut Out) -> Result<(), Failure> {
         let name = &self.queue.rules.name;
         if !out.json && self.sent > 0 {
-            let hosts = hosts::list(&self.link).await?;
-            if !hosts.iter().any(|host| host.queues.iter().any(|queue| queue.name == *name)) {
+            let hosts = hosts::list(&self.link).await;
+            if hosts.is_ok_and(|hosts| !hosts.iter().any(|host| host.queues.iter().any(|queue| queue.name == *name))) {
                 note(&format!("tqhost: no running host has the queue {name}; waiting until one does"));
             }
         }
@@ -145,6 +145,12 @@ impl Sender {
         .await
         .context("stopped waiting (the tasks are enqueued)")?;
         if !left.is_empty() {
+            if out.json {
+                for id in &left {
+                    let status = patiently(|| self.queue.status(id)).await?;
+                    status.iter().for_each(|status| out.json(&TaskView::new(name, status)));
+                }
+            }
             let limit = show_duration(timeout.unwrap_or_default());
             let which = if left.len() == 1 { left[0].clone() } else { format!("{} of {} tasks", left.len(), self.sent) };
             return Err(anyhow!("not ended after {limit}: {which}").into());

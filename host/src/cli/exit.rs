@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use serde_json::json;
 
 use super::text;
+use crate::chain::chain;
 use crate::queue::QueueError;
 use crate::queue::server::Unusable;
 
@@ -58,20 +59,6 @@ impl Failure {
     }
 }
 
-/// `what: cause: cause`. Some errors tell their cause in their own text too: it is not told twice.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut told = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let text = cause.to_string();
-        if !told.contains(&text) {
-            told = format!("{told}: {text}");
-        }
-        next = cause.source();
-    }
-    told
-}
-
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         Failure::Failed(error)
@@ -92,15 +79,9 @@ impl From<Unusable> for Failure {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::{Context, anyhow};
+    use anyhow::anyhow;
 
     use super::*;
-
-    #[test]
-    fn a_cause_is_told_once() {
-        let error = Err::<(), _>(anyhow!("refused")).context("connect: refused").context("status").expect_err("an error");
-        assert_eq!(chain(error.as_ref()), "status: connect: refused");
-    }
 
     #[test]
     fn codes() {

@@ -84,7 +84,7 @@ pub mod tests {
     /// A configuration whose plugins lie in `folder`.
     pub fn config(folder: &Path) -> Config {
         let text = "[queues.a]\nplugin = \"p\"\n[queues.b]\n[queues.c]\nplugin = \"p\"\n[plugins.p]\nmemory = \"64MiB\"\nconfig = { key = \"hunter2\" }\n";
-        std::fs::create_dir_all(folder.join("plugins")).expect("a folder");
+        fs::create_dir_all(folder.join("plugins")).expect("a folder");
         Config::parse(text, &folder.join("tqhost.toml"), &|_| None).expect("a configuration")
     }
 
@@ -92,7 +92,7 @@ pub mod tests {
     fn a_file_is_named_after_its_plugin() {
         let folder = tempfile::tempdir().expect("a folder");
         let config = config(folder.path());
-        std::fs::write(folder.path().join("plugins/p.wasm"), "abc").expect("write");
+        fs::write(folder.path().join("plugins/p.wasm"), "abc").expect("write");
         assert_eq!(plugin_names(&config), ["p", "b"]);
         let file = read(&config, "p");
         assert_eq!(file.queues, ["a", "c"]);

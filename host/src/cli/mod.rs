@@ -24,6 +24,8 @@ mod text;
 mod value;
 mod wait;
 
+use std::time::Duration;
+
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
@@ -56,7 +58,10 @@ fn execute(cli: Cli) -> Result<(), Failure> {
                 _ => args.log_format,
             };
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
-            return runtime.block_on(run::run(config, log_format.unwrap_or_default()));
+            let done = runtime.block_on(run::run(config, log_format.unwrap_or_default()));
+            // A compilation that is under way ends with the process.
+            runtime.shutdown_timeout(Duration::from_secs(1));
+            return done;
         }
         Some(command) => command,
     };

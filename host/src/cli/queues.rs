@@ -10,9 +10,10 @@ use futures_util::future::join_all;
 use serde::Serialize;
 
 use super::context::{connect, rules};
-use super::exit::{Failure, chain};
+use super::exit::Failure;
 use super::output::{Align, Cell, Out, Paint, Table, Tone, sheet};
 use super::text;
+use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::queue::census::Consumer;
 use crate::queue::hosts::{HostInfo, HostQueue};

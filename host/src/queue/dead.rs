@@ -205,7 +205,7 @@ impl Queue {
 
     fn requeue_call(&self, letter: &DeadLetter) -> Call {
         let call = Call::new(&script::REQUEUE).key(&self.keys.stream).key(&self.keys.dead).key(self.keys.task(&letter.id));
-        with_fields(call.arg(&letter.entry), codec::revived(&letter.id, &letter.raw))
+        with_fields(call.arg(&letter.entry).arg(letter.enqueued_at), codec::revived(&letter.id, &letter.raw))
     }
 
     /// The newest dead letter's entry id; `0-0` when there is none.

@@ -61,6 +61,8 @@ impl fmt::Display for QueueError {
         let QueueError { what, address, .. } = self;
         if self.is_authentication() {
             write!(f, "{what}: Redis at {address} refused the credentials; check user and password in redis.url")
+        } else if self.source.kind() == ErrorKind::InvalidClientConfig {
+            write!(f, "{what}: {address} is not an address of a Redis")
         } else if self.is_connection() {
             write!(f, "{what}: Redis at {address} did not answer")
         } else {

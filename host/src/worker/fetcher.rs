@@ -10,9 +10,10 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use super::pace::{Pace, chain};
+use super::pace::Pace;
 use super::{Shared, intake};
 use crate::admin::{FetchPulse, FetchState};
+use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::{Link, QueueError};
 
@@ -85,7 +86,9 @@ impl Fetcher {
         }
         let entries = shared.queue.read(&self.link, &shared.consumer, count, BLOCK).await?;
         self.pulse.beat(FetchState::Reading);
-        intake::admit(shared, version, entries, permits).await;
+        // The plugin may have been replaced during the wait. If it was removed, what is claimed by now still runs.
+        let version = shared.versions.borrow().clone().unwrap_or_else(|| version.clone());
+        intake::admit(shared, &version, entries, permits).await;
         Ok(())
     }
 

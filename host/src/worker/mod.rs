@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{FetchPulse, QueueMetrics};
+use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::{Queue, Redis};
 use inflight::Inflight;
@@ -148,7 +149,7 @@ impl Worker {
         if !self.shared.stop.settling.is_cancelled()
             && let Err(error) = self.shared.queue.leave(&self.shared.consumer).await
         {
-            tracing::debug!(queue = self.shared.name.as_ref(), error = pace::chain(&error), "could not leave the group");
+            tracing::debug!(queue = self.shared.name.as_ref(), error = chain(&error), "could not leave the group");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
+use crate::chain::chain;
 use crate::queue::QueueError;
 
 /// The waits between tries grow from the first of these to the second.
@@ -56,16 +57,4 @@ impl Pace {
 
 fn waits() -> ExponentialBackoff {
     ExponentialBuilder::default().with_min_delay(WAIT.0).with_max_delay(WAIT.1).with_max_times(usize::MAX).with_jitter().build()
-}
-
-/// An error with its causes, in one line.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
-        cause = next.source();
-    }
-    text
 }

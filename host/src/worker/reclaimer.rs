@@ -23,18 +23,15 @@ impl Reclaimer {
         let every = (self.shared.queue.rules.lease / 4).clamp(EVERY.0, EVERY.1);
         let mut pace = Pace::new(&self.shared.name, "reclaim");
         loop {
-            let wait = tokio::select! {
-                looked = self.reclaim_all() => match looked {
-                    Ok(()) => {
-                        pace.succeeded();
-                        // Hosts that started together should not look together for ever.
-                        every.mul_f64(0.8 + 0.4 * fastrand::f64())
-                    }
-                    // The fetcher mends this.
-                    Err(error) if error.is_no_group() => every,
-                    Err(error) => pace.failed(&error).max(every),
-                },
-                () = stop.cancelled() => return,
+            let wait = match self.reclaim_all(&stop).await {
+                Ok(()) => {
+                    pace.succeeded();
+                    // Hosts that started together should not look together for ever.
+                    every.mul_f64(0.8 + 0.4 * fastrand::f64())
+                }
+                // The fetcher mends this.
+                Err(error) if error.is_no_group() => every,
+                Err(error) => pace.failed(&error).max(every),
             };
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
@@ -44,12 +41,16 @@ impl Reclaimer {
     }
 
     /// Goes once through all that is pending. Waits in line with the fetcher for permits, but only when there is something to do.
-    async fn reclaim_all(&self) -> Result<(), QueueError> {
+    /// A claim that has begun is carried through: cut short, it would leave tasks that are ours and that nobody runs.
+    async fn reclaim_all(&self, stop: &CancellationToken) -> Result<(), QueueError> {
         let shared = &self.shared;
         let mut cursor = "0-0".to_owned();
         while shared.queue.has_abandoned().await? {
+            let mut permits = tokio::select! {
+                Ok(permit) = shared.permits.clone().acquire_owned() => permit,
+                () = stop.cancelled() => return Ok(()),
+            };
             let Some(version) = shared.versions.borrow().clone() else { return Ok(()) };
-            let Ok(mut permits) = shared.permits.clone().acquire_owned().await else { return Ok(()) };
             let more = shared.permits.available_permits().min(MAX_BATCH - 1);
             if more > 0
                 && let Ok(others) = shared.permits.clone().try_acquire_many_owned(more as u32)

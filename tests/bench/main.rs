@@ -1,0 +1,204 @@
+//! Measures the host next to a bare loop of XREADGROUP, XACK and XDEL, in the same run on the same machine: `make bench`.
+//!
+//! Out: a table on stdout. A speed is a ratio to the bare loop; the absolute figures are those of this machine at this moment.
+//! Nothing here passes or fails by time; that every task was completed is checked.
+
+#[allow(dead_code, unused_imports, reason = "the tests use the rest")]
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use support::bench::guest_path;
+use support::{Bench, Host, eventually};
+
+/// Tasks of one throughput run.
+const TASKS: usize = 50_000;
+/// Runs of each; the median is shown.
+const RUNS: usize = 5;
+
+fn main() {
+    // `cargo bench` hands over arguments of its own harness; a filter is the only one that means something here.
+    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    let sections: [(&str, fn()); 3] = [("throughput", throughput), ("start", start), ("idle", idle)];
+    for (name, section) in sections {
+        if name.contains(&filter) {
+            section();
+            println!();
+        }
+    }
+}
+
+/// Tasks per second of the bare loop, of the empty handler, of resume-analyze, in turn.
+fn throughput() {
+    println!("throughput, {RUNS} runs of each in turn; tasks per second: median (least to most)");
+    let payload = "x".repeat(200);
+    let resume = fs::read_to_string(sample()).expect("a sample resume");
+    let mut bare = Vec::new();
+    let mut rows: Vec<(String, Vec<f64>)> = Vec::new();
+    let cases = [
+        ("empty handler, 200 bytes, concurrency 10", "empty", 10, "empty", payload.as_str(), TASKS, "24h"),
+        ("empty handler, 200 bytes, concurrency 100", "empty", 100, "empty", payload.as_str(), TASKS, "24h"),
+        ("the same, no status kept (retention 0s)", "empty", 100, "empty", payload.as_str(), TASKS, "0s"),
+        ("resume-analyze, a real resume, concurrency 10", "resume-analyze", 10, "resume-analyze", resume.as_str(), 500, "24h"),
+    ];
+    for _ in 0..RUNS {
+        bare.push(bare_loop(&payload));
+        for (label, guest, concurrency, plugin, content, tasks, retention) in &cases {
+            let rate = host_rate(guest, *concurrency, plugin, content, *tasks, retention);
+            match rows.iter_mut().find(|(known, _)| known == label) {
+                Some((_, rates)) => rates.push(rate),
+                None => rows.push(((*label).to_owned(), vec![rate])),
+            }
+        }
+    }
+    let base = median(&mut bare);
+    println!("  {:50} {:>9.0}  ({:.0} to {:.0})", "bare loop: XREADGROUP COUNT 100, XACK + XDEL", base, bare[0], bare[bare.len() - 1]);
+    for (label, mut rates) in rows {
+        let rate = median(&mut rates);
+        println!("  {label:50} {rate:>9.0}  ({:.0} to {:.0})  {:.3} of the bare loop", rates[0], rates[rates.len() - 1], rate / base);
+    }
+}
+
+/// What Redis and one client can do at most: read, ack and delete, nothing else.
+fn bare_loop(payload: &str) -> f64 {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\n");
+    fill(&mut bench, payload, TASKS);
+    let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0"));
+    let begin = Instant::now();
+    let mut done = 0;
+    while done < TASKS {
+        type Entries = Vec<(String, Vec<(String, Vec<String>)>)>;
+        let read: Entries = bench.redis("XREADGROUP", ("GROUP", "tqhost", "c", "COUNT", 100, "STREAMS", "work", ">"));
+        let mut pipe = redis::pipe();
+        for (id, _) in &read[0].1 {
+            pipe.cmd("XACK").arg("work").arg("tqhost").arg(id).ignore();
+            pipe.cmd("XDEL").arg("work").arg(id).ignore();
+        }
+        done += read[0].1.len();
+        pipe.query::<()>(&mut bench.db).expect("XACK and XDEL");
+    }
+    TASKS as f64 / begin.elapsed().as_secs_f64()
+}
+
+/// From the moment at which the plugin appears to the moment at which the last task is settled.
+fn host_rate(guest: &str, concurrency: u32, plugin: &str, content: &str, tasks: usize, retention: &str) -> f64 {
+    let mut bench =
+        Bench::new(&format!("[queues.work]\nplugin = \"{plugin}\"\nconcurrency = {concurrency}\nretention = \"{retention}\"\n"));
+    fill(&mut bench, content, tasks);
+    let host = bench.quiet_host();
+    bench.install(guest, plugin);
+    let loaded = host.log("plugin loaded");
+    assert_eq!(loaded["plugin"], plugin);
+    let begin = Instant::now();
+    // Asking is work for Redis too: once in 10 ms.
+    eventually("all tasks are settled", || {
+        let left: usize = bench.redis("XLEN", "work");
+        (left == 0).then_some(())
+    });
+    let rate = tasks as f64 / begin.elapsed().as_secs_f64();
+    assert_eq!(bench.places("work").dead, 0, "every task was completed");
+    host.stop();
+    rate
+}
+
+fn fill(bench: &mut Bench, content: &str, tasks: usize) {
+    let mut left = tasks;
+    while left > 0 {
+        let now = left.min(1000);
+        let mut pipe = redis::pipe();
+        for _ in 0..now {
+            pipe.cmd("XADD").arg("work").arg("*").arg("resumeId").arg("1").arg("content").arg(content).ignore();
+        }
+        pipe.query::<()>(&mut bench.db).expect("XADD");
+        left -= now;
+    }
+}
+
+/// From the start of the process to ready, with nothing cached and with everything cached.
+fn start() {
+    println!("start to ready, {RUNS} runs: median in ms (least to most)");
+    for plugins in [1, 50] {
+        let (mut cold, mut warm) = (Vec::new(), Vec::new());
+        for _ in 0..RUNS {
+            let bench = many_plugins(plugins);
+            cold.push(time_to_ready(&bench));
+            warm.push(time_to_ready(&bench));
+        }
+        for (label, mut times) in [("cold: compiles", cold), ("warm: from the cache", warm)] {
+            let time = median(&mut times);
+            println!("  {plugins:>3} plugins, {label:22} {time:>7.0}  ({:.0} to {:.0})", times[0], times[times.len() - 1]);
+        }
+    }
+}
+
+fn time_to_ready(bench: &Bench) -> f64 {
+    let begin = Instant::now();
+    let host = bench.quiet_host();
+    eventually("it is ready", || (host.get("/readyz").status == 200).then_some(()));
+    let took = begin.elapsed();
+    host.stop();
+    took.as_secs_f64() * 1000.0
+}
+
+/// Processor time and memory of a host that has nothing to do.
+fn idle() {
+    println!("a host that has nothing to do");
+    for plugins in [1, 50] {
+        let bench = many_plugins(plugins);
+        drop(bench.quiet_host());
+        let host = bench.quiet_host();
+        eventually("it is ready", || (host.get("/readyz").status == 200).then_some(()));
+        let (before, began) = (cpu(&host), Instant::now());
+        // What is measured is time itself.
+        std::thread::sleep(Duration::from_secs(10));
+        let share = (cpu(&host) - before) / began.elapsed().as_secs_f64() * 100.0;
+        println!("  {plugins:>3} queues and plugins: {share:.2} % of one core, {} MiB resident", resident_mib(&host));
+        host.stop();
+    }
+}
+
+/// A bench with that many queues, each with a plugin of its own content.
+fn many_plugins(count: usize) -> Bench {
+    let queues: String = (0..count).map(|n| format!("[queues.q{n}]\n")).collect();
+    let bench = Bench::new(&queues);
+    let resume = fs::read(guest_path("resume-analyze")).expect("resume-analyze.wasm");
+    for n in 0..count {
+        // A custom section of its own gives each file its own digest.
+        let name = format!("n{n:03}");
+        let mut wasm = resume.clone();
+        wasm.extend([0, 1 + name.len() as u8, name.len() as u8]);
+        wasm.extend(name.as_bytes());
+        fs::write(bench.plugin_path(&format!("q{n}")), wasm).expect("write a plugin");
+    }
+    bench
+}
+
+/// Seconds of processor time so far.
+fn cpu(host: &Host) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", host.pid())).expect("/proc");
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+    let ticks: f64 = fields[11].parse::<f64>().expect("utime") + fields[12].parse::<f64>().expect("stime");
+    ticks / 100.0
+}
+
+fn resident_mib(host: &Host) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", host.pid())).expect("/proc");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("KiB") / 1024
+}
+
+fn sample() -> std::path::PathBuf {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/resume-analyze/samples");
+    let mut samples: Vec<_> = fs::read_dir(folder).expect("samples").filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    samples.sort_by_key(|path| fs::metadata(path).map(|data| data.len()).unwrap_or_default());
+    // One of middling length stands for all.
+    samples.swap_remove(samples.len() / 2)
+}
+
+/// Sorts, and gives the one in the middle.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -10,7 +10,7 @@ use crate::support::{Bench, Host, Places, Trickle, eventually};
 const SLOTS: usize = 4;
 const TASKS: usize = 2 * SLOTS;
 /// What a host may use at most, in KiB: itself in a debug build, and every instance of the bad plugin with all of its grant.
-const MEMORY: u64 = (400 << 10) + (SLOTS as u64) * (16 << 10);
+const MEMORY: u64 = (128 << 10) + (SLOTS as u64) * (16 << 10);
 
 /// A bench with the queues `bad`, whose plugin is the guest, `healthy` and `other`; `rules` are further keys of the bad queue.
 fn bench(guest: &str, rules: &str) -> Bench {

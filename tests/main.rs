@@ -5,6 +5,8 @@
 
 mod support;
 
+mod bad_input;
+mod commands;
 mod faults;
 mod isolation;
 mod plugins;

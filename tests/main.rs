@@ -9,5 +9,6 @@ mod bad_input;
 mod commands;
 mod faults;
 mod isolation;
+mod lost_replies;
 mod plugins;
 mod tasks;

@@ -87,7 +87,7 @@ fn host_rate(guest: &str, concurrency: u32, plugin: &str, content: &str, tasks: 
     let mut bench =
         Bench::new(&format!("[queues.work]\nplugin = \"{plugin}\"\nconcurrency = {concurrency}\nretention = \"{retention}\"\n"));
     fill(&mut bench, content, tasks);
-    let host = bench.quiet_host();
+    let host = quiet_host(&bench);
     bench.install(guest, plugin);
     let loaded = host.log("plugin loaded");
     assert_eq!(loaded["plugin"], plugin);
@@ -101,6 +101,13 @@ fn host_rate(guest: &str, concurrency: u32, plugin: &str, content: &str, tasks: 
     assert_eq!(bench.places("work").dead, 0, "every task was completed");
     host.stop();
     rate
+}
+
+/// A host that logs as little as it does by default.
+fn quiet_host(bench: &Bench) -> Host {
+    let host = Host::start(&bench.config(), "info");
+    host.log("tqhost is running");
+    host
 }
 
 fn fill(bench: &mut Bench, content: &str, tasks: usize) {
@@ -135,7 +142,7 @@ fn start() {
 
 fn time_to_ready(bench: &Bench) -> f64 {
     let begin = Instant::now();
-    let host = bench.quiet_host();
+    let host = quiet_host(bench);
     eventually("it is ready", || (host.get("/readyz").status == 200).then_some(()));
     let took = begin.elapsed();
     host.stop();
@@ -147,8 +154,8 @@ fn idle() {
     println!("a host that has nothing to do");
     for plugins in [1, 50] {
         let bench = many_plugins(plugins);
-        drop(bench.quiet_host());
-        let host = bench.quiet_host();
+        drop(quiet_host(&bench));
+        let host = quiet_host(&bench);
         eventually("it is ready", || (host.get("/readyz").status == 200).then_some(()));
         let (before, began) = (cpu(&host), Instant::now());
         // What is measured is time itself.

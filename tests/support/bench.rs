@@ -73,13 +73,6 @@ impl Bench {
         Host::start(&self.config(), "info,tqhost=debug")
     }
 
-    /// Starts a host that logs as little as it does by default, and waits until it runs.
-    pub fn quiet_host(&self) -> Host {
-        let host = Host::start(&self.config(), "info");
-        host.log("tqhost is running");
-        host
-    }
-
     /// Runs a command of tqhost with this configuration.
     pub fn tqhost(&self, args: &[&str]) -> Ran {
         tqhost(&self.config(), args)
@@ -210,7 +203,8 @@ pub struct Host {
 }
 
 impl Host {
-    fn start(config: &Path, log: &str) -> Host {
+    /// `log` is the value of `TQHOST_LOG`.
+    pub fn start(config: &Path, log: &str) -> Host {
         let mut command = Host::command(config);
         command.env("TQHOST_LOG", log);
         Host::spawn(command)

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod http;
+pub mod proxy;
 pub mod redis_server;
 pub mod trickle;
 pub mod wait;

@@ -14,7 +14,7 @@ pub mod keys;
 pub mod link;
 pub mod produce;
 mod reply;
-mod script;
+pub mod script;
 pub mod server;
 pub mod settle;
 pub mod status;

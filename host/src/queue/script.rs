@@ -40,6 +40,11 @@ impl Script {
         let sha1 = redis::Script::new(&source).get_hash().to_owned();
         Script { name, source, sha1 }
     }
+
+    /// The name that Redis knows it by: for who watches or disturbs its calls.
+    pub fn sha1(&self) -> &str {
+        &self.sha1
+    }
 }
 
 /// One call of a script. Keys come before arguments.

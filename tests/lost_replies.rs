@@ -1,0 +1,184 @@
+//! The reply of a script is lost after it was carried out, for every script in turn: the second call changes nothing.
+//!
+//! The host reaches Redis through a proxy that loses replies; producers and the test itself go straight to it.
+
+use std::collections::HashMap;
+
+use tqhost::queue::script;
+
+use crate::support::proxy::Proxy;
+use crate::support::{Bench, Host, Places, eventually};
+
+/// Replies that each test loses.
+const LOST: usize = 3;
+
+const QUEUES: &str = r#"
+[defaults]
+lease = "2s"
+max_crashes = 100
+backoff = { delays = ["100ms"] }
+[queues.fine]
+plugin = "echo"
+[queues.twice]
+plugin = "fails-twice"
+[queues.bad]
+plugin = "rejects"
+[queues.slow]
+plugin = "sleeps"
+concurrency = 100
+"#;
+
+/// A bench whose host goes through a proxy.
+fn bench() -> (Bench, Proxy) {
+    let bench = Bench::new("[queues.fine]\n");
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure(&format!("{QUEUES}\n[redis]\nurl = \"redis://127.0.0.1:{}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n", proxy.port));
+    for guest in ["echo", "fails-twice", "rejects", "sleeps"] {
+        bench.install(guest, guest);
+    }
+    (bench, proxy)
+}
+
+/// Adds tasks of every kind until the planned replies are lost, then more; in the end each task has exactly its own end.
+fn every_task_ends_once(bench: &mut Bench, proxy: &Proxy, host: Host) {
+    let mut ids: HashMap<&str, Vec<String>> = HashMap::new();
+    let mut add = |bench: &mut Bench| {
+        for (queue, fields) in [("fine", ("n", "1")), ("twice", ("n", "1")), ("bad", ("n", "1")), ("slow", ("ms", "1500"))] {
+            ids.entry(queue).or_default().push(bench.xadd(queue, &[fields]));
+        }
+    };
+    for _ in 0..5 {
+        add(bench);
+    }
+    eventually("the planned replies are lost", || {
+        add(bench);
+        (proxy.lost() == LOST).then_some(())
+    });
+    add(bench);
+    for (queue, ids) in &ids {
+        bench.until_drained(queue);
+        let (end, attempt) = match *queue {
+            "twice" => ("COMPLETED", "3"),
+            "bad" => ("FAILED", "1"),
+            _ => ("COMPLETED", "1"),
+        };
+        for id in ids {
+            assert_eq!((bench.status(queue, id, "status").as_str(), bench.status(queue, id, "attempt").as_str()), (end, attempt), "{id}");
+        }
+        let dead = if *queue == "bad" { ids.len() as u64 } else { 0 };
+        assert_eq!(bench.places(queue), Places { length: 0, pending: 0, delayed: 0, parked: 0, dead }, "{queue}");
+    }
+    host.stop();
+}
+
+/// Loses replies of one script. It is loaded before, so that what is lost is the reply of a call that was carried out.
+fn lose(script: &script::Script) {
+    let (mut bench, proxy) = bench();
+    load(&mut bench, script);
+    let host = bench.host();
+    proxy.lose_replies(script.sha1(), LOST);
+    every_task_ends_once(&mut bench, &proxy, host);
+}
+
+fn load(bench: &mut Bench, script: &script::Script) {
+    let sha1: String = bench.redis("SCRIPT", ("LOAD", &script.source));
+    assert_eq!(sha1, script.sha1());
+}
+
+#[test]
+fn network_26_read() {
+    let (mut bench, proxy) = bench();
+    let host = bench.host();
+    proxy.lose_replies("XREADGROUP", LOST);
+    every_task_ends_once(&mut bench, &proxy, host);
+}
+
+#[test]
+fn network_26_begin() {
+    lose(&script::BEGIN);
+}
+
+#[test]
+fn network_26_complete() {
+    lose(&script::COMPLETE);
+}
+
+#[test]
+fn network_26_park() {
+    lose(&script::PARK);
+}
+
+#[test]
+fn network_26_bury() {
+    lose(&script::BURY);
+}
+
+#[test]
+fn network_26_promote() {
+    lose(&script::PROMOTE);
+}
+
+#[test]
+fn network_26_heartbeat() {
+    lose(&script::HEARTBEAT);
+}
+
+#[test]
+fn network_26_reclaim() {
+    let (mut bench, proxy) = bench();
+    load(&mut bench, &script::RECLAIM);
+    let dying = bench.host();
+    let id = bench.xadd("slow", &[("ms", "1500")]);
+    eventually("it runs", || (bench.places("slow").pending == 1).then_some(()));
+    dying.kill();
+    proxy.lose_replies(script::RECLAIM.sha1(), 1);
+    let host = bench.host();
+    bench.until("slow", &id, "COMPLETED");
+    assert_eq!(proxy.lost(), 1);
+    assert_eq!(bench.status("slow", &id, "attempt"), "1");
+    host.stop();
+}
+
+#[test]
+fn network_26_recover() {
+    let (mut bench, proxy) = bench();
+    load(&mut bench, &script::RECOVER);
+    let host = bench.host();
+    // A recovery comes after a read whose reply was lost; its own reply is lost then.
+    proxy.lose_replies("XREADGROUP", 1);
+    let id = bench.xadd("fine", &[("n", "1")]);
+    eventually("a read is lost", || (proxy.lost() == 1).then_some(()));
+    proxy.lose_replies(script::RECOVER.sha1(), LOST);
+    every_task_ends_once(&mut bench, &proxy, host);
+    assert_eq!(bench.status("fine", &id, "status"), "COMPLETED");
+}
+
+#[test]
+fn network_26_enqueue() {
+    let (mut bench, proxy) = bench();
+    load(&mut bench, &script::ENQUEUE);
+    proxy.lose_replies(script::ENQUEUE.sha1(), 1);
+    let id = bench.tqhost(&["enqueue", "fine", "n=1"]).ok().stdout.trim().to_owned();
+    assert_eq!(proxy.lost(), 1);
+    let length: u64 = bench.redis("XLEN", "fine");
+    assert_eq!(length, 1, "the task was accepted once");
+    let host = bench.host();
+    bench.until("fine", &id, "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn network_26_requeue() {
+    let (mut bench, proxy) = bench();
+    let host = bench.host();
+    let id = bench.xadd("bad", &[("n", "1")]);
+    bench.until("bad", &id, "FAILED");
+    host.stop();
+    load(&mut bench, &script::REQUEUE);
+    proxy.lose_replies(script::REQUEUE.sha1(), 1);
+    let first = bench.tqhost(&["dead", "requeue", "bad", &id, "--json"]);
+    assert_eq!((first.code, proxy.lost()), (1, 1), "it says that it does not know: {first:?}");
+    let second = bench.tqhost(&["dead", "requeue", "bad", &id, "--json"]).ok();
+    assert_eq!(second.json(), serde_json::json!({"succeeded": 0, "skipped": 1}));
+    assert_eq!(bench.places("bad"), Places { length: 1, pending: 0, delayed: 0, parked: 0, dead: 0 }, "it came back once");
+}

@@ -40,10 +40,8 @@ fmt: ## Format the code
 audit: ## Check licences, sources and security advisories of the dependencies (needs cargo-deny)
 	@scripts/audit.sh
 
-ifneq ($(wildcard scripts/bench.sh),)
-bench: build plugins ## Measure tqhost against the raw Redis loop
-	@TQHOST_BIN=$(TARGET_DIR)/release/tqhost scripts/bench.sh
-endif
+bench: plugins ## Measure the host next to a bare Redis loop (minutes)
+	cargo bench --locked --bench host
 
 clean: ## Delete what was built
 	cargo clean --quiet

@@ -5,8 +5,12 @@
 
 mod support;
 
+mod bad_input;
+mod commands;
 mod demo;
 mod faults;
+mod isolation;
 mod lost_replies;
+mod plugins;
 mod tasks;
 mod tidy;

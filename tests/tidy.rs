@@ -9,24 +9,6 @@ use std::process::Command;
 
 /// Files of more lines are taken apart.
 const MAX_LINES: usize = 600;
-/// Guests that no test uses yet. A guest that is used does not belong here.
-const UNUSED_GUESTS: [&str; 15] = [
-    "big-result",
-    "floods-log",
-    "floods-stdout",
-    "hoards",
-    "hoards-at-once",
-    "loops",
-    "overflows-stack",
-    "panics",
-    "reads-config",
-    "traps",
-    "wants-files",
-    "wants-outbox",
-    "wants-sockets",
-    "wrong-version",
-    "wrong-world",
-];
 
 #[test]
 fn every_file_opens_with_a_header() {
@@ -310,10 +292,8 @@ fn guests(files: &Files) -> Vec<String> {
         guests.difference(&rows).map(|name| format!("the guest {name} has no row in plugins/testing/README.md")).collect();
     problems.extend(rows.difference(&guests).map(|name| format!("plugins/testing/README.md describes {name}, which does not exist")));
     for name in guests.intersection(&rows) {
-        match (is_used(name), UNUSED_GUESTS.contains(&name.as_str())) {
-            (false, false) => problems.push(format!("no test uses the guest {name}")),
-            (true, true) => problems.push(format!("the guest {name} is used: take it from the list in tests/tidy.rs")),
-            _ => {}
+        if !is_used(name) {
+            problems.push(format!("no test uses the guest {name}"));
         }
     }
     problems

@@ -2,6 +2,7 @@
 # Builds the handlers under plugins/ and lands them as plugins/<name>.wasm and plugins/testing/<name>.wasm.
 #
 #   scripts/build-plugins.sh
+#   scripts/build-plugins.sh --setup   only finds a compiler, and installs one where none is there
 #
 # Says nothing unless it fails. A file whose content stays the same is not touched, one that changes is replaced by a rename, so a host
 # that watches the directory sees whole files only.
@@ -92,6 +93,7 @@ debian)
     fail "TQHOST_GUEST_TOOLCHAIN is rustup or debian, not \`$toolchain\`"
     ;;
 esac
+[ "${1:-}" != --setup ] || exit 0
 
 cd "$plugins"
 built=$target_dir/$target/release

@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh
 #
-# Says nothing when there is nothing to do. The compiler for handlers is looked after by build-plugins.sh, which installs one if it must.
+# Says nothing when there is nothing to do.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -19,7 +19,7 @@ reaches() {
 
 # 1. Rust.
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-command -v cargo rustc >/dev/null || fail "needs cargo and rustc $wanted or newer: https://rustup.rs"
+command -v cargo >/dev/null && command -v rustc >/dev/null || fail "needs cargo and rustc $wanted or newer: https://rustup.rs"
 found=$(rustc --version | cut -d ' ' -f 2)
 reaches "$found" "$wanted" || fail "rustc is $found, needs $wanted or newer: rustup update stable"
 command -v cc >/dev/null || missing+=(gcc libc6-dev)
@@ -46,3 +46,6 @@ fi
 
 redis=$(redis-server --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p')
 reaches "$redis" 7.0 || fail "redis-server is $redis, needs 7.0 or newer"
+
+# 3. A compiler for handlers.
+scripts/build-plugins.sh --setup

@@ -28,7 +28,7 @@ run: build plugins ## Set up, build, and show tqhost at work (about a minute aft
 
 test: plugins ## Set up and run all tests
 	cargo test --locked --workspace --manifest-path plugins/Cargo.toml --target-dir $(PLUGINS_TARGET_DIR)
-	cargo test --locked --workspace
+	cargo test --locked --workspace --lib --bins --tests
 
 lint: setup ## Check the formatting, and what clippy says
 	@scripts/lint.sh

@@ -5,6 +5,7 @@
 
 mod support;
 
+mod control;
 mod faults;
 mod lost_replies;
 mod tasks;

@@ -5,7 +5,11 @@
 
 mod support;
 
+mod bad_input;
+mod commands;
 mod control;
 mod faults;
+mod isolation;
 mod lost_replies;
+mod plugins;
 mod tasks;

@@ -2,6 +2,7 @@
 //!
 //! Not here: how a task is stored (`queue::codec`), what follows from an outcome (`worker::settle`).
 
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub struct Task {
 }
 
 /// How an attempt ended. A failed handler is a value, never an `Err`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The handler returned ok, perhaps with a result of at most the plugin's `max_output` bytes.
     Completed { result: Option<Vec<u8>> },
@@ -52,6 +53,19 @@ pub enum Outcome {
     Defer { message: String, after: Duration },
     /// The sandbox ended the attempt. Treated as a retry.
     Failed { kind: FailureKind, message: String },
+}
+
+/// Without the result: it may be large, and what is in it is the client's, not the log's.
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Completed { result } => f.debug_struct("Completed").field("result_bytes", &result.as_ref().map(Vec::len)).finish(),
+            Outcome::Retry { message, after } => f.debug_struct("Retry").field("message", message).field("after", after).finish(),
+            Outcome::Reject { message } => f.debug_struct("Reject").field("message", message).finish(),
+            Outcome::Defer { message, after } => f.debug_struct("Defer").field("message", message).field("after", after).finish(),
+            Outcome::Failed { kind, message } => f.debug_struct("Failed").field("kind", kind).field("message", message).finish(),
+        }
+    }
 }
 
 /// Why the sandbox ended an attempt. The names are part of `tq-error` and of the metrics.

@@ -1,5 +1,6 @@
 //! A test's workbench: a folder with a configuration and plugins, a Redis, hosts and commands that use them.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -119,6 +120,12 @@ impl Bench {
         Places { length, pending, delayed, parked, dead: 0 }
     }
 
+    /// The dead letters of a stream, oldest first, each with its fields by name.
+    pub fn dead(&mut self, stream: &str) -> Vec<HashMap<String, String>> {
+        let entries: Vec<(String, Vec<String>)> = self.redis("XRANGE", (format!("tq:{{{stream}}}:dead"), "-", "+"));
+        entries.into_iter().map(|(_, fields)| fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()).collect()
+    }
+
     /// Waits until nothing is queued, running or delayed.
     #[track_caller]
     pub fn until_drained(&mut self, stream: &str) {
@@ -198,8 +205,20 @@ pub struct Host {
 impl Host {
     /// `log` is the value of `TQHOST_LOG`.
     pub fn start(config: &Path, log: &str) -> Host {
+        let mut command = Host::command(config);
+        command.env("TQHOST_LOG", log);
+        Host::spawn(command)
+    }
+
+    /// What starts a host, for a test that changes something about it.
+    pub fn command(config: &Path) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
-        command.arg("--config").arg(config).args(["run", "--log-format", "json"]).env("TQHOST_LOG", log);
+        command.arg("--config").arg(config).args(["run", "--log-format", "json"]).env("TQHOST_LOG", "info,tqhost=debug");
+        command
+    }
+
+    /// Starts a host, and waits for nothing.
+    pub fn spawn(mut command: Command) -> Host {
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start tqhost");
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let (sender, lines) = channel();
@@ -260,6 +279,16 @@ impl Host {
 
     pub fn signal(&self, signal: Signal) {
         kill(self.pid(), signal).expect("send a signal");
+    }
+
+    /// Memory that it uses now, and the most that it ever used, in KiB.
+    pub fn memory(&self) -> (u64, u64) {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("read /proc");
+        let value = |name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name} in {status}"));
+            line.trim().trim_end_matches(" kB").parse().expect("a number")
+        };
+        (value("VmRSS:"), value("VmHWM:"))
     }
 
     /// Waits until it has ended, and gives its exit code (-1 when a signal ended it).

@@ -4,8 +4,10 @@ pub mod bench;
 pub mod http;
 pub mod proxy;
 pub mod redis_server;
+pub mod trickle;
 pub mod wait;
 
-pub use bench::{Bench, Host, Places};
+pub use bench::{Bench, Host, Places, Ran};
 pub use redis_server::RedisServer;
+pub use trickle::{Done, Trickle};
 pub use wait::{eventually, within};

@@ -132,7 +132,7 @@ pub enum DeadCommand {
     Show {
         /// The queue's name in the configuration
         queue: String,
-        /// The task's id, or the dead letter's own entry id
+        /// The task's id
         id: String,
     },
     /// Bring dead letters back into the queue, as tasks on their first attempt
@@ -161,7 +161,7 @@ pub struct FilterArgs {
 pub struct RedriveArgs {
     /// The queue's name in the configuration
     pub queue: String,
-    /// Task ids, or the dead letters' own entry ids
+    /// Task ids
     #[arg(value_name = "ID", conflicts_with = "all", required_unless_present = "all")]
     pub ids: Vec<String>,
     /// All that are there now, or all that --reason and --match take

@@ -240,8 +240,10 @@ impl Watched {
         match blocking(move || loader.load(&bytes, &name, &grants)).await {
             Some(Ok(Loaded { handler, took, from_cache })) => {
                 self.failed = None;
-                tracing::info!(plugin = %self.slot.name, digest = &digest[..12], ?took, from_cache, bytes = size, "plugin loaded");
+                let short = digest[..12].to_owned();
                 self.slot.publish(digest, handler, size, took, from_cache);
+                // Said when it is so: what begins after this line begins on this version.
+                tracing::info!(plugin = %self.slot.name, digest = short, ?took, from_cache, bytes = size, "plugin loaded");
             }
             Some(Err(error)) => self.fail(Some(digest), error.to_string()),
             None => self.fail(Some(digest), "the compiler failed on it".into()),

@@ -67,7 +67,8 @@ impl DeadLetter {
     }
 
     fn is_named(&self, ids: &HashSet<&str>) -> bool {
-        ids.contains(self.id.as_str()) || ids.contains(self.entry.as_str())
+        // Not by its own entry: that has the form of a task's id, and is soon somebody else's where much dies at once.
+        ids.contains(self.id.as_str())
     }
 }
 
@@ -93,7 +94,7 @@ impl DeadFilter {
 /// Which dead letters an operation is for.
 #[derive(Debug, Clone)]
 pub enum DeadChoice {
-    /// By task id, or by the dead letter's own entry id.
+    /// By task id.
     Ids(Vec<String>),
     /// All that are there now and that the filter takes.
     All(DeadFilter),
@@ -169,7 +170,7 @@ impl Queue {
                 {
                     let mut chosen = Vec::new();
                     for letter in page.into_iter().filter(|letter| letter.is_named(&open)).collect::<Vec<_>>() {
-                        if open.remove(letter.id.as_str()) | open.remove(letter.entry.as_str()) {
+                        if open.remove(letter.id.as_str()) {
                             chosen.push(letter);
                         }
                     }

@@ -102,9 +102,7 @@ impl Fetcher {
         }
         let entries = shared.queue.read(&self.link, &shared.consumer, count, BLOCK).await?;
         self.pulse.beat(FetchState::Reading);
-        // The plugin may have been replaced during the wait. If it was removed, what is claimed by now still runs.
-        let version = shared.versions.borrow().clone().unwrap_or_else(|| version.clone());
-        intake::admit(shared, &version, entries, permits).await;
+        intake::admit(shared, version, entries, permits).await;
         Ok(())
     }
 

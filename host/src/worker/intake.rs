@@ -18,7 +18,12 @@ use crate::queue::{Begun, Entry, Subject, codec};
 use crate::task::Task;
 
 /// Admits entries. `permits` holds at least as many as there are entries; what is left over is given back.
+///
+/// `version` is the one that was active when the claim began. A claim can wait for a while: what it brought is run by the version that is
+/// active now, and given back if there is none any more.
 pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<Entry>, mut permits: OwnedSemaphorePermit) {
+    let active = shared.versions.borrow().clone();
+    let version = active.as_ref().unwrap_or(version);
     let mut claimed: Vec<(Task, Hold)> = Vec::with_capacity(entries.len());
     for entry in entries {
         let Some(permit) = permits.split(1) else {
@@ -44,7 +49,8 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
     if claimed.is_empty() {
         return;
     }
-    let Some(begun) = begin(shared, version, &claimed).await else {
+    let begun = if active.is_some() { begin(shared, version, &claimed).await } else { None };
+    let Some(begun) = begun else {
         for (task, hold) in claimed {
             let verdict = settle::release(&task);
             end(shared, version, Subject::Task(Box::new(task)), verdict, hold).await;

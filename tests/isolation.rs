@@ -1,0 +1,278 @@
+//! Handlers that misbehave: what becomes of their tasks, and that nobody else notices.
+//!
+//! Each test runs one kind of bad handler beside a healthy queue under a steady trickle of tasks. `plugins/testing/README.md` has the guests.
+
+use serde_json::Value;
+
+use crate::support::{Bench, Host, Places, Trickle, eventually};
+
+/// Slots of the bad queue, and twice as many tasks for it.
+const SLOTS: usize = 4;
+const TASKS: usize = 2 * SLOTS;
+/// What a host may use at most, in KiB: itself in a debug build, and every instance of the bad plugin with all of its grant.
+const MEMORY: u64 = (128 << 10) + (SLOTS as u64) * (16 << 10);
+
+/// A bench with the queues `bad`, whose plugin is the guest, `healthy` and `other`; `rules` are further keys of the bad queue.
+fn bench(guest: &str, rules: &str) -> Bench {
+    let bench = Bench::new(&format!(
+        "shutdown_grace = \"0s\"\n\
+         [queues.bad]\nplugin = \"{guest}\"\nconcurrency = {SLOTS}\nmax_retries = 1\nbackoff = \"none\"\n{rules}\n\
+         [queues.healthy]\nplugin = \"echo\"\n\
+         [queues.other]\nplugin = \"empty\"\n\
+         [plugins.{guest}]\nmemory = \"16MiB\"\n"
+    ));
+    for plugin in [guest, "echo", "empty"] {
+        bench.install(plugin, plugin);
+    }
+    bench
+}
+
+/// Runs tasks on a bad handler beside the healthy queue, until each of them is dead of this kind of failure after its two attempts. Gives
+/// the host for further questions, and the ids.
+#[track_caller]
+fn all_die(guest: &str, rules: &str, fields: &[(&str, &str)], kind: &str) -> (Bench, Host, Vec<String>) {
+    let mut bench = bench(guest, rules);
+    let host = bench.host();
+    let trickle = Trickle::start(&bench, "healthy", 2);
+    trickle.more(1);
+    let ids: Vec<String> = (0..TASKS).map(|_| bench.xadd("bad", fields)).collect();
+    for id in &ids {
+        bench.until("bad", id, "FAILED");
+    }
+    // The trickle has gone on meanwhile, and goes on.
+    trickle.more(3);
+    assert_eq!(bench.places("bad"), Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: TASKS as u64 });
+    for letter in bench.dead("bad") {
+        assert!(letter["tq-error"].starts_with(&format!("{kind}: ")), "{letter:?}");
+        assert_eq!((letter["tq-reason"].as_str(), letter["tq-attempts"].as_str()), ("retries-exhausted", "2"), "{letter:?}");
+        assert!(ids.contains(&letter["tq-id"]), "{letter:?}");
+    }
+    still_well(&mut bench, &host);
+    for task in trickle.stop() {
+        assert_eq!(bench.status("healthy", &task.id, "attempt"), "1", "{task:?} is no worse for it");
+    }
+    assert_eq!(bench.places("healthy").dead, 0);
+    (bench, host, ids)
+}
+
+/// The host lives, is ready, runs tasks of another plugin, and has kept its memory within bounds.
+#[track_caller]
+fn still_well(bench: &mut Bench, host: &Host) {
+    let next = bench.xadd("other", &[("a", "1")]);
+    bench.until("other", &next, "COMPLETED");
+    assert_eq!(host.get("/livez").status, 200);
+    let ready = host.get("/readyz");
+    assert_eq!(ready.status, 200, "{}", ready.body);
+    let (now, most) = host.memory();
+    assert!(most < MEMORY, "the host uses {now} KiB and has used {most} KiB");
+}
+
+/// The log lines of guests that contain `text`, for one task; each has to say where it comes from.
+fn lines_of(host: &Host, text: &str, queue: &str, plugin: &str, id: &str) -> Vec<Value> {
+    let lines: Vec<Value> = host.logged(text).into_iter().filter(|line| line["target"] == "guest" && line["task"] == id).collect();
+    for line in &lines {
+        assert_eq!((line["queue"].as_str(), line["plugin"].as_str()), (Some(queue), Some(plugin)), "{line}");
+    }
+    lines
+}
+
+#[test]
+fn traps() {
+    let (_bench, host, _) = all_die("traps", "", &[("a", "1")], "trap");
+    host.stop();
+}
+
+#[test]
+fn panics_with_the_text_in_the_log_and_in_the_error() {
+    let (mut bench, host, ids) = all_die("panics", "", &[("a", "1")], "trap");
+    for letter in bench.dead("bad") {
+        assert!(letter["tq-error"].contains("boom on attempt 2"), "{letter:?}");
+    }
+    for id in ids {
+        for attempt in [1, 2] {
+            let text = format!("boom on attempt {attempt}");
+            eventually(&text, || (!lines_of(&host, &text, "bad", "panics", &id).is_empty()).then_some(()));
+        }
+    }
+    host.stop();
+}
+
+#[test]
+fn a_stack_that_overflows() {
+    let (_bench, host, _) = all_die("overflows-stack", "", &[("a", "1")], "trap");
+    host.stop();
+}
+
+#[test]
+fn hoarded_memory_one_piece_after_the_other() {
+    let (_bench, host, _) = all_die("hoards", "", &[("a", "1")], "out-of-memory");
+    let peak = host.metric("tqhost_guest_memory_bytes{plugin=\"hoards\"}");
+    assert!((1.0..=16.0 * f64::from(1 << 20)).contains(&peak), "an instance had {peak} bytes");
+    host.stop();
+}
+
+#[test]
+fn hoarded_memory_at_once() {
+    let (_bench, host, _) = all_die("hoards-at-once", "", &[("a", "1")], "out-of-memory");
+    host.stop();
+}
+
+#[test]
+fn a_result_that_is_too_big() {
+    let (mut bench, host, _) = all_die("big-result", "", &[("bytes", "1048577")], "output-too-large");
+    let fits = bench.xadd("bad", &[("bytes", "1048576")]);
+    bench.until("bad", &fits, "COMPLETED");
+    assert_eq!(bench.status("bad", &fits, "result").len(), 1 << 20);
+    host.stop();
+}
+
+#[test]
+fn loops_end_at_the_timeout() {
+    let (_bench, host, _) = all_die("loops", "timeout = \"500ms\"", &[("a", "1")], "timeout");
+    host.stop();
+}
+
+#[test]
+fn sleepers_in_a_host_call_end_at_the_timeout() {
+    let (_bench, host, _) = all_die("sleeps", "timeout = \"500ms\"", &[("ms", "3600000")], "timeout");
+    host.stop();
+}
+
+#[test]
+fn busy_loops_in_every_slot_keep_nobody_else_from_working() {
+    let mut bench = bench("loops", "timeout = \"1h\"\nlease = \"1s\"");
+    let host = bench.host();
+    let ids: Vec<String> = (0..SLOTS).map(|_| bench.xadd("bad", &[("a", "1")])).collect();
+    for id in &ids {
+        bench.until("bad", id, "PROCESSING");
+    }
+    let trickle = Trickle::start(&bench, "healthy", 2);
+    trickle.more(50);
+    still_well(&mut bench, &host);
+    trickle.stop();
+    // They still hold every slot, on their first attempt: nobody ended them to make room, and no lease was lost to a busy machine.
+    let waits = bench.xadd("bad", &[("a", "1")]);
+    eventually("the next task waits for a slot", || {
+        let ready: Value = serde_json::from_str(&host.get("/readyz").body).expect("JSON");
+        let queue = ready["queues"].as_array()?.iter().find(|queue| queue["queue"] == "bad")?.clone();
+        (queue["state"] == "waiting-for-permit" && queue["ok"] == true).then_some(())
+    });
+    for id in &ids {
+        assert_eq!((bench.status("bad", id, "status"), bench.status("bad", id, "attempt")), ("PROCESSING".into(), "1".into()));
+    }
+    assert_eq!(bench.status("bad", &waits, "status"), "");
+    assert!(host.metric("tqhost_lease_lost_total{queue=\"bad\"}") < 0.5);
+    assert!(host.metric("tqhost_reclaimed_total{queue=\"bad\"}") < 0.5);
+    // And the host can still be stopped; the tasks go back without having used an attempt.
+    host.stop();
+    for id in &ids {
+        assert_eq!((bench.status("bad", id, "status"), bench.status("bad", id, "attempt")), ("PENDING".into(), "1".into()));
+    }
+}
+
+#[test]
+fn floods_of_log_lines_are_cut_and_the_cut_is_said() {
+    floods("floods-log");
+}
+
+#[test]
+fn floods_of_output_are_cut_and_the_cut_is_said() {
+    floods("floods-stdout");
+}
+
+#[track_caller]
+fn floods(guest: &str) {
+    const CUT: &str = "the handler has printed more than its budget";
+    let mut bench = bench(guest, "");
+    let host = bench.host();
+    let trickle = Trickle::start(&bench, "healthy", 2);
+    let ids: Vec<String> = (0..TASKS).map(|_| bench.xadd("bad", &[("a", "1")])).collect();
+    for id in &ids {
+        bench.until("bad", id, "COMPLETED");
+        eventually("the line about the cut", || (lines_of(&host, CUT, "bad", guest, id).len() == 1).then_some(()));
+    }
+    trickle.more(3);
+    still_well(&mut bench, &host);
+    trickle.stop();
+    // Each attempt may print 256 KiB; the rest of its 10 MiB is gone. Every byte can cost some more in JSON, and every line its fields.
+    for id in &ids {
+        let printed: usize = lines_of(&host, "", "bad", guest, id).iter().map(|line| line["message"].as_str().map_or(0, str::len)).sum();
+        assert!(printed <= 260 << 10, "{printed} bytes of {id} were logged");
+    }
+    host.stop();
+}
+
+#[test]
+fn a_task_longer_than_its_lease_is_not_run_twice() {
+    let mut bench = Bench::new("[queues.long]\nplugin = \"sleeps\"\nlease = \"1s\"\n");
+    bench.install("sleeps", "sleeps");
+    let hosts = [bench.host(), bench.host()];
+    let id = bench.xadd("long", &[("ms", "4000")]);
+    bench.until("long", &id, "COMPLETED");
+    assert_eq!((bench.status("long", &id, "attempt"), bench.status("long", &id, "result")), ("1".into(), "slept".into()));
+    let attempts: usize = hosts.iter().map(|host| host.logged("attempt ended").len()).sum();
+    assert_eq!(attempts, 1);
+    for host in hosts {
+        for name in ["tqhost_reclaimed_total", "tqhost_lease_lost_total"] {
+            assert!(host.metric(&format!("{name}{{queue=\"long\"}}")) < 0.5, "{name}");
+        }
+        host.stop();
+    }
+}
+
+#[test]
+fn a_plugin_reads_its_own_configuration_and_no_secret_gets_out() {
+    const SECRETS: [&str; 3] = ["hunter2-of-the-echo", "hunter2-of-the-quiet", "hunter2-in-a-file"];
+    let mut bench = Bench::new(
+        "[queues.reads]\nplugin = \"reads-config\"\n\
+         [queues.keeps]\nplugin = \"echo\"\n\
+         [queues.fails]\nplugin = \"panics\"\nmax_retries = 0\n\
+         [queues.quiet]\nplugin = \"reads-all\"\nretention = \"0s\"\n\
+         [plugins.reads-config]\nconfig = { model = \"small\" }\n\
+         [plugins.echo]\nconfig = { model = \"large\", api_key = { env = \"TEST_API_KEY\" } }\n\
+         [plugins.panics]\nconfig = { api_key = { file = \"key\" } }\n\
+         [plugins.reads-all]\nconfig = { api_key = { env = \"TEST_QUIET_KEY\" } }\n",
+    );
+    std::fs::write(bench.dir.path().join("key"), SECRETS[2]).expect("write a secret");
+    for (guest, plugin) in [("reads-config", "reads-config"), ("echo", "echo"), ("panics", "panics"), ("reads-config", "reads-all")] {
+        bench.install(guest, plugin);
+    }
+    let mut command = Host::command(&bench.config());
+    command.env("TEST_API_KEY", SECRETS[0]).env("TEST_QUIET_KEY", SECRETS[1]);
+    let host = Host::spawn(command);
+    host.log("tqhost is running");
+    let read = bench.xadd("reads", &[("a", "1")]);
+    bench.until("reads", &read, "COMPLETED");
+    let result: Value = serde_json::from_str(&bench.status("reads", &read, "result")).expect("JSON");
+    // What other plugins are granted is not there.
+    assert_eq!(result, serde_json::json!({ "model": "small", "not-granted": null, "all": { "model": "small" } }));
+    let kept = bench.xadd("keeps", &[("a", "1")]);
+    bench.until("keeps", &kept, "COMPLETED");
+    let failed = bench.xadd("fails", &[("a", "1")]);
+    bench.until("fails", &failed, "FAILED");
+    // This one returns its secret, to a queue that keeps no results.
+    bench.xadd("quiet", &[("a", "1")]);
+    bench.until_drained("quiet");
+    eventually("the settlement", || (host.metric("tqhost_tasks_total{queue=\"quiet\",outcome=\"completed\"}") > 0.5).then_some(()));
+    eventually("an announcement", || bench.redis::<Vec<String>>("KEYS", "tq:host*").first().cloned());
+    let log = host.raw();
+    let pages = [host.get("/metrics").body, host.get("/readyz").body];
+    host.stop();
+    // The append-only file has every change since the start.
+    bench.redis.stop();
+    let mut stored = Vec::new();
+    for file in std::fs::read_dir(bench.dir.path().join("redis/appendonlydir")).expect("the append-only files") {
+        stored.extend(std::fs::read(file.expect("a file").path()).expect("read"));
+    }
+    let stored = String::from_utf8_lossy(&stored);
+    assert!(stored.contains("small") && stored.contains(&kept), "the file is the right one");
+    for secret in SECRETS {
+        // Bytes as numbers would be the secret too.
+        let numbers = format!("{:?}", secret.as_bytes());
+        for form in [secret, numbers.trim_matches(['[', ']'])] {
+            assert!(!log.contains(form), "the log has a secret:\n{log}");
+            assert!(!stored.contains(form), "Redis has a secret");
+            assert!(pages.iter().all(|page| !page.contains(form)), "{pages:?}");
+        }
+    }
+}

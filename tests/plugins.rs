@@ -1,0 +1,282 @@
+//! Plugins while the host runs: files that come, change, are bad, and go.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::support::bench::guest_path;
+use crate::support::{Bench, Done, Host, Places, Trickle, eventually};
+
+/// The bytes of a guest.
+fn guest(name: &str) -> Vec<u8> {
+    std::fs::read(guest_path(name)).expect("read a guest")
+}
+
+/// The same component with a custom section at its end: it does the same, and is another version.
+fn version(guest: &str, mark: u8) -> Vec<u8> {
+    let mut bytes = self::guest(guest);
+    // Section id 0, its size, the length of its name, the name, the content.
+    bytes.extend([0, 6, 4, b'm', b'a', b'r', b'k', mark]);
+    bytes
+}
+
+/// How a status names the version in these bytes.
+fn label(plugin: &str, bytes: &[u8]) -> String {
+    format!("{plugin}@{}", &digest(bytes)[..12])
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Writes a file beside the plugins and renames it: the way that a careful operator takes.
+fn put(bench: &Bench, plugin: &str, bytes: &[u8]) {
+    let target = bench.plugin_path(plugin);
+    let new = target.with_extension("new");
+    std::fs::write(&new, bytes).expect("write a plugin");
+    std::fs::rename(new, target).expect("rename a plugin");
+}
+
+/// Waits for the line that says that this version was loaded.
+#[track_caller]
+fn loaded(host: &Host, bytes: &[u8]) -> Value {
+    let digest = &digest(bytes)[..12];
+    eventually(&format!("{digest} is loaded; the log:\n{}", host.raw()), || {
+        host.logged("plugin loaded").into_iter().find(|line| line["digest"] == digest)
+    })
+}
+
+/// What `tqhost plugins` says of a plugin.
+fn row(bench: &Bench, plugin: &str) -> Option<Value> {
+    let all = bench.tqhost(&["plugins", "--json"]).ok().json();
+    all["plugins"].as_array()?.iter().find(|row| row["name"] == plugin).cloned()
+}
+
+/// What /readyz says of a queue.
+fn readiness(host: &Host, queue: &str) -> Option<Value> {
+    let ready: Value = serde_json::from_str(&host.get("/readyz").body).expect("JSON");
+    ready["queues"].as_array()?.iter().find(|row| row["queue"] == queue).cloned()
+}
+
+#[test]
+fn a_queue_waits_for_its_plugin_and_says_so() {
+    let mut bench = Bench::new("[queues.waits]\nplugin = \"late\"\n");
+    let host = bench.host();
+    assert_eq!(host.log("plugin missing")["plugin"], "late");
+    let id = bench.xadd("waits", &[("a", "1")]);
+    let said = eventually("it waits", || readiness(&host, "waits").filter(|queue| queue["state"] == "waiting-for-plugin"));
+    assert_eq!((&said["ok"], &said["reason"]), (&true.into(), &"its plugin has no working version".into()));
+    assert_eq!(host.get("/readyz").status, 200, "the other queues of a host must not be cut off because one waits");
+    assert_eq!(eventually("it is shown", || row(&bench, "late"))["state"], "missing");
+    assert_eq!(bench.places("waits"), Places { length: 1, pending: 0, delayed: 0, parked: 0, dead: 0 });
+
+    bench.install("echo", "late");
+    bench.until("waits", &id, "COMPLETED");
+    assert_eq!(bench.status("waits", &id, "attempt"), "1");
+    eventually("it reads", || readiness(&host, "waits").filter(|queue| queue["state"] == "reading"));
+    host.stop();
+}
+
+/// Files that are no plugin, with a part of what has to be said about each.
+fn bad_files() -> Vec<(&'static str, Vec<u8>, &'static str)> {
+    let echo = guest("echo");
+    vec![
+        ("empty", vec![], "it is empty"),
+        ("half a component", echo[..echo.len() / 2].to_vec(), "not a valid WebAssembly component"),
+        ("half a header", echo[..4].to_vec(), "its header is cut off"),
+        ("text", b"#!/bin/sh\necho hello\n".to_vec(), "it is a text file"),
+        ("a native library", b"\x7fELF\x02\x01\x01\0\0\0\0\0".to_vec(), "ELF"),
+        ("a core module", b"\0asm\x01\0\0\0".to_vec(), "a core module without a component type"),
+        (
+            "wrong-version",
+            guest("wrong-version"),
+            "it exports tqhost:handler/handler@0.2.0, but this tqhost runs tqhost:handler/handler@0.1.0",
+        ),
+        ("wrong-world", guest("wrong-world"), "it exports no tqhost:handler/handler"),
+        ("wants-outbox", guest("wants-outbox"), "tqhost:handler/outbox"),
+        ("wants-files", guest("wants-files"), "wasi:filesystem"),
+        ("wants-sockets", guest("wants-sockets"), "wasi:sockets"),
+    ]
+}
+
+#[test]
+fn a_bad_file_is_named_everywhere_and_the_old_version_goes_on() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    let good = guest("echo");
+    for (count, (what, bytes, why)) in bad_files().iter().enumerate() {
+        put(&bench, "echo", bytes);
+        let line = eventually(&format!("{what} is refused"), || host.logged("plugin cannot be used").into_iter().nth(count));
+        assert!(line["error"].as_str().is_some_and(|error| error.contains(why)), "{what}: {line}");
+        assert_eq!((&line["level"], &line["plugin"]), (&"ERROR".into(), &"echo".into()), "{what}: {line}");
+        assert_eq!(line["active"], digest(&good)[..12], "{what}: {line}");
+        let id = bench.xadd("work", &[("a", "1")]);
+        bench.until("work", &id, "COMPLETED");
+        assert_eq!(bench.status("work", &id, "plugin"), label("echo", &good), "{what}");
+        let failed = host.metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"failed\"}");
+        assert!((failed - (count + 1) as f64).abs() < 0.1, "{what}: {failed}");
+        assert!(host.metric(&format!("tqhost_plugin_info{{plugin=\"echo\",state=\"failed\",version=\"{}\"}}", digest(&good))) > 0.5);
+        // Hosts tell of themselves every few seconds.
+        let row = eventually(&format!("`tqhost plugins` tells of {what}"), || {
+            row(&bench, "echo").filter(|row| row["error"].as_str().is_some_and(|error| error.contains(why)))
+        });
+        assert_eq!((&row["state"], &row["version"]), (&"failed".into(), &digest(&good).into()), "{what}: {row}");
+        assert_eq!(row["failed_reloads"], count + 1, "{what}: {row}");
+    }
+    assert!((host.metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"ok\"}") - 1.0).abs() < 0.1);
+    // The file that was good is good again, without a new version.
+    put(&bench, "echo", &good);
+    host.log("plugin file is the active version again");
+    assert!(host.metric(&format!("tqhost_plugin_info{{plugin=\"echo\",state=\"active\",version=\"{}\"}}", digest(&good))) > 0.5);
+    assert_eq!(host.get("/readyz").status, 200);
+    host.stop();
+}
+
+#[test]
+fn a_first_file_that_is_bad_leaves_the_tasks_queued_until_a_good_one_comes() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\n");
+    bench.install("wants-files", "p");
+    let host = bench.host();
+    let line = host.log("plugin cannot be used");
+    assert!(line["error"].as_str().is_some_and(|error| error.contains("wasi:filesystem")) && line["active"].is_null(), "{line}");
+    let id = bench.xadd("work", &[("a", "1")]);
+    eventually("it waits", || readiness(&host, "work").filter(|queue| queue["state"] == "waiting-for-plugin"));
+    assert_eq!(bench.places("work"), Places { length: 1, pending: 0, delayed: 0, parked: 0, dead: 0 });
+    bench.install("echo", "p");
+    bench.until("work", &id, "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn a_file_that_is_removed_drains_its_queue() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\n");
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    let running = bench.xadd("work", &[("ms", "5000")]);
+    bench.until("work", &running, "PROCESSING");
+    std::fs::remove_file(bench.plugin_path("sleeps")).expect("remove a plugin");
+    host.log("plugin removed");
+    let rest = bench.xadd("work", &[("ms", "0")]);
+    assert_eq!(bench.status("work", &running, "status"), "PROCESSING");
+    bench.until("work", &running, "COMPLETED");
+    assert_eq!(bench.status("work", &running, "attempt"), "1");
+    // It was not run, though a read was waiting for entries when the file went.
+    eventually("it waits", || readiness(&host, "work").filter(|queue| queue["state"] == "waiting-for-plugin"));
+    eventually("it is back in its place", || (bench.places("work").pending == 0).then_some(()));
+    assert!(["", "PENDING"].contains(&bench.status("work", &rest, "status").as_str()));
+    bench.install("sleeps", "sleeps");
+    bench.until("work", &rest, "COMPLETED");
+    assert_eq!(bench.status("work", &rest, "attempt"), "1");
+    assert_eq!(host.logged("attempt ended").len(), 2);
+    host.stop();
+}
+
+#[test]
+fn an_attempt_ends_on_the_version_that_it_began_with() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\n");
+    let (old, new) = (guest("sleeps"), version("sleeps", 1));
+    put(&bench, "sleeps", &old);
+    let host = bench.host();
+    let running = bench.xadd("work", &[("ms", "5000")]);
+    bench.until("work", &running, "PROCESSING");
+    put(&bench, "sleeps", &new);
+    loaded(&host, &new);
+    let next = bench.xadd("work", &[("ms", "0")]);
+    bench.until("work", &next, "COMPLETED");
+    assert_eq!(bench.status("work", &next, "plugin"), label("sleeps", &new), "what begins after the swap begins on the new version");
+    assert_eq!(bench.status("work", &running, "status"), "PROCESSING", "the swap did not wait for it");
+    bench.until("work", &running, "COMPLETED");
+    assert_eq!(
+        (bench.status("work", &running, "plugin"), bench.status("work", &running, "result"), bench.status("work", &running, "attempt")),
+        (label("sleeps", &old), "slept".into(), "1".into())
+    );
+    host.stop();
+}
+
+/// Overwrites a file as `cp` does, and slower: truncated first, then piece by piece, while tasks are running between the pieces.
+fn overwrite(path: &Path, bytes: &[u8], trickle: &Trickle) {
+    let mut file = OpenOptions::new().write(true).truncate(true).open(path).expect("open a plugin");
+    for piece in bytes.chunks(bytes.len() / 4 + 1) {
+        trickle.more(1);
+        file.write_all(piece).expect("write a piece");
+    }
+}
+
+#[test]
+fn ten_versions_are_swapped_under_load_and_nothing_is_lost() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nmax_retries = 0\n");
+    let first = guest("echo");
+    put(&bench, "echo", &first);
+    let host = bench.host();
+    let trickle = Trickle::start(&bench, "work", 4);
+    trickle.more(5);
+    let mut installed = vec![label("echo", &first)];
+    for mark in 1..=10 {
+        let next = version(if mark % 2 == 0 { "echo" } else { "echo-v2" }, mark);
+        let (old, new) = (installed.last().expect("a version").clone(), label("echo", &next));
+        overwrite(&bench.plugin_path("echo"), &next, &trickle);
+        let written = trickle.count();
+        installed.push(new.clone());
+        loaded(&host, &next);
+        let at = eventually(&format!("{new} runs tasks"), || trickle.done()[written..].iter().position(|task| task.plugin == new));
+        // While it was read, compiled and linked, the old one went on: more tasks ended than could have been running when it was written.
+        let meanwhile = trickle.done()[written..written + at].iter().filter(|task| task.plugin == old).count();
+        assert!(meanwhile > 4, "only {meanwhile} tasks ended on {old} while {new} was made ready");
+    }
+    let done = trickle.stop();
+    let used: BTreeSet<&String> = done.iter().map(|task| &task.plugin).collect();
+    assert_eq!(used, installed.iter().collect(), "every version ran tasks, and no other did");
+    for Done { id, plugin } in &done {
+        assert_eq!(bench.status("work", id, "attempt"), "1", "{id} on {plugin}");
+    }
+    assert_eq!(bench.places("work"), Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: 0 });
+    let completed = host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"completed\"}");
+    assert!((completed - done.len() as f64).abs() < 0.5, "{completed} of {} tasks", done.len());
+    assert!((host.metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"ok\"}") - 11.0).abs() < 0.1);
+    host.stop();
+}
+
+/// The one file of compiled code.
+fn cached(bench: &Bench) -> PathBuf {
+    let files = std::fs::read_dir(bench.dir.path().join(".tqhost/cache")).expect("the cache").map(|file| file.expect("a file").path());
+    let mut code: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|extension| extension == "cwasm")).collect();
+    assert_eq!(code.len(), 1, "{code:?}");
+    code.remove(0)
+}
+
+#[test]
+fn compiled_code_is_kept_and_only_used_when_it_is_whole() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let mut start = |from_cache: bool| {
+        let host = bench.host();
+        assert_eq!(host.log("plugin loaded")["from_cache"], from_cache);
+        let id = bench.xadd("work", &[("a", "1")]);
+        bench.until("work", &id, "COMPLETED");
+        let warned = host.logged("removing a cached file that cannot be used").len();
+        host.stop();
+        (warned, cached(&bench))
+    };
+    let (warned, path) = start(false);
+    assert_eq!(warned, 0);
+    assert_eq!(start(true).0, 0);
+
+    let whole = std::fs::read(&path).expect("read the cache");
+    for damage in ["a changed byte", "a torn write", "nothing in it"] {
+        let mut bytes = whole.clone();
+        match damage {
+            "a changed byte" => bytes[whole.len() / 2] ^= 1,
+            "a torn write" => bytes.truncate(whole.len() / 2),
+            _ => bytes.clear(),
+        }
+        File::create(&path).and_then(|mut file| file.write_all(&bytes)).expect("damage the cache");
+        assert_eq!(start(false), (1, path.clone()), "{damage}: said, and compiled anew");
+        assert_eq!(std::fs::read(&path).expect("read the cache").len(), whole.len(), "{damage}: replaced");
+        assert_eq!(start(true).0, 0, "{damage}");
+    }
+}

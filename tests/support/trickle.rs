@@ -1,0 +1,87 @@
+//! A steady trickle of tasks into one queue: each worker adds a task, waits until it is completed, and adds the next.
+//!
+//! That a trickle goes on is what a test sees of "the other work is not disturbed"; a task that is lost or dead stops it, and the test fails.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use super::{Bench, eventually};
+
+/// A task that was completed.
+#[derive(Debug, Clone)]
+pub struct Done {
+    pub id: String,
+    /// `name@digest` of the version that ran it.
+    pub plugin: String,
+}
+
+/// A running trickle. Dropped, it ends and nobody asks how it went.
+pub struct Trickle {
+    stop: Arc<AtomicBool>,
+    done: Arc<Mutex<Vec<Done>>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Trickle {
+    /// So many workers on the stream of a queue.
+    pub fn start(bench: &Bench, stream: &str, workers: usize) -> Trickle {
+        let stop = Arc::new(AtomicBool::new(false));
+        let done: Arc<Mutex<Vec<Done>>> = Arc::default();
+        let start = |worker| {
+            let (mut db, stream) = (bench.redis.connection(), stream.to_owned());
+            let (stop, done) = (stop.clone(), done.clone());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let add: redis::RedisResult<String> = redis::cmd("XADD").arg(&stream).arg("*").arg("worker").arg(worker).query(&mut db);
+                    let id = add.expect("XADD");
+                    let key = format!("tq:{{{stream}}}:task:{id}");
+                    let plugin = eventually(&format!("{id} of {stream} is COMPLETED"), || {
+                        let fields = redis::cmd("HMGET").arg(&key).arg(&["status", "plugin"]).query(&mut db);
+                        let (status, plugin): (Option<String>, Option<String>) = fields.expect("HMGET");
+                        (status? == "COMPLETED").then(|| plugin.unwrap_or_default())
+                    });
+                    done.lock().expect("the trickle").push(Done { id, plugin });
+                }
+            })
+        };
+        let workers = (0..workers).map(start).collect();
+        Trickle { stop, done, workers }
+    }
+
+    /// How many tasks were completed so far.
+    pub fn count(&self) -> usize {
+        self.done.lock().expect("the trickle").len()
+    }
+
+    /// The tasks that were completed so far, in this order.
+    pub fn done(&self) -> Vec<Done> {
+        self.done.lock().expect("the trickle").clone()
+    }
+
+    /// Waits until so many more tasks were completed.
+    #[track_caller]
+    pub fn more(&self, tasks: usize) {
+        let before = self.count();
+        eventually(&format!("{tasks} more tasks of the trickle"), || {
+            assert!(self.workers.iter().all(|worker| !worker.is_finished()), "the trickle has stopped");
+            (self.count() >= before + tasks).then_some(())
+        });
+    }
+
+    /// Adds no more, waits for those that were added, and gives all of them.
+    #[track_caller]
+    pub fn stop(mut self) -> Vec<Done> {
+        self.stop.store(true, Ordering::Relaxed);
+        for worker in self.workers.drain(..) {
+            worker.join().expect("every task of the trickle is completed");
+        }
+        self.done()
+    }
+}
+
+impl Drop for Trickle {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}

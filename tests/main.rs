@@ -7,6 +7,7 @@ mod support;
 
 mod bad_input;
 mod commands;
+mod control;
 mod demo;
 mod faults;
 mod isolation;

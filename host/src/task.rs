@@ -34,6 +34,8 @@ pub struct Task {
     pub enqueued_at_ms: u64,
     /// W3C trace context of the producer, when it sent one.
     pub traceparent: Option<String>,
+    /// The producer's `tq-delay-ms`: counted from when it enqueued the task. Gone once the task has been delayed.
+    pub delay: Option<Duration>,
     /// The other reserved fields that have to survive a re-enqueueing, such as `tq-key`.
     pub reserved: Vec<Field>,
 }

@@ -37,11 +37,15 @@ pub enum Settled {
     Crashed,
     Malformed,
     Released,
+    /// Put aside because its producer asked for a delay.
+    Delayed,
+    /// Found to be cancelled, before it ran or while it did.
+    Cancelled,
 }
 
 impl Settled {
     /// In the order of the variants, so that `ALL[s as usize] == s`.
-    pub const ALL: [Settled; 9] = [
+    pub const ALL: [Settled; 11] = [
         Settled::Completed,
         Settled::Retried,
         Settled::Deferred,
@@ -51,6 +55,8 @@ impl Settled {
         Settled::Crashed,
         Settled::Malformed,
         Settled::Released,
+        Settled::Delayed,
+        Settled::Cancelled,
     ];
 
     /// The outcomes that end in the dead-letter stream.
@@ -68,6 +74,8 @@ impl Settled {
             Settled::Crashed => "crashed",
             Settled::Malformed => "malformed",
             Settled::Released => "released",
+            Settled::Delayed => "delayed",
+            Settled::Cancelled => "cancelled",
         }
     }
 }

@@ -47,6 +47,23 @@ pub enum Command {
     Enqueue(EnqueueArgs),
     /// Show what became of a task
     Status(StatusArgs),
+    /// Cancel a task: queued, delayed or running (its handler is stopped within seconds)
+    Cancel {
+        /// The queue's name in the configuration
+        queue: String,
+        /// The task's id, as enqueue printed it
+        id: String,
+    },
+    /// Let all hosts stop claiming tasks of a queue; what runs goes on
+    Pause {
+        /// The queue's name in the configuration
+        queue: String,
+    },
+    /// Let all hosts claim tasks of a paused queue again
+    Resume {
+        /// The queue's name in the configuration
+        queue: String,
+    },
     /// Show how much is in the queues, how old it is and who works on it
     Queues {
         /// Show this queue only, with its consumers and hosts

@@ -21,7 +21,7 @@ use super::status::{TaskView, tone};
 use super::{text, value, wait};
 use crate::config::Config;
 use crate::config::units::show_duration;
-use crate::queue::{Link, NewTask, Queue, Status, TaskStatus, hosts};
+use crate::queue::{Enqueued, Link, NewTask, Queue, Status, TaskStatus, hosts};
 
 /// A batch has at most this many tasks, and is sent when its lines have this many bytes.
 const BATCH: usize = 200;
@@ -94,18 +94,24 @@ impl Sender {
     /// Sends a batch, and prints its ids. `lines` has each task's line, where it has one.
     async fn send(&mut self, tasks: &[NewTask], lines: &[Option<u64>], out: &mut Out) -> Result<(), Failure> {
         let replies = patiently(|| self.queue.enqueue(tasks)).await.map_err(|error| self.stopped(error.into()))?;
-        let mut refused = None;
+        let mut refused: Option<(Option<u64>, anyhow::Error)> = None;
         for ((task, line), reply) in tasks.iter().zip(lines).zip(replies) {
             match reply {
-                Ok(()) => self.accepted(task.id(), line.is_some(), out),
-                Err(error) => refused = refused.or(Some((*line, error))),
+                Ok(Enqueued::Accepted) => self.accepted(task.id(), line.is_some(), out),
+                Ok(Enqueued::Full) => refused = refused.or(Some((*line, self.full()))),
+                Err(error) => refused = refused.or(Some((*line, error.into()))),
             }
         }
         match refused {
             None => Ok(()),
-            Some((Some(line), error)) => Err(self.stopped(anyhow::Error::new(error).context(format!("line {line}")).into())),
+            Some((Some(line), error)) => Err(self.stopped(error.context(format!("line {line}")).into())),
             Some((None, error)) => Err(error.into()),
         }
+    }
+
+    fn full(&self) -> anyhow::Error {
+        let rules = &self.queue.rules;
+        anyhow!("queue {} is full: {} tasks or more wait or run (max_backlog); try again later, or raise it", rules.name, rules.max_backlog)
     }
 
     fn accepted(&mut self, id: &str, is_line: bool, out: &mut Out) {

@@ -8,6 +8,7 @@
 mod args;
 
 mod check;
+mod control;
 mod dead;
 mod enqueue;
 mod plugins;
@@ -73,6 +74,9 @@ fn execute(cli: Cli) -> Result<(), Failure> {
             Command::Check => check::run(&config, &mut out),
             Command::Enqueue(args) => enqueue::run(&config, args, &mut out).await,
             Command::Status(args) => status::run(&config, args, &mut out).await,
+            Command::Cancel { queue, id } => control::cancel(&config, &queue, &id, &mut out).await,
+            Command::Pause { queue } => control::pause(&config, &queue, &mut out).await,
+            Command::Resume { queue } => control::resume(&config, &queue, &mut out).await,
             Command::Queues { queue } => queues::run(&config, queue.as_deref(), &mut out).await,
             Command::Dead(command) => dead::run(&config, command, &mut out).await,
             Command::Plugins => plugins::run(&config, &mut out).await,

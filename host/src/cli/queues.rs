@@ -20,7 +20,7 @@ use crate::queue::hosts::{HostInfo, HostQueue};
 use crate::queue::{Census, Queue, QueueError, hosts};
 
 /// What a host may say of a queue, the worst first.
-const STATES: [&str; 4] = ["stalled", "waiting-for-plugin", "waiting-for-permit", "reading"];
+const STATES: [&str; 5] = ["stalled", "waiting-for-plugin", "paused", "waiting-for-permit", "reading"];
 /// What is said when no host has the queue.
 const NO_HOST: &str = "no-host";
 
@@ -33,6 +33,8 @@ struct QueueView<'a> {
     plugin: &'a str,
     /// The worst state that a host has it in.
     state: String,
+    /// By `tqhost pause`, in all hosts.
+    paused: bool,
     queued: u64,
     running: u64,
     delayed: u64,
@@ -66,6 +68,7 @@ impl<'a> QueueView<'a> {
             group: &rules.group,
             plugin: &rules.plugin,
             state: hosts.iter().min_by_key(badness).map_or(NO_HOST.to_owned(), |view| view.queue.state.clone()),
+            paused: census.paused,
             queued: census.queued,
             running: census.running,
             delayed: census.delayed,
@@ -84,6 +87,9 @@ impl<'a> QueueView<'a> {
 
     /// The state in words.
     fn state(&self) -> Cell {
+        if self.paused {
+            return Cell::tone("paused", Tone::Odd);
+        }
         let (text, tone) = state(&self.state, self.plugin);
         let in_it = self.hosts.iter().filter(|view| view.queue.state == self.state).count();
         if in_it == self.hosts.len() {
@@ -232,7 +238,7 @@ mod tests {
 
     fn census() -> Census {
         let consumers = vec![Consumer { name: "box-1".into(), pending: 4, idle_ms: 65_000 }];
-        Census { queued: 12, running: 4, delayed: 1, dead: 3, oldest: Some(Duration::from_secs(192)), consumers }
+        Census { queued: 12, running: 4, delayed: 1, dead: 3, paused: false, oldest: Some(Duration::from_secs(192)), consumers }
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub struct Queue {
     pub backoff: Backoff,
     pub max_deferrals: u32,
     pub max_crashes: u32,
+    /// Queued, delayed and running tasks beyond which enqueueing is refused.
+    pub max_backlog: u32,
     /// How long status and result are kept after the end; zero keeps none.
     pub retention: Duration,
     /// The dead-letter stream's key, when it is not the default one.

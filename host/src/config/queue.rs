@@ -14,7 +14,7 @@ use super::model::{Backoff, Queue};
 use super::names::{check_key, check_name, check_stream};
 use super::reader::{Item, Keys, Table};
 
-const LATER: &[&str] = &["priority", "max_backlog", "rate_limit", "idempotency", "list", "enqueue_to", "schedule"];
+const LATER: &[&str] = &["priority", "rate_limit", "idempotency", "list", "enqueue_to", "schedule"];
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -28,6 +28,7 @@ pub(super) const KEYS: Keys = Keys {
         "backoff",
         "max_deferrals",
         "max_crashes",
+        "max_backlog",
         "retention",
         "dead_letter",
     ],
@@ -36,7 +37,19 @@ pub(super) const KEYS: Keys = Keys {
 };
 
 pub(super) const DEFAULTS_KEYS: Keys = Keys {
-    known: &["group", "plugin", "concurrency", "lease", "timeout", "max_retries", "backoff", "max_deferrals", "max_crashes", "retention"],
+    known: &[
+        "group",
+        "plugin",
+        "concurrency",
+        "lease",
+        "timeout",
+        "max_retries",
+        "backoff",
+        "max_deferrals",
+        "max_crashes",
+        "max_backlog",
+        "retention",
+    ],
     later: LATER,
     elsewhere: &[
         ("delays", "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }"),
@@ -54,6 +67,7 @@ const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::f
 const MAX_RETRIES: RangeInclusive<u32> = 0..=1000;
 const MAX_DEFERRALS: RangeInclusive<u32> = 0..=100_000;
 const MAX_CRASHES: RangeInclusive<u32> = 1..=1000;
+const MAX_BACKLOG: RangeInclusive<u32> = 1..=1_000_000_000;
 const RETENTION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(365 * 86_400);
 
 /// The rules that a queue shares with `[defaults]`.
@@ -69,6 +83,7 @@ struct Rules {
     backoff: Backoff,
     max_deferrals: u32,
     max_crashes: u32,
+    max_backlog: u32,
     retention: Duration,
 }
 
@@ -84,6 +99,7 @@ impl Default for Rules {
             backoff: backoff::DEFAULT,
             max_deferrals: 6,
             max_crashes: 2,
+            max_backlog: 100_000,
             retention: DAY,
         }
     }
@@ -124,6 +140,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
         backoff: rules.backoff,
         max_deferrals: rules.max_deferrals,
         max_crashes: rules.max_crashes,
+        max_backlog: rules.max_backlog,
         retention: rules.retention,
         dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key)),
     })
@@ -142,6 +159,7 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
         backoff: table.get("backoff").and_then(|item| backoff::read(&item, &base.backoff)).unwrap_or_else(|| base.backoff.clone()),
         max_deferrals: integer("max_deferrals", MAX_DEFERRALS).unwrap_or(base.max_deferrals),
         max_crashes: integer("max_crashes", MAX_CRASHES).unwrap_or(base.max_crashes),
+        max_backlog: integer("max_backlog", MAX_BACKLOG).unwrap_or(base.max_backlog),
         retention: duration("retention", RETENTION).unwrap_or(base.retention),
     }
 }
@@ -184,6 +202,7 @@ mod tests {
             backoff: Backoff::Exponential { base: SECOND, max: 60 * SECOND, jitter: 0.2 },
             max_deferrals: 6,
             max_crashes: 2,
+            max_backlog: 100_000,
             retention: DAY,
             dead_letter: None,
         };

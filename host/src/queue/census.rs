@@ -19,6 +19,7 @@ pub struct Census {
     pub running: u64,
     pub delayed: u64,
     pub dead: u64,
+    pub paused: bool,
     /// Age of the first undelivered entry.
     pub oldest: Option<Duration>,
     pub consumers: Vec<Consumer>,
@@ -47,12 +48,13 @@ impl Queue {
                     redis::cmd("XLEN").arg(&keys.stream).to_owned(),
                     redis::cmd("ZCARD").arg(&keys.delayed).to_owned(),
                     redis::cmd("XLEN").arg(&keys.dead).to_owned(),
+                    redis::cmd("EXISTS").arg(&keys.paused).to_owned(),
                     redis::cmd("XINFO").arg("GROUPS").arg(&keys.stream).to_owned(),
                     redis::cmd("XINFO").arg("CONSUMERS").arg(&keys.stream).arg(&self.rules.group).to_owned(),
                 ],
             )
             .await?;
-        let [time, length, delayed, dead, groups, consumers] = self.shaped(WHAT, replies.try_into().map_err(|_| Shape))?;
+        let [time, length, delayed, dead, paused, groups, consumers] = self.shaped(WHAT, replies.try_into().map_err(|_| Shape))?;
         let now_ms = self.shaped(WHAT, time_ms(time?))?;
         let length = self.shaped(WHAT, reply::count(&length?))?;
         let group = match groups {
@@ -73,13 +75,14 @@ impl Queue {
             running,
             delayed: self.shaped(WHAT, reply::count(&delayed?))?,
             dead: self.shaped(WHAT, reply::count(&dead?))?,
+            paused: self.shaped(WHAT, reply::count(&paused?))? > 0,
             oldest: first.first().map(age),
             consumers,
         })
     }
 }
 
-fn time_ms(reply: Value) -> Shaped<u64> {
+pub(super) fn time_ms(reply: Value) -> Shaped<u64> {
     let [seconds, micros] = reply::tuple(reply)?;
     Ok(reply::count(&seconds)? * 1000 + reply::count(&micros)? / 1000)
 }

@@ -24,6 +24,27 @@ pub struct Reclaimed {
     pub lost: Vec<String>,
 }
 
+/// What became of a claimed task when it was to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begun {
+    /// It is marked as PROCESSING: run it.
+    Owned,
+    /// Somebody else owns it by now.
+    Lost,
+    /// It was cancelled while it waited, and is settled.
+    Cancelled,
+}
+
+/// What became of a lease that was to be renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lease {
+    Renewed,
+    /// Somebody else owns the task by now.
+    Lost,
+    /// The task was cancelled.
+    Cancelled,
+}
+
 /// What one running task has to say in a heartbeat.
 #[derive(Debug)]
 pub struct Beat {
@@ -81,22 +102,22 @@ impl Queue {
         Ok((entries, lost))
     }
 
-    /// Marks claimed tasks as PROCESSING by `plugin` (`name@digest`). Gives for each whether `consumer` still owns it.
-    pub async fn begin(&self, consumer: &str, plugin: &str, tasks: &[&Task]) -> Result<Vec<bool>, QueueError> {
+    /// Marks claimed tasks as PROCESSING by `plugin` (`name@digest`). Gives what became of each.
+    pub async fn begin(&self, consumer: &str, plugin: &str, tasks: &[&Task]) -> Result<Vec<Begun>, QueueError> {
         let mut call = Call::new(&script::BEGIN).key(&self.keys.stream);
         for task in tasks {
             call = call.key(self.keys.task(&task.id));
         }
-        call = call.arg(&self.rules.group).arg(consumer).arg(plugin);
+        call = call.arg(&self.rules.group).arg(consumer).arg(plugin).arg(millis(self.rules.retention));
         for task in tasks {
             call = call.arg(&task.entry).arg(task.attempt).arg(task.enqueued_at_ms);
         }
         let reply = self.link.script(&call).await?;
-        self.shaped("begin", reply::flags(reply, tasks.len()))
+        self.shaped("begin", reply::codes(reply, [Begun::Lost, Begun::Owned, Begun::Cancelled], tasks.len()))
     }
 
-    /// Renews leases. Gives for each whether it was renewed; one that was not belongs to somebody else.
-    pub async fn heartbeat(&self, consumer: &str, beats: &[Beat]) -> Result<Vec<bool>, QueueError> {
+    /// Renews leases. Gives what became of each.
+    pub async fn heartbeat(&self, consumer: &str, beats: &[Beat]) -> Result<Vec<Lease>, QueueError> {
         let mut call = Call::new(&script::HEARTBEAT).key(&self.keys.stream);
         for beat in beats {
             call = call.key(self.keys.task(&beat.task_id));
@@ -107,7 +128,7 @@ impl Queue {
             call = call.arg(&beat.entry).arg(percent).arg(note);
         }
         let reply = self.link.script(&call).await?;
-        self.shaped("heartbeat", reply::flags(reply, beats.len()))
+        self.shaped("heartbeat", reply::codes(reply, [Lease::Lost, Lease::Renewed, Lease::Cancelled], beats.len()))
     }
 
     /// Removes `consumer` from the group, unless something is still pending for it.

@@ -6,6 +6,7 @@
 //! Not here: what becomes of an entry that cannot be decoded (`worker::intake` buries it as `malformed`).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::task::{Field, Task};
 
@@ -14,6 +15,9 @@ pub const MAX_ID_BYTES: usize = 256;
 /// A task may have this many fields: all of them are arguments of one call in a script.
 pub const MAX_FIELDS: usize = 1000;
 
+/// A longer delay is cut to this.
+const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// The prefix of the fields that are the host's own.
 const RESERVED: &str = "tq-";
 const ID: &str = "tq-id";
@@ -21,6 +25,8 @@ const ATTEMPT: &str = "tq-attempt";
 const DEFERRALS: &str = "tq-deferrals";
 const CRASHES: &str = "tq-crashes";
 const ENQUEUED_AT: &str = "tq-enqueued-at";
+/// How long after its enqueueing a task is to run at the earliest, in milliseconds.
+const DELAY: &str = "tq-delay-ms";
 const TRACEPARENT: &str = "traceparent";
 /// What a dead letter has beside its task's fields. Dropped when it becomes a task again.
 const DEAD_ONLY: [&str; 8] = ["tq-queue", "tq-reason", "tq-error", "tq-attempts", "tq-failed-at", "tq-consumer", "tq-plugin", "tq-packed"];
@@ -65,6 +71,7 @@ pub fn decode(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
         crashes: entry.deliveries.saturating_sub(1),
         enqueued_at_ms: entry_time_ms(&entry.id),
         traceparent: None,
+        delay: None,
         reserved: Vec::new(),
     };
     for (name, value) in &entry.fields {
@@ -74,6 +81,7 @@ pub fn decode(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
             ATTEMPT => task.attempt = number::<u32>(ATTEMPT, value)?.max(1),
             DEFERRALS => task.deferrals = number(DEFERRALS, value)?,
             CRASHES => task.crashes = task.crashes.saturating_add(number(CRASHES, value)?),
+            DELAY => task.delay = Some(number(DELAY, value).map(Duration::from_millis)?.min(LONGEST_DELAY)),
             ENQUEUED_AT => task.enqueued_at_ms = number(ENQUEUED_AT, value)?,
             name if DEAD_ONLY.contains(&name) => {}
             name if name.starts_with(RESERVED) => task.reserved.push(field(name, value)),
@@ -117,7 +125,7 @@ pub fn id_of(entry: &Entry) -> String {
 
 /// A dead letter's fields as those of a task on its first attempt: without attempts, deferrals, crashes and the reasons.
 pub fn revived(id: &str, fields: &RawFields) -> RawFields {
-    let spent = [ID, ATTEMPT, DEFERRALS, CRASHES];
+    let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, DELAY];
     let kept = fields.iter().filter(|(name, _)| {
         let is = |known: &&str| name == known.as_bytes();
         !spent.iter().any(is) && !DEAD_ONLY.iter().any(is)

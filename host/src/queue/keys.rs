@@ -6,6 +6,7 @@
 //! | `tq:{S}:delayed`         | zset   | parked members by due time (ms)                           | park, enqueue, promote                  |
 //! | `tq:{S}:parked`          | hash   | member → the fields of the delayed task (MessagePack)     | park, enqueue, promote                  |
 //! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters                              | bury, requeue, purge                    |
+//! | `tq:{S}:paused`         | string | when the queue was paused (ms); there while it is         | pause, resume                           |
 //! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle scripts, enqueue, requeue |
 //! | `tq:hosts`               | zset   | host id by the time it was last seen (ms)                 | announce                                |
 //! | `tq:host:<id>`           | string | what a host says of itself, as JSON; expires              | announce                                |
@@ -27,6 +28,7 @@ pub struct Keys {
     pub delayed: String,
     pub parked: String,
     pub dead: String,
+    pub paused: String,
     task_prefix: String,
 }
 
@@ -39,6 +41,7 @@ impl Keys {
             delayed: format!("{base}:delayed"),
             parked: format!("{base}:parked"),
             dead: dead_letter.map_or_else(|| format!("{base}:dead"), str::to_owned),
+            paused: format!("{base}:paused"),
             task_prefix: format!("{base}:task:"),
         }
     }

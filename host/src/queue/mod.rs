@@ -3,6 +3,7 @@
 //! In: a queue's configuration, tasks, settlements. Out: entries, statuses, dead letters, figures. Nothing here loops over time or decides
 //! what should become of a task: that is `worker`. Commands try nothing twice by themselves, except to load a script.
 
+pub mod cancel;
 pub mod census;
 pub mod claim;
 pub mod codec;
@@ -12,6 +13,7 @@ pub mod error;
 pub mod hosts;
 pub mod keys;
 pub mod link;
+pub mod pause;
 pub mod produce;
 mod reply;
 pub mod script;
@@ -23,12 +25,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use census::Census;
-pub use claim::{Beat, Reclaimed};
+pub use claim::{Beat, Begun, Lease, Reclaimed};
 pub use codec::Entry;
 pub use dead::{DeadFilter, DeadLetter, Redriven};
 pub use error::QueueError;
 pub use link::{Link, Redis};
-pub use produce::NewTask;
+pub use produce::{Enqueued, NewTask};
 pub use settle::{Ending, Reason, Settled, Settlement, Subject};
 pub use status::{Status, TaskStatus};
 

@@ -21,7 +21,16 @@ pub struct NewTask {
     delay: Duration,
 }
 
-/// Why a task is not accepted.
+/// What became of a task that was to be enqueued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enqueued {
+    /// It is in the queue, by this call or by an earlier one whose reply was lost.
+    Accepted,
+    /// As many tasks as `max_backlog` allows are in the queue already. Nothing was written.
+    Full,
+}
+
+/// Why a task cannot be one.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NotATask {
     #[error("a task needs at least one field")]
@@ -55,10 +64,14 @@ impl NewTask {
 
 impl Queue {
     /// Enqueues tasks in one go, each for itself. May be repeated after an error: what was accepted is not accepted again.
-    pub async fn enqueue(&self, tasks: &[NewTask]) -> Result<Vec<Result<(), QueueError>>, QueueError> {
+    pub async fn enqueue(&self, tasks: &[NewTask]) -> Result<Vec<Result<Enqueued, QueueError>>, QueueError> {
         let calls: Vec<Call> = tasks.iter().map(|task| self.enqueue_call(task)).collect();
         let replies = self.link.scripts("enqueue", &calls).await?;
-        Ok(replies.into_iter().map(|reply| self.shaped("enqueue", reply::int(&reply?)).map(drop)).collect())
+        let read = |reply| match self.shaped("enqueue", reply::int(&reply?))? {
+            -1 => Ok(Enqueued::Full),
+            _ => Ok(Enqueued::Accepted),
+        };
+        Ok(replies.into_iter().map(read).collect())
     }
 
     fn enqueue_call(&self, task: &NewTask) -> Call {
@@ -66,7 +79,7 @@ impl Queue {
         let call = Call::new(&script::ENQUEUE).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(keys.task(&task.id));
         let mut fields: codec::RawFields = task.fields.iter().map(|field| (field.name.clone().into_bytes(), field.value.clone())).collect();
         fields.push(codec::raw("tq-id", &task.id));
-        with_fields(call.arg(millis(task.delay)).arg(&task.id), fields)
+        with_fields(call.arg(millis(task.delay)).arg(&task.id).arg(self.rules.max_backlog), fields)
     }
 }
 

@@ -66,8 +66,9 @@ pub fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(out)
 }
 
-/// 1 for yes, 0 for no, for each of the things asked about.
-pub fn flags(value: Value, expected: usize) -> Shaped<Vec<bool>> {
-    let flags: Vec<bool> = array(value)?.iter().map(|flag| int(flag).map(|n| n == 1)).collect::<Shaped<_>>()?;
-    if flags.len() == expected { Ok(flags) } else { Err(Shape) }
+/// One of `meanings` for each of the things asked about: a script gives its place in that list.
+pub fn codes<T: Copy, const N: usize>(value: Value, meanings: [T; N], expected: usize) -> Shaped<Vec<T>> {
+    let meaning = |code: &Value| usize::try_from(int(code)?).ok().and_then(|code| meanings.get(code)).copied().ok_or(Shape);
+    let found: Vec<T> = array(value)?.iter().map(meaning).collect::<Shaped<_>>()?;
+    if found.len() == expected { Ok(found) } else { Err(Shape) }
 }

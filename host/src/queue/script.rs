@@ -32,6 +32,7 @@ scripts! {
     ENQUEUE = "enqueue",
     REQUEUE = "requeue",
     LEAVE = "leave",
+    CANCEL = "cancel",
 }
 
 impl Script {

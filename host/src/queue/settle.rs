@@ -18,9 +18,16 @@ pub enum Settlement {
     /// COMPLETED, with the result.
     Complete { result: Option<Vec<u8>> },
     /// The task comes back after `delay`; without one, it goes to the end of the stream at once.
-    Park { delay: Duration, next_attempt: u32, deferrals: u32, error: String },
+    Park { delay: Duration, from: From, next_attempt: u32, deferrals: u32, error: String },
     /// Dead.
     Bury { reason: Reason, error: String },
+}
+
+/// From when a delay counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    Now,
+    Enqueueing,
 }
 
 /// Why a task is dead: the values of `tq-reason`.
@@ -117,10 +124,11 @@ impl Queue {
                 .arg(consumer)
                 .arg(task.enqueued_at_ms)
                 .arg(result.as_ref()),
-            (Settlement::Park { delay, next_attempt, deferrals, error }, Subject::Task(task)) => {
+            (Settlement::Park { delay, from, next_attempt, deferrals, error }, Subject::Task(task)) => {
+                let since = if *from == From::Now { 0 } else { task.enqueued_at_ms };
                 let call = Call::new(&script::PARK).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(status);
                 let call = call.arg(&rules.group).arg(consumer).arg(&task.entry).arg(millis(*delay));
-                let call = call.arg(next_attempt).arg(error).arg(task.enqueued_at_ms);
+                let call = call.arg(next_attempt).arg(error).arg(task.enqueued_at_ms).arg(since);
                 with_fields(call, codec::encode(task, *next_attempt, *deferrals))
             }
             (Settlement::Bury { reason, error }, _) => self.bury_call(consumer, ending, status, *reason, error),

@@ -103,6 +103,7 @@ pub(crate) fn task() -> Task {
         deferrals: 0,
         crashes: 0,
         enqueued_at_ms: 7,
+        delay: None,
         traceparent: None,
         reserved: Vec::new(),
     }

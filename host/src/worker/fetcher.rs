@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
@@ -21,14 +22,17 @@ use crate::queue::{Link, QueueError};
 pub const BLOCK: Duration = Duration::from_secs(1);
 /// Entries claimed at once, however many permits are free: so many are marked in one script.
 const MAX_BATCH: usize = 100;
+/// How often the queue's pause is looked for.
+const PAUSE_LOOK: Duration = Duration::from_secs(1);
 /// How often a loop that waits for something else looks whether Redis is there.
 const LOOK: Duration = Duration::from_secs(2);
 
 pub struct Fetcher {
-    pub shared: Arc<Shared>,
-    pub pulse: FetchPulse,
+    shared: Arc<Shared>,
+    pulse: FetchPulse,
     /// For blocking reads, and for nothing else.
-    pub link: Link,
+    link: Link,
+    looked_for_pause: Option<Instant>,
 }
 
 /// What ended a wait.
@@ -38,6 +42,11 @@ enum Waited<T> {
 }
 
 impl Fetcher {
+    /// `link` is for blocking reads, and for nothing else.
+    pub fn new(shared: Arc<Shared>, pulse: FetchPulse, link: Link) -> Fetcher {
+        Fetcher { shared, pulse, link, looked_for_pause: None }
+    }
+
     pub async fn run(mut self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "fetch");
         // After a read that failed, entries may be ours that nobody saw.
@@ -46,8 +55,15 @@ impl Fetcher {
         // one that is about to be tried would end a fault that goes on.
         self.beat(FetchState::Reading).await;
         while let Waited::For(version) = self.version(&stop).await {
-            let Waited::For(permits) = self.permits(&stop).await else { break };
-            match self.claim(&version, permits, &mut unseen).await {
+            let claimed = match self.unpaused(&stop).await {
+                Ok(Waited::Stopped) => break,
+                Ok(Waited::For(())) => {
+                    let Waited::For(permits) = self.permits(&stop).await else { break };
+                    self.claim(&version, permits, &mut unseen).await
+                }
+                Err(error) => Err(error),
+            };
+            match claimed {
                 Ok(()) => pace.succeeded(),
                 Err(error) => {
                     unseen = true;
@@ -86,9 +102,7 @@ impl Fetcher {
         }
         let entries = shared.queue.read(&self.link, &shared.consumer, count, BLOCK).await?;
         self.pulse.beat(FetchState::Reading);
-        // The plugin may have been replaced during the wait. If it was removed, what is claimed by now still runs.
-        let version = shared.versions.borrow().clone().unwrap_or_else(|| version.clone());
-        intake::admit(shared, &version, entries, permits).await;
+        intake::admit(shared, version, entries, permits).await;
         Ok(())
     }
 
@@ -109,6 +123,22 @@ impl Fetcher {
                 () = stop.cancelled() => {}
             }
         }
+    }
+
+    /// Waits while the queue is paused. Looks once in a while only.
+    async fn unpaused(&mut self, stop: &CancellationToken) -> Result<Waited<()>, QueueError> {
+        while self.looked_for_pause.is_none_or(|looked| looked.elapsed() >= PAUSE_LOOK) {
+            if !self.shared.queue.is_paused().await? {
+                self.looked_for_pause = Some(Instant::now());
+                break;
+            }
+            self.pulse.beat(FetchState::Paused);
+            tokio::select! {
+                () = tokio::time::sleep(PAUSE_LOOK) => {}
+                () = stop.cancelled() => return Ok(Waited::Stopped),
+            }
+        }
+        Ok(Waited::For(()))
     }
 
     /// At least one permit, and all others that are free, up to a batch.

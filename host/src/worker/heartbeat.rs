@@ -10,10 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::pace::Pace;
-use crate::queue::Beat;
+use crate::admin;
+use crate::queue::{Beat, Lease};
 
 /// A lease is renewed this many times before it would end.
 const BEATS_PER_LEASE: u32 = 3;
+/// A beat is also how a host learns that a task was cancelled: this is the longest that takes.
+const LATEST: Duration = Duration::from_secs(2);
 /// News of progress waits no longer than this.
 const LOOK: Duration = Duration::from_secs(1);
 /// Leases renewed by one call of the script.
@@ -25,7 +28,7 @@ pub struct Heartbeat {
 
 impl Heartbeat {
     pub async fn run(self, stop: CancellationToken) {
-        let every = self.shared.queue.rules.lease / BEATS_PER_LEASE;
+        let every = (self.shared.queue.rules.lease / BEATS_PER_LEASE).min(LATEST);
         // Looking more often than beating keeps a beat from being late by a whole look.
         let look = LOOK.min(every / 4);
         let mut pace = Pace::new(&self.shared.name, "heartbeat");
@@ -49,13 +52,17 @@ impl Heartbeat {
         // From before the call: the lease runs from when Redis renews it, which is later.
         let now = Instant::now();
         match self.shared.queue.heartbeat(&self.shared.consumer, beats).await {
-            Ok(renewed) => {
+            Ok(leases) => {
                 pace.succeeded();
-                for (beat, renewed) in beats.iter().zip(renewed) {
-                    if renewed {
-                        self.shared.inflight.renewed(&beat.entry, now);
-                    } else if self.shared.inflight.lost(&beat.entry) {
-                        self.shared.metrics.lease_lost(1);
+                for (beat, lease) in beats.iter().zip(leases) {
+                    match lease {
+                        Lease::Renewed => self.shared.inflight.renewed(&beat.entry, now),
+                        Lease::Lost if self.shared.inflight.lost(&beat.entry) => self.shared.metrics.lease_lost(1),
+                        Lease::Cancelled if self.shared.inflight.lost(&beat.entry) => {
+                            tracing::info!(queue = self.shared.name.as_ref(), task = beat.task_id, "cancelled while it ran");
+                            self.shared.metrics.settled(admin::Settled::Cancelled);
+                        }
+                        Lease::Lost | Lease::Cancelled => {}
                     }
                 }
             }

@@ -12,8 +12,9 @@ use super::pace::Pace;
 use super::settle::{self, Verdict};
 use super::settler::Job;
 use super::{Shared, runner};
+use crate::admin;
 use crate::plugins::Version;
-use crate::queue::{Entry, Subject, codec};
+use crate::queue::{Begun, Entry, Subject, codec};
 use crate::task::Task;
 
 /// Admits entries. `permits` holds at least as many as there are entries; what is left over is given back.
@@ -36,7 +37,10 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
         match codec::decode(&shared.name, &entry) {
             Ok(task) => match settle::crashed(&task, &shared.queue.rules) {
                 Some(verdict) => end(shared, version, Subject::Task(Box::new(task)), verdict, hold).await,
-                None => claimed.push((task, hold)),
+                None => match settle::delayed(&task) {
+                    Some(verdict) => end(shared, version, Subject::Task(Box::new(task)), verdict, hold).await,
+                    None => claimed.push((task, hold)),
+                },
             },
             Err(why) => end(shared, version, Subject::Malformed(entry), settle::malformed(&why.to_string()), hold).await,
         }
@@ -45,35 +49,37 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
     if claimed.is_empty() {
         return;
     }
-    let owned = if active.is_some() { begin(shared, version, &claimed).await } else { None };
-    let Some(owned) = owned else {
+    let begun = if active.is_some() { begin(shared, version, &claimed).await } else { None };
+    let Some(begun) = begun else {
         for (task, hold) in claimed {
             let verdict = settle::release(&task);
             end(shared, version, Subject::Task(Box::new(task)), verdict, hold).await;
         }
         return;
     };
-    for ((task, hold), owned) in claimed.into_iter().zip(owned) {
-        if owned {
-            shared.runners.spawn(runner::run(shared.clone(), version.clone(), task, hold));
-        } else {
-            shared.metrics.lease_lost(1);
-            tracing::warn!(queue = shared.name.as_ref(), task = task.id, "not run: another host owns this task by now");
+    for ((task, hold), begun) in claimed.into_iter().zip(begun) {
+        match begun {
+            Begun::Owned => drop(shared.runners.spawn(runner::run(shared.clone(), version.clone(), task, hold))),
+            Begun::Cancelled => shared.metrics.settled(admin::Settled::Cancelled),
+            Begun::Lost => {
+                shared.metrics.lease_lost(1);
+                tracing::warn!(queue = shared.name.as_ref(), task = task.id, "not run: another host owns this task by now");
+            }
         }
     }
 }
 
 /// Marks tasks as PROCESSING, however long Redis takes. None when the host stops meanwhile.
-async fn begin(shared: &Shared, version: &Version, claimed: &[(Task, Hold)]) -> Option<Vec<bool>> {
+async fn begin(shared: &Shared, version: &Version, claimed: &[(Task, Hold)]) -> Option<Vec<Begun>> {
     let tasks: Vec<&Task> = claimed.iter().map(|(task, _)| task).collect();
     let mut pace = Pace::new(&shared.name, "begin");
     loop {
         let wait = match shared.queue.begin(&shared.consumer, &version.label(), &tasks).await {
-            Ok(owned) => {
+            Ok(begun) => {
                 pace.succeeded();
-                return Some(owned);
+                return Some(begun);
             }
-            Err(error) if error.is_no_group() => return Some(vec![false; tasks.len()]),
+            Err(error) if error.is_no_group() => return Some(vec![Begun::Lost; tasks.len()]),
             Err(error) => pace.failed(&error),
         };
         tokio::select! {

@@ -123,7 +123,7 @@ impl Worker {
         };
         let claiming = &shared.stop.claiming;
         let link = redis.link_blocking_for(fetcher::BLOCK);
-        worker.claimers.spawn(fetcher::Fetcher { shared: shared.clone(), pulse, link }.run(claiming.clone()));
+        worker.claimers.spawn(fetcher::Fetcher::new(shared.clone(), pulse, link).run(claiming.clone()));
         worker.claimers.spawn(reclaimer::Reclaimer { shared: shared.clone() }.run(claiming.clone()));
         worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
         let settler = settler::Settler { shared: shared.clone(), jobs: waiting, give_up: shared.stop.settling.clone() };

@@ -45,6 +45,9 @@ impl Reclaimer {
     async fn reclaim_all(&self, stop: &CancellationToken) -> Result<(), QueueError> {
         let shared = &self.shared;
         let mut cursor = "0-0".to_owned();
+        if shared.queue.is_paused().await? {
+            return Ok(());
+        }
         while shared.queue.has_abandoned().await? {
             let mut permits = tokio::select! {
                 Ok(permit) = shared.permits.clone().acquire_owned() => permit,

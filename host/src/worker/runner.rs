@@ -38,7 +38,7 @@ pub async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, hold: H
             settle::decide(report.outcome, &task, rules, fastrand::f64() * 2.0 - 1.0)
         }
         None if hold.is_lost() => {
-            tracing::warn!(queue = rules.name, task = task.id, "stopped: another host owns this task now");
+            tracing::info!(queue = rules.name, task = task.id, "stopped: this host does not own the task any more");
             return;
         }
         None => settle::release(&task),

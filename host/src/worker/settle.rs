@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::backoff;
 use crate::admin;
 use crate::config;
+use crate::queue::settle::From;
 use crate::queue::{Reason, Settlement};
 use crate::task::{Outcome, Task};
 
@@ -35,6 +36,7 @@ pub fn decide(outcome: Outcome, task: &Task, rules: &config::Queue, jitter: f64)
         Outcome::Defer { message, after } => Verdict {
             settlement: Settlement::Park {
                 delay: after.min(LONGEST_DEFERRAL),
+                from: From::Now,
                 next_attempt: task.attempt,
                 deferrals: task.deferrals + 1,
                 error: cut(&message),
@@ -53,9 +55,29 @@ pub fn crashed(task: &Task, rules: &config::Queue) -> Option<Verdict> {
 /// Gives a task back unchanged, because this host stops: no attempt is used.
 pub fn release(task: &Task) -> Verdict {
     Verdict {
-        settlement: Settlement::Park { delay: Duration::ZERO, next_attempt: task.attempt, deferrals: task.deferrals, error: String::new() },
+        settlement: Settlement::Park {
+            delay: Duration::ZERO,
+            from: From::Now,
+            next_attempt: task.attempt,
+            deferrals: task.deferrals,
+            error: String::new(),
+        },
         label: admin::Settled::Released,
     }
+}
+
+/// Puts a task aside whose producer asked for a delay: none when it did not.
+pub fn delayed(task: &Task) -> Option<Verdict> {
+    task.delay.map(|delay| Verdict {
+        settlement: Settlement::Park {
+            delay,
+            from: From::Enqueueing,
+            next_attempt: task.attempt,
+            deferrals: task.deferrals,
+            error: String::new(),
+        },
+        label: admin::Settled::Delayed,
+    })
 }
 
 /// What cannot be a task at all.
@@ -73,7 +95,13 @@ fn retry(error: &str, after: Option<Duration>, task: &Task, rules: &config::Queu
         None => backoff::delay(&rules.backoff, task.attempt, jitter),
     };
     Verdict {
-        settlement: Settlement::Park { delay, next_attempt: task.attempt + 1, deferrals: task.deferrals, error: cut(error) },
+        settlement: Settlement::Park {
+            delay,
+            from: From::Now,
+            next_attempt: task.attempt + 1,
+            deferrals: task.deferrals,
+            error: cut(error),
+        },
         label: admin::Settled::Retried,
     }
 }
@@ -112,6 +140,7 @@ mod tests {
             backoff: Backoff::Delays([1, 5].map(Duration::from_secs).into()),
             max_deferrals: 2,
             max_crashes: 2,
+            max_backlog: 1,
             retention: Duration::from_secs(60),
             dead_letter: None,
         }
@@ -128,12 +157,13 @@ mod tests {
             crashes,
             enqueued_at_ms: 1,
             traceparent: None,
+            delay: None,
             reserved: vec![],
         }
     }
 
     fn park(seconds: u64, next_attempt: u32, deferrals: u32, error: &str) -> Settlement {
-        Settlement::Park { delay: Duration::from_secs(seconds), next_attempt, deferrals, error: error.into() }
+        Settlement::Park { delay: Duration::from_secs(seconds), from: From::Now, next_attempt, deferrals, error: error.into() }
     }
 
     fn dead(reason: Reason, error: &str) -> Settlement {

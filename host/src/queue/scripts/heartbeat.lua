@@ -2,7 +2,7 @@
 --
 -- KEYS  1 stream · 2… status key of each task
 -- ARGV  1 group · 2 consumer · then for each task: entry, percent (empty: nothing new), note
--- Gives 1 or 0 for each task: lease renewed, or lost (stop the attempt).
+-- Gives for each task 1: lease renewed, 0: lost, 2: cancelled (both: stop the attempt).
 --
 -- JUSTID keeps the delivery count, which counts crashes. Safe to run again.
 local out = {}
@@ -13,7 +13,7 @@ for i = 2, #KEYS do
     if ARGV[at + 1] ~= '' then set_status(KEYS[i], 'progress', ARGV[at + 1], 'note', ARGV[at + 2]) end
     out[i - 1] = 1
   else
-    out[i - 1] = 0
+    out[i - 1] = redis.pcall('HGET', KEYS[i], 'status') == 'CANCELLED' and 2 or 0
   end
 end
 return out

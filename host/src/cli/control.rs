@@ -1,0 +1,60 @@
+//! `tqhost cancel`, `pause` and `resume`: what an operator does to a task or to a queue.
+//!
+//! In: a queue's name, a task's id. Out: a sentence, or an object as JSON. All three may be repeated: the second time changes nothing.
+
+use anyhow::anyhow;
+use serde_json::json;
+
+use super::context::{open, patiently};
+use super::exit::Failure;
+use super::output::Out;
+use super::text;
+use crate::config::Config;
+use crate::config::units::show_duration;
+use crate::queue::Status;
+
+/// Fails when the task is not known, or ended in another way before.
+pub async fn cancel(config: &Config, queue: &str, id: &str, out: &mut Out) -> Result<(), Failure> {
+    let queue = open(config, queue).await?;
+    let name = &queue.rules.name;
+    let Some(before) = patiently(|| queue.cancel(id)).await? else {
+        let retention = show_duration(queue.rules.retention);
+        let what = format!("queue {name} knows no task {id:?}: it was never there, or it ended more than {retention} ago");
+        return Err(anyhow!(what).into());
+    };
+    if matches!(before, Status::Completed | Status::Failed) {
+        return Err(anyhow!("task {id:?} cannot be cancelled: it is {} already", before.as_str()).into());
+    }
+    if out.json {
+        out.json(&json!({ "id": id, "before": before, "status": Status::Cancelled }));
+    } else {
+        out.line(format!("{} is cancelled; it was {}", text::escape(id), before.as_str()));
+    }
+    Ok(())
+}
+
+pub async fn pause(config: &Config, queue: &str, out: &mut Out) -> Result<(), Failure> {
+    let queue = open(config, queue).await?;
+    let changed = patiently(|| queue.pause()).await?;
+    paused(&queue.rules.name, true, changed, out);
+    Ok(())
+}
+
+pub async fn resume(config: &Config, queue: &str, out: &mut Out) -> Result<(), Failure> {
+    let queue = open(config, queue).await?;
+    let changed = patiently(|| queue.resume()).await?;
+    paused(&queue.rules.name, false, changed, out);
+    Ok(())
+}
+
+fn paused(queue: &str, paused: bool, changed: bool, out: &mut Out) {
+    if out.json {
+        return out.json(&json!({ "queue": queue, "paused": paused, "changed": changed }));
+    }
+    out.line(match (paused, changed) {
+        (true, true) => format!("{queue} is paused in all hosts; what runs goes on"),
+        (true, false) => format!("{queue} was paused already"),
+        (false, true) => format!("{queue} goes on"),
+        (false, false) => format!("{queue} was not paused"),
+    });
+}

@@ -1,0 +1,20 @@
+//! Cancels tasks: queued, delayed or running.
+//!
+//! Not here: stopping the handler of a running task (`worker::heartbeat` finds out).
+
+use super::error::QueueError;
+use super::script::{self, Call};
+use super::status::Status;
+use super::{Queue, millis, reply};
+
+impl Queue {
+    /// Cancels a task that has not ended. Gives the status that it had: one that is an end was left as it is; none when the task is not known.
+    /// May be repeated: the second time it says CANCELLED.
+    pub async fn cancel(&self, id: &str) -> Result<Option<Status>, QueueError> {
+        let keys = &self.keys;
+        let call = Call::new(&script::CANCEL).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(keys.task(id));
+        let reply = self.link.script(&call.arg(&self.rules.group).arg(id).arg(millis(self.rules.retention))).await?;
+        let before = self.shaped("cancel", reply::bytes(reply))?;
+        Ok(Status::parse(&before))
+    }
+}

@@ -1,0 +1,41 @@
+-- Cancels a task that has not ended, wherever it is.
+--
+-- KEYS  1 stream · 2 delayed · 3 parked · 4 status
+-- ARGV  1 group · 2 task id · 3 retention ms
+-- Gives the status that the task had before; an empty one when it is not known. CANCELLED, COMPLETED and FAILED are left as they are.
+--
+-- A running task is acked and deleted here; its host stops the handler when the next heartbeat finds that out. A task that waits
+-- under an entry that is not known (a plain producer gave it an id of its own, or it was promoted) is marked, and dropped by begin.lua when it is delivered.
+local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash') or wrong_type(KEYS[4], 'hash')
+if bad then return bad end
+local known = redis.call('HMGET', KEYS[4], 'status', 'entry', 'parked_as')
+local status = known[1] or ''
+if status == 'COMPLETED' or status == 'FAILED' or status == 'CANCELLED' then return status end
+local found = false
+for _, entry in ipairs({ known[2] or '', ARGV[2] }) do
+  if not found and string.match(entry, '^%d+%-%d+$') then
+    local there = redis.call('XRANGE', KEYS[1], entry, entry)
+    if there[1] then
+      -- Another task may have been given an id that looks like an entry's.
+      local id = entry
+      local fields = there[1][2]
+      for i = 1, #fields, 2 do
+        if fields[i] == 'tq-id' then id = fields[i + 1] end
+      end
+      if id == ARGV[2] then
+        redis.call('XACK', KEYS[1], ARGV[1], entry)
+        redis.call('XDEL', KEYS[1], entry)
+        found = true
+      end
+    end
+  end
+end
+if known[3] and redis.call('ZREM', KEYS[2], known[3]) == 1 then
+  redis.call('HDEL', KEYS[3], known[3])
+  found = true
+end
+if not found and status == '' then return '' end
+redis.call('HSET', KEYS[4], 'status', 'CANCELLED', 'finished_at', now_ms())
+redis.call('HDEL', KEYS[4], 'due_at', 'entry', 'parked_as')
+if found then end_status(KEYS[4], tonumber(ARGV[3])) else redis.call('HSET', KEYS[4], 'cancel', '1') end
+return status == '' and 'PENDING' or status

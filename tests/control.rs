@@ -1,0 +1,143 @@
+//! What producers and operators may ask of a queue beside running tasks: delays, limits, pauses, cancellation.
+
+use serde_json::json;
+
+use crate::support::{Bench, Places, eventually};
+
+const NOTHING: Places = Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: 0 };
+
+#[test]
+fn a_producers_delay_counts_from_its_enqueueing() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    let late = bench.xadd("work", &[("n", "1"), ("tq-delay-ms", "1500")]);
+    let soon = bench.xadd("work", &[("n", "2")]);
+    bench.until("work", &soon, "COMPLETED");
+    assert_eq!(bench.status("work", &late, "status"), "PENDING");
+    assert_eq!(bench.places("work"), Places { delayed: 1, parked: 1, ..NOTHING });
+    bench.until("work", &late, "COMPLETED");
+    let time = |bench: &mut Bench, field| bench.status("work", &late, field).parse::<u64>().expect("a time");
+    assert!(time(&mut bench, "started_at") >= time(&mut bench, "enqueued_at") + 1500);
+    assert_eq!(bench.status("work", &late, "attempt"), "1");
+    host.stop();
+    // Enqueued so long ago that the delay is over: it runs at once, however long it takes to be seen.
+    let over: String = bench.redis("XADD", ("work", "*", "n", "3", "tq-delay-ms", "1"));
+    let host = bench.host();
+    bench.until("work", &over, "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn a_full_queue_refuses_and_trims_nothing() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nmax_backlog = 3\n");
+    for n in 0..2 {
+        bench.tqhost(&["enqueue", "work", &format!("n={n}")]).ok();
+    }
+    bench.tqhost(&["enqueue", "work", "n=2", "--delay", "1s"]).ok();
+    let refused = bench.tqhost(&["enqueue", "work", "n=3"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("queue work is full") && refused.stderr.contains("max_backlog"), "{refused:?}");
+    let lines = bench.dir.path().join("lines");
+    std::fs::write(&lines, "{\"n\": 4}\n{\"n\": 5}\n").expect("write a file");
+    let refused = bench.tqhost(&["enqueue", "work", "--jsonl", &lines.display().to_string()]);
+    assert!(refused.code == 1 && refused.stderr.contains("line 1"), "{refused:?}");
+    let length: u64 = bench.redis("XLEN", "work");
+    assert_eq!(length, 2);
+    bench.install("echo", "echo");
+    let host = bench.host();
+    bench.until_drained("work");
+    bench.tqhost(&["enqueue", "work", "n=6", "--wait"]).ok();
+    host.stop();
+}
+
+#[test]
+fn a_paused_queue_claims_nothing_in_any_host() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n[queues.other]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let hosts = [bench.host(), bench.host()];
+    assert_eq!(bench.tqhost(&["pause", "work", "--json"]).ok().json(), json!({"queue": "work", "paused": true, "changed": true}));
+    assert_eq!(bench.tqhost(&["pause", "work", "--json"]).ok().json()["changed"], false);
+    for host in &hosts {
+        eventually("the pause is seen", || host.get("/readyz").body.contains("paused").then_some(()));
+        assert_eq!(host.get("/readyz").status, 200, "a pause is no fault");
+    }
+    let id = bench.xadd("work", &[("n", "1")]);
+    let other = bench.xadd("other", &[("n", "1")]);
+    bench.until("other", &other, "COMPLETED");
+    assert_eq!(bench.places("work"), Places { length: 1, ..NOTHING });
+    assert!(bench.tqhost(&["queues"]).ok().stdout.contains("paused"));
+    bench.tqhost(&["resume", "work"]).ok();
+    bench.until("work", &id, "COMPLETED");
+    assert_eq!(bench.tqhost(&["resume", "work", "--json"]).ok().json()["changed"], false);
+    hosts.into_iter().for_each(crate::support::Host::stop);
+}
+
+#[test]
+fn a_task_can_be_cancelled_wherever_it_is() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\n");
+    bench.install("sleeps", "sleeps");
+    let enqueue = |bench: &Bench, args: &[&str]| bench.tqhost(&[&["enqueue", "work"], args].concat()).ok().stdout.trim().to_owned();
+    // Queued: by its own id, under an id of the producer's, by tqhost.
+    let entry = bench.xadd("work", &[("ms", "0")]);
+    let _: String = bench.redis("XADD", ("work", "*", "tq-id", "mine", "ms", "0"));
+    let queued = enqueue(&bench, &["ms=0"]);
+    let delayed = enqueue(&bench, &["ms=0", "--delay", "1h"]);
+    for id in [&entry, &queued, &delayed] {
+        let before = bench.tqhost(&["cancel", "work", id, "--json"]).ok().json();
+        assert_eq!(before, json!({"id": id, "before": "PENDING", "status": "CANCELLED"}));
+        assert_eq!(bench.status("work", id, "status"), "CANCELLED");
+        assert!(bench.redis::<i64>("TTL", format!("tq:{{work}}:task:{id}")) > 0, "its status expires");
+    }
+    let unknown = bench.tqhost(&["cancel", "work", "mine"]);
+    assert!(unknown.code == 1 && unknown.stderr.contains("knows no task"), "{unknown:?}");
+    let mine = first_entry(&mut bench);
+    let _: bool = bench.redis("XDEL", ("work", mine));
+    let host = bench.host();
+    // Running.
+    let running = bench.xadd("work", &[("ms", "600000")]);
+    bench.until("work", &running, "PROCESSING");
+    assert_eq!(bench.tqhost(&["cancel", "work", &running, "--json"]).ok().json()["before"], "PROCESSING");
+    host.log("cancelled while it ran");
+    eventually("the handler is stopped", || (host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"cancelled\"}") > 0.5).then_some(()));
+    // Again: it is cancelled, and that is all.
+    assert_eq!(bench.tqhost(&["cancel", "work", &running, "--json"]).ok().json()["before"], "CANCELLED");
+    // Ended: too late.
+    let done = bench.xadd("work", &[("ms", "0")]);
+    bench.until("work", &done, "COMPLETED");
+    let late = bench.tqhost(&["cancel", "work", &done]);
+    assert!(late.code == 1 && late.stderr.contains("COMPLETED already"), "{late:?}");
+    assert_eq!(bench.places("work"), NOTHING);
+    assert!(host.metric("tqhost_lease_lost_total{queue=\"work\"}") < 0.5, "a cancellation is no lost lease");
+    host.stop();
+}
+
+/// The id of the stream's first entry.
+fn first_entry(bench: &mut Bench) -> String {
+    let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("work", "-", "+", "COUNT", 1));
+    entries[0].0.clone()
+}
+
+#[test]
+fn a_task_that_waits_under_an_unknown_entry_is_dropped_when_it_is_delivered() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"100ms\", \"1h\"] }\n");
+    bench.install("fails-twice", "fails-twice");
+    let host = bench.host();
+    let id = bench.xadd("work", &[("n", "1")]);
+    eventually("the second delay", || (bench.status("work", &id, "attempt") == "3").then_some(()));
+    host.stop();
+    // Promoted by hand, as a host would: its new entry is not on its status.
+    let parked: Vec<(String, Vec<u8>)> = bench.redis("HGETALL", "tq:{work}:parked");
+    assert_eq!(parked.len(), 1);
+    let _: i64 = bench.redis("ZADD", ("tq:{work}:delayed", 1, &parked[0].0));
+    bench.tqhost(&["pause", "work"]).ok();
+    let host = bench.host();
+    eventually("it is promoted", || (bench.places("work").length == 1).then_some(()));
+    bench.tqhost(&["cancel", "work", &id]).ok();
+    assert_eq!(bench.status("work", &id, "status"), "CANCELLED");
+    bench.tqhost(&["resume", "work"]).ok();
+    bench.until_drained("work");
+    assert_eq!(bench.status("work", &id, "status"), "CANCELLED");
+    assert!(bench.redis::<i64>("TTL", format!("tq:{{work}}:task:{id}")) > 0, "its status expires now");
+    host.stop();
+}

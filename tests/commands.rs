@@ -181,8 +181,22 @@ fn queues_count_what_is_where() {
          [queues.busy]\nplugin = \"loops\"\ntimeout = \"1h\"\nconcurrency = 1\n",
     );
     // Without a host, too.
-    let names =
-        ["queue", "stream", "group", "plugin", "state", "queued", "running", "delayed", "dead", "oldest_ms", "rate", "hosts", "consumers"];
+    let names = [
+        "queue",
+        "stream",
+        "group",
+        "plugin",
+        "state",
+        "queued",
+        "running",
+        "delayed",
+        "dead",
+        "oldest_ms",
+        "paused",
+        "rate",
+        "hosts",
+        "consumers",
+    ];
     for queue in ask(&bench, &["queues"]).as_array().expect("a list") {
         has(queue, &names);
         assert_eq!((&queue["state"], &queue["queued"], &queue["oldest_ms"]), (&"no-host".into(), &0.into(), &Value::Null));

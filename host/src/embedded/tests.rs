@@ -2,14 +2,12 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tokio::time::{Instant, sleep};
 
 use super::{Embedded, EmbeddedError, MAX_SOCKET_PATH_BYTES, socket, socket_path, url};
@@ -110,34 +108,6 @@ async fn an_orphan_is_shut_down_first() {
     assert!(orphan.wait().expect("wait").success(), "the orphan ended in peace");
     assert_eq!(ask(dir.path(), "STRLEN k").await, ":1");
     redis.stop().await;
-}
-
-/// The other half of the next test: a host that does nothing but hold a server.
-#[tokio::test]
-#[ignore = "run as a process of its own by the_server_dies_with_a_killed_host"]
-async fn host_to_be_killed() {
-    let Some(dir) = std::env::var_os("TQHOST_TEST_DATA_DIR") else { return };
-    let redis = Embedded::start(Path::new(&dir)).await.expect("a server");
-    println!("\npid {}", redis.server.pid().expect("a pid"));
-    std::future::pending::<()>().await;
-}
-
-#[tokio::test]
-async fn the_server_dies_with_a_killed_host() {
-    let dir = temp();
-    let mut host = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "embedded::tests::host_to_be_killed", "--ignored", "--nocapture"])
-        .env("TQHOST_TEST_DATA_DIR", dir.path())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a host");
-    let mut lines = BufReader::new(host.stdout.take().expect("stdout")).lines();
-    let pid = lines.find_map(|line| line.ok()?.strip_prefix("pid ")?.parse().ok()).expect("the server's pid");
-    assert!(kill(Pid::from_raw(pid), None).is_ok());
-    host.kill().expect("kill -9");
-    host.wait().expect("wait");
-    eventually("the socket is gone", || async { !socket_path(dir.path()).exists() }).await;
-    Embedded::start(dir.path()).await.expect("the next host").stop().await;
 }
 
 #[tokio::test]

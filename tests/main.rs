@@ -9,6 +9,7 @@ mod bad_input;
 mod commands;
 mod control;
 mod faults;
+mod idempotency;
 mod isolation;
 mod lost_replies;
 mod plugins;

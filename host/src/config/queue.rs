@@ -10,11 +10,11 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::backoff;
-use super::model::{Backoff, Queue};
+use super::model::{Backoff, Idempotency, Queue};
 use super::names::{check_key, check_name, check_stream};
 use super::reader::{Item, Keys, Table};
 
-const LATER: &[&str] = &["priority", "rate_limit", "idempotency", "list", "enqueue_to", "schedule"];
+const LATER: &[&str] = &["priority", "rate_limit", "list", "enqueue_to", "schedule"];
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -29,6 +29,7 @@ pub(super) const KEYS: Keys = Keys {
         "max_deferrals",
         "max_crashes",
         "max_backlog",
+        "idempotency",
         "retention",
         "dead_letter",
     ],
@@ -48,6 +49,7 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "max_deferrals",
         "max_crashes",
         "max_backlog",
+        "idempotency",
         "retention",
     ],
     later: LATER,
@@ -59,6 +61,8 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
     ],
 };
 
+pub(super) const IDEMPOTENCY_KEYS: Keys = Keys { known: &["field", "window"], later: &[], elsewhere: &[] };
+
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const CONCURRENCY: RangeInclusive<u32> = 1..=10_000;
@@ -68,6 +72,7 @@ const MAX_RETRIES: RangeInclusive<u32> = 0..=1000;
 const MAX_DEFERRALS: RangeInclusive<u32> = 0..=100_000;
 const MAX_CRASHES: RangeInclusive<u32> = 1..=1000;
 const MAX_BACKLOG: RangeInclusive<u32> = 1..=1_000_000_000;
+const WINDOW: RangeInclusive<Duration> = SECOND..=Duration::from_secs(365 * 86_400);
 const RETENTION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(365 * 86_400);
 
 /// The rules that a queue shares with `[defaults]`.
@@ -84,6 +89,7 @@ struct Rules {
     max_deferrals: u32,
     max_crashes: u32,
     max_backlog: u32,
+    idempotency: Idempotency,
     retention: Duration,
 }
 
@@ -100,6 +106,7 @@ impl Default for Rules {
             max_deferrals: 6,
             max_crashes: 2,
             max_backlog: 100_000,
+            idempotency: Idempotency::default(),
             retention: DAY,
         }
     }
@@ -141,6 +148,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
         max_deferrals: rules.max_deferrals,
         max_crashes: rules.max_crashes,
         max_backlog: rules.max_backlog,
+        idempotency: rules.idempotency,
         retention: rules.retention,
         dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key)),
     })
@@ -160,7 +168,17 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
         max_deferrals: integer("max_deferrals", MAX_DEFERRALS).unwrap_or(base.max_deferrals),
         max_crashes: integer("max_crashes", MAX_CRASHES).unwrap_or(base.max_crashes),
         max_backlog: integer("max_backlog", MAX_BACKLOG).unwrap_or(base.max_backlog),
+        idempotency: table.get("idempotency").map_or_else(|| base.idempotency.clone(), |item| read_idempotency(&item, &base.idempotency)),
         retention: duration("retention", RETENTION).unwrap_or(base.retention),
+    }
+}
+
+/// What is wrong with it is told; what is right of it holds.
+fn read_idempotency(item: &Item, base: &Idempotency) -> Idempotency {
+    let Some(table) = item.table(&IDEMPOTENCY_KEYS) else { return base.clone() };
+    Idempotency {
+        field: table.get("field").and_then(|item| item.checked(check_key)).or_else(|| base.field.clone()),
+        window: table.get("window").and_then(|item| item.duration(WINDOW)).unwrap_or(base.window),
     }
 }
 
@@ -203,6 +221,7 @@ mod tests {
             max_deferrals: 6,
             max_crashes: 2,
             max_backlog: 100_000,
+            idempotency: Idempotency::default(),
             retention: DAY,
             dead_letter: None,
         };

@@ -52,7 +52,7 @@ impl Script {
 #[derive(Debug, Clone)]
 pub struct Call {
     pub script: &'static Script,
-    keys: Vec<String>,
+    keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
 }
 
@@ -61,8 +61,8 @@ impl Call {
         Call { script, keys: Vec::new(), args: Vec::new() }
     }
 
-    pub fn key(mut self, key: impl Into<String>) -> Call {
-        self.keys.push(key.into());
+    pub fn key(mut self, key: impl AsRef<[u8]>) -> Call {
+        self.keys.push(key.as_ref().to_vec());
         self
     }
 

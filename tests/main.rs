@@ -11,6 +11,7 @@ mod control;
 mod faults;
 mod idempotency;
 mod isolation;
+mod lists;
 mod lost_replies;
 mod plugins;
 mod tasks;

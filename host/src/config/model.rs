@@ -66,6 +66,8 @@ pub struct Queue {
     pub idempotency: Idempotency,
     /// How long status and result are kept after the end; zero keeps none.
     pub retention: Duration,
+    /// A Redis list whose items become tasks, with the item as the field `data`.
+    pub list: Option<String>,
     /// The dead-letter stream's key, when it is not the default one.
     pub dead_letter: Option<String>,
 }

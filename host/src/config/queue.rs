@@ -14,7 +14,7 @@ use super::model::{Backoff, Idempotency, Queue};
 use super::names::{check_key, check_name, check_stream};
 use super::reader::{Item, Keys, Table};
 
-const LATER: &[&str] = &["priority", "rate_limit", "list", "enqueue_to", "schedule"];
+const LATER: &[&str] = &["priority", "rate_limit", "enqueue_to", "schedule"];
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -32,6 +32,7 @@ pub(super) const KEYS: Keys = Keys {
         "idempotency",
         "retention",
         "dead_letter",
+        "list",
     ],
     later: LATER,
     elsewhere: &[("delays", "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }")],
@@ -150,6 +151,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
         max_backlog: rules.max_backlog,
         idempotency: rules.idempotency,
         retention: rules.retention,
+        list: table.get("list").and_then(|item| item.checked(check_key)),
         dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key)),
     })
 }
@@ -198,6 +200,21 @@ fn check_streams(queues: &[(Queue, Item)]) {
             item.named_as(format!("{}.dead_letter", item.key)).problem(why);
         }
     }
+    check_lists(queues, owners);
+}
+
+/// A list is no stream, and feeds one queue.
+fn check_lists<'q>(queues: &'q [(Queue, Item)], mut owners: BTreeMap<&'q str, &'q str>) {
+    for (queue, _) in queues {
+        owners.extend(queue.dead_letter.as_deref().map(|key| (key, queue.name.as_str())));
+    }
+    for (queue, item) in queues {
+        let Some(list) = &queue.list else { continue };
+        if let Some(owner) = owners.insert(list, &queue.name) {
+            let why = format!("{list:?} is a key of the queue {owner:?} already: give every queue a list of its own");
+            item.named_as(format!("{}.list", item.key)).problem(why);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -223,6 +240,7 @@ mod tests {
             max_backlog: 100_000,
             idempotency: Idempotency::default(),
             retention: DAY,
+            list: None,
             dead_letter: None,
         };
         assert_eq!(queue, expected);
@@ -292,6 +310,7 @@ mod tests {
             ("stream = \"b\"", "line 3: queues.b.stream: \"b\" is the stream of the queue \"a\" too"),
             ("dead_letter = \"b\"", "queues.a.dead_letter: \"b\" is the stream of the queue \"b\""),
             ("dead_letter = \"a\"", "queues.a.dead_letter: \"a\" is the stream of the queue \"a\""),
+            ("list = \"b\"", "queues.a.list: \"b\" is a key of the queue \"b\" already"),
             ("max_retires = 3", "did you mean `max_retries`"),
             ("priority = 1", "queues.a.priority: not supported by this version of tqhost yet"),
             ("schedule = \"x\"", "not supported by this version of tqhost yet"),

@@ -9,6 +9,7 @@
 //! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle scripts, cancel |
 //! | `tq:{S}:paused`         | string | when the queue was paused (ms); there while it is         | pause, resume                           |
 //! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle scripts, enqueue, requeue |
+//! | the queue's `list`       | list   | items that are not tasks yet; producers LPUSH             | producers, move                         |
 //! | `tq:hosts`               | zset   | host id by the time it was last seen (ms)                 | announce                                |
 //! | `tq:host:<id>`           | string | what a host says of itself, as JSON; expires              | announce                                |
 //!

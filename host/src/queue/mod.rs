@@ -13,6 +13,7 @@ pub mod error;
 pub mod hosts;
 pub mod keys;
 pub mod link;
+pub mod list;
 pub mod pause;
 pub mod produce;
 mod reply;

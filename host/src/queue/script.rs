@@ -33,6 +33,7 @@ scripts! {
     REQUEUE = "requeue",
     LEAVE = "leave",
     CANCEL = "cancel",
+    MOVE = "move",
 }
 
 impl Script {

@@ -143,6 +143,7 @@ mod tests {
             max_backlog: 1,
             idempotency: config::model::Idempotency::default(),
             retention: Duration::from_secs(60),
+            list: None,
             dead_letter: None,
         }
     }

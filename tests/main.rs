@@ -15,3 +15,4 @@ mod lists;
 mod lost_replies;
 mod plugins;
 mod tasks;
+mod upkeep;

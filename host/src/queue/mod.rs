@@ -21,6 +21,7 @@ pub mod script;
 pub mod server;
 pub mod settle;
 pub mod status;
+pub mod upkeep;
 
 use std::sync::Arc;
 use std::time::Duration;

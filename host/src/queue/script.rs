@@ -34,6 +34,7 @@ scripts! {
     LEAVE = "leave",
     CANCEL = "cancel",
     MOVE = "move",
+    SWEEP = "sweep",
 }
 
 impl Script {

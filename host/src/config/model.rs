@@ -62,6 +62,8 @@ pub struct Queue {
     pub max_crashes: u32,
     /// Queued, delayed and running tasks beyond which enqueueing is refused.
     pub max_backlog: u32,
+    /// Tasks claimed, in all hosts together.
+    pub rate_limit: Option<Rate>,
     /// Which tasks are the same task, and for how long after its end.
     pub idempotency: Idempotency,
     /// How long status and result are kept after the end; zero keeps none.
@@ -70,6 +72,14 @@ pub struct Queue {
     pub list: Option<String>,
     /// The dead-letter stream's key, when it is not the default one.
     pub dead_letter: Option<String>,
+}
+
+/// So many in so long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// At least 1.
+    pub count: u32,
+    pub per: Duration,
 }
 
 /// What makes two tasks one: a key that the producer gives, as `tq-key` or in a field of its own.

@@ -10,11 +10,12 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::backoff;
-use super::model::{Backoff, Idempotency, Queue};
+use super::model::{Backoff, Idempotency, Queue, Rate};
 use super::names::{check_key, check_name, check_stream};
 use super::reader::{Item, Keys, Table};
+use super::units::parse_rate;
 
-const LATER: &[&str] = &["priority", "rate_limit", "enqueue_to", "schedule"];
+const LATER: &[&str] = &["priority", "enqueue_to", "schedule"];
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -29,6 +30,7 @@ pub(super) const KEYS: Keys = Keys {
         "max_deferrals",
         "max_crashes",
         "max_backlog",
+        "rate_limit",
         "idempotency",
         "retention",
         "dead_letter",
@@ -50,6 +52,7 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "max_deferrals",
         "max_crashes",
         "max_backlog",
+        "rate_limit",
         "idempotency",
         "retention",
     ],
@@ -90,6 +93,7 @@ struct Rules {
     max_deferrals: u32,
     max_crashes: u32,
     max_backlog: u32,
+    rate_limit: Option<Rate>,
     idempotency: Idempotency,
     retention: Duration,
 }
@@ -107,6 +111,7 @@ impl Default for Rules {
             max_deferrals: 6,
             max_crashes: 2,
             max_backlog: 100_000,
+            rate_limit: None,
             idempotency: Idempotency::default(),
             retention: DAY,
         }
@@ -149,6 +154,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
         max_deferrals: rules.max_deferrals,
         max_crashes: rules.max_crashes,
         max_backlog: rules.max_backlog,
+        rate_limit: rules.rate_limit,
         idempotency: rules.idempotency,
         retention: rules.retention,
         list: table.get("list").and_then(|item| item.checked(check_key)),
@@ -170,6 +176,10 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
         max_deferrals: integer("max_deferrals", MAX_DEFERRALS).unwrap_or(base.max_deferrals),
         max_crashes: integer("max_crashes", MAX_CRASHES).unwrap_or(base.max_crashes),
         max_backlog: integer("max_backlog", MAX_BACKLOG).unwrap_or(base.max_backlog),
+        rate_limit: table
+            .get("rate_limit")
+            .and_then(|item| item.checked(|text| parse_rate(text).map(drop)))
+            .map_or(base.rate_limit, |text| parse_rate(&text).ok()),
         idempotency: table.get("idempotency").map_or_else(|| base.idempotency.clone(), |item| read_idempotency(&item, &base.idempotency)),
         retention: duration("retention", RETENTION).unwrap_or(base.retention),
     }
@@ -238,6 +248,7 @@ mod tests {
             max_deferrals: 6,
             max_crashes: 2,
             max_backlog: 100_000,
+            rate_limit: None,
             idempotency: Idempotency::default(),
             retention: DAY,
             list: None,
@@ -332,7 +343,7 @@ mod tests {
             ("[queues.\"a:b\"]", "the queue's name may have only"),
             ("[queues.a]\n[defaults]\nstream = \"x\"", "line 3: defaults.stream: makes no sense as a default"),
             ("[queues.a]\n[defaults]\nlist = \"x\"", "defaults.list: makes no sense as a default"),
-            ("[queues.a]\n[defaults]\nrate_limit = \"x\"", "defaults.rate_limit: not supported"),
+            ("[queues.a]\n[defaults]\nrate_limit = \"x\"", "defaults.rate_limit: \"x\" is not a rate"),
         ];
         for (text, why) in table {
             let problem = problem(text);

@@ -7,6 +7,7 @@
 //! | `tq:{S}:parked`          | hash   | member → the fields of the delayed task (MessagePack)     | park, enqueue, promote                  |
 //! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters                              | bury, requeue, purge                    |
 //! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle scripts, cancel |
+//! | `tq:{S}:rate`           | string | when the next task may start (µs); expires                | rate                                    |
 //! | `tq:{S}:paused`         | string | when the queue was paused (ms); there while it is         | pause, resume                           |
 //! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle scripts, enqueue, requeue |
 //! | the queue's `list`       | list   | items that are not tasks yet; producers LPUSH             | producers, move                         |
@@ -31,6 +32,7 @@ pub struct Keys {
     pub parked: String,
     pub dead: String,
     pub paused: String,
+    pub rate: String,
     task_prefix: String,
     marker_prefix: String,
 }
@@ -45,6 +47,7 @@ impl Keys {
             parked: format!("{base}:parked"),
             dead: dead_letter.map_or_else(|| format!("{base}:dead"), str::to_owned),
             paused: format!("{base}:paused"),
+            rate: format!("{base}:rate"),
             task_prefix: format!("{base}:task:"),
             marker_prefix: format!("{base}:key:"),
         }

@@ -16,6 +16,7 @@ pub mod link;
 pub mod list;
 pub mod pause;
 pub mod produce;
+pub mod rate;
 mod reply;
 pub mod script;
 pub mod server;

@@ -35,6 +35,7 @@ scripts! {
     CANCEL = "cancel",
     MOVE = "move",
     SWEEP = "sweep",
+    RATE = "rate",
 }
 
 impl Script {

@@ -70,7 +70,7 @@ fn a_configuration_that_is_wrong() {
         ("[queues.work]\nmax_retires = 3\n", &["line 2: queues.work.max_retires: unknown key: did you mean `max_retries`?"]),
         ("[queues.work]\ntimeout = \"5 minutes\"\n", &["line 2: queues.work.timeout: \"5 minutes\" is not a duration", "\"30s\""]),
         ("[queues.work]\ntimeout = 5\n", &["has no unit: write \"5s\""]),
-        ("[queues.work]\nrate_limit = \"100/s\"\n", &["queues.work.rate_limit: not supported by this version of tqhost yet"]),
+        ("[queues.work]\nenqueue_to = [\"a\"]\n", &["queues.work.enqueue_to: not supported by this version of tqhost yet"]),
         ("[queues.a]\nstream = \"s\"\n[queues.b]\nstream = \"s\"\n", &["queues.b.stream: \"s\" is the stream of the queue \"a\" too"]),
         (
             "[queues.work]\n[admin]\nlisten = \"0.0.0.0:7700\"\n",

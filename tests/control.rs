@@ -141,3 +141,36 @@ fn a_task_that_waits_under_an_unknown_entry_is_dropped_when_it_is_delivered() {
     assert!(bench.redis::<i64>("TTL", format!("tq:{{work}}:task:{id}")) > 0, "its status expires now");
     host.stop();
 }
+
+#[test]
+fn a_rate_limit_holds_for_all_hosts_together() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nconcurrency = 50\nrate_limit = \"50/s\"\n");
+    bench.install("empty", "empty");
+    let ids: Vec<String> = (0..150).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
+    let hosts = [bench.host(), bench.host(), bench.host()];
+    bench.until_drained("work");
+    let mut started: Vec<u64> = ids.iter().map(|id| bench.status("work", id, "started_at").parse().expect("a time")).collect();
+    started.sort_unstable();
+    // Redis's own times. In any second no more than 50 and the tenth of it that may be taken ahead, give or take a place for rounding.
+    for window in started.windows(57) {
+        assert!(window[56] - window[0] >= 1000, "57 tasks started within {} ms", window[56] - window[0]);
+    }
+    hosts.into_iter().for_each(crate::support::Host::stop);
+}
+
+#[test]
+fn a_rate_that_was_not_used_is_not_lost_to_idle_hosts() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nrate_limit = \"2/s\"\n");
+    bench.install("empty", "empty");
+    let hosts = [bench.host(), bench.host(), bench.host()];
+    // While nothing comes, all three take and give back places.
+    for host in &hosts {
+        eventually("it reads", || (host.get("/readyz").status == 200).then_some(()));
+    }
+    let ids: Vec<String> = (0..6).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
+    bench.until_drained("work");
+    for id in ids {
+        assert_eq!(bench.status("work", &id, "status"), "COMPLETED");
+    }
+    hosts.into_iter().for_each(crate::support::Host::stop);
+}

@@ -57,6 +57,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let redis = open_redis(&config)?;
     let link = redis.link();
     let redis_version = queue::server::check(&link).await?;
+    for danger in queue::upkeep::dangers(&link).await {
+        tracing::warn!(redis = redis.address(), "{danger}");
+    }
 
     // 3. The sandbox, and the plugins that are there.
     let attempts = config.queues.iter().map(|queue| queue.concurrency).sum();

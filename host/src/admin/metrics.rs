@@ -41,11 +41,13 @@ pub enum Settled {
     Delayed,
     /// Found to be cancelled, before it ran or while it did.
     Cancelled,
+    /// Not run, because another task has its idempotency key.
+    Duplicate,
 }
 
 impl Settled {
     /// In the order of the variants, so that `ALL[s as usize] == s`.
-    pub const ALL: [Settled; 11] = [
+    pub const ALL: [Settled; 12] = [
         Settled::Completed,
         Settled::Retried,
         Settled::Deferred,
@@ -57,6 +59,7 @@ impl Settled {
         Settled::Released,
         Settled::Delayed,
         Settled::Cancelled,
+        Settled::Duplicate,
     ];
 
     /// The outcomes that end in the dead-letter stream.
@@ -76,6 +79,7 @@ impl Settled {
             Settled::Released => "released",
             Settled::Delayed => "delayed",
             Settled::Cancelled => "cancelled",
+            Settled::Duplicate => "duplicate",
         }
     }
 }

@@ -94,6 +94,10 @@ pub struct EnqueueArgs {
     /// every line is good
     #[arg(long, value_name = "FILE")]
     pub jsonl: Option<PathBuf>,
+    /// The task's idempotency key: while a task with the same key lives, and for the queue's window after it, no second one is
+    /// enqueued, and the first one's id is printed
+    #[arg(long, value_name = "KEY", conflicts_with = "jsonl")]
+    pub key: Option<String>,
     /// Let the tasks start only after this time, like 10s or 1h30m
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub delay: Option<Duration>,

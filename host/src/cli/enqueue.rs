@@ -34,19 +34,26 @@ pub async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<()
     let sender = match &args.jsonl {
         None => {
             let fields = args.fields.iter().map(|arg| input::field(arg)).collect::<Result<Vec<_>, _>>()?;
-            let task = NewTask::new(fields, delay).map_err(|error| Failure::Usage(error.to_string()))?;
+            let task = NewTask::new(fields, delay).and_then(|task| match &args.key {
+                Some(key) => task.with_key(key.clone()),
+                None => Ok(task),
+            });
+            let task = task.map_err(|error| Failure::Usage(error.to_string()))?;
             let link = connect(config).await?;
-            let mut sender = Sender { queue: Queue::new(rules, link.clone()), link, wait: args.wait, ids: Vec::new(), sent: 0 };
+            let mut sender =
+                Sender { queue: Queue::new(rules, link.clone()), link, wait: args.wait, ids: Vec::new(), sent: 0, duplicates: 0 };
             sender.send(&[task], &[None], out).await?;
             sender
         }
         Some(path) => {
             let lines = checked(path, delay)?;
             let link = connect(config).await?;
-            let mut sender = Sender { queue: Queue::new(rules, link.clone()), link, wait: args.wait, ids: Vec::new(), sent: 0 };
+            let mut sender =
+                Sender { queue: Queue::new(rules, link.clone()), link, wait: args.wait, ids: Vec::new(), sent: 0, duplicates: 0 };
             sender.send_lines(&lines, delay, out).await?;
             if !out.json {
-                out.line(format!("{} enqueued in {}", text::plural(sender.sent, "task"), args.queue));
+                let known = if sender.duplicates > 0 { format!(", {} were there already", sender.duplicates) } else { String::new() };
+                out.line(format!("{} enqueued in {}{known}", text::plural(sender.sent, "task"), args.queue));
             }
             sender
         }
@@ -72,6 +79,8 @@ struct Sender {
     /// Kept only to wait for them.
     ids: Vec<String>,
     sent: u64,
+    /// Tasks whose idempotency key another one has.
+    duplicates: u64,
 }
 
 impl Sender {
@@ -98,6 +107,7 @@ impl Sender {
         for ((task, line), reply) in tasks.iter().zip(lines).zip(replies) {
             match reply {
                 Ok(Enqueued::Accepted) => self.accepted(task.id(), line.is_some(), out),
+                Ok(Enqueued::Duplicate(first)) => self.duplicate(&first, line.is_some(), out),
                 Ok(Enqueued::Full) => refused = refused.or(Some((*line, self.full()))),
                 Err(error) => refused = refused.or(Some((*line, error.into()))),
             }
@@ -106,6 +116,22 @@ impl Sender {
             None => Ok(()),
             Some((Some(line), error)) => Err(self.stopped(error.context(format!("line {line}")).into())),
             Some((None, error)) => Err(error.into()),
+        }
+    }
+
+    /// The first task with this key stands for the one that was to be enqueued.
+    fn duplicate(&mut self, first: &str, is_line: bool, out: &mut Out) {
+        self.duplicates += 1;
+        match (out.json, self.wait, is_line) {
+            (true, false, _) => out.json(&json!({ "id": first, "duplicate": true })),
+            (false, _, false) => {
+                note("tqhost: a task with this key is there already; this is its id");
+                out.line(first);
+            }
+            _ => {}
+        }
+        if self.wait {
+            self.ids.push(first.to_owned());
         }
     }
 

@@ -39,6 +39,7 @@ pub struct TaskView<'a> {
     started_at: Option<u64>,
     finished_at: Option<u64>,
     due_at: Option<u64>,
+    duplicate_of: Option<&'a str>,
 }
 
 impl<'a> TaskView<'a> {
@@ -58,6 +59,7 @@ impl<'a> TaskView<'a> {
             started_at: task.started_at,
             finished_at: task.finished_at,
             due_at: task.due_at,
+            duplicate_of: task.duplicate_of.as_deref(),
         }
     }
 }
@@ -200,6 +202,7 @@ pub mod tests {
 
     fn task() -> TaskStatus {
         TaskStatus {
+            duplicate_of: None,
             id: "0190b8e4".into(),
             status: Status::Processing,
             attempt: 2,

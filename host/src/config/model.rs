@@ -62,10 +62,39 @@ pub struct Queue {
     pub max_crashes: u32,
     /// Queued, delayed and running tasks beyond which enqueueing is refused.
     pub max_backlog: u32,
+    /// Tasks claimed, in all hosts together.
+    pub rate_limit: Option<Rate>,
+    /// Which tasks are the same task, and for how long after its end.
+    pub idempotency: Idempotency,
     /// How long status and result are kept after the end; zero keeps none.
     pub retention: Duration,
+    /// A Redis list whose items become tasks, with the item as the field `data`.
+    pub list: Option<String>,
     /// The dead-letter stream's key, when it is not the default one.
     pub dead_letter: Option<String>,
+}
+
+/// So many in so long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// At least 1.
+    pub count: u32,
+    pub per: Duration,
+}
+
+/// What makes two tasks one: a key that the producer gives, as `tq-key` or in a field of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Idempotency {
+    /// The field that holds the key of a task without `tq-key`.
+    pub field: Option<String>,
+    /// How long after the end of a task its key still stands for it.
+    pub window: Duration,
+}
+
+impl Default for Idempotency {
+    fn default() -> Self {
+        Idempotency { field: None, window: Duration::from_secs(24 * 3600) }
+    }
 }
 
 /// How long a failed task waits for its next attempt.

@@ -10,11 +10,12 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::backoff;
-use super::model::{Backoff, Queue};
+use super::model::{Backoff, Idempotency, Queue, Rate};
 use super::names::{check_key, check_name, check_stream};
 use super::reader::{Item, Keys, Table};
+use super::units::parse_rate;
 
-const LATER: &[&str] = &["priority", "rate_limit", "idempotency", "list", "enqueue_to", "schedule"];
+const LATER: &[&str] = &["priority", "enqueue_to", "schedule"];
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -29,8 +30,11 @@ pub(super) const KEYS: Keys = Keys {
         "max_deferrals",
         "max_crashes",
         "max_backlog",
+        "rate_limit",
+        "idempotency",
         "retention",
         "dead_letter",
+        "list",
     ],
     later: LATER,
     elsewhere: &[("delays", "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }")],
@@ -48,6 +52,8 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "max_deferrals",
         "max_crashes",
         "max_backlog",
+        "rate_limit",
+        "idempotency",
         "retention",
     ],
     later: LATER,
@@ -59,6 +65,8 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
     ],
 };
 
+pub(super) const IDEMPOTENCY_KEYS: Keys = Keys { known: &["field", "window"], later: &[], elsewhere: &[] };
+
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const CONCURRENCY: RangeInclusive<u32> = 1..=10_000;
@@ -68,6 +76,7 @@ const MAX_RETRIES: RangeInclusive<u32> = 0..=1000;
 const MAX_DEFERRALS: RangeInclusive<u32> = 0..=100_000;
 const MAX_CRASHES: RangeInclusive<u32> = 1..=1000;
 const MAX_BACKLOG: RangeInclusive<u32> = 1..=1_000_000_000;
+const WINDOW: RangeInclusive<Duration> = SECOND..=Duration::from_secs(365 * 86_400);
 const RETENTION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(365 * 86_400);
 
 /// The rules that a queue shares with `[defaults]`.
@@ -84,6 +93,8 @@ struct Rules {
     max_deferrals: u32,
     max_crashes: u32,
     max_backlog: u32,
+    rate_limit: Option<Rate>,
+    idempotency: Idempotency,
     retention: Duration,
 }
 
@@ -100,6 +111,8 @@ impl Default for Rules {
             max_deferrals: 6,
             max_crashes: 2,
             max_backlog: 100_000,
+            rate_limit: None,
+            idempotency: Idempotency::default(),
             retention: DAY,
         }
     }
@@ -141,7 +154,10 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
         max_deferrals: rules.max_deferrals,
         max_crashes: rules.max_crashes,
         max_backlog: rules.max_backlog,
+        rate_limit: rules.rate_limit,
+        idempotency: rules.idempotency,
         retention: rules.retention,
+        list: table.get("list").and_then(|item| item.checked(check_key)),
         dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key)),
     })
 }
@@ -160,7 +176,21 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
         max_deferrals: integer("max_deferrals", MAX_DEFERRALS).unwrap_or(base.max_deferrals),
         max_crashes: integer("max_crashes", MAX_CRASHES).unwrap_or(base.max_crashes),
         max_backlog: integer("max_backlog", MAX_BACKLOG).unwrap_or(base.max_backlog),
+        rate_limit: table
+            .get("rate_limit")
+            .and_then(|item| item.checked(|text| parse_rate(text).map(drop)))
+            .map_or(base.rate_limit, |text| parse_rate(&text).ok()),
+        idempotency: table.get("idempotency").map_or_else(|| base.idempotency.clone(), |item| read_idempotency(&item, &base.idempotency)),
         retention: duration("retention", RETENTION).unwrap_or(base.retention),
+    }
+}
+
+/// What is wrong with it is told; what is right of it holds.
+fn read_idempotency(item: &Item, base: &Idempotency) -> Idempotency {
+    let Some(table) = item.table(&IDEMPOTENCY_KEYS) else { return base.clone() };
+    Idempotency {
+        field: table.get("field").and_then(|item| item.checked(check_key)).or_else(|| base.field.clone()),
+        window: table.get("window").and_then(|item| item.duration(WINDOW)).unwrap_or(base.window),
     }
 }
 
@@ -178,6 +208,21 @@ fn check_streams(queues: &[(Queue, Item)]) {
         if let Some(owner) = owners.get(dead_letter.as_str()) {
             let why = format!("{dead_letter:?} is the stream of the queue {owner:?}: dead letters need a stream that is no queue's");
             item.named_as(format!("{}.dead_letter", item.key)).problem(why);
+        }
+    }
+    check_lists(queues, owners);
+}
+
+/// A list is no stream, and feeds one queue.
+fn check_lists<'q>(queues: &'q [(Queue, Item)], mut owners: BTreeMap<&'q str, &'q str>) {
+    for (queue, _) in queues {
+        owners.extend(queue.dead_letter.as_deref().map(|key| (key, queue.name.as_str())));
+    }
+    for (queue, item) in queues {
+        let Some(list) = &queue.list else { continue };
+        if let Some(owner) = owners.insert(list, &queue.name) {
+            let why = format!("{list:?} is a key of the queue {owner:?} already: give every queue a list of its own");
+            item.named_as(format!("{}.list", item.key)).problem(why);
         }
     }
 }
@@ -203,7 +248,10 @@ mod tests {
             max_deferrals: 6,
             max_crashes: 2,
             max_backlog: 100_000,
+            rate_limit: None,
+            idempotency: Idempotency::default(),
             retention: DAY,
+            list: None,
             dead_letter: None,
         };
         assert_eq!(queue, expected);
@@ -273,6 +321,7 @@ mod tests {
             ("stream = \"b\"", "line 3: queues.b.stream: \"b\" is the stream of the queue \"a\" too"),
             ("dead_letter = \"b\"", "queues.a.dead_letter: \"b\" is the stream of the queue \"b\""),
             ("dead_letter = \"a\"", "queues.a.dead_letter: \"a\" is the stream of the queue \"a\""),
+            ("list = \"b\"", "queues.a.list: \"b\" is a key of the queue \"b\" already"),
             ("max_retires = 3", "did you mean `max_retries`"),
             ("priority = 1", "queues.a.priority: not supported by this version of tqhost yet"),
             ("schedule = \"x\"", "not supported by this version of tqhost yet"),
@@ -294,7 +343,7 @@ mod tests {
             ("[queues.\"a:b\"]", "the queue's name may have only"),
             ("[queues.a]\n[defaults]\nstream = \"x\"", "line 3: defaults.stream: makes no sense as a default"),
             ("[queues.a]\n[defaults]\nlist = \"x\"", "defaults.list: makes no sense as a default"),
-            ("[queues.a]\n[defaults]\nrate_limit = \"x\"", "defaults.rate_limit: not supported"),
+            ("[queues.a]\n[defaults]\nrate_limit = \"x\"", "defaults.rate_limit: \"x\" is not a rate"),
         ];
         for (text, why) in table {
             let problem = problem(text);

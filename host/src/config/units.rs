@@ -7,6 +7,11 @@
 
 use std::time::Duration;
 
+use super::model::Rate;
+
+/// The highest rate, in its unit of time.
+const MAX_RATE: u32 = 1_000_000;
+
 /// Largest first: parts of a duration come in this order.
 const TIMES: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
@@ -63,6 +68,21 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     digits.parse::<u64>().ok().and_then(|n| n.checked_mul(*bytes)).ok_or_else(|| format!("{shown} is too big"))
 }
 
+/// Reads `100/s`, `30/m` or `1000/h`. The error is to stand behind the text.
+pub fn parse_rate(text: &str) -> Result<Rate, String> {
+    let wrong = || format!("is not a rate: write a whole number from 1 to {MAX_RATE} and s, m or h, like \"100/s\"");
+    let (count, unit) = text.split_once('/').ok_or_else(wrong)?;
+    let per = match unit {
+        "s" => Duration::from_secs(1),
+        "m" => Duration::from_secs(60),
+        "h" => Duration::from_secs(3600),
+        _ => return Err(wrong()),
+    };
+    let is_number = !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit());
+    let count = count.parse().ok().filter(|count| is_number && (1..=MAX_RATE).contains(count)).ok_or_else(wrong)?;
+    Ok(Rate { count, per })
+}
+
 /// `1m30s`; what is below a millisecond is left out.
 pub fn show_duration(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -99,6 +119,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn rates() {
+        let rate = |count, seconds| Ok(Rate { count, per: Duration::from_secs(seconds) });
+        assert_eq!([parse_rate("100/s"), parse_rate("1/m"), parse_rate("1000000/h")], [rate(100, 1), rate(1, 60), rate(1_000_000, 3600)]);
+        for bad in ["", "100", "0/s", "+1/s", "1.5/s", "1000001/s", "10/d", "/s", "10/"] {
+            let why = parse_rate(bad).expect_err(bad);
+            assert!(why.contains("like \"100/s\""), "{why}");
+        }
+    }
 
     #[test]
     fn good_durations() {

@@ -12,8 +12,18 @@ impl Queue {
     /// May be repeated: the second time it says CANCELLED.
     pub async fn cancel(&self, id: &str) -> Result<Option<Status>, QueueError> {
         let keys = &self.keys;
+        // Which marker is the task's is only known from its status.
+        let marker = self.link.command("cancel", redis::cmd("HGET").arg(keys.task(id)).arg("marker")).await?;
+        let marker = match marker {
+            redis::Value::Nil => keys.marker(None),
+            marker => self.shaped("cancel", reply::bytes(marker))?,
+        };
         let call = Call::new(&script::CANCEL).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(keys.task(id));
-        let reply = self.link.script(&call.arg(&self.rules.group).arg(id).arg(millis(self.rules.retention))).await?;
+        let call = call.key(marker);
+        let reply = self
+            .link
+            .script(&call.arg(&self.rules.group).arg(id).arg(millis(self.rules.retention)).arg(millis(self.rules.idempotency.window)))
+            .await?;
         let before = self.shaped("cancel", reply::bytes(reply))?;
         Ok(Status::parse(&before))
     }

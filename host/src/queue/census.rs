@@ -87,6 +87,11 @@ pub(super) fn time_ms(reply: Value) -> Shaped<u64> {
     Ok(reply::count(&seconds)? * 1000 + reply::count(&micros)? / 1000)
 }
 
+/// The name in one item of XINFO GROUPS.
+pub(super) fn group_name(item: Value) -> Shaped<String> {
+    Info::read(item)?.text("name")
+}
+
 /// How much is pending in the group, and what was delivered last.
 fn find_group(reply: Value, name: &str) -> Shaped<Option<(u64, String)>> {
     for group in reply::array(reply)? {

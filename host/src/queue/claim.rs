@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::codec::Entry;
+use super::codec::{self, Entry};
 use super::error::QueueError;
 use super::link::Link;
 use super::reply::{self, Shape, Shaped};
@@ -33,6 +33,8 @@ pub enum Begun {
     Lost,
     /// It was cancelled while it waited, and is settled.
     Cancelled,
+    /// Another task has its idempotency key: it is settled without having run.
+    Duplicate,
 }
 
 /// What became of a lease that was to be renewed.
@@ -106,14 +108,14 @@ impl Queue {
     pub async fn begin(&self, consumer: &str, plugin: &str, tasks: &[&Task]) -> Result<Vec<Begun>, QueueError> {
         let mut call = Call::new(&script::BEGIN).key(&self.keys.stream);
         for task in tasks {
-            call = call.key(self.keys.task(&task.id));
+            call = call.key(self.keys.task(&task.id)).key(self.keys.marker(codec::idempotency_key(task, &self.rules)));
         }
         call = call.arg(&self.rules.group).arg(consumer).arg(plugin).arg(millis(self.rules.retention));
         for task in tasks {
-            call = call.arg(&task.entry).arg(task.attempt).arg(task.enqueued_at_ms);
+            call = call.arg(&task.entry).arg(task.attempt).arg(task.enqueued_at_ms).arg(&task.id);
         }
         let reply = self.link.script(&call).await?;
-        self.shaped("begin", reply::codes(reply, [Begun::Lost, Begun::Owned, Begun::Cancelled], tasks.len()))
+        self.shaped("begin", reply::codes(reply, [Begun::Lost, Begun::Owned, Begun::Cancelled, Begun::Duplicate], tasks.len()))
     }
 
     /// Renews leases. Gives what became of each.

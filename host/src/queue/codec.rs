@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config;
 use crate::task::{Field, Task};
 
 /// A task's id may be this long, in bytes. It is part of a key.
@@ -27,9 +28,13 @@ const CRASHES: &str = "tq-crashes";
 const ENQUEUED_AT: &str = "tq-enqueued-at";
 /// How long after its enqueueing a task is to run at the earliest, in milliseconds.
 const DELAY: &str = "tq-delay-ms";
+const KEY: &str = "tq-key";
 const TRACEPARENT: &str = "traceparent";
 /// What a dead letter has beside its task's fields. Dropped when it becomes a task again.
 const DEAD_ONLY: [&str; 8] = ["tq-queue", "tq-reason", "tq-error", "tq-attempts", "tq-failed-at", "tq-consumer", "tq-plugin", "tq-packed"];
+
+/// An idempotency key may be this long, in bytes. It is part of a key in Redis.
+pub const MAX_KEY_BYTES: usize = 512;
 
 /// Field names and values as they stand in Redis.
 pub type RawFields = Vec<(Vec<u8>, Vec<u8>)>;
@@ -109,6 +114,13 @@ pub fn encode(task: &Task, attempt: u32, deferrals: u32) -> RawFields {
         out.push(raw(CRASHES, &task.crashes));
     }
     out
+}
+
+/// A task's idempotency key: `tq-key`, or else the value of the field that the queue names. An empty one is none.
+pub fn idempotency_key<'t>(task: &'t Task, rules: &config::Queue) -> Option<&'t [u8]> {
+    let find = |fields: &'t [Field], name: &str| fields.iter().find(|field| field.name == name).map(|field| field.value.as_slice());
+    let named = || rules.idempotency.field.as_deref().and_then(|name| find(&task.fields, name));
+    find(&task.reserved, KEY).or_else(named).filter(|key| !key.is_empty())
 }
 
 /// The producer's fields and the reserved ones that are only carried along.

@@ -6,8 +6,11 @@
 //! | `tq:{S}:delayed`         | zset   | parked members by due time (ms)                           | park, enqueue, promote                  |
 //! | `tq:{S}:parked`          | hash   | member → the fields of the delayed task (MessagePack)     | park, enqueue, promote                  |
 //! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters                              | bury, requeue, purge                    |
+//! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle scripts, cancel |
+//! | `tq:{S}:rate`           | string | when the next task may start (µs); expires                | rate                                    |
 //! | `tq:{S}:paused`         | string | when the queue was paused (ms); there while it is         | pause, resume                           |
 //! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle scripts, enqueue, requeue |
+//! | the queue's `list`       | list   | items that are not tasks yet; producers LPUSH             | producers, move                         |
 //! | `tq:hosts`               | zset   | host id by the time it was last seen (ms)                 | announce                                |
 //! | `tq:host:<id>`           | string | what a host says of itself, as JSON; expires              | announce                                |
 //!
@@ -29,7 +32,9 @@ pub struct Keys {
     pub parked: String,
     pub dead: String,
     pub paused: String,
+    pub rate: String,
     task_prefix: String,
+    marker_prefix: String,
 }
 
 impl Keys {
@@ -42,13 +47,24 @@ impl Keys {
             parked: format!("{base}:parked"),
             dead: dead_letter.map_or_else(|| format!("{base}:dead"), str::to_owned),
             paused: format!("{base}:paused"),
+            rate: format!("{base}:rate"),
             task_prefix: format!("{base}:task:"),
+            marker_prefix: format!("{base}:key:"),
         }
     }
 
     /// The status of the task `id`.
     pub fn task(&self, id: &str) -> String {
         format!("{}{id}", self.task_prefix)
+    }
+
+    /// The marker of an idempotency key: which task has it. For a task without one it is the stream itself, which tells the scripts so:
+    /// they are given as many keys for every task, all of them of one slot.
+    pub fn marker(&self, key: Option<&[u8]>) -> Vec<u8> {
+        match key {
+            Some(key) => [self.marker_prefix.as_bytes(), key].concat(),
+            None => self.stream.as_bytes().to_vec(),
+        }
     }
 }
 

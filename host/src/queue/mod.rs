@@ -13,13 +13,16 @@ pub mod error;
 pub mod hosts;
 pub mod keys;
 pub mod link;
+pub mod list;
 pub mod pause;
 pub mod produce;
+pub mod rate;
 mod reply;
 pub mod script;
 pub mod server;
 pub mod settle;
 pub mod status;
+pub mod upkeep;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,13 +19,16 @@ pub struct NewTask {
     id: String,
     fields: Vec<Field>,
     delay: Duration,
+    key: Option<String>,
 }
 
 /// What became of a task that was to be enqueued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enqueued {
     /// It is in the queue, by this call or by an earlier one whose reply was lost.
     Accepted,
+    /// This task has its idempotency key, and lives or ended within the window. Nothing was written.
+    Duplicate(String),
     /// As many tasks as `max_backlog` allows are in the queue already. Nothing was written.
     Full,
 }
@@ -37,6 +40,8 @@ pub enum NotATask {
     NoFields,
     #[error("a task has at most {max} fields, this one has {0}", max = codec::MAX_FIELDS - 10)]
     TooManyFields(usize),
+    #[error("an idempotency key has 1 to {max} bytes, this one has {0}", max = codec::MAX_KEY_BYTES)]
+    KeyLength(usize),
     #[error("field `{0}`: names that start with `tq-` are reserved for tqhost")]
     Reserved(String),
 }
@@ -54,7 +59,14 @@ impl NewTask {
         if let Some(field) = fields.iter().find(|field| codec::is_reserved(&field.name)) {
             return Err(NotATask::Reserved(field.name.clone()));
         }
-        Ok(NewTask { id: Uuid::now_v7().to_string(), fields, delay })
+        Ok(NewTask { id: Uuid::now_v7().to_string(), fields, delay, key: None })
+    }
+
+    /// Gives the task an idempotency key, of 1 to [`codec::MAX_KEY_BYTES`] bytes. It comes before the field that the queue names.
+    pub fn with_key(mut self, key: String) -> Result<NewTask, NotATask> {
+        check_key(key.as_bytes())?;
+        self.key = Some(key);
+        Ok(self)
     }
 
     pub fn id(&self) -> &str {
@@ -62,14 +74,19 @@ impl NewTask {
     }
 }
 
+fn check_key(key: &[u8]) -> Result<(), NotATask> {
+    if (1..=codec::MAX_KEY_BYTES).contains(&key.len()) { Ok(()) } else { Err(NotATask::KeyLength(key.len())) }
+}
+
 impl Queue {
     /// Enqueues tasks in one go, each for itself. May be repeated after an error: what was accepted is not accepted again.
     pub async fn enqueue(&self, tasks: &[NewTask]) -> Result<Vec<Result<Enqueued, QueueError>>, QueueError> {
         let calls: Vec<Call> = tasks.iter().map(|task| self.enqueue_call(task)).collect();
         let replies = self.link.scripts("enqueue", &calls).await?;
-        let read = |reply| match self.shaped("enqueue", reply::int(&reply?))? {
-            -1 => Ok(Enqueued::Full),
-            _ => Ok(Enqueued::Accepted),
+        let read = |reply| match reply? {
+            redis::Value::Int(-1) => Ok(Enqueued::Full),
+            redis::Value::Int(_) => Ok(Enqueued::Accepted),
+            first => self.shaped("enqueue", reply::text(first)).map(Enqueued::Duplicate),
         };
         Ok(replies.into_iter().map(read).collect())
     }
@@ -77,8 +94,15 @@ impl Queue {
     fn enqueue_call(&self, task: &NewTask) -> Call {
         let keys = &self.keys;
         let call = Call::new(&script::ENQUEUE).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(keys.task(&task.id));
+        let named = || {
+            let name = self.rules.idempotency.field.as_ref()?;
+            task.fields.iter().find(|field| field.name == *name).map(|field| field.value.as_slice()).filter(|key| !key.is_empty())
+        };
+        let key = task.key.as_ref().map(String::as_bytes).or_else(named);
+        let call = call.key(keys.marker(key));
         let mut fields: codec::RawFields = task.fields.iter().map(|field| (field.name.clone().into_bytes(), field.value.clone())).collect();
         fields.push(codec::raw("tq-id", &task.id));
+        fields.extend(task.key.as_ref().map(|key| codec::raw("tq-key", key)));
         with_fields(call.arg(millis(task.delay)).arg(&task.id).arg(self.rules.max_backlog), fields)
     }
 }

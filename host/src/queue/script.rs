@@ -33,6 +33,9 @@ scripts! {
     REQUEUE = "requeue",
     LEAVE = "leave",
     CANCEL = "cancel",
+    MOVE = "move",
+    SWEEP = "sweep",
+    RATE = "rate",
 }
 
 impl Script {
@@ -52,7 +55,7 @@ impl Script {
 #[derive(Debug, Clone)]
 pub struct Call {
     pub script: &'static Script,
-    keys: Vec<String>,
+    keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
 }
 
@@ -61,8 +64,8 @@ impl Call {
         Call { script, keys: Vec::new(), args: Vec::new() }
     }
 
-    pub fn key(mut self, key: impl Into<String>) -> Call {
-        self.keys.push(key.into());
+    pub fn key(mut self, key: impl AsRef<[u8]>) -> Call {
+        self.keys.push(key.as_ref().to_vec());
         self
     }
 

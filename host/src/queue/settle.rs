@@ -112,10 +112,12 @@ impl Queue {
         let keys = &self.keys;
         let rules = &self.rules;
         let status = keys.task(&subject.id());
+        let window = millis(rules.idempotency.window);
         match (settlement, subject) {
             (Settlement::Complete { result }, Subject::Task(task)) => Call::new(&script::COMPLETE)
                 .key(&keys.stream)
                 .key(status)
+                .key(keys.marker(codec::idempotency_key(task, rules)))
                 .arg(&rules.group)
                 .arg(&task.entry)
                 .arg(millis(rules.retention))
@@ -123,6 +125,8 @@ impl Queue {
                 .arg(plugin.as_ref())
                 .arg(consumer)
                 .arg(task.enqueued_at_ms)
+                .arg(&task.id)
+                .arg(window)
                 .arg(result.as_ref()),
             (Settlement::Park { delay, from, next_attempt, deferrals, error }, Subject::Task(task)) => {
                 let since = if *from == From::Now { 0 } else { task.enqueued_at_ms };
@@ -154,9 +158,15 @@ impl Queue {
             codec::raw("tq-consumer", consumer),
             codec::raw("tq-plugin", plugin),
         ]);
-        let call = Call::new(&script::BURY).key(&self.keys.stream).key(&self.keys.dead).key(status);
+        let key = match subject {
+            Subject::Task(task) => codec::idempotency_key(task, rules),
+            Subject::Malformed(_) => None,
+        };
+        let keys = &self.keys;
+        let call = Call::new(&script::BURY).key(&keys.stream).key(&keys.dead).key(status).key(keys.marker(key));
         let call = call.arg(&rules.group).arg(consumer).arg(subject.entry()).arg(millis(rules.retention));
-        with_fields(call.arg(attempt).arg(plugin.as_ref()).arg(error).arg(enqueued_at), fields)
+        let call = call.arg(attempt).arg(plugin.as_ref()).arg(error).arg(enqueued_at);
+        with_fields(call.arg(subject.id()).arg(millis(rules.idempotency.window)), fields)
     }
 }
 

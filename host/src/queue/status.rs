@@ -66,6 +66,8 @@ pub struct TaskStatus {
     pub finished_at: Option<u64>,
     /// When a delayed task comes back.
     pub due_at: Option<u64>,
+    /// The task that has the same idempotency key, and because of which this one did not run.
+    pub duplicate_of: Option<String>,
 }
 
 impl TaskStatus {
@@ -84,6 +86,7 @@ impl TaskStatus {
             started_at: None,
             finished_at: None,
             due_at: None,
+            duplicate_of: None,
         }
     }
 
@@ -103,6 +106,7 @@ impl TaskStatus {
                 b"started_at" => task.started_at = text().parse().ok(),
                 b"finished_at" => task.finished_at = text().parse().ok(),
                 b"due_at" => task.due_at = text().parse().ok(),
+                b"duplicate_of" => task.duplicate_of = Some(text()),
                 b"result" => task.result = Some(value),
                 _ => {}
             }

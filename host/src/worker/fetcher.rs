@@ -16,6 +16,7 @@ use super::{Shared, intake};
 use crate::admin::{FetchPulse, FetchState};
 use crate::chain::chain;
 use crate::plugins::Version;
+use crate::queue::rate::Places;
 use crate::queue::{Link, QueueError};
 
 /// How long a read waits for the first entry. Stopping takes so long at most; and an idle queue costs one command in this time.
@@ -100,10 +101,21 @@ impl Fetcher {
             }
             *unseen = false;
         }
-        let entries = shared.queue.read(&self.link, &shared.consumer, count, BLOCK).await?;
+        let places = match shared.queue.take_places(count).await? {
+            Places::Taken(places) => places,
+            Places::Wait(wait) => {
+                self.pulse.beat(FetchState::Reading);
+                tokio::time::sleep(wait.min(LOOK)).await;
+                return Ok(());
+            }
+        };
+        let read = shared.queue.read(&self.link, &shared.consumer, places, BLOCK).await;
+        // Places that are lost with an error come back by themselves, by the passing of time.
+        let entries = read?;
         self.pulse.beat(FetchState::Reading);
+        let unused = places - entries.len().min(places);
         intake::admit(shared, version, entries, permits).await;
-        Ok(())
+        shared.queue.give_places_back(unused).await
     }
 
     /// The version that runs tasks now; waits while there is none.

@@ -35,6 +35,10 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
             continue;
         };
         match codec::decode(&shared.name, &entry) {
+            Ok(task) if codec::idempotency_key(&task, &shared.queue.rules).is_some_and(|key| key.len() > codec::MAX_KEY_BYTES) => {
+                let why = format!("its idempotency key has more than {} bytes", codec::MAX_KEY_BYTES);
+                end(shared, version, Subject::Task(Box::new(task)), settle::malformed(&why), hold).await;
+            }
             Ok(task) => match settle::crashed(&task, &shared.queue.rules) {
                 Some(verdict) => end(shared, version, Subject::Task(Box::new(task)), verdict, hold).await,
                 None => match settle::delayed(&task) {
@@ -61,6 +65,10 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
         match begun {
             Begun::Owned => drop(shared.runners.spawn(runner::run(shared.clone(), version.clone(), task, hold))),
             Begun::Cancelled => shared.metrics.settled(admin::Settled::Cancelled),
+            Begun::Duplicate => {
+                shared.metrics.settled(admin::Settled::Duplicate);
+                tracing::info!(queue = shared.name.as_ref(), task = task.id, "not run: another task has its idempotency key");
+            }
             Begun::Lost => {
                 shared.metrics.lease_lost(1);
                 tracing::warn!(queue = shared.name.as_ref(), task = task.id, "not run: another host owns this task by now");

@@ -9,6 +9,8 @@ pub mod fetcher;
 pub mod heartbeat;
 pub mod inflight;
 pub mod intake;
+pub mod janitor;
+pub mod mover;
 pub mod pace;
 pub mod promoter;
 pub mod reclaimer;
@@ -126,6 +128,11 @@ impl Worker {
         worker.claimers.spawn(fetcher::Fetcher::new(shared.clone(), pulse, link).run(claiming.clone()));
         worker.claimers.spawn(reclaimer::Reclaimer { shared: shared.clone() }.run(claiming.clone()));
         worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
+        if let Some(list) = shared.queue.rules.list.clone() {
+            let link = redis.link_blocking_for(mover::BLOCK);
+            worker.claimers.spawn(mover::Mover { shared: shared.clone(), list, link }.run(claiming.clone()));
+        }
+        worker.claimers.spawn(janitor::Janitor { shared: shared.clone() }.run(claiming.clone()));
         let settler = settler::Settler { shared: shared.clone(), jobs: waiting, give_up: shared.stop.settling.clone() };
         worker.settler.spawn(settler.run(worker.drained.clone()));
         worker.servants.spawn(heartbeat::Heartbeat { shared: shared.clone() }.run(worker.served.clone()));

@@ -141,7 +141,10 @@ mod tests {
             max_deferrals: 2,
             max_crashes: 2,
             max_backlog: 1,
+            rate_limit: None,
+            idempotency: config::model::Idempotency::default(),
             retention: Duration::from_secs(60),
+            list: None,
             dead_letter: None,
         }
     }

@@ -1,29 +1,49 @@
--- Marks claimed tasks as PROCESSING, as far as this consumer still owns them.
+-- Marks claimed tasks as PROCESSING, as far as this consumer still owns them, and takes their idempotency keys.
 --
--- KEYS  1 stream · 2… status key of each task
--- ARGV  1 group · 2 consumer · 3 plugin · 4 retention ms · then for each task: entry, attempt, enqueued-at ms
--- Gives for each task 1: owned (run it), 0: not (somebody else has it: drop it), 2: it was cancelled while it waited, and is settled by this.
+-- KEYS  1 stream · then for each task: status, marker of its idempotency key (the stream: it has none)
+-- ARGV  1 group · 2 consumer · 3 plugin · 4 retention ms · then for each task: entry, attempt, enqueued-at ms, id
+-- Gives for each task 1: owned (run it), 0: not (somebody else has it: drop it); and of what is settled by this, because it must not run,
+--   2: it was cancelled while it waited, 3: another task has its key.
 --
--- A status that cannot be written for lack of memory does not keep the task from running: settling frees memory.
--- Safe to run again: it writes the same.
+-- The first write is an XCLAIM, which is also allowed when there is no memory left: settling frees some, so tasks must go on.
+-- The marker holds the id of the first task, so a task that lost its host is not taken for its own duplicate. Safe to run again.
 local now = now_ms()
+local retention = tonumber(ARGV[4])
 local out = {}
-for i = 2, #KEYS do
-  local at = 5 + (i - 2) * 3
-  if not owned(KEYS[1], ARGV[1], ARGV[at], ARGV[2]) then
-    out[i - 1] = 0
-  elseif redis.pcall('HGET', KEYS[i], 'cancel') == '1' then
-    redis.call('XACK', KEYS[1], ARGV[1], ARGV[at])
-    redis.call('XDEL', KEYS[1], ARGV[at])
-    redis.call('HDEL', KEYS[i], 'cancel')
-    end_status(KEYS[i], tonumber(ARGV[4]))
-    out[i - 1] = 2
+
+local function end_unrun(entry, status, code)
+  redis.call('XACK', KEYS[1], ARGV[1], entry)
+  redis.call('XDEL', KEYS[1], entry)
+  end_status(status, retention)
+  return code
+end
+
+for i = 1, (#KEYS - 1) / 2 do
+  local status, marker = KEYS[2 * i], KEYS[2 * i + 1]
+  local at = 1 + 4 * i
+  local entry, id = ARGV[at], ARGV[at + 3]
+  if not owned(KEYS[1], ARGV[1], entry, ARGV[2]) then
+    out[i] = 0
   else
-    out[i - 1] = 1
-    if set_status(KEYS[i], 'status', 'PROCESSING', 'attempt', ARGV[at + 1], 'plugin', ARGV[3], 'consumer', ARGV[2],
-        'enqueued_at', ARGV[at + 2], 'started_at', now, 'entry', ARGV[at]) then
-      redis.call('HDEL', KEYS[i], 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as')
-      redis.call('PERSIST', KEYS[i])
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry, 'JUSTID')
+    local first = marker ~= KEYS[1] and redis.call('GET', marker)
+    if redis.pcall('HGET', status, 'cancel') == '1' then
+      redis.call('HDEL', status, 'cancel')
+      out[i] = end_unrun(entry, status, 2)
+    elseif first and first ~= id then
+      set_status(status, 'status', 'CANCELLED', 'duplicate_of', first, 'error', 'duplicate of ' .. first,
+        'enqueued_at', ARGV[at + 2], 'finished_at', now)
+      out[i] = end_unrun(entry, status, 3)
+    else
+      set_status(status, 'status', 'PROCESSING', 'attempt', ARGV[at + 1], 'plugin', ARGV[3], 'consumer', ARGV[2],
+        'enqueued_at', ARGV[at + 2], 'started_at', now, 'entry', entry)
+      redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as')
+      redis.call('PERSIST', status)
+      if marker ~= KEYS[1] then
+        redis.call('SET', marker, id)
+        redis.call('HSET', status, 'marker', marker)
+      end
+      out[i] = 1
     end
   end
 end

@@ -1,8 +1,8 @@
 -- Ends a task as a dead letter: FAILED, kept with its reason until somebody requeues or purges it.
 --
--- KEYS  1 stream · 2 dead letters · 3 status
--- ARGV  1 group · 2 consumer · 3 entry · 4 retention ms · 5 attempt · 6 plugin · 7 error · 8 enqueued-at ms
---       9… the dead letter's fields, name and value; tq-failed-at is added here
+-- KEYS  1 stream · 2 dead letters · 3 status · 4 marker of the idempotency key (the stream: none)
+-- ARGV  1 group · 2 consumer · 3 entry · 4 retention ms · 5 attempt · 6 plugin · 7 error · 8 enqueued-at ms · 9 id · 10 window ms
+--       11… the dead letter's fields, name and value; tq-failed-at is added here
 -- Gives 1, or 0 when this consumer does not own the entry any more: then nothing was written.
 --
 -- The dead letter comes with the ack or not at all: a key of another type in its place is an error before the first write.
@@ -13,7 +13,7 @@ if not owned(KEYS[1], ARGV[1], ARGV[3], ARGV[2]) then return 0 end
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 redis.call('XDEL', KEYS[1], ARGV[3])
 local now = now_ms()
-local fields = rest(9)
+local fields = rest(11)
 if #fields > 7000 then
   local own = {}
   local short = {}
@@ -36,4 +36,5 @@ if retention > 0 then
   redis.call('HDEL', KEYS[3], 'due_at')
 end
 end_status(KEYS[3], retention)
+end_marker(KEYS[1], KEYS[4], ARGV[9], ARGV[10])
 return 1

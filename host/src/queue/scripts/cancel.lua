@@ -1,7 +1,7 @@
 -- Cancels a task that has not ended, wherever it is.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · 4 status
--- ARGV  1 group · 2 task id · 3 retention ms
+-- KEYS  1 stream · 2 delayed · 3 parked · 4 status · 5 marker of the idempotency key (the stream: none)
+-- ARGV  1 group · 2 task id · 3 retention ms · 4 window ms
 -- Gives the status that the task had before; an empty one when it is not known. CANCELLED, COMPLETED and FAILED are left as they are.
 --
 -- A running task is acked and deleted here; its host stops the handler when the next heartbeat finds that out. A task that waits
@@ -38,4 +38,5 @@ if not found and status == '' then return '' end
 redis.call('HSET', KEYS[4], 'status', 'CANCELLED', 'finished_at', now_ms())
 redis.call('HDEL', KEYS[4], 'due_at', 'entry', 'parked_as')
 if found then end_status(KEYS[4], tonumber(ARGV[3])) else redis.call('HSET', KEYS[4], 'cancel', '1') end
+end_marker(KEYS[1], KEYS[5], ARGV[2], ARGV[4])
 return status == '' and 'PENDING' or status

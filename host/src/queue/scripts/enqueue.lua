@@ -1,13 +1,16 @@
 -- Accepts a new task.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · 4 status
+-- KEYS  1 stream · 2 delayed · 3 parked · 4 status · 5 marker of the idempotency key (the stream: none)
 -- ARGV  1 delay ms (0: at once) · 2 task id · 3 the most tasks that may wait or run · 4… the task's fields, name and value; tq-id is among them
--- Gives 1; or 0 when a task of this id is known already (this call's reply was lost before), or -1 when the queue is full: then nothing was written.
+-- Gives 1; or 0 when a task of this id is known already (this call's reply was lost before), -1 when the queue is full, or the
+--   id of the task that has its idempotency key: then nothing was written.
 --
 -- The first write is one that Redis refuses under maxmemory, so nothing is half accepted.
 local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash') or wrong_type(KEYS[4], 'hash')
 if bad then return bad end
 if redis.call('EXISTS', KEYS[4]) == 1 then return 0 end
+local first = KEYS[5] ~= KEYS[1] and redis.call('GET', KEYS[5])
+if first then return first end
 if redis.call('XLEN', KEYS[1]) + redis.call('ZCARD', KEYS[2]) >= tonumber(ARGV[3]) then return -1 end
 local now = now_ms()
 local delay = tonumber(ARGV[1])
@@ -21,6 +24,10 @@ else
   redis.call('ZADD', KEYS[2], now + delay, 'new/' .. ARGV[2])
   redis.call('HSET', KEYS[3], 'new/' .. ARGV[2], cmsgpack.pack(fields))
   place, at = 'parked_as', 'new/' .. ARGV[2]
+end
+if KEYS[5] ~= KEYS[1] then
+  redis.call('SET', KEYS[5], ARGV[2])
+  redis.call('HSET', KEYS[4], 'marker', KEYS[5])
 end
 redis.call('HSET', KEYS[4], 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'due_at', now + delay, place, at)
 return 1

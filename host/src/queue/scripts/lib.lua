@@ -37,6 +37,11 @@ local function end_status(key, retention)
   if retention > 0 then redis.call('PEXPIRE', key, retention) else redis.call('DEL', key) end
 end
 
+-- The end of the task `id` that has an idempotency key: its marker stays for `window` ms. `marker` is the stream when there is no key.
+local function end_marker(stream, marker, id, window)
+  if marker ~= stream and redis.call('GET', marker) == id then redis.call('PEXPIRE', marker, window) end
+end
+
 -- ARGV from index `from` on.
 local function rest(from)
   local out = {}

@@ -1,0 +1,23 @@
+-- Takes places in a queue's rate, for all hosts together; or gives back those that were not used.
+--
+-- KEYS  1 rate: when the last place that was taken is due, in microseconds
+-- ARGV  1 microseconds from one place to the next · 2 how many may be taken ahead of time · 3 how many are wanted (negative: given back)
+-- Gives how many were taken, and the ms until there is another one (0 when some were taken).
+--
+-- A clock that jumped back by more than the places ahead would hold the queue up for as long: then it begins anew.
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+local step, ahead, want = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local due = tonumber(redis.call('GET', KEYS[1]) or '0')
+if due < now or due > now + step * (ahead + 1) * 2 then due = now end
+local taken
+if want < 0 then
+  taken = 0
+  due = math.max(now, due + want * step)
+else
+  taken = math.max(0, math.min(want, math.floor((now + ahead * step - due) / step)))
+  due = due + taken * step
+end
+redis.call('SET', KEYS[1], string.format('%.0f', due), 'PX', math.ceil((due - now) / 1000) + 1000)
+if taken > 0 or want < 0 then return { taken, 0 } end
+return { 0, math.ceil((due + step - now - ahead * step) / 1000) }

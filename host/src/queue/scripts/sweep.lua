@@ -1,0 +1,17 @@
+-- Removes consumers that fell silent long ago and have nothing pending (which XGROUP DELCONSUMER would throw away).
+--
+-- KEYS  1 stream
+-- ARGV  1 group · 2 idle ms beyond which a consumer is gone · 3 how many at most
+-- Gives how many were removed.
+local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
+if consumers.err then return 0 end
+local removed = 0
+for _, fields in ipairs(consumers) do
+  local about = {}
+  for i = 1, #fields, 2 do about[fields[i]] = fields[i + 1] end
+  if removed < tonumber(ARGV[3]) and about['pending'] == 0 and about['idle'] > tonumber(ARGV[2]) then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], about['name'])
+    removed = removed + 1
+  end
+end
+return removed

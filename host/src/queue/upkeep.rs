@@ -1,0 +1,77 @@
+//! What keeps a group tidy, and what an operator should know of a Redis before trusting it with tasks.
+//!
+//! Not here: when to do it (`worker::janitor`, `app`).
+
+use std::time::Duration;
+
+use super::error::QueueError;
+use super::link::Link;
+use super::reply;
+use super::script::{self, Call};
+use super::{Queue, millis};
+
+impl Queue {
+    /// Removes up to `limit` consumers that have nothing pending and asked for nothing for `idle`. Gives how many.
+    pub async fn sweep_consumers(&self, idle: Duration, limit: usize) -> Result<u64, QueueError> {
+        let call = Call::new(&script::SWEEP).key(&self.keys.stream).arg(&self.rules.group).arg(millis(idle)).arg(limit);
+        let reply = self.link.script(&call).await?;
+        self.shaped("sweep", reply::count(&reply))
+    }
+
+    /// The stream's other consumer groups. tqhost deletes entries when they are settled, whether these have read them or not.
+    pub async fn other_groups(&self) -> Result<Vec<String>, QueueError> {
+        const WHAT: &str = "look for other groups";
+        let reply = self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await?;
+        let names = |reply| reply::array(reply)?.into_iter().map(super::census::group_name).collect::<Result<Vec<_>, _>>();
+        let names = self.shaped(WHAT, names(reply))?;
+        Ok(names.into_iter().filter(|name| *name != self.rules.group).collect())
+    }
+}
+
+/// What about this Redis may lose tasks: one sentence for each thing, with the way out. Empty where it does not tell.
+pub async fn dangers(link: &Link) -> Vec<&'static str> {
+    let info = async |section| match link.command("ask for its state", redis::cmd("INFO").arg(section)).await {
+        Ok(reply) => reply::text(reply).unwrap_or_default(),
+        Err(_) => String::new(),
+    };
+    let save = link.command("ask for its configuration", redis::cmd("CONFIG").arg("GET").arg("save")).await;
+    let snapshots = save.ok().and_then(|reply| reply::pairs(reply).ok()).and_then(|pairs| pairs.into_iter().next());
+    judge(&info("memory").await, &info("persistence").await, snapshots.map(|(_, value)| !value.is_empty()))
+}
+
+/// `snapshots`: whether any save point is configured; none where that is not known.
+fn judge(memory: &str, persistence: &str, snapshots: Option<bool>) -> Vec<&'static str> {
+    let field = |info: &str, name: &str| info.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()));
+    let mut found = Vec::new();
+    if field(memory, "maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
+        found.push("Redis may evict keys when its memory is full, and with them whole queues: set maxmemory-policy to noeviction");
+    }
+    match (field(persistence, "aof_enabled").as_deref(), snapshots) {
+        (Some("0"), Some(false)) => {
+            found.push("Redis keeps nothing on disk: a restart loses all tasks. Set appendonly to yes");
+        }
+        (Some("0"), Some(true)) => {
+            found.push("Redis only makes snapshots: a crash loses what came after the last one. Set appendonly to yes");
+        }
+        _ => {}
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_lose_tasks_is_told() {
+        let memory = |policy: &str| format!("# Memory\r\nmaxmemory_policy:{policy}\r\n");
+        let aof = |on: &str| format!("# Persistence\r\naof_enabled:{on}\r\n");
+        assert!(judge(&memory("noeviction"), &aof("1"), Some(false)).is_empty());
+        assert!(judge("", "", None).is_empty());
+        let told = |policy, on, snapshots| judge(&memory(policy), &aof(on), snapshots).join(" ");
+        assert!(told("allkeys-lru", "1", Some(true)).contains("maxmemory-policy"));
+        assert!(told("noeviction", "0", Some(false)).contains("nothing on disk"));
+        assert!(told("noeviction", "0", Some(true)).contains("snapshots"));
+        assert!(told("noeviction", "0", None).is_empty());
+    }
+}

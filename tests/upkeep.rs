@@ -1,0 +1,66 @@
+//! What keeps a queue tidy, and what an operator is told before something is lost.
+
+use crate::support::{Bench, eventually};
+
+#[test]
+fn data_37_names_of_hosts_that_are_gone_are_removed_and_what_is_pending_is_not() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nmax_crashes = 100\n");
+    bench.install("echo", "echo");
+    let pending = bench.xadd("work", &[("n", "1")]);
+    let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0"));
+    let _: redis::Value = bench.redis("XREADGROUP", ("GROUP", "tqhost", "holds-one", "COUNT", 1, "STREAMS", "work", ">"));
+    let mut pipe = redis::pipe();
+    for n in 0..2000 {
+        pipe.cmd("XGROUP").arg("CREATECONSUMER").arg("work").arg("tqhost").arg(format!("gone-{n}")).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("consumers");
+    let consumers = |bench: &mut Bench| bench.redis::<Vec<redis::Value>>("XINFO", ("CONSUMERS", "work", "tqhost")).len();
+    assert_eq!(consumers(&mut bench), 2001);
+    let queue = queue(&bench);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let sweep = |limit| runtime.block_on(queue.sweep_consumers(std::time::Duration::ZERO, limit)).expect("a sweep");
+    // Idle times count from the consumer's last command, in whole milliseconds.
+    eventually("a first part is removed", || (sweep(500) == 500).then_some(()));
+    assert_eq!(consumers(&mut bench), 1501);
+    assert_eq!(sweep(10_000), 1500);
+    assert_eq!(consumers(&mut bench), 1, "the one with something pending stays");
+    let host = bench.host();
+    // Its task is taken over after the lease, and its name is of no use any more.
+    bench.redis::<redis::Value>("XCLAIM", ("work", "tqhost", "holds-one", 0, &pending, "IDLE", 60_000, "JUSTID"));
+    bench.until("work", &pending, "COMPLETED");
+    assert!(sweep(10_000) >= 1);
+    let left: Vec<Vec<redis::Value>> = bench.redis("XINFO", ("CONSUMERS", "work", "tqhost"));
+    assert!(!format!("{left:?}").contains("holds-one"), "{left:?}");
+    host.stop();
+}
+
+/// The queue as the library has it, on the test's Redis.
+fn queue(bench: &Bench) -> tqhost::queue::Queue {
+    let config = tqhost::config::Config::load(&bench.config()).expect("a configuration");
+    let redis = tqhost::queue::Redis::open(&bench.redis.url()).expect("a URL");
+    tqhost::queue::Queue::new(config.queues[0].clone(), redis.link())
+}
+
+#[test]
+fn redis_19_what_may_lose_tasks_is_told_at_the_start() {
+    let mut bench = Bench::with_redis("[queues.work]\nplugin = \"echo\"\n", &["--maxmemory-policy", "allkeys-lru", "--appendonly", "no"]);
+    bench.install("echo", "echo");
+    bench.xadd("work", &[("n", "1")]);
+    let _: () = bench.redis("XGROUP", ("CREATE", "work", "reports", "0"));
+    let host = bench.host();
+    for text in ["maxmemory-policy to noeviction", "a restart loses all tasks", "other consumer groups"] {
+        assert_eq!(host.log(text)["level"], "WARN", "{text}");
+    }
+    host.stop();
+}
+
+#[test]
+fn a_redis_that_keeps_what_it_was_given_causes_no_warning() {
+    let bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    eventually("it reads", || (host.get("/readyz").status == 200).then_some(()));
+    let raw = host.raw();
+    assert!(!raw.contains("\"WARN\"") && !raw.contains("\"ERROR\""), "{raw}");
+    host.stop();
+}

@@ -44,7 +44,7 @@ fn ask(bench: &Bench, args: &[&str]) -> Value {
     bench.tqhost(&[args, &["--json"]].concat()).ok().json()
 }
 
-const STATUS: [&str; 14] = [
+const STATUS: [&str; 15] = [
     "id",
     "queue",
     "status",
@@ -59,6 +59,7 @@ const STATUS: [&str; 14] = [
     "started_at",
     "finished_at",
     "due_at",
+    "duplicate_of",
 ];
 
 #[test]
@@ -236,7 +237,7 @@ fn with_dead(tasks: usize) -> (Bench, Host, Vec<String>) {
     let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\nconcurrency = 20\n");
     bench.install("rejects", "p");
     let host = bench.host();
-    let ids: Vec<String> = (0..tasks).map(|n| bench.xadd("work", &[("n", &format!("n{n}.")), ("tq-key", "k")])).collect();
+    let ids: Vec<String> = (0..tasks).map(|n| bench.xadd("work", &[("n", &format!("n{n}.")), ("tq-key", &format!("k{n}"))])).collect();
     eventually("all are dead", || (bench.places("work").dead == tasks as u64).then_some(()));
     (bench, host, ids)
 }

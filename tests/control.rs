@@ -83,16 +83,15 @@ fn a_task_can_be_cancelled_wherever_it_is() {
     let _: String = bench.redis("XADD", ("work", "*", "tq-id", "mine", "ms", "0"));
     let queued = enqueue(&bench, &["ms=0"]);
     let delayed = enqueue(&bench, &["ms=0", "--delay", "1h"]);
-    for id in [&entry, &queued, &delayed] {
+    for id in [&entry, &"mine".to_owned(), &queued, &delayed] {
         let before = bench.tqhost(&["cancel", "work", id, "--json"]).ok().json();
         assert_eq!(before, json!({"id": id, "before": "PENDING", "status": "CANCELLED"}));
         assert_eq!(bench.status("work", id, "status"), "CANCELLED");
         assert!(bench.redis::<i64>("TTL", format!("tq:{{work}}:task:{id}")) > 0, "its status expires");
     }
-    let unknown = bench.tqhost(&["cancel", "work", "mine"]);
+    let unknown = bench.tqhost(&["cancel", "work", "nobody"]);
     assert!(unknown.code == 1 && unknown.stderr.contains("knows no task"), "{unknown:?}");
-    let mine = first_entry(&mut bench);
-    let _: bool = bench.redis("XDEL", ("work", mine));
+    assert_eq!(bench.redis::<u64>("XLEN", "work"), 0);
     let host = bench.host();
     // Running.
     let running = bench.xadd("work", &[("ms", "600000")]);
@@ -110,12 +109,6 @@ fn a_task_can_be_cancelled_wherever_it_is() {
     assert_eq!(bench.places("work"), NOTHING);
     assert!(host.metric("tqhost_lease_lost_total{queue=\"work\"}") < 0.5, "a cancellation is no lost lease");
     host.stop();
-}
-
-/// The id of the stream's first entry.
-fn first_entry(bench: &mut Bench) -> String {
-    let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("work", "-", "+", "COUNT", 1));
-    entries[0].0.clone()
 }
 
 #[test]
@@ -173,4 +166,44 @@ fn a_rate_that_was_not_used_is_not_lost_to_idle_hosts() {
         assert_eq!(bench.status("work", &id, "status"), "COMPLETED");
     }
     hosts.into_iter().for_each(crate::support::Host::stop);
+}
+
+#[test]
+fn dead_letters_are_chosen_by_their_age_and_come_back_no_faster_than_told() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"rejects\"\n");
+    bench.install("rejects", "rejects");
+    let host = bench.host();
+    for n in 0..10 {
+        bench.xadd("work", &[("n", &n.to_string())]);
+    }
+    eventually("all are dead", || (bench.places("work").dead == 10).then_some(()));
+    host.stop();
+    // Two of them died an hour ago: rewritten with that time, as an older host would have left them.
+    let dead: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("tq:{work}:dead", "-", "+", "COUNT", 2));
+    for (entry, fields) in dead {
+        let _: u64 = bench.redis("XDEL", ("tq:{work}:dead", entry));
+        let mut add = redis::cmd("XADD");
+        add.arg("tq:{work}:dead").arg("*");
+        for pair in fields.chunks(2) {
+            let failed_at = || (pair[1].parse::<u64>().expect("ms") - 3_600_000).to_string();
+            add.arg(&pair[0]).arg(if pair[0] == "tq-failed-at" { failed_at() } else { pair[1].clone() });
+        }
+        let _: String = add.query(&mut bench.db).expect("XADD");
+    }
+    let listed = |bench: &Bench, args: &[&str]| bench.tqhost(&[&["dead", "list", "work", "--json"], args].concat()).ok().json();
+    assert_eq!(listed(&bench, &["--older-than", "59m"]).as_array().map(Vec::len), Some(2));
+    assert_eq!(listed(&bench, &["--newer-than", "59m"]).as_array().map(Vec::len), Some(8));
+    assert_eq!(bench.tqhost(&["dead", "purge", "work", "--all", "--older-than", "59m", "--yes", "--json"]).ok().json()["succeeded"], 2);
+    let clock = |bench: &mut Bench| -> f64 {
+        let (seconds, micros): (f64, f64) = redis::cmd("TIME").query(&mut bench.db).expect("TIME");
+        seconds + micros / 1e6
+    };
+    let before = clock(&mut bench);
+    let requeued = bench.tqhost(&["dead", "requeue", "work", "--all", "--rate", "10/s", "--json"]).ok().json();
+    assert_eq!(requeued, json!({"succeeded": 8, "skipped": 0}));
+    let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("work", "-", "+"));
+    let times: Vec<u64> = entries.iter().map(|(id, _)| id.split('-').next().and_then(|ms| ms.parse().ok()).expect("an entry id")).collect();
+    assert!(times[7] - times[0] >= 7 * 100, "one in a tenth of a second: {times:?}");
+    assert!(clock(&mut bench) - before >= 0.7);
+    assert_eq!(bench.tqhost(&["dead", "requeue", "work", "--all", "--rate", "fast"]).code, 2);
 }

@@ -333,5 +333,63 @@ fn data_29_entries_that_somebody_else_deleted_are_counted_and_named() {
     let line = host.log("were deleted by somebody else");
     assert!(line["entries"].as_str().is_some_and(|entries| entries.contains(&id)), "{line}");
     assert!((host.metric("tqhost_lost_entries_total{queue=\"work\"}") - 1.0).abs() < 0.1);
+    bench.until("work", &id, "FAILED");
+    assert!(bench.status("work", &id, "error").contains("deleted"));
+    host.stop();
+}
+
+#[test]
+fn data_29_a_task_whose_entry_is_deleted_while_it_runs_may_still_complete() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"4s\"\n");
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    let id = bench.xadd("work", &[("ms", "3000")]);
+    until_running(&mut bench, 1);
+    let _: i64 = bench.redis("XDEL", ("work", &id));
+    host.log("deleted by somebody else while its task runs");
+    bench.until("work", &id, "COMPLETED");
+    assert!((host.metric("tqhost_lost_entries_total{queue=\"work\"}") - 1.0).abs() < 0.1);
+    assert!(host.metric("tqhost_lease_lost_total{queue=\"work\"}") < 0.1);
+    assert_eq!(bench.places("work"), NOTHING);
+    host.stop();
+}
+
+#[test]
+fn data_31_a_task_with_as_many_fields_as_there_may_be_survives_its_retries() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"50ms\"] }\n");
+    bench.install("fails-twice", "fails-twice");
+    let host = bench.host();
+    let names: Vec<String> = (0..1000).map(|n| format!("f{n}")).collect();
+    let fields: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
+    let id = bench.xadd("work", &fields);
+    bench.until("work", &id, "COMPLETED");
+    assert_eq!(bench.status("work", &id, "attempt"), "3");
+    host.stop();
+}
+
+#[test]
+fn worker_04_sigterm_while_redis_is_away_is_obeyed() {
+    let queues: String = (0..10).map(|n| format!("[queues.q{n}]\nplugin = \"empty\"\n")).collect();
+    let mut bench = Bench::new(&format!("shutdown_grace = \"1s\"\n{queues}"));
+    bench.install("empty", "empty");
+    let mut host = bench.host();
+    bench.redis.stop();
+    eventually("readiness turns false", || (host.get("/readyz").status == 503).then_some(()));
+    host.signal(Signal::SIGTERM);
+    // A grace of one second, five for settlements, two for the rest: far less than the limit on waiting, which is what a defect would hit.
+    within(Duration::from_secs(20), "the host ends", || host.has_ended().then_some(()));
+    assert_eq!(host.ended(), 0);
+}
+
+#[test]
+fn data_30_a_key_that_is_no_marker_holds_nothing_up() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\n");
+    bench.install("empty", "empty");
+    let _: u64 = bench.redis("LPUSH", ("tq:{work}:key:k", "in the way"));
+    let host = bench.host();
+    let id = bench.xadd("work", &[("tq-key", "k")]);
+    let next = bench.xadd("work", &[("n", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    bench.until("work", &next, "COMPLETED");
     host.stop();
 }

@@ -64,3 +64,24 @@ fn a_redis_that_keeps_what_it_was_given_causes_no_warning() {
     assert!(!raw.contains("\"WARN\"") && !raw.contains("\"ERROR\""), "{raw}");
     host.stop();
 }
+
+#[test]
+fn an_enqueue_that_is_repeated_after_its_task_has_ended_is_no_second_task() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nretention = \"0s\"\n");
+    bench.install("empty", "empty");
+    let host = bench.host();
+    let queue = queue(&bench);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let field = tqhost::task::Field { name: "n".into(), value: b"1".to_vec() };
+    let task = tqhost::queue::NewTask::new(vec![field], std::time::Duration::ZERO).expect("a task");
+    for _ in 0..2 {
+        let accepted = runtime.block_on(queue.enqueue(std::slice::from_ref(&task))).expect("a reply");
+        assert!(matches!(accepted[0], Ok(tqhost::queue::Enqueued::Accepted)), "{accepted:?}");
+        bench.until_drained("work");
+        eventually("it has ended", || (host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"completed\"}") > 0.5).then_some(()));
+    }
+    assert!(host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"completed\"}") < 1.5);
+    assert_eq!(bench.status("work", task.id(), "status"), "", "nothing is told of it");
+    assert!((1..=60).contains(&bench.redis::<i64>("TTL", format!("tq:{{work}}:task:{}", task.id()))));
+    host.stop();
+}

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::future::join_all;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -23,6 +24,9 @@ use crate::worker::{Stop, Worker};
 const STALL_AFTER: Duration = Duration::from_secs(6);
 /// How long settlements may take after the last attempt has ended: Redis may be away.
 const SETTLE_GRACE: Duration = Duration::from_secs(5);
+
+/// How long the rest may take, when all tasks are settled or given up.
+const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// Runs the host until SIGTERM or SIGINT. An error says why it could not start.
 pub async fn run(config: Config) -> anyhow::Result<()> {
@@ -116,9 +120,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             stop.settling.cancel();
         }
     });
-    for worker in workers {
-        worker.stop().await;
-    }
+    join_all(workers.into_iter().map(Worker::stop)).await;
     deadline.abort();
 
     // 8. The rest, and Redis last.
@@ -126,7 +128,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     serving.cancel();
     for tracker in [watchers, servants] {
         tracker.close();
-        tracker.wait().await;
+        // Whoever waits for a Redis that is away ends with the process.
+        if tokio::time::timeout(LAST_GRACE, tracker.wait()).await.is_err() {
+            tracing::debug!("some loops did not end in time");
+        }
     }
     if let Some(embedded) = embedded {
         embedded.stop().await;

@@ -291,6 +291,11 @@ impl Host {
         (value("VmRSS:"), value("VmHWM:"))
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("look after the host").is_some()
+    }
+
     /// Waits until it has ended, and gives its exit code (-1 when a signal ended it).
     #[track_caller]
     pub fn ended(&mut self) -> i32 {

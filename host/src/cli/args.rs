@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, Styles, styling::AnsiColor};
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::units::parse_duration;
+use crate::config::model::Rate;
+use crate::config::units::{parse_duration, parse_rate};
 use crate::logging::LogFormat;
 use crate::queue::Reason;
 
@@ -140,7 +141,13 @@ pub enum DeadCommand {
         id: String,
     },
     /// Bring dead letters back into the queue, as tasks on their first attempt
-    Requeue(RedriveArgs),
+    Requeue {
+        #[command(flatten)]
+        chosen: RedriveArgs,
+        /// No faster than this, like 50/s: what failed once should not come back all at once
+        #[arg(long, value_name = "RATE", value_parser = |text: &str| parse_rate(text))]
+        rate: Option<Rate>,
+    },
     /// Delete dead letters for good
     Purge {
         #[command(flatten)]
@@ -159,9 +166,15 @@ pub struct FilterArgs {
     /// Only those with this text in their error, their id or the value of a field
     #[arg(long = "match", value_name = "TEXT")]
     pub text: Option<String>,
+    /// Only those that died at least this long ago, like 30m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub older_than: Option<Duration>,
+    /// Only those that died less than this long ago, like 30m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub newer_than: Option<Duration>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct RedriveArgs {
     /// The queue's name in the configuration
     pub queue: String,
@@ -177,6 +190,12 @@ pub struct RedriveArgs {
     /// With --all: only those with this text in their error, their id or the value of a field
     #[arg(long = "match", value_name = "TEXT", requires = "all", conflicts_with = "ids")]
     pub text: Option<String>,
+    /// With --all: only those that died at least this long ago, like 30m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "all", conflicts_with = "ids")]
+    pub older_than: Option<Duration>,
+    /// With --all: only those that died less than this long ago, like 30m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "all", conflicts_with = "ids")]
+    pub newer_than: Option<Duration>,
 }
 
 #[cfg(test)]

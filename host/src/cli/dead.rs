@@ -73,9 +73,9 @@ pub async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> Result
     match command {
         DeadCommand::List { queue, filter, limit } => list(config, &queue, filter, limit, out).await,
         DeadCommand::Show { queue, id } => show(config, &queue, &id, out).await,
-        DeadCommand::Requeue(args) => {
+        DeadCommand::Requeue { chosen: args, rate } => {
             let queue = open(config, &args.queue).await?;
-            let done = queue.requeue(&choice(&args)).await.map_err(interrupted)?;
+            let done = queue.requeue(&choice(&args), rate).await.map_err(interrupted)?;
             print(done, "requeued", out);
             Ok(())
         }
@@ -94,8 +94,9 @@ pub async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> Result
 
 async fn list(config: &Config, name: &str, filter: FilterArgs, limit: usize, out: &mut Out) -> Result<(), Failure> {
     let queue = open(config, name).await?;
-    let is_filtered = filter.reason.is_some() || filter.text.is_some();
-    let filter = DeadFilter { reason: filter.reason, text: filter.text };
+    let FilterArgs { reason, text, older_than, newer_than } = filter;
+    let filter = DeadFilter { reason, text, older_than, newer_than };
+    let is_filtered = !filter.is_empty();
     let letters = patiently(|| queue.dead_letters(&filter, limit)).await?;
     if out.json {
         out.json(&letters.iter().map(|letter| DeadView::new(letter, false)).collect::<Vec<_>>());
@@ -188,9 +189,14 @@ fn render(letter: &DeadLetter, now_ms: u64, zone: &TimeZone, paint: Paint) -> St
     format!("{}\n\n{}\n{}", sheet(paint, &lines), paint.tone(Tone::Title, "FIELDS"), sheet(paint, &fields))
 }
 
+fn filter(args: &RedriveArgs) -> DeadFilter {
+    let RedriveArgs { reason, text, older_than, newer_than, .. } = args.clone();
+    DeadFilter { reason, text, older_than, newer_than }
+}
+
 fn choice(args: &RedriveArgs) -> DeadChoice {
     match args.all {
-        true => DeadChoice::All(DeadFilter { reason: args.reason.clone(), text: args.text.clone() }),
+        true => DeadChoice::All(filter(args)),
         false => DeadChoice::Ids(args.ids.clone()),
     }
 }
@@ -217,7 +223,7 @@ fn confirm(args: &RedriveArgs) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
         return Err(Failure::Usage("purge --all deletes for good: add --yes where nobody can be asked".into()));
     }
-    let which = if args.reason.is_some() || args.text.is_some() { "that match " } else { "" };
+    let which = if filter(args).is_empty() { "" } else { "that match " };
     let mut stderr = io::stderr();
     let _ = write!(stderr, "Delete all dead letters {which}of {} for good? [y/N] ", args.queue);
     let _ = stderr.flush();

@@ -210,6 +210,14 @@ fn check_streams(queues: &[(Queue, Item)]) {
             item.named_as(format!("{}.dead_letter", item.key)).problem(why);
         }
     }
+    let mut dead: BTreeMap<&str, &str> = BTreeMap::new();
+    for (queue, item) in queues {
+        let Some(dead_letter) = &queue.dead_letter else { continue };
+        if let Some(owner) = dead.insert(dead_letter, &queue.name) {
+            let why = format!("{dead_letter:?} holds the dead letters of the queue {owner:?} too: requeueing would mix them up");
+            item.named_as(format!("{}.dead_letter", item.key)).problem(why);
+        }
+    }
     check_lists(queues, owners);
 }
 
@@ -321,6 +329,10 @@ mod tests {
             ("stream = \"b\"", "line 3: queues.b.stream: \"b\" is the stream of the queue \"a\" too"),
             ("dead_letter = \"b\"", "queues.a.dead_letter: \"b\" is the stream of the queue \"b\""),
             ("dead_letter = \"a\"", "queues.a.dead_letter: \"a\" is the stream of the queue \"a\""),
+            (
+                "dead_letter = \"d\"\n[queues.c]\ndead_letter = \"d\"",
+                "queues.c.dead_letter: \"d\" holds the dead letters of the queue \"a\" too",
+            ),
             ("list = \"b\"", "queues.a.list: \"b\" is a key of the queue \"b\" already"),
             ("max_retires = 3", "did you mean `max_retries`"),
             ("priority = 1", "queues.a.priority: not supported by this version of tqhost yet"),

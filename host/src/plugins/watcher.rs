@@ -218,9 +218,12 @@ impl Watched {
                 return;
             }
             Some(Err(error)) => {
-                self.seen = Found::File(stamp);
-                self.candidate = None;
-                return self.fail(None, format!("the file cannot be read: {error}"));
+                // It may be read another time: too many open files, a folder on a network.
+                self.candidate = Some((stamp, Instant::now() + RESCAN));
+                if self.failed.as_deref() != Some("") {
+                    self.fail(None, format!("the file cannot be read: {error}"));
+                }
+                return;
             }
         };
         self.seen = Found::File(stamp);

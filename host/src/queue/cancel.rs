@@ -18,13 +18,17 @@ impl Queue {
             redis::Value::Nil => keys.marker(None),
             marker => self.shaped("cancel", reply::bytes(marker))?,
         };
-        let call = Call::new(&script::CANCEL).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(keys.task(id));
-        let call = call.key(marker);
-        let reply = self
-            .link
-            .script(&call.arg(&self.rules.group).arg(id).arg(millis(self.rules.retention)).arg(millis(self.rules.idempotency.window)))
-            .await?;
-        let before = self.shaped("cancel", reply::bytes(reply))?;
+        let call = |entry: &str| {
+            let call = Call::new(&script::CANCEL).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(keys.task(id)).key(&marker);
+            let call = call.arg(&self.rules.group).arg(id).arg(millis(self.rules.retention));
+            call.arg(millis(self.rules.idempotency.window)).arg(entry)
+        };
+        let mut before = self.shaped("cancel", reply::bytes(self.link.script(&call("")).await?))?;
+        if before.is_empty()
+            && let Some(entry) = self.find_queued(id).await?
+        {
+            before = self.shaped("cancel", reply::bytes(self.link.script(&call(&entry)).await?))?;
+        }
         Ok(Status::parse(&before))
     }
 }

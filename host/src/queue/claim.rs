@@ -45,6 +45,18 @@ pub enum Lease {
     Lost,
     /// The task was cancelled.
     Cancelled,
+    /// Somebody deleted the entry. The attempt may still end, before another host finds out.
+    Deleted,
+}
+
+/// What was delivered unseen.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    pub entries: Vec<Entry>,
+    /// Ids of entries that somebody deleted.
+    pub lost: Vec<String>,
+    /// There may be more.
+    pub more: bool,
 }
 
 /// What one running task has to say in a heartbeat.
@@ -90,18 +102,20 @@ impl Queue {
         self.shaped("look for abandoned tasks", reply::array(reply)).map(|found| !found.is_empty())
     }
 
-    /// The entries pending for `consumer` that are not `in_flight`: delivered, but never seen. Those of which only the id is left
-    /// are given apart.
-    pub async fn recover(&self, consumer: &str, in_flight: &[String]) -> Result<(Vec<Entry>, Vec<String>), QueueError> {
-        const PAGE: usize = 100;
-        let (mut entries, mut lost) = (Vec::new(), Vec::new());
+    /// Up to `count` of the entries pending for `consumer` that are not `in_flight`: delivered, but never seen. They are read over `link`, few of
+    /// them if they are large.
+    pub async fn recover(&self, link: &Link, consumer: &str, in_flight: &[String], count: usize) -> Result<Recovered, QueueError> {
+        const LOOK: usize = 100;
+        const BYTES: usize = 4 << 20;
+        let mut found = Recovered::default();
         let mut from = "-".to_owned();
-        while !from.is_empty() {
+        while !from.is_empty() && found.entries.is_empty() {
             let call = Call::new(&script::RECOVER).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
-            let reply = self.link.script(&call.arg(&from).arg(PAGE).arg(in_flight)).await?;
-            from = self.shaped("recover", recover_reply(reply, &mut entries, &mut lost))?;
+            let reply = link.script(&call.arg(&from).arg(LOOK).arg(count).arg(BYTES).arg(in_flight)).await?;
+            from = self.shaped("recover", recover_reply(reply, &mut found.entries, &mut found.lost))?;
         }
-        Ok((entries, lost))
+        found.more = !from.is_empty();
+        Ok(found)
     }
 
     /// Marks claimed tasks as PROCESSING by `plugin` (`name@digest`). Gives what became of each.
@@ -130,7 +144,7 @@ impl Queue {
             call = call.arg(&beat.entry).arg(percent).arg(note);
         }
         let reply = self.link.script(&call).await?;
-        self.shaped("heartbeat", reply::codes(reply, [Lease::Lost, Lease::Renewed, Lease::Cancelled], beats.len()))
+        self.shaped("heartbeat", reply::codes(reply, [Lease::Lost, Lease::Renewed, Lease::Cancelled, Lease::Deleted], beats.len()))
     }
 
     /// Removes `consumer` from the group, unless something is still pending for it.

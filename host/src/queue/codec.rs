@@ -13,8 +13,10 @@ use crate::task::{Field, Task};
 
 /// A task's id may be this long, in bytes. It is part of a key.
 pub const MAX_ID_BYTES: usize = 256;
-/// A task may have this many fields: all of them are arguments of one call in a script.
+/// A task may have this many fields of its own: all of them are arguments of one call in a script.
 pub const MAX_FIELDS: usize = 1000;
+/// And this many reserved ones: those that the host knows, and room for those of other versions.
+const MAX_RESERVED: usize = 50;
 
 /// A longer delay is cut to this.
 const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -63,7 +65,9 @@ pub enum Malformed {
 
 /// Reads an entry of the queue `queue`.
 pub fn decode(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
-    if entry.fields.len() > MAX_FIELDS {
+    let reserved = entry.fields.iter().filter(|(name, _)| name.starts_with(RESERVED.as_bytes())).count();
+    let own = entry.fields.len() - reserved;
+    if own > MAX_FIELDS || reserved > MAX_RESERVED {
         return Err(Malformed::TooManyFields(entry.fields.len()));
     }
     let mut task = Task {

@@ -3,6 +3,7 @@
 //! Not here: how a task comes to be dead (`settle`).
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use redis::Cmd;
 
@@ -12,6 +13,7 @@ use super::error::QueueError;
 use super::reply;
 use super::script::{self, Call};
 use super::settle::with_fields;
+use crate::config::model::Rate;
 
 /// Dead letters read, requeued or purged in one step.
 const PAGE: usize = 200;
@@ -79,15 +81,28 @@ pub struct DeadFilter {
     pub reason: Option<String>,
     /// Text that stands in the error, in the id or in a field's value.
     pub text: Option<String>,
+    /// Dead for at least this long, by Redis's clock.
+    pub older_than: Option<Duration>,
+    /// Dead for less than this long, by Redis's clock.
+    pub newer_than: Option<Duration>,
 }
 
 impl DeadFilter {
-    fn takes(&self, letter: &DeadLetter) -> bool {
+    /// Whether nothing is asked for: all are taken.
+    pub fn is_empty(&self) -> bool {
+        self.reason.is_none() && self.text.is_none() && self.older_than.is_none() && self.newer_than.is_none()
+    }
+
+    fn takes(&self, letter: &DeadLetter, now_ms: u64) -> bool {
+        let age = Duration::from_millis(now_ms.saturating_sub(letter.failed_at));
         let has = |text: &str| {
             let in_fields = || letter.fields.iter().any(|(_, value)| String::from_utf8_lossy(value).contains(text));
             letter.error.contains(text) || letter.id.contains(text) || in_fields()
         };
-        self.reason.as_ref().is_none_or(|reason| *reason == letter.reason) && self.text.as_deref().is_none_or(has)
+        self.reason.as_ref().is_none_or(|reason| *reason == letter.reason)
+            && self.text.as_deref().is_none_or(has)
+            && self.older_than.is_none_or(|least| age >= least)
+            && self.newer_than.is_none_or(|most| age < most)
     }
 }
 
@@ -110,17 +125,19 @@ pub struct Redriven {
 
 #[derive(Clone, Copy)]
 enum Step {
-    Requeue,
+    /// At most at this rate.
+    Requeue(Option<Rate>),
     Purge,
 }
 
 impl Queue {
     /// Up to `limit` dead letters that the filter takes, oldest first.
     pub async fn dead_letters(&self, filter: &DeadFilter, limit: usize) -> Result<Vec<DeadLetter>, QueueError> {
+        let now_ms = self.now_ms().await?;
         let mut out = Vec::new();
         let mut pages = Pages::new(None);
         while let Some(page) = pages.next(self).await? {
-            out.extend(page.into_iter().filter(|letter| filter.takes(letter)).take(limit - out.len()));
+            out.extend(page.into_iter().filter(|letter| filter.takes(letter, now_ms)).take(limit - out.len()));
             if out.len() >= limit {
                 break;
             }
@@ -140,9 +157,10 @@ impl Queue {
         Ok(None)
     }
 
-    /// Brings dead letters back into the queue, as tasks on their first attempt. May be interrupted and repeated.
-    pub async fn requeue(&self, choice: &DeadChoice) -> Result<Redriven, QueueError> {
-        self.redrive(choice, Step::Requeue).await
+    /// Brings dead letters back into the queue, as tasks on their first attempt; not faster than `rate`, so that what failed once does not
+    /// come back all at once. May be interrupted and repeated.
+    pub async fn requeue(&self, choice: &DeadChoice, rate: Option<Rate>) -> Result<Redriven, QueueError> {
+        self.redrive(choice, Step::Requeue(rate)).await
     }
 
     /// Deletes dead letters for good. May be interrupted and repeated.
@@ -153,11 +171,12 @@ impl Queue {
     async fn redrive(&self, choice: &DeadChoice, step: Step) -> Result<Redriven, QueueError> {
         // What dies while this runs is left for the next time: it would never end otherwise.
         let mut pages = Pages::new(Some(self.last_dead().await?));
+        let now_ms = self.now_ms().await?;
         let mut done = Redriven::default();
         match choice {
             DeadChoice::All(filter) => {
                 while let Some(page) = pages.next(self).await? {
-                    let chosen: Vec<_> = page.into_iter().filter(|letter| filter.takes(letter)).collect();
+                    let chosen: Vec<_> = page.into_iter().filter(|letter| filter.takes(letter, now_ms)).collect();
                     let succeeded = self.redrive_page(&chosen, step).await?;
                     done.succeeded += succeeded;
                     done.skipped += chosen.len() as u64 - succeeded;
@@ -186,11 +205,16 @@ impl Queue {
     async fn redrive_page(&self, letters: &[DeadLetter], step: Step) -> Result<u64, QueueError> {
         let mut succeeded = 0;
         match step {
-            Step::Requeue => {
-                let calls: Vec<Call> =
-                    letters.iter().filter(|letter| !letter.is_packed()).map(|letter| self.requeue_call(letter)).collect();
-                for reply in self.link.scripts("requeue", &calls).await? {
-                    succeeded += self.shaped("requeue", reply::count(&reply?))?;
+            Step::Requeue(rate) => {
+                let able: Vec<&DeadLetter> = letters.iter().filter(|letter| !letter.is_packed()).collect();
+                for some in able.chunks(rate.map_or(PAGE, at_once)) {
+                    let calls: Vec<Call> = some.iter().map(|letter| self.requeue_call(letter)).collect();
+                    for reply in self.link.scripts("requeue", &calls).await? {
+                        succeeded += self.shaped("requeue", reply::count(&reply?))?;
+                    }
+                    if let Some(rate) = rate {
+                        tokio::time::sleep(rate.per.mul_f64(some.len() as f64 / f64::from(rate.count))).await;
+                    }
                 }
             }
             Step::Purge if letters.is_empty() => {}
@@ -209,6 +233,12 @@ impl Queue {
         with_fields(call.arg(&letter.entry).arg(letter.enqueued_at), codec::revived(&letter.id, &letter.raw))
     }
 
+    /// Redis's clock, in milliseconds since the Unix epoch.
+    pub(super) async fn now_ms(&self) -> Result<u64, QueueError> {
+        let reply = self.link.command("ask for the time", &redis::cmd("TIME")).await?;
+        self.shaped("ask for the time", super::census::time_ms(reply))
+    }
+
     /// The newest dead letter's entry id; `0-0` when there is none.
     async fn last_dead(&self) -> Result<String, QueueError> {
         let command: Cmd = redis::cmd("XREVRANGE").arg(&self.keys.dead).arg("+").arg("-").arg("COUNT").arg(1).to_owned();
@@ -220,6 +250,12 @@ impl Queue {
         };
         self.shaped("read dead letters", first(reply))
     }
+}
+
+/// How many are requeued in one step: a tenth of a second's worth, at least one.
+fn at_once(rate: Rate) -> usize {
+    let tenth = f64::from(rate.count) / rate.per.as_secs_f64() / 10.0;
+    (tenth as usize).clamp(1, PAGE)
 }
 
 /// Goes through the dead letters page by page. Deleting what was read does not disturb it.

@@ -7,8 +7,7 @@ use super::reply;
 impl Queue {
     /// No host claims tasks from now on, within about two seconds; what runs goes on. False when it was paused before.
     pub async fn pause(&self) -> Result<bool, QueueError> {
-        let now = self.link.command("ask for the time", &redis::cmd("TIME")).await?;
-        let now = self.shaped("ask for the time", super::census::time_ms(now))?;
+        let now = self.now_ms().await?;
         let set = redis::cmd("SET").arg(&self.keys.paused).arg(now).arg("NX").to_owned();
         Ok(self.link.command("pause", &set).await? != redis::Value::Nil)
     }

@@ -38,7 +38,7 @@ pub enum Enqueued {
 pub enum NotATask {
     #[error("a task needs at least one field")]
     NoFields,
-    #[error("a task has at most {max} fields, this one has {0}", max = codec::MAX_FIELDS - 10)]
+    #[error("a task has at most {max} fields, this one has {0}", max = codec::MAX_FIELDS)]
     TooManyFields(usize),
     #[error("an idempotency key has 1 to {max} bytes, this one has {0}", max = codec::MAX_KEY_BYTES)]
     KeyLength(usize),
@@ -52,8 +52,7 @@ impl NewTask {
         if fields.is_empty() {
             return Err(NotATask::NoFields);
         }
-        // Room for the reserved fields that the host adds.
-        if fields.len() > codec::MAX_FIELDS - 10 {
+        if fields.len() > codec::MAX_FIELDS {
             return Err(NotATask::TooManyFields(fields.len()));
         }
         if let Some(field) = fields.iter().find(|field| codec::is_reserved(&field.name)) {
@@ -120,7 +119,8 @@ mod tests {
         let new = |fields| NewTask::new(fields, Duration::ZERO).map(drop);
         assert_eq!(new(vec![]), Err(NotATask::NoFields));
         assert_eq!(new(vec![field("a"), field("tq-id")]), Err(NotATask::Reserved("tq-id".into())));
-        assert_eq!(new(vec![field("a"); 1000]), Err(NotATask::TooManyFields(1000)));
+        assert_eq!(new(vec![field("a"); 1001]), Err(NotATask::TooManyFields(1001)));
+        assert_eq!(new(vec![field("a"); 1000]), Ok(()));
         assert_eq!(new(vec![field("")]), Ok(()));
     }
 }

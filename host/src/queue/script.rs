@@ -36,6 +36,7 @@ scripts! {
     MOVE = "move",
     SWEEP = "sweep",
     RATE = "rate",
+    LOSE = "lose",
 }
 
 impl Script {

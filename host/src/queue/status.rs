@@ -126,7 +126,7 @@ impl Queue {
         if let Some(status) = TaskStatus::read(id, fields) {
             return Ok(Some(status));
         }
-        if self.is_queued(id).await? {
+        if self.find_queued(id).await?.is_some() {
             return Ok(Some(TaskStatus::new(id, Status::Pending)));
         }
         let dead = self.dead_letter(id).await?;
@@ -141,22 +141,26 @@ impl Queue {
         }))
     }
 
-    async fn is_queued(&self, id: &str) -> Result<bool, QueueError> {
-        if codec::is_entry_id(id) && !self.range(&self.keys.stream, id, id, 1).await?.is_empty() {
-            return Ok(true);
+    /// The entry in which a task waits, or runs.
+    pub(super) async fn find_queued(&self, id: &str) -> Result<Option<String>, QueueError> {
+        if codec::is_entry_id(id)
+            && let Some(entry) = self.range(&self.keys.stream, id, id, 1).await?.first()
+            && codec::id_of(entry) == id
+        {
+            return Ok(Some(entry.id.clone()));
         }
         let mut from = "-".to_owned();
         for _ in 0..SEARCH_LIMIT / SEARCH_PAGE {
             let page = self.range(&self.keys.stream, &from, "+", SEARCH_PAGE).await?;
-            if page.iter().any(|entry| codec::id_of(entry) == id) {
-                return Ok(true);
+            if let Some(entry) = page.iter().find(|entry| codec::id_of(entry) == id) {
+                return Ok(Some(entry.id.clone()));
             }
             match page.last() {
                 Some(last) if page.len() == SEARCH_PAGE => from = format!("({}", last.id),
                 _ => break,
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Up to `count` entries of a stream, from `first` to `last`.

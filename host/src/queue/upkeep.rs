@@ -18,6 +18,13 @@ impl Queue {
         self.shaped("sweep", reply::count(&reply))
     }
 
+    /// Notes on the statuses of tasks that their entries were deleted by somebody else.
+    pub async fn lose(&self, entries: &[String]) -> Result<(), QueueError> {
+        let call = |entry: &String| Call::new(&script::LOSE).key(self.keys.task(entry)).arg(entry).arg(millis(self.rules.retention));
+        let calls: Vec<Call> = entries.iter().map(call).collect();
+        self.link.scripts("note lost tasks", &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))
+    }
+
     /// The stream's other consumer groups. tqhost deletes entries when they are settled, whether these have read them or not.
     pub async fn other_groups(&self) -> Result<Vec<String>, QueueError> {
         const WHAT: &str = "look for other groups";

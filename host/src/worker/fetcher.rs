@@ -5,6 +5,7 @@
 //!     plugin there? ─▶ free permits? ─▶ delivered unseen? ─▶ XREADGROUP ─▶ intake
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -34,6 +35,8 @@ pub struct Fetcher {
     /// For blocking reads, and for nothing else.
     link: Link,
     looked_for_pause: Option<Instant>,
+    /// Entries claimed at once, as far as the connection carries them.
+    batch: usize,
 }
 
 /// What ended a wait.
@@ -45,13 +48,11 @@ enum Waited<T> {
 impl Fetcher {
     /// `link` is for blocking reads, and for nothing else.
     pub fn new(shared: Arc<Shared>, pulse: FetchPulse, link: Link) -> Fetcher {
-        Fetcher { shared, pulse, link, looked_for_pause: None }
+        Fetcher { shared, pulse, link, looked_for_pause: None, batch: MAX_BATCH }
     }
 
     pub async fn run(mut self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "fetch");
-        // After a read that failed, entries may be ours that nobody saw.
-        let mut unseen = false;
         // The first read may wait for its first entry; that Redis answers is known sooner. Later only a read that succeeded is a beat:
         // one that is about to be tried would end a fault that goes on.
         self.beat(FetchState::Reading).await;
@@ -60,14 +61,19 @@ impl Fetcher {
                 Ok(Waited::Stopped) => break,
                 Ok(Waited::For(())) => {
                     let Waited::For(permits) = self.permits(&stop).await else { break };
-                    self.claim(&version, permits, &mut unseen).await
+                    self.claim(&version, permits).await
                 }
                 Err(error) => Err(error),
             };
             match claimed {
-                Ok(()) => pace.succeeded(),
+                Ok(()) => {
+                    pace.succeeded();
+                    self.batch = (self.batch * 2).min(MAX_BATCH);
+                }
                 Err(error) => {
-                    unseen = true;
+                    self.shared.unseen.store(true, Ordering::Release);
+                    // A batch that did not come in time may have been too much for the connection.
+                    self.batch = (self.batch / 2).max(1);
                     self.pulse.fault(chain(&error));
                     if error.is_no_group() {
                         self.recreate_group().await;
@@ -82,24 +88,21 @@ impl Fetcher {
         }
     }
 
-    async fn claim(&self, version: &Arc<Version>, permits: OwnedSemaphorePermit, unseen: &mut bool) -> Result<(), QueueError> {
+    async fn claim(&self, version: &Arc<Version>, permits: OwnedSemaphorePermit) -> Result<(), QueueError> {
         let shared = &self.shared;
         let count = permits.num_permits();
-        if *unseen {
+        if shared.unseen.load(Ordering::Acquire) {
             // The reclaimer claims for the same consumer: between its claim and its intake, its entries would look unseen too.
             let claiming = shared.claiming.lock().await;
-            let (mut entries, lost) = shared.queue.recover(&shared.consumer, &shared.inflight.entries()).await?;
-            shared.lost(&lost);
-            let more = entries.len() > count;
-            entries.truncate(count);
-            if !entries.is_empty() {
-                tracing::info!(queue = shared.name.as_ref(), tasks = entries.len(), "took up tasks that were delivered unseen");
-                intake::admit(shared, version, entries, permits).await;
+            let found = shared.queue.recover(&self.link, &shared.consumer, &shared.inflight.entries(), count).await?;
+            shared.unseen.store(found.more, Ordering::Release);
+            shared.lost(&found.lost).await;
+            if !found.entries.is_empty() {
+                tracing::info!(queue = shared.name.as_ref(), tasks = found.entries.len(), "took up tasks that were delivered unseen");
+                intake::admit(shared, version, found.entries, permits).await;
                 drop(claiming);
-                *unseen = more;
                 return Ok(());
             }
-            *unseen = false;
         }
         let places = match shared.queue.take_places(count).await? {
             Places::Taken(places) => places,
@@ -168,7 +171,7 @@ impl Fetcher {
                 () = tokio::time::sleep(LOOK) => self.beat(FetchState::WaitingForPermit).await,
             }
         };
-        let more = permits.available_permits().min(MAX_BATCH - 1);
+        let more = permits.available_permits().min(self.batch - 1);
         if more > 0
             && let Ok(others) = permits.clone().try_acquire_many_owned(more as u32)
         {

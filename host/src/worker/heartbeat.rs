@@ -62,6 +62,18 @@ impl Heartbeat {
                             tracing::info!(queue = self.shared.name.as_ref(), task = beat.task_id, "cancelled while it ran");
                             self.shared.metrics.settled(admin::Settled::Cancelled);
                         }
+                        Lease::Deleted => {
+                            if self.shared.inflight.deleted(&beat.entry) {
+                                self.shared.metrics.lost_entries(1);
+                                let (queue, task) = (self.shared.name.as_ref(), &beat.task_id);
+                                tracing::error!(
+                                    queue,
+                                    task,
+                                    entry = beat.entry,
+                                    "the entry was deleted by somebody else while its task runs"
+                                );
+                            }
+                        }
                         Lease::Lost | Lease::Cancelled => {}
                     }
                 }

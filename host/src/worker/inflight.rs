@@ -37,6 +37,8 @@ struct Slot {
     phase: Arc<AtomicU8>,
     /// When its lease was last known to be renewed.
     renewed: Instant,
+    /// Its entry is gone from the stream, and that has been said.
+    deleted: bool,
 }
 
 /// One entry that this host owns.
@@ -66,6 +68,7 @@ impl Inflight {
             stop: stop.clone(),
             phase: phase.clone(),
             renewed: Instant::now(),
+            deleted: false,
         };
         slots.insert(entry.to_owned(), slot);
         Some(Hold { table: self.clone(), entry: entry.to_owned(), phase, stop, progress, _permit: permit })
@@ -99,6 +102,11 @@ impl Inflight {
         if let Some(slot) = self.lock().get_mut(entry) {
             slot.renewed = now;
         }
+    }
+
+    /// Notes that the entry was deleted. False when that is known already, or it is not owned any more.
+    pub fn deleted(&self, entry: &str) -> bool {
+        self.lock().get_mut(entry).is_some_and(|slot| !std::mem::replace(&mut slot.deleted, true))
     }
 
     /// Notes that a lease is lost, and stops the attempt. False when it was not running any more.

@@ -19,6 +19,7 @@ pub mod settle;
 pub mod settler;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -56,6 +57,8 @@ pub struct Shared {
     pub jobs: mpsc::Sender<Job>,
     /// Told whenever a task was parked.
     pub parked: Notify,
+    /// After a claim that failed, entries may be ours that nobody saw.
+    pub unseen: AtomicBool,
     /// Held from a claim to the moment at which all that was claimed is in `inflight`.
     pub claiming: Mutex<()>,
     pub metrics: QueueMetrics,
@@ -65,11 +68,14 @@ pub struct Shared {
 
 impl Shared {
     /// Counts and names entries that somebody else deleted while they were pending.
-    fn lost(&self, entries: &[String]) {
+    async fn lost(&self, entries: &[String]) {
         if !entries.is_empty() {
             self.metrics.lost_entries(entries.len() as u64);
             let queue = self.name.as_ref();
             tracing::error!(queue, ?entries, "entries were deleted by somebody else while they were pending; their tasks are lost");
+            if let Err(error) = self.queue.lose(entries).await {
+                tracing::debug!(queue, %error, "could not note on their statuses that tasks are lost");
+            }
         }
     }
 }
@@ -106,6 +112,7 @@ impl Worker {
             inflight: Arc::default(),
             permits: Arc::new(Semaphore::new(concurrency)),
             parked: Notify::new(),
+            unseen: AtomicBool::new(false),
             claiming: Mutex::new(()),
             runners: TaskTracker::new(),
             queue,
@@ -143,15 +150,15 @@ impl Worker {
     /// Waits until everything has ended, in this order. The tokens in [`Stop`] say how long each step may take at most.
     pub async fn stop(self) {
         // 1. Nothing new is claimed (`Stop::claiming`).
-        finish(&self.claimers).await;
+        self.finish(&self.claimers).await;
         // 2. What runs ends by itself, or is stopped (`Stop::running`).
-        finish(&self.shared.runners).await;
+        self.finish(&self.shared.runners).await;
         // 3. What ended is settled, or given up (`Stop::settling`).
         self.drained.cancel();
-        finish(&self.settler).await;
+        self.finish(&self.settler).await;
         // 4. Leases need no renewal any more.
         self.served.cancel();
-        finish(&self.servants).await;
+        self.finish(&self.servants).await;
         // 5. The consumer's name is of no use to anyone, unless something is still pending for it.
         if !self.shared.stop.settling.is_cancelled()
             && let Err(error) = self.shared.queue.leave(&self.shared.consumer).await
@@ -159,9 +166,13 @@ impl Worker {
             tracing::debug!(queue = self.shared.name.as_ref(), error = chain(&error), "could not leave the group");
         }
     }
-}
 
-async fn finish(loops: &TaskTracker) {
-    loops.close();
-    loops.wait().await;
+    /// Waits for loops to end. Not for ever: one that waits for a Redis that is away is left behind, and ends with the process.
+    async fn finish(&self, loops: &TaskTracker) {
+        loops.close();
+        tokio::select! {
+            () = loops.wait() => {}
+            () = self.shared.stop.settling.cancelled() => {}
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Takes over tasks whose host died, or fell silent for a whole lease.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -61,8 +62,10 @@ impl Reclaimer {
                 permits.merge(others);
             }
             let claiming = shared.claiming.lock().await;
-            let found = shared.queue.reclaim(&shared.consumer, &cursor, permits.num_permits()).await?;
-            shared.lost(&found.lost);
+            let found = shared.queue.reclaim(&shared.consumer, &cursor, permits.num_permits()).await;
+            // If its reply was lost, what it claimed is ours: the fetcher looks for it.
+            let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
+            shared.lost(&found.lost).await;
             if !found.entries.is_empty() {
                 shared.metrics.reclaimed(found.entries.len() as u64);
                 tracing::warn!(queue = shared.name.as_ref(), tasks = found.entries.len(), "took over tasks whose host fell silent");

@@ -14,13 +14,14 @@ use super::inflight::Hold;
 use super::settle;
 use super::settler::Job;
 use crate::plugins::Version;
-use crate::queue::Subject;
+use crate::queue::{Subject, codec};
 use crate::sandbox::Attempt;
 use crate::task::Task;
 
 pub async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, hold: Hold) {
     let rules = &shared.queue.rules;
-    shared.metrics.wait(age(task.enqueued_at_ms));
+    // From when this entry was added: for a task that was delayed, from when it was due.
+    shared.metrics.wait(age(codec::entry_time_ms(&task.entry)));
     let task = Arc::new(task);
     let attempt = Attempt {
         task: task.clone(),

@@ -120,7 +120,7 @@ impl Settler {
         if let Settlement::Park { .. } = ending.settlement {
             self.shared.parked.notify_one();
         }
-        if let Settlement::Bury { reason, error } = &ending.settlement {
+        if let (Settled::Done, Settlement::Bury { reason, error }) = (settled, &ending.settlement) {
             let (queue, task) = (&self.shared.queue.rules.name, ending.subject.id());
             tracing::warn!(queue, task, reason = reason.as_str(), error, "dead-lettered");
         }

@@ -5,7 +5,7 @@
 -- Gives for each task 1: owned (run it), 0: not (somebody else has it: drop it); and of what is settled by this, because it must not run,
 --   2: it was cancelled while it waited, 3: another task has its key.
 --
--- The first write is an XCLAIM, which is also allowed when there is no memory left: settling frees some, so tasks must go on.
+-- The first write is a PERSIST, which is also allowed when there is no memory left: settling frees some, so tasks must go on.
 -- The marker holds the id of the first task, so a task that lost its host is not taken for its own duplicate. Safe to run again.
 local now = now_ms()
 local retention = tonumber(ARGV[4])
@@ -25,8 +25,8 @@ for i = 1, (#KEYS - 1) / 2 do
   if not owned(KEYS[1], ARGV[1], entry, ARGV[2]) then
     out[i] = 0
   else
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry, 'JUSTID')
-    local first = marker ~= KEYS[1] and redis.call('GET', marker)
+    redis.call('PERSIST', status)
+    local first = first_task(KEYS[1], marker)
     if redis.pcall('HGET', status, 'cancel') == '1' then
       redis.call('HDEL', status, 'cancel')
       out[i] = end_unrun(entry, status, 2)
@@ -38,7 +38,6 @@ for i = 1, (#KEYS - 1) / 2 do
       set_status(status, 'status', 'PROCESSING', 'attempt', ARGV[at + 1], 'plugin', ARGV[3], 'consumer', ARGV[2],
         'enqueued_at', ARGV[at + 2], 'started_at', now, 'entry', entry)
       redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as')
-      redis.call('PERSIST', status)
       if marker ~= KEYS[1] then
         redis.call('SET', marker, id)
         redis.call('HSET', status, 'marker', marker)

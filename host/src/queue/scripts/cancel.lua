@@ -1,7 +1,7 @@
 -- Cancels a task that has not ended, wherever it is.
 --
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 status · 5 marker of the idempotency key (the stream: none)
--- ARGV  1 group · 2 task id · 3 retention ms · 4 window ms
+-- ARGV  1 group · 2 task id · 3 retention ms · 4 window ms · 5 entry in which it was found (empty: not looked for)
 -- Gives the status that the task had before; an empty one when it is not known. CANCELLED, COMPLETED and FAILED are left as they are.
 --
 -- A running task is acked and deleted here; its host stops the handler when the next heartbeat finds that out. A task that waits
@@ -12,7 +12,7 @@ local known = redis.call('HMGET', KEYS[4], 'status', 'entry', 'parked_as')
 local status = known[1] or ''
 if status == 'COMPLETED' or status == 'FAILED' or status == 'CANCELLED' then return status end
 local found = false
-for _, entry in ipairs({ known[2] or '', ARGV[2] }) do
+for _, entry in ipairs({ known[2] or '', ARGV[2], ARGV[5] }) do
   if not found and string.match(entry, '^%d+%-%d+$') then
     local there = redis.call('XRANGE', KEYS[1], entry, entry)
     if there[1] then
@@ -37,6 +37,12 @@ end
 if not found and status == '' then return '' end
 redis.call('HSET', KEYS[4], 'status', 'CANCELLED', 'finished_at', now_ms())
 redis.call('HDEL', KEYS[4], 'due_at', 'entry', 'parked_as')
-if found then end_status(KEYS[4], tonumber(ARGV[3])) else redis.call('HSET', KEYS[4], 'cancel', '1') end
+if found then
+  end_status(KEYS[4], tonumber(ARGV[3]))
+else
+  -- A day at least: if it is delivered later than that, or never was there, the mark is of no use.
+  redis.call('HSET', KEYS[4], 'cancel', '1')
+  redis.call('PEXPIRE', KEYS[4], math.max(tonumber(ARGV[3]), 86400000))
+end
 end_marker(KEYS[1], KEYS[5], ARGV[2], ARGV[4])
 return status == '' and 'PENDING' or status

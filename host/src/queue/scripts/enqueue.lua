@@ -9,7 +9,7 @@
 local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash') or wrong_type(KEYS[4], 'hash')
 if bad then return bad end
 if redis.call('EXISTS', KEYS[4]) == 1 then return 0 end
-local first = KEYS[5] ~= KEYS[1] and redis.call('GET', KEYS[5])
+local first = first_task(KEYS[1], KEYS[5])
 if first then return first end
 if redis.call('XLEN', KEYS[1]) + redis.call('ZCARD', KEYS[2]) >= tonumber(ARGV[3]) then return -1 end
 local now = now_ms()
@@ -29,5 +29,5 @@ if KEYS[5] ~= KEYS[1] then
   redis.call('SET', KEYS[5], ARGV[2])
   redis.call('HSET', KEYS[4], 'marker', KEYS[5])
 end
-redis.call('HSET', KEYS[4], 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'due_at', now + delay, place, at)
+redis.call('HSET', KEYS[4], 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'due_at', now + delay, place, at, 'enqueued', '1')
 return 1

@@ -33,13 +33,24 @@ local function set_status(key, ...)
 end
 
 -- A task's end: its status expires after `retention` ms, or is not kept at all.
+-- One that was accepted by enqueue.lua is known by its id for a minute longer, so that a call that is repeated is not a second task.
 local function end_status(key, retention)
-  if retention > 0 then redis.call('PEXPIRE', key, retention) else redis.call('DEL', key) end
+  local minute = 60000
+  local ours = retention < minute and redis.pcall('HGET', key, 'enqueued') == '1'
+  if retention == 0 then redis.call('DEL', key) end
+  if ours and retention == 0 then redis.call('HSET', key, 'enqueued', '1') end
+  if ours then redis.call('PEXPIRE', key, minute) elseif retention > 0 then redis.call('PEXPIRE', key, retention) end
+end
+
+-- The id of the task that has an idempotency key, or false. `marker` is the stream when there is no key. What is no marker is taken for none.
+local function first_task(stream, marker)
+  local found = marker ~= stream and redis.pcall('GET', marker)
+  return type(found) == 'string' and found
 end
 
 -- The end of the task `id` that has an idempotency key: its marker stays for `window` ms. `marker` is the stream when there is no key.
 local function end_marker(stream, marker, id, window)
-  if marker ~= stream and redis.call('GET', marker) == id then redis.call('PEXPIRE', marker, window) end
+  if first_task(stream, marker) == id then redis.call('PEXPIRE', marker, window) end
 end
 
 -- ARGV from index `from` on.

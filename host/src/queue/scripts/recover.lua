@@ -1,19 +1,22 @@
 -- Lists what is pending for this consumer: after a lost reply, entries may have been delivered that nobody saw.
 --
 -- KEYS  1 stream
--- ARGV  1 group · 2 consumer · 3 first id to look at ('-' at first) · 4 how many at most · 5… entries that are in flight, to leave out
+-- ARGV  1 group · 2 consumer · 3 first id to look at ('-' at first) · 4 how many to look at · 5 how many to give · 6 bytes beyond which no more
+--       are given (at least one is) · 7… entries that are in flight, to leave out
 -- Gives the id to go on at ('' when done) and entries as { id, fields (false when deleted), deliveries }. Writes nothing.
 local skip = {}
-for i = 5, #ARGV do skip[ARGV[i]] = true end
-local limit = tonumber(ARGV[4])
-local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], '+', limit, ARGV[2])
-local out = {}
+for i = 7, #ARGV do skip[ARGV[i]] = true end
+local look, give, bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], '+', look, ARGV[2])
+local out, size = {}, 0
 for _, p in ipairs(pending) do
   if not skip[p[1]] then
+    if #out == give or size > bytes then return { p[1], out } end
     local found = redis.call('XRANGE', KEYS[1], p[1], p[1])
-    out[#out + 1] = { p[1], found[1] and found[1][2] or false, p[4] }
+    local fields = found[1] and found[1][2] or false
+    for _, part in ipairs(fields or {}) do size = size + #part end
+    out[#out + 1] = { p[1], fields, p[4] }
   end
 end
-local next_id = ''
-if #pending == limit then next_id = '(' .. pending[#pending][1] end
-return { next_id, out }
+if #pending == look then return { '(' .. pending[#pending][1], out } end
+return { '', out }

@@ -54,13 +54,13 @@ pub struct Beat {
 }
 
 impl Queue {
-    /// Creates the group, at the stream's beginning, and the stream, where they are missing.
-    pub async fn ensure_group(&self) -> Result<(), QueueError> {
+    /// Creates the group, at the stream's beginning, and the stream, where they are missing. False when the group was there.
+    pub async fn ensure_group(&self) -> Result<bool, QueueError> {
         let mut create = redis::cmd("XGROUP");
         create.arg("CREATE").arg(&self.keys.stream).arg(&self.rules.group).arg("0").arg("MKSTREAM");
         match self.link.command("create the consumer group", &create).await {
-            Err(error) if error.is_busy_group() => Ok(()),
-            reply => reply.map(drop),
+            Err(error) if error.is_busy_group() => Ok(false),
+            reply => reply.map(|_| true),
         }
     }
 

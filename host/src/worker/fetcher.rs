@@ -175,11 +175,12 @@ impl Fetcher {
         }
     }
 
-    /// Somebody deleted the stream or the group, or everything.
+    /// Somebody deleted the stream or the group, or everything; or only ended the read.
     async fn recreate_group(&self) {
         let queue = self.shared.name.as_ref();
         match self.shared.queue.ensure_group().await {
-            Ok(()) => tracing::warn!(queue, "the stream or its consumer group was deleted; created anew, at the stream's beginning"),
+            Ok(false) => tracing::debug!(queue, "a read was ended; the stream and its consumer group are there"),
+            Ok(true) => tracing::warn!(queue, "the stream or its consumer group was deleted; created anew, at the stream's beginning"),
             Err(error) => tracing::debug!(queue, error = chain(&error), "could not create the consumer group"),
         }
     }

@@ -43,6 +43,8 @@ pub enum Lease {
     Lost,
     /// The task was cancelled.
     Cancelled,
+    /// Somebody else deleted the entry, or the whole stream.
+    Deleted,
 }
 
 /// What one running task has to say in a heartbeat.
@@ -122,13 +124,13 @@ impl Queue {
         for beat in beats {
             call = call.key(self.keys.task(&beat.task_id));
         }
-        call = call.arg(&self.rules.group).arg(consumer);
+        call = call.arg(&self.rules.group).arg(consumer).arg(millis(self.rules.retention));
         for beat in beats {
             let (percent, note) = beat.progress.as_ref().map_or((String::new(), ""), |(percent, note)| (percent.to_string(), note));
             call = call.arg(&beat.entry).arg(percent).arg(note);
         }
         let reply = self.link.script(&call).await?;
-        self.shaped("heartbeat", reply::codes(reply, [Lease::Lost, Lease::Renewed, Lease::Cancelled], beats.len()))
+        self.shaped("heartbeat", reply::codes(reply, [Lease::Lost, Lease::Renewed, Lease::Cancelled, Lease::Deleted], beats.len()))
     }
 
     /// Removes `consumer` from the group, unless something is still pending for it.

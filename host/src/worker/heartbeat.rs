@@ -54,6 +54,7 @@ impl Heartbeat {
         match self.shared.queue.heartbeat(&self.shared.consumer, beats).await {
             Ok(leases) => {
                 pace.succeeded();
+                let mut deleted = Vec::new();
                 for (beat, lease) in beats.iter().zip(leases) {
                     match lease {
                         Lease::Renewed => self.shared.inflight.renewed(&beat.entry, now),
@@ -62,9 +63,14 @@ impl Heartbeat {
                             tracing::info!(queue = self.shared.name.as_ref(), task = beat.task_id, "cancelled while it ran");
                             self.shared.metrics.settled(admin::Settled::Cancelled);
                         }
+                        Lease::Deleted => {
+                            self.shared.inflight.lost(&beat.entry);
+                            deleted.push(beat.entry.clone());
+                        }
                         Lease::Lost | Lease::Cancelled => {}
                     }
                 }
+                self.shared.lost(&deleted);
             }
             // Tried again at the next look: a beat may come late, but never after its time to somebody else's task.
             Err(error) => drop(pace.failed(&error)),

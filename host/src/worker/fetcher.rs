@@ -155,7 +155,14 @@ impl Fetcher {
                     Ok(permit) => break permit,
                     Err(_) => return Waited::Stopped,
                 },
-                () = tokio::time::sleep(LOOK) => self.beat(FetchState::WaitingForPermit).await,
+                () = tokio::time::sleep(LOOK) => {
+                    // Permits come back when tasks are settled: while Redis refuses that, waiting for one is no progress.
+                    let unsettled = self.shared.unsettled().clone();
+                    match unsettled {
+                        Some(why) => self.pulse.fault(why),
+                        None => self.beat(FetchState::WaitingForPermit).await,
+                    }
+                }
             }
         };
         let more = permits.available_permits().min(MAX_BATCH - 1);

@@ -16,7 +16,7 @@ pub mod runner;
 pub mod settle;
 pub mod settler;
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -52,6 +52,8 @@ pub struct Shared {
     /// The plugin's working version, if there is one.
     pub versions: watch::Receiver<Option<Arc<Version>>>,
     pub jobs: mpsc::Sender<Job>,
+    /// Why Redis does not carry out settlements at present.
+    unsettled: std::sync::Mutex<Option<String>>,
     /// Told whenever a task was parked.
     pub parked: Notify,
     /// Held from a claim to the moment at which all that was claimed is in `inflight`.
@@ -62,6 +64,10 @@ pub struct Shared {
 }
 
 impl Shared {
+    fn unsettled(&self) -> MutexGuard<'_, Option<String>> {
+        self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts and names entries that somebody else deleted while they were pending.
     fn lost(&self, entries: &[String]) {
         if !entries.is_empty() {
@@ -103,6 +109,7 @@ impl Worker {
             name: queue.rules.name.as_str().into(),
             inflight: Arc::default(),
             permits: Arc::new(Semaphore::new(concurrency)),
+            unsettled: std::sync::Mutex::default(),
             parked: Notify::new(),
             claiming: Mutex::new(()),
             runners: TaskTracker::new(),

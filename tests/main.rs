@@ -7,5 +7,9 @@ mod support;
 
 mod control;
 mod faults;
+mod faults_data;
+mod faults_network;
+mod faults_redis;
+mod faults_worker;
 mod lost_replies;
 mod tasks;

@@ -1,13 +1,11 @@
 //! What must not lose a task: hosts that are killed, stopped or told to stop, and a Redis that restarts, stays away, stalls or forgets.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Bench, Places, eventually, within};
+use crate::support::{Bench, Places, Producer, eventually, within};
 
 const NOTHING: Places = Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: 0 };
 
@@ -16,69 +14,9 @@ const SLEEPS: &str = "[queues.work]\nplugin = \"sleeps\"\nconcurrency = 50\nleas
 /// Tasks whose handler is done at once.
 const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\n";
 
-/// Adds tasks as fast as Redis takes them, until told to stop. Tries again while Redis is away.
-struct Producer {
-    stop: Arc<AtomicBool>,
-    ids: Arc<Mutex<Vec<String>>>,
-    thread: std::thread::JoinHandle<()>,
-}
-
-impl Producer {
-    fn start(bench: &Bench) -> Producer {
-        let client = redis::Client::open(bench.redis.url()).expect("a valid URL");
-        let stop = Arc::new(AtomicBool::new(false));
-        let ids = Arc::new(Mutex::new(Vec::new()));
-        let (stopped, accepted) = (stop.clone(), ids.clone());
-        let thread = std::thread::spawn(move || {
-            let mut connection = None;
-            let mut n = 0u64;
-            while !stopped.load(Ordering::Acquire) {
-                if connection.is_none() {
-                    connection = client.get_connection_with_timeout(Duration::from_secs(1)).ok();
-                }
-                // A name of the task's own, so that an XADD whose reply was lost is not counted twice.
-                let id = format!("task-{n}");
-                let added = connection.as_mut().map(|connection| {
-                    redis::cmd("XADD").arg("work").arg("*").arg("tq-id").arg(&id).arg("n").arg(n).query::<String>(connection)
-                });
-                match added {
-                    Some(Ok(_)) => accepted.lock().expect("the ids").push(id),
-                    Some(Err(_)) => connection = None,
-                    None => {}
-                }
-                n += 1;
-                // The pace of a producer; nothing waits for it.
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        });
-        Producer { stop, ids, thread }
-    }
-
-    fn accepted(&self) -> usize {
-        self.ids.lock().expect("the ids").len()
-    }
-
-    /// Waits until this many more tasks were accepted.
-    fn produce(&self, more: usize) {
-        let before = self.accepted();
-        eventually("the producer goes on", || (self.accepted() >= before + more).then_some(()));
-    }
-
-    fn stop(self) -> Vec<String> {
-        self.stop.store(true, Ordering::Release);
-        self.thread.join().expect("the producer");
-        Arc::try_unwrap(self.ids).expect("the producer has ended").into_inner().expect("the ids")
-    }
-}
-
 /// Every accepted task is completed, and nothing is left anywhere.
 fn all_done(bench: &mut Bench, ids: &[String]) {
-    bench.db = bench.redis.connection();
-    bench.until_drained("work");
-    for id in ids {
-        assert_eq!(bench.status("work", id, "status"), "COMPLETED", "{id}");
-    }
-    assert_eq!(bench.places("work"), NOTHING);
+    bench.all_done("work", ids);
 }
 
 /// Waits until this many tasks run.
@@ -207,7 +145,7 @@ fn redis_12_a_restart_while_tasks_flow_loses_nothing() {
     let mut bench = Bench::with_redis(EMPTY, &["--appendfsync", "always"]);
     bench.install("empty", "empty");
     let host = bench.host();
-    let producer = Producer::start(&bench);
+    let producer = Producer::start(&bench.redis.url(), &[]);
     for _ in 0..3 {
         producer.produce(100);
         bench.redis.stop();
@@ -226,7 +164,7 @@ fn redis_24_an_outage_of_ten_seconds_needs_no_restart() {
     bench.install("empty", "empty");
     let host = bench.host();
     eventually("it is ready", || (host.get("/readyz").status == 200).then_some(()));
-    let producer = Producer::start(&bench);
+    let producer = Producer::start(&bench.redis.url(), &[]);
     producer.produce(100);
     bench.redis.stop();
     let away = Instant::now();
@@ -263,7 +201,7 @@ fn redis_14_forgotten_scripts_are_loaded_again() {
     let mut bench = Bench::new(EMPTY);
     bench.install("empty", "empty");
     let host = bench.host();
-    let producer = Producer::start(&bench);
+    let producer = Producer::start(&bench.redis.url(), &[]);
     for _ in 0..20 {
         producer.produce(10);
         let _: () = bench.redis("SCRIPT", ("FLUSH", "SYNC"));
@@ -290,7 +228,7 @@ fn redis_22_killed_connections_are_made_anew_and_nothing_delivered_is_forgotten(
     let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nlease = \"60s\"\n");
     bench.install("empty", "empty");
     let host = bench.host();
-    let producer = Producer::start(&bench);
+    let producer = Producer::start(&bench.redis.url(), &[]);
     for _ in 0..10 {
         producer.produce(20);
         let _: i64 = bench.redis("CLIENT", ("KILL", "TYPE", "normal", "SKIPME", "yes"));
@@ -346,7 +284,7 @@ fn data_29_a_task_whose_entry_is_deleted_while_it_runs_may_still_complete() {
     let id = bench.xadd("work", &[("ms", "3000")]);
     until_running(&mut bench, 1);
     let _: i64 = bench.redis("XDEL", ("work", &id));
-    host.log("deleted by somebody else while its task runs");
+    host.log("were deleted by somebody else");
     bench.until("work", &id, "COMPLETED");
     assert!((host.metric("tqhost_lost_entries_total{queue=\"work\"}") - 1.0).abs() < 0.1);
     assert!(host.metric("tqhost_lease_lost_total{queue=\"work\"}") < 0.1);

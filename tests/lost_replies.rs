@@ -52,7 +52,7 @@ fn every_task_ends_once(bench: &mut Bench, proxy: &Proxy, host: Host) {
     }
     eventually("the planned replies are lost", || {
         add(bench);
-        (proxy.lost() == LOST).then_some(())
+        (proxy.hits() == LOST).then_some(())
     });
     add(bench);
     for (queue, ids) in &ids {
@@ -137,7 +137,7 @@ fn network_26_reclaim() {
     proxy.lose_replies(script::RECLAIM.sha1(), 1);
     let host = bench.host();
     bench.until("slow", &id, "COMPLETED");
-    assert_eq!(proxy.lost(), 1);
+    assert_eq!(proxy.hits(), 1);
     assert_eq!(bench.status("slow", &id, "attempt"), "1");
     host.stop();
 }
@@ -150,7 +150,7 @@ fn network_26_recover() {
     // A recovery comes after a read whose reply was lost; its own reply is lost then.
     proxy.lose_replies("XREADGROUP", 1);
     let id = bench.xadd("fine", &[("n", "1")]);
-    eventually("a read is lost", || (proxy.lost() == 1).then_some(()));
+    eventually("a read is lost", || (proxy.hits() == 1).then_some(()));
     proxy.lose_replies(script::RECOVER.sha1(), LOST);
     every_task_ends_once(&mut bench, &proxy, host);
     assert_eq!(bench.status("fine", &id, "status"), "COMPLETED");
@@ -162,7 +162,7 @@ fn network_26_enqueue() {
     load(&mut bench, &script::ENQUEUE);
     proxy.lose_replies(script::ENQUEUE.sha1(), 1);
     let id = bench.tqhost(&["enqueue", "fine", "n=1"]).ok().stdout.trim().to_owned();
-    assert_eq!(proxy.lost(), 1);
+    assert_eq!(proxy.hits(), 1);
     let length: u64 = bench.redis("XLEN", "fine");
     assert_eq!(length, 1, "the task was accepted once");
     let host = bench.host();
@@ -180,7 +180,7 @@ fn network_26_requeue() {
     load(&mut bench, &script::REQUEUE);
     proxy.lose_replies(script::REQUEUE.sha1(), 1);
     let first = bench.tqhost(&["dead", "requeue", "bad", &id, "--json"]);
-    assert_eq!((first.code, proxy.lost()), (1, 1), "it says that it does not know: {first:?}");
+    assert_eq!((first.code, proxy.hits()), (1, 1), "it says that it does not know: {first:?}");
     let second = bench.tqhost(&["dead", "requeue", "bad", &id, "--json"]).ok();
     assert_eq!(second.json(), serde_json::json!({"succeeded": 0, "skipped": 1}));
     assert_eq!(bench.places("bad"), Places { length: 1, pending: 0, delayed: 0, parked: 0, dead: 0 }, "it came back once");

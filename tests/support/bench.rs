@@ -32,12 +32,26 @@ impl Bench {
     pub fn with_redis(queues: &str, redis_args: &[&str]) -> Bench {
         let dir = tempfile::tempdir().expect("create a folder");
         let redis = RedisServer::start(dir.path(), redis_args);
+        Bench::on(queues, dir, redis)
+    }
+
+    /// The same with a Redis that runs already, and a folder.
+    pub fn on(queues: &str, dir: tempfile::TempDir, redis: RedisServer) -> Bench {
         let db = redis.connection();
         std::fs::create_dir(dir.path().join("plugins")).expect("create plugins/");
         let bench = Bench { dir, redis, db };
-        let url = bench.redis.url();
-        bench.configure(&format!("{queues}\n[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+        bench.configure_for(queues, bench.redis.port);
         bench
+    }
+
+    /// Lets hosts and commands that start from now on use a Redis on this port of this machine: a proxy's.
+    pub fn configure_for(&self, queues: &str, port: u16) {
+        self.configure_url(queues, &format!("redis://127.0.0.1:{port}"));
+    }
+
+    /// The same with a whole URL.
+    pub fn configure_url(&self, queues: &str, url: &str) {
+        self.configure(&format!("{queues}\n[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
     }
 
     /// Replaces the whole configuration file.
@@ -71,6 +85,11 @@ impl Bench {
     /// Starts a host, and waits for nothing.
     pub fn host_that_may_fail(&self) -> Host {
         Host::start(&self.config(), "info,tqhost=debug")
+    }
+
+    /// The same with additions to its environment.
+    pub fn host_with_env(&self, env: Vec<(String, PathBuf)>) -> Host {
+        Host::start_with_env(&self.config(), "info,tqhost=debug", env)
     }
 
     /// Runs a command of tqhost with this configuration.
@@ -126,6 +145,23 @@ impl Bench {
         entries.into_iter().map(|(_, fields)| fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()).collect()
     }
 
+    /// Waits until this many tasks of a stream are claimed.
+    #[track_caller]
+    pub fn until_pending(&mut self, stream: &str, pending: u64) {
+        eventually(&format!("{pending} tasks of {stream} are claimed"), || (self.places(stream).pending == pending).then_some(()));
+    }
+
+    /// Waits until nothing is left of a stream's tasks, and sees that each of these was completed.
+    #[track_caller]
+    pub fn all_done(&mut self, stream: &str, ids: &[String]) {
+        self.db = self.redis.connection();
+        self.until_drained(stream);
+        for id in ids {
+            assert_eq!(self.status(stream, id, "status"), "COMPLETED", "{id}");
+        }
+        assert_eq!(self.places(stream), Places::default());
+    }
+
     /// Waits until nothing is queued, running or delayed.
     #[track_caller]
     pub fn until_drained(&mut self, stream: &str) {
@@ -137,7 +173,7 @@ impl Bench {
 }
 
 /// Where a queue's tasks are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Places {
     /// Queued and running.
     pub length: u64,
@@ -210,6 +246,12 @@ impl Host {
         Host::spawn(command)
     }
 
+    fn start_with_env(config: &Path, log: &str, env: Vec<(String, PathBuf)>) -> Host {
+        let mut command = Host::command(config);
+        command.env("TQHOST_LOG", log).envs(env);
+        Host::spawn(command)
+    }
+
     /// What starts a host, for a test that changes something about it.
     pub fn command(config: &Path) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
@@ -259,6 +301,29 @@ impl Host {
         http::get(running["admin"].as_str().expect("the admin address"), path)
     }
 
+    /// Waits until `/readyz` says that the host is ready.
+    #[track_caller]
+    pub fn until_ready(&self) {
+        eventually("/readyz says 200", || (self.get("/readyz").status == 200).then_some(()));
+    }
+
+    /// Waits until `/readyz` says that the host is not ready because of this.
+    #[track_caller]
+    pub fn until_unready(&self, why: &str) {
+        let unready = |answer: &Response| answer.status == 503 && answer.body.to_lowercase().contains(&why.to_lowercase());
+        eventually(&format!("/readyz says {why:?}"), || unready(&self.get("/readyz")).then_some(()));
+    }
+
+    /// How many attempts of a queue ended so, by this host's count.
+    pub fn ended_as(&self, queue: &str, outcome: &str) -> u64 {
+        self.metric(&format!("tqhost_tasks_total{{queue=\"{queue}\",outcome=\"{outcome}\"}}")) as u64
+    }
+
+    /// A counter of a queue.
+    pub fn count(&self, name: &str, queue: &str) -> u64 {
+        self.metric(&format!("{name}{{queue=\"{queue}\"}}")) as u64
+    }
+
     /// The value of a series, such as `tqhost_tasks_total{queue="q",outcome="completed"}`. Labels may come in any order.
     pub fn metric(&self, series: &str) -> f64 {
         let text = self.get("/metrics").body;
@@ -304,6 +369,11 @@ impl Host {
             let ended = self.child.try_wait().expect("look after the host").map(code);
             ended.inspect(|code| assert!(*code == 0 || *code == -1 || *code == 1 || *code == 78, "{}", raw.lock().expect("the log")))
         })
+    }
+
+    /// Its exit code, if it has ended.
+    pub fn try_ended(&mut self) -> Option<i32> {
+        self.child.try_wait().expect("look after the host").map(code)
     }
 
     /// Ends it as an operator would.

@@ -1,13 +1,17 @@
 //! What every test stands on: a Redis of its own, a folder of its own, hosts, commands.
 
 pub mod bench;
+pub mod clock;
 pub mod http;
+pub mod producer;
 pub mod proxy;
 pub mod redis_server;
 pub mod trickle;
 pub mod wait;
 
 pub use bench::{Bench, Host, Places, Ran};
+pub use clock::Clock;
+pub use producer::Producer;
 pub use redis_server::RedisServer;
 pub use trickle::{Done, Trickle};
 pub use wait::{eventually, within};

@@ -1,24 +1,54 @@
-//! A TCP proxy between a host and its Redis that loses replies: the command is carried out, the answer never comes.
+//! A TCP proxy between a host and its Redis that can do what networks do: lose replies, go silent, cut, delay, lead elsewhere.
 //!
-//! In: bytes to look for in what the client sends. When they are seen, the request goes on to Redis, its reply is awaited and thrown away,
-//! and the connection is cut.
+//! In: bytes to look for in what the client sends ([`Proxy::lose_replies`], [`Proxy::hold`]), or a state of the whole network
+//! ([`Proxy::part`], [`Proxy::forget_connections`], [`Proxy::delay`], [`Proxy::lead_to`]). What is not planned is passed on as it is.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Runs until the test's process ends.
 pub struct Proxy {
     pub port: u16,
-    plan: Arc<Mutex<Plan>>,
+    network: Arc<Network>,
+}
+
+/// What happens to a connection on which the pattern of a plan is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The request is carried out, its reply thrown away, the connection cut.
+    LoseReply,
+    /// The request does not arrive. The connection stays open, and nothing passes on it any more.
+    HoldRequest,
+    /// The request is carried out, its reply does not arrive. The connection stays open, and nothing passes on it any more.
+    HoldReply,
 }
 
 #[derive(Default)]
+struct Network {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    upstream: u16,
+    plan: Option<Plan>,
+    hits: usize,
+    parted: bool,
+    delay: Option<Range<u64>>,
+    /// Connections so far.
+    born: usize,
+    /// Those before this one are forgotten.
+    alive_from: usize,
+}
+
 struct Plan {
     pattern: Vec<u8>,
-    /// Replies that are still to be lost.
+    fate: Fate,
     left: usize,
-    lost: usize,
 }
 
 impl Proxy {
@@ -26,79 +56,183 @@ impl Proxy {
     pub fn start(upstream: u16) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("an address").port();
-        let plan: Arc<Mutex<Plan>> = Arc::default();
-        let shared = plan.clone();
+        let network = Arc::new(Network::default());
+        network.lock().upstream = upstream;
+        let shared = network.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
+                let (number, upstream) = {
+                    let mut state = shared.lock();
+                    state.born += 1;
+                    (state.born, state.upstream)
+                };
                 let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)) else { continue };
-                let plan = shared.clone();
-                std::thread::spawn(move || pass(client, server, &plan));
+                let network = shared.clone();
+                std::thread::spawn(move || Pass { network, number, fate: Arc::default() }.run(client, server));
             }
         });
-        Proxy { port, plan }
+        Proxy { port, network }
     }
 
     /// Loses the replies of the next `times` requests that contain `pattern`.
     pub fn lose_replies(&self, pattern: &str, times: usize) {
-        *self.plan.lock().expect("the plan") = Plan { pattern: pattern.as_bytes().to_vec(), left: times, lost: 0 };
+        self.plan(pattern, Fate::LoseReply, times);
     }
 
-    /// How many replies were lost since then.
-    pub fn lost(&self) -> usize {
-        self.plan.lock().expect("the plan").lost
+    /// Holds the next request that contains `pattern`, or its reply.
+    pub fn hold(&self, pattern: &str, fate: Fate) {
+        self.plan(pattern, fate, 1);
+    }
+
+    /// Holds every request that contains `pattern`, until [`Proxy::heal`].
+    pub fn hold_all(&self, pattern: &str) {
+        self.plan(pattern, Fate::HoldRequest, usize::MAX);
+    }
+
+    fn plan(&self, pattern: &str, fate: Fate, left: usize) {
+        let mut state = self.network.lock();
+        (state.plan, state.hits) = (Some(Plan { pattern: pattern.as_bytes().to_vec(), fate, left }), 0);
+    }
+
+    /// How many requests have met their planned fate.
+    pub fn hits(&self) -> usize {
+        self.network.lock().hits
+    }
+
+    /// Parts both sides: nothing passes, nothing is cut, nothing is lost. After [`Proxy::heal`] what was under way arrives late.
+    pub fn part(&self) {
+        self.network.lock().parted = true;
+    }
+
+    /// Forgets the connections that are there, as a router does that starts anew: they stay open, and nothing passes on them any more.
+    /// New ones are not touched.
+    pub fn forget_connections(&self) {
+        let mut state = self.network.lock();
+        state.alive_from = state.born + 1;
+    }
+
+    /// Lets every piece of data take a random time of these milliseconds.
+    pub fn delay(&self, milliseconds: Range<u64>) {
+        self.network.lock().delay = Some(milliseconds);
+    }
+
+    /// Leads new connections to another port. Those that are there stay where they are.
+    pub fn lead_to(&self, upstream: u16) {
+        self.network.lock().upstream = upstream;
+    }
+
+    /// No plans and no faults any more. Connections that were held or forgotten stay so.
+    pub fn heal(&self) {
+        let mut state = self.network.lock();
+        (state.plan, state.parted, state.delay) = (None, false, None);
+        drop(state);
+        self.network.changed.notify_all();
     }
 }
 
-/// Passes one connection's bytes on, in both directions, until either side ends or a reply is lost.
-fn pass(mut client: TcpStream, mut server: TcpStream, plan: &Mutex<Plan>) {
-    let swallow = Arc::new(Mutex::new(false));
-    let (mut back, mut out) = (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
-    let swallowing = swallow.clone();
-    let replies = std::thread::spawn(move || {
+impl Network {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("the state of the network")
+    }
+
+    /// Waits as long as data has to. False when the connection is forgotten.
+    fn carries(&self, number: usize) -> bool {
+        let state = self.changed.wait_while(self.lock(), |state| state.parted).expect("the state of the network");
+        let (alive, delay) = (number >= state.alive_from, state.delay.clone());
+        drop(state);
+        if let Some(delay) = delay {
+            std::thread::sleep(Duration::from_millis(fastrand::u64(delay)));
+        }
+        alive
+    }
+
+    /// The fate of a request in `data`, if one is planned. A held reply is counted when it is there.
+    fn fate(&self, data: &[u8]) -> Option<Fate> {
+        let mut state = self.lock();
+        let plan = state.plan.as_mut()?;
+        if plan.left == 0 || !data.windows(plan.pattern.len()).any(|window| window == plan.pattern) {
+            return None;
+        }
+        plan.left -= 1;
+        let fate = plan.fate;
+        if fate != Fate::HoldReply {
+            state.hits += 1;
+        }
+        Some(fate)
+    }
+}
+
+/// One connection, both directions.
+#[derive(Clone)]
+struct Pass {
+    network: Arc<Network>,
+    number: usize,
+    fate: Arc<Mutex<Option<Fate>>>,
+}
+
+impl Pass {
+    fn fate(&self) -> Option<Fate> {
+        *self.fate.lock().expect("the fate")
+    }
+
+    /// Passes data on until either side ends or a reply is lost.
+    fn run(self, mut client: TcpStream, mut server: TcpStream) {
+        let (back, out) = (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
+        let replying = self.clone();
+        let replies = std::thread::spawn(move || replying.replies(back, out));
+        self.requests(&mut client, &mut server);
+        if self.fate() == Some(Fate::LoseReply) {
+            // The other thread cuts the connection when the reply is there.
+            let _ = replies.join();
+        } else {
+            let _ = server.shutdown(Shutdown::Both);
+            let _ = client.shutdown(Shutdown::Both);
+            let _ = replies.join();
+        }
+    }
+
+    fn requests(&self, client: &mut TcpStream, server: &mut TcpStream) {
         let mut buffer = [0; 1 << 16];
-        while let Ok(read) = back.read(&mut buffer) {
-            // What arrives from now on is the reply that is to be lost: the command has been carried out.
-            if read == 0 || *swallowing.lock().expect("a flag") || out.write_all(&buffer[..read]).is_err() {
+        // A pattern may lie across two reads: the end of the last one is kept.
+        let mut tail: Vec<u8> = Vec::new();
+        while let Ok(read) = client.read(&mut buffer) {
+            if read == 0 {
                 break;
+            }
+            if !self.network.carries(self.number) || self.fate().is_some() {
+                continue;
+            }
+            tail.extend(&buffer[..read]);
+            let fate = self.network.fate(&tail);
+            *self.fate.lock().expect("the fate") = fate;
+            tail.drain(..tail.len().saturating_sub(64));
+            if fate == Some(Fate::HoldRequest) {
+                continue;
+            }
+            if server.write_all(&buffer[..read]).is_err() || fate == Some(Fate::LoseReply) {
+                break;
+            }
+        }
+    }
+
+    fn replies(&self, mut back: TcpStream, mut out: TcpStream) {
+        let mut buffer = [0; 1 << 16];
+        let mut held = false;
+        while let Ok(read) = back.read(&mut buffer) {
+            // What arrives after a request with a fate is its reply: the command has been carried out.
+            match self.fate() {
+                _ if read == 0 => break,
+                Some(Fate::LoseReply) => break,
+                Some(Fate::HoldReply) if !held => {
+                    held = true;
+                    self.network.lock().hits += 1;
+                }
+                Some(_) => {}
+                None if self.network.carries(self.number) && out.write_all(&buffer[..read]).is_err() => break,
+                None => {}
             }
         }
         let _ = out.shutdown(Shutdown::Both);
         let _ = back.shutdown(Shutdown::Both);
-    });
-    let mut buffer = [0; 1 << 16];
-    // A pattern may lie across two reads: the end of the last one is kept.
-    let mut tail: Vec<u8> = Vec::new();
-    while let Ok(read) = client.read(&mut buffer) {
-        if read == 0 {
-            break;
-        }
-        tail.extend(&buffer[..read]);
-        let hit = {
-            let mut plan = plan.lock().expect("the plan");
-            let hit = plan.left > 0 && tail.windows(plan.pattern.len()).any(|window| window == plan.pattern);
-            if hit {
-                plan.left -= 1;
-                plan.lost += 1;
-            }
-            hit
-        };
-        if hit {
-            *swallow.lock().expect("a flag") = true;
-        }
-        tail.drain(..tail.len().saturating_sub(64));
-        if server.write_all(&buffer[..read]).is_err() {
-            break;
-        }
-        if hit {
-            break;
-        }
-    }
-    if *swallow.lock().expect("a flag") {
-        // The other thread cuts the connection when the reply is there.
-        let _ = replies.join();
-    } else {
-        let _ = server.shutdown(Shutdown::Both);
-        let _ = client.shutdown(Shutdown::Both);
-        let _ = replies.join();
     }
 }

@@ -15,18 +15,25 @@ pub struct RedisServer {
     dir: PathBuf,
     pub port: u16,
     extra: Vec<String>,
+    env: Vec<(String, PathBuf)>,
 }
 
 impl RedisServer {
     /// Starts one whose files are under `dir`. `extra` are further arguments.
     pub fn start(dir: &Path, extra: &[&str]) -> RedisServer {
+        RedisServer::start_with_env(dir, extra, Vec::new())
+    }
+
+    /// The same with additions to its environment.
+    pub fn start_with_env(dir: &Path, extra: &[&str], env: Vec<(String, PathBuf)>) -> RedisServer {
         let dir = dir.join("redis");
         std::fs::create_dir_all(&dir).expect("create the folder of redis-server");
         let extra: Vec<String> = extra.iter().map(ToString::to_string).collect();
         // Somebody else may take a free port before redis-server does: then it ends, and another port is tried.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("find a free port").port();
-            let mut server = RedisServer { child: spawn(&dir, port, &extra), dir: dir.clone(), port, extra: extra.clone() };
+            let child = spawn(&dir, port, &extra, &env);
+            let mut server = RedisServer { child, dir: dir.clone(), port, extra: extra.clone(), env: env.clone() };
             if server.answers() {
                 return server;
             }
@@ -49,14 +56,29 @@ impl RedisServer {
         self.end(Signal::SIGTERM);
     }
 
+    /// Ends it as a crash of its process would; what it wrote is with the operating system.
+    pub fn kill(&mut self) {
+        self.end(Signal::SIGKILL);
+    }
+
+    /// The file to which it appends its commands.
+    pub fn append_only_file(&self) -> PathBuf {
+        self.dir.join("appendonlydir/appendonly.aof.1.incr.aof")
+    }
+
     /// Starts it again on the same port, with the same data.
     pub fn start_again(&mut self) {
-        self.child = spawn(&self.dir, self.port, &self.extra);
+        self.child = spawn(&self.dir, self.port, &self.extra, &self.env);
         assert!(self.answers(), "redis-server does not start again");
     }
 
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().try_into().expect("a pid"))
+    }
+
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     fn socket(&self) -> PathBuf {
@@ -93,11 +115,11 @@ impl Drop for RedisServer {
     }
 }
 
-fn spawn(dir: &Path, port: u16, extra: &[String]) -> Child {
+fn spawn(dir: &Path, port: u16, extra: &[String], env: &[(String, PathBuf)]) -> Child {
     let log = std::fs::File::create(dir.join("log")).expect("create the log of redis-server");
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--unixsocket"]).arg(dir.join("s"));
     command.arg("--dir").arg(dir).args(["--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--enable-debug-command", "yes"]);
-    command.args(extra).stdin(Stdio::null()).stdout(log);
+    command.args(extra).envs(env.iter().cloned()).stdin(Stdio::null()).stdout(log);
     command.spawn().expect("start redis-server: is it installed? (`make setup`)")
 }

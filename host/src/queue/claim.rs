@@ -45,8 +45,10 @@ pub enum Lease {
     Lost,
     /// The task was cancelled.
     Cancelled,
-    /// Somebody deleted the entry. The attempt may still end, before another host finds out.
+    /// Somebody else deleted the entry. The attempt may still end, before another host finds out.
     Deleted,
+    /// The entry is gone, and nothing is pending for it: nobody can settle the task any more.
+    Gone,
 }
 
 /// What was delivered unseen.
@@ -68,13 +70,13 @@ pub struct Beat {
 }
 
 impl Queue {
-    /// Creates the group, at the stream's beginning, and the stream, where they are missing.
-    pub async fn ensure_group(&self) -> Result<(), QueueError> {
+    /// Creates the group, at the stream's beginning, and the stream, where they are missing. False when the group was there.
+    pub async fn ensure_group(&self) -> Result<bool, QueueError> {
         let mut create = redis::cmd("XGROUP");
         create.arg("CREATE").arg(&self.keys.stream).arg(&self.rules.group).arg("0").arg("MKSTREAM");
         match self.link.command("create the consumer group", &create).await {
-            Err(error) if error.is_busy_group() => Ok(()),
-            reply => reply.map(drop),
+            Err(error) if error.is_busy_group() => Ok(false),
+            reply => reply.map(|_| true),
         }
     }
 
@@ -138,13 +140,16 @@ impl Queue {
         for beat in beats {
             call = call.key(self.keys.task(&beat.task_id));
         }
-        call = call.arg(&self.rules.group).arg(consumer);
+        call = call.arg(&self.rules.group).arg(consumer).arg(millis(self.rules.retention));
         for beat in beats {
             let (percent, note) = beat.progress.as_ref().map_or((String::new(), ""), |(percent, note)| (percent.to_string(), note));
             call = call.arg(&beat.entry).arg(percent).arg(note);
         }
         let reply = self.link.script(&call).await?;
-        self.shaped("heartbeat", reply::codes(reply, [Lease::Lost, Lease::Renewed, Lease::Cancelled, Lease::Deleted], beats.len()))
+        self.shaped(
+            "heartbeat",
+            reply::codes(reply, [Lease::Lost, Lease::Renewed, Lease::Cancelled, Lease::Deleted, Lease::Gone], beats.len()),
+        )
     }
 
     /// Removes `consumer` from the group, unless something is still pending for it.

@@ -168,7 +168,14 @@ impl Fetcher {
                     Ok(permit) => break permit,
                     Err(_) => return Waited::Stopped,
                 },
-                () = tokio::time::sleep(LOOK) => self.beat(FetchState::WaitingForPermit).await,
+                () = tokio::time::sleep(LOOK) => {
+                    // Permits come back when tasks are settled: while Redis refuses that, waiting for one is no progress.
+                    let unsettled = self.shared.unsettled().clone();
+                    match unsettled {
+                        Some(why) => self.pulse.fault(why),
+                        None => self.beat(FetchState::WaitingForPermit).await,
+                    }
+                }
             }
         };
         let more = permits.available_permits().min(self.batch - 1);
@@ -188,11 +195,12 @@ impl Fetcher {
         }
     }
 
-    /// Somebody deleted the stream or the group, or everything.
+    /// Somebody deleted the stream or the group, or everything; or only ended the read.
     async fn recreate_group(&self) {
         let queue = self.shared.name.as_ref();
         match self.shared.queue.ensure_group().await {
-            Ok(()) => tracing::warn!(queue, "the stream or its consumer group was deleted; created anew, at the stream's beginning"),
+            Ok(false) => tracing::debug!(queue, "a read was ended; the stream and its consumer group are there"),
+            Ok(true) => tracing::warn!(queue, "the stream or its consumer group was deleted; created anew, at the stream's beginning"),
             Err(error) => tracing::debug!(queue, error = chain(&error), "could not create the consumer group"),
         }
     }

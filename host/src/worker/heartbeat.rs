@@ -54,29 +54,33 @@ impl Heartbeat {
         match self.shared.queue.heartbeat(&self.shared.consumer, beats).await {
             Ok(leases) => {
                 pace.succeeded();
+                let mut deleted = Vec::new();
                 for (beat, lease) in beats.iter().zip(leases) {
                     match lease {
                         Lease::Renewed => self.shared.inflight.renewed(&beat.entry, now),
-                        Lease::Lost if self.shared.inflight.lost(&beat.entry) => self.shared.metrics.lease_lost(1),
+                        Lease::Lost => {
+                            // Of an entry that was deleted, the loss has been counted.
+                            let known = self.shared.inflight.is_deleted(&beat.entry);
+                            if self.shared.inflight.lost(&beat.entry) && !known {
+                                self.shared.metrics.lease_lost(1);
+                            }
+                        }
                         Lease::Cancelled if self.shared.inflight.lost(&beat.entry) => {
                             tracing::info!(queue = self.shared.name.as_ref(), task = beat.task_id, "cancelled while it ran");
                             self.shared.metrics.settled(admin::Settled::Cancelled);
                         }
-                        Lease::Deleted => {
+                        Lease::Deleted | Lease::Gone => {
                             if self.shared.inflight.deleted(&beat.entry) {
-                                self.shared.metrics.lost_entries(1);
-                                let (queue, task) = (self.shared.name.as_ref(), &beat.task_id);
-                                tracing::error!(
-                                    queue,
-                                    task,
-                                    entry = beat.entry,
-                                    "the entry was deleted by somebody else while its task runs"
-                                );
+                                deleted.push(beat.entry.clone());
+                            }
+                            if lease == Lease::Gone {
+                                self.shared.inflight.lost(&beat.entry);
                             }
                         }
-                        Lease::Lost | Lease::Cancelled => {}
+                        Lease::Cancelled => {}
                     }
                 }
+                self.shared.count_deleted(&deleted);
             }
             // Tried again at the next look: a beat may come late, but never after its time to somebody else's task.
             Err(error) => drop(pace.failed(&error)),

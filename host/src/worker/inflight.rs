@@ -109,6 +109,11 @@ impl Inflight {
         self.lock().get_mut(entry).is_some_and(|slot| !std::mem::replace(&mut slot.deleted, true))
     }
 
+    /// Whether the entry is owned here, and known to be deleted.
+    pub fn is_deleted(&self, entry: &str) -> bool {
+        self.lock().get(entry).is_some_and(|slot| slot.deleted)
+    }
+
     /// Notes that a lease is lost, and stops the attempt. False when it was not running any more.
     pub fn lost(&self, entry: &str) -> bool {
         let slots = self.lock();

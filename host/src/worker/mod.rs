@@ -18,8 +18,8 @@ pub mod runner;
 pub mod settle;
 pub mod settler;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -55,6 +55,8 @@ pub struct Shared {
     /// The plugin's working version, if there is one.
     pub versions: watch::Receiver<Option<Arc<Version>>>,
     pub jobs: mpsc::Sender<Job>,
+    /// Why Redis does not carry out settlements at present.
+    unsettled: std::sync::Mutex<Option<String>>,
     /// Told whenever a task was parked.
     pub parked: Notify,
     /// After a claim that failed, entries may be ours that nobody saw.
@@ -67,15 +69,31 @@ pub struct Shared {
 }
 
 impl Shared {
+    fn unsettled(&self) -> MutexGuard<'_, Option<String>> {
+        self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts and names entries that somebody else deleted while they were pending.
-    async fn lost(&self, entries: &[String]) {
+    fn count_deleted(&self, entries: &[String]) {
         if !entries.is_empty() {
             self.metrics.lost_entries(entries.len() as u64);
             let queue = self.name.as_ref();
-            tracing::error!(queue, ?entries, "entries were deleted by somebody else while they were pending; their tasks are lost");
-            if let Err(error) = self.queue.lose(entries).await {
-                tracing::debug!(queue, %error, "could not note on their statuses that tasks are lost");
-            }
+            tracing::error!(
+                queue,
+                ?entries,
+                "entries were deleted by somebody else while they were pending; tasks that do not run are lost"
+            );
+        }
+    }
+
+    /// The same for entries of which nobody can run or settle the tasks any more.
+    async fn lost(&self, entries: &[String]) {
+        let new: Vec<String> = entries.iter().filter(|entry| !self.inflight.is_deleted(entry)).cloned().collect();
+        self.count_deleted(&new);
+        if !entries.is_empty()
+            && let Err(error) = self.queue.lose(entries).await
+        {
+            tracing::debug!(queue = self.name.as_ref(), error = chain(&error), "could not note on their statuses that tasks are lost");
         }
     }
 }
@@ -111,6 +129,7 @@ impl Worker {
             name: queue.rules.name.as_str().into(),
             inflight: Arc::default(),
             permits: Arc::new(Semaphore::new(concurrency)),
+            unsettled: std::sync::Mutex::default(),
             parked: Notify::new(),
             unseen: AtomicBool::new(false),
             claiming: Mutex::new(()),

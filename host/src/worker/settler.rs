@@ -16,7 +16,8 @@ use super::Shared;
 use super::inflight::Hold;
 use super::pace::Pace;
 use super::settle::Verdict;
-use crate::queue::{Ending, Settled, Settlement, Subject};
+use crate::chain::chain;
+use crate::queue::{Ending, QueueError, Settled, Settlement, Subject};
 
 /// Settlements sent in one go.
 const MAX_BATCH: usize = 128;
@@ -91,7 +92,7 @@ impl Settler {
         let endings: Vec<&Ending> = batch.iter().map(|job| &job.ending).collect();
         let replies = match self.shared.queue.settle(&self.shared.consumer, &endings).await {
             Ok(replies) => replies,
-            Err(error) => return (batch, pace.failed(&error)),
+            Err(error) => return (batch, self.failed(&error, pace)),
         };
         let mut failed = Vec::new();
         let mut wait = std::time::Duration::ZERO;
@@ -99,15 +100,22 @@ impl Settler {
             match reply {
                 Ok(settled) => self.settled(job, settled),
                 Err(error) => {
-                    wait = wait.max(pace.failed(&error));
+                    wait = wait.max(self.failed(&error, pace));
                     failed.push(job);
                 }
             }
         }
         if failed.is_empty() {
             pace.succeeded();
+            self.shared.unsettled().take();
         }
         (failed, wait)
+    }
+
+    /// Notes an error, and gives how long to wait before the next try.
+    fn failed(&self, error: &QueueError, pace: &mut Pace) -> std::time::Duration {
+        *self.shared.unsettled() = Some(chain(error));
+        pace.failed(error)
     }
 
     fn settled(&self, job: Job, settled: Settled) {

@@ -6,9 +6,10 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- Whether `entry` is pending and belongs to `consumer`.
+-- Whether `entry` is pending and belongs to `consumer`. It does not where there is no group; any other error is the script's.
 local function owned(stream, group, entry, consumer)
   local found = redis.pcall('XPENDING', stream, group, entry, entry, 1, consumer)
+  if found.err and not string.find(found.err, 'NOGROUP', 1, true) then error(found) end
   return found.err == nil and #found == 1
 end
 

@@ -1,0 +1,279 @@
+//! Hosts that die at a chosen moment, hang, share a name, or are replaced under load.
+//!
+//! Where a host dies is chosen by a proxy: it holds one request, or its reply, and the host is killed while it waits. The other tests of dying hosts
+//! are in `faults`.
+
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use tqhost::queue::script::{self, Script};
+
+use crate::support::proxy::{Fate, Proxy};
+use crate::support::{Bench, Host, Places, Producer, eventually};
+
+/// A queue for every way in which an attempt can end.
+const QUEUES: &str = r#"
+[defaults]
+lease = "1s"
+max_crashes = 10
+backoff = { delays = ["50ms"] }
+[queues.fine]
+plugin = "echo"
+[queues.twice]
+plugin = "fails-twice"
+[queues.bad]
+plugin = "rejects"
+[queues.slow]
+plugin = "sleeps"
+"#;
+
+/// A bench with those queues whose hosts go through a proxy.
+fn behind_proxy() -> (Bench, Proxy) {
+    let bench = Bench::new(QUEUES);
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(QUEUES, proxy.port);
+    for guest in ["echo", "fails-twice", "rejects", "sleeps"] {
+        bench.install(guest, guest);
+    }
+    (bench, proxy)
+}
+
+/// Kills a host in the middle of a request that contains `pattern`: before it reached Redis, or after it was carried out. Another
+/// host ends every task, each in its own way, and once.
+fn killed_at(pattern: &str, fate: Fate, prepare: impl FnOnce(&mut Bench)) {
+    let (mut bench, proxy) = behind_proxy();
+    prepare(&mut bench);
+    let host = bench.host();
+    proxy.hold(pattern, fate);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        for (queue, fields) in [("fine", ("n", "1")), ("twice", ("n", "1")), ("bad", ("n", "1")), ("slow", ("ms", "800"))] {
+            ids.push((queue, bench.xadd(queue, &[fields])));
+        }
+    }
+    eventually("the host waits for Redis", || (proxy.hits() == 1).then_some(()));
+    host.kill();
+    let host = bench.host();
+    for (queue, id) in &ids {
+        bench.until_drained(queue);
+        let (end, attempt) = match *queue {
+            "twice" => ("COMPLETED", "3"),
+            "bad" => ("FAILED", "1"),
+            _ => ("COMPLETED", "1"),
+        };
+        assert_eq!(
+            (bench.status(queue, id, "status").as_str(), bench.status(queue, id, "attempt").as_str()),
+            (end, attempt),
+            "{queue} {id}"
+        );
+    }
+    assert_eq!(bench.places("bad"), Places { dead: 3, ..Places::default() });
+    host.stop();
+}
+
+/// The same for a script. It is loaded before, so that what is held is the call itself.
+fn killed_in(script: &'static LazyLock<Script>, fate: Fate) {
+    killed_at(script.sha1(), fate, |bench| {
+        let _: String = bench.redis("SCRIPT", ("LOAD", &script.source));
+    });
+}
+
+#[test]
+fn worker_02_kill_9_before_a_read() {
+    killed_at("XREADGROUP", Fate::HoldRequest, |_| {});
+}
+
+#[test]
+fn worker_02_kill_9_after_a_read() {
+    killed_at("XREADGROUP", Fate::HoldReply, |_| {});
+}
+
+#[test]
+fn worker_02_kill_9_before_begin() {
+    killed_in(&script::BEGIN, Fate::HoldRequest);
+}
+
+#[test]
+fn worker_02_kill_9_after_begin() {
+    killed_in(&script::BEGIN, Fate::HoldReply);
+}
+
+#[test]
+fn worker_02_kill_9_after_complete() {
+    killed_in(&script::COMPLETE, Fate::HoldReply);
+}
+
+#[test]
+fn worker_02_kill_9_before_park() {
+    killed_in(&script::PARK, Fate::HoldRequest);
+}
+
+#[test]
+fn worker_02_kill_9_after_park() {
+    killed_in(&script::PARK, Fate::HoldReply);
+}
+
+#[test]
+fn worker_02_kill_9_before_bury() {
+    killed_in(&script::BURY, Fate::HoldRequest);
+}
+
+#[test]
+fn worker_02_kill_9_after_bury() {
+    killed_in(&script::BURY, Fate::HoldReply);
+}
+
+#[test]
+fn worker_02_kill_9_before_promote() {
+    killed_in(&script::PROMOTE, Fate::HoldRequest);
+}
+
+#[test]
+fn worker_02_kill_9_after_promote() {
+    killed_in(&script::PROMOTE, Fate::HoldReply);
+}
+
+#[test]
+fn worker_02_kill_9_before_heartbeat() {
+    killed_in(&script::HEARTBEAT, Fate::HoldRequest);
+}
+
+#[test]
+fn worker_02_kill_9_after_heartbeat() {
+    killed_in(&script::HEARTBEAT, Fate::HoldReply);
+}
+
+#[test]
+fn worker_02_kill_9_after_reclaim() {
+    let (mut bench, proxy) = behind_proxy();
+    let _: String = bench.redis("SCRIPT", ("LOAD", &script::RECLAIM.source));
+    let id = bench.xadd("slow", &[("ms", "500")]);
+    let first = bench.host();
+    bench.until_pending("slow", 1);
+    first.kill();
+    proxy.hold(script::RECLAIM.sha1(), Fate::HoldReply);
+    let second = bench.host();
+    eventually("the task is claimed by a host that does not know it", || (proxy.hits() == 1).then_some(()));
+    second.kill();
+    let third = bench.host();
+    bench.until("slow", &id, "COMPLETED");
+    assert_eq!(bench.status("slow", &id, "attempt"), "1");
+    assert_eq!(third.ended_as("slow", "completed"), 1);
+    third.stop();
+}
+
+#[test]
+fn worker_03_killed_between_a_handlers_success_and_its_settlement() {
+    let (mut bench, proxy) = behind_proxy();
+    let _: String = bench.redis("SCRIPT", ("LOAD", &script::COMPLETE.source));
+    proxy.hold(script::COMPLETE.sha1(), Fate::HoldRequest);
+    let first = bench.host();
+    let id = bench.xadd("fine", &[("n", "1")]);
+    eventually("the handler has ended, its settlement is on the way", || (proxy.hits() == 1).then_some(()));
+    assert!(first.raw().contains("attempt ended"), "{}", first.raw());
+    first.kill();
+    assert_eq!(bench.status("fine", &id, "status"), "PROCESSING", "nothing was committed");
+    assert_eq!(bench.places("fine"), Places { length: 1, pending: 1, ..Places::default() });
+    let second = bench.host();
+    bench.until("fine", &id, "COMPLETED");
+    bench.until_drained("fine");
+    assert_eq!(second.count("tqhost_reclaimed_total", "fine"), 1, "one more execution, for one crash");
+    assert_eq!((second.ended_as("fine", "completed"), bench.status("fine", &id, "attempt").as_str()), (1, "1"));
+    second.stop();
+}
+
+#[test]
+fn worker_07_heartbeats_do_not_keep_a_hung_handler_alive() {
+    let rules = "timeout = \"3s\"\nlease = \"1s\"\nmax_retries = 0\n";
+    let mut bench = Bench::new(&format!("[queues.busy]\nplugin = \"loops\"\n{rules}[queues.parked]\nplugin = \"sleeps\"\n{rules}"));
+    bench.install("loops", "loops");
+    bench.install("sleeps", "sleeps");
+    // A second host would take the tasks over if their leases ran out.
+    let hosts = [bench.host(), bench.host()];
+    let ids = [("busy", bench.xadd("busy", &[("n", "1")])), ("parked", bench.xadd("parked", &[("ms", "600000")]))];
+    for (queue, id) in &ids {
+        bench.until(queue, id, "FAILED");
+        let error = bench.status(queue, id, "error");
+        assert!(error.starts_with("timeout: "), "{queue}: {error}");
+        let time = |bench: &mut Bench, field| bench.status(queue, id, field).parse::<u64>().expect("a time");
+        let took = time(&mut bench, "finished_at") - time(&mut bench, "started_at");
+        assert!((3000..10_000).contains(&took), "{queue} was ended after {took} ms");
+        assert_eq!(bench.places(queue), Places { dead: 1, ..Places::default() });
+        for host in &hosts {
+            assert_eq!((host.count("tqhost_reclaimed_total", queue), host.count("tqhost_lease_lost_total", queue)), (0, 0));
+        }
+    }
+    hosts.into_iter().for_each(Host::stop);
+}
+
+/// The names of a group's members.
+fn consumers(bench: &mut Bench) -> HashSet<String> {
+    let rows: Vec<Vec<redis::Value>> = bench.redis("XINFO", ("CONSUMERS", "work", "tqhost"));
+    rows.iter().map(|row| redis::from_redis_value_ref(&row[1]).expect("a name")).collect()
+}
+
+#[test]
+fn worker_09_hosts_of_one_machine_and_configuration_have_names_of_their_own() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 5\nlease = \"1s\"\n");
+    bench.install("sleeps", "sleeps");
+    let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "1000")])).collect();
+    let hosts = [bench.host(), bench.host()];
+    let name = |host: &Host| host.log("tqhost is running")["host"].as_str().expect("a name").to_owned();
+    let names: HashSet<String> = hosts.iter().map(name).collect();
+    bench.until_pending("work", 10);
+    assert_eq!(consumers(&mut bench), names, "two names for two hosts");
+    bench.all_done("work", &ids);
+    let completed: Vec<u64> = hosts.iter().map(|host| host.ended_as("work", "completed")).collect();
+    assert!(
+        completed.iter().all(|n| *n > 0) && completed.iter().sum::<u64>() == 20,
+        "both worked, and no task was run twice: {completed:?}"
+    );
+    let [first, second] = hosts;
+    first.kill();
+    let again = bench.host();
+    assert!(!names.contains(&name(&again)), "a start has a name of its own");
+    again.stop();
+    second.stop();
+}
+
+/// Replaces three hosts, one after the other, while tasks flow. `new_first`: the new one is there before the old one goes.
+fn rolling_restart(new_first: bool) {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 20\nlease = \"2s\"\n");
+    bench.install("sleeps", "sleeps");
+    let mut old = bench.host();
+    let producer = Producer::start(&bench.redis.url(), &[("ms", "50")]);
+    let mut released = 0;
+    for _ in 0..3 {
+        producer.produce(100);
+        if new_first {
+            let new = bench.host();
+            producer.produce(20);
+            released += old.ended_as("work", "released");
+            old.stop();
+            old = new;
+        } else {
+            released += old.ended_as("work", "released");
+            old.stop();
+            producer.produce(20);
+            old = bench.host();
+        }
+    }
+    let ids = producer.stop();
+    bench.all_done("work", &ids);
+    for id in &ids {
+        assert_eq!(bench.status("work", id, "attempt"), "1", "a restart charges no attempt");
+    }
+    assert_eq!((released, old.count("tqhost_reclaimed_total", "work"), old.count("tqhost_lease_lost_total", "work")), (0, 0, 0));
+    assert_eq!(consumers(&mut bench).len(), 1, "hosts that stop leave no name behind");
+    old.stop();
+}
+
+#[test]
+fn worker_10_rolling_restart_new_host_first() {
+    rolling_restart(true);
+}
+
+#[test]
+fn worker_10_rolling_restart_old_host_first() {
+    rolling_restart(false);
+}

@@ -27,8 +27,7 @@ for i = 1, (#KEYS - 1) / 2 do
   else
     redis.call('PERSIST', status)
     local first = first_task(KEYS[1], marker)
-    if redis.pcall('HGET', status, 'cancel') == '1' then
-      redis.call('HDEL', status, 'cancel')
+    if take_mark(status) then
       out[i] = end_unrun(entry, status, 2)
     elseif first and first ~= id then
       set_status(status, 'status', 'CANCELLED', 'duplicate_of', first, 'error', 'duplicate of ' .. first,

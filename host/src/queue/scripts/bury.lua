@@ -3,7 +3,7 @@
 -- KEYS  1 stream · 2 dead letters · 3 status · 4 marker of the idempotency key (the stream: none)
 -- ARGV  1 group · 2 consumer · 3 entry · 4 retention ms · 5 attempt · 6 plugin · 7 error · 8 enqueued-at ms · 9 id · 10 window ms
 --       11… the dead letter's fields, name and value; tq-failed-at is added here
--- Gives 1, or 0 when this consumer does not own the entry any more: then nothing was written.
+-- Gives 1, or 0 when this consumer does not own the entry any more: then nothing was written. A task that was cancelled while it waited is none.
 --
 -- The dead letter comes with the ack or not at all: a key of another type in its place is an error before the first write.
 -- A list too long for one call in Lua (7,000 values) is kept whole in the field tq-packed, as MessagePack.
@@ -12,6 +12,10 @@ if bad then return bad end
 if not owned(KEYS[1], ARGV[1], ARGV[3], ARGV[2]) then return 0 end
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 redis.call('XDEL', KEYS[1], ARGV[3])
+if take_mark(KEYS[3]) then
+  end_status(KEYS[3], tonumber(ARGV[4]))
+  return 1
+end
 local now = now_ms()
 local fields = rest(11)
 if #fields > 7000 then

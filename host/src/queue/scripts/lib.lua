@@ -54,6 +54,13 @@ local function end_marker(stream, marker, id, window)
   if first_task(stream, marker) == id then redis.call('PEXPIRE', marker, window) end
 end
 
+-- Whether the task was marked by cancel.lua, which did not know under which entry it waited: whoever finds the mark ends the task.
+local function take_mark(status)
+  local marked = redis.pcall('HGET', status, 'cancel') == '1'
+  if marked then redis.call('HDEL', status, 'cancel') end
+  return marked
+end
+
 -- ARGV from index `from` on.
 local function rest(from)
   local out = {}

@@ -3,7 +3,7 @@
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 status
 -- ARGV  1 group · 2 consumer · 3 entry · 4 delay ms (0: back into the stream at once) · 5 attempt that comes next · 6 error (empty: none)
 --       7 enqueued-at ms · 8 ms from which the delay counts (0: now) · 9… the task's fields, name and value, as the next delivery is to carry them
--- Gives 1, or 0 when this consumer does not own the entry any more: then nothing was written.
+-- Gives 1, or 0 when this consumer does not own the entry any more: then nothing was written. A task that was cancelled while it waited ends here.
 --
 -- Delayed tasks are filed under the entry they came from, not under their id: two tasks may bear one id.
 local bad = wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash')
@@ -11,6 +11,7 @@ if bad then return bad end
 if not owned(KEYS[1], ARGV[1], ARGV[3], ARGV[2]) then return 0 end
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 redis.call('XDEL', KEYS[1], ARGV[3])
+if take_mark(KEYS[4]) then return 1 end
 local delay = tonumber(ARGV[4])
 local fields = rest(9)
 local now = now_ms()

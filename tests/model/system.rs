@@ -1,0 +1,368 @@
+//! Hosts, what they hold, what is on its way to Redis, and everything that can happen next.
+//!
+//! One step is one script or one thing that a host does by itself, so any two hosts interleave in every way that Redis allows. Faults are
+//! steps too, each from a budget: without one the space would have no end.
+
+use std::collections::BTreeSet;
+
+use stateright::Model;
+
+use super::store::{self, Delivered, GONE, Guards, Settlement, Store};
+
+/// What a host is in the middle of with one entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    Claimed,
+    Running,
+    /// A heartbeat said so: the attempt is being stopped.
+    Lost,
+    /// Sent, and sent again, until there is a reply.
+    Settling(Settlement),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hold {
+    pub of: Delivered,
+    pub stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Life {
+    Up,
+    /// Claims nothing any more, gives back what it holds.
+    Stopping,
+    Down,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Host {
+    pub life: Life,
+    pub consumer: u8,
+    /// The in-flight table.
+    pub held: Vec<Hold>,
+    /// A claim failed: entries may have been delivered unseen.
+    pub unseen: bool,
+}
+
+/// A settlement that was sent and has not reached Redis. Its sender will never have the reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Late {
+    consumer: u8,
+    of: Delivered,
+    settlement: Settlement,
+}
+
+/// Faults that may still happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Faults {
+    pub crashes: u8,
+    pub stops: u8,
+    /// Leases that end although their owner lives.
+    pub stalls: u8,
+    pub lost_replies: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct State {
+    pub store: Store,
+    pub hosts: Vec<Host>,
+    pub late: Vec<Late>,
+    pub left: Faults,
+}
+
+/// Hosts by number, entries by id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    Read(usize),
+    ReadUnheard(usize),
+    Recover(usize),
+    Reclaim(usize),
+    ReclaimUnheard(usize),
+    Begin(usize, u8),
+    Heartbeat(usize, u8),
+    /// The handler ends, or the host that stops ends it.
+    End(usize, u8, Settlement),
+    /// What was lost is let go.
+    Drop(usize, u8),
+    Settle(usize, u8),
+    /// The settlement is sent; it arrives later, or never, and its reply is lost.
+    SettleUnheard(usize, u8),
+    Arrive(usize),
+    Promote(usize),
+    Expire(u8),
+    Crash(usize),
+    Stop(usize),
+    Start(usize),
+}
+
+/// The model: two hosts, some tasks, the guards of the scripts, and a budget of faults.
+#[derive(Debug, Clone)]
+pub struct System {
+    pub tasks: u8,
+    /// Of each host.
+    pub permits: usize,
+    pub faults: Faults,
+    pub guards: Guards,
+}
+
+const HOSTS: usize = 2;
+
+impl Model for System {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        let host = |consumer| Host { life: Life::Up, consumer, held: Vec::new(), unseen: false };
+        let hosts = (0..HOSTS as u8).map(host).collect();
+        vec![State { store: Store::new(self.tasks), hosts, late: Vec::new(), left: self.faults }]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        self.good_steps(state, steps);
+        let left = &state.left;
+        for (n, host) in state.hosts.iter().enumerate() {
+            if host.life == Life::Down {
+                continue;
+            }
+            for hold in &host.held {
+                let entry = hold.of.entry;
+                steps.push(Step::Heartbeat(n, entry));
+                match hold.stage {
+                    Stage::Running => steps.extend([Settlement::Retry, Settlement::Reject].map(|end| Step::End(n, entry, end))),
+                    Stage::Settling(_) if left.lost_replies > 0 => steps.push(Step::SettleUnheard(n, entry)),
+                    _ => {}
+                }
+            }
+            if left.lost_replies > 0 && self.may_claim(host) {
+                steps.extend([Step::ReadUnheard(n), Step::ReclaimUnheard(n)]);
+            }
+            if left.crashes > 0 {
+                steps.push(Step::Crash(n));
+            }
+            if left.stops > 0 && host.life == Life::Up {
+                steps.push(Step::Stop(n));
+            }
+        }
+        if left.stalls > 0 {
+            let kept = |id| !is_abandoned(state, id);
+            steps.extend(state.store.stream.iter().filter(|entry| can_expire(entry) && kept(entry.id)).map(|entry| Step::Expire(entry.id)));
+        }
+    }
+
+    fn next_state(&self, last: &State, step: Step) -> Option<State> {
+        let mut state = last.clone();
+        self.take(&mut state, step)?;
+        tidy(&mut state);
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<stateright::Property<System>> {
+        super::properties()
+    }
+}
+
+impl System {
+    /// What can happen when nothing goes wrong any more, in an order in which taking the first that changes anything leads on.
+    fn good_steps(&self, state: &State, steps: &mut Vec<Step>) {
+        steps.extend((0..state.late.len()).map(Step::Arrive));
+        for (n, host) in state.hosts.iter().enumerate() {
+            for hold in &host.held {
+                let entry = hold.of.entry;
+                steps.push(match hold.stage {
+                    Stage::Claimed if host.life == Life::Stopping => Step::End(n, entry, Settlement::Release),
+                    Stage::Claimed => Step::Begin(n, entry),
+                    Stage::Running => Step::End(n, entry, Settlement::Complete),
+                    Stage::Lost => Step::Drop(n, entry),
+                    Stage::Settling(_) => Step::Settle(n, entry),
+                });
+                if hold.stage == Stage::Running && host.life == Life::Stopping {
+                    steps.push(Step::End(n, entry, Settlement::Release));
+                }
+            }
+            if self.may_claim(host) {
+                steps.push(if host.unseen { Step::Recover(n) } else { Step::Read(n) });
+                steps.push(Step::Reclaim(n));
+            }
+        }
+        if state.hosts.iter().any(|host| host.life == Life::Up) {
+            steps.extend((0..state.store.delayed.len()).map(Step::Promote));
+        }
+        let abandoned = state.store.stream.iter().filter(|entry| can_expire(entry) && is_abandoned(state, entry.id));
+        steps.extend(abandoned.map(|entry| Step::Expire(entry.id)));
+        steps.extend((0..HOSTS).filter(|&n| state.hosts[n].life == Life::Down).map(Step::Start));
+    }
+
+    /// Whether all tasks end from here, if nothing goes wrong any more.
+    pub fn comes_to_an_end(&self, from: &State) -> bool {
+        let mut state = from.clone();
+        let mut steps = Vec::new();
+        for _ in 0..100 {
+            if state.store.all_ended() {
+                return true;
+            }
+            steps.clear();
+            self.good_steps(&state, &mut steps);
+            match steps.iter().find_map(|&step| self.next_state(&state, step)) {
+                Some(next) => state = next,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    fn may_claim(&self, host: &Host) -> bool {
+        host.life == Life::Up && host.held.len() < self.permits
+    }
+
+    /// None when the step cannot be taken.
+    fn take(&self, state: &mut State, step: Step) -> Option<()> {
+        let State { store, hosts, late, left } = state;
+        match step {
+            Step::Read(n) => {
+                let delivered = store.read(hosts[n].consumer)?;
+                admit(&mut hosts[n], delivered);
+            }
+            Step::ReadUnheard(n) => {
+                store.read(hosts[n].consumer)?;
+                hosts[n].unseen = true;
+                left.lost_replies -= 1;
+            }
+            Step::Recover(n) => {
+                let host = &mut hosts[n];
+                match store.recover(host.consumer, |id| host.held.iter().any(|hold| hold.of.entry == id)) {
+                    Some(delivered) => admit(host, delivered),
+                    None => host.unseen = false,
+                }
+            }
+            Step::Reclaim(n) => {
+                let delivered = store.reclaim(hosts[n].consumer, &self.guards)?;
+                admit(&mut hosts[n], delivered);
+            }
+            Step::ReclaimUnheard(n) => {
+                store.reclaim(hosts[n].consumer, &self.guards)?;
+                hosts[n].unseen = true;
+                left.lost_replies -= 1;
+            }
+            Step::Begin(n, entry) => {
+                let consumer = hosts[n].consumer;
+                let hold = held(&mut hosts[n], entry)?;
+                if store.begin(consumer, hold.of) {
+                    hold.stage = Stage::Running;
+                } else {
+                    release(&mut hosts[n], entry);
+                }
+            }
+            Step::Heartbeat(n, entry) => {
+                let consumer = hosts[n].consumer;
+                let hold = held(&mut hosts[n], entry)?;
+                if !store.heartbeat(consumer, entry, &self.guards) && !matches!(hold.stage, Stage::Settling(_)) {
+                    hold.stage = Stage::Lost;
+                }
+            }
+            Step::End(n, entry, settlement) => held(&mut hosts[n], entry)?.stage = Stage::Settling(settlement),
+            Step::Drop(n, entry) => release(&mut hosts[n], entry),
+            Step::Settle(n, entry) => {
+                let hold = *held(&mut hosts[n], entry)?;
+                let Stage::Settling(settlement) = hold.stage else { return None };
+                store.settle(hosts[n].consumer, hold.of, settlement, &self.guards);
+                release(&mut hosts[n], entry);
+            }
+            Step::SettleUnheard(n, entry) => {
+                let hold = *held(&mut hosts[n], entry)?;
+                let Stage::Settling(settlement) = hold.stage else { return None };
+                late.push(Late { consumer: hosts[n].consumer, of: hold.of, settlement });
+                left.lost_replies -= 1;
+            }
+            Step::Arrive(index) => {
+                let Late { consumer, of, settlement } = late.remove(index);
+                store.settle(consumer, of, settlement, &self.guards);
+            }
+            Step::Promote(index) => store.promote(index),
+            Step::Expire(id) => {
+                let is_kept = hosts.iter().any(|host| keeps(host, store, id));
+                left.stalls -= u8::from(is_kept);
+                store.stream.iter_mut().find(|entry| entry.id == id)?.pending.as_mut()?.expired = true;
+            }
+            Step::Crash(n) => {
+                left.crashes -= 1;
+                down(&mut hosts[n]);
+            }
+            Step::Stop(n) => {
+                left.stops -= 1;
+                hosts[n].life = Life::Stopping;
+            }
+            Step::Start(n) => {
+                let used = |name| {
+                    let owns = store.stream.iter().filter_map(|entry| entry.pending.as_ref());
+                    owns.flat_map(|pending| [pending.owner, pending.claimed_by]).any(|owner| owner == name)
+                        || late.iter().any(|late| late.consumer == name)
+                        || hosts.iter().any(|host| host.life != Life::Down && host.consumer == name)
+                };
+                let consumer = (0..GONE).find(|&name| !used(name))?;
+                hosts[n] = Host { life: Life::Up, consumer, held: Vec::new(), unseen: false };
+            }
+        }
+        Some(())
+    }
+}
+
+/// What intake does with an entry: what is held already goes on; what brought down too many hosts is buried.
+fn admit(host: &mut Host, of: Delivered) {
+    if host.held.iter().any(|hold| hold.of.entry == of.entry) {
+        return;
+    }
+    let stage = if store::crashed(&of.payload) { Stage::Settling(Settlement::Reject) } else { Stage::Claimed };
+    host.held.push(Hold { of, stage });
+}
+
+fn held(host: &mut Host, entry: u8) -> Option<&mut Hold> {
+    host.held.iter_mut().find(|hold| hold.of.entry == entry)
+}
+
+fn release(host: &mut Host, entry: u8) {
+    host.held.retain(|hold| hold.of.entry != entry);
+}
+
+fn down(host: &mut Host) {
+    *host = Host { life: Life::Down, consumer: GONE, held: Vec::new(), unseen: false };
+}
+
+fn can_expire(entry: &store::Entry) -> bool {
+    entry.pending.as_ref().is_some_and(|pending| !pending.expired)
+}
+
+/// Whether a host that owns the entry renews its lease.
+fn keeps(host: &Host, store: &Store, id: u8) -> bool {
+    store.owns(host.consumer, id) && host.held.iter().any(|hold| hold.of.entry == id)
+}
+
+fn is_abandoned(state: &State, id: u8) -> bool {
+    !state.hosts.iter().any(|host| keeps(host, &state.store, id))
+}
+
+/// A host that stops and holds nothing is gone. Then names are made small again, so that states that differ in nothing else become one.
+fn tidy(state: &mut State) {
+    let State { store, hosts, late, .. } = state;
+    for host in hosts.iter_mut() {
+        if host.life == Life::Stopping && host.held.is_empty() {
+            down(host);
+        }
+        host.held.sort_unstable();
+    }
+    let known: BTreeSet<u8> = hosts.iter().map(|host| host.consumer).chain(late.iter().map(|late| late.consumer)).collect();
+    for pending in store.stream.iter_mut().filter_map(|entry| entry.pending.as_mut()) {
+        for name in [&mut pending.owner, &mut pending.claimed_by] {
+            if !known.contains(name) {
+                *name = GONE;
+            }
+        }
+    }
+    let ids = store.stream.iter().map(|entry| entry.id).chain(store.delayed.iter().map(|(from, _)| *from));
+    let ids = ids.chain(hosts.iter().flat_map(|host| &host.held).map(|hold| hold.of.entry)).chain(late.iter().map(|late| late.of.entry));
+    let ids: Vec<u8> = ids.collect::<BTreeSet<u8>>().into_iter().collect();
+    let rename = |id| ids.binary_search(&id).map_or(0, |index| index as u8 + 1);
+    store.rename_entries(rename, ids.len() as u8 + 1);
+    hosts.iter_mut().flat_map(|host| &mut host.held).for_each(|hold| hold.of.entry = rename(hold.of.entry));
+    late.iter_mut().for_each(|late| late.of.entry = rename(late.of.entry));
+    late.sort_unstable();
+}

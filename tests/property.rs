@@ -1,0 +1,160 @@
+//! Random operations and crashes against a real Redis, compared with a reference after every step.
+//!
+//! `property/reference.rs` says where each task has to be, `property/world.rs` carries the same operation out through `tqhost::queue::Queue`
+//! and looks where each task is. No operation waits: leases and delays end because the test says so.
+//!
+//! `TQHOST_PROPTEST_CASES` sets the number of cases. Not here: hosts (`faults.rs`), interleavings within an operation (`model.rs`).
+
+mod reference;
+mod world;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::support::RedisServer;
+use world::World;
+
+/// Cases of an ordinary run, and the most steps of one.
+const CASES: u32 = 500;
+const STEPS: usize = 80;
+
+/// Consumers that live at the same time.
+pub const CONSUMERS: usize = 3;
+
+/// Numbers choose among what is there, so that every sequence makes sense, also a shortened one.
+#[derive(Debug, Clone, Copy)]
+pub enum Op {
+    Enqueue {
+        delayed: bool,
+    },
+    /// The call before was carried out, but its reply was lost.
+    EnqueueAgain {
+        nth: usize,
+    },
+    Read {
+        consumer: usize,
+        count: usize,
+    },
+    /// Delivered, but never seen.
+    ReadUnheard {
+        consumer: usize,
+        count: usize,
+    },
+    Recover {
+        consumer: usize,
+        count: usize,
+    },
+    Begin {
+        consumer: usize,
+    },
+    Beat {
+        consumer: usize,
+    },
+    Settle {
+        consumer: usize,
+        nth: usize,
+        end: End,
+    },
+    SettleAgain {
+        nth: usize,
+    },
+    Reclaim {
+        consumer: usize,
+        count: usize,
+    },
+    ReclaimUnheard {
+        consumer: usize,
+        count: usize,
+    },
+    /// A lease ends.
+    Silence {
+        nth: usize,
+    },
+    /// A delay ends.
+    Ripen {
+        nth: usize,
+    },
+    Promote {
+        limit: usize,
+    },
+    Requeue {
+        nth: usize,
+    },
+    RequeueAll,
+    Purge {
+        nth: usize,
+    },
+    Cancel {
+        nth: usize,
+    },
+    Pause,
+    Resume,
+    Crash {
+        consumer: usize,
+    },
+    Leave {
+        consumer: usize,
+    },
+    ForgetScripts,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum End {
+    Complete,
+    Retry,
+    Defer,
+    Reject,
+    Release,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let consumer = || 0..CONSUMERS;
+    let nth = || 0..100usize;
+    let end = prop_oneof![3 => Just(End::Complete), 3 => Just(End::Retry), 1 => Just(End::Defer), 2 => Just(End::Reject), 2 => Just(End::Release)];
+    prop_oneof![
+        8 => any::<bool>().prop_map(|delayed| Op::Enqueue { delayed }),
+        1 => nth().prop_map(|nth| Op::EnqueueAgain { nth }),
+        10 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Read { consumer, count }),
+        1 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::ReadUnheard { consumer, count }),
+        2 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Recover { consumer, count }),
+        6 => consumer().prop_map(|consumer| Op::Begin { consumer }),
+        4 => consumer().prop_map(|consumer| Op::Beat { consumer }),
+        14 => (consumer(), nth(), end).prop_map(|(consumer, nth, end)| Op::Settle { consumer, nth, end }),
+        4 => nth().prop_map(|nth| Op::SettleAgain { nth }),
+        6 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Reclaim { consumer, count }),
+        1 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::ReclaimUnheard { consumer, count }),
+        8 => nth().prop_map(|nth| Op::Silence { nth }),
+        6 => nth().prop_map(|nth| Op::Ripen { nth }),
+        5 => (1..4usize).prop_map(|limit| Op::Promote { limit }),
+        2 => nth().prop_map(|nth| Op::Requeue { nth }),
+        1 => Just(Op::RequeueAll),
+        1 => nth().prop_map(|nth| Op::Purge { nth }),
+        2 => nth().prop_map(|nth| Op::Cancel { nth }),
+        1 => Just(Op::Pause),
+        1 => Just(Op::Resume),
+        2 => consumer().prop_map(|consumer| Op::Crash { consumer }),
+        1 => consumer().prop_map(|consumer| Op::Leave { consumer }),
+        1 => Just(Op::ForgetScripts),
+    ]
+}
+
+#[test]
+fn every_place_is_the_one_that_the_reference_says() {
+    let dir = tempfile::tempdir().expect("create a folder");
+    let redis = RedisServer::start(dir.path(), &[]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let cases = std::env::var("TQHOST_PROPTEST_CASES").map_or(CASES, |text| text.parse().expect("TQHOST_PROPTEST_CASES is a number"));
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
+    let checked = TestRunner::new(config).run(&prop::collection::vec(op(), 1..STEPS), |ops| {
+        runtime.block_on(async {
+            let mut world = World::new(&redis).await?;
+            for op in ops {
+                world.step(op).await?;
+            }
+            world.drain().await
+        })
+    });
+    if let Err(failed) = checked {
+        panic!("{failed}");
+    }
+}

@@ -1,0 +1,446 @@
+//! Carries operations out on Redis and on the reference, and compares.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::test_runner::TestCaseError;
+use proptest::{prop_assert, prop_assert_eq};
+use tqhost::config;
+use tqhost::queue::codec;
+use tqhost::queue::dead::DeadChoice;
+use tqhost::queue::{Beat, Begun, DeadFilter, Ending, Enqueued, Entry, Lease, Link, NewTask, Queue, Redis, Settled, Status, Subject};
+use tqhost::task::{Field, Outcome, Task};
+use tqhost::worker::settle;
+
+use super::reference::{Place, Reference};
+use super::{CONSUMERS, End, Op};
+use crate::support::RedisServer;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MAX_BACKLOG: usize = 12;
+const STREAM: &str = "work";
+const GROUP: &str = "tqhost";
+
+pub type Step = Result<(), TestCaseError>;
+
+/// A consumer and what it believes to own.
+struct Consumer {
+    name: String,
+    held: Vec<Held>,
+}
+
+struct Held {
+    task: Task,
+    /// What did not begin can only be given back, or buried as crashed.
+    begun: bool,
+}
+
+pub struct World {
+    reference: Reference,
+    queue: Queue,
+    link: Link,
+    db: redis::Connection,
+    consumers: Vec<Consumer>,
+    started: usize,
+    enqueued: Vec<NewTask>,
+    settled: Vec<(String, Ending)>,
+}
+
+impl World {
+    /// With an empty Redis, apart from the group.
+    pub async fn new(server: &RedisServer) -> Result<World, TestCaseError> {
+        let mut db = server.connection();
+        redis::cmd("FLUSHALL").exec(&mut db).expect("FLUSHALL");
+        let redis = Redis::open(&server.url()).expect("a valid URL");
+        let rules = config::Queue {
+            name: STREAM.into(),
+            stream: STREAM.into(),
+            group: GROUP.into(),
+            plugin: STREAM.into(),
+            concurrency: 10,
+            lease: HOUR,
+            timeout: HOUR,
+            max_retries: 2,
+            backoff: config::Backoff::Delays([HOUR].into()),
+            max_deferrals: 1,
+            max_crashes: 2,
+            max_backlog: MAX_BACKLOG as u32,
+            rate_limit: None,
+            idempotency: Default::default(),
+            retention: HOUR,
+            list: None,
+            dead_letter: None,
+        };
+        let consumers = (0..CONSUMERS).map(|n| Consumer { name: format!("c{n}"), held: Vec::new() }).collect();
+        let queue = Queue::new(rules, redis.link());
+        queue.ensure_group().await.map_err(failed)?;
+        Ok(World {
+            reference: Reference::default(),
+            queue,
+            link: redis.link_blocking_for(Duration::ZERO),
+            db,
+            consumers,
+            started: CONSUMERS,
+            enqueued: Vec::new(),
+            settled: Vec::new(),
+        })
+    }
+
+    pub async fn step(&mut self, op: Op) -> Step {
+        self.carry_out(op).await?;
+        self.compare()
+    }
+
+    async fn carry_out(&mut self, op: Op) -> Step {
+        match op {
+            Op::Enqueue { delayed } => {
+                let fields = vec![Field { name: "n".into(), value: self.enqueued.len().to_string().into() }];
+                let task = NewTask::new(fields, if delayed { HOUR } else { Duration::ZERO }).expect("a task");
+                let is_full = self.reference.backlog() >= MAX_BACKLOG;
+                prop_assert_eq!(self.enqueue(&task).await?, if is_full { Enqueued::Full } else { Enqueued::Accepted });
+                if !is_full {
+                    self.reference.enqueue(task.id(), delayed);
+                    self.enqueued.push(task);
+                }
+            }
+            Op::EnqueueAgain { nth } => {
+                if let Some(task) = chosen(&self.enqueued, nth) {
+                    prop_assert_eq!(self.enqueue(&task).await?, Enqueued::Accepted);
+                }
+            }
+            Op::Read { consumer, count } => {
+                let entries = self.read(consumer, count).await?;
+                self.admit(consumer, entries)?;
+            }
+            Op::ReadUnheard { consumer, count } => drop(self.read(consumer, count).await?),
+            Op::Recover { consumer, count } => {
+                let Consumer { name, held } = &self.consumers[consumer];
+                let in_flight: Vec<String> = held.iter().map(|held| held.task.entry.clone()).collect();
+                let found = self.queue.recover(&self.link, name, &in_flight, count).await.map_err(failed)?;
+                let is_unseen = |entry: &str| self.reference.owned(name, entry) && !in_flight.iter().any(|held| held == entry);
+                let unseen = self.reference.pending().filter(|(_, entry, ..)| is_unseen(entry)).count();
+                prop_assert_eq!((found.entries.len(), found.lost, found.more), (count.min(unseen), vec![], unseen > count));
+                prop_assert!(found.entries.iter().all(|entry| is_unseen(&entry.id)));
+                self.admit(consumer, found.entries)?;
+            }
+            Op::Begin { consumer } => self.begin(consumer).await?,
+            Op::Beat { consumer } => self.beat(consumer).await?,
+            Op::Settle { consumer, nth, end } => {
+                let Consumer { name, held } = &mut self.consumers[consumer];
+                if !held.is_empty() {
+                    let Held { task, begun } = held.remove(nth % held.len());
+                    let end = if begun { end } else { End::Release };
+                    let ending = (name.clone(), ending(task, end, &self.queue.rules));
+                    self.settle(&ending).await?;
+                    self.settled.push(ending);
+                }
+            }
+            Op::SettleAgain { nth } => {
+                if let Some(ending) = chosen(&self.settled, nth) {
+                    self.settle(&ending).await?;
+                }
+            }
+            Op::Reclaim { consumer, count } => {
+                let entries = self.reclaim(consumer, count).await?;
+                self.admit(consumer, entries)?;
+            }
+            Op::ReclaimUnheard { consumer, count } => drop(self.reclaim(consumer, count).await?),
+            Op::Silence { nth } => {
+                let kept: Vec<(String, String, String)> = self
+                    .reference
+                    .pending()
+                    .filter(|found| !found.3)
+                    .map(|(id, entry, owner, _)| (id.into(), entry.into(), owner.into()))
+                    .collect();
+                if let Some((id, entry, owner)) = chosen(&kept, nth) {
+                    let idle = 2 * HOUR.as_millis() as u64;
+                    self.redis::<redis::Value>("XCLAIM", (STREAM, GROUP, owner, 0, entry, "IDLE", idle, "JUSTID"))?;
+                    self.reference.task(&id).silent = true;
+                }
+            }
+            Op::Ripen { nth } => {
+                let delayed = self.reference.ids(|task| task.place == Place::Delayed && task.ripe.is_none());
+                if let Some(id) = chosen(&delayed, nth) {
+                    let member: String = self.redis("HGET", (format!("tq:{{{STREAM}}}:task:{id}"), "parked_as"))?;
+                    let score = self.reference.ripen(&id);
+                    self.redis::<u64>("ZADD", (format!("tq:{{{STREAM}}}:delayed"), "XX", score, member))?;
+                }
+            }
+            Op::Promote { limit } => {
+                let promoted = self.queue.promote(limit).await.map_err(failed)?;
+                prop_assert_eq!((promoted.moved, promoted.lost), (self.reference.promote(limit) as u64, 0));
+            }
+            Op::Requeue { nth } => {
+                let ids = self.reference.ids(|_| true);
+                if let Some(id) = chosen(&ids, nth) {
+                    let is_dead = self.reference.task(&id).place == Place::Dead;
+                    let done = self.queue.requeue(&DeadChoice::Ids(vec![id.clone()]), None).await.map_err(failed)?;
+                    prop_assert_eq!((done.succeeded, done.skipped), (u64::from(is_dead), u64::from(!is_dead)));
+                    if is_dead {
+                        self.reference.requeue(&id);
+                    }
+                }
+            }
+            Op::RequeueAll => {
+                let letters = self.queue.dead_letters(&DeadFilter::default(), 1000).await.map_err(failed)?;
+                let done = self.queue.requeue(&DeadChoice::All(DeadFilter::default()), None).await.map_err(failed)?;
+                prop_assert_eq!((done.succeeded, done.skipped), (letters.len() as u64, 0));
+                // Oldest first; that each of them is dead is seen when places are compared.
+                letters.iter().for_each(|letter| self.reference.requeue(&letter.id));
+            }
+            Op::Purge { nth } => {
+                let dead = self.reference.ids(|task| task.place == Place::Dead);
+                if let Some(id) = chosen(&dead, nth) {
+                    let done = self.queue.purge(&DeadChoice::Ids(vec![id.clone()])).await.map_err(failed)?;
+                    prop_assert_eq!((done.succeeded, done.skipped), (1, 0));
+                    self.reference.task(&id).place = Place::Nowhere;
+                }
+            }
+            Op::Cancel { nth } => {
+                let ids = self.reference.ids(|_| true);
+                if let Some(id) = chosen(&ids, nth) {
+                    let before = self.queue.cancel(&id).await.map_err(failed)?;
+                    prop_assert_eq!(before, Some(self.reference.cancel(&id)));
+                }
+            }
+            Op::Pause => prop_assert_eq!(self.queue.pause().await.map_err(failed)?, !std::mem::replace(&mut self.reference.paused, true)),
+            Op::Resume => prop_assert_eq!(self.queue.resume().await.map_err(failed)?, std::mem::take(&mut self.reference.paused)),
+            Op::Crash { consumer } => {
+                self.consumers[consumer] = Consumer { name: format!("c{}", self.started), held: Vec::new() };
+                self.started += 1;
+            }
+            Op::Leave { consumer } => {
+                self.queue.leave(&self.consumers[consumer].name).await.map_err(failed)?;
+            }
+            Op::ForgetScripts => self.redis::<()>("SCRIPT", "FLUSH")?,
+        }
+        Ok(())
+    }
+
+    /// Everything that is still there is brought to an end by one more consumer. Each task then has exactly one.
+    pub async fn drain(&mut self) -> Step {
+        self.step(Op::Resume).await?;
+        for consumer in 0..CONSUMERS {
+            self.step(Op::Crash { consumer }).await?;
+        }
+        let mut rounds = 0;
+        while self.reference.backlog() > 0 {
+            prop_assert!(rounds < 20, "something is stuck: {:?}", self.reference);
+            rounds += 1;
+            for _ in 0..MAX_BACKLOG {
+                self.step(Op::Ripen { nth: 0 }).await?;
+                self.step(Op::Silence { nth: 0 }).await?;
+            }
+            let count = MAX_BACKLOG;
+            for op in [
+                Op::Promote { limit: count },
+                Op::Reclaim { consumer: 0, count },
+                Op::Read { consumer: 0, count },
+                Op::Begin { consumer: 0 },
+            ] {
+                self.step(op).await?;
+            }
+            while !self.consumers[0].held.is_empty() {
+                self.step(Op::Settle { consumer: 0, nth: 0, end: End::Complete }).await?;
+            }
+        }
+        for (id, task) in &self.reference.tasks {
+            prop_assert!(task.status.is_end(), "{id}: {task:?}");
+            prop_assert_eq!(task.commits, u32::from(task.status == Status::Completed), "{}", id);
+        }
+        Ok(())
+    }
+
+    async fn enqueue(&self, task: &NewTask) -> Result<Enqueued, TestCaseError> {
+        let mut replies = self.queue.enqueue(std::slice::from_ref(task)).await.map_err(failed)?;
+        replies.remove(0).map_err(failed)
+    }
+
+    async fn read(&mut self, consumer: usize, count: usize) -> Result<Vec<Entry>, TestCaseError> {
+        // An empty read blocks for as long as Redis's timers take to notice: some 100 ms.
+        if self.reference.queue.is_empty() {
+            return Ok(Vec::new());
+        }
+        let name = &self.consumers[consumer].name;
+        let entries = self.queue.read(&self.link, name, count, Duration::ZERO).await.map_err(failed)?;
+        prop_assert_eq!(entries.len(), count.min(self.reference.queue.len()));
+        for entry in &entries {
+            prop_assert_eq!(self.reference.read(name, &entry.id), Some(codec::id_of(entry)));
+        }
+        Ok(entries)
+    }
+
+    async fn reclaim(&mut self, consumer: usize, count: usize) -> Result<Vec<Entry>, TestCaseError> {
+        let name = &self.consumers[consumer].name;
+        let silent = self.reference.pending().filter(|found| found.3).count();
+        prop_assert_eq!(self.queue.has_abandoned().await.map_err(failed)?, silent > 0);
+        let found = self.queue.reclaim(name, "0-0", count).await.map_err(failed)?;
+        prop_assert!(found.lost.is_empty());
+        prop_assert_eq!(found.entries.len(), count.min(silent));
+        for entry in &found.entries {
+            prop_assert!(self.reference.reclaim(name, &entry.id), "{} was kept alive", entry.id);
+        }
+        Ok(found.entries)
+    }
+
+    /// What the host's intake does: what is held already goes on as it is.
+    fn admit(&mut self, consumer: usize, entries: Vec<Entry>) -> Step {
+        let queue: Arc<str> = STREAM.into();
+        for entry in entries {
+            let task = codec::decode(&queue, &entry).map_err(failed)?;
+            let known = self.reference.task(&task.id);
+            let Place::Pending { deliveries, .. } = known.place else {
+                return Err(TestCaseError::fail(format!("{known:?} was delivered")));
+            };
+            let expected = (known.attempt, known.deferrals, known.crashes + deliveries - 1);
+            prop_assert_eq!((task.attempt, task.deferrals, task.crashes), expected);
+            let held = &mut self.consumers[consumer].held;
+            if !held.iter().any(|held| held.task.entry == entry.id) {
+                held.push(Held { task, begun: false });
+            }
+        }
+        Ok(())
+    }
+
+    /// Of all that is held and did not bring down too many consumers.
+    async fn begin(&mut self, consumer: usize) -> Step {
+        let Consumer { name, held } = &mut self.consumers[consumer];
+        let (mut new, rest): (Vec<Held>, Vec<Held>) =
+            held.drain(..).partition(|held| !held.begun && settle::crashed(&held.task, &self.queue.rules).is_none());
+        *held = rest;
+        if new.is_empty() {
+            return Ok(());
+        }
+        let tasks: Vec<&Task> = new.iter().map(|held| &held.task).collect();
+        let begun = self.queue.begin(name, "plugin", &tasks).await.map_err(failed)?;
+        let expected = tasks.iter().map(|task| match self.reference.begin(name, &task.entry) {
+            None => Begun::Lost,
+            Some(Status::Cancelled) => Begun::Cancelled,
+            Some(_) => Begun::Owned,
+        });
+        prop_assert_eq!(&begun, &expected.collect::<Vec<_>>());
+        let mut owned = begun.into_iter().map(|begun| begun == Begun::Owned);
+        new.retain_mut(|held| {
+            held.begun = owned.next().unwrap_or_default();
+            held.begun
+        });
+        held.extend(new);
+        Ok(())
+    }
+
+    /// A lost lease is noted only: the consumer is late, and settles all the same.
+    async fn beat(&mut self, consumer: usize) -> Step {
+        let Consumer { name, held } = &self.consumers[consumer];
+        if held.is_empty() {
+            return Ok(());
+        }
+        let beat = |Held { task, .. }: &Held| Beat {
+            entry: task.entry.clone(),
+            task_id: task.id.clone(),
+            progress: Some((1, "on its way".into())),
+        };
+        let leases = self.queue.heartbeat(name, &held.iter().map(beat).collect::<Vec<_>>()).await.map_err(failed)?;
+        let mut expected = Vec::new();
+        for Held { task, .. } in held {
+            expected.push(if self.reference.owned(name, &task.entry) {
+                self.reference.task(&task.id).silent = false;
+                Lease::Renewed
+            } else if self.reference.task(&task.id).status == Status::Cancelled {
+                Lease::Cancelled
+            } else {
+                Lease::Lost
+            });
+        }
+        prop_assert_eq!(leases, expected);
+        Ok(())
+    }
+
+    async fn settle(&mut self, (name, ending): &(String, Ending)) -> Step {
+        let Subject::Task(task) = &ending.subject else { return Err(TestCaseError::fail("only tasks are settled")) };
+        let settled = self.queue.settle(name, &[ending]).await.map_err(failed)?.remove(0).map_err(failed)?;
+        let is_done = self.reference.settle(name, &task.entry, &ending.settlement, task.crashes);
+        prop_assert_eq!(settled, if is_done { Settled::Done } else { Settled::Overtaken });
+        Ok(())
+    }
+
+    /// Looks where every task is, without the library.
+    fn compare(&mut self) -> Step {
+        let mut found: BTreeMap<String, Vec<Place>> = BTreeMap::new();
+        let mut order = Vec::new();
+        let all: Vec<(String, String, u64, u32)> = self.redis("XPENDING", (STREAM, GROUP, "-", "+", 1000))?;
+        let mut pending: HashMap<String, (String, u32)> =
+            all.into_iter().map(|(entry, consumer, _, deliveries)| (entry, (consumer, deliveries))).collect();
+        for (entry, fields) in self.redis::<Vec<(String, HashMap<String, String>)>>("XRANGE", (STREAM, "-", "+"))? {
+            let id = fields["tq-id"].clone();
+            let number = |name: &str, otherwise| fields.get(name).map_or(otherwise, |text: &String| text.parse().unwrap_or(u32::MAX));
+            let known = self.reference.task(&id);
+            prop_assert_eq!((number("tq-attempt", 1), number("tq-deferrals", 0)), (known.attempt, known.deferrals), "{}", id);
+            let place = match pending.remove(&entry) {
+                Some((consumer, deliveries)) => Place::Pending { entry, consumer, deliveries },
+                None => {
+                    order.push(id.clone());
+                    Place::Queued
+                }
+            };
+            found.entry(id).or_default().push(place);
+        }
+        prop_assert!(pending.is_empty(), "pending without an entry: {:?}", pending);
+        prop_assert_eq!(order, self.reference.queue.iter().cloned().collect::<Vec<_>>());
+        let members: Vec<String> = self.redis("ZRANGE", (format!("tq:{{{STREAM}}}:delayed"), 0, -1))?;
+        let parked: Vec<String> = self.redis("HKEYS", format!("tq:{{{STREAM}}}:parked"))?;
+        prop_assert_eq!(sorted(&members), sorted(&parked));
+        let letters: Vec<(String, HashMap<String, String>)> = self.redis("XRANGE", (format!("tq:{{{STREAM}}}:dead"), "-", "+"))?;
+        for (_, fields) in letters {
+            found.entry(fields["tq-id"].clone()).or_default().push(Place::Dead);
+        }
+        let mut delayed = 0;
+        for (id, known) in &self.reference.tasks {
+            let key = format!("tq:{{{STREAM}}}:task:{id}");
+            let status: HashMap<String, String> = redis::cmd("HGETALL").arg(key).query(&mut self.db).map_err(failed)?;
+            prop_assert_eq!(status.get("status").map(String::as_str), Some(known.status.as_str()), "{}: {:?}", id, known);
+            let mut places = found.remove(id).unwrap_or_default();
+            if status.get("parked_as").is_some_and(|member| members.contains(member)) {
+                places.push(Place::Delayed);
+                delayed += 1;
+            }
+            let expected: Vec<&Place> = Some(&known.place).into_iter().filter(|place| **place != Place::Nowhere).collect();
+            prop_assert_eq!(places.iter().collect::<Vec<_>>(), expected, "{}", id);
+        }
+        prop_assert!(found.is_empty(), "nobody knows {:?}", found);
+        prop_assert_eq!(delayed, members.len());
+        prop_assert_eq!(self.redis::<bool>("EXISTS", format!("tq:{{{STREAM}}}:paused"))?, self.reference.paused);
+        Ok(())
+    }
+
+    fn redis<T: redis::FromRedisValue>(&mut self, name: &str, args: impl redis::ToRedisArgs) -> Result<T, TestCaseError> {
+        redis::cmd(name).arg(args).query(&mut self.db).map_err(|error| TestCaseError::fail(format!("{name}: {error}")))
+    }
+}
+
+/// What the host would settle: decided by the same function.
+fn ending(task: Task, end: End, rules: &config::Queue) -> Ending {
+    let decide = |outcome| settle::decide(outcome, &task, rules, 0.0);
+    let verdict = settle::crashed(&task, rules).unwrap_or_else(|| match end {
+        End::Complete => decide(Outcome::Completed { result: Some(b"done".into()) }),
+        End::Retry => decide(Outcome::Retry { message: "busy".into(), after: None }),
+        End::Defer => decide(Outcome::Defer { message: "not yet".into(), after: HOUR }),
+        End::Reject => decide(Outcome::Reject { message: "no".into() }),
+        End::Release => settle::release(&task),
+    });
+    Ending { subject: Subject::Task(Box::new(task)), settlement: verdict.settlement, plugin: "plugin".into() }
+}
+
+fn chosen<T: Clone>(all: &[T], nth: usize) -> Option<T> {
+    if all.is_empty() { None } else { Some(all[nth % all.len()].clone()) }
+}
+
+fn sorted<T: Ord>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut all: Vec<T> = all.into_iter().collect();
+    all.sort();
+    all
+}
+
+fn failed(error: impl std::fmt::Debug) -> TestCaseError {
+    TestCaseError::fail(format!("{error:?}"))
+}

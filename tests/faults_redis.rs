@@ -121,6 +121,28 @@ fn redis_13_the_stream_is_deleted_while_tasks_run() {
     host.stop();
 }
 
+#[test]
+fn redis_13_the_stream_is_deleted_between_a_delivery_and_the_begin_of_its_task() {
+    let mut bench = Bench::new(SLEEPS);
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(SLEEPS, proxy.port);
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    works(&mut bench, &host);
+    // The read is at Redis; what it delivers arrives when the stream is gone.
+    proxy.part();
+    let lost = bench.xadd("work", &[("ms", "60000")]);
+    bench.until_pending("work", 1);
+    assert!(bench.redis::<bool>("DEL", "work"));
+    proxy.heal();
+    bench.until("work", &lost, "FAILED");
+    assert!(bench.redis::<i64>("TTL", format!("tq:{{work}}:task:{lost}")) > 0, "its status expires");
+    host.log("were deleted by somebody else");
+    assert_eq!((host.count("tqhost_lost_entries_total", "work"), host.count("tqhost_lease_lost_total", "work")), (1, 0));
+    works(&mut bench, &host);
+    host.stop();
+}
+
 /// A bench whose host goes through a proxy, and a replica of its Redis that it does not know of.
 struct Pair {
     bench: Bench,

@@ -35,6 +35,8 @@ pub enum Begun {
     Cancelled,
     /// Another task has its idempotency key: it is settled without having run.
     Duplicate,
+    /// Somebody deleted its entry: nobody will run it.
+    Gone,
 }
 
 /// What became of a lease that was to be renewed.
@@ -131,7 +133,7 @@ impl Queue {
             call = call.arg(&task.entry).arg(task.attempt).arg(task.enqueued_at_ms).arg(&task.id);
         }
         let reply = self.link.script(&call).await?;
-        self.shaped("begin", reply::codes(reply, [Begun::Lost, Begun::Owned, Begun::Cancelled, Begun::Duplicate], tasks.len()))
+        self.shaped("begin", reply::codes(reply, [Begun::Lost, Begun::Owned, Begun::Cancelled, Begun::Duplicate, Begun::Gone], tasks.len()))
     }
 
     /// Renews leases. Gives what became of each.

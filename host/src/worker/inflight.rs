@@ -131,6 +131,11 @@ impl Inflight {
 }
 
 impl Hold {
+    /// The entry's id.
+    pub fn entry(&self) -> &str {
+        &self.entry
+    }
+
     /// Whether somebody else owns the entry now.
     pub fn is_lost(&self) -> bool {
         self.phase.load(Ordering::Acquire) == Phase::Lost as u8

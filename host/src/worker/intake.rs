@@ -61,6 +61,7 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
         }
         return;
     };
+    let mut deleted = Vec::new();
     for ((task, hold), begun) in claimed.into_iter().zip(begun) {
         match begun {
             Begun::Owned => drop(shared.runners.spawn(runner::run(shared.clone(), version.clone(), task, hold))),
@@ -69,12 +70,14 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
                 shared.metrics.settled(admin::Settled::Duplicate);
                 tracing::info!(queue = shared.name.as_ref(), task = task.id, "not run: another task has its idempotency key");
             }
+            Begun::Gone => deleted.push(hold.entry().to_owned()),
             Begun::Lost => {
                 shared.metrics.lease_lost(1);
                 tracing::warn!(queue = shared.name.as_ref(), task = task.id, "not run: another host owns this task by now");
             }
         }
     }
+    shared.count_deleted(&deleted);
 }
 
 /// Marks tasks as PROCESSING, however long Redis takes. None when the host stops meanwhile.
@@ -87,7 +90,6 @@ async fn begin(shared: &Shared, version: &Version, claimed: &[(Task, Hold)]) -> 
                 pace.succeeded();
                 return Some(begun);
             }
-            Err(error) if error.is_no_group() => return Some(vec![Begun::Lost; tasks.len()]),
             Err(error) => pace.failed(&error),
         };
         tokio::select! {

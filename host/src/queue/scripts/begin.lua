@@ -3,7 +3,8 @@
 -- KEYS  1 stream · then for each task: status, marker of its idempotency key (the stream: it has none)
 -- ARGV  1 group · 2 consumer · 3 plugin · 4 retention ms · then for each task: entry, attempt, enqueued-at ms, id
 -- Gives for each task 1: owned (run it), 0: not (somebody else has it: drop it); and of what is settled by this, because it must not run,
---   2: it was cancelled while it waited, 3: another task has its key.
+--   2: it was cancelled while it waited, 3: another task has its key, 4: somebody deleted the stream or the entry, and nobody will deliver
+--   it again (its status says so).
 --
 -- The first write is a PERSIST, which is also allowed when there is no memory left: settling frees some, so tasks must go on.
 -- The marker holds the id of the first task, so a task that lost its host is not taken for its own duplicate. Safe to run again.
@@ -23,7 +24,8 @@ for i = 1, (#KEYS - 1) / 2 do
   local at = 1 + 4 * i
   local entry, id = ARGV[at], ARGV[at + 3]
   if not owned(KEYS[1], ARGV[1], entry, ARGV[2]) then
-    out[i] = 0
+    local gone = #redis.call('XRANGE', KEYS[1], entry, entry) == 0
+    out[i] = gone and note_lost(status, entry, retention) and 4 or 0
   else
     redis.call('PERSIST', status)
     local first = first_task(KEYS[1], marker)

@@ -61,6 +61,21 @@ local function take_mark(status)
   return marked
 end
 
+-- Notes on its status that a task is lost, because somebody deleted its entry: unless the task has ended, or waits somewhere else.
+-- True when it was noted. One that was never begun may have no status before this; one that kept none may have ended.
+local function note_lost(status, entry, retention)
+  local known = redis.pcall('HMGET', status, 'status', 'entry')
+  if known.err then return false end
+  local is = known[1]
+  if is and (known[2] ~= entry or (is ~= 'PENDING' and is ~= 'PROCESSING')) then return false end
+  if retention == 0 and not is then return false end
+  if not set_status(status, 'status', 'FAILED', 'error', 'lost: its entry was deleted from the stream', 'finished_at', now_ms()) then
+    return false
+  end
+  end_status(status, retention)
+  return true
+end
+
 -- ARGV from index `from` on.
 local function rest(from)
   local out = {}

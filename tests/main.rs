@@ -6,6 +6,7 @@
 mod support;
 
 mod bad_input;
+mod capacity;
 mod commands;
 mod control;
 mod demo;

@@ -18,7 +18,8 @@ use crate::embedded::{self, Embedded};
 use crate::plugins::Plugins;
 use crate::queue::{self, Queue, Redis};
 use crate::sandbox::{Sandbox, SandboxOptions};
-use crate::worker::{Stop, Worker};
+use crate::worker::capacity::Capacity;
+use crate::worker::{Host, Stop, Worker};
 
 /// A fetch loop that gave no sign for so long is stalled. It gives one every second or two.
 const STALL_AFTER: Duration = Duration::from_secs(6);
@@ -66,7 +67,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
 
     // 3. The sandbox, and the plugins that are there.
-    let attempts = config.queues.iter().map(|queue| queue.concurrency).sum();
+    let attempts: u32 = config.queues.iter().map(|queue| queue.concurrency).sum();
+    let attempts = config.concurrency.map_or(attempts, |most| most.min(attempts));
     let grants = grants(&config);
     let max_memory = grants.values().map(|grant| grant.memory).max().unwrap_or_default();
     let sandbox = Sandbox::new(SandboxOptions { max_concurrent: attempts, max_memory })?;
@@ -76,24 +78,24 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         Plugins::start(sandbox, config.plugins_dir.clone(), config.data_dir.join("cache"), grants, watching.clone(), &watchers).await?;
 
     // 4. The queues.
-    let stop = Stop::default();
-    let host_id: Arc<str> = host_id().into();
+    let host =
+        Host { redis: redis.clone(), consumer: host_id().into(), capacity: Capacity::new(config.concurrency), stop: Stop::default() };
     let mut workers = Vec::with_capacity(config.queues.len());
     for rules in &config.queues {
         let queue = Queue::new(rules.clone(), link.clone());
         queue.ensure_group().await.with_context(|| format!("cannot prepare the queue `{}`", rules.name))?;
         let versions = plugins.subscribe(&rules.plugin);
         let (metrics, pulse) = (metrics.queue(&rules.name), health.queue(&rules.name));
-        workers.push(Worker::start(queue, &redis, host_id.clone(), versions, metrics, pulse, stop.clone()));
+        workers.push(Worker::start(&host, queue, versions, metrics, pulse));
     }
     health.started();
 
     // 5. What others see of it.
-    let announcer = Announcer::new(host_id.clone(), link, redis.clone(), plugins, health, &workers);
+    let announcer = Announcer::new(host.consumer.clone(), link, redis.clone(), plugins, health, &workers);
     let _ = refresh.set(announcer.refresher());
     servants.spawn(announcer.run(serving.clone()));
     tracing::info!(
-        host = host_id.as_ref(),
+        host = host.consumer.as_ref(),
         redis = redis.address(),
         redis_version,
         admin = %admin_address,
@@ -107,9 +109,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tracing::info!(running, grace_seconds = config.shutdown_grace.as_secs(), "stopping: no new tasks; waiting for those that run");
 
     // 7. Nothing new; then an end to what runs, at the end of the grace period or on a second signal; then to what cannot be settled.
-    stop.claiming.cancel();
+    host.stop.claiming.cancel();
     let deadline = tokio::spawn({
-        let stop = stop.clone();
+        let stop = host.stop.clone();
         async move {
             tokio::select! {
                 () = tokio::time::sleep(config.shutdown_grace) => tracing::warn!("the grace period is over: stopping attempts that still run"),

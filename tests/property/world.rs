@@ -59,6 +59,7 @@ impl World {
             group: GROUP.into(),
             plugin: STREAM.into(),
             concurrency: 10,
+            priority: 1,
             lease: HOUR,
             timeout: HOUR,
             max_retries: 2,
@@ -263,7 +264,7 @@ impl World {
             return Ok(Vec::new());
         }
         let name = &self.consumers[consumer].name;
-        let entries = self.queue.read(&self.link, name, count, Duration::ZERO).await.map_err(failed)?;
+        let entries = self.queue.read(&self.link, name, count, None).await.map_err(failed)?;
         prop_assert_eq!(entries.len(), count.min(self.reference.queue.len()));
         for entry in &entries {
             prop_assert_eq!(self.reference.read(name, &entry.id), Some(codec::id_of(entry)));

@@ -11,12 +11,13 @@ use super::reader::{Context, Keys, Table};
 use super::{admin, plugin, queue, redis_url};
 
 pub(super) const KEYS: Keys = Keys {
-    known: &["plugins_dir", "data_dir", "shutdown_grace", "redis", "admin", "defaults", "queues", "plugins"],
-    later: &["blobs", "concurrency"],
+    known: &["plugins_dir", "data_dir", "shutdown_grace", "concurrency", "redis", "admin", "defaults", "queues", "plugins"],
+    later: &["blobs"],
     elsewhere: &[],
 };
 
 const DEFAULT_SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
+const CONCURRENCY: RangeInclusive<u32> = 1..=100_000;
 const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 
 /// Reads everything; what is wrong stands in the context, and the value is then of no use.
@@ -24,11 +25,17 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
     let root = Table::root(cx, entries, &KEYS);
     let folder = |name, default| root.get(name).and_then(|item| item.path()).unwrap_or_else(|| cx.folder.join(default));
     let grace = root.get("shutdown_grace").and_then(|item| item.duration(SHUTDOWN_GRACE));
+    let concurrency = root.get("concurrency").and_then(|item| item.integer(CONCURRENCY));
     let queues = queue::read(&root);
+    if concurrency.is_none() && queues.iter().any(|queue| queue.priority != queues[0].priority) {
+        let why = "queues: they have different priorities, but nothing to compete for: set concurrency at the top of the file";
+        cx.warnings.borrow_mut().push(why.to_owned());
+    }
     Config {
         path: path.to_owned(),
         plugins_dir: folder("plugins_dir", "plugins"),
         data_dir: folder("data_dir", ".tqhost"),
+        concurrency,
         shutdown_grace: grace.unwrap_or(DEFAULT_SHUTDOWN_GRACE),
         redis: redis_url::read(root.get("redis")),
         admin: admin::read(root.get("admin")),
@@ -60,13 +67,25 @@ mod tests {
     }
 
     #[test]
+    fn priorities_without_anything_to_compete_for_are_told() {
+        let queues = "[queues.a]\npriority = 2\n[queues.b]";
+        let warnings = |text: &str| parse(text).expect("valid").warnings;
+        let [warning] = &warnings(queues)[..] else { panic!("one warning") };
+        assert!(warning.contains("set concurrency at the top"), "{warning}");
+        let config = parse(&format!("concurrency = 5\n{queues}")).expect("valid");
+        assert_eq!((config.concurrency, config.queues[0].priority, config.queues[1].priority), (Some(5), 2, 1));
+        assert_eq!(config.warnings, Vec::<String>::new());
+        assert_eq!(warnings("[defaults]\npriority = 2\n[queues.a]\n[queues.b]"), Vec::<String>::new());
+    }
+
+    #[test]
     fn bad_tops() {
         let table = [
             ("plugins_dir = \"\"", "plugins_dir: is not a path"),
             ("data_dir = 1", "data_dir: is an integer, but must be a string"),
             ("shutdown_grace = \"2d\"", "write \"0s\" to \"1d\""),
             ("plugin_dir = \"x\"", "did you mean `plugins_dir`"),
-            ("concurrency = 10", "concurrency: not supported by this version of tqhost yet"),
+            ("concurrency = 0", "concurrency: 0 is out of bounds: write 1 to 100000"),
             ("blobs = { url = \"file:x\" }", "blobs: not supported by this version of tqhost yet"),
             ("nonsense = 1", "unknown key: the keys here are plugins_dir, "),
         ];

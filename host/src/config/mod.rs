@@ -106,7 +106,7 @@ listen = "0.0.0.0:7700"
 [queues.resume-analyze]
 lease = "10ms"
 max_retires = 3
-priority = 2
+priority = 0
 backoff = { base = "5m" }
 
 [queues.reports]
@@ -123,7 +123,7 @@ config = { api_key = { env = "MISSING" } }
   line 8: admin.token: is required, because 0.0.0.0:7700 can be reached from other machines: write token = { env = "TQHOST_ADMIN_TOKEN" }
   line 11: queues.resume-analyze.lease: "10ms" is out of bounds: write "1s" to "1d"
   line 12: queues.resume-analyze.max_retires: unknown key: did you mean `max_retries`?
-  line 13: queues.resume-analyze.priority: not supported by this version of tqhost yet: take it out
+  line 13: queues.resume-analyze.priority: 0 is out of bounds: write 1 to 1000
   line 14: queues.resume-analyze.backoff: base ("5m") is longer than max ("1m") (which was not set here): raise max or lower base
   line 16: queues.reports.stream: "resume-analyze" is the stream of the queue "resume-analyze" too: give every queue its own
   line 20: plugins.reports.memory: "64MB" is not a size: write a whole number with the unit B, KiB, MiB or GiB, like "64MiB"

@@ -19,6 +19,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// How long running attempts may take to end at shutdown.
     pub shutdown_grace: Duration,
+    /// Attempts running at once, of all queues together; none: only the queues' own concurrency counts.
+    pub concurrency: Option<u32>,
     pub redis: Redis,
     pub admin: Admin,
     /// In the order of the file.
@@ -54,6 +56,8 @@ pub struct Queue {
     pub plugin: String,
     /// Attempts running at once, in this host; at least 1.
     pub concurrency: u32,
+    /// Weight among the queues that compete for the host's concurrency; at least 1.
+    pub priority: u32,
     pub lease: Duration,
     pub timeout: Duration,
     pub max_retries: u32,

@@ -15,7 +15,7 @@ use super::names::{check_key, check_name, check_stream};
 use super::reader::{Item, Keys, Table};
 use super::units::parse_rate;
 
-const LATER: &[&str] = &["priority", "enqueue_to", "schedule"];
+const LATER: &[&str] = &["enqueue_to", "schedule"];
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -23,6 +23,7 @@ pub(super) const KEYS: Keys = Keys {
         "group",
         "plugin",
         "concurrency",
+        "priority",
         "lease",
         "timeout",
         "max_retries",
@@ -45,6 +46,7 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "group",
         "plugin",
         "concurrency",
+        "priority",
         "lease",
         "timeout",
         "max_retries",
@@ -70,6 +72,7 @@ pub(super) const IDEMPOTENCY_KEYS: Keys = Keys { known: &["field", "window"], la
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const CONCURRENCY: RangeInclusive<u32> = 1..=10_000;
+const PRIORITY: RangeInclusive<u32> = 1..=1000;
 const LEASE: RangeInclusive<Duration> = SECOND..=DAY;
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
 const MAX_RETRIES: RangeInclusive<u32> = 0..=1000;
@@ -86,6 +89,7 @@ struct Rules {
     /// The queue's name, if nothing is said.
     plugin: Option<String>,
     concurrency: u32,
+    priority: u32,
     lease: Duration,
     timeout: Duration,
     max_retries: u32,
@@ -104,6 +108,7 @@ impl Default for Rules {
             group: "tqhost".into(),
             plugin: None,
             concurrency: 10,
+            priority: 1,
             lease: 30 * SECOND,
             timeout: 60 * SECOND,
             max_retries: 3,
@@ -147,6 +152,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
         group: rules.group,
         plugin: rules.plugin.unwrap_or_else(|| name.to_owned()),
         concurrency: rules.concurrency,
+        priority: rules.priority,
         lease: rules.lease,
         timeout: rules.timeout,
         max_retries: rules.max_retries,
@@ -169,6 +175,7 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
         group: table.get("group").and_then(|item| item.checked(check_key)).unwrap_or_else(|| base.group.clone()),
         plugin: table.get("plugin").and_then(|item| item.checked(check_name)).or_else(|| base.plugin.clone()),
         concurrency: integer("concurrency", CONCURRENCY).unwrap_or(base.concurrency),
+        priority: integer("priority", PRIORITY).unwrap_or(base.priority),
         lease: duration("lease", LEASE).unwrap_or(base.lease),
         timeout: duration("timeout", TIMEOUT).unwrap_or(base.timeout),
         max_retries: integer("max_retries", MAX_RETRIES).unwrap_or(base.max_retries),
@@ -249,6 +256,7 @@ mod tests {
             group: "tqhost".into(),
             plugin: "resume-analyze".into(),
             concurrency: 10,
+            priority: 1,
             lease: 30 * SECOND,
             timeout: 60 * SECOND,
             max_retries: 3,
@@ -335,7 +343,7 @@ mod tests {
             ),
             ("list = \"b\"", "queues.a.list: \"b\" is a key of the queue \"b\" already"),
             ("max_retires = 3", "did you mean `max_retries`"),
-            ("priority = 1", "queues.a.priority: not supported by this version of tqhost yet"),
+            ("priority = 0", "queues.a.priority: 0 is out of bounds: write 1 to 1000"),
             ("schedule = \"x\"", "not supported by this version of tqhost yet"),
         ];
         for (line, why) in table {

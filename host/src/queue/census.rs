@@ -93,7 +93,7 @@ pub(super) fn group_name(item: Value) -> Shaped<String> {
 }
 
 /// How much is pending in the group, and what was delivered last.
-fn find_group(reply: Value, name: &str) -> Shaped<Option<(u64, String)>> {
+pub(super) fn find_group(reply: Value, name: &str) -> Shaped<Option<(u64, String)>> {
     for group in reply::array(reply)? {
         let fields = Info::read(group)?;
         if fields.text("name")? == name {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::capacity::Permits;
 use super::pace::Pace;
 use super::{Shared, intake};
 use crate::admin::{FetchPulse, FetchState};
@@ -71,6 +71,7 @@ impl Fetcher {
                     self.batch = (self.batch * 2).min(MAX_BATCH);
                 }
                 Err(error) => {
+                    self.shared.line.wants_more(false);
                     self.shared.unseen.store(true, Ordering::Release);
                     // A batch that did not come in time may have been too much for the connection.
                     self.batch = (self.batch / 2).max(1);
@@ -88,9 +89,9 @@ impl Fetcher {
         }
     }
 
-    async fn claim(&self, version: &Arc<Version>, permits: OwnedSemaphorePermit) -> Result<(), QueueError> {
+    async fn claim(&self, version: &Arc<Version>, permits: Permits) -> Result<(), QueueError> {
         let shared = &self.shared;
-        let count = permits.num_permits();
+        let count = permits.count();
         if shared.unseen.load(Ordering::Acquire) {
             // The reclaimer claims for the same consumer: between its claim and its intake, its entries would look unseen too.
             let claiming = shared.claiming.lock().await;
@@ -107,18 +108,27 @@ impl Fetcher {
         let places = match shared.queue.take_places(count).await? {
             Places::Taken(places) => places,
             Places::Wait(wait) => {
+                permits.unused();
+                shared.line.wants_more(false);
                 self.pulse.beat(FetchState::Reading);
                 tokio::time::sleep(wait.min(LOOK)).await;
                 return Ok(());
             }
         };
-        let read = shared.queue.read(&self.link, &shared.consumer, places, BLOCK).await;
+        // Who shares the host's capacity does not hold any of it while there is nothing to do.
+        let look_only = shared.line.is_shared();
+        let read = shared.queue.read(&self.link, &shared.consumer, places, if look_only { None } else { Some(BLOCK) }).await;
         // Places that are lost with an error come back by themselves, by the passing of time.
         let entries = read?;
         self.pulse.beat(FetchState::Reading);
-        let unused = places - entries.len().min(places);
+        let (unused, found) = (places - entries.len().min(places), entries.len());
+        shared.line.wants_more(found == count);
         intake::admit(shared, version, entries, permits).await;
-        shared.queue.give_places_back(unused).await
+        shared.queue.give_places_back(unused).await?;
+        if look_only && found == 0 {
+            shared.queue.wait_for_new(&self.link, BLOCK).await?;
+        }
+        Ok(())
     }
 
     /// The version that runs tasks now; waits while there is none.
@@ -131,6 +141,7 @@ impl Fetcher {
             if let Some(version) = versions.borrow_and_update().clone() {
                 return Waited::For(version);
             }
+            self.shared.line.wants_more(false);
             self.beat(FetchState::WaitingForPlugin).await;
             tokio::select! {
                 changed = versions.changed() => if changed.is_err() { return Waited::Stopped },
@@ -147,6 +158,7 @@ impl Fetcher {
                 self.looked_for_pause = Some(Instant::now());
                 break;
             }
+            self.shared.line.wants_more(false);
             self.pulse.beat(FetchState::Paused);
             tokio::select! {
                 () = tokio::time::sleep(PAUSE_LOOK) => {}
@@ -157,17 +169,13 @@ impl Fetcher {
     }
 
     /// At least one permit, and all others that are free, up to a batch.
-    async fn permits(&self, stop: &CancellationToken) -> Waited<OwnedSemaphorePermit> {
-        let permits = &self.shared.permits;
-        let mut first = std::pin::pin!(permits.clone().acquire_owned());
-        let mut permit = loop {
+    async fn permits(&self, stop: &CancellationToken) -> Waited<Permits> {
+        let mut permits = std::pin::pin!(self.shared.line.acquire(self.batch));
+        loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Waited::Stopped,
-                permit = &mut first => match permit {
-                    Ok(permit) => break permit,
-                    Err(_) => return Waited::Stopped,
-                },
+                permits = &mut permits => return Waited::For(permits),
                 () = tokio::time::sleep(LOOK) => {
                     // Permits come back when tasks are settled: while Redis refuses that, waiting for one is no progress.
                     let unsettled = self.shared.unsettled().clone();
@@ -177,14 +185,7 @@ impl Fetcher {
                     }
                 }
             }
-        };
-        let more = permits.available_permits().min(self.batch - 1);
-        if more > 0
-            && let Ok(others) = permits.clone().try_acquire_many_owned(more as u32)
-        {
-            permit.merge(others);
         }
-        Waited::For(permit)
     }
 
     /// A sign of life while waiting for something else than Redis, if Redis is there.

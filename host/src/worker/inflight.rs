@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::capacity::Permits;
 use crate::queue::Beat;
 use crate::task::Progress;
 
@@ -50,12 +50,12 @@ pub struct Hold {
     /// Cancelled when the attempt has to end: its lease is lost, or the host stops.
     pub stop: CancellationToken,
     pub progress: Progress,
-    _permit: OwnedSemaphorePermit,
+    _permit: Permits,
 }
 
 impl Inflight {
     /// Takes an entry in. None when it is there already: then it is running, and must not run twice.
-    pub fn hold(self: &Arc<Self>, entry: &str, task_id: &str, permit: OwnedSemaphorePermit, stop: CancellationToken) -> Option<Hold> {
+    pub fn hold(self: &Arc<Self>, entry: &str, task_id: &str, permit: Permits, stop: CancellationToken) -> Option<Hold> {
         let mut slots = self.lock();
         if slots.contains_key(entry) {
             return None;
@@ -159,29 +159,38 @@ fn swap(phase: &AtomicU8, from: Phase, to: Phase) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::Semaphore;
+    use std::sync::Arc;
 
+    use futures_util::FutureExt as _;
+
+    use super::super::capacity::{Capacity, Line};
     use super::*;
+
+    fn line() -> Arc<Line> {
+        Capacity::new(None).line(2, 1)
+    }
+
+    fn permit(line: &Arc<Line>) -> Permits {
+        line.acquire(1).now_or_never().expect("a free permit")
+    }
 
     #[tokio::test]
     async fn an_entry_is_held_once_and_its_permit_comes_back() {
         let table = Arc::new(Inflight::default());
-        let permits = Arc::new(Semaphore::new(2));
-        let permit = || permits.clone().try_acquire_owned().unwrap();
-        let hold = table.hold("1-0", "a", permit(), CancellationToken::new()).unwrap();
-        assert!(table.hold("1-0", "a", permit(), CancellationToken::new()).is_none());
-        assert_eq!((table.len(), permits.available_permits()), (1, 1));
+        let line = line();
+        let hold = table.hold("1-0", "a", permit(&line), CancellationToken::new()).unwrap();
+        assert!(table.hold("1-0", "a", permit(&line), CancellationToken::new()).is_none());
+        assert_eq!((table.len(), line.free()), (1, 1));
         drop(hold);
-        assert_eq!((table.len(), permits.available_permits()), (0, 2));
+        assert_eq!((table.len(), line.free()), (0, 2));
     }
 
     #[tokio::test]
     async fn a_lost_lease_stops_only_what_runs() {
         let table = Arc::new(Inflight::default());
-        let permits = Arc::new(Semaphore::new(2));
-        let permit = || permits.clone().try_acquire_owned().unwrap();
-        let running = table.hold("1-0", "a", permit(), CancellationToken::new()).unwrap();
-        let ended = table.hold("2-0", "b", permit(), CancellationToken::new()).unwrap();
+        let line = line();
+        let running = table.hold("1-0", "a", permit(&line), CancellationToken::new()).unwrap();
+        let ended = table.hold("2-0", "b", permit(&line), CancellationToken::new()).unwrap();
         ended.settling();
         assert!(table.lost("1-0") && !table.lost("2-0") && !table.lost("3-0"));
         assert!(running.is_lost() && running.stop.is_cancelled());
@@ -191,10 +200,9 @@ mod tests {
     #[tokio::test]
     async fn a_heartbeat_takes_what_is_old_and_what_has_news() {
         let table = Arc::new(Inflight::default());
-        let permits = Arc::new(Semaphore::new(2));
-        let permit = || permits.clone().try_acquire_owned().unwrap();
+        let line = line();
         let every = Duration::from_secs(10);
-        let first = table.hold("1-0", "a", permit(), CancellationToken::new()).unwrap();
+        let first = table.hold("1-0", "a", permit(&line), CancellationToken::new()).unwrap();
         let now = Instant::now();
         assert!(table.due(every, now).is_empty());
         first.progress.set(150, "far");

@@ -5,8 +5,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
-
+use super::capacity::Permits;
 use super::inflight::Hold;
 use super::pace::Pace;
 use super::settle::{self, Verdict};
@@ -21,12 +20,12 @@ use crate::task::Task;
 ///
 /// `version` is the one that was active when the claim began. A claim can wait for a while: what it brought is run by the version that is
 /// active now, and given back if there is none any more.
-pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<Entry>, mut permits: OwnedSemaphorePermit) {
+pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<Entry>, mut permits: Permits) {
     let active = shared.versions.borrow().clone();
     let version = active.as_ref().unwrap_or(version);
     let mut claimed: Vec<(Task, Hold)> = Vec::with_capacity(entries.len());
     for entry in entries {
-        let Some(permit) = permits.split(1) else {
+        let Some(permit) = permits.split_one() else {
             // Cannot be: no more is asked for than there are permits. Left pending, it would be reclaimed.
             tracing::error!(entry = entry.id, "more entries than permits");
             break;
@@ -49,7 +48,7 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
             Err(why) => end(shared, version, Subject::Malformed(entry), settle::malformed(&why.to_string()), hold).await,
         }
     }
-    drop(permits);
+    permits.unused();
     if claimed.is_empty() {
         return;
     }

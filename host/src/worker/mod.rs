@@ -4,6 +4,7 @@
 //! is due, [`heartbeat`] keeps leases, [`census`] counts. What they share is [`Shared`]; the order in which they end is in [`Worker::stop`].
 
 pub mod backoff;
+pub mod capacity;
 pub mod census;
 pub mod fetcher;
 pub mod heartbeat;
@@ -21,7 +22,7 @@ pub mod settler;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use tokio::sync::{Mutex, Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,6 +30,7 @@ use crate::admin::{FetchPulse, QueueMetrics};
 use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::{Queue, Redis};
+use capacity::{Capacity, Line};
 use inflight::Inflight;
 use settler::Job;
 
@@ -43,6 +45,15 @@ pub struct Stop {
     pub settling: CancellationToken,
 }
 
+/// What the queues of one host share.
+pub struct Host {
+    pub redis: Redis,
+    /// Its name in every group, unique for each start.
+    pub consumer: Arc<str>,
+    pub capacity: Capacity,
+    pub stop: Stop,
+}
+
 /// What the loops of one queue share.
 pub struct Shared {
     /// The queue's name.
@@ -51,7 +62,8 @@ pub struct Shared {
     /// This host's name in the group, unique for each start.
     pub consumer: Arc<str>,
     pub inflight: Arc<Inflight>,
-    pub permits: Arc<Semaphore>,
+    /// Its place among the queues of this host.
+    pub line: Arc<Line>,
     /// The plugin's working version, if there is one.
     pub versions: watch::Receiver<Option<Arc<Version>>>,
     pub jobs: mpsc::Sender<Job>,
@@ -113,33 +125,31 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts the loops. `consumer` is this host's name in the group.
+    /// Starts the loops of `queue` in `host`.
     pub fn start(
+        host: &Host,
         queue: Queue,
-        redis: &Redis,
-        consumer: Arc<str>,
         versions: watch::Receiver<Option<Arc<Version>>>,
         metrics: QueueMetrics,
         pulse: FetchPulse,
-        stop: Stop,
     ) -> Worker {
         let concurrency = queue.rules.concurrency as usize;
         let (jobs, waiting) = mpsc::channel(concurrency);
         let shared = Arc::new(Shared {
             name: queue.rules.name.as_str().into(),
             inflight: Arc::default(),
-            permits: Arc::new(Semaphore::new(concurrency)),
+            line: host.capacity.line(queue.rules.concurrency, queue.rules.priority),
             unsettled: std::sync::Mutex::default(),
             parked: Notify::new(),
             unseen: AtomicBool::new(false),
             claiming: Mutex::new(()),
             runners: TaskTracker::new(),
             queue,
-            consumer,
+            consumer: host.consumer.clone(),
             versions,
             jobs,
             metrics,
-            stop,
+            stop: host.stop.clone(),
         });
         let worker = Worker {
             shared: shared.clone(),
@@ -150,12 +160,12 @@ impl Worker {
             served: CancellationToken::new(),
         };
         let claiming = &shared.stop.claiming;
-        let link = redis.link_blocking_for(fetcher::BLOCK);
+        let link = host.redis.link_blocking_for(fetcher::BLOCK);
         worker.claimers.spawn(fetcher::Fetcher::new(shared.clone(), pulse, link).run(claiming.clone()));
         worker.claimers.spawn(reclaimer::Reclaimer { shared: shared.clone() }.run(claiming.clone()));
         worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
         if let Some(list) = shared.queue.rules.list.clone() {
-            let link = redis.link_blocking_for(mover::BLOCK);
+            let link = host.redis.link_blocking_for(mover::BLOCK);
             worker.claimers.spawn(mover::Mover { shared: shared.clone(), list, link }.run(claiming.clone()));
         }
         worker.claimers.spawn(janitor::Janitor { shared: shared.clone() }.run(claiming.clone()));

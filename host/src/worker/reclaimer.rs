@@ -50,19 +50,16 @@ impl Reclaimer {
             return Ok(());
         }
         while shared.queue.has_abandoned().await? {
-            let mut permits = tokio::select! {
-                Ok(permit) = shared.permits.clone().acquire_owned() => permit,
+            let permits = tokio::select! {
+                permits = shared.line.acquire(MAX_BATCH) => permits,
                 () = stop.cancelled() => return Ok(()),
             };
-            let Some(version) = shared.versions.borrow().clone() else { return Ok(()) };
-            let more = shared.permits.available_permits().min(MAX_BATCH - 1);
-            if more > 0
-                && let Ok(others) = shared.permits.clone().try_acquire_many_owned(more as u32)
-            {
-                permits.merge(others);
-            }
+            let Some(version) = shared.versions.borrow().clone() else {
+                permits.unused();
+                return Ok(());
+            };
             let claiming = shared.claiming.lock().await;
-            let found = shared.queue.reclaim(&shared.consumer, &cursor, permits.num_permits()).await;
+            let found = shared.queue.reclaim(&shared.consumer, &cursor, permits.count()).await;
             // If its reply was lost, what it claimed is ours: the fetcher looks for it.
             let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
             shared.lost(&found.lost).await;

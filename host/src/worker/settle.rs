@@ -134,6 +134,7 @@ mod tests {
             group: "g".into(),
             plugin: "p".into(),
             concurrency: 1,
+            priority: 1,
             lease: Duration::from_secs(30),
             timeout: Duration::from_secs(60),
             max_retries: 2,

@@ -1,0 +1,404 @@
+//! How many attempts may run at once: of each queue as many as its concurrency says, and of all queues as many as the host's says.
+//!
+//! In: queues with their concurrency and priority, and what they ask for. Out: [`Permits`], which come back when they are dropped.
+//!
+//! Where queues compete, a permit that comes free goes to the one that has had the fewest starts for its priority. Each queue has a virtual
+//! time that a start moves on by 1/priority, and the lowest is served first. A queue that asked for nothing for a while is set to the time
+//! of the others, so that idleness saves nothing up.
+//!
+//! A fetcher is away for a moment between taking permits and asking for more. If its place were given up for that long, queues with
+//! short tasks would share by the speed of their reads and not by their priority: so [`Line::wants_more`] keeps it, and what is granted waits.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// One start of a queue of priority 1, in virtual time. Divided by the priority, it is exact enough.
+const STEP: u64 = 1 << 32;
+
+/// What all queues of this host share. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Capacity(Arc<Mutex<Pool>>);
+
+#[derive(Debug)]
+struct Pool {
+    /// Permits that nobody has; none: the host sets no bound of its own.
+    free: Option<usize>,
+    /// The virtual time of the last start.
+    now: u64,
+    seats: BTreeMap<u64, Seat>,
+    next_seat: u64,
+}
+
+/// What one queue has and wants.
+#[derive(Debug)]
+struct Seat {
+    /// What its own concurrency leaves, granted or not.
+    free: usize,
+    /// Set aside for it, and not taken yet.
+    granted: usize,
+    /// Somebody waits for permits.
+    waits: bool,
+    /// Somebody will be back for more at once.
+    wants_more: bool,
+    /// Virtual time of one start.
+    step: u64,
+    /// When its next start is due, in virtual time.
+    due: u64,
+    told: Arc<Notify>,
+}
+
+/// One queue's place among those that compete.
+#[derive(Debug)]
+pub struct Line {
+    capacity: Capacity,
+    seat: u64,
+    told: Arc<Notify>,
+    /// Held by whoever waits, so that the loops of the queue are served in the order in which they came.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// The right to run so many attempts of one queue. Dropped, it goes to whoever waits.
+#[derive(Debug)]
+pub struct Permits {
+    line: Arc<Line>,
+    count: usize,
+}
+
+impl Capacity {
+    /// Room for `limit` attempts; none: only the queues' own concurrency counts.
+    pub fn new(limit: Option<u32>) -> Capacity {
+        Capacity(Arc::new(Mutex::new(Pool { free: limit.map(|limit| limit as usize), now: 0, seats: BTreeMap::new(), next_seat: 0 })))
+    }
+
+    /// A place for one queue, for as long as the line lives.
+    pub fn line(&self, concurrency: u32, priority: u32) -> Arc<Line> {
+        let told = Arc::new(Notify::new());
+        let mut pool = self.lock();
+        let seat = pool.next_seat;
+        pool.next_seat += 1;
+        let due = pool.now;
+        pool.seats.insert(
+            seat,
+            Seat {
+                free: concurrency as usize,
+                granted: 0,
+                waits: false,
+                wants_more: false,
+                step: STEP / u64::from(priority.max(1)),
+                due,
+                told: told.clone(),
+            },
+        );
+        drop(pool);
+        Arc::new(Line { capacity: self.clone(), seat, told, turn: tokio::sync::Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pool {
+    /// Changes one seat, and shares out what that makes free.
+    fn change<T>(&mut self, seat: u64, change: impl FnOnce(&mut Seat, &mut Option<usize>) -> T) -> Option<T> {
+        let found = self.seats.get_mut(&seat)?;
+        let given = change(found, &mut self.free);
+        if !found.waits && !found.wants_more {
+            found.refund(found.granted);
+            add(&mut self.free, std::mem::take(&mut found.granted));
+        }
+        self.share_out(seat);
+        Some(given)
+    }
+
+    /// Grants what is free to who wants it. Without a bound of the host, only what became of `changed` matters.
+    fn share_out(&mut self, changed: u64) {
+        let Some(free) = &mut self.free else {
+            if let Some(seat) = self.seats.get_mut(&changed) {
+                seat.grant(seat.demand());
+            }
+            return;
+        };
+        while *free > 0 {
+            let wanting = self.seats.values_mut().filter(|seat| seat.demand() > 0);
+            let Some(first) = wanting.min_by_key(|seat| seat.due.max(self.now)) else { return };
+            self.now = first.due.max(self.now);
+            first.due = self.now + first.step;
+            first.grant(1);
+            *free -= 1;
+        }
+    }
+}
+
+impl Seat {
+    fn demand(&self) -> usize {
+        if self.waits || self.wants_more { self.free - self.granted } else { 0 }
+    }
+
+    fn grant(&mut self, count: usize) {
+        if count > 0 {
+            self.granted += count;
+            self.told.notify_one();
+        }
+    }
+
+    /// Starts that did not take place are not counted.
+    fn refund(&mut self, count: usize) {
+        self.due = self.due.saturating_sub(self.step.saturating_mul(count as u64));
+    }
+}
+
+fn add(free: &mut Option<usize>, count: usize) {
+    if let Some(free) = free {
+        *free += count;
+    }
+}
+
+impl Line {
+    /// Waits for a permit, and takes up to `most` of those that are there. Dropped while it waits, it leaves nothing behind.
+    pub async fn acquire(self: &Arc<Line>, most: usize) -> Permits {
+        let _turn = self.turn.lock().await;
+        let _place = Place::new(self);
+        loop {
+            let told = self.told.notified();
+            if let Some(permits) = self.take(most) {
+                return permits;
+            }
+            told.await;
+        }
+    }
+
+    /// Whether whoever took permits last will be back for more at once: then its place is kept.
+    pub fn wants_more(&self, more: bool) {
+        self.change(|seat, _| seat.wants_more = more);
+    }
+
+    /// Whether the queue has to share with others: then nobody may hold permits only to wait for tasks.
+    pub fn is_shared(&self) -> bool {
+        self.capacity.lock().free.is_some()
+    }
+
+    /// What the queue's own concurrency leaves.
+    #[cfg(test)]
+    pub fn free(&self) -> usize {
+        self.change(|seat, _| seat.free).unwrap_or_default()
+    }
+
+    fn take(self: &Arc<Line>, most: usize) -> Option<Permits> {
+        let take = |seat: &mut Seat, _: &mut Option<usize>| {
+            let count = seat.granted.min(most);
+            seat.granted -= count;
+            seat.free -= count;
+            count
+        };
+        let count = self.change(take).filter(|count| *count > 0)?;
+        Some(Permits { line: self.clone(), count })
+    }
+
+    fn give(&self, count: usize, refund: bool) {
+        self.change(|seat, free| {
+            seat.free += count;
+            add(free, count);
+            if refund {
+                seat.refund(count);
+            }
+        });
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Seat, &mut Option<usize>) -> T) -> Option<T> {
+        self.capacity.lock().change(self.seat, change)
+    }
+}
+
+impl Drop for Line {
+    /// No permit is out: each holds the line.
+    fn drop(&mut self) {
+        self.wants_more(false);
+        self.capacity.lock().seats.remove(&self.seat);
+    }
+}
+
+/// Somebody waits, for as long as this lives.
+struct Place<'l>(&'l Line);
+
+impl Place<'_> {
+    fn new(line: &Line) -> Place<'_> {
+        line.change(|seat, _| seat.waits = true);
+        Place(line)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.change(|seat, _| seat.waits = false);
+    }
+}
+
+impl Permits {
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// One of them; none when there is none left.
+    pub fn split_one(&mut self) -> Option<Permits> {
+        self.count = self.count.checked_sub(1)?;
+        Some(Permits { line: self.line.clone(), count: 1 })
+    }
+
+    /// Gives back what was not used: no starts are counted for it.
+    pub fn unused(mut self) {
+        let count = std::mem::take(&mut self.count);
+        self.line.give(count, true);
+    }
+}
+
+impl Drop for Permits {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.line.give(self.count, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    /// What is there at once, without waiting.
+    fn now(line: &Arc<Line>, most: usize) -> Option<Permits> {
+        line.acquire(most).now_or_never()
+    }
+
+    fn count(permits: &Option<Permits>) -> usize {
+        permits.as_ref().map_or(0, Permits::count)
+    }
+
+    #[test]
+    fn a_queue_has_its_concurrency_and_no_more() {
+        let line = Capacity::new(None).line(5, 1);
+        let held = [now(&line, 3), now(&line, 3), now(&line, 3)];
+        assert_eq!(held.each_ref().map(count), [3, 2, 0]);
+    }
+
+    #[test]
+    fn all_queues_together_have_what_the_host_has() {
+        let capacity = Capacity::new(Some(4));
+        let (a, b) = (capacity.line(3, 1), capacity.line(3, 1));
+        let held = now(&a, 10);
+        let other = now(&b, 10);
+        assert_eq!((count(&held), count(&other), count(&now(&a, 10))), (3, 1, 0));
+        drop(held);
+        assert_eq!(count(&now(&b, 10)), 2, "its own concurrency bounds it");
+    }
+
+    #[tokio::test]
+    async fn a_permit_that_comes_free_wakes_who_waits() {
+        let line = Capacity::new(Some(1)).line(1, 1);
+        let held = line.acquire(1).await;
+        let waiting = tokio::spawn({
+            let line = line.clone();
+            async move { line.acquire(1).await.count() }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drop(held);
+        assert_eq!(waiting.await.expect("no panic"), 1);
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_waiting_leaves_nothing_behind() {
+        let capacity = Capacity::new(Some(1));
+        let (a, b) = (capacity.line(1, 1), capacity.line(1, 1));
+        let held = a.acquire(1).await;
+        {
+            let mut waiting = std::pin::pin!(b.acquire(1));
+            assert!(waiting.as_mut().now_or_never().is_none());
+            drop(held);
+            // Granted to it by now.
+            assert_eq!(count(&now(&a, 1)), 0);
+        }
+        assert_eq!(count(&now(&a, 1)), 1);
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_is_gone_takes_nothing_along() {
+        let capacity = Capacity::new(Some(1));
+        let (a, b) = (capacity.line(1, 1), capacity.line(1, 1));
+        b.wants_more(true);
+        assert_eq!(count(&now(&a, 1)), 0);
+        drop(b);
+        assert_eq!(count(&now(&a, 1)), 1);
+    }
+
+    /// Starts of each queue while all of them want all they can get, and `rounds` attempts end one after the other, `turn` choosing which.
+    fn shares(priorities: &[u32], limit: u32, rounds: usize) -> Vec<usize> {
+        let capacity = Capacity::new(Some(limit));
+        let lines: Vec<_> = priorities.iter().map(|priority| capacity.line(limit, *priority)).collect();
+        lines.iter().for_each(|line| line.wants_more(true));
+        let mut running: Vec<(usize, Permits)> = Vec::new();
+        let mut starts = vec![0; lines.len()];
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..rounds {
+            for (n, line) in lines.iter().enumerate() {
+                while let Some(permits) = line.take(1) {
+                    running.push((n, permits));
+                    starts[n] += 1;
+                }
+            }
+            running.swap_remove(random.usize(..running.len()));
+        }
+        starts
+    }
+
+    #[test]
+    fn starts_go_by_priority() {
+        for (priorities, limit) in [(vec![2, 1], 1), (vec![2, 1], 10), (vec![5, 3, 1], 3), (vec![1, 1, 1], 7), (vec![1000, 1], 10)] {
+            let rounds = 20_000;
+            let starts = shares(&priorities, limit, rounds);
+            let (all, weight): (usize, u32) = (starts.iter().sum(), priorities.iter().sum());
+            for (start, priority) in starts.iter().zip(&priorities) {
+                let due = all as f64 * f64::from(*priority) / f64::from(weight);
+                assert!((*start as f64 - due).abs() <= f64::from(limit) + 2.0, "{priorities:?} {limit}: {starts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn idleness_saves_nothing_up() {
+        let capacity = Capacity::new(Some(1));
+        let (a, b) = (capacity.line(1, 1), capacity.line(1, 1));
+        for _ in 0..1000 {
+            assert_eq!(a.acquire(1).now_or_never().map(|permits| permits.count()), Some(1));
+        }
+        a.wants_more(true);
+        b.wants_more(true);
+        let mut starts = [0, 0];
+        for _ in 0..100 {
+            for (n, line) in [&a, &b].into_iter().enumerate() {
+                starts[n] += line.take(1).map_or(0, |permits| permits.count());
+            }
+        }
+        assert!(starts[0].abs_diff(starts[1]) <= 2, "{starts:?}");
+    }
+
+    #[test]
+    fn permits_that_were_not_used_are_no_starts() {
+        let capacity = Capacity::new(Some(1));
+        let (a, b) = (capacity.line(1, 1), capacity.line(1, 1));
+        b.wants_more(true);
+        let held = b.take(1);
+        for _ in 0..10 {
+            // Looks into an empty queue.
+            a.wants_more(true);
+            a.wants_more(false);
+        }
+        drop(held);
+        a.acquire(1).now_or_never().into_iter().for_each(Permits::unused);
+        let seats = &capacity.lock().seats;
+        assert!(seats[&0].due <= seats[&1].due);
+    }
+}

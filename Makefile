@@ -40,8 +40,8 @@ fmt: ## Format the code
 audit: ## Check licences, sources and security advisories of the dependencies (needs cargo-deny)
 	@scripts/audit.sh
 
-bench: plugins ## Measure the host next to a bare Redis loop (minutes)
-	cargo bench --locked --bench host
+bench: plugins ## Measure the host next to a bare Redis loop (half an hour; SECTION=throughput, start, idle, backlog or delayed for one)
+	cargo bench --locked --bench host -- $(SECTION)
 
 clean: ## Delete what was built
 	cargo clean --quiet

@@ -1,0 +1,132 @@
+//! A million tasks at once: does the host keep its speed and its memory, and does Redis stay free for others?
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::time::Instant;
+
+use tqhost::queue::script;
+
+use crate::support::{Bench, Host, eventually};
+use crate::{fill, quiet_host, resident_mib};
+
+/// Tasks that wait when the host starts.
+const TASKS: usize = 1_000_000;
+/// The way through them is measured in so many parts.
+const PARTS: usize = 10;
+/// A command that keeps Redis busy for longer is counted, µs.
+const SLOW: u64 = 10_000;
+
+/// In the stream: what producers added while no host was there.
+pub fn queued() {
+    println!("a backlog of {TASKS} tasks of 200 bytes in the stream, empty handler, concurrency 100, retention 24h");
+    let mut bench = bench("24h");
+    fill(&mut bench, &"x".repeat(200), TASKS);
+    drain(bench);
+}
+
+/// All of them delayed, and due before the host starts.
+pub fn delayed() {
+    println!("{TASKS} delayed tasks of 200 bytes, all due at the start, empty handler, concurrency 100, retention 0s");
+    let mut bench = bench("0s");
+    let file = bench.dir.path().join("tasks.jsonl");
+    let mut lines = std::io::BufWriter::new(std::fs::File::create(&file).expect("a file"));
+    let content = "x".repeat(200);
+    for n in 0..TASKS {
+        writeln!(lines, "{{\"n\":\"{n}\",\"content\":\"{content}\"}}").expect("write");
+    }
+    lines.flush().expect("write");
+    let began = Instant::now();
+    let file = file.to_str().expect("UTF-8");
+    bench.tqhost(&["enqueue", "work", "--jsonl", file, "--delay", "1s"]).ok();
+    println!("  enqueued by the command: {:>9.0} tasks per second", TASKS as f64 / began.elapsed().as_secs_f64());
+    assert_eq!(bench.redis::<usize>("ZCARD", "tq:{work}:delayed"), TASKS);
+    drain(bench);
+}
+
+fn bench(retention: &str) -> Bench {
+    Bench::new(&format!("[queues.work]\nplugin = \"empty\"\nconcurrency = 100\nmax_backlog = 2000000\nretention = \"{retention}\"\n"))
+}
+
+/// Lets a host do them all, and tells how it went.
+fn drain(mut bench: Bench) {
+    bench.install("empty", "empty");
+    let _: () = bench.redis("CONFIG", ("SET", "slowlog-log-slower-than", SLOW));
+    let _: () = bench.redis("CONFIG", ("SET", "slowlog-max-len", 100_000));
+    let _: () = bench.redis("SLOWLOG", ("RESET",));
+    let _: () = bench.redis("CONFIG", ("RESETSTAT",));
+    let before = redis_mib(&mut bench);
+    let host = quiet_host(&bench);
+    let (mut rates, mut last, mut part) = (Vec::new(), Instant::now(), 1);
+    let (mut resident, mut used) = (0, before);
+    while part <= PARTS {
+        let goal = TASKS - TASKS / PARTS * part;
+        eventually_slowly("the next part is done", &mut bench, &host, &mut resident, goal);
+        rates.push((TASKS / PARTS) as f64 / last.elapsed().as_secs_f64());
+        used = used.max(redis_mib(&mut bench));
+        last = Instant::now();
+        part += 1;
+    }
+    println!("  tasks per second, tenth by tenth: {}", rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" "));
+    println!("  host: at most {resident} MiB resident; Redis: {before} MiB before, at most {used} MiB on the way");
+    println!("  of more than {} ms: {}", SLOW / 1000, slow(&mut bench));
+    let stats: String = bench.redis("INFO", "latencystats");
+    let script = stats.lines().find(|line| line.contains("_evalsha:")).unwrap_or("no script ran").trim();
+    println!("  all scripts, µs: {}", script.trim_start_matches("latency_percentiles_usec_evalsha:"));
+    assert_eq!(bench.places("work").dead, 0, "every task was completed");
+    host.stop();
+}
+
+/// Waits until no more than `goal` tasks are left, and watches the host's memory on the way.
+fn eventually_slowly(what: &str, bench: &mut Bench, host: &Host, resident: &mut u64, goal: usize) {
+    loop {
+        *resident = (*resident).max(resident_mib(host));
+        let left = bench.redis::<usize>("XLEN", "work") + bench.redis::<usize>("ZCARD", "tq:{work}:delayed");
+        if left <= goal {
+            return;
+        }
+        // Progress, so that a host that does nothing does not hang the bench.
+        eventually(what, || {
+            let now = bench.redis::<usize>("XLEN", "work") + bench.redis::<usize>("ZCARD", "tq:{work}:delayed");
+            (now < left).then_some(())
+        });
+    }
+}
+
+/// Commands that took long by the clock on the wall, by name: how many, and the longest in ms. On a machine that has more to do than it
+/// has cores, trivial ones are among them: then it was the machine.
+fn slow(bench: &mut Bench) -> String {
+    let log: Vec<redis::Value> = bench.redis("SLOWLOG", ("GET", -1));
+    let mut found: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+    for entry in log {
+        let (_, _, took, command) = first_four(entry);
+        let name = match &command[..] {
+            [name, sha, ..] if name.eq_ignore_ascii_case("evalsha") => script_name(sha),
+            [name, ..] => name.to_lowercase(),
+            [] => "?".to_owned(),
+        };
+        let (count, longest) = found.entry(name).or_default();
+        *count += 1;
+        *longest = (*longest).max(took / 1000);
+    }
+    if found.is_empty() {
+        return "none".to_owned();
+    }
+    found.iter().map(|(name, (count, longest))| format!("{name} {count} (at most {longest} ms)")).collect::<Vec<_>>().join(", ")
+}
+
+fn first_four(entry: redis::Value) -> (u64, u64, u64, Vec<String>) {
+    let redis::Value::Array(mut items) = entry else { panic!("an entry of the slow log") };
+    items.truncate(4);
+    redis::from_redis_value(redis::Value::Array(items)).expect("an entry of the slow log")
+}
+
+fn script_name(sha: &str) -> String {
+    let known = [&script::BEGIN, &script::COMPLETE, &script::PROMOTE, &script::HEARTBEAT, &script::RECLAIM, &script::ENQUEUE];
+    known.iter().find(|script| script.sha1() == sha).map_or_else(|| sha.to_owned(), |script| script.name.to_owned())
+}
+
+fn redis_mib(bench: &mut Bench) -> u64 {
+    let info: String = bench.redis("INFO", "memory");
+    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("used_memory");
+    line.trim().parse::<u64>().expect("bytes") >> 20
+}

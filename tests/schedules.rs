@@ -3,6 +3,9 @@
 //! Where tasks are counted, the queue's plugin is missing: so they stay in the stream, one entry each.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use tqhost::queue::schedule::Fired;
 
 use crate::support::{Bench, Clock, Host, eventually};
 
@@ -88,6 +91,49 @@ fn each_time_has_one_task_while_hosts_are_killed() {
     until_length(&mut bench, "ticks", 10);
     assert!(once_each(&mut bench, "ticks").len() >= 10);
     host.stop();
+}
+
+#[test]
+fn the_script_enqueues_a_time_once() {
+    let mut bench = Bench::new(&YEARLY.replace("plugin = \"echo\"", "plugin = \"echo\"\nmax_backlog = 2"));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let config = tqhost::config::Config::load(&bench.config()).expect("a configuration");
+    let redis = {
+        let _inside = runtime.enter();
+        tqhost::queue::Redis::open(&bench.redis.url()).expect("a URL")
+    };
+    let queue = tqhost::queue::Queue::new(config.queues[0].clone(), redis.link());
+    let schedule = config.queues[0].schedule.clone().expect("a schedule");
+    let try_to_fire = |time, late| runtime.block_on(queue.fire(&schedule, time, late));
+    let fire = |time| try_to_fire(time, None).expect("an answer");
+    let noted = |bench: &mut Bench| bench.redis::<Option<u64>>("HGET", (YEARLY_KEY, YEARLY_NAME));
+
+    let _: () = bench.redis("CONFIG", ("SET", "maxmemory", "1"));
+    let refused = format!("{:?}", try_to_fire(5000, None).expect_err("no memory"));
+    assert!(
+        refused.contains("OOM") || refused.contains("maxmemory") && noted(&mut bench).is_none(),
+        "the time is still to come: {refused}"
+    );
+    let _: () = bench.redis("CONFIG", ("SET", "maxmemory", "0"));
+
+    assert_eq!((fire(5000), noted(&mut bench)), (Fired::Enqueued, Some(5000)));
+    assert_eq!([fire(5000), fire(4000)], [Fired::Known, Fired::Known]);
+    let _: u64 = bench.redis("DEL", "tq:{yearly}:task:schedule-5000");
+    assert_eq!(fire(5000), Fired::Known, "its status has expired, but the time was noted");
+    assert_eq!(fire(6000), Fired::Enqueued);
+    let _: u64 = bench.redis("DEL", YEARLY_KEY);
+    assert_eq!((fire(6000), noted(&mut bench)), (Fired::Known, Some(6000)), "the note is gone, but the task is known");
+
+    assert_eq!((fire(7000), noted(&mut bench)), (Fired::Full, Some(6000)), "it waits");
+    let late = |time| try_to_fire(time, Some(Duration::from_secs(60))).expect("an answer");
+    assert_eq!((late(7000), noted(&mut bench)), (Fired::TooLate, Some(7000)), "it waited too long");
+    let now = redis_ms(&mut bench);
+    assert_eq!(late(now), Fired::Full);
+    let _: u64 = bench.redis("XTRIM", ("yearly", "MAXLEN", 1));
+    assert_eq!([late(now), late(now)], [Fired::Enqueued, Fired::Known]);
+    let times: Vec<String> =
+        entries(&mut bench, "yearly").into_iter().map(|mut task| task.remove("scheduled_at").expect("a time")).collect();
+    assert_eq!(times, ["6000".to_owned(), now.to_string()]);
 }
 
 #[test]

@@ -139,10 +139,16 @@ pub fn parse_zone(text: &str) -> Result<TimeZone, String> {
         return Ok(zone);
     }
     let far = (text.len() / 3).clamp(1, 3);
-    let known: Vec<String> = jiff::tz::db().available().map(|name| name.to_string()).collect();
-    let ends_so = |name: &&String| name.rsplit_once('/').is_some_and(|(_, place)| edits(place, text) == 0);
-    let near = || known.iter().map(|name| (edits(name, text), name)).filter(|(edits, _)| *edits <= far).min().map(|(_, name)| name);
-    let meant = if text.is_empty() || text.len() > 64 { None } else { known.iter().find(ends_so).or_else(near) };
+    // The name as a whole or only its place.
+    let distance = |name: &str| {
+        let place = name.rsplit_once('/').map_or(usize::MAX, |(_, place)| edits(place, text));
+        edits(name, text).min(place)
+    };
+    let known = || jiff::tz::db().available().map(|name| name.to_string()).filter(|name| !name.contains(|c: char| c.is_ascii_digit()));
+    let near = || known().map(|name| (distance(&name), name)).filter(|(distance, _)| *distance <= far).min().map(|(_, name)| name);
+    // Etc/GMT+2 and its like mean the contrary of what one thinks: no name with a number is offered.
+    let is_name = (1..=64).contains(&text.len()) && !text.contains(|c: char| c.is_ascii_digit());
+    let meant = if is_name { near() } else { None };
     Err(match meant {
         Some(name) => format!("is not a time zone: did you mean {name:?}?"),
         None => "is not a time zone: write a name of the IANA database, like \"Europe/Berlin\", or \"UTC\"".into(),
@@ -242,6 +248,8 @@ mod tests {
     fn zones_are_found_by_their_names_only() {
         for (text, why) in [
             ("Berlin", "did you mean \"Europe/Berlin\"?"),
+            ("Berln", "did you mean \"Europe/Berlin\"?"),
+            ("GMT+2", "write a name"),
             ("Europe/Berln", "did you mean \"Europe/Berlin\"?"),
             ("new-york", "did you mean \"America/New_York\"?"),
             ("UTC+2", "write a name of the IANA database"),

@@ -195,6 +195,7 @@ fn queues_count_what_is_where() {
         "oldest_ms",
         "paused",
         "rate",
+        "schedule",
         "hosts",
         "consumers",
     ];

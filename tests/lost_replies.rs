@@ -2,7 +2,7 @@
 //!
 //! The host reaches Redis through a proxy that loses replies; producers and the test itself go straight to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tqhost::queue::script;
 
@@ -167,6 +167,25 @@ fn network_26_enqueue() {
     assert_eq!(length, 1, "the task was accepted once");
     let host = bench.host();
     bench.until("fine", &id, "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn network_26_fire() {
+    let (mut bench, proxy) = bench();
+    let config = std::fs::read_to_string(bench.config()).expect("the configuration");
+    // Its plugin is not there, so what was enqueued stays in the stream.
+    let schedule = "[queues.ticks]\nplugin = \"missing\"\n[queues.ticks.schedule]\ncron = \"* * * * * *\"\n";
+    bench.configure(&format!("{config}\n{schedule}"));
+    load(&mut bench, &script::FIRE);
+    proxy.lose_replies(script::FIRE.sha1(), LOST);
+    let host = bench.host();
+    eventually("the planned replies are lost", || (proxy.hits() == LOST).then_some(()));
+    let so_far: usize = bench.redis("XLEN", "ticks");
+    let length = eventually("the schedule goes on", || Some(bench.redis::<usize>("XLEN", "ticks")).filter(|length| *length > so_far + 1));
+    let entries: Vec<(String, HashMap<String, String>)> = bench.redis("XRANGE", ("ticks", "-", "+"));
+    let times: HashSet<&String> = entries.iter().map(|(_, fields)| &fields["scheduled_at"]).collect();
+    assert!(times.len() == entries.len() && times.len() >= length, "each time once: {entries:?}");
     host.stop();
 }
 

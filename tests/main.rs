@@ -22,6 +22,7 @@ mod lost_replies;
 mod model;
 mod plugins;
 mod property;
+mod schedules;
 mod tasks;
 mod tidy;
 mod upkeep;

@@ -71,6 +71,7 @@ impl World {
             idempotency: Default::default(),
             retention: HOUR,
             list: None,
+            schedule: None,
             dead_letter: None,
         };
         let consumers = (0..CONSUMERS).map(|n| Consumer { name: format!("c{n}"), held: Vec::new() }).collect();

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::exit::Failure;
 use super::files::{self, PluginFile, short};
 use super::output::{Out, Paint, Tone, sheet};
+use super::schedule::ScheduleView;
 use super::text;
 use crate::chain::chain;
 use crate::config::{self, Config};
@@ -32,6 +33,7 @@ struct QueueView {
     queue: String,
     stream: String,
     plugin: String,
+    schedule: Option<ScheduleView>,
 }
 
 #[derive(Debug, Serialize)]
@@ -78,7 +80,13 @@ pub fn run(config: &Config, out: &mut Out) -> Result<(), Failure> {
         config::Redis::Url(url) => Redis::open(url.expose()).context("redis.url")?.address().to_owned(),
     };
     let plugins: Vec<PluginView> = files::plugin_names(config).iter().map(|name| examine(config, &sandbox, name)).collect();
-    let queue = |queue: &config::Queue| QueueView { queue: queue.name.clone(), stream: queue.stream.clone(), plugin: queue.plugin.clone() };
+    let now_ms = text::now_ms();
+    let queue = |queue: &config::Queue| QueueView {
+        queue: queue.name.clone(),
+        stream: queue.stream.clone(),
+        plugin: queue.plugin.clone(),
+        schedule: queue.schedule.as_ref().map(|schedule| ScheduleView::new(schedule, now_ms)),
+    };
     let view = CheckView {
         config: config.path.display().to_string(),
         redis,
@@ -131,7 +139,8 @@ fn render(view: &CheckView, paint: Paint) -> String {
     head.extend(view.warnings.iter().map(|warning| ("warning", paint.tone(Tone::Odd, &text::escape(warning)))));
     let with_stream = |queue: &QueueView| {
         let stream = if queue.stream == queue.queue { String::new() } else { format!(" (stream {})", queue.stream) };
-        format!("{}{stream} → plugin {}", queue.queue, queue.plugin)
+        let schedule = queue.schedule.as_ref().map_or_else(String::new, |schedule| format!("\n  schedule {}", schedule.words));
+        format!("{}{stream} → plugin {}{schedule}", queue.queue, queue.plugin)
     };
     let queues: Vec<String> = view.queues.iter().map(with_stream).collect();
     head.push(("queues", if queues.is_empty() { "none".to_owned() } else { queues.join("\n") }));
@@ -202,7 +211,7 @@ mod tests {
         for plugin in &mut plugins {
             plugin.file = plugin.file.replace(&folder.display().to_string(), "/srv");
         }
-        let queues = vec![QueueView { queue: "a".into(), stream: "a".into(), plugin: "p".into() }];
+        let queues = vec![QueueView { queue: "a".into(), stream: "a".into(), plugin: "p".into(), schedule: None }];
         CheckView {
             config: "/srv/tqhost.toml".into(),
             redis: "redis://localhost".into(),

@@ -21,6 +21,7 @@ pub mod exit;
 mod files;
 mod input;
 mod output;
+mod schedule;
 mod text;
 mod value;
 mod wait;

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::context::{connect, rules};
 use super::exit::Failure;
 use super::output::{Align, Cell, Out, Paint, Table, Tone, sheet};
+use super::schedule::ScheduleView;
 use super::text;
 use crate::chain::chain;
 use crate::config::{self, Config};
@@ -42,6 +43,7 @@ struct QueueView<'a> {
     oldest_ms: Option<u64>,
     /// Tasks completed per second over the last minute, by all hosts together.
     rate: f64,
+    schedule: Option<ScheduleView>,
     hosts: Vec<HostView<'a>>,
     consumers: &'a [Consumer],
 }
@@ -54,7 +56,7 @@ struct HostView<'a> {
 }
 
 impl<'a> QueueView<'a> {
-    fn new(rules: &'a config::Queue, census: &'a Census, hosts: &'a [HostInfo]) -> QueueView<'a> {
+    fn new(rules: &'a config::Queue, census: &'a Census, hosts: &'a [HostInfo], now_ms: u64) -> QueueView<'a> {
         let on = |host: &'a HostInfo| {
             let queue = host.queues.iter().find(|queue| queue.name == rules.name)?;
             Some(HostView { host: &host.id, queue })
@@ -76,6 +78,7 @@ impl<'a> QueueView<'a> {
             oldest_ms: census.oldest.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
             // Not `sum`, whose zero is -0.0.
             rate: hosts.iter().fold(0.0, |sum, view| sum + view.queue.rate),
+            schedule: rules.schedule.as_ref().map(|schedule| ScheduleView::new(schedule, now_ms)),
             hosts,
             consumers: &census.consumers,
         }
@@ -123,11 +126,12 @@ pub async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(
         (rules, census)
     };
     let counted: Vec<(config::Queue, Result<Census, QueueError>)> = join_all(chosen.into_iter().map(count)).await;
+    let now_ms = text::now_ms();
     let mut views = Vec::new();
     let mut failed = None;
     for (rules, census) in &counted {
         match census {
-            Ok(census) => views.push(QueueView::new(rules, census, &hosts)),
+            Ok(census) => views.push(QueueView::new(rules, census, &hosts, now_ms)),
             Err(error) => failed = failed.or(Some(anyhow!("queue {}: {}", rules.name, chain(error)))),
         }
     }
@@ -174,22 +178,21 @@ fn table(views: &[QueueView], paint: Paint) -> String {
 
 fn detail(view: &QueueView, paint: Paint) -> String {
     let (words, tone) = state(&view.state, view.plugin);
-    let mut parts = vec![sheet(
-        paint,
-        &[
-            ("queue", view.queue.to_owned()),
-            ("stream", view.stream.to_owned()),
-            ("group", view.group.to_owned()),
-            ("plugin", view.plugin.to_owned()),
-            ("state", paint.tone(tone, &words)),
-            ("queued", view.queued.to_string()),
-            ("running", view.running.to_string()),
-            ("delayed", view.delayed.to_string()),
-            ("dead", view.dead.to_string()),
-            ("oldest", view.oldest()),
-            ("rate", format!("{:.1}/s", view.rate)),
-        ],
-    )];
+    let mut lines = vec![
+        ("queue", view.queue.to_owned()),
+        ("stream", view.stream.to_owned()),
+        ("group", view.group.to_owned()),
+        ("plugin", view.plugin.to_owned()),
+        ("state", paint.tone(tone, &words)),
+        ("queued", view.queued.to_string()),
+        ("running", view.running.to_string()),
+        ("delayed", view.delayed.to_string()),
+        ("dead", view.dead.to_string()),
+        ("oldest", view.oldest()),
+        ("rate", format!("{:.1}/s", view.rate)),
+    ];
+    lines.extend(view.schedule.as_ref().map(|schedule| ("schedule", schedule.words.clone())));
+    let mut parts = vec![sheet(paint, &lines)];
     if !view.hosts.is_empty() {
         let right = |title| (title, Align::Right);
         let mut table = Table::new(&[
@@ -245,17 +248,27 @@ mod tests {
     fn the_worst_state_is_told() {
         let (rules, census) = (rules(), census());
         let hosts = [host("box-1", "reading"), host("box-2", "waiting-for-plugin")];
-        let view = QueueView::new(&rules, &census, &hosts);
+        let view = QueueView::new(&rules, &census, &hosts, 0);
         let empty = Census::default();
-        let idle = QueueView::new(&rules, &empty, &[]);
+        let idle = QueueView::new(&rules, &empty, &[], 0);
         insta::assert_snapshot!(table(&[view, idle], PLAIN));
     }
 
     #[test]
     fn one_queue_has_hosts_and_consumers() {
         let (rules, census, hosts) = (rules(), census(), [host("box-1", "reading")]);
-        let view = QueueView::new(&rules, &census, &hosts);
+        let view = QueueView::new(&rules, &census, &hosts, 0);
         insta::assert_snapshot!(detail(&view, PLAIN));
         insta::assert_json_snapshot!(view);
+    }
+
+    #[test]
+    fn a_schedule_tells_its_next_time() {
+        let config = "[queues.nightly.schedule]\ncron = \"0 3 * * *\"\ntimezone = \"Europe/Berlin\"\n";
+        let config = Config::parse(config, std::path::Path::new("/srv/tqhost.toml"), &|_| None).expect("a configuration");
+        let census = Census::default();
+        let view = QueueView::new(&config.queues[0], &census, &[], 1_700_000_000_000);
+        let detail = detail(&view, PLAIN);
+        assert!(detail.ends_with("schedule  0 3 * * * (Europe/Berlin), next 2023-11-15 03:00:00 (in 3h 46m)"), "{detail}");
     }
 }

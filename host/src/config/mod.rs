@@ -23,13 +23,15 @@ mod problem;
 mod queue;
 mod reader;
 mod redis_url;
+mod schedule;
 pub mod secret;
 mod source;
 #[cfg(test)]
 mod testing;
+pub mod times;
 pub mod units;
 
-pub use model::{Admin, Backoff, Config, Plugin, Queue, Redis};
+pub use model::{Admin, Backoff, Config, Missed, Plugin, Queue, Redis, Schedule};
 pub use problem::{ConfigErrors, Problem};
 pub use secret::Secret;
 
@@ -168,6 +170,7 @@ config = { api_key = { env = "MISSING" } }
             ("## `[defaults]`", &queue::DEFAULTS_KEYS),
             ("## `[queues.NAME]`", &queue::KEYS),
             ("### `backoff`", &backoff::KEYS),
+            ("### `schedule`", &schedule::KEYS),
             ("## `[plugins.NAME]`", &plugin::KEYS),
             ("## Secrets", &source::KEYS),
         ];
@@ -198,7 +201,8 @@ config = { api_key = { env = "MISSING" } }
         let config = Config::parse(example, Path::new("/etc/tqhost/tqhost.toml"), &env).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(config.warnings, Vec::<String>::new());
         for key in queue::KEYS.known {
-            assert!(example.contains(&format!("\n{key} = ")), "{key} is missing in the example");
+            let is_there = example.contains(&format!("\n{key} = ")) || example.contains(&format!(".{key}]\n"));
+            assert!(is_there, "{key} is missing in the example");
         }
     }
 }

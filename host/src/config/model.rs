@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::secret::Secret;
+use super::times::Times;
 
 /// A whole, valid configuration.
 #[derive(Debug, Clone)]
@@ -74,8 +75,33 @@ pub struct Queue {
     pub retention: Duration,
     /// A Redis list whose items become tasks, with the item as the field `data`.
     pub list: Option<String>,
+    /// When the host itself enqueues tasks.
+    pub schedule: Option<Schedule>,
     /// The dead-letter stream's key, when it is not the default one.
     pub dead_letter: Option<String>,
+}
+
+/// Tasks that come by the clock.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    pub times: Times,
+    pub missed: Missed,
+    /// The fields of each of its tasks, beside [`Schedule::TIME_FIELD`].
+    pub fields: Vec<(String, String)>,
+}
+
+impl Schedule {
+    /// The field that tells a task the time that it was enqueued for, in milliseconds since the Unix epoch.
+    pub const TIME_FIELD: &str = "scheduled_at";
+}
+
+/// What becomes of times at which no task could be enqueued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missed {
+    /// One task for all of them.
+    Once,
+    /// Nothing.
+    Skip,
 }
 
 /// So many in so long.

@@ -3,7 +3,7 @@
 //! In: the tables of the file. Out: one [`Queue`] per table, in the order of the file; what a queue does not say comes from
 //! `[defaults]`, and what is not there either from [`Rules::default`].
 //!
-//! Not here: what a backoff may say (`backoff`).
+//! Not here: what a backoff may say (`backoff`), schedules (`schedule`).
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,9 +13,10 @@ use super::backoff;
 use super::model::{Backoff, Idempotency, Queue, Rate};
 use super::names::{check_key, check_name, check_stream};
 use super::reader::{Item, Keys, Table};
+use super::schedule;
 use super::units::parse_rate;
 
-const LATER: &[&str] = &["enqueue_to", "schedule"];
+const LATER: &[&str] = &["enqueue_to"];
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -36,6 +37,7 @@ pub(super) const KEYS: Keys = Keys {
         "retention",
         "dead_letter",
         "list",
+        "schedule",
     ],
     later: LATER,
     elsewhere: &[("delays", "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }")],
@@ -63,6 +65,7 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         ("delays", "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }"),
         ("stream", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
         ("list", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
+        ("schedule", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
         ("dead_letter", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
     ],
 };
@@ -164,6 +167,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
         idempotency: rules.idempotency,
         retention: rules.retention,
         list: table.get("list").and_then(|item| item.checked(check_key)),
+        schedule: table.get("schedule").and_then(|item| schedule::read(&item)),
         dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key)),
     })
 }
@@ -268,6 +272,7 @@ mod tests {
             idempotency: Idempotency::default(),
             retention: DAY,
             list: None,
+            schedule: None,
             dead_letter: None,
         };
         assert_eq!(queue, expected);
@@ -344,7 +349,8 @@ mod tests {
             ("list = \"b\"", "queues.a.list: \"b\" is a key of the queue \"b\" already"),
             ("max_retires = 3", "did you mean `max_retries`"),
             ("priority = 0", "queues.a.priority: 0 is out of bounds: write 1 to 1000"),
-            ("schedule = \"x\"", "not supported by this version of tqhost yet"),
+            ("enqueue_to = []", "not supported by this version of tqhost yet"),
+            ("schedule = \"x\"", "queues.a.schedule: must be a table"),
         ];
         for (line, why) in table {
             let problem = problem(&format!("[queues.a]\n{line}\n[queues.b]"));
@@ -363,6 +369,7 @@ mod tests {
             ("[queues.\"a:b\"]", "the queue's name may have only"),
             ("[queues.a]\n[defaults]\nstream = \"x\"", "line 3: defaults.stream: makes no sense as a default"),
             ("[queues.a]\n[defaults]\nlist = \"x\"", "defaults.list: makes no sense as a default"),
+            ("[queues.a]\n[defaults.schedule]", "defaults.schedule: makes no sense as a default"),
             ("[queues.a]\n[defaults]\nrate_limit = \"x\"", "defaults.rate_limit: \"x\" is not a rate"),
         ];
         for (text, why) in table {

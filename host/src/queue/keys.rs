@@ -2,14 +2,15 @@
 //!
 //! | key                      | type   | holds                                                     | written by                              |
 //! |--------------------------|--------|-----------------------------------------------------------|-----------------------------------------|
-//! | `S`                      | stream | queued and running tasks, one group                       | producers, enqueue, park, promote, requeue |
+//! | `S`                      | stream | queued and running tasks, one group                       | producers, enqueue, fire, park, promote, requeue |
 //! | `tq:{S}:delayed`         | zset   | parked members by due time (ms)                           | park, enqueue, promote                  |
 //! | `tq:{S}:parked`          | hash   | member → the fields of the delayed task (MessagePack)     | park, enqueue, promote                  |
 //! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters                              | bury, requeue, purge                    |
 //! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle scripts, cancel |
 //! | `tq:{S}:rate`           | string | when the next task may start (µs); expires                | rate                                    |
 //! | `tq:{S}:paused`         | string | when the queue was paused (ms); there while it is         | pause, resume                           |
-//! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle scripts, enqueue, requeue |
+//! | `tq:{S}:schedule`       | hash   | schedule → up to which time it is dealt with (ms)         | fire, and the scheduler's begin, reset, forget |
+//! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle scripts, enqueue, fire, requeue |
 //! | the queue's `list`       | list   | items that are not tasks yet; producers LPUSH             | producers, move                         |
 //! | `tq:hosts`               | zset   | host id by the time it was last seen (ms)                 | announce                                |
 //! | `tq:host:<id>`           | string | what a host says of itself, as JSON; expires              | announce                                |
@@ -33,6 +34,7 @@ pub struct Keys {
     pub dead: String,
     pub paused: String,
     pub rate: String,
+    pub schedule: String,
     task_prefix: String,
     marker_prefix: String,
 }
@@ -48,6 +50,7 @@ impl Keys {
             dead: dead_letter.map_or_else(|| format!("{base}:dead"), str::to_owned),
             paused: format!("{base}:paused"),
             rate: format!("{base}:rate"),
+            schedule: format!("{base}:schedule"),
             task_prefix: format!("{base}:task:"),
             marker_prefix: format!("{base}:key:"),
         }

@@ -18,6 +18,7 @@ pub mod pause;
 pub mod produce;
 pub mod rate;
 mod reply;
+pub mod schedule;
 pub mod script;
 pub mod server;
 pub mod settle;

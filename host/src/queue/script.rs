@@ -37,6 +37,7 @@ scripts! {
     SWEEP = "sweep",
     RATE = "rate",
     LOSE = "lose",
+    FIRE = "fire",
 }
 
 impl Script {

@@ -1,7 +1,7 @@
 //! Carries tasks from claim to settlement: the loops of one queue.
 //!
 //! A newcomer finds a loop by its file: [`fetcher`] and [`reclaimer`] claim, [`runner`] runs, [`settler`] settles, [`promoter`] brings back what
-//! is due, [`heartbeat`] keeps leases, [`census`] counts. What they share is [`Shared`]; the order in which they end is in [`Worker::stop`].
+//! is due, [`mover`] and [`scheduler`] make tasks, [`heartbeat`] keeps leases, [`census`] counts. What they share is [`Shared`]; the order in which they end is in [`Worker::stop`].
 
 pub mod backoff;
 pub mod capacity;
@@ -16,6 +16,7 @@ pub mod pace;
 pub mod promoter;
 pub mod reclaimer;
 pub mod runner;
+pub mod scheduler;
 pub mod settle;
 pub mod settler;
 
@@ -167,6 +168,9 @@ impl Worker {
         if let Some(list) = shared.queue.rules.list.clone() {
             let link = host.redis.link_blocking_for(mover::BLOCK);
             worker.claimers.spawn(mover::Mover { shared: shared.clone(), list, link }.run(claiming.clone()));
+        }
+        if let Some(schedule) = shared.queue.rules.schedule.clone() {
+            worker.claimers.spawn(scheduler::Scheduler::new(shared.clone(), schedule).run(claiming.clone()));
         }
         worker.claimers.spawn(janitor::Janitor { shared: shared.clone() }.run(claiming.clone()));
         let settler = settler::Settler { shared: shared.clone(), jobs: waiting, give_up: shared.stop.settling.clone() };

@@ -146,6 +146,7 @@ mod tests {
             idempotency: config::model::Idempotency::default(),
             retention: Duration::from_secs(60),
             list: None,
+            schedule: None,
             dead_letter: None,
         }
     }

@@ -1,0 +1,52 @@
+//! A queue's schedule, as the commands tell it.
+//!
+//! In: the configuration's schedule and the time. Out: JSON, or a line. When the next time is, is told by this machine's clock.
+
+use serde::Serialize;
+
+use super::text;
+use crate::config::Schedule;
+
+/// A schedule as JSON. The names are stable.
+#[derive(Debug, Serialize)]
+pub struct ScheduleView {
+    pub cron: Vec<String>,
+    pub timezone: String,
+    pub next_ms: Option<u64>,
+    /// When it comes, and when it comes next, in its own time zone.
+    #[serde(skip)]
+    pub words: String,
+}
+
+impl ScheduleView {
+    pub fn new(schedule: &Schedule, now_ms: u64) -> ScheduleView {
+        let times = &schedule.times;
+        let next_ms = times.next(now_ms);
+        let next = next_ms.map_or_else(|| text::NONE.to_owned(), |next_ms| text::when(next_ms, now_ms, times.zone()));
+        ScheduleView {
+            cron: times.expressions().to_vec(),
+            timezone: times.zone_name().to_owned(),
+            next_ms,
+            words: format!("{} ({}), next {next}", times.expressions().join(" and "), times.zone_name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Missed;
+    use crate::config::times::{Times, parse_cron, parse_zone};
+
+    #[test]
+    fn the_next_time_is_told_in_its_zone() {
+        let crons = ["0 3 * * *", "0 12 * * MON"].map(|text| parse_cron(text).expect(text)).to_vec();
+        let times = Times::new(crons, parse_zone("Europe/Berlin").expect("a zone"));
+        let schedule = Schedule { times, missed: Missed::Once, fields: Vec::new() };
+        // 2023-11-14 22:13:20 in UTC.
+        let now_ms = 1_700_000_000_000;
+        let view = ScheduleView::new(&schedule, now_ms);
+        assert_eq!(view.words, "0 3 * * * and 0 12 * * MON (Europe/Berlin), next 2023-11-15 03:00:00 (in 3h 46m)");
+        assert_eq!(view.next_ms, Some(1_700_013_600_000));
+    }
+}

@@ -1,0 +1,160 @@
+//! `[queues.NAME.schedule]`: tasks that come by the clock.
+//!
+//! In: the table of the file. Out: a [`Schedule`].
+//!
+//! Not here: what cron expressions and time zones mean (`times`).
+
+use toml::de::DeValue;
+
+use super::model::{Missed, Schedule};
+use super::reader::{Item, Keys, Table};
+use super::times::{Times, parse_cron, parse_zone};
+
+pub(super) const KEYS: Keys = Keys {
+    known: &["cron", "timezone", "missed", "fields"],
+    later: &[],
+    elsewhere: &[
+        ("every", "is written as a cron expression: cron = \"*/15 * * * *\" is every quarter of an hour"),
+        ("at", "is written as a cron expression: cron = \"30 3 * * *\" is every day at 03:30"),
+    ],
+};
+
+const MAX_EXPRESSIONS: usize = 100;
+const MAX_FIELDS: usize = 100;
+
+/// What is wrong with it is told.
+pub(super) fn read(item: &Item) -> Option<Schedule> {
+    if !item.value().is_table() {
+        item.problem("must be a table: write [queues.NAME.schedule], and in it cron = \"0 3 * * *\"");
+        return None;
+    }
+    let table = item.table(&KEYS)?;
+    let zone = table.get("timezone").map_or_else(|| parse_zone("UTC").ok(), |item| parsed(&item, parse_zone));
+    let missed = table.get("missed").map_or(Some(Missed::Once), |item| read_missed(&item));
+    let fields = table.get("fields").map_or(Some(Vec::new()), |item| read_fields(&item));
+    let crons = read_crons(item, &table);
+    Some(Schedule { times: Times::new(crons?, zone?), missed: missed?, fields: fields? })
+}
+
+fn read_crons(item: &Item, table: &Table) -> Option<Vec<(String, croner::Cron)>> {
+    let Some(cron) = table.get("cron") else {
+        item.problem("has no cron expression: write cron = \"0 3 * * *\" for every day at 03:00");
+        return None;
+    };
+    match cron.value() {
+        DeValue::String(_) => parsed(&cron, parse_cron).map(|cron| vec![cron]),
+        DeValue::Array(_) => {
+            let items = cron.list()?;
+            if items.is_empty() || items.len() > MAX_EXPRESSIONS {
+                let count = items.len();
+                cron.problem(format!("has {count} entries: write 1 to {MAX_EXPRESSIONS}, like [\"0 3 * * *\", \"0 12 * * MON\"]"));
+                return None;
+            }
+            let read: Vec<_> = items.iter().map(|item| parsed(item, parse_cron)).collect();
+            read.into_iter().collect()
+        }
+        _ => cron.wrong_type("a cron expression like \"0 3 * * *\", or a list of them"),
+    }
+}
+
+fn read_missed(item: &Item) -> Option<Missed> {
+    match item.string()? {
+        "once" => Some(Missed::Once),
+        "skip" => Some(Missed::Skip),
+        _ => {
+            item.problem("must be \"once\" (one task for all times that were missed) or \"skip\"");
+            None
+        }
+    }
+}
+
+fn read_fields(item: &Item) -> Option<Vec<(String, String)>> {
+    let named = item.named();
+    if named.len() > MAX_FIELDS {
+        item.problem(format!("has {} fields: write at most {MAX_FIELDS}", named.len()));
+        return None;
+    }
+    let field = |(name, item): (&str, Item)| {
+        if name.starts_with("tq-") {
+            item.problem("names that start with `tq-` are reserved for tqhost: write another name");
+            return None;
+        }
+        if name == Schedule::TIME_FIELD {
+            item.problem("is written by tqhost: it holds the time of the schedule. Write another name");
+            return None;
+        }
+        Some((name.to_owned(), item.string()?.to_owned()))
+    };
+    let read: Vec<_> = named.into_iter().map(field).collect();
+    read.into_iter().collect()
+}
+
+/// A string in the form that `parse` reads.
+fn parsed<T>(item: &Item, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+    item.checked(|text| parse(text).map(drop)).and_then(|text| parse(&text).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, problem};
+    use super::*;
+
+    fn read_one(lines: &str) -> Schedule {
+        let config = parse(&format!("[queues.a]\n[queues.a.schedule]\n{lines}")).unwrap_or_else(|errors| panic!("{errors}"));
+        config.queues[0].schedule.clone().expect("a schedule")
+    }
+
+    #[test]
+    fn good_schedules() {
+        let schedule = read_one("cron = \"0 3 * * *\"");
+        assert_eq!((schedule.times.expressions(), schedule.times.zone_name()), (&["0 3 * * *".to_owned()][..], "UTC"));
+        assert_eq!((schedule.missed, schedule.fields.as_slice()), (Missed::Once, &[][..]));
+        let text = "cron = [\"0 3 * * *\", \"*/10 * * * * *\"]\ntimezone = \"Europe/Berlin\"\nmissed = \"skip\"\nfields = { kind = \"nightly\", n = \"1\" }";
+        let schedule = read_one(text);
+        assert_eq!(schedule.times.name(), "0 3 * * * | */10 * * * * * Europe/Berlin");
+        assert_eq!((schedule.missed, schedule.fields.len()), (Missed::Skip, 2));
+    }
+
+    #[test]
+    fn bad_schedules() {
+        let table = [
+            ("", "queues.a.schedule: has no cron expression: write cron = \"0 3 * * *\""),
+            ("cron = 5", "queues.a.schedule.cron: is an integer, but must be a cron expression"),
+            ("cron = []", "has 0 entries: write 1 to 100"),
+            ("cron = \"\"", "\"\" has 0 fields: write minute, hour"),
+            ("cron = \"0 3 * *\"", "\"0 3 * *\" has 4 fields"),
+            ("cron = \"0 0 3 * * * 2026\"", "has 7 fields"),
+            ("cron = \"61 3 * * *\"", "\"61 3 * * *\" cannot be read: its minute \"61\" must be 0 to 59"),
+            ("cron = \"0 24 * * *\"", "its hour \"24\" must be 0 to 23"),
+            ("cron = \"0 0 0 * *\"", "its day of the month \"0\" must be 1 to 31"),
+            ("cron = \"0 0 * 13 *\"", "its month \"13\" must be 1 to 12 or JAN to DEC"),
+            ("cron = \"0 0 * * MONDAY\"", "its day of the week \"MONDAY\" must be 0 to 7 or SUN to SAT"),
+            ("cron = \"JAN 0 * * *\"", "its minute \"JAN\" must be"),
+            ("cron = \"60 0 3 * * *\"", "its second \"60\" must be 0 to 59"),
+            ("cron = \"*/0 * * * *\"", "its minute \"*/0\""),
+            ("cron = \"0 0 30 2 *\"", "\"0 0 30 2 *\" never comes: there is no such day"),
+            ("cron = \"@reboot\"", "is not a time: the words for times are @hourly"),
+            ("cron = [\"0 3 * * *\", \"x\"]", "queues.a.schedule.cron[1]: \"x\" has 1 field:"),
+            (
+                "cron = \"@daily\"\ntimezone = \"Berlin\"",
+                "queues.a.schedule.timezone: \"Berlin\" is not a time zone: did you mean \"Europe/Berlin\"?",
+            ),
+            ("cron = \"@daily\"\ntimezone = \"Mars/Olympus\"", "write a name of the IANA database, like \"Europe/Berlin\", or \"UTC\""),
+            ("cron = \"@daily\"\nmissed = \"all\"", "must be \"once\" (one task for all times that were missed) or \"skip\""),
+            ("cron = \"@daily\"\nfields = 5", "queues.a.schedule.fields: is an integer, but must be a table"),
+            ("cron = \"@daily\"\nfields = { n = 5 }", "queues.a.schedule.fields.n: is an integer, but must be a string"),
+            ("cron = \"@daily\"\nfields = { tq-id = \"x\" }", "reserved for tqhost"),
+            ("cron = \"@daily\"\nfields = { scheduled_at = \"x\" }", "it holds the time of the schedule"),
+            ("cron = \"@daily\"\nzone = \"UTC\"", "unknown key"),
+            ("cron = \"@daily\"\ntime_zone = \"UTC\"", "did you mean `timezone`"),
+            ("every = \"5m\"\ncron = \"@daily\"", "is written as a cron expression"),
+        ];
+        for (lines, why) in table {
+            let problem = problem(&format!("[queues.a]\n[queues.a.schedule]\n{lines}"));
+            assert!(problem.contains(why) && problem.contains("1 problem\n"), "{lines}: {problem}");
+        }
+        assert!(
+            problem("[queues.a]\nschedule = \"0 3 * * *\"").contains("queues.a.schedule: must be a table: write [queues.NAME.schedule]")
+        );
+    }
+}

@@ -1,0 +1,103 @@
+//! Schedules: up to which time they were dealt with, and the tasks of their times.
+//!
+//! For every schedule of the queue a field of one hash holds the last time that was dealt with, in milliseconds. Most often that is one; hosts
+//! with an older configuration may have another for a while.
+//!
+//! Not here: which times there are (`config::times`), when to look (`worker::scheduler`).
+
+use std::time::Duration;
+
+use super::codec;
+use super::error::QueueError;
+use super::reply::{self, Shape};
+use super::script::{self, Call};
+use super::settle::with_fields;
+use super::{Queue, census, millis};
+use crate::config::Schedule;
+
+/// Where a schedule stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Redis's clock.
+    pub now_ms: u64,
+    /// Up to here its times are dealt with; none for a schedule that was never seen.
+    pub done_ms: Option<u64>,
+}
+
+/// What became of a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fired {
+    /// Its task is in the queue, by this call.
+    Enqueued,
+    /// It was dealt with before.
+    Known,
+    /// As many tasks as `max_backlog` allows are in the queue. Nothing was written.
+    Full,
+    /// It is too late for it: it is dealt with, without a task.
+    TooLate,
+}
+
+/// The id of the task of a time. Only of the time: so it is one task for hosts whose schedules differ, too.
+pub fn task_id(time_ms: u64) -> String {
+    format!("schedule-{time_ms}")
+}
+
+impl Queue {
+    pub async fn schedule_standing(&self, name: &str) -> Result<Standing, QueueError> {
+        const WHAT: &str = "look at the schedule";
+        let get = redis::cmd("HGET").arg(&self.keys.schedule).arg(name).to_owned();
+        let replies = self.link.pipeline(WHAT, &[redis::cmd("TIME"), get]).await?;
+        let [time, done] = self.shaped(WHAT, replies.try_into().map_err(|_| Shape))?;
+        let done_ms = match done? {
+            redis::Value::Nil => None,
+            done => Some(self.shaped(WHAT, reply::count(&done))?),
+        };
+        Ok(Standing { now_ms: self.shaped(WHAT, census::time_ms(time?))?, done_ms })
+    }
+
+    /// Begins a schedule that was never seen: its times up to this one count as dealt with.
+    pub async fn begin_schedule(&self, name: &str, done_ms: u64) -> Result<(), QueueError> {
+        let begin = redis::cmd("HSETNX").arg(&self.keys.schedule).arg(name).arg(done_ms).to_owned();
+        self.link.command("begin the schedule", &begin).await.map(drop)
+    }
+
+    /// Begins a schedule anew, whatever was dealt with.
+    pub async fn reset_schedule(&self, name: &str, done_ms: u64) -> Result<(), QueueError> {
+        let reset = redis::cmd("HSET").arg(&self.keys.schedule).arg(name).arg(done_ms).to_owned();
+        self.link.command("begin the schedule anew", &reset).await.map(drop)
+    }
+
+    /// Forgets the queue's other schedules: they were changed in the configuration.
+    pub async fn forget_other_schedules(&self, name: &str) -> Result<(), QueueError> {
+        const WHAT: &str = "forget former schedules";
+        let names = self.link.command(WHAT, redis::cmd("HKEYS").arg(&self.keys.schedule)).await?;
+        let names =
+            self.shaped(WHAT, reply::array(names).and_then(|names| names.into_iter().map(reply::bytes).collect::<Result<Vec<_>, _>>()))?;
+        let former: Vec<Vec<u8>> = names.into_iter().filter(|known| known != name.as_bytes()).collect();
+        if former.is_empty() {
+            return Ok(());
+        }
+        self.link.command(WHAT, redis::cmd("HDEL").arg(&self.keys.schedule).arg(former)).await.map(drop)
+    }
+
+    /// Enqueues the task of a time, unless that was dealt with, or is past by more than `late`. May be repeated after an error.
+    pub async fn fire(&self, schedule: &Schedule, time_ms: u64, late: Option<Duration>) -> Result<Fired, QueueError> {
+        let id = task_id(time_ms);
+        let keys = &self.keys;
+        let call = Call::new(&script::FIRE).key(&keys.stream).key(&keys.delayed).key(&keys.schedule).key(keys.task(&id));
+        let late_ms = late.map_or(-1, |late| i64::try_from(millis(late)).unwrap_or(i64::MAX));
+        let call = call.arg(schedule.times.name()).arg(time_ms).arg(&id).arg(self.rules.max_backlog).arg(late_ms);
+        let mut fields: codec::RawFields = schedule.fields.iter().map(|(name, value)| codec::raw(name, value)).collect();
+        fields.push(codec::raw(Schedule::TIME_FIELD, &time_ms));
+        fields.push(codec::raw("tq-id", &id));
+        let reply = self.link.script(&with_fields(call, fields)).await?;
+        let read = |reply| match reply::int(&reply)? {
+            1 => Ok(Fired::Enqueued),
+            0 => Ok(Fired::Known),
+            -1 => Ok(Fired::Full),
+            -2 => Ok(Fired::TooLate),
+            _ => Err(Shape),
+        };
+        self.shaped("fire", read(reply))
+    }
+}

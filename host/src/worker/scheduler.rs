@@ -1,0 +1,182 @@
+//! Enqueues the tasks of a queue's schedule.
+//!
+//! Every host does, and the script sees to it that each time has one task. Only Redis's clock counts: the loop asks for it at every look, and
+//! in between waits for a while that is measured, so a host whose clock jumps is neither early nor late.
+//!
+//! Of several times that passed since the last look only the last one gets a task. Most often there is one.
+//!
+//! Not here: which times there are (`config::times`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Shared;
+use super::pace::Pace;
+use crate::config::times::Times;
+use crate::config::{Missed, Schedule};
+use crate::queue::QueueError;
+use crate::queue::schedule::{Fired, Standing};
+
+/// The longest time between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+/// A time for which no task could be enqueued for so long was missed: longer than a host needs to start, or to find Redis again.
+const LATE: Duration = Duration::from_secs(60);
+/// A schedule that was dealt with up to later than this from now was so by a clock that was wrong.
+const AHEAD_MS: u64 = 60_000;
+
+pub struct Scheduler {
+    pub shared: Arc<Shared>,
+    pub schedule: Schedule,
+    /// The schedule's name.
+    name: String,
+    /// Former schedules are forgotten.
+    tidied: bool,
+    /// Up to where it was dealt with, when this host last looked.
+    seen_ms: Option<u64>,
+    /// A time waits because the queue is full, and that was said.
+    full: bool,
+}
+
+/// What is to be done at a look.
+#[derive(Debug, PartialEq, Eq)]
+struct Plan {
+    /// The time for which there is to be a task now.
+    due_ms: Option<u64>,
+    /// Earlier ones go without.
+    passed_over: bool,
+    /// How long until the next time.
+    next: Option<Duration>,
+}
+
+impl Scheduler {
+    pub fn new(shared: Arc<Shared>, schedule: Schedule) -> Scheduler {
+        let name = schedule.times.name();
+        Scheduler { shared, schedule, name, tidied: false, seen_ms: None, full: false }
+    }
+
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut pace = Pace::new(&self.shared.name, "schedule");
+        loop {
+            let wait = match self.look().await {
+                Ok(wait) => {
+                    pace.succeeded();
+                    wait
+                }
+                Err(error) => pace.failed(&error),
+            };
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Gives how long to wait before the next look.
+    async fn look(&mut self) -> Result<Duration, QueueError> {
+        if !self.tidied {
+            self.shared.queue.forget_other_schedules(&self.name).await?;
+            self.tidied = true;
+        }
+        let standing = self.shared.queue.schedule_standing(&self.name).await?;
+        let done_ms = self.begin(standing).await?;
+        self.seen_ms = Some(done_ms);
+        let plan = plan(&self.schedule.times, done_ms, standing.now_ms);
+        if let Some(due_ms) = plan.due_ms {
+            self.fire(due_ms, plan.passed_over).await?;
+        }
+        Ok(plan.next.unwrap_or(LOOK).min(LOOK))
+    }
+
+    /// Up to where the schedule is dealt with. One that was never seen begins now: nothing of it was missed.
+    async fn begin(&self, Standing { now_ms, done_ms }: Standing) -> Result<u64, QueueError> {
+        let queue = &self.shared.queue;
+        match done_ms {
+            Some(done_ms) if done_ms <= now_ms + AHEAD_MS => Ok(done_ms),
+            Some(done_ms) => {
+                tracing::warn!(queue = self.shared.name.as_ref(), done_ms, now_ms, "Redis's clock went back; the schedule begins anew");
+                queue.reset_schedule(&self.name, now_ms).await.map(|()| now_ms)
+            }
+            None => {
+                // A host with another configuration may have forgotten it: then it goes on where it was.
+                let done_ms = self.seen_ms.unwrap_or(now_ms);
+                queue.begin_schedule(&self.name, done_ms).await.map(|()| done_ms)
+            }
+        }
+    }
+
+    async fn fire(&mut self, due_ms: u64, passed_over: bool) -> Result<(), QueueError> {
+        let queue = self.shared.name.as_ref();
+        let late = match self.schedule.missed {
+            Missed::Once => None,
+            Missed::Skip => Some(LATE),
+        };
+        let fired = self.shared.queue.fire(&self.schedule, due_ms, late).await?;
+        let was_full = std::mem::replace(&mut self.full, fired == Fired::Full);
+        match fired {
+            Fired::Enqueued if passed_over => {
+                tracing::warn!(queue, scheduled_at = due_ms, "times of the schedule passed; there is one task for the last of them");
+            }
+            Fired::Enqueued => tracing::debug!(queue, scheduled_at = due_ms, "enqueued the task of the schedule"),
+            Fired::Known => {}
+            Fired::Full if was_full => {}
+            Fired::Full => {
+                tracing::warn!(queue, scheduled_at = due_ms, "the queue is full: the task of the schedule is enqueued when there is room");
+            }
+            Fired::TooLate => {
+                tracing::warn!(queue, scheduled_at = due_ms, "a time of the schedule was missed, and is left out");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is to be done for times of which those up to `done_ms` are dealt with.
+fn plan(times: &Times, done_ms: u64, now_ms: u64) -> Plan {
+    let due_ms = times.latest(now_ms).filter(|latest| *latest > done_ms);
+    let passed_over = due_ms.is_some_and(|due_ms| times.next(done_ms).is_some_and(|first| first < due_ms));
+    let next = times.next(now_ms).map(|next| Duration::from_millis(next.saturating_sub(now_ms)));
+    Plan { due_ms, passed_over, next }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::times::{parse_cron, parse_zone};
+
+    fn times(cron: &str) -> Times {
+        Times::new(vec![parse_cron(cron).expect(cron)], parse_zone("UTC").expect("UTC"))
+    }
+
+    const MINUTE: u64 = 60_000;
+
+    #[test]
+    fn a_time_is_due_from_its_first_millisecond_until_it_is_dealt_with() {
+        let minutely = times("* * * * *");
+        let plan = |done, now| plan(&minutely, done, now);
+        let next = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(plan(0, MINUTE - 1), Plan { due_ms: None, passed_over: false, next: next(1) });
+        assert_eq!(plan(0, MINUTE), Plan { due_ms: Some(MINUTE), passed_over: false, next: next(MINUTE) });
+        assert_eq!(plan(0, 2 * MINUTE - 1), Plan { due_ms: Some(MINUTE), passed_over: false, next: next(1) });
+        assert_eq!(plan(MINUTE, MINUTE + 5), Plan { due_ms: None, passed_over: false, next: next(MINUTE - 5) });
+    }
+
+    #[test]
+    fn of_many_times_the_last_one_is_due() {
+        let minutely = times("* * * * *");
+        assert_eq!(
+            plan(&minutely, MINUTE, 3 * MINUTE),
+            Plan { due_ms: Some(3 * MINUTE), passed_over: true, next: Some(Duration::from_millis(MINUTE)) }
+        );
+        let year = 365 * 24 * 60;
+        let secondly = times("* * * * * *");
+        assert_eq!(plan(&secondly, 1, year * MINUTE).due_ms, Some(year * MINUTE), "in one step");
+    }
+
+    #[test]
+    fn what_a_clock_dealt_with_ahead_is_not_due_again() {
+        let minutely = times("* * * * *");
+        assert_eq!(plan(&minutely, 5 * MINUTE, 3 * MINUTE).due_ms, None);
+    }
+}

@@ -9,6 +9,7 @@ mod bad_input;
 mod commands;
 mod control;
 mod demo;
+mod doctor;
 mod faults;
 mod faults_data;
 mod faults_network;

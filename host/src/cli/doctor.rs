@@ -78,7 +78,11 @@ impl<'a> ReportView<'a> {
 pub async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Result<(), Failure> {
     let queue = open(config, name).await?;
     let hosts = patiently(|| queue.hosts()).await?;
-    let report = queue.examine_all(&hosts, fix).await?;
+    let report = match fix {
+        // What was mended before its reply was lost would not be told.
+        true => queue.examine_all(&hosts, true).await?,
+        false => patiently(|| queue.examine_all(&hosts, false)).await?,
+    };
     match out.json {
         true => out.json(&ReportView::new(&queue.rules.name, &report)),
         false => out.line(render(&queue.rules.name, &report, fix, out.paint)),

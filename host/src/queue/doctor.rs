@@ -247,7 +247,7 @@ impl Examination<'_> {
                 let status = task.status.map_or("none", super::Status::as_str);
                 let what = match task.kind {
                     Kind::LostTask => format!("its status is {status}, but it is in no place any more"),
-                    Kind::EndedButThere => format!("its status is {status}, but its entry is still there (or two tasks bear this id)"),
+                    Kind::EndedButThere => format!("its status is {status}, but its entry is still there"),
                     _ => format!("its status is {status}, and nothing lets it expire"),
                 };
                 let key = self.queue.keys.task(&task.id);
@@ -368,7 +368,9 @@ fn sentence(suspect: &Suspect) -> String {
         Kind::DelayedWithoutFields => format!("{subject} is delayed, but its fields were deleted"),
         Kind::FieldsWithoutDelay => format!("the fields of {subject} are there, but nothing says when it is due"),
         Kind::UnreadableFields => format!("the fields of {subject} cannot be read"),
-        Kind::DeadButAlive => format!("it has the dead letter {subject}, but its status says that it lives or is completed"),
+        Kind::DeadButAlive => {
+            format!("it has the dead letter {subject}, but its status says that it lives or is completed (unless two tasks bear this id)")
+        }
         Kind::OrphanedKey => "it holds this idempotency key, but has ended or is not known any more".to_owned(),
         Kind::StuckClaim => {
             format!(

@@ -153,3 +153,43 @@ fn verdict(report: &Report, fix: bool, paint: Paint) -> String {
         (found, _) => paint.tone(Tone::Bad, &format!("{}; run it again with --fix.", text::plural(*found, "finding"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::Census;
+    use crate::queue::doctor::{Finding, Warning};
+
+    fn report() -> Report {
+        let finding = |kind, task: Option<&str>, what: &str, fixed| Finding {
+            kind,
+            task: task.map(str::to_owned),
+            key: "key".into(),
+            what: what.into(),
+            fixed,
+        };
+        Report {
+            census: Census { queued: 2, running: 3, delayed: 1, dead: 2, ..Census::default() },
+            ended: 5120,
+            findings: vec![
+                finding(Kind::LostTask, Some("a\u{1b}"), "its status is PENDING, but it is in no place any more", true),
+                finding(Kind::NoGroup, None, "it has no group tqhost: nobody can take its tasks", false),
+            ],
+            more: BTreeMap::from([(Kind::LostTask, 7)]),
+            warnings: vec![Warning { kind: "paused", what: "the queue is paused; 3 tasks wait".into() }],
+            found: 9,
+            open: 1,
+        }
+    }
+
+    #[test]
+    fn a_report_as_text() {
+        insta::assert_snapshot!(render("work", &report(), true, Paint::default()));
+        insta::assert_snapshot!(render("work", &Report::default(), false, Paint::default()));
+    }
+
+    #[test]
+    fn a_report_as_json() {
+        insta::assert_snapshot!(serde_json::to_string_pretty(&ReportView::new("work", &report())).expect("JSON"));
+    }
+}

@@ -93,7 +93,7 @@ impl Queue {
         let mut examination = Examination { queue: self, mend, report, suspects: Vec::new(), seen: HashSet::new(), listed: HashSet::new() };
         if examination.types().await? {
             examination.report.census = self.census().await?;
-            examination.group().await?;
+            examination.group(hosts).await?;
             let claims = examination.claims().await?;
             examination.stream().await?;
             examination.delayed().await?;
@@ -125,14 +125,21 @@ impl Examination<'_> {
         Ok(are_good)
     }
 
-    async fn group(&mut self) -> Result<(), QueueError> {
-        if !self.queue.lacks_group().await? {
-            return Ok(());
+    async fn group(&mut self, hosts: &[HostInfo]) -> Result<(), QueueError> {
+        // A running host makes it as soon as it notices.
+        let patience = if hosts.is_empty() { MOMENT } else { LONG_MOMENT };
+        let mut waited = Duration::ZERO;
+        while self.queue.lacks_group().await? {
+            if waited >= patience {
+                return self.add_group().await;
+            }
+            tokio::time::sleep(MOMENT).await;
+            waited += MOMENT;
         }
-        tokio::time::sleep(MOMENT).await;
-        if !self.queue.lacks_group().await? {
-            return Ok(());
-        }
+        Ok(())
+    }
+
+    async fn add_group(&mut self) -> Result<(), QueueError> {
         if self.mend {
             self.queue.ensure_group().await?;
         }

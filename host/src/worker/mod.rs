@@ -172,7 +172,7 @@ impl Worker {
         if let Some(schedule) = shared.queue.rules.schedule.clone() {
             worker.claimers.spawn(scheduler::Scheduler::new(shared.clone(), schedule).run(claiming.clone()));
         }
-        worker.claimers.spawn(janitor::Janitor { shared: shared.clone() }.run(claiming.clone()));
+        worker.claimers.spawn(janitor::Janitor { shared: shared.clone(), every: janitor::EVERY }.run(claiming.clone()));
         let settler = settler::Settler { shared: shared.clone(), jobs: waiting, give_up: shared.stop.settling.clone() };
         worker.settler.spawn(settler.run(worker.drained.clone()));
         worker.servants.spawn(heartbeat::Heartbeat { shared: shared.clone() }.run(worker.served.clone()));

@@ -23,6 +23,7 @@ mod lost_replies;
 mod model;
 mod plugins;
 mod property;
+mod reload;
 mod schedules;
 mod tasks;
 mod tidy;

@@ -11,7 +11,7 @@ use super::secret::Secret;
 use super::times::Times;
 
 /// A whole, valid configuration.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The file it came from; relative paths in it were resolved against its folder.
     pub path: PathBuf,
@@ -33,7 +33,7 @@ pub struct Config {
 }
 
 /// Where Redis is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Redis {
     /// A private server under `data_dir`, for as long as the host lives.
     Embedded,
@@ -41,7 +41,7 @@ pub enum Redis {
     Url(Secret),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Admin {
     pub listen: SocketAddr,
     /// Always there when `listen` is not a loopback address.
@@ -142,7 +142,7 @@ pub enum Backoff {
 }
 
 /// What one plugin is granted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Plugin {
     /// Read by the handler through `wasi:config/store`; every value may be a secret.
     pub config: BTreeMap<String, Secret>,

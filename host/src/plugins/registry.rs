@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::config;
 use crate::sandbox::{Attempt, Handler, Report};
 use crate::task::Outcome;
 
@@ -155,6 +156,21 @@ impl Slot {
             about.reloads_ok += 1;
         }
         self.active.send_replace(Some(Arc::new(version)));
+    }
+
+    /// From now on attempts begin with these grants; what runs keeps those it has.
+    pub(super) fn regrant(&self, grants: &config::Plugin) {
+        self.active.send_if_modified(|active| {
+            let Some(version) = active.as_deref() else { return false };
+            *active = Some(Arc::new(Version {
+                plugin: version.plugin.clone(),
+                digest: version.digest.clone(),
+                handler: version.handler.with_grants(grants),
+                bytes: version.bytes,
+                figures: version.figures.clone(),
+            }));
+            true
+        });
     }
 
     /// The file that is there cannot be used. The active version, if any, stays.

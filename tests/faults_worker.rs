@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
+use nix::sys::signal::Signal;
 use tqhost::queue::script::{self, Script};
 
 use crate::support::proxy::{Fate, Proxy};
@@ -276,4 +277,40 @@ fn worker_10_rolling_restart_new_host_first() {
 #[test]
 fn worker_10_rolling_restart_old_host_first() {
     rolling_restart(false);
+}
+
+const TWO: &str = "[queues.first]\nplugin = \"sleeps\"\n[queues.second]\nplugin = \"sleeps\"\n";
+
+#[test]
+fn worker_04_a_host_that_cannot_start_has_claimed_nothing() {
+    let queues: String = (0..10).map(|n| format!("[queues.q{n}]\nplugin = \"sleeps\"\n")).collect();
+    let mut bench = Bench::new(&queues);
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(&queues, proxy.port);
+    bench.install("sleeps", "sleeps");
+    let id = bench.xadd("q0", &[("ms", "60000")]);
+    let _: String = bench.redis("SET", ("q9", "in the way"));
+    // Slow enough that the first queue could claim before the last one cannot be prepared.
+    proxy.delay(50..51);
+    let mut host = bench.host_that_may_fail();
+    assert_eq!(host.ended(), 1);
+    eventually("it says why", || host.raw().contains("cannot prepare the queue `q9`").then_some(()));
+    assert_eq!(bench.status("q0", &id, "status"), "", "it was not begun");
+    assert_eq!(bench.places("q0"), Places { length: 1, ..Places::default() }, "it was not delivered to a host that is gone");
+}
+
+#[test]
+fn worker_04_sigterm_at_the_start_leaves_nothing_behind() {
+    let mut bench = Bench::new(TWO);
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(TWO, proxy.port);
+    bench.install("sleeps", "sleeps");
+    // Slow enough that one queue is there and the other one is not.
+    proxy.delay(400..401);
+    let mut host = bench.host_that_may_fail();
+    eventually("the first queue is prepared", || bench.redis::<bool>("EXISTS", "first").then_some(()));
+    host.signal(Signal::SIGTERM);
+    assert_eq!(host.ended(), 0, "{}", host.raw());
+    let names: Vec<redis::Value> = bench.redis("XINFO", ("CONSUMERS", "first", "tqhost"));
+    assert!(names.is_empty(), "no name is left behind: {names:?}");
 }

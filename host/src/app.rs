@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use futures_util::future::join_all;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -75,15 +75,18 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let plugins =
         Plugins::start(sandbox, config.plugins_dir.clone(), config.data_dir.join("cache"), grants, watching.clone(), &watchers).await?;
 
-    // 4. The queues.
+    // 4. The queues. Before the first claim: every group is there, and signals are heard. A host that ended now would leave tasks behind.
+    let mut signals = Signals::listen()?;
+    let queues: Vec<Queue> = config.queues.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
+    for queue in &queues {
+        queue.ensure_group().await.with_context(|| format!("cannot prepare the queue `{}`", queue.rules.name))?;
+    }
     let stop = Stop::default();
     let host_id: Arc<str> = host_id().into();
-    let mut workers = Vec::with_capacity(config.queues.len());
-    for rules in &config.queues {
-        let queue = Queue::new(rules.clone(), link.clone());
-        queue.ensure_group().await.with_context(|| format!("cannot prepare the queue `{}`", rules.name))?;
-        let versions = plugins.subscribe(&rules.plugin);
-        let (metrics, pulse) = (metrics.queue(&rules.name), health.queue(&rules.name));
+    let mut workers = Vec::with_capacity(queues.len());
+    for queue in queues {
+        let versions = plugins.subscribe(&queue.rules.plugin);
+        let (metrics, pulse) = (metrics.queue(&queue.rules.name), health.queue(&queue.rules.name));
         workers.push(Worker::start(queue, &redis, host_id.clone(), versions, metrics, pulse, stop.clone()));
     }
     health.started();
@@ -102,7 +105,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
 
     // 6. Work, until told to stop.
-    let again = wait_for_signal().await?;
+    signals.next().await;
     let running: usize = workers.iter().map(|worker| worker.shared.inflight.len()).sum();
     tracing::info!(running, grace_seconds = config.shutdown_grace.as_secs(), "stopping: no new tasks; waiting for those that run");
 
@@ -113,7 +116,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         async move {
             tokio::select! {
                 () = tokio::time::sleep(config.shutdown_grace) => tracing::warn!("the grace period is over: stopping attempts that still run"),
-                () = again => tracing::warn!("told to stop again: stopping attempts that still run"),
+                () = signals.next() => tracing::warn!("told to stop again: stopping attempts that still run"),
             }
             stop.running.cancel();
             tokio::time::sleep(SETTLE_GRACE).await;
@@ -164,16 +167,24 @@ fn host_id() -> String {
     format!("{host}-{}-{}", std::process::id(), &unique[20..])
 }
 
-/// Waits for the first SIGTERM or SIGINT. What it gives waits for the second one.
-async fn wait_for_signal() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen to SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen to SIGINT")?;
-    let mut next = async move || {
+/// SIGTERM and SIGINT, from [`Signals::listen`] on. Before that, they end the process.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Signals> {
+        let terminate = signal(SignalKind::terminate()).context("cannot listen to SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context("cannot listen to SIGINT")?;
+        Ok(Signals { terminate, interrupt })
+    }
+
+    /// Waits for one that was not waited for yet.
+    async fn next(&mut self) {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
-    };
-    next().await;
-    Ok(async move { next().await })
+    }
 }

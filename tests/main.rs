@@ -6,6 +6,7 @@
 mod support;
 
 mod bad_input;
+mod chaos;
 mod commands;
 mod control;
 mod demo;

@@ -10,6 +10,7 @@ mod chaos;
 mod commands;
 mod control;
 mod demo;
+mod doctor;
 mod faults;
 mod faults_data;
 mod faults_network;

@@ -33,6 +33,8 @@ pub struct Keys {
     pub dead: String,
     pub paused: String,
     pub rate: String,
+    /// A glob pattern that takes all keys of the queue but the stream and a dead letter key of its own name.
+    pub all: String,
     task_prefix: String,
     marker_prefix: String,
 }
@@ -48,6 +50,7 @@ impl Keys {
             dead: dead_letter.map_or_else(|| format!("{base}:dead"), str::to_owned),
             paused: format!("{base}:paused"),
             rate: format!("{base}:rate"),
+            all: format!("{}:*", literal(&base)),
             task_prefix: format!("{base}:task:"),
             marker_prefix: format!("{base}:key:"),
         }
@@ -58,6 +61,17 @@ impl Keys {
         format!("{}{id}", self.task_prefix)
     }
 
+    /// The id of the task whose status this key is.
+    pub fn task_of(&self, key: &[u8]) -> Option<String> {
+        let id = key.strip_prefix(self.task_prefix.as_bytes())?;
+        String::from_utf8(id.to_vec()).ok()
+    }
+
+    /// Whether this key is the marker of an idempotency key.
+    pub fn is_marker(&self, key: &[u8]) -> bool {
+        key.starts_with(self.marker_prefix.as_bytes())
+    }
+
     /// The marker of an idempotency key: which task has it. For a task without one it is the stream itself, which tells the scripts so:
     /// they are given as many keys for every task, all of them of one slot.
     pub fn marker(&self, key: Option<&[u8]>) -> Vec<u8> {
@@ -66,6 +80,12 @@ impl Keys {
             None => self.stream.as_bytes().to_vec(),
         }
     }
+}
+
+/// Text as a glob pattern that takes nothing else.
+fn literal(text: &str) -> String {
+    let special = |c| matches!(c, '*' | '?' | '[' | ']' | '^' | '\\');
+    text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 /// Whether Redis Cluster hashes only a part of this key: what stands between the first `{` and the next `}`, if anything does.
@@ -92,6 +112,15 @@ mod tests {
         assert_eq!(keys.delayed, "tq:app:{orders}:a:delayed");
         assert_ne!(keys.delayed, Keys::new("app:{orders}:b", None).delayed);
         assert_eq!(Keys::new("odd{}", None).delayed, "tq:{odd{}}:delayed");
+    }
+
+    #[test]
+    fn a_key_tells_what_it_is() {
+        let keys = Keys::new("a*[b]", None);
+        assert_eq!(keys.task_of(keys.task("1-0").as_bytes()).as_deref(), Some("1-0"));
+        assert!(keys.task_of(&keys.marker(Some(b"k"))).is_none() && keys.is_marker(&keys.marker(Some(b"k"))));
+        assert!(!keys.is_marker(keys.delayed.as_bytes()));
+        assert_eq!(keys.all, "tq:{a\\*\\[b\\]}:*");
     }
 
     #[test]

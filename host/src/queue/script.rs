@@ -37,6 +37,11 @@ scripts! {
     SWEEP = "sweep",
     RATE = "rate",
     LOSE = "lose",
+    SURVEY = "survey",
+    CLAIMED = "claimed",
+    PARKED = "parked",
+    EXAMINE = "examine",
+    MEND = "mend",
 }
 
 impl Script {

@@ -157,6 +157,7 @@ impl Stage {
         }
         self.until_drained();
         self.drained = healed.elapsed();
+        self.ask_the_doctor();
         (sent, done)
     }
 
@@ -172,6 +173,17 @@ impl Stage {
             std::thread::sleep(Duration::from_millis(50));
         }
         self.wrong.push(format!("not drained after {DRAIN:?}"));
+    }
+
+    /// What `tqhost doctor` says of every queue.
+    fn ask_the_doctor(&mut self) {
+        for queue in QUEUES {
+            let ran = self.bench.tqhost(&["doctor", queue, "--json"]);
+            let report = ran.json();
+            if ran.code != 0 || report["ok"] != true {
+                self.wrong.push(format!("{queue}: the doctor says {}: {report}", ran.code));
+            }
+        }
     }
 
     /// Ends the hosts, which have nothing to do any more, and judges.

@@ -17,6 +17,7 @@ use super::{LIST, QUEUES};
 pub struct Begin {
     pub at_ms: u64,
     pub consumer: String,
+    pub entry: String,
     /// Attempt and deferrals so far: without faults each pair begins once.
     pub turn: Turn,
 }
@@ -225,13 +226,14 @@ impl History {
             b"PROCESSING" => {
                 let entry = value(fields, "entry").map(text).unwrap_or_default();
                 let attempt = number(fields, "attempt").unwrap_or_default();
-                let deferrals = self.entries.get(&(queue, entry)).map_or(0, |(_, turn)| turn.1);
+                let deferrals = self.entries.get(&(queue, entry.clone())).map_or(0, |(_, turn)| turn.1);
                 if !task.ends.is_empty() {
                     task.wrong.push(format!("began after its end: attempt {attempt}"));
                 }
                 task.begins.push(Begin {
                     at_ms: number(fields, "started_at").unwrap_or_default(),
                     consumer: value(fields, "consumer").map(text).unwrap_or_default(),
+                    entry,
                     turn: (attempt, deferrals),
                 });
             }

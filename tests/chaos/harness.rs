@@ -58,7 +58,10 @@ pub fn run(wish: Wish) -> Verdict {
     let mut stage = Stage::set(bench());
     let (sent, done) = stage.break_things(wish);
     let mut verdict = stage.judge(&sent, &done);
-    verdict.table = format!("chaos: seed {}, {} s of faults, {HOSTS} hosts\n{}", wish.seed, wish.duration.as_secs(), verdict.table);
+    let (from, to) = (done.iter().map(|done| done.from_ms).min(), done.iter().map(|done| done.to_ms).max());
+    let seconds = to.unwrap_or_default().saturating_sub(from.unwrap_or_default()) / 1000;
+    let title = format!("chaos: seed {}, {seconds} s of faults, {HOSTS} hosts, {} queues", wish.seed, QUEUES.len());
+    verdict.table = format!("{title}\n{}", verdict.table);
     stage.end(&mut verdict, wish.keep);
     verdict
 }
@@ -94,7 +97,10 @@ struct Stage {
 }
 
 impl Stage {
-    fn set(bench: Bench) -> Stage {
+    fn set(mut bench: Bench) -> Stage {
+        // What panics leaves its traces, too.
+        bench.dir.disable_cleanup(true);
+        println!("its folder: {}", bench.dir.path().display());
         let logs = bench.dir.path().join("logs");
         std::fs::create_dir(&logs).expect("create a folder for the logs");
         let proxies: Vec<Proxy> = (0..HOSTS).map(|_| Proxy::start(bench.redis.port)).collect();
@@ -212,8 +218,9 @@ impl Stage {
         verdict
     }
 
-    fn end(self, verdict: &mut Verdict, keep: bool) {
+    fn end(mut self, verdict: &mut Verdict, keep: bool) {
         if verdict.is_good() && !keep {
+            self.bench.dir.disable_cleanup(false);
             return;
         }
         let Stage { bench, nodes, .. } = self;

@@ -315,14 +315,14 @@ fn tabulate(
     let dead = ended(|end| end != "COMPLETED" && end != "CANCELLED");
     writeln!(
         out,
-        "  tasks: {} ({} of them, or so many that are not there, without a reply); {completed} completed, {dead} dead as told, {cancelled} duplicates",
+        "  tasks: {} ({} were sent without a reply, and may be among them); {completed} completed, {dead} dead, {cancelled} duplicates",
         history.tasks.len(),
         sent.unsure
     )?;
     let begun: usize = history.tasks.values().map(|task| task.begins.len()).sum();
     writeln!(
         out,
-        "  runs: {begun} begun, {} of them repeated ({} with no fault near; the faults explain {bound} at most); {seen} seen in the logs",
+        "  runs: {begun} begun, {} of them repeated ({} with no fault near; the faults explain {bound} at most); {seen} said so in the logs",
         repeated.total, repeated.unexplained
     )?;
     let mut ends = history.ends_ms.clone();

@@ -121,7 +121,7 @@ impl Stage {
         let (config, folder, plugin) = (self.bench.config(), self.bench.dir.path().to_owned(), self.bench.plugin_path("as-told"));
         let Stage { bench, nodes, proxies, .. } = self;
         let (mut nodes, mut redis) = (nodes.iter_mut(), Some(&mut bench.redis));
-        let stop = AtomicBool::new(false);
+        let (stop, until) = (AtomicBool::new(false), Instant::now() + wish.duration);
         let (url, stop) = (url.as_str(), &stop);
         let (sent, done) = std::thread::scope(|scope| {
             let mut producers: Vec<_> =
@@ -133,19 +133,19 @@ impl Stage {
                 lanes.push(match lane {
                     Lane::Host(_) => {
                         let node = nodes.next().expect("a host for each lane");
-                        scope.spawn(move || faults::run_on_host(lane, &steps, node))
+                        scope.spawn(move || faults::run_on_host(lane, &steps, until, node))
                     }
                     Lane::Network(host) => {
                         let proxy = &proxies[host];
-                        scope.spawn(move || faults::run(lane, &steps, |step| faults::to_network(proxy, step)))
+                        scope.spawn(move || faults::run(lane, &steps, until, |step| faults::to_network(proxy, step)))
                     }
                     Lane::Redis => {
                         let redis = redis.take().expect("one lane for Redis");
-                        scope.spawn(move || faults::run(lane, &steps, |step| faults::to_redis(redis, url, step)))
+                        scope.spawn(move || faults::run(lane, &steps, until, |step| faults::to_redis(redis, url, step)))
                     }
                     Lane::Plugins => {
                         let plugin = plugin.as_path();
-                        scope.spawn(move || faults::run(lane, &steps, |step| faults::to_plugin(plugin, step)))
+                        scope.spawn(move || faults::run(lane, &steps, until, |step| faults::to_plugin(plugin, step)))
                     }
                 });
             }

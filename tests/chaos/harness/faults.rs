@@ -3,7 +3,7 @@
 //! Out: what was done and when, by the clock of this machine, which is Redis's too. A lane mends what it broke before it ends.
 
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
 use tqhost::queue::script;
@@ -27,22 +27,23 @@ pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Goes through the steps of a lane.
-pub fn run(lane: Lane, steps: &[Step], mut carry_out: impl FnMut(&Step)) -> Vec<Done> {
+/// Goes through the steps of a lane; begins none when its time is up.
+pub fn run(lane: Lane, steps: &[Step], until: Instant, mut carry_out: impl FnMut(&Step)) -> Vec<Done> {
     let one = |step: &Step| {
         std::thread::sleep(step.quiet);
         note(lane, step, &mut carry_out)
     };
-    steps.iter().map(one).collect()
+    steps.iter().take_while(|step| Instant::now() + step.quiet < until).map(one).collect()
 }
 
 /// The same for a host's own lane: in the quiet times it is looked after.
-pub fn run_on_host(lane: Lane, steps: &[Step], node: &mut Node) -> Vec<Done> {
+pub fn run_on_host(lane: Lane, steps: &[Step], until: Instant, node: &mut Node) -> Vec<Done> {
     let one = |step: &Step| {
         node.rest(step.quiet);
         note(lane, step, |step| to_host(node, step))
     };
-    steps.iter().map(one).collect()
+    // A host that is asked to stop takes its time, which no plan knows.
+    steps.iter().take_while(|step| Instant::now() + step.quiet < until).map(one).collect()
 }
 
 fn note(lane: Lane, step: &Step, carry_out: impl FnOnce(&Step)) -> Done {

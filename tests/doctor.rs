@@ -186,8 +186,10 @@ fn fields_that_cannot_be_read_become_a_dead_letter() {
     let host = bench.host();
     eventually("it is dead", || (bench.places("work").dead == 1).then_some(()));
     bench.until_drained("work");
-    // Nobody could read that it was this task: its status waits for one that never comes.
-    found_and_mended(&bench, &[format!("lost-task {id}")]);
+    // Nobody could read that it was this task: its status waits for one that never comes, until the doctor or the host's janitor finds it.
+    doctor(&bench, &["--fix"]);
+    is_well(&bench);
+    assert_eq!(bench.status("work", &id, "status"), "FAILED");
     host.stop();
 }
 
@@ -344,6 +346,75 @@ fn many_findings_are_counted_and_twenty_thousand_tasks_are_walked_in_pages() {
 }
 
 #[test]
+fn what_stands_still_beside_a_host_that_is_ready_is_told() {
+    let mut bench = bench();
+    let claimed = bench.xadd("work", &[("n", "1")]);
+    read(&mut bench, 1);
+    let delayed = enqueue(&bench, &["--delay", "1h"]);
+    // The host may neither take over nor promote.
+    let _: () = bench.redis("ACL", ("SETUSER", "default", "-xautoclaim", "-xadd"));
+    let host = bench.host();
+    host.until_ready();
+    is_well(&bench);
+    let _: redis::Value = bench.redis("XCLAIM", ("work", "tqhost", "foreign", 0, &claimed, "IDLE", 60_000, "JUSTID"));
+    let _: u64 = bench.redis("ZADD", (DELAYED, 1, format!("new/{delayed}")));
+    eventually("the host says that it is ready", || {
+        let report = doctor(&bench, &["--fix"]);
+        (findings(&report) == [format!("stuck-claim {claimed}"), format!("stuck-delayed {delayed}")]).then_some(())
+    });
+    let _: () = bench.redis("ACL", ("SETUSER", "default", "+@all"));
+    bench.all_done("work", &[claimed, delayed]);
+    is_well(&bench);
+    host.stop();
+}
+
+#[test]
+fn two_tasks_of_one_id_are_well() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 2\n");
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    // The second one begins last, so the status names its entry; the first one ends before it.
+    bench.xadd("work", &[("tq-id", "twin"), ("ms", "1000")]);
+    bench.until("work", "twin", "PROCESSING");
+    bench.xadd("work", &[("tq-id", "twin"), ("ms", "600000")]);
+    bench.until("work", "twin", "COMPLETED");
+    assert_eq!(bench.places("work").pending, 1);
+    is_well(&bench);
+    drop(host);
+}
+
+#[test]
+fn the_janitor_of_a_host_finds_what_is_orphaned() {
+    let mut bench = bench();
+    let never_ran = enqueue(&bench, &["--key", "k"]);
+    let entry = bench.status("work", &never_ran, "entry");
+    let _: u64 = bench.redis("XDEL", ("work", entry));
+    let delayed = enqueue(&bench, &["--delay", "1h"]);
+    let _: u64 = bench.redis("HSET", (task("ran"), &[("status", "PROCESSING"), ("entry", "1-0")]));
+    let _: () = bench.redis("SET", ("tq:{work}:key:gone", "gone"));
+    let _: u64 = bench.redis("HSET", (task("ended"), "status", "COMPLETED"));
+    let mut pipe = redis::pipe();
+    for n in 0..3000 {
+        pipe.cmd("SET").arg(format!("foreign:{n}")).arg(n).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("keys");
+    let hosts = [bench.host(), bench.host()];
+    bench.until("work", &never_ran, "FAILED");
+    bench.until("work", "ran", "FAILED");
+    for key in [task("ended"), task("ran"), "tq:{work}:key:gone".to_owned(), "tq:{work}:key:k".to_owned()] {
+        eventually(&format!("{key} expires"), || (bench.redis::<i64>("TTL", &key) > 0).then_some(()));
+    }
+    assert_eq!(bench.status("work", &delayed, "status"), "PENDING");
+    eventually("the one that never ran is counted", || {
+        let counted: u64 = hosts.iter().map(|host| host.count("tqhost_lost_entries_total", "work")).sum();
+        (counted == 1).then_some(())
+    });
+    assert!(hosts.iter().any(|host| !host.logged("tasks are lost").is_empty()));
+    is_well(&bench);
+    hosts.into_iter().for_each(|host| host.stop());
+}
+
+#[test]
 fn a_queue_at_work_is_well() {
     for (guest, fields) in [("flaky", &[("failUntil", "3")][..]), ("defers", &[("afterMs", "100")])] {
         let bench = Bench::new(
@@ -360,4 +431,28 @@ fn a_queue_at_work_is_well() {
         hosts.into_iter().for_each(|host| host.stop());
         is_well(&bench);
     }
+}
+
+#[test]
+fn a_queue_whose_hosts_are_killed_is_well() {
+    let bench = Bench::new(
+        "[queues.work]\nplugin = \"flaky\"\nlease = \"1s\"\nbackoff = { delays = [\"20ms\"] }\nmax_crashes = 100\nconcurrency = 20\n",
+    );
+    bench.install("flaky", "flaky");
+    let producer = Producer::start(&bench.redis.url(), &[("failUntil", "2"), ("tq-delay-ms", "50")]);
+    for _ in 0..4 {
+        let host = bench.host();
+        producer.produce(100);
+        is_well(&bench);
+        host.kill();
+        for _ in 0..3 {
+            is_well(&bench);
+        }
+    }
+    let ids = producer.stop();
+    let host = bench.host();
+    let mut bench = bench;
+    bench.all_done("work", &ids);
+    is_well(&bench);
+    host.stop();
 }

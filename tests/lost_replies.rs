@@ -185,3 +185,32 @@ fn network_26_requeue() {
     assert_eq!(second.json(), serde_json::json!({"succeeded": 0, "skipped": 1}));
     assert_eq!(bench.places("bad"), Places { length: 1, pending: 0, delayed: 0, parked: 0, dead: 0 }, "it came back once");
 }
+
+#[test]
+fn network_26_mend() {
+    let (mut bench, proxy) = bench();
+    load(&mut bench, &script::MEND);
+    let _: () = bench.redis("XGROUP", ("CREATE", "fine", "tqhost", "0", "MKSTREAM"));
+    let id = bench.xadd("fine", &[("n", "1")]);
+    let _: () = bench.redis("XGROUP", ("SETID", "fine", "tqhost", "$"));
+    proxy.lose_replies(script::MEND.sha1(), 1);
+    assert_eq!((bench.tqhost(&["doctor", "fine", "--fix"]).code, proxy.hits()), (1, 1));
+    bench.tqhost(&["doctor", "fine", "--fix"]).ok();
+    let length: u64 = bench.redis("XLEN", "fine");
+    assert_eq!(length, 1, "it came back once");
+    let host = bench.host();
+    bench.until("fine", &id, "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn network_26_examine() {
+    let (mut bench, proxy) = bench();
+    load(&mut bench, &script::EXAMINE);
+    let _: u64 = bench.redis("HSET", ("tq:{fine}:task:gone", &[("status", "PENDING"), ("entry", "1-0")]));
+    proxy.lose_replies(script::EXAMINE.sha1(), 1);
+    assert_eq!((bench.tqhost(&["doctor", "fine", "--fix"]).code, proxy.hits()), (1, 1));
+    bench.tqhost(&["doctor", "fine", "--fix"]).ok();
+    assert_eq!(bench.status("fine", "gone", "status"), "FAILED");
+    bench.tqhost(&["doctor", "fine"]).ok();
+}

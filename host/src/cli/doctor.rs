@@ -78,7 +78,11 @@ impl<'a> ReportView<'a> {
 pub async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Result<(), Failure> {
     let queue = open(config, name).await?;
     let hosts = patiently(|| queue.hosts()).await?;
-    let report = queue.examine_all(&hosts, fix).await?;
+    let report = match fix {
+        // What was mended before its reply was lost would not be told.
+        true => queue.examine_all(&hosts, true).await?,
+        false => patiently(|| queue.examine_all(&hosts, false)).await?,
+    };
     match out.json {
         true => out.json(&ReportView::new(&queue.rules.name, &report)),
         false => out.line(render(&queue.rules.name, &report, fix, out.paint)),
@@ -147,5 +151,45 @@ fn verdict(report: &Report, fix: bool, paint: Paint) -> String {
         (found, 0) => paint.tone(Tone::Good, &format!("{}, all fixed.", text::plural(*found, "finding"))),
         (found, open) if fix => paint.tone(Tone::Bad, &format!("{}, {open} of them not fixed.", text::plural(*found, "finding"))),
         (found, _) => paint.tone(Tone::Bad, &format!("{}; run it again with --fix.", text::plural(*found, "finding"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::Census;
+    use crate::queue::doctor::{Finding, Warning};
+
+    fn report() -> Report {
+        let finding = |kind, task: Option<&str>, what: &str, fixed| Finding {
+            kind,
+            task: task.map(str::to_owned),
+            key: "key".into(),
+            what: what.into(),
+            fixed,
+        };
+        Report {
+            census: Census { queued: 2, running: 3, delayed: 1, dead: 2, ..Census::default() },
+            ended: 5120,
+            findings: vec![
+                finding(Kind::LostTask, Some("a\u{1b}"), "its status is PENDING, but it is in no place any more", true),
+                finding(Kind::NoGroup, None, "it has no group tqhost: nobody can take its tasks", false),
+            ],
+            more: BTreeMap::from([(Kind::LostTask, 7)]),
+            warnings: vec![Warning { kind: "paused", what: "the queue is paused; 3 tasks wait".into() }],
+            found: 9,
+            open: 1,
+        }
+    }
+
+    #[test]
+    fn a_report_as_text() {
+        insta::assert_snapshot!(render("work", &report(), true, Paint::default()));
+        insta::assert_snapshot!(render("work", &Report::default(), false, Paint::default()));
+    }
+
+    #[test]
+    fn a_report_as_json() {
+        insta::assert_snapshot!(serde_json::to_string_pretty(&ReportView::new("work", &report())).expect("JSON"));
     }
 }

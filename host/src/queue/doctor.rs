@@ -7,6 +7,7 @@
 //! pages of the walk (`walk`).
 
 use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use super::codec;
@@ -14,7 +15,7 @@ use super::error::QueueError;
 use super::hosts::{self, HostInfo};
 use super::mend::{Judgement, KeySuspects, Kind, Suspect};
 use super::reply;
-use super::walk::{FIRST, START};
+use super::walk::{FEW, FIRST, START};
 use super::{Census, Queue};
 
 /// How long a suspect has to move on.
@@ -27,6 +28,8 @@ const GRACE: Duration = Duration::from_secs(20);
 const BATCH: usize = 2000;
 /// Tasks that are looked for in the stream together: each time the whole of it may have to be read.
 const TASK_BATCH: usize = 20_000;
+/// Tasks of the stream that are remembered, at 16 bytes or so each. Those beyond are looked for again.
+const SEEN: usize = 2_000_000;
 /// Keys of the whole Redis in one step.
 const SCAN: usize = 1000;
 /// Findings of one kind that are listed; the others are counted.
@@ -71,6 +74,9 @@ struct Examination<'q> {
     mend: bool,
     report: Report,
     suspects: Vec<Suspect>,
+    /// Fingerprints of the ids of tasks that were in the stream when it was walked: whoever waits there under an entry that its status does not
+    /// name need not be looked for again.
+    seen: HashSet<u64>,
     /// Findings that are listed, so that a key that a scan gives twice is told once.
     listed: HashSet<(Kind, String)>,
 }
@@ -84,10 +90,10 @@ impl Queue {
     /// Examines the queue; mends what can be mended if `mend`. `hosts` are those that announced themselves.
     pub async fn examine_all(&self, hosts: &[HostInfo], mend: bool) -> Result<Report, QueueError> {
         let report = Report { census: Census::default(), ..Report::default() };
-        let mut examination = Examination { queue: self, mend, report, suspects: Vec::new(), listed: HashSet::new() };
+        let mut examination = Examination { queue: self, mend, report, suspects: Vec::new(), seen: HashSet::new(), listed: HashSet::new() };
         if examination.types().await? {
             examination.report.census = self.census().await?;
-            examination.group().await?;
+            examination.group(hosts).await?;
             let claims = examination.claims().await?;
             examination.stream().await?;
             examination.delayed().await?;
@@ -119,14 +125,21 @@ impl Examination<'_> {
         Ok(are_good)
     }
 
-    async fn group(&mut self) -> Result<(), QueueError> {
-        if !self.queue.lacks_group().await? {
-            return Ok(());
+    async fn group(&mut self, hosts: &[HostInfo]) -> Result<(), QueueError> {
+        // A running host makes it as soon as it notices.
+        let patience = if hosts.is_empty() { MOMENT } else { LONG_MOMENT };
+        let mut waited = Duration::ZERO;
+        while self.queue.lacks_group().await? {
+            if waited >= patience {
+                return self.add_group().await;
+            }
+            tokio::time::sleep(MOMENT).await;
+            waited += MOMENT;
         }
-        tokio::time::sleep(MOMENT).await;
-        if !self.queue.lacks_group().await? {
-            return Ok(());
-        }
+        Ok(())
+    }
+
+    async fn add_group(&mut self) -> Result<(), QueueError> {
         if self.mend {
             self.queue.ensure_group().await?;
         }
@@ -161,8 +174,13 @@ impl Examination<'_> {
         let mut next = Some(FIRST.to_owned());
         while let Some(from) = next {
             let page = self.queue.survey(stream, &from).await?;
-            for seen in page.items.into_iter().filter(|seen| seen.skipped) {
-                self.suspect(Kind::Undeliverable, seen.entry, seen.id, stream, Duration::ZERO);
+            for seen in page.items {
+                if seen.id != seen.entry && self.seen.len() < SEEN {
+                    self.seen.insert(fingerprint(&seen.id));
+                }
+                if seen.skipped {
+                    self.suspect(Kind::Undeliverable, seen.entry, seen.id, stream, Duration::ZERO);
+                }
             }
             next = page.next;
             self.decide(BATCH).await?;
@@ -183,8 +201,10 @@ impl Examination<'_> {
             self.decide(BATCH).await?;
         }
         let mut next = Some(START.to_owned());
+        let mut count = FEW;
         while let Some(cursor) = next {
-            let page = self.queue.parked(&cursor).await?;
+            let (page, more) = self.queue.parked(&cursor, count).await?;
+            count = more;
             for parked in page.items.into_iter().filter(|parked| parked.forgotten || parked.unreadable) {
                 let kind = if parked.forgotten { Kind::FieldsWithoutDelay } else { Kind::UnreadableFields };
                 let id = parked.id.unwrap_or_else(|| id_of_member(&parked.member).to_owned());
@@ -222,6 +242,7 @@ impl Examination<'_> {
         while let Some(cursor) = next {
             let page = self.queue.keys(&cursor, SCAN).await?;
             self.queue.look_at(page.items, &mut found).await?;
+            found.tasks.retain(|task| !task.waits() || !self.seen.contains(&fingerprint(&task.id)));
             next = page.next;
             if found.len() >= TASK_BATCH || next.is_none() {
                 self.decide_keys(std::mem::take(&mut found)).await?;
@@ -247,7 +268,7 @@ impl Examination<'_> {
                 let status = task.status.map_or("none", super::Status::as_str);
                 let what = match task.kind {
                     Kind::LostTask => format!("its status is {status}, but it is in no place any more"),
-                    Kind::EndedButThere => format!("its status is {status}, but its entry is still there (or two tasks bear this id)"),
+                    Kind::EndedButThere => format!("its status is {status}, but its entry is still there"),
                     _ => format!("its status is {status}, and nothing lets it expire"),
                 };
                 let key = self.queue.keys.task(&task.id);
@@ -359,6 +380,12 @@ impl Examination<'_> {
     }
 }
 
+fn fingerprint(id: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
+}
+
 /// What is wrong with a task, in words.
 fn sentence(suspect: &Suspect) -> String {
     let Suspect { subject, patience, .. } = suspect;
@@ -368,7 +395,9 @@ fn sentence(suspect: &Suspect) -> String {
         Kind::DelayedWithoutFields => format!("{subject} is delayed, but its fields were deleted"),
         Kind::FieldsWithoutDelay => format!("the fields of {subject} are there, but nothing says when it is due"),
         Kind::UnreadableFields => format!("the fields of {subject} cannot be read"),
-        Kind::DeadButAlive => format!("it has the dead letter {subject}, but its status says that it lives or is completed"),
+        Kind::DeadButAlive => {
+            format!("it has the dead letter {subject}, but its status says that it lives or is completed (unless two tasks bear this id)")
+        }
         Kind::OrphanedKey => "it holds this idempotency key, but has ended or is not known any more".to_owned(),
         Kind::StuckClaim => {
             format!(

@@ -2,14 +2,14 @@
 //!
 //! | key                      | type   | holds                                                     | written by                              |
 //! |--------------------------|--------|-----------------------------------------------------------|-----------------------------------------|
-//! | `S`                      | stream | queued and running tasks, one group                       | producers, enqueue, park, promote, requeue |
-//! | `tq:{S}:delayed`         | zset   | parked members by due time (ms)                           | park, enqueue, promote                  |
+//! | `S`                      | stream | queued and running tasks, one group                       | producers, enqueue, park, promote, requeue, mend |
+//! | `tq:{S}:delayed`         | zset   | parked members by due time (ms)                           | park, enqueue, promote, mend            |
 //! | `tq:{S}:parked`          | hash   | member → the fields of the delayed task (MessagePack)     | park, enqueue, promote                  |
 //! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters                              | bury, requeue, purge                    |
-//! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle scripts, cancel |
+//! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle scripts, cancel, mend, examine |
 //! | `tq:{S}:rate`           | string | when the next task may start (µs); expires                | rate                                    |
 //! | `tq:{S}:paused`         | string | when the queue was paused (ms); there while it is         | pause, resume                           |
-//! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle scripts, enqueue, requeue |
+//! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle scripts, enqueue, requeue, mend, examine |
 //! | the queue's `list`       | list   | items that are not tasks yet; producers LPUSH             | producers, move                         |
 //! | `tq:hosts`               | zset   | host id by the time it was last seen (ms)                 | announce                                |
 //! | `tq:host:<id>`           | string | what a host says of itself, as JSON; expires              | announce                                |

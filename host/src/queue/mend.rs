@@ -95,6 +95,11 @@ pub(super) struct TaskSuspect {
 }
 
 impl TaskSuspect {
+    /// It may be in the stream under an entry that its status does not name.
+    pub fn waits(&self) -> bool {
+        self.waits_since.is_some()
+    }
+
     fn asked(&self) -> Asked<'_> {
         Asked { id: &self.id, look: &self.look, marker: self.marker.as_deref() }
     }

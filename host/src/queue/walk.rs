@@ -14,8 +14,8 @@ use super::{Queue, Status, millis};
 
 /// Entries, members and keys looked at in one step.
 const PAGE: usize = 200;
-/// Parked fields may be large, and their number in one step is only about this.
-const FEW: usize = 25;
+/// Parked fields may be large: so many are looked at first, then as many as fit if they are like those before.
+pub(super) const FEW: usize = 4;
 /// Of entries so large that a page of them holds Redis up, fewer are looked at.
 const BYTES: usize = 1 << 20;
 
@@ -86,16 +86,22 @@ impl Queue {
         self.shaped("claimed", page(reply, "", claimed))
     }
 
-    /// A page of the delayed tasks' fields.
-    pub(super) async fn parked(&self, cursor: &str) -> Result<Page<Parked>, QueueError> {
-        let call = Call::new(&script::PARKED).key(&self.keys.delayed).key(&self.keys.parked).arg(cursor).arg(FEW);
+    /// A page of the delayed tasks' fields, of about `count` of them, and how many the next one should have.
+    pub(super) async fn parked(&self, cursor: &str, count: usize) -> Result<(Page<Parked>, usize), QueueError> {
+        let call = Call::new(&script::PARKED).key(&self.keys.delayed).key(&self.keys.parked).arg(cursor).arg(count);
         let reply = self.link.script(&call).await?;
         let parked = |item| {
             let [member, id, forgotten, unreadable] = reply::tuple(item)?;
             let (forgotten, unreadable) = (reply::int(&forgotten)? == 1, reply::int(&unreadable)? == 1);
             Ok(Parked { member: reply::text(member)?, id: optional(id)?, forgotten, unreadable })
         };
-        self.shaped("parked", page(reply, START, parked))
+        let read = |reply| {
+            let [next, size, items] = reply::tuple(reply)?;
+            let page = page(Value::Array(vec![next, items]), START, parked)?;
+            let each = usize::try_from(reply::count(&size)?).unwrap_or(usize::MAX) / page.items.len().max(1);
+            Ok((page, (BYTES / (each + 1)).clamp(1, PAGE)))
+        };
+        self.shaped("parked", read(reply))
     }
 
     /// A page of the delayed tasks: those without fields.
@@ -194,11 +200,13 @@ impl Queue {
             next = page.next;
         }
         let mut next = Some(START.to_owned());
+        let mut count = FEW;
         while let Some(cursor) = next.filter(|_| !ids.is_empty()) {
             if looked >= limit {
                 return Ok(false);
             }
-            let page = self.parked(&cursor).await?;
+            let (page, more) = self.parked(&cursor, count).await?;
+            count = more;
             looked += page.items.len();
             for id in page.items.iter().filter_map(|parked| parked.id.as_ref()) {
                 ids.remove(id);

@@ -158,7 +158,7 @@ impl Worker {
             let link = redis.link_blocking_for(mover::BLOCK);
             worker.claimers.spawn(mover::Mover { shared: shared.clone(), list, link }.run(claiming.clone()));
         }
-        worker.claimers.spawn(janitor::Janitor { shared: shared.clone() }.run(claiming.clone()));
+        worker.claimers.spawn(janitor::Janitor { shared: shared.clone(), every: janitor::EVERY }.run(claiming.clone()));
         let settler = settler::Settler { shared: shared.clone(), jobs: waiting, give_up: shared.stop.settling.clone() };
         worker.settler.spawn(settler.run(worker.drained.clone()));
         worker.servants.spawn(heartbeat::Heartbeat { shared: shared.clone() }.run(worker.served.clone()));

@@ -5,19 +5,19 @@
 -- Gives the id to go on at ('' when done), and for each entry { entry, the task id it bears or false, 1 when the group has read it and it is not
 --   pending }. Writes nothing.
 --
--- Fields may be large: entries are fetched a few at a time, so that a page of them does not hold Redis up.
-local FEW = 10
+-- Fields may be large, and Redis copies them for every look: one entry is fetched first, then as many as fit if they are like those before.
 local last = last_delivered(KEYS[1], ARGV[1])
 local from, limit, bytes = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local out, size = {}, 0
-while #out < limit and size <= bytes do
-  local few = redis.call('XRANGE', KEYS[1], from, '+', 'COUNT', FEW)
-  for _, entry in ipairs(few) do
+local out, size, count = {}, 0, 1
+while count > 0 do
+  local found = redis.call('XRANGE', KEYS[1], from, '+', 'COUNT', count)
+  for _, entry in ipairs(found) do
     for _, part in ipairs(entry[2]) do size = size + #part end
     local skipped = last and not comes_after(entry[1], last) and not pending_of(KEYS[1], ARGV[1], entry[1])
     out[#out + 1] = { entry[1], id_in(entry[2]), skipped and 1 or 0 }
     from = '(' .. entry[1]
   end
-  if #few < FEW then return { '', out } end
+  if #found < count then return { '', out } end
+  count = math.min(limit - #out, count * 8, math.floor((bytes - size) / (size / #out + 1)))
 end
 return { from, out }

@@ -7,6 +7,7 @@ mod support;
 
 mod bad_input;
 mod capacity;
+mod chaos;
 mod commands;
 mod control;
 mod demo;

@@ -16,6 +16,7 @@ use toml::de::DeTable;
 mod admin;
 mod backoff;
 mod general;
+mod list;
 pub mod model;
 mod names;
 mod plugin;
@@ -29,7 +30,7 @@ mod source;
 mod testing;
 pub mod units;
 
-pub use model::{Admin, Backoff, Config, Plugin, Queue, Redis};
+pub use model::{Admin, Backoff, Config, Items, List, Plugin, Queue, Redis};
 pub use problem::{ConfigErrors, Problem};
 pub use secret::Secret;
 
@@ -168,6 +169,7 @@ config = { api_key = { env = "MISSING" } }
             ("## `[defaults]`", &queue::DEFAULTS_KEYS),
             ("## `[queues.NAME]`", &queue::KEYS),
             ("### `backoff`", &backoff::KEYS),
+            ("### `list`", &list::KEYS),
             ("## `[plugins.NAME]`", &plugin::KEYS),
             ("## Secrets", &source::KEYS),
         ];

@@ -156,7 +156,7 @@ impl Worker {
         worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
         if let Some(list) = shared.queue.rules.list.clone() {
             let link = redis.link_blocking_for(mover::BLOCK);
-            worker.claimers.spawn(mover::Mover { shared: shared.clone(), list, link }.run(claiming.clone()));
+            worker.claimers.spawn(mover::Mover { shared: shared.clone(), list: list.key, link }.run(claiming.clone()));
         }
         worker.claimers.spawn(janitor::Janitor { shared: shared.clone() }.run(claiming.clone()));
         let settler = settler::Settler { shared: shared.clone(), jobs: waiting, give_up: shared.stop.settling.clone() };

@@ -21,6 +21,7 @@ mod lost_replies;
 mod model;
 mod plugins;
 mod property;
+mod report_queue;
 mod tasks;
 mod tidy;
 mod upkeep;

@@ -5,6 +5,7 @@
 
 mod support;
 
+mod activity_events;
 mod bad_input;
 mod commands;
 mod control;

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod clock;
+pub mod ends;
 pub mod http;
 pub mod producer;
 pub mod proxy;

@@ -12,6 +12,7 @@ mod control;
 mod demo;
 mod faults;
 mod faults_data;
+mod faults_killed;
 mod faults_network;
 mod faults_redis;
 mod faults_worker;

@@ -21,6 +21,7 @@ mod isolation;
 mod lists;
 mod lost_replies;
 mod model;
+mod other_versions;
 mod plugins;
 mod property;
 mod report_queue;

@@ -25,6 +25,7 @@ mod other_versions;
 mod plugins;
 mod property;
 mod report_queue;
+mod soak;
 mod tasks;
 mod tidy;
 mod upkeep;

@@ -7,6 +7,7 @@ pub mod http;
 pub mod producer;
 pub mod proxy;
 pub mod redis_server;
+pub mod soak;
 pub mod trickle;
 pub mod wait;
 

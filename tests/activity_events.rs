@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use nix::sys::signal::Signal;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 use serde_json::json;
@@ -103,8 +104,9 @@ impl Activity {
                 Op::Kill(host, after) => {
                     // Any moment will do.
                     std::thread::sleep(std::time::Duration::from_millis(after));
-                    let new = self.bench.host();
-                    std::mem::replace(&mut self.hosts[host], new).kill();
+                    self.hosts[host].signal(Signal::SIGKILL);
+                    self.hosts[host].ended();
+                    self.hosts[host] = self.bench.host();
                 }
             }
         }

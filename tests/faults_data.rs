@@ -230,6 +230,38 @@ fn data_33_one_id_for_two_tasks() {
 }
 
 #[test]
+fn data_33_one_id_for_two_dead_letters_a_cancelled_task_and_two_delayed_ones() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"work\"\n");
+    bench.install("rejects", "work");
+    let host = bench.host();
+    let twice = |bench: &mut Bench| ["1", "2"].map(|n| bench.xadd("work", &[("tq-id", "same"), ("n", n)]));
+    twice(&mut bench);
+    eventually("both are dead", || (bench.places("work") == Places { dead: 2, ..Places::default() }).then_some(()));
+    host.stop();
+    // Each time the oldest one.
+    for (length, succeeded) in [(1, 1), (2, 1), (2, 0)] {
+        let told = bench.tqhost(&["dead", "requeue", "work", "same", "--json"]).ok().json();
+        assert_eq!(told, json!({"succeeded": succeeded, "skipped": 1 - succeeded}));
+        assert_eq!(bench.places("work"), Places { length, dead: 2 - length, ..Places::default() });
+    }
+    // The one that the status knows of is cancelled, the other one goes on.
+    bench.tqhost(&["cancel", "work", "same"]).ok();
+    assert_eq!(bench.places("work"), Places { length: 1, ..Places::default() });
+    bench.install("echo", "work");
+    let host = bench.host();
+    bench.until("work", "same", "COMPLETED");
+    bench.until_drained("work");
+    // Delayed: both wait, and both run.
+    for n in ["3", "4"] {
+        bench.xadd("work", &[("tq-id", "same"), ("tq-delay-ms", "300"), ("n", n)]);
+    }
+    eventually("both are delayed", || (bench.places("work").delayed == 2).then_some(()));
+    eventually("both are done", || (host.ended_as("work", "completed") == 3).then_some(()));
+    assert_eq!(bench.places("work"), Places::default());
+    host.stop();
+}
+
+#[test]
 fn data_35_20_000_delayed_tasks_due_at_once() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nconcurrency = 100\nmax_backlog = 100000\nretention = \"0s\"\n");
     bench.install("empty", "empty");

@@ -5,6 +5,7 @@
 
 mod support;
 
+mod activity_events;
 mod bad_input;
 mod capacity;
 mod chaos;
@@ -14,6 +15,7 @@ mod demo;
 mod doctor;
 mod faults;
 mod faults_data;
+mod faults_killed;
 mod faults_network;
 mod faults_redis;
 mod faults_worker;
@@ -22,10 +24,13 @@ mod isolation;
 mod lists;
 mod lost_replies;
 mod model;
+mod other_versions;
 mod plugins;
 mod property;
 mod reload;
+mod report_queue;
 mod schedules;
+mod soak;
 mod tasks;
 mod tidy;
 mod upkeep;

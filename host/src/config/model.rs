@@ -74,7 +74,7 @@ pub struct Queue {
     /// How long status and result are kept after the end; zero keeps none.
     pub retention: Duration,
     /// A Redis list whose items become tasks, with the item as the field `data`.
-    pub list: Option<String>,
+    pub list: Option<List>,
     /// When the host itself enqueues tasks.
     pub schedule: Option<Schedule>,
     /// The dead-letter stream's key, when it is not the default one.
@@ -102,6 +102,22 @@ pub enum Missed {
     Once,
     /// Nothing.
     Skip,
+}
+
+/// A Redis list that feeds a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct List {
+    pub key: String,
+    pub items: Items,
+}
+
+/// What the items of a list are; a task of the queue with another `data` is malformed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Items {
+    /// Anything.
+    Bytes,
+    /// One JSON value each.
+    Json,
 }
 
 /// So many in so long.

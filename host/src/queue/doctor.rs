@@ -111,7 +111,7 @@ impl Examination<'_> {
         const WHAT: &str = "look at the types of keys";
         let keys = &self.queue.keys;
         let mut expected = vec![(&keys.stream, "stream"), (&keys.delayed, "zset"), (&keys.parked, "hash"), (&keys.dead, "stream")];
-        expected.extend(self.queue.rules.list.as_ref().map(|list| (list, "list")));
+        expected.extend(self.queue.rules.list.as_ref().map(|list| (&list.key, "list")));
         let ask: Vec<_> = expected.iter().map(|(key, _)| redis::cmd("TYPE").arg(key).to_owned()).collect();
         let mut are_good = true;
         for ((key, kind), reply) in expected.into_iter().zip(self.queue.link.pipeline(WHAT, &ask).await?) {
@@ -312,7 +312,11 @@ impl Examination<'_> {
         let mut still = Vec::new();
         let claim_patience = (rules.lease * 3).max(GRACE + rules.lease);
         if !census.paused && states.contains(&"reading") {
-            still.extend(self.queue.first_abandoned(claim_patience).await?.map(|entry| (Kind::StuckClaim, entry, claim_patience)));
+            let abandoned = match self.queue.first_abandoned("-", claim_patience).await {
+                Err(error) if error.is_no_group() => None,
+                abandoned => abandoned?,
+            };
+            still.extend(abandoned.map(|entry| (Kind::StuckClaim, entry, claim_patience)));
         }
         still.extend(self.queue.first_overdue(GRACE).await?.map(|member| (Kind::StuckDelayed, member, GRACE)));
         if still.is_empty() {

@@ -157,22 +157,6 @@ impl Queue {
         replies.into_iter().map(known).collect()
     }
 
-    /// The first pending entry that nobody kept alive for this long.
-    pub(super) async fn first_abandoned(&self, idle: Duration) -> Result<Option<String>, QueueError> {
-        const WHAT: &str = "look for abandoned tasks";
-        let mut pending = redis::cmd("XPENDING");
-        pending.arg(&self.keys.stream).arg(&self.rules.group).arg("IDLE").arg(millis(idle)).arg("-").arg("+").arg(1);
-        let reply = match self.link.command(WHAT, &pending).await {
-            Err(error) if error.is_no_group() => return Ok(None),
-            reply => reply?,
-        };
-        let first = |reply| match reply::array(reply)?.into_iter().next() {
-            Some(item) => reply::array(item)?.into_iter().next().map(reply::text).transpose(),
-            None => Ok(None),
-        };
-        self.shaped(WHAT, first(reply))
-    }
-
     /// The delayed task that comes next, if it has been due for this long.
     pub(super) async fn first_overdue(&self, late: Duration) -> Result<Option<String>, QueueError> {
         const WHAT: &str = "look for overdue tasks";

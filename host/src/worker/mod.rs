@@ -177,7 +177,7 @@ impl Worker {
         worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
         if let Some(list) = shared.queue.rules.list.clone() {
             let link = host.redis.link_blocking_for(mover::BLOCK);
-            worker.claimers.spawn(mover::Mover { shared: shared.clone(), list, link }.run(claiming.clone()));
+            worker.claimers.spawn(mover::Mover { shared: shared.clone(), list: list.key, link }.run(claiming.clone()));
         }
         if let Some(schedule) = shared.queue.rules.schedule.clone() {
             worker.claimers.spawn(scheduler::Scheduler::new(shared.clone(), schedule).run(claiming.clone()));

@@ -15,6 +15,7 @@ mod faults_data;
 mod faults_network;
 mod faults_redis;
 mod faults_worker;
+mod http;
 mod idempotency;
 mod isolation;
 mod lists;

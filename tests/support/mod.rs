@@ -8,6 +8,7 @@ pub mod proxy;
 pub mod redis_server;
 pub mod trickle;
 pub mod wait;
+pub mod web;
 
 pub use bench::{Bench, Host, Places, Ran};
 pub use clock::Clock;
@@ -15,3 +16,4 @@ pub use producer::Producer;
 pub use redis_server::RedisServer;
 pub use trickle::{Done, Trickle};
 pub use wait::{eventually, within};
+pub use web::{Authority, Web};

@@ -16,6 +16,8 @@ use toml::de::DeTable;
 mod admin;
 mod backoff;
 mod general;
+pub mod hosts;
+pub mod http;
 pub mod model;
 mod names;
 mod plugin;
@@ -29,6 +31,8 @@ mod source;
 mod testing;
 pub mod units;
 
+pub use hosts::AllowedHost;
+pub use http::Http;
 pub use model::{Admin, Backoff, Config, Plugin, Queue, Redis};
 pub use problem::{ConfigErrors, Problem};
 pub use secret::Secret;
@@ -169,6 +173,7 @@ config = { api_key = { env = "MISSING" } }
             ("## `[queues.NAME]`", &queue::KEYS),
             ("### `backoff`", &backoff::KEYS),
             ("## `[plugins.NAME]`", &plugin::KEYS),
+            ("### `http`", &http::KEYS),
             ("## Secrets", &source::KEYS),
         ];
         let later = section("## Not supported yet");

@@ -46,7 +46,7 @@ const BODY_BYTES: RangeInclusive<u64> = 0..=4 << 30;
 const MAX_CA_BYTES: u64 = 1 << 20;
 
 /// What one request may take, and how many there may be.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Http {
     /// For a free connection, the name's lookup, the connection and the TLS handshake together.
     pub connect_timeout: Duration,

@@ -188,6 +188,7 @@ pub(super) fn until(timeout: Duration, end: Instant) -> Instant {
 mod tests {
     use super::super::tests::{grant_with, target};
     use super::*;
+    use crate::config::http::Block;
 
     fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let addresses: &[&str] = match name {
@@ -231,6 +232,28 @@ mod tests {
     async fn addresses_that_the_request_spells_out_are_not_looked_up() {
         assert_eq!(found("http://127.0.0.1:8080").await.expect("named"), ["127.0.0.1:8080"]);
         assert_eq!(found("http://[::1]").await.expect("named"), ["[::1]:80"]);
+    }
+
+    #[tokio::test]
+    async fn what_was_checked_is_connected_to() {
+        use std::sync::atomic::{AtomicU16, Ordering};
+        static LOOKUPS: AtomicU16 = AtomicU16::new(0);
+        // A name that stands for something else when it is looked up again.
+        fn rebinds(_: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+            let last = if LOOKUPS.fetch_add(1, Ordering::SeqCst) == 0 { 1 } else { 2 };
+            Ok(vec![SocketAddr::from(([127, 0, 0, last], port))])
+        }
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listen");
+        let mut grant = grant_with(&[], rebinds);
+        grant.bounds.private_addresses = vec![Block::parse("127.0.0.1").expect("an address")];
+        let url = format!("http://rebinds.example:{}", listener.local_addr().expect("an address").port());
+        let (grant, end) = (Arc::new(grant), Instant::now() + Duration::from_secs(20));
+        let target = target(&url);
+        let (first, accepted) = tokio::join!(connect(&grant, &target, end), listener.accept());
+        assert!(first.is_ok() && accepted.is_ok());
+        assert_eq!(LOOKUPS.load(Ordering::SeqCst), 1);
+        let second = connect(&grant, &target, end).await.map(drop).expect_err("another address");
+        assert!(matches!(second.error, Error::DestinationIpProhibited), "{second:?}");
     }
 
     #[tokio::test]

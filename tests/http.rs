@@ -157,10 +157,11 @@ fn without_allowed_hosts_every_request_is_refused_and_it_is_said() {
 #[test]
 fn every_wait_has_an_end_that_the_handler_is_told_of() {
     let web = Web::start();
-    let times = "first_byte_timeout = \"200ms\", between_bytes_timeout = \"200ms\", timeout = \"20s\"";
+    let times = "between_bytes_timeout = \"500ms\", timeout = \"50s\"";
     let mut bench = bench("fetches", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {times} }}", web.origin()), "");
     let host = bench.host();
-    assert_eq!(error(&mut bench, &format!("{}/silent", web.origin())), "ConnectionReadTimeout");
+    let found = result(&mut bench, &[("url", &format!("{}/silent", web.origin())), ("firstByteMs", "200")]);
+    assert_eq!(found["error"], "ConnectionReadTimeout", "{found}");
     let found = fetched(&mut bench, &format!("{}/stuck", web.origin()));
     assert_eq!((&found["status"], &found["size"], &found["error"]), (&200.into(), &1.into(), &"ConnectionReadTimeout".into()), "{found}");
     let found = fetched(&mut bench, &format!("{}/cut", web.origin()));
@@ -171,7 +172,7 @@ fn every_wait_has_an_end_that_the_handler_is_told_of() {
 
     // The whole of a request, while bytes keep coming.
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");
-    bench.configure(&text.replace("timeout = \"20s\"", "timeout = \"300ms\", max_response_body = \"4GiB\""));
+    bench.configure(&text.replace("timeout = \"50s\"", "timeout = \"2s\", max_response_body = \"4GiB\""));
     let host = bench.host();
     let found = fetched(&mut bench, &format!("{}/endless", web.origin()));
     assert_eq!((&found["status"], &found["error"]), (&200.into(), &"HttpResponseTimeout".into()), "{found}");
@@ -191,15 +192,14 @@ fn a_request_ends_with_its_attempt() {
         bench.until("work", id, "FAILED");
         assert!(bench.status("work", id, "error").starts_with("timeout: "), "{}", bench.status("work", id, "error"));
     }
-    assert_eq!(web.requests(), 3);
     still_well(&mut bench, &host, &web);
     // A task that is cancelled, too.
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");
     host.stop();
     bench.configure(&text.replace("timeout = \"500ms\"", "timeout = \"1h\"\nlease = \"1s\""));
-    let host = bench.host();
+    let (host, before) = (bench.host(), web.requests());
     let id = bench.xadd("work", &[("url", &format!("{}/silent", web.origin()))]);
-    eventually("it is asked", || (web.requests() == 4).then_some(()));
+    eventually("it is asked", || (web.requests() > before).then_some(()));
     bench.tqhost(&["cancel", "work", &id]).ok();
     still_well(&mut bench, &host, &web);
     host.stop();
@@ -247,7 +247,7 @@ fn requests_at_once_are_bounded() {
 #[test]
 fn attempts_together_have_no_more_connections_than_their_plugin() {
     let web = Web::start();
-    let bounds = "max_connections = 3, connect_timeout = \"300ms\"";
+    let bounds = "max_connections = 3, connect_timeout = \"2s\"";
     let mut bench = bench("fetches", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
     let host = bench.host();
     let ids: Vec<String> = (0..5).map(|_| bench.xadd("work", &[("url", &format!("{}/silent", web.origin()))])).collect();

@@ -69,9 +69,9 @@ pub struct Report {
 }
 
 impl Handler {
-    pub(super) fn new(sandbox: Sandbox, pre: RunnerPre<State>, grants: &config::Plugin, requests: tokio::runtime::Handle) -> Handler {
+    pub(super) fn new(sandbox: Sandbox, pre: RunnerPre<State>, grants: &config::Plugin) -> Handler {
         let config = Arc::new(grants.config.clone());
-        let http = Arc::new(host::http::Grant::new(grants, requests));
+        let http = Arc::new(host::http::Grant::new(grants, sandbox.0.sends_on.clone()));
         Handler(Arc::new(Loaded { sandbox, pre, config, http, memory: grants.memory, max_output: grants.max_output }))
     }
 

@@ -28,7 +28,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use wasmtime::component::{Component, Linker};
 
@@ -63,8 +63,9 @@ struct Shared {
     permits: Semaphore,
     /// Taken only when this is dropped.
     guests: Option<Runtime>,
-    /// The same.
+    /// The same; requests of guests run there.
     requests: Option<Runtime>,
+    sends_on: Handle,
     _ticker: engine::Ticker,
 }
 
@@ -94,8 +95,8 @@ impl Sandbox {
             .context("cannot start the thread for requests")?;
         let ticker = engine::Ticker::start(&engine).context("cannot start the epoch thread")?;
         let permits = Semaphore::new(opts.max_concurrent.max(1) as usize);
-        let (guests, requests) = (Some(guests), Some(requests));
-        Ok(Sandbox(Arc::new(Shared { engine, linker, permits, guests, requests, _ticker: ticker })))
+        let (sends_on, guests, requests) = (requests.handle().clone(), Some(guests), Some(requests));
+        Ok(Sandbox(Arc::new(Shared { engine, linker, permits, guests, requests, sends_on, _ticker: ticker })))
     }
 
     /// Validates a plugin's bytes and compiles them. Takes seconds for large components and uses all cores: call it off
@@ -114,8 +115,7 @@ impl Sandbox {
         let pre = self.0.linker.instantiate_pre(&component).map_err(|error| LoadError::WrongType(format!("{error:#}")))?;
         handler::check_type(&pre)?;
         let pre = host::bindings::RunnerPre::new(pre).map_err(|error| LoadError::WrongType(format!("{error:#}")))?;
-        let requests = self.0.requests.as_ref().ok_or_else(|| LoadError::Unusable("the sandbox is ending".into()))?.handle().clone();
-        Ok(Handler::new(self.clone(), pre, grants, requests))
+        Ok(Handler::new(self.clone(), pre, grants))
     }
 
     /// What a plugin exports and imports, without compiling it; says nothing about whether it can be loaded.

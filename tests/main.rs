@@ -19,6 +19,7 @@ mod faults_killed;
 mod faults_network;
 mod faults_redis;
 mod faults_worker;
+mod http;
 mod idempotency;
 mod isolation;
 mod lists;

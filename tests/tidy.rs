@@ -150,7 +150,10 @@ fn imports(files: &Files) -> Vec<String> {
     let mut problems = Vec::new();
     let rules: [(&[&str], &[&str]); 2] = [
         (&["redis"], &["host/src/queue/"]),
-        (&["wasmtime", "wasmtime_wasi", "wasmtime_wasi_io", "wasmparser", "wit_component"], &["host/src/sandbox/", "host/src/plugins/"]),
+        (
+            &["wasmtime", "wasmtime_wasi", "wasmtime_wasi_http", "wasmtime_wasi_io", "wasmparser", "wit_component"],
+            &["host/src/sandbox/", "host/src/plugins/"],
+        ),
     ];
     for (path, text) in files.iter().filter(|(path, _)| path.starts_with("host/src/") && path.ends_with(".rs")) {
         for (crates, may) in rules {

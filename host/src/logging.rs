@@ -24,8 +24,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 const VARIABLE: &str = "TQHOST_LOG";
 
-/// In front of what the variable says, which so has the last word on each of these targets too.
-const BASE: &str = "info,wasmtime=warn,wasmtime_wasi=warn,cranelift=warn,notify=warn";
+/// In front of what the variable says, which so has the last word on each of these targets too. wasmtime_wasi_http warns as often as a guest
+/// makes a mistake.
+const BASE: &str = "info,wasmtime=warn,wasmtime_wasi=warn,wasmtime_wasi_http=off,cranelift=warn,notify=warn";
 
 /// Lines that wait for stderr, in bytes; beyond it they are dropped.
 const MAX_WAITING_BYTES: usize = 4 << 20;

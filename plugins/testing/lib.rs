@@ -1,6 +1,9 @@
-//! What several test guests share: a sleep that works with every toolchain, and the echo.
+//! What several test guests share: a sleep that works with every toolchain, the echo, and requests (`http`).
 //!
 //! Not here: any misbehaviour. Each guest is a file beside this one, empty outside of WebAssembly.
+
+#[cfg(target_family = "wasm")]
+pub mod http;
 
 use std::time::Duration;
 

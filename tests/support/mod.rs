@@ -10,6 +10,7 @@ pub mod redis_server;
 pub mod soak;
 pub mod trickle;
 pub mod wait;
+pub mod web;
 
 pub use bench::{Bench, Host, Places, Ran};
 pub use clock::Clock;
@@ -17,3 +18,4 @@ pub use producer::Producer;
 pub use redis_server::RedisServer;
 pub use trickle::{Done, Trickle};
 pub use wait::{eventually, within};
+pub use web::{Authority, Web};

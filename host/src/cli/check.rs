@@ -47,6 +47,8 @@ struct PluginView {
     exports: Vec<String>,
     imports: Vec<String>,
     grants: Grants,
+    /// Whether it imports what requests are made with.
+    makes_requests: bool,
     error: Option<String>,
 }
 
@@ -64,11 +66,18 @@ struct Grants {
     max_output: u64,
     /// Names only.
     config: Vec<String>,
+    /// Where its handlers may send requests.
+    allowed_hosts: Vec<String>,
 }
 
 impl Grants {
     fn new(plugin: &config::Plugin) -> Grants {
-        Grants { memory: plugin.memory, max_output: plugin.max_output, config: plugin.config.keys().cloned().collect() }
+        Grants {
+            memory: plugin.memory,
+            max_output: plugin.max_output,
+            config: plugin.config.keys().cloned().collect(),
+            allowed_hosts: plugin.allowed_hosts.iter().map(ToString::to_string).collect(),
+        }
     }
 }
 
@@ -116,6 +125,7 @@ fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> PluginView {
         exports: Vec::new(),
         imports: Vec::new(),
         grants: Grants::new(&grants),
+        makes_requests: false,
         error: None,
     };
     let problem = match content {
@@ -123,7 +133,10 @@ fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> PluginView {
         Some(Err(error)) => Some(format!("cannot be read: {error}")),
         Some(Ok(content)) => {
             view.bytes = Some(content.bytes.len() as u64);
-            let found = sandbox.inspect(&content.bytes).map(|found| (view.exports, view.imports) = (found.exports, found.imports));
+            let found = sandbox.inspect(&content.bytes).map(|found| {
+                view.makes_requests = found.makes_requests();
+                (view.exports, view.imports) = (found.exports, found.imports);
+            });
             let loaded = found.and_then(|()| sandbox.compile(&content.bytes)).and_then(|code| sandbox.load(&code, &grants));
             view.version = Some(content.digest);
             loaded.err().map(|error| chain(&error))
@@ -174,9 +187,13 @@ fn render_plugin(plugin: &PluginView, paint: Paint) -> String {
     }
     lines.push(("exports", by_package(&plugin.exports)));
     lines.push(("imports", by_package(&plugin.imports)));
-    let Grants { memory, max_output, config } = &plugin.grants;
+    let Grants { memory, max_output, config, allowed_hosts } = &plugin.grants;
     let names = if config.is_empty() { String::new() } else { format!("\nconfig {}", config.join(", ")) };
-    lines.push(("grants", format!("memory {}, output {}{names}", text::size(*memory), text::size(*max_output))));
+    let hosts = if allowed_hosts.is_empty() { String::new() } else { format!("\nrequests to {}", allowed_hosts.join(", ")) };
+    lines.push(("grants", format!("memory {}, output {}{names}{hosts}", text::size(*memory), text::size(*max_output))));
+    if plugin.makes_requests && allowed_hosts.is_empty() {
+        lines.push(("note", paint.tone(Tone::Odd, "it makes requests (wasi:http), but allowed_hosts allows none")));
+    }
     lines.retain(|(_, value)| !value.is_empty());
     format!("{}\n{}", paint.tone(Tone::Title, &format!("plugin {}", plugin.plugin)), sheet(paint, &lines))
 }

@@ -16,6 +16,8 @@ use toml::de::DeTable;
 mod admin;
 mod backoff;
 mod general;
+pub mod hosts;
+pub mod http;
 mod list;
 pub mod model;
 mod names;
@@ -32,6 +34,8 @@ mod testing;
 pub mod times;
 pub mod units;
 
+pub use hosts::AllowedHost;
+pub use http::Http;
 pub use model::{Admin, Backoff, Config, Items, List, Missed, Plugin, Queue, Redis, Schedule};
 pub use problem::{ConfigErrors, Problem};
 pub use secret::Secret;
@@ -174,6 +178,7 @@ config = { api_key = { env = "MISSING" } }
             ("### `schedule`", &schedule::KEYS),
             ("### `list`", &list::KEYS),
             ("## `[plugins.NAME]`", &plugin::KEYS),
+            ("### `http`", &http::KEYS),
             ("## Secrets", &source::KEYS),
         ];
         let later = section("## Not supported yet");

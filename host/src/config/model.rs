@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::hosts::AllowedHost;
+use super::http::Http;
 use super::secret::Secret;
 use super::times::Times;
 
@@ -166,10 +168,13 @@ pub struct Plugin {
     pub memory: u64,
     /// Bytes of one result.
     pub max_output: u64,
+    /// Where its handlers may send requests; empty: nowhere.
+    pub allowed_hosts: Vec<AllowedHost>,
+    pub http: Http,
 }
 
 impl Default for Plugin {
     fn default() -> Self {
-        Plugin { config: BTreeMap::new(), memory: 128 << 20, max_output: 1 << 20 }
+        Plugin { config: BTreeMap::new(), memory: 128 << 20, max_output: 1 << 20, allowed_hosts: Vec::new(), http: Http::default() }
     }
 }

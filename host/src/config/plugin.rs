@@ -8,8 +8,10 @@ use super::names::check_name;
 use super::reader::{Item, Keys};
 use super::secret::Secret;
 use super::source::secret;
+use super::{hosts, http};
 
-pub(super) const KEYS: Keys = Keys { known: &["config", "memory", "max_output"], later: &["allowed_hosts", "instance"], elsewhere: &[] };
+pub(super) const KEYS: Keys =
+    Keys { known: &["config", "memory", "max_output", "allowed_hosts", "http"], later: &["instance"], elsewhere: &[] };
 
 const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=4 << 30;
 const MAX_OUTPUT_BYTES: RangeInclusive<u64> = 1..=64 << 20;
@@ -28,10 +30,17 @@ fn read_plugin(name: &str, item: &Item, queues: &[Queue]) -> Option<Plugin> {
     }
     let table = item.table(&KEYS)?;
     let default = Plugin::default();
+    let allowed_hosts = table.get("allowed_hosts").map(|item| hosts::read(&item)).unwrap_or_default();
+    let http_item = table.get("http");
+    if let (Some(item), true) = (&http_item, allowed_hosts.is_empty()) {
+        item.warn("bounds requests that allowed_hosts does not allow");
+    }
     Some(Plugin {
         config: table.get("config").map(|item| read_config(&item)).unwrap_or_default(),
         memory: table.get("memory").and_then(|item| item.size(MEMORY_BYTES)).unwrap_or(default.memory),
         max_output: table.get("max_output").and_then(|item| item.size(MAX_OUTPUT_BYTES)).unwrap_or(default.max_output),
+        allowed_hosts,
+        http: http_item.map(|item| http::read(&item)).unwrap_or_default(),
     })
 }
 
@@ -74,7 +83,8 @@ mod tests {
             ("max_output = 0", "write \"1B\" to \"64MiB\""),
             ("config = \"x\"", "must be a table"),
             ("config = { retries = 5 }", "plugins.a.config.retries: is an integer, but must be a string"),
-            ("allowed_hosts = []", "plugins.a.allowed_hosts: not supported by this version of tqhost yet"),
+            ("allowed_hosts = \"https://a.example\"", "plugins.a.allowed_hosts: is a string, but must be a list"),
+            ("http = \"10s\"", "plugins.a.http: is a string, but must be a table"),
             ("instance = \"per-task\"", "not supported by this version of tqhost yet"),
             ("memroy = 5", "did you mean `memory`"),
         ];

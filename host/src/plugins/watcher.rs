@@ -275,6 +275,9 @@ impl Watched {
             Some(Ok(Loaded { handler, took, from_cache })) => {
                 self.failed = None;
                 let short = digest[..12].to_owned();
+                if handler.lacks_hosts() {
+                    tracing::warn!(plugin = %self.slot.name, "the plugin makes requests, but its allowed_hosts allows none: each is refused");
+                }
                 self.slot.publish(digest, handler, size, took, from_cache);
                 // Said when it is so: what begins after this line begins on this version.
                 tracing::info!(plugin = %self.slot.name, digest = short, ?took, from_cache, bytes = size, "plugin loaded");

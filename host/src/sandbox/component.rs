@@ -46,6 +46,11 @@ impl Interfaces {
             self.imports.iter().filter_map(|import| host::refusal(import).map(|why| format!("{import} ({why})"))).collect();
         if imports.is_empty() { Ok(()) } else { Err(LoadError::NotOffered { imports }) }
     }
+
+    /// Whether it imports what requests are made with.
+    pub fn makes_requests(&self) -> bool {
+        self.imports.iter().any(|import| host::makes_requests(import))
+    }
 }
 
 /// Gives a component's bytes, whatever kind of WebAssembly file it was.

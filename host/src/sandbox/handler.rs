@@ -20,6 +20,7 @@ use wasmtime::component::types::ComponentItem;
 use wasmtime::{Store, UpdateDeadline};
 
 use super::failure::{self, Phase};
+use super::host;
 use super::host::bindings::{RunnerPre, exports::tqhost::handler::handler as guest, tqhost::handler::types};
 use super::log::GuestLog;
 use super::state::State;
@@ -38,6 +39,7 @@ struct Loaded {
     sandbox: Sandbox,
     pre: RunnerPre<State>,
     config: Arc<BTreeMap<String, Secret>>,
+    http: Arc<host::http::Grant>,
     memory: u64,
     max_output: u64,
 }
@@ -69,7 +71,13 @@ pub struct Report {
 impl Handler {
     pub(super) fn new(sandbox: Sandbox, pre: RunnerPre<State>, grants: &config::Plugin) -> Handler {
         let config = Arc::new(grants.config.clone());
-        Handler(Arc::new(Loaded { sandbox, pre, config, memory: grants.memory, max_output: grants.max_output }))
+        let http = Arc::new(host::http::Grant::new(grants, sandbox.0.sends_on.clone()));
+        Handler(Arc::new(Loaded { sandbox, pre, config, http, memory: grants.memory, max_output: grants.max_output }))
+    }
+
+    /// Whether it makes requests that nothing allows: most likely something is missing in the configuration.
+    pub fn lacks_hosts(&self) -> bool {
+        self.0.http.is_empty() && component::interfaces_of(self.0.pre.instance_pre().component()).makes_requests()
     }
 
     /// The same code with other grants.
@@ -117,7 +125,7 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
     let timeout = attempt.timeout.min(Duration::from_secs(365 * 24 * 3600));
     let deadline = started + timeout;
     let log = Arc::new(Mutex::new(GuestLog::new(attempt.task.clone(), attempt.plugin.clone())));
-    let state = State::new(loaded.memory, log, loaded.config.clone(), attempt.progress.clone(), deadline);
+    let state = State::new(loaded.memory, log, loaded.config.clone(), loaded.http.clone(), attempt.progress.clone(), deadline);
     let mut store = store(shared, &loaded, state, deadline, attempt.stop.clone());
 
     let ended = {

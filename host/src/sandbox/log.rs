@@ -82,6 +82,12 @@ impl GuestLog {
         self.emit(level, "log", &text);
     }
 
+    /// Says what the host has refused the guest. Does not count against the budget, which the guest could use up first: whoever calls
+    /// bounds it.
+    pub(super) fn refused(&self, text: &str) {
+        self.send(Level::WARN, "http", &clean(text.as_bytes()));
+    }
+
     /// Sends out what is left of unfinished lines. Call it when the attempt has ended.
     pub(super) fn finish(&mut self) {
         for stream in [Stream::Stdout, Stream::Stderr] {
@@ -140,6 +146,10 @@ impl GuestLog {
             self.budget = 0;
             (Level::WARN, "the handler has printed more than its budget; the rest of this attempt is dropped")
         };
+        self.send(level, stream, text);
+    }
+
+    fn send(&self, level: Level, stream: &str, text: &str) {
         let (queue, task, plugin) = (&*self.task.queue, clean(self.task.id.as_bytes()), &*self.plugin);
         match level {
             Level::ERROR => tracing::error!(target: "guest", queue, task = &*task, plugin, stream, "{text}"),

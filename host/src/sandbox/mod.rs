@@ -28,7 +28,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use wasmtime::component::{Component, Linker};
 
@@ -39,6 +39,9 @@ pub use error::LoadError;
 pub use handler::{Attempt, Handler, Report};
 
 use state::State;
+
+/// Lookups of names that run at once, of all plugins; each of them holds a thread.
+const MAX_LOOKUPS: usize = 64;
 
 /// How large the sandbox is.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +63,9 @@ struct Shared {
     permits: Semaphore,
     /// Taken only when this is dropped.
     guests: Option<Runtime>,
+    /// The same; requests of guests run there.
+    requests: Option<Runtime>,
+    sends_on: Handle,
     _ticker: engine::Ticker,
 }
 
@@ -78,9 +84,19 @@ impl Sandbox {
             .event_interval(4)
             .build()
             .context("cannot start the guest threads")?;
+        // Not on the guests' threads, which may be busy for long, and not on the host's, which guests must not load.
+        let requests = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("tq-http")
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(MAX_LOOKUPS)
+            .build()
+            .context("cannot start the thread for requests")?;
         let ticker = engine::Ticker::start(&engine).context("cannot start the epoch thread")?;
         let permits = Semaphore::new(opts.max_concurrent.max(1) as usize);
-        Ok(Sandbox(Arc::new(Shared { engine, linker, permits, guests: Some(guests), _ticker: ticker })))
+        let (sends_on, guests, requests) = (requests.handle().clone(), Some(guests), Some(requests));
+        Ok(Sandbox(Arc::new(Shared { engine, linker, permits, guests, requests, sends_on, _ticker: ticker })))
     }
 
     /// Validates a plugin's bytes and compiles them. Takes seconds for large components and uses all cores: call it off
@@ -126,8 +142,8 @@ impl Sandbox {
 impl Drop for Shared {
     fn drop(&mut self) {
         // The last owner may be a guest or an async function, where waiting for threads would panic.
-        if let Some(guests) = self.guests.take() {
-            guests.shutdown_background();
+        for runtime in [self.guests.take(), self.requests.take()].into_iter().flatten() {
+            runtime.shutdown_background();
         }
     }
 }

@@ -9,14 +9,16 @@ use std::time::Instant;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::cli::{WasiCliCtx, WasiCliCtxView};
 use wasmtime_wasi::clocks::{WasiClocksCtx, WasiClocksCtxView};
+use wasmtime_wasi_http::WasiHttpCtxView;
 
+use super::host::http::{Client, Grant};
 use super::limits::Limits;
 use super::log::GuestLog;
 use crate::config::Secret;
 use crate::task::Progress;
 
-/// Handles that one guest may hold at once.
-const MAX_RESOURCES: usize = 4096;
+/// Handles that one guest may hold at once. Some stand for bytes of the host (`host::http` says how many).
+const MAX_RESOURCES: usize = 1024;
 
 pub(super) struct State {
     pub(super) limits: Limits,
@@ -28,6 +30,8 @@ pub(super) struct State {
     pub(super) table: ResourceTable,
     cli: WasiCliCtx,
     clocks: Option<WasiClocksCtx>,
+    grant: Arc<Grant>,
+    http: Option<Box<Client>>,
 }
 
 impl State {
@@ -35,13 +39,15 @@ impl State {
         memory: u64,
         log: Arc<Mutex<GuestLog>>,
         config: Arc<BTreeMap<String, Secret>>,
+        grant: Arc<Grant>,
         progress: Progress,
         deadline: Instant,
     ) -> State {
         let mut table = ResourceTable::new();
         table.set_max_capacity(MAX_RESOURCES);
         // The default is a closed stdin, no arguments, no variables; it allocates nothing.
-        State { limits: Limits::new(memory), log, config, progress, deadline, table, cli: WasiCliCtx::default(), clocks: None }
+        let cli = WasiCliCtx::default();
+        State { limits: Limits::new(memory), log, config, progress, deadline, table, cli, clocks: None, grant, http: None }
     }
 
     pub(super) fn log(&self) -> MutexGuard<'_, GuestLog> {
@@ -54,5 +60,11 @@ impl State {
 
     pub(super) fn clocks(&mut self) -> WasiClocksCtxView<'_> {
         WasiClocksCtxView { ctx: self.clocks.get_or_insert_default(), table: &mut self.table }
+    }
+
+    pub(super) fn http(&mut self) -> WasiHttpCtxView<'_> {
+        let client = self.http.get_or_insert_with(|| Box::new(Client::new(self.grant.clone(), self.log.clone(), self.deadline)));
+        let (hooks, ctx) = client.parts();
+        WasiHttpCtxView { hooks, table: &mut self.table, ctx }
     }
 }

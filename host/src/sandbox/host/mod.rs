@@ -1,10 +1,11 @@
 //! What a guest may import, and the linker that gives it.
 //!
 //! One file per interface that tqhost implements itself; the rest of WASI 0.2 comes from wasmtime-wasi. There is no
-//! filesystem and no network.
+//! filesystem, and no network but for HTTP requests to the hosts that a plugin is granted.
 
 mod config_store;
 mod context;
+pub(super) mod http;
 mod logging;
 mod random;
 mod stdio;
@@ -51,6 +52,8 @@ const OFFERED: &[(&str, &str)] = &[
     ("wasi:cli/terminal-stderr", "0.2"),
     ("wasi:clocks/monotonic-clock", "0.2"),
     ("wasi:clocks/wall-clock", "0.2"),
+    ("wasi:http/outgoing-handler", "0.2"),
+    ("wasi:http/types", "0.2"),
     ("wasi:io/error", "0.2"),
     ("wasi:io/poll", "0.2"),
     ("wasi:io/streams", "0.2"),
@@ -74,9 +77,15 @@ pub(super) fn refusal(name: &str) -> Option<String> {
         ("wasi:sockets", _) => "handlers have no sockets".into(),
         ("wasi:config", _) => format!("offered are {}", config_store::NAMES.join(" and ")),
         ("wasi:logging", _) => format!("offered are {}", logging::NAMES.join(" and ")),
-        ("tqhost:handler" | "wasi:http", _) => "not offered by this version of tqhost".into(),
+        ("wasi:http", _) => "offered are wasi:http/outgoing-handler and wasi:http/types".into(),
+        ("tqhost:handler", _) => "not offered by this version of tqhost".into(),
         _ => "tqhost does not know it".into(),
     })
+}
+
+/// Whether `name` is what a component imports to make requests.
+pub(super) fn makes_requests(name: &str) -> bool {
+    name.starts_with("wasi:http/outgoing-handler@")
 }
 
 /// Whether `version` is a release of the series `base`, as in 0.2.6 of 0.2.
@@ -90,6 +99,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     let l = linker;
     bindings::tqhost::handler::context::add_to_linker::<_, HasSelf<State>>(l, |state| state)?;
     config_store::add_to_linker(l)?;
+    http::add_to_linker(l)?;
     logging::add_to_linker(l)?;
     cli::environment::add_to_linker::<_, WasiCli>(l, State::cli)?;
     cli::exit::add_to_linker::<_, WasiCli>(l, State::cli)?;
@@ -121,7 +131,9 @@ mod tests {
 
     #[test]
     fn releases_of_a_series_are_taken_and_nothing_else_is() {
-        for name in ["wasi:cli/exit@0.2.0", "wasi:cli/exit@0.2.12", "tqhost:handler/context@0.1.3", "wasi:logging/logging"] {
+        for name in
+            ["wasi:cli/exit@0.2.0", "wasi:cli/exit@0.2.12", "wasi:http/types@0.2.0", "tqhost:handler/context@0.1.3", "wasi:logging/logging"]
+        {
             assert_eq!(refusal(name), None, "{name}");
         }
         for (name, why) in [
@@ -130,7 +142,8 @@ mod tests {
             ("wasi:cli/exit", "offered is version 0.2"),
             ("wasi:filesystem/types@0.2.0", "no filesystem"),
             ("wasi:sockets/tcp@0.2.0", "no sockets"),
-            ("wasi:http/outgoing-handler@0.2.0", "not offered by this version"),
+            ("wasi:http/outgoing-handler@0.3.0", "offered is version 0.2"),
+            ("wasi:http/incoming-handler@0.2.0", "offered are wasi:http/outgoing-handler"),
             ("tqhost:handler/outbox@0.1.0", "not offered by this version"),
             ("wasi:config/store@0.2.0", "0.2.0-draft"),
             ("acme:thing/api", "does not know"),

@@ -1,0 +1,312 @@
+//! `allowed_hosts` of a plugin: where its handlers may send requests.
+//!
+//! In: strings like `https://api.example.com`, `http://127.0.0.1:8080` and `https://*.example.org`. Out: [`AllowedHost`]s, whose names and
+//! addresses are in the one form that a request's are brought to too, so that two spellings of a host cannot be two hosts.
+//!
+//! Not here: which addresses a name may stand for (`http`, and the sandbox that looks it up).
+
+use std::fmt;
+
+pub use url::Host;
+
+use super::reader::Item;
+use super::units::show_text;
+
+const FORM: &str = "write scheme://host or scheme://host:port, like \"https://api.example.com\"";
+
+/// One entry: requests with this scheme, to this host and this port, may be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedHost {
+    pub scheme: Scheme,
+    pub host: HostPattern,
+    pub port: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    Http,
+    Https,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostPattern {
+    /// A name in lower case and ASCII, without a dot at its end; or an address.
+    Exactly(Host<String>),
+    /// Every name that ends in a dot and this name, but not the name itself.
+    Below(String),
+}
+
+impl AllowedHost {
+    /// Whether this entry allows requests to `host`, a name in the same form as here.
+    pub fn allows(&self, scheme: Scheme, host: &Host<String>, port: u16) -> bool {
+        let is_host = match (&self.host, host) {
+            (HostPattern::Exactly(allowed), host) => allowed == host,
+            (HostPattern::Below(parent), Host::Domain(name)) => {
+                name.strip_suffix(parent.as_str()).is_some_and(|labels| labels.len() > 1 && labels.ends_with('.'))
+            }
+            (HostPattern::Below(_), _) => false,
+        };
+        is_host && self.scheme == scheme && self.port == port
+    }
+}
+
+impl Scheme {
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        }
+    }
+
+    pub fn default_port(self) -> u16 {
+        match self {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        }
+    }
+}
+
+impl fmt::Display for AllowedHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://", self.scheme.name())?;
+        match &self.host {
+            HostPattern::Exactly(host) => write!(f, "{host}")?,
+            HostPattern::Below(parent) => write!(f, "*.{parent}")?,
+        }
+        if self.port == self.scheme.default_port() { Ok(()) } else { write!(f, ":{}", self.port) }
+    }
+}
+
+/// Brings a host as somebody wrote it into the one form: names in lower case and ASCII, every spelling of an address as that address.
+pub fn parse_host(text: &str) -> Option<Host<String>> {
+    match Host::parse(text).ok()? {
+        Host::Domain(name) => {
+            let name = name.strip_suffix('.').unwrap_or(&name);
+            let is_name = name.len() <= 253 && name.split('.').all(|label| !label.is_empty() && label.len() <= 63);
+            is_name.then(|| Host::Domain(name.to_owned()))
+        }
+        address => Some(address),
+    }
+}
+
+pub(super) fn read(item: &Item) -> Vec<AllowedHost> {
+    let mut hosts: Vec<AllowedHost> = Vec::new();
+    for entry in item.list().unwrap_or_default() {
+        let Some(text) = entry.string() else { continue };
+        match parse(text) {
+            Ok(host) if hosts.contains(&host) => entry.warn("is in the list already"),
+            Ok(host) => {
+                if matches!(&host.host, HostPattern::Below(parent) if !parent.contains('.')) {
+                    entry.warn("allows every name of a top-level domain");
+                }
+                hosts.push(host);
+            }
+            Err(why) => entry.problem(format!("{} {why}", show_text(text))),
+        }
+    }
+    hosts
+}
+
+/// The error is to stand behind the text.
+fn parse(text: &str) -> Result<AllowedHost, String> {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        let is_host = !text.contains(['*', '/']) && text.split(':').next().and_then(parse_host).is_some();
+        return Err(match is_host {
+            true => format!("has no scheme: write {}", show_text(&format!("https://{text}"))),
+            false => format!("is not a host: {FORM}"),
+        });
+    };
+    let scheme = match scheme.to_ascii_lowercase().as_str() {
+        "http" => Scheme::Http,
+        "https" => Scheme::Https,
+        _ => return Err("has a scheme that handlers cannot use: write https:// or http://".into()),
+    };
+    if rest.contains('@') {
+        return Err("has a user name in it: take it out, requests carry their own authorization".into());
+    }
+    if rest.contains(['/', '?', '#', '\\']) {
+        let host = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+        return Err(format!("has a path: hosts are allowed as a whole, write {}", show_text(&format!("{}://{host}", scheme.name()))));
+    }
+    let (host, port) = split_port(rest)?;
+    let port = match port {
+        None => scheme.default_port(),
+        Some(port) => {
+            let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+            let number = port.parse().ok().filter(|port| is_number && *port != 0);
+            number.ok_or("has a port that is not one: write 1 to 65535, or leave it out")?
+        }
+    };
+    Ok(AllowedHost { scheme, host: parse_pattern(host)?, port })
+}
+
+/// A port is behind the last colon; those within brackets belong to an address.
+fn split_port(rest: &str) -> Result<(&str, Option<&str>), String> {
+    if !rest.starts_with('[') {
+        if rest.matches(':').count() > 1 {
+            return Err("has too many colons: an IPv6 address stands in brackets, as in \"http://[2001:db8::1]:8080\"".into());
+        }
+        return Ok(rest.split_once(':').map_or((rest, None), |(host, port)| (host, Some(port))));
+    }
+    let end = rest.find(']').ok_or("has a bracket that is not closed")? + 1;
+    match (&rest[..end], rest[end..].strip_prefix(':')) {
+        (host, Some(port)) => Ok((host, Some(port))),
+        (host, None) if rest.len() == end => Ok((host, None)),
+        _ => Err(format!("is not a host: {FORM}")),
+    }
+}
+
+fn parse_pattern(text: &str) -> Result<HostPattern, String> {
+    let (name, is_wildcard) = text.strip_prefix("*.").map_or((text, false), |name| (name, true));
+    if name.contains('*') || name.is_empty() && is_wildcard {
+        return Err(
+            "has a wildcard in a place where it cannot be: it stands for names below a domain, as in \"https://*.example.org\"".into()
+        );
+    }
+    let host = parse_host(name).filter(|_| !name.contains('%')).ok_or_else(|| format!("is not a host: {FORM}"))?;
+    match &host {
+        Host::Domain(name) if is_wildcard => return Ok(HostPattern::Below(name.clone())),
+        Host::Domain(_) => return Ok(HostPattern::Exactly(host)),
+        _ if is_wildcard => return Err("has a wildcard in front of an address, which has nothing below it".into()),
+        Host::Ipv4(address) => {
+            if address.is_unspecified() || address.is_multicast() || address.is_broadcast() {
+                return Err("is not the address of a host".into());
+            }
+        }
+        Host::Ipv6(address) => {
+            if address.is_unspecified() || address.is_multicast() {
+                return Err("is not the address of a host".into());
+            }
+            if let Some(v4) = address.to_ipv4_mapped() {
+                return Err(format!("is an IPv4 address in IPv6's clothes: write {v4}"));
+            }
+        }
+    }
+    // One address has many spellings; what is allowed has to be plain to see.
+    if host.to_string().eq_ignore_ascii_case(name) || matches!(host, Host::Ipv6(_)) {
+        Ok(HostPattern::Exactly(host))
+    } else {
+        Err(format!("is an odd spelling of an address: write {host}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse as config, problem};
+    use super::*;
+
+    #[test]
+    fn entries_are_brought_into_one_form() {
+        let table = [
+            ("https://api.example.com", "https://api.example.com"),
+            ("HTTPS://API.Example.COM", "https://api.example.com"),
+            ("https://api.example.com:443", "https://api.example.com"),
+            ("https://api.example.com:8443", "https://api.example.com:8443"),
+            ("https://api.example.com.", "https://api.example.com"),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ("http://[::1]", "http://[::1]"),
+            ("http://[2001:DB8:0:0::1]:81", "http://[2001:db8::1]:81"),
+            ("https://*.example.org", "https://*.example.org"),
+            ("https://*.b\u{fc}cher.example", "https://*.xn--bcher-kva.example"),
+            ("http://localhost:3000", "http://localhost:3000"),
+        ];
+        for (text, shown) in table {
+            assert_eq!(parse(text).map(|host| host.to_string()), Ok(shown.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn wrong_entries() {
+        let table = [
+            ("api.example.com", "has no scheme: write \"https://api.example.com\""),
+            ("api.example.com:8080", "write \"https://api.example.com:8080\""),
+            ("", "is not a host"),
+            ("*", "is not a host"),
+            ("ftp://example.com", "a scheme that handlers cannot use"),
+            ("*://example.com", "a scheme that handlers cannot use"),
+            ("https://example.com/", "has a path: hosts are allowed as a whole, write \"https://example.com\""),
+            ("https://example.com/v1/chat", "has a path"),
+            ("https://example.com?x=1", "has a path"),
+            ("https://example.com#x", "has a path"),
+            ("https://example.com\\x", "has a path"),
+            ("https://user:secret@example.com", "has a user name in it"),
+            ("https://", "is not a host"),
+            ("https://*", "has a wildcard in a place"),
+            ("https://*.", "has a wildcard in a place"),
+            ("https://api.*.com", "has a wildcard in a place"),
+            ("https://*example.com", "has a wildcard in a place"),
+            ("https://*.*.example.com", "has a wildcard in a place"),
+            ("https://*.10.0.0.1", "in front of an address"),
+            ("https://exa mple.com", "is not a host"),
+            ("https://a..b", "is not a host"),
+            ("https://%65xample.com", "is not a host"),
+            ("https://example.com:0", "has a port that is not one"),
+            ("https://example.com:", "has a port that is not one"),
+            ("https://example.com:99999", "has a port that is not one"),
+            ("https://example.com:+443", "has a port that is not one"),
+            ("https://example.com:*", "has a port that is not one"),
+            ("http://::1", "stands in brackets"),
+            ("http://[::1", "not closed"),
+            ("http://[::1]x", "is not a host"),
+            ("http://[fe80::1%25eth0]", "is not a host"),
+            ("http://[::ffff:127.0.0.1]", "write 127.0.0.1"),
+            ("http://0x7f.1", "an odd spelling of an address: write 127.0.0.1"),
+            ("http://2130706433", "write 127.0.0.1"),
+            ("http://0.0.0.0", "is not the address of a host"),
+            ("http://[::]", "is not the address of a host"),
+            ("http://224.0.0.1", "is not the address of a host"),
+            ("http://999.0.0.1", "is not a host"),
+        ];
+        for (text, why) in table {
+            let error = parse(text).expect_err(text);
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        let told = problem("[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://fine.example\", \"x/y\", 5]");
+        assert!(told.contains("line 3: plugins.a.allowed_hosts[1]: \"x/y\" is not a host"), "{told}");
+        assert!(told.contains("allowed_hosts[2]: is an integer, but must be a string"), "{told}");
+    }
+
+    #[test]
+    fn an_entry_allows_its_own_host_scheme_and_port_only() {
+        let table = [
+            ("https://example.com", "https", "example.com", 443, true),
+            ("https://example.com", "http", "example.com", 443, false),
+            ("https://example.com", "https", "example.com", 8443, false),
+            ("https://example.com", "https", "EXAMPLE.com.", 443, true),
+            ("https://example.com", "https", "api.example.com", 443, false),
+            ("https://example.com", "https", "example.com.evil.net", 443, false),
+            ("https://example.com", "https", "notexample.com", 443, false),
+            ("https://*.example.com", "https", "api.example.com", 443, true),
+            ("https://*.example.com", "https", "a.b.example.com", 443, true),
+            ("https://*.example.com", "https", "example.com", 443, false),
+            ("https://*.example.com", "https", "notexample.com", 443, false),
+            ("https://*.example.com", "https", "api.example.com.evil.net", 443, false),
+            ("http://127.0.0.1", "http", "127.0.0.1", 80, true),
+            ("http://127.0.0.1", "http", "0x7f000001", 80, true),
+            ("http://127.0.0.1", "http", "127.0.0.2", 80, false),
+            ("http://127.0.0.1", "http", "localhost", 80, false),
+            ("http://127.0.0.1", "http", "[::ffff:127.0.0.1]", 80, false),
+            ("http://[::1]", "http", "[0:0:0:0:0:0:0:1]", 80, true),
+            ("https://xn--bcher-kva.example", "https", "B\u{dc}CHER.example", 443, true),
+        ];
+        for (entry, scheme, host, port, allowed) in table {
+            let scheme = if scheme == "http" { Scheme::Http } else { Scheme::Https };
+            let host = parse_host(host).expect(host);
+            assert_eq!(parse(entry).expect(entry).allows(scheme, &host, port), allowed, "{entry} and {host}:{port}");
+        }
+    }
+
+    #[test]
+    fn odd_lists_are_warned_about() {
+        let text = "[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://a.example\", \"https://A.example:443\", \"https://*.com\"]";
+        let config = config(text).expect("valid");
+        assert_eq!(config.plugins["a"].allowed_hosts.len(), 2);
+        assert_eq!(
+            config.warnings,
+            [
+                "line 3: plugins.a.allowed_hosts[1]: is in the list already",
+                "line 3: plugins.a.allowed_hosts[2]: allows every name of a top-level domain",
+            ]
+        );
+    }
+}

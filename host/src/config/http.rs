@@ -1,0 +1,289 @@
+//! `http` of a plugin: the bounds of its handlers' requests.
+//!
+//! In: a table. Out: an [`Http`], with the certificates of its `ca` file read and checked.
+//!
+//! Not here: where requests may go (`hosts`), the requests themselves (`sandbox`).
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::reader::{Item, Keys};
+use super::units::show_text;
+
+pub(super) const KEYS: Keys = Keys {
+    known: &[
+        "connect_timeout",
+        "first_byte_timeout",
+        "between_bytes_timeout",
+        "timeout",
+        "max_concurrent",
+        "max_connections",
+        "max_requests",
+        "max_request_body",
+        "max_response_body",
+        "private_addresses",
+        "ca",
+    ],
+    later: &[],
+    elsewhere: &[("allowed_hosts", "belongs beside http, not into it: [plugins.NAME] allowed_hosts = […]")],
+};
+
+const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
+/// Of one attempt; the host keeps up to two pieces of each response that the handler has not read.
+const MAX_CONCURRENT: RangeInclusive<u32> = 1..=256;
+const MAX_CONNECTIONS: RangeInclusive<u32> = 1..=10_000;
+const MAX_REQUESTS: RangeInclusive<u32> = 1..=1_000_000;
+const BODY_BYTES: RangeInclusive<u64> = 0..=4 << 30;
+const MAX_CA_BYTES: u64 = 1 << 20;
+
+/// What one request may take, and how many there may be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Http {
+    /// For a free connection, the name's lookup, the connection and the TLS handshake together.
+    pub connect_timeout: Duration,
+    /// From sending to the response's head.
+    pub first_byte_timeout: Duration,
+    pub between_bytes_timeout: Duration,
+    /// The whole of one request; none: until the attempt ends.
+    pub timeout: Option<Duration>,
+    /// Requests of one attempt whose response is not read to its end.
+    pub max_concurrent: u32,
+    /// The same of all attempts in this host.
+    pub max_connections: u32,
+    /// Requests of one attempt.
+    pub max_requests: u32,
+    pub max_request_body: u64,
+    pub max_response_body: u64,
+    /// Addresses that are not public, but that names may stand for.
+    pub private_addresses: Vec<Block>,
+    /// Beside the system's.
+    pub ca: Vec<CertificateDer<'static>>,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Http {
+            connect_timeout: Duration::from_secs(10),
+            first_byte_timeout: Duration::from_secs(60),
+            between_bytes_timeout: Duration::from_secs(30),
+            timeout: None,
+            max_concurrent: 8,
+            max_connections: 256,
+            max_requests: 1000,
+            max_request_body: 16 << 20,
+            max_response_body: 16 << 20,
+            private_addresses: Vec::new(),
+            ca: Vec::new(),
+        }
+    }
+}
+
+/// An address, or all that begin with the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    address: IpAddr,
+    bits: u32,
+}
+
+impl Block {
+    pub fn contains(self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(block), IpAddr::V4(address)) => (block.to_bits() ^ address.to_bits()).leading_zeros() >= self.bits,
+            (IpAddr::V6(block), IpAddr::V6(address)) => (block.to_bits() ^ address.to_bits()).leading_zeros() >= self.bits,
+            _ => false,
+        }
+    }
+
+    /// The error is to stand behind the text.
+    pub(crate) fn parse(text: &str) -> Result<Block, String> {
+        let wrong = || "is not an address or a block of them: write \"10.1.2.3\", \"10.0.0.0/8\" or \"fd00::/8\"".to_owned();
+        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = match bits {
+            None => most,
+            Some(bits) if bits.is_empty() || !bits.bytes().all(|byte| byte.is_ascii_digit()) => return Err(wrong()),
+            Some(bits) => bits.parse().ok().filter(|bits| *bits <= most).ok_or_else(wrong)?,
+        };
+        let rest = match address {
+            IpAddr::V4(address) => address.to_bits().checked_shl(bits).unwrap_or(0) != 0,
+            IpAddr::V6(address) => address.to_bits().checked_shl(bits).unwrap_or(0) != 0,
+        };
+        if rest { Err(format!("has bits of its address set beyond the first {bits}")) } else { Ok(Block { address, bits }) }
+    }
+}
+
+impl fmt::Display for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+pub(super) fn read(item: &Item) -> Http {
+    let default = Http::default();
+    let Some(table) = item.table(&KEYS) else { return default };
+    let duration = |key, default| table.get(key).and_then(|item| item.duration(TIMEOUT)).unwrap_or(default);
+    let count = |key, bounds, default| table.get(key).and_then(|item| item.integer(bounds)).unwrap_or(default);
+    let size = |key, default| table.get(key).and_then(|item| item.size(BODY_BYTES)).unwrap_or(default);
+    Http {
+        connect_timeout: duration("connect_timeout", default.connect_timeout),
+        first_byte_timeout: duration("first_byte_timeout", default.first_byte_timeout),
+        between_bytes_timeout: duration("between_bytes_timeout", default.between_bytes_timeout),
+        timeout: table.get("timeout").and_then(|item| item.duration(TIMEOUT)),
+        max_concurrent: count("max_concurrent", MAX_CONCURRENT, default.max_concurrent),
+        max_connections: count("max_connections", MAX_CONNECTIONS, default.max_connections),
+        max_requests: count("max_requests", MAX_REQUESTS, default.max_requests),
+        max_request_body: size("max_request_body", default.max_request_body),
+        max_response_body: size("max_response_body", default.max_response_body),
+        private_addresses: table.get("private_addresses").map(|item| read_blocks(&item)).unwrap_or_default(),
+        ca: table.get("ca").and_then(|item| read_ca(&item)).unwrap_or_default(),
+    }
+}
+
+fn read_blocks(item: &Item) -> Vec<Block> {
+    let block = |entry: Item| {
+        let text = entry.string()?;
+        Block::parse(text).map_err(|why| entry.problem(format!("{} {why}", show_text(text)))).ok()
+    };
+    item.list().unwrap_or_default().into_iter().filter_map(block).collect()
+}
+
+fn read_ca(item: &Item) -> Option<Vec<CertificateDer<'static>>> {
+    let path = item.path()?;
+    certificates(&path).map_err(|why| item.problem(format!("{} {why}", path.display()))).ok()
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    // A pipe or a device could block or never end.
+    if !path.metadata().map_err(|error| format!("cannot be read: {error}"))?.is_file() {
+        return Err("is not a regular file".into());
+    }
+    let mut pem = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_CA_BYTES + 1).read_to_end(&mut pem));
+    read.map_err(|error| format!("cannot be read: {error}"))?;
+    if pem.len() as u64 > MAX_CA_BYTES {
+        return Err("is bigger than 1MiB".into());
+    }
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let found = found.map_err(|error| format!("is not PEM: {error}"))?;
+    if found.is_empty() {
+        return Err("holds no certificate: it has to have lines with BEGIN CERTIFICATE".into());
+    }
+    let mut store = RootCertStore::empty();
+    for (index, certificate) in found.iter().enumerate() {
+        let added = store.add(certificate.clone());
+        added.map_err(|error| format!("holds a certificate (number {}) that cannot be used: {error}", index + 1))?;
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, parse_in, problem, problem_in};
+    use super::*;
+
+    #[test]
+    fn good_tables() {
+        let text = r#"
+            [queues.a]
+            [plugins.a.http]
+            connect_timeout = "5s"
+            first_byte_timeout = "2m"
+            between_bytes_timeout = "10s"
+            timeout = "1h"
+            max_concurrent = 2
+            max_connections = 20
+            max_requests = 10
+            max_request_body = 0
+            max_response_body = "1MiB"
+            private_addresses = ["10.0.0.0/8", "127.0.0.1", "fd00::/8", "0.0.0.0/0"]
+        "#;
+        let http = parse(text).expect("valid").plugins["a"].http.clone();
+        let times = [http.connect_timeout, http.first_byte_timeout, http.between_bytes_timeout, http.timeout.expect("set")];
+        assert_eq!(times, [5, 120, 10, 3600].map(Duration::from_secs));
+        assert_eq!((http.max_concurrent, http.max_connections, http.max_requests), (2, 20, 10));
+        assert_eq!((http.max_request_body, http.max_response_body), (0, 1 << 20));
+        let blocks: Vec<String> = http.private_addresses.iter().map(Block::to_string).collect();
+        assert_eq!(blocks, ["10.0.0.0/8", "127.0.0.1/32", "fd00::/8", "0.0.0.0/0"]);
+        assert!(parse("[queues.a]\n[plugins.a]").expect("valid").plugins["a"].http.timeout.is_none());
+    }
+
+    #[test]
+    fn bad_tables() {
+        let table = [
+            ("timeout = \"0s\"", "out of bounds"),
+            ("timeout = \"2d\"", "out of bounds"),
+            ("connect_timeout = 5", "no unit"),
+            ("max_concurrent = 0", "out of bounds: write 1 to 256"),
+            ("max_concurrent = 257", "out of bounds"),
+            ("max_connections = 0", "out of bounds"),
+            ("max_requests = 0", "out of bounds"),
+            ("max_response_body = \"5GiB\"", "out of bounds"),
+            ("max_body = 5", "unknown key"),
+            ("allowed_hosts = []", "belongs beside http"),
+            ("private_addresses = \"10.0.0.0/8\"", "must be a list"),
+            ("private_addresses = [\"10.0.0.0/33\"]", "is not an address or a block"),
+            ("private_addresses = [\"10.0.0.1/8\"]", "beyond the first 8"),
+            ("private_addresses = [\"10.0.0.0/+8\"]", "is not an address or a block"),
+            ("private_addresses = [\"localhost\"]", "is not an address or a block"),
+            ("ca = \"missing.pem\"", "/etc/tqhost/missing.pem cannot be read"),
+            ("ca = 5", "must be a string"),
+        ];
+        for (line, why) in table {
+            let problem = problem(&format!("[queues.a]\n[plugins.a.http]\n{line}"));
+            assert!(problem.contains(why) && problem.contains("line 3: plugins.a.http."), "{line}: {problem}");
+        }
+    }
+
+    #[test]
+    fn a_ca_file_holds_certificates() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("write");
+        write("good.pem", &rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate").cert.pem());
+        write("empty.pem", "");
+        write("key.pem", &rcgen::KeyPair::generate().expect("a key").serialize_pem());
+        write("cut.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n");
+        write("odd.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+        let text = |name: &str| format!("[queues.a]\n[plugins.a]\nhttp = {{ ca = \"{name}\" }}");
+        assert_eq!(parse_in(&text("good.pem"), folder.path()).expect("valid").plugins["a"].http.ca.len(), 1);
+        for (name, why) in [
+            ("empty.pem", "holds no certificate"),
+            ("key.pem", "holds no certificate"),
+            ("cut.pem", "is not PEM"),
+            ("odd.pem", "(number 1) that cannot be used"),
+            (".", "is not a regular file"),
+        ] {
+            let problem = problem_in(&text(name), folder.path());
+            assert!(problem.contains(why) && problem.contains("line 3: plugins.a.http.ca"), "{name}: {problem}");
+        }
+    }
+
+    #[test]
+    fn a_block_contains_what_begins_with_its_bits() {
+        let table = [
+            ("10.0.0.0/8", "10.255.0.1", true),
+            ("10.0.0.0/8", "11.0.0.0", false),
+            ("10.1.2.3", "10.1.2.3", true),
+            ("10.1.2.3", "10.1.2.2", false),
+            ("0.0.0.0/0", "255.1.2.3", true),
+            ("0.0.0.0/0", "::1", false),
+            ("fd00::/8", "fdff::1", true),
+            ("fd00::/8", "fe00::1", false),
+            ("::/0", "fe80::1", true),
+            ("10.0.0.0/8", "::ffff:10.0.0.1", false),
+        ];
+        for (block, address, contained) in table {
+            let address = address.parse().expect(address);
+            assert_eq!(Block::parse(block).expect(block).contains(address), contained, "{block} and {address}");
+        }
+    }
+}

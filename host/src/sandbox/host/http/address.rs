@@ -1,0 +1,241 @@
+//! Which addresses a request may be sent to.
+//!
+//! In: the address that a host name stands for, and whether the configuration names it. Out: yes, or what kind of address it is instead of a
+//! public one. What is not known to be public is refused: the ranges are those of IANA's special-purpose registries, and all of IPv6 that is
+//! not global unicast.
+//!
+//! Not here: the lookup (`connect`), whether the host is allowed at all (`config::hosts`).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::config::hosts::Host;
+use crate::config::http::Block;
+
+/// Whether `address` may be connected to for the host that was asked for, which allowed_hosts allows. An address that the request spells out
+/// is then one that an entry spells out too, since a wildcard allows names only.
+pub(super) fn check(host: &Host<String>, address: IpAddr, private: &[Block]) -> Result<(), &'static str> {
+    let Some(kind) = special(address) else { return Ok(()) };
+    let is_named = match host {
+        Host::Ipv4(named) => address == *named,
+        Host::Ipv6(named) => address == *named,
+        Host::Domain(name) => name == "localhost" && address.is_loopback(),
+    };
+    if is_named || private.iter().any(|block| block.contains(address)) { Ok(()) } else { Err(kind) }
+}
+
+type V4Range = (Ipv4Addr, u32, &'static str);
+type V6Range = (Ipv6Addr, u32, &'static str);
+
+const RESERVED: &str = "a reserved address";
+const EXAMPLE: &str = "an address for documentation";
+
+const V4: [V4Range; 16] = [
+    (Ipv4Addr::new(0, 0, 0, 0), 8, "an unspecified address"),
+    (Ipv4Addr::new(10, 0, 0, 0), 8, "a private address"),
+    (Ipv4Addr::new(100, 64, 0, 0), 10, "a carrier's private address"),
+    (Ipv4Addr::new(127, 0, 0, 0), 8, "a loopback address"),
+    (Ipv4Addr::new(169, 254, 0, 0), 16, "a link-local address"),
+    (Ipv4Addr::new(172, 16, 0, 0), 12, "a private address"),
+    (Ipv4Addr::new(192, 0, 0, 0), 24, RESERVED),
+    (Ipv4Addr::new(192, 0, 2, 0), 24, EXAMPLE),
+    (Ipv4Addr::new(192, 88, 99, 0), 24, "a 6to4 relay's address"),
+    (Ipv4Addr::new(192, 168, 0, 0), 16, "a private address"),
+    (Ipv4Addr::new(198, 18, 0, 0), 15, "an address for benchmarks"),
+    (Ipv4Addr::new(198, 51, 100, 0), 24, EXAMPLE),
+    (Ipv4Addr::new(203, 0, 113, 0), 24, EXAMPLE),
+    (Ipv4Addr::new(224, 0, 0, 0), 4, "a multicast address"),
+    (Ipv4Addr::BROADCAST, 32, "a broadcast address"),
+    (Ipv4Addr::new(240, 0, 0, 0), 4, RESERVED),
+];
+
+/// Of global unicast and below; the first that fits counts.
+const V6: [V6Range; 12] = [
+    (Ipv6Addr::UNSPECIFIED, 128, "an unspecified address"),
+    (Ipv6Addr::LOCALHOST, 128, "a loopback address"),
+    (Ipv6Addr::UNSPECIFIED, 96, "an IPv4-compatible address"),
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32, "a Teredo address"),
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23, RESERVED),
+    (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32, EXAMPLE),
+    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16, "a 6to4 address"),
+    (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20, EXAMPLE),
+    (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7, "a unique local address"),
+    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10, "a link-local address"),
+    (Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10, "a site-local address"),
+    (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8, "a multicast address"),
+];
+
+const NAT64: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
+const GLOBAL_UNICAST: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0);
+
+/// The kind of an address that is not public.
+fn special(address: IpAddr) -> Option<&'static str> {
+    match address {
+        IpAddr::V4(address) => special_v4(address),
+        IpAddr::V6(address) => special_v6(address),
+    }
+}
+
+fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
+    V4.iter().find(|(range, bits, _)| (range.to_bits() ^ address.to_bits()).leading_zeros() >= *bits).map(|(_, _, kind)| *kind)
+}
+
+fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
+    let within = |range: Ipv6Addr, bits| (range.to_bits() ^ address.to_bits()).leading_zeros() >= bits;
+    if let Some(inner) = address.to_ipv4_mapped() {
+        return special_v4(inner);
+    }
+    // On networks without IPv4 every IPv4 host is looked up as such an address.
+    if within(NAT64, 96) {
+        let [.., a, b, c, d] = address.octets();
+        return special_v4(Ipv4Addr::new(a, b, c, d));
+    }
+    let known = V6.iter().find(|(range, bits, _)| within(*range, *bits)).map(|(_, _, kind)| *kind);
+    known.or_else(|| (!within(GLOBAL_UNICAST, 3)).then_some(RESERVED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::hosts::parse_host;
+
+    #[test]
+    fn only_public_addresses_are_public() {
+        let table = [
+            // IPv4, each range with its first and last address and its neighbours.
+            ("0.0.0.0", Some("unspecified")),
+            ("0.255.255.255", Some("unspecified")),
+            ("1.0.0.0", None),
+            ("1.1.1.1", None),
+            ("8.8.8.8", None),
+            ("9.255.255.255", None),
+            ("10.0.0.0", Some("private")),
+            ("10.255.255.255", Some("private")),
+            ("11.0.0.0", None),
+            ("100.63.255.255", None),
+            ("100.64.0.0", Some("carrier")),
+            ("100.127.255.255", Some("carrier")),
+            ("100.128.0.0", None),
+            ("126.255.255.255", None),
+            ("127.0.0.1", Some("loopback")),
+            ("127.255.255.254", Some("loopback")),
+            ("128.0.0.0", None),
+            ("169.253.255.255", None),
+            ("169.254.0.0", Some("link-local")),
+            ("169.254.169.254", Some("link-local")),
+            ("169.254.255.255", Some("link-local")),
+            ("169.255.0.0", None),
+            ("172.15.255.255", None),
+            ("172.16.0.0", Some("private")),
+            ("172.31.255.255", Some("private")),
+            ("172.32.0.0", None),
+            ("191.255.255.255", None),
+            ("192.0.0.1", Some("reserved")),
+            ("192.0.0.255", Some("reserved")),
+            ("192.0.1.0", None),
+            ("192.0.2.1", Some("documentation")),
+            ("192.0.3.0", None),
+            ("192.88.99.1", Some("6to4")),
+            ("192.167.255.255", None),
+            ("192.168.0.0", Some("private")),
+            ("192.168.255.255", Some("private")),
+            ("192.169.0.0", None),
+            ("198.17.255.255", None),
+            ("198.18.0.0", Some("benchmarks")),
+            ("198.19.255.255", Some("benchmarks")),
+            ("198.20.0.0", None),
+            ("198.51.100.7", Some("documentation")),
+            ("198.51.101.0", None),
+            ("203.0.113.255", Some("documentation")),
+            ("203.0.114.0", None),
+            ("223.255.255.255", None),
+            ("224.0.0.1", Some("multicast")),
+            ("239.255.255.255", Some("multicast")),
+            ("240.0.0.0", Some("reserved")),
+            ("255.255.255.254", Some("reserved")),
+            ("255.255.255.255", Some("broadcast")),
+            // IPv6.
+            ("::", Some("unspecified")),
+            ("::1", Some("loopback")),
+            ("::2", Some("IPv4-compatible")),
+            ("::127.0.0.1", Some("IPv4-compatible")),
+            ("::8.8.8.8", Some("IPv4-compatible")),
+            ("::ffff:127.0.0.1", Some("loopback")),
+            ("::ffff:10.1.2.3", Some("private")),
+            ("::ffff:169.254.169.254", Some("link-local")),
+            ("::ffff:8.8.8.8", None),
+            ("::ffff:0:127.0.0.1", Some("reserved")),
+            ("64:ff9b::8.8.8.8", None),
+            ("64:ff9b::127.0.0.1", Some("loopback")),
+            ("64:ff9b::a9fe:a9fe", Some("link-local")),
+            ("64:ff9b::192.168.1.1", Some("private")),
+            ("64:ff9b:0:0:0:1:8.8.8.8", Some("reserved")),
+            ("64:ff9b:1::8.8.8.8", Some("reserved")),
+            ("100::1", Some("reserved")),
+            ("1fff:ffff::1", Some("reserved")),
+            ("2001::7f00:1", Some("Teredo")),
+            ("2001:2::1", Some("reserved")),
+            ("2001:10::1", Some("reserved")),
+            ("2001:20::1", Some("reserved")),
+            ("2001:1ff:ffff::1", Some("reserved")),
+            ("2001:200::1", None),
+            ("2001:4860:4860::8888", None),
+            ("2001:db7:ffff::1", None),
+            ("2001:db8::1", Some("documentation")),
+            ("2001:db9::1", None),
+            ("2002:7f00:1::1", Some("6to4")),
+            ("2002:808:808::1", Some("6to4")),
+            ("2003::1", None),
+            ("2606:4700::1111", None),
+            ("2a00:1450::1", None),
+            ("3ffe:ffff::1", None),
+            ("3fff::1", Some("documentation")),
+            ("3fff:fff:ffff::1", Some("documentation")),
+            ("3fff:1000::1", None),
+            ("4000::1", Some("reserved")),
+            ("5f00::1", Some("reserved")),
+            ("fbff::1", Some("reserved")),
+            ("fc00::1", Some("unique local")),
+            ("fd00:ec2::254", Some("unique local")),
+            ("fe00::1", Some("reserved")),
+            ("fe80::1", Some("link-local")),
+            ("febf::1", Some("link-local")),
+            ("fec0::1", Some("site-local")),
+            ("feff::1", Some("site-local")),
+            ("ff02::1", Some("multicast")),
+            ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", Some("multicast")),
+        ];
+        for (text, kind) in table {
+            let found = special(text.parse().expect(text));
+            assert!(found.is_some() == kind.is_some() && found.unwrap_or_default().contains(kind.unwrap_or_default()), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_configuration_names_may_be_special() {
+        let private = [Block::parse("10.1.0.0/16").expect("a block"), Block::parse("fd00::1").expect("a block")];
+        let table = [
+            ("127.0.0.1", "127.0.0.1", true),
+            ("127.0.0.1", "127.0.0.2", false),
+            ("0x7f.0.0.1", "127.0.0.1", true),
+            ("[::1]", "::1", true),
+            ("[::1]", "127.0.0.1", false),
+            ("169.254.169.254", "169.254.169.254", true),
+            ("localhost", "127.0.0.1", true),
+            ("LOCALHOST.", "::1", true),
+            ("localhost", "10.0.0.1", false),
+            ("localhost.example.com", "127.0.0.1", false),
+            ("api.localhost", "127.0.0.1", false),
+            ("internal.example.com", "10.1.2.3", true),
+            ("internal.example.com", "::ffff:10.1.2.3", false),
+            ("internal.example.com", "10.2.0.0", false),
+            ("internal.example.com", "fd00::1", true),
+            ("internal.example.com", "fd00::2", false),
+            ("internal.example.com", "169.254.169.254", false),
+            ("internal.example.com", "8.8.8.8", true),
+        ];
+        for (host, address, allowed) in table {
+            let checked = check(&parse_host(host).expect(host), address.parse().expect(address), &private);
+            assert_eq!(checked.is_ok(), allowed, "{host} at {address}: {checked:?}");
+        }
+    }
+}

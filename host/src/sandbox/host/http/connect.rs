@@ -1,0 +1,267 @@
+//! From a target that is allowed to a connection with it.
+//!
+//! In: a [`Target`]. Out: a TCP or TLS stream to one of its addresses, each of which was checked; what was checked is what is connected to, so
+//! a name cannot stand for another address a moment later. No proxy is ever used.
+//!
+//! ```text
+//! name ─▶ lookup ─▶ address::check of each ─▶ TCP ─▶ TLS with the name that was asked for
+//! ```
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+use wasmtime_wasi_http::Error;
+
+use super::{Grant, Target, address};
+use crate::config::hosts::{Host, Scheme};
+
+/// Addresses of one name that are tried.
+const MAX_ADDRESSES: usize = 8;
+
+pub(super) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
+impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Blocks; the tests have another one.
+pub(super) type Lookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
+pub(super) fn system_lookup(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    std::net::ToSocketAddrs::to_socket_addrs(&(name, port)).map(|found| found.take(MAX_ADDRESSES).collect())
+}
+
+/// Why there is no connection, and what is to be logged of it.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) error: Error,
+    pub(super) log: Option<String>,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused { error, log: None }
+    }
+}
+
+/// Connects within the time until `end`.
+pub(super) async fn connect(grant: &Arc<Grant>, target: &Target, end: Instant) -> Result<Box<dyn Stream>, Refused> {
+    let addresses = tokio::time::timeout_at(end, lookup(grant, target)).await.map_err(|_| Error::DnsTimeout)??;
+    let addresses = checked(grant, target, addresses)?;
+    let tcp = tcp(&addresses, end).await?;
+    if target.scheme == Scheme::Http {
+        return Ok(Box::new(tcp));
+    }
+    let tls = tokio::time::timeout_at(end, tls(grant, target, tcp)).await.map_err(|_| Error::ConnectionTimeout)?;
+    Ok(tls?)
+}
+
+async fn lookup(grant: &Arc<Grant>, target: &Target) -> Result<Vec<SocketAddr>, Refused> {
+    let name = match &target.host {
+        Host::Ipv4(address) => return Ok(vec![SocketAddr::new((*address).into(), target.port)]),
+        Host::Ipv6(address) => return Ok(vec![SocketAddr::new((*address).into(), target.port)]),
+        Host::Domain(name) => name.clone(),
+    };
+    // A lookup cannot be broken off: it keeps its place until it ends, whoever waits for it.
+    let place = grant.lookups.clone().acquire_owned().await.map_err(|_| Error::DnsTimeout)?;
+    let (find, port) = (grant.lookup, target.port);
+    let found = tokio::task::spawn_blocking(move || {
+        let found = find(&name, port);
+        drop(place);
+        found
+    });
+    match found.await {
+        Ok(Ok(addresses)) if !addresses.is_empty() => Ok(addresses),
+        Ok(Ok(_)) => Err(dns_error("the name has no address")),
+        Ok(Err(error)) => Err(dns_error(&error.to_string())),
+        Err(_) => Err(Error::InternalError(Some("the lookup failed".into())).into()),
+    }
+}
+
+fn dns_error(why: &str) -> Refused {
+    Error::DnsError { rcode: Some(why.to_owned()), info_code: None }.into()
+}
+
+/// The addresses that may be connected to; an error if there are none.
+fn checked(grant: &Grant, target: &Target, mut addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Refused> {
+    let mut refused = None;
+    addresses.truncate(MAX_ADDRESSES);
+    addresses.retain(|address| {
+        let checked = address::check(&target.host, address.ip(), &grant.bounds.private_addresses);
+        checked
+            .inspect_err(|kind| refused = Some(format!("it is at {}, {kind}, which the configuration does not name", address.ip())))
+            .is_ok()
+    });
+    if addresses.is_empty() { Err(Refused { error: Error::DestinationIpProhibited, log: refused }) } else { Ok(addresses) }
+}
+
+/// One after the other, each with its part of the time that is left.
+async fn tcp(addresses: &[SocketAddr], end: Instant) -> Result<TcpStream, Error> {
+    let mut last = Error::ConnectionTimeout;
+    for (tried, address) in addresses.iter().enumerate() {
+        let left = end.saturating_duration_since(Instant::now());
+        let part = left / u32::try_from(addresses.len() - tried).unwrap_or(1);
+        match tokio::time::timeout(part, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                // Small requests must not wait for more to come. It works without, only slower.
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
+            Ok(Err(error)) => last = connect_error(&error),
+            Err(_) => last = Error::ConnectionTimeout,
+        }
+    }
+    Err(last)
+}
+
+fn connect_error(error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Error::ConnectionRefused,
+        io::ErrorKind::TimedOut => Error::ConnectionTimeout,
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => Error::ConnectionTerminated,
+        _ => Error::DestinationUnavailable,
+    }
+}
+
+async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<dyn Stream>, Error> {
+    let name = match &target.host {
+        Host::Ipv4(address) => ServerName::from(std::net::IpAddr::from(*address)),
+        Host::Ipv6(address) => ServerName::from(std::net::IpAddr::from(*address)),
+        Host::Domain(name) => ServerName::try_from(name.clone()).map_err(|_| Error::HttpRequestUriInvalid)?,
+    };
+    let for_config = grant.clone();
+    // Reads and parses the system's certificates when it is asked first.
+    let config = tokio::task::spawn_blocking(move || for_config.tls.get(&for_config.bounds.ca)).await;
+    let config = config.map_err(|_| Error::ConfigurationError)?.ok_or(Error::ConfigurationError)?;
+    let stream = TlsConnector::from(config).connect(name, tcp).await.map_err(|error| tls_error(&error))?;
+    Ok(Box::new(stream))
+}
+
+fn tls_error(error: &io::Error) -> Error {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => Error::TlsCertificateError,
+        Some(rustls::Error::AlertReceived(alert)) => {
+            Error::TlsAlertReceived { alert_id: Some((*alert).into()), alert_message: Some(format!("{alert:?}")) }
+        }
+        Some(_) => Error::TlsProtocolError,
+        None => Error::ConnectionTerminated,
+    }
+}
+
+/// The TLS settings of one plugin, made when they are first needed.
+#[derive(Default)]
+pub(super) struct Tls(OnceLock<Option<Arc<ClientConfig>>>);
+
+impl Tls {
+    fn get(&self, ca: &[rustls::pki_types::CertificateDer<'static>]) -> Option<Arc<ClientConfig>> {
+        self.0.get_or_init(|| client_config(ca)).clone()
+    }
+}
+
+fn client_config(ca: &[rustls::pki_types::CertificateDer<'static>]) -> Option<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    let system = rustls_native_certs::load_native_certs();
+    for error in &system.errors {
+        tracing::warn!(%error, "some of the system's certificates cannot be read");
+    }
+    roots.add_parsable_certificates(system.certs);
+    // They were checked when the configuration was read.
+    roots.add_parsable_certificates(ca.iter().cloned());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.inspect_err(|error| tracing::error!(%error, "no TLS for handlers")).ok()?;
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Some(Arc::new(config))
+}
+
+/// The time for a connection, from now on.
+pub(super) fn until(timeout: Duration, end: Instant) -> Instant {
+    Instant::now().checked_add(timeout).map_or(end, |until| until.min(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{grant_with, target};
+    use super::*;
+    use crate::config::http::Block;
+
+    fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let addresses: &[&str] = match name {
+            "metadata.example" => &["169.254.169.254"],
+            "inside.example" => &["10.1.2.3"],
+            "both.example" => &["127.0.0.1", "93.184.215.14", "fd00::1", "2606:4700::1111"],
+            "mapped.example" => &["::ffff:127.0.0.1"],
+            "nat64.example" => &["64:ff9b::7f00:1"],
+            "empty.example" => &[],
+            _ => return Err(io::Error::other("no such name")),
+        };
+        Ok(addresses.iter().map(|address| SocketAddr::new(address.parse().expect("an address"), port)).collect())
+    }
+
+    async fn found(url: &str) -> Result<Vec<String>, Refused> {
+        let grant = Arc::new(grant_with(&[], look_up));
+        let target = target(url);
+        let found = checked(&grant, &target, lookup(&grant, &target).await?)?;
+        Ok(found.iter().map(SocketAddr::to_string).collect())
+    }
+
+    #[tokio::test]
+    async fn names_of_addresses_that_are_not_public_are_refused() {
+        for (url, kind) in [
+            ("http://metadata.example", "169.254.169.254, a link-local address"),
+            ("https://inside.example", "10.1.2.3, a private address"),
+            ("http://mapped.example", "a loopback address"),
+            ("http://nat64.example", "a loopback address"),
+        ] {
+            let refused = found(url).await.expect_err(url);
+            assert!(matches!(refused.error, Error::DestinationIpProhibited), "{url}: {refused:?}");
+            assert!(refused.log.as_deref().is_some_and(|log| log.contains(kind)), "{url}: {refused:?}");
+        }
+        assert_eq!(found("https://both.example").await.expect("two are public"), ["93.184.215.14:443", "[2606:4700::1111]:443"]);
+        for url in ["http://empty.example", "http://unknown.example"] {
+            assert!(matches!(found(url).await.expect_err(url).error, Error::DnsError { .. }), "{url}");
+        }
+    }
+
+    #[tokio::test]
+    async fn addresses_that_the_request_spells_out_are_not_looked_up() {
+        assert_eq!(found("http://127.0.0.1:8080").await.expect("named"), ["127.0.0.1:8080"]);
+        assert_eq!(found("http://[::1]").await.expect("named"), ["[::1]:80"]);
+    }
+
+    #[tokio::test]
+    async fn what_was_checked_is_connected_to() {
+        use std::sync::atomic::{AtomicU16, Ordering};
+        static LOOKUPS: AtomicU16 = AtomicU16::new(0);
+        // A name that stands for something else when it is looked up again.
+        fn rebinds(_: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+            let last = if LOOKUPS.fetch_add(1, Ordering::SeqCst) == 0 { 1 } else { 2 };
+            Ok(vec![SocketAddr::from(([127, 0, 0, last], port))])
+        }
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listen");
+        let mut grant = grant_with(&[], rebinds);
+        grant.bounds.private_addresses = vec![Block::parse("127.0.0.1").expect("an address")];
+        let url = format!("http://rebinds.example:{}", listener.local_addr().expect("an address").port());
+        let (grant, end) = (Arc::new(grant), Instant::now() + Duration::from_secs(20));
+        let target = target(&url);
+        let (first, accepted) = tokio::join!(connect(&grant, &target, end), listener.accept());
+        assert!(first.is_ok() && accepted.is_ok());
+        assert_eq!(LOOKUPS.load(Ordering::SeqCst), 1);
+        let second = connect(&grant, &target, end).await.map(drop).expect_err("another address");
+        assert!(matches!(second.error, Error::DestinationIpProhibited), "{second:?}");
+    }
+
+    #[tokio::test]
+    async fn a_lookup_that_gets_no_answer_ends_in_time() {
+        let grant = Arc::new(grant_with(&[], look_up));
+        let places = u32::try_from(grant.lookups.available_permits()).expect("a few");
+        let _taken = grant.lookups.acquire_many(places).await.expect("all places");
+        let refused = connect(&grant, &target("http://both.example"), Instant::now()).await.map(drop).expect_err("no place");
+        assert!(matches!(refused.error, Error::DnsTimeout), "{refused:?}");
+    }
+}

@@ -1,0 +1,273 @@
+//! One request and its response, on the runtime for requests.
+//!
+//! In: an admitted request. Out: its response, whose body comes in pieces as the guest reads it; or an error. Every wait has an end: the
+//! timeouts of the plugin's configuration, or shorter ones that the guest asked for, and the end of the attempt. What comes in waits for the
+//! guest in two pieces at most, and a request keeps its place until they are read. A connection serves one request.
+
+use std::error::Error as _;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, header};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
+use wasmtime_wasi_http::io::TokioIo;
+use wasmtime_wasi_http::p2::bindings::http::types::ErrorCode;
+use wasmtime_wasi_http::{Error, WasiBody};
+
+use super::connect::{self, Refused, Stream};
+use super::{Grant, Refusals, Target};
+
+/// Bytes that are read at once; a response's head has to fit in, and no piece of a body is larger.
+const MAX_BUFFER: usize = 32 * 1024;
+const MAX_HEADERS: usize = 128;
+
+pub(super) struct Exchange {
+    pub(super) grant: Arc<Grant>,
+    pub(super) target: Target,
+    pub(super) request: Request<WasiBody>,
+    pub(super) times: Times,
+    pub(super) place: OwnedSemaphorePermit,
+    pub(super) refusals: Refusals,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    pub(super) connect: Duration,
+    pub(super) first_byte: Duration,
+    pub(super) between_bytes: Duration,
+    pub(super) end: Instant,
+}
+
+type Answer = oneshot::Sender<Result<Response<WasiBody>, Error>>;
+type Connection = http1::Connection<TokioIo<Box<dyn Stream>>, Outgoing>;
+
+impl Exchange {
+    /// Answers once, and then passes the body on until it ends.
+    pub(super) async fn run(self, answer: Answer) {
+        let Exchange { grant, target, request, times, place, refusals } = self;
+        let until = connect::until(times.connect, times.end);
+        // Nobody closes the semaphore.
+        let Ok(Ok(connection)) = timeout_at(until, grant.connections.clone().acquire_owned()).await else {
+            refusals.tell("a request", &format!("max_connections = {} of the plugin are open", grant.bounds.max_connections));
+            let _ = answer.send(Err(Error::ConnectionLimitReached));
+            return;
+        };
+        let opened = Box::pin(open(&grant, &target, request, times, until));
+        let (response, driver) = match timeout_at(times.end, opened).await {
+            Ok(Ok(opened)) => opened,
+            Ok(Err(Refused { error, log })) => {
+                if let Some(why) = log {
+                    refusals.tell(&format!("a request to {target}"), &why);
+                }
+                // Whoever has dropped the other end does not want it.
+                let _ = answer.send(Err(error));
+                return;
+            }
+            Err(_) => {
+                let _ = answer.send(Err(Error::HttpResponseTimeout));
+                return;
+            }
+        };
+        let (head, incoming) = response.into_parts();
+        let most = grant.bounds.max_response_body;
+        if let Some(size) = incoming.size_hint().exact().filter(|size| *size > most) {
+            let _ = answer.send(Err(Error::HttpResponseBodySize(Some(size))));
+            return;
+        }
+        let (pieces, received) = mpsc::channel(1);
+        let body = Received { pieces: Some(received), _places: [place, connection] };
+        if answer.send(Ok(Response::from_parts(head, body.boxed_unsync()))).is_err() {
+            return;
+        }
+        let passing = Box::pin(pass_on(incoming, driver, &pieces, times.between_bytes, most));
+        // What is passed on is dropped before the guest hears of it: the connection is closed by then.
+        let ended = timeout_at(times.end, passing).await.unwrap_or(Err(Error::HttpResponseTimeout));
+        let _ = pieces.send(ended.map(|()| None)).await;
+    }
+}
+
+/// Connects, sends, and waits for the head of the response.
+async fn open(
+    grant: &Arc<Grant>,
+    target: &Target,
+    request: Request<WasiBody>,
+    times: Times,
+    until: Instant,
+) -> Result<(Response<Incoming>, Driver), Refused> {
+    let most = grant.bounds.max_request_body;
+    let request = prepare(target, request, most)?;
+    let stream = connect::connect(grant, target, until).await?;
+    let handshake = http1::Builder::new().max_buf_size(MAX_BUFFER).max_headers(MAX_HEADERS).handshake(TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.map_err(|error| hyper_error(&error))?;
+    let mut driver = Driver(Some(connection));
+    let response = tokio::select! {
+        biased;
+        response = timeout(times.first_byte, sender.send_request(request)) => response,
+        never = driver.drive() => match never {},
+    };
+    let response = response.map_err(|_| Error::ConnectionReadTimeout)?.map_err(|error| hyper_error(&error))?;
+    Ok((response, driver))
+}
+
+/// Makes of the guest's request the one that is sent.
+fn prepare(target: &Target, request: Request<WasiBody>, most: u64) -> Result<Request<Outgoing>, Error> {
+    let (mut head, body) = request.into_parts();
+    let size = head.headers.get(header::CONTENT_LENGTH).and_then(|size| size.to_str().ok()?.parse::<u64>().ok());
+    if let Some(size) = size.filter(|size| *size > most) {
+        return Err(Error::HttpRequestBodySize(Some(size)));
+    }
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    head.uri = path.parse().map_err(|_| Error::HttpRequestUriInvalid)?;
+    head.version = http::Version::HTTP_11;
+    let authority = HeaderValue::try_from(target.authority()).map_err(|_| Error::HttpRequestUriInvalid)?;
+    head.headers.insert(header::HOST, authority);
+    head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    Ok(Request::from_parts(head, Outgoing { body, left: most, most }))
+}
+
+/// Reads the body and hands it on piece by piece, each time as soon as the guest has room for it.
+async fn pass_on(
+    mut incoming: Incoming,
+    mut driver: Driver,
+    pieces: &mpsc::Sender<Piece>,
+    between_bytes: Duration,
+    most: u64,
+) -> Result<(), Error> {
+    let mut size = 0_u64;
+    let pass_on = async {
+        while let Some(frame) = timeout(between_bytes, incoming.frame()).await.map_err(|_| Error::ConnectionReadTimeout)? {
+            let frame = frame.map_err(|error| hyper_error(&error))?;
+            size = size.saturating_add(frame.data_ref().map_or(0, |data| data.len() as u64));
+            if size > most {
+                return Err(Error::HttpResponseBodySize(Some(size)));
+            }
+            if pieces.send(Ok(Some(frame))).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        biased;
+        ended = pass_on => ended,
+        never = driver.drive() => match never {},
+    }
+}
+
+/// Keeps the connection moving for whoever waits for something from it, and closes it when dropped.
+struct Driver(Option<Connection>);
+
+impl Driver {
+    /// Never ends: what became of the connection is seen by who reads from it.
+    async fn drive(&mut self) -> std::convert::Infallible {
+        if let Some(connection) = &mut self.0 {
+            let _ = connection.await;
+            self.0 = None;
+        }
+        std::future::pending().await
+    }
+}
+
+/// The request's body, up to its largest size.
+struct Outgoing {
+    body: WasiBody,
+    left: u64,
+    most: u64,
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let size = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, |data| data.len() as u64);
+        Poll::Ready(match self.left.checked_sub(size) {
+            Some(left) => {
+                self.left = left;
+                frame
+            }
+            None => Some(Err(Error::HttpRequestBodySize(Some(self.most - self.left + size)))),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// None is the end: a body whose other side just goes away is not whole.
+type Piece = Result<Option<Frame<Bytes>>, Error>;
+
+/// The response's body, as the guest reads it.
+struct Received {
+    pieces: Option<mpsc::Receiver<Piece>>,
+    /// Of the attempt and of the plugin, both until the body is read or dropped.
+    _places: [OwnedSemaphorePermit; 2],
+}
+
+impl Body for Received {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let Some(pieces) = &mut self.pieces else { return Poll::Ready(None) };
+        let piece = ready!(pieces.poll_recv(cx));
+        if !matches!(piece, Some(Ok(Some(_)))) {
+            self.pieces = None;
+        }
+        Poll::Ready(match piece {
+            Some(Ok(frame)) => frame.map(Ok),
+            Some(Err(error)) => Some(Err(error)),
+            None => Some(Err(Error::ConnectionTerminated)),
+        })
+    }
+}
+
+/// No error of hyper leaves this file: the guest is to get a code that tells it something.
+fn hyper_error(error: &hyper::Error) -> Error {
+    let cause = error.source();
+    match cause.and_then(|cause| cause.downcast_ref::<Error>()) {
+        Some(Error::HttpRequestBodySize(size)) => return Error::HttpRequestBodySize(*size),
+        Some(_) => return Error::HttpProtocolError,
+        None => {}
+    }
+    let is_cut =
+        cause.and_then(|cause| cause.downcast_ref::<io::Error>()).is_some_and(|cause| cause.kind() == io::ErrorKind::UnexpectedEof);
+    if error.is_parse_too_large() {
+        Error::HttpResponseHeaderSectionSize(None)
+    } else if error.is_parse() || error.is_user() {
+        Error::HttpProtocolError
+    } else if error.is_incomplete_message() || is_cut {
+        Error::HttpResponseIncomplete
+    } else {
+        Error::ConnectionTerminated
+    }
+}
+
+/// The code of an error that ends a response's body.
+pub(super) fn body_error_code(error: &Error) -> Option<ErrorCode> {
+    Some(match error {
+        Error::HttpResponseBodySize(size) => ErrorCode::HttpResponseBodySize(*size),
+        Error::HttpRequestBodySize(size) => ErrorCode::HttpRequestBodySize(*size),
+        Error::HttpResponseTimeout => ErrorCode::HttpResponseTimeout,
+        Error::HttpResponseIncomplete => ErrorCode::HttpResponseIncomplete,
+        Error::HttpProtocolError => ErrorCode::HttpProtocolError,
+        Error::ConnectionReadTimeout => ErrorCode::ConnectionReadTimeout,
+        Error::ConnectionTerminated => ErrorCode::ConnectionTerminated,
+        _ => return None,
+    })
+}

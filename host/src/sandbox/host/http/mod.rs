@@ -1,0 +1,278 @@
+//! `wasi:http/outgoing-handler`: requests to the hosts that the plugin's configuration allows.
+//!
+//! In: a request of a guest. Out: its response, or an error code of wasi:http, and for what is refused one line in the log.
+//! Redirects are not followed: a guest that follows one makes another request, which is checked like the first.
+//!
+//! ```text
+//! handle ─▶ Hooks::admit (allowed_hosts, counts) ─▶ exchange, on the runtime for requests ─▶ connect (addresses, TLS) ─▶ response
+//! ```
+//!
+//! Not here: what an entry of allowed_hosts allows (`config::hosts`).
+
+mod address;
+mod connect;
+mod exchange;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, Resource};
+use wasmtime_wasi_http::p2::bindings::{self, http::types::ErrorCode};
+use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttp, WasiHttpCtx, WasiHttpHooks};
+
+use super::State;
+use crate::config::hosts::{Host, Scheme, parse_host};
+use crate::config::{self, AllowedHost};
+use crate::sandbox::log::GuestLog;
+
+/// Names looked up at once for one plugin; what a slow name server holds is its own plugin's.
+const MAX_LOOKUPS: usize = 8;
+/// Different refusals that one attempt has logged.
+const MAX_REFUSALS: usize = 32;
+/// Header fields of one message, as bytes of the host. A guest may hold as many as it may hold handles, outside of its own memory.
+const MAX_FIELDS: usize = 16 * 1024;
+/// Bytes of a request's body that wait to be sent, twice: for the same reason not the megabyte that is the default.
+const BODY_CHUNK: usize = 16 * 1024;
+/// A request that runs into the end of its attempt is to end as part of it, not with an error that the guest hears of in its last moment.
+const AFTER_ATTEMPT: Duration = Duration::from_secs(1);
+/// The name under which the interface is linked; older ones of its series resolve to it.
+const TYPES: &str = "wasi:http/types@0.2.12";
+
+/// What one version of a plugin is granted, and what its attempts share.
+pub(in crate::sandbox) struct Grant {
+    hosts: Vec<AllowedHost>,
+    bounds: config::Http,
+    /// Free connections.
+    connections: Arc<Semaphore>,
+    lookups: Arc<Semaphore>,
+    lookup: connect::Lookup,
+    tls: connect::Tls,
+    runtime: Handle,
+}
+
+impl Grant {
+    pub(in crate::sandbox) fn new(plugin: &config::Plugin, runtime: Handle) -> Grant {
+        Grant {
+            hosts: plugin.allowed_hosts.clone(),
+            bounds: plugin.http.clone(),
+            connections: Arc::new(Semaphore::new(plugin.http.max_connections as usize)),
+            lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
+            lookup: connect::system_lookup,
+            tls: connect::Tls::default(),
+            runtime,
+        }
+    }
+
+    /// Whether no request is allowed.
+    pub(in crate::sandbox) fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
+    }
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    scheme: Scheme,
+    host: Host<String>,
+    port: u16,
+}
+
+impl Target {
+    /// None for what is no target of a request: another scheme, a user name in it, a host that is neither name nor address.
+    fn of(uri: &http::Uri) -> Option<Target> {
+        let scheme = match uri.scheme_str()? {
+            "http" => Scheme::Http,
+            "https" => Scheme::Https,
+            _ => return None,
+        };
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
+        let host = parse_host(authority.host())?;
+        // What is behind the host is a colon and a port, or nothing. `Authority` gives none for a port that is not one.
+        let port = match authority.as_str().strip_prefix(authority.host())? {
+            "" | ":" => scheme.default_port(),
+            _ => authority.port_u16()?,
+        };
+        Some(Target { scheme, host, port })
+    }
+
+    /// The value of the header `Host`.
+    fn authority(&self) -> String {
+        if self.port == self.scheme.default_port() { self.host.to_string() } else { format!("{}:{}", self.host, self.port) }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme.name(), self.authority())
+    }
+}
+
+/// What one attempt has of it. Its requests end when this is dropped.
+pub(in crate::sandbox) struct Client {
+    hooks: Hooks,
+    ctx: WasiHttpCtx,
+}
+
+struct Hooks {
+    grant: Arc<Grant>,
+    requests: u32,
+    /// Free places for requests.
+    places: Arc<Semaphore>,
+    refusals: Refusals,
+    /// When its requests end at the latest, should the attempt not have stopped them.
+    latest: Instant,
+    stop: CancellationToken,
+    _stops: DropGuard,
+}
+
+impl Client {
+    pub(in crate::sandbox) fn new(grant: Arc<Grant>, log: Arc<Mutex<GuestLog>>, deadline: std::time::Instant) -> Client {
+        let (stop, mut ctx) = (CancellationToken::new(), WasiHttpCtx::new());
+        ctx.set_field_size_limit(MAX_FIELDS);
+        let hooks = Hooks {
+            requests: 0,
+            places: Arc::new(Semaphore::new(grant.bounds.max_concurrent as usize)),
+            refusals: Refusals { log, seen: Arc::default() },
+            latest: Instant::from(deadline) + AFTER_ATTEMPT,
+            _stops: stop.clone().drop_guard(),
+            stop,
+            grant,
+        };
+        Client { hooks, ctx }
+    }
+
+    pub(in crate::sandbox) fn parts(&mut self) -> (&mut dyn WasiHttpHooks, &mut WasiHttpCtx) {
+        (&mut self.hooks, &mut self.ctx)
+    }
+}
+
+impl Hooks {
+    /// Checks what can be known of a request before its name is looked up.
+    fn admit(&mut self, request: http::Request<WasiBody>, options: Option<RequestOptions>) -> Result<exchange::Exchange, Error> {
+        let bounds = &self.grant.bounds;
+        let Some(target) = Target::of(request.uri()) else {
+            self.refusals.tell("a request", "its url has no host that can be asked, or a user name in it");
+            return Err(Error::HttpRequestUriInvalid);
+        };
+        if !self.grant.hosts.iter().any(|allowed| allowed.allows(target.scheme, &target.host, target.port)) {
+            self.refusals.tell(&format!("a request to {target}"), "allowed_hosts does not allow it");
+            return Err(Error::HttpRequestDenied);
+        }
+        if self.requests >= bounds.max_requests {
+            self.refusals.tell("a request", &format!("the attempt has made max_requests = {} already", bounds.max_requests));
+            return Err(Error::HttpRequestDenied);
+        }
+        self.requests += 1;
+        // It would be a tunnel to somebody else.
+        if request.method() == http::Method::CONNECT {
+            return Err(Error::HttpRequestMethodInvalid);
+        }
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            self.refusals.tell("a request", &format!("max_concurrent = {} requests of the attempt are open", bounds.max_concurrent));
+            return Err(Error::ConnectionLimitReached);
+        };
+        let asked = options.unwrap_or_default();
+        let times = exchange::Times {
+            connect: asked.connect_timeout.unwrap_or(bounds.connect_timeout).min(bounds.connect_timeout),
+            first_byte: asked.first_byte_timeout.unwrap_or(bounds.first_byte_timeout).min(bounds.first_byte_timeout),
+            between_bytes: asked.between_bytes_timeout.unwrap_or(bounds.between_bytes_timeout).min(bounds.between_bytes_timeout),
+            end: bounds.timeout.map_or(self.latest, |timeout| connect::until(timeout, self.latest)),
+        };
+        let (grant, refusals) = (self.grant.clone(), self.refusals.clone());
+        Ok(exchange::Exchange { grant, target, request, times, place, refusals })
+    }
+}
+
+type Exchanged = Result<(http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
+
+impl WasiHttpHooks for Hooks {
+    /// It is set from what was checked, not from what the guest wrote.
+    fn set_host_header(&mut self) -> bool {
+        false
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        BODY_CHUNK
+    }
+
+    fn send_request(
+        &mut self,
+        request: http::Request<WasiBody>,
+        options: Option<RequestOptions>,
+        _: Box<dyn Future<Output = Result<(), Error>> + Send>,
+    ) -> Box<dyn Future<Output = Exchanged> + Send> {
+        let exchange = match self.admit(request, options) {
+            Ok(exchange) => exchange,
+            Err(error) => return Box::new(std::future::ready(Err(error))),
+        };
+        let (answer, response) = oneshot::channel();
+        let (stop, running) = (self.stop.clone(), exchange.run(answer));
+        let running = async move {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = running => {}
+            }
+        };
+        // Either end of it stops it: the attempt's, and that of the guest's handle.
+        let running = wasmtime_wasi::runtime::AbortOnDropJoinHandle::from(self.grant.runtime.spawn(running));
+        Box::new(async move {
+            let response = response.await.unwrap_or(Err(Error::ConnectionTerminated))?;
+            let rest: Box<dyn Future<Output = Result<(), Error>> + Send> = Box::new(async move {
+                running.await;
+                Ok(())
+            });
+            Ok((response, rest))
+        })
+    }
+}
+
+/// Tells the log of what is refused: each once, so many at most, whatever else the guest has printed.
+#[derive(Clone)]
+struct Refusals {
+    log: Arc<Mutex<GuestLog>>,
+    seen: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Refusals {
+    fn tell(&self, what: &str, why: &str) {
+        let text = format!("{what} is refused: {why}");
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let more = match seen.len() {
+            MAX_REFUSALS.. => return,
+            count => count + 1 == MAX_REFUSALS,
+        };
+        if seen.insert(text.clone()) {
+            let text = if more { "more kinds of requests are refused than are told of".to_owned() } else { text };
+            self.log.lock().unwrap_or_else(PoisonError::into_inner).refused(&text);
+        }
+    }
+}
+
+pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    let options = bindings::LinkOptions::default();
+    bindings::http::outgoing_handler::add_to_linker::<_, WasiHttp>(linker, State::http)?;
+    bindings::http::types::add_to_linker::<_, WasiHttp>(linker, &(&options).into(), State::http)?;
+    // The crate's own one does not know the errors that end a body.
+    linker.allow_shadowing(true);
+    linker.instance(TYPES)?.func_wrap(
+        "http-error-code",
+        |mut cx: StoreContextMut<'_, State>,
+         (error,): (Resource<bindings::http::types::IoError>,)|
+         -> wasmtime::Result<(Option<ErrorCode>,)> {
+            let error = cx.data_mut().table.get(&error)?;
+            Ok((error.downcast_ref::<ErrorCode>().cloned().or_else(|| error.downcast_ref().and_then(exchange::body_error_code)),))
+        },
+    )?;
+    linker.allow_shadowing(false);
+    Ok(())
+}

@@ -1,0 +1,329 @@
+//! HTTP requests of handlers: where they may go, what they may take, and that nobody else notices.
+//!
+//! Not here: which addresses are public, and names that stand for others, which unit tests of the sandbox have: a test does not get a name
+//! server.
+
+use serde_json::Value;
+
+use crate::support::{Authority, Bench, Host, Places, Web, eventually};
+
+/// What a host may use at most, in KiB: itself in a debug build, and ten attempts, each with its memory and what its handles stand for.
+const MEMORY: u64 = (96 << 10) + 10 * (16 << 10);
+
+/// A bench with the guest as the plugin and the queue `fetches`, with these grants and rules, beside the queue `other` of a plugin that is well.
+fn bench(guest: &str, grants: &str, rules: &str) -> Bench {
+    let bench = Bench::new(&format!(
+        "shutdown_grace = \"0s\"\n\
+         [queues.work]\nplugin = \"{guest}\"\nmax_retries = 0\nbackoff = \"none\"\n{rules}\n\
+         [queues.other]\nplugin = \"echo\"\n\
+         [plugins.{guest}]\nmemory = \"16MiB\"\n{grants}\n"
+    ));
+    bench.install(guest, guest);
+    bench.install("echo", "echo");
+    bench
+}
+
+/// Runs one task to its completion and gives its result.
+#[track_caller]
+fn result(bench: &mut Bench, fields: &[(&str, &str)]) -> Value {
+    let id = bench.xadd("work", fields);
+    bench.until("work", &id, "COMPLETED");
+    serde_json::from_str(&bench.status("work", &id, "result")).expect("a result in JSON")
+}
+
+#[track_caller]
+fn fetched(bench: &mut Bench, url: &str) -> Value {
+    result(bench, &[("url", url)])
+}
+
+/// The code of the error that a request ends with; empty when it does not.
+#[track_caller]
+fn error(bench: &mut Bench, url: &str) -> String {
+    fetched(bench, url)["error"].as_str().unwrap_or_default().to_owned()
+}
+
+/// The host is up and runs the next task of another plugin, and no connection is left.
+#[track_caller]
+fn still_well(bench: &mut Bench, host: &Host, web: &Web) {
+    eventually("all connections are closed", || (web.open().0 == 0).then_some(()));
+    let id = bench.xadd("other", &[("a", "1")]);
+    bench.until("other", &id, "COMPLETED");
+    assert_eq!(host.get("/readyz").status, 200);
+    let (now, most) = host.memory();
+    assert!(most < MEMORY, "the host uses {now} KiB and has used {most} KiB");
+}
+
+#[test]
+fn a_request_goes_to_the_hosts_that_are_allowed_and_nowhere_else() {
+    let (web, other) = (Web::start(), Web::start());
+    let port = web.port;
+    let mut bench = bench("fetches", &format!("allowed_hosts = [\"{}\", \"http://*.example.org:{port}\"]", web.origin()), "");
+    let host = bench.host();
+    let found = result(&mut bench, &[("url", &format!("{}/echo?key=value", web.origin())), ("headers", "x-own: 1")]);
+    assert_eq!((&found["status"], &found["type"]), (&200.into(), &"text/plain".into()), "{found}");
+    let head = found["body"].as_str().expect("a body").to_lowercase();
+    for line in ["get /echo?key=value http/1.1\r\n", &format!("\r\nhost: 127.0.0.1:{port}\r\n"), "\r\nx-own: 1\r\n"] {
+        assert!(head.contains(line), "{line:?} in {head}");
+    }
+    assert_eq!(head.matches("host:").count(), 1, "{head}");
+    // The same address in other words.
+    for spelling in ["2130706433", "0x7f.1", "0177.0.0.1", "127.0.0.1."] {
+        let found = fetched(&mut bench, &format!("http://{spelling}:{port}/echo"));
+        assert_eq!(found["status"], 200, "{spelling}: {found}");
+        assert!(
+            found["body"].as_str().is_some_and(|head| head.to_lowercase().contains(&format!("\r\nhost: 127.0.0.1:{port}\r\n"))),
+            "{found}"
+        );
+    }
+    assert_eq!(web.requests(), 5);
+
+    let denied = "HttpRequestDenied";
+    let invalid = "HttpRequestUriInvalid";
+    for (url, code) in [
+        (format!("http://127.0.0.2:{port}/echo?token=hunter2"), denied),
+        (format!("http://localhost:{port}/echo"), denied),
+        (format!("http://[::1]:{port}/echo"), denied),
+        (format!("http://[::ffff:127.0.0.1]:{port}/echo"), denied),
+        (format!("http://0.0.0.0:{port}/echo"), denied),
+        (format!("https://127.0.0.1:{port}/echo"), denied),
+        (format!("http://127.0.0.1:{}/echo", other.port), denied),
+        (format!("http://example.org:{port}/echo"), denied),
+        (format!("http://127.0.0.1.example.net:{port}/echo"), denied),
+        ("http://127.0.0.1/echo".to_owned(), denied),
+        ("http://169.254.169.254/latest/meta-data".to_owned(), denied),
+        (format!("http://user:hunter2@127.0.0.1:{port}/echo"), invalid),
+        (format!("http://127.0.0.1:{port}@127.0.0.1:{}/echo", other.port), invalid),
+        (format!("ftp://127.0.0.1:{port}/echo"), "HttpProtocolError"),
+    ] {
+        assert_eq!(error(&mut bench, &url), code, "{url}");
+    }
+    assert_eq!((web.requests(), other.requests()), (5, 0));
+    let said = host.log(&format!("a request to http://127.0.0.2:{port} is refused: allowed_hosts does not allow it"));
+    assert_eq!((&said["plugin"], &said["queue"], &said["level"]), (&"fetches".into(), &"work".into(), &"WARN".into()), "{said}");
+    assert!(said["task"].is_string(), "{said}");
+    assert!(!host.raw().contains("hunter2"), "no query and no password is logged");
+
+    // Headers about the connection are the host's.
+    for header in ["host: evil.example", "connection: keep-alive", "transfer-encoding: chunked", "proxy-authorization: x"] {
+        let found = result(&mut bench, &[("url", &format!("{}/echo", web.origin())), ("headers", header)]);
+        assert!(found["error"].as_str().is_some_and(|error| error.contains("Forbidden")), "{header}: {found}");
+    }
+    let found = result(&mut bench, &[("url", &format!("{}/echo", web.origin())), ("method", "CONNECT")]);
+    assert_eq!(found["error"], "HttpRequestMethodInvalid", "{found}");
+    still_well(&mut bench, &host, &web);
+    host.stop();
+}
+
+#[test]
+fn a_redirect_is_a_new_request() {
+    let (web, other) = (Web::start(), Web::start());
+    let mut bench = bench("fetches", &format!("allowed_hosts = [\"{}\", \"http://localhost:{}\"]", web.origin(), web.port), "");
+    let host = bench.host();
+    let to = |target: &str| format!("{}/redirect?to={target}", web.origin());
+    let mut follow = |url: &str| result(&mut bench, &[("url", url), ("redirects", "2")]);
+    let found = follow(&to(&format!("http://localhost:{}/echo", web.port)));
+    assert_eq!(found["status"], 200, "{found}");
+    assert!(found["body"].as_str().is_some_and(|head| head.to_lowercase().contains("\r\nhost: localhost:")), "{found}");
+    for target in [format!("{}/echo", other.origin()), "http://169.254.169.254/latest".to_owned(), format!("http://[::1]:{}/", web.port)] {
+        let found = follow(&to(&target));
+        assert_eq!((&found["error"], &found["url"]), (&"HttpRequestDenied".into(), &target.into()), "{found}");
+    }
+    assert_eq!(other.requests(), 0);
+    let found = fetched(&mut bench, &to("http://169.254.169.254/"));
+    assert_eq!(found["status"], 302, "the host follows none: {found}");
+    host.stop();
+}
+
+#[test]
+fn without_allowed_hosts_every_request_is_refused_and_it_is_said() {
+    let web = Web::start();
+    let mut bench = bench("fetches", "", "");
+    let host = bench.host();
+    assert_eq!(host.log("its allowed_hosts allows none")["plugin"], "fetches");
+    assert_eq!(error(&mut bench, &format!("{}/echo", web.origin())), "HttpRequestDenied");
+    assert_eq!(web.requests(), 0);
+    host.stop();
+
+    let checked = bench.tqhost(&["check"]).ok().stdout;
+    assert!(checked.contains("it makes requests (wasi:http), but allowed_hosts allows none"), "{checked}");
+    let text = std::fs::read_to_string(bench.config()).expect("the configuration");
+    bench.configure(&text.replace("[plugins.fetches]", "[plugins.fetches]\nallowed_hosts = [\"https://api.example.com\"]"));
+    let checked = bench.tqhost(&["check"]).ok().stdout;
+    assert!(checked.contains("requests to https://api.example.com") && !checked.contains("allows none"), "{checked}");
+    let json = bench.tqhost(&["check", "--json"]).ok().json();
+    assert_eq!((&json["plugins"][0]["makes_requests"], &json["plugins"][1]["makes_requests"]), (&true.into(), &false.into()), "{json}");
+}
+
+#[test]
+fn every_wait_has_an_end_that_the_handler_is_told_of() {
+    let web = Web::start();
+    let times = "between_bytes_timeout = \"500ms\", timeout = \"50s\"";
+    let mut bench = bench("fetches", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {times} }}", web.origin()), "");
+    let host = bench.host();
+    let found = result(&mut bench, &[("url", &format!("{}/silent", web.origin())), ("firstByteMs", "200")]);
+    assert_eq!(found["error"], "ConnectionReadTimeout", "{found}");
+    let found = fetched(&mut bench, &format!("{}/stuck", web.origin()));
+    assert_eq!((&found["status"], &found["size"], &found["error"]), (&200.into(), &1.into(), &"ConnectionReadTimeout".into()), "{found}");
+    let found = fetched(&mut bench, &format!("{}/cut", web.origin()));
+    assert_eq!((&found["size"], &found["error"]), (&10.into(), &"HttpResponseIncomplete".into()), "{found}");
+    assert_eq!(error(&mut bench, &format!("{}/big-head", web.origin())), "HttpResponseHeaderSectionSize(None)");
+    still_well(&mut bench, &host, &web);
+    host.stop();
+
+    // The whole of a request, while bytes keep coming.
+    let text = std::fs::read_to_string(bench.config()).expect("the configuration");
+    bench.configure(&text.replace("timeout = \"50s\"", "timeout = \"2s\", max_response_body = \"4GiB\""));
+    let host = bench.host();
+    let found = fetched(&mut bench, &format!("{}/endless", web.origin()));
+    assert_eq!((&found["status"], &found["error"]), (&200.into(), &"HttpResponseTimeout".into()), "{found}");
+    still_well(&mut bench, &host, &web);
+    host.stop();
+}
+
+#[test]
+fn a_request_ends_with_its_attempt() {
+    let web = Web::start();
+    let grants = format!("allowed_hosts = [\"{}\"]\nhttp = {{ max_response_body = \"4GiB\" }}", web.origin());
+    let mut bench = bench("fetches", &grants, "timeout = \"500ms\"");
+    let host = bench.host();
+    let paths = ["/silent", "/stuck", "/endless"];
+    let ids = paths.map(|path| bench.xadd("work", &[("url", &format!("{}{path}", web.origin()))]));
+    for id in &ids {
+        bench.until("work", id, "FAILED");
+        assert!(bench.status("work", id, "error").starts_with("timeout: "), "{}", bench.status("work", id, "error"));
+    }
+    still_well(&mut bench, &host, &web);
+    // A task that is cancelled, too.
+    let text = std::fs::read_to_string(bench.config()).expect("the configuration");
+    host.stop();
+    bench.configure(&text.replace("timeout = \"500ms\"", "timeout = \"1h\"\nlease = \"1s\""));
+    let (host, before) = (bench.host(), web.requests());
+    let id = bench.xadd("work", &[("url", &format!("{}/silent", web.origin()))]);
+    eventually("it is asked", || (web.requests() > before).then_some(()));
+    bench.tqhost(&["cancel", "work", &id]).ok();
+    still_well(&mut bench, &host, &web);
+    host.stop();
+}
+
+#[test]
+fn bodies_are_cut_at_their_bound() {
+    let web = Web::start();
+    let bounds = "max_request_body = \"100KiB\", max_response_body = \"1MiB\"";
+    let mut bench = bench("fetches", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
+    let host = bench.host();
+    let found = fetched(&mut bench, &format!("{}/endless", web.origin()));
+    assert!(found["error"].as_str().is_some_and(|error| error.starts_with("HttpResponseBodySize(Some(")), "{found}");
+    assert!(found["size"].as_u64().is_some_and(|size| size <= 1 << 20 && size > 900 << 10), "{found}");
+    assert_eq!(error(&mut bench, &format!("{}/declared", web.origin())), "HttpResponseBodySize(Some(1073741824))");
+    let post =
+        |size: &'static str| [("url", format!("{}/size", web.origin())), ("method", "POST".to_owned()), ("bodySize", size.to_owned())];
+    let mut sent = |size| {
+        let fields = post(size);
+        result(&mut bench, &fields.each_ref().map(|(name, value)| (*name, value.as_str())))
+    };
+    assert_eq!(sent("102400")["body"], "102400");
+    let found = sent("1000000");
+    assert!(found["error"].as_str().is_some_and(|error| error.starts_with("HttpRequestBodySize(Some(")), "{found}");
+    still_well(&mut bench, &host, &web);
+    host.stop();
+}
+
+#[test]
+fn requests_at_once_are_bounded() {
+    let web = Web::start();
+    let bounds = "max_concurrent = 4, max_requests = 40";
+    let grants = format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin());
+    let mut bench = bench("opens-many", &grants, "");
+    let host = bench.host();
+    let stuck = format!("{}/stuck", web.origin());
+    let found = result(&mut bench, &[("url", &stuck), ("count", "50")]);
+    assert_eq!(found["statuses"], serde_json::json!({ "200": 4 }), "{found}");
+    assert_eq!(found["errors"], serde_json::json!({ "ConnectionLimitReached": 36, "HttpRequestDenied": 10 }), "{found}");
+    assert_eq!(web.open().1, 4);
+    still_well(&mut bench, &host, &web);
+    host.stop();
+}
+
+#[test]
+fn attempts_together_have_no_more_connections_than_their_plugin() {
+    let web = Web::start();
+    let bounds = "max_connections = 3, connect_timeout = \"2s\"";
+    let mut bench = bench("fetches", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
+    let host = bench.host();
+    let ids: Vec<String> = (0..5).map(|_| bench.xadd("work", &[("url", &format!("{}/silent", web.origin()))])).collect();
+    let ended = |bench: &mut Bench| ids.iter().filter(|id| bench.status("work", id, "status") == "COMPLETED").cloned().collect::<Vec<_>>();
+    let ended = eventually("two get no connection", || Some(ended(&mut bench)).filter(|ended| ended.len() == 2));
+    for id in ended {
+        let found = bench.status("work", &id, "result");
+        assert!(found.contains("\"ConnectionLimitReached\""), "{found}");
+    }
+    assert_eq!(web.open(), (3, 3));
+    for id in &ids {
+        bench.tqhost(&["cancel", "work", id]);
+    }
+    still_well(&mut bench, &host, &web);
+    host.stop();
+}
+
+#[test]
+fn certificates_are_checked() {
+    let authority = Authority::new();
+    let (good, wrong_name, plain) = (Web::start_tls(&authority, "localhost"), Web::start_tls(&authority, "other.example"), Web::start());
+    let hosts = [&good, &wrong_name, &plain].map(|web| format!("https://localhost:{}", web.port));
+    let mut bench = bench("fetches", &format!("allowed_hosts = {hosts:?}\nhttp = {{ ca = \"ca.pem\" }}"), "");
+    std::fs::write(bench.dir.path().join("ca.pem"), authority.pem()).expect("write the certificate");
+    let host = bench.host();
+    let found = fetched(&mut bench, &format!("{}/echo", hosts[0]));
+    assert_eq!(found["status"], 200, "{found}");
+    assert!(
+        found["body"].as_str().is_some_and(|head| head.to_lowercase().contains(&format!("\r\nhost: localhost:{}\r\n", good.port))),
+        "{found}"
+    );
+    assert_eq!(error(&mut bench, &format!("{}/echo", hosts[1])), "TlsCertificateError");
+    // It cannot make anything of a greeting in TLS, and goes.
+    assert_eq!(error(&mut bench, &format!("{}/echo", hosts[2])), "ConnectionTerminated");
+    still_well(&mut bench, &host, &good);
+    host.stop();
+
+    let text = std::fs::read_to_string(bench.config()).expect("the configuration");
+    bench.configure(&text.replace("http = { ca = \"ca.pem\" }", ""));
+    let host = bench.host();
+    assert_eq!(error(&mut bench, &format!("{}/echo", hosts[0])), "TlsCertificateError");
+    assert_eq!((good.requests(), wrong_name.requests()), (1, 0));
+    host.stop();
+}
+
+#[test]
+fn busy_guests_hold_up_no_request() {
+    let web = Web::start();
+    let mut bench = Bench::new(&format!(
+        "shutdown_grace = \"0s\"\n[queues.work]\nplugin = \"fetches\"\n[queues.busy]\nplugin = \"loops\"\ntimeout = \"1h\"\n\
+         [plugins.fetches]\nallowed_hosts = [\"{}\"]\n",
+        web.origin()
+    ));
+    bench.install("fetches", "fetches");
+    bench.install("loops", "loops");
+    let host = bench.host();
+    for _ in 0..8 {
+        bench.xadd("busy", &[("a", "1")]);
+    }
+    bench.until_pending("busy", 8);
+    let found = fetched(&mut bench, &format!("{}/echo", web.origin()));
+    assert_eq!(found["status"], 200, "{found}");
+    assert_eq!(bench.places("busy"), Places { length: 8, pending: 8, ..Places::default() });
+    host.stop();
+}
+
+#[test]
+fn a_guest_cannot_make_the_host_hold_what_it_may_not_hold_itself() {
+    let web = Web::start();
+    let mut bench = bench("hoards-requests", "", "");
+    let host = bench.host();
+    let ids: Vec<String> = (0..10).map(|_| bench.xadd("work", &[("a", "1")])).collect();
+    for id in &ids {
+        bench.until("work", id, "FAILED");
+        assert!(bench.status("work", id, "error").starts_with("trap: "), "{}", bench.status("work", id, "error"));
+    }
+    still_well(&mut bench, &host, &web);
+    host.stop();
+}

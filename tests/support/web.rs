@@ -1,0 +1,181 @@
+//! A web server for requests of handlers, with pages that behave badly.
+//!
+//! | path | answers |
+//! |---|---|
+//! | `/echo` | the head of the request as it came |
+//! | `/size` | the size of the request's body |
+//! | `/redirect?to=URL` | 302 to the URL |
+//! | `/declared` | the head of a response of 1 GiB, and no body |
+//! | `/endless` | a body without end |
+//! | `/silent` | nothing; waits until the other side goes away |
+//! | `/stuck` | the head and one byte; then like `/silent` |
+//! | `/cut` | ten bytes of a hundred |
+//! | `/big-head` | a head of 64 KiB |
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+/// A server that runs until the test's process ends.
+pub struct Web {
+    pub port: u16,
+    seen: Arc<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    requests: AtomicUsize,
+    open: AtomicUsize,
+    most_open: AtomicUsize,
+}
+
+/// A certificate authority of the test's own.
+pub struct Authority(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
+
+impl Web {
+    pub fn start() -> Web {
+        Web::serve(answer)
+    }
+
+    /// With TLS and a certificate for this name.
+    pub fn start_tls(authority: &Authority, name: &str) -> Web {
+        let config = Arc::new(authority.server(name));
+        Web::serve(move |tcp, seen| {
+            let connection = ServerConnection::new(config.clone()).expect("a TLS connection");
+            answer(StreamOwned::new(connection, tcp), seen);
+        })
+    }
+
+    fn serve(answer: impl Fn(TcpStream, &Seen) + Send + Sync + 'static) -> Web {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let port = listener.local_addr().expect("an address").port();
+        let (seen, answer) = (Arc::new(Seen::default()), Arc::new(answer));
+        let server = seen.clone();
+        thread::spawn(move || {
+            for tcp in listener.incoming().map_while(Result::ok) {
+                let (seen, answer) = (server.clone(), answer.clone());
+                let open = seen.open.fetch_add(1, Ordering::SeqCst) + 1;
+                seen.most_open.fetch_max(open, Ordering::SeqCst);
+                thread::spawn(move || {
+                    answer(tcp, &seen);
+                    seen.open.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        Web { port, seen }
+    }
+
+    /// `http://127.0.0.1:port`
+    pub fn origin(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Requests so far.
+    pub fn requests(&self) -> usize {
+        self.seen.requests.load(Ordering::SeqCst)
+    }
+
+    /// Connections now, and the most at once.
+    pub fn open(&self) -> (usize, usize) {
+        (self.seen.open.load(Ordering::SeqCst), self.seen.most_open.load(Ordering::SeqCst))
+    }
+}
+
+impl Authority {
+    pub fn new() -> Authority {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        Authority(rcgen::CertifiedIssuer::self_signed(params, key).expect("a certificate"))
+    }
+
+    pub fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    fn server(&self, name: &str) -> ServerConfig {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
+        let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS");
+        builder.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).expect("a server")
+    }
+}
+
+/// One request and its answer. Whatever goes wrong is the client's doing, and ends it.
+fn answer(stream: impl Read + Write, seen: &Seen) {
+    let mut stream = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        match stream.read_line(&mut head) {
+            Ok(read) if read > 0 => {}
+            _ => return,
+        }
+    }
+    seen.requests.fetch_add(1, Ordering::SeqCst);
+    let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+    // A client that is gone is what some of the pages wait for.
+    let _ = match path.split('?').next().unwrap_or_default() {
+        "/echo" => page(stream.get_mut(), "200 OK", "content-type: text/plain\r\n", &head),
+        "/size" => {
+            let size = chunks(&mut stream);
+            page(stream.get_mut(), "200 OK", "", &size.to_string())
+        }
+        "/redirect" => {
+            let to = path.split_once("to=").map(|(_, to)| to).unwrap_or_default();
+            page(stream.get_mut(), "302 Found", &format!("location: {to}\r\n"), "")
+        }
+        "/declared" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1073741824\r\n\r\n").map(|()| gone(&mut stream)),
+        "/endless" => endless(stream.get_mut()),
+        "/stuck" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\n\r\nx").map(|()| gone(&mut stream)),
+        "/silent" => {
+            gone(&mut stream);
+            Ok(())
+        }
+        "/cut" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n0123456789"),
+        "/big-head" => page(stream.get_mut(), "200 OK", &format!("x-big: {}\r\n", "x".repeat(64 * 1024)), ""),
+        _ => page(stream.get_mut(), "404 Not Found", "", ""),
+    };
+    let _ = stream.get_mut().flush();
+}
+
+fn page(stream: &mut impl Write, status: &str, headers: &str, body: &str) -> std::io::Result<()> {
+    write!(stream, "HTTP/1.1 {status}\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+}
+
+fn endless(stream: &mut impl Write) -> std::io::Result<()> {
+    stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+    loop {
+        stream.write_all(&[b'x'; 16 * 1024])?;
+    }
+}
+
+/// Waits until the other side closes the connection.
+fn gone(stream: &mut impl Read) {
+    let mut bytes = [0; 1024];
+    while stream.read(&mut bytes).is_ok_and(|read| read > 0) {}
+}
+
+/// Reads a chunked body and gives its size.
+fn chunks(stream: &mut impl BufRead) -> usize {
+    let mut total = 0;
+    loop {
+        let mut line = String::new();
+        if !stream.read_line(&mut line).is_ok_and(|read| read > 0) {
+            return total;
+        }
+        let size = usize::from_str_radix(line.trim(), 16).unwrap_or(0);
+        let mut chunk = vec![0; size + 2];
+        if stream.read_exact(&mut chunk).is_err() || size == 0 {
+            return total;
+        }
+        total += size;
+    }
+}

@@ -43,7 +43,7 @@ fn data_29_new_entries_that_somebody_else_trimmed_are_gone_and_the_rest_is_done(
 fn data_29_running_tasks_whose_entries_somebody_else_trimmed_are_counted_and_failed() {
     let (mut bench, host) = start("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 20\n", &["sleeps"]);
     let ids: Vec<String> = (0..10).map(|_| bench.xadd("work", &[("ms", "60000")])).collect();
-    bench.until_pending("work", 10);
+    bench.until_running("work", 10);
     assert_eq!(bench.redis::<u64>("XTRIM", ("work", "MAXLEN", 0)), 10);
     for id in &ids {
         bench.until("work", id, "FAILED");
@@ -406,7 +406,7 @@ fn data_39_a_hosts_clock_that_jumps_changes_no_lease_and_no_delay() {
     for jump in [-3600, 3600, 0] {
         let slow: Vec<String> = (0..4).map(|_| bench.xadd("work", &[("ms", "2000")])).collect();
         let retried: Vec<String> = (0..4).map(|n| bench.xadd("twice", &[("n", &n.to_string())])).collect();
-        bench.until_pending("work", 4);
+        bench.until_running("work", 4);
         clock.shift(jump);
         bench.all_done("work", &slow);
         bench.all_done("twice", &retried);
@@ -441,7 +441,7 @@ fn data_39_redis_s_clock_that_jumps_loses_nothing_and_commits_once() {
     };
     let slow = |bench: &mut Bench| {
         let ids: Vec<String> = (0..6).map(|_| bench.xadd("work", &[("ms", "1500")])).collect();
-        bench.until_pending("work", 6);
+        bench.until_running("work", 6);
         ids
     };
     // Ahead: leases and delays end early. Tasks may run twice, and are committed once.

@@ -38,7 +38,7 @@ fn network_27_a_partition_longer_than_the_lease_then_healed() {
     let parted = bench.host();
     bench.configure_for(queues, bench.redis.port);
     let ids: Vec<String> = (0..10).map(|_| bench.xadd("work", &[("ms", "2000")])).collect();
-    bench.until_pending("work", 10);
+    bench.until_running("work", 10);
     proxy.part();
     let other = bench.host();
     // They end in the host that is cut off, too; what it says of that is under way when the network heals.

@@ -70,7 +70,7 @@ fn redis_12_without_persistence_everything_is_lost_and_the_host_goes_on() {
     bench.install("sleeps", "sleeps");
     let host = bench.host();
     let lost: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "1500")])).collect();
-    bench.until_pending("work", 10);
+    bench.until_running("work", 10);
     bench.redis.kill();
     bench.redis.start_again();
     bench.db = bench.redis.connection();
@@ -91,7 +91,7 @@ fn redis_13_the_group_is_destroyed_while_tasks_run() {
     bench.install("sleeps", "sleeps");
     let host = bench.host();
     let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "700")])).collect();
-    bench.until_pending("work", 10);
+    bench.until_running("work", 10);
     assert!(bench.redis::<bool>("XGROUP", ("DESTROY", "work", "tqhost")));
     host.log("created anew");
     bench.all_done("work", &ids);
@@ -106,7 +106,7 @@ fn redis_13_the_stream_is_deleted_while_tasks_run() {
     bench.install("sleeps", "sleeps");
     let host = bench.host();
     let lost: Vec<String> = (0..10).map(|_| bench.xadd("work", &[("ms", "60000")])).collect();
-    bench.until_pending("work", 10);
+    bench.until_running("work", 10);
     assert!(bench.redis::<bool>("DEL", "work"));
     host.log("created anew");
     host.log("were deleted by somebody else");
@@ -212,7 +212,7 @@ fn redis_17_a_demoted_primary_is_left_for_its_successor() {
     let Pair { mut bench, front, wire: _wire, replica, _dir } = pair(SLEEPS, "sleeps");
     let host = bench.host();
     let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "1000")])).collect();
-    bench.until_pending("work", 10);
+    bench.until_running("work", 10);
     until_level(&mut bench);
     // The roles change while tasks run. The host's connections stay with the old primary, which is read-only from now on.
     let mut db = replica.connection();
@@ -244,7 +244,7 @@ fn redis_18_without_memory_nothing_is_accepted_and_everything_is_settled() {
     for _ in 0..5 {
         running.push(bench.xadd("work", &[("ms", "1000")]));
     }
-    bench.until_pending("work", 5);
+    bench.until_running("work", 5);
     bench.tqhost(&["pause", "twice"]).ok();
     bench.tqhost(&["pause", "bad"]).ok();
     host.log("tqhost is running");
@@ -285,8 +285,7 @@ fn writes_refused(code: &str, refuse: impl FnOnce(&mut Bench), allow: impl FnOnc
     bench.install("sleeps", "sleeps");
     let host = bench.host();
     let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "500")])).collect();
-    // Delivered is not begun: to begin, a task needs a write.
-    ids[..10].iter().for_each(|id| bench.until("work", id, "PROCESSING"));
+    bench.until_running("work", 10);
     refuse(&mut bench);
     host.until_unready(code);
     let refused = bench.tqhost(&["enqueue", "work", "ms=0"]);
@@ -384,7 +383,7 @@ fn redis_23_while_redis_loads_its_data_the_host_waits() {
     filler.query::<()>(&mut bench.db).expect("fill Redis");
     let host = bench.host();
     let ids: Vec<String> = (0..5).map(|_| bench.xadd("work", &[("ms", "500")])).collect();
-    bench.until_pending("work", 5);
+    bench.until_running("work", 5);
     // Each of its commands takes a millisecond to load, and others are answered meanwhile.
     let _: () = bench.redis("CONFIG", ("SET", "key-load-delay", "1000", "loading-process-events-interval-bytes", "1024"));
     let mut loading = bench.redis.connection();
@@ -533,7 +532,7 @@ fn redis_21_a_busy_script_of_somebody_else_is_waited_out() {
     bench.install("sleeps", "sleeps");
     let host = bench.host();
     let ids: Vec<String> = (0..10).map(|_| bench.xadd("work", &[("ms", "500")])).collect();
-    bench.until_pending("work", 10);
+    bench.until_running("work", 10);
     let _: () = bench.redis("CONFIG", ("SET", "busy-reply-threshold", "100"));
     let mut busy = bench.redis.connection();
     busy.set_read_timeout(Some(Duration::from_secs(30))).expect("set a time-out");

@@ -106,7 +106,7 @@ fn worker_02_kill_9_after_reclaim() {
     let _: String = bench.redis("SCRIPT", ("LOAD", &script::RECLAIM.source));
     let id = bench.xadd("slow", &[("ms", "500")]);
     let first = bench.host();
-    bench.until_pending("slow", 1);
+    bench.until_running("slow", 1);
     first.kill();
     proxy.hold(script::RECLAIM.sha1(), Fate::HoldReply);
     let second = bench.host();
@@ -177,7 +177,7 @@ fn worker_09_hosts_of_one_machine_and_configuration_have_names_of_their_own() {
     let hosts = [bench.host(), bench.host()];
     let name = |host: &Host| host.log("tqhost is running")["host"].as_str().expect("a name").to_owned();
     let names: HashSet<String> = hosts.iter().map(name).collect();
-    bench.until_pending("work", 10);
+    bench.until_running("work", 10);
     assert_eq!(consumers(&mut bench), names, "two names for two hosts");
     bench.all_done("work", &ids);
     let completed: Vec<u64> = hosts.iter().map(|host| host.ended_as("work", "completed")).collect();

@@ -151,6 +151,16 @@ impl Bench {
         eventually(&format!("{pending} tasks of {stream} are claimed"), || (self.places(stream).pending == pending).then_some(()));
     }
 
+    /// Waits until this many tasks of a stream are claimed and have begun: one that is claimed may still have to be marked as running.
+    #[track_caller]
+    pub fn until_running(&mut self, stream: &str, running: usize) {
+        eventually(&format!("{running} tasks of {stream} run"), || {
+            let pending: Vec<(String, String, u64, u64)> = self.redis("XPENDING", (stream, "tqhost", "-", "+", 1000));
+            let begun = pending.iter().filter(|(id, ..)| self.status(stream, id, "status") == "PROCESSING").count();
+            (begun == running && pending.len() == running).then_some(())
+        });
+    }
+
     /// Waits until nothing is left of a stream's tasks, and sees that each of these was completed.
     #[track_caller]
     pub fn all_done(&mut self, stream: &str, ids: &[String]) {

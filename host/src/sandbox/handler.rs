@@ -15,8 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use wasmtime::component::InstancePre;
 use wasmtime::component::types::ComponentItem;
+use wasmtime::component::{ComponentExportIndex, InstancePre};
 use wasmtime::{Store, UpdateDeadline};
 
 use super::failure::{self, Phase};
@@ -32,13 +32,15 @@ const RESULT_SLACK: u64 = 1 << 20;
 
 /// A loaded version of a plugin, ready to run attempts. Cheap to clone.
 #[derive(Clone)]
-pub struct Handler(Arc<Loaded>);
+pub struct Handler(pub(super) Arc<Loaded>);
 
-struct Loaded {
-    sandbox: Sandbox,
-    pre: RunnerPre<State>,
-    config: Arc<BTreeMap<String, Secret>>,
-    memory: u64,
+pub(super) struct Loaded {
+    pub(super) sandbox: Sandbox,
+    pub(super) pre: RunnerPre<State>,
+    /// The function to call before the first attempt, if there is one.
+    pub(super) self_check: Option<ComponentExportIndex>,
+    pub(super) config: Arc<BTreeMap<String, Secret>>,
+    pub(super) memory: u64,
     max_output: u64,
 }
 
@@ -67,9 +69,14 @@ pub struct Report {
 }
 
 impl Handler {
-    pub(super) fn new(sandbox: Sandbox, pre: RunnerPre<State>, grants: &config::Plugin) -> Handler {
+    pub(super) fn new(
+        sandbox: Sandbox,
+        pre: RunnerPre<State>,
+        self_check: Option<ComponentExportIndex>,
+        grants: &config::Plugin,
+    ) -> Handler {
         let config = Arc::new(grants.config.clone());
-        Handler(Arc::new(Loaded { sandbox, pre, config, memory: grants.memory, max_output: grants.max_output }))
+        Handler(Arc::new(Loaded { sandbox, pre, self_check, config, memory: grants.memory, max_output: grants.max_output }))
     }
 
     /// Runs one attempt to its end. None only if `stop` was cancelled.
@@ -89,7 +96,7 @@ impl Handler {
     }
 }
 
-struct AbortOnDrop<T>(JoinHandle<T>);
+pub(super) struct AbortOnDrop<T>(pub(super) JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
@@ -143,7 +150,7 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
     Some(Report { outcome, peak_memory: state.limits.peak(), duration })
 }
 
-fn store(shared: &Shared, loaded: &Loaded, state: State, deadline: Instant, stop: CancellationToken) -> Store<State> {
+pub(super) fn store(shared: &Shared, loaded: &Loaded, state: State, deadline: Instant, stop: CancellationToken) -> Store<State> {
     let mut store = Store::new(&shared.engine, state);
     store.limiter(|state| &mut state.limits);
     store.set_hostcall_fuel(usize::try_from(loaded.max_output.saturating_add(RESULT_SLACK)).unwrap_or(usize::MAX));
@@ -210,7 +217,7 @@ fn outcome(reply: Reply, max_output: u64) -> Outcome {
     }
 }
 
-fn is_interrupt(error: &wasmtime::Error) -> bool {
+pub(super) fn is_interrupt(error: &wasmtime::Error) -> bool {
     matches!(error.downcast_ref::<wasmtime::Trap>(), Some(wasmtime::Trap::Interrupt))
 }
 

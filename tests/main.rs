@@ -26,3 +26,4 @@ mod schedules;
 mod tasks;
 mod tidy;
 mod upkeep;
+mod versions;

@@ -73,8 +73,11 @@ pub enum Command {
     /// List, show, requeue and purge the tasks that will not be tried again
     #[command(subcommand)]
     Dead(DeadCommand),
-    /// Show the plugins of the running hosts: versions, states, figures
-    Plugins,
+    /// Show the plugins of the running hosts: versions, states, figures; with a name, what happened to its versions
+    Plugins {
+        #[arg(value_name = "PLUGIN")]
+        plugin: Option<String>,
+    },
 }
 
 #[derive(Debug, Args, Default)]

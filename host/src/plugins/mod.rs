@@ -4,7 +4,8 @@
 //! [`Version`], as a value that can be watched, and its [`PluginStatus`].
 //!
 //! ```text
-//! folder ─▶ watcher ─▶ file (stable?) ─▶ loader (cache, compile) ─▶ registry ─▶ watch::Receiver
+//! folder ─▶ watcher ─▶ file (stable?) ─▶ loader (cache, compile) ─▶ self-check ─▶ registry ─▶ watch::Receiver
+//!                                                                                 ▲ verdict of its probation: stays, or rolled back
 //! ```
 //!
 //! Not here: what a component may do (`sandbox`), which attempt runs on which version (`worker`: it takes the active
@@ -12,7 +13,10 @@
 
 mod cache;
 mod file;
+mod history;
 mod loader;
+mod probation;
+mod quarantine;
 mod registry;
 #[cfg(test)]
 mod tests;
@@ -30,8 +34,11 @@ use tokio_util::task::TaskTracker;
 use crate::config;
 use crate::sandbox::Sandbox;
 
+pub use history::{Change, What};
+pub use probation::Ruling;
 pub use registry::{Figures, PluginState, PluginStatus, Version};
 
+use quarantine::Notes;
 use registry::Slot;
 
 /// The registry. Cheap to clone.
@@ -48,8 +55,18 @@ impl Plugins {
         stop: CancellationToken,
         tracker: &TaskTracker,
     ) -> anyhow::Result<Plugins> {
-        let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir)).await.context("cannot look at the cache")?;
-        let slots: BTreeMap<String, Arc<Slot>> = names.keys().map(|name| (name.clone(), Arc::new(Slot::new(name)))).collect();
+        let known: Vec<String> = names.keys().cloned().collect();
+        let open = move || {
+            let cache = cache::Cache::open(&cache_dir);
+            let notes = Notes::new(cache.dir());
+            let slots = known.into_iter().map(|name| {
+                let slot = Slot::new(&name, notes.clone(), notes.read(&name));
+                (name, Arc::new(slot))
+            });
+            let slots: BTreeMap<String, Arc<Slot>> = slots.collect();
+            (cache, slots)
+        };
+        let (cache, slots) = tokio::task::spawn_blocking(open).await.context("cannot look at the cache")?;
         let slots = Arc::new(slots);
         let loader = loader::Loader::new(sandbox, cache);
         let mut watcher = watcher::Watcher::new(dir, loader, slots.values().cloned().zip(names.into_values()));

@@ -61,8 +61,7 @@ fn a_bad_version_is_rolled_back_under_load_as_if_nothing_had_happened() {
         assert!(row["error"].as_str().is_some_and(|error| error.contains("rolled back to")), "{bad}: {row}");
         assert_eq!(reloads(&host, "rolled-back"), count as u64 + 1);
         let now = host.ended_as("work", "given-back");
-        // Those that made the verdict, and no more than were running beside them.
-        assert!((6..=6 + 8).contains(&(now - given_back)), "{bad}: {now} of {given_back}");
+        assert!(now >= given_back + 6, "{bad}: {now} of {given_back}");
         given_back = now;
     }
     assert!(host.metric(&format!("tqhost_plugin_info{{plugin=\"p\",state=\"quarantined\",version=\"{}\"}}", digest(&good))) > 0.5);
@@ -216,33 +215,30 @@ fn a_task_that_traps_on_every_version_comes_to_its_end() {
     let id = bench.xadd("work", &[("a", "1")]);
     bench.until("work", &id, "COMPLETED");
 
-    // Others are done meanwhile: the new version passes.
+    // Others were done, though not enough to say that the new version is good: that is said when the task was given back five times.
     put(&bench, "p", &new);
     loaded(&host, &new);
+    for _ in 0..4 {
+        let id = bench.xadd("work", &[("a", "1")]);
+        bench.until("work", &id, "COMPLETED");
+    }
     let poison = bench.xadd("work", &[("trap", "yes")]);
-    eventually("it was given back", || (host.ended_as("work", "given-back") > 0).then_some(()));
-    assert!(["1", ""].contains(&bench.status("work", &poison, "attempt").as_str()));
-    let trickle = Trickle::start(&bench, "work", 2);
     said(&host, "plugin version confirmed", &new);
     let dead = eventually("it is dead", || bench.dead("work").into_iter().next());
     assert_eq!((&dead["tq-id"], &dead["tq-attempts"], &dead["tq-reason"]), (&poison, &"3".into(), &"retries-exhausted".into()));
     assert_eq!(dead["tq-plugin"], label("p", &new));
-    trickle.more(5);
-    let done = trickle.stop();
-    assert!(done.iter().all(|task| task.plugin == label("p", &new)));
-    assert_eq!(attempts(&host, &poison) as u64, 3 + host.ended_as("work", "given-back"));
+    assert_eq!((attempts(&host, &poison), host.ended_as("work", "given-back")), (5 + 3, 5));
 
     // It is the only one: the version is taken for the bad one, and the task comes to its end on the last good one.
     let next = version("traps-if-told", 3);
     put(&bench, "p", &next);
     loaded(&host, &next);
-    let before = host.ended_as("work", "given-back");
     let poison = bench.xadd("work", &[("trap", "yes")]);
     let line = rolled_back(&host, &next);
     assert!(line["reason"].as_str().is_some_and(|why| why.starts_with("it spoiled 1 task, and 0 ended well")), "{line}");
     let dead = eventually("it is dead", || bench.dead("work").into_iter().nth(1));
     assert_eq!((&dead["tq-id"], &dead["tq-attempts"], &dead["tq-plugin"]), (&poison, &"3".into(), &label("p", &new)));
-    assert_eq!((attempts(&host, &poison), host.ended_as("work", "given-back") - before), (6 + 3, 6));
+    assert_eq!((attempts(&host, &poison), host.ended_as("work", "given-back")), (6 + 3, 5 + 6));
     host.stop();
 }
 

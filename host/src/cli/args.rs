@@ -73,8 +73,9 @@ pub enum Command {
     /// List, show, requeue and purge the tasks that will not be tried again
     #[command(subcommand)]
     Dead(DeadCommand),
-    /// Show the plugins of the running hosts: versions, states, figures; with a name, what happened to its versions
+    /// Show the plugins of the running hosts: versions, states, figures
     Plugins {
+        /// Only this one, and what happened to its versions
         #[arg(value_name = "PLUGIN")]
         plugin: Option<String>,
     },

@@ -55,18 +55,10 @@ impl Plugins {
         stop: CancellationToken,
         tracker: &TaskTracker,
     ) -> anyhow::Result<Plugins> {
-        let known: Vec<String> = names.keys().cloned().collect();
-        let open = move || {
-            let cache = cache::Cache::open(&cache_dir);
-            let notes = Notes::new(cache.dir());
-            let slots = known.into_iter().map(|name| {
-                let slot = Slot::new(&name, notes.clone(), notes.read(&name));
-                (name, Arc::new(slot))
-            });
-            let slots: BTreeMap<String, Arc<Slot>> = slots.collect();
-            (cache, slots)
-        };
-        let (cache, slots) = tokio::task::spawn_blocking(open).await.context("cannot look at the cache")?;
+        let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir)).await.context("cannot look at the cache")?;
+        let notes = Notes::new(cache.dir());
+        let slots: BTreeMap<String, Arc<Slot>> =
+            names.keys().map(|name| (name.clone(), Arc::new(Slot::new(name, notes.clone())))).collect();
         let slots = Arc::new(slots);
         let loader = loader::Loader::new(sandbox, cache);
         let mut watcher = watcher::Watcher::new(dir, loader, slots.values().cloned().zip(names.into_values()));

@@ -28,7 +28,8 @@ pub struct Version {
     pub figures: Arc<Figures>,
     loaded: Loaded,
     since: Instant,
-    probation: Probation,
+    /// Shared by all copies of this version.
+    probation: Arc<Probation>,
     slot: Weak<Slot>,
 }
 
@@ -155,6 +156,8 @@ struct About {
     /// The version to go back to. It stays when the file goes: whoever copies a file may remove the old one first.
     good: Option<Arc<Version>>,
     quarantine: Option<Quarantine>,
+    /// What an earlier start noted was looked for.
+    is_recalled: bool,
     loaded_at_ms: u64,
     reloads_ok: u64,
     reloads_failed: u64,
@@ -171,12 +174,13 @@ pub(super) enum Refusal {
 }
 
 impl Slot {
-    pub(super) fn new(name: &str, notes: Notes, quarantine: Option<Quarantine>) -> Slot {
+    pub(super) fn new(name: &str, notes: Notes) -> Slot {
         let about = About {
             state: PluginState::Missing,
             error: None,
             good: None,
-            quarantine,
+            quarantine: None,
+            is_recalled: false,
             loaded_at_ms: 0,
             reloads_ok: 0,
             reloads_failed: 0,
@@ -184,6 +188,16 @@ impl Slot {
             history: History::default(),
         };
         Slot { name: name.into(), active: watch::Sender::new(None), figures: Arc::default(), about: Mutex::new(about), notes }
+    }
+
+    /// Looks, once, what was in quarantine when the host ended last. Blocking; comes before anything is published.
+    pub(super) fn recall(&self) {
+        if !self.about().is_recalled {
+            let noted = self.notes.read(&self.name);
+            let mut about = self.about();
+            about.quarantine = noted;
+            about.is_recalled = true;
+        }
     }
 
     pub(super) fn subscribe(&self) -> watch::Receiver<Option<Arc<Version>>> {
@@ -304,9 +318,11 @@ impl Slot {
         }
         match verdict {
             Verdict::Good => {
-                // A version that was replaced meanwhile is of use as long as its successor is on probation itself.
-                if active.is_none_or(|active| active.digest == version.digest || active.probation.is_open()) {
-                    about.good = Some(version.clone());
+                match active {
+                    Some(active) if active.digest == version.digest => about.good = Some(active),
+                    // A version that was replaced meanwhile is of use as long as its successor is on probation itself.
+                    Some(active) if !active.probation.is_open() => {}
+                    _ => about.good = Some(version.clone()),
                 }
                 about.history.add(What::Confirmed, Some(&version.digest), Some(took), None);
                 tracing::info!(plugin = %self.name, digest, ?took, "plugin version confirmed: its probation is over");
@@ -362,7 +378,7 @@ impl Slot {
             figures: self.figures.clone(),
             loaded,
             since: Instant::now(),
-            probation,
+            probation: Arc::new(probation),
             slot: Arc::downgrade(self),
         })
     }

@@ -204,8 +204,9 @@ impl Watched {
             self.candidate = None;
             return self.fail(What::Failed, Some(format!("{} bytes", stamp.bytes())), LoadError::TooLarge.to_string());
         }
-        let path = self.path.clone();
+        let (path, slot) = (self.path.clone(), self.slot.clone());
         let read = blocking(move || {
+            slot.recall();
             file::read(&path, stamp).map(|bytes| {
                 bytes.map(|bytes| {
                     let digest = hex(&Sha256::digest(&bytes));

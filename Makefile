@@ -9,7 +9,7 @@ SHELL := /bin/bash
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plugins,plugins/target))
 
-.PHONY: help setup plugins build run test lint fmt audit bench clean
+.PHONY: help setup plugins build run test lint fmt audit bench chaos soak clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,14 @@ audit: ## Check licences, sources and security advisories of the dependencies (n
 
 bench: plugins ## Measure the host next to a bare Redis loop (half an hour; SECTION=throughput, start, idle, backlog or delayed for one)
 	cargo bench --locked --bench host -- $(SECTION)
+
+# A debug build: its assertions and checks of arithmetic are on, and being slower it is struck in more places.
+chaos: plugins ## Break hosts, Redis, network and plugins at random under load, and count every task (MINUTES=5 SEED=random)
+	cargo bench --locked --profile dev --bench chaos -- --minutes "$(or $(MINUTES),5)" --seed "$(SEED)"
+
+MINUTES ?= 10
+soak: plugins ## Run tasks for MINUTES (10) and see that the memory of host and Redis stays the same
+	MINUTES=$(MINUTES) cargo bench --locked --bench soak
 
 clean: ## Delete what was built
 	cargo clean --quiet

@@ -93,7 +93,7 @@ fn ten_problems_are_told_at_once() {
     let bench = Bench::new("[queues.work]\n");
     bench.configure(&format!(
         "plugin_dir = \"p\"\nshutdown_grace = \"30\"\n[redis]\nurl = \"http://:{PASSWORD}@host\"\n[admin]\nlisten = \"here\"\n\
-         [queues.a]\nlease = \"1ms\"\nconcurrency = 0\nmax_retries = -1\nbackoff = \"often\"\nretention = true\npriority = 2\n"
+         [queues.a]\nlease = \"1ms\"\nconcurrency = 0\nmax_retries = -1\nbackoff = \"often\"\nretention = true\npriority = 0\n"
     ));
     let ran = bench.tqhost(&["check"]);
     refused(&ran, 78, &["10 problems"]);

@@ -230,6 +230,38 @@ fn data_33_one_id_for_two_tasks() {
 }
 
 #[test]
+fn data_33_one_id_for_two_dead_letters_a_cancelled_task_and_two_delayed_ones() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"work\"\n");
+    bench.install("rejects", "work");
+    let host = bench.host();
+    let twice = |bench: &mut Bench| ["1", "2"].map(|n| bench.xadd("work", &[("tq-id", "same"), ("n", n)]));
+    twice(&mut bench);
+    eventually("both are dead", || (bench.places("work") == Places { dead: 2, ..Places::default() }).then_some(()));
+    host.stop();
+    // Each time the oldest one.
+    for (length, succeeded) in [(1, 1), (2, 1), (2, 0)] {
+        let told = bench.tqhost(&["dead", "requeue", "work", "same", "--json"]).ok().json();
+        assert_eq!(told, json!({"succeeded": succeeded, "skipped": 1 - succeeded}));
+        assert_eq!(bench.places("work"), Places { length, dead: 2 - length, ..Places::default() });
+    }
+    // The one that the status knows of is cancelled, the other one goes on.
+    bench.tqhost(&["cancel", "work", "same"]).ok();
+    assert_eq!(bench.places("work"), Places { length: 1, ..Places::default() });
+    bench.install("echo", "work");
+    let host = bench.host();
+    bench.until("work", "same", "COMPLETED");
+    bench.until_drained("work");
+    // Delayed: both wait, and both run.
+    for n in ["3", "4"] {
+        bench.xadd("work", &[("tq-id", "same"), ("tq-delay-ms", "300"), ("n", n)]);
+    }
+    eventually("both are delayed", || (bench.places("work").delayed == 2).then_some(()));
+    eventually("both are done", || (host.ended_as("work", "completed") == 3).then_some(()));
+    assert_eq!(bench.places("work"), Places::default());
+    host.stop();
+}
+
+#[test]
 fn data_35_20_000_delayed_tasks_due_at_once() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nconcurrency = 100\nmax_backlog = 100000\nretention = \"0s\"\n");
     bench.install("empty", "empty");
@@ -250,42 +282,53 @@ fn data_35_20_000_delayed_tasks_due_at_once() {
 }
 
 #[test]
-fn data_35_dead_tasks_behind_5_000_healthy_ones_are_found() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nlease = \"60s\"\nconcurrency = 10\nmax_crashes = 10\n");
-    bench.install("empty", "empty");
-    let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
-    let mut pipe = redis::pipe();
-    for n in 0..5000 {
-        pipe.cmd("XADD").arg("work").arg("*").arg("n").arg(n);
-    }
-    let ids: Vec<String> = pipe.query(&mut bench.db).expect("XADD");
-    // All belong to hosts that are there, but for the last ones: theirs has been silent for an hour.
-    let _: redis::Value = bench.redis("XREADGROUP", ("GROUP", "tqhost", "alive", "COUNT", 5000, "STREAMS", "work", ">"));
-    let dead = &ids[4950..];
-    let mut claim = redis::cmd("XCLAIM");
-    claim.arg("work").arg("tqhost").arg("dead").arg(0).arg(dead).arg("IDLE").arg(3_600_000).arg("JUSTID");
-    claim.query::<Vec<String>>(&mut bench.db).expect("XCLAIM");
+fn data_35_dead_tasks_behind_100_000_healthy_ones_are_found() {
+    let (mut bench, dead) = behind_healthy_ones(100_000);
     let host = bench.host();
-    for id in dead {
+    for id in &dead {
         bench.until("work", id, "COMPLETED");
     }
+    // Those that are new do not wait for the search.
+    let new = bench.xadd("work", &[("n", "new")]);
+    bench.until("work", &new, "COMPLETED");
     assert_eq!(host.count("tqhost_reclaimed_total", "work"), 50);
-    assert_eq!(bench.places("work").pending, 4950, "no healthy one was touched");
+    assert_eq!(bench.places("work").pending, 100_000, "no healthy one was touched");
     host.stop();
 }
 
+/// Tasks that are pending: so many of a host that is there, and after them 50 of one that has been silent for an hour.
+fn behind_healthy_ones(healthy: usize) -> (Bench, Vec<String>) {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nlease = \"10m\"\nconcurrency = 10\nmax_crashes = 10\n");
+    bench.install("empty", "empty");
+    let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
+    let mut ids: Vec<String> = Vec::new();
+    while ids.len() < healthy + 50 {
+        let mut pipe = redis::pipe();
+        for n in 0..5000.min(healthy + 50 - ids.len()) {
+            pipe.cmd("XADD").arg("work").arg("*").arg("n").arg(n);
+        }
+        ids.extend(pipe.query::<Vec<String>>(&mut bench.db).expect("XADD"));
+        let _: redis::Value = bench.redis("XREADGROUP", ("GROUP", "tqhost", "alive", "COUNT", 5000, "STREAMS", "work", ">"));
+    }
+    let dead = ids.split_off(healthy);
+    let mut claim = redis::cmd("XCLAIM");
+    claim.arg("work").arg("tqhost").arg("dead").arg(0).arg(&dead).arg("IDLE").arg(3_600_000).arg("JUSTID");
+    claim.query::<Vec<String>>(&mut bench.db).expect("XCLAIM");
+    (bench, dead)
+}
+
 #[test]
-fn data_36_2_000_dead_letters_requeued_twice_at_once_and_killed_halfway() {
+fn data_36_10_000_dead_letters_requeued_twice_at_once_and_killed_halfway() {
     let queues = "[queues.work]\nplugin = \"rejects\"\nconcurrency = 100\nmax_backlog = 100000\n";
     let mut bench = Bench::new(queues);
     bench.install("rejects", "rejects");
     let mut pipe = redis::pipe();
-    for n in 0..2000 {
+    for n in 0..10_000 {
         pipe.cmd("XADD").arg("work").arg("*").arg("n").arg(n);
     }
     let ids: Vec<String> = pipe.query(&mut bench.db).expect("XADD");
     let host = bench.host();
-    eventually("all are dead", || (bench.places("work") == Places { dead: 2000, ..Places::default() }).then_some(()));
+    eventually("all are dead", || (bench.places("work") == Places { dead: 10_000, ..Places::default() }).then_some(()));
     host.stop();
     // Through a slow network, so that there is a middle.
     let proxy = Proxy::start(bench.redis.port);
@@ -299,7 +342,7 @@ fn data_36_2_000_dead_letters_requeued_twice_at_once_and_killed_halfway() {
     let mut killed = requeue();
     let mut db = bench.redis.connection();
     let mut dead = || redis::cmd("XLEN").arg("tq:{work}:dead").query::<u64>(&mut db).expect("XLEN");
-    eventually("some are requeued", || (dead() < 1800).then_some(()));
+    eventually("some are requeued", || (dead() < 9000).then_some(()));
     killed.kill().expect("kill a command");
     killed.wait().expect("the end of a command");
     let left = eventually("Redis has done what the command had sent", || {
@@ -315,7 +358,7 @@ fn data_36_2_000_dead_letters_requeued_twice_at_once_and_killed_halfway() {
     });
     let succeeded: u64 = both.iter().map(|report| report["succeeded"].as_u64().expect("a number")).sum();
     assert_eq!(succeeded, left, "{both:?}");
-    assert_eq!(bench.places_but_dead("work").length, 2000);
+    assert_eq!(bench.places_but_dead("work").length, 10_000);
     assert_eq!(dead(), 0);
     let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("work", "-", "+"));
     let named = |fields: &[String]| fields.chunks(2).find(|pair| pair[0] == "tq-id").map(|pair| pair[1].clone()).expect("an id");

@@ -6,68 +6,25 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
+use nix::sys::signal::Signal;
 use tqhost::queue::script::{self, Script};
 
+use crate::support::ends::Added;
 use crate::support::proxy::{Fate, Proxy};
-use crate::support::{Bench, Host, Places, Producer, eventually};
-
-/// A queue for every way in which an attempt can end.
-const QUEUES: &str = r#"
-[defaults]
-lease = "1s"
-max_crashes = 10
-backoff = { delays = ["50ms"] }
-[queues.fine]
-plugin = "echo"
-[queues.twice]
-plugin = "fails-twice"
-[queues.bad]
-plugin = "rejects"
-[queues.slow]
-plugin = "sleeps"
-"#;
-
-/// A bench with those queues whose hosts go through a proxy.
-fn behind_proxy() -> (Bench, Proxy) {
-    let bench = Bench::new(QUEUES);
-    let proxy = Proxy::start(bench.redis.port);
-    bench.configure_for(QUEUES, proxy.port);
-    for guest in ["echo", "fails-twice", "rejects", "sleeps"] {
-        bench.install(guest, guest);
-    }
-    (bench, proxy)
-}
+use crate::support::{Bench, Host, Places, Producer, ends, eventually};
 
 /// Kills a host in the middle of a request that contains `pattern`: before it reached Redis, or after it was carried out. Another
 /// host ends every task, each in its own way, and once.
 fn killed_at(pattern: &str, fate: Fate, prepare: impl FnOnce(&mut Bench)) {
-    let (mut bench, proxy) = behind_proxy();
+    let (mut bench, proxy) = ends::behind_proxy("");
     prepare(&mut bench);
     let host = bench.host();
     proxy.hold(pattern, fate);
-    let mut ids = Vec::new();
-    for _ in 0..3 {
-        for (queue, fields) in [("fine", ("n", "1")), ("twice", ("n", "1")), ("bad", ("n", "1")), ("slow", ("ms", "800"))] {
-            ids.push((queue, bench.xadd(queue, &[fields])));
-        }
-    }
+    let added: Vec<Added> = (0..3).flat_map(|_| ends::add(&mut bench, "800")).collect();
     eventually("the host waits for Redis", || (proxy.hits() == 1).then_some(()));
     host.kill();
     let host = bench.host();
-    for (queue, id) in &ids {
-        bench.until_drained(queue);
-        let (end, attempt) = match *queue {
-            "twice" => ("COMPLETED", "3"),
-            "bad" => ("FAILED", "1"),
-            _ => ("COMPLETED", "1"),
-        };
-        assert_eq!(
-            (bench.status(queue, id, "status").as_str(), bench.status(queue, id, "attempt").as_str()),
-            (end, attempt),
-            "{queue} {id}"
-        );
-    }
-    assert_eq!(bench.places("bad"), Places { dead: 3, ..Places::default() });
+    ends::each_ended_once(&mut bench, &added);
     host.stop();
 }
 
@@ -145,7 +102,7 @@ fn worker_02_kill_9_after_heartbeat() {
 
 #[test]
 fn worker_02_kill_9_after_reclaim() {
-    let (mut bench, proxy) = behind_proxy();
+    let (mut bench, proxy) = ends::behind_proxy("");
     let _: String = bench.redis("SCRIPT", ("LOAD", &script::RECLAIM.source));
     let id = bench.xadd("slow", &[("ms", "500")]);
     let first = bench.host();
@@ -164,7 +121,7 @@ fn worker_02_kill_9_after_reclaim() {
 
 #[test]
 fn worker_03_killed_between_a_handlers_success_and_its_settlement() {
-    let (mut bench, proxy) = behind_proxy();
+    let (mut bench, proxy) = ends::behind_proxy("");
     let _: String = bench.redis("SCRIPT", ("LOAD", &script::COMPLETE.source));
     proxy.hold(script::COMPLETE.sha1(), Fate::HoldRequest);
     let first = bench.host();
@@ -276,4 +233,40 @@ fn worker_10_rolling_restart_new_host_first() {
 #[test]
 fn worker_10_rolling_restart_old_host_first() {
     rolling_restart(false);
+}
+
+const TWO: &str = "[queues.first]\nplugin = \"sleeps\"\n[queues.second]\nplugin = \"sleeps\"\n";
+
+#[test]
+fn worker_04_a_host_that_cannot_start_has_claimed_nothing() {
+    let queues: String = (0..10).map(|n| format!("[queues.q{n}]\nplugin = \"sleeps\"\n")).collect();
+    let mut bench = Bench::new(&queues);
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(&queues, proxy.port);
+    bench.install("sleeps", "sleeps");
+    let id = bench.xadd("q0", &[("ms", "60000")]);
+    let _: String = bench.redis("SET", ("q9", "in the way"));
+    // Slow enough that the first queue could claim before the last one cannot be prepared.
+    proxy.delay(50..51);
+    let mut host = bench.host_that_may_fail();
+    assert_eq!(host.ended(), 1);
+    eventually("it says why", || host.raw().contains("cannot prepare the queue `q9`").then_some(()));
+    assert_eq!(bench.status("q0", &id, "status"), "", "it was not begun");
+    assert_eq!(bench.places("q0"), Places { length: 1, ..Places::default() }, "it was not delivered to a host that is gone");
+}
+
+#[test]
+fn worker_04_sigterm_at_the_start_leaves_nothing_behind() {
+    let mut bench = Bench::new(TWO);
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(TWO, proxy.port);
+    bench.install("sleeps", "sleeps");
+    // Slow enough that one queue is there and the other one is not.
+    proxy.delay(400..401);
+    let mut host = bench.host_that_may_fail();
+    eventually("the first queue is prepared", || bench.redis::<bool>("EXISTS", "first").then_some(()));
+    host.signal(Signal::SIGTERM);
+    assert_eq!(host.ended(), 0, "{}", host.raw());
+    let names: Vec<redis::Value> = bench.redis("XINFO", ("CONSUMERS", "first", "tqhost"));
+    assert!(names.is_empty(), "no name is left behind: {names:?}");
 }

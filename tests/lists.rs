@@ -85,6 +85,46 @@ fn a_full_queue_leaves_items_in_the_list() {
 }
 
 #[test]
+fn items_that_are_no_json_are_dead_letters_where_the_queue_says_that_they_are_json() {
+    let mut bench = Bench::new(
+        "[queues.reports]\nlist = { key = \"report:queue\", items = \"json\" }\nplugin = \"echo\"\nconcurrency = 1\n[queues.other]\nplugin = \"echo\"\n",
+    );
+    bench.install("echo", "echo");
+    let host = bench.host();
+    let bad: [(&[u8], &str); 3] = [
+        (b"{\"RecordId\": 7, hunter2", "the field data is not JSON: key must be a string at line 1 column 17"),
+        (b"", "the field data is not JSON: EOF while parsing a value at line 1 column 0"),
+        (b"\"\xff\"", "the field data is not JSON: not UTF-8 at byte 1"),
+    ];
+    for (item, _) in bad {
+        let _: u64 = bench.redis("LPUSH", ("report:queue", item));
+    }
+    let added = bench.xadd("reports", &[("data", "{")]);
+    // Not asked of a task without the field, of other fields, and of other queues.
+    let fine = [
+        ("reports", bench.xadd("reports", &[("data", "[1]")])),
+        ("reports", bench.xadd("reports", &[("content", "{")])),
+        ("other", bench.xadd("other", &[("data", "{")])),
+    ];
+    bench.until("reports", &added, "FAILED");
+    for (queue, id) in &fine {
+        bench.until(queue, id, "COMPLETED");
+    }
+    bench.until_drained("reports");
+    eventually("all are settled", || (bench.places("reports").dead == 4).then_some(()));
+    let listed = bench.tqhost(&["dead", "list", "reports", "--reason", "malformed", "--json"]).ok().json();
+    let mut errors: Vec<&str> = listed.as_array().expect("a list").iter().map(|dead| dead["error"].as_str().expect("an error")).collect();
+    errors.sort_unstable();
+    let mut expected: Vec<&str> = bad.iter().map(|(_, why)| *why).collect();
+    expected.push("the field data is not JSON: EOF while parsing an object at line 1 column 1");
+    expected.sort_unstable();
+    assert_eq!(errors, expected);
+    assert!(!host.raw().contains("hunter2"), "the item is not in the log");
+    assert!(bench.tqhost(&["dead", "list", "reports", "--match", "hunter2"]).ok().stdout.contains("malformed"), "it is in its dead letter");
+    host.stop();
+}
+
+#[test]
 fn a_key_of_another_type_is_told_and_disturbs_nobody() {
     let mut bench = Bench::new("[queues.reports]\nlist = \"report:queue\"\nplugin = \"echo\"\n[queues.other]\nplugin = \"echo\"\n");
     bench.install("echo", "echo");

@@ -7,73 +7,29 @@ use std::collections::{HashMap, HashSet};
 use tqhost::queue::script;
 
 use crate::support::proxy::Proxy;
-use crate::support::{Bench, Host, Places, eventually};
+use crate::support::{Bench, Host, Places, ends, eventually};
 
 /// Replies that each test loses.
 const LOST: usize = 3;
 
-const QUEUES: &str = r#"
-[defaults]
-lease = "2s"
-max_crashes = 100
-backoff = { delays = ["100ms"] }
-[queues.fine]
-plugin = "echo"
-[queues.twice]
-plugin = "fails-twice"
-[queues.bad]
-plugin = "rejects"
-[queues.slow]
-plugin = "sleeps"
-concurrency = 100
-"#;
-
-/// A bench whose host goes through a proxy.
-fn bench() -> (Bench, Proxy) {
-    let bench = Bench::new("[queues.fine]\n");
-    let proxy = Proxy::start(bench.redis.port);
-    bench.configure(&format!("{QUEUES}\n[redis]\nurl = \"redis://127.0.0.1:{}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n", proxy.port));
-    for guest in ["echo", "fails-twice", "rejects", "sleeps"] {
-        bench.install(guest, guest);
-    }
-    (bench, proxy)
-}
-
 /// Adds tasks of every kind until the planned replies are lost, then more; in the end each task has exactly its own end.
 fn every_task_ends_once(bench: &mut Bench, proxy: &Proxy, host: Host) {
-    let mut ids: HashMap<&str, Vec<String>> = HashMap::new();
-    let mut add = |bench: &mut Bench| {
-        for (queue, fields) in [("fine", ("n", "1")), ("twice", ("n", "1")), ("bad", ("n", "1")), ("slow", ("ms", "1500"))] {
-            ids.entry(queue).or_default().push(bench.xadd(queue, &[fields]));
-        }
-    };
+    let mut added = Vec::new();
     for _ in 0..5 {
-        add(bench);
+        added.extend(ends::add(bench, "1500"));
     }
     eventually("the planned replies are lost", || {
-        add(bench);
+        added.extend(ends::add(bench, "1500"));
         (proxy.hits() == LOST).then_some(())
     });
-    add(bench);
-    for (queue, ids) in &ids {
-        bench.until_drained(queue);
-        let (end, attempt) = match *queue {
-            "twice" => ("COMPLETED", "3"),
-            "bad" => ("FAILED", "1"),
-            _ => ("COMPLETED", "1"),
-        };
-        for id in ids {
-            assert_eq!((bench.status(queue, id, "status").as_str(), bench.status(queue, id, "attempt").as_str()), (end, attempt), "{id}");
-        }
-        let dead = if *queue == "bad" { ids.len() as u64 } else { 0 };
-        assert_eq!(bench.places(queue), Places { length: 0, pending: 0, delayed: 0, parked: 0, dead }, "{queue}");
-    }
+    added.extend(ends::add(bench, "1500"));
+    ends::each_ended_once(bench, &added);
     host.stop();
 }
 
 /// Loses replies of one script. It is loaded before, so that what is lost is the reply of a call that was carried out.
 fn lose(script: &script::Script) {
-    let (mut bench, proxy) = bench();
+    let (mut bench, proxy) = ends::behind_proxy("");
     load(&mut bench, script);
     let host = bench.host();
     proxy.lose_replies(script.sha1(), LOST);
@@ -87,7 +43,7 @@ fn load(bench: &mut Bench, script: &script::Script) {
 
 #[test]
 fn network_26_read() {
-    let (mut bench, proxy) = bench();
+    let (mut bench, proxy) = ends::behind_proxy("");
     let host = bench.host();
     proxy.lose_replies("XREADGROUP", LOST);
     every_task_ends_once(&mut bench, &proxy, host);
@@ -125,7 +81,7 @@ fn network_26_heartbeat() {
 
 #[test]
 fn network_26_reclaim() {
-    let (mut bench, proxy) = bench();
+    let (mut bench, proxy) = ends::behind_proxy("");
     // As it is by default: a lost reply is no crash of the task's host.
     let config = std::fs::read_to_string(bench.config()).expect("the configuration");
     bench.configure(&config.replace("max_crashes = 100\n", ""));
@@ -144,7 +100,7 @@ fn network_26_reclaim() {
 
 #[test]
 fn network_26_recover() {
-    let (mut bench, proxy) = bench();
+    let (mut bench, proxy) = ends::behind_proxy("");
     load(&mut bench, &script::RECOVER);
     let host = bench.host();
     // A recovery comes after a read whose reply was lost; its own reply is lost then.
@@ -158,7 +114,7 @@ fn network_26_recover() {
 
 #[test]
 fn network_26_enqueue() {
-    let (mut bench, proxy) = bench();
+    let (mut bench, proxy) = ends::behind_proxy("");
     load(&mut bench, &script::ENQUEUE);
     proxy.lose_replies(script::ENQUEUE.sha1(), 1);
     let id = bench.tqhost(&["enqueue", "fine", "n=1"]).ok().stdout.trim().to_owned();
@@ -172,11 +128,8 @@ fn network_26_enqueue() {
 
 #[test]
 fn network_26_fire() {
-    let (mut bench, proxy) = bench();
-    let config = std::fs::read_to_string(bench.config()).expect("the configuration");
     // Its plugin is not there, so what was enqueued stays in the stream.
-    let schedule = "[queues.ticks]\nplugin = \"missing\"\n[queues.ticks.schedule]\ncron = \"* * * * * *\"\n";
-    bench.configure(&format!("{config}\n{schedule}"));
+    let (mut bench, proxy) = ends::behind_proxy("[queues.ticks]\nplugin = \"missing\"\n[queues.ticks.schedule]\ncron = \"* * * * * *\"\n");
     load(&mut bench, &script::FIRE);
     proxy.lose_replies(script::FIRE.sha1(), LOST);
     let host = bench.host();
@@ -191,7 +144,7 @@ fn network_26_fire() {
 
 #[test]
 fn network_26_requeue() {
-    let (mut bench, proxy) = bench();
+    let (mut bench, proxy) = ends::behind_proxy("");
     let host = bench.host();
     let id = bench.xadd("bad", &[("n", "1")]);
     bench.until("bad", &id, "FAILED");
@@ -203,4 +156,33 @@ fn network_26_requeue() {
     let second = bench.tqhost(&["dead", "requeue", "bad", &id, "--json"]).ok();
     assert_eq!(second.json(), serde_json::json!({"succeeded": 0, "skipped": 1}));
     assert_eq!(bench.places("bad"), Places { length: 1, pending: 0, delayed: 0, parked: 0, dead: 0 }, "it came back once");
+}
+
+#[test]
+fn network_26_mend() {
+    let (mut bench, proxy) = ends::behind_proxy("");
+    load(&mut bench, &script::MEND);
+    let _: () = bench.redis("XGROUP", ("CREATE", "fine", "tqhost", "0", "MKSTREAM"));
+    let id = bench.xadd("fine", &[("n", "1")]);
+    let _: () = bench.redis("XGROUP", ("SETID", "fine", "tqhost", "$"));
+    proxy.lose_replies(script::MEND.sha1(), 1);
+    assert_eq!((bench.tqhost(&["doctor", "fine", "--fix"]).code, proxy.hits()), (1, 1));
+    bench.tqhost(&["doctor", "fine", "--fix"]).ok();
+    let length: u64 = bench.redis("XLEN", "fine");
+    assert_eq!(length, 1, "it came back once");
+    let host = bench.host();
+    bench.until("fine", &id, "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn network_26_examine() {
+    let (mut bench, proxy) = ends::behind_proxy("");
+    load(&mut bench, &script::EXAMINE);
+    let _: u64 = bench.redis("HSET", ("tq:{fine}:task:gone", &[("status", "PENDING"), ("entry", "1-0")]));
+    proxy.lose_replies(script::EXAMINE.sha1(), 1);
+    assert_eq!((bench.tqhost(&["doctor", "fine", "--fix"]).code, proxy.hits()), (1, 1));
+    bench.tqhost(&["doctor", "fine", "--fix"]).ok();
+    assert_eq!(bench.status("fine", "gone", "status"), "FAILED");
+    bench.tqhost(&["doctor", "fine"]).ok();
 }

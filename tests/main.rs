@@ -5,13 +5,17 @@
 
 mod support;
 
+mod activity_events;
 mod bad_input;
 mod capacity;
+mod chaos;
 mod commands;
 mod control;
 mod demo;
+mod doctor;
 mod faults;
 mod faults_data;
+mod faults_killed;
 mod faults_network;
 mod faults_redis;
 mod faults_worker;
@@ -20,9 +24,13 @@ mod isolation;
 mod lists;
 mod lost_replies;
 mod model;
+mod other_versions;
 mod plugins;
 mod property;
+mod reload;
+mod report_queue;
 mod schedules;
+mod soak;
 mod tasks;
 mod tidy;
 mod upkeep;

@@ -2,7 +2,7 @@
 //!
 //! Not here: the form of an announcement (`queue::hosts`).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,12 +10,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{Health, Metrics, PluginRow, QueueMetrics, RELOADS};
+use crate::admin::{Health, Metrics, PluginRow, RELOADS};
 use crate::plugins::{Change, PluginStatus, Plugins};
 use crate::queue::hosts::{self, HostChange, HostInfo, HostPlugin, HostQueue};
 use crate::queue::{Link, Redis};
-use crate::worker::Worker;
-use crate::worker::inflight::Inflight;
+use crate::reload::Refused;
+use crate::worker::workers::Board;
 
 /// Rates are taken over this many announcements: a minute.
 const RATE_SAMPLES: usize = 20;
@@ -31,34 +31,25 @@ pub struct Announcer {
     redis: Redis,
     plugins: Plugins,
     health: Health,
-    queues: Vec<Watched>,
+    board: Board,
+    refused: Refused,
+    rates: HashMap<Arc<str>, Rate>,
 }
 
-struct Watched {
-    name: String,
-    inflight: Arc<Inflight>,
-    metrics: QueueMetrics,
-    /// When how many had been completed, oldest first.
-    samples: VecDeque<(Instant, u64)>,
-}
+/// When how many had been completed, oldest first.
+#[derive(Default)]
+struct Rate(VecDeque<(Instant, u64)>);
 
 impl Announcer {
-    pub fn new(id: Arc<str>, link: Link, redis: Redis, plugins: Plugins, health: Health, workers: &[Worker]) -> Announcer {
-        let queues = workers.iter().map(|worker| Watched {
-            name: worker.shared.name.to_string(),
-            inflight: worker.shared.inflight.clone(),
-            metrics: worker.shared.metrics.clone(),
-            samples: VecDeque::new(),
-        });
-        let started_at = now_ms();
-        Announcer { id, started_at, link, redis, plugins, health, queues: queues.collect() }
+    pub fn new(id: Arc<str>, link: Link, redis: Redis, plugins: Plugins, health: Health, board: Board, refused: Refused) -> Announcer {
+        Announcer { id, started_at: now_ms(), link, redis, plugins, health, board, refused, rates: HashMap::new() }
     }
 
     /// Sets what is not counted as it happens: for the metrics, before a scrape.
     pub fn refresher(&self) -> Refresh {
         let (plugins, health, redis) = (self.plugins.clone(), self.health.clone(), self.redis.clone());
         let reconnects = AtomicU64::new(0);
-        let reloads = std::sync::Mutex::new(std::collections::HashMap::<String, [u64; RELOADS.len()]>::new());
+        let reloads = std::sync::Mutex::new(HashMap::<String, [u64; RELOADS.len()]>::new());
         Arc::new(move |metrics| {
             let status = plugins.status();
             let rows: Vec<PluginRow> = status.iter().map(row).collect();
@@ -97,19 +88,21 @@ impl Announcer {
 
     fn describe(&mut self) -> HostInfo {
         let report = self.health.report();
-        let queues = self.queues.iter_mut().map(|queue| {
+        let posted = self.board.queues();
+        self.rates.retain(|name, _| posted.iter().any(|queue| queue.name == *name));
+        let queues = posted.into_iter().map(|queue| {
             let totals = queue.metrics.totals();
-            let health = report.queues.iter().find(|health| health.queue == queue.name);
+            let health = report.queues.iter().find(|health| *health.queue == *queue.name);
             HostQueue {
-                name: queue.name.clone(),
+                name: queue.name.to_string(),
                 state: health
                     .map_or("starting", |health| if health.ok || health.state == "starting" { health.state } else { "stalled" })
                     .to_owned(),
-                running: queue.inflight.len() as u64,
+                running: queue.running() as u64,
                 completed: totals.completed,
                 retried: totals.retried,
                 dead: totals.dead,
-                rate: queue.rate(totals.completed),
+                rate: self.rates.entry(queue.name).or_default().sample(totals.completed),
             }
         });
         HostInfo {
@@ -118,20 +111,21 @@ impl Announcer {
             pid: std::process::id(),
             started_at: self.started_at,
             queues: queues.collect(),
+            config_error: self.refused.why(),
             plugins: self.plugins.status().into_iter().map(host_plugin).collect(),
         }
     }
 }
 
-impl Watched {
+impl Rate {
     /// Tasks completed per second since the oldest sample.
-    fn rate(&mut self, completed: u64) -> f64 {
+    fn sample(&mut self, completed: u64) -> f64 {
         let now = Instant::now();
-        self.samples.push_back((now, completed));
-        if self.samples.len() > RATE_SAMPLES {
-            self.samples.pop_front();
+        self.0.push_back((now, completed));
+        if self.0.len() > RATE_SAMPLES {
+            self.0.pop_front();
         }
-        let Some((since, before)) = self.samples.front() else { return 0.0 };
+        let Some((since, before)) = self.0.front() else { return 0.0 };
         let seconds = now.duration_since(*since).as_secs_f64();
         if seconds > 0.0 { (completed - before) as f64 / seconds } else { 0.0 }
     }

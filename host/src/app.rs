@@ -6,8 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use futures_util::future::join_all;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -17,9 +16,11 @@ use crate::config::{self, Config};
 use crate::embedded::{self, Embedded};
 use crate::plugins::Plugins;
 use crate::queue::{self, Queue, Redis};
+use crate::reload::{self, Refused, Reloader, Watch};
 use crate::sandbox::{Sandbox, SandboxOptions};
 use crate::worker::capacity::Capacity;
-use crate::worker::{Host, Stop, Worker};
+use crate::worker::workers::Workers;
+use crate::worker::{Host, Stop};
 
 /// A fetch loop that gave no sign for so long is stalled. It gives one every second or two.
 const STALL_AFTER: Duration = Duration::from_secs(6);
@@ -30,7 +31,7 @@ const SETTLE_GRACE: Duration = Duration::from_secs(5);
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// Runs the host until SIGTERM or SIGINT. An error says why it could not start.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+pub async fn run(mut config: Config) -> anyhow::Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -67,35 +68,36 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
 
     // 3. The sandbox, and the plugins that are there.
-    let attempts: u32 = config.queues.iter().map(|queue| queue.concurrency).sum();
-    let attempts = config.concurrency.map_or(attempts, |most| most.min(attempts));
-    let grants = grants(&config);
+    let max_attempts = reload::attempts(&config);
+    let grants = reload::grants(&config);
     let max_memory = grants.values().map(|grant| grant.memory).max().unwrap_or_default();
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: attempts, max_memory })?;
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: max_attempts, max_memory })?;
     let watching = CancellationToken::new();
     let watchers = TaskTracker::new();
     let plugins =
         Plugins::start(sandbox, config.plugins_dir.clone(), config.data_dir.join("cache"), grants, watching.clone(), &watchers).await?;
 
-    // 4. The queues.
+    // 4. The queues. Before the first claim: every group is there, and signals are heard. A host that ended now would leave tasks behind.
+    let mut signals = Signals::listen()?;
+    let mut file = Watch::new(&config.path).context("cannot listen to SIGHUP")?;
+    let queues: Vec<Queue> = config.queues.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
+    for queue in &queues {
+        queue.ensure_group().await.with_context(|| format!("cannot prepare the queue `{}`", queue.rules.name))?;
+    }
     let host =
         Host { redis: redis.clone(), consumer: host_id().into(), capacity: Capacity::new(config.concurrency), stop: Stop::default() };
-    let mut workers = Vec::with_capacity(config.queues.len());
-    for rules in &config.queues {
-        let queue = Queue::new(rules.clone(), link.clone());
-        queue.ensure_group().await.with_context(|| format!("cannot prepare the queue `{}`", rules.name))?;
-        let versions = plugins.subscribe(&rules.plugin);
-        let (metrics, pulse) = (metrics.queue(&rules.name), health.queue(&rules.name));
-        workers.push(Worker::start(&host, queue, versions, metrics, pulse));
-    }
+    let (host_id, capacity, stop) = (host.consumer.clone(), host.capacity.clone(), host.stop.clone());
+    let mut workers = Workers::new(host, plugins.clone(), metrics.clone(), health.clone());
+    workers.apply(queues);
     health.started();
 
     // 5. What others see of it.
-    let announcer = Announcer::new(host.consumer.clone(), link, redis.clone(), plugins, health, &workers);
+    let refused = Refused::default();
+    let announcer = Announcer::new(host_id.clone(), link.clone(), redis.clone(), plugins.clone(), health, workers.board(), refused.clone());
     let _ = refresh.set(announcer.refresher());
     servants.spawn(announcer.run(serving.clone()));
     tracing::info!(
-        host = host.consumer.as_ref(),
+        host = host_id.as_ref(),
         redis = redis.address(),
         redis_version,
         admin = %admin_address,
@@ -103,26 +105,48 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         "tqhost is running"
     );
 
-    // 6. Work, until told to stop.
-    let again = wait_for_signal().await?;
-    let running: usize = workers.iter().map(|worker| worker.shared.inflight.len()).sum();
+    // 6. Work by the configuration as it is now, until told to stop.
+    loop {
+        tokio::select! {
+            biased;
+            () = signals.next() => break,
+            () = file.changed() => {}
+        }
+        let reloader = Reloader {
+            config: &mut config,
+            workers: &mut workers,
+            plugins: &plugins,
+            capacity: &capacity,
+            link: &link,
+            metrics: &metrics,
+            refused: &refused,
+            max_memory,
+            max_attempts,
+        };
+        tokio::select! {
+            biased;
+            () = signals.next() => break,
+            () = reloader.reload() => {}
+        }
+    }
+    let running = workers.running();
     tracing::info!(running, grace_seconds = config.shutdown_grace.as_secs(), "stopping: no new tasks; waiting for those that run");
 
     // 7. Nothing new; then an end to what runs, at the end of the grace period or on a second signal; then to what cannot be settled.
-    host.stop.claiming.cancel();
+    stop.claiming.cancel();
     let deadline = tokio::spawn({
-        let stop = host.stop.clone();
+        let (stop, grace) = (stop.clone(), config.shutdown_grace);
         async move {
             tokio::select! {
-                () = tokio::time::sleep(config.shutdown_grace) => tracing::warn!("the grace period is over: stopping attempts that still run"),
-                () = again => tracing::warn!("told to stop again: stopping attempts that still run"),
+                () = tokio::time::sleep(grace) => tracing::warn!("the grace period is over: stopping attempts that still run"),
+                () = signals.next() => tracing::warn!("told to stop again: stopping attempts that still run"),
             }
             stop.running.cancel();
             tokio::time::sleep(SETTLE_GRACE).await;
             stop.settling.cancel();
         }
     });
-    join_all(workers.into_iter().map(Worker::stop)).await;
+    workers.stop().await;
     deadline.abort();
 
     // 8. The rest, and Redis last.
@@ -151,12 +175,6 @@ pub fn open_redis(config: &Config) -> anyhow::Result<Redis> {
     Ok(redis?)
 }
 
-/// The grants of every plugin that a queue uses.
-pub fn grants(config: &Config) -> std::collections::BTreeMap<String, config::Plugin> {
-    let names = config.queues.iter().map(|queue| &queue.plugin);
-    names.map(|name| (name.clone(), config.plugins.get(name).cloned().unwrap_or_default())).collect()
-}
-
 /// This host's name in every group: readable, and unique for each start.
 fn host_id() -> String {
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "host".into());
@@ -166,16 +184,24 @@ fn host_id() -> String {
     format!("{host}-{}-{}", std::process::id(), &unique[20..])
 }
 
-/// Waits for the first SIGTERM or SIGINT. What it gives waits for the second one.
-async fn wait_for_signal() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen to SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen to SIGINT")?;
-    let mut next = async move || {
+/// SIGTERM and SIGINT, from [`Signals::listen`] on. Before that, they end the process.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Signals> {
+        let terminate = signal(SignalKind::terminate()).context("cannot listen to SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context("cannot listen to SIGINT")?;
+        Ok(Signals { terminate, interrupt })
+    }
+
+    /// Waits for one that was not waited for yet.
+    async fn next(&mut self) {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
-    };
-    next().await;
-    Ok(async move { next().await })
+    }
 }

@@ -276,8 +276,9 @@ impl World {
     async fn reclaim(&mut self, consumer: usize, count: usize) -> Result<Vec<Entry>, TestCaseError> {
         let name = &self.consumers[consumer].name;
         let silent = self.reference.pending().filter(|found| found.3).count();
-        prop_assert_eq!(self.queue.has_abandoned().await.map_err(failed)?, silent > 0);
-        let found = self.queue.reclaim(name, "0-0", count).await.map_err(failed)?;
+        let first = self.queue.first_abandoned("-", self.queue.rules.lease).await.map_err(failed)?;
+        prop_assert_eq!(first.is_some(), silent > 0);
+        let found = self.queue.reclaim(name, first.as_deref().unwrap_or("0-0"), count).await.map_err(failed)?;
         prop_assert!(found.lost.is_empty());
         prop_assert_eq!(found.entries.len(), count.min(silent));
         for entry in &found.entries {

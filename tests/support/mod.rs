@@ -2,10 +2,12 @@
 
 pub mod bench;
 pub mod clock;
+pub mod ends;
 pub mod http;
 pub mod producer;
 pub mod proxy;
 pub mod redis_server;
+pub mod soak;
 pub mod trickle;
 pub mod wait;
 

@@ -97,6 +97,11 @@ impl Health {
         pulse
     }
 
+    /// The queue is no longer this host's.
+    pub fn remove(&self, name: &str) {
+        lock(&self.0.pulses).retain(|pulse| pulse.0.queue != name);
+    }
+
     pub fn ready(&self) -> bool {
         self.report().ready
     }

@@ -131,6 +131,7 @@ struct Inner {
     reclaimed: Family<QueueLabels, Counter>,
     fetch_stalled: Family<QueueLabels, Gauge>,
     reloads: Family<ReloadLabels, Counter>,
+    config_reloads: Family<ResultLabels, Counter>,
     reconnects: Counter,
     plugins: Plugins,
 }
@@ -150,6 +151,11 @@ struct OutcomeLabels {
 struct StateLabels {
     queue: String,
     state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabels {
+    result: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -180,6 +186,7 @@ impl Metrics {
             reclaimed: add(r, "reclaimed", "Tasks taken over from a dead host", Family::default()),
             fetch_stalled: add(r, "fetch_stalled", "1 while the fetch loop makes no progress", Family::default()),
             reloads: add(r, "plugin_reloads", "Plugin versions tried", Family::default()),
+            config_reloads: add(r, "config_reloads", "Changes of the configuration file, taken or refused", Family::default()),
             reconnects: add(r, "redis_reconnects", "Connections to Redis that were made again", Counter::default()),
             plugins: Plugins::default(),
             registry: Registry::default(),
@@ -205,6 +212,32 @@ impl Metrics {
             reclaimed: all.reclaimed.get_or_create_owned(&labels),
             fetch_stalled: all.fetch_stalled.get_or_create_owned(&labels),
         }))
+    }
+
+    /// The series of a queue that is no longer this host's end. What still counts for it counts unseen.
+    pub fn remove_queue(&self, name: &str) {
+        let all = &*self.0;
+        let queue = || name.to_owned();
+        let labels = QueueLabels { queue: queue() };
+        for outcome in Settled::ALL {
+            all.tasks.remove(&OutcomeLabels { queue: queue(), outcome: outcome.as_str() });
+        }
+        for state in ["queued", "running", "delayed", "dead"] {
+            all.sizes.remove(&StateLabels { queue: queue(), state });
+        }
+        all.duration.remove(&labels);
+        all.wait.remove(&labels);
+        all.oldest.remove(&labels);
+        for counter in [&all.lost_entries, &all.lease_lost, &all.reclaimed] {
+            counter.remove(&labels);
+        }
+        all.fetch_stalled.remove(&labels);
+    }
+
+    /// The configuration was read again: it was taken, or refused.
+    pub fn config_reload(&self, ok: bool) {
+        let result = if ok { "ok" } else { "failed" };
+        self.0.config_reloads.get_or_create_owned(&ResultLabels { result }).inc();
     }
 
     /// A new version of a plugin was taken, refused, or rolled back: the `result` is one of [`RELOADS`].

@@ -70,6 +70,14 @@ pub enum Command {
         /// Show this queue only, with its consumers and hosts
         queue: Option<String>,
     },
+    /// Look whether every task of a queue is in exactly one place, and nothing is stuck or orphaned; may be asked of a queue at work
+    Doctor {
+        /// The queue's name in the configuration
+        queue: String,
+        /// Mend what can be mended: tasks that nobody would run come back, what is lost is said to be
+        #[arg(long)]
+        fix: bool,
+    },
     /// List, show, requeue and purge the tasks that will not be tried again
     #[command(subcommand)]
     Dead(DeadCommand),

@@ -10,6 +10,7 @@ mod args;
 mod check;
 mod control;
 mod dead;
+mod doctor;
 mod enqueue;
 mod plugins;
 mod queues;
@@ -79,6 +80,7 @@ fn execute(cli: Cli) -> Result<(), Failure> {
             Command::Pause { queue } => control::pause(&config, &queue, &mut out).await,
             Command::Resume { queue } => control::resume(&config, &queue, &mut out).await,
             Command::Queues { queue } => queues::run(&config, queue.as_deref(), &mut out).await,
+            Command::Doctor { queue, fix } => doctor::run(&config, &queue, fix, &mut out).await,
             Command::Dead(command) => dead::run(&config, command, &mut out).await,
             Command::Plugins { plugin } => plugins::run(&config, plugin.as_deref(), &mut out).await,
         }

@@ -228,7 +228,15 @@ mod tests {
             compile_ms: None,
             ..active.clone()
         };
-        HostInfo { id: "box-1".into(), version: "0.1.0".into(), pid: 7, started_at: 0, queues: vec![], plugins: vec![active, failed] }
+        HostInfo {
+            id: "box-1".into(),
+            version: "0.1.0".into(),
+            pid: 7,
+            started_at: 0,
+            queues: vec![],
+            plugins: vec![active, failed],
+            config_error: None,
+        }
     }
 
     #[test]

@@ -143,7 +143,22 @@ pub async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(
         (None, false, None) => out.line("No queue is configured."),
         (None, false, Some(_)) => out.line(table(&views, out.paint)),
     }
+    if !out.json {
+        refused(&hosts).into_iter().for_each(|line| out.line(line));
+    }
     failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// What is to be said of hosts that could not take the configuration file as it is now.
+fn refused(hosts: &[HostInfo]) -> Vec<String> {
+    let told = |host: &HostInfo| {
+        let why = host.config_error.as_deref()?.lines().map(text::escape).collect::<Vec<_>>().join("\n  ");
+        Some(format!(
+            "\n{} runs by an earlier configuration, because it cannot use the file as it is now:\n  {why}",
+            text::escape(&host.id)
+        ))
+    };
+    hosts.iter().filter_map(told).collect()
 }
 
 fn table(views: &[QueueView], paint: Paint) -> String {
@@ -236,7 +251,7 @@ mod tests {
     fn host(id: &str, state: &str) -> HostInfo {
         let queue =
             HostQueue { name: "resume-analyze".into(), state: state.into(), running: 2, completed: 90, retried: 3, dead: 1, rate: 1.25 };
-        HostInfo { id: id.into(), version: "0.1.0".into(), pid: 7, started_at: 0, queues: vec![queue], plugins: vec![] }
+        HostInfo { id: id.into(), version: "0.1.0".into(), pid: 7, started_at: 0, queues: vec![queue], plugins: vec![], config_error: None }
     }
 
     fn census() -> Census {

@@ -16,6 +16,7 @@ use toml::de::DeTable;
 mod admin;
 mod backoff;
 mod general;
+mod list;
 pub mod model;
 mod names;
 mod plugin;
@@ -31,7 +32,7 @@ mod testing;
 pub mod times;
 pub mod units;
 
-pub use model::{Admin, Backoff, Config, Missed, Plugin, Queue, Redis, Schedule};
+pub use model::{Admin, Backoff, Config, Items, List, Missed, Plugin, Queue, Redis, Schedule};
 pub use problem::{ConfigErrors, Problem};
 pub use secret::Secret;
 
@@ -171,6 +172,7 @@ config = { api_key = { env = "MISSING" } }
             ("## `[queues.NAME]`", &queue::KEYS),
             ("### `backoff`", &backoff::KEYS),
             ("### `schedule`", &schedule::KEYS),
+            ("### `list`", &list::KEYS),
             ("## `[plugins.NAME]`", &plugin::KEYS),
             ("## Secrets", &source::KEYS),
         ];

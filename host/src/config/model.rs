@@ -11,7 +11,7 @@ use super::secret::Secret;
 use super::times::Times;
 
 /// A whole, valid configuration.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The file it came from; relative paths in it were resolved against its folder.
     pub path: PathBuf,
@@ -33,7 +33,7 @@ pub struct Config {
 }
 
 /// Where Redis is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Redis {
     /// A private server under `data_dir`, for as long as the host lives.
     Embedded,
@@ -41,7 +41,7 @@ pub enum Redis {
     Url(Secret),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Admin {
     pub listen: SocketAddr,
     /// Always there when `listen` is not a loopback address.
@@ -74,7 +74,7 @@ pub struct Queue {
     /// How long status and result are kept after the end; zero keeps none.
     pub retention: Duration,
     /// A Redis list whose items become tasks, with the item as the field `data`.
-    pub list: Option<String>,
+    pub list: Option<List>,
     /// When the host itself enqueues tasks.
     pub schedule: Option<Schedule>,
     /// The dead-letter stream's key, when it is not the default one.
@@ -102,6 +102,22 @@ pub enum Missed {
     Once,
     /// Nothing.
     Skip,
+}
+
+/// A Redis list that feeds a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct List {
+    pub key: String,
+    pub items: Items,
+}
+
+/// What the items of a list are; a task of the queue with another `data` is malformed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Items {
+    /// Anything.
+    Bytes,
+    /// One JSON value each.
+    Json,
 }
 
 /// So many in so long.
@@ -142,7 +158,7 @@ pub enum Backoff {
 }
 
 /// What one plugin is granted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Plugin {
     /// Read by the handler through `wasi:config/store`; every value may be a secret.
     pub config: BTreeMap<String, Secret>,

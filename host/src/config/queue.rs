@@ -3,18 +3,18 @@
 //! In: the tables of the file. Out: one [`Queue`] per table, in the order of the file; what a queue does not say comes from
 //! `[defaults]`, and what is not there either from [`Rules::default`].
 //!
-//! Not here: what a backoff may say (`backoff`), schedules (`schedule`).
+//! Not here: what a backoff may say (`backoff`), a list (`list`), a schedule (`schedule`).
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::backoff;
-use super::model::{Backoff, Idempotency, Queue, Rate};
+use super::model::{Backoff, Idempotency, List, Queue, Rate};
 use super::names::{check_key, check_name, check_stream};
 use super::reader::{Item, Keys, Table};
 use super::schedule;
 use super::units::parse_rate;
+use super::{backoff, list};
 
 const LATER: &[&str] = &["enqueue_to"];
 
@@ -166,7 +166,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
         rate_limit: rules.rate_limit,
         idempotency: rules.idempotency,
         retention: rules.retention,
-        list: table.get("list").and_then(|item| item.checked(check_key)),
+        list: table.get("list").and_then(|item| list::read(&item)),
         schedule: table.get("schedule").and_then(|item| schedule::read(&item)),
         dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key)),
     })
@@ -238,7 +238,7 @@ fn check_lists<'q>(queues: &'q [(Queue, Item)], mut owners: BTreeMap<&'q str, &'
         owners.extend(queue.dead_letter.as_deref().map(|key| (key, queue.name.as_str())));
     }
     for (queue, item) in queues {
-        let Some(list) = &queue.list else { continue };
+        let Some(List { key: list, .. }) = &queue.list else { continue };
         if let Some(owner) = owners.insert(list, &queue.name) {
             let why = format!("{list:?} is a key of the queue {owner:?} already: give every queue a list of its own");
             item.named_as(format!("{}.list", item.key)).problem(why);

@@ -12,7 +12,6 @@
 //! one once and keeps it).
 
 mod cache;
-mod file;
 mod history;
 mod loader;
 mod probation;
@@ -24,7 +23,7 @@ mod watcher;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use anyhow::Context as _;
 use tokio::sync::watch;
@@ -43,7 +42,17 @@ use registry::Slot;
 
 /// The registry. Cheap to clone.
 #[derive(Clone)]
-pub struct Plugins(Arc<BTreeMap<String, Arc<Slot>>>);
+pub struct Plugins(Arc<Registry>);
+
+struct Registry {
+    slots: RwLock<BTreeMap<String, Arc<Slot>>>,
+    notes: Notes,
+    /// The names in use and their grants, for the watcher.
+    wanted: watch::Sender<Wanted>,
+}
+
+/// The names in use and their grants.
+type Wanted = BTreeMap<String, config::Plugin>;
 
 impl Plugins {
     /// Tries every file that is there once, then goes on watching in the background until `stop`.
@@ -51,28 +60,54 @@ impl Plugins {
         sandbox: Sandbox,
         dir: PathBuf,
         cache_dir: PathBuf,
-        names: BTreeMap<String, config::Plugin>,
+        names: Wanted,
         stop: CancellationToken,
         tracker: &TaskTracker,
     ) -> anyhow::Result<Plugins> {
         let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir)).await.context("cannot look at the cache")?;
         let notes = Notes::new(cache.dir());
-        let slots: BTreeMap<String, Arc<Slot>> =
-            names.keys().map(|name| (name.clone(), Arc::new(Slot::new(name, notes.clone())))).collect();
-        let slots = Arc::new(slots);
         let loader = loader::Loader::new(sandbox, cache);
-        let mut watcher = watcher::Watcher::new(dir, loader, slots.values().cloned().zip(names.into_values()));
+        let plugins = Plugins(Arc::new(Registry { slots: RwLock::default(), notes, wanted: watch::Sender::default() }));
+        plugins.update(names);
+        let mut watcher = watcher::Watcher::new(dir, loader, plugins.clone(), plugins.0.wanted.subscribe());
         tokio::select! {
             () = watcher.first_scan() => {}
             () = stop.cancelled() => {}
         }
         tracker.spawn(watcher.run(stop));
-        Ok(Plugins(slots))
+        Ok(plugins)
+    }
+
+    /// Other names or grants from now on. A name that is new gets its version as soon as the watcher has found one; a version that runs
+    /// gets its new grants at once, whatever its file holds by now.
+    pub fn update(&self, wanted: Wanted) {
+        {
+            let mut slots = self.slots_mut();
+            slots.retain(|name, slot| {
+                let stays = wanted.contains_key(name);
+                if !stays {
+                    slot.remove();
+                }
+                stays
+            });
+            for name in wanted.keys() {
+                slots.entry(name.clone()).or_insert_with(|| Arc::new(Slot::new(name, self.0.notes.clone())));
+            }
+        }
+        self.0.wanted.send_replace(wanted);
+    }
+
+    fn slots_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Arc<Slot>>> {
+        self.0.slots.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slots(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<Slot>>> {
+        self.0.slots.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The plugin's active version: None while there is none that works. A name that no queue uses never has one.
     pub fn subscribe(&self, plugin: &str) -> watch::Receiver<Option<Arc<Version>>> {
-        match self.0.get(plugin) {
+        match self.slots().get(plugin) {
             Some(slot) => slot.subscribe(),
             None => watch::channel(None).1,
         }
@@ -80,6 +115,6 @@ impl Plugins {
 
     /// All plugins by name.
     pub fn status(&self) -> Vec<PluginStatus> {
-        self.0.values().map(|slot| slot.status()).collect()
+        self.slots().values().map(|slot| slot.status()).collect()
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::history::{Change, History, What, now_ms};
 use super::probation::{Probation, Ruling, Verdict};
 use super::quarantine::{Good, Notes, Quarantine};
+use crate::config;
 use crate::sandbox::{Attempt, Handler, Report};
 use crate::task::Outcome;
 
@@ -56,6 +57,20 @@ impl Version {
         let (ruling, verdict) = self.probation.judge(&task.id, &report.outcome, Instant::now());
         self.found(verdict);
         Some((report, ruling))
+    }
+
+    /// The same version with other grants.
+    fn regranted(&self, grants: &config::Plugin) -> Arc<Version> {
+        Arc::new(Version {
+            plugin: self.plugin.clone(),
+            digest: self.digest.clone(),
+            handler: self.handler.with_grants(grants),
+            figures: self.figures.clone(),
+            loaded: self.loaded,
+            since: self.since,
+            probation: self.probation.clone(),
+            slot: self.slot.clone(),
+        })
     }
 
     fn found(self: &Arc<Self>, verdict: Option<Verdict>) {
@@ -256,6 +271,16 @@ impl Slot {
         tracing::info!(plugin = %self.name, digest = short(&good.digest), "the last good version of the plugin runs again");
         self.activate(&mut about, good);
         Some(Refusal::Covered)
+    }
+
+    /// From now on attempts begin with these grants, on the version to go back to as well; what runs keeps those it has.
+    pub(super) fn regrant(&self, grants: &config::Plugin) {
+        let mut about = self.about();
+        about.good = about.good.take().map(|version| version.regranted(grants));
+        self.active.send_if_modified(|active| {
+            *active = active.take().map(|version| version.regranted(grants));
+            active.is_some()
+        });
     }
 
     /// The file that is there cannot be used. The active version, if any, stays.

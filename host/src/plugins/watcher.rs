@@ -17,15 +17,16 @@ use std::time::{Duration, Instant};
 
 use notify::Watcher as _;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::file::{self, Found, Stamp};
 use super::history::What;
 use super::loader::{self, Loader};
 use super::quarantine::Good;
 use super::registry::{Loaded, Refusal, Slot, short};
+use super::{Plugins, Wanted};
 use crate::config;
+use crate::file::{self, Found, Stamp};
 use crate::sandbox::LoadError;
 
 /// How long a file must stay the same before it is read.
@@ -41,6 +42,8 @@ pub(super) struct Watcher {
     dir: PathBuf,
     loader: Loader,
     plugins: Vec<Watched>,
+    registry: Plugins,
+    wanted: watch::Receiver<Wanted>,
     hint: Arc<Notify>,
     /// The watcher and the directory that it watches.
     hints: Option<(notify::RecommendedWatcher, DirId)>,
@@ -65,14 +68,41 @@ struct Watched {
 }
 
 impl Watcher {
-    pub(super) fn new(dir: PathBuf, loader: Loader, plugins: impl Iterator<Item = (Arc<Slot>, config::Plugin)>) -> Watcher {
-        let plugins = plugins
-            .map(|(slot, grants)| {
-                let path = dir.join(format!("{}.wasm", slot.name));
-                Watched { slot, grants, path, seen: Found::Missing, candidate: None, failed: None }
-            })
-            .collect();
-        Watcher { dir, loader, plugins, hint: Arc::new(Notify::new()), hints: None, deaf: false }
+    pub(super) fn new(dir: PathBuf, loader: Loader, registry: Plugins, wanted: watch::Receiver<Wanted>) -> Watcher {
+        let mut watcher =
+            Watcher { dir, loader, plugins: Vec::new(), registry, wanted, hint: Arc::new(Notify::new()), hints: None, deaf: false };
+        watcher.adopt();
+        watcher
+    }
+
+    /// Watches what is wanted now, and hands on grants that changed.
+    fn adopt(&mut self) {
+        let wanted = self.wanted.borrow_and_update().clone();
+        let slots = self.registry.slots().clone();
+        let mut before = std::mem::take(&mut self.plugins);
+        for (name, grants) in wanted {
+            // Updated again meanwhile: that will be adopted next.
+            let Some(slot) = slots.get(&name) else { continue };
+            // A name that was gone and came back has a slot anew.
+            let known = before.iter().position(|plugin| Arc::ptr_eq(&plugin.slot, slot)).map(|at| before.swap_remove(at));
+            self.plugins.push(match known {
+                Some(mut plugin) => {
+                    if plugin.grants != grants {
+                        slot.regrant(&grants);
+                        // What failed may work with these.
+                        plugin.failed = None;
+                        plugin.seen = Found::Missing;
+                        plugin.grants = grants;
+                        tracing::info!(plugin = name, "plugin has other grants: attempts that begin from now on have them");
+                    }
+                    plugin
+                }
+                None => {
+                    let path = self.dir.join(format!("{name}.wasm"));
+                    Watched { slot: slot.clone(), grants, path, seen: Found::Missing, candidate: None, failed: None }
+                }
+            });
+        }
     }
 
     /// Tries every file that is there once.
@@ -102,6 +132,7 @@ impl Watcher {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.hint.notified() => tokio::time::sleep(BURST).await,
+                Ok(()) = self.wanted.changed() => self.adopt(),
                 () = tokio::time::sleep_until(next.into()) => {}
             }
             tokio::select! {

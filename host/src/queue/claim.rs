@@ -109,19 +109,25 @@ impl Queue {
         link.command("wait for new tasks", &wait).await.map(drop)
     }
 
-    /// Takes over up to `count` entries that nobody kept alive for a whole lease, going on at `cursor`.
+    /// Takes over up to `count` entries that nobody kept alive for a whole lease, of those at `cursor` and behind it.
     pub async fn reclaim(&self, consumer: &str, cursor: &str, count: usize) -> Result<Reclaimed, QueueError> {
         let call = Call::new(&script::RECLAIM).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
         let reply = self.link.script(&call.arg(millis(self.rules.lease)).arg(cursor).arg(count)).await?;
         self.shaped("reclaim", reclaim_reply(reply))
     }
 
-    /// Whether any entry was not kept alive for a whole lease. Claims nothing.
-    pub async fn has_abandoned(&self) -> Result<bool, QueueError> {
+    /// The first entry, from the id `from` on, that nobody kept alive for as long as `idle`. Claims nothing.
+    pub async fn first_abandoned(&self, from: &str, idle: Duration) -> Result<Option<String>, QueueError> {
+        const WHAT: &str = "look for abandoned tasks";
         let mut pending = redis::cmd("XPENDING");
-        pending.arg(&self.keys.stream).arg(&self.rules.group).arg("IDLE").arg(millis(self.rules.lease)).arg("-").arg("+").arg(1);
-        let reply = self.link.command("look for abandoned tasks", &pending).await?;
-        self.shaped("look for abandoned tasks", reply::array(reply)).map(|found| !found.is_empty())
+        pending.arg(&self.keys.stream).arg(&self.rules.group).arg("IDLE").arg(millis(idle)).arg(from).arg("+").arg(1);
+        let reply = self.link.command(WHAT, &pending).await?;
+        let first = |reply| {
+            let Some(row) = reply::array(reply)?.into_iter().next() else { return Ok(None) };
+            let [id, _, _, _] = reply::tuple(row)?;
+            reply::text(id).map(Some)
+        };
+        self.shaped(WHAT, first(reply))
     }
 
     /// Up to `count` of the entries pending for `consumer` that are not `in_flight`: delivered, but never seen. They are read over `link`, few of

@@ -8,7 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config;
+use serde::de::IgnoredAny;
+
+use crate::config::{self, Items};
 use crate::task::{Field, Task};
 
 /// A task's id may be this long, in bytes. It is part of a key.
@@ -34,6 +36,9 @@ const KEY: &str = "tq-key";
 const TRACEPARENT: &str = "traceparent";
 /// What a dead letter has beside its task's fields. Dropped when it becomes a task again.
 const DEAD_ONLY: [&str; 8] = ["tq-queue", "tq-reason", "tq-error", "tq-attempts", "tq-failed-at", "tq-consumer", "tq-plugin", "tq-packed"];
+
+/// The field of a list's item (`scripts/move.lua`).
+const ITEM: &str = "data";
 
 /// An idempotency key may be this long, in bytes. It is part of a key in Redis.
 pub const MAX_KEY_BYTES: usize = 512;
@@ -61,6 +66,11 @@ pub enum Malformed {
     BadId,
     #[error("{0} is not a number")]
     NotANumber(&'static str),
+    #[error("its idempotency key has more than {MAX_KEY_BYTES} bytes")]
+    KeyTooLong,
+    /// With the place of the fault, and nothing of what stands there.
+    #[error("the field data is not JSON: {0}")]
+    NotJson(String),
 }
 
 /// Reads an entry of the queue `queue`.
@@ -103,6 +113,25 @@ pub fn decode(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
         }
     }
     Ok(task)
+}
+
+/// Whether a task is one that its queue can run.
+pub fn check(task: &Task, rules: &config::Queue) -> Result<(), Malformed> {
+    if idempotency_key(task, rules).is_some_and(|key| key.len() > MAX_KEY_BYTES) {
+        return Err(Malformed::KeyTooLong);
+    }
+    if rules.list.as_ref().is_some_and(|list| list.items == Items::Json) {
+        for item in task.fields.iter().filter(|field| field.name == ITEM) {
+            check_json(&item.value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Looks at every byte and keeps none. That it is UTF-8 has to be asked for: what is ignored in a string is not looked at.
+fn check_json(bytes: &[u8]) -> Result<(), Malformed> {
+    let text = std::str::from_utf8(bytes).map_err(|error| Malformed::NotJson(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
+    serde_json::from_str::<IgnoredAny>(text).map(drop).map_err(|error| Malformed::NotJson(error.to_string()))
 }
 
 /// The fields under which `task` comes back for its next delivery.
@@ -216,6 +245,29 @@ mod tests {
         assert_eq!(decoded(&many), Err(Malformed::TooManyFields(MAX_FIELDS + 1)));
         let binary = Entry { id: "1-0".into(), fields: vec![(vec![0xff], vec![])], deliveries: 1 };
         assert_eq!(decode(&"q".into(), &binary), Err(Malformed::NameNotUtf8));
+    }
+
+    #[test]
+    fn an_item_that_is_no_json_is_malformed_and_the_place_is_told_but_not_the_text() {
+        let good = ["0", " {\"a\": [1, null, \"\\u00e9\"]} \n", "\"\"", "-1e-400", "\"é\"", "\"\\ud800\""];
+        for text in good {
+            assert_eq!(check_json(text.as_bytes()), Ok(()), "{text}");
+        }
+        let deep = "[".repeat(1 << 20) + &"]".repeat(1 << 20);
+        assert_eq!(check_json(deep.as_bytes()), Ok(()), "depth costs no stack");
+        let bad: [(&[u8], &str); 8] = [
+            (b"", "EOF while parsing a value at line 1 column 0"),
+            (b"secret", "expected value at line 1 column 1"),
+            (b"{\"RecordId\": 1,\n \"secret}", "EOF while parsing a string at line 2 column 9"),
+            (b"{'a': 1}", "key must be a string at line 1 column 2"),
+            (b"{} {}", "trailing characters at line 1 column 4"),
+            (b"01", "invalid number at line 1 column 2"),
+            (b"\"a\nb\"", "control character (\\u0000-\\u001F) found while parsing a string at line 1 column 2"),
+            (b"{\"a\": \"\xff\"}", "not UTF-8 at byte 7"),
+        ];
+        for (bytes, why) in bad {
+            assert_eq!(check_json(bytes), Err(Malformed::NotJson(why.into())), "{}", String::from_utf8_lossy(bytes));
+        }
     }
 
     #[test]

@@ -40,6 +40,11 @@ impl QueueError {
         self.source.code() == Some("BUSYGROUP")
     }
 
+    /// A key holds something of another type.
+    pub(super) fn is_wrong_type(&self) -> bool {
+        self.source.code() == Some("WRONGTYPE")
+    }
+
     /// The credentials were refused, or none were given where some are needed.
     pub fn is_authentication(&self) -> bool {
         self.source.kind() == ErrorKind::AuthenticationFailed || matches!(self.source.code(), Some("WRONGPASS" | "NOAUTH"))

@@ -28,6 +28,9 @@ pub struct HostInfo {
     /// Milliseconds since the Unix epoch, by the host's clock.
     pub started_at: u64,
     pub queues: Vec<HostQueue>,
+    /// Why the configuration file as it is now was not taken; none while the host runs by it.
+    #[serde(default)]
+    pub config_error: Option<String>,
     pub plugins: Vec<HostPlugin>,
 }
 

@@ -2,15 +2,15 @@
 //!
 //! | key                      | type   | holds                                                     | written by                              |
 //! |--------------------------|--------|-----------------------------------------------------------|-----------------------------------------|
-//! | `S`                      | stream | queued and running tasks, one group                       | producers, enqueue, fire, park, promote, requeue |
-//! | `tq:{S}:delayed`         | zset   | parked members by due time (ms)                           | park, enqueue, promote                  |
+//! | `S`                      | stream | queued and running tasks, one group                       | producers, enqueue, fire, park, promote, requeue, mend |
+//! | `tq:{S}:delayed`         | zset   | parked members by due time (ms)                           | park, enqueue, promote, mend            |
 //! | `tq:{S}:parked`          | hash   | member → the fields of the delayed task (MessagePack)     | park, enqueue, promote                  |
 //! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters                              | bury, requeue, purge                    |
-//! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle scripts, cancel |
+//! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle scripts, cancel, mend, examine |
 //! | `tq:{S}:rate`           | string | when the next task may start (µs); expires                | rate                                    |
 //! | `tq:{S}:paused`         | string | when the queue was paused (ms); there while it is         | pause, resume                           |
 //! | `tq:{S}:schedule`       | hash   | schedule → up to which time it is dealt with (ms)         | fire, and the scheduler's begin, reset, forget |
-//! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle scripts, enqueue, fire, requeue |
+//! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle scripts, enqueue, fire, requeue, mend, examine |
 //! | the queue's `list`       | list   | items that are not tasks yet; producers LPUSH             | producers, move                         |
 //! | `tq:hosts`               | zset   | host id by the time it was last seen (ms)                 | announce                                |
 //! | `tq:host:<id>`           | string | what a host says of itself, as JSON; expires              | announce                                |
@@ -35,6 +35,8 @@ pub struct Keys {
     pub paused: String,
     pub rate: String,
     pub schedule: String,
+    /// A glob pattern that takes all keys of the queue but the stream and a dead letter key of its own name.
+    pub all: String,
     task_prefix: String,
     marker_prefix: String,
 }
@@ -51,6 +53,7 @@ impl Keys {
             paused: format!("{base}:paused"),
             rate: format!("{base}:rate"),
             schedule: format!("{base}:schedule"),
+            all: format!("{}:*", literal(&base)),
             task_prefix: format!("{base}:task:"),
             marker_prefix: format!("{base}:key:"),
         }
@@ -61,6 +64,17 @@ impl Keys {
         format!("{}{id}", self.task_prefix)
     }
 
+    /// The id of the task whose status this key is.
+    pub fn task_of(&self, key: &[u8]) -> Option<String> {
+        let id = key.strip_prefix(self.task_prefix.as_bytes())?;
+        String::from_utf8(id.to_vec()).ok()
+    }
+
+    /// Whether this key is the marker of an idempotency key.
+    pub fn is_marker(&self, key: &[u8]) -> bool {
+        key.starts_with(self.marker_prefix.as_bytes())
+    }
+
     /// The marker of an idempotency key: which task has it. For a task without one it is the stream itself, which tells the scripts so:
     /// they are given as many keys for every task, all of them of one slot.
     pub fn marker(&self, key: Option<&[u8]>) -> Vec<u8> {
@@ -69,6 +83,12 @@ impl Keys {
             None => self.stream.as_bytes().to_vec(),
         }
     }
+}
+
+/// Text as a glob pattern that takes nothing else.
+fn literal(text: &str) -> String {
+    let special = |c| matches!(c, '*' | '?' | '[' | ']' | '^' | '\\');
+    text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
 /// Whether Redis Cluster hashes only a part of this key: what stands between the first `{` and the next `}`, if anything does.
@@ -95,6 +115,15 @@ mod tests {
         assert_eq!(keys.delayed, "tq:app:{orders}:a:delayed");
         assert_ne!(keys.delayed, Keys::new("app:{orders}:b", None).delayed);
         assert_eq!(Keys::new("odd{}", None).delayed, "tq:{odd{}}:delayed");
+    }
+
+    #[test]
+    fn a_key_tells_what_it_is() {
+        let keys = Keys::new("a*[b]", None);
+        assert_eq!(keys.task_of(keys.task("1-0").as_bytes()).as_deref(), Some("1-0"));
+        assert!(keys.task_of(&keys.marker(Some(b"k"))).is_none() && keys.is_marker(&keys.marker(Some(b"k"))));
+        assert!(!keys.is_marker(keys.delayed.as_bytes()));
+        assert_eq!(keys.all, "tq:{a\\*\\[b\\]}:*");
     }
 
     #[test]

@@ -38,6 +38,11 @@ scripts! {
     RATE = "rate",
     LOSE = "lose",
     FIRE = "fire",
+    SURVEY = "survey",
+    CLAIMED = "claimed",
+    PARKED = "parked",
+    EXAMINE = "examine",
+    MEND = "mend",
 }
 
 impl Script {

@@ -79,6 +79,11 @@ impl Handler {
         Handler(Arc::new(Loaded { sandbox, pre, self_check, config, memory: grants.memory, max_output: grants.max_output }))
     }
 
+    /// The same code with other grants.
+    pub fn with_grants(&self, grants: &config::Plugin) -> Handler {
+        Handler::new(self.0.sandbox.clone(), self.0.pre.clone(), self.0.self_check, grants)
+    }
+
     /// Runs one attempt to its end. None only if `stop` was cancelled.
     pub async fn run(&self, attempt: Attempt) -> Option<Report> {
         let guests = self.0.sandbox.0.guests.as_ref()?;

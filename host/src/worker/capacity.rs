@@ -23,8 +23,10 @@ pub struct Capacity(Arc<Mutex<Pool>>);
 
 #[derive(Debug)]
 struct Pool {
-    /// Permits that nobody has; none: the host sets no bound of its own.
-    free: Option<usize>,
+    /// Permits of all queues together; none: the host sets no bound of its own.
+    most: Option<usize>,
+    /// Granted to somebody, taken or not.
+    out: usize,
     /// The virtual time of the last start.
     now: u64,
     seats: BTreeMap<u64, Seat>,
@@ -34,8 +36,10 @@ struct Pool {
 /// What one queue has and wants.
 #[derive(Debug)]
 struct Seat {
-    /// What its own concurrency leaves, granted or not.
-    free: usize,
+    /// Its own concurrency.
+    most: usize,
+    /// With somebody.
+    taken: usize,
     /// Set aside for it, and not taken yet.
     granted: usize,
     /// Somebody waits for permits.
@@ -69,7 +73,16 @@ pub struct Permits {
 impl Capacity {
     /// Room for `limit` attempts; none: only the queues' own concurrency counts.
     pub fn new(limit: Option<u32>) -> Capacity {
-        Capacity(Arc::new(Mutex::new(Pool { free: limit.map(|limit| limit as usize), now: 0, seats: BTreeMap::new(), next_seat: 0 })))
+        let most = limit.map(|limit| limit as usize);
+        Capacity(Arc::new(Mutex::new(Pool { most, out: 0, now: 0, seats: BTreeMap::new(), next_seat: 0 })))
+    }
+
+    /// Another bound from now on. Nothing is taken from anybody: what is too much is not granted again.
+    pub fn resize(&self, limit: Option<u32>) {
+        let mut pool = self.lock();
+        pool.most = limit.map(|limit| limit as usize);
+        let seats: Vec<u64> = pool.seats.keys().copied().collect();
+        seats.into_iter().for_each(|seat| pool.share_out(seat));
     }
 
     /// A place for one queue, for as long as the line lives.
@@ -82,11 +95,12 @@ impl Capacity {
         pool.seats.insert(
             seat,
             Seat {
-                free: concurrency as usize,
+                most: concurrency as usize,
+                taken: 0,
                 granted: 0,
                 waits: false,
                 wants_more: false,
-                step: STEP / u64::from(priority.max(1)),
+                step: step(priority),
                 due,
                 told: told.clone(),
             },
@@ -102,12 +116,12 @@ impl Capacity {
 
 impl Pool {
     /// Changes one seat, and shares out what that makes free.
-    fn change<T>(&mut self, seat: u64, change: impl FnOnce(&mut Seat, &mut Option<usize>) -> T) -> Option<T> {
+    fn change<T>(&mut self, seat: u64, change: impl FnOnce(&mut Seat, &mut usize) -> T) -> Option<T> {
         let found = self.seats.get_mut(&seat)?;
-        let given = change(found, &mut self.free);
+        let given = change(found, &mut self.out);
         if !found.waits && !found.wants_more {
             found.refund(found.granted);
-            add(&mut self.free, std::mem::take(&mut found.granted));
+            self.out -= std::mem::take(&mut found.granted);
         }
         self.share_out(seat);
         Some(given)
@@ -115,26 +129,28 @@ impl Pool {
 
     /// Grants what is free to who wants it. Without a bound of the host, only what became of `changed` matters.
     fn share_out(&mut self, changed: u64) {
-        let Some(free) = &mut self.free else {
+        let Some(most) = self.most else {
             if let Some(seat) = self.seats.get_mut(&changed) {
-                seat.grant(seat.demand());
+                let demand = seat.demand();
+                seat.grant(demand);
+                self.out += demand;
             }
             return;
         };
-        while *free > 0 {
+        while self.out < most {
             let wanting = self.seats.values_mut().filter(|seat| seat.demand() > 0);
             let Some(first) = wanting.min_by_key(|seat| seat.due.max(self.now)) else { return };
             self.now = first.due.max(self.now);
             first.due = self.now + first.step;
             first.grant(1);
-            *free -= 1;
+            self.out += 1;
         }
     }
 }
 
 impl Seat {
     fn demand(&self) -> usize {
-        if self.waits || self.wants_more { self.free - self.granted } else { 0 }
+        if self.waits || self.wants_more { self.most.saturating_sub(self.taken + self.granted) } else { 0 }
     }
 
     fn grant(&mut self, count: usize) {
@@ -150,10 +166,9 @@ impl Seat {
     }
 }
 
-fn add(free: &mut Option<usize>, count: usize) {
-    if let Some(free) = free {
-        *free += count;
-    }
+/// One start, in virtual time.
+fn step(priority: u32) -> u64 {
+    STEP / u64::from(priority.max(1))
 }
 
 impl Line {
@@ -177,20 +192,28 @@ impl Line {
 
     /// Whether the queue has to share with others: then nobody may hold permits only to wait for tasks.
     pub fn is_shared(&self) -> bool {
-        self.capacity.lock().free.is_some()
+        self.capacity.lock().most.is_some()
+    }
+
+    /// Another concurrency and priority from now on. Nothing is taken from anybody: what is too much is not granted again.
+    pub fn resize(&self, concurrency: u32, priority: u32) {
+        self.change(|seat, _| {
+            seat.most = concurrency as usize;
+            seat.step = step(priority);
+        });
     }
 
     /// What the queue's own concurrency leaves.
     #[cfg(test)]
     pub fn free(&self) -> usize {
-        self.change(|seat, _| seat.free).unwrap_or_default()
+        self.change(|seat, _| seat.most.saturating_sub(seat.taken)).unwrap_or_default()
     }
 
     fn take(self: &Arc<Line>, most: usize) -> Option<Permits> {
-        let take = |seat: &mut Seat, _: &mut Option<usize>| {
+        let take = |seat: &mut Seat, _: &mut usize| {
             let count = seat.granted.min(most);
             seat.granted -= count;
-            seat.free -= count;
+            seat.taken += count;
             count
         };
         let count = self.change(take).filter(|count| *count > 0)?;
@@ -198,16 +221,16 @@ impl Line {
     }
 
     fn give(&self, count: usize, refund: bool) {
-        self.change(|seat, free| {
-            seat.free += count;
-            add(free, count);
+        self.change(|seat, out| {
+            seat.taken -= count;
+            *out -= count;
             if refund {
                 seat.refund(count);
             }
         });
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Seat, &mut Option<usize>) -> T) -> Option<T> {
+    fn change<T>(&self, change: impl FnOnce(&mut Seat, &mut usize) -> T) -> Option<T> {
         self.capacity.lock().change(self.seat, change)
     }
 }
@@ -293,6 +316,26 @@ mod tests {
         assert_eq!((count(&held), count(&other), count(&now(&a, 10))), (3, 1, 0));
         drop(held);
         assert_eq!(count(&now(&b, 10)), 2, "its own concurrency bounds it");
+    }
+
+    #[test]
+    fn what_is_too_much_after_a_change_is_not_granted_again() {
+        let capacity = Capacity::new(None);
+        let line = capacity.line(3, 1);
+        let mut held = now(&line, 3);
+        line.resize(1, 1);
+        drop(held.as_mut().and_then(Permits::split_one));
+        assert_eq!(count(&now(&line, 3)), 0);
+        drop(held);
+        assert_eq!(count(&now(&line, 3)), 1);
+        line.resize(10, 1);
+        capacity.resize(Some(4));
+        let held = now(&line, 10);
+        assert_eq!(count(&held), 4);
+        capacity.resize(Some(6));
+        assert_eq!(count(&now(&line, 10)), 2);
+        capacity.resize(None);
+        assert_eq!(count(&now(&line, 10)), 6);
     }
 
     #[tokio::test]

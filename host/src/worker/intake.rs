@@ -34,16 +34,9 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
             continue;
         };
         match codec::decode(&shared.name, &entry) {
-            Ok(task) if codec::idempotency_key(&task, &shared.queue.rules).is_some_and(|key| key.len() > codec::MAX_KEY_BYTES) => {
-                let why = format!("its idempotency key has more than {} bytes", codec::MAX_KEY_BYTES);
-                end(shared, version, Subject::Task(Box::new(task)), settle::malformed(&why), hold).await;
-            }
-            Ok(task) => match settle::crashed(&task, &shared.queue.rules) {
+            Ok(task) => match settle::unrun(&task, &shared.queue.rules) {
                 Some(verdict) => end(shared, version, Subject::Task(Box::new(task)), verdict, hold).await,
-                None => match settle::delayed(&task) {
-                    Some(verdict) => end(shared, version, Subject::Task(Box::new(task)), verdict, hold).await,
-                    None => claimed.push((task, hold)),
-                },
+                None => claimed.push((task, hold)),
             },
             Err(why) => end(shared, version, Subject::Malformed(entry), settle::malformed(&why.to_string()), hold).await,
         }

@@ -19,6 +19,7 @@ pub mod runner;
 pub mod scheduler;
 pub mod settle;
 pub mod settler;
+pub mod workers;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -44,6 +45,13 @@ pub struct Stop {
     pub running: CancellationToken,
     /// What is not settled by now is left for other hosts.
     pub settling: CancellationToken,
+}
+
+impl Stop {
+    /// Stops when this does, or earlier by itself.
+    fn child(&self) -> Stop {
+        Stop { claiming: self.claiming.child_token(), running: self.running.child_token(), settling: self.settling.child_token() }
+    }
 }
 
 /// What the queues of one host share.
@@ -126,10 +134,12 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts the loops of `queue` in `host`.
+    /// Starts the loops of `queue` in `host`, which claim for `consumer`, as much as `line` gives.
     pub fn start(
         host: &Host,
         queue: Queue,
+        consumer: Arc<str>,
+        line: Arc<Line>,
         versions: watch::Receiver<Option<Arc<Version>>>,
         metrics: QueueMetrics,
         pulse: FetchPulse,
@@ -139,18 +149,18 @@ impl Worker {
         let shared = Arc::new(Shared {
             name: queue.rules.name.as_str().into(),
             inflight: Arc::default(),
-            line: host.capacity.line(queue.rules.concurrency, queue.rules.priority),
+            line,
             unsettled: std::sync::Mutex::default(),
             parked: Notify::new(),
             unseen: AtomicBool::new(false),
             claiming: Mutex::new(()),
             runners: TaskTracker::new(),
             queue,
-            consumer: host.consumer.clone(),
+            consumer,
             versions,
             jobs,
             metrics,
-            stop: host.stop.clone(),
+            stop: host.stop.child(),
         });
         let worker = Worker {
             shared: shared.clone(),
@@ -167,12 +177,12 @@ impl Worker {
         worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
         if let Some(list) = shared.queue.rules.list.clone() {
             let link = host.redis.link_blocking_for(mover::BLOCK);
-            worker.claimers.spawn(mover::Mover { shared: shared.clone(), list, link }.run(claiming.clone()));
+            worker.claimers.spawn(mover::Mover { shared: shared.clone(), list: list.key, link }.run(claiming.clone()));
         }
         if let Some(schedule) = shared.queue.rules.schedule.clone() {
             worker.claimers.spawn(scheduler::Scheduler::new(shared.clone(), schedule).run(claiming.clone()));
         }
-        worker.claimers.spawn(janitor::Janitor { shared: shared.clone() }.run(claiming.clone()));
+        worker.claimers.spawn(janitor::Janitor { shared: shared.clone(), every: janitor::EVERY }.run(claiming.clone()));
         let settler = settler::Settler { shared: shared.clone(), jobs: waiting, give_up: shared.stop.settling.clone() };
         worker.settler.spawn(settler.run(worker.drained.clone()));
         worker.servants.spawn(heartbeat::Heartbeat { shared: shared.clone() }.run(worker.served.clone()));

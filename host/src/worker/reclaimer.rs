@@ -45,11 +45,12 @@ impl Reclaimer {
     /// A claim that has begun is carried through: cut short, it would leave tasks that are ours and that nobody runs.
     async fn reclaim_all(&self, stop: &CancellationToken) -> Result<(), QueueError> {
         let shared = &self.shared;
-        let mut cursor = "0-0".to_owned();
+        let mut from = "-".to_owned();
         if shared.queue.is_paused().await? {
             return Ok(());
         }
-        while shared.queue.has_abandoned().await? {
+        // Redis skips what is healthy: a claim that had to look at it in small steps would wait for permits at each of them.
+        while let Some(first) = shared.queue.first_abandoned(&from, shared.queue.rules.lease).await? {
             let permits = tokio::select! {
                 permits = shared.line.acquire(MAX_BATCH) => permits,
                 () = stop.cancelled() => return Ok(()),
@@ -59,7 +60,7 @@ impl Reclaimer {
                 return Ok(());
             };
             let claiming = shared.claiming.lock().await;
-            let found = shared.queue.reclaim(&shared.consumer, &cursor, permits.count()).await;
+            let found = shared.queue.reclaim(&shared.consumer, &first, permits.count()).await;
             // If its reply was lost, what it claimed is ours: the fetcher looks for it.
             let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
             shared.lost(&found.lost).await;
@@ -69,8 +70,8 @@ impl Reclaimer {
             }
             intake::admit(shared, &version, found.entries, permits).await;
             drop(claiming);
-            cursor = found.cursor;
-            if cursor == "0-0" {
+            from = found.cursor;
+            if from == "0-0" {
                 break;
             }
         }

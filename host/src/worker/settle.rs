@@ -10,7 +10,7 @@ use super::backoff;
 use crate::admin;
 use crate::config;
 use crate::queue::settle::From;
-use crate::queue::{Reason, Settlement};
+use crate::queue::{Reason, Settlement, codec};
 use crate::task::{Outcome, Task};
 
 /// `tq-error` is cut at this many characters, so that an error cannot fill the dead letters.
@@ -46,6 +46,12 @@ pub fn decide(outcome: Outcome, task: &Task, rules: &config::Queue, jitter: f64)
     }
 }
 
+/// What becomes of a task that is not to run now: malformed, dead after crashes, or delayed. None: it is.
+pub fn unrun(task: &Task, rules: &config::Queue) -> Option<Verdict> {
+    let bad = codec::check(task, rules).err().map(|why| malformed(&why.to_string()));
+    bad.or_else(|| crashed(task, rules)).or_else(|| delayed(task))
+}
+
 /// Whether a task has brought down, or been lost by, as many hosts as it may.
 pub fn crashed(task: &Task, rules: &config::Queue) -> Option<Verdict> {
     (task.crashes > 0 && task.crashes >= rules.max_crashes)
@@ -79,7 +85,7 @@ pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Verdict {
 }
 
 /// Puts a task aside whose producer asked for a delay: none when it did not.
-pub fn delayed(task: &Task) -> Option<Verdict> {
+fn delayed(task: &Task) -> Option<Verdict> {
     task.delay.map(|delay| Verdict {
         settlement: Settlement::Park {
             delay,

@@ -33,7 +33,7 @@ for i = 1, (#KEYS - 1) / 2 do
       out[i] = end_unrun(entry, status, 2)
     elseif first and first ~= id then
       set_status(status, 'status', 'CANCELLED', 'duplicate_of', first, 'error', 'duplicate of ' .. first,
-        'enqueued_at', ARGV[at + 2], 'finished_at', now)
+        'enqueued_at', ARGV[at + 2], 'finished_at', now, 'entry', entry)
       out[i] = end_unrun(entry, status, 3)
     else
       set_status(status, 'status', 'PROCESSING', 'attempt', ARGV[at + 1], 'plugin', ARGV[3], 'consumer', ARGV[2],

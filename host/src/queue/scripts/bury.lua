@@ -36,8 +36,8 @@ redis.call('XADD', KEYS[2], '*', unpack(fields))
 local retention = tonumber(ARGV[4])
 if retention > 0 then
   set_status(KEYS[3], 'status', 'FAILED', 'attempt', ARGV[5], 'plugin', ARGV[6], 'consumer', ARGV[2],
-    'error', ARGV[7], 'enqueued_at', ARGV[8], 'finished_at', now)
-  redis.call('HDEL', KEYS[3], 'due_at')
+    'error', ARGV[7], 'enqueued_at', ARGV[8], 'finished_at', now, 'entry', ARGV[3])
+  redis.call('HDEL', KEYS[3], 'due_at', 'parked_as')
 end
 end_status(KEYS[3], retention)
 end_marker(KEYS[1], KEYS[4], ARGV[9], ARGV[10])

@@ -10,8 +10,8 @@ redis.call('XDEL', KEYS[1], ARGV[2])
 local retention = tonumber(ARGV[3])
 if retention > 0 then
   set_status(KEYS[2], 'status', 'COMPLETED', 'attempt', ARGV[4], 'plugin', ARGV[5], 'consumer', ARGV[6],
-    'enqueued_at', ARGV[7], 'finished_at', now_ms())
-  redis.call('HDEL', KEYS[2], 'error', 'due_at')
+    'enqueued_at', ARGV[7], 'finished_at', now_ms(), 'entry', ARGV[2])
+  redis.call('HDEL', KEYS[2], 'error', 'due_at', 'parked_as')
   if ARGV[10] then redis.call('HSET', KEYS[2], 'result', ARGV[10]) end
 end
 end_status(KEYS[2], retention)

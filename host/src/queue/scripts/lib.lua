@@ -76,6 +76,53 @@ local function note_lost(status, entry, retention)
   return true
 end
 
+-- The entry that the group was given last, or nil where there is no group.
+local function last_delivered(stream, group)
+  local groups = redis.pcall('XINFO', 'GROUPS', stream)
+  if groups.err then return nil end
+  for _, fields in ipairs(groups) do
+    local about = {}
+    for i = 1, #fields, 2 do about[fields[i]] = fields[i + 1] end
+    if about['name'] == group then return about['last-delivered-id'] end
+  end
+  return nil
+end
+
+-- Whether the entry id `a` comes after `b`. Both halves may have 64 bits, too many for a number here: they are compared as text.
+local function comes_after(a, b)
+  local a_ms, a_seq = string.match(a, '^(%d+)-(%d+)$')
+  local b_ms, b_seq = string.match(b, '^(%d+)-(%d+)$')
+  if a_ms ~= b_ms then a_seq, b_seq = a_ms, b_ms end
+  if #a_seq ~= #b_seq then return #a_seq > #b_seq end
+  return a_seq > b_seq
+end
+
+-- The consumer-independent record of a pending entry, { id, consumer, idle ms, deliveries }, or nil.
+local function pending_of(stream, group, entry)
+  local found = redis.pcall('XPENDING', stream, group, entry, entry, 1)
+  if found.err then return nil end
+  return found[1]
+end
+
+-- A delayed task's fields as they were parked, or nil when they cannot be read.
+local function parked_fields(packed)
+  local read, fields = pcall(cmsgpack.unpack, packed)
+  if not read or type(fields) ~= 'table' or #fields == 0 or #fields % 2 == 1 then return nil end
+  for i = 1, #fields do
+    if type(fields[i]) ~= 'string' and type(fields[i]) ~= 'number' then return nil end
+  end
+  return fields
+end
+
+-- The task id that fields bear, or false.
+local function id_in(fields)
+  local id = false
+  for i = 1, #fields, 2 do
+    if fields[i] == 'tq-id' then id = tostring(fields[i + 1]) end
+  end
+  return id
+end
+
 -- ARGV from index `from` on.
 local function rest(from)
   local out = {}

@@ -1,11 +1,11 @@
 -- Takes over what other consumers left without a heartbeat for a whole lease, and takes up again what this one left so itself.
 --
 -- KEYS  1 stream
--- ARGV  1 group · 2 consumer · 3 lease ms · 4 cursor ('0-0' at first) · 5 how many at most
+-- ARGV  1 group · 2 consumer · 3 lease ms · 4 id to begin at · 5 how many at most
 -- Gives the next cursor, the entries as { id, fields, deliveries }, and the ids of entries that were deleted while they were pending.
 --
 -- Its own entries come first, with JUSTID: a host that fell silent and woke up, or that never saw what it was given, is no crash, and
--- XAUTOCLAIM would count one. XAUTOCLAIM looks at ten times the limit and goes on at the cursor, so healthy tasks in front hide nothing.
+-- XAUTOCLAIM would count one. XAUTOCLAIM looks at ten times the limit, so the caller begins at the first abandoned one.
 -- After a lost reply the entries are ours, unseen: recover.lua finds them, or this script after another lease.
 local limit = tonumber(ARGV[5])
 local entries, lost = {}, {}

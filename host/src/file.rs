@@ -1,4 +1,4 @@
-//! One plugin file: is it there, is it stable, what is in it.
+//! One file that is watched: is it there, is it stable, what is in it.
 //!
 //! In: a path. Out: a [`Stamp`] that tells one state of the file from another, and its bytes, read whole or not at all.
 //! Blocking, but never for long: a FIFO is not opened, a file that is too large is not read.
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// The largest file that is read.
-pub(super) const MAX_BYTES: u64 = 64 << 20;
+pub(crate) const MAX_BYTES: u64 = 64 << 20;
 
 /// A file that nobody has touched for so long is stable at first sight. Far more than the coarseness of file times.
 const LONG_AGO: Duration = Duration::from_secs(1);
@@ -18,7 +18,7 @@ const LONG_AGO: Duration = Duration::from_secs(1);
 /// Tells one state of a file from another without reading it. The change time also tells those apart whose
 /// modification time was set by hand, as `cp -p` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(crate) struct Stamp {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -28,7 +28,7 @@ pub(super) struct Stamp {
 
 /// What is at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     Missing,
     /// A regular file, perhaps behind symbolic links.
     File(Stamp),
@@ -37,7 +37,7 @@ pub(super) enum Found {
 }
 
 /// Looks at a path, following links.
-pub(super) fn look(path: &Path) -> Found {
+pub(crate) fn look(path: &Path) -> Found {
     match fs::metadata(path) {
         Ok(meta) if meta.is_file() => Found::File(Stamp::of(&meta)),
         Ok(meta) if meta.is_dir() => Found::Other("it is a directory, not a file"),
@@ -49,7 +49,7 @@ pub(super) fn look(path: &Path) -> Found {
 }
 
 /// Reads the file if it is still as `stamp` says, before and after. None if it is not: somebody is at it.
-pub(super) fn read(path: &Path, stamp: Stamp) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn read(path: &Path, stamp: Stamp) -> io::Result<Option<Vec<u8>>> {
     // Between the look and now it may have become a FIFO, whose opening waits for a writer.
     let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     if !stamp.holds(&file)? {
@@ -73,12 +73,12 @@ impl Stamp {
         }
     }
 
-    pub(super) fn bytes(self) -> u64 {
+    pub(crate) fn bytes(self) -> u64 {
         self.bytes
     }
 
     /// Whether the last change is so long ago that there is no need to wait and look again.
-    pub(super) fn is_old(self) -> bool {
+    pub(crate) fn is_old(self) -> bool {
         let Ok(now) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) else { return false };
         [self.modified, self.changed]
             .into_iter()

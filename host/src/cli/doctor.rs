@@ -1,0 +1,195 @@
+//! `tqhost doctor`: whether every task of a queue is in exactly one place, and nothing is stuck or orphaned.
+//!
+//! In: a queue's name; whether to mend. Out: the places, what is wrong and what becomes of it, and exit code 1 unless nothing is wrong or
+//! everything was mended. Not here: how it is found out (`queue::doctor`).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::context::{open, patiently};
+use super::exit::Failure;
+use super::output::{Align, Out, Paint, Table, Tone};
+use super::text;
+use crate::config::Config;
+use crate::queue::doctor::Report;
+use crate::queue::mend::Kind;
+
+/// A report as JSON. The names are stable.
+#[derive(Debug, Serialize)]
+struct ReportView<'a> {
+    queue: &'a str,
+    places: PlacesView,
+    findings: Vec<FindingView<'a>>,
+    /// How many findings of each kind are not listed.
+    more: BTreeMap<&'static str, u64>,
+    warnings: Vec<WarningView<'a>>,
+    /// Nothing is wrong, or everything was mended.
+    ok: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct PlacesView {
+    queued: u64,
+    running: u64,
+    delayed: u64,
+    dead: u64,
+    /// Those whose status is kept.
+    ended: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct FindingView<'a> {
+    kind: Kind,
+    task: Option<&'a str>,
+    key: &'a str,
+    what: &'a str,
+    fixed: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct WarningView<'a> {
+    kind: &'static str,
+    what: &'a str,
+}
+
+impl<'a> ReportView<'a> {
+    fn new(queue: &'a str, report: &'a Report) -> ReportView<'a> {
+        let census = &report.census;
+        let (queued, running, delayed, dead) = (census.queued, census.running, census.delayed, census.dead);
+        let finding = |finding: &'a crate::queue::doctor::Finding| FindingView {
+            kind: finding.kind,
+            task: finding.task.as_deref(),
+            key: &finding.key,
+            what: &finding.what,
+            fixed: finding.fixed,
+        };
+        ReportView {
+            queue,
+            places: PlacesView { queued, running, delayed, dead, ended: report.ended },
+            findings: report.findings.iter().map(finding).collect(),
+            more: report.more.iter().map(|(kind, count)| (kind.as_str(), *count)).collect(),
+            warnings: report.warnings.iter().map(|warning| WarningView { kind: warning.kind, what: &warning.what }).collect(),
+            ok: report.open == 0,
+        }
+    }
+}
+
+pub async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Result<(), Failure> {
+    let queue = open(config, name).await?;
+    let hosts = patiently(|| queue.hosts()).await?;
+    let report = match fix {
+        // What was mended before its reply was lost would not be told.
+        true => queue.examine_all(&hosts, true).await?,
+        false => patiently(|| queue.examine_all(&hosts, false)).await?,
+    };
+    match out.json {
+        true => out.json(&ReportView::new(&queue.rules.name, &report)),
+        false => out.line(render(&queue.rules.name, &report, fix, out.paint)),
+    }
+    if report.open == 0 { Ok(()) } else { Err(Failure::Reported) }
+}
+
+fn render(queue: &str, report: &Report, fix: bool, paint: Paint) -> String {
+    let census = &report.census;
+    let right = |title| (title, Align::Right);
+    let mut places =
+        Table::new(&[("QUEUE", Align::Left), right("QUEUED"), right("RUNNING"), right("DELAYED"), right("DEAD"), right("ENDED")]);
+    places.row([queue.into(), census.queued.into(), census.running.into(), census.delayed.into(), census.dead.into(), report.ended.into()]);
+    let mut parts = vec![places.render(paint)];
+    if !report.findings.is_empty() {
+        parts.push(findings(report, paint));
+    }
+    let warning = |text: &str| format!("{} {}", paint.tone(Tone::Odd, "note:"), text::escape(text));
+    if !report.warnings.is_empty() {
+        parts.push(report.warnings.iter().map(|known| warning(&known.what)).collect::<Vec<_>>().join("\n"));
+    }
+    parts.push(verdict(report, fix, paint));
+    parts.join("\n\n")
+}
+
+/// The findings, each kind below its own line, which says what --fix does about it.
+fn findings(report: &Report, paint: Paint) -> String {
+    let mut kinds: BTreeMap<Kind, Vec<String>> = BTreeMap::new();
+    for finding in &report.findings {
+        let (mark, tone) = if finding.fixed { ("fixed", Tone::Good) } else { ("wrong", Tone::Bad) };
+        let about = finding.task.as_deref().unwrap_or(&finding.key);
+        let line = format!("  {}  {}: {}", paint.tone(tone, mark), text::escape(about), text::escape(&finding.what));
+        kinds.entry(finding.kind).or_default().push(line);
+    }
+    let block = |(kind, lines): (Kind, Vec<String>)| {
+        let more = report.more.get(&kind).map(|count| format!("\n  … and {count} more")).unwrap_or_default();
+        format!("{}: {}\n{}{more}", paint.tone(Tone::Title, kind.as_str()), remedy(kind), lines.join("\n"))
+    };
+    kinds.into_iter().map(block).collect::<Vec<_>>().join("\n\n")
+}
+
+/// What becomes of a finding with --fix, in words.
+fn remedy(kind: Kind) -> &'static str {
+    match kind {
+        Kind::WrongType => "something else than tqhost uses this key; rename or delete it",
+        Kind::NoGroup => "--fix creates the group, from the stream's beginning",
+        Kind::DeletedEntry => "the task is lost; --fix says so on its status, when its lease is over (its attempt may still end)",
+        Kind::Undeliverable => "--fix puts the task back at the end of the stream; of one that has ended, it deletes the entry",
+        Kind::DelayedWithoutFields => "the task is lost; --fix says so on its status",
+        Kind::FieldsWithoutDelay => "--fix lets the task run now",
+        Kind::UnreadableFields => "--fix makes it due now, and its delivery makes a dead letter of it",
+        Kind::LostTask => "--fix makes it FAILED, and frees its idempotency key after the window",
+        Kind::EndedButThere => "it may run a second time; cancel it if it must not",
+        Kind::DeadButAlive => "purge the dead letter if the task is not to run again",
+        Kind::NoExpiry => "--fix lets it expire after the retention",
+        Kind::OrphanedKey => "--fix frees the key after the window",
+        Kind::StuckClaim => "look into the logs of the hosts, or restart them",
+        Kind::StuckDelayed => "look into the logs of the hosts: Redis may refuse to take more",
+    }
+}
+
+fn verdict(report: &Report, fix: bool, paint: Paint) -> String {
+    let Report { found, open, .. } = report;
+    match (found, open) {
+        (0, _) => paint.tone(Tone::Good, "Nothing is wrong."),
+        (found, 0) => paint.tone(Tone::Good, &format!("{}, all fixed.", text::plural(*found, "finding"))),
+        (found, open) if fix => paint.tone(Tone::Bad, &format!("{}, {open} of them not fixed.", text::plural(*found, "finding"))),
+        (found, _) => paint.tone(Tone::Bad, &format!("{}; run it again with --fix.", text::plural(*found, "finding"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::Census;
+    use crate::queue::doctor::{Finding, Warning};
+
+    fn report() -> Report {
+        let finding = |kind, task: Option<&str>, what: &str, fixed| Finding {
+            kind,
+            task: task.map(str::to_owned),
+            key: "key".into(),
+            what: what.into(),
+            fixed,
+        };
+        Report {
+            census: Census { queued: 2, running: 3, delayed: 1, dead: 2, ..Census::default() },
+            ended: 5120,
+            findings: vec![
+                finding(Kind::LostTask, Some("a\u{1b}"), "its status is PENDING, but it is in no place any more", true),
+                finding(Kind::NoGroup, None, "it has no group tqhost: nobody can take its tasks", false),
+            ],
+            more: BTreeMap::from([(Kind::LostTask, 7)]),
+            warnings: vec![Warning { kind: "paused", what: "the queue is paused; 3 tasks wait".into() }],
+            found: 9,
+            open: 1,
+        }
+    }
+
+    #[test]
+    fn a_report_as_text() {
+        insta::assert_snapshot!(render("work", &report(), true, Paint::default()));
+        insta::assert_snapshot!(render("work", &Report::default(), false, Paint::default()));
+    }
+
+    #[test]
+    fn a_report_as_json() {
+        insta::assert_snapshot!(serde_json::to_string_pretty(&ReportView::new("work", &report())).expect("JSON"));
+    }
+}

@@ -1,0 +1,76 @@
+//! `list`: the Redis list that feeds a queue.
+//!
+//! In: the list's key, or `{ key, items }`. Out: a [`List`].
+
+use toml::de::DeValue;
+
+use super::model::{Items, List};
+use super::names::check_key;
+use super::reader::{Item, Keys};
+
+pub(super) const KEYS: Keys = Keys { known: &["key", "items"], later: &[], elsewhere: &[] };
+
+pub(super) fn read(item: &Item) -> Option<List> {
+    match item.value() {
+        DeValue::String(_) => Some(List { key: item.checked(check_key)?, items: Items::Bytes }),
+        DeValue::Table(_) => {
+            let table = item.table(&KEYS)?;
+            let items = table.get("items").map_or(Some(Items::Bytes), |items| read_items(&items));
+            let Some(key) = table.get("key") else {
+                item.problem("has no key: write list = { key = \"report:queue\", items = \"json\" }");
+                return None;
+            };
+            Some(List { key: key.checked(check_key)?, items: items? })
+        }
+        _ => item.wrong_type("a string like \"report:queue\", or a table like { key = \"report:queue\", items = \"json\" }"),
+    }
+}
+
+fn read_items(item: &Item) -> Option<Items> {
+    let known = |text: &str| match text {
+        "bytes" => Ok(Items::Bytes),
+        "json" => Ok(Items::Json),
+        _ => Err("is not what items can be: write \"bytes\" or \"json\"".to_owned()),
+    };
+    let text = item.checked(|text| known(text).map(drop))?;
+    known(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, problem};
+    use super::*;
+
+    #[test]
+    fn good_lists() {
+        let table = [
+            ("\"report:queue\"", Items::Bytes),
+            ("{ key = \"report:queue\" }", Items::Bytes),
+            ("{ key = \"report:queue\", items = \"bytes\" }", Items::Bytes),
+            ("{ key = \"report:queue\", items = \"json\" }", Items::Json),
+        ];
+        for (value, items) in table {
+            let queue = parse(&format!("[queues.a]\nlist = {value}")).expect(value).queues.remove(0);
+            assert_eq!(queue.list, Some(List { key: "report:queue".into(), items }), "{value}");
+        }
+    }
+
+    #[test]
+    fn bad_lists() {
+        let table = [
+            ("5", "queues.a.list: is an integer, but must be a string like \"report:queue\", or a table like { key = "),
+            ("\"\"", "queues.a.list: \"\" is empty"),
+            ("{ items = \"json\" }", "queues.a.list: has no key: write list = { key = "),
+            ("{ key = \"\" }", "queues.a.list.key: \"\" is empty"),
+            ("{ key = 5 }", "queues.a.list.key: is an integer, but must be a string"),
+            ("{ key = \"l\", items = \"JSON\" }", "queues.a.list.items: \"JSON\" is not what items can be: write \"bytes\" or \"json\""),
+            ("{ key = \"l\", items = true }", "queues.a.list.items: is a boolean, but must be a string"),
+            ("{ key = \"l\", item = \"json\" }", "queues.a.list.item: unknown key: did you mean `items`?"),
+            ("{ key = \"b\", items = \"json\" }", "queues.a.list: \"b\" is a key of the queue \"b\" already"),
+        ];
+        for (value, why) in table {
+            let problem = problem(&format!("[queues.a]\nlist = {value}\n[queues.b]"));
+            assert!(problem.contains(why) && problem.contains("1 problem\n"), "{value}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Examines a whole queue: whether each task is in exactly one place, nothing is stuck and no key is orphaned.
+//!
+//!     walk the places ─▶ suspects ─▶ a moment later, one script for each: is it still so? ─▶ findings (mended, if asked for)
+//!
+//! In: a queue, quiet or at work, and the hosts that announced themselves. Out: a [`Report`]. A task that is merely in motion is never in it:
+//! each suspicion is decided by a script that looks at the task's places at one moment. Not here: those scripts' calls (`mend`), the
+//! pages of the walk (`walk`).
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use super::codec;
+use super::error::QueueError;
+use super::hosts::{self, HostInfo};
+use super::mend::{Judgement, KeySuspects, Kind, Suspect};
+use super::reply;
+use super::walk::{FEW, FIRST, START};
+use super::{Census, Queue};
+
+/// How long a suspect has to move on.
+const MOMENT: Duration = Duration::from_millis(500);
+/// The same for what looks stuck: a host that comes back from an outage may wait for some seconds.
+const LONG_MOMENT: Duration = Duration::from_secs(7);
+/// A host that was killed counts as alive for 15 seconds. What stands still for longer than this was not left behind by it.
+const GRACE: Duration = Duration::from_secs(20);
+/// Suspects that are looked at again together.
+const BATCH: usize = 2000;
+/// Tasks that are looked for in the stream together: each time the whole of it may have to be read.
+const TASK_BATCH: usize = 20_000;
+/// Tasks of the stream that are remembered, at 16 bytes or so each. Those beyond are looked for again.
+const SEEN: usize = 2_000_000;
+/// Keys of the whole Redis in one step.
+const SCAN: usize = 1000;
+/// Findings of one kind that are listed; the others are counted.
+const LISTED: usize = 100;
+
+/// What is in a queue, and what is wrong with it.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub census: Census,
+    /// Tasks that have ended and whose status is kept.
+    pub ended: u64,
+    pub findings: Vec<Finding>,
+    /// How many findings of each kind are not listed.
+    pub more: BTreeMap<Kind, u64>,
+    /// What is no break of any promise, but worth knowing.
+    pub warnings: Vec<Warning>,
+    /// How many findings there are, and how many of them were not mended.
+    pub found: u64,
+    pub open: u64,
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    pub kind: Kind,
+    /// The id of the task, or the entry of one whose id is not known any more.
+    pub task: Option<String>,
+    pub key: String,
+    pub what: String,
+    pub fixed: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Warning {
+    pub kind: &'static str,
+    pub what: String,
+}
+
+/// A walk in progress.
+struct Examination<'q> {
+    queue: &'q Queue,
+    mend: bool,
+    report: Report,
+    suspects: Vec<Suspect>,
+    /// Fingerprints of the ids of tasks that were in the stream when it was walked: whoever waits there under an entry that its status does not
+    /// name need not be looked for again.
+    seen: HashSet<u64>,
+    /// Findings that are listed, so that a key that a scan gives twice is told once.
+    listed: HashSet<(Kind, String)>,
+}
+
+impl Queue {
+    /// The hosts that announced themselves lately.
+    pub async fn hosts(&self) -> Result<Vec<HostInfo>, QueueError> {
+        hosts::list(&self.link).await
+    }
+
+    /// Examines the queue; mends what can be mended if `mend`. `hosts` are those that announced themselves.
+    pub async fn examine_all(&self, hosts: &[HostInfo], mend: bool) -> Result<Report, QueueError> {
+        let report = Report { census: Census::default(), ..Report::default() };
+        let mut examination = Examination { queue: self, mend, report, suspects: Vec::new(), seen: HashSet::new(), listed: HashSet::new() };
+        if examination.types().await? {
+            examination.report.census = self.census().await?;
+            examination.group(hosts).await?;
+            let claims = examination.claims().await?;
+            examination.stream().await?;
+            examination.delayed().await?;
+            examination.dead().await?;
+            examination.keys().await?;
+            examination.standing(claims, hosts).await?;
+        }
+        Ok(examination.report)
+    }
+}
+
+impl Examination<'_> {
+    /// Whether the queue's own keys hold what they should. If they do not, no script works on them.
+    async fn types(&mut self) -> Result<bool, QueueError> {
+        const WHAT: &str = "look at the types of keys";
+        let keys = &self.queue.keys;
+        let mut expected = vec![(&keys.stream, "stream"), (&keys.delayed, "zset"), (&keys.parked, "hash"), (&keys.dead, "stream")];
+        expected.extend(self.queue.rules.list.as_ref().map(|list| (&list.key, "list")));
+        let ask: Vec<_> = expected.iter().map(|(key, _)| redis::cmd("TYPE").arg(key).to_owned()).collect();
+        let mut are_good = true;
+        for ((key, kind), reply) in expected.into_iter().zip(self.queue.link.pipeline(WHAT, &ask).await?) {
+            let got = self.queue.shaped(WHAT, reply::text(reply?))?;
+            if got != "none" && got != kind {
+                let what = format!("it holds a {got}, not a {kind}");
+                self.add(Finding { kind: Kind::WrongType, task: None, key: key.clone(), what, fixed: false });
+                are_good = false;
+            }
+        }
+        Ok(are_good)
+    }
+
+    async fn group(&mut self, hosts: &[HostInfo]) -> Result<(), QueueError> {
+        // A running host makes it as soon as it notices.
+        let patience = if hosts.is_empty() { MOMENT } else { LONG_MOMENT };
+        let mut waited = Duration::ZERO;
+        while self.queue.lacks_group().await? {
+            if waited >= patience {
+                return self.add_group().await;
+            }
+            tokio::time::sleep(MOMENT).await;
+            waited += MOMENT;
+        }
+        Ok(())
+    }
+
+    async fn add_group(&mut self) -> Result<(), QueueError> {
+        if self.mend {
+            self.queue.ensure_group().await?;
+        }
+        let what = format!("it has no group {}: nobody can take its tasks", self.queue.rules.group);
+        let key = self.queue.keys.stream.clone();
+        self.add(Finding { kind: Kind::NoGroup, task: None, key, what, fixed: self.mend });
+        Ok(())
+    }
+
+    /// What is pending. Gives how many nobody kept alive for a lease.
+    async fn claims(&mut self) -> Result<u64, QueueError> {
+        let lease = self.queue.rules.lease;
+        let mut abandoned = 0;
+        let mut next = Some(FIRST.to_owned());
+        while let Some(from) = next {
+            let page = self.queue.claimed(&from).await?;
+            for claim in page.items {
+                abandoned += u64::from(u128::from(claim.idle_ms) > lease.as_millis());
+                if !claim.is_there {
+                    self.suspect(Kind::DeletedEntry, claim.entry.clone(), claim.entry, &self.queue.keys.stream, lease);
+                }
+            }
+            next = page.next;
+            self.decide(BATCH).await?;
+        }
+        self.decide(1).await?;
+        Ok(abandoned)
+    }
+
+    async fn stream(&mut self) -> Result<(), QueueError> {
+        let stream = &self.queue.keys.stream;
+        let mut next = Some(FIRST.to_owned());
+        while let Some(from) = next {
+            let page = self.queue.survey(stream, &from).await?;
+            for seen in page.items {
+                if seen.id != seen.entry && self.seen.len() < SEEN {
+                    self.seen.insert(fingerprint(&seen.id));
+                }
+                if seen.skipped {
+                    self.suspect(Kind::Undeliverable, seen.entry, seen.id, stream, Duration::ZERO);
+                }
+            }
+            next = page.next;
+            self.decide(BATCH).await?;
+        }
+        self.decide(1).await
+    }
+
+    async fn delayed(&mut self) -> Result<(), QueueError> {
+        let keys = &self.queue.keys;
+        let mut next = Some(START.to_owned());
+        while let Some(cursor) = next {
+            let page = self.queue.delayed_without_fields(&cursor).await?;
+            for member in page.items {
+                let id = id_of_member(&member).to_owned();
+                self.suspect(Kind::DelayedWithoutFields, member, id, &keys.delayed, Duration::ZERO);
+            }
+            next = page.next;
+            self.decide(BATCH).await?;
+        }
+        let mut next = Some(START.to_owned());
+        let mut count = FEW;
+        while let Some(cursor) = next {
+            let (page, more) = self.queue.parked(&cursor, count).await?;
+            count = more;
+            for parked in page.items.into_iter().filter(|parked| parked.forgotten || parked.unreadable) {
+                let kind = if parked.forgotten { Kind::FieldsWithoutDelay } else { Kind::UnreadableFields };
+                let id = parked.id.unwrap_or_else(|| id_of_member(&parked.member).to_owned());
+                self.suspect(kind, parked.member, id, &keys.parked, Duration::ZERO);
+            }
+            next = page.next;
+            self.decide(BATCH).await?;
+        }
+        self.decide(1).await
+    }
+
+    /// Dead letters of tasks that live, or are completed.
+    async fn dead(&mut self) -> Result<(), QueueError> {
+        let dead = &self.queue.keys.dead;
+        let mut next = Some(FIRST.to_owned());
+        while let Some(from) = next {
+            let page = self.queue.survey(dead, &from).await?;
+            let ids: Vec<&str> = page.items.iter().map(|seen| seen.id.as_str()).collect();
+            let not_dead = self.queue.not_dead(&ids).await?;
+            for (seen, not_dead) in page.items.iter().zip(not_dead) {
+                if not_dead {
+                    self.suspect(Kind::DeadButAlive, seen.entry.clone(), seen.id.clone(), dead, Duration::ZERO);
+                }
+            }
+            next = page.next;
+            self.decide(BATCH).await?;
+        }
+        self.decide(1).await
+    }
+
+    /// Statuses and markers.
+    async fn keys(&mut self) -> Result<(), QueueError> {
+        let mut found = KeySuspects::default();
+        let mut next = Some(START.to_owned());
+        while let Some(cursor) = next {
+            let page = self.queue.keys(&cursor, SCAN).await?;
+            self.queue.look_at(page.items, &mut found).await?;
+            found.tasks.retain(|task| !task.waits() || !self.seen.contains(&fingerprint(&task.id)));
+            next = page.next;
+            if found.len() >= TASK_BATCH || next.is_none() {
+                self.decide_keys(std::mem::take(&mut found)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn decide_keys(&mut self, mut found: KeySuspects) -> Result<(), QueueError> {
+        self.report.ended += found.ended;
+        for key in std::mem::take(&mut found.wrong_type) {
+            let key = String::from_utf8_lossy(&key).into_owned();
+            let what = "it is not of the type that tqhost writes".to_owned();
+            self.add(Finding { kind: Kind::WrongType, task: None, key, what, fixed: false });
+        }
+        self.queue.take_back(&mut found, usize::MAX).await?;
+        if found.len() > 0 {
+            tokio::time::sleep(MOMENT).await;
+        }
+        let judged = self.queue.judge_tasks(&found.tasks, self.mend).await?;
+        for (task, judgement) in found.tasks.into_iter().zip(judged) {
+            if let Judgement::Wrong { mended } = judgement {
+                let status = task.status.map_or("none", super::Status::as_str);
+                let what = match task.kind {
+                    Kind::LostTask => format!("its status is {status}, but it is in no place any more"),
+                    Kind::EndedButThere => format!("its status is {status}, but its entry is still there"),
+                    _ => format!("its status is {status}, and nothing lets it expire"),
+                };
+                let key = self.queue.keys.task(&task.id);
+                self.add(Finding { kind: task.kind, task: Some(task.id), key, what, fixed: mended });
+            }
+        }
+        self.suspects.append(&mut found.markers);
+        self.decide(1).await
+    }
+
+    /// What should have gone on by now.
+    async fn standing(&mut self, abandoned: u64, hosts: &[HostInfo]) -> Result<(), QueueError> {
+        let rules = &self.queue.rules;
+        let states: Vec<&str> = hosts
+            .iter()
+            .flat_map(|host| host.queues.iter().filter(|queue| queue.name == rules.name))
+            .map(|queue| queue.state.as_str())
+            .collect();
+        let census = &self.report.census;
+        let waiting = census.queued + census.delayed + abandoned;
+        if states.is_empty() && waiting > 0 {
+            let what = format!("no host of this queue runs; {waiting} tasks wait for one");
+            self.report.warnings.push(Warning { kind: "no-host", what });
+        }
+        if abandoned > 0 && !states.is_empty() && !states.contains(&"reading") {
+            let what = format!("{abandoned} tasks of hosts that fell silent wait for a host that is ready (now: {})", states.join(", "));
+            self.report.warnings.push(Warning { kind: "waiting-for-host", what });
+        }
+        if census.paused && waiting > 0 {
+            let what = format!("the queue is paused; {waiting} tasks wait");
+            self.report.warnings.push(Warning { kind: "paused", what });
+        }
+        let idle = census.consumers.iter().filter(|consumer| consumer.pending == 0 && consumer.idle_ms > 3_600_000).count();
+        if idle > 0 {
+            let what = format!("{idle} consumers are gone and have nothing pending; a running host removes their names");
+            self.report.warnings.push(Warning { kind: "gone-consumers", what });
+        }
+        if states.is_empty() {
+            return Ok(());
+        }
+        let mut still = Vec::new();
+        let claim_patience = (rules.lease * 3).max(GRACE + rules.lease);
+        if !census.paused && states.contains(&"reading") {
+            let abandoned = match self.queue.first_abandoned("-", claim_patience).await {
+                Err(error) if error.is_no_group() => None,
+                abandoned => abandoned?,
+            };
+            still.extend(abandoned.map(|entry| (Kind::StuckClaim, entry, claim_patience)));
+        }
+        still.extend(self.queue.first_overdue(GRACE).await?.map(|member| (Kind::StuckDelayed, member, GRACE)));
+        if still.is_empty() {
+            return Ok(());
+        }
+        tokio::time::sleep(LONG_MOMENT).await;
+        for (kind, subject, patience) in still {
+            let keys = &self.queue.keys;
+            let (key, id) = match kind {
+                Kind::StuckClaim => (&keys.stream, subject.clone()),
+                _ => (&keys.delayed, id_of_member(&subject).to_owned()),
+            };
+            self.suspect(kind, subject, id, key, patience);
+        }
+        self.judge().await
+    }
+
+    fn suspect(&mut self, kind: Kind, subject: String, id: String, key: &str, patience: Duration) {
+        self.suspects.push(Suspect { kind, subject, id, key: key.as_bytes().to_vec(), marker: None, patience });
+    }
+
+    /// Looks again at the suspects, a moment later, if there are so many.
+    async fn decide(&mut self, least: usize) -> Result<(), QueueError> {
+        if self.suspects.len() < least {
+            return Ok(());
+        }
+        tokio::time::sleep(MOMENT).await;
+        self.judge().await
+    }
+
+    async fn judge(&mut self) -> Result<(), QueueError> {
+        let mut suspects = std::mem::take(&mut self.suspects);
+        // What is lost frees its idempotency key.
+        let lost: Vec<usize> = (0..suspects.len()).filter(|n| suspects[*n].kind == Kind::DelayedWithoutFields).collect();
+        let ids: Vec<&str> = lost.iter().map(|n| suspects[*n].id.as_str()).collect();
+        let markers = self.queue.markers_of(&ids).await?;
+        for (n, marker) in lost.into_iter().zip(markers) {
+            suspects[n].marker = marker;
+        }
+        let judged = self.queue.judge(&suspects, self.mend).await?;
+        for (suspect, judgement) in suspects.into_iter().zip(judged) {
+            if let Judgement::Wrong { mended } = judgement {
+                let what = sentence(&suspect);
+                let key = String::from_utf8_lossy(&suspect.key).into_owned();
+                self.add(Finding { kind: suspect.kind, task: Some(suspect.id), key, what, fixed: mended });
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, finding: Finding) {
+        let report = &mut self.report;
+        let is_listed = report.findings.iter().filter(|known| known.kind == finding.kind).count() < LISTED;
+        let name = finding.task.clone().unwrap_or_default() + &finding.key;
+        if is_listed && !self.listed.insert((finding.kind, name)) {
+            return;
+        }
+        report.found += 1;
+        report.open += u64::from(!finding.fixed);
+        if is_listed {
+            report.findings.push(finding);
+        } else {
+            *report.more.entry(finding.kind).or_default() += 1;
+        }
+    }
+}
+
+fn fingerprint(id: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What is wrong with a task, in words.
+fn sentence(suspect: &Suspect) -> String {
+    let Suspect { subject, patience, .. } = suspect;
+    match suspect.kind {
+        Kind::DeletedEntry => format!("entry {subject} is pending, but somebody deleted it from the stream"),
+        Kind::Undeliverable => format!("entry {subject} was read by the group and is not pending: nobody will deliver it"),
+        Kind::DelayedWithoutFields => format!("{subject} is delayed, but its fields were deleted"),
+        Kind::FieldsWithoutDelay => format!("the fields of {subject} are there, but nothing says when it is due"),
+        Kind::UnreadableFields => format!("the fields of {subject} cannot be read"),
+        Kind::DeadButAlive => {
+            format!("it has the dead letter {subject}, but its status says that it lives or is completed (unless two tasks bear this id)")
+        }
+        Kind::OrphanedKey => "it holds this idempotency key, but has ended or is not known any more".to_owned(),
+        Kind::StuckClaim => {
+            format!(
+                "entry {subject} was left by its host {} seconds ago or more, and a host that is ready does not take it over",
+                patience.as_secs()
+            )
+        }
+        Kind::StuckDelayed => {
+            format!("{subject} has been due for {} seconds or more, and the running hosts do not move it", patience.as_secs())
+        }
+        _ => String::new(),
+    }
+}
+
+/// The id of the task that is delayed under this name, as far as the name tells: that of a task that was enqueued with a delay, or whose
+/// entry gave it its id.
+fn id_of_member(member: &str) -> &str {
+    if codec::is_entry_id(member) { member } else { member.strip_prefix("new/").unwrap_or(member) }
+}

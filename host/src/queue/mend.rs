@@ -1,0 +1,355 @@
+//! Decides on suspicions, and mends what is wrong: one script for each, which looks and writes at one moment.
+//!
+//! In: suspects, as `walk` or a scan of the keys found them a moment ago. Out: which of them are so, and which were mended.
+//! Not here: where suspects come from, and how long to wait before the second look (`doctor`, and `tend` for the janitor).
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::error::QueueError;
+use super::reply::{self, Shape, Shaped};
+use super::script::{self, Call};
+use super::walk::{FIRST, START, optional};
+use super::{Queue, Status, millis};
+
+/// Statuses in one call of the script.
+const STATUSES: usize = 100;
+
+/// What may be wrong in a queue. The names are stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    WrongType,
+    NoGroup,
+    DeletedEntry,
+    Undeliverable,
+    DelayedWithoutFields,
+    FieldsWithoutDelay,
+    UnreadableFields,
+    LostTask,
+    EndedButThere,
+    DeadButAlive,
+    NoExpiry,
+    OrphanedKey,
+    StuckClaim,
+    StuckDelayed,
+}
+
+impl Kind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::WrongType => "wrong-type",
+            Kind::NoGroup => "no-group",
+            Kind::DeletedEntry => "deleted-entry",
+            Kind::Undeliverable => "undeliverable",
+            Kind::DelayedWithoutFields => "delayed-without-fields",
+            Kind::FieldsWithoutDelay => "fields-without-delay",
+            Kind::UnreadableFields => "unreadable-fields",
+            Kind::LostTask => "lost-task",
+            Kind::EndedButThere => "ended-but-there",
+            Kind::DeadButAlive => "dead-but-alive",
+            Kind::NoExpiry => "no-expiry",
+            Kind::OrphanedKey => "orphaned-key",
+            Kind::StuckClaim => "stuck-claim",
+            Kind::StuckDelayed => "stuck-delayed",
+        }
+    }
+}
+
+/// Something that may be wrong with one task.
+#[derive(Debug, Clone)]
+pub(super) struct Suspect {
+    pub kind: Kind,
+    /// The entry, member or task id that it is about.
+    pub subject: String,
+    pub id: String,
+    /// Where it was seen.
+    pub key: Vec<u8>,
+    pub marker: Option<Vec<u8>>,
+    /// How long something must have stood still.
+    pub patience: Duration,
+}
+
+/// What a second look said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Judgement {
+    /// It has moved on.
+    Fine,
+    Wrong {
+        mended: bool,
+    },
+}
+
+/// A task whose status says something that is not so.
+#[derive(Debug, Clone)]
+pub(super) struct TaskSuspect {
+    pub id: String,
+    pub kind: Kind,
+    pub status: Option<Status>,
+    /// What its status looked like, as one text.
+    look: Vec<u8>,
+    marker: Option<Vec<u8>>,
+    /// It may be in the stream under another entry than its status names, added at this time or later.
+    waits_since: Option<u64>,
+}
+
+impl TaskSuspect {
+    /// It may be in the stream under an entry that its status does not name.
+    pub fn waits(&self) -> bool {
+        self.waits_since.is_some()
+    }
+
+    fn asked(&self) -> Asked<'_> {
+        Asked { id: &self.id, look: &self.look, marker: self.marker.as_deref() }
+    }
+}
+
+/// What a look at keys found.
+#[derive(Debug, Default)]
+pub(super) struct KeySuspects {
+    pub tasks: Vec<TaskSuspect>,
+    pub markers: Vec<Suspect>,
+    /// Keys of another type. There is nothing to look at twice.
+    pub wrong_type: Vec<Vec<u8>>,
+    /// Tasks that have ended, and are as they should be.
+    pub ended: u64,
+    /// Tasks that are known by their marker only.
+    unknown: HashSet<String>,
+}
+
+impl KeySuspects {
+    pub fn len(&self) -> usize {
+        self.tasks.len() + self.markers.len()
+    }
+}
+
+impl Queue {
+    /// Looks again at each suspect, and mends it if `mend`.
+    pub(super) async fn judge(&self, suspects: &[Suspect], mend: bool) -> Result<Vec<Judgement>, QueueError> {
+        let keys = &self.keys;
+        let rules = &self.rules;
+        let call = |suspect: &Suspect| {
+            let call = Call::new(&script::MEND).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(&keys.dead);
+            let call = call.key(keys.task(&suspect.id)).key(suspect.marker.as_deref().unwrap_or(keys.stream.as_bytes()));
+            let call = call.arg(suspect.kind.as_str()).arg(u8::from(mend)).arg(&rules.group).arg(&suspect.subject).arg(&suspect.id);
+            call.arg(millis(rules.retention)).arg(millis(rules.idempotency.window)).arg(millis(suspect.patience))
+        };
+        let replies = self.link.scripts("look again", &suspects.iter().map(call).collect::<Vec<_>>()).await?;
+        let judgement = |reply: Value| {
+            let [so, mended] = reply::tuple(reply)?;
+            let mended = reply::int(&mended)? == 1;
+            Ok(if reply::int(&so)? == 1 { Judgement::Wrong { mended } } else { Judgement::Fine })
+        };
+        replies.into_iter().map(|reply| self.shaped("mend", judgement(reply?))).collect()
+    }
+
+    /// Looks at statuses and markers for the first time.
+    pub(super) async fn look_at(&self, keys: Vec<Vec<u8>>, found: &mut KeySuspects) -> Result<(), QueueError> {
+        let (markers, others): (Vec<Vec<u8>>, Vec<Vec<u8>>) = keys.into_iter().partition(|key| self.keys.is_marker(key));
+        let ids: Vec<String> = others.iter().filter_map(|key| self.keys.task_of(key)).collect();
+        for some in ids.chunks(STATUSES) {
+            let asked: Vec<Asked> = some.iter().map(|id| Asked { id, look: b"", marker: None }).collect();
+            for (id, seen) in some.iter().zip(self.examine(&asked, false).await?) {
+                match seen.verdict {
+                    1 => found.ended += 1,
+                    2 => found.wrong_type.push(self.keys.task(id).into_bytes()),
+                    _ => found.tasks.extend(seen.suspect(id)),
+                }
+            }
+        }
+        for some in markers.chunks(STATUSES) {
+            self.look_at_markers(some, found).await?;
+        }
+        Ok(())
+    }
+
+    async fn look_at_markers(&self, markers: &[Vec<u8>], found: &mut KeySuspects) -> Result<(), QueueError> {
+        const WHAT: &str = "look at idempotency keys";
+        let ask = |marker: &Vec<u8>| [redis::cmd("PTTL").arg(marker).to_owned(), redis::cmd("GET").arg(marker).to_owned()];
+        let mut replies = self.link.pipeline(WHAT, &markers.iter().flat_map(ask).collect::<Vec<_>>()).await?.into_iter();
+        let mut held = Vec::new();
+        for marker in markers {
+            let (Some(expires), Some(id)) = (replies.next(), replies.next()) else { break };
+            match id {
+                Err(error) if error.is_wrong_type() => found.wrong_type.push(marker.clone()),
+                // One that expires frees its key by itself.
+                id => {
+                    if let (-1, Some(id)) = (self.shaped(WHAT, reply::int(&expires?))?, self.shaped(WHAT, optional(id?))?) {
+                        held.push((marker.clone(), id));
+                    }
+                }
+            }
+        }
+        let ask = |(_, id): &(Vec<u8>, String)| redis::cmd("HGET").arg(self.keys.task(id)).arg("status").to_owned();
+        let replies = self.link.pipeline(WHAT, &held.iter().map(ask).collect::<Vec<_>>()).await?;
+        for ((marker, id), status) in held.into_iter().zip(replies) {
+            let status = match status {
+                Err(error) if error.is_wrong_type() => continue,
+                status => self.shaped(WHAT, optional(status?))?.and_then(|text| Status::parse(text.as_bytes())),
+            };
+            match status {
+                Some(status) if !status.is_end() => continue,
+                Some(_) => {}
+                None => drop(found.unknown.insert(id.clone())),
+            }
+            let (kind, patience) = (Kind::OrphanedKey, Duration::ZERO);
+            found.markers.push(Suspect { kind, subject: id.clone(), id, key: marker.clone(), marker: Some(marker), patience });
+        }
+        Ok(())
+    }
+
+    /// Takes those suspects back that are found in the stream or among the delayed tasks, of which it looks at about `limit`. If there are
+    /// more, those that were not found are taken back too: nothing can be said of them.
+    pub(super) async fn take_back(&self, suspects: &mut KeySuspects, limit: usize) -> Result<(), QueueError> {
+        let waiting = suspects.tasks.iter().filter(|task| task.waits_since.is_some());
+        let mut ids: HashSet<String> = waiting.map(|task| task.id.clone()).chain(suspects.unknown.iter().cloned()).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let all = ids.clone();
+        let since = suspects.tasks.iter().filter_map(|task| task.waits_since).min().unwrap_or(0);
+        let from = if suspects.unknown.is_empty() && since > 0 { format!("{since}-0") } else { FIRST.to_owned() };
+        let is_whole = self.find_all(&mut ids, &from, limit).await?;
+        let is_innocent = |id: &String| all.contains(id) && (!is_whole || !ids.contains(id));
+        suspects.tasks.retain(|task| task.waits_since.is_none() || !is_innocent(&task.id));
+        suspects.markers.retain(|marker| !is_innocent(&marker.id));
+        Ok(())
+    }
+
+    /// Looks again at tasks, and mends them if `mend`.
+    pub(super) async fn judge_tasks(&self, suspects: &[TaskSuspect], mend: bool) -> Result<Vec<Judgement>, QueueError> {
+        let mut out = Vec::with_capacity(suspects.len());
+        for some in suspects.chunks(STATUSES) {
+            let asked: Vec<Asked> = some.iter().map(TaskSuspect::asked).collect();
+            for seen in self.examine(&asked, mend).await? {
+                let wrong = Judgement::Wrong { mended: seen.mended };
+                out.push(if seen.verdict >= 3 { wrong } else { Judgement::Fine });
+            }
+        }
+        Ok(out)
+    }
+
+    /// Asks the script about tasks.
+    async fn examine(&self, asked: &[Asked<'_>], mend: bool) -> Result<Vec<Examined>, QueueError> {
+        let keys = &self.keys;
+        let mut call = Call::new(&script::EXAMINE).key(&keys.stream).key(&keys.delayed).key(&keys.parked);
+        for task in asked {
+            call = call.key(keys.task(task.id)).key(task.marker.unwrap_or(keys.stream.as_bytes()));
+        }
+        let rules = &self.rules;
+        call = call.arg(&rules.group).arg(millis(rules.retention)).arg(millis(rules.idempotency.window)).arg(u8::from(mend));
+        for task in asked {
+            call = call.arg(task.id).arg(task.look);
+        }
+        let reply = self.link.script(&call).await?;
+        let examined: Shaped<Vec<Examined>> = reply::array(reply).and_then(|items| items.into_iter().map(Examined::read).collect());
+        self.shaped("examine", examined.and_then(|all| if all.len() == asked.len() { Ok(all) } else { Err(Shape) }))
+    }
+
+    /// The marker that each task's status names.
+    pub(super) async fn markers_of(&self, ids: &[&str]) -> Result<Vec<Option<Vec<u8>>>, QueueError> {
+        const WHAT: &str = "look at idempotency keys";
+        let ask = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("marker").to_owned();
+        let replies = self.link.pipeline(WHAT, &ids.iter().map(ask).collect::<Vec<_>>()).await?;
+        Ok(replies.into_iter().map(|reply| reply.ok().and_then(|reply| reply::bytes(reply).ok())).collect())
+    }
+}
+
+/// A task that the script is asked about.
+struct Asked<'a> {
+    id: &'a str,
+    /// What its status looked like before; empty at the first look.
+    look: &'a [u8],
+    marker: Option<&'a [u8]>,
+}
+
+/// What the script says of a task.
+struct Examined {
+    verdict: i64,
+    look: Vec<u8>,
+    due_at: Option<u64>,
+    marker: Option<Vec<u8>>,
+    status: Option<Status>,
+    mended: bool,
+}
+
+impl Examined {
+    fn read(item: Value) -> Shaped<Examined> {
+        let [verdict, look, due_at, marker, status, mended] = reply::tuple(item)?;
+        Ok(Examined {
+            verdict: reply::int(&verdict)?,
+            look: reply::bytes(look)?,
+            due_at: optional(due_at)?.and_then(|text| text.parse().ok()),
+            marker: if matches!(marker, Value::Nil) { None } else { Some(reply::bytes(marker)?) },
+            status: optional(status)?.and_then(|text| Status::parse(text.as_bytes())),
+            mended: reply::int(&mended)? == 1,
+        })
+    }
+
+    fn suspect(self, id: &str) -> Option<TaskSuspect> {
+        let kind = match self.verdict {
+            3 => Kind::NoExpiry,
+            4 => Kind::EndedButThere,
+            5 | 6 => Kind::LostTask,
+            _ => return None,
+        };
+        let waits_since = (self.verdict == 6).then_some(self.due_at.unwrap_or(0));
+        Some(TaskSuspect { id: id.to_owned(), kind, status: self.status, look: self.look, marker: self.marker, waits_since })
+    }
+}
+
+/// What one round of a janitor came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Tended {
+    /// Where the next round goes on.
+    pub cursor: String,
+    /// Ids of tasks that were nowhere any more, and are FAILED now.
+    pub lost: Vec<String>,
+    /// How many of these waited for an attempt.
+    pub never_ran: u64,
+    /// Idempotency keys that were held for nobody.
+    pub freed: u64,
+    /// Statuses that would have been kept for ever.
+    pub expiring: u64,
+}
+
+/// Where a janitor begins.
+pub const TEND_FROM: &str = START;
+
+impl Queue {
+    /// Looks at about `count` keys of the whole Redis, from `cursor` on, and mends what is orphaned among the queue's statuses and markers,
+    /// after `moment`. Tasks that wait behind more than 10,000 others are not looked for. May be done by several at once.
+    pub async fn tend(&self, cursor: &str, count: usize, moment: Duration) -> Result<Tended, QueueError> {
+        const LOOK: usize = 10_000;
+        let page = self.keys(cursor, count).await?;
+        let mut found = KeySuspects::default();
+        self.look_at(page.items, &mut found).await?;
+        found.tasks.retain(|task| task.kind != Kind::EndedButThere);
+        self.take_back(&mut found, LOOK).await?;
+        let mut tended = Tended { cursor: page.next.unwrap_or_else(|| START.to_owned()), ..Tended::default() };
+        if found.len() == 0 {
+            return Ok(tended);
+        }
+        tokio::time::sleep(moment).await;
+        for (task, judgement) in found.tasks.iter().zip(self.judge_tasks(&found.tasks, true).await?) {
+            match (task.kind, judgement) {
+                (Kind::LostTask, Judgement::Wrong { mended: true }) => {
+                    tended.never_ran += u64::from(task.status == Some(Status::Pending));
+                    tended.lost.push(task.id.clone());
+                }
+                (_, Judgement::Wrong { mended: true }) => tended.expiring += 1,
+                _ => {}
+            }
+        }
+        let judged = self.judge(&found.markers, true).await?;
+        tended.freed = judged.into_iter().filter(|judgement| *judgement == Judgement::Wrong { mended: true }).count() as u64;
+        Ok(tended)
+    }
+}
+
+impl serde::Serialize for Kind {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}

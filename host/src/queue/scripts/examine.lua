@@ -1,0 +1,66 @@
+-- Looks at the statuses of tasks: whether each is where its status says. Mends those that are not, if told to.
+--
+-- KEYS  1 stream · 2 delayed · 3 parked · then for each task: status, marker of its idempotency key (the stream: none, or not known yet)
+-- ARGV  1 group · 2 retention ms · 3 window ms · 4 1: mend · then for each task: id, what its status looked like at the look before (empty: this
+--       is the first)
+-- Gives for each { verdict, what its status looks like, its due time (ms) or false, the marker that it names or false, the status or false, 1 when
+--   it was mended }.
+--   Verdicts: 0 nothing is wrong, 1 it has ended, 2 the key is of another type, 3 it has ended and does not expire, 4 it has ended and its entry is
+--   still there, 5 it is in no place any more, 6 it waits under an entry that its status does not name.
+--
+-- At a second look a status that changed meanwhile is right: its task moves. With 6 the caller looks through the stream and the delayed tasks
+-- between the looks. If the task was not there, and its status did not change, then it is nowhere: 5.
+local function there(entry)
+  return #redis.call('XRANGE', KEYS[1], entry, entry) > 0
+end
+
+local function delayed(member)
+  return redis.call('ZSCORE', KEYS[2], member) or redis.call('HEXISTS', KEYS[3], member) == 1
+end
+
+local function verdict_of(status, known, is_second)
+  local is, entry, member = known[1], known[2], known[3]
+  if is == 'PENDING' or is == 'PROCESSING' then
+    if entry and (there(entry) or pending_of(KEYS[1], ARGV[1], entry)) then return 0 end
+    if member and delayed(member) then return 0 end
+    if entry or is_second then return 5 end
+    return 6
+  end
+  if redis.call('EXISTS', status) == 0 then return 0 end
+  if is and (entry and there(entry) or member and delayed(member)) then return 4 end
+  if redis.call('PTTL', status) == -1 then return 3 end
+  return is and 1 or 0
+end
+
+local function mend(verdict, status, marker, known, id)
+  local retention = tonumber(ARGV[2])
+  if verdict == 3 then
+    end_status(status, retention)
+    return 1
+  end
+  if verdict ~= 5 then return 0 end
+  local why = known[2] and 'lost: its entry was deleted from the stream' or 'lost: it is neither delayed nor in the stream any more'
+  if not set_status(status, 'status', 'FAILED', 'error', why, 'finished_at', now_ms()) then return 0 end
+  redis.call('HDEL', status, 'due_at')
+  end_status(status, retention)
+  end_marker(KEYS[1], marker, id, ARGV[3])
+  return 1
+end
+
+local out = {}
+for i = 1, (#KEYS - 3) / 2 do
+  local status, marker = KEYS[2 + 2 * i], KEYS[3 + 2 * i]
+  local id, before = ARGV[3 + 2 * i], ARGV[4 + 2 * i]
+  local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'attempt', 'enqueued_at', 'started_at', 'finished_at', 'due_at', 'marker')
+  if known.err then
+    out[i] = { 2, '', false, false, false, 0 }
+  else
+    local look = ''
+    for n = 1, 9 do look = look .. (known[n] or '') .. '/' end
+    local verdict = verdict_of(status, known, before ~= '')
+    if before ~= '' and look ~= before then verdict = 0 end
+    local mended = before ~= '' and ARGV[4] == '1' and mend(verdict, status, marker, known, id) or 0
+    out[i] = { verdict, look, known[8], known[9], known[1], mended }
+  end
+end
+return out

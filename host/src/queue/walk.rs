@@ -1,0 +1,217 @@
+//! Walks through a queue's places in bounded pages. Each page is one script or command, so that what it tells was so at one moment.
+//!
+//! Out: what is there, and what looks wrong. Not here: whether it is (`mend`), what is made of it (`doctor`).
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::error::QueueError;
+use super::reply::{self, Shaped};
+use super::script::{self, Call};
+use super::{Queue, Status, millis};
+
+/// Entries, members and keys looked at in one step.
+const PAGE: usize = 200;
+/// Parked fields may be large: so many are looked at first, then as many as fit if they are like those before.
+pub(super) const FEW: usize = 4;
+/// Of entries so large that a page of them holds Redis up, fewer are looked at.
+const BYTES: usize = 1 << 20;
+
+/// One page, and where the next one begins.
+#[derive(Debug)]
+pub(super) struct Page<T> {
+    /// None when this was the last one.
+    pub next: Option<String>,
+    pub items: Vec<T>,
+}
+
+/// An entry of a stream.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub entry: String,
+    /// The task's id.
+    pub id: String,
+    /// The group has read it, but it is not pending.
+    pub skipped: bool,
+}
+
+/// What is pending.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    pub entry: String,
+    pub idle_ms: u64,
+    /// Its entry is in the stream.
+    pub is_there: bool,
+}
+
+/// The fields of a delayed task.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub member: String,
+    pub id: Option<String>,
+    /// It is not among the delayed ones.
+    pub forgotten: bool,
+    pub unreadable: bool,
+}
+
+/// Where a walk through a stream begins.
+pub(super) const FIRST: &str = "-";
+/// Where a scan begins, and where it has come to its end.
+pub(super) const START: &str = "0";
+
+impl Queue {
+    /// A page of `stream`, which is the queue's or that of its dead letters.
+    pub(super) async fn survey(&self, stream: &str, from: &str) -> Result<Page<Seen>, QueueError> {
+        let call = Call::new(&script::SURVEY).key(stream).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
+        let reply = self.link.script(&call).await?;
+        let seen = |item| {
+            let [entry, id, skipped] = reply::tuple(item)?;
+            let entry = reply::text(entry)?;
+            let id = optional(id)?.unwrap_or_else(|| entry.clone());
+            Ok(Seen { entry, id, skipped: reply::int(&skipped)? == 1 })
+        };
+        self.shaped("survey", page(reply, "", seen))
+    }
+
+    /// A page of what is pending.
+    pub(super) async fn claimed(&self, from: &str) -> Result<Page<Claimed>, QueueError> {
+        let call = Call::new(&script::CLAIMED).key(&self.keys.stream).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
+        let reply = self.link.script(&call).await?;
+        let claimed = |item| {
+            let [entry, idle, there] = reply::tuple(item)?;
+            Ok(Claimed { entry: reply::text(entry)?, idle_ms: reply::count(&idle)?, is_there: reply::int(&there)? == 1 })
+        };
+        self.shaped("claimed", page(reply, "", claimed))
+    }
+
+    /// A page of the delayed tasks' fields, of about `count` of them, and how many the next one should have.
+    pub(super) async fn parked(&self, cursor: &str, count: usize) -> Result<(Page<Parked>, usize), QueueError> {
+        let call = Call::new(&script::PARKED).key(&self.keys.delayed).key(&self.keys.parked).arg(cursor).arg(count);
+        let reply = self.link.script(&call).await?;
+        let parked = |item| {
+            let [member, id, forgotten, unreadable] = reply::tuple(item)?;
+            let (forgotten, unreadable) = (reply::int(&forgotten)? == 1, reply::int(&unreadable)? == 1);
+            Ok(Parked { member: reply::text(member)?, id: optional(id)?, forgotten, unreadable })
+        };
+        let read = |reply| {
+            let [next, size, items] = reply::tuple(reply)?;
+            let page = page(Value::Array(vec![next, items]), START, parked)?;
+            let each = usize::try_from(reply::count(&size)?).unwrap_or(usize::MAX) / page.items.len().max(1);
+            Ok((page, (BYTES / (each + 1)).clamp(1, PAGE)))
+        };
+        self.shaped("parked", read(reply))
+    }
+
+    /// A page of the delayed tasks: those without fields.
+    pub(super) async fn delayed_without_fields(&self, cursor: &str) -> Result<Page<String>, QueueError> {
+        const WHAT: &str = "look through the delayed tasks";
+        let scan = redis::cmd("ZSCAN").arg(&self.keys.delayed).arg(cursor).arg("COUNT").arg(PAGE).to_owned();
+        let reply = self.link.command(WHAT, &scan).await?;
+        let [cursor, found] = self.shaped(WHAT, reply::tuple(reply))?;
+        let members: Vec<Vec<u8>> = self.shaped(WHAT, reply::pairs(found))?.into_iter().map(|(member, _)| member).collect();
+        let known = |member: &Vec<u8>| redis::cmd("HEXISTS").arg(&self.keys.parked).arg(member).to_owned();
+        let replies = self.link.pipeline(WHAT, &members.iter().map(known).collect::<Vec<_>>()).await?;
+        let mut items = Vec::new();
+        for (member, reply) in members.into_iter().zip(replies) {
+            if self.shaped(WHAT, reply::int(&reply?))? == 0 {
+                items.push(String::from_utf8_lossy(&member).into_owned());
+            }
+        }
+        let next = self.shaped(WHAT, reply::text(cursor))?;
+        Ok(Page { next: Some(next).filter(|next| next != START), items })
+    }
+
+    /// The queue's statuses and markers among the next `count` keys of the whole Redis, or about as many.
+    pub(super) async fn keys(&self, cursor: &str, count: usize) -> Result<Page<Vec<u8>>, QueueError> {
+        const WHAT: &str = "look through the keys";
+        let scan = redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(&self.keys.all).arg("COUNT").arg(count).to_owned();
+        let reply = self.link.command(WHAT, &scan).await?;
+        self.shaped(WHAT, page(reply, START, reply::bytes))
+    }
+
+    /// Whether there is a stream without the queue's group.
+    pub(super) async fn lacks_group(&self) -> Result<bool, QueueError> {
+        const WHAT: &str = "look for the group";
+        match self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await {
+            Ok(reply) => {
+                let names = |reply| reply::array(reply)?.into_iter().map(super::census::group_name).collect::<Shaped<Vec<_>>>();
+                Ok(!self.shaped(WHAT, names(reply))?.contains(&self.rules.group))
+            }
+            Err(error) if error.is_no_group() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the status of each task says that it lives, or is completed.
+    pub(super) async fn not_dead(&self, ids: &[&str]) -> Result<Vec<bool>, QueueError> {
+        const WHAT: &str = "look at the tasks of dead letters";
+        let ask = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("status").to_owned();
+        let replies = self.link.pipeline(WHAT, &ids.iter().map(ask).collect::<Vec<_>>()).await?;
+        let is_so = |status: Status| !status.is_end() || status == Status::Completed;
+        let known = |reply: Result<Value, QueueError>| match reply {
+            Err(error) if error.is_wrong_type() => Ok(false),
+            reply => Ok(self.shaped(WHAT, optional(reply?))?.and_then(|text| Status::parse(text.as_bytes())).is_some_and(is_so)),
+        };
+        replies.into_iter().map(known).collect()
+    }
+
+    /// The delayed task that comes next, if it has been due for this long.
+    pub(super) async fn first_overdue(&self, late: Duration) -> Result<Option<String>, QueueError> {
+        const WHAT: &str = "look for overdue tasks";
+        let before = self.now_ms().await?.saturating_sub(millis(late));
+        let mut range = redis::cmd("ZRANGEBYSCORE");
+        range.arg(&self.keys.delayed).arg("-inf").arg(before).arg("LIMIT").arg(0).arg(1);
+        let reply = self.link.command(WHAT, &range).await?;
+        self.shaped(WHAT, reply::array(reply).and_then(|items| items.into_iter().next().map(reply::text).transpose()))
+    }
+
+    /// Looks for tasks in the stream, from the entry `from` on, and among the delayed ones, and takes those that it finds out of `ids`.
+    /// Looks at no more than about `limit` of them; gives whether that was all.
+    pub(super) async fn find_all(&self, ids: &mut HashSet<String>, from: &str, limit: usize) -> Result<bool, QueueError> {
+        let mut looked = 0;
+        let mut next = Some(from.to_owned());
+        while let Some(from) = next.filter(|_| !ids.is_empty()) {
+            if looked >= limit {
+                return Ok(false);
+            }
+            let page = self.survey(&self.keys.stream, &from).await?;
+            looked += page.items.len();
+            for seen in &page.items {
+                ids.remove(&seen.id);
+            }
+            next = page.next;
+        }
+        let mut next = Some(START.to_owned());
+        let mut count = FEW;
+        while let Some(cursor) = next.filter(|_| !ids.is_empty()) {
+            if looked >= limit {
+                return Ok(false);
+            }
+            let (page, more) = self.parked(&cursor, count).await?;
+            count = more;
+            looked += page.items.len();
+            for id in page.items.iter().filter_map(|parked| parked.id.as_ref()) {
+                ids.remove(id);
+            }
+            next = page.next;
+        }
+        Ok(true)
+    }
+}
+
+/// `{ next, items }`, where `end` stands for no next one.
+fn page<T>(reply: Value, end: &str, item: impl Fn(Value) -> Shaped<T>) -> Shaped<Page<T>> {
+    let [next, items] = reply::tuple(reply)?;
+    let next = Some(reply::text(next)?).filter(|next| next != end);
+    Ok(Page { next, items: reply::array(items)?.into_iter().map(item).collect::<Shaped<_>>()? })
+}
+
+/// Text; none for nil.
+pub(super) fn optional(value: Value) -> Shaped<Option<String>> {
+    match value {
+        Value::Nil => Ok(None),
+        value => reply::text(value).map(Some),
+    }
+}

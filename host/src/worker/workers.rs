@@ -1,0 +1,174 @@
+//! All queues of this host: started, changed and retired while the host runs.
+//!
+//! In: the queues as the configuration has them now. Out: one [`Worker`] for each, and a [`Board`] that tells others what runs.
+//!
+//! A queue whose rules change gets a new worker, with a consumer name of its own; the old one claims nothing more, ends what it runs under the
+//! rules it began with, and leaves. Both draw on one [`Line`], so that the queue's concurrency holds for the two together.
+//!
+//! Not here: what changed in the file, and whether it may (`reload`).
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use futures_util::future::join_all;
+use tokio_util::task::TaskTracker;
+
+use super::capacity::Line;
+use super::inflight::Inflight;
+use super::{Host, Worker};
+use crate::admin::{Health, Metrics, QueueMetrics};
+use crate::plugins::Plugins;
+use crate::queue::Queue;
+
+/// The workers of one host.
+pub struct Workers {
+    host: Host,
+    plugins: Plugins,
+    metrics: Metrics,
+    health: Health,
+    /// In the order of the configuration.
+    running: Vec<Running>,
+    /// Workers that end their last attempts.
+    retired: TaskTracker,
+    /// How many workers were started in another's place.
+    replaced: u64,
+    board: Board,
+}
+
+struct Running {
+    worker: Worker,
+    line: Arc<Line>,
+}
+
+/// Which queues there are, and how much of each runs. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Board(Arc<Mutex<Vec<Posted>>>);
+
+/// One queue on the board.
+#[derive(Debug, Clone)]
+pub struct Posted {
+    pub name: Arc<str>,
+    pub metrics: QueueMetrics,
+    /// Of its worker, and of those that end their last attempts.
+    inflight: Vec<Weak<Inflight>>,
+}
+
+/// What [`Workers::apply`] did, by names of queues.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    pub added: Vec<String>,
+    pub changed: Vec<String>,
+    pub removed: Vec<String>,
+}
+
+impl Applied {
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
+    }
+}
+
+impl Workers {
+    pub fn new(host: Host, plugins: Plugins, metrics: Metrics, health: Health) -> Workers {
+        Workers { host, plugins, metrics, health, running: Vec::new(), retired: TaskTracker::new(), replaced: 0, board: Board::default() }
+    }
+
+    pub fn board(&self) -> Board {
+        self.board.clone()
+    }
+
+    /// Makes the queues those that are given, in their order. One whose rules are the same is not touched.
+    pub fn apply(&mut self, queues: Vec<Queue>) -> Applied {
+        let mut applied = Applied::default();
+        let mut before = std::mem::take(&mut self.running);
+        for queue in queues {
+            let name = queue.rules.name.clone();
+            let same = before.iter().position(|running| *running.worker.shared.name == *name).map(|at| before.remove(at));
+            let running = match same {
+                Some(running) if running.worker.shared.queue.rules == queue.rules => running,
+                Some(Running { worker, line }) => {
+                    applied.changed.push(name);
+                    line.resize(queue.rules.concurrency, queue.rules.priority);
+                    self.retire(worker);
+                    self.replaced += 1;
+                    self.start(queue, line, Some(self.replaced))
+                }
+                None => {
+                    applied.added.push(name);
+                    let line = self.host.capacity.line(queue.rules.concurrency, queue.rules.priority);
+                    self.start(queue, line, None)
+                }
+            };
+            self.running.push(running);
+        }
+        for Running { worker, .. } in before {
+            applied.removed.push(worker.shared.name.to_string());
+            self.health.remove(&worker.shared.name);
+            self.retire(worker);
+        }
+        self.board.post(&self.running);
+        applied
+    }
+
+    /// `replaced`: it takes another worker's place, and is the how-manieth to do so.
+    fn start(&self, queue: Queue, line: Arc<Line>, replaced: Option<u64>) -> Running {
+        let host = &self.host;
+        // The worker before it still heartbeats under its own name; what that one has in hand is not this one's to recover.
+        let consumer = replaced.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
+        let versions = self.plugins.subscribe(&queue.rules.plugin);
+        let (metrics, pulse) = (self.metrics.queue(&queue.rules.name), self.health.queue(&queue.rules.name));
+        Running { worker: Worker::start(host, queue, consumer, line.clone(), versions, metrics, pulse), line }
+    }
+
+    fn retire(&self, worker: Worker) {
+        worker.shared.stop.claiming.cancel();
+        let (board, metrics, name) = (self.board.clone(), self.metrics.clone(), worker.shared.name.clone());
+        self.retired.spawn(async move {
+            worker.stop().await;
+            if !board.has(&name) {
+                metrics.remove_queue(&name);
+            }
+        });
+    }
+
+    /// Attempts that run.
+    pub fn running(&self) -> usize {
+        self.board.queues().iter().map(Posted::running).sum()
+    }
+
+    /// Waits until everything has ended. The host's [`super::Stop`] says how long that may take.
+    pub async fn stop(self) {
+        join_all(self.running.into_iter().map(|running| running.worker.stop())).await;
+        self.retired.close();
+        self.retired.wait().await;
+    }
+}
+
+impl Board {
+    /// All queues, in the order of the configuration.
+    pub fn queues(&self) -> Vec<Posted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|posted| *posted.name == *name)
+    }
+
+    fn post(&self, running: &[Running]) {
+        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *board);
+        board.extend(running.iter().map(|Running { worker, .. }| {
+            let shared = &worker.shared;
+            let own = Arc::downgrade(&shared.inflight);
+            let others = before.iter().filter(|posted| posted.name == shared.name).flat_map(|posted| posted.inflight.iter());
+            let mut inflight: Vec<_> = others.filter(|other| other.strong_count() > 0 && !other.ptr_eq(&own)).cloned().collect();
+            inflight.push(own);
+            Posted { name: shared.name.clone(), metrics: shared.metrics.clone(), inflight }
+        }));
+    }
+}
+
+impl Posted {
+    /// Attempts that run or are being settled.
+    pub fn running(&self) -> usize {
+        self.inflight.iter().filter_map(Weak::upgrade).map(|inflight| inflight.len()).sum()
+    }
+}

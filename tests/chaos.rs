@@ -1,0 +1,127 @@
+//! The short form of the chaos test, and the judge on trial: what he has to find is done by hand.
+
+mod harness;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tqhost::queue::script;
+
+use self::harness::judge::{Case, Verdict, judge};
+use self::harness::load::Sent;
+use self::harness::{Wish, bench, run};
+use crate::support::{Bench, eventually};
+
+/// Long enough for every kind of fault, nearly; short enough for every day.
+const SHORT: Wish = Wish { seed: 20, duration: Duration::from_secs(22), pause: Duration::from_millis(20), keep: false };
+
+#[test]
+fn proof_chaos_short_form() {
+    let verdict = run(SHORT);
+    println!("{}", verdict.table);
+    assert!(verdict.is_good(), "{}", verdict.table);
+}
+
+/// Four tasks that were completed, and the host is gone.
+fn quiet() -> (Bench, Sent) {
+    let mut bench = bench();
+    let host = bench.host();
+    let mut sent = Sent::default();
+    for number in 0..4 {
+        let name = format!("plain-{number}");
+        add(&mut bench, &name);
+        sent.accepted.insert(name);
+    }
+    eventually("all are done", || {
+        (0..4).all(|number| bench.status("plain", &format!("plain-{number}"), "status") == "COMPLETED").then_some(())
+    });
+    host.stop();
+    (bench, sent)
+}
+
+fn add(bench: &mut Bench, name: &str) -> String {
+    let data = format!("{{\"n\":\"{name}\",\"ms\":0,\"retries\":0,\"end\":\"ok\"}}");
+    bench.xadd("plain", &[("data", &data), ("tq-id", name)])
+}
+
+fn verdict(bench: &mut Bench, sent: &Sent) -> Verdict {
+    let logs = bench.dir.path().join("logs");
+    std::fs::create_dir_all(&logs).expect("create a folder");
+    judge(Case {
+        append_only_file: &bench.redis.append_only_file(),
+        db: &mut bench.db,
+        logs: &logs,
+        sent,
+        faults: &[],
+        pids: &HashMap::new(),
+        wrong: Vec::new(),
+    })
+}
+
+fn mentions(verdict: &Verdict, what: &str) -> bool {
+    verdict.wrong.iter().any(|line| line.contains(what))
+}
+
+#[test]
+fn chaos_the_judge_finds_nothing_where_nothing_is() {
+    let (mut bench, sent) = quiet();
+    let verdict = verdict(&mut bench, &sent);
+    assert!(verdict.is_good(), "{}{:?}", verdict.table, verdict.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_a_second_commit() {
+    let (mut bench, sent) = quiet();
+    // The script without its guard, for an entry that was settled before.
+    let careless = script::COMPLETE.source.replace("== 0 then return 0 end", "== 2 then return 0 end");
+    assert_ne!(careless, script::COMPLETE.source);
+    let status = "tq:{plain}:task:plain-2";
+    let arguments = ["tqhost", "1-1", "86400000", "1", "p", "host-1-x", "1", "plain-2", "1000", "{}"];
+    let settled: u64 = bench.redis("EVAL", (&careless, 3, "plain", status, "plain", &arguments));
+    assert_eq!(settled, 1);
+    let verdict = verdict(&mut bench, &sent);
+    assert_eq!(verdict.twice, ["plain-2"], "{}", verdict.table);
+    assert!(
+        mentions(&verdict, "plain-2: COMPLETED without an ack") && mentions(&verdict, "with the ends [COMPLETED, COMPLETED]"),
+        "{:?}",
+        verdict.wrong
+    );
+    let writes = verdict.evidence.matches("COMPLETED").count();
+    assert!(writes == 2 && verdict.evidence.contains("XADD plain"), "its history is shown: {}", verdict.evidence);
+}
+
+#[test]
+fn chaos_the_judge_finds_what_is_lost() {
+    let (mut bench, mut sent) = quiet();
+    let entry = add(&mut bench, "plain-4");
+    let _: u64 = bench.redis("XDEL", ("plain", entry));
+    sent.accepted.insert("plain-5".to_owned());
+    let mut lost = verdict(&mut bench, &sent).lost;
+    lost.sort();
+    assert_eq!(lost, ["plain-4", "plain-5"], "deleted; accepted and never written");
+}
+
+#[test]
+fn chaos_the_judge_finds_what_is_stuck_or_in_two_places() {
+    let (mut bench, sent) = quiet();
+    add(&mut bench, "plain-4");
+    add(&mut bench, "plain-3");
+    let verdict = verdict(&mut bench, &sent);
+    assert_eq!(verdict.stuck, ["plain-4"]);
+    assert!(mentions(&verdict, "plain-3: in 1 places, with the ends [COMPLETED]"), "{:?}", verdict.wrong);
+    assert!(mentions(&verdict, "plain: 2 in the stream"), "{:?}", verdict.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_a_wrong_end() {
+    let (mut bench, sent) = quiet();
+    let _: u64 = bench.redis("HSET", ("tq:{plain}:task:plain-0", "attempt", "2"));
+    let _: u64 = bench.redis("HSET", ("tq:{plain}:task:plain-1", "status", "FAILED"));
+    let _: u64 = bench.redis("HSET", ("tq:{plain}:task:plain-3", "status", "PROCESSING", "attempt", "1"));
+    let verdict = verdict(&mut bench, &sent);
+    for what in
+        ["plain-0: ended on attempt 2", "plain-1: FAILED without a dead letter", "plain-3: began after its end", "1 runs were repeated"]
+    {
+        assert!(mentions(&verdict, what), "{what}: {:?}", verdict.wrong);
+    }
+}

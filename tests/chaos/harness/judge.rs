@@ -1,0 +1,338 @@
+//! Says whether every task came to its one end, and shows what it goes by.
+//!
+//! In: Redis when all is quiet, its record of every write, what the producers were told, the faults, the hosts' logs. Out: a [`Verdict`].
+//! What each task had to become stands in its payload. Conservation and commits are judged by Redis's record, which no host writes; the
+//! statuses that clients see are compared with it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write as _;
+use std::path::Path;
+
+use redis::Connection;
+use serde_json::Value;
+
+use super::faults::Done;
+use super::history::{Begin, History, Track};
+use super::load::Sent;
+use super::plan::Fault;
+use super::{LIST, MAX_RETRIES, QUEUES};
+
+/// Guilty tasks of which the whole history is shown.
+const SHOWN: usize = 20;
+
+/// What a run came to.
+pub struct Verdict {
+    /// Names of tasks that are nowhere, though they were accepted, or that somebody says are lost.
+    pub lost: Vec<String>,
+    /// Names of tasks that have not ended.
+    pub stuck: Vec<String>,
+    /// Names of tasks with more than one end.
+    pub twice: Vec<String>,
+    /// Everything else that is not as it should be, a line each.
+    pub wrong: Vec<String>,
+    pub table: String,
+    /// The guilty tasks with all that was written about them, and every line of the logs that names them.
+    pub evidence: String,
+}
+
+impl Verdict {
+    pub fn is_good(&self) -> bool {
+        self.lost.is_empty() && self.stuck.is_empty() && self.twice.is_empty() && self.wrong.is_empty()
+    }
+}
+
+/// What is judged.
+pub struct Case<'c> {
+    pub db: &'c mut Connection,
+    pub append_only_file: &'c Path,
+    pub logs: &'c Path,
+    pub sent: &'c Sent,
+    pub faults: &'c [Done],
+    /// Which host a process was.
+    pub pids: &'c HashMap<u32, usize>,
+    /// What was seen to be wrong before.
+    pub wrong: Vec<String>,
+}
+
+/// Runs that were repeated, and what for.
+#[derive(Default)]
+struct Repeated {
+    total: u64,
+    by_fault: BTreeMap<Fault, u64>,
+    unexplained: u64,
+    slowest_ms: u64,
+    slowest: String,
+}
+
+pub fn judge(case: Case) -> Verdict {
+    let file = std::fs::read(case.append_only_file).expect("read the append-only file");
+    let history = History::read(&file, HashSet::new());
+    let (mut lost, mut stuck, mut twice) = (Vec::new(), Vec::new(), Vec::new());
+    // By the task's name, or without one.
+    let mut wrong: Vec<(Option<&str>, String)> = case.wrong.into_iter().map(|why| (None, why)).collect();
+    wrong.extend(places_left(case.db).into_iter().map(|why| (None, why)));
+    lost.extend(case.sent.accepted.iter().filter(|name| !history.tasks.contains_key(*name)).cloned());
+    let statuses = statuses(case.db, &history);
+    let runs = runs(case.logs);
+    let mut repeated = Repeated::default();
+    let mut keys: HashMap<&str, Vec<&Track>> = HashMap::new();
+    for (name, task) in &history.tasks {
+        match (task.ends.len(), task.places) {
+            (0, 0) => lost.push(name.clone()),
+            (0, _) => stuck.push(name.clone()),
+            (1, _) => {}
+            _ => twice.push(name.clone()),
+        }
+        let status = statuses.get(name.as_str());
+        let problems = task.wrong.iter().cloned().chain(as_told(task, status));
+        wrong.extend(problems.map(|why| (Some(name.as_str()), why)));
+        repeated.add(name, task, case.faults, case.pids);
+        let seen = runs.get(&(task.queue.to_owned(), task.id.clone())).copied().unwrap_or_default();
+        if seen > task.begins.len() as u64 {
+            wrong.push((Some(name), format!("ran {seen} times and began {} times", task.begins.len())));
+        }
+        if let Some(key) = task.told["key"].as_str() {
+            keys.entry(key).or_default().push(task);
+        }
+    }
+    for (key, tasks) in &keys {
+        let run = tasks.iter().filter(|task| task.ends.iter().any(|end| end != "CANCELLED")).count();
+        if run != 1 {
+            wrong.push((None, format!("of the {} tasks with the key {key}, {run} were run, not one", tasks.len())));
+        }
+    }
+    let bound: u64 = case.faults.iter().map(|done| done.fault.may_repeat()).sum();
+    if repeated.total > bound {
+        wrong.push((None, format!("{} runs were repeated; the faults explain {bound} at most", repeated.total)));
+    }
+    let mut table = String::new();
+    let _ = tabulate(&mut table, &history, case.sent, case.faults, &repeated, bound, runs.values().sum());
+    let guilty: Vec<String> =
+        lost.iter().chain(&stuck).chain(&twice).cloned().chain(wrong.iter().filter_map(|(name, _)| name.map(str::to_owned))).collect();
+    let shown: HashSet<String> = guilty.into_iter().take(SHOWN).collect();
+    let evidence = evidence(&file, &shown, case.logs);
+    let wrong: Vec<String> =
+        wrong.into_iter().map(|(name, why)| name.map_or_else(|| why.clone(), |name| format!("{name}: {why}"))).collect();
+    let _ = writeln!(
+        table,
+        "  lost {}   stuck {}   committed twice {}   otherwise wrong {}",
+        lost.len(),
+        stuck.len(),
+        twice.len(),
+        wrong.len()
+    );
+    Verdict { lost, stuck, twice, wrong, table, evidence }
+}
+
+/// What is still somewhere when nothing should be.
+fn places_left(db: &mut Connection) -> Vec<String> {
+    let mut left = Vec::new();
+    for queue in QUEUES {
+        let mut pipe = redis::pipe();
+        pipe.cmd("XLEN").arg(queue).cmd("ZCARD").arg(format!("tq:{{{queue}}}:delayed")).cmd("HLEN").arg(format!("tq:{{{queue}}}:parked"));
+        pipe.cmd("XPENDING").arg(queue).arg("tqhost");
+        type Pending = (u64, redis::Value, redis::Value, redis::Value);
+        let (length, delayed, parked, (pending, ..)): (u64, u64, u64, Pending) = pipe.query(db).expect("the places");
+        if (length, delayed, parked, pending) != (0, 0, 0, 0) {
+            left.push(format!("{queue}: {length} in the stream, {pending} pending, {delayed} delayed, {parked} parked"));
+        }
+    }
+    let items: u64 = redis::cmd("LLEN").arg(LIST).query(db).expect("LLEN");
+    if items > 0 {
+        left.push(format!("{items} items in the list"));
+    }
+    left
+}
+
+/// What clients see of a task.
+struct Seen {
+    status: String,
+    attempt: u64,
+    result: Option<Value>,
+}
+
+fn statuses<'h>(db: &mut Connection, history: &'h History) -> HashMap<&'h str, Seen> {
+    let named: Vec<(&String, &Track)> = history.tasks.iter().filter(|(_, task)| !task.id.is_empty()).collect();
+    let mut seen = HashMap::new();
+    for chunk in named.chunks(500) {
+        let mut pipe = redis::pipe();
+        for (_, task) in chunk {
+            pipe.cmd("HMGET").arg(format!("tq:{{{}}}:task:{}", task.queue, task.id)).arg(&["status", "attempt", "result"]);
+        }
+        let replies: Vec<(Option<String>, Option<u64>, Option<String>)> = pipe.query(db).expect("the statuses");
+        for ((name, _), (status, attempt, result)) in chunk.iter().zip(replies) {
+            let result = result.and_then(|result| serde_json::from_str(&result).ok());
+            let status = status.unwrap_or_default();
+            seen.insert(name.as_str(), Seen { status, attempt: attempt.unwrap_or_default(), result });
+        }
+    }
+    seen
+}
+
+/// What is not as the task's payload asked for.
+fn as_told(task: &Track, seen: Option<&Seen>) -> Vec<String> {
+    let [end] = task.ends.as_slice() else { return Vec::new() };
+    let Some(seen) = seen else { return vec!["has no status".to_owned()] };
+    let mut wrong = Vec::new();
+    let retries = task.told["retries"].as_u64().unwrap_or_default();
+    let (expected, turns, attempt) = match task.told["end"].as_str() {
+        _ if end == "CANCELLED" && task.told["key"].is_string() => ("CANCELLED", 0, 0),
+        _ if retries > MAX_RETRIES => ("retries-exhausted", MAX_RETRIES + 1, MAX_RETRIES + 1),
+        Some("reject") => ("rejected", retries + 1, retries + 1),
+        Some("defer") => ("deferrals-exhausted", super::MAX_DEFERRALS + 1, 1),
+        _ => ("COMPLETED", retries + 1, retries + 1),
+    };
+    if end != expected {
+        wrong.push(format!("ended as {end}, not {expected}"));
+    }
+    let status = if end == "COMPLETED" || end == "CANCELLED" { end } else { "FAILED" };
+    if seen.status != status {
+        wrong.push(format!("its status says {:?}, not {status}", seen.status));
+    }
+    let distinct: HashSet<(u64, u64)> = task.begins.iter().map(|begin| begin.turn).collect();
+    if distinct.len() as u64 != turns {
+        wrong.push(format!("began {distinct:?} (attempt, deferrals), not {turns} of them"));
+    }
+    if attempt > 0 && seen.attempt != attempt {
+        wrong.push(format!("ended on attempt {}, not {attempt}: a fault used one up", seen.attempt));
+    }
+    let result = |name: &str| seen.result.as_ref().map(|result| result[name].clone());
+    if end == "COMPLETED" && (result("n") != Some(task.told["n"].clone()) || result("attempt") != Some(attempt.into())) {
+        wrong.push(format!("has the result {:?}", seen.result));
+    }
+    if let (Some(delay), Some(first)) = (task.told["delay"].as_u64(), task.begins.first())
+        && first.at_ms < task.from_ms + delay
+    {
+        wrong.push(format!("began {} ms after it was added, not {delay}", first.at_ms.saturating_sub(task.from_ms)));
+    }
+    wrong
+}
+
+impl Repeated {
+    fn add(&mut self, name: &str, task: &Track, faults: &[Done], pids: &HashMap<u32, usize>) {
+        for (at, begin) in task.begins.iter().enumerate() {
+            let Some(before) = task.begins[..at].iter().rev().find(|before| before.turn == begin.turn) else { continue };
+            self.total += 1;
+            let Some(done) = cause(before, begin, faults, pids) else {
+                self.unexplained += 1;
+                continue;
+            };
+            *self.by_fault.entry(done.fault).or_default() += 1;
+            let took_ms = begin.at_ms.saturating_sub(before.at_ms.max(done.from_ms));
+            // One that was given back has waited in the queue, like any other.
+            if took_ms > self.slowest_ms && before.entry == begin.entry {
+                (self.slowest_ms, self.slowest) = (took_ms, name.to_owned());
+            }
+        }
+    }
+}
+
+/// The first fault that struck the host of a run between its begin and the next: what ends processes before what disturbs them.
+fn cause<'f>(before: &Begin, begin: &Begin, faults: &'f [Done], pids: &HashMap<u32, usize>) -> Option<&'f Done> {
+    // The name of a consumer is HOST-PID-RANDOM.
+    let pid = before.consumer.rsplit('-').nth(1).and_then(|pid| pid.parse().ok());
+    let host = pid.and_then(|pid: u32| pids.get(&pid).copied());
+    let strikes = |done: &&Done| {
+        let here = done.host.is_none() || done.host == host;
+        let until_ms = done.fault.strikes_until(done.from_ms, done.to_ms);
+        here && done.fault.may_repeat() > 0 && done.from_ms <= begin.at_ms && until_ms >= before.at_ms
+    };
+    let rank =
+        |done: &&Done| (done.fault > Fault::HostRestarted, done.fault == Fault::SlowNetwork, done.fault > Fault::SlowNetwork, done.from_ms);
+    faults.iter().filter(strikes).min_by_key(rank)
+}
+
+/// How often each task's handler said that it runs, by queue and id. A host that is killed takes its last lines with it.
+fn runs(logs: &Path) -> HashMap<(String, String), u64> {
+    let mut runs = HashMap::new();
+    for path in log_files(logs) {
+        let text = std::fs::read(path).expect("read a log");
+        for line in String::from_utf8_lossy(&text).lines().filter(|line| line.contains("\"guest\"") && line.contains("\"runs\"")) {
+            // The last line of a host that was killed may be cut off.
+            let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+            let (Some(queue), Some(task)) = (line["queue"].as_str(), line["task"].as_str()) else { continue };
+            *runs.entry((queue.to_owned(), task.to_owned())).or_default() += 1;
+        }
+    }
+    runs
+}
+
+fn log_files(logs: &Path) -> Vec<std::path::PathBuf> {
+    let mut files: Vec<_> = std::fs::read_dir(logs).expect("the logs").filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    files.sort();
+    files
+}
+
+/// The whole history of these tasks.
+fn evidence(file: &[u8], names: &HashSet<String>, logs: &Path) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    let history = History::read(file, names.clone());
+    let mut out = String::new();
+    for name in names {
+        let Some(task) = history.tasks.get(name) else {
+            let _ = writeln!(out, "{name}: nothing was ever written about it");
+            continue;
+        };
+        let _ = writeln!(out, "{name} (id {}): {}\n  Redis wrote:", task.id, task.told);
+        for line in &task.lines {
+            let _ = writeln!(out, "    {line}");
+        }
+        let _ = writeln!(out, "  the hosts logged:");
+        for path in log_files(logs) {
+            let text = std::fs::read(&path).expect("read a log");
+            let id = format!("\"task\":\"{}\"", task.id);
+            for line in String::from_utf8_lossy(&text).lines().filter(|line| line.contains(&id)) {
+                let _ = writeln!(out, "    {}: {line}", path.file_stem().unwrap_or_default().to_string_lossy());
+            }
+        }
+    }
+    out
+}
+
+fn tabulate(
+    out: &mut String,
+    history: &History,
+    sent: &Sent,
+    faults: &[Done],
+    repeated: &Repeated,
+    bound: u64,
+    seen: u64,
+) -> std::fmt::Result {
+    let mut times: BTreeMap<Fault, u64> = BTreeMap::new();
+    faults.iter().for_each(|done| *times.entry(done.fault).or_default() += 1);
+    writeln!(out, "  {:<36} {:>6} {:>14} {:>9}", "fault", "times", "runs repeated", "per fault")?;
+    for (fault, times) in &times {
+        let runs = repeated.by_fault.get(fault).copied().unwrap_or_default();
+        writeln!(out, "  {fault:<36} {times:>6} {runs:>14} {:>9.1}", runs as f64 / *times as f64)?;
+    }
+    let all: u64 = times.values().sum();
+    let per_fault = repeated.total as f64 / all.max(1) as f64;
+    writeln!(out, "  {:<36} {all:>6} {:>14} {per_fault:>9.1}", "all", repeated.total)?;
+    let ended = |is: fn(&str) -> bool| history.tasks.values().filter(|task| task.ends.iter().any(|end| is(end))).count();
+    let (completed, cancelled) = (ended(|end| end == "COMPLETED"), ended(|end| end == "CANCELLED"));
+    let dead = ended(|end| end != "COMPLETED" && end != "CANCELLED");
+    writeln!(
+        out,
+        "  tasks: {} ({} were sent without a reply, and may be among them); {completed} completed, {dead} dead, {cancelled} duplicates",
+        history.tasks.len(),
+        sent.unsure
+    )?;
+    let begun: usize = history.tasks.values().map(|task| task.begins.len()).sum();
+    writeln!(
+        out,
+        "  runs: {begun} begun, {} of them repeated ({} with no fault near; the faults explain {bound} at most); {seen} said so in the logs",
+        repeated.total, repeated.unexplained
+    )?;
+    let mut ends = history.ends_ms.clone();
+    ends.sort_unstable();
+    let pause = ends.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
+    writeln!(
+        out,
+        "  slowest recovery: {:.1} s from a fault until a task that it struck was taken over ({}); longest time in which no task ended: {:.1} s",
+        repeated.slowest_ms as f64 / 1000.0,
+        repeated.slowest,
+        pause as f64 / 1000.0
+    )
+}

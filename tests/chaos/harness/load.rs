@@ -1,0 +1,141 @@
+//! What producers do while things break: plain XADD and LPUSH through connections of their own that no proxy stands in, and `tqhost enqueue`.
+//!
+//! Every task has a name of its own and says in its payload what its handler is to do, so whoever reads it knows how it has to end.
+//! A task whose reply was lost is not sent again: whether it is there is found out in the end.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::Connection;
+use serde_json::{Value, json};
+
+use super::{LIST, QUEUES};
+use crate::support::bench::tqhost;
+
+/// A producer waits while so many tasks of its queue are in the stream.
+const ENOUGH: u64 = 400;
+/// Tasks of one `tqhost enqueue`.
+const LINES: usize = 20;
+
+/// What the producers know of their tasks.
+#[derive(Debug, Default)]
+pub struct Sent {
+    /// Redis, or the command, said so.
+    pub accepted: HashSet<String>,
+    /// The reply did not come.
+    pub unsure: u64,
+}
+
+impl Sent {
+    pub fn merge(&mut self, other: Sent) {
+        self.accepted.extend(other.accepted);
+        self.unsure += other.unsure;
+    }
+}
+
+/// A task of a queue: its name, what it is to do, and the fields beside its payload.
+fn task(queue: &str, number: usize, random: &mut fastrand::Rng) -> (String, Value, Vec<(&'static str, String)>) {
+    let name = format!("{queue}-{number}");
+    let ms = match random.u32(0..100) {
+        0..5 => random.u64(1000..3000),
+        5..50 => random.u64(0..300),
+        _ => 0,
+    };
+    let (retries, end) = match random.u32(0..100) {
+        0..10 => (random.u64(1..=3), "ok"),
+        10..13 => (9, "ok"),
+        13..17 => (0, "defer"),
+        17..20 => (random.u64(0..2), "reject"),
+        _ => (0, "ok"),
+    };
+    let mut told = json!({ "n": name, "ms": ms, "retries": retries, "end": end });
+    let mut fields = vec![("tq-id", name.clone())];
+    match queue {
+        "keyed" => {
+            // About three tasks have one key.
+            let key = format!("k{}", number / 6 * 2 + random.usize(0..2));
+            told["key"] = json!(key);
+            fields.push(("tq-key", key));
+        }
+        "later" => {
+            let delay = random.u64(100..3000);
+            told["delay"] = json!(delay);
+            fields.push(("tq-delay-ms", delay.to_string()));
+        }
+        _ => {}
+    }
+    (name, told, fields)
+}
+
+/// Adds tasks to one queue until it is told to stop.
+pub fn produce(url: &str, queue: &str, pause: Duration, seed: u64, stop: &AtomicBool) -> Sent {
+    let client = redis::Client::open(url).expect("a valid URL");
+    let place = QUEUES.iter().position(|known| *known == queue).unwrap_or_default();
+    let mut random = fastrand::Rng::with_seed(seed.wrapping_add(7919 * (place as u64 + 1)));
+    let mut connection: Option<Connection> = None;
+    let mut sent = Sent::default();
+    let mut number = 0;
+    while !stop.load(Ordering::Acquire) {
+        std::thread::sleep(pause);
+        let Some(db) = connection.as_mut() else {
+            connection = client.get_connection_with_timeout(Duration::from_secs(1)).ok();
+            continue;
+        };
+        let waiting: redis::RedisResult<u64> = redis::cmd("XLEN").arg(queue).query(db);
+        match waiting {
+            Ok(waiting) if waiting >= ENOUGH => continue,
+            Ok(_) => {}
+            Err(_) => {
+                connection = None;
+                continue;
+            }
+        }
+        let (name, told, fields) = task(queue, number, &mut random);
+        number += 1;
+        let added: redis::RedisResult<redis::Value> = if queue == "listed" {
+            redis::cmd("LPUSH").arg(LIST).arg(told.to_string()).query(db)
+        } else {
+            let mut add = redis::cmd("XADD");
+            add.arg(queue).arg("*").arg("data").arg(told.to_string());
+            for (name, value) in fields {
+                add.arg(name).arg(value);
+            }
+            add.query(db)
+        };
+        if added.is_ok() {
+            sent.accepted.insert(name);
+        } else {
+            sent.unsure += 1;
+            connection = None;
+        }
+    }
+    sent
+}
+
+/// Runs `tqhost enqueue` with a delay, again and again. A command that fails may have accepted some.
+pub fn enqueue(config: &Path, folder: &Path, stop: &AtomicBool) -> Sent {
+    let mut sent = Sent::default();
+    let file: PathBuf = folder.join("tasks.jsonl");
+    let mut number = 0;
+    while !stop.load(Ordering::Acquire) {
+        let names: Vec<String> = (number..number + LINES).map(|number| format!("command-{number}")).collect();
+        number += LINES;
+        let line = |name: &String| {
+            let told = json!({ "n": name, "ms": 10, "retries": 0, "end": "ok" });
+            json!({ "data": told.to_string() }).to_string()
+        };
+        std::fs::write(&file, names.iter().map(line).collect::<Vec<_>>().join("\n")).expect("write tasks");
+        let path = file.to_str().expect("a path");
+        let ran = tqhost(config, &["--json", "enqueue", "later", "--jsonl", path, "--delay", "1s"]);
+        if ran.code == 0 {
+            assert_eq!(ran.stdout.lines().count(), LINES, "an id for each task: {ran:?}");
+            sent.accepted.extend(names);
+        } else {
+            sent.unsure += LINES as u64;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    sent
+}

@@ -1,0 +1,199 @@
+//! Which faults come when: a function of the seed and nothing else.
+//!
+//! There are lanes, and they do not wait for each other: one for each host, one for each host's network, one for Redis, one for the plugins.
+//! Within a lane the kinds come in shuffled rounds, so that a short run has most of them.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{HOSTS, LEASE, SLOTS};
+
+/// What one line of faults is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    Host(usize),
+    Network(usize),
+    Redis,
+    Plugins,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// SIGKILL, and a new start after a while.
+    HostKilled,
+    /// SIGSTOP for longer than a lease, then SIGCONT.
+    HostStopped,
+    /// SIGTERM, and a new start.
+    HostRestarted,
+    /// Nothing passes, and what was under way arrives late.
+    Partition,
+    /// The connections that are there stay open, and nothing passes on them any more.
+    HalfOpen,
+    /// Calls are carried out, their replies thrown away, their connections cut.
+    RepliesLost,
+    /// Every piece of data takes its time.
+    SlowNetwork,
+    /// SIGKILL, and a new start after a while.
+    RedisKilled,
+    /// The signal for SHUTDOWN, and a new start after a while.
+    RedisShutDown,
+    /// DEBUG SLEEP.
+    RedisSleeps,
+    /// SIGSTOP, then SIGCONT.
+    RedisStopped,
+    /// CLIENT KILL of every connection.
+    ClientsKilled,
+    /// SCRIPT FLUSH.
+    ScriptsFlushed,
+    /// Another good version.
+    PluginReplaced,
+    /// A file that is no plugin, then a good one.
+    PluginBad,
+    /// A good version written in two halves.
+    PluginHalfWritten,
+    /// No file for a while.
+    PluginRemoved,
+}
+
+/// One fault of a lane: after a quiet time, for a time.
+#[derive(Debug, Clone, Copy)]
+pub struct Step {
+    pub quiet: Duration,
+    pub fault: Fault,
+    pub lasts: Duration,
+    /// A choice within the fault.
+    pub choice: usize,
+}
+
+impl Lane {
+    /// All lanes of a run.
+    pub fn all() -> Vec<Lane> {
+        let hosts = (0..HOSTS).flat_map(|host| [Lane::Host(host), Lane::Network(host)]);
+        hosts.chain([Lane::Redis, Lane::Plugins]).collect()
+    }
+
+    /// The host that its faults strike; none: all of them.
+    pub fn host(self) -> Option<usize> {
+        match self {
+            Lane::Host(host) | Lane::Network(host) => Some(host),
+            Lane::Redis | Lane::Plugins => None,
+        }
+    }
+
+    fn kinds(self) -> &'static [Fault] {
+        match self {
+            Lane::Host(_) => &[Fault::HostKilled, Fault::HostStopped, Fault::HostRestarted],
+            Lane::Network(_) => &[Fault::Partition, Fault::RepliesLost, Fault::SlowNetwork, Fault::HalfOpen],
+            Lane::Redis => &[
+                Fault::RedisKilled,
+                Fault::RedisShutDown,
+                Fault::RedisSleeps,
+                Fault::RedisStopped,
+                Fault::ClientsKilled,
+                Fault::ScriptsFlushed,
+            ],
+            Lane::Plugins => &[Fault::PluginReplaced, Fault::PluginBad, Fault::PluginHalfWritten, Fault::PluginRemoved],
+        }
+    }
+
+    fn number(self) -> u64 {
+        match self {
+            Lane::Redis => 1,
+            Lane::Plugins => 2,
+            Lane::Host(host) => 10 + host as u64,
+            Lane::Network(host) => 1000 + host as u64,
+        }
+    }
+
+    /// The faults of this lane that begin and end within `duration`.
+    pub fn plan(self, seed: u64, duration: Duration) -> Vec<Step> {
+        let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(self.number()));
+        let mut steps = Vec::new();
+        let mut time = Duration::ZERO;
+        let mut round: Vec<Fault> = Vec::new();
+        loop {
+            if round.is_empty() {
+                round = self.kinds().to_vec();
+                random.shuffle(&mut round);
+            }
+            let Some(fault) = round.pop() else { return steps };
+            let quiet = Duration::from_millis(random.u64(300..4000));
+            let lasts = Duration::from_millis(random.u64(fault.milliseconds()));
+            time += quiet + lasts;
+            if time > duration {
+                return steps;
+            }
+            steps.push(Step { quiet, fault, lasts, choice: random.usize(0..1000) });
+        }
+    }
+}
+
+impl Fault {
+    fn milliseconds(self) -> std::ops::Range<u64> {
+        let lease = LEASE.as_millis() as u64;
+        match self {
+            Fault::HostKilled | Fault::RedisKilled | Fault::RedisShutDown => 1..2000,
+            Fault::HostStopped => lease * 6 / 5..lease * 5 / 2,
+            Fault::HostRestarted => 1..500,
+            Fault::Partition | Fault::RedisStopped => 500..5000,
+            Fault::HalfOpen | Fault::ClientsKilled | Fault::ScriptsFlushed | Fault::PluginReplaced => 1..2,
+            Fault::RepliesLost => 1000..3000,
+            Fault::SlowNetwork => 2000..5000,
+            Fault::RedisSleeps => 500..4000,
+            Fault::PluginBad | Fault::PluginHalfWritten | Fault::PluginRemoved => 300..2000,
+        }
+    }
+
+    /// Until when a run that begins is struck by it.
+    pub fn strikes_until(self, from_ms: u64, to_ms: u64) -> u64 {
+        match self {
+            Fault::HostKilled | Fault::HostRestarted => from_ms,
+            Fault::HostStopped => to_ms,
+            // The host notices that nothing passes when it has waited for ten seconds.
+            Fault::HalfOpen => to_ms + 12_000,
+            _ => to_ms + 1000,
+        }
+    }
+
+    /// How many attempts may be run once more because of it, at most: all that a host had in hand that it struck.
+    pub fn may_repeat(self) -> u64 {
+        match self {
+            Fault::HostKilled
+            | Fault::HostStopped
+            | Fault::HostRestarted
+            | Fault::Partition
+            | Fault::HalfOpen
+            | Fault::RepliesLost
+            | Fault::SlowNetwork => SLOTS,
+            Fault::RedisKilled | Fault::RedisShutDown | Fault::RedisSleeps | Fault::RedisStopped | Fault::ClientsKilled => {
+                SLOTS * HOSTS as u64
+            }
+            Fault::ScriptsFlushed | Fault::PluginReplaced | Fault::PluginBad | Fault::PluginHalfWritten | Fault::PluginRemoved => 0,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Fault::HostKilled => "host: SIGKILL",
+            Fault::HostStopped => "host: SIGSTOP, longer than a lease",
+            Fault::HostRestarted => "host: SIGTERM",
+            Fault::Partition => "network: partition",
+            Fault::HalfOpen => "network: connections half open",
+            Fault::RepliesLost => "network: replies lost",
+            Fault::SlowNetwork => "network: slow",
+            Fault::RedisKilled => "Redis: SIGKILL",
+            Fault::RedisShutDown => "Redis: SHUTDOWN",
+            Fault::RedisSleeps => "Redis: DEBUG SLEEP",
+            Fault::RedisStopped => "Redis: SIGSTOP",
+            Fault::ClientsKilled => "Redis: CLIENT KILL",
+            Fault::ScriptsFlushed => "Redis: SCRIPT FLUSH",
+            Fault::PluginReplaced => "plugin: a good version",
+            Fault::PluginBad => "plugin: a bad file",
+            Fault::PluginHalfWritten => "plugin: half written",
+            Fault::PluginRemoved => "plugin: removed",
+        };
+        f.pad(text)
+    }
+}

@@ -1,0 +1,458 @@
+//! `tqhost doctor`: what breaks a queue is found and mended, whatever is broken; what is only at work is left alone.
+
+use serde_json::Value;
+
+use crate::support::{Bench, Producer, eventually};
+
+const QUEUE: &str = "[queues.work]\nplugin = \"echo\"\nlease = \"1s\"\n";
+
+/// A queue with its group, and no host.
+fn bench() -> Bench {
+    let mut bench = Bench::new(QUEUE);
+    bench.install("echo", "echo");
+    let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
+    bench
+}
+
+/// Runs the doctor. Its exit code says the same as its report.
+#[track_caller]
+fn doctor(bench: &Bench, more: &[&str]) -> Value {
+    let ran = bench.tqhost(&[&["doctor", "work", "--json"], more].concat());
+    let report = ran.json();
+    assert_eq!(ran.code, i32::from(report["ok"] != true), "{ran:#?}");
+    report
+}
+
+/// The findings as `kind task`, sorted.
+fn findings(report: &Value) -> Vec<String> {
+    let text = |finding: &Value, name: &str| finding[name].as_str().unwrap_or("-").to_owned();
+    let found = report["findings"].as_array().expect("findings");
+    let mut all: Vec<String> = found.iter().map(|finding| text(finding, "kind") + " " + &text(finding, "task")).collect();
+    all.sort();
+    all
+}
+
+#[track_caller]
+fn is_well(bench: &Bench) -> Value {
+    let report = doctor(bench, &[]);
+    assert_eq!((findings(&report), &report["ok"]), (vec![], &Value::Bool(true)), "{report:#}");
+    report
+}
+
+/// Sees that exactly these are found, twice, as looking changes nothing; that they are mended; and that nothing is wrong then.
+#[track_caller]
+fn found_and_mended(bench: &Bench, expected: &[String]) {
+    for fix in [&[][..], &[], &["--fix"]] {
+        let report = doctor(bench, fix);
+        assert_eq!(findings(&report), expected, "{fix:?} {report:#}");
+        let fixed = |finding: &Value| finding["fixed"] == !fix.is_empty();
+        assert!(report["findings"].as_array().expect("findings").iter().all(fixed), "{report:#}");
+    }
+    is_well(bench);
+}
+
+fn enqueue(bench: &Bench, more: &[&str]) -> String {
+    let ran = bench.tqhost(&[&["enqueue", "work", "n=1"], more].concat()).ok();
+    ran.stdout.trim().to_owned()
+}
+
+fn read(bench: &mut Bench, count: usize) {
+    let _: redis::Value = bench.redis("XREADGROUP", ("GROUP", "tqhost", "foreign", "COUNT", count, "STREAMS", "work", ">"));
+}
+
+fn task(id: &str) -> String {
+    format!("tq:{{work}}:task:{id}")
+}
+
+const DELAYED: &str = "tq:{work}:delayed";
+const PARKED: &str = "tq:{work}:parked";
+
+#[test]
+fn a_healthy_queue_is_well_in_every_state() {
+    let mut bench = bench();
+    is_well(&bench);
+    bench.xadd("work", &[("n", "1")]);
+    enqueue(&bench, &[]);
+    enqueue(&bench, &["--delay", "1h", "--key", "k"]);
+    let report = is_well(&bench);
+    assert_eq!(report["places"], serde_json::json!({ "queued": 2, "running": 0, "delayed": 1, "dead": 0, "ended": 0 }));
+    assert_eq!(report["warnings"][0]["kind"], "no-host", "{report:#}");
+    let text = bench.tqhost(&["doctor", "work"]).ok().stdout;
+    assert!(text.contains("Nothing is wrong.") && text.contains("QUEUED"), "{text}");
+    read(&mut bench, 1);
+    is_well(&bench);
+    let host = bench.host();
+    eventually("the tasks run", || (bench.places("work").length == 0).then_some(()));
+    let report = is_well(&bench);
+    assert_eq!((&report["places"]["ended"], &report["warnings"]), (&Value::from(2), &serde_json::json!([])), "{report:#}");
+    host.stop();
+}
+
+#[test]
+fn what_was_deleted_while_it_was_pending_is_lost() {
+    let mut bench = bench();
+    let plain = bench.xadd("work", &[("n", "1")]);
+    let named = enqueue(&bench, &["--key", "k"]);
+    read(&mut bench, 2);
+    let _: u64 = bench.redis("XTRIM", ("work", "MAXLEN", 0));
+    let pending: Vec<(String, String, u64, u64)> = bench.redis("XPENDING", ("work", "tqhost", "-", "+", 10));
+    let entries: Vec<&str> = pending.iter().map(|(entry, ..)| entry.as_str()).collect();
+    eventually("their leases are over", || {
+        let report = doctor(&bench, &[]);
+        assert_eq!(findings(&report).len(), 2, "{report:#}");
+        let idle: Vec<redis::Value> = bench.redis("XPENDING", ("work", "tqhost", "IDLE", 1000, "-", "+", 10));
+        (idle.len() == 2).then_some(())
+    });
+    let report = doctor(&bench, &["--fix"]);
+    let mut expected: Vec<String> = entries.iter().map(|entry| format!("deleted-entry {entry}")).collect();
+    // The id of the second one is only known from its status.
+    expected.push(format!("lost-task {named}"));
+    assert_eq!((findings(&report), &report["ok"]), (expected, &Value::Bool(true)), "{report:#}");
+    is_well(&bench);
+    for id in [&plain, &named] {
+        assert_eq!(bench.status("work", id, "status"), "FAILED");
+        assert!(bench.redis::<i64>("TTL", task(id)) > 0);
+    }
+    assert!(bench.redis::<i64>("TTL", "tq:{work}:key:k") > 0, "the key is free after the window");
+    assert_eq!(bench.places("work"), Default::default());
+}
+
+#[test]
+fn what_nobody_would_deliver_comes_back_and_runs() {
+    let mut bench = bench();
+    let plain = bench.xadd("work", &[("n", "1")]);
+    let acked = enqueue(&bench, &[]);
+    read(&mut bench, 2);
+    let pending: Vec<(String, String, u64, u64)> = bench.redis("XPENDING", ("work", "tqhost", "-", "+", 10));
+    for (entry, ..) in &pending {
+        let _: u64 = bench.redis("XACK", ("work", "tqhost", entry));
+    }
+    let skipped = enqueue(&bench, &[]);
+    let _: () = bench.redis("XGROUP", ("SETID", "work", "tqhost", "$"));
+    let mut expected = [&plain, &acked, &skipped].map(|id| format!("undeliverable {id}"));
+    expected.sort();
+    found_and_mended(&bench, &expected);
+    let host = bench.host();
+    bench.all_done("work", &[plain, acked, skipped]);
+    is_well(&bench);
+    host.stop();
+}
+
+#[test]
+fn an_entry_that_its_task_has_left_over_is_deleted() {
+    let mut bench = bench();
+    let id = enqueue(&bench, &[]);
+    read(&mut bench, 1);
+    let entry = bench.status("work", &id, "entry");
+    let _: u64 = bench.redis("XACK", ("work", "tqhost", &entry));
+    let _: u64 = bench.redis("HSET", (task(&id), "status", "COMPLETED"));
+    let _: u64 = bench.redis("EXPIRE", (task(&id), 1000));
+    let report = doctor(&bench, &[]);
+    assert_eq!(findings(&report), [format!("ended-but-there {id}"), format!("undeliverable {id}")]);
+    let report = doctor(&bench, &["--fix"]);
+    assert_eq!((findings(&report), &report["ok"]), (vec![format!("undeliverable {id}")], &Value::Bool(true)), "{report:#}");
+    is_well(&bench);
+    assert_eq!(bench.places("work").length, 0);
+}
+
+#[test]
+fn a_delayed_task_without_fields_is_lost() {
+    let mut bench = bench();
+    let id = enqueue(&bench, &["--delay", "1h", "--key", "k"]);
+    let _: u64 = bench.redis("HDEL", (PARKED, format!("new/{id}")));
+    found_and_mended(&bench, &[format!("delayed-without-fields {id}")]);
+    assert_eq!(bench.status("work", &id, "status"), "FAILED");
+    assert!(bench.redis::<i64>("TTL", "tq:{work}:key:k") > 0);
+    assert_ne!(enqueue(&bench, &["--delay", "1h"]), id);
+}
+
+#[test]
+fn fields_that_nothing_makes_due_run() {
+    let mut bench = bench();
+    let id = enqueue(&bench, &["--delay", "1h"]);
+    let _: u64 = bench.redis("ZREM", (DELAYED, format!("new/{id}")));
+    found_and_mended(&bench, &[format!("fields-without-delay {id}")]);
+    let host = bench.host();
+    bench.all_done("work", std::slice::from_ref(&id));
+    host.stop();
+}
+
+#[test]
+fn fields_that_cannot_be_read_become_a_dead_letter() {
+    let mut bench = bench();
+    let id = enqueue(&bench, &["--delay", "1h"]);
+    let _: u64 = bench.redis("HSET", (PARKED, format!("new/{id}"), "\u{1}broken"));
+    found_and_mended(&bench, &[format!("unreadable-fields {id}")]);
+    let host = bench.host();
+    eventually("it is dead", || (bench.places("work").dead == 1).then_some(()));
+    bench.until_drained("work");
+    // Nobody could read that it was this task: its status waits for one that never comes, until the doctor or the host's janitor finds it.
+    doctor(&bench, &["--fix"]);
+    is_well(&bench);
+    assert_eq!(bench.status("work", &id, "status"), "FAILED");
+    host.stop();
+}
+
+#[test]
+fn a_task_that_is_nowhere_is_lost() {
+    let mut bench = bench();
+    let queued = enqueue(&bench, &["--key", "k"]);
+    let delayed = enqueue(&bench, &["--delay", "1h"]);
+    let entry = bench.status("work", &queued, "entry");
+    let _: u64 = bench.redis("XDEL", ("work", entry));
+    let _: u64 = bench.redis("DEL", (DELAYED, PARKED));
+    let running = enqueue(&bench, &[]);
+    let _: u64 = bench.redis("HSET", (task(&running), "status", "PROCESSING"));
+    let entry = bench.status("work", &running, "entry");
+    read(&mut bench, 1);
+    let _: u64 = bench.redis("XACK", ("work", "tqhost", &entry));
+    let _: u64 = bench.redis("XDEL", ("work", &entry));
+    let mut expected = [&queued, &delayed, &running].map(|id| format!("lost-task {id}"));
+    expected.sort();
+    found_and_mended(&bench, &expected);
+    for id in [&queued, &delayed, &running] {
+        assert_eq!(bench.status("work", id, "status"), "FAILED");
+        assert!(bench.status("work", id, "error").starts_with("lost: "));
+        assert!(bench.redis::<i64>("TTL", task(id)) > 0);
+    }
+    assert!(bench.redis::<i64>("TTL", "tq:{work}:key:k") > 0);
+}
+
+#[test]
+fn a_task_that_was_promoted_is_found_behind_many_others() {
+    let mut bench = bench();
+    let mut pipe = redis::pipe();
+    for n in 0..5000 {
+        pipe.cmd("XADD").arg("work").arg("*").arg("n").arg(n).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("tasks");
+    let id = enqueue(&bench, &["--delay", "1ms"]);
+    let queue = queue(&bench);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    eventually("it is promoted", || (runtime.block_on(queue.promote(10)).expect("promoted").moved == 1).then_some(()));
+    is_well(&bench);
+    let tended = runtime.block_on(queue.tend("0", 100_000, std::time::Duration::ZERO)).expect("a round");
+    assert_eq!((tended.lost, tended.cursor.as_str()), (vec![], "0"));
+    assert_eq!(bench.status("work", &id, "status"), "PENDING");
+}
+
+/// The queue as the library has it, on the test's Redis.
+fn queue(bench: &Bench) -> tqhost::queue::Queue {
+    let config = tqhost::config::Config::load(&bench.config()).expect("a configuration");
+    let redis = tqhost::queue::Redis::open(&bench.redis.url()).expect("a URL");
+    tqhost::queue::Queue::new(config.queues[0].clone(), redis.link())
+}
+
+#[test]
+fn what_would_be_kept_for_ever_expires() {
+    let mut bench = bench();
+    let _: u64 = bench.redis("HSET", (task("a"), "status", "COMPLETED"));
+    let _: u64 = bench.redis("HSET", (task("b"), "progress", "50"));
+    found_and_mended(&bench, &["no-expiry a".to_owned(), "no-expiry b".to_owned()]);
+    assert!(bench.redis::<i64>("TTL", task("a")) > 0 && bench.redis::<i64>("TTL", task("b")) > 0);
+}
+
+#[test]
+fn a_key_that_is_held_for_nobody_is_freed() {
+    let mut bench = bench();
+    let _: () = bench.redis("SET", ("tq:{work}:key:gone", "gone"));
+    let _: u64 = bench.redis("HSET", (task("ended"), "status", "FAILED"));
+    let _: u64 = bench.redis("EXPIRE", (task("ended"), 1000));
+    let _: () = bench.redis("SET", ("tq:{work}:key:ended", "ended"));
+    // This one's task lives, though somebody deleted its status.
+    let id = enqueue(&bench, &["--key", "held"]);
+    let _: u64 = bench.redis("DEL", task(&id));
+    found_and_mended(&bench, &["orphaned-key ended".to_owned(), "orphaned-key gone".to_owned()]);
+    for (key, is_free) in [("gone", true), ("ended", true), ("held", false)] {
+        assert_eq!(bench.redis::<i64>("TTL", format!("tq:{{work}}:key:{key}")) > 0, is_free, "{key}");
+    }
+}
+
+#[test]
+fn what_is_in_two_places_is_told() {
+    let mut bench = bench();
+    let id = enqueue(&bench, &["--delay", "1h"]);
+    let at = bench.status("work", &id, "enqueued_at");
+    let dead = ["tq:{work}:dead", "*", "tq-id", &id, "tq-reason", "rejected", "tq-enqueued-at"].map(str::to_owned);
+    let _: String = bench.redis("XADD", [&dead[..], &[at]].concat());
+    // Another task of the same id died before.
+    let _: String = bench.redis("XADD", [&dead[..], &["7".to_owned()]].concat());
+    let report = doctor(&bench, &["--fix"]);
+    assert_eq!((findings(&report), &report["ok"]), (vec![format!("dead-but-alive {id}")], &Value::Bool(false)), "{report:#}");
+    let _: u64 = bench.redis("HSET", (task(&id), "status", "COMPLETED"));
+    let _: u64 = bench.redis("EXPIRE", (task(&id), 1000));
+    let report = doctor(&bench, &[]);
+    assert_eq!(findings(&report), [format!("dead-but-alive {id}"), format!("ended-but-there {id}")], "{report:#}");
+    bench.tqhost(&["dead", "purge", "work", "--all", "--yes"]).ok();
+    assert_eq!(findings(&doctor(&bench, &[])), [format!("ended-but-there {id}")]);
+}
+
+#[test]
+fn a_missing_group_is_made() {
+    let mut bench = Bench::new(QUEUE);
+    bench.install("echo", "echo");
+    is_well(&bench);
+    let id = bench.xadd("work", &[("n", "1")]);
+    found_and_mended(&bench, &["no-group -".to_owned()]);
+    let host = bench.host();
+    bench.all_done("work", &[id]);
+    host.stop();
+}
+
+#[test]
+fn keys_of_another_type_are_named() {
+    let mut bench = bench();
+    let _: () = bench.redis("SET", (task("x"), "1"));
+    let _: u64 = bench.redis("LPUSH", ("tq:{work}:key:y", "1"));
+    let report = doctor(&bench, &["--fix"]);
+    assert_eq!(findings(&report), ["wrong-type -", "wrong-type -"], "{report:#}");
+    let _: u64 = bench.redis("DEL", (task("x"), "tq:{work}:key:y"));
+    is_well(&bench);
+    let _: () = bench.redis("SET", (DELAYED, "1"));
+    let report = doctor(&bench, &["--fix"]);
+    assert_eq!((findings(&report), &report["findings"][0]["key"]), (vec!["wrong-type -".to_owned()], &Value::from(DELAYED)));
+    let text = bench.tqhost(&["doctor", "work"]).stdout;
+    assert!(text.contains("holds a string, not a zset") && text.contains("1 finding"), "{text}");
+}
+
+#[test]
+fn a_queue_of_another_stream_is_not_looked_at() {
+    let mut bench = Bench::new("[queues.work]\nstream = \"a*[b]\"\nplugin = \"echo\"\n");
+    let _: u64 = bench.redis("HSET", ("tq:{a*[b]}:task:mine", "status", "FAILED"));
+    let _: u64 = bench.redis("HSET", ("tq:{axb}:task:other", "status", "FAILED"));
+    assert_eq!(findings(&doctor(&bench, &[])), ["no-expiry mine"]);
+}
+
+#[test]
+fn many_findings_are_counted_and_twenty_thousand_tasks_are_walked_in_pages() {
+    let mut bench = bench();
+    let mut pipe = redis::pipe();
+    for n in 0..20_000 {
+        pipe.cmd("XADD").arg("work").arg("*").arg("tq-id").arg(format!("t{n}")).arg("n").arg(n).ignore();
+        if n % 2 == 0 {
+            pipe.cmd("HSET").arg(task(&format!("t{n}"))).arg(("status", "PENDING")).arg(("attempt", 1)).ignore();
+        }
+    }
+    pipe.query::<()>(&mut bench.db).expect("tasks");
+    let report = is_well(&bench);
+    assert_eq!(report["places"]["queued"], 20_000);
+    let _: () = bench.redis("XGROUP", ("SETID", "work", "tqhost", "$"));
+    let report = doctor(&bench, &[]);
+    assert_eq!(report["findings"].as_array().map(Vec::len), Some(100));
+    assert_eq!(report["more"], serde_json::json!({ "undeliverable": 19_900 }));
+    let report = doctor(&bench, &["--fix"]);
+    assert_eq!((&report["ok"], &report["more"]), (&Value::Bool(true), &serde_json::json!({ "undeliverable": 19_900 })));
+    assert_eq!(is_well(&bench)["places"]["queued"], 20_000);
+}
+
+#[test]
+fn what_stands_still_beside_a_host_that_is_ready_is_told() {
+    let mut bench = bench();
+    let claimed = bench.xadd("work", &[("n", "1")]);
+    read(&mut bench, 1);
+    let delayed = enqueue(&bench, &["--delay", "1h"]);
+    // The host may neither take over nor promote.
+    let _: () = bench.redis("ACL", ("SETUSER", "default", "-xautoclaim", "-xadd"));
+    let host = bench.host();
+    host.until_ready();
+    is_well(&bench);
+    let _: redis::Value = bench.redis("XCLAIM", ("work", "tqhost", "foreign", 0, &claimed, "IDLE", 60_000, "JUSTID"));
+    let _: u64 = bench.redis("ZADD", (DELAYED, 1, format!("new/{delayed}")));
+    eventually("the host says that it is ready", || {
+        let report = doctor(&bench, &["--fix"]);
+        (findings(&report) == [format!("stuck-claim {claimed}"), format!("stuck-delayed {delayed}")]).then_some(())
+    });
+    let _: () = bench.redis("ACL", ("SETUSER", "default", "+@all"));
+    bench.all_done("work", &[claimed, delayed]);
+    is_well(&bench);
+    host.stop();
+}
+
+#[test]
+fn two_tasks_of_one_id_are_well() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 2\n");
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    // The second one begins last, so the status names its entry; the first one ends before it.
+    bench.xadd("work", &[("tq-id", "twin"), ("ms", "1000")]);
+    bench.until("work", "twin", "PROCESSING");
+    bench.xadd("work", &[("tq-id", "twin"), ("ms", "600000")]);
+    bench.until("work", "twin", "COMPLETED");
+    assert_eq!(bench.places("work").pending, 1);
+    is_well(&bench);
+    drop(host);
+}
+
+#[test]
+fn the_janitor_of_a_host_finds_what_is_orphaned() {
+    let mut bench = bench();
+    let never_ran = enqueue(&bench, &["--key", "k"]);
+    let entry = bench.status("work", &never_ran, "entry");
+    let _: u64 = bench.redis("XDEL", ("work", entry));
+    let delayed = enqueue(&bench, &["--delay", "1h"]);
+    let _: u64 = bench.redis("HSET", (task("ran"), &[("status", "PROCESSING"), ("entry", "1-0")]));
+    let _: () = bench.redis("SET", ("tq:{work}:key:gone", "gone"));
+    let _: u64 = bench.redis("HSET", (task("ended"), "status", "COMPLETED"));
+    let mut pipe = redis::pipe();
+    for n in 0..3000 {
+        pipe.cmd("SET").arg(format!("foreign:{n}")).arg(n).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("keys");
+    let hosts = [bench.host(), bench.host()];
+    bench.until("work", &never_ran, "FAILED");
+    bench.until("work", "ran", "FAILED");
+    for key in [task("ended"), task("ran"), "tq:{work}:key:gone".to_owned(), "tq:{work}:key:k".to_owned()] {
+        eventually(&format!("{key} expires"), || (bench.redis::<i64>("TTL", &key) > 0).then_some(()));
+    }
+    assert_eq!(bench.status("work", &delayed, "status"), "PENDING");
+    eventually("the one that never ran is counted", || {
+        let counted: u64 = hosts.iter().map(|host| host.count("tqhost_lost_entries_total", "work")).sum();
+        (counted == 1).then_some(())
+    });
+    assert!(hosts.iter().any(|host| !host.logged("tasks are lost").is_empty()));
+    is_well(&bench);
+    hosts.into_iter().for_each(|host| host.stop());
+}
+
+#[test]
+fn a_queue_at_work_is_well() {
+    for (guest, fields) in [("flaky", &[("failUntil", "3")][..]), ("defers", &[("afterMs", "100")])] {
+        let bench = Bench::new(
+            "[queues.work]\nplugin = \"guest\"\nlease = \"2s\"\nbackoff = { delays = [\"20ms\"] }\nmax_deferrals = 3\nconcurrency = 20\n",
+        );
+        bench.install(guest, "guest");
+        let hosts = [bench.host(), bench.host()];
+        let producer = Producer::start(&bench.redis.url(), fields);
+        producer.produce(50);
+        for _ in 0..20 {
+            is_well(&bench);
+        }
+        producer.stop();
+        hosts.into_iter().for_each(|host| host.stop());
+        is_well(&bench);
+    }
+}
+
+#[test]
+fn a_queue_whose_hosts_are_killed_is_well() {
+    let bench = Bench::new(
+        "[queues.work]\nplugin = \"flaky\"\nlease = \"1s\"\nbackoff = { delays = [\"20ms\"] }\nmax_crashes = 100\nconcurrency = 20\n",
+    );
+    bench.install("flaky", "flaky");
+    let producer = Producer::start(&bench.redis.url(), &[("failUntil", "2"), ("tq-delay-ms", "50")]);
+    for _ in 0..4 {
+        let host = bench.host();
+        producer.produce(100);
+        is_well(&bench);
+        host.kill();
+        for _ in 0..3 {
+            is_well(&bench);
+        }
+    }
+    let ids = producer.stop();
+    let host = bench.host();
+    let mut bench = bench;
+    bench.all_done("work", &ids);
+    is_well(&bench);
+    host.stop();
+}

@@ -1,0 +1,224 @@
+//! The configuration file is changed while the host runs: queues and grants come, change and go, and no task notices.
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::support::bench::guest_path;
+use crate::support::{Bench, Host, Producer, eventually};
+
+const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\n";
+
+/// Writes the file as editors do, and waits until the host has taken it.
+fn change(bench: &Bench, host: &Host, queues: &str) {
+    let before = host.logged("the configuration was read again").len();
+    bench.configure_for(queues, bench.redis.port);
+    eventually("the configuration is taken", || (host.logged("the configuration was read again").len() > before).then_some(()));
+}
+
+#[test]
+fn a_queue_that_is_added_works_and_one_that_is_removed_stops() {
+    let mut bench = Bench::new(EMPTY);
+    bench.install("empty", "empty");
+    let host = bench.host();
+    host.until_ready();
+    change(&bench, &host, &format!("{EMPTY}[queues.more]\nplugin = \"empty\"\n"));
+    for queue in ["work", "more"] {
+        let id = bench.xadd(queue, &[("n", "1")]);
+        bench.until(queue, &id, "COMPLETED");
+    }
+    change(&bench, &host, "[queues.more]\nplugin = \"empty\"\n");
+    eventually("its figures are gone", || (!host.get("/metrics").body.contains("queue=\"work\"")).then_some(()));
+    host.until_ready();
+    let waiting = bench.xadd("work", &[("n", "2")]);
+    let id = bench.xadd("more", &[("n", "2")]);
+    bench.until("more", &id, "COMPLETED");
+    assert_eq!(bench.places("work").length, 1, "nobody takes {waiting}");
+    change(&bench, &host, EMPTY);
+    bench.until("work", &waiting, "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn an_attempt_ends_under_the_rules_that_it_began_with() {
+    let before = "[queues.work]\nplugin = \"sleeps\"\nconcurrency = 1\n";
+    let after = "[queues.work]\nplugin = \"sleeps\"\nconcurrency = 1\ntimeout = \"200ms\"\nmax_retries = 0\n";
+    let mut bench = Bench::new(before);
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    let long = bench.xadd("work", &[("ms", "2500")]);
+    bench.until("work", &long, "PROCESSING");
+    let next = bench.xadd("work", &[("ms", "5000")]);
+    change(&bench, &host, after);
+    // One at a time holds for the old and the new rules together.
+    assert_eq!((bench.places("work").pending, bench.status("work", &long, "status").as_str()), (1, "PROCESSING"));
+    bench.until("work", &long, "COMPLETED");
+    bench.until("work", &next, "FAILED");
+    let dead = bench.dead("work");
+    assert!(dead[0]["tq-error"].starts_with("timeout: "), "{dead:?}");
+    eventually("the name that the first rules were served under is gone", || {
+        let consumers: Vec<redis::Value> = bench.redis("XINFO", ("CONSUMERS", "work", "tqhost"));
+        (consumers.len() == 1).then_some(())
+    });
+    host.stop();
+}
+
+#[test]
+fn changes_under_load_lose_nothing_and_run_nothing_twice() {
+    let queues = |n: u32| {
+        format!(
+            "concurrency = {}\n[queues.work]\nplugin = \"empty\"\nconcurrency = {}\npriority = {}\nmax_retries = {n}\n[queues.other{n}]\nplugin = \"empty\"\n",
+            3 + n % 3,
+            1 + n % 7,
+            1 + n % 2
+        )
+    };
+    let mut bench = Bench::new(&queues(0));
+    bench.install("empty", "empty");
+    let host = bench.host();
+    let producer = Producer::start(&bench.redis.url(), &[]);
+    for n in 1..=20 {
+        change(&bench, &host, &queues(n));
+        producer.produce(20);
+    }
+    let ids = producer.stop();
+    bench.all_done("work", &ids);
+    assert_eq!(host.ended_as("work", "completed"), ids.len() as u64, "each was committed once");
+    assert_eq!((host.count("tqhost_reclaimed_total", "work"), host.count("tqhost_lease_lost_total", "work")), (0, 0));
+    assert_eq!(bench.places("work").dead, 0);
+    host.stop();
+}
+
+#[test]
+fn a_bad_file_changes_nothing_and_is_reported() {
+    let mut bench = Bench::new(EMPTY);
+    bench.install("empty", "empty");
+    let host = bench.host();
+    host.until_ready();
+    let good = fs::read_to_string(bench.config()).expect("the configuration");
+    fs::write(bench.config(), good.replace("plugin =", "plugins =")).expect("write");
+    let told = host.log("cannot be used: everything stays as it is");
+    assert!(told["why"].as_str().is_some_and(|why| why.contains("did you mean `plugin`")), "{told}");
+    assert!((host.metric("tqhost_config_reloads_total{result=\"failed\"}") - 1.0).abs() < 0.1);
+    let id = bench.xadd("work", &[("n", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    // More than the sandbox has room for: known only to the host.
+    fs::write(bench.config(), format!("{good}[plugins.empty]\nmemory = \"1GiB\"\n")).expect("write");
+    eventually("it says so to the commands", || {
+        bench.tqhost(&["queues"]).ok().stdout.contains("plugins.empty.memory: 1024MiB is more than the 128MiB").then_some(())
+    });
+    fs::remove_file(bench.config()).expect("remove");
+    fs::write(bench.config(), &good).expect("write");
+    host.log("again what this host runs by");
+    eventually("nothing is said any more", || (!bench.tqhost(&["queues"]).ok().stdout.contains("1024MiB")).then_some(()));
+    let id = bench.xadd("work", &[("n", "2")]);
+    bench.until("work", &id, "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn grants_change_without_a_new_file() {
+    let config =
+        |model: &str| format!("[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\nconfig = {{ model = \"{model}\" }}\n");
+    let mut bench = Bench::new(&config("here"));
+    bench.install("reads-config", "reads-config");
+    let host = bench.host();
+    let read = |bench: &mut Bench| {
+        let id = bench.xadd("work", &[("key", "model")]);
+        bench.until("work", &id, "COMPLETED");
+        bench.status("work", &id, "result")
+    };
+    assert!(read(&mut bench).contains("here"));
+    // Also while the file that is there is of no use.
+    fs::write(bench.plugin_path("reads-config"), b"not wasm").expect("write");
+    host.log("plugin cannot be used");
+    change(&bench, &host, &config("there"));
+    host.log("plugin has other grants");
+    assert!(read(&mut bench).contains("there"));
+    fs::copy(guest_path("reads-config"), bench.plugin_path("reads-config")).expect("copy");
+    eventually("the file is the active version again", || {
+        host.get("/metrics")
+            .body
+            .lines()
+            .any(|line| line.starts_with("tqhost_plugin_info{") && line.contains("state=\"active\""))
+            .then_some(())
+    });
+    assert!(read(&mut bench).contains("there"));
+    host.stop();
+}
+
+#[test]
+fn a_queue_gets_another_plugin() {
+    let config = |plugin: &str| format!("[queues.work]\nplugin = \"{plugin}\"\nmax_retries = 0\n");
+    let mut bench = Bench::new(&config("empty"));
+    bench.install("empty", "empty");
+    let host = bench.host();
+    let id = bench.xadd("work", &[("n", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    change(&bench, &host, &config("echo"));
+    let id = bench.xadd("work", &[("n", "2")]);
+    // It waits for the one that is not there yet.
+    let ready = host.get("/readyz");
+    assert_eq!((ready.status, bench.places("work").length), (200, 1), "{}", ready.body);
+    bench.install("echo", "echo");
+    bench.until("work", &id, "COMPLETED");
+    assert!(bench.status("work", &id, "plugin").starts_with("echo@"));
+    host.stop();
+}
+
+#[test]
+fn sighup_reads_secrets_again_and_what_needs_a_restart_is_named() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let secret = dir.path().join("key");
+    fs::write(&secret, "first").expect("write");
+    let config = format!(
+        "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\nconfig = {{ model = {{ file = {:?} }} }}\n",
+        secret.display()
+    );
+    let mut bench = Bench::new(&config);
+    bench.install("reads-config", "reads-config");
+    let host = bench.host();
+    host.until_ready();
+    fs::write(&secret, "second").expect("write");
+    host.signal(Signal::SIGHUP);
+    host.log("plugin has other grants");
+    let id = bench.xadd("work", &[("key", "model")]);
+    bench.until("work", &id, "COMPLETED");
+    assert!(bench.status("work", &id, "result").contains("second"));
+    change(&bench, &host, &format!("data_dir = \"elsewhere\"\nshutdown_grace = \"1s\"\n{config}"));
+    assert_eq!(host.log("take effect at the next start")["keys"], "data_dir");
+    host.stop();
+}
+
+#[test]
+fn a_change_while_redis_is_away_is_carried_out_when_it_is_back() {
+    let mut bench = Bench::new(EMPTY);
+    bench.install("empty", "empty");
+    let host = bench.host();
+    host.until_ready();
+    bench.redis.stop();
+    change(&bench, &host, &format!("{EMPTY}[queues.more]\nplugin = \"empty\"\n"));
+    bench.redis.start_again();
+    bench.db = bench.redis.connection();
+    let id = bench.xadd("more", &[("n", "1")]);
+    bench.until("more", &id, "COMPLETED");
+    eventually("ready", || (host.get("/readyz").status == 200).then_some(()));
+    host.stop();
+}
+
+#[test]
+fn a_change_does_not_hold_up_a_shutdown() {
+    let before = "[queues.work]\nplugin = \"sleeps\"\n";
+    let mut bench = Bench::new(before);
+    bench.install("sleeps", "sleeps");
+    let mut host = bench.host();
+    let id = bench.xadd("work", &[("ms", "60000")]);
+    bench.until("work", &id, "PROCESSING");
+    change(&bench, &host, &format!("shutdown_grace = \"300ms\"\n{before}max_retries = 1\n"));
+    host.signal(Signal::SIGTERM);
+    crate::support::wait::within(Duration::from_secs(20), "the host ends", || host.try_ended());
+    // Given back by the worker that was replaced.
+    assert_eq!(bench.places("work").pending, 0);
+    assert_eq!(bench.status("work", &id, "status"), "PENDING");
+}

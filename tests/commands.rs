@@ -384,6 +384,9 @@ fn plugins_show_versions_and_figures() {
                 "peak_memory",
                 "reloads",
                 "failed_reloads",
+                "rolled_back",
+                "on_probation",
+                "history",
             ],
         );
         assert_eq!((&row["state"], row["version"].as_str().map(str::len)), (&"active".into(), Some(64)), "{row}");
@@ -494,9 +497,18 @@ fn the_admin_address_answers_and_every_documented_series_is_there() {
         host.metric(&format!("{name}_sum{{queue=\"work\"}}"));
         host.metric(&format!("{name}_bucket{{queue=\"work\",le=\"+Inf\"}}"));
     }
-    for outcome in
-        ["completed", "retried", "deferred", "rejected", "retries-exhausted", "deferrals-exhausted", "crashed", "malformed", "released"]
-    {
+    for outcome in [
+        "completed",
+        "retried",
+        "deferred",
+        "rejected",
+        "retries-exhausted",
+        "deferrals-exhausted",
+        "crashed",
+        "malformed",
+        "released",
+        "given-back",
+    ] {
         host.metric(&format!("tqhost_tasks_total{{queue=\"work\",outcome=\"{outcome}\"}}"));
     }
     for state in ["queued", "running", "delayed", "dead"] {

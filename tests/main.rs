@@ -35,3 +35,4 @@ mod soak;
 mod tasks;
 mod tidy;
 mod upkeep;
+mod versions;

@@ -12,12 +12,12 @@ use crate::support::bench::guest_path;
 use crate::support::{Bench, Done, Host, Places, Trickle, eventually};
 
 /// The bytes of a guest.
-fn guest(name: &str) -> Vec<u8> {
+pub fn guest(name: &str) -> Vec<u8> {
     std::fs::read(guest_path(name)).expect("read a guest")
 }
 
 /// The same component with a custom section at its end: it does the same, and is another version.
-fn version(guest: &str, mark: u8) -> Vec<u8> {
+pub fn version(guest: &str, mark: u8) -> Vec<u8> {
     let mut bytes = self::guest(guest);
     // Section id 0, its size, the length of its name, the name, the content.
     bytes.extend([0, 6, 4, b'm', b'a', b'r', b'k', mark]);
@@ -25,16 +25,16 @@ fn version(guest: &str, mark: u8) -> Vec<u8> {
 }
 
 /// How a status names the version in these bytes.
-fn label(plugin: &str, bytes: &[u8]) -> String {
+pub fn label(plugin: &str, bytes: &[u8]) -> String {
     format!("{plugin}@{}", &digest(bytes)[..12])
 }
 
-fn digest(bytes: &[u8]) -> String {
+pub fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Writes a file beside the plugins and renames it: the way that a careful operator takes.
-fn put(bench: &Bench, plugin: &str, bytes: &[u8]) {
+pub fn put(bench: &Bench, plugin: &str, bytes: &[u8]) {
     let target = bench.plugin_path(plugin);
     let new = target.with_extension("new");
     std::fs::write(&new, bytes).expect("write a plugin");
@@ -43,7 +43,7 @@ fn put(bench: &Bench, plugin: &str, bytes: &[u8]) {
 
 /// Waits for the line that says that this version was loaded.
 #[track_caller]
-fn loaded(host: &Host, bytes: &[u8]) -> Value {
+pub fn loaded(host: &Host, bytes: &[u8]) -> Value {
     let digest = &digest(bytes)[..12];
     eventually(&format!("{digest} is loaded; the log:\n{}", host.raw()), || {
         host.logged("plugin loaded").into_iter().find(|line| line["digest"] == digest)
@@ -51,7 +51,7 @@ fn loaded(host: &Host, bytes: &[u8]) -> Value {
 }
 
 /// What `tqhost plugins` says of a plugin.
-fn row(bench: &Bench, plugin: &str) -> Option<Value> {
+pub fn row(bench: &Bench, plugin: &str) -> Option<Value> {
     let all = bench.tqhost(&["plugins", "--json"]).ok().json();
     all["plugins"].as_array()?.iter().find(|row| row["name"] == plugin).cloned()
 }
@@ -199,7 +199,7 @@ fn an_attempt_ends_on_the_version_that_it_began_with() {
 }
 
 /// Overwrites a file as `cp` does, and slower: truncated first, then piece by piece, while tasks are running between the pieces.
-fn overwrite(path: &Path, bytes: &[u8], trickle: &Trickle) {
+pub fn overwrite(path: &Path, bytes: &[u8], trickle: &Trickle) {
     let mut file = OpenOptions::new().write(true).truncate(true).open(path).expect("open a plugin");
     for piece in bytes.chunks(bytes.len() / 4 + 1) {
         trickle.more(1);

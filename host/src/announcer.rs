@@ -10,9 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{Health, Metrics, PluginRow};
-use crate::plugins::{PluginStatus, Plugins};
-use crate::queue::hosts::{self, HostInfo, HostPlugin, HostQueue};
+use crate::admin::{Health, Metrics, PluginRow, RELOADS};
+use crate::plugins::{Change, PluginStatus, Plugins};
+use crate::queue::hosts::{self, HostChange, HostInfo, HostPlugin, HostQueue};
 use crate::queue::{Link, Redis};
 use crate::reload::Refused;
 use crate::worker::workers::Board;
@@ -49,16 +49,18 @@ impl Announcer {
     pub fn refresher(&self) -> Refresh {
         let (plugins, health, redis) = (self.plugins.clone(), self.health.clone(), self.redis.clone());
         let reconnects = AtomicU64::new(0);
-        let reloads = std::sync::Mutex::new(HashMap::<String, (u64, u64)>::new());
+        let reloads = std::sync::Mutex::new(HashMap::<String, [u64; RELOADS.len()]>::new());
         Arc::new(move |metrics| {
             let status = plugins.status();
             let rows: Vec<PluginRow> = status.iter().map(row).collect();
             metrics.set_plugins(&rows);
             let mut reloads = reloads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             for plugin in &status {
-                let (ok, failed) = reloads.insert(plugin.name.clone(), (plugin.reloads_ok, plugin.reloads_failed)).unwrap_or_default();
-                (ok..plugin.reloads_ok).for_each(|_| metrics.plugin_reload(&plugin.name, true));
-                (failed..plugin.reloads_failed).for_each(|_| metrics.plugin_reload(&plugin.name, false));
+                let now = [plugin.reloads_ok, plugin.reloads_failed, plugin.rolled_back];
+                let before = reloads.insert(plugin.name.clone(), now).unwrap_or_default();
+                for ((result, before), now) in RELOADS.into_iter().zip(before).zip(now) {
+                    (before..now).for_each(|_| metrics.plugin_reload(&plugin.name, result));
+                }
             }
             for queue in health.report().queues {
                 metrics.queue(&queue.queue).fetch_stalled(!queue.ok);
@@ -153,7 +155,15 @@ fn host_plugin(plugin: PluginStatus) -> HostPlugin {
         peak_memory: plugin.peak_memory,
         reloads: plugin.reloads_ok,
         failed_reloads: plugin.reloads_failed,
+        rolled_back: plugin.rolled_back,
+        on_probation: plugin.on_probation,
+        history: plugin.history.into_iter().map(host_change).collect(),
     }
+}
+
+fn host_change(change: Change) -> HostChange {
+    let Change { at_ms, what, digest, took_ms, reason } = change;
+    HostChange { at: at_ms, what: what.as_str().to_owned(), version: digest, took_ms, reason }
 }
 
 fn now_ms() -> u64 {

@@ -25,6 +25,9 @@ use serde::{Deserialize, Serialize};
 /// Upper bounds in seconds, for durations as well as for waits.
 const BUCKETS: [f64; 18] = [0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
+/// What became of a new version of a plugin: the label `result`.
+pub const RELOADS: [&str; 3] = ["ok", "failed", "rolled-back"];
+
 /// What a settlement did to a task: the label `outcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
@@ -37,6 +40,8 @@ pub enum Settled {
     Crashed,
     Malformed,
     Released,
+    /// Given back after an attempt that its plugin's new version spoiled.
+    GivenBack,
     /// Put aside because its producer asked for a delay.
     Delayed,
     /// Found to be cancelled, before it ran or while it did.
@@ -47,7 +52,7 @@ pub enum Settled {
 
 impl Settled {
     /// In the order of the variants, so that `ALL[s as usize] == s`.
-    pub const ALL: [Settled; 12] = [
+    pub const ALL: [Settled; 13] = [
         Settled::Completed,
         Settled::Retried,
         Settled::Deferred,
@@ -57,6 +62,7 @@ impl Settled {
         Settled::Crashed,
         Settled::Malformed,
         Settled::Released,
+        Settled::GivenBack,
         Settled::Delayed,
         Settled::Cancelled,
         Settled::Duplicate,
@@ -77,6 +83,7 @@ impl Settled {
             Settled::Crashed => "crashed",
             Settled::Malformed => "malformed",
             Settled::Released => "released",
+            Settled::GivenBack => "given-back",
             Settled::Delayed => "delayed",
             Settled::Cancelled => "cancelled",
             Settled::Duplicate => "duplicate",
@@ -233,16 +240,15 @@ impl Metrics {
         self.0.config_reloads.get_or_create_owned(&ResultLabels { result }).inc();
     }
 
-    /// A new version of a plugin was taken, or refused.
-    pub fn plugin_reload(&self, plugin: &str, ok: bool) {
-        let result = if ok { "ok" } else { "failed" };
+    /// A new version of a plugin was taken, refused, or rolled back: the `result` is one of [`RELOADS`].
+    pub fn plugin_reload(&self, plugin: &str, result: &'static str) {
         self.0.reloads.get_or_create_owned(&ReloadLabels { plugin: plugin.to_owned(), result }).inc();
     }
 
     /// Replaces what is shown of all plugins: one row for each, the last one if there are more.
     pub fn set_plugins(&self, rows: &[PluginRow]) {
         for row in rows {
-            for result in ["ok", "failed"] {
+            for result in RELOADS {
                 self.0.reloads.get_or_create_owned(&ReloadLabels { plugin: row.plugin.clone(), result });
             }
         }

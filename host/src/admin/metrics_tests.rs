@@ -138,8 +138,8 @@ fn what_is_counted_is_shown_and_totalled() {
 fn a_former_plugin_version_leaves_nothing_behind() {
     let metrics = Metrics::new();
     metrics.set_plugins(&[row("mail", "v1", "active", 10), row("gone", "v1", "active", 10)]);
-    metrics.plugin_reload("mail", true);
-    metrics.plugin_reload("mail", false);
+    metrics.plugin_reload("mail", "ok");
+    metrics.plugin_reload("mail", "failed");
     metrics.set_plugins(&[row("mail", "v1", "active", 10), row("mail", "v2", "quara\"ntined", u64::MAX)]);
     let text = metrics.encode();
     let info: Vec<&str> = text.lines().filter(|line| line.starts_with("tqhost_plugin_info{")).collect();
@@ -149,6 +149,7 @@ fn a_former_plugin_version_leaves_nothing_behind() {
     for line in [
         "tqhost_plugin_reloads_total{plugin=\"mail\",result=\"ok\"} 1\n",
         "tqhost_plugin_reloads_total{plugin=\"mail\",result=\"failed\"} 1\n",
+        "tqhost_plugin_reloads_total{plugin=\"mail\",result=\"rolled-back\"} 0\n",
         "tqhost_plugin_reloads_total{plugin=\"gone\",result=\"ok\"} 0\n",
     ] {
         assert!(text.contains(line), "{line}{text}");

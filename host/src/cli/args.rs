@@ -82,7 +82,11 @@ pub enum Command {
     #[command(subcommand)]
     Dead(DeadCommand),
     /// Show the plugins of the running hosts: versions, states, figures
-    Plugins,
+    Plugins {
+        /// Only this one, and what happened to its versions
+        #[arg(value_name = "PLUGIN")]
+        plugin: Option<String>,
+    },
 }
 
 #[derive(Debug, Args, Default)]

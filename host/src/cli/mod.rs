@@ -82,7 +82,7 @@ fn execute(cli: Cli) -> Result<(), Failure> {
             Command::Queues { queue } => queues::run(&config, queue.as_deref(), &mut out).await,
             Command::Doctor { queue, fix } => doctor::run(&config, &queue, fix, &mut out).await,
             Command::Dead(command) => dead::run(&config, command, &mut out).await,
-            Command::Plugins => plugins::run(&config, &mut out).await,
+            Command::Plugins { plugin } => plugins::run(&config, plugin.as_deref(), &mut out).await,
         }
     });
     done.and(out.finish().context("cannot write to stdout").map_err(Failure::from))

@@ -1,6 +1,7 @@
 //! `tqhost plugins`: the plugins as the running hosts have them; without a host, the files that one would find.
 //!
-//! In: what hosts say of themselves in Redis. Out: a row per plugin and host, with the last error below, or the rows as JSON.
+//! In: what hosts say of themselves in Redis. Out: a row per plugin and host, with the last error below, or the rows as JSON; for one plugin, the
+//! last changes of its versions too.
 
 use std::time::Duration;
 
@@ -42,18 +43,27 @@ struct FileView {
     error: Option<String>,
 }
 
-pub async fn run(config: &Config, out: &mut Out) -> Result<(), Failure> {
+pub async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(), Failure> {
+    let names: Vec<String> = files::plugin_names(config).into_iter().filter(|name| only.is_none_or(|only| only == name)).collect();
+    if let (Some(only), true) = (only, names.is_empty()) {
+        return Err(Failure::Usage(format!("no queue uses a plugin `{only}`")));
+    }
     // Without its host, the embedded Redis is not there either.
     let is_down = matches!(config.redis, config::Redis::Embedded) && !embedded::socket_path(&config.data_dir).exists();
     let hosts = if is_down { Vec::new() } else { hosts::list(&connect(config).await?).await? };
     let view = PluginsView {
         hosts: hosts.len(),
-        plugins: rows(&hosts),
-        files: hosts.is_empty().then(|| files::plugin_names(config).iter().map(|name| file(config, name)).collect()),
+        plugins: rows(&hosts).into_iter().filter(|row| only.is_none_or(|only| row.plugin.name == only)).collect(),
+        files: hosts.is_empty().then(|| names.iter().map(|name| file(config, name)).collect()),
     };
     match (out.json, &view.files) {
         (true, _) => out.json(&view),
-        (false, None) => out.line(render(&view.plugins, text::now_ms(), out.paint)),
+        (false, None) => {
+            out.line(render(&view.plugins, text::now_ms(), out.paint));
+            if only.is_some() && !view.plugins.is_empty() {
+                out.line(format!("\n{}", render_history(&view.plugins, text::now_ms(), out.paint)));
+            }
+        }
         (false, Some(files)) => {
             out.line(format!("No host is running. The files in {}:", config.plugins_dir.display()));
             out.line(render_files(files, out.paint));
@@ -104,6 +114,10 @@ fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
             "missing" => Tone::Odd,
             _ => Tone::Bad,
         };
+        let mut version = plugin.version.as_deref().map_or_else(none, |version| text::escape(short(version)));
+        if plugin.on_probation {
+            version.push_str(" (on probation)");
+        }
         let ago = |at: u64| format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(at))));
         let compiled = match (plugin.from_cache, plugin.compile_ms) {
             (true, _) => "cached".to_owned(),
@@ -114,7 +128,7 @@ fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
             text::escape(&plugin.name).into(),
             text::escape(host).into(),
             Cell::tone(text::escape(&plugin.state), tone),
-            plugin.version.as_deref().map_or_else(none, |version| text::escape(short(version))).into(),
+            version.into(),
             plugin.loaded_at.map_or_else(none, ago).into(),
             compiled.into(),
             plugin.attempts.into(),
@@ -127,6 +141,37 @@ fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
     }
     let table = table.render(paint);
     if errors.is_empty() { table } else { format!("{table}\n\n{}", paint.tone(Tone::Bad, &errors.join("\n"))) }
+}
+
+/// What happened to the versions of a plugin, newest first.
+fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
+    let mut table = Table::new(&[
+        ("WHEN", Align::Right),
+        ("HOST", Align::Left),
+        ("CHANGE", Align::Left),
+        ("VERSION", Align::Left),
+        ("TOOK", Align::Right),
+        ("REASON", Align::Left),
+    ]);
+    let none = || text::NONE.to_owned();
+    let mut changes: Vec<_> = rows.iter().flat_map(|row| row.plugin.history.iter().rev().map(move |change| (row.host, change))).collect();
+    changes.sort_by_key(|(_, change)| std::cmp::Reverse(change.at));
+    for (host, change) in changes {
+        let tone = match change.what.as_str() {
+            "failed" | "self-check-failed" | "rolled-back" | "quarantined" => Tone::Bad,
+            "removed" => Tone::Odd,
+            _ => Tone::Good,
+        };
+        table.row([
+            format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(change.at)))).into(),
+            text::escape(host).into(),
+            Cell::tone(text::escape(&change.what), tone),
+            change.version.as_deref().map_or_else(none, |version| text::escape(short(version))).into(),
+            change.took_ms.map_or_else(none, |ms| text::took(Duration::from_millis(ms))).into(),
+            change.reason.as_deref().map_or_else(none, text::escape).into(),
+        ]);
+    }
+    table.render(paint)
 }
 
 fn render_files(files: &[FileView], paint: Paint) -> String {
@@ -145,8 +190,14 @@ fn render_files(files: &[FileView], paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::hosts::HostChange;
 
     const PLAIN: Paint = Paint { colour: false };
+
+    fn change(what: &str, reason: Option<&str>) -> HostChange {
+        let version = Some("77ac0aa2b7d4e5f60718".to_owned());
+        HostChange { at: 1_700_000_100_000, what: what.into(), version, took_ms: Some(1234), reason: reason.map(str::to_owned) }
+    }
 
     fn host() -> HostInfo {
         let active = HostPlugin {
@@ -163,6 +214,9 @@ mod tests {
             peak_memory: 14 << 20,
             reloads: 1,
             failed_reloads: 0,
+            rolled_back: 1,
+            on_probation: true,
+            history: vec![change("loaded", None), change("rolled-back", Some("it spoiled\n6 tasks"))],
         };
         let error = Some("it exports no\nhandler".to_owned());
         let failed = HostPlugin {
@@ -189,6 +243,7 @@ mod tests {
     fn plugins_of_a_host() {
         let hosts = [host()];
         insta::assert_snapshot!(render(&rows(&hosts), 1_700_000_192_000, PLAIN));
+        insta::assert_snapshot!(render_history(&rows(&hosts)[1..], 1_700_000_192_000, PLAIN));
         let view = PluginsView { hosts: 1, plugins: rows(&hosts).into_iter().take(1).collect(), files: None };
         insta::assert_json_snapshot!(view);
     }

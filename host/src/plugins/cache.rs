@@ -37,6 +37,11 @@ impl Cache {
         }
     }
 
+    /// Where it is: a directory that is ours alone.
+    pub(super) fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
     /// What was stored under `name`. A file that is not whole is removed.
     pub(super) fn get(&self, name: &str) -> Option<Vec<u8>> {
         let path = self.path(name)?;

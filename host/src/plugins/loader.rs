@@ -31,19 +31,31 @@ impl Loader {
     /// `digest` is the SHA-256 of `wasm`.
     pub(super) fn load(&self, wasm: &[u8], digest: &str, grants: &config::Plugin) -> Result<Loaded, LoadError> {
         let started = Instant::now();
-        let name = format!("{digest}-{}", self.compatibility);
-        if let Some(code) = self.cache.get(&name) {
-            match self.sandbox.load(&code, grants) {
-                Ok(handler) => return Ok(Loaded { handler, took: started.elapsed(), from_cache: true }),
-                Err(error) => {
-                    tracing::warn!(digest, %error, "compiling again what the cache holds");
-                    self.cache.remove(&name);
-                }
-            }
+        if let Some(loaded) = self.load_cached(digest, grants) {
+            return Ok(loaded);
         }
+        let name = self.name(digest);
         let code = self.sandbox.compile(wasm)?;
         let handler = self.sandbox.load(&code, grants)?;
         self.cache.put(&name, &code);
         Ok(Loaded { handler, took: started.elapsed(), from_cache: false })
+    }
+
+    /// The same for a file that is gone, as far as the cache has its code.
+    pub(super) fn load_cached(&self, digest: &str, grants: &config::Plugin) -> Option<Loaded> {
+        let started = Instant::now();
+        let name = self.name(digest);
+        match self.sandbox.load(&self.cache.get(&name)?, grants) {
+            Ok(handler) => Some(Loaded { handler, took: started.elapsed(), from_cache: true }),
+            Err(error) => {
+                tracing::warn!(digest, %error, "what the cache holds cannot be used");
+                self.cache.remove(&name);
+                None
+            }
+        }
+    }
+
+    fn name(&self, digest: &str) -> String {
+        format!("{digest}-{}", self.compatibility)
     }
 }

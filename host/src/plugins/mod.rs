@@ -4,14 +4,18 @@
 //! [`Version`], as a value that can be watched, and its [`PluginStatus`].
 //!
 //! ```text
-//! folder ─▶ watcher ─▶ file (stable?) ─▶ loader (cache, compile) ─▶ registry ─▶ watch::Receiver
+//! folder ─▶ watcher ─▶ file (stable?) ─▶ loader (cache, compile) ─▶ self-check ─▶ registry ─▶ watch::Receiver
+//!                                                                                 ▲ verdict of its probation: stays, or rolled back
 //! ```
 //!
 //! Not here: what a component may do (`sandbox`), which attempt runs on which version (`worker`: it takes the active
 //! one once and keeps it).
 
 mod cache;
+mod history;
 mod loader;
+mod probation;
+mod quarantine;
 mod registry;
 #[cfg(test)]
 mod tests;
@@ -29,8 +33,11 @@ use tokio_util::task::TaskTracker;
 use crate::config;
 use crate::sandbox::Sandbox;
 
+pub use history::{Change, What};
+pub use probation::Ruling;
 pub use registry::{Figures, PluginState, PluginStatus, Version};
 
+use quarantine::Notes;
 use registry::Slot;
 
 /// The registry. Cheap to clone.
@@ -39,6 +46,7 @@ pub struct Plugins(Arc<Registry>);
 
 struct Registry {
     slots: RwLock<BTreeMap<String, Arc<Slot>>>,
+    notes: Notes,
     /// The names in use and their grants, for the watcher.
     wanted: watch::Sender<Wanted>,
 }
@@ -57,8 +65,9 @@ impl Plugins {
         tracker: &TaskTracker,
     ) -> anyhow::Result<Plugins> {
         let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir)).await.context("cannot look at the cache")?;
+        let notes = Notes::new(cache.dir());
         let loader = loader::Loader::new(sandbox, cache);
-        let plugins = Plugins(Arc::new(Registry { slots: RwLock::default(), wanted: watch::Sender::default() }));
+        let plugins = Plugins(Arc::new(Registry { slots: RwLock::default(), notes, wanted: watch::Sender::default() }));
         plugins.update(names);
         let mut watcher = watcher::Watcher::new(dir, loader, plugins.clone(), plugins.0.wanted.subscribe());
         tokio::select! {
@@ -82,7 +91,7 @@ impl Plugins {
                 stays
             });
             for name in wanted.keys() {
-                slots.entry(name.clone()).or_insert_with(|| Arc::new(Slot::new(name)));
+                slots.entry(name.clone()).or_insert_with(|| Arc::new(Slot::new(name, self.0.notes.clone())));
             }
         }
         self.0.wanted.send_replace(wanted);

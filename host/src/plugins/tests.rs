@@ -11,10 +11,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{PluginState, Plugins, Version};
+use super::{PluginState, Plugins, Ruling, Version, What};
 use crate::config;
+use crate::sandbox::Attempt;
 use crate::sandbox::testing::{self, DONE, ECHO, handler};
-use crate::task::Outcome;
+use crate::task::{Outcome, Task};
 
 struct Folder {
     root: tempfile::TempDir,
@@ -220,4 +221,166 @@ async fn links_are_followed_and_what_is_no_file_is_reported() {
     assert!(made.success());
     let status = until(&plugins, |status| status.state == PluginState::Failed).await;
     assert_eq!(status.error.as_deref(), Some("it is not a regular file"));
+}
+
+/// The handler with a mark: it does the same, and is another version.
+fn marked(body: &str, mark: u8) -> Vec<u8> {
+    // A custom section: its id, its size, the length of its name, the name, the content.
+    handler(body).into_iter().chain([0, 6, 4, b'm', b'a', b'r', b'k', mark]).collect()
+}
+
+/// Runs an attempt as the worker does, for a task of this name.
+async fn attempt(version: &Arc<Version>, id: usize) -> (Outcome, Ruling) {
+    let task = Arc::new(Task { id: id.to_string(), ..testing::task() });
+    let (report, ruling) = version.run(Attempt { task, ..testing::attempt() }).await.unwrap();
+    (report.outcome, ruling)
+}
+
+/// Has six tasks spoiled.
+async fn spoil(version: &Arc<Version>) {
+    for n in 0..6 {
+        assert!(matches!(attempt(version, n).await, (Outcome::Failed { .. }, Ruling::GiveBack(_))));
+    }
+}
+
+fn changes(plugins: &Plugins) -> Vec<What> {
+    plugins.status()[0].history.iter().map(|change| change.what).collect()
+}
+
+#[tokio::test]
+async fn a_version_that_spoils_most_tasks_is_rolled_back_and_stays_away_until_another_content_comes() {
+    let folder = Folder::new();
+    folder.put(&handler(ECHO));
+    let plugins = folder.start().await;
+    let mut active = plugins.subscribe("p");
+    let good = active.borrow_and_update().clone().unwrap();
+    assert!(!plugins.status()[0].on_probation);
+    let bad = marked("unreachable", 1);
+    folder.put(&bad);
+    let version = next(&mut active).await.unwrap();
+    assert!(plugins.status()[0].on_probation);
+    spoil(&version).await;
+    assert!(Arc::ptr_eq(&next(&mut active).await.unwrap(), &good), "the very version that was good");
+    let status = plugins.status().remove(0);
+    assert_eq!((status.state, status.rolled_back, status.digest.as_ref()), (PluginState::Quarantined, 1, Some(&good.digest)));
+    let why = format!("rolled back to {}: it spoiled 6 tasks, and 0 ended well; trap: ", &good.digest[..12]);
+    assert!(status.error.as_ref().is_some_and(|error| error.starts_with(&why)), "{status:?}");
+    assert_eq!(changes(&plugins), [What::Loaded, What::Loaded, What::RolledBack, What::Quarantined]);
+
+    // Again, touched, garbage in between, gone and back: it is known.
+    for _ in 0..2 {
+        folder.put(b"garbage");
+        until(&plugins, |status| status.state == PluginState::Failed).await;
+        folder.put(&bad);
+        until(&plugins, |status| status.state == PluginState::Quarantined).await;
+    }
+    assert!(!active.has_changed().unwrap());
+    fs::remove_file(folder.plugin()).unwrap();
+    assert!(next(&mut active).await.is_none());
+    folder.put(&bad);
+    assert!(Arc::ptr_eq(&next(&mut active).await.unwrap(), &good));
+    assert_eq!(plugins.status()[0].state, PluginState::Quarantined);
+
+    // A start knows it too, and has the good version from the cache.
+    let again = folder.start().await;
+    let status = again.status().remove(0);
+    assert_eq!((status.state, status.digest.as_ref(), status.from_cache), (PluginState::Quarantined, Some(&good.digest), Some(true)));
+    assert_eq!(status.bytes, Some(handler(ECHO).len() as u64));
+
+    // Another content is another version; then the first one may be tried again.
+    folder.put(&marked(DONE, 2));
+    assert_eq!(result(&next(&mut active).await.unwrap()).await, None);
+    assert_eq!((plugins.status()[0].state, plugins.status()[0].error.clone()), (PluginState::Active, None));
+    let noted = || fs::read_dir(folder.root.path().join("cache")).unwrap().any(|file| file.unwrap().path().ends_with("p.quarantine"));
+    until(&plugins, |_| !noted()).await;
+    folder.put(&bad);
+    assert_ne!(next(&mut active).await.unwrap().digest, good.digest);
+}
+
+#[tokio::test]
+async fn without_the_good_versions_code_a_start_lets_the_queue_wait() {
+    let folder = Folder::new();
+    folder.put(&handler(ECHO));
+    let plugins = folder.start().await;
+    let mut active = plugins.subscribe("p");
+    active.mark_unchanged();
+    folder.put(&marked("unreachable", 1));
+    spoil(&next(&mut active).await.unwrap()).await;
+    let noted = folder.root.path().join("cache/p.quarantine");
+    until(&plugins, |_| noted.exists()).await;
+    for code in folder.cached().into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "cwasm")) {
+        fs::remove_file(code).unwrap();
+    }
+    let again = folder.start().await;
+    let status = again.status().remove(0);
+    assert_eq!((status.state, status.digest), (PluginState::Quarantined, None));
+    assert!(status.error.is_some_and(|error| error.ends_with("(it is not in the cache): put another version there")));
+    assert!(again.subscribe("p").borrow().is_none());
+}
+
+#[tokio::test]
+async fn a_first_version_that_traps_is_charged_and_is_no_version_to_go_back_to() {
+    let folder = Folder::new();
+    folder.put(&handler("unreachable"));
+    let plugins = folder.start().await;
+    let mut active = plugins.subscribe("p");
+    let first = active.borrow_and_update().clone().unwrap();
+    for n in 0..10 {
+        assert!(matches!(attempt(&first, n).await, (Outcome::Failed { .. }, Ruling::AsUsual)));
+    }
+    assert_eq!(plugins.status()[0].state, PluginState::Active);
+    folder.put(&marked("unreachable", 1));
+    let second = next(&mut active).await.unwrap();
+    assert!(!plugins.status()[0].on_probation);
+    assert_eq!(attempt(&second, 0).await.1, Ruling::AsUsual);
+}
+
+#[tokio::test]
+async fn a_version_on_probation_is_replaced_by_one_that_goes_back_to_the_last_good_one() {
+    let folder = Folder::new();
+    folder.put(&handler(ECHO));
+    let plugins = folder.start().await;
+    let mut active = plugins.subscribe("p");
+    let good = active.borrow_and_update().clone().unwrap();
+    folder.put(&marked("unreachable", 1));
+    let bad = next(&mut active).await.unwrap();
+    // Removed first, as some do who copy.
+    fs::remove_file(folder.plugin()).unwrap();
+    assert!(next(&mut active).await.is_none());
+    folder.put(&marked("unreachable", 2));
+    let worse = next(&mut active).await.unwrap();
+    // What still runs on the first of them is given back, and changes nothing else.
+    spoil(&bad).await;
+    assert!(!active.has_changed().unwrap());
+    spoil(&worse).await;
+    assert!(Arc::ptr_eq(&next(&mut active).await.unwrap(), &good));
+
+    // A version that has passed is the one to go back to.
+    folder.put(&marked(DONE, 3));
+    let passed = next(&mut active).await.unwrap();
+    for n in 0..5 {
+        assert_eq!(attempt(&passed, n).await.1, Ruling::AsUsual);
+    }
+    assert!(!plugins.status()[0].on_probation && changes(&plugins).ends_with(&[What::Loaded, What::Confirmed]));
+    folder.put(&marked("unreachable", 4));
+    spoil(&next(&mut active).await.unwrap()).await;
+    assert!(Arc::ptr_eq(&next(&mut active).await.unwrap(), &passed));
+}
+
+#[tokio::test]
+async fn the_good_file_put_back_during_a_probation_needs_none() {
+    let folder = Folder::new();
+    folder.put(&handler(ECHO));
+    let plugins = folder.start().await;
+    let mut active = plugins.subscribe("p");
+    active.mark_unchanged();
+    folder.put(&marked("unreachable", 1));
+    let bad = next(&mut active).await.unwrap();
+    assert!(matches!(attempt(&bad, 0).await.1, Ruling::GiveBack(_)));
+    folder.put(&handler(ECHO));
+    let back = next(&mut active).await.unwrap();
+    assert!(!plugins.status()[0].on_probation);
+    spoil(&bad).await;
+    assert!(Arc::ptr_eq(&plugins.subscribe("p").borrow().clone().unwrap(), &back));
+    assert_eq!(plugins.status()[0].state, PluginState::Active);
 }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! look ─▶ stamp as before? ─▶ nothing
-//!           │ new ─▶ same for SETTLE? ─▶ read whole ─▶ hash ─▶ known? ─▶ load ─▶ publish or fail
+//!           │ new ─▶ same for SETTLE? ─▶ read whole ─▶ hash ─▶ known? ─▶ load ─▶ self-check ─▶ publish or fail
 //! ```
 //!
 //! One loop for all plugins, so at most one compiles at a time. Not here: how a file is read (`file`), how it becomes a
@@ -20,8 +20,10 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::loader::{Loaded, Loader};
-use super::registry::Slot;
+use super::history::What;
+use super::loader::{self, Loader};
+use super::quarantine::Good;
+use super::registry::{Loaded, Refusal, Slot, short};
 use super::{Plugins, Wanted};
 use crate::config;
 use crate::file::{self, Found, Stamp};
@@ -154,6 +156,7 @@ impl Watcher {
         // A folder on a network may take its time to answer.
         let Some(found) = blocking(move || paths.iter().map(|path| file::look(path)).collect::<Vec<_>>()).await else { return };
         for (plugin, found) in self.plugins.iter_mut().zip(found) {
+            plugin.slot.look(Instant::now());
             plugin.step(found, &self.loader).await;
         }
     }
@@ -209,7 +212,7 @@ impl Watched {
             Found::Other(why) => {
                 self.seen = found;
                 self.candidate = None;
-                self.fail(None, why.to_owned());
+                self.fail(What::Failed, None, why.to_owned());
             }
             Found::File(stamp) => {
                 let now = Instant::now();
@@ -230,10 +233,11 @@ impl Watched {
         if stamp.bytes() > file::MAX_BYTES {
             self.seen = Found::File(stamp);
             self.candidate = None;
-            return self.fail(Some(format!("{} bytes", stamp.bytes())), LoadError::TooLarge.to_string());
+            return self.fail(What::Failed, Some(format!("{} bytes", stamp.bytes())), LoadError::TooLarge.to_string());
         }
-        let path = self.path.clone();
+        let (path, slot) = (self.path.clone(), self.slot.clone());
         let read = blocking(move || {
+            slot.recall();
             file::read(&path, stamp).map(|bytes| {
                 bytes.map(|bytes| {
                     let digest = hex(&Sha256::digest(&bytes));
@@ -252,7 +256,7 @@ impl Watched {
                 // It may be read another time: too many open files, a folder on a network.
                 self.candidate = Some((stamp, Instant::now() + RESCAN));
                 if self.failed.as_deref() != Some("") {
-                    self.fail(None, format!("the file cannot be read: {error}"));
+                    self.fail(What::Failed, None, format!("the file cannot be read: {error}"));
                 }
                 return;
             }
@@ -261,46 +265,85 @@ impl Watched {
         self.candidate = None;
         if self.slot.digest().as_ref() == Some(&digest) {
             // Touched, or the good file put back over a bad one.
-            if self.failed.take().is_some() {
-                tracing::info!(plugin = %self.slot.name, digest = &digest[..12], "plugin file is the active version again");
+            let had_failed = self.failed.take().is_some();
+            if self.slot.confirm(&digest) || had_failed {
+                tracing::info!(plugin = %self.slot.name, digest = short(&digest), "plugin file is the active version again");
             }
-            return self.slot.confirm();
-        }
-        if self.failed.as_ref() == Some(&digest) {
             return;
         }
-        let (loader, grants, size) = (loader.clone(), self.grants.clone(), bytes.len() as u64);
-        let name = digest.clone();
-        match blocking(move || loader.load(&bytes, &name, &grants)).await {
-            Some(Ok(Loaded { handler, took, from_cache })) => {
-                self.failed = None;
-                let short = digest[..12].to_owned();
-                if handler.lacks_hosts() {
-                    tracing::warn!(plugin = %self.slot.name, "the plugin makes requests, but its allowed_hosts allows none: each is refused");
-                }
-                self.slot.publish(digest, handler, size, took, from_cache);
-                // Said when it is so: what begins after this line begins on this version.
-                tracing::info!(plugin = %self.slot.name, digest = short, ?took, from_cache, bytes = size, "plugin loaded");
+        if self.is_in_quarantine(&digest, loader).await || self.failed.as_ref() == Some(&digest) {
+            return;
+        }
+        let (compiler, grants, size, name) = (loader.clone(), self.grants.clone(), bytes.len() as u64, digest.clone());
+        let (handler, took, from_cache) = match blocking(move || compiler.load(&bytes, &name, &grants)).await {
+            Some(Ok(loader::Loaded { handler, took, from_cache })) => (handler, took, from_cache),
+            Some(Err(error)) => return self.fail(What::Failed, Some(digest), error.to_string()),
+            None => return self.fail(What::Failed, Some(digest), "the compiler failed on it".into()),
+        };
+        if handler.lacks_hosts() {
+            tracing::warn!(plugin = %self.slot.name, "the plugin makes requests, but its allowed_hosts allows none: each is refused");
+        }
+        if let Err(error) = handler.self_check(&self.slot.name).await {
+            return self.fail(What::SelfCheckFailed, Some(digest), format!("self-check: {error}"));
+        }
+        self.failed = None;
+        match self.slot.publish(&digest, handler, Loaded { bytes: size, took, from_cache }) {
+            // Said when it is so: what begins after this line begins on this version.
+            Some(on_probation) => {
+                let digest = short(&digest);
+                tracing::info!(plugin = %self.slot.name, digest, ?took, from_cache, bytes = size, on_probation, "plugin loaded");
             }
-            Some(Err(error)) => self.fail(Some(digest), error.to_string()),
-            None => self.fail(Some(digest), "the compiler failed on it".into()),
+            // An attempt that still ran on the same content brought the verdict just now.
+            None => drop(self.is_in_quarantine(&digest, loader).await),
+        }
+    }
+
+    /// Whether the file holds what is in quarantine. Sees to it that the last good version runs, where there is one.
+    async fn is_in_quarantine(&mut self, digest: &str, loader: &Loader) -> bool {
+        let Some(refusal) = self.slot.refuse(digest) else { return false };
+        self.failed = Some(digest.to_owned());
+        if let Refusal::Bare(good) = refusal {
+            self.reinstate(good, loader).await;
+        }
+        true
+    }
+
+    /// Runs the last good version, out of the cache, in place of the one in quarantine.
+    async fn reinstate(&self, good: Good, loader: &Loader) {
+        let (loader, grants, name) = (loader.clone(), self.grants.clone(), good.digest.clone());
+        let found = match blocking(move || loader.load_cached(&name, &grants)).await.flatten() {
+            Some(loaded) => {
+                loaded.handler.self_check(&self.slot.name).await.map(|()| loaded).map_err(|error| format!("self-check: {error}"))
+            }
+            None => Err("it is not in the cache".to_owned()),
+        };
+        let label = short(&good.digest).to_owned();
+        match found {
+            Ok(loader::Loaded { handler, took, from_cache }) => {
+                self.slot.reinstate(good.digest, handler, Loaded { bytes: good.bytes, took, from_cache });
+                tracing::info!(plugin = %self.slot.name, digest = label, ?took, "the last good version of the plugin runs again");
+            }
+            Err(error) => {
+                self.slot.lacks_good(&format!("{label} cannot run in its place ({error}): put another version there"));
+                tracing::error!(plugin = %self.slot.name, digest = label, error, "the last good version of the plugin cannot run: its queues wait");
+            }
         }
     }
 
     /// Reports once per content; whatever is active stays.
-    fn fail(&mut self, digest: Option<String>, error: String) {
+    fn fail(&mut self, what: What, digest: Option<String>, error: String) {
         let kept = self.slot.digest();
         tracing::error!(
             plugin = %self.slot.name,
             path = %self.path.display(),
-            digest = digest.as_ref().map(|digest| &digest[..digest.len().min(12)]),
-            active = kept.as_ref().map(|digest| &digest[..12]),
+            digest = digest.as_deref().map(short),
+            active = kept.as_deref().map(short),
             error,
             "plugin cannot be used"
         );
         // What has no digest is remembered too: the good file put back over it must be noticed.
+        self.slot.fail(what, digest.as_deref(), error);
         self.failed = Some(digest.unwrap_or_default());
-        self.slot.fail(error);
     }
 }
 

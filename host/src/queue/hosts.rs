@@ -52,7 +52,7 @@ pub struct HostQueue {
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub struct HostPlugin {
     pub name: String,
-    /// `active`, `failed` or `missing`.
+    /// `active`, `failed`, `quarantined` or `missing`.
     pub state: String,
     /// SHA-256 of the version that runs tasks, in hexadecimal.
     pub version: Option<String>,
@@ -67,6 +67,27 @@ pub struct HostPlugin {
     pub peak_memory: u64,
     pub reloads: u64,
     pub failed_reloads: u64,
+    #[serde(default)]
+    pub rolled_back: u64,
+    /// The version replaced a good one and is not found to be good yet.
+    #[serde(default)]
+    pub on_probation: bool,
+    /// The last changes of its versions, oldest first.
+    #[serde(default)]
+    pub history: Vec<HostChange>,
+}
+
+/// Something that happened to a version of a plugin.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct HostChange {
+    /// Milliseconds since the Unix epoch, by the host's clock.
+    pub at: u64,
+    /// `loaded`, `failed`, `self-check-failed`, `confirmed`, `rolled-back`, `quarantined`, `restored` or `removed`.
+    pub what: String,
+    pub version: Option<String>,
+    /// How long it took to load the version, or to find out about it.
+    pub took_ms: Option<u64>,
+    pub reason: Option<String>,
 }
 
 /// Announces a host, and forgets hosts that fell silent long ago.

@@ -17,6 +17,8 @@ use super::host;
 
 const HANDLER: &str = "tqhost:handler/handler";
 pub(super) const HANDLER_OFFERED: &str = "tqhost:handler/handler@0.1.0";
+const LIFECYCLE: &str = "tqhost:handler/lifecycle";
+pub(super) const LIFECYCLE_OFFERED: &str = "tqhost:handler/lifecycle@0.1.0";
 
 /// The names on the outside of a component.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -41,6 +43,12 @@ impl Interfaces {
         }
         if !works {
             return Err(LoadError::WrongVersion { found: handlers.join(" and "), offered: HANDLER_OFFERED.into() });
+        }
+        // A self-check of another version would be passed over without a word.
+        let version_of =
+            |export: &String| export.split_once('@').filter(|(name, _)| *name == LIFECYCLE).map(|(_, version)| version.to_owned());
+        if let Some(version) = self.exports.iter().filter_map(version_of).find(|version| !host::is_compatible(version, "0.1")) {
+            return Err(LoadError::WrongVersion { found: format!("{LIFECYCLE}@{version}"), offered: LIFECYCLE_OFFERED.into() });
         }
         let imports: Vec<String> =
             self.imports.iter().filter_map(|import| host::refusal(import).map(|why| format!("{import} ({why})"))).collect();

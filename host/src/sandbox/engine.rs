@@ -56,7 +56,8 @@ pub(super) fn build(opts: &SandboxOptions) -> wasmtime::Result<Engine> {
 }
 
 fn pooled(opts: &SandboxOptions, reservation: u64) -> Config {
-    let attempts = opts.max_concurrent.max(1);
+    // One more than there are permits for attempts: the place of a self-check.
+    let attempts = opts.max_concurrent.max(1).saturating_add(1);
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(attempts)
         .total_core_instances(attempts.saturating_mul(CORE_INSTANCES))

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use wasmtime::component::InstancePre;
 use wasmtime::component::types::ComponentItem;
+use wasmtime::component::{ComponentExportIndex, InstancePre};
 use wasmtime::{Store, UpdateDeadline};
 
 use super::failure::{self, Phase};
@@ -33,14 +33,16 @@ const RESULT_SLACK: u64 = 1 << 20;
 
 /// A loaded version of a plugin, ready to run attempts. Cheap to clone.
 #[derive(Clone)]
-pub struct Handler(Arc<Loaded>);
+pub struct Handler(pub(super) Arc<Loaded>);
 
-struct Loaded {
-    sandbox: Sandbox,
-    pre: RunnerPre<State>,
-    config: Arc<BTreeMap<String, Secret>>,
-    http: Arc<host::http::Grant>,
-    memory: u64,
+pub(super) struct Loaded {
+    pub(super) sandbox: Sandbox,
+    pub(super) pre: RunnerPre<State>,
+    /// The function to call before the first attempt, if there is one.
+    pub(super) self_check: Option<ComponentExportIndex>,
+    pub(super) config: Arc<BTreeMap<String, Secret>>,
+    pub(super) http: Arc<host::http::Grant>,
+    pub(super) memory: u64,
     max_output: u64,
 }
 
@@ -69,10 +71,15 @@ pub struct Report {
 }
 
 impl Handler {
-    pub(super) fn new(sandbox: Sandbox, pre: RunnerPre<State>, grants: &config::Plugin) -> Handler {
+    pub(super) fn new(
+        sandbox: Sandbox,
+        pre: RunnerPre<State>,
+        self_check: Option<ComponentExportIndex>,
+        grants: &config::Plugin,
+    ) -> Handler {
         let config = Arc::new(grants.config.clone());
         let http = Arc::new(host::http::Grant::new(grants, sandbox.0.sends_on.clone()));
-        Handler(Arc::new(Loaded { sandbox, pre, config, http, memory: grants.memory, max_output: grants.max_output }))
+        Handler(Arc::new(Loaded { sandbox, pre, self_check, config, http, memory: grants.memory, max_output: grants.max_output }))
     }
 
     /// Whether it makes requests that nothing allows: most likely something is missing in the configuration.
@@ -82,7 +89,7 @@ impl Handler {
 
     /// The same code with other grants.
     pub fn with_grants(&self, grants: &config::Plugin) -> Handler {
-        Handler::new(self.0.sandbox.clone(), self.0.pre.clone(), grants)
+        Handler::new(self.0.sandbox.clone(), self.0.pre.clone(), self.0.self_check, grants)
     }
 
     /// Runs one attempt to its end. None only if `stop` was cancelled.
@@ -102,7 +109,7 @@ impl Handler {
     }
 }
 
-struct AbortOnDrop<T>(JoinHandle<T>);
+pub(super) struct AbortOnDrop<T>(pub(super) JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
@@ -156,7 +163,7 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
     Some(Report { outcome, peak_memory: state.limits.peak(), duration })
 }
 
-fn store(shared: &Shared, loaded: &Loaded, state: State, deadline: Instant, stop: CancellationToken) -> Store<State> {
+pub(super) fn store(shared: &Shared, loaded: &Loaded, state: State, deadline: Instant, stop: CancellationToken) -> Store<State> {
     let mut store = Store::new(&shared.engine, state);
     store.limiter(|state| &mut state.limits);
     store.set_hostcall_fuel(usize::try_from(loaded.max_output.saturating_add(RESULT_SLACK)).unwrap_or(usize::MAX));
@@ -223,7 +230,7 @@ fn outcome(reply: Reply, max_output: u64) -> Outcome {
     }
 }
 
-fn is_interrupt(error: &wasmtime::Error) -> bool {
+pub(super) fn is_interrupt(error: &wasmtime::Error) -> bool {
     matches!(error.downcast_ref::<wasmtime::Trap>(), Some(wasmtime::Trap::Interrupt))
 }
 

@@ -4,11 +4,12 @@
 //! per attempt. A handler that misbehaves is an outcome, never an error.
 //!
 //! ```text
-//! bytes ─▶ Sandbox::compile ─▶ Sandbox::load ─▶ Handler::run(Attempt) ─▶ Report
+//! bytes ─▶ Sandbox::compile ─▶ Sandbox::load ─▶ Handler::self_check ─▶ Handler::run(Attempt) ─▶ Report
 //! ```
 //!
 //! Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
 
+mod check;
 mod component;
 mod engine;
 mod error;
@@ -61,6 +62,8 @@ struct Shared {
     linker: Linker<State>,
     /// A full pool is not the task's fault: an attempt takes a permit before it takes anything from the pool.
     permits: Semaphore,
+    /// One self-check at a time; the pool has a place more than there are permits for attempts.
+    check_permit: Semaphore,
     /// Taken only when this is dropped.
     guests: Option<Runtime>,
     /// The same; requests of guests run there.
@@ -95,8 +98,9 @@ impl Sandbox {
             .context("cannot start the thread for requests")?;
         let ticker = engine::Ticker::start(&engine).context("cannot start the epoch thread")?;
         let permits = Semaphore::new(opts.max_concurrent.max(1) as usize);
+        let check_permit = Semaphore::new(1);
         let (sends_on, guests, requests) = (requests.handle().clone(), Some(guests), Some(requests));
-        Ok(Sandbox(Arc::new(Shared { engine, linker, permits, guests, requests, sends_on, _ticker: ticker })))
+        Ok(Sandbox(Arc::new(Shared { engine, linker, permits, check_permit, guests, requests, sends_on, _ticker: ticker })))
     }
 
     /// Validates a plugin's bytes and compiles them. Takes seconds for large components and uses all cores: call it off
@@ -114,8 +118,9 @@ impl Sandbox {
         component::interfaces_of(&component).check()?;
         let pre = self.0.linker.instantiate_pre(&component).map_err(|error| LoadError::WrongType(format!("{error:#}")))?;
         handler::check_type(&pre)?;
+        let self_check = check::find(&pre)?;
         let pre = host::bindings::RunnerPre::new(pre).map_err(|error| LoadError::WrongType(format!("{error:#}")))?;
-        Ok(Handler::new(self.clone(), pre, grants))
+        Ok(Handler::new(self.clone(), pre, self_check, grants))
     }
 
     /// What a plugin exports and imports, without compiling it; says nothing about whether it can be loaded.

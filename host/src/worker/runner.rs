@@ -13,7 +13,7 @@ use super::Shared;
 use super::inflight::Hold;
 use super::settle;
 use super::settler::Job;
-use crate::plugins::Version;
+use crate::plugins::{Ruling, Version};
 use crate::queue::{Subject, codec};
 use crate::sandbox::Attempt;
 use crate::task::Task;
@@ -33,10 +33,13 @@ pub async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, hold: H
     };
     let report = version.run(attempt).await;
     let verdict = match report {
-        Some(report) => {
+        Some((report, ruling)) => {
             shared.metrics.duration(report.duration);
-            tracing::debug!(queue = rules.name, task = task.id, attempt = task.attempt, outcome = ?report.outcome, "attempt ended");
-            settle::decide(report.outcome, &task, rules, fastrand::f64() * 2.0 - 1.0)
+            tracing::debug!(queue = rules.name, task = task.id, attempt = task.attempt, outcome = ?report.outcome, ?ruling, "attempt ended");
+            match ruling {
+                Ruling::AsUsual => settle::decide(report.outcome, &task, rules, fastrand::f64() * 2.0 - 1.0),
+                Ruling::GiveBack(delay) => settle::give_back(&report.outcome, &task, delay),
+            }
         }
         None if hold.is_lost() => {
             tracing::info!(queue = rules.name, task = task.id, "stopped: this host does not own the task any more");

@@ -72,6 +72,18 @@ pub fn release(task: &Task) -> Verdict {
     }
 }
 
+/// Gives a task back after an attempt that its version is to blame for, or may be: no attempt is used.
+pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Verdict {
+    let error = match outcome {
+        Outcome::Failed { kind, message } => format!("not charged: {}: {message}", kind.as_str()),
+        _ => String::new(),
+    };
+    Verdict {
+        settlement: Settlement::Park { delay, from: From::Now, next_attempt: task.attempt, deferrals: task.deferrals, error: cut(&error) },
+        label: admin::Settled::GivenBack,
+    }
+}
+
 /// Puts a task aside whose producer asked for a delay: none when it did not.
 fn delayed(task: &Task) -> Option<Verdict> {
     task.delay.map(|delay| Verdict {
@@ -215,6 +227,14 @@ mod tests {
     #[test]
     fn a_release_changes_nothing() {
         assert_eq!(release(&task(2, 1, 0)).settlement, park(0, 2, 1, ""));
+    }
+
+    #[test]
+    fn what_a_version_spoiled_comes_back_as_it_was() {
+        let trap = Outcome::Failed { kind: FailureKind::Trap, message: "unreachable".into() };
+        // Even on its last attempt.
+        let verdict = give_back(&trap, &task(3, 1, 1), Duration::from_secs(2));
+        assert_eq!((verdict.settlement, verdict.label), (park(2, 3, 1, "not charged: trap: unreachable"), admin::Settled::GivenBack));
     }
 
     #[test]

@@ -21,17 +21,33 @@
 //! # fn main() {}
 //! ```
 //!
+//! A second function may check, on each new version before it takes over, that what it needs is there. An `Err` keeps the old version:
+//!
+//! ```
+//! # use tqhost_handler::{Failure, Task, config, handler};
+//! # fn count(_: Task) -> Result<(), Failure> { Ok(()) }
+//! fn check() -> Result<(), String> {
+//!     config::get("model").ok().flatten().map(drop).ok_or_else(|| "no `model` is granted".to_owned())
+//! }
+//!
+//! handler!(count, self_check = check);
+//! # fn main() {}
+//! ```
+//!
 //! The crate builds natively too, so that a handler's own function can be unit-tested: there, log lines go to stderr, progress goes
 //! nowhere, and no configuration is granted.
 //!
-//! Not here: retry and backoff (the host's), building (`scripts/build-plugins.sh`), and what needs more than one function, such as
-//! `lifecycle`.
+//! Not here: retry and backoff (the host's), building (`scripts/build-plugins.sh`).
+
+use std::fmt::Display;
 
 #[doc(hidden)]
 pub mod bindings;
 pub mod config;
 pub mod context;
 mod failure;
+#[doc(hidden)]
+pub mod lifecycle;
 pub mod log;
 mod output;
 mod task;
@@ -42,7 +58,8 @@ pub use failure::OrFail;
 pub use output::{Json, Output};
 pub use task::FieldError;
 
-/// Exports a function `fn(Task) -> Result<impl Output, Failure>` as the component's handler. Once per component.
+/// Exports a function `fn(Task) -> Result<impl Output, Failure>` as the component's handler. Once per component. With `self_check = …` it also
+/// exports a function `fn() -> Result<(), impl Display>` that the host calls once on a new version, before it gets tasks.
 #[macro_export]
 macro_rules! handler {
     ($handle:path) => {
@@ -65,12 +82,39 @@ macro_rules! handler {
             let _ = $handle;
         };
     };
+    ($handle:path, self_check = $check:path) => {
+        $crate::handler!($handle);
+
+        const _: () = {
+            #[cfg(target_family = "wasm")]
+            struct Checked;
+
+            #[cfg(target_family = "wasm")]
+            impl $crate::lifecycle::exports::tqhost::handler::lifecycle::Guest for Checked {
+                fn self_check() -> ::core::result::Result<(), ::std::string::String> {
+                    $crate::check($check)
+                }
+            }
+
+            #[cfg(target_family = "wasm")]
+    $crate::lifecycle::export_lifecycle!(Checked with_types_in $crate::lifecycle);
+
+            #[cfg(not(target_family = "wasm"))]
+            let _ = $check;
+        };
+    };
 }
 
 /// What [`handler!`] exports: one attempt, from the host's task to the host's result.
 pub fn run<O: Output>(task: Task, handle: impl FnOnce(Task) -> Result<O, Failure>) -> Result<Option<Vec<u8>>, Failure> {
     log::panics();
     handle(task)?.into_bytes()
+}
+
+/// What [`handler!`] exports as the self-check.
+pub fn check<E: Display>(check: impl FnOnce() -> Result<(), E>) -> Result<(), String> {
+    log::panics();
+    check().map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

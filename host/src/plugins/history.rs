@@ -1,0 +1,105 @@
+//! What happened to the versions of one plugin: the last few changes, for the commands.
+//!
+//! Not here: what is logged of them, and when (`registry`, `watcher`).
+
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+/// Changes kept of each plugin.
+const KEPT: usize = 20;
+/// A reason is cut at so many characters: all of it goes into the host's announcement.
+const MAX_REASON_CHARS: usize = 300;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// A version took over.
+    Loaded,
+    /// What is in the file cannot be used.
+    Failed,
+    /// Its own check refused it.
+    SelfCheckFailed,
+    /// A version has passed its probation.
+    Confirmed,
+    /// A version failed its probation, and the last good one took over again.
+    RolledBack,
+    /// A version that was rolled back lies in the file, and is left there.
+    Quarantined,
+    /// The last good version took over again, because its file was put back or another one is in quarantine.
+    Restored,
+    /// The file is gone.
+    Removed,
+}
+
+impl What {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            What::Loaded => "loaded",
+            What::Failed => "failed",
+            What::SelfCheckFailed => "self-check-failed",
+            What::Confirmed => "confirmed",
+            What::RolledBack => "rolled-back",
+            What::Quarantined => "quarantined",
+            What::Restored => "restored",
+            What::Removed => "removed",
+        }
+    }
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// Milliseconds since the Unix epoch, by this host's clock.
+    pub at_ms: u64,
+    pub what: What,
+    pub digest: Option<String>,
+    /// How long it took: to load a version, or to find out about it.
+    pub took_ms: Option<u64>,
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct History(VecDeque<Change>);
+
+impl History {
+    pub(super) fn add(&mut self, what: What, digest: Option<&str>, took: Option<Duration>, reason: Option<&str>) {
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(Change {
+            at_ms: now_ms(),
+            what,
+            digest: digest.map(str::to_owned),
+            took_ms: took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+            reason: reason.map(|reason| reason.chars().take(MAX_REASON_CHARS).collect()),
+        });
+    }
+
+    /// Oldest first.
+    pub(super) fn list(&self) -> Vec<Change> {
+        self.0.iter().cloned().collect()
+    }
+}
+
+pub(super) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_changes_are_kept_and_their_reasons_are_cut() {
+        let mut history = History::default();
+        for n in 0..KEPT + 3 {
+            history.add(What::Failed, Some(&n.to_string()), None, Some(&"é".repeat(400)));
+        }
+        let list = history.list();
+        assert_eq!((list.len(), list[0].digest.as_deref()), (KEPT, Some("3")));
+        assert!(list.iter().all(|change| change.reason == Some("é".repeat(300))));
+    }
+}

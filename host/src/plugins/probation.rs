@@ -1,0 +1,350 @@
+//! Whether a new version is good: judged by the first tasks that it runs. No IO, no clock: the same ends in, the same rulings out.
+//!
+//! In: how each attempt on the version ended. Out: for each spoiled one whether it uses up an attempt of its task, and, once, the [`Verdict`].
+//!
+//! ```text
+//! on probation ─▶ SOUND attempts came back from the handler ─▶ good: failures are charged from now on
+//!       │ └─────▶ SPOILED tasks were spoiled ─▶ bad: what it spoils is given back
+//!       └ a task was spoiled MAX_GIVEN_BACK + 1 times, or LASTS is over ─▶ whichever of the two are more
+//! ```
+//!
+//! What must hold: as long as there is no verdict, and after a bad one, no spoiled attempt is charged; and there is a verdict before any task is
+//! given back more than MAX_GIVEN_BACK times. So a bad version costs no task an attempt, and a task that spoils every version comes to its end.
+//!
+//! Not here: the swap back (`registry`), how a task is given back (`worker::settle`).
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::task::{FailureKind, Outcome};
+
+/// So many attempts that came back from the handler make a version good: of 10, no more than half can be spoiled then.
+const SOUND: u32 = 5;
+/// So many tasks make it bad: most of 10.
+const SPOILED: usize = 6;
+/// A probation with any evidence lasts no longer. A version that has run nothing stays on probation: it is for its first tasks.
+const LASTS: Duration = Duration::from_secs(5 * 60);
+/// How often one task is given back, at most, before there must be a verdict.
+const MAX_GIVEN_BACK: u32 = 5;
+/// How long a task waits that is given back for the first time; each time twice as long.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+
+/// What follows for the task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ruling {
+    /// It is settled as always.
+    AsUsual,
+    /// The attempt does not count; the task comes back after this time.
+    GiveBack(Duration),
+}
+
+/// What was found about the version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Good,
+    /// With the reason.
+    Bad(String),
+}
+
+/// The probation of one version, or only its record where there is nothing to go back to.
+#[derive(Debug)]
+pub(super) struct Probation(Mutex<State>);
+
+#[derive(Debug)]
+enum State {
+    Open(Evidence),
+    Good,
+    Bad,
+    /// There was no good version before it, so nothing is given back. Whether it is one itself is asked by its successor.
+    First {
+        sound: u64,
+        spoiled: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Evidence {
+    since: Instant,
+    sound: u32,
+    /// Tasks that were spoiled, and how often each was given back. No more than [`SPOILED`].
+    spoiled: HashMap<String, u32>,
+    /// How the last spoiled attempt ended.
+    last: String,
+}
+
+impl Probation {
+    /// For a version that takes over from a good one.
+    pub(super) fn new(now: Instant) -> Probation {
+        Probation(Mutex::new(State::Open(Evidence { since: now, sound: 0, spoiled: HashMap::new(), last: String::new() })))
+    }
+
+    /// For a version that does not.
+    pub(super) fn first() -> Probation {
+        Probation(Mutex::new(State::First { sound: 0, spoiled: 0 }))
+    }
+
+    /// An attempt has ended.
+    pub(super) fn judge(&self, task: &str, outcome: &Outcome, now: Instant) -> (Ruling, Option<Verdict>) {
+        let mut state = self.lock();
+        match (&mut *state, end(outcome)) {
+            (State::Good, _) | (_, End::Neither) => (Ruling::AsUsual, None),
+            (State::Bad, End::Sound) => (Ruling::AsUsual, None),
+            (State::Bad, End::Spoiled(_)) => (Ruling::GiveBack(FIRST_WAIT), None),
+            (State::First { sound, spoiled }, end) => {
+                *(if matches!(end, End::Sound) { sound } else { spoiled }) += 1;
+                (Ruling::AsUsual, None)
+            }
+            (State::Open(evidence), End::Sound) => {
+                evidence.sound += 1;
+                let verdict = evidence.verdict(evidence.is_over(now));
+                (Ruling::AsUsual, state.close(verdict))
+            }
+            (State::Open(evidence), End::Spoiled(why)) => {
+                evidence.last = why;
+                let times = evidence.spoiled.entry(task.to_owned()).or_default();
+                let wait = FIRST_WAIT * 2_u32.pow(*times);
+                let is_last = *times == MAX_GIVEN_BACK;
+                *times += 1;
+                let verdict = evidence.verdict(is_last || evidence.is_over(now));
+                let ruling = match verdict {
+                    None => Ruling::GiveBack(wait),
+                    Some(Verdict::Good) => Ruling::AsUsual,
+                    // Another version will run it.
+                    Some(Verdict::Bad(_)) => Ruling::GiveBack(FIRST_WAIT),
+                };
+                (ruling, state.close(verdict))
+            }
+        }
+    }
+
+    /// Looks whether time has brought the end of the probation.
+    pub(super) fn look(&self, now: Instant) -> Option<Verdict> {
+        let mut state = self.lock();
+        let State::Open(evidence) = &*state else { return None };
+        let verdict = evidence.verdict(evidence.is_over(now));
+        state.close(verdict)
+    }
+
+    /// The same content was found to be so by another probation.
+    pub(super) fn follow(&self, verdict: &Verdict) {
+        *self.lock() = match verdict {
+            Verdict::Good => State::Good,
+            Verdict::Bad(_) => State::Bad,
+        };
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(*self.lock(), State::Open(_))
+    }
+
+    /// Whether a successor may be rolled back to it.
+    pub(super) fn is_good(&self) -> bool {
+        match *self.lock() {
+            State::Good => true,
+            State::Open(_) | State::Bad => false,
+            // Good until it is found not to be: a host may be idle before the first swap.
+            State::First { sound, spoiled } => spoiled < SPOILED as u64 || spoiled <= sound,
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn close(&mut self, verdict: Option<Verdict>) -> Option<Verdict> {
+        match &verdict {
+            Some(Verdict::Good) => *self = State::Good,
+            Some(Verdict::Bad(_)) => *self = State::Bad,
+            None => {}
+        }
+        verdict
+    }
+}
+
+impl Evidence {
+    /// There must be one when `is_due`.
+    fn verdict(&self, is_due: bool) -> Option<Verdict> {
+        let spoiled = self.spoiled.len();
+        if self.sound >= SOUND {
+            return Some(Verdict::Good);
+        }
+        if spoiled >= SPOILED || (is_due && spoiled > self.sound as usize) {
+            let tasks = if spoiled == 1 { "task" } else { "tasks" };
+            return Some(Verdict::Bad(format!("it spoiled {spoiled} {tasks}, and {} ended well; {}", self.sound, self.last)));
+        }
+        is_due.then_some(Verdict::Good)
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        let is_empty = self.sound == 0 && self.spoiled.is_empty();
+        !is_empty && now.saturating_duration_since(self.since) >= LASTS
+    }
+}
+
+/// What an attempt says of its version.
+enum End {
+    /// The handler came back, whatever it said.
+    Sound,
+    /// The version could not run the task.
+    Spoiled(String),
+    /// As likely the doing of a service that is slow, or of the task.
+    Neither,
+}
+
+fn end(outcome: &Outcome) -> End {
+    match outcome {
+        Outcome::Completed { .. } | Outcome::Retry { .. } | Outcome::Reject { .. } | Outcome::Defer { .. } => End::Sound,
+        Outcome::Failed { kind: kind @ (FailureKind::Trap | FailureKind::Instantiate | FailureKind::OutOfMemory), message } => {
+            End::Spoiled(format!("{}: {message}", kind.as_str()))
+        }
+        Outcome::Failed { kind: FailureKind::Timeout | FailureKind::OutputTooLarge, .. } => End::Neither,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn failed(kind: FailureKind) -> Outcome {
+        Outcome::Failed { kind, message: "boom".into() }
+    }
+
+    fn trap() -> Outcome {
+        failed(FailureKind::Trap)
+    }
+
+    fn ok() -> Outcome {
+        Outcome::Completed { result: None }
+    }
+
+    fn back(ms: u64) -> Ruling {
+        Ruling::GiveBack(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn most_of_the_first_tasks_decide() {
+        let now = Instant::now();
+        for kind in [FailureKind::Trap, FailureKind::Instantiate, FailureKind::OutOfMemory] {
+            let probation = Probation::new(now);
+            for n in 0..4 {
+                assert_eq!(probation.judge("sound", &ok(), now), (Ruling::AsUsual, None));
+                assert_eq!(probation.judge(&format!("{n}"), &failed(kind), now), (back(250), None));
+            }
+            assert_eq!(probation.judge("5", &failed(kind), now), (back(250), None));
+            let why = format!("it spoiled 6 tasks, and 4 ended well; {}: boom", kind.as_str());
+            assert_eq!(probation.judge("6", &failed(kind), now), (back(250), Some(Verdict::Bad(why))));
+            // What still runs on it is given back too, and said no more of.
+            assert_eq!(probation.judge("7", &failed(kind), now), (back(250), None));
+            assert_eq!(probation.judge("8", &ok(), now), (Ruling::AsUsual, None));
+            assert!(!probation.is_good() && !probation.is_open());
+        }
+        let probation = Probation::new(now);
+        for n in 0..5 {
+            assert_eq!(probation.judge(&format!("{n}"), &trap(), now), (back(250), None));
+        }
+        let sound = [ok(), Outcome::Reject { message: String::new() }, Outcome::Retry { message: String::new(), after: None }, ok()];
+        for outcome in sound {
+            assert_eq!(probation.judge("s", &outcome, now), (Ruling::AsUsual, None));
+        }
+        assert_eq!(probation.judge("s", &ok(), now), (Ruling::AsUsual, Some(Verdict::Good)));
+        assert_eq!(probation.judge("0", &trap(), now), (Ruling::AsUsual, None), "charged as always");
+        assert!(probation.is_good());
+    }
+
+    #[test]
+    fn a_task_that_is_spoiled_again_and_again_is_one_and_brings_the_verdict() {
+        let now = Instant::now();
+        let waits = [250, 500, 1000, 2000, 4000];
+        // Nothing else ran: the version is at fault, as far as anyone can see.
+        let probation = Probation::new(now);
+        for wait in waits {
+            assert_eq!(probation.judge("poison", &trap(), now), (back(wait), None));
+        }
+        let (ruling, verdict) = probation.judge("poison", &trap(), now);
+        assert_eq!((ruling, verdict), (back(250), Some(Verdict::Bad("it spoiled 1 task, and 0 ended well; trap: boom".into()))));
+        // Another task was done: it is the task.
+        let probation = Probation::new(now);
+        probation.judge("other", &ok(), now);
+        for wait in waits {
+            assert_eq!(probation.judge("poison", &trap(), now), (back(wait), None));
+        }
+        assert_eq!(probation.judge("poison", &trap(), now), (Ruling::AsUsual, Some(Verdict::Good)));
+    }
+
+    #[test]
+    fn timeouts_and_large_results_say_nothing() {
+        let now = Instant::now();
+        let probation = Probation::new(now);
+        for n in 0..100 {
+            for kind in [FailureKind::Timeout, FailureKind::OutputTooLarge] {
+                assert_eq!(probation.judge(&format!("{n}"), &failed(kind), now), (Ruling::AsUsual, None));
+            }
+        }
+        assert_eq!(probation.look(now + LASTS * 2), None, "nothing is known of it");
+    }
+
+    #[test]
+    fn time_ends_a_probation_that_has_seen_anything() {
+        let now = Instant::now();
+        let idle = Probation::new(now);
+        assert_eq!((idle.look(now + LASTS * 100), idle.is_open()), (None, true));
+        let sound = Probation::new(now);
+        sound.judge("a", &ok(), now);
+        assert_eq!((sound.look(now + LASTS / 2), sound.look(now + LASTS)), (None, Some(Verdict::Good)));
+        assert_eq!(sound.look(now + LASTS), None, "once");
+        let spoiled = Probation::new(now);
+        spoiled.judge("a", &trap(), now);
+        assert!(matches!(spoiled.look(now + LASTS), Some(Verdict::Bad(_))));
+        let late = Probation::new(now);
+        assert!(matches!(late.judge("a", &trap(), now + LASTS), (Ruling::GiveBack(_), Some(Verdict::Bad(_)))));
+    }
+
+    #[test]
+    fn a_first_version_is_charged_and_good_until_it_fails_most() {
+        let now = Instant::now();
+        let first = Probation::first();
+        assert!(first.is_good() && !first.is_open());
+        for n in 0..5 {
+            assert_eq!(first.judge(&format!("{n}"), &trap(), now), (Ruling::AsUsual, None));
+            assert!(first.is_good());
+        }
+        first.judge("6", &trap(), now);
+        assert!(!first.is_good());
+        (0..6).for_each(|_| drop(first.judge("s", &ok(), now)));
+        assert!(first.is_good());
+        assert_eq!(first.look(now + LASTS * 2), None);
+    }
+
+    proptest! {
+        /// Whatever ends in whatever order: nothing is charged before a good verdict, there is one verdict, no task is given back for ever.
+        #[test]
+        fn what_must_hold(ends in prop::collection::vec((0u8..12, 0u8..4, 0u64..60), 1..200)) {
+            let mut now = Instant::now();
+            let probation = Probation::new(now);
+            let (mut verdicts, mut is_good) = (0, false);
+            let mut given_back = HashMap::<u8, u32>::new();
+            for (task, how, later) in ends {
+                now += Duration::from_secs(later);
+                let outcome = [ok(), trap(), failed(FailureKind::OutOfMemory), failed(FailureKind::Timeout)][usize::from(how)].clone();
+                let (ruling, verdict) = probation.judge(&task.to_string(), &outcome, now);
+                verdicts += usize::from(verdict.is_some());
+                is_good |= verdict == Some(Verdict::Good);
+                let is_spoiled = matches!(how, 1 | 2);
+                prop_assert_eq!(ruling != Ruling::AsUsual, is_spoiled && !is_good);
+                if ruling != Ruling::AsUsual && probation.is_open() {
+                    let times = given_back.entry(task).or_default();
+                    *times += 1;
+                    prop_assert!(*times <= MAX_GIVEN_BACK);
+                }
+            }
+            prop_assert!(verdicts <= 1);
+            prop_assert_eq!(is_good, probation.is_good());
+            prop_assert!(given_back.len() < SPOILED);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What becomes of good and of bad self-checks, each of them a few lines of WAT.
+
+use std::time::{Duration, Instant};
+
+use super::super::testing::{self, DONE, attempt, embed, embed_in, handler, module};
+use super::super::{Attempt, Handler, LoadError};
+use crate::config::Plugin;
+use crate::task::Outcome;
+
+const WORLD: &str = "world test { export tqhost:handler/handler@0.1.0; export tqhost:handler/lifecycle@0.1.0; }";
+
+fn checked(body: &str) -> Vec<u8> {
+    let check = format!(r#"(func (export "tqhost:handler/lifecycle@0.1.0#self-check") (result i32) {body})"#);
+    embed(&module(&check, DONE), WORLD)
+}
+
+fn load(wasm: &[u8]) -> Handler {
+    let sandbox = testing::sandbox();
+    sandbox.load(&sandbox.compile(wasm).unwrap(), &Plugin { memory: 1 << 20, ..Plugin::default() }).unwrap()
+}
+
+async fn check(body: &str) -> Result<(), String> {
+    load(&checked(body)).self_check_within(&"p".into(), Duration::from_millis(300)).await
+}
+
+#[tokio::test]
+async fn a_self_check_passes_or_says_what_is_wrong() {
+    assert_eq!(check("(i32.const 64)").await, Ok(()));
+    let says =
+        "(i32.store8 (i32.const 64) (i32.const 1)) (i32.store (i32.const 68) (i32.const 80)) (i32.store (i32.const 72) (i32.const 2))
+        (i32.store16 (i32.const 80) (i32.const 0x6f6e)) (i32.const 64)";
+    assert_eq!(check(says).await, Err("no".into()));
+    // None is none.
+    assert_eq!(load(&handler(DONE)).self_check(&"p".into()).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_self_check_has_the_limits_of_an_attempt() {
+    let error = check("unreachable").await.unwrap_err();
+    assert_eq!(error, "trap: wasm trap: wasm `unreachable` instruction executed");
+    let error = check("(loop $l (br $l)) (i32.const 64)").await.unwrap_err();
+    assert_eq!(error, "timeout: it did not end within 300ms");
+    let hoard = "(loop $l (br_if $l (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable";
+    let error = check(hoard).await.unwrap_err();
+    assert!(error.starts_with("out-of-memory: ") && error.contains("1048576 are granted"), "{error}");
+}
+
+#[tokio::test]
+async fn a_busy_host_does_not_hold_up_a_self_check() {
+    let sandbox = testing::sandbox();
+    let compiled = |wasm: &[u8]| sandbox.load(&sandbox.compile(wasm).unwrap(), &Plugin::default()).unwrap();
+    let busy = compiled(&handler("(loop $l (br $l)) (i32.const 16)"));
+    let stop = tokio_util::sync::CancellationToken::new();
+    // As many as the sandbox has permits for.
+    let running: Vec<_> = (0..4)
+        .map(|_| {
+            let (busy, stop) = (busy.clone(), stop.clone());
+            tokio::spawn(async move { busy.run(Attempt { stop, timeout: Duration::from_secs(3600), ..attempt() }).await.map(|_| ()) })
+        })
+        .collect();
+    let started = Instant::now();
+    assert_eq!(compiled(&checked("(i32.const 64)")).self_check(&"p".into()).await, Ok(()), "after {:?}", started.elapsed());
+    stop.cancel();
+    for attempt in running {
+        assert_eq!(attempt.await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn a_handler_with_a_self_check_runs_tasks_like_any_other() {
+    let report = load(&checked("unreachable")).run(attempt()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Completed { result: None });
+}
+
+#[test]
+fn a_self_check_of_another_shape_is_refused_when_it_is_loaded() {
+    let wit = include_str!("../../../wit/handler.wit");
+    let sandbox = testing::sandbox();
+    let other = wit.replace("self-check: func() -> result<_, string>;", "self-check: func() -> u32;");
+    let check = r#"(func (export "tqhost:handler/lifecycle@0.1.0#self-check") (result i32) (i32.const 1))"#;
+    let wasm = embed_in(&module(check, DONE), WORLD, &other);
+    let error = sandbox.load(&sandbox.compile(&wasm).unwrap(), &Plugin::default()).map(|_| ()).unwrap_err();
+    assert!(matches!(&error, LoadError::WrongType(why) if why.contains("`self-check`")), "{error}");
+    let none = wit.replace("self-check: func() -> result<_, string>;", "check: func();");
+    let check = r#"(func (export "tqhost:handler/lifecycle@0.1.0#check"))"#;
+    let wasm = embed_in(&module(check, DONE), WORLD, &none);
+    let error = sandbox.load(&sandbox.compile(&wasm).unwrap(), &Plugin::default()).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("has no function `self-check`"), "{error}");
+
+    let interfaces = super::super::Interfaces {
+        exports: ["tqhost:handler/handler@0.1.0", "tqhost:handler/lifecycle@0.2.0"].map(str::to_owned).into(),
+        imports: vec![],
+    };
+    let error = interfaces.check().unwrap_err().to_string();
+    assert_eq!(error, "it exports tqhost:handler/lifecycle@0.2.0, but this tqhost runs tqhost:handler/lifecycle@0.1.0");
+}

@@ -1,0 +1,13 @@
+//! The generated Rust side of the optional self-check.
+//!
+//! In: the world `self-checked` in `wit/world.wit`. Out: the macro that exports a self-check. Used by [`crate::handler!`] only, and only when
+//! it is given one: a component that exports it must have it.
+#![allow(missing_docs, reason = "generated")]
+
+wit_bindgen::generate!({
+    path: ["../../wit/handler.wit", "wit"],
+    world: "tqhost:sdk/self-checked",
+    pub_export_macro: true,
+    export_macro_name: "export_lifecycle",
+    default_bindings_module: "tqhost_handler::lifecycle",
+});

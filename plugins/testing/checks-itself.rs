@@ -1,0 +1,26 @@
+//! Has a self-check that passes, fails, traps, never ends or asks for too much memory, as its configuration says.
+#![cfg(target_family = "wasm")]
+
+use serde_json::Value;
+use tqhost_handler::{Failure, Json, Task, config, handler};
+
+fn handle(task: Task) -> Result<Json<Value>, Failure> {
+    Ok(testing_guests::echo(&task, "checked"))
+}
+
+fn check() -> Result<(), String> {
+    match config::get("self-check").ok().flatten().as_deref() {
+        Some("ok") => Ok(()),
+        Some("trap") => core::arch::wasm32::unreachable(),
+        Some("loop") => loop {
+            std::hint::black_box(0);
+        },
+        Some("hoard") => loop {
+            std::mem::forget(std::hint::black_box(vec![1_u8; 1 << 20]));
+        },
+        Some(other) => Err(format!("the self-check is told to be `{other}`")),
+        None => Err("the self-check is not told what to do".into()),
+    }
+}
+
+handler!(handle, self_check = check);

@@ -14,6 +14,7 @@ mod cache;
 mod file;
 mod loader;
 mod registry;
+mod single;
 #[cfg(test)]
 mod tests;
 mod watcher;
@@ -31,6 +32,7 @@ use crate::config;
 use crate::sandbox::Sandbox;
 
 pub use registry::{Figures, PluginState, PluginStatus, Version};
+pub use single::{Single, Singles, Watch, read};
 
 use registry::Slot;
 

@@ -3,11 +3,14 @@
 #
 #   scripts/build-languages.sh
 #   scripts/build-languages.sh --setup   only fetches the compilers
+#   scripts/build-languages.sh --run COMMAND…   runs a command with the Node.js that is used here, and with npm and pip that take what was
+#                                        fetched instead of the network: for the tests
 #
 # They are built as a project of `tqhost new` is: with the compilers that the lock files in host/templates pin. The compilers and what they
 # built are kept by the hash of what they were made of, for all clones, in TQHOST_TOOLS (by default ~/.cache/tqhost); what was not used for
 # 60 days is removed. Needs npm's and Python's registries, once.
 set -euo pipefail
+called_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 templates=$PWD/host/templates
@@ -56,16 +59,18 @@ tools_in() {
     touch "$tools/complete"
 }
 
+# The wheels stay, for --run.
 venv() {
     python3 -c 'import venv, ensurepip' 2>/dev/null || fail "needs Python 3 with venv: scripts/setup.sh installs it"
     quietly python3 -m venv "$tools"
-    quietly "$tools/bin/pip" install --disable-pip-version-check "$@"
+    quietly "$tools/bin/pip" download --disable-pip-version-check --dest "$tools/wheels" "$@"
+    quietly "$tools/bin/pip" install --disable-pip-version-check --no-index --find-links "$tools/wheels" "$@"
 }
 
 npm_ci() {
     cp "$templates/javascript/package.json" "$templates/javascript/package-lock.json" "$tools"
     sed -i 's/{{PACKAGE}}/tools/g; s/{{NAME}}/tools/g' "$tools"/package*.json
-    (cd "$tools" && quietly npm ci)
+    (cd "$tools" && quietly npm ci --cache "$cache/npm")
 }
 
 node_is_there() {
@@ -89,7 +94,18 @@ javascript_tools=$tools
 tools_in "python-$(hash_of "$templates"/python/requirements.txt)-$(python3 --version | tr -d ' ')" venv --require-hashes --requirement "$templates/python/requirements.txt"
 python_tools=$tools
 find "$cache/tools" -mindepth 2 -maxdepth 2 -name complete -mtime +60 -printf '%h\0' | xargs -0r rm -rf
-[ "${1:-}" != --setup ] || exit 0
+case ${1:-} in
+--setup)
+    exit 0
+    ;;
+--run)
+    shift
+    cd "$called_in"
+    rm -rf "$log" "$work"
+    export npm_config_cache=$cache/npm npm_config_offline=true PIP_NO_INDEX=1 PIP_FIND_LINKS=$python_tools/wheels CARGO_NET_OFFLINE=true
+    exec "$@" 9>&-
+    ;;
+esac
 
 # Lays out the project of the handler $1, with the template's files $2… that it does not have, and runs `make_it` there if nobody did so before.
 land() {

@@ -5,6 +5,7 @@
 
 mod support;
 
+mod authors;
 mod bad_input;
 mod capacity;
 mod commands;
@@ -18,6 +19,7 @@ mod faults_redis;
 mod faults_worker;
 mod idempotency;
 mod isolation;
+mod languages;
 mod lists;
 mod lost_replies;
 mod model;

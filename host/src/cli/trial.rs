@@ -320,7 +320,7 @@ fn granted(path: &Path, is_named: bool, args: &TryArgs) -> Result<(String, confi
 fn cache_dir() -> Option<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
-    Some(caches.join("tqhost/compiled"))
+    Some(caches.join("tqhost/try/cache"))
 }
 
 fn is_stdin(path: &Path) -> bool {

@@ -48,8 +48,12 @@ pub fn field(arg: &OsStr) -> Result<Field, Failure> {
 
 /// A file of any kind, whole.
 pub fn read_value(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
+    bounded(File::open(path)?)
+}
+
+fn bounded(from: impl Read) -> Result<Vec<u8>, anyhow::Error> {
     let mut value = Vec::new();
-    File::open(path)?.take(MAX_VALUE + 1).read_to_end(&mut value)?;
+    from.take(MAX_VALUE + 1).read_to_end(&mut value)?;
     if value.len() as u64 > MAX_VALUE {
         return Err(anyhow!("it is larger than {} MiB", MAX_VALUE >> 20));
     }
@@ -58,7 +62,7 @@ pub fn read_value(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
 
 /// All of stdin.
 pub fn stdin() -> Result<Vec<u8>, Failure> {
-    Ok(read_value(Path::new("/dev/stdin")).context("cannot read stdin")?)
+    Ok(bounded(io::stdin().lock()).context("cannot read stdin")?)
 }
 
 /// The fields of one JSON object that may have many lines. `name` is the file's.

@@ -5,7 +5,6 @@ In: a function from a task to a result. Out: the class `Handler` that the compon
 
 import builtins
 import json as _json
-import traceback
 
 from componentize_py_types import Err
 from wit_world.imports import context, logging, store
@@ -73,6 +72,11 @@ def remaining_ms() -> int:
     return context.remaining_ms()
 
 
+def now_ms(task: Task) -> int:
+    """The time, in milliseconds since the Unix epoch. There is no other clock: time.time() ends the attempt."""
+    return task.deadline_ms - remaining_ms()
+
+
 def log(level: str, message: str) -> None:
     """One line in the host's log; level is debug, info, warn or error."""
     logging.log(Level[level.upper()], "", message)
@@ -92,8 +96,9 @@ def handles(handle):
             except Err:
                 raise
             except Exception as error:
-                log("error", traceback.format_exc())
-                raise retry(f"{type(error).__name__}: {error}") from None
+                message = f"{type(error).__name__}: {error}"
+                log("error", f"{message}{_places(error)}")
+                raise retry(message) from None
 
     return Handler
 
@@ -102,6 +107,16 @@ def _result(value) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     return (value if isinstance(value, str) else _json.dumps(value, ensure_ascii=False, separators=(",", ":"))).encode()
+
+
+def _places(error: BaseException) -> str:
+    """Where it was raised, the innermost place last. The module traceback would look for source files, and there are none."""
+    places, step = [], error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        places.append(f"\n  {code.co_filename.rsplit('/', 1)[-1]}:{step.tb_lineno} in {code.co_name}")
+        step = step.tb_next
+    return "".join(places[1:])
 
 
 def _print(*values, sep=" ", **_ignored) -> None:

@@ -14,7 +14,7 @@ PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plu
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: ## Install what is missing: redis-server, a compiler for handlers
+setup: ## Install what is missing: redis-server, compilers for handlers
 	@scripts/setup.sh
 
 plugins: setup ## Build the handlers under plugins/ to .wasm files

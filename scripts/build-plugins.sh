@@ -14,7 +14,8 @@
 # CARGO_TARGET_DIR, when set, gets the intermediate files in its folder plugins/; otherwise they are in plugins/target.
 set -euo pipefail
 
-plugins=$(cd "$(dirname "${BASH_SOURCE[0]}")/../plugins" && pwd)
+scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+plugins=$(cd "$scripts/../plugins" && pwd)
 target_dir=${CARGO_TARGET_DIR:+$CARGO_TARGET_DIR/plugins}
 target_dir=$(realpath -m "${target_dir:-$plugins/target}")
 log=$(mktemp)
@@ -93,7 +94,7 @@ debian)
     fail "TQHOST_GUEST_TOOLCHAIN is rustup or debian, not \`$toolchain\`"
     ;;
 esac
-[ "${1:-}" != --setup ] || exit 0
+[ "${1:-}" != --setup ] || exec "$scripts/build-languages.sh" --setup
 
 cd "$plugins"
 built=$target_dir/$target/release
@@ -115,3 +116,6 @@ for source in testing/*.rs; do
     [ "$name" = lib ] && continue
     land "$built/examples/${name//-/_}.wasm" "testing/$name.wasm"
 done
+
+# Those in other languages.
+"$scripts/build-languages.sh"

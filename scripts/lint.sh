@@ -24,6 +24,6 @@ if command -v rustup >/dev/null && rustup target list --installed | grep -qx was
 else
     echo "lint: left out: clippy of the handlers for WebAssembly (no rustup target wasm32-wasip2)"
 fi
-for script in scripts/*.sh demo/*.sh .ci/run; do
+for script in scripts/*.sh demo/*.sh host/templates/*/*.sh .ci/run; do
     run bash -n "$script"
 done

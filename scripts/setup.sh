@@ -27,6 +27,9 @@ command -v cc >/dev/null || missing+=(gcc libc6-dev)
 # 2. Redis or Valkey, 7.0 or newer. The tests start redis-server, each its own; nothing uses one that runs already.
 command -v redis-server >/dev/null || missing+=(redis-server)
 
+# 3. Python with venv, for the handlers in Python, and for a Node.js where there is none.
+python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
+
 if [ -n "${missing+some}" ]; then
     as_root=()
     if [ "$(id -u)" != 0 ]; then
@@ -47,5 +50,5 @@ fi
 redis=$(redis-server --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p')
 reaches "$redis" 7.0 || fail "redis-server is $redis, needs 7.0 or newer"
 
-# 3. A compiler for handlers.
+# 4. Compilers for handlers.
 scripts/build-plugins.sh --setup

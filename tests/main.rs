@@ -6,6 +6,7 @@
 mod support;
 
 mod activity_events;
+mod authors;
 mod bad_input;
 mod capacity;
 mod chaos;
@@ -22,6 +23,7 @@ mod faults_worker;
 mod http;
 mod idempotency;
 mod isolation;
+mod languages;
 mod lists;
 mod lost_replies;
 mod model;

@@ -87,6 +87,10 @@ pub enum Command {
         #[arg(value_name = "PLUGIN")]
         plugin: Option<String>,
     },
+    /// Make a folder with a handler's project: it builds, and has a test
+    New(NewArgs),
+    /// Run a handler on one task, in the sandbox that a host runs it in, without Redis
+    Try(TryArgs),
 }
 
 #[derive(Debug, Args, Default)]
@@ -120,6 +124,57 @@ pub struct EnqueueArgs {
     /// Wait no longer than this, like 5m; then exit with 1 (the tasks go on)
     #[arg(long, value_name = "DURATION", requires = "wait", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+pub struct NewArgs {
+    /// The handler's name, and the folder's: letters, digits, dots, dashes and underscores
+    pub name: String,
+    /// The language to write it in
+    #[arg(long, value_name = "LANGUAGE", default_value = "rust")]
+    pub lang: Language,
+}
+
+/// What handlers can be begun in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Language {
+    Rust,
+    Javascript,
+    Python,
+}
+
+#[derive(Debug, Args)]
+pub struct TryArgs {
+    /// The handler's file
+    #[arg(value_name = "HANDLER.wasm")]
+    pub handler: PathBuf,
+    /// A file with one JSON object whose values become the task's fields, as on a line of enqueue --jsonl (- is stdin)
+    #[arg(value_name = "TASK.json", required_unless_present = "fields")]
+    pub task: Option<PathBuf>,
+    /// One more field, or one instead of the file's: name=value, or name=@FILE for the content of a file
+    #[arg(long = "field", value_name = "NAME=VALUE")]
+    pub fields: Vec<OsString>,
+    /// Grant what [plugins.NAME] of the configuration grants [default: the plugin of --queue; with --config, the file's name]
+    #[arg(long, value_name = "NAME")]
+    pub plugin: Option<String>,
+    /// Take timeout and attempts from this queue of the configuration
+    #[arg(long, value_name = "NAME")]
+    pub queue: Option<String>,
+    /// Which attempt at the task this is
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub attempt: u32,
+    /// The task's id
+    #[arg(long, value_name = "ID", default_value = "try")]
+    pub id: String,
+    /// Stop the handler after this time, like 10s [default: the queue's, or 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub timeout: Option<Duration>,
+    /// Run it so many times, each in a fresh instance, and tell the median time; stop when it does not complete
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "watch")]
+    pub runs: u32,
+    /// Run again whenever the handler or the task's file has changed, until Ctrl-C
+    #[arg(long)]
+    pub watch: bool,
 }
 
 #[derive(Debug, Args)]
@@ -265,6 +320,10 @@ mod tests {
         assert_eq!(refused("tqhost dead requeue q --reason rejected"), ErrorKind::MissingRequiredArgument);
         assert_eq!(refused("tqhost dead requeue q 1-0 --reason rejected"), ErrorKind::ArgumentConflict);
         assert_eq!(refused("tqhost dead list q --reason tired"), ErrorKind::InvalidValue);
+        assert_eq!(refused("tqhost try h.wasm"), ErrorKind::MissingRequiredArgument);
+        assert_eq!(refused("tqhost try h.wasm t.json --attempt 0"), ErrorKind::ValueValidation);
+        assert_eq!(refused("tqhost try h.wasm t.json --runs 5 --watch"), ErrorKind::ArgumentConflict);
+        assert_eq!(refused("tqhost new x --lang cobol"), ErrorKind::InvalidValue);
         assert_eq!(refused("tqhost explode"), ErrorKind::InvalidSubcommand);
     }
 }

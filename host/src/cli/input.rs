@@ -46,13 +46,28 @@ pub fn field(arg: &OsStr) -> Result<Field, Failure> {
     Ok(Field { name, value })
 }
 
-fn read_value(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
+/// A file of any kind, whole.
+pub fn read_value(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
+    bounded(File::open(path)?)
+}
+
+fn bounded(from: impl Read) -> Result<Vec<u8>, anyhow::Error> {
     let mut value = Vec::new();
-    File::open(path)?.take(MAX_VALUE + 1).read_to_end(&mut value)?;
+    from.take(MAX_VALUE + 1).read_to_end(&mut value)?;
     if value.len() as u64 > MAX_VALUE {
         return Err(anyhow!("it is larger than {} MiB", MAX_VALUE >> 20));
     }
     Ok(value)
+}
+
+/// All of stdin.
+pub fn stdin() -> Result<Vec<u8>, Failure> {
+    Ok(bounded(io::stdin().lock()).context("cannot read stdin")?)
+}
+
+/// The fields of one JSON object that may have many lines. `name` is the file's.
+pub fn whole_object(bytes: &[u8], name: &str) -> Result<Vec<Field>, Failure> {
+    object(bytes.trim_ascii()).map_err(|why| anyhow!("{name}: {why}").into())
 }
 
 /// One line of a JSON Lines file.
@@ -130,7 +145,13 @@ fn spool(from: &mut impl Read) -> io::Result<File> {
 fn object(line: &[u8]) -> Result<Vec<Field>, String> {
     let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to() + 1))?;
     let mut rest = text.strip_prefix('{').ok_or("not a JSON object: write {\"name\": \"value\"}")?.trim_ascii_start();
-    let bad = |rest: &str, why: &str| format!("not a JSON object: column {}: {why}", text[..text.len() - rest.len()].chars().count() + 1);
+    let bad = |rest: &str, why: &str| {
+        let before = &text[..text.len() - rest.len()];
+        let line = before.matches('\n').count();
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        let line = if line == 0 { String::new() } else { format!("line {} ", line + 1) };
+        format!("not a JSON object: {line}column {column}: {why}")
+    };
     let mut fields = Vec::new();
     if let Some(end) = rest.strip_prefix('}') {
         return if end.is_empty() { Ok(fields) } else { Err(bad(end, "something follows the object")) };
@@ -170,7 +191,7 @@ fn json<T: DeserializeOwned>(text: &str) -> Result<(T, &str, &str), String> {
             let message = error.to_string();
             Err(message.split(" at line ").next().unwrap_or_default().to_owned())
         }
-        None => Err("the line ends too early".into()),
+        None => Err("it ends too early".into()),
     }
 }
 
@@ -244,6 +265,16 @@ mod tests {
             assert!(told.contains(why), "{line}: {told}");
         }
         assert!(object(b"{\"a\":\"\xff\"}").expect_err("bytes").contains("not UTF-8 (at byte 7)"));
+    }
+
+    #[test]
+    fn an_object_may_have_many_lines() {
+        let fields = whole_object(b"\n{\n  \"a\": \"x\",\n  \"b\": [1,\n 2]\n}\n", "t.json").expect("fields");
+        assert_eq!(pairs(&fields), [("a", "x"), ("b", "[1,\n 2]")]);
+        let told = |text: &str| said(whole_object(text.as_bytes(), "t.json").expect_err(text));
+        assert_eq!(told("{\n  \"a\": 1\n  \"b\": 2\n}"), "t.json: not a JSON object: line 3 column 3: expected `,` or `}`");
+        assert!(told("").starts_with("t.json: not a JSON object: write"));
+        assert!(told("{\"a\":").ends_with("column 6: it ends too early"));
     }
 
     fn lines_of(text: &[u8]) -> Lines {

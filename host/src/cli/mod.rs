@@ -12,17 +12,21 @@ mod control;
 mod dead;
 mod doctor;
 mod enqueue;
+mod new;
 mod plugins;
 mod queues;
 mod run;
 mod status;
+mod trial;
 
 mod context;
 pub mod exit;
 mod files;
+mod guest_log;
 mod input;
 mod output;
 mod schedule;
+mod templates;
 mod text;
 mod value;
 mod wait;
@@ -31,7 +35,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches};
+
+use tokio::runtime::Runtime;
 
 use crate::config::Config;
 use args::{Cli, Command, RunArgs};
@@ -40,19 +47,36 @@ use output::Out;
 
 /// Reads the command line, does what it says, and gives the exit code. A wrong command line ends the process here.
 pub fn main() -> u8 {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let is_config_named = matches.value_source("config") == Some(ValueSource::CommandLine);
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if cli.run.log_format.is_some() && !matches!(cli.command, None | Some(Command::Run(_))) {
         Cli::command().error(ErrorKind::ArgumentConflict, "--log-format is an option of run only").exit();
     }
     let json = cli.json;
-    match execute(cli) {
+    match execute(cli, is_config_named) {
         Ok(()) => exit::DONE,
         Err(failure) => failure.report(json),
     }
 }
 
-fn execute(cli: Cli) -> Result<(), Failure> {
+fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
     let Cli { config, json, run: args, command } = cli;
+    // What authors of handlers do needs no configuration.
+    match command {
+        Some(Command::New(args)) => {
+            let mut out = Out::new(json);
+            let done = new::run(&args, &mut out);
+            return finish(done, out);
+        }
+        Some(Command::Try(args)) => {
+            let runtime = commands_runtime()?;
+            let mut out = Out::new(json);
+            let done = runtime.block_on(trial::run(&config, is_config_named, args, &mut out));
+            return finish(done, out);
+        }
+        _ => {}
+    }
     let config = Config::load(&config).map_err(|errors| Failure::Config(errors.to_string()))?;
     let command = match command {
         None | Some(Command::Run(_)) => {
@@ -68,11 +92,12 @@ fn execute(cli: Cli) -> Result<(), Failure> {
         }
         Some(command) => command,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
+    let runtime = commands_runtime()?;
     let mut out = Out::new(json);
     let done = runtime.block_on(async {
         match command {
-            Command::Run(_) => Ok(()),
+            // Done above.
+            Command::Run(_) | Command::New(_) | Command::Try(_) => Ok(()),
             Command::Check => check::run(&config, &mut out),
             Command::Enqueue(args) => enqueue::run(&config, args, &mut out).await,
             Command::Status(args) => status::run(&config, args, &mut out).await,
@@ -85,5 +110,13 @@ fn execute(cli: Cli) -> Result<(), Failure> {
             Command::Plugins { plugin } => plugins::run(&config, plugin.as_deref(), &mut out).await,
         }
     });
+    finish(done, out)
+}
+
+fn commands_runtime() -> Result<Runtime, Failure> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?)
+}
+
+fn finish(done: Result<(), Failure>, out: Out) -> Result<(), Failure> {
     done.and(out.finish().context("cannot write to stdout").map_err(Failure::from))
 }

@@ -40,6 +40,7 @@ pub use model::{Admin, Backoff, Config, Items, List, Missed, Plugin, Queue, Redi
 pub use problem::{ConfigErrors, Problem};
 pub use secret::Secret;
 
+pub(crate) use names::check_name;
 pub(crate) use reader::edits;
 
 use problem::{column_of, line_of};

@@ -8,7 +8,7 @@ const MAX_KEY_BYTES: usize = 512;
 const RESERVED_PREFIX: &str = "tq:{";
 
 /// A queue or a plugin: it is a path segment of the HTTP API, a metric label and a file name.
-pub(super) fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name.is_empty() {
         return Err("must not be empty".into());
     }

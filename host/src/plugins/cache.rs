@@ -14,7 +14,7 @@ use std::time::SystemTime;
 
 use sha2::{Digest as _, Sha256};
 
-/// Files kept; the least recently used ones go first.
+/// Files that a host keeps; the least recently used ones go first.
 const MAX_FILES: usize = 100;
 const EXTENSION: &str = "cwasm";
 const DIGEST_BYTES: usize = 32;
@@ -23,16 +23,17 @@ const DIGEST_BYTES: usize = 32;
 #[derive(Debug, Clone)]
 pub(super) struct Cache {
     dir: Option<PathBuf>,
+    max_files: usize,
 }
 
 impl Cache {
     /// Makes the directory if need be. One that others could write to is not used, loudly.
     pub(super) fn open(dir: &Path) -> Cache {
         match prepare(dir) {
-            Ok(()) => Cache { dir: Some(dir.to_owned()) },
+            Ok(()) => Cache { dir: Some(dir.to_owned()), max_files: MAX_FILES },
             Err(error) => {
                 tracing::error!(dir = %dir.display(), %error, "no compiled-code cache: every start compiles every plugin");
-                Cache { dir: None }
+                Cache::none()
             }
         }
     }
@@ -40,6 +41,16 @@ impl Cache {
     /// Where it is: a directory that is ours alone.
     pub(super) fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()
+    }
+
+    /// None at all.
+    pub(super) fn none() -> Cache {
+        Cache { dir: None, max_files: 0 }
+    }
+
+    /// The same with fewer files.
+    pub(super) fn with_at_most(self, max_files: usize) -> Cache {
+        Cache { max_files, ..self }
     }
 
     /// What was stored under `name`. A file that is not whole is removed.
@@ -59,7 +70,7 @@ impl Cache {
     /// Stores compiled code. A cache that cannot be written costs time, nothing else.
     pub(super) fn put(&self, name: &str, code: &[u8]) {
         let (Some(dir), Some(path)) = (&self.dir, self.path(name)) else { return };
-        if let Err(error) = write(dir, &path, code).and_then(|()| prune(dir)) {
+        if let Err(error) = write(dir, &path, code).and_then(|()| prune(dir, self.max_files)) {
             tracing::warn!(path = %path.display(), %error, "cannot cache compiled code");
         }
     }
@@ -147,8 +158,8 @@ fn write(dir: &Path, path: &Path, code: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Removes the least recently used files beyond [`MAX_FILES`], and what crashed writers left behind.
-fn prune(dir: &Path) -> io::Result<()> {
+/// Removes the least recently used files beyond `max_files`, and what crashed writers left behind.
+fn prune(dir: &Path, max_files: usize) -> io::Result<()> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
@@ -160,7 +171,7 @@ fn prune(dir: &Path) -> io::Result<()> {
         }
     }
     files.sort();
-    for (_, path) in files.iter().take(files.len().saturating_sub(MAX_FILES)) {
+    for (_, path) in files.iter().take(files.len().saturating_sub(max_files)) {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

@@ -17,6 +17,7 @@ mod loader;
 mod probation;
 mod quarantine;
 mod registry;
+mod single;
 #[cfg(test)]
 mod tests;
 mod watcher;
@@ -36,6 +37,7 @@ use crate::sandbox::Sandbox;
 pub use history::{Change, What};
 pub use probation::Ruling;
 pub use registry::{Figures, PluginState, PluginStatus, Version};
+pub use single::{Single, Singles, Watch, read};
 
 use quarantine::Notes;
 use registry::Slot;

@@ -30,11 +30,11 @@ use crate::file::{self, Found, Stamp};
 use crate::sandbox::LoadError;
 
 /// How long a file must stay the same before it is read.
-const SETTLE: Duration = Duration::from_millis(100);
+pub(super) const SETTLE: Duration = Duration::from_millis(100);
 /// How often every file is looked at without a hint.
-const RESCAN: Duration = Duration::from_secs(2);
+pub(super) const RESCAN: Duration = Duration::from_secs(2);
 /// How long to wait after a hint: hints come in bursts.
-const BURST: Duration = Duration::from_millis(20);
+pub(super) const BURST: Duration = Duration::from_millis(20);
 /// How long the first scan waits for files that somebody is still writing.
 const FIRST_SCAN: Duration = Duration::from_secs(10);
 
@@ -357,7 +357,7 @@ fn dir_id(dir: &Path) -> Option<DirId> {
     std::fs::metadata(dir).ok().filter(std::fs::Metadata::is_dir).map(|meta| (meta.dev(), meta.ino()))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         write!(text, "{byte:02x}").expect("a String takes everything");

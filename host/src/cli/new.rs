@@ -1,0 +1,58 @@
+//! `tqhost new`: a folder with a handler's project, which builds with `make` and passes its own test.
+//!
+//! In: a name and a language. Out: the folder, whole or not at all. Not here: what is in the files (`templates`).
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use serde_json::json;
+
+use super::args::NewArgs;
+use super::exit::Failure;
+use super::output::Out;
+use super::templates::{self, File};
+use crate::config::check_name;
+
+pub fn run(args: &NewArgs, out: &mut Out) -> Result<(), Failure> {
+    let name = &args.name;
+    check_name(name).map_err(|why| Failure::Usage(format!("the name {name:?} {why}")))?;
+    if name.starts_with('-') {
+        return Err(Failure::Usage(format!("the name {name:?} must not begin with a dash: commands would take it for an option")));
+    }
+    let folder = Path::new(name);
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            return Err(anyhow!("{name} is there already: take another name, or remove it").into());
+        }
+        made => made.with_context(|| format!("cannot make the folder {name}"))?,
+    }
+    let files = templates::files(args.lang, name);
+    if let Err(error) = files.iter().try_for_each(|file| write(folder, file)) {
+        // The folder was made here, so nothing else is in it.
+        let _ = fs::remove_dir_all(folder);
+        return Err(anyhow::Error::new(error).context(format!("cannot write the files of {name}")).into());
+    }
+    if out.json {
+        let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+        out.json(&json!({ "folder": name, "language": templates::language(args.lang), "build": "make", "files": paths }));
+    } else {
+        let language = templates::language(args.lang);
+        let needs = templates::needs(args.lang);
+        out.line(format!(
+            "{name} is a handler in {language}; it needs {needs}. Next:\n  cd {name}\n  make test\nIts README.md tells the rest."
+        ));
+    }
+    Ok(())
+}
+
+fn write(folder: &Path, file: &File) -> io::Result<()> {
+    let path = folder.join(&file.path);
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mode = if file.is_program { 0o755 } else { 0o644 };
+    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?.write_all(file.text.as_bytes())
+}

@@ -1,0 +1,217 @@
+//! The files of a new handler's project. Everything is within the binary: a project needs nothing but public registries.
+//!
+//! In: a language and a name. Out: paths and texts. Those of the project itself lie in host/templates/, with marks like `{{NAME}}` in them. The
+//! Rust SDK is not on crates.io, so a project gets a copy of it.
+
+use super::args::Language;
+
+/// One file of a project.
+#[derive(Debug)]
+pub struct File {
+    pub path: String,
+    pub text: String,
+    pub is_program: bool,
+}
+
+type Source = (&'static str, &'static str);
+
+macro_rules! template {
+    ($path:literal) => {
+        include_str!(concat!("../../templates/", $path))
+    };
+}
+
+macro_rules! sdk {
+    ($path:literal) => {
+        include_str!(concat!("../../../plugins/sdk/", $path))
+    };
+}
+
+const HANDLER_WIT: &str = include_str!("../../../wit/handler.wit");
+
+const COMMON: &[Source] = &[("README.md", template!("README.md")), ("task.json", template!("task.json"))];
+
+const RUST: &[Source] = &[
+    ("Cargo.toml", template!("rust/Cargo.toml.in")),
+    // Cargo takes out what the project does not use, and keeps the versions that the SDK was tested with.
+    ("Cargo.lock", include_str!("../../../plugins/Cargo.lock")),
+    ("Makefile", template!("rust/Makefile")),
+    ("build.sh", template!("rust/build.sh")),
+    ("src/lib.rs", template!("rust/src/lib.rs")),
+    ("tests/component.rs", template!("rust/tests/component.rs")),
+    ("wit/handler.wit", HANDLER_WIT),
+    ("sdk/Cargo.toml", template!("rust/sdk/Cargo.toml.in")),
+    ("sdk/src/lib.rs", sdk!("src/lib.rs")),
+    ("sdk/src/bindings.rs", sdk!("src/bindings.rs")),
+    ("sdk/src/config.rs", sdk!("src/config.rs")),
+    ("sdk/src/context.rs", sdk!("src/context.rs")),
+    ("sdk/src/failure.rs", sdk!("src/failure.rs")),
+    ("sdk/src/lifecycle.rs", sdk!("src/lifecycle.rs")),
+    ("sdk/src/log.rs", sdk!("src/log.rs")),
+    ("sdk/src/output.rs", sdk!("src/output.rs")),
+    ("sdk/src/task.rs", sdk!("src/task.rs")),
+    ("sdk/wit/world.wit", sdk!("wit/world.wit")),
+    ("sdk/wit/deps/config/store.wit", sdk!("wit/deps/config/store.wit")),
+    ("sdk/wit/deps/logging/logging.wit", sdk!("wit/deps/logging/logging.wit")),
+    (".gitignore", "/target\n/*.wasm\n"),
+];
+
+const WIT: &[Source] = &[
+    ("wit/world.wit", template!("world.wit")),
+    ("wit/deps/handler/handler.wit", HANDLER_WIT),
+    ("wit/deps/config/store.wit", sdk!("wit/deps/config/store.wit")),
+    ("wit/deps/logging/logging.wit", sdk!("wit/deps/logging/logging.wit")),
+];
+
+const JAVASCRIPT: &[Source] = &[
+    ("package.json", template!("javascript/package.json")),
+    ("package-lock.json", template!("javascript/package-lock.json")),
+    ("Makefile", template!("javascript/Makefile")),
+    ("handler.js", template!("javascript/handler.js")),
+    ("tqhost.js", template!("javascript/tqhost.js")),
+    ("test/handler.test.js", template!("javascript/test/handler.test.js")),
+    (".gitignore", "/node_modules\n/*.wasm\n"),
+];
+
+const PYTHON: &[Source] = &[
+    ("requirements.txt", template!("python/requirements.txt")),
+    ("Makefile", template!("python/Makefile")),
+    ("app.py", template!("python/app.py")),
+    ("build.py", template!("python/build.py")),
+    ("tqhost.py", template!("python/tqhost.py")),
+    ("test/test_handler.py", template!("python/test/test_handler.py")),
+    (".gitignore", "/.venv\n/bindings\n/*.wasm\n__pycache__\n"),
+];
+
+/// What a language is called.
+pub fn language(language: Language) -> &'static str {
+    match language {
+        Language::Rust => "Rust",
+        Language::Javascript => "JavaScript",
+        Language::Python => "Python",
+    }
+}
+
+/// What has to be on the machine that builds it.
+pub fn needs(language: Language) -> &'static str {
+    match language {
+        Language::Rust => "make, and Rust 1.95 or newer from rustup (on Debian 12, its packages for WebAssembly serve too: see build.sh)",
+        Language::Javascript => "make, and Node.js 20 or newer with npm",
+        Language::Python => "make, and Python 3.10 or newer with venv",
+    }
+}
+
+fn described(language: Language) -> &'static str {
+    match language {
+        Language::Rust => {
+            "| `src/lib.rs` | the handler, with a test of its own |\n\
+             | `tests/component.rs` | tests of the built component |\n\
+             | `sdk/` | the crate that it is written with, a copy; `cargo doc --open -p tqhost-handler` shows it |"
+        }
+        Language::Javascript => {
+            "| `handler.js` | the handler |\n\
+             | `tqhost.js` | fields, failures, results, log lines |\n\
+             | `test/` | tests of the built component |"
+        }
+        Language::Python => {
+            "| `app.py` | the handler |\n\
+             | `tqhost.py` | fields, failures, results, log lines |\n\
+             | `build.py` | what `make` calls |\n\
+             | `test/` | tests of the built component |"
+        }
+    }
+}
+
+/// All files of a project. The name must be a plugin's.
+pub fn files(lang: Language, name: &str) -> Vec<File> {
+    // A crate's and an npm package's name may have no dots and begin with what stands before it; npm's have no capitals.
+    let package = name.to_lowercase().replace('.', "-");
+    let module = package.replace('-', "_");
+    let key = if name.contains('.') { format!("\"{name}\"") } else { name.to_owned() };
+    let marks = [
+        ("{{NAME}}", name),
+        ("{{PACKAGE}}", &package),
+        ("{{MODULE}}", &module),
+        ("{{KEY}}", &key),
+        ("{{VERSION}}", env!("CARGO_PKG_VERSION")),
+        ("{{LANGUAGE}}", language(lang)),
+        ("{{NEEDS}}", needs(lang)),
+        ("{{FILES}}", described(lang)),
+    ];
+    let own: &[&[Source]] = match lang {
+        Language::Rust => &[RUST],
+        Language::Javascript => &[JAVASCRIPT, WIT],
+        Language::Python => &[PYTHON, WIT],
+    };
+    let sources = std::iter::once(&COMMON).chain(own).flat_map(|sources| sources.iter());
+    let file = |(path, text): &Source| {
+        let mut text = marks.iter().fold((*text).to_owned(), |text, (mark, value)| text.replace(mark, value));
+        if *path == "sdk/src/bindings.rs" {
+            // In the repository the interface lies two folders up, in a project one.
+            text = text.replace("\"../../wit/handler.wit\"", "\"../wit/handler.wit\"").replace("repository's", "project's");
+        }
+        File { path: (*path).to_owned(), text, is_program: path.ends_with(".sh") }
+    };
+    sources.map(file).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    const ALL: [Language; 3] = [Language::Rust, Language::Javascript, Language::Python];
+
+    fn text(files: &[File], path: &str) -> String {
+        files.iter().find(|file| file.path == path).unwrap_or_else(|| panic!("no {path}")).text.clone()
+    }
+
+    #[test]
+    fn no_mark_is_left() {
+        for lang in ALL {
+            for file in files(lang, "Word.count_2") {
+                assert!(!file.text.contains("{{"), "{}: {}", file.path, file.text);
+            }
+            let readme = text(&files(lang, "Word.count_2"), "README.md");
+            assert!(readme.contains("[queues.\"Word.count_2\"]"), "{readme}");
+        }
+    }
+
+    #[test]
+    fn every_project_has_the_interface_of_this_host() {
+        for lang in ALL {
+            let files = files(lang, "x");
+            assert!(files.iter().any(|file| file.path.ends_with("/handler.wit") && file.text == HANDLER_WIT));
+        }
+    }
+
+    #[test]
+    fn the_sdk_is_copied_whole() {
+        let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/sdk");
+        let project = files(Language::Rust, "x");
+        let there: BTreeSet<String> = std::fs::read_dir(sdk.join("src"))
+            .expect("the SDK")
+            .map(|entry| format!("sdk/src/{}", entry.expect("an entry").file_name().to_string_lossy()))
+            .collect();
+        let copied: BTreeSet<String> = project.iter().map(|file| file.path.clone()).filter(|path| path.starts_with("sdk/src/")).collect();
+        assert_eq!(there, copied);
+        let bindings = text(&project, "sdk/src/bindings.rs");
+        assert!(bindings.contains("path: [\"../wit/handler.wit\", \"wit\"]"), "{bindings}");
+        // The same dependencies as in the repository.
+        let workspace = include_str!("../../../plugins/Cargo.toml");
+        let manifest = text(&project, "sdk/Cargo.toml");
+        let bindgen = workspace.lines().find(|line| line.starts_with("wit-bindgen = ")).expect("wit-bindgen");
+        assert!(manifest.contains(bindgen), "{manifest}");
+    }
+
+    #[test]
+    fn locks_belong_to_their_manifests() {
+        let project = files(Language::Javascript, "x");
+        let [manifest, lock] =
+            ["package.json", "package-lock.json"].map(|path| serde_json::from_str::<serde_json::Value>(&text(&project, path)).expect(path));
+        assert_eq!(lock["packages"][""]["devDependencies"], manifest["devDependencies"]);
+        assert_eq!(lock["name"], manifest["name"]);
+    }
+}

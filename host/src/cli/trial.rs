@@ -1,0 +1,380 @@
+//! `tqhost try`: one task through a handler, in the real sandbox with the real limits, without Redis and without a host.
+//!
+//!     file ─▶ Singles (stable, compiled, cached) ─▶ Handler::run ─▶ Report ─▶ text or JSON
+//!     task, fields, configuration ─▶ Attempt ──────────┘
+//!
+//! Not here: how fields are read (`input`), what the handler prints while it runs (`guest_log`), what a queue would do next (`worker::settle`).
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::args::TryArgs;
+use super::context::rules;
+use super::exit::Failure;
+use super::files::short;
+use super::guest_log::{GuestLog, LogLine};
+use super::output::{Out, Tone, note};
+use super::{input, text, value};
+use crate::chain::chain;
+use crate::config::{self, Config};
+use crate::plugins::{self, Single, Singles, Watch};
+use crate::queue::NewTask;
+use crate::sandbox::{Attempt, Report, Sandbox, SandboxOptions};
+use crate::task::{Field, Outcome, Progress, Task};
+
+/// What became of the attempt. The names are stable; what does not apply is null.
+#[derive(Debug, Serialize)]
+struct TryView {
+    handler: String,
+    version: String,
+    bytes: u64,
+    compile_ms: f64,
+    /// Not compiled, as it was compiled before.
+    from_cache: bool,
+    outcome: &'static str,
+    /// Why the sandbox ended the attempt.
+    kind: Option<&'static str>,
+    message: Option<String>,
+    /// When the handler wants to be tried again.
+    after_ms: Option<u64>,
+    result: Option<Value>,
+    progress: Option<ProgressView>,
+    log: Vec<LogLine>,
+    /// Of a fresh instance and the call: the median of all runs, the least and the most.
+    run_ms: f64,
+    least_ms: f64,
+    most_ms: f64,
+    runs: usize,
+    /// Bytes.
+    peak_memory: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ProgressView {
+    percent: u8,
+    note: String,
+}
+
+/// Everything about a trial but the bytes of handler and task, which may change.
+struct Trial {
+    args: TryArgs,
+    plugin: Arc<str>,
+    grants: config::Plugin,
+    rules: config::Queue,
+    singles: Singles,
+    log: GuestLog,
+    /// What stdin gave, which cannot be read again.
+    stdin: Option<Vec<u8>>,
+}
+
+/// `config` is where the configuration is; `is_named` whether somebody said so.
+pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) -> Result<(), Failure> {
+    let (plugin, rules, grants) = granted(config, is_named, &args)?;
+    if args.watch && args.task.as_deref().is_some_and(is_stdin) {
+        return Err(Failure::Usage("stdin cannot be watched: write the task to a file".into()));
+    }
+    let stdin = match &args.task {
+        Some(path) if is_stdin(path) => Some(input::stdin()?),
+        _ => None,
+    };
+    let log = GuestLog::start((!out.json).then_some(out.paint))?;
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_memory: grants.memory })?;
+    let singles = Singles::new(sandbox, cache_dir().as_deref());
+    let trial = Trial { args, plugin: plugin.into(), grants, rules, singles, log, stdin };
+    if !trial.args.watch {
+        let handler = trial.read_handler().await?;
+        return trial.once(&handler, trial.fields().await?, out).await;
+    }
+    tokio::select! {
+        never = trial.watch(out) => never,
+        stopped = tokio::signal::ctrl_c() => Ok(stopped.context("cannot wait for Ctrl-C")?),
+    }
+}
+
+impl Trial {
+    /// Tries whatever is new, for ever. What is wrong with a version is told, and the next one awaited.
+    async fn watch(&self, out: &mut Out) -> Result<(), Failure> {
+        let paths = [Some(self.args.handler.clone()), self.args.task.clone()].into_iter().flatten().collect();
+        let mut watch = Watch::new(paths);
+        let mut last = None;
+        loop {
+            match (self.read_handler().await, self.fields().await) {
+                (Ok(handler), Ok(fields)) => {
+                    // A file that was only touched is the same.
+                    let now = Some((handler, fields));
+                    if now != last
+                        && let Some((handler, fields)) = &now
+                        && let Err(failure) = self.once(handler, fields.clone(), out).await
+                    {
+                        failure.report(out.json);
+                    }
+                    last = now;
+                }
+                (Err(failure), _) | (_, Err(failure)) => {
+                    failure.report(out.json);
+                    last = None;
+                }
+            }
+            if out.is_closed() {
+                return Ok(());
+            }
+            if !out.json {
+                note("tqhost: waiting for the next version (Ctrl-C ends)");
+            }
+            watch.changed().await;
+        }
+    }
+
+    async fn read_handler(&self) -> Result<Vec<u8>, Failure> {
+        let path = &self.args.handler;
+        Ok(plugins::read(path).await.map_err(|error| anyhow!("{}: {error:#}", path.display()))?)
+    }
+
+    /// The fields of the file, then those of the command line, which take the place of those of the same name.
+    async fn fields(&self) -> Result<Vec<Field>, Failure> {
+        let mut fields = match (&self.stdin, &self.args.task) {
+            (Some(bytes), _) => input::whole_object(bytes, "stdin")?,
+            (None, Some(path)) => {
+                let is_file = fs::metadata(path).map(|meta| meta.is_file()).unwrap_or(true);
+                let bytes = if is_file { plugins::read(path).await } else { input::read_value(path) };
+                input::whole_object(&bytes.map_err(|error| anyhow!("{}: {error:#}", path.display()))?, &path.display().to_string())?
+            }
+            (None, None) => Vec::new(),
+        };
+        let named = self.args.fields.iter().map(|arg| input::field(arg)).collect::<Result<Vec<_>, _>>()?;
+        fields.retain(|field| !named.iter().any(|other| other.name == field.name));
+        fields.extend(named);
+        // What no producer could enqueue, no handler gets.
+        NewTask::new(fields.clone(), Duration::ZERO).map_err(|error| Failure::from(anyhow!("the task: {error}")))?;
+        Ok(fields)
+    }
+
+    async fn once(&self, handler: &[u8], fields: Vec<Field>, out: &mut Out) -> Result<(), Failure> {
+        let path = self.args.handler.display();
+        let single = self.singles.load(handler, &self.grants).map_err(|error| anyhow!("{path}: {}", chain(&error)))?;
+        if !out.json {
+            let how = if single.from_cache { "loaded, compiled before," } else { "compiled" };
+            let version = short(&single.digest);
+            out.line(format!("{path}: {}, version {version}, {how} in {}", text::size(single.bytes), took(single.took)));
+        }
+        let progress = Progress::default();
+        let (mut reports, mut durations) = (None::<Report>, Vec::new());
+        self.log.take();
+        for run in 0..self.args.runs {
+            self.log.mute(run > 0);
+            let attempt = self.attempt(&fields, progress.clone());
+            let report = single.handler.run(attempt).await.ok_or_else(|| anyhow!("the attempt was stopped"))?;
+            durations.push(report.duration);
+            let is_completed = matches!(report.outcome, Outcome::Completed { .. });
+            let peak = reports.as_ref().map_or(0, |report| report.peak_memory).max(report.peak_memory);
+            reports = Some(Report { peak_memory: peak, ..report });
+            if !is_completed {
+                break;
+            }
+        }
+        self.log.mute(false);
+        let report = reports.context("nothing was run")?;
+        let (percent_note, log) = (progress.take(), self.log.take());
+        let view = view(&self.args.handler, &single, &report, durations, percent_note, log);
+        match out.json {
+            true => out.json(&view),
+            false => self.render(&view, &report, out),
+        }
+        if matches!(report.outcome, Outcome::Completed { .. }) { Ok(()) } else { Err(Failure::Reported) }
+    }
+
+    fn attempt(&self, fields: &[Field], progress: Progress) -> Attempt {
+        let id = self.args.id.clone();
+        let task = Task {
+            entry: id.clone(),
+            id,
+            queue: self.rules.name.as_str().into(),
+            fields: fields.to_vec(),
+            attempt: self.args.attempt,
+            deferrals: 0,
+            crashes: 0,
+            enqueued_at_ms: text::now_ms(),
+            traceparent: None,
+            delay: None,
+            reserved: Vec::new(),
+        };
+        Attempt {
+            task: task.into(),
+            plugin: self.plugin.clone(),
+            max_attempts: self.rules.max_retries.saturating_add(1).max(self.args.attempt),
+            timeout: self.args.timeout.unwrap_or(self.rules.timeout),
+            progress,
+            stop: CancellationToken::new(),
+        }
+    }
+
+    fn render(&self, view: &TryView, report: &Report, out: &mut Out) {
+        if let Some(ProgressView { percent, note }) = &view.progress {
+            out.line(format!("progress {percent}%  {}", text::escape(note)));
+        }
+        let tone = match report.outcome {
+            Outcome::Completed { .. } => Tone::Good,
+            Outcome::Retry { .. } | Outcome::Defer { .. } => Tone::Odd,
+            Outcome::Reject { .. } | Outcome::Failed { .. } => Tone::Bad,
+        };
+        let memory = format!("{} of {} memory", text::size(view.peak_memory), text::size(self.grants.memory));
+        let runs = match view.runs {
+            1 => String::new(),
+            runs => format!(" (median of {runs} runs: {} to {})", took(ms(view.least_ms)), took(ms(view.most_ms))),
+        };
+        out.line(format!("{} in {}{runs}, {memory}", out.paint.tone(tone, view.outcome), took(ms(view.run_ms))));
+        let after = view.after_ms.map(|after_ms| format!("again after {}", text::took(Duration::from_millis(after_ms))));
+        let kind = view.kind.map(str::to_owned);
+        let message = view.message.as_deref().map(text::escape);
+        let words: Vec<String> = [kind, message, after].into_iter().flatten().collect();
+        if !words.is_empty() {
+            out.line(words.join(": "));
+        }
+        if let Outcome::Completed { result } = &report.outcome {
+            out.line(result.as_deref().map_or_else(|| "no result".to_owned(), value::shown));
+        }
+    }
+}
+
+fn view(
+    path: &Path,
+    single: &Single,
+    report: &Report,
+    mut durations: Vec<Duration>,
+    progress: Option<(u8, String)>,
+    log: Vec<LogLine>,
+) -> TryView {
+    durations.sort();
+    let nth = |n: usize| durations.get(n).copied().map_or(0.0, millis);
+    let mut view = TryView {
+        handler: path.display().to_string(),
+        version: single.digest.clone(),
+        bytes: single.bytes,
+        compile_ms: millis(single.took),
+        from_cache: single.from_cache,
+        outcome: "completed",
+        kind: None,
+        message: None,
+        after_ms: None,
+        result: None,
+        progress: progress.map(|(percent, note)| ProgressView { percent, note }),
+        log,
+        run_ms: nth(durations.len() / 2),
+        least_ms: nth(0),
+        most_ms: nth(durations.len().saturating_sub(1)),
+        runs: durations.len(),
+        peak_memory: report.peak_memory,
+    };
+    let after_ms = |after: Duration| u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+    match &report.outcome {
+        Outcome::Completed { result } => view.result = result.as_deref().map(value::result_json),
+        Outcome::Retry { message, after } => {
+            (view.outcome, view.message, view.after_ms) = ("retry", Some(message.clone()), after.map(after_ms));
+        }
+        Outcome::Reject { message } => (view.outcome, view.message) = ("reject", Some(message.clone())),
+        Outcome::Defer { message, after } => {
+            (view.outcome, view.message, view.after_ms) = ("defer", Some(message.clone()), Some(after_ms(*after)));
+        }
+        Outcome::Failed { kind, message } => {
+            (view.outcome, view.kind, view.message) = ("failed", Some(kind.as_str()), Some(message.clone()));
+        }
+    }
+    view
+}
+
+/// The plugin's name, the rules it is run by and its grants: those of the configuration where one was asked for, else the defaults.
+fn granted(path: &Path, is_named: bool, args: &TryArgs) -> Result<(String, config::Queue, config::Plugin), Failure> {
+    let stem = args.handler.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    if !is_named && args.plugin.is_none() && args.queue.is_none() {
+        // What a queue is by default.
+        let config = Config::parse("[queues.try]\n", Path::new("/tqhost.toml"), &|_| None);
+        let config = config.map_err(|errors| Failure::Config(errors.to_string()))?;
+        let rules = rules(&config, "try")?.clone();
+        return Ok((stem, rules, config::Plugin::default()));
+    }
+    let config = Config::load(path).map_err(|errors| Failure::Config(errors.to_string()))?;
+    let of_queue = args.queue.as_deref().map(|name| rules(&config, name)).transpose()?;
+    let plugin = args.plugin.clone().or_else(|| of_queue.map(|queue| queue.plugin.clone())).unwrap_or(stem);
+    let user = config.queues.iter().find(|queue| queue.plugin == plugin);
+    if user.is_none() && !config.plugins.contains_key(&plugin) {
+        let file = config.path.display();
+        let why = format!("{file} has no plugin {plugin:?}: name one with --plugin or --queue, or leave --config out for the defaults");
+        return Err(Failure::Usage(why));
+    }
+    let grants = config.plugins.get(&plugin).cloned().unwrap_or_default();
+    let Some(rules) = of_queue.or(user).or(config.queues.first()) else {
+        return Err(Failure::Config(format!("{} has no queue", config.path.display())));
+    };
+    Ok((plugin, rules.clone(), grants))
+}
+
+/// Where compiled handlers are kept between trials.
+fn cache_dir() -> Option<PathBuf> {
+    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+    Some(caches.join("tqhost/try/cache"))
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn millis(duration: Duration) -> f64 {
+    // To the microsecond: more digits would only pretend.
+    duration.as_micros() as f64 / 1000.0
+}
+
+fn ms(value: f64) -> Duration {
+    Duration::from_micros((value * 1000.0) as u64)
+}
+
+/// Short times with their digits, as they are what is compared.
+fn took(duration: Duration) -> String {
+    if duration < Duration::from_millis(100) { format!("{:.2}ms", millis(duration)) } else { text::took(duration) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::args::{Cli, Command};
+    use super::*;
+
+    fn args(line: &str) -> TryArgs {
+        match Cli::parse_from(line.split(' ')).command {
+            Some(Command::Try(args)) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn without_a_configuration_the_defaults_hold() {
+        let (plugin, rules, grants) = granted(Path::new("/no/such"), false, &args("tqhost try a/b.wasm t.json")).expect("defaults");
+        assert_eq!((plugin.as_str(), rules.timeout, rules.max_retries, grants.memory), ("b", Duration::from_secs(60), 3, 128 << 20));
+    }
+
+    #[test]
+    fn grants_and_rules_come_from_the_configuration() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tqhost.toml");
+        let text = "[queues.a]\ntimeout = \"5s\"\nplugin = \"p\"\n[queues.b]\ntimeout = \"7s\"\n[plugins.p]\nmemory = \"64MiB\"\n";
+        fs::write(&path, text).expect("write");
+        let told =
+            |line: &str| granted(&path, true, &args(line)).map(|(name, rules, grants)| (name, rules.timeout.as_secs(), grants.memory));
+        for line in ["tqhost try p.wasm t", "tqhost try x.wasm t --plugin p", "tqhost try x.wasm t --queue a"] {
+            assert_eq!(told(line).expect(line), ("p".to_owned(), 5, 64 << 20), "{line}");
+        }
+        assert_eq!(told("tqhost try p.wasm t --queue b").expect("b"), ("b".to_owned(), 7, 128 << 20));
+        for line in ["tqhost try x.wasm t", "tqhost try x.wasm t --queue c", "tqhost try x.wasm t --plugin c"] {
+            assert!(matches!(told(line), Err(Failure::Usage(_))), "{line}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! One handler's file by itself, for `tqhost try`: read when it is stable, compiled through a small cache, watched for its next version.
+//!
+//! In: a path. Out: the handler in it and how it was come by; a wait for the next change of this and other files.
+//! The rules for what is stable are those of a running host. Not here: versions that replace one another (`watcher`).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use notify::Watcher as _;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Notify;
+
+use super::cache::Cache;
+use super::loader::{Loaded, Loader};
+use super::watcher::{BURST, RESCAN, SETTLE, hex};
+use crate::config;
+use crate::file::{self, Found};
+use crate::sandbox::{Handler, LoadError, Sandbox};
+
+/// Compiled handlers kept. Those of some languages have tens of MiB, and whoever tries a handler makes many versions of it.
+const MAX_CACHED: usize = 8;
+/// How long a file may go on changing before it is given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A handler that was loaded from a file.
+pub struct Single {
+    pub handler: Handler,
+    /// SHA-256 of the file, in hex.
+    pub digest: String,
+    /// Of the file.
+    pub bytes: u64,
+    /// To compile it, or to load what was compiled before.
+    pub took: Duration,
+    pub from_cache: bool,
+}
+
+/// Makes handlers of files, one at a time.
+pub struct Singles {
+    loader: Loader,
+}
+
+impl Singles {
+    /// Without a `cache_dir` everything is compiled each time.
+    pub fn new(sandbox: Sandbox, cache_dir: Option<&Path>) -> Singles {
+        let cache = cache_dir.map_or_else(Cache::none, |dir| Cache::open(dir).with_at_most(MAX_CACHED));
+        Singles { loader: Loader::new(sandbox, cache) }
+    }
+
+    /// Loads what [`read`] gave. Blocks while it compiles.
+    pub fn load(&self, bytes: &[u8], grants: &config::Plugin) -> Result<Single, LoadError> {
+        let digest = hex(&Sha256::digest(bytes));
+        let Loaded { handler, took, from_cache } = self.loader.load(bytes, &digest, grants)?;
+        Ok(Single { handler, digest, bytes: bytes.len() as u64, took, from_cache })
+    }
+}
+
+/// Reads a file once it is stable.
+pub async fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let end = Instant::now() + PATIENCE;
+    let mut seen = None;
+    loop {
+        match file::look(path) {
+            Found::Missing => bail!("there is no such file"),
+            Found::Other(why) => bail!("{why}"),
+            Found::File(stamp) if stamp.bytes() > file::MAX_BYTES => bail!(LoadError::TooLarge),
+            Found::File(stamp) => {
+                if (stamp.is_old() || seen == Some(stamp))
+                    && let Some(bytes) = file::read(path, stamp).context("it cannot be read")?
+                {
+                    return Ok(bytes);
+                }
+                if Instant::now() > end {
+                    bail!("it keeps changing");
+                }
+                seen = Some(stamp);
+            }
+        }
+        tokio::time::sleep(SETTLE).await;
+    }
+}
+
+/// Waits for changes of a few files.
+pub struct Watch {
+    paths: Vec<PathBuf>,
+    seen: Vec<Found>,
+    hint: Arc<Notify>,
+    /// Tells of changes as long as it lives; without it the rescan serves.
+    _hints: Option<notify::RecommendedWatcher>,
+}
+
+impl Watch {
+    /// Changes count from now on.
+    pub fn new(paths: Vec<PathBuf>) -> Watch {
+        let hint = Arc::new(Notify::new());
+        let heard = hint.clone();
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // Our own reading is an event too.
+            if !event.is_ok_and(|event| matches!(event.kind, notify::EventKind::Access(_))) {
+                heard.notify_one();
+            }
+        });
+        let mut hints = watcher.ok();
+        for path in &paths {
+            // The folder, since a file that is replaced by a rename is another file.
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            if let Some(watcher) = &mut hints
+                && let Err(error) = watcher.watch(folder, notify::RecursiveMode::NonRecursive)
+            {
+                tracing::warn!("cannot watch {} ({error}); looking every {} s instead", folder.display(), RESCAN.as_secs());
+            }
+        }
+        let mut watch = Watch { paths, seen: Vec::new(), hint, _hints: hints };
+        watch.seen = watch.look();
+        watch
+    }
+
+    /// Waits until one of the files is not what it was when this was last asked, and none is being written any more.
+    pub async fn changed(&mut self) {
+        loop {
+            let mut found = self.look();
+            while found != self.seen {
+                tokio::time::sleep(SETTLE).await;
+                let later = self.look();
+                if later == found {
+                    self.seen = found;
+                    return;
+                }
+                found = later;
+            }
+            tokio::select! {
+                () = self.hint.notified() => tokio::time::sleep(BURST).await,
+                () = tokio::time::sleep(RESCAN) => {}
+            }
+        }
+    }
+
+    fn look(&self) -> Vec<Found> {
+        self.paths.iter().map(|path| file::look(path)).collect()
+    }
+}

@@ -1,0 +1,81 @@
+// What a handler needs beside its own function: fields, failures, results, log lines.
+//
+// In: a function from a task to a result. Out: the `handler` that the component exports.
+
+import { progress, remainingMs } from 'tqhost:handler/context@0.1.0';
+import { log } from 'wasi:logging/logging@0.1.0-draft';
+import { get } from 'wasi:config/store@0.2.0-rc.1';
+
+/** `throw reject('why')`: it will never work. The task is dead-lettered at once. */
+export const reject = (message) => ({ tag: 'reject', val: message });
+
+/** `throw retry('why')`: it may work later. The queue's backoff says when, unless `afterMs` does. */
+export const retry = (message, afterMs) => ({
+  tag: 'retry',
+  val: { message, afterMs: afterMs === undefined ? undefined : BigInt(afterMs) },
+});
+
+/** `throw defer('why', 60_000)`: it is too early, and nobody's fault. No attempt is used. */
+export const defer = (message, afterMs) => ({ tag: 'defer', val: { message, afterMs: BigInt(afterMs) } });
+
+/** A field's bytes. One that is missing makes the task a dead letter: no attempt would find it. */
+export function bytes(task, name) {
+  const field = task.fields.find((field) => field.name === name);
+  if (field === undefined) throw reject(`field \`${name}\` is missing`);
+  return field.value;
+}
+
+/** A field's text. */
+export function text(task, name) {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes(task, name));
+  } catch (error) {
+    throw error.tag ? error : reject(`field \`${name}\` is not UTF-8 text`);
+  }
+}
+
+/** A field that holds JSON. */
+export function json(task, name) {
+  const source = text(task, name);
+  try {
+    return JSON.parse(source);
+  } catch (error) {
+    throw reject(`field \`${name}\` is not JSON: ${error.message}`);
+  }
+}
+
+/** Whether there is such a field. */
+export const has = (task, name) => task.fields.some((field) => field.name === name);
+
+/** What the host's configuration grants this plugin under this key; undefined if nothing. */
+export const config = (key) => get(key);
+
+export { progress, remainingMs };
+
+/**
+ * Makes the component's handler of a function. It may return nothing, text, bytes, or anything that JSON can hold. An error that it throws and
+ * that is not one of the failures above is logged, and the task is tried again.
+ */
+export function handles(handle) {
+  return {
+    handle(task) {
+      try {
+        return result(handle(task));
+      } catch (error) {
+        if (error && error.tag) throw error;
+        log('error', '', `${error}\n${(error && error.stack) || ''}`);
+        throw retry(String(error));
+      }
+    },
+  };
+}
+
+function result(value) {
+  if (value === undefined || value === null) return undefined;
+  if (value instanceof Uint8Array) return value;
+  return new TextEncoder().encode(typeof value === 'string' ? value : JSON.stringify(value));
+}
+
+const shown = (value) => (typeof value === 'string' ? value : value instanceof Error ? String(value) : JSON.stringify(value));
+const write = (level) => (...values) => log(level, '', values.map(shown).join(' '));
+Object.assign(console, { log: write('info'), info: write('info'), debug: write('debug'), warn: write('warn'), error: write('error') });

@@ -1,0 +1,36 @@
+"""Builds the component: `python build.py FILE.wasm`, with the Python that has componentize-py.
+
+A Python component asks for files and sockets, which handlers do not have, unless all that is called `wasi:` is taken out of it. But log lines and
+configuration are called so too. So they are built under another name of the same length, which becomes the right one in the finished file.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+STAND_IN = "wazi:"
+
+
+def main(output: pathlib.Path) -> None:
+    here = pathlib.Path(__file__).resolve().parent
+    with tempfile.TemporaryDirectory() as folder:
+        wit = pathlib.Path(folder, "wit")
+        shutil.copytree(here / "wit", wit)
+        for file in wit.rglob("*.wit"):
+            file.write_text(file.read_text().replace("wasi:", STAND_IN))
+        built = pathlib.Path(folder, "built.wasm")
+        compiler = pathlib.Path(sys.executable).with_name("componentize-py")
+        command = [compiler, "--quiet", "--wit-path", wit, "--world", "project", "componentize", "app", "--stub-wasi", "--output", built]
+        subprocess.run(command, cwd=here, check=True)
+        component = built.read_bytes().replace(STAND_IN.encode(), b"wasi:")
+    # Renamed into its place, so that whoever watches it never sees half a file.
+    unfinished = output.with_name(output.name + ".tmp")
+    unfinished.write_bytes(component)
+    os.replace(unfinished, output)
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]).absolute())

@@ -1,0 +1,127 @@
+"""What a handler needs beside its own function: fields, failures, results, log lines.
+
+In: a function from a task to a result. Out: the class `Handler` that the component exports.
+"""
+
+import builtins
+import json as _json
+
+from componentize_py_types import Err
+from wit_world.imports import context, logging, store
+from wit_world.imports.logging import Level
+from wit_world.imports.types import Deferral, Failure_Defer, Failure_Reject, Failure_Retry, Retry, Task
+
+
+def reject(message: str) -> Err:
+    """`raise reject("why")`: it will never work. The task is dead-lettered at once."""
+    return Err(Failure_Reject(message))
+
+
+def retry(message: str, after_ms: int | None = None) -> Err:
+    """`raise retry("why")`: it may work later. The queue's backoff says when, unless `after_ms` does."""
+    return Err(Failure_Retry(Retry(message, after_ms)))
+
+
+def defer(message: str, after_ms: int) -> Err:
+    """`raise defer("why", 60_000)`: it is too early, and nobody's fault. No attempt is used."""
+    return Err(Failure_Defer(Deferral(message, after_ms)))
+
+
+def has(task: Task, name: str) -> bool:
+    """Whether there is such a field."""
+    return any(field.name == name for field in task.fields)
+
+
+def content(task: Task, name: str) -> bytes:
+    """A field's bytes. One that is missing makes the task a dead letter: no attempt would find it."""
+    for field in task.fields:
+        if field.name == name:
+            return field.value
+    raise reject(f"field `{name}` is missing")
+
+
+def text(task: Task, name: str) -> str:
+    """A field's text."""
+    try:
+        return content(task, name).decode("utf-8")
+    except UnicodeDecodeError:
+        raise reject(f"field `{name}` is not UTF-8 text") from None
+
+
+def json(task: Task, name: str):
+    """A field that holds JSON."""
+    source = text(task, name)
+    try:
+        return _json.loads(source)
+    except ValueError as error:
+        raise reject(f"field `{name}` is not JSON: {error}") from None
+
+
+def config(key: str) -> str | None:
+    """What the host's configuration grants this plugin under this key."""
+    return store.get(key)
+
+
+def progress(percent: int, note: str) -> None:
+    """Shown on the task's status while it runs."""
+    context.progress(percent, note)
+
+
+def remaining_ms() -> int:
+    """Until the host stops this attempt."""
+    return context.remaining_ms()
+
+
+def now_ms(task: Task) -> int:
+    """The time, in milliseconds since the Unix epoch. There is no other clock: time.time() ends the attempt."""
+    return task.deadline_ms - remaining_ms()
+
+
+def log(level: str, message: str) -> None:
+    """One line in the host's log; level is debug, info, warn or error."""
+    logging.log(Level[level.upper()], "", message)
+
+
+def handles(handle):
+    """Makes the component's handler of a function.
+
+    It may return None, text, bytes, or anything that JSON can hold. An exception that is not one of the failures above is logged, and the
+    task is tried again.
+    """
+
+    class Handler:
+        def handle(self, task: Task) -> bytes | None:
+            try:
+                return _result(handle(task))
+            except Err:
+                raise
+            except Exception as error:
+                message = f"{type(error).__name__}: {error}"
+                log("error", f"{message}{_places(error)}")
+                raise retry(message) from None
+
+    return Handler
+
+
+def _result(value) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return (value if isinstance(value, str) else _json.dumps(value, ensure_ascii=False, separators=(",", ":"))).encode()
+
+
+def _places(error: BaseException) -> str:
+    """Where it was raised, the innermost place last. The module traceback would look for source files, and there are none."""
+    places, step = [], error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        places.append(f"\n  {code.co_filename.rsplit('/', 1)[-1]}:{step.tb_lineno} in {code.co_name}")
+        step = step.tb_next
+    return "".join(places[1:])
+
+
+def _print(*values, sep=" ", **_ignored) -> None:
+    log("info", (sep or " ").join(str(value) for value in values))
+
+
+# There is no stdout in the sandbox: what is printed becomes a log line.
+builtins.print = _print

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Builds {{NAME}}.wasm. A file whose content stays the same is not touched.
+#
+# With rustup's target wasm32-wasip2, which is added if it can be. Where it cannot, with Debian's compiler and its source, from the packages
+# rustc-web cargo-web rust-web-src lld-19: without WASI, so that println! goes nowhere. TQHOST_GUEST_TOOLCHAIN=rustup or debian forces one.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+# The settings of whoever runs this for native builds are not for WebAssembly.
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET CARGO_BUILD_RUSTFLAGS RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER
+
+have_rustup() {
+    command -v rustup >/dev/null || return 1
+    rustup target list --installed 2>/dev/null | grep -qx wasm32-wasip2 || timeout 60 rustup target add wasm32-wasip2 >/dev/null 2>&1
+}
+
+toolchain=${TQHOST_GUEST_TOOLCHAIN:-}
+[ -n "$toolchain" ] || if have_rustup; then toolchain=rustup; else toolchain=debian; fi
+if [ "$toolchain" = rustup ]; then
+    target=wasm32-wasip2
+    cargo build --release --target "$target"
+else
+    [ -x /usr/bin/cargo ] && command -v wasm-ld-19 >/dev/null || {
+        echo "build: needs rustup with the target wasm32-wasip2, or Debian with the packages rustc-web cargo-web rust-web-src lld-19" >&2
+        exit 1
+    }
+    target=wasm32-unknown-unknown
+    RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld-19 \
+        /usr/bin/cargo build --release -Zbuild-std=std,panic_abort --target "$target"
+fi
+built=${CARGO_TARGET_DIR:-target}/$target/release/handler_{{MODULE}}.wasm
+cmp -s "$built" "{{NAME}}.wasm" || { cp "$built" "{{NAME}}.wasm.tmp" && mv "{{NAME}}.wasm.tmp" "{{NAME}}.wasm"; }

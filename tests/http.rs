@@ -139,13 +139,15 @@ fn without_allowed_hosts_every_request_is_refused_and_it_is_said() {
     let web = Web::start();
     let mut bench = bench("fetches", "", "");
     let host = bench.host();
-    assert_eq!(host.log("its allowed_hosts allows none")["plugin"], "fetches");
+    let said = host.log("its allowed_hosts allows none");
+    assert_eq!((&said["plugin"], &said["level"]), (&"fetches".into(), &"INFO".into()), "a handler may do without: {said}");
     assert_eq!(error(&mut bench, &format!("{}/echo", web.origin())), "HttpRequestDenied");
+    assert_eq!(host.log("is refused: allowed_hosts does not allow it")["level"], "WARN");
     assert_eq!(web.requests(), 0);
     host.stop();
 
     let checked = bench.tqhost(&["check"]).ok().stdout;
-    assert!(checked.contains("it makes requests (wasi:http), but allowed_hosts allows none"), "{checked}");
+    assert!(checked.contains("it can make requests (wasi:http), and allowed_hosts allows none"), "{checked}");
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");
     bench.configure(&text.replace("[plugins.fetches]", "[plugins.fetches]\nallowed_hosts = [\"https://api.example.com\"]"));
     let checked = bench.tqhost(&["check"]).ok().stdout;

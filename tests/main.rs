@@ -32,6 +32,7 @@ mod plugins;
 mod property;
 mod reload;
 mod report_queue;
+mod resume_model;
 mod schedules;
 mod soak;
 mod tasks;

@@ -4,7 +4,7 @@
 
 use tqhost_handler::{Failure, Task, handler};
 
-wit_bindgen::generate!({ path: "wit", world: "tqhost:testing/printer", generate_all });
+wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/printer", generate_all });
 
 fn handle(_: Task) -> Result<(), Failure> {
     let stdout = wasi::cli::stdout::get_stdout();

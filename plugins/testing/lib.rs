@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tqhost_handler::{Json, Task};
 
 mod bindings {
-    wit_bindgen::generate!({ path: "wit", world: "tqhost:testing/sleeper", generate_all });
+    wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/sleeper", generate_all });
 }
 
 /// `std::thread::sleep` panics where there is no WASI; this asks the host itself, which is what std does where there is.

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod clock;
 pub mod ends;
 pub mod http;
+pub mod llm;
 pub mod producer;
 pub mod proxy;
 pub mod redis_server;
@@ -14,6 +15,7 @@ pub mod web;
 
 pub use bench::{Bench, Host, Places, Ran};
 pub use clock::Clock;
+pub use llm::{Llm, Said};
 pub use producer::Producer;
 pub use redis_server::RedisServer;
 pub use trickle::{Done, Trickle};

@@ -192,7 +192,7 @@ fn render_plugin(plugin: &PluginView, paint: Paint) -> String {
     let hosts = if allowed_hosts.is_empty() { String::new() } else { format!("\nrequests to {}", allowed_hosts.join(", ")) };
     lines.push(("grants", format!("memory {}, output {}{names}{hosts}", text::size(*memory), text::size(*max_output))));
     if plugin.makes_requests && allowed_hosts.is_empty() {
-        lines.push(("note", paint.tone(Tone::Odd, "it makes requests (wasi:http), but allowed_hosts allows none")));
+        lines.push(("note", "it can make requests (wasi:http), and allowed_hosts allows none: each would be refused".to_owned()));
     }
     lines.retain(|(_, value)| !value.is_empty());
     format!("{}\n{}", paint.tone(Tone::Title, &format!("plugin {}", plugin.plugin)), sheet(paint, &lines))

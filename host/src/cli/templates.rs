@@ -46,12 +46,17 @@ const RUST: &[Source] = &[
     ("sdk/src/config.rs", sdk!("src/config.rs")),
     ("sdk/src/context.rs", sdk!("src/context.rs")),
     ("sdk/src/failure.rs", sdk!("src/failure.rs")),
+    ("sdk/src/http.rs", sdk!("src/http.rs")),
+    ("sdk/src/http/wasi.rs", sdk!("src/http/wasi.rs")),
     ("sdk/src/lifecycle.rs", sdk!("src/lifecycle.rs")),
     ("sdk/src/log.rs", sdk!("src/log.rs")),
     ("sdk/src/output.rs", sdk!("src/output.rs")),
     ("sdk/src/task.rs", sdk!("src/task.rs")),
     ("sdk/wit/world.wit", sdk!("wit/world.wit")),
+    ("sdk/wit/deps/clocks/clocks.wit", sdk!("wit/deps/clocks/clocks.wit")),
     ("sdk/wit/deps/config/store.wit", sdk!("wit/deps/config/store.wit")),
+    ("sdk/wit/deps/http/http.wit", sdk!("wit/deps/http/http.wit")),
+    ("sdk/wit/deps/io/io.wit", sdk!("wit/deps/io/io.wit")),
     ("sdk/wit/deps/logging/logging.wit", sdk!("wit/deps/logging/logging.wit")),
     (".gitignore", "/target\n/*.wasm\n"),
 ];
@@ -146,7 +151,7 @@ pub fn files(lang: Language, name: &str) -> Vec<File> {
     let sources = std::iter::once(&COMMON).chain(own).flat_map(|sources| sources.iter());
     let file = |(path, text): &Source| {
         let mut text = marks.iter().fold((*text).to_owned(), |text, (mark, value)| text.replace(mark, value));
-        if *path == "sdk/src/bindings.rs" {
+        if path.starts_with("sdk/src/") {
             // In the repository the interface lies two folders up, in a project one.
             text = text.replace("\"../../wit/handler.wit\"", "\"../wit/handler.wit\"").replace("repository's", "project's");
         }
@@ -191,19 +196,34 @@ mod tests {
     fn the_sdk_is_copied_whole() {
         let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/sdk");
         let project = files(Language::Rust, "x");
-        let there: BTreeSet<String> = std::fs::read_dir(sdk.join("src"))
-            .expect("the SDK")
-            .map(|entry| format!("sdk/src/{}", entry.expect("an entry").file_name().to_string_lossy()))
-            .collect();
-        let copied: BTreeSet<String> = project.iter().map(|file| file.path.clone()).filter(|path| path.starts_with("sdk/src/")).collect();
+        let mut there = BTreeSet::new();
+        let mut folders = vec![sdk.join("src"), sdk.join("wit")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("the SDK") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    there.insert(format!("sdk/{}", path.strip_prefix(&sdk).expect("in the SDK").display()));
+                }
+            }
+        }
+        let in_sdk = |path: &String| path.starts_with("sdk/src/") || path.starts_with("sdk/wit/");
+        let copied: BTreeSet<String> = project.iter().map(|file| file.path.clone()).filter(in_sdk).collect();
         assert_eq!(there, copied);
-        let bindings = text(&project, "sdk/src/bindings.rs");
-        assert!(bindings.contains("path: [\"../wit/handler.wit\", \"wit\"]"), "{bindings}");
+        for file in ["bindings", "lifecycle", "http/wasi"] {
+            let bindings = text(&project, &format!("sdk/src/{file}.rs"));
+            assert!(bindings.contains("path: [\"../wit/handler.wit\", \"wit\"]"), "{bindings}");
+        }
         // The same dependencies as in the repository.
         let workspace = include_str!("../../../plugins/Cargo.toml");
         let manifest = text(&project, "sdk/Cargo.toml");
-        let bindgen = workspace.lines().find(|line| line.starts_with("wit-bindgen = ")).expect("wit-bindgen");
-        assert!(manifest.contains(bindgen), "{manifest}");
+        for name in ["wit-bindgen = ", "httpdate = "] {
+            let line = workspace.lines().find(|line| line.starts_with(name)).expect("a dependency");
+            let version = line.split('"').nth(1).expect("its version");
+            let copied = manifest.lines().find(|line| line.starts_with(name)).expect("the same");
+            assert!(copied.contains(&format!("\"{version}\"")), "{copied}");
+        }
     }
 
     #[test]

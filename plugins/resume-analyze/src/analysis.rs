@@ -1,4 +1,4 @@
-//! The whole of what the rules find in a resume.
+//! The whole of what is found in a resume, and the rules' way to it.
 //!
 //! In: the resume's id and text, and the month that counts as now. Out: the [`Analysis`] that becomes the task's result.
 //!
@@ -17,8 +17,14 @@ use crate::text::{Language, Text, Unreadable};
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Analysis {
-    /// Always `rules`: no model has read the resume.
+    /// `rules`, or `model` when a model has read the resume.
     pub method: &'static str,
+    /// The model's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// What whoever reads this should know, such as that the model did not get all of the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     pub resume_id: String,
     pub language: Language,
     pub is_resume: bool,
@@ -48,6 +54,12 @@ pub struct Experience {
 }
 
 impl Experience {
+    pub fn new(mut periods: Vec<Period>, years_stated: Option<i32>, now: Month) -> Experience {
+        periods.sort_by(|a, b| b.cmp(a));
+        let months = dates::months_covered(&periods, now);
+        Experience { years_from_dates: (months > 0).then(|| (f64::from(months) / 1.2).round() / 10.0), years_stated, periods }
+    }
+
     pub fn years(&self) -> Option<f64> {
         self.years_from_dates.or(self.years_stated.map(f64::from))
     }
@@ -84,6 +96,8 @@ pub fn analyze(resume_id: &str, content: &str, now: Month) -> Result<Analysis, U
     let (parts, strengths, suggestions) = score::score(&facts);
     Ok(Analysis {
         method: "rules",
+        model: None,
+        note: None,
         resume_id: resume_id.to_string(),
         language: text.language,
         is_resume,
@@ -127,13 +141,7 @@ fn experience(text: &Text, sections: &Sections, now: Month) -> Experience {
             periods.extend(found);
         }
     }
-    periods.sort_by(|a: &Period, b: &Period| b.cmp(a));
-    let months = dates::months_covered(&periods, now);
-    Experience {
-        years_from_dates: (months > 0).then(|| (f64::from(months) / 1.2).round() / 10.0),
-        years_stated: text.filled().filter_map(|(_, line)| dates::stated_years(line)).max(),
-        periods,
-    }
+    Experience::new(periods, text.filled().filter_map(|(_, line)| dates::stated_years(line)).max(), now)
 }
 
 /// A resume gives a way to reach a person, and says what the person has done or learned. Four points of evidence are enough.
@@ -159,11 +167,8 @@ fn verdict(
     ];
     let points: u32 = evidence.iter().filter(|(_, found, ..)| *found).map(|(points, ..)| points).sum();
     let names = |wanted: bool| -> String {
-        let names: Vec<&str> = evidence
-            .iter()
-            .filter(|(_, found, ..)| *found == wanted)
-            .map(|(.., en, zh)| if text.language == Language::Zh { *zh } else { *en })
-            .collect();
+        let names: Vec<&str> =
+            evidence.iter().filter(|(_, found, ..)| *found == wanted).map(|(.., en, zh)| text.language.pick(en, zh)).collect();
         names.join(&text.language.say(", ", "、"))
     };
     if points >= 4 {

@@ -1,4 +1,5 @@
-//! Analyzes a resume by rules: who it is of, what it shows, how good it is as a document, and what would make it better.
+//! Analyzes a resume: who it is of, what it shows, how good it is as a document, and what would make it better. By rules, or with a model where
+//! the plugin's configuration names one.
 //!
 //! In: a task with the fields `resumeId` and `content` (the resume's text). Out: the [`analysis::Analysis`] as JSON. `content` that is missing,
 //! empty, not UTF-8, a file instead of its text, too short or too long is rejected: no attempt reads it better. A text that can be read and is
@@ -6,19 +7,22 @@
 //!
 //! ```text
 //! content ─▶ text ─▶ sections ─▶ contact, skills, education, dates ─▶ analysis ─▶ score
+//!                                                                        └─▶ model
 //! ```
 //!
-//! It knows what its rules know and says so (`method: "rules"`). The same task gives the same result whenever it is run: what is still going on is
-//! counted up to the time when the task was enqueued.
+//! The rules know what they know and say so (`method: "rules"`). By them the same task gives the same result whenever it is run: what is still
+//! going on is counted up to the time when the task was enqueued.
 //!
 //! Not here: reading PDF or Word files, and judging the person.
 
-use tqhost_handler::{Failure, FieldError, Json, Task, handler, log};
+use tqhost_handler::http::Request;
+use tqhost_handler::{Failure, FieldError, Json, Task, config, context, handler, log};
 
 pub mod analysis;
 pub mod contact;
 pub mod dates;
 pub mod education;
+pub mod model;
 pub mod score;
 pub mod sections;
 mod skill_list;
@@ -30,9 +34,14 @@ pub fn analyze(task: Task) -> Result<Json<analysis::Analysis>, Failure> {
     if resume_id.trim().is_empty() {
         return Err(FieldError::invalid("resumeId", "is empty").into());
     }
+    let content = task.text("content")?;
     let now = dates::Month::of_epoch_ms(task.enqueued_at_ms);
-    let analysis = analysis::analyze(resume_id, task.text("content")?, now).map_err(|why| FieldError::invalid("content", why))?;
-    log::info(format_args!("resume {resume_id}: score {}, {} skills", analysis.score, analysis.skills.len()));
+    let mut analysis = analysis::analyze(resume_id, content, now).map_err(|why| FieldError::invalid("content", why))?;
+    if let Some(settings) = model::Settings::read(config::get)? {
+        let now_ms = task.deadline_ms.saturating_sub(u64::try_from(context::remaining().as_millis()).unwrap_or(u64::MAX));
+        analysis = model::analyze(&settings, content, analysis, now, now_ms, Request::send)?;
+    }
+    log::info(format_args!("resume {resume_id}: score {} by {}, {} skills", analysis.score, analysis.method, analysis.skills.len()));
     Ok(Json(analysis))
 }
 

@@ -5,15 +5,17 @@
 //!
 //! | part | most | looks at |
 //! |---|---|---|
-//! | contact | 15 | name, email, phone, place or link |
+//! | contact | 15 | name, email, phone, place, link |
 //! | structure | 15 | headings a reader looks for |
-//! | experience | 25 | dated work, and how much of it |
-//! | achievements | 15 | lines with figures, verbs of doing |
-//! | skills | 15 | how many, of how many kinds |
-//! | education | 5 | degree and school |
-//! | form | 10 | length, capitals, very long lines |
+//! | experience | 25 | dated work (9), how much of it (8), how much is said of each position (8) |
+//! | achievements | 15 | lines with figures (7), their share (4), lines with verbs of doing (4) |
+//! | skills | 15 | how many (8), of how many kinds (3), how many are named again where they were used (4) |
+//! | education | 5 | degree, school, field, years |
+//! | form | 10 | length, capitals, very long lines, columns |
 //!
-//! What is no resume gets nothing for achievements and form: figures and length say nothing there.
+//! What is counted without an end (years, lines, skills) earns ever less: half of its points at a number that is fair, and all of them never quite.
+//! So a good resume stays apart from a very good one, and few get near 100. What is no resume gets nothing for achievements and form: figures and
+//! length say nothing there.
 
 use std::sync::LazyLock;
 
@@ -21,8 +23,13 @@ use regex_lite::Regex;
 use serde::Serialize;
 
 use crate::analysis::Facts;
+use crate::education::{Level, Study};
 use crate::sections::Kind;
-use crate::text::is_cjk;
+use crate::text::{Language, is_cjk};
+
+/// The parts in their order, with their most.
+pub const PARTS: [(&str, u32); 7] =
+    [("contact", 15), ("structure", 15), ("experience", 25), ("achievements", 15), ("skills", 15), ("education", 5), ("form", 10)];
 
 #[derive(Debug, Serialize)]
 pub struct Part {
@@ -37,6 +44,55 @@ struct Judged {
     part: Part,
     strength: Option<String>,
     suggestions: Vec<String>,
+}
+
+impl Judged {
+    /// Points between 0 and the part's most are made whole here and nowhere else.
+    fn new(name: &'static str, points: f64, why: String) -> Judged {
+        let max = PARTS.iter().find(|(other, _)| *other == name).map_or(0, |(_, max)| *max);
+        let score = points.clamp(0.0, f64::from(max)).round() as u32;
+        Judged { part: Part { name, score, max, why }, strength: None, suggestions: Vec::new() }
+    }
+
+    fn strong(mut self, strong: bool, strength: impl FnOnce() -> String) -> Judged {
+        self.strength = strong.then(strength);
+        self
+    }
+
+    fn advise(mut self, weak: bool, suggestion: impl FnOnce() -> String) -> Judged {
+        self.suggestions.extend(weak.then(suggestion));
+        self
+    }
+}
+
+/// From 0 towards 1: half at `half`, and ever less for more.
+fn rise(value: f64, half: f64) -> f64 {
+    value / (value + half)
+}
+
+/// What a resume has or lacks, each with its points.
+struct Checklist {
+    points: f64,
+    missing: Option<String>,
+}
+
+impl Checklist {
+    fn of(language: Language, rows: &[(u32, bool, &'static str, &'static str)]) -> Checklist {
+        let points: u32 = rows.iter().filter(|(_, found, ..)| *found).map(|(points, ..)| points).sum();
+        let missing: Vec<&str> = rows.iter().filter(|(_, found, ..)| !found).map(|(.., en, zh)| language.pick(en, zh)).collect();
+        let missing = (!missing.is_empty()).then(|| missing.join(language.pick(", ", "、")));
+        Checklist { points: points.into(), missing }
+    }
+
+    /// `intact` when nothing is missing, or else what is, after `lacking`.
+    fn why(&self, intact: &str, lacking: &str) -> String {
+        self.missing.as_ref().map_or_else(|| intact.to_owned(), |missing| format!("{lacking}{missing}"))
+    }
+
+    fn judged(self, name: &'static str, language: Language, why: String, strength: &str, advice: &str) -> Judged {
+        let judged = Judged::new(name, self.points, why).strong(self.missing.is_none(), || strength.to_owned());
+        judged.advise(self.missing.is_some(), || format!("{advice}{}{}", self.missing.unwrap_or_default(), language.pick(".", "。")))
+    }
 }
 
 pub fn score(facts: &Facts<'_>) -> (Vec<Part>, Vec<String>, Vec<String>) {
@@ -60,98 +116,98 @@ pub fn score(facts: &Facts<'_>) -> (Vec<Part>, Vec<String>, Vec<String>) {
 }
 
 fn contact(facts: &Facts<'_>) -> Judged {
-    let language = facts.text.language;
-    let found = facts.contact;
-    let rows = [
-        (4, found.name.is_some(), "name", "姓名"),
-        (5, found.email.is_some(), "email", "邮箱"),
-        (4, found.phone.is_some(), "phone", "电话"),
-        (2, found.location.is_some() || !found.links.is_empty(), "location or link", "所在地或个人链接"),
-    ];
-    let missing: Vec<&str> = rows
-        .iter()
-        .filter(|(_, found, ..)| !found)
-        .map(|(.., en, zh)| if language == crate::text::Language::Zh { *zh } else { *en })
-        .collect();
-    let list = missing.join(&language.say(", ", "、"));
-    let why = if missing.is_empty() { language.say("complete", "完整") } else { language.say("not found: ", "未找到：") + &list };
-    Judged {
-        part: Part { name: "contact", score: rows.iter().filter(|(_, found, ..)| *found).map(|(points, ..)| points).sum(), max: 15, why },
-        strength: missing.is_empty().then(|| language.say("Complete contact details.", "联系方式完整。")),
-        suggestions: if missing.is_empty() {
-            vec![]
-        } else {
-            vec![language.say("Add to the top: ", "请在开头补充：") + &list + &language.say(".", "。")]
-        },
-    }
+    let (language, found) = (facts.text.language, facts.contact);
+    let list = Checklist::of(
+        language,
+        &[
+            (4, found.name.is_some(), "name", "姓名"),
+            (4, found.email.is_some(), "email", "邮箱"),
+            (3, found.phone.is_some(), "phone", "电话"),
+            (2, found.location.is_some(), "location", "所在地"),
+            (2, !found.links.is_empty(), "a link to your work or profile", "个人主页或作品链接"),
+        ],
+    );
+    let why = list.why(language.pick("complete", "完整"), language.pick("not found: ", "未找到："));
+    let strength = language.pick("Complete contact details.", "联系方式完整。");
+    list.judged("contact", language, why, strength, language.pick("Add to the top: ", "请在开头补充："))
 }
 
 fn structure(facts: &Facts<'_>) -> Judged {
     let language = facts.text.language;
     let has = |kind| facts.sections.has(kind);
-    let rows = [
-        (5, has(Kind::Experience) || has(Kind::Projects), "experience", "工作经历"),
-        (4, has(Kind::Education), "education", "教育背景"),
-        (4, has(Kind::Skills), "skills", "专业技能"),
-        (
-            2,
-            has(Kind::Summary) || (has(Kind::Projects) && has(Kind::Experience)) || has(Kind::Publications),
-            "summary or projects",
-            "个人简介或项目经历",
-        ),
-    ];
-    let missing: Vec<&str> = rows
-        .iter()
-        .filter(|(_, found, ..)| !found)
-        .map(|(.., en, zh)| if language == crate::text::Language::Zh { *zh } else { *en })
-        .collect();
-    let list = missing.join(&language.say(", ", "、"));
-    let why = if missing.is_empty() {
-        language.say("all expected headings are there", "常见标题齐全")
-    } else {
-        language.say("no heading for: ", "缺少标题：") + &list
-    };
-    Judged {
-        part: Part { name: "structure", score: rows.iter().filter(|(_, found, ..)| *found).map(|(points, ..)| points).sum(), max: 15, why },
-        strength: missing.is_empty().then(|| language.say("Clear sections, easy to find one's way in.", "结构清晰，便于阅读。")),
-        suggestions: if missing.is_empty() {
-            vec![]
-        } else {
-            vec![language.say("Give each of these a heading of its own: ", "请用单独的标题列出：") + &list + &language.say(".", "。")]
-        },
-    }
+    let more = [Kind::Certifications, Kind::Publications, Kind::Awards, Kind::Languages, Kind::Volunteering];
+    let list = Checklist::of(
+        language,
+        &[
+            (5, has(Kind::Experience) || has(Kind::Projects), "experience", "工作经历"),
+            (3, has(Kind::Education), "education", "教育背景"),
+            (3, has(Kind::Skills), "skills", "专业技能"),
+            (2, has(Kind::Summary), "summary", "个人简介"),
+            (
+                2,
+                (has(Kind::Projects) && has(Kind::Experience)) || more.into_iter().any(has),
+                "projects, certificates, awards or languages",
+                "项目、证书、奖项或语言",
+            ),
+        ],
+    );
+    let why = list.why(language.pick("all expected headings are there", "常见标题齐全"), language.pick("no heading for: ", "缺少标题："));
+    let strength = language.pick("Clear sections, easy to find one's way in.", "结构清晰，便于阅读。");
+    let advice = language.pick("Give each of these a heading of its own: ", "请用单独的标题列出：");
+    list.judged("structure", language, why, strength, advice)
 }
 
 fn experience(facts: &Facts<'_>) -> Judged {
     let language = facts.text.language;
-    let dated = facts.experience.years_from_dates;
+    let dated = facts.experience.years_from_dates.is_some();
     let years = facts.experience.years().unwrap_or(0.0);
-    // Ten for dated periods, the rest by years up to eight: beyond that more years make no better resume.
-    let points = if dated.is_some() { 10.0 } else { 0.0 } + (years / 8.0).min(1.0) * 15.0;
+    let positions = facts.experience.periods.len();
+    let said = described(facts).count() as f64 / positions.max(1) as f64;
+    let points = if dated { 9.0 } else { 0.0 } + 8.0 * rise(years, 2.0) + if years > 0.0 { 8.0 * rise(said, 1.5) } else { 0.0 };
     let figure = format!("{years:.1}");
     let why = match (dated, years > 0.0) {
-        (Some(_), _) => language.say(&format!("{figure} years in dated periods"), &format!("按起止时间计算约{figure}年")),
-        (None, true) => language.say(&format!("{figure} years stated, no dated periods"), &format!("自述{figure}年，未写起止时间")),
-        (None, false) => language.say("no dated work found", "未找到带起止时间的工作经历"),
+        (true, _) => language.say(
+            &format!("{figure} years in dated periods, {said:.1} lines on each"),
+            &format!("按起止时间计算约{figure}年，每段经历约{said:.1}行描述"),
+        ),
+        (false, true) => language.say(&format!("{figure} years stated, no dated periods"), &format!("自述{figure}年，未写起止时间")),
+        (false, false) => language.say("no dated work found", "未找到带起止时间的工作经历"),
     };
-    let mut suggestions = Vec::new();
-    if dated.is_none() {
-        suggestions.push(language.say(
-            "Give every position a start and an end, such as \"Mar 2021 - Present\".",
-            "请为每段经历写明起止时间，例如“2021.03 - 至今”。",
-        ));
-    } else if let Some(stated) = facts.experience.years_stated.filter(|stated| f64::from(*stated) > years + 2.0) {
-        suggestions.push(language.say(
-            &format!("The text states {stated} years, the dated positions add up to {figure}: make them agree."),
-            &format!("文中自述{stated}年经验，而各段经历合计约{figure}年，请保持一致。"),
-        ));
-    }
-    Judged {
-        part: Part { name: "experience", score: if facts.is_resume { points.round() as u32 } else { 0 }, max: 25, why },
-        strength: (years >= 5.0 && dated.is_some())
-            .then(|| language.say(&format!("{figure} years of dated experience."), &format!("约{figure}年经历，时间清楚。"))),
-        suggestions,
-    }
+    let stated = facts.experience.years_stated.filter(|stated| dated && f64::from(*stated) > years + 2.0);
+    Judged::new("experience", if facts.is_resume { points } else { 0.0 }, why)
+        .strong(years >= 5.0 && dated, || {
+            language.say(&format!("{figure} years of dated experience."), &format!("约{figure}年经历，时间清楚。"))
+        })
+        .advise(!dated, || {
+            language.say(
+                "Give every position a start and an end, such as \"Mar 2021 - Present\".",
+                "请为每段经历写明起止时间，例如“2021.03 - 至今”。",
+            )
+        })
+        .advise(stated.is_some(), || {
+            let stated = stated.unwrap_or_default();
+            language.say(
+                &format!("The text states {stated} years, the dated positions add up to {figure}: make them agree."),
+                &format!("文中自述{stated}年经验，而各段经历合计约{figure}年，请保持一致。"),
+            )
+        })
+        .advise(dated && said < 2.0, || {
+            language.say("Say more of each position: two or three points on what you did.", "请为每段经历补充两三条具体内容。")
+        })
+}
+
+/// The lines that say what was done: long enough, and no heading, date or list of skills or schools.
+fn described<'a>(facts: &Facts<'a>) -> impl Iterator<Item = &'a str> {
+    let Facts { text, sections, .. } = *facts;
+    text.filled().filter_map(|(number, line)| {
+        let kind = sections.of_line(number);
+        let apart = matches!(
+            kind,
+            Some(Kind::Education | Kind::Skills | Kind::Contact | Kind::References | Kind::Languages | Kind::Interests | Kind::Summary)
+        );
+        let long = line.chars().map(|c| 1 + usize::from(is_cjk(c))).sum::<usize>() >= 24;
+        (!apart && long && (!YEAR.is_match(line) || VERB.is_match(line))).then_some(line)
+    })
 }
 
 static FIGURE: LazyLock<Regex> = LazyLock::new(|| {
@@ -175,39 +231,31 @@ static VERB: LazyLock<Regex> = LazyLock::new(|| {
 
 fn achievements(facts: &Facts<'_>) -> Judged {
     let language = facts.text.language;
-    let lines = || {
-        facts.text.filled().filter(|(number, line)| {
-            !matches!(facts.sections.of_line(*number), Some(Kind::Education | Kind::Skills | Kind::Contact | Kind::References))
-                && line.chars().count() >= 8
+    if !facts.is_resume {
+        return Judged::new("achievements", 0.0, language.say("not judged", "未评估"));
+    }
+    let lines: Vec<&str> = described(facts).collect();
+    let figures = lines.iter().filter(|line| FIGURE.is_match(line)).count();
+    let verbs = lines.iter().filter(|line| VERB.is_match(line)).count();
+    // Half of all lines with a figure is as good as it gets.
+    let share = (2.0 * figures as f64 / lines.len().max(1) as f64).min(1.0);
+    // A single line is all there is of too little: its share counts from three lines on.
+    let share = if lines.len() < 3 { share / 3.0 } else { share };
+    let why = language.say(
+        &format!("of {} lines {figures} have figures, {verbs} say what was done", lines.len()),
+        &format!("{}行描述中，{figures}行含量化结果，{verbs}行描述具体行动", lines.len()),
+    );
+    Judged::new("achievements", 7.0 * rise(figures as f64, 1.5) + 4.0 * share + 4.0 * rise(verbs as f64, 2.0), why)
+        .strong(figures >= 4, || language.say("Results are shown in figures.", "成果有量化数据支撑。"))
+        .advise(figures < 3, || {
+            language.say(
+                "Show results in figures: how much faster, how many users, how much saved.",
+                "请用数字说明成果，例如性能提升比例、用户规模、节省成本。",
+            )
         })
-    };
-    let figures = lines().filter(|(_, line)| FIGURE.is_match(line)).count();
-    let verbs = lines().filter(|(_, line)| VERB.is_match(line)).count();
-    let points = if facts.is_resume { (figures.min(5) * 2 + verbs.min(5)) as u32 } else { 0 };
-    let why = if facts.is_resume {
-        language.say(
-            &format!("{figures} lines with figures, {verbs} with what was done"),
-            &format!("{figures}行含量化结果，{verbs}行描述具体行动"),
-        )
-    } else {
-        language.say("not judged", "未评估")
-    };
-    let mut suggestions = Vec::new();
-    if figures < 3 {
-        suggestions.push(language.say(
-            "Show results in figures: how much faster, how many users, how much saved.",
-            "请用数字说明成果，例如性能提升比例、用户规模、节省成本。",
-        ));
-    }
-    if verbs < 4 {
-        suggestions
-            .push(language.say("Begin lines with what you did: built, led, reduced.", "请用“主导、设计、优化”等动词说明自己的具体工作。"));
-    }
-    Judged {
-        part: Part { name: "achievements", score: points, max: 15, why },
-        strength: (figures >= 4).then(|| language.say("Results are shown in figures.", "成果有量化数据支撑。")),
-        suggestions,
-    }
+        .advise(verbs < 4, || {
+            language.say("Begin lines with what you did: built, led, reduced.", "请用“主导、设计、优化”等动词说明自己的具体工作。")
+        })
 }
 
 fn skills(facts: &Facts<'_>) -> Judged {
@@ -215,101 +263,89 @@ fn skills(facts: &Facts<'_>) -> Judged {
     let count = facts.skills.len();
     let mut kinds: Vec<_> = facts.skills.iter().map(|skill| skill.category).collect();
     kinds.dedup(); // they are sorted by category
-    let points = (count.min(10) + kinds.len().min(5)) as u32;
-    let why =
-        language.say(&format!("{count} known skills of {} kinds", kinds.len()), &format!("识别出{count}项技能，分属{}类", kinds.len()));
-    Judged {
-        part: Part { name: "skills", score: points, max: 15, why },
-        strength: (count >= 10).then(|| {
-            let names: Vec<&str> = facts.skills.iter().take(5).map(|skill| skill.name).collect();
+    let again = facts.skills.iter().filter(|skill| skill.mentions > 1).count();
+    let why = language.say(
+        &format!("{count} known skills of {} kinds, {again} named more than once", kinds.len()),
+        &format!("识别出{count}项技能，分属{}类，其中{again}项多次提及", kinds.len()),
+    );
+    let points = 8.0 * rise(count as f64, 4.0) + 3.0 * (kinds.len() as f64 / 6.0).min(1.0) + 4.0 * rise(again as f64, 1.5);
+    Judged::new("skills", points, why)
+        .strong(count >= 10, || {
+            let names: Vec<&str> = facts.skills.iter().take(5).map(|skill| skill.name.as_ref()).collect();
             language.say(
                 &format!("A broad set of skills, among them {}.", names.join(", ")),
                 &format!("技能全面，包括{}等。", names.join("、")),
             )
-        }),
-        suggestions: if count < 5 {
-            vec![language.say("Name the tools and methods you work with.", "请列出熟练使用的工具与技术。")]
-        } else {
-            vec![]
-        },
-    }
+        })
+        .advise(count < 5, || language.say("Name the tools and methods you work with.", "请列出熟练使用的工具与技术。"))
+        .advise(count >= 5 && again < 2, || {
+            language.say("Say where you used your main skills, beside listing them.", "除列出技能外，请说明主要技能用在了哪些工作中。")
+        })
 }
 
 fn education(facts: &Facts<'_>) -> Judged {
     let language = facts.text.language;
-    let degree = facts.education.iter().any(|study| study.degree.is_some());
-    let school = facts.education.iter().any(|study| study.school.is_some());
-    let why = match (degree, school) {
-        (true, true) => language.say("degree and school", "学历与学校齐全"),
-        (false, true) => language.say("a school without a degree", "有学校，未写学历"),
-        (true, false) => language.say("a degree without a school", "有学历，未写学校"),
-        (false, false) => language.say("none found", "未找到教育信息"),
+    let any = |has: fn(&Study) -> bool| facts.education.iter().any(has);
+    let list = Checklist::of(
+        language,
+        &[
+            (2, any(|study| study.degree.is_some()), "degree", "学历"),
+            (1, any(|study| study.school.is_some()), "school", "学校"),
+            (1, any(|study| study.field.is_some()), "field", "专业"),
+            (1, any(|study| study.to.is_some()), "years", "就读时间"),
+        ],
+    );
+    let why = if facts.education.is_empty() {
+        language.say("none found", "未找到教育信息")
+    } else {
+        list.why(language.pick("complete", "完整"), language.pick("not found: ", "未找到："))
     };
-    let complete = degree && school;
-    Judged {
-        part: Part { name: "education", score: u32::from(degree) * 3 + u32::from(school) * 2, max: 5, why },
-        strength: facts
-            .education
-            .iter()
-            .any(|study| study.level >= Some(crate::education::Level::Master))
-            .then(|| language.say("An advanced degree.", "拥有硕士及以上学历。")),
-        suggestions: if complete {
-            vec![]
-        } else {
-            vec![language.say("Name degree, school and years of your education.", "请写明学历、学校与就读时间。")]
-        },
-    }
+    let advice = language.pick("Name of your education also: ", "教育经历请补充：");
+    let judged = list.judged("education", language, why, "", advice);
+    judged.strong(any(|study| study.level >= Some(Level::Master)), || language.say("An advanced degree.", "拥有硕士及以上学历。"))
 }
 
 fn form(facts: &Facts<'_>) -> Judged {
-    let language = facts.text.language;
-    let text = facts.text;
-    let mut points = 10u32;
-    let mut faults = Vec::new();
-    let mut suggestions = Vec::new();
-    let mut fault = |cost: u32, fault: String, todo: String| {
-        points = points.saturating_sub(cost);
-        faults.push(fault);
-        suggestions.push(todo);
-    };
-    if text.words < 120 {
-        fault(
-            5,
-            language.say("very short", "篇幅过短"),
-            language.say("Say more about what you did and learned.", "内容偏少，请补充经历细节。"),
-        );
-    } else if text.words > 1800 {
-        fault(
-            3,
-            language.say("long", "篇幅过长"),
-            language.say("Cut it to what matters for the position.", "篇幅较长，请精简与岗位无关的内容。"),
-        );
+    let (language, text) = (facts.text.language, facts.text);
+    if !facts.is_resume {
+        return Judged::new("form", 0.0, language.say("not judged", "未评估"));
     }
-    if text.all_caps {
-        fault(
-            4,
-            language.say("all in capitals", "全部为大写字母"),
-            language.say("Use normal case: capitals are hard to read.", "请使用正常大小写。"),
-        );
-    }
-    if text.filled().any(|(_, line)| line.chars().map(|c| 1 + usize::from(is_cjk(c))).sum::<usize>() > 600) {
-        fault(
-            3,
-            language.say("paragraphs without breaks", "段落过长"),
-            language.say("Break long paragraphs into short points.", "请将长段落拆分为要点。"),
-        );
-    }
+    let very_long_line = text.filled().any(|(_, line)| line.chars().map(|c| 1 + usize::from(is_cjk(c))).sum::<usize>() > 600);
     // Dates at the right margin are no column.
     let column = |line: &str| line.split("    ").filter(|part| !part.trim().is_empty()).count() >= 2 && !YEAR.is_match(line);
-    if text.filled().filter(|(_, line)| column(line)).count() >= 6 {
-        fault(3, language.say("columns run together", "分栏内容混在一起"), language.say("Send it in a single column.", "请使用单栏排版。"));
-    }
-    let (score, why) = if !facts.is_resume {
-        (0, language.say("not judged", "未评估"))
-    } else if faults.is_empty() {
-        (points, language.say("good length, easy to read", "篇幅合适，易于阅读"))
+    let columns = text.filled().filter(|(_, line)| column(line)).count() >= 6;
+    // A page that is filled has about 250 words; a third of that says too little, whatever it says.
+    let short = (250.0 - text.words as f64).clamp(0.0, 170.0) / 34.0;
+    let rows = [
+        (text.words < 120, 0.0, "very short", "篇幅过短", "Say more about what you did and learned.", "内容偏少，请补充经历细节。"),
+        (
+            (120..200).contains(&text.words),
+            0.0,
+            "a little short",
+            "篇幅略短",
+            "There is room on the page: say more of what you are proud of.",
+            "篇幅尚有余地，可补充最有代表性的成果。",
+        ),
+        (text.words > 1800, 3.0, "long", "篇幅过长", "Cut it to what matters for the position.", "篇幅较长，请精简与岗位无关的内容。"),
+        (text.all_caps, 3.0, "all in capitals", "全部为大写字母", "Use normal case: capitals are hard to read.", "请使用正常大小写。"),
+        (
+            very_long_line,
+            3.0,
+            "paragraphs without breaks",
+            "段落过长",
+            "Break long paragraphs into short points.",
+            "请将长段落拆分为要点。",
+        ),
+        (columns, 3.0, "columns run together", "分栏内容混在一起", "Send it in a single column.", "请使用单栏排版。"),
+    ];
+    let faults: Vec<_> = rows.into_iter().filter(|(found, ..)| *found).collect();
+    let cost: f64 = faults.iter().map(|(_, cost, ..)| cost).sum();
+    let named: Vec<&str> = faults.iter().map(|(_, _, en, zh, ..)| language.pick(en, zh)).collect();
+    let why = if named.is_empty() {
+        language.say("good length, easy to read", "篇幅合适，易于阅读")
     } else {
-        (points, faults.join(&language.say(", ", "、")))
+        named.join(language.pick(", ", "、"))
     };
-    Judged { part: Part { name: "form", score, max: 10, why }, strength: None, suggestions }
+    let judged = Judged::new("form", 10.0 - short - cost, why);
+    faults.into_iter().fold(judged, |judged, (.., en, zh)| judged.advise(true, || language.say(en, zh)))
 }

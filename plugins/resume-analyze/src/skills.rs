@@ -8,6 +8,7 @@
 //!
 //! The list itself is in [`crate::skill_list`].
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -39,7 +40,7 @@ pub enum How {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Skill {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     pub category: Category,
     pub mentions: usize,
 }
@@ -57,9 +58,15 @@ pub fn find(text: &Text, sections: &Sections) -> Vec<Skill> {
             }
         }
     }
-    let mut found: Vec<Skill> = mentions.into_iter().map(|((category, name), mentions)| Skill { name, category, mentions }).collect();
-    found.sort_by(|a, b| a.category.cmp(&b.category).then(b.mentions.cmp(&a.mentions)).then(a.name.cmp(b.name)));
+    let mut found: Vec<Skill> =
+        mentions.into_iter().map(|((category, name), mentions)| Skill { name: name.into(), category, mentions }).collect();
+    found.sort_by(|a, b| a.category.cmp(&b.category).then(b.mentions.cmp(&a.mentions)).then(a.name.cmp(&b.name)));
     found
+}
+
+/// How often the text has this name, as a word of its own and in any case.
+pub fn mentions(text: &Text, name: &str) -> usize {
+    text.filled().map(|(_, line)| count(line, &line.to_ascii_lowercase(), name, How::Anywhere, false, text.all_caps)).sum()
 }
 
 fn count(line: &str, lower: &str, alias: &str, how: How, in_skills: bool, all_caps: bool) -> usize {
@@ -120,10 +127,10 @@ fn is_loose(before: &str, after: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn names(content: &str) -> Vec<&'static str> {
+    fn names(content: &str) -> Vec<Cow<'static, str>> {
         let filler = "\nThis line makes the whole thing long enough for anything to look at it in earnest.";
         let text = Text::read(&format!("{content}{filler}")).unwrap();
-        let mut names: Vec<_> = find(&text, &Sections::find(&text)).iter().map(|skill| skill.name).collect();
+        let mut names: Vec<_> = find(&text, &Sections::find(&text)).into_iter().map(|skill| skill.name).collect();
         names.sort_unstable();
         names
     }

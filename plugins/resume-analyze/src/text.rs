@@ -24,9 +24,13 @@ pub enum Language {
 
 impl Language {
     pub fn say(self, en: &str, zh: &str) -> String {
+        self.pick(en, zh).to_string()
+    }
+
+    pub fn pick<'a>(self, en: &'a str, zh: &'a str) -> &'a str {
         match self {
-            Language::En => en.to_string(),
-            Language::Zh => zh.to_string(),
+            Language::En => en,
+            Language::Zh => zh,
         }
     }
 }

@@ -46,6 +46,8 @@ pub mod bindings;
 pub mod config;
 pub mod context;
 mod failure;
+#[cfg(feature = "http")]
+pub mod http;
 #[doc(hidden)]
 pub mod lifecycle;
 pub mod log;

@@ -1,0 +1,228 @@
+//! Lets a model judge the resume, at any server that speaks OpenAI's chat completions.
+//!
+//! In: the [`Settings`] from the plugin's configuration, the resume's text, and what the rules found. Out: the same [`Analysis`] with the
+//! model's findings in place of the rules', or a [`Failure`]. At most two requests: the second one only to have a wrong answer put right.
+//!
+//! ```text
+//! prompt ─▶ request ─▶ reply ─▶ answer checked ─▶ Analysis
+//!              └── once more, with what is wrong ──┘
+//! ```
+//!
+//! What can be counted stays with the rules: language, words, sections, mentions of skills, years. The key is in the request's header and
+//! nowhere else; a reply that repeats it has it taken out before anything looks at it.
+//!
+//! Not here: the words of the prompt ([`prompt`]), what an answer must be ([`answer`]), how a request travels (`tqhost_handler::http`).
+
+pub mod answer;
+pub mod prompt;
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tqhost_handler::http::{Error, Request, Response};
+use tqhost_handler::{Failure, context, log, progress};
+
+use crate::analysis::Analysis;
+use crate::dates::Month;
+use answer::Answer;
+use prompt::{Format, Message};
+
+/// Of the resume's text, unless the configuration says otherwise.
+const MAX_CHARS: usize = 24_000;
+/// A reply is a few KiB; reasoning that is sent along may make it more.
+const MAX_RESPONSE: usize = 2 * 1024 * 1024;
+/// Less time than this is not worth a request.
+const LEAST_TIME: Duration = Duration::from_millis(200);
+/// Bytes from which on a key is a secret.
+const LEAST_SECRET: usize = 8;
+/// Of a server's own explanation.
+const MAX_EXPLANATION: usize = 200;
+
+/// What the plugin's configuration says about the model.
+pub struct Settings {
+    pub model: String,
+    /// Without a slash at its end.
+    url: String,
+    api_key: Option<String>,
+    max_chars: usize,
+    max_tokens: Option<u32>,
+    temperature: Option<f64>,
+    format: Format,
+}
+
+impl Settings {
+    /// None when neither a model nor a url is named. A mistake is retried: the operator can mend it, and the task is not to blame.
+    pub fn read(get: impl Fn(&str) -> Result<Option<String>, Failure>) -> Result<Option<Settings>, Failure> {
+        let get = |key: &str| get(key).map(|value| value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()));
+        let wrong = |key: &str, must: &str| Failure::retry(format_args!("the plugin's configuration: `{key}` must be {must}"));
+        let (model, url) = match (get("model")?, get("url")?) {
+            (None, None) => return Ok(None),
+            (Some(model), Some(url)) => (model, url),
+            (Some(_), None) => return Err(wrong("url", "given with `model`, such as https://api.openai.com/v1")),
+            (None, Some(_)) => return Err(wrong("model", "given with `url`")),
+        };
+        let temperature = match get("temperature")?.as_deref() {
+            None => Some(0.0),
+            Some("none") => None,
+            Some(text) => match text.parse() {
+                Ok(temperature) if (0.0..=2.0).contains(&temperature) => Some(temperature),
+                _ => return Err(wrong("temperature", "a number from 0 to 2, or none")),
+            },
+        };
+        let format = match get("response_format")?.as_deref() {
+            None | Some("json_schema") => Format::Schema,
+            Some("json_object") => Format::Object,
+            Some("none") => Format::Free,
+            Some(_) => return Err(wrong("response_format", "json_schema, json_object or none")),
+        };
+        let max_chars = match get("max_chars")?.map(|text| text.parse()) {
+            None => MAX_CHARS,
+            Some(Ok(chars @ 500..=200_000)) => chars,
+            Some(_) => return Err(wrong("max_chars", "a whole number from 500 to 200000")),
+        };
+        let max_tokens = match get("max_tokens")?.map(|text| text.parse()) {
+            None => None,
+            Some(Ok(tokens @ 1..)) => Some(tokens),
+            Some(_) => return Err(wrong("max_tokens", "a whole number above 0")),
+        };
+        let url = url.trim_end_matches('/').to_owned();
+        Ok(Some(Settings { model, url, api_key: get("api_key")?, max_chars, max_tokens, temperature, format }))
+    }
+}
+
+/// The model's judgement on what the rules have read already. `send` is the network; `now_ms` is for servers that name a time to come back.
+pub fn analyze(
+    settings: &Settings,
+    content: &str,
+    rules: Analysis,
+    now: Month,
+    now_ms: u64,
+    mut send: impl FnMut(&Request) -> Result<Response, Error>,
+) -> Result<Analysis, Failure> {
+    let resume = prompt::Resume::cut(content, settings.max_chars);
+    let mut messages = prompt::messages(&resume, rules.language);
+    progress(10, "asking the model");
+    let first = ask(settings, &messages, now_ms, &mut send)?;
+    let answer = match Answer::check(&first, now) {
+        Ok(answer) => answer,
+        Err(problem) => {
+            log::info(format_args!("the model's answer is not usable and is asked for again: {problem}"));
+            progress(50, "asking the model to put its answer right");
+            if time_left() < LEAST_TIME {
+                return Err(Failure::retry(format_args!("the model's answer is not usable, and no time is left to ask again: {problem}")));
+            }
+            messages.extend(prompt::repair(&first, &problem));
+            let second = ask(settings, &messages, now_ms, &mut send)?;
+            Answer::check(&second, now)
+                .map_err(|problem| Failure::retry(format_args!("the model's answer is not usable, twice: {problem}")))?
+        }
+    };
+    Ok(answer.analysis(rules, content, &settings.model, resume.note()))
+}
+
+/// One request, up to the text that the model has written.
+fn ask(
+    settings: &Settings,
+    messages: &[Message<'_>],
+    now_ms: u64,
+    send: &mut impl FnMut(&Request) -> Result<Response, Error>,
+) -> Result<String, Failure> {
+    let time = time_left();
+    if time < LEAST_TIME {
+        return Err(Failure::retry("no time is left to ask the model"));
+    }
+    let body = prompt::body(&settings.model, messages, settings.format, settings.temperature, settings.max_tokens);
+    let mut request = Request::post(format!("{}/chat/completions", settings.url), body)
+        .header("content-type", "application/json")
+        .header("accept", "application/json")
+        .timeout(time)
+        .max_response(MAX_RESPONSE);
+    if let Some(key) = &settings.api_key {
+        request = request.header("authorization", format!("Bearer {key}"));
+    }
+    let response = send(&request).map_err(unsent)?;
+    let key = settings.api_key.as_deref();
+    let text = without_key(&String::from_utf8_lossy(&response.body), key);
+    match response.status {
+        200..=299 => written(&text, key),
+        _ => Err(status(&response, &without_key(&explanation(&text), key), now_ms)),
+    }
+}
+
+/// Until a request has to be over, so that the attempt ends with a reason of ours, and not with the host's timeout.
+fn time_left() -> Duration {
+    let left = context::remaining();
+    left.saturating_sub((left / 10).min(Duration::from_millis(500)))
+}
+
+/// No response. All of it is retried: what is wrong with the url or a header is the operator's to mend.
+fn unsent(error: Error) -> Failure {
+    match error {
+        Error::Invalid(why) => Failure::retry(format_args!("the plugin's configuration of the model: {why}")),
+        Error::Timeout => Failure::retry("the model did not answer in time"),
+        other => Failure::retry(format_args!("asking the model: {other}")),
+    }
+}
+
+/// What an answer that is none means for the task.
+fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
+    let status = response.status;
+    let busy = |why: &str| {
+        let failure = Failure::retry(format_args!("the model's server {why} ({status})"));
+        response.retry_after(now_ms).into_iter().fold(failure, Failure::after)
+    };
+    match status {
+        429 => busy("asks for fewer requests"),
+        503 => busy("is not available"),
+        // Without the server's explanation, which tends to quote the key.
+        401 | 403 => {
+            Failure::retry(format_args!("the model's server refuses the key ({status}): look at `api_key` of the plugin's configuration"))
+        }
+        404 => {
+            Failure::retry("the model's server has no such model or address (404): look at `model` and `url` of the plugin's configuration")
+        }
+        300..=399 => {
+            Failure::retry(format_args!("the model's server sends elsewhere ({status}): look at `url` of the plugin's configuration"))
+        }
+        408 | 425 | 500.. => Failure::retry(format_args!("the model's server failed ({status})")),
+        _ => Failure::reject(format_args!("the model's server does not take the request ({status}){explanation}")),
+    }
+}
+
+/// `: the server's own words`, or nothing.
+fn explanation(body: &str) -> String {
+    let json: Value = serde_json::from_str(body).unwrap_or_default();
+    let message = json["error"]["message"].as_str().or(json["error"].as_str()).or(json["message"].as_str());
+    message.map(|message| format!(": {}", answer::line(message, MAX_EXPLANATION))).unwrap_or_default()
+}
+
+/// The text of the model's message, or why there is none.
+fn written(body: &str, key: Option<&str>) -> Result<String, Failure> {
+    let json: Value = serde_json::from_str(body).map_err(|_| Failure::retry("the model's server sent no JSON"))?;
+    let choice = &json["choices"][0];
+    if let Some(refusal) = choice["message"]["refusal"].as_str().filter(|refusal| !refusal.is_empty()) {
+        return Err(Failure::reject(format_args!("the model refuses: {}", answer::line(&without_key(refusal, key), MAX_EXPLANATION))));
+    }
+    match choice["finish_reason"].as_str() {
+        Some("content_filter") => return Err(Failure::reject("the model's server filtered the answer (content_filter)")),
+        // The same text would be cut at the same place.
+        Some("length") => {
+            return Err(Failure::reject(
+                "the model's answer was cut off (length): raise `max_tokens` or lower `max_chars` in the plugin's configuration",
+            ));
+        }
+        _ => {}
+    }
+    match choice["message"]["content"].as_str() {
+        Some(content) => Ok(without_key(content, key)),
+        None => Err(Failure::retry("the model's server sent no answer of the model")),
+    }
+}
+
+/// Before JSON is read and after it, as it may be written with escapes. A word like `local` or `none` is no secret, and may be in any resume.
+fn without_key(text: &str, key: Option<&str>) -> String {
+    match key.filter(|key| key.len() >= LEAST_SECRET) {
+        Some(key) => text.replace(key, "[key]"),
+        None => text.to_owned(),
+    }
+}

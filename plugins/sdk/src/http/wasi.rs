@@ -1,0 +1,143 @@
+//! Sends a request through `wasi:http`.
+//!
+//! In: a request and where it goes. Out: its response. One timer runs beside every wait, so the whole of it ends in time; what is still
+//! open then is dropped, and the host breaks it off.
+
+use std::time::Duration;
+
+use bindings::wasi::clocks::monotonic_clock::subscribe_duration;
+use bindings::wasi::http::outgoing_handler::handle;
+use bindings::wasi::http::types::{
+    ErrorCode, Fields, FutureIncomingResponse, IncomingResponse, Method as WasiMethod, OutgoingBody, OutgoingRequest, Scheme,
+    http_error_code,
+};
+use bindings::wasi::io::poll::{Pollable, poll};
+use bindings::wasi::io::streams::StreamError;
+
+use super::{Error, Method, Request, Response, Target};
+
+mod bindings {
+    wit_bindgen::generate!({ path: ["../../wit/handler.wit", "wit"], world: "tqhost:sdk/http-client", generate_all });
+}
+
+/// Bytes that are read at once.
+const PIECE: u64 = 64 * 1024;
+
+pub(super) fn send(request: &Request, target: &Target<'_>) -> Result<Response, Error> {
+    let timer = Timer::start(request.timeout.unwrap_or_else(crate::context::remaining));
+    let message = message(request, target)?;
+    let body = if request.body.is_empty() { None } else { Some(message.body().map_err(|()| refused())?) };
+    let sent = handle(message, None).map_err(|code| error(&code, target))?;
+    // When the server does not take all of it, its response, or the error in its place, tells why.
+    if let Some(Err(Error::Timeout)) = body.map(|body| write(body, &request.body, &timer)) {
+        return Err(Error::Timeout);
+    }
+    read(&head(sent, &timer, target)?, request.max_response, &timer, target)
+}
+
+struct Timer(Pollable);
+
+impl Timer {
+    fn start(duration: Duration) -> Timer {
+        Timer(subscribe_duration(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    fn wait(&self, event: &Pollable) -> Result<(), Error> {
+        // What is there in the last moment is there in time.
+        if poll(&[event, &self.0]).contains(&0) { Ok(()) } else { Err(Error::Timeout) }
+    }
+}
+
+fn message(request: &Request, target: &Target<'_>) -> Result<OutgoingRequest, Error> {
+    let fields = Fields::new();
+    let size = ("content-length".to_owned(), request.body.len().to_string());
+    for (name, value) in request.headers.iter().chain((request.method == Method::Post).then_some(&size)) {
+        // The value may be a secret.
+        fields.append(name, value.as_bytes()).map_err(|_| Error::Invalid(format!("the header `{name}` cannot be sent")))?;
+    }
+    let message = OutgoingRequest::new(fields);
+    let method = match request.method {
+        Method::Get => WasiMethod::Get,
+        Method::Post => WasiMethod::Post,
+    };
+    let scheme = if target.tls { Scheme::Https } else { Scheme::Http };
+    let set = message.set_method(&method);
+    let set = set.and_then(|()| message.set_scheme(Some(&scheme)));
+    let set = set.and_then(|()| message.set_authority(Some(target.authority)));
+    set.and_then(|()| message.set_path_with_query(Some(&target.path))).map_err(|()| refused())?;
+    Ok(message)
+}
+
+fn refused() -> Error {
+    Error::Invalid("the url has characters that it cannot have".into())
+}
+
+fn write(body: OutgoingBody, bytes: &[u8], timer: &Timer) -> Result<(), Error> {
+    let ended = || Error::Network("the request could not be sent".into());
+    let stream = body.write().map_err(|()| ended())?;
+    let mut left = bytes;
+    while !left.is_empty() {
+        let room = stream.check_write().map_err(|_| ended())?;
+        if room == 0 {
+            timer.wait(&stream.subscribe())?;
+            continue;
+        }
+        let (piece, rest) = left.split_at(left.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
+        stream.write(piece).map_err(|_| ended())?;
+        left = rest;
+    }
+    drop(stream);
+    OutgoingBody::finish(body, None).map_err(|_| ended())
+}
+
+fn head(sent: FutureIncomingResponse, timer: &Timer, target: &Target<'_>) -> Result<IncomingResponse, Error> {
+    timer.wait(&sent.subscribe())?;
+    // It is ready, and taken once.
+    let response = sent.get().and_then(Result::ok).ok_or_else(|| Error::Network("no response".into()))?;
+    response.map_err(|code| error(&code, target))
+}
+
+fn read(response: &IncomingResponse, most: usize, timer: &Timer, target: &Target<'_>) -> Result<Response, Error> {
+    let headers = response.headers().entries();
+    let headers =
+        headers.into_iter().filter_map(|(name, value)| Some((name.to_ascii_lowercase(), String::from_utf8(value).ok()?))).collect();
+    let body = response.consume().map_err(|()| Error::Network("no body".into()))?;
+    let stream = body.stream().map_err(|()| Error::Network("no body".into()))?;
+    let mut bytes = Vec::new();
+    loop {
+        timer.wait(&stream.subscribe())?;
+        match stream.read(PIECE) {
+            Ok(piece) if bytes.len() + piece.len() > most => {
+                return Err(Error::TooLarge(format!("the response is larger than {most} bytes")));
+            }
+            Ok(piece) => bytes.extend(piece),
+            Err(StreamError::Closed) => return Ok(Response { status: response.status(), headers, body: bytes }),
+            Err(StreamError::LastOperationFailed(failed)) => {
+                let code = http_error_code(&failed);
+                return Err(code.map_or_else(|| Error::Network("the response ended too early".into()), |code| error(&code, target)));
+            }
+        }
+    }
+}
+
+fn error(code: &ErrorCode, target: &Target<'_>) -> Error {
+    let name = target.authority;
+    match code {
+        ErrorCode::HttpRequestDenied => Error::Denied(format!(
+            "the request to {name} is refused: the plugin's allowed_hosts do not allow it, or max_requests were made"
+        )),
+        ErrorCode::DestinationIpProhibited => Error::Denied(format!("the request to {name} is refused: its address is not public")),
+        ErrorCode::HttpRequestUriInvalid | ErrorCode::HttpRequestMethodInvalid => refused(),
+        ErrorCode::HttpResponseTimeout | ErrorCode::ConnectionReadTimeout | ErrorCode::ConnectionWriteTimeout => Error::Timeout,
+        ErrorCode::HttpRequestBodySize(_) => Error::TooLarge("the request is larger than the plugin's max_request_body".into()),
+        ErrorCode::HttpResponseBodySize(_) => Error::TooLarge("the response is larger than the plugin's max_response_body".into()),
+        ErrorCode::DnsError(_) | ErrorCode::DnsTimeout => Error::Network(format!("{name} could not be looked up")),
+        ErrorCode::ConnectionRefused => Error::Network(format!("{name} refuses connections")),
+        ErrorCode::ConnectionTimeout => Error::Network(format!("{name} could not be reached in time")),
+        ErrorCode::ConnectionTerminated | ErrorCode::HttpResponseIncomplete => {
+            Error::Network(format!("{name} ended the connection too early"))
+        }
+        ErrorCode::TlsCertificateError => Error::Network(format!("the certificate of {name} is not trusted")),
+        other => Error::Network(format!("the request to {name} failed: {}", format!("{other:?}").trim_start_matches("ErrorCode::"))),
+    }
+}

@@ -21,6 +21,7 @@ mod faults_redis;
 mod faults_worker;
 mod http;
 mod idempotency;
+mod instances;
 mod isolation;
 mod lists;
 mod lost_replies;

@@ -22,6 +22,7 @@ mod state;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod warm;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
@@ -29,7 +30,6 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::Semaphore;
 use wasmtime::component::{Component, Linker};
 
 use crate::config;
@@ -48,8 +48,17 @@ const MAX_LOOKUPS: usize = 64;
 pub struct SandboxOptions {
     /// Attempts that may run at once in this host, over all plugins.
     pub max_concurrent: u32,
+    /// Instances that may wait for a task meanwhile, over all plugins.
+    pub max_warm: u32,
     /// The largest memory grant of any plugin, in bytes.
     pub max_memory: u64,
+}
+
+impl SandboxOptions {
+    /// Instances that there may be at once: those that run, and those that wait for a task.
+    fn places(&self) -> u32 {
+        self.max_concurrent.saturating_add(self.max_warm).max(1)
+    }
 }
 
 /// One engine, one linker and the threads that guests run on. Cheap to clone.
@@ -59,8 +68,8 @@ pub struct Sandbox(Arc<Shared>);
 struct Shared {
     engine: wasmtime::Engine,
     linker: Linker<State>,
-    /// A full pool is not the task's fault: an attempt takes a permit before it takes anything from the pool.
-    permits: Semaphore,
+    /// A full pool is not the task's fault: an attempt takes a place before it takes anything from the engine's pool.
+    pool: Arc<warm::Pool>,
     /// Taken only when this is dropped.
     guests: Option<Runtime>,
     /// The same; requests of guests run there.
@@ -94,9 +103,9 @@ impl Sandbox {
             .build()
             .context("cannot start the thread for requests")?;
         let ticker = engine::Ticker::start(&engine).context("cannot start the epoch thread")?;
-        let permits = Semaphore::new(opts.max_concurrent.max(1) as usize);
+        let pool = Arc::new(warm::Pool::new(opts.places()));
         let (sends_on, guests, requests) = (requests.handle().clone(), Some(guests), Some(requests));
-        Ok(Sandbox(Arc::new(Shared { engine, linker, permits, guests, requests, sends_on, _ticker: ticker })))
+        Ok(Sandbox(Arc::new(Shared { engine, linker, pool, guests, requests, sends_on, _ticker: ticker })))
     }
 
     /// Validates a plugin's bytes and compiles them. Takes seconds for large components and uses all cores: call it off

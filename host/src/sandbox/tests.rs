@@ -1,5 +1,7 @@
 //! What becomes of good and of bad guests, each of them a few lines of WAT.
 
+mod hostile;
+
 use std::sync::Arc;
 use std::time::Duration;
 

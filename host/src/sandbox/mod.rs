@@ -111,9 +111,11 @@ impl Sandbox {
     /// Validates a plugin's bytes and compiles them. Takes seconds for large components and uses all cores: call it off
     /// the runtime, one at a time.
     pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
-        let component = component::from_bytes(wasm)?;
-        component::interfaces(&component)?.check()?;
-        self.0.engine.precompile_component(&component).map_err(|error| LoadError::Malformed(format!("{error:#}")))
+        contained(|| {
+            let component = component::from_bytes(wasm)?;
+            component::interfaces(&component)?.check()?;
+            self.0.engine.precompile_component(&component).map_err(|error| LoadError::Malformed(format!("{error:#}")))
+        })
     }
 
     /// Makes a handler of what [`Self::compile`] gave, now or earlier, out of a cache that only this user can write.
@@ -129,7 +131,7 @@ impl Sandbox {
 
     /// What a plugin exports and imports, without compiling it; says nothing about whether it can be loaded.
     pub fn inspect(&self, wasm: &[u8]) -> Result<Interfaces, LoadError> {
-        component::interfaces(&component::from_bytes(wasm)?)
+        contained(|| component::interfaces(&component::from_bytes(wasm)?))
     }
 
     /// Names the engine and its settings: compiled code is good only for the same name.
@@ -146,6 +148,13 @@ impl Sandbox {
         // refused by `component::from_bytes`.
         unsafe { Component::deserialize(&self.0.engine, compiled) }.map_err(|error| LoadError::Unusable(format!("{error:#}")))
     }
+}
+
+/// Makes an error of a panic: what reads component types takes some files for impossible (found with bytes changed at random).
+fn contained<T>(read: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
+    // Nothing is left half done that is used again: a file is read into values of its own.
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+    read.unwrap_or_else(|_| Err(LoadError::Malformed("reading or compiling it fails".into())))
 }
 
 impl Drop for Shared {

@@ -4,6 +4,7 @@
 
 use serde_json::Value;
 
+use crate::support::bench::guest_path;
 use crate::support::{Bench, Host, Places, Trickle, eventually};
 
 /// Slots of the bad queue, and twice as many tasks for it.
@@ -224,6 +225,50 @@ fn floods_of_progress_are_written_no_oftener_than_any_other() {
     trickle.more(3);
     still_well(&mut bench, &host);
     trickle.stop();
+    host.stop();
+}
+
+#[test]
+fn files_that_are_huge_or_have_other_bytes_are_told_of_and_nothing_else_happens() {
+    let mut bench = bench("echo-v2", "");
+    let host = bench.host();
+    host.until_ready();
+    let trickle = Trickle::start(&bench, "healthy", 2);
+    let put = |bytes: &[u8], length: u64| {
+        let new = bench.plugin_path("echo-v2").with_extension("new");
+        std::fs::write(&new, bytes).expect("write");
+        std::fs::File::options().write(true).open(&new).and_then(|file| file.set_len(length)).expect("a length");
+        std::fs::rename(new, bench.plugin_path("echo-v2")).expect("rename");
+    };
+    let good = std::fs::read(guest_path("echo-v2")).expect("read a guest");
+    // A file with a hole: 16 GiB that nobody may read.
+    put(&good, 16 << 30);
+    eventually("it is told of", || {
+        host.logged("plugin cannot be used").iter().find(|line| line.to_string().contains("larger than 64 MiB")).cloned()
+    });
+    let told = || {
+        let of_it = |text| host.logged(text).iter().filter(|line| line["plugin"] == "echo-v2").count();
+        ["plugin cannot be used", "plugin loaded", "is the active version again"].map(of_it).iter().sum::<usize>()
+    };
+    for n in 1..=10 {
+        // Spread over the file, header and end included.
+        let mut bytes = good.clone();
+        let at = good.len() * n / 11;
+        bytes[at] ^= 0x41;
+        let before = told();
+        put(&bytes, bytes.len() as u64);
+        eventually("it is refused or loaded", || (told() > before).then_some(()));
+    }
+    let before = told();
+    put(&good, good.len() as u64);
+    eventually("the good one is loaded", || (told() > before).then_some(()));
+    let id = bench.xadd("bad", &[("a", "1")]);
+    bench.until("bad", &id, "COMPLETED");
+    trickle.more(3);
+    still_well(&mut bench, &host);
+    for task in trickle.stop() {
+        assert_eq!(bench.status("healthy", &task.id, "attempt"), "1", "{task:?} is no worse for it");
+    }
     host.stop();
 }
 

@@ -131,7 +131,9 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
     // A timeout beyond what the clock can hold is as good as a year.
     let timeout = attempt.timeout.min(Duration::from_secs(365 * 24 * 3600));
     let deadline = started + timeout;
-    begin(&mut instance, &attempt, deadline);
+    let log = GuestLog::new(attempt.task.clone(), attempt.plugin.clone());
+    instance.tasks += 1;
+    begin(&mut instance.store, log, attempt.progress.clone(), deadline, attempt.stop.clone());
 
     let ended = {
         let call = call(&loaded, &mut instance, &attempt, timeout);
@@ -182,21 +184,21 @@ async fn instance(loaded: &Loaded, stop: &CancellationToken) -> Option<Instance>
         place = shared.pool.place() => place?,
         () = stop.cancelled() => return None,
     };
+    Some(Instance::new(store(shared, loaded), place))
+}
+
+fn store(shared: &Shared, loaded: &Loaded) -> Store<State> {
     let mut store = Store::new(&shared.engine, State::new(loaded.memory, loaded.config.clone(), loaded.http.clone()));
     store.limiter(|state| &mut state.limits);
     // For each call anew.
     store.set_hostcall_fuel(usize::try_from(loaded.max_output.saturating_add(RESULT_SLACK)).unwrap_or(usize::MAX));
-    Some(Instance::new(store, place))
+    store
 }
 
 /// Nothing of an attempt before this one is left but what the guest has in its memory, and its handles.
-fn begin(instance: &mut Instance, attempt: &Attempt, deadline: Instant) {
-    instance.tasks += 1;
-    let store = &mut instance.store;
-    let log = GuestLog::new(attempt.task.clone(), attempt.plugin.clone());
-    store.data_mut().begin(log, attempt.progress.clone(), deadline);
+fn begin(store: &mut Store<State>, log: GuestLog, progress: Progress, deadline: Instant, stop: CancellationToken) {
+    store.data_mut().begin(log, progress, deadline);
     // Timers fire only when a thread is free, so a guest that computes looks at the clock itself.
-    let stop = attempt.stop.clone();
     store.epoch_deadline_callback(move |_| {
         if stop.is_cancelled() || Instant::now() >= deadline {
             return Ok(UpdateDeadline::Interrupt);

@@ -4,6 +4,7 @@
 
 use serde_json::Value;
 
+use crate::support::bench::guest_path;
 use crate::support::{Bench, Host, Places, Trickle, eventually};
 
 /// Slots of the bad queue, and twice as many tasks for it.
@@ -198,6 +199,133 @@ fn floods(guest: &str) {
     for id in &ids {
         let printed: usize = lines_of(&host, "", "bad", guest, id).iter().map(|line| line["message"].as_str().map_or(0, str::len)).sum();
         assert!(printed <= 260 << 10, "{printed} bytes of {id} were logged");
+    }
+    host.stop();
+}
+
+#[test]
+fn floods_of_progress_are_written_no_oftener_than_any_other() {
+    let mut bench = bench("floods-progress", "");
+    let host = bench.host();
+    let trickle = Trickle::start(&bench, "healthy", 1);
+    let commands = |bench: &mut Bench| {
+        let info: String = bench.redis("INFO", "stats");
+        let line = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).expect("a count");
+        line.parse::<u64>().expect("a number")
+    };
+    let before = commands(&mut bench);
+    let ids: Vec<String> = (0..TASKS).map(|_| bench.xadd("bad", &[("a", "1")])).collect();
+    for id in &ids {
+        bench.until("bad", id, "COMPLETED");
+        assert_eq!(bench.status("bad", id, "result"), "1000000");
+    }
+    // Eight million reports; the rest are this test's own looks and the trickle.
+    let written = commands(&mut bench) - before;
+    assert!(written < 200_000, "{written} commands");
+    trickle.more(3);
+    still_well(&mut bench, &host);
+    trickle.stop();
+    host.stop();
+}
+
+#[test]
+fn files_that_are_huge_or_have_other_bytes_are_told_of_and_nothing_else_happens() {
+    let mut bench = bench("echo-v2", "");
+    let host = bench.host();
+    host.until_ready();
+    let trickle = Trickle::start(&bench, "healthy", 2);
+    let put = |bytes: &[u8], length: u64| {
+        let new = bench.plugin_path("echo-v2").with_extension("new");
+        std::fs::write(&new, bytes).expect("write");
+        std::fs::File::options().write(true).open(&new).and_then(|file| file.set_len(length)).expect("a length");
+        std::fs::rename(new, bench.plugin_path("echo-v2")).expect("rename");
+    };
+    let good = std::fs::read(guest_path("echo-v2")).expect("read a guest");
+    // A file with a hole: 16 GiB that nobody may read.
+    put(&good, 16 << 30);
+    eventually("it is told of", || {
+        host.logged("plugin cannot be used").iter().find(|line| line.to_string().contains("larger than 64 MiB")).cloned()
+    });
+    let told = || {
+        let of_it = |text| host.logged(text).iter().filter(|line| line["plugin"] == "echo-v2").count();
+        ["plugin cannot be used", "plugin loaded", "is the active version again"].map(of_it).iter().sum::<usize>()
+    };
+    for n in 1..=10 {
+        // Spread over the file, header and end included.
+        let mut bytes = good.clone();
+        let at = good.len() * n / 11;
+        bytes[at] ^= 0x41;
+        let before = told();
+        put(&bytes, bytes.len() as u64);
+        eventually("it is refused or loaded", || (told() > before).then_some(()));
+    }
+    let before = told();
+    put(&good, good.len() as u64);
+    eventually("the good one is loaded", || (told() > before).then_some(()));
+    let id = bench.xadd("bad", &[("a", "1")]);
+    bench.until("bad", &id, "COMPLETED");
+    trickle.more(3);
+    still_well(&mut bench, &host);
+    for task in trickle.stop() {
+        assert_eq!(bench.status("healthy", &task.id, "attempt"), "1", "{task:?} is no worse for it");
+    }
+    host.stop();
+}
+
+#[test]
+fn after_all_of_them_the_host_is_what_it_was() {
+    const MISBEHAVING: [(&str, [(&str, &str); 1]); 11] = [
+        ("traps", [("a", "1")]),
+        ("panics", [("a", "1")]),
+        ("overflows-stack", [("a", "1")]),
+        ("hoards", [("a", "1")]),
+        ("hoards-at-once", [("a", "1")]),
+        ("big-result", [("bytes", "8000000")]),
+        ("loops", [("a", "1")]),
+        ("sleeps", [("ms", "3600000")]),
+        ("floods-log", [("a", "1")]),
+        ("floods-stdout", [("a", "1")]),
+        ("floods-progress", [("a", "1")]),
+    ];
+    let queue = |(guest, _): &(&str, _)| {
+        let timeout = if ["loops", "sleeps"].contains(guest) { "300ms" } else { "60s" };
+        format!(
+            "[queues.{guest}]\nconcurrency = {SLOTS}\nmax_retries = 0\nbackoff = \"none\"\ntimeout = \"{timeout}\"\n[plugins.{guest}]\nmemory = \"16MiB\"\n"
+        )
+    };
+    let queues: String = MISBEHAVING.iter().map(queue).collect();
+    let mut bench =
+        Bench::new(&format!("shutdown_grace = \"0s\"\n{queues}[queues.healthy]\nplugin = \"echo\"\n[queues.other]\nplugin = \"empty\"\n"));
+    for guest in MISBEHAVING.iter().map(|(guest, _)| *guest).chain(["echo", "empty"]) {
+        bench.install(guest, guest);
+    }
+    let host = bench.host();
+    host.until_ready();
+    let trickle = Trickle::start(&bench, "healthy", 2);
+    trickle.more(50);
+    let (before, _) = host.memory();
+    let (mut after_one, mut after) = (0, 0);
+    for round in 0..2 {
+        for (guest, fields) in &MISBEHAVING {
+            let ids: Vec<String> = (0..TASKS).map(|_| bench.xadd(guest, fields)).collect();
+            let end = if guest.starts_with("floods") { "COMPLETED" } else { "FAILED" };
+            for id in &ids {
+                bench.until(guest, id, end);
+            }
+            let next = bench.xadd("other", &[("a", "1")]);
+            bench.until("other", &next, "COMPLETED");
+        }
+        (after, _) = host.memory();
+        if round == 0 {
+            after_one = after;
+        }
+    }
+    // The pool keeps up to 1.25 MiB of every place that was used once; there are 64. The second round finds them used.
+    assert!(after_one < before + (96 << 10), "{before} KiB before, {after_one} KiB after all of them");
+    assert!(after < after_one + (16 << 10), "{after_one} KiB after all of them, {after} KiB after all of them once more");
+    still_well(&mut bench, &host);
+    for task in trickle.stop() {
+        assert_eq!(bench.status("healthy", &task.id, "attempt"), "1", "{task:?} is no worse for it");
     }
     host.stop();
 }

@@ -22,6 +22,7 @@ mod faults_redis;
 mod faults_worker;
 mod http;
 mod idempotency;
+mod instances;
 mod isolation;
 mod languages;
 mod lists;

@@ -71,7 +71,8 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
     let max_attempts = reload::attempts(&config);
     let grants = reload::grants(&config);
     let max_memory = grants.values().map(|grant| grant.memory).max().unwrap_or_default();
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: max_attempts, max_memory })?;
+    let max_warm = reload::warm(&config);
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: max_attempts, max_warm, max_memory })?;
     let watching = CancellationToken::new();
     let watchers = TaskTracker::new();
     let plugins =
@@ -122,6 +123,7 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
             refused: &refused,
             max_memory,
             max_attempts,
+            max_warm,
         };
         tokio::select! {
             biased;

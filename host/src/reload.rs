@@ -128,6 +128,8 @@ pub struct Reloader<'h> {
     pub max_memory: u64,
     /// The attempts that the sandbox was made for.
     pub max_attempts: u32,
+    /// The instances that it has room to keep beside them.
+    pub max_warm: u32,
 }
 
 impl Reloader<'_> {
@@ -181,6 +183,14 @@ impl Reloader<'_> {
                 "more attempts may run at once than this host has room for: some wait until its next start"
             );
         }
+        let kept = warm(&new);
+        if kept > self.max_warm {
+            tracing::warn!(
+                kept,
+                room = self.max_warm,
+                "more instances may be kept than this host has room for: some are given up early until its next start"
+            );
+        }
         let queues: Vec<Queue> = new.queues.iter().map(|rules| Queue::new(rules.clone(), self.link.clone())).collect();
         for queue in &queues {
             // Without Redis the fetch loop does it later.
@@ -210,6 +220,11 @@ pub fn grants(config: &Config) -> std::collections::BTreeMap<String, config::Plu
 pub fn attempts(config: &Config) -> u32 {
     let attempts = config.queues.iter().map(|queue| queue.concurrency).fold(0, u32::saturating_add);
     config.concurrency.map_or(attempts, |most| most.min(attempts))
+}
+
+/// Instances that may wait for a task, of all plugins together.
+pub fn warm(config: &Config) -> u32 {
+    grants(config).values().filter_map(|grant| grant.warm).fold(0, |sum, warm| sum.saturating_add(warm.idle))
 }
 
 /// A grant beyond what the sandbox has room for would fail every attempt of its plugin.

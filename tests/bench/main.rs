@@ -8,6 +8,7 @@
 mod support;
 
 mod backlog;
+mod instances;
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -23,8 +24,14 @@ const RUNS: usize = 5;
 fn main() {
     // `cargo bench` hands over arguments of its own harness; a filter is the only one that means something here.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 5] =
-        [("throughput", throughput), ("start", start), ("idle", idle), ("backlog", backlog::queued), ("delayed", backlog::delayed)];
+    let sections: [(&str, fn()); 6] = [
+        ("throughput", throughput),
+        ("instances", instances::calls),
+        ("start", start),
+        ("idle", idle),
+        ("backlog", backlog::queued),
+        ("delayed", backlog::delayed),
+    ];
     for (name, section) in sections {
         if name.contains(&filter) {
             section();

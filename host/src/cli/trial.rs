@@ -86,7 +86,7 @@ pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) ->
         _ => None,
     };
     let log = GuestLog::start((!out.json).then_some(out.paint))?;
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_memory: grants.memory })?;
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory: grants.memory })?;
     let singles = Singles::new(sandbox, cache_dir().as_deref());
     let trial = Trial { args, plugin: plugin.into(), grants, rules, singles, log, stdin };
     if !trial.args.watch {

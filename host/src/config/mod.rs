@@ -18,6 +18,7 @@ mod backoff;
 mod general;
 pub mod hosts;
 pub mod http;
+mod instance;
 mod list;
 pub mod model;
 mod names;
@@ -36,7 +37,7 @@ pub mod units;
 
 pub use hosts::AllowedHost;
 pub use http::Http;
-pub use model::{Admin, Backoff, Config, Items, List, Missed, Plugin, Queue, Redis, Schedule};
+pub use model::{Admin, Backoff, Config, Items, List, Missed, Plugin, Queue, Redis, Schedule, Warm};
 pub use problem::{ConfigErrors, Problem};
 pub use secret::Secret;
 
@@ -180,6 +181,7 @@ config = { api_key = { env = "MISSING" } }
             ("### `list`", &list::KEYS),
             ("## `[plugins.NAME]`", &plugin::KEYS),
             ("### `http`", &http::KEYS),
+            ("### `instance`", &instance::KEYS),
             ("## Secrets", &source::KEYS),
         ];
         let later = section("## Not supported yet");

@@ -171,10 +171,28 @@ pub struct Plugin {
     /// Where its handlers may send requests; empty: nowhere.
     pub allowed_hosts: Vec<AllowedHost>,
     pub http: Http,
+    /// What is kept of its instances when their task has ended; None: nothing, every task has a fresh one.
+    pub warm: Option<Warm>,
+}
+
+/// Instances that are used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Warm {
+    /// How many wait for a task at most.
+    pub idle: u32,
+    /// How many tasks one of them has at most.
+    pub max_tasks: u32,
 }
 
 impl Default for Plugin {
     fn default() -> Self {
-        Plugin { config: BTreeMap::new(), memory: 128 << 20, max_output: 1 << 20, allowed_hosts: Vec::new(), http: Http::default() }
+        Plugin {
+            config: BTreeMap::new(),
+            memory: 128 << 20,
+            max_output: 1 << 20,
+            allowed_hosts: Vec::new(),
+            http: Http::default(),
+            warm: None,
+        }
     }
 }

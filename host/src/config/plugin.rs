@@ -8,10 +8,10 @@ use super::names::check_name;
 use super::reader::{Item, Keys};
 use super::secret::Secret;
 use super::source::secret;
-use super::{hosts, http};
+use super::{hosts, http, instance};
 
 pub(super) const KEYS: Keys =
-    Keys { known: &["config", "memory", "max_output", "allowed_hosts", "http"], later: &["instance"], elsewhere: &[] };
+    Keys { known: &["config", "memory", "max_output", "allowed_hosts", "http", "instance"], later: &[], elsewhere: &[] };
 
 const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=4 << 30;
 const MAX_OUTPUT_BYTES: RangeInclusive<u64> = 1..=64 << 20;
@@ -41,6 +41,7 @@ fn read_plugin(name: &str, item: &Item, queues: &[Queue]) -> Option<Plugin> {
         max_output: table.get("max_output").and_then(|item| item.size(MAX_OUTPUT_BYTES)).unwrap_or(default.max_output),
         allowed_hosts,
         http: http_item.map(|item| http::read(&item)).unwrap_or_default(),
+        warm: table.get("instance").and_then(|item| instance::read(&item)),
     })
 }
 
@@ -85,7 +86,6 @@ mod tests {
             ("config = { retries = 5 }", "plugins.a.config.retries: is an integer, but must be a string"),
             ("allowed_hosts = \"https://a.example\"", "plugins.a.allowed_hosts: is a string, but must be a list"),
             ("http = \"10s\"", "plugins.a.http: is a string, but must be a table"),
-            ("instance = \"per-task\"", "not supported by this version of tqhost yet"),
             ("memroy = 5", "did you mean `memory`"),
         ];
         for (line, why) in table {

@@ -5,7 +5,7 @@
 //!
 //! Not here: what becomes of a version that fails it (`plugins`).
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
@@ -13,7 +13,7 @@ use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{ComponentExportIndex, InstancePre};
 
 use super::failure::{self, Phase};
-use super::handler::{AbortOnDrop, Handler, Loaded, is_interrupt, store};
+use super::handler::{AbortOnDrop, Handler, Loaded, begin, is_interrupt, store};
 use super::log::GuestLog;
 use super::state::State;
 use super::{LoadError, Shared, component};
@@ -42,9 +42,8 @@ async fn run(loaded: Arc<Loaded>, check: ComponentExportIndex, plugin: Arc<str>,
     let shared: &Shared = &loaded.sandbox.0;
     let Ok(_permit) = shared.check_permit.acquire().await else { return Err("the host stops".into()) };
     let deadline = Instant::now() + timeout;
-    let log = Arc::new(Mutex::new(GuestLog::new(Arc::new(nobody()), plugin)));
-    let state = State::new(loaded.memory, log, loaded.config.clone(), loaded.http.clone(), Progress::default(), deadline);
-    let mut store = store(shared, &loaded, state, deadline, CancellationToken::new());
+    let mut store = store(shared, &loaded);
+    begin(&mut store, GuestLog::new(Arc::new(nobody()), plugin), Progress::default(), deadline, CancellationToken::new());
     let call = async {
         let instance = loaded.pre.instance_pre().instantiate_async(&mut store).await.map_err(|error| (error, Phase::Instantiate))?;
         let function = instance.get_typed_func::<(), (Reply,)>(&mut store, &check).map_err(|error| (error, Phase::Call))?;

@@ -1,6 +1,6 @@
 //! The wasmtime engine and the clock that interrupts guests.
 //!
-//! In: how many attempts may run at once and the largest memory grant. Out: an [`Engine`] whose instances come from a
+//! In: how many instances there may be at once and the largest memory grant. Out: an [`Engine`] whose instances come from a
 //! pool, and a [`Ticker`] that moves its epoch.
 //!
 //! Not here: what one attempt may use (`limits`), what a guest may call (`host`).
@@ -56,16 +56,16 @@ pub(super) fn build(opts: &SandboxOptions) -> wasmtime::Result<Engine> {
 }
 
 fn pooled(opts: &SandboxOptions, reservation: u64) -> Config {
-    // One more than there are permits for attempts: the place of a self-check.
-    let attempts = opts.max_concurrent.max(1).saturating_add(1);
+    // One more than there are places for attempts: that of a self-check.
+    let instances = opts.places().saturating_add(1);
     let mut pool = PoolingAllocationConfig::new();
-    pool.total_component_instances(attempts)
-        .total_core_instances(attempts.saturating_mul(CORE_INSTANCES))
-        .total_memories(attempts.saturating_mul(MEMORIES))
-        .total_tables(attempts.saturating_mul(TABLES))
-        .total_stacks(attempts)
-        .total_gc_heaps(attempts)
-        // With these bounds per component the pool cannot run out while the permits hold.
+    pool.total_component_instances(instances)
+        .total_core_instances(instances.saturating_mul(CORE_INSTANCES))
+        .total_memories(instances.saturating_mul(MEMORIES))
+        .total_tables(instances.saturating_mul(TABLES))
+        .total_stacks(instances)
+        .total_gc_heaps(instances)
+        // With these bounds per component the pool cannot run out while every instance has a place (`warm`).
         .max_core_instances_per_component(CORE_INSTANCES)
         .max_memories_per_component(MEMORIES)
         .max_tables_per_component(TABLES)

@@ -1,16 +1,18 @@
-//! One attempt: a fresh instance, one call, and the report of how it went.
+//! One attempt: an instance, one call, and the report of how it went.
 //!
 //! In: an [`Attempt`]. Out: its [`Report`], always, but when it was told to stop. The guest runs on the sandbox's own
 //! threads; dropping the future of [`Handler::run`] ends it there.
 //!
 //! ```text
-//! permit ─▶ store ─▶ instantiate ─▶ handle ─▶ Outcome
+//! place ─▶ store ─▶ instantiate ─▶ handle ─▶ Outcome
+//!                                     ▲          │ if its plugin keeps instances, and it is fit for another task
+//!                                     └── kept ◀─┘
 //! ```
 //!
-//! Not here: the meaning of errors (`failure`), what the guest may call (`host`).
+//! Not here: what is kept, and how long (`warm`), the meaning of errors (`failure`), what the guest may call (`host`).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::task::JoinHandle;
@@ -24,12 +26,15 @@ use super::host;
 use super::host::bindings::{RunnerPre, exports::tqhost::handler::handler as guest, tqhost::handler::types};
 use super::log::GuestLog;
 use super::state::State;
+use super::warm::{Instance, Number};
 use super::{LoadError, Sandbox, Shared, component};
 use crate::config::{self, Secret};
 use crate::task::{FailureKind, Outcome, Progress, Task};
 
 /// What a result may need beside its bytes before it is measured: the texts of a failure, list and option headers.
 const RESULT_SLACK: u64 = 1 << 20;
+/// Handles that a guest may leave open at the end of a task and still get another one: the streams that runtimes of languages hold on to.
+const MAX_LEFT_HANDLES: usize = 32;
 
 /// A loaded version of a plugin, ready to run attempts. Cheap to clone.
 #[derive(Clone)]
@@ -44,6 +49,15 @@ pub(super) struct Loaded {
     pub(super) http: Arc<host::http::Grant>,
     pub(super) memory: u64,
     max_output: u64,
+    number: Number,
+    /// What is kept of its instances; None: each has one task.
+    warm: Option<config::Warm>,
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        self.sandbox.0.pool.forget(self.number);
+    }
 }
 
 /// One run of a handler.
@@ -64,7 +78,7 @@ pub struct Attempt {
 #[derive(Debug, Clone)]
 pub struct Report {
     pub outcome: Outcome,
-    /// Bytes of all memories of the instance together, at most.
+    /// Bytes of all memories of the instance together, at most; also what earlier attempts have left there.
     pub peak_memory: u64,
     /// Of instantiation and call.
     pub duration: Duration,
@@ -79,7 +93,8 @@ impl Handler {
     ) -> Handler {
         let config = Arc::new(grants.config.clone());
         let http = Arc::new(host::http::Grant::new(grants, sandbox.0.sends_on.clone()));
-        Handler(Arc::new(Loaded { sandbox, pre, self_check, config, http, memory: grants.memory, max_output: grants.max_output }))
+        let (number, memory, max_output, warm) = (sandbox.0.pool.number(), grants.memory, grants.max_output, grants.warm);
+        Handler(Arc::new(Loaded { sandbox, pre, self_check, config, http, memory, max_output, number, warm }))
     }
 
     /// Whether it makes requests that nothing allows: most likely something is missing in the configuration.
@@ -87,7 +102,7 @@ impl Handler {
         self.0.http.is_empty() && component::interfaces_of(self.0.pre.instance_pre().component()).makes_requests()
     }
 
-    /// The same code with other grants.
+    /// The same code with other grants, and instances of its own.
     pub fn with_grants(&self, grants: &config::Plugin) -> Handler {
         Handler::new(self.0.sandbox.clone(), self.0.pre.clone(), self.0.self_check, grants)
     }
@@ -118,25 +133,17 @@ impl<T> Drop for AbortOnDrop<T> {
 }
 
 async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
-    let shared: &Shared = &loaded.sandbox.0;
-    // Declared before the store: its place in the pool is free again before the permit is.
-    let _permit = match shared.permits.try_acquire() {
-        Ok(permit) => permit,
-        Err(_) => tokio::select! {
-            permit = shared.permits.acquire() => permit.ok()?,
-            () = attempt.stop.cancelled() => return None,
-        },
-    };
+    let mut instance = instance(&loaded, &attempt.stop).await?;
     let started = Instant::now();
     // A timeout beyond what the clock can hold is as good as a year.
     let timeout = attempt.timeout.min(Duration::from_secs(365 * 24 * 3600));
     let deadline = started + timeout;
-    let log = Arc::new(Mutex::new(GuestLog::new(attempt.task.clone(), attempt.plugin.clone())));
-    let state = State::new(loaded.memory, log, loaded.config.clone(), loaded.http.clone(), attempt.progress.clone(), deadline);
-    let mut store = store(shared, &loaded, state, deadline, attempt.stop.clone());
+    let log = GuestLog::new(attempt.task.clone(), attempt.plugin.clone());
+    instance.tasks += 1;
+    begin(&mut instance.store, log, attempt.progress.clone(), deadline, attempt.stop.clone());
 
     let ended = {
-        let call = call(&loaded, &mut store, &attempt, timeout);
+        let call = call(&loaded, &mut instance, &attempt, timeout);
         tokio::select! {
             biased;
             ended = call => Some(ended),
@@ -145,28 +152,59 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
         }
     };
     let duration = started.elapsed();
-    let state = store.data();
-    let mut log = state.log();
-    log.finish();
-    let outcome = match ended {
-        Some(Ok(reply)) => outcome(reply, loaded.max_output),
-        // An interrupted guest that computed: the epoch callback has seen what ended it.
-        Some(Err(_)) if attempt.stop.is_cancelled() => return None,
-        Some(Err((error, _))) if is_interrupt(&error) => timed_out(timeout),
-        Some(Err((error, phase))) => {
-            tracing::debug!(target: "guest", task = %attempt.task.id, plugin = %attempt.plugin, error = format!("{error:?}"), "failed");
-            let (kind, message) = failure::classify(&error, phase, &state.limits, &log);
-            Outcome::Failed { kind, message }
-        }
-        None => timed_out(timeout),
+    let report = {
+        let state = instance.store.data();
+        let mut log = state.log();
+        log.finish();
+        let outcome = match ended {
+            Some(Ok(reply)) => outcome(reply, loaded.max_output),
+            // An interrupted guest that computed: the epoch callback has seen what ended it.
+            Some(Err(_)) if attempt.stop.is_cancelled() => return None,
+            Some(Err((error, _))) if is_interrupt(&error) => timed_out(timeout),
+            Some(Err((error, phase))) => {
+                tracing::debug!(target: "guest", task = %attempt.task.id, plugin = %attempt.plugin, error = format!("{error:?}"), "failed");
+                let (kind, message) = failure::classify(&error, phase, &state.limits, &log);
+                Outcome::Failed { kind, message }
+            }
+            None => timed_out(timeout),
+        };
+        Report { outcome, peak_memory: state.limits.peak(), duration }
     };
-    Some(Report { outcome, peak_memory: state.limits.peak(), duration })
+    if let Some(warm) = &loaded.warm
+        && is_fit(&mut instance, &report.outcome, warm)
+    {
+        loaded.sandbox.0.pool.keep(loaded.number, warm.idle, instance);
+    }
+    Some(report)
 }
 
-pub(super) fn store(shared: &Shared, loaded: &Loaded, state: State, deadline: Instant, stop: CancellationToken) -> Store<State> {
-    let mut store = Store::new(&shared.engine, state);
+/// One that was kept, or else a new one. None when told to stop.
+async fn instance(loaded: &Loaded, stop: &CancellationToken) -> Option<Instance> {
+    let shared: &Shared = &loaded.sandbox.0;
+    if loaded.warm.is_some()
+        && let Some(kept) = shared.pool.take(loaded.number)
+    {
+        return Some(kept);
+    }
+    let place = tokio::select! {
+        biased;
+        place = shared.pool.place() => place?,
+        () = stop.cancelled() => return None,
+    };
+    Some(Instance::new(store(shared, loaded), place))
+}
+
+pub(super) fn store(shared: &Shared, loaded: &Loaded) -> Store<State> {
+    let mut store = Store::new(&shared.engine, State::new(loaded.memory, loaded.config.clone(), loaded.http.clone()));
     store.limiter(|state| &mut state.limits);
+    // For each call anew.
     store.set_hostcall_fuel(usize::try_from(loaded.max_output.saturating_add(RESULT_SLACK)).unwrap_or(usize::MAX));
+    store
+}
+
+/// Nothing of an attempt before this one is left but what the guest has in its memory, and its handles.
+pub(super) fn begin(store: &mut Store<State>, log: GuestLog, progress: Progress, deadline: Instant, stop: CancellationToken) {
+    store.data_mut().begin(log, progress, deadline);
     // Timers fire only when a thread is free, so a guest that computes looks at the clock itself.
     store.epoch_deadline_callback(move |_| {
         if stop.is_cancelled() || Instant::now() >= deadline {
@@ -175,13 +213,24 @@ pub(super) fn store(shared: &Shared, loaded: &Loaded, state: State, deadline: In
         Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
     });
     store.set_epoch_deadline(1);
-    store
+}
+
+/// Whether an instance may have another task. Lets go of the one that has ended.
+fn is_fit(instance: &mut Instance, outcome: &Outcome, warm: &config::Warm) -> bool {
+    let state = instance.store.data_mut();
+    let left = state.end();
+    let failed = matches!(outcome, Outcome::Failed { .. }) || state.limits.refused().is_some();
+    !failed && left <= MAX_LEFT_HANDLES && instance.tasks < warm.max_tasks
 }
 
 type Reply = Result<Option<Vec<u8>>, guest::Failure>;
 
-async fn call(loaded: &Loaded, store: &mut Store<State>, attempt: &Attempt, timeout: Duration) -> Result<Reply, (wasmtime::Error, Phase)> {
-    let instance = loaded.pre.instantiate_async(&mut *store).await.map_err(|error| (error, Phase::Instantiate))?;
+async fn call(loaded: &Loaded, instance: &mut Instance, attempt: &Attempt, timeout: Duration) -> Result<Reply, (wasmtime::Error, Phase)> {
+    let Instance { store, runner, .. } = instance;
+    let runner = match runner {
+        Some(runner) => runner,
+        None => runner.insert(loaded.pre.instantiate_async(&mut *store).await.map_err(|error| (error, Phase::Instantiate))?),
+    };
     let task = &*attempt.task;
     let fields: Vec<types::Field<'_>> = task.fields.iter().map(|field| types::Field { name: &field.name, value: &field.value }).collect();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -195,7 +244,7 @@ async fn call(loaded: &Loaded, store: &mut Store<State>, attempt: &Attempt, time
         deadline_ms: u64::try_from((now + timeout).as_millis()).unwrap_or(u64::MAX),
         traceparent: task.traceparent.as_deref(),
     };
-    instance.tqhost_handler_handler().call_handle(store, task).await.map_err(|error| (error, Phase::Call))
+    runner.tqhost_handler_handler().call_handle(store, task).await.map_err(|error| (error, Phase::Call))
 }
 
 /// Checks the exported function's signature, which would otherwise fail the first attempt and every other.

@@ -1,4 +1,4 @@
-//! What one attempt may hold: bytes of all its memories, elements of all its tables.
+//! What one instance may hold: bytes of all its memories, elements of all its tables.
 //!
 //! In: every growth that the guest asks for, its initial memories included. Out: yes or no, the peak, and whether
 //! something was ever refused, which tells an out-of-memory from other traps.
@@ -23,6 +23,13 @@ pub(super) struct Limits {
 impl Limits {
     pub(super) fn new(memory: u64) -> Limits {
         Limits { memory, used: 0, peak: 0, elements: 0, pending: 0, refused: None }
+    }
+
+    /// A new attempt: what the instance holds counts on, what happened in the one before does not.
+    pub(super) fn begin(&mut self) {
+        self.peak = self.used;
+        self.pending = 0;
+        self.refused = None;
     }
 
     /// The most bytes that all memories together held at once.
@@ -105,6 +112,18 @@ mod tests {
         limits.memory_grow_failed(wasmtime::format_err!("no pages")).unwrap();
         assert!(limits.memory_growing(0, 100, None).unwrap());
         assert_eq!(limits.refused(), Some("no pages"));
+    }
+
+    #[test]
+    fn what_an_earlier_attempt_holds_counts_on() {
+        let mut limits = Limits::new(100);
+        assert!(limits.memory_growing(0, 60, None).unwrap());
+        assert!(!limits.memory_growing(60, 120, None).unwrap());
+        limits.begin();
+        assert_eq!((limits.peak(), limits.refused()), (60, None));
+        assert!(!limits.memory_growing(60, 101, None).unwrap());
+        assert!(limits.memory_growing(60, 100, None).unwrap());
+        assert_eq!(limits.peak(), 100);
     }
 
     #[test]

@@ -23,11 +23,17 @@ const LINE_COST: usize = 32;
 /// Bytes kept of the guest's last words.
 const MAX_LAST_WORDS: usize = 1024;
 
-/// The log of one attempt.
-#[derive(Debug)]
-pub(super) struct GuestLog {
+/// Whose attempt it is that a line is about.
+#[derive(Debug, Clone)]
+pub(super) struct Subject {
     task: Arc<Task>,
     plugin: Arc<str>,
+}
+
+/// The log of one attempt. The default one is of none: what it is told goes nowhere.
+#[derive(Debug, Default)]
+pub(super) struct GuestLog {
+    subject: Option<Subject>,
     budget: usize,
     spent: bool,
     lines: [Vec<u8>; 2],
@@ -52,7 +58,11 @@ impl Stream {
 
 impl GuestLog {
     pub(super) fn new(task: Arc<Task>, plugin: Arc<str>) -> GuestLog {
-        GuestLog { task, plugin, budget: BUDGET, spent: false, lines: [Vec::new(), Vec::new()], last: String::new(), in_panic: false }
+        GuestLog { subject: Some(Subject { task, plugin }), budget: BUDGET, ..GuestLog::default() }
+    }
+
+    pub(super) fn subject(&self) -> Option<Subject> {
+        self.subject.clone()
     }
 
     /// Takes bytes of a stream; whole lines go out at once, the rest waits.
@@ -80,12 +90,6 @@ impl GuestLog {
             self.remember(&text);
         }
         self.emit(level, "log", &text);
-    }
-
-    /// Says what the host has refused the guest. Does not count against the budget, which the guest could use up first: whoever calls
-    /// bounds it.
-    pub(super) fn refused(&self, text: &str) {
-        self.send(Level::WARN, "http", &clean(text.as_bytes()));
     }
 
     /// Sends out what is left of unfinished lines. Call it when the attempt has ended.
@@ -146,7 +150,17 @@ impl GuestLog {
             self.budget = 0;
             (Level::WARN, "the handler has printed more than its budget; the rest of this attempt is dropped")
         };
-        self.send(level, stream, text);
+        if let Some(subject) = &self.subject {
+            subject.send(level, stream, text);
+        }
+    }
+}
+
+impl Subject {
+    /// Says what the host has refused the guest. Does not count against the budget, which the guest could use up first: whoever calls
+    /// bounds it.
+    pub(super) fn refused(&self, text: &str) {
+        self.send(Level::WARN, "http", &clean(text.as_bytes()));
     }
 
     fn send(&self, level: Level, stream: &str, text: &str) {

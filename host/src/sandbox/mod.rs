@@ -23,6 +23,7 @@ mod state;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod warm;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
@@ -49,8 +50,17 @@ const MAX_LOOKUPS: usize = 64;
 pub struct SandboxOptions {
     /// Attempts that may run at once in this host, over all plugins.
     pub max_concurrent: u32,
+    /// Instances that may wait for a task meanwhile, over all plugins.
+    pub max_warm: u32,
     /// The largest memory grant of any plugin, in bytes.
     pub max_memory: u64,
+}
+
+impl SandboxOptions {
+    /// Instances that there may be at once: those that run, and those that wait for a task.
+    fn places(&self) -> u32 {
+        self.max_concurrent.saturating_add(self.max_warm).max(1)
+    }
 }
 
 /// One engine, one linker and the threads that guests run on. Cheap to clone.
@@ -60,9 +70,9 @@ pub struct Sandbox(Arc<Shared>);
 struct Shared {
     engine: wasmtime::Engine,
     linker: Linker<State>,
-    /// A full pool is not the task's fault: an attempt takes a permit before it takes anything from the pool.
-    permits: Semaphore,
-    /// One self-check at a time; the pool has a place more than there are permits for attempts.
+    /// A full pool is not the task's fault: an attempt takes a place before it takes anything from the engine's pool.
+    pool: Arc<warm::Pool>,
+    /// One self-check at a time; the engine's pool has a place more than there are for attempts.
     check_permit: Semaphore,
     /// Taken only when this is dropped.
     guests: Option<Runtime>,
@@ -97,18 +107,20 @@ impl Sandbox {
             .build()
             .context("cannot start the thread for requests")?;
         let ticker = engine::Ticker::start(&engine).context("cannot start the epoch thread")?;
-        let permits = Semaphore::new(opts.max_concurrent.max(1) as usize);
+        let pool = Arc::new(warm::Pool::new(opts.places()));
         let check_permit = Semaphore::new(1);
         let (sends_on, guests, requests) = (requests.handle().clone(), Some(guests), Some(requests));
-        Ok(Sandbox(Arc::new(Shared { engine, linker, permits, check_permit, guests, requests, sends_on, _ticker: ticker })))
+        Ok(Sandbox(Arc::new(Shared { engine, linker, pool, check_permit, guests, requests, sends_on, _ticker: ticker })))
     }
 
     /// Validates a plugin's bytes and compiles them. Takes seconds for large components and uses all cores: call it off
     /// the runtime, one at a time.
     pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
-        let component = component::from_bytes(wasm)?;
-        component::interfaces(&component)?.check()?;
-        self.0.engine.precompile_component(&component).map_err(|error| LoadError::Malformed(format!("{error:#}")))
+        contained(|| {
+            let component = component::from_bytes(wasm)?;
+            component::interfaces(&component)?.check()?;
+            self.0.engine.precompile_component(&component).map_err(|error| LoadError::Malformed(format!("{error:#}")))
+        })
     }
 
     /// Makes a handler of what [`Self::compile`] gave, now or earlier, out of a cache that only this user can write.
@@ -125,7 +137,7 @@ impl Sandbox {
 
     /// What a plugin exports and imports, without compiling it; says nothing about whether it can be loaded.
     pub fn inspect(&self, wasm: &[u8]) -> Result<Interfaces, LoadError> {
-        component::interfaces(&component::from_bytes(wasm)?)
+        contained(|| component::interfaces(&component::from_bytes(wasm)?))
     }
 
     /// Names the engine and its settings: compiled code is good only for the same name.
@@ -142,6 +154,13 @@ impl Sandbox {
         // refused by `component::from_bytes`.
         unsafe { Component::deserialize(&self.0.engine, compiled) }.map_err(|error| LoadError::Unusable(format!("{error:#}")))
     }
+}
+
+/// Makes an error of a panic: what reads component types takes some files for impossible (found with bytes changed at random).
+fn contained<T>(read: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
+    // Nothing is left half done that is used again: a file is read into values of its own.
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+    read.unwrap_or_else(|_| Err(LoadError::Malformed("reading or compiling it fails".into())))
 }
 
 impl Drop for Shared {

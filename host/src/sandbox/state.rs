@@ -1,9 +1,10 @@
-//! What the host keeps for one attempt: the data of its store.
+//! What the host keeps for one instance: the data of its store.
 //!
-//! Made anew for every attempt, so what is costly to make is made when the guest first asks for it.
+//! Made anew for every task, or where instances are kept made anew in part: [`State::begin`] has what belongs to one attempt. What is
+//! costly to make is made when the guest first asks for it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use wasmtime::component::ResourceTable;
@@ -22,6 +23,7 @@ const MAX_RESOURCES: usize = 1024;
 
 pub(super) struct State {
     pub(super) limits: Limits,
+    /// Of the attempt that runs. Streams that the guest holds write here, also those that it has from an earlier attempt.
     pub(super) log: Arc<Mutex<GuestLog>>,
     /// What wasi:config/store shows.
     pub(super) config: Arc<BTreeMap<String, Secret>>,
@@ -35,23 +37,43 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(
-        memory: u64,
-        log: Arc<Mutex<GuestLog>>,
-        config: Arc<BTreeMap<String, Secret>>,
-        grant: Arc<Grant>,
-        progress: Progress,
-        deadline: Instant,
-    ) -> State {
+    /// Of an instance that has no task yet.
+    pub(super) fn new(memory: u64, config: Arc<BTreeMap<String, Secret>>, grant: Arc<Grant>) -> State {
         let mut table = ResourceTable::new();
         table.set_max_capacity(MAX_RESOURCES);
         // The default is a closed stdin, no arguments, no variables; it allocates nothing.
         let cli = WasiCliCtx::default();
-        State { limits: Limits::new(memory), log, config, progress, deadline, table, cli, clocks: None, grant, http: None }
+        State {
+            limits: Limits::new(memory),
+            log: Arc::default(),
+            config,
+            progress: Progress::default(),
+            deadline: Instant::now(),
+            table,
+            cli,
+            clocks: None,
+            grant,
+            http: None,
+        }
+    }
+
+    /// Makes everything new that belongs to one attempt.
+    pub(super) fn begin(&mut self, log: GuestLog, progress: Progress, deadline: Instant) {
+        self.limits.begin();
+        *self.log() = log;
+        (self.progress, self.deadline, self.http) = (progress, deadline, None);
+    }
+
+    /// Lets go of the attempt that has ended: its task, and its requests, which this breaks off. Tells how many handles the guest has
+    /// left open.
+    pub(super) fn end(&mut self) -> usize {
+        *self.log() = GuestLog::default();
+        (self.progress, self.http) = (Progress::default(), None);
+        self.table.iter_mut().count()
     }
 
     pub(super) fn log(&self) -> MutexGuard<'_, GuestLog> {
-        self.log.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn cli(&mut self) -> WasiCliCtxView<'_> {
@@ -63,7 +85,11 @@ impl State {
     }
 
     pub(super) fn http(&mut self) -> WasiHttpCtxView<'_> {
-        let client = self.http.get_or_insert_with(|| Box::new(Client::new(self.grant.clone(), self.log.clone(), self.deadline)));
+        let (grant, log, deadline) = (&self.grant, &self.log, self.deadline);
+        let client = self.http.get_or_insert_with(|| {
+            let subject = log.lock().unwrap_or_else(PoisonError::into_inner).subject();
+            Box::new(Client::new(grant.clone(), subject, deadline))
+        });
         let (hooks, ctx) = client.parts();
         WasiHttpCtxView { hooks, table: &mut self.table, ctx }
     }

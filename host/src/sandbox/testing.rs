@@ -90,7 +90,7 @@ const FOREIGN: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn sandbox() -> Sandbox {
-    Sandbox::new(SandboxOptions { max_concurrent: 4, max_memory: 16 << 20 }).unwrap()
+    Sandbox::new(SandboxOptions { max_concurrent: 4, max_warm: 0, max_memory: 16 << 20 }).unwrap()
 }
 
 pub(crate) fn task() -> Task {

@@ -1,5 +1,7 @@
 //! What becomes of good and of bad guests, each of them a few lines of WAT.
 
+mod hostile;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,7 +155,7 @@ async fn a_dropped_attempt_gives_its_place_back() {
             })
         })
         .collect();
-    while sandbox.0.permits.available_permits() > 0 {
+    while sandbox.0.pool.free_places() > 0 {
         tokio::task::yield_now().await;
     }
     let waiting = tokio::spawn(async move { done.run(attempt()).await });
@@ -199,7 +201,7 @@ async fn exit_is_a_trap_with_words() {
 
 #[tokio::test]
 async fn a_pool_that_finds_no_address_space_is_made_smaller() {
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 20_000, max_memory: 1 << 20 }).unwrap();
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 20_000, max_warm: 0, max_memory: 1 << 20 }).unwrap();
     let report = load(&sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
     assert_eq!(report.outcome, Outcome::Completed { result: Some(b"1-0".to_vec()) });
 }

@@ -32,7 +32,7 @@ use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttp, WasiHttpCtx,
 use super::State;
 use crate::config::hosts::{Host, Scheme, parse_host};
 use crate::config::{self, AllowedHost};
-use crate::sandbox::log::GuestLog;
+use crate::sandbox::log::Subject;
 
 /// Names looked up at once for one plugin; what a slow name server holds is its own plugin's.
 const MAX_LOOKUPS: usize = 8;
@@ -135,13 +135,13 @@ struct Hooks {
 }
 
 impl Client {
-    pub(in crate::sandbox) fn new(grant: Arc<Grant>, log: Arc<Mutex<GuestLog>>, deadline: std::time::Instant) -> Client {
+    pub(in crate::sandbox) fn new(grant: Arc<Grant>, subject: Option<Subject>, deadline: std::time::Instant) -> Client {
         let (stop, mut ctx) = (CancellationToken::new(), WasiHttpCtx::new());
         ctx.set_field_size_limit(MAX_FIELDS);
         let hooks = Hooks {
             requests: 0,
             places: Arc::new(Semaphore::new(grant.bounds.max_concurrent as usize)),
-            refusals: Refusals { log, seen: Arc::default() },
+            refusals: Refusals { subject, seen: Arc::default() },
             latest: Instant::from(deadline) + AFTER_ATTEMPT,
             _stops: stop.clone().drop_guard(),
             stop,
@@ -239,7 +239,8 @@ impl WasiHttpHooks for Hooks {
 /// Tells the log of what is refused: each once, so many at most, whatever else the guest has printed.
 #[derive(Clone)]
 struct Refusals {
-    log: Arc<Mutex<GuestLog>>,
+    /// Not the attempt's log, which may be another's when a request that is broken off has its last word.
+    subject: Option<Subject>,
     seen: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -253,7 +254,9 @@ impl Refusals {
         };
         if seen.insert(text.clone()) {
             let text = if more { "more kinds of requests are refused than are told of".to_owned() } else { text };
-            self.log.lock().unwrap_or_else(PoisonError::into_inner).refused(&text);
+            if let Some(subject) = &self.subject {
+                subject.refused(&text);
+            }
         }
     }
 }

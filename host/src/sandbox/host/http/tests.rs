@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use super::*;
 use crate::config::{Config, Plugin};
+use crate::sandbox::log::GuestLog;
 use crate::sandbox::testing;
 
 pub(super) fn target(url: &str) -> Target {
@@ -20,7 +21,7 @@ pub(super) fn grant_with(hosts: &[&str], lookup: fn(&str, u16) -> std::io::Resul
 fn client(hosts: &[&str]) -> Hooks {
     let log = GuestLog::new(Arc::new(testing::task()), "p".into());
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
-    Client::new(Arc::new(grant_with(hosts, |_, _| Ok(Vec::new()))), Arc::new(Mutex::new(log)), deadline).hooks
+    Client::new(Arc::new(grant_with(hosts, |_, _| Ok(Vec::new()))), log.subject(), deadline).hooks
 }
 
 fn request(url: &str) -> http::Request<WasiBody> {

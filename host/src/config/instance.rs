@@ -1,0 +1,79 @@
+//! `instance`: whether an instance of a plugin has one task or several.
+//!
+//! In: `"per-task"`, or `{ warm, max_tasks }`. Out: what is kept of the instances, or nothing.
+
+use std::ops::RangeInclusive;
+
+use toml::de::DeValue;
+
+use super::model::Warm;
+use super::reader::{Item, Keys};
+use super::units::show_text;
+
+pub(super) const KEYS: Keys = Keys { known: &["warm", "max_tasks"], later: &[], elsewhere: &[] };
+
+const WARM: RangeInclusive<u32> = 1..=256;
+const MAX_TASKS: RangeInclusive<u32> = 1..=1_000_000;
+const DEFAULT_MAX_TASKS: u32 = 1000;
+
+const FORMS: &str = "write \"per-task\" or { warm = 4, max_tasks = 1000 }";
+
+pub(super) fn read(item: &Item) -> Option<Warm> {
+    match item.value() {
+        DeValue::String(text) if text == "per-task" => None,
+        DeValue::String(text) => {
+            item.problem(format!("{} is not a kind of instance: {FORMS}", show_text(text)));
+            None
+        }
+        DeValue::Table(_) => {
+            let table = item.table(&KEYS)?;
+            let max_tasks = table.get("max_tasks").map_or(Some(DEFAULT_MAX_TASKS), |item| item.integer(MAX_TASKS));
+            let Some(warm) = table.get("warm") else {
+                item.problem(format!("has no warm, the number of instances to keep: {FORMS}"));
+                return None;
+            };
+            Some(Warm { idle: warm.integer(WARM)?, max_tasks: max_tasks? })
+        }
+        _ => item.wrong_type("the string \"per-task\", or a table like { warm = 4, max_tasks = 1000 }"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, problem};
+    use super::*;
+
+    #[test]
+    fn good_kinds() {
+        let table = [
+            ("\"per-task\"", None),
+            ("{ warm = 4, max_tasks = 50 }", Some(Warm { idle: 4, max_tasks: 50 })),
+            ("{ warm = 1 }", Some(Warm { idle: 1, max_tasks: 1000 })),
+        ];
+        for (value, warm) in table {
+            let config = parse(&format!("[queues.a]\n[plugins.a]\ninstance = {value}")).expect(value);
+            assert_eq!(config.plugins["a"].warm, warm, "{value}");
+        }
+        assert_eq!(parse("[queues.a]\n[plugins.a]").expect("valid").plugins["a"].warm, None);
+    }
+
+    #[test]
+    fn bad_kinds() {
+        let table = [
+            ("\"warm\"", "\"warm\" is not a kind of instance: write \"per-task\" or { warm = 4, max_tasks = 1000 }"),
+            ("4", "is an integer, but must be the string \"per-task\""),
+            ("true", "is a boolean, but must be"),
+            ("{}", "has no warm"),
+            ("{ max_tasks = 5 }", "has no warm"),
+            ("{ warm = 0 }", ".warm: 0 is out of bounds: write 1 to 256"),
+            ("{ warm = 257 }", "out of bounds"),
+            ("{ warm = \"4\" }", ".warm: is a string, but must be a whole number"),
+            ("{ warm = 4, max_tasks = 0 }", ".max_tasks: 0 is out of bounds: write 1 to 1000000"),
+            ("{ warm = 4, max_task = 5 }", "did you mean `max_tasks`"),
+        ];
+        for (value, why) in table {
+            let problem = problem(&format!("[queues.a]\n[plugins.a]\ninstance = {value}"));
+            assert!(problem.contains(why) && problem.contains("line 3: plugins.a.instance"), "{value}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Files and guests that no compiler makes: too many parts, a trap before the first call, bytes changed at random.
+
+use std::time::Duration;
+
+use super::*;
+
+const WORLD: &str = "world test { export tqhost:handler/handler@0.1.0; }";
+
+/// A handler with further definitions behind its own.
+fn with(definitions: &str) -> Vec<u8> {
+    let wat = module("", DONE);
+    let end = wat.rfind(')').unwrap();
+    embed(&format!("{} {definitions})", &wat[..end]), WORLD)
+}
+
+/// What is said of a file that this sandbox does not take.
+fn not_loaded(sandbox: &Sandbox, wasm: &[u8]) -> String {
+    match sandbox.compile(wasm).and_then(|compiled| sandbox.load(&compiled, &grants())) {
+        Ok(_) => panic!("it was loaded"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Another plugin's next task runs at once, with every place free.
+async fn still_well(sandbox: &Sandbox) {
+    assert_eq!(sandbox.0.pool.free_places(), 4);
+    let report = load(sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Completed { result: Some(b"1-0".to_vec()) });
+}
+
+#[tokio::test]
+async fn many_memories_and_tables_are_refused_when_they_are_loaded() {
+    let sandbox = testing::sandbox();
+    for (part, most) in [("(memory 1)", 3), ("(table 10 funcref)", 16)] {
+        let fits = load(&sandbox, &with(&part.repeat(most)));
+        assert_eq!(fits.run(attempt()).await.unwrap().outcome, Outcome::Completed { result: None }, "{most} of {part}");
+        let why = not_loaded(&sandbox, &with(&part.repeat(most + 1)));
+        assert!(why.contains("exceed") || why.contains("limit"), "{part}: {why}");
+    }
+    still_well(&sandbox).await;
+}
+
+#[tokio::test]
+async fn all_memories_of_a_guest_count_together() {
+    let sandbox = testing::sandbox();
+    // 3 × 6 pages beside its own, where 16 are granted.
+    let Outcome::Failed { kind, .. } = load(&sandbox, &with(&"(memory 6)".repeat(3))).run(attempt()).await.unwrap().outcome else {
+        panic!("it has more than it was granted")
+    };
+    assert_eq!(kind, FailureKind::OutOfMemory);
+    still_well(&sandbox).await;
+}
+
+#[tokio::test]
+async fn a_table_that_grows_without_end_is_stopped() {
+    let sandbox = testing::sandbox();
+    let body = format!("(loop $l (br_if $l (i32.ne (table.grow (ref.null func) (i32.const 1000)) (i32.const -1)))) unreachable {DONE}");
+    let wat = module("(table 1 funcref)", &body);
+    let report = load(&sandbox, &embed(&wat, WORLD)).run(attempt()).await.unwrap();
+    assert!(matches!(report.outcome, Outcome::Failed { kind: FailureKind::OutOfMemory | FailureKind::Trap, .. }), "{report:?}");
+    still_well(&sandbox).await;
+}
+
+#[tokio::test]
+async fn a_trap_before_the_first_call_is_a_failure_of_each_attempt() {
+    let sandbox = testing::sandbox();
+    for (start, kind) in [("unreachable", FailureKind::Trap), ("(loop $l (br $l))", FailureKind::Timeout)] {
+        let wasm = with(&format!("(func $start {start}) (start $start)"));
+        for warm in [None, Some(crate::config::Warm { idle: 4, max_tasks: 100 })] {
+            let guest = load(&sandbox, &wasm).with_grants(&Plugin { warm, ..grants() });
+            for _ in 0..3 {
+                let report = guest.run(Attempt { timeout: Duration::from_millis(200), ..attempt() }).await.unwrap();
+                let Outcome::Failed { kind: found, .. } = report.outcome else { panic!("{report:?}") };
+                assert_eq!(found, kind);
+            }
+        }
+        still_well(&sandbox).await;
+    }
+}
+
+#[tokio::test]
+async fn handles_of_a_guests_own_resources_have_an_end() {
+    let world = "interface things { resource thing; } world test { export things; export tqhost:handler/handler@0.1.0; }";
+    let extra = r#"(import "[export]test:test/things" "[resource-new]thing" (func $new (param i32) (result i32)))"#;
+    let body = format!("(loop $l (drop (call $new (i32.const 1))) (br $l)) {DONE}");
+    let sandbox = testing::sandbox();
+    let report = load(&sandbox, &embed(&module(extra, &body), world)).run(attempt()).await.unwrap();
+    let Outcome::Failed { kind: FailureKind::Trap, message } = report.outcome else { panic!("{report:?}") };
+    assert!(message.contains("handle"), "{message}");
+    still_well(&sandbox).await;
+}
+
+/// Pseudo-random numbers that are the same in every run (xorshift).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end.max(1) as u64) as usize
+    }
+}
+
+/// One to three changes: a bit flipped, a byte replaced, a piece cut out, doubled, or put in; or the end cut off.
+fn mutate(good: &[u8], numbers: &mut Numbers) -> Vec<u8> {
+    let mut bytes = good.to_vec();
+    for _ in 0..=numbers.below(3) {
+        let at = numbers.below(bytes.len());
+        let end = (at + 1 + numbers.below(16)).min(bytes.len());
+        // Most changes in place: what moves the rest is refused by the first section that is too long or too short.
+        match numbers.below(12) {
+            0..5 => bytes[at] ^= 1 << numbers.below(8),
+            5..8 => bytes[at] = numbers.below(256) as u8,
+            8 => drop(bytes.drain(at..end)),
+            9 => {
+                let piece = bytes[at..end].to_vec();
+                bytes.splice(at..at, piece);
+            }
+            10 => {
+                let piece: Vec<u8> = (0..=numbers.below(16)).map(|_| numbers.below(256) as u8).collect();
+                bytes.splice(at..at, piece);
+            }
+            _ => bytes.truncate(at.max(8)),
+        }
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn a_file_whose_bytes_are_changed_is_refused_or_works() {
+    const CASES: usize = 2000;
+    let sandbox = testing::sandbox();
+    let module = handler(ECHO);
+    let component = crate::sandbox::component::from_bytes(&module).unwrap().into_owned();
+    let mut numbers = Numbers(0x7a5c_91e3_0bd4_2f68);
+    let (mut refused, mut ran) = (0, 0);
+    for case in 0..CASES {
+        let wasm = mutate(if case % 3 == 0 { &module } else { &component }, &mut numbers);
+        let _ = sandbox.inspect(&wasm);
+        match sandbox.compile(&wasm).and_then(|compiled| sandbox.load(&compiled, &grants())) {
+            Err(error) => {
+                assert!(!error.to_string().is_empty(), "case {case}");
+                refused += 1;
+            }
+            Ok(handler) => {
+                // Any outcome is good, but there is one, and the host is not the one that failed.
+                let report = handler.run(Attempt { timeout: Duration::from_millis(200), ..attempt() }).await.unwrap();
+                if let Outcome::Failed { message, .. } = &report.outcome {
+                    assert!(!message.contains("the host failed"), "case {case}: {message}");
+                }
+                ran += 1;
+            }
+        }
+    }
+    assert!(refused > CASES / 4 && ran > CASES / 50, "{refused} were refused, {ran} ran: the changes are of the right kind");
+    still_well(&sandbox).await;
+}
+
+#[test]
+fn a_panic_of_what_reads_a_file_is_an_error() {
+    // One in forty thousand changed files made the reader of component types panic.
+    let read = crate::sandbox::contained::<()>(|| panic!("taken for impossible"));
+    assert!(matches!(read, Err(LoadError::Malformed(_))), "{read:?}");
+}

@@ -1,0 +1,192 @@
+//! Instances that wait for the next task of their version, and the places in the engine's pool that all instances take.
+//!
+//! In: an instance whose task has ended well. Out: the same for a later attempt of the same version; or nothing, if it was given up
+//! meanwhile: it was idle for [`IDLE`], its version is gone, or somebody needed its place.
+//!
+//! A place belongs to an instance from before it is made until it is dropped, idle or not. An idle one never keeps an attempt waiting: who
+//! finds no free place takes that of the instance that is idle for longest, and while somebody waits nothing becomes idle.
+//!
+//! Not here: whether an instance is fit for another task (`handler`).
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use wasmtime::Store;
+
+use super::host::bindings::Runner;
+use super::state::State;
+
+/// How long an instance waits for a task. Then its memory goes back.
+pub(super) const IDLE: Duration = Duration::from_secs(60);
+
+/// What one attempt after the other runs in. Its place is free again after its memory is.
+pub(super) struct Instance {
+    pub(super) store: Store<State>,
+    /// None before the first call.
+    pub(super) runner: Option<Runner>,
+    /// Begun so far.
+    pub(super) tasks: u32,
+    place: OwnedSemaphorePermit,
+}
+
+impl Instance {
+    pub(super) fn new(store: Store<State>, place: OwnedSemaphorePermit) -> Instance {
+        Instance { store, runner: None, tasks: 0, place }
+    }
+}
+
+/// Names one version with one set of grants, in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Number(u64);
+
+pub(super) struct Pool {
+    places: Arc<Semaphore>,
+    idle: Mutex<Idle>,
+    numbers: AtomicU64,
+}
+
+#[derive(Default)]
+struct Idle {
+    /// Of each version that has any, the one that is idle for longest first.
+    instances: BTreeMap<Number, VecDeque<Resting>>,
+    /// Attempts that wait for a place.
+    waiting: usize,
+    /// Whether [`give_up`] runs.
+    watched: bool,
+}
+
+struct Resting {
+    instance: Instance,
+    since: Instant,
+}
+
+impl Pool {
+    pub(super) fn new(places: u32) -> Pool {
+        Pool { places: Arc::new(Semaphore::new(places.max(1) as usize)), idle: Mutex::default(), numbers: AtomicU64::new(0) }
+    }
+
+    /// A number that no version has.
+    pub(super) fn number(&self) -> Number {
+        Number(self.numbers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A place for a new instance. None only when the sandbox ends.
+    pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(place) = self.places.clone().try_acquire_owned() {
+            return Some(place);
+        }
+        let _waiting = {
+            let mut idle = self.idle();
+            if let Some(Instance { store, place, .. }) = idle.longest() {
+                drop(idle);
+                drop(store);
+                return Some(place);
+            }
+            idle.waiting += 1;
+            Waiting(self)
+        };
+        self.places.clone().acquire_owned().await.ok()
+    }
+
+    /// An instance of this version that has no task: the one that had one last.
+    pub(super) fn take(&self, version: Number) -> Option<Instance> {
+        let mut idle = self.idle();
+        let resting = idle.instances.get_mut(&version)?;
+        let taken = resting.pop_back().map(|resting| resting.instance);
+        if resting.is_empty() {
+            idle.instances.remove(&version);
+        }
+        taken
+    }
+
+    /// Keeps an instance for a later task, unless so many of its version are kept already, or somebody needs its place. Called on the
+    /// guests' runtime.
+    pub(super) fn keep(self: &Arc<Pool>, version: Number, most: u32, instance: Instance) {
+        let mut idle = self.idle();
+        let kept = idle.instances.get(&version).map_or(0, VecDeque::len);
+        if idle.waiting > 0 || kept >= most as usize {
+            // Others need not wait until it is dropped.
+            drop(idle);
+            drop(instance);
+            return;
+        }
+        idle.instances.entry(version).or_default().push_back(Resting { instance, since: Instant::now() });
+        if !std::mem::replace(&mut idle.watched, true) {
+            tokio::spawn(give_up(Arc::downgrade(self)));
+        }
+    }
+
+    /// Gives up what this version has kept.
+    pub(super) fn forget(&self, version: Number) {
+        let forgotten = self.idle().instances.remove(&version);
+        drop(forgotten);
+    }
+
+    /// Gives up what is idle for too long. Tells when to look again; None if nothing is left to look for.
+    pub(super) fn give_up(&self, now: Instant) -> Option<Instant> {
+        let mut idle = self.idle();
+        let mut given_up = Vec::new();
+        for resting in idle.instances.values_mut() {
+            let late = resting.partition_point(|resting| resting.since + IDLE <= now);
+            given_up.extend(resting.drain(..late));
+        }
+        idle.instances.retain(|_, resting| !resting.is_empty());
+        let next = idle.instances.values().filter_map(|resting| resting.front()).map(|resting| resting.since + IDLE).min();
+        idle.watched = next.is_some();
+        drop(idle);
+        drop(given_up);
+        next
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Places that are neither in use nor kept.
+    #[cfg(test)]
+    pub(super) fn free_places(&self) -> usize {
+        self.places.available_permits()
+    }
+
+    /// Instances that wait for a task.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.idle().instances.values().map(VecDeque::len).sum()
+    }
+}
+
+impl Idle {
+    /// Takes out the instance that is idle for longest.
+    fn longest(&mut self) -> Option<Instance> {
+        let since = |resting: &VecDeque<Resting>| resting.front().map(|resting| resting.since);
+        let version = *self.instances.iter().min_by_key(|(_, resting)| since(resting))?.0;
+        let resting = self.instances.get_mut(&version)?;
+        let longest = resting.pop_front().map(|resting| resting.instance);
+        if resting.is_empty() {
+            self.instances.remove(&version);
+        }
+        longest
+    }
+}
+
+/// Counts one attempt as waiting until it is dropped.
+struct Waiting<'p>(&'p Pool);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.idle().waiting -= 1;
+    }
+}
+
+/// Runs as long as anything is kept.
+async fn give_up(pool: Weak<Pool>) {
+    while let Some(next) = pool.upgrade().and_then(|pool| pool.give_up(Instant::now())) {
+        tokio::time::sleep_until(next.into()).await;
+    }
+}

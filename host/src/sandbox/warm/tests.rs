@@ -1,0 +1,278 @@
+//! What instances that are kept remember, when they are given up, and that they keep nobody waiting.
+
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::IDLE;
+use crate::config::{Plugin, Warm};
+use crate::sandbox::testing::{DONE, attempt, embed, handler, module};
+use crate::sandbox::{Attempt, Handler, Report, Sandbox, SandboxOptions};
+use crate::task::{FailureKind, Outcome, Task};
+
+/// Counts tasks in its memory, and completes with the count as a byte. What it does after that depends on the number of the attempt.
+const COUNT: &str = "
+    (i32.store8 (i32.const 64) (i32.add (i32.load8_u (i32.const 64)) (i32.const 1)))
+    (i32.store8 (i32.const 16) (i32.const 0))
+    (i32.store8 (i32.const 24) (i32.const 1))
+    (i32.store (i32.const 28) (i32.const 64))
+    (i32.store (i32.const 32) (i32.const 1))
+    (if (i32.eq (local.get $attempt) (i32.const 2)) (then unreachable))
+    (if (i32.eq (local.get $attempt) (i32.const 3)) (then (loop $l (br $l))))
+    (if (i32.eq (local.get $attempt) (i32.const 4)) (then (drop (memory.grow (i32.const 1000)))))
+    (if (i32.eq (local.get $attempt) (i32.const 5)) (then
+        (drop (memory.grow (i32.const 2))) (i32.store (i32.const 32) (i32.const 70000))))
+    (if (i32.eq (local.get $attempt) (i32.const 6)) (then (i32.store8 (i32.const 16) (i32.const 1))
+        (i32.store8 (i32.const 24) (i32.const 0)) (i32.store (i32.const 32) (i32.const 512)) (i32.store (i32.const 36) (i32.const 5))))
+    (if (i32.eq (local.get $attempt) (i32.const 7)) (then (i32.store8 (i32.const 16) (i32.const 1))
+        (i32.store8 (i32.const 24) (i32.const 1)) (i32.store (i32.const 32) (i32.const 512)) (i32.store (i32.const 36) (i32.const 5))))
+    (if (i32.eq (local.get $attempt) (i32.const 8)) (then
+        (local.set $id (i32.const 20000000))
+        (loop $l (br_if $l (local.tee $id (i32.sub (local.get $id) (i32.const 1)))))))
+    (i32.const 16)";
+
+const TRAPS: u32 = 2;
+const LOOPS: u32 = 3;
+const IS_REFUSED_MEMORY: u32 = 4;
+const RETURNS_TOO_MUCH: u32 = 5;
+const RETRIES: u32 = 6;
+const REJECTS: u32 = 7;
+/// For several ticks of the engine's clock.
+const COMPUTES: u32 = 8;
+
+fn sandbox(places: u32) -> Sandbox {
+    Sandbox::new(SandboxOptions { max_concurrent: places, max_warm: 0, max_memory: 16 << 20 }).unwrap()
+}
+
+fn grants(idle: u32, max_tasks: u32) -> Plugin {
+    Plugin { memory: 1 << 20, max_output: 64 * 1024, warm: Some(Warm { idle, max_tasks }), ..Plugin::default() }
+}
+
+fn load(sandbox: &Sandbox, wasm: &[u8], grants: &Plugin) -> Handler {
+    sandbox.load(&sandbox.compile(wasm).unwrap(), grants).unwrap()
+}
+
+fn nth(attempt_number: u32) -> Attempt {
+    let attempt = attempt();
+    let task = Task { attempt: attempt_number, ..(*attempt.task).clone() };
+    Attempt { task: task.into(), ..attempt }
+}
+
+fn counted(report: Option<Report>) -> u8 {
+    match report.unwrap().outcome {
+        Outcome::Completed { result: Some(result) } => result[0],
+        other => panic!("it did not count: {other:?}"),
+    }
+}
+
+async fn counts(handler: &Handler, tasks: usize) -> Vec<u8> {
+    let mut counts = Vec::new();
+    for _ in 0..tasks {
+        counts.push(counted(handler.run(attempt()).await));
+    }
+    counts
+}
+
+#[tokio::test]
+async fn an_instance_is_used_again_until_it_has_had_its_tasks() {
+    let sandbox = sandbox(4);
+    let kept = load(&sandbox, &handler(COUNT), &grants(2, 3));
+    assert_eq!(counts(&kept, 7).await, [1, 2, 3, 1, 2, 3, 1]);
+    assert_eq!((sandbox.0.pool.kept(), sandbox.0.pool.free_places()), (1, 3));
+    let per_task = kept.with_grants(&Plugin { warm: None, ..grants(1, 1) });
+    assert_eq!(counts(&per_task, 3).await, [1, 1, 1]);
+    assert_eq!(counts(&kept.with_grants(&grants(1, 1)), 3).await, [1, 1, 1]);
+}
+
+#[tokio::test]
+async fn what_goes_wrong_ends_an_instance_and_what_the_handler_reports_does_not() {
+    let sandbox = sandbox(4);
+    let kept = load(&sandbox, &handler(COUNT), &grants(2, 100));
+    let short = |number| Attempt { timeout: Duration::from_millis(200), ..nth(number) };
+    for (number, kind) in [(TRAPS, FailureKind::Trap), (LOOPS, FailureKind::Timeout), (RETURNS_TOO_MUCH, FailureKind::OutputTooLarge)] {
+        assert_eq!(counts(&kept, 2).await, [1, 2]);
+        let Outcome::Failed { kind: found, .. } = kept.run(short(number)).await.unwrap().outcome else { panic!("{number} is well") };
+        assert_eq!((found, sandbox.0.pool.kept()), (kind, 0));
+    }
+    // Its guest can bear it, but the next one may not.
+    assert_eq!(counts(&kept, 1).await, [1]);
+    assert_eq!((counted(kept.run(nth(IS_REFUSED_MEMORY)).await), sandbox.0.pool.kept()), (2, 0));
+
+    assert_eq!(counts(&kept, 1).await, [1]);
+    assert!(matches!(kept.run(nth(RETRIES)).await.unwrap().outcome, Outcome::Retry { .. }));
+    assert!(matches!(kept.run(nth(REJECTS)).await.unwrap().outcome, Outcome::Reject { .. }));
+    assert_eq!(counts(&kept, 1).await, [4]);
+    assert_eq!((sandbox.0.pool.kept(), sandbox.0.pool.free_places()), (1, 3));
+}
+
+#[tokio::test]
+async fn one_that_was_told_to_stop_is_not_used_again() {
+    let sandbox = sandbox(4);
+    let kept = load(&sandbox, &handler(COUNT), &grants(2, 100));
+    assert_eq!(counts(&kept, 1).await, [1]);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn({
+        let (kept, attempt) = (kept.clone(), Attempt { stop: stop.clone(), ..nth(LOOPS) });
+        async move { kept.run(attempt).await }
+    });
+    while sandbox.0.pool.kept() > 0 {
+        tokio::task::yield_now().await;
+    }
+    stop.cancel();
+    assert!(running.await.unwrap().is_none());
+    let running = tokio::spawn({
+        let kept = kept.clone();
+        async move { kept.run(nth(LOOPS)).await }
+    });
+    while sandbox.0.pool.free_places() == 4 {
+        tokio::task::yield_now().await;
+    }
+    running.abort();
+    while sandbox.0.pool.free_places() < 4 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(counts(&kept, 1).await, [1]);
+}
+
+#[tokio::test]
+async fn deadline_stop_progress_and_peak_are_those_of_the_attempt() {
+    let sandbox = sandbox(4);
+    let kept = load(&sandbox, &handler(COUNT), &grants(1, 100));
+    let first = Attempt { timeout: Duration::from_millis(500), ..attempt() };
+    let (stop, began) = (first.stop.clone(), Instant::now());
+    assert_eq!(counted(kept.run(first).await), 1);
+    stop.cancel();
+    // Longer than the first one might have taken.
+    let mut count = 1;
+    while began.elapsed() < Duration::from_millis(600) {
+        count += 1;
+        assert_eq!(counted(kept.run(nth(COMPUTES)).await), count);
+    }
+    let late = kept.run(Attempt { timeout: Duration::from_millis(200), ..nth(LOOPS) }).await.unwrap();
+    assert!(matches!(late.outcome, Outcome::Failed { kind: FailureKind::Timeout, .. }), "{late:?}");
+
+    let extra = r#"(import "tqhost:handler/context@0.1.0" "progress" (func $progress (param i32 i32 i32)))"#;
+    let body = format!("(call $progress (local.get $attempt) (i32.const 0) (i32.const 0)) {DONE}");
+    let world = "world test { import tqhost:handler/context@0.1.0; export tqhost:handler/handler@0.1.0; }";
+    let kept = load(&sandbox, &embed(&module(extra, &body), world), &grants(1, 100));
+    for number in 1..4 {
+        let attempt = nth(number);
+        let progress = attempt.progress.clone();
+        assert_eq!(kept.run(attempt).await.unwrap().peak_memory, 65536);
+        assert_eq!(progress.take(), Some((u8::try_from(number).unwrap(), String::new())));
+    }
+    assert_eq!(sandbox.0.pool.kept(), 1);
+}
+
+#[tokio::test]
+async fn a_leak_is_the_failure_of_the_task_that_meets_the_limit() {
+    let sandbox = sandbox(4);
+    // Two pages for each task, of the sixteen that are granted.
+    let body = format!("(if (i32.eq (memory.grow (i32.const 2)) (i32.const -1)) (then unreachable)) {DONE}");
+    let leaking = load(&sandbox, &handler(&body), &grants(1, 100));
+    for round in 0..2 {
+        for task in 1..=7 {
+            let report = leaking.run(attempt()).await.unwrap();
+            assert_eq!(report.outcome, Outcome::Completed { result: None }, "task {task} of round {round}");
+            assert_eq!(report.peak_memory, 65536 * (1 + 2 * task));
+        }
+        let report = leaking.run(attempt()).await.unwrap();
+        assert!(matches!(report.outcome, Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
+    }
+}
+
+#[tokio::test]
+async fn handles_that_are_left_open_do_not_pile_up() {
+    let sandbox = sandbox(4);
+    let extra = r#"(import "wasi:clocks/monotonic-clock@0.2.3" "subscribe-duration" (func $subscribe (param i64) (result i32)))"#;
+    let world = "world test { import wasi:clocks/monotonic-clock@0.2.3; export tqhost:handler/handler@0.1.0; }";
+    // Each is two entries of the table: the time, and what waits for it.
+    let leaves = "(drop (call $subscribe (i64.const 3600000000000)))".repeat(5);
+    let kept = load(&sandbox, &embed(&module(extra, &format!("{leaves} {DONE}")), world), &grants(1, 100));
+    for round in [1, 1, 1, 0, 1, 1, 1, 0] {
+        assert_eq!(kept.run(attempt()).await.unwrap().outcome, Outcome::Completed { result: None });
+        assert_eq!(sandbox.0.pool.kept(), round);
+    }
+}
+
+#[tokio::test]
+async fn so_many_are_kept_and_no_more() {
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 6, max_warm: 2, max_memory: 1 << 20 }).unwrap();
+    let kept = load(&sandbox, &handler(COUNT), &grants(2, 100));
+    for _ in 0..3 {
+        let running: Vec<_> = (0..6)
+            .map(|_| {
+                let kept = kept.clone();
+                tokio::spawn(async move { kept.run(nth(COMPUTES)).await })
+            })
+            .collect();
+        for attempt in running {
+            counted(attempt.await.unwrap());
+        }
+        let idle = sandbox.0.pool.kept();
+        assert!((1..=2).contains(&idle), "{idle}");
+        assert_eq!(sandbox.0.pool.free_places(), 8 - idle);
+    }
+}
+
+#[tokio::test]
+async fn other_grants_and_the_end_of_a_version_and_time_give_instances_up() {
+    let sandbox = sandbox(4);
+    let first = load(&sandbox, &handler(COUNT), &grants(1, 100));
+    assert_eq!(counts(&first, 2).await, [1, 2]);
+    let second = first.with_grants(&grants(2, 100));
+    assert_eq!(counts(&second, 2).await, [1, 2]);
+    assert_eq!((counts(&first, 1).await, sandbox.0.pool.kept()), (vec![3], 2));
+    drop(first);
+    assert_eq!((sandbox.0.pool.kept(), sandbox.0.pool.free_places()), (1, 3));
+
+    let now = Instant::now();
+    let next = sandbox.0.pool.give_up(now).unwrap();
+    assert!(next > now && next <= now + IDLE);
+    assert_eq!((counts(&second, 1).await, sandbox.0.pool.kept()), (vec![3], 1));
+    assert_eq!(sandbox.0.pool.give_up(Instant::now() + IDLE), None);
+    assert_eq!((sandbox.0.pool.kept(), sandbox.0.pool.free_places()), (0, 4));
+    assert_eq!(counts(&second, 1).await, [1]);
+}
+
+#[tokio::test]
+async fn an_idle_instance_keeps_nobody_waiting() {
+    let sandbox = sandbox(1);
+    let kept = load(&sandbox, &handler(COUNT), &grants(4, 100));
+    let other = load(&sandbox, &handler(COUNT), &grants(4, 100));
+    // One place for two: whoever comes takes it from the one that is idle.
+    for _ in 0..3 {
+        assert_eq!(counts(&kept, 2).await, [1, 2]);
+        assert_eq!(counts(&other, 2).await, [1, 2]);
+        assert_eq!((sandbox.0.pool.kept(), sandbox.0.pool.free_places()), (1, 0));
+    }
+    // And whoever waits while all are at work gets the next that ends.
+    let running: Vec<_> = [&kept, &other]
+        .into_iter()
+        .cycle()
+        .take(40)
+        .map(|handler| {
+            let handler = handler.clone();
+            tokio::spawn(async move { handler.run(attempt()).await })
+        })
+        .collect();
+    for attempt in running {
+        counted(attempt.await.unwrap());
+    }
+    // One that waits and is told to stop waits no longer, and those after it are not kept out for it.
+    let stop = CancellationToken::new();
+    let busy = tokio::spawn({
+        let (kept, attempt) = (kept.clone(), Attempt { stop: stop.clone(), ..nth(LOOPS) });
+        async move { kept.run(attempt).await }
+    });
+    while sandbox.0.pool.kept() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let told = CancellationToken::new();
+    told.cancel();
+    assert!(other.run(Attempt { stop: told, ..attempt() }).await.is_none());
+    stop.cancel();
+    assert!(busy.await.unwrap().is_none());
+    assert_eq!(counts(&kept, 2).await, [1, 2]);
+    assert_eq!(sandbox.0.pool.kept(), 1);
+}

@@ -1,0 +1,76 @@
+//! Calls of a handler per second in this process, without Redis: a fresh instance for each, and instances that are used again.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+use tqhost::config::{Plugin, Warm};
+use tqhost::sandbox::{Attempt, Handler, Sandbox, SandboxOptions};
+use tqhost::task::{Field, Outcome, Progress, Task};
+
+use super::support::bench::guest_path;
+use super::{RUNS, median, sample};
+
+/// Attempts at once.
+const CONCURRENT: u32 = 4;
+
+pub fn calls() {
+    println!("calls per second, {CONCURRENT} at once, {RUNS} runs of each in turn: median (least to most)");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let resume = fs::read(sample()).expect("a sample resume");
+    let sandbox =
+        Sandbox::new(SandboxOptions { max_concurrent: CONCURRENT, max_warm: CONCURRENT, max_memory: 128 << 20 }).expect("a sandbox");
+    for (guest, content, calls) in [("empty", &b"x".repeat(200), 20_000), ("resume-analyze", &resume, 500)] {
+        let wasm = fs::read(guest_path(guest)).expect("a guest");
+        let fresh = sandbox.load(&sandbox.compile(&wasm).expect("it compiles"), &Plugin::default()).expect("a handler");
+        let warm = fresh.with_grants(&Plugin { warm: Some(Warm { idle: CONCURRENT, max_tasks: 1000 }), ..Plugin::default() });
+        let (mut of_fresh, mut of_warm) = (Vec::new(), Vec::new());
+        for _ in 0..RUNS {
+            of_fresh.push(runtime.block_on(rate(&fresh, content, calls)));
+            of_warm.push(runtime.block_on(rate(&warm, content, calls)));
+        }
+        let base = median(&mut of_fresh);
+        for (label, mut rates) in [("fresh for each", of_fresh), ("warm", of_warm)] {
+            let rate = median(&mut rates);
+            let times = rate / base;
+            println!("  {guest:15} {label:15} {rate:>9.0}  ({:.0} to {:.0})  {times:.2} times as many", rates[0], rates[rates.len() - 1]);
+        }
+    }
+}
+
+async fn rate(handler: &Handler, content: &[u8], calls: u32) -> f64 {
+    let field = |name: &str, value: &[u8]| Field { name: name.into(), value: value.to_vec() };
+    let task = Arc::new(Task {
+        id: "1-0".into(),
+        queue: "work".into(),
+        entry: "1-0".into(),
+        fields: vec![field("resumeId", b"1"), field("content", content)],
+        attempt: 1,
+        deferrals: 0,
+        crashes: 0,
+        enqueued_at_ms: 1_767_225_600_000,
+        delay: None,
+        traceparent: None,
+        reserved: Vec::new(),
+    });
+    let begin = Instant::now();
+    let callers: Vec<_> = (0..CONCURRENT)
+        .map(|_| {
+            let (handler, task) = (handler.clone(), task.clone());
+            tokio::spawn(async move {
+                for _ in 0..calls / CONCURRENT {
+                    let (progress, stop) = (Progress::default(), CancellationToken::new());
+                    let timeout = Duration::from_secs(60);
+                    let attempt = Attempt { task: task.clone(), plugin: "work".into(), max_attempts: 1, timeout, progress, stop };
+                    let report = handler.run(attempt).await.expect("it is not told to stop");
+                    assert!(matches!(report.outcome, Outcome::Completed { .. }), "{report:?}");
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.expect("every call is completed");
+    }
+    f64::from(calls) / begin.elapsed().as_secs_f64()
+}

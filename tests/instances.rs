@@ -1,0 +1,227 @@
+//! Instances that have one task, and instances that are kept for the next: what each of them remembers, and when it is given up.
+//!
+//! The guest `remembers` counts its tasks in its memory. Not here: how places are shared, idle times and odd guests, which unit tests of the
+//! sandbox have.
+
+use serde_json::{Value, json};
+
+use crate::support::{Bench, Host, Web, eventually};
+
+/// Rules of a queue whose tasks run one after the other, so that one instance can have them all.
+const RULES: &str = "plugin = \"remembers\"\nconcurrency = 1\nmax_retries = 1\nbackoff = \"none\"";
+
+fn config(grants: &str) -> String {
+    format!("[queues.work]\n{RULES}\n[plugins.remembers]\nmemory = \"16MiB\"\n{grants}\n")
+}
+
+/// A bench with the queue `work` of the plugin `remembers`.
+fn bench(grants: &str) -> Bench {
+    let bench = Bench::new(&config(grants));
+    bench.install("remembers", "remembers");
+    bench
+}
+
+fn result(bench: &mut Bench, id: &str) -> Value {
+    bench.until("work", id, "COMPLETED");
+    serde_json::from_str(&bench.status("work", id, "result")).expect("a result in JSON")
+}
+
+/// Runs one task after the other, and gives how many tasks the instance of each has had.
+#[track_caller]
+fn tasks(bench: &mut Bench, count: usize) -> Vec<u64> {
+    let mut tasks = || {
+        let id = bench.xadd("work", &[("a", "1")]);
+        result(bench, &id)["tasks"].as_u64().expect("a number")
+    };
+    (0..count).map(|_| tasks()).collect()
+}
+
+/// Runs one task that ends badly, or not at all.
+#[track_caller]
+fn fails(bench: &mut Bench, fields: &[(&str, &str)]) -> String {
+    let id = bench.xadd("work", fields);
+    bench.until("work", &id, "FAILED");
+    id
+}
+
+#[test]
+fn an_instance_per_task_never_sees_anything_of_another_task() {
+    for grants in ["", "instance = \"per-task\""] {
+        let mut bench = bench(grants);
+        let host = bench.host();
+        let ids: Vec<String> = (0..10).map(|_| bench.xadd("work", &[("keep", "1000")])).collect();
+        for id in &ids {
+            assert_eq!(result(&mut bench, id), json!({ "tasks": 1, "kept": 1000 }));
+        }
+        host.stop();
+    }
+}
+
+#[test]
+fn a_warm_instance_remembers_until_it_has_had_its_tasks() {
+    let mut bench = bench("instance = { warm = 2, max_tasks = 4 }");
+    let host = bench.host();
+    let kept: Vec<Value> = (0..6)
+        .map(|_| {
+            let id = bench.xadd("work", &[("keep", "1000")]);
+            result(&mut bench, &id)
+        })
+        .collect();
+    let tasks: Vec<&Value> = kept.iter().map(|seen| &seen["tasks"]).collect();
+    assert_eq!(tasks, [1, 2, 3, 4, 1, 2]);
+    assert_eq!((&kept[3]["kept"], &kept[4]["kept"]), (&json!(4000), &json!(1000)));
+    host.stop();
+}
+
+#[test]
+fn a_trap_ends_a_warm_instance_and_what_the_handler_reports_does_not() {
+    let mut bench = bench("instance = { warm = 1 }");
+    let host = bench.host();
+    assert_eq!(tasks(&mut bench, 2), [1, 2]);
+    // Its two attempts have an instance each: the one that is there, and a fresh one.
+    fails(&mut bench, &[("end", "trap")]);
+    assert_eq!(tasks(&mut bench, 2), [1, 2]);
+    // Two attempts with one instance, and one more.
+    fails(&mut bench, &[("end", "retry")]);
+    fails(&mut bench, &[("end", "reject")]);
+    assert_eq!(tasks(&mut bench, 1), [6]);
+    host.stop();
+}
+
+#[test]
+fn attempts_at_once_have_an_instance_each() {
+    let mut bench = Bench::new(
+        "[queues.work]\nplugin = \"remembers\"\nconcurrency = 4\n[plugins.remembers]\ninstance = { warm = 2, max_tasks = 100 }\n",
+    );
+    bench.install("remembers", "remembers");
+    let host = bench.host();
+    for _ in 0..2 {
+        let ids: Vec<String> = (0..4).map(|_| bench.xadd("work", &[("ms", "1500")])).collect();
+        for id in &ids {
+            bench.until("work", id, "PROCESSING");
+        }
+        let mut tasks: Vec<u64> = ids.iter().map(|id| result(&mut bench, id)["tasks"].as_u64().expect("a number")).collect();
+        tasks.sort_unstable();
+        // All four at work at once; of the second four, two at most have an instance that was kept.
+        assert!(tasks == [1, 1, 1, 1] || tasks == [1, 1, 2, 2], "{tasks:?}");
+    }
+    host.stop();
+}
+
+#[test]
+fn the_lines_of_a_warm_instance_bear_the_task_that_it_has() {
+    let mut bench = bench("instance = { warm = 1 }");
+    let host = bench.host();
+    for n in 1..=5 {
+        let id = bench.xadd("work", &[("a", "1")]);
+        assert_eq!(result(&mut bench, &id)["tasks"], n);
+        // The second is written to a handle that it has from its first task.
+        for text in [format!("logged by {id}"), format!("printed by {id}")] {
+            let line = host.log(&text);
+            assert_eq!(
+                (line["task"].as_str(), line["plugin"].as_str(), line["queue"].as_str()),
+                (Some(&*id), Some("remembers"), Some("work"))
+            );
+            assert_eq!(host.logged(&text).len(), 1, "{text}");
+        }
+    }
+    host.stop();
+}
+
+#[test]
+fn memory_that_tasks_leave_is_the_failure_of_the_one_that_meets_the_limit() {
+    let mut bench = bench("instance = { warm = 1 }");
+    let host = bench.host();
+    let leak = [("keep", "3000000")];
+    // Of 16 MiB: at most five fit, and the guest's own allocator decides when it asks for more.
+    let (mut last, mut leaked) = (0, 0);
+    for _ in 0..12 {
+        let id = bench.xadd("work", &leak);
+        let seen = result(&mut bench, &id);
+        let tasks = seen["tasks"].as_u64().expect("a number");
+        assert!((1..=5).contains(&tasks), "{seen}");
+        leaked += u64::from(tasks <= last);
+        assert!(tasks == last + 1 || tasks == 1, "{seen} after {last}");
+        last = tasks;
+    }
+    assert!(leaked >= 2, "the limit was met");
+    // Each time it was one attempt that failed, for what others had left; its next one had a fresh instance.
+    let failed = host.logged("attempt ended").into_iter().filter(|line| line.to_string().contains("OutOfMemory")).count();
+    assert_eq!(failed as u64, leaked, "{}", host.raw());
+    assert_eq!(bench.places("work").dead, 0);
+    host.stop();
+}
+
+#[test]
+fn a_task_that_is_cancelled_takes_its_instance_with_it() {
+    let mut bench = bench("instance = { warm = 1 }");
+    let host = bench.host();
+    assert_eq!(tasks(&mut bench, 2), [1, 2]);
+    let id = bench.xadd("work", &[("ms", "3600000")]);
+    bench.until("work", &id, "PROCESSING");
+    host.log(&format!("logged by {id}"));
+    bench.tqhost(&["cancel", "work", &id]).ok();
+    bench.until("work", &id, "CANCELLED");
+    assert_eq!(tasks(&mut bench, 2), [1, 2]);
+    host.stop();
+}
+
+#[test]
+fn another_version_begins_with_instances_of_its_own() {
+    let mut bench = bench("instance = { warm = 1 }");
+    let host = bench.host();
+    assert_eq!(tasks(&mut bench, 3), [1, 2, 3]);
+    let first = bench.plugin_path("remembers");
+    let mut bytes = std::fs::read(&first).expect("read the guest");
+    // The same code with a custom section of its own is another version.
+    bytes.extend([0, 3, 1, b'x', 1]);
+    std::fs::write(first.with_extension("new"), bytes).expect("write");
+    std::fs::rename(first.with_extension("new"), &first).expect("rename");
+    eventually("the new version is loaded", || (host.logged("plugin loaded").len() == 2).then_some(()));
+    assert_eq!(tasks(&mut bench, 3), [1, 2, 3]);
+    host.stop();
+}
+
+#[test]
+fn instance_can_be_changed_while_the_host_runs() {
+    let mut bench = bench("instance = { warm = 1 }");
+    let host = bench.host();
+    let change = |bench: &Bench, host: &Host, grants: &str| {
+        let before = host.logged("the configuration was read again").len();
+        bench.configure_for(&config(grants), bench.redis.port);
+        eventually("the configuration is taken", || (host.logged("the configuration was read again").len() > before).then_some(()));
+        eventually("the grants are taken", || (host.logged("plugin has other grants").len() > before).then_some(()));
+    };
+    host.until_ready();
+    assert_eq!(tasks(&mut bench, 2), [1, 2]);
+    change(&bench, &host, "");
+    assert_eq!(tasks(&mut bench, 3), [1, 1, 1]);
+    change(&bench, &host, "instance = { warm = 8, max_tasks = 2 }");
+    host.log("more instances may be kept than this host has room for");
+    assert_eq!(tasks(&mut bench, 3), [1, 2, 1]);
+    host.stop();
+}
+
+#[test]
+fn requests_are_counted_for_each_task_of_a_warm_instance() {
+    let web = Web::start();
+    let mut bench = Bench::new(&format!(
+        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\nmax_retries = 0\n[plugins.fetches]\nallowed_hosts = [\"{}\"]\n\
+         http = {{ max_requests = 2 }}\ninstance = {{ warm = 1 }}\n",
+        web.origin()
+    ));
+    bench.install("fetches", "fetches");
+    let host = bench.host();
+    let (good, denied) = (format!("{}/echo", web.origin()), "http://127.0.0.2:1/");
+    for _ in 0..4 {
+        let id = bench.xadd("work", &[("url", &good)]);
+        assert_eq!(result(&mut bench, &id)["status"], 200);
+        // What is refused is told of with the task that asked.
+        let id = bench.xadd("work", &[("url", denied)]);
+        assert_eq!(result(&mut bench, &id)["error"], "HttpRequestDenied");
+        eventually("the refusal is logged", || host.logged("is refused").iter().any(|line| line["task"] == id.as_str()).then_some(()));
+    }
+    assert_eq!((web.requests(), host.logged("is refused").len()), (4, 4));
+    eventually("all connections are closed", || (web.open().0 == 0).then_some(()));
+    host.stop();
+}

@@ -222,3 +222,60 @@ fn a_change_does_not_hold_up_a_shutdown() {
     assert_eq!(bench.places("work").pending, 0);
     assert_eq!(bench.status("work", &id, "status"), "PENDING");
 }
+
+#[test]
+fn a_shorter_lease_is_no_crash_of_what_runs() {
+    let config = |lease: &str| format!("[queues.work]\nplugin = \"sleeps\"\nmax_crashes = 1\nlease = \"{lease}\"\n");
+    let mut bench = Bench::new(&config("30s"));
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    let id = bench.xadd("work", &[("ms", "6000")]);
+    bench.until_running("work", 1);
+    change(&bench, &host, &config("1s"));
+    bench.until("work", &id, "COMPLETED");
+    assert_eq!((host.count("tqhost_reclaimed_total", "work"), bench.places("work").dead), (0, 0));
+    host.stop();
+}
+
+#[test]
+fn a_queue_that_is_removed_keeps_no_capacity_from_the_others() {
+    let other = "concurrency = 2\n[defaults]\nplugin = \"sleeps\"\n[queues.other]\n";
+    let mut bench = Bench::new(&format!("{other}[queues.work]\n"));
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    let long = bench.xadd("work", &[("ms", "8000")]);
+    for _ in 0..50 {
+        bench.xadd("work", &[("ms", "300")]);
+    }
+    bench.until("work", &long, "PROCESSING");
+    change(&bench, &host, other);
+    let ids: Vec<String> = (0..5).map(|_| bench.xadd("other", &[("ms", "0")])).collect();
+    bench.all_done("other", &ids);
+    assert_eq!(bench.status("work", &long, "status"), "PROCESSING", "nobody waited for it");
+    bench.until("work", &long, "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn a_queue_that_comes_back_leaves_alone_what_still_runs() {
+    let with = "[queues.other]\nplugin = \"sleeps\"\n[queues.work]\nplugin = \"sleeps\"\nconcurrency = 1\n";
+    let mut bench = Bench::new(with);
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    let long = bench.xadd("work", &[("ms", "6000")]);
+    bench.until_running("work", 1);
+    change(&bench, &host, "[queues.other]\nplugin = \"sleeps\"\n");
+    let next = bench.xadd("work", &[("ms", "0")]);
+    change(&bench, &host, with);
+    // After a broken connection a host looks for what it was given without seeing it.
+    let _: u64 = bench.redis("CLIENT", ("KILL", "TYPE", "normal", "SKIPME", "yes"));
+    bench.until("work", &long, "COMPLETED");
+    bench.until("work", &next, "COMPLETED");
+    assert_eq!(host.logged("were delivered unseen").len(), 0);
+    assert_eq!(host.logged("attempt ended").len(), 2, "each ran once");
+    eventually("it still tells the commands of itself", || {
+        let queues = bench.tqhost(&["queues", "work", "--json"]).ok().json();
+        (queues["hosts"][0]["completed"].as_u64() >= Some(1)).then_some(())
+    });
+    host.stop();
+}

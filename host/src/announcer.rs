@@ -121,6 +121,10 @@ impl Rate {
     /// Tasks completed per second since the oldest sample.
     fn sample(&mut self, completed: u64) -> f64 {
         let now = Instant::now();
+        // Counted anew: the queue was away for a moment.
+        if self.0.back().is_some_and(|(_, before)| *before > completed) {
+            self.0.clear();
+        }
         self.0.push_back((now, completed));
         if self.0.len() > RATE_SAMPLES {
             self.0.pop_front();

@@ -221,6 +221,17 @@ fn check_streams(queues: &[(Queue, Item)]) {
             item.named_as(format!("{}.dead_letter", item.key)).problem(why);
         }
     }
+    for (queue, item) in queues {
+        // Keys of a stream with a hash tag begin with its whole name, so those of the one would be found among those of the other.
+        let inside = |other: &&&str| {
+            let rest = queue.stream.strip_prefix(**other).filter(|_| other.contains('{'));
+            rest.is_some_and(|rest| [":task", ":key"].iter().any(|part| rest == *part || rest.starts_with(&format!("{part}:"))))
+        };
+        if let Some(other) = owners.keys().find(inside) {
+            let why = format!("{:?} looks like a key that belongs to the stream {other:?}: choose another name", queue.stream);
+            item.named_as(format!("{}.stream", item.key)).problem(why);
+        }
+    }
     let mut dead: BTreeMap<&str, &str> = BTreeMap::new();
     for (queue, item) in queues {
         let Some(dead_letter) = &queue.dead_letter else { continue };
@@ -368,6 +379,7 @@ mod tests {
             ("[queues.\".a\"]", "queues.\".a\": the queue's name must not begin with a dot"),
             ("[queues.\"a:b\"]", "the queue's name may have only"),
             ("[queues.a]\n[defaults]\nstream = \"x\"", "line 3: defaults.stream: makes no sense as a default"),
+            ("[queues.a]\nstream = \"x{t}\"\n[queues.b]\nstream = \"x{t}:task\"", "queues.b.stream: \"x{t}:task\" looks like a key"),
             ("[queues.a]\n[defaults]\nlist = \"x\"", "defaults.list: makes no sense as a default"),
             ("[queues.a]\n[defaults.schedule]", "defaults.schedule: makes no sense as a default"),
             ("[queues.a]\n[defaults]\nrate_limit = \"x\"", "defaults.rate_limit: \"x\" is not a rate"),

@@ -338,7 +338,8 @@ impl Slot {
         let (active, digest) = (self.active.borrow().clone(), short(&version.digest));
         let took = version.since.elapsed();
         // The same content may have been put there twice.
-        if let Some(active) = active.as_ref().filter(|active| active.digest == version.digest) {
+        let only = about.good.as_ref().is_some_and(|good| good.digest == version.digest) && matches!(verdict, Verdict::Bad(_));
+        if let Some(active) = active.as_ref().filter(|active| active.digest == version.digest && !only) {
             active.probation.follow(&verdict);
         }
         match verdict {
@@ -353,7 +354,8 @@ impl Slot {
                 tracing::info!(plugin = %self.name, digest, ?took, "plugin version confirmed: its probation is over");
             }
             Verdict::Bad(why) => match (active, about.good.clone()) {
-                (Some(active), Some(good)) if active.digest == version.digest => {
+                // Nothing is rolled back to itself: whatever an older attempt of it said, it is all there is.
+                (Some(active), Some(good)) if active.digest == version.digest && good.digest != version.digest => {
                     about.history.add(What::RolledBack, Some(&version.digest), Some(took), Some(&why));
                     about.rolled_back += 1;
                     let back_to = short(&good.digest).to_owned();

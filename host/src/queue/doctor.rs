@@ -301,7 +301,10 @@ impl Examination<'_> {
             let what = format!("the queue is paused; {waiting} tasks wait");
             self.report.warnings.push(Warning { kind: "paused", what });
         }
-        let idle = census.consumers.iter().filter(|consumer| consumer.pending == 0 && consumer.idle_ms > 3_600_000).count();
+        let lives = |name: &str| hosts.iter().any(|host| name.starts_with(&host.id));
+        let gone =
+            census.consumers.iter().filter(|consumer| consumer.pending == 0 && consumer.idle_ms > 3_600_000 && !lives(&consumer.name));
+        let idle = gone.count();
         if idle > 0 {
             let what = format!("{idle} consumers are gone and have nothing pending; a running host removes their names");
             self.report.warnings.push(Warning { kind: "gone-consumers", what });

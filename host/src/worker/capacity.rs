@@ -197,10 +197,19 @@ impl Line {
 
     /// Another concurrency and priority from now on. Nothing is taken from anybody: what is too much is not granted again.
     pub fn resize(&self, concurrency: u32, priority: u32) {
-        self.change(|seat, _| {
+        self.change(|seat, out| {
             seat.most = concurrency as usize;
             seat.step = step(priority);
+            let too_many = (seat.taken + seat.granted).saturating_sub(seat.most).min(seat.granted);
+            seat.granted -= too_many;
+            *out -= too_many;
+            seat.refund(too_many);
         });
+    }
+
+    /// Nothing is granted any more, whoever wants it: the queue is no longer this host's. [`Line::resize`] opens it again.
+    pub fn close(&self) {
+        self.resize(0, 1);
     }
 
     /// What the queue's own concurrency leaves.
@@ -408,6 +417,20 @@ mod tests {
                 assert!((*start as f64 - due).abs() <= f64::from(limit) + 2.0, "{priorities:?} {limit}: {starts:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_line_that_is_closed_keeps_nothing_from_the_others() {
+        let capacity = Capacity::new(Some(2));
+        let (a, b) = (capacity.line(2, 1), capacity.line(2, 1));
+        let mut held = now(&a, 2);
+        a.wants_more(true);
+        drop(held.as_mut().and_then(Permits::split_one));
+        assert_eq!(count(&now(&b, 2)), 0, "its place is kept");
+        a.close();
+        assert_eq!(count(&now(&b, 2)), 1);
+        drop(held);
+        assert_eq!(count(&now(&b, 2)), 2);
     }
 
     #[test]

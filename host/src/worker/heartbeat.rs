@@ -16,7 +16,9 @@ use crate::queue::{Beat, Lease};
 /// A lease is renewed this many times before it would end.
 const BEATS_PER_LEASE: u32 = 3;
 /// A beat is also how a host learns that a task was cancelled: this is the longest that takes.
-const LATEST: Duration = Duration::from_secs(2);
+pub const LATEST: Duration = Duration::from_secs(2);
+/// A retired worker's: whoever serves the queue now may have the shortest lease there can be, a second.
+const RETIRED: Duration = Duration::from_millis(300);
 /// News of progress waits no longer than this.
 const LOOK: Duration = Duration::from_secs(1);
 /// Leases renewed by one call of the script.
@@ -24,17 +26,20 @@ const MAX_BATCH: usize = 100;
 
 pub struct Heartbeat {
     pub shared: Arc<Shared>,
+    /// Cancelled when another worker may serve the queue, with another lease.
+    pub retired: CancellationToken,
 }
 
 impl Heartbeat {
     pub async fn run(self, stop: CancellationToken) {
-        let every = (self.shared.queue.rules.lease / BEATS_PER_LEASE).min(LATEST);
-        // Looking more often than beating keeps a beat from being late by a whole look.
-        let look = LOOK.min(every / 4);
+        let mut every = (self.shared.queue.rules.lease / BEATS_PER_LEASE).min(LATEST);
         let mut pace = Pace::new(&self.shared.name, "heartbeat");
         loop {
+            // Looking more often than beating keeps a beat from being late by a whole look.
+            let look = LOOK.min(every / 4);
             tokio::select! {
                 () = tokio::time::sleep(look) => {}
+                () = self.retired.cancelled(), if every > RETIRED => every = RETIRED,
                 () = stop.cancelled() => return,
             }
             // Due a look early rather than a look late.

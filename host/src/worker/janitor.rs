@@ -16,7 +16,8 @@ use crate::queue::mend::{TEND_FROM, Tended};
 
 /// How often it looks.
 pub const EVERY: Duration = Duration::from_secs(60);
-/// A consumer that asked for nothing for so long is gone: a living one asks every second.
+/// A consumer that got nothing for so long is gone, or idle: Redis 7.0 does not count reads that bring nothing. The next read of one that lives
+/// brings its name back.
 const GONE: Duration = Duration::from_secs(3600);
 /// Names removed by one call of the script.
 const MAX_BATCH: usize = 1000;

@@ -131,18 +131,21 @@ pub struct Worker {
     drained: CancellationToken,
     /// Cancelled when the last task is settled.
     served: CancellationToken,
+    /// Cancelled when the queue is another worker's, or no longer this host's; the same as `served` otherwise.
+    retired: CancellationToken,
 }
 
 impl Worker {
-    /// Starts the loops of `queue` in `host`, which claim for `consumer`, as much as `line` gives.
+    /// Starts the loops of `queue` in `host`, which claim for `consumer`, as much as `line` gives. `later`: this host may still run tasks of the
+    /// queue under other rules.
     pub fn start(
         host: &Host,
         queue: Queue,
         consumer: Arc<str>,
         line: Arc<Line>,
         versions: watch::Receiver<Option<Arc<Version>>>,
-        metrics: QueueMetrics,
-        pulse: FetchPulse,
+        (metrics, pulse): (QueueMetrics, FetchPulse),
+        later: bool,
     ) -> Worker {
         let concurrency = queue.rules.concurrency as usize;
         let (jobs, waiting) = mpsc::channel(concurrency);
@@ -162,18 +165,20 @@ impl Worker {
             metrics,
             stop: host.stop.child(),
         });
+        let served = CancellationToken::new();
         let worker = Worker {
             shared: shared.clone(),
             claimers: TaskTracker::new(),
             servants: TaskTracker::new(),
             settler: TaskTracker::new(),
             drained: CancellationToken::new(),
-            served: CancellationToken::new(),
+            retired: served.child_token(),
+            served,
         };
         let claiming = &shared.stop.claiming;
         let link = host.redis.link_blocking_for(fetcher::BLOCK);
         worker.claimers.spawn(fetcher::Fetcher::new(shared.clone(), pulse, link).run(claiming.clone()));
-        worker.claimers.spawn(reclaimer::Reclaimer { shared: shared.clone() }.run(claiming.clone()));
+        worker.claimers.spawn(reclaimer::Reclaimer { shared: shared.clone(), later }.run(claiming.clone()));
         worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
         if let Some(list) = shared.queue.rules.list.clone() {
             let link = host.redis.link_blocking_for(mover::BLOCK);
@@ -185,9 +190,15 @@ impl Worker {
         worker.claimers.spawn(janitor::Janitor { shared: shared.clone(), every: janitor::EVERY }.run(claiming.clone()));
         let settler = settler::Settler { shared: shared.clone(), jobs: waiting, give_up: shared.stop.settling.clone() };
         worker.settler.spawn(settler.run(worker.drained.clone()));
-        worker.servants.spawn(heartbeat::Heartbeat { shared: shared.clone() }.run(worker.served.clone()));
-        worker.servants.spawn(census::CensusTaker { shared }.run(worker.served.clone()));
+        worker.servants.spawn(heartbeat::Heartbeat { shared: shared.clone(), retired: worker.retired.clone() }.run(worker.served.clone()));
+        worker.servants.spawn(census::CensusTaker { shared }.run(worker.retired.clone()));
         worker
+    }
+
+    /// Claims nothing more: the queue is another worker's from now on, or no longer this host's. What runs goes on until its end.
+    pub fn retire(&self) {
+        self.shared.stop.claiming.cancel();
+        self.retired.cancel();
     }
 
     /// Waits until everything has ended, in this order. The tokens in [`Stop`] say how long each step may take at most.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
-use super::{Shared, intake};
+use super::{Shared, heartbeat, intake};
 use crate::queue::QueueError;
 
 /// A quarter of the lease, within these bounds, lies between two looks.
@@ -17,12 +17,21 @@ const MAX_BATCH: usize = 50;
 
 pub struct Reclaimer {
     pub shared: Arc<Shared>,
+    /// A worker of this host with a longer lease may have been there before.
+    pub later: bool,
 }
 
 impl Reclaimer {
     pub async fn run(self, stop: CancellationToken) {
         let every = (self.shared.queue.rules.lease / 4).clamp(EVERY.0, EVERY.1);
         let mut pace = Pace::new(&self.shared.name, "reclaim");
+        if self.later {
+            // Its heartbeats were further apart than this lease may be long. From now on they are not.
+            tokio::select! {
+                () = tokio::time::sleep(heartbeat::LATEST) => {}
+                () = stop.cancelled() => return,
+            }
+        }
         loop {
             let wait = match self.reclaim_all(&stop).await {
                 Ok(()) => {

@@ -7,7 +7,8 @@
 //!
 //! Not here: what changed in the file, and whether it may (`reload`).
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures_util::future::join_all;
 use tokio_util::task::TaskTracker;
@@ -29,8 +30,10 @@ pub struct Workers {
     running: Vec<Running>,
     /// Workers that end their last attempts.
     retired: TaskTracker,
-    /// How many workers were started in another's place.
-    replaced: u64,
+    /// Lines of queues that were there, as long as attempts of theirs run: one that comes back goes on with its own.
+    lines: HashMap<String, Weak<Line>>,
+    /// How many workers were started after the first ones.
+    later: Option<u64>,
     board: Board,
 }
 
@@ -41,7 +44,14 @@ struct Running {
 
 /// Which queues there are, and how much of each runs. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Board(Arc<Mutex<Vec<Posted>>>);
+pub struct Board(Arc<Mutex<Posts>>);
+
+#[derive(Debug, Default)]
+struct Posts {
+    queues: Vec<Posted>,
+    /// Names of all queues of the configuration, from before their workers start.
+    wanted: BTreeSet<String>,
+}
 
 /// One queue on the board.
 #[derive(Debug, Clone)]
@@ -68,7 +78,17 @@ impl Applied {
 
 impl Workers {
     pub fn new(host: Host, plugins: Plugins, metrics: Metrics, health: Health) -> Workers {
-        Workers { host, plugins, metrics, health, running: Vec::new(), retired: TaskTracker::new(), replaced: 0, board: Board::default() }
+        Workers {
+            host,
+            plugins,
+            metrics,
+            health,
+            running: Vec::new(),
+            retired: TaskTracker::new(),
+            lines: HashMap::new(),
+            later: None,
+            board: Board::default(),
+        }
     }
 
     pub fn board(&self) -> Board {
@@ -78,6 +98,7 @@ impl Workers {
     /// Makes the queues those that are given, in their order. One whose rules are the same is not touched.
     pub fn apply(&mut self, queues: Vec<Queue>) -> Applied {
         let mut applied = Applied::default();
+        self.board.lock().wanted = queues.iter().map(|queue| queue.rules.name.clone()).collect();
         let mut before = std::mem::take(&mut self.running);
         for queue in queues {
             let name = queue.rules.name.clone();
@@ -88,42 +109,59 @@ impl Workers {
                     applied.changed.push(name);
                     line.resize(queue.rules.concurrency, queue.rules.priority);
                     self.retire(worker);
-                    self.replaced += 1;
-                    self.start(queue, line, Some(self.replaced))
+                    self.start(queue, line)
                 }
                 None => {
+                    let line = self.line(&queue);
                     applied.added.push(name);
-                    let line = self.host.capacity.line(queue.rules.concurrency, queue.rules.priority);
-                    self.start(queue, line, None)
+                    self.start(queue, line)
                 }
             };
             self.running.push(running);
         }
-        for Running { worker, .. } in before {
+        for Running { worker, line } in before {
+            line.close();
             applied.removed.push(worker.shared.name.to_string());
             self.health.remove(&worker.shared.name);
             self.retire(worker);
         }
         self.board.post(&self.running);
+        self.later.get_or_insert(0);
         applied
     }
 
-    /// `replaced`: it takes another worker's place, and is the how-manieth to do so.
-    fn start(&self, queue: Queue, line: Arc<Line>, replaced: Option<u64>) -> Running {
+    fn line(&mut self, queue: &Queue) -> Arc<Line> {
+        let (concurrency, priority) = (queue.rules.concurrency, queue.rules.priority);
+        self.lines.retain(|_, line| line.strong_count() > 0);
+        let known = self.lines.get(&queue.rules.name).and_then(Weak::upgrade);
+        let line = known.unwrap_or_else(|| self.host.capacity.line(concurrency, priority));
+        line.resize(concurrency, priority);
+        self.lines.insert(queue.rules.name.clone(), Arc::downgrade(&line));
+        line
+    }
+
+    fn start(&mut self, queue: Queue, line: Arc<Line>) -> Running {
+        let later = self.later.as_mut().map(|later| {
+            *later += 1;
+            *later
+        });
         let host = &self.host;
-        // The worker before it still heartbeats under its own name; what that one has in hand is not this one's to recover.
-        let consumer = replaced.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
+        // A worker before it may still heartbeat under a name of its own; what that one has in hand is not this one's to recover.
+        let consumer = later.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
         let versions = self.plugins.subscribe(&queue.rules.plugin);
         let (metrics, pulse) = (self.metrics.queue(&queue.rules.name), self.health.queue(&queue.rules.name));
-        Running { worker: Worker::start(host, queue, consumer, line.clone(), versions, metrics, pulse), line }
+        let worker = Worker::start(host, queue, consumer, line.clone(), versions, (metrics, pulse), later.is_some());
+        Running { worker, line }
     }
 
     fn retire(&self, worker: Worker) {
-        worker.shared.stop.claiming.cancel();
+        worker.retire();
         let (board, metrics, name) = (self.board.clone(), self.metrics.clone(), worker.shared.name.clone());
         self.retired.spawn(async move {
             worker.stop().await;
-            if !board.has(&name) {
+            // In one step: a queue that comes back has its series from its start on.
+            let posts = board.lock();
+            if !posts.wanted.contains(&*name) {
                 metrics.remove_queue(&name);
             }
         });
@@ -145,17 +183,17 @@ impl Workers {
 impl Board {
     /// All queues, in the order of the configuration.
     pub fn queues(&self) -> Vec<Posted> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().queues.clone()
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|posted| *posted.name == *name)
+    fn lock(&self) -> MutexGuard<'_, Posts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn post(&self, running: &[Running]) {
-        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::take(&mut *board);
-        board.extend(running.iter().map(|Running { worker, .. }| {
+        let mut posts = self.lock();
+        let before = std::mem::take(&mut posts.queues);
+        posts.queues.extend(running.iter().map(|Running { worker, .. }| {
             let shared = &worker.shared;
             let own = Arc::downgrade(&shared.inflight);
             let others = before.iter().filter(|posted| posted.name == shared.name).flat_map(|posted| posted.inflight.iter());

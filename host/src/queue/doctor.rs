@@ -89,7 +89,7 @@ impl Queue {
 
     /// Examines the queue; mends what can be mended if `mend`. `hosts` are those that announced themselves.
     pub async fn examine_all(&self, hosts: &[HostInfo], mend: bool) -> Result<Report, QueueError> {
-        let report = Report { census: Census::default(), ..Report::default() };
+        let report = Report::default();
         let mut examination = Examination { queue: self, mend, report, suspects: Vec::new(), seen: HashSet::new(), listed: HashSet::new() };
         if examination.types().await? {
             examination.report.census = self.census().await?;

@@ -97,7 +97,7 @@ impl Handler {
         Handler(Arc::new(Loaded { sandbox, pre, self_check, config, http, memory, max_output, number, warm }))
     }
 
-    /// Whether it makes requests that nothing allows: most likely something is missing in the configuration.
+    /// Whether it can make requests and nothing allows any. It may be configured to make none.
     pub fn lacks_hosts(&self) -> bool {
         self.0.http.is_empty() && component::interfaces_of(self.0.pre.instance_pre().component()).makes_requests()
     }

@@ -70,12 +70,6 @@ pub struct Applied {
     pub removed: Vec<String>,
 }
 
-impl Applied {
-    pub fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
-    }
-}
-
 impl Workers {
     pub fn new(host: Host, plugins: Plugins, metrics: Metrics, health: Health) -> Workers {
         Workers {

@@ -8,6 +8,7 @@ mod support;
 mod activity_events;
 mod authors;
 mod bad_input;
+mod batches;
 mod capacity;
 mod chaos;
 mod commands;

@@ -41,7 +41,7 @@ pub fn calls() {
 
 async fn rate(handler: &Handler, content: &[u8], calls: u32) -> f64 {
     let field = |name: &str, value: &[u8]| Field { name: name.into(), value: value.to_vec() };
-    let task = Arc::new(Task {
+    let tasks = Arc::new(vec![Task {
         id: "1-0".into(),
         queue: "work".into(),
         entry: "1-0".into(),
@@ -53,18 +53,18 @@ async fn rate(handler: &Handler, content: &[u8], calls: u32) -> f64 {
         delay: None,
         traceparent: None,
         reserved: Vec::new(),
-    });
+    }]);
     let begin = Instant::now();
     let callers: Vec<_> = (0..CONCURRENT)
         .map(|_| {
-            let (handler, task) = (handler.clone(), task.clone());
+            let (handler, tasks) = (handler.clone(), tasks.clone());
             tokio::spawn(async move {
                 for _ in 0..calls / CONCURRENT {
-                    let (progress, stop) = (Progress::default(), CancellationToken::new());
+                    let (progress, stop) = (vec![Progress::default()], CancellationToken::new());
                     let timeout = Duration::from_secs(60);
-                    let attempt = Attempt { task: task.clone(), plugin: "work".into(), max_attempts: 1, timeout, progress, stop };
+                    let attempt = Attempt { tasks: tasks.clone(), plugin: "work".into(), max_attempts: 1, timeout, progress, stop };
                     let report = handler.run(attempt).await.expect("it is not told to stop");
-                    assert!(matches!(report.outcome, Outcome::Completed { .. }), "{report:?}");
+                    assert!(matches!(report.outcomes(1)[..], [Outcome::Completed { .. }]), "{report:?}");
                 }
             })
         })

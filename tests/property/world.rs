@@ -59,6 +59,7 @@ impl World {
             group: GROUP.into(),
             plugin: STREAM.into(),
             concurrency: 10,
+            batch: config::model::Batch { max_tasks: None, max_wait: Duration::ZERO },
             priority: 1,
             lease: HOUR,
             timeout: HOUR,

@@ -91,6 +91,26 @@ impl Settled {
     }
 }
 
+/// How a call for several tasks ended: the label `result`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batch {
+    /// The handler gave a result for each.
+    Whole,
+    /// It did not; each was run again alone.
+    Apart,
+}
+
+impl Batch {
+    const ALL: [Batch; 2] = [Batch::Whole, Batch::Apart];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Batch::Whole => "whole",
+            Batch::Apart => "apart",
+        }
+    }
+}
+
 /// What became of a queue's tasks in this host since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
@@ -122,6 +142,7 @@ pub struct Metrics(Arc<Inner>);
 struct Inner {
     registry: Registry,
     tasks: Family<OutcomeLabels, Counter>,
+    batches: Family<BatchLabels, Counter>,
     duration: Family<QueueLabels, Histogram, fn() -> Histogram>,
     wait: Family<QueueLabels, Histogram, fn() -> Histogram>,
     sizes: Family<StateLabels, Gauge>,
@@ -145,6 +166,12 @@ struct QueueLabels {
 struct OutcomeLabels {
     queue: String,
     outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BatchLabels {
+    queue: String,
+    result: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -177,6 +204,7 @@ impl Metrics {
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
         let inner = Inner {
             tasks: add(r, "tasks", "Attempts settled, by what became of the task", Family::default()),
+            batches: add(r, "batches", "Calls of a handler for several tasks, by how they ended", Family::default()),
             duration: add(r, "task_duration_seconds", "How long attempts ran", Family::new_with_constructor(histogram)),
             wait: add(r, "task_wait_seconds", "How long tasks waited for an attempt", Family::new_with_constructor(histogram)),
             sizes: add(r, "queue_tasks", "Tasks in each place", Family::default()),
@@ -203,6 +231,7 @@ impl Metrics {
         let size = |state| all.sizes.get_or_create_owned(&StateLabels { queue: queue(), state });
         QueueMetrics(Arc::new(QueueHandles {
             settled: Settled::ALL.map(|s| all.tasks.get_or_create_owned(&OutcomeLabels { queue: queue(), outcome: s.as_str() })),
+            batches: Batch::ALL.map(|b| all.batches.get_or_create_owned(&BatchLabels { queue: queue(), result: b.as_str() })),
             duration: all.duration.get_or_create_owned(&labels),
             wait: all.wait.get_or_create_owned(&labels),
             sizes: [size("queued"), size("running"), size("delayed"), size("dead")],
@@ -221,6 +250,9 @@ impl Metrics {
         let labels = QueueLabels { queue: queue() };
         for outcome in Settled::ALL {
             all.tasks.remove(&OutcomeLabels { queue: queue(), outcome: outcome.as_str() });
+        }
+        for batch in Batch::ALL {
+            all.batches.remove(&BatchLabels { queue: queue(), result: batch.as_str() });
         }
         for state in ["queued", "running", "delayed", "dead"] {
             all.sizes.remove(&StateLabels { queue: queue(), state });
@@ -289,6 +321,7 @@ pub struct QueueMetrics(Arc<QueueHandles>);
 #[derive(Debug)]
 struct QueueHandles {
     settled: [Counter; Settled::ALL.len()],
+    batches: [Counter; Batch::ALL.len()],
     duration: Histogram,
     wait: Histogram,
     /// queued, running, delayed, dead
@@ -303,6 +336,11 @@ struct QueueHandles {
 impl QueueMetrics {
     pub fn settled(&self, outcome: Settled) {
         self.0.settled[outcome as usize].inc();
+    }
+
+    /// A call for several tasks has ended.
+    pub fn batch(&self, end: Batch) {
+        self.0.batches[end as usize].inc();
     }
 
     /// How long an attempt ran.

@@ -148,10 +148,11 @@ pub struct TryArgs {
     /// The handler's file
     #[arg(value_name = "HANDLER.wasm")]
     pub handler: PathBuf,
-    /// A file with one JSON object whose values become the task's fields, as on a line of enqueue --jsonl (- is stdin)
+    /// A file with one JSON object whose values become the task's fields, as on a line of enqueue --jsonl (- is stdin); or with a list of
+    /// them, for a handler that takes batches
     #[arg(value_name = "TASK.json", required_unless_present = "fields")]
     pub task: Option<PathBuf>,
-    /// One more field, or one instead of the file's: name=value, or name=@FILE for the content of a file
+    /// One more field of each task, or one instead of the file's: name=value, or name=@FILE for the content of a file
     #[arg(long = "field", value_name = "NAME=VALUE")]
     pub fields: Vec<OsString>,
     /// Grant what [plugins.NAME] of the configuration grants [default: the plugin of --queue; with --config, the file's name]
@@ -163,7 +164,7 @@ pub struct TryArgs {
     /// Which attempt at the task this is
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub attempt: u32,
-    /// The task's id
+    /// The task's id; those of a list are ID-1, ID-2 and so on
     #[arg(long, value_name = "ID", default_value = "try")]
     pub id: String,
     /// Stop the handler after this time, like 10s [default: the queue's, or 60s]

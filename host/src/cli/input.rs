@@ -65,9 +65,31 @@ pub fn stdin() -> Result<Vec<u8>, Failure> {
     Ok(bounded(io::stdin().lock()).context("cannot read stdin")?)
 }
 
-/// The fields of one JSON object that may have many lines. `name` is the file's.
-pub fn whole_object(bytes: &[u8], name: &str) -> Result<Vec<Field>, Failure> {
-    object(bytes.trim_ascii()).map_err(|why| anyhow!("{name}: {why}").into())
+/// The fields of one JSON object that may have many lines, or of each object of a list. At least one. `name` is the file's.
+pub fn whole_objects(bytes: &[u8], name: &str) -> Result<Vec<Vec<Field>>, Failure> {
+    let bytes = bytes.trim_ascii();
+    let read = if bytes.starts_with(b"[") { objects(bytes) } else { object(bytes).map(|fields| vec![fields]) };
+    read.map_err(|why| anyhow!("{name}: {why}").into())
+}
+
+fn objects(list: &[u8]) -> Result<Vec<Vec<Field>>, String> {
+    let text = std::str::from_utf8(list).map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to() + 1))?;
+    let mut rest = text.strip_prefix('[').unwrap_or(text).trim_ascii_start();
+    let mut tasks = Vec::new();
+    loop {
+        let number = tasks.len() + 1;
+        if rest.starts_with(']') {
+            return Err(if tasks.is_empty() { "the list has no task".into() } else { format!("task {number} is missing after the comma") });
+        }
+        let (_, written, after) = json::<IgnoredAny>(rest).map_err(|why| format!("task {number}: {why}"))?;
+        tasks.push(object(written.trim_ascii().as_bytes()).map_err(|why| format!("task {number}: {why}"))?);
+        match after.as_bytes() {
+            [b',', ..] => rest = after[1..].trim_ascii_start(),
+            [b']'] => return Ok(tasks),
+            [b']', ..] => return Err("something follows the list".into()),
+            _ => return Err(format!("task {number}: expected `,` or `]` after it")),
+        }
+    }
 }
 
 /// One line of a JSON Lines file.
@@ -214,6 +236,26 @@ mod tests {
     }
 
     #[test]
+    fn one_task_or_a_list_of_them() {
+        let read = |text: &str| whole_objects(text.as_bytes(), "t.json").map_err(said);
+        assert_eq!(read(" {\"a\": 1}\n").expect("one").len(), 1);
+        let tasks = read("[ {\"a\": 1.50},\n {\"a\": [1, {}]} ]\n").expect("two");
+        assert_eq!(tasks.iter().map(|task| pairs(task)).collect::<Vec<_>>(), [[("a", "1.50")], [("a", "[1, {}]")]]);
+        for (text, why) in [
+            ("[]", "t.json: the list has no task"),
+            ("[{},]", "t.json: task 2 is missing after the comma"),
+            ("[{}, 5]", "t.json: task 2: not a JSON object"),
+            ("[{} {}]", "t.json: task 1: expected `,` or `]` after it"),
+            ("[{}", "t.json: task 1: expected `,` or `]` after it"),
+            ("[{}] x", "t.json: something follows the list"),
+            ("[{\"a\": }]", "t.json: task 1: "),
+        ] {
+            let found = read(text).expect_err(text);
+            assert!(found.contains(why), "{text}: {found}");
+        }
+    }
+
+    #[test]
     fn fields_from_arguments() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("cv.bin");
@@ -269,9 +311,9 @@ mod tests {
 
     #[test]
     fn an_object_may_have_many_lines() {
-        let fields = whole_object(b"\n{\n  \"a\": \"x\",\n  \"b\": [1,\n 2]\n}\n", "t.json").expect("fields");
+        let fields = whole_objects(b"\n{\n  \"a\": \"x\",\n  \"b\": [1,\n 2]\n}\n", "t.json").expect("fields").remove(0);
         assert_eq!(pairs(&fields), [("a", "x"), ("b", "[1,\n 2]")]);
-        let told = |text: &str| said(whole_object(text.as_bytes(), "t.json").expect_err(text));
+        let told = |text: &str| said(whole_objects(text.as_bytes(), "t.json").expect_err(text));
         assert_eq!(told("{\n  \"a\": 1\n  \"b\": 2\n}"), "t.json: not a JSON object: line 3 column 3: expected `,` or `}`");
         assert!(told("").starts_with("t.json: not a JSON object: write"));
         assert!(told("{\"a\":").ends_with("column 6: it ends too early"));

@@ -42,6 +42,7 @@ const RUST: &[Source] = &[
     ("wit/handler.wit", HANDLER_WIT),
     ("sdk/Cargo.toml", template!("rust/sdk/Cargo.toml.in")),
     ("sdk/src/lib.rs", sdk!("src/lib.rs")),
+    ("sdk/src/batch.rs", sdk!("src/batch.rs")),
     ("sdk/src/bindings.rs", sdk!("src/bindings.rs")),
     ("sdk/src/config.rs", sdk!("src/config.rs")),
     ("sdk/src/context.rs", sdk!("src/context.rs")),
@@ -211,7 +212,7 @@ mod tests {
         let in_sdk = |path: &String| path.starts_with("sdk/src/") || path.starts_with("sdk/wit/");
         let copied: BTreeSet<String> = project.iter().map(|file| file.path.clone()).filter(in_sdk).collect();
         assert_eq!(there, copied);
-        for file in ["bindings", "lifecycle", "http/wasi"] {
+        for file in ["batch", "bindings", "lifecycle", "http/wasi"] {
             let bindings = text(&project, &format!("sdk/src/{file}.rs"));
             assert!(bindings.contains("path: [\"../wit/handler.wit\", \"wit\"]"), "{bindings}");
         }

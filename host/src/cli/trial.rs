@@ -1,4 +1,4 @@
-//! `tqhost try`: one task through a handler, in the real sandbox with the real limits, without Redis and without a host.
+//! `tqhost try`: one task, or a batch, through a handler, in the real sandbox with the real limits, without Redis and without a host.
 //!
 //!     file ─▶ Singles (stable, compiled, cached) ─▶ Handler::run ─▶ Report ─▶ text or JSON
 //!     task, fields, configuration ─▶ Attempt ──────────┘
@@ -27,7 +27,7 @@ use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::plugins::{self, Single, Singles, Watch};
 use crate::queue::NewTask;
-use crate::sandbox::{Attempt, Report, Sandbox, SandboxOptions};
+use crate::sandbox::{Attempt, Ended, Report, Sandbox, SandboxOptions};
 use crate::task::{Field, Outcome, Progress, Task};
 
 /// What became of the attempt. The names are stable; what does not apply is null.
@@ -39,13 +39,11 @@ struct TryView {
     compile_ms: f64,
     /// Not compiled, as it was compiled before.
     from_cache: bool,
-    outcome: &'static str,
-    /// Why the sandbox ended the attempt.
-    kind: Option<&'static str>,
-    message: Option<String>,
-    /// When the handler wants to be tried again.
-    after_ms: Option<u64>,
-    result: Option<Value>,
+    /// Of the task; of a batch `completed` if all of it completed, `failed` if the call failed, else `mixed`.
+    #[serde(flatten)]
+    end: EndView,
+    /// Of a batch: each task.
+    tasks: Option<Vec<TaskView>>,
     progress: Option<ProgressView>,
     log: Vec<LogLine>,
     /// Of a fresh instance and the call: the median of all runs, the least and the most.
@@ -55,6 +53,24 @@ struct TryView {
     runs: usize,
     /// Bytes.
     peak_memory: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct EndView {
+    outcome: &'static str,
+    /// Why the sandbox ended the attempt.
+    kind: Option<&'static str>,
+    message: Option<String>,
+    /// When the handler wants to be tried again.
+    after_ms: Option<u64>,
+    result: Option<Value>,
+}
+
+#[derive(Debug, Serialize)]
+struct TaskView {
+    id: String,
+    #[serde(flatten)]
+    end: EndView,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,7 +107,7 @@ pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) ->
     let trial = Trial { args, plugin: plugin.into(), grants, rules, singles, log, stdin };
     if !trial.args.watch {
         let handler = trial.read_handler().await?;
-        return trial.once(&handler, trial.fields().await?, out).await;
+        return trial.once(&handler, trial.tasks().await?, out).await;
     }
     tokio::select! {
         never = trial.watch(out) => never,
@@ -106,13 +122,13 @@ impl Trial {
         let mut watch = Watch::new(paths);
         let mut last = None;
         loop {
-            match (self.read_handler().await, self.fields().await) {
-                (Ok(handler), Ok(fields)) => {
+            match (self.read_handler().await, self.tasks().await) {
+                (Ok(handler), Ok(tasks)) => {
                     // A file that was only touched is the same.
-                    let now = Some((handler, fields));
+                    let now = Some((handler, tasks));
                     if now != last
-                        && let Some((handler, fields)) = &now
-                        && let Err(failure) = self.once(handler, fields.clone(), out).await
+                        && let Some((handler, tasks)) = &now
+                        && let Err(failure) = self.once(handler, tasks.clone(), out).await
                     {
                         failure.report(out.json);
                     }
@@ -138,66 +154,78 @@ impl Trial {
         Ok(plugins::read(path).await.map_err(|error| anyhow!("{}: {error:#}", path.display()))?)
     }
 
-    /// The fields of the file, then those of the command line, which take the place of those of the same name.
-    async fn fields(&self) -> Result<Vec<Field>, Failure> {
-        let mut fields = match (&self.stdin, &self.args.task) {
-            (Some(bytes), _) => input::whole_object(bytes, "stdin")?,
+    /// The fields of each task: those of the file, then those of the command line, which take the place of those of the same name.
+    async fn tasks(&self) -> Result<Vec<Vec<Field>>, Failure> {
+        let mut tasks = match (&self.stdin, &self.args.task) {
+            (Some(bytes), _) => input::whole_objects(bytes, "stdin")?,
             (None, Some(path)) => {
                 let is_file = fs::metadata(path).map(|meta| meta.is_file()).unwrap_or(true);
                 let bytes = if is_file { plugins::read(path).await } else { input::read_value(path) };
-                input::whole_object(&bytes.map_err(|error| anyhow!("{}: {error:#}", path.display()))?, &path.display().to_string())?
+                input::whole_objects(&bytes.map_err(|error| anyhow!("{}: {error:#}", path.display()))?, &path.display().to_string())?
             }
-            (None, None) => Vec::new(),
+            (None, None) => vec![Vec::new()],
         };
         let named = self.args.fields.iter().map(|arg| input::field(arg)).collect::<Result<Vec<_>, _>>()?;
-        fields.retain(|field| !named.iter().any(|other| other.name == field.name));
-        fields.extend(named);
-        // What no producer could enqueue, no handler gets.
-        NewTask::new(fields.clone(), Duration::ZERO).map_err(|error| Failure::from(anyhow!("the task: {error}")))?;
-        Ok(fields)
+        for fields in &mut tasks {
+            fields.retain(|field| !named.iter().any(|other| other.name == field.name));
+            fields.extend(named.iter().cloned());
+            // What no producer could enqueue, no handler gets.
+            NewTask::new(fields.clone(), Duration::ZERO).map_err(|error| Failure::from(anyhow!("the task: {error}")))?;
+        }
+        Ok(tasks)
     }
 
-    async fn once(&self, handler: &[u8], fields: Vec<Field>, out: &mut Out) -> Result<(), Failure> {
+    async fn once(&self, handler: &[u8], tasks: Vec<Vec<Field>>, out: &mut Out) -> Result<(), Failure> {
         let path = self.args.handler.display();
         let single = self.singles.load(handler, &self.grants).map_err(|error| anyhow!("{path}: {}", chain(&error)))?;
+        if tasks.len() > 1 && !single.handler.takes_batches() {
+            let why = "it exports no tqhost:handler/batch-handler: give it one task instead of a list";
+            return Err(anyhow!("{path}: {why}").into());
+        }
         if !out.json {
             let how = if single.from_cache { "loaded, compiled before," } else { "compiled" };
             let version = short(&single.digest);
             out.line(format!("{path}: {}, version {version}, {how} in {}", text::size(single.bytes), took(single.took)));
         }
+        let tasks = Arc::new(self.deliver(tasks));
         let progress = Progress::default();
-        let (mut reports, mut durations) = (None::<Report>, Vec::new());
+        let (mut last, mut durations) = (None::<Report>, Vec::new());
         self.log.take();
         for run in 0..self.args.runs {
             self.log.mute(run > 0);
-            let attempt = self.attempt(&fields, progress.clone());
+            let attempt = self.attempt(&tasks, progress.clone());
             let report = single.handler.run(attempt).await.ok_or_else(|| anyhow!("the attempt was stopped"))?;
             durations.push(report.duration);
-            let is_completed = matches!(report.outcome, Outcome::Completed { .. });
-            let peak = reports.as_ref().map_or(0, |report| report.peak_memory).max(report.peak_memory);
-            reports = Some(Report { peak_memory: peak, ..report });
+            let is_completed = is_completed(&report, tasks.len());
+            let peak = last.as_ref().map_or(0, |report| report.peak_memory).max(report.peak_memory);
+            last = Some(Report { peak_memory: peak, ..report });
             if !is_completed {
                 break;
             }
         }
         self.log.mute(false);
-        let report = reports.context("nothing was run")?;
+        let report = last.context("nothing was run")?;
         let (percent_note, log) = (progress.take(), self.log.take());
-        let view = view(&self.args.handler, &single, &report, durations, percent_note, log);
+        let view = view(&self.args.handler, &single, (&tasks, &report), durations, percent_note, log);
         match out.json {
             true => out.json(&view),
-            false => self.render(&view, &report, out),
+            false => self.render(&view, &report, &tasks, out),
         }
-        if matches!(report.outcome, Outcome::Completed { .. }) { Ok(()) } else { Err(Failure::Reported) }
+        if is_completed(&report, tasks.len()) { Ok(()) } else { Err(Failure::Reported) }
     }
 
-    fn attempt(&self, fields: &[Field], progress: Progress) -> Attempt {
-        let id = self.args.id.clone();
-        let task = Task {
+    /// The tasks, as if they had been delivered now.
+    fn deliver(&self, tasks: Vec<Vec<Field>>) -> Vec<Task> {
+        let id = &self.args.id;
+        let ids: Vec<String> = match tasks.len() {
+            1 => vec![id.clone()],
+            several => (1..=several).map(|n| format!("{id}-{n}")).collect(),
+        };
+        let task = |(id, fields): (String, Vec<Field>)| Task {
             entry: id.clone(),
             id,
             queue: self.rules.name.as_str().into(),
-            fields: fields.to_vec(),
+            fields,
             attempt: self.args.attempt,
             deferrals: 0,
             crashes: 0,
@@ -206,65 +234,138 @@ impl Trial {
             delay: None,
             reserved: Vec::new(),
         };
+        ids.into_iter().zip(tasks).map(task).collect()
+    }
+
+    fn attempt(&self, tasks: &Arc<Vec<Task>>, progress: Progress) -> Attempt {
         Attempt {
-            task: task.into(),
+            tasks: tasks.clone(),
             plugin: self.plugin.clone(),
             max_attempts: self.rules.max_retries.saturating_add(1).max(self.args.attempt),
             timeout: self.args.timeout.unwrap_or(self.rules.timeout),
-            progress,
+            progress: vec![progress],
             stop: CancellationToken::new(),
         }
     }
 
-    fn render(&self, view: &TryView, report: &Report, out: &mut Out) {
+    fn render(&self, view: &TryView, report: &Report, tasks: &[Task], out: &mut Out) {
         if let Some(ProgressView { percent, note }) = &view.progress {
             out.line(format!("progress {percent}%  {}", text::escape(note)));
         }
-        let tone = match report.outcome {
-            Outcome::Completed { .. } => Tone::Good,
-            Outcome::Retry { .. } | Outcome::Defer { .. } => Tone::Odd,
-            Outcome::Reject { .. } | Outcome::Failed { .. } => Tone::Bad,
-        };
         let memory = format!("{} of {} memory", text::size(view.peak_memory), text::size(self.grants.memory));
         let runs = match view.runs {
             1 => String::new(),
             runs => format!(" (median of {runs} runs: {} to {})", took(ms(view.least_ms)), took(ms(view.most_ms))),
         };
-        out.line(format!("{} in {}{runs}, {memory}", out.paint.tone(tone, view.outcome), took(ms(view.run_ms))));
-        let after = view.after_ms.map(|after_ms| format!("again after {}", text::took(Duration::from_millis(after_ms))));
-        let kind = view.kind.map(str::to_owned);
-        let message = view.message.as_deref().map(text::escape);
-        let words: Vec<String> = [kind, message, after].into_iter().flatten().collect();
-        if !words.is_empty() {
-            out.line(words.join(": "));
-        }
-        if let Outcome::Completed { result } = &report.outcome {
-            out.line(result.as_deref().map_or_else(|| "no result".to_owned(), value::shown));
+        let said = out.paint.tone(view.end.tone(), view.end.outcome);
+        out.line(format!("{said} in {}{runs}, {memory}", took(ms(view.run_ms))));
+        let outcomes = report.outcomes(tasks.len());
+        match &view.tasks {
+            None => {
+                for line in [view.end.words(), outcomes.first().and_then(result)].into_iter().flatten() {
+                    out.line(line);
+                }
+            }
+            Some(_) if matches!(report.ended, Ended::Failed { .. }) => {
+                out.line(view.end.words().unwrap_or_default());
+                out.line("a host would run each of these tasks again, alone");
+            }
+            Some(views) => {
+                for (TaskView { id, end }, outcome) in views.iter().zip(&outcomes) {
+                    let said = out.paint.tone(end.tone(), end.outcome);
+                    let words = end.words().or_else(|| result(outcome)).unwrap_or_default();
+                    out.line(format!("{}  {said}  {words}", text::escape(id)).trim_end());
+                }
+            }
         }
     }
+}
+
+impl EndView {
+    fn new(outcome: &Outcome) -> EndView {
+        let mut view = EndView::named("completed");
+        let after_ms = |after: Duration| u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        match outcome {
+            Outcome::Completed { result } => view.result = result.as_deref().map(value::result_json),
+            Outcome::Retry { message, after } => {
+                (view.outcome, view.message, view.after_ms) = ("retry", Some(message.clone()), after.map(after_ms));
+            }
+            Outcome::Reject { message } => (view.outcome, view.message) = ("reject", Some(message.clone())),
+            Outcome::Defer { message, after } => {
+                (view.outcome, view.message, view.after_ms) = ("defer", Some(message.clone()), Some(after_ms(*after)));
+            }
+            Outcome::Failed { kind, message } => {
+                (view.outcome, view.kind, view.message) = ("failed", Some(kind.as_str()), Some(message.clone()));
+            }
+        }
+        view
+    }
+
+    fn named(outcome: &'static str) -> EndView {
+        EndView { outcome, kind: None, message: None, after_ms: None, result: None }
+    }
+
+    /// Of a batch.
+    fn of_all(report: &Report, outcomes: &[Outcome]) -> EndView {
+        match (&report.ended, outcomes) {
+            (Ended::Failed { .. }, [first, ..]) => EndView::new(first),
+            _ if is_completed(report, outcomes.len()) => EndView::named("completed"),
+            _ => EndView::named("mixed"),
+        }
+    }
+
+    fn tone(&self) -> Tone {
+        match self.outcome {
+            "completed" => Tone::Good,
+            "reject" | "failed" => Tone::Bad,
+            _ => Tone::Odd,
+        }
+    }
+
+    /// What went wrong, and when it is to be tried again.
+    fn words(&self) -> Option<String> {
+        let after = self.after_ms.map(|after_ms| format!("again after {}", text::took(Duration::from_millis(after_ms))));
+        let message = self.message.as_deref().map(text::escape);
+        let words: Vec<String> = [self.kind.map(str::to_owned), message, after].into_iter().flatten().collect();
+        (!words.is_empty()).then(|| words.join(": "))
+    }
+}
+
+fn result(outcome: &Outcome) -> Option<String> {
+    let Outcome::Completed { result } = outcome else { return None };
+    Some(result.as_deref().map_or_else(|| "no result".to_owned(), value::shown))
+}
+
+fn is_completed(report: &Report, tasks: usize) -> bool {
+    report.outcomes(tasks).iter().all(|outcome| matches!(outcome, Outcome::Completed { .. }))
 }
 
 fn view(
     path: &Path,
     single: &Single,
-    report: &Report,
+    (tasks, report): (&[Task], &Report),
     mut durations: Vec<Duration>,
     progress: Option<(u8, String)>,
     log: Vec<LogLine>,
 ) -> TryView {
     durations.sort();
     let nth = |n: usize| durations.get(n).copied().map_or(0.0, millis);
-    let mut view = TryView {
+    let outcomes = report.outcomes(tasks.len());
+    let (end, each) = match &outcomes[..] {
+        [outcome] => (EndView::new(outcome), None),
+        several => {
+            let views = tasks.iter().zip(several).map(|(task, outcome)| TaskView { id: task.id.clone(), end: EndView::new(outcome) });
+            (EndView::of_all(report, several), Some(views.collect()))
+        }
+    };
+    TryView {
         handler: path.display().to_string(),
         version: single.digest.clone(),
         bytes: single.bytes,
         compile_ms: millis(single.took),
         from_cache: single.from_cache,
-        outcome: "completed",
-        kind: None,
-        message: None,
-        after_ms: None,
-        result: None,
+        end,
+        tasks: each,
         progress: progress.map(|(percent, note)| ProgressView { percent, note }),
         log,
         run_ms: nth(durations.len() / 2),
@@ -272,22 +373,7 @@ fn view(
         most_ms: nth(durations.len().saturating_sub(1)),
         runs: durations.len(),
         peak_memory: report.peak_memory,
-    };
-    let after_ms = |after: Duration| u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-    match &report.outcome {
-        Outcome::Completed { result } => view.result = result.as_deref().map(value::result_json),
-        Outcome::Retry { message, after } => {
-            (view.outcome, view.message, view.after_ms) = ("retry", Some(message.clone()), after.map(after_ms));
-        }
-        Outcome::Reject { message } => (view.outcome, view.message) = ("reject", Some(message.clone())),
-        Outcome::Defer { message, after } => {
-            (view.outcome, view.message, view.after_ms) = ("defer", Some(message.clone()), Some(after_ms(*after)));
-        }
-        Outcome::Failed { kind, message } => {
-            (view.outcome, view.kind, view.message) = ("failed", Some(kind.as_str()), Some(message.clone()));
-        }
     }
-    view
 }
 
 /// The plugin's name, the rules it is run by and its grants: those of the configuration where one was asked for, else the defaults.

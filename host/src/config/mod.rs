@@ -176,6 +176,7 @@ config = { api_key = { env = "MISSING" } }
             ("## `[admin]`", &admin::KEYS),
             ("## `[defaults]`", &queue::DEFAULTS_KEYS),
             ("## `[queues.NAME]`", &queue::KEYS),
+            ("### `batch`", &queue::BATCH_KEYS),
             ("### `backoff`", &backoff::KEYS),
             ("### `schedule`", &schedule::KEYS),
             ("### `list`", &list::KEYS),

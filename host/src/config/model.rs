@@ -59,6 +59,8 @@ pub struct Queue {
     pub plugin: String,
     /// Attempts running at once, in this host; at least 1.
     pub concurrency: u32,
+    /// Tasks that a handler with `batch-handler` gets in one call.
+    pub batch: Batch,
     /// Weight among the queues that compete for the host's concurrency; at least 1.
     pub priority: u32,
     pub lease: Duration,
@@ -81,6 +83,22 @@ pub struct Queue {
     pub schedule: Option<Schedule>,
     /// The dead-letter stream's key, when it is not the default one.
     pub dead_letter: Option<String>,
+}
+
+/// How tasks are put together for one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// At least 1, which means no batches; none: as many as the queue's concurrency.
+    pub max_tasks: Option<u32>,
+    /// How long the first of them waits for the others.
+    pub max_wait: Duration,
+}
+
+impl Queue {
+    /// Tasks in one call, at most: never more than may run at once.
+    pub fn largest_batch(&self) -> usize {
+        self.batch.max_tasks.map_or(self.concurrency, |most| most.min(self.concurrency)) as usize
+    }
 }
 
 /// Tasks that come by the clock.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::model::{Backoff, Idempotency, List, Queue, Rate};
+use super::model::{Backoff, Batch, Idempotency, List, Queue, Rate};
 use super::names::{check_key, check_name, check_stream};
 use super::reader::{Item, Keys, Table};
 use super::schedule;
@@ -24,6 +24,7 @@ pub(super) const KEYS: Keys = Keys {
         "group",
         "plugin",
         "concurrency",
+        "batch",
         "priority",
         "lease",
         "timeout",
@@ -48,6 +49,7 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "group",
         "plugin",
         "concurrency",
+        "batch",
         "priority",
         "lease",
         "timeout",
@@ -70,11 +72,14 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
     ],
 };
 
+pub(super) const BATCH_KEYS: Keys = Keys { known: &["max_tasks", "max_wait"], later: &[], elsewhere: &[] };
 pub(super) const IDEMPOTENCY_KEYS: Keys = Keys { known: &["field", "window"], later: &[], elsewhere: &[] };
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const CONCURRENCY: RangeInclusive<u32> = 1..=10_000;
+const BATCH: RangeInclusive<u32> = 1..=1000;
+const MAX_WAIT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(60);
 const PRIORITY: RangeInclusive<u32> = 1..=1000;
 const LEASE: RangeInclusive<Duration> = SECOND..=DAY;
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
@@ -92,6 +97,7 @@ struct Rules {
     /// The queue's name, if nothing is said.
     plugin: Option<String>,
     concurrency: u32,
+    batch: Batch,
     priority: u32,
     lease: Duration,
     timeout: Duration,
@@ -111,6 +117,7 @@ impl Default for Rules {
             group: "tqhost".into(),
             plugin: None,
             concurrency: 10,
+            batch: Batch { max_tasks: None, max_wait: Duration::from_millis(10) },
             priority: 1,
             lease: 30 * SECOND,
             timeout: 60 * SECOND,
@@ -149,12 +156,17 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
     }
     let table = item.table(&KEYS)?;
     let rules = read_rules(&table, defaults);
+    if let Some(most) = rules.batch.max_tasks.filter(|most| *most > rules.concurrency) {
+        let why = format!("{most} is more than the queue's concurrency, {}: no batch is larger than that", rules.concurrency);
+        item.named_as(format!("{}.batch.max_tasks", item.key)).warn(&why);
+    }
     Some(Queue {
         name: name.to_owned(),
         stream: table.get("stream").and_then(|item| item.checked(check_stream)).unwrap_or_else(|| name.to_owned()),
         group: rules.group,
         plugin: rules.plugin.unwrap_or_else(|| name.to_owned()),
         concurrency: rules.concurrency,
+        batch: rules.batch,
         priority: rules.priority,
         lease: rules.lease,
         timeout: rules.timeout,
@@ -179,6 +191,7 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
         group: table.get("group").and_then(|item| item.checked(check_key)).unwrap_or_else(|| base.group.clone()),
         plugin: table.get("plugin").and_then(|item| item.checked(check_name)).or_else(|| base.plugin.clone()),
         concurrency: integer("concurrency", CONCURRENCY).unwrap_or(base.concurrency),
+        batch: table.get("batch").map_or(base.batch, |item| read_batch(&item, base.batch)),
         priority: integer("priority", PRIORITY).unwrap_or(base.priority),
         lease: duration("lease", LEASE).unwrap_or(base.lease),
         timeout: duration("timeout", TIMEOUT).unwrap_or(base.timeout),
@@ -197,6 +210,15 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
 }
 
 /// What is wrong with it is told; what is right of it holds.
+fn read_batch(item: &Item, base: Batch) -> Batch {
+    let Some(table) = item.table(&BATCH_KEYS) else { return base };
+    Batch {
+        max_tasks: table.get("max_tasks").and_then(|item| item.integer(BATCH)).or(base.max_tasks),
+        max_wait: table.get("max_wait").and_then(|item| item.duration(MAX_WAIT)).unwrap_or(base.max_wait),
+    }
+}
+
+/// The same.
 fn read_idempotency(item: &Item, base: &Idempotency) -> Idempotency {
     let Some(table) = item.table(&IDEMPOTENCY_KEYS) else { return base.clone() };
     Idempotency {
@@ -271,6 +293,7 @@ mod tests {
             group: "tqhost".into(),
             plugin: "resume-analyze".into(),
             concurrency: 10,
+            batch: Batch { max_tasks: None, max_wait: Duration::from_millis(10) },
             priority: 1,
             lease: 30 * SECOND,
             timeout: 60 * SECOND,
@@ -326,6 +349,19 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_is_no_larger_than_the_concurrency() {
+        let text = "[defaults]\nbatch = { max_wait = \"0s\" }\n[queues.a]\nconcurrency = 4\n[queues.b]\nbatch = { max_tasks = 20 }\n\
+                    [queues.c]\nconcurrency = 40\nbatch = { max_tasks = 20 }";
+        let config = parse(text).expect("valid");
+        assert_eq!(config.queues.iter().map(Queue::largest_batch).collect::<Vec<_>>(), [4, 10, 20]);
+        assert!(config.queues.iter().all(|queue| queue.batch.max_wait.is_zero()));
+        assert_eq!(
+            config.warnings,
+            ["line 5: queues.b.batch.max_tasks: 20 is more than the queue's concurrency, 10: no batch is larger than that"]
+        );
+    }
+
+    #[test]
     fn bad_queue_keys() {
         let table = [
             ("concurrency = 0", "queues.a.concurrency: 0 is out of bounds: write 1 to 10000"),
@@ -347,6 +383,10 @@ mod tests {
             ("max_deferrals = 100001", "write 0 to 100000"),
             ("retention = \"366d\"", "write \"0s\" to \"365d\""),
             ("plugin = \"../x\"", "queues.a.plugin: "),
+            ("batch = 5", "queues.a.batch: is an integer, but must be a table"),
+            ("batch = { max_tasks = 0 }", "queues.a.batch.max_tasks: 0 is out of bounds: write 1 to 1000"),
+            ("batch = { max_wait = \"61s\" }", "queues.a.batch.max_wait: \"1m1s\" is out of bounds: write \"0s\" to \"1m\""),
+            ("batch = { size = 5 }", "queues.a.batch.size: "),
             ("group = \"\"", "queues.a.group: \"\" is empty"),
             ("delays = [\"1s\"]", "write backoff = { delays"),
             ("stream = \"s{\"", "braces"),

@@ -36,7 +36,7 @@ use crate::sandbox::Sandbox;
 
 pub use history::{Change, What};
 pub use probation::Ruling;
-pub use registry::{Figures, PluginState, PluginStatus, Version};
+pub use registry::{Figures, Judged, PluginState, PluginStatus, Version};
 pub use single::{Single, Singles, Watch, read};
 
 use quarantine::Notes;

@@ -16,8 +16,8 @@ use super::history::{Change, History, What, now_ms};
 use super::probation::{Probation, Ruling, Verdict};
 use super::quarantine::{Good, Notes, Quarantine};
 use crate::config;
-use crate::sandbox::{Attempt, Handler, Report};
-use crate::task::Outcome;
+use crate::sandbox::{Attempt, Ended, Handler, Report};
+use crate::task::{FailureKind, Outcome};
 
 /// One version of a plugin that works. Attempts hold it until they end.
 pub struct Version {
@@ -32,6 +32,15 @@ pub struct Version {
     /// Shared by all copies of this version.
     probation: Arc<Probation>,
     slot: Weak<Slot>,
+}
+
+/// What follows from an attempt.
+#[derive(Debug)]
+pub enum Judged {
+    /// For each task, in their order.
+    Each(Vec<(Outcome, Ruling)>),
+    /// The call for several tasks failed, which says nothing of any of them, nor of the version: each is to be run alone.
+    Apart { kind: FailureKind, message: String },
 }
 
 /// How a version came to be.
@@ -49,14 +58,24 @@ impl Version {
         format!("{}@{}", self.plugin, short(&self.digest)).into()
     }
 
-    /// Runs one attempt on this version, counts it, and tells whether it is to be charged. None only when it was told to stop.
-    pub async fn run(self: &Arc<Self>, attempt: Attempt) -> Option<(Report, Ruling)> {
-        let task = attempt.task.clone();
-        let report = self.handler.run(attempt).await?;
-        self.figures.record(&report);
-        let (ruling, verdict) = self.probation.judge(&task.id, &report.outcome, Instant::now());
-        self.found(verdict);
-        Some((report, ruling))
+    /// Runs one attempt on this version, counts it, and tells of each task how it ended and whether it is to be charged; before that, how long
+    /// it took. None only when it was told to stop.
+    pub async fn run(self: &Arc<Self>, attempt: Attempt) -> Option<(Duration, Judged)> {
+        let tasks = attempt.tasks.clone();
+        let Report { ended, peak_memory, duration } = self.handler.run(attempt).await?;
+        self.figures.peak_memory.fetch_max(peak_memory, Ordering::Relaxed);
+        let outcomes = match ended {
+            Ended::Each(outcomes) => outcomes,
+            Ended::Failed { kind, message } if tasks.len() == 1 => vec![Outcome::Failed { kind, message }],
+            Ended::Failed { kind, message } => return Some((duration, Judged::Apart { kind, message })),
+        };
+        let judged = tasks.iter().zip(outcomes).map(|(task, outcome)| {
+            self.figures.record(&outcome);
+            let (ruling, verdict) = self.probation.judge(&task.id, &outcome, Instant::now());
+            self.found(verdict);
+            (outcome, ruling)
+        });
+        Some((duration, Judged::Each(judged.collect())))
     }
 
     /// The same version with other grants.
@@ -95,13 +114,12 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Counts one attempt; a failure is one that the sandbox ended, not one that the handler reported.
-    pub fn record(&self, report: &Report) {
+    /// Counts one attempt at one task; a failure is one that the sandbox ended, not one that the handler reported.
+    fn record(&self, outcome: &Outcome) {
         self.attempts.fetch_add(1, Ordering::Relaxed);
-        if matches!(report.outcome, Outcome::Failed { .. }) {
+        if matches!(outcome, Outcome::Failed { .. }) {
             self.failures.fetch_add(1, Ordering::Relaxed);
         }
-        self.peak_memory.fetch_max(report.peak_memory, Ordering::Relaxed);
     }
 }
 

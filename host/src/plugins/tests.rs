@@ -11,10 +11,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{PluginState, Plugins, Ruling, Version, What};
+use super::{Judged, PluginState, Plugins, Ruling, Version, What};
 use crate::config;
 use crate::sandbox::Attempt;
-use crate::sandbox::testing::{self, DONE, ECHO, handler};
+use crate::sandbox::testing::{self, DONE, ECHO, handler, outcome};
 use crate::task::{Outcome, Task};
 
 struct Folder {
@@ -67,7 +67,7 @@ async fn next(active: &mut Active) -> Option<Arc<Version>> {
 }
 
 async fn result(version: &Version) -> Option<Vec<u8>> {
-    match version.handler.run(testing::attempt()).await.unwrap().outcome {
+    match outcome(&version.handler.run(testing::attempt()).await.unwrap()) {
         Outcome::Completed { result } => result,
         other => panic!("{other:?}"),
     }
@@ -231,9 +231,11 @@ fn marked(body: &str, mark: u8) -> Vec<u8> {
 
 /// Runs an attempt as the worker does, for a task of this name.
 async fn attempt(version: &Arc<Version>, id: usize) -> (Outcome, Ruling) {
-    let task = Arc::new(Task { id: id.to_string(), ..testing::task() });
-    let (report, ruling) = version.run(Attempt { task, ..testing::attempt() }).await.unwrap();
-    (report.outcome, ruling)
+    let tasks = Arc::new(vec![Task { id: id.to_string(), ..testing::task() }]);
+    match version.run(Attempt { tasks, ..testing::attempt() }).await.unwrap().1 {
+        Judged::Each(mut each) => each.remove(0),
+        Judged::Apart { message, .. } => panic!("{message}"),
+    }
 }
 
 /// Has six tasks spoiled.

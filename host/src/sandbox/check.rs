@@ -9,15 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
-use wasmtime::component::types::ComponentItem;
-use wasmtime::component::{ComponentExportIndex, InstancePre};
+use wasmtime::component::ComponentExportIndex;
 
+use super::Shared;
 use super::failure::{self, Phase};
 use super::handler::{AbortOnDrop, Handler, Loaded, begin, is_interrupt, store};
 use super::log::GuestLog;
-use super::state::State;
-use super::{LoadError, Shared, component};
-use crate::task::{FailureKind, Progress, Task};
+use crate::task::{FailureKind, Task};
 
 /// How long a self-check may take.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,7 +29,7 @@ impl Handler {
     }
 
     pub(super) async fn self_check_within(&self, plugin: &Arc<str>, timeout: Duration) -> Result<(), String> {
-        let Some(check) = self.0.self_check else { return Ok(()) };
+        let Some(check) = self.0.exports.self_check else { return Ok(()) };
         let Some(guests) = self.0.sandbox.0.guests.as_ref() else { return Err("the host stops".into()) };
         let mut guest = AbortOnDrop(guests.spawn(run(self.0.clone(), check, plugin.clone(), timeout)));
         (&mut guest.0).await.unwrap_or_else(|error| Err(format!("the host failed while it ran it: {error}")))
@@ -43,9 +41,9 @@ async fn run(loaded: Arc<Loaded>, check: ComponentExportIndex, plugin: Arc<str>,
     let Ok(_permit) = shared.check_permit.acquire().await else { return Err("the host stops".into()) };
     let deadline = Instant::now() + timeout;
     let mut store = store(shared, &loaded);
-    begin(&mut store, GuestLog::new(Arc::new(nobody()), plugin), Progress::default(), deadline, CancellationToken::new());
+    begin(&mut store, GuestLog::new(Arc::new(vec![nobody()]), plugin), Vec::new(), deadline, CancellationToken::new());
     let call = async {
-        let instance = loaded.pre.instance_pre().instantiate_async(&mut store).await.map_err(|error| (error, Phase::Instantiate))?;
+        let instance = loaded.exports.pre.instantiate_async(&mut store).await.map_err(|error| (error, Phase::Instantiate))?;
         let function = instance.get_typed_func::<(), (Reply,)>(&mut store, &check).map_err(|error| (error, Phase::Call))?;
         let (reply,) = function.call_async(&mut store, ()).await.map_err(|error| (error, Phase::Call))?;
         Ok(reply)
@@ -64,19 +62,6 @@ async fn run(loaded: Arc<Loaded>, check: ComponentExportIndex, plugin: Arc<str>,
         }
         Err(_) => Err(timed_out()),
     }
-}
-
-/// The self-check's place among the exports, if there is one. Its signature is looked at here: it would fail every version.
-pub(super) fn find(pre: &InstancePre<State>) -> Result<Option<ComponentExportIndex>, LoadError> {
-    let component = pre.component();
-    let Some((_, lifecycle)) = component.get_export(None, component::LIFECYCLE_OFFERED) else { return Ok(None) };
-    let Some((ComponentItem::ComponentFunc(function), index)) = component.get_export(Some(&lifecycle), "self-check") else {
-        return Err(LoadError::WrongType("tqhost:handler/lifecycle has no function `self-check`".into()));
-    };
-    function
-        .typecheck::<(), (Reply,)>(&pre.instance_type())
-        .map_err(|error| LoadError::WrongType(format!("the function `self-check`: {error:#}")))?;
-    Ok(Some(index))
 }
 
 /// What stands in the log lines of a self-check, where those of an attempt name its task.

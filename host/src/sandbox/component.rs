@@ -17,8 +17,10 @@ use super::host;
 
 const HANDLER: &str = "tqhost:handler/handler";
 pub(super) const HANDLER_OFFERED: &str = "tqhost:handler/handler@0.1.0";
-const LIFECYCLE: &str = "tqhost:handler/lifecycle";
+pub(super) const BATCH_OFFERED: &str = "tqhost:handler/batch-handler@0.1.0";
 pub(super) const LIFECYCLE_OFFERED: &str = "tqhost:handler/lifecycle@0.1.0";
+/// What a component may export beside its handler.
+const OPTIONAL: [&str; 2] = [BATCH_OFFERED, LIFECYCLE_OFFERED];
 
 /// The names on the outside of a component.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -44,11 +46,14 @@ impl Interfaces {
         if !works {
             return Err(LoadError::WrongVersion { found: handlers.join(" and "), offered: HANDLER_OFFERED.into() });
         }
-        // A self-check of another version would be passed over without a word.
-        let version_of =
-            |export: &String| export.split_once('@').filter(|(name, _)| *name == LIFECYCLE).map(|(_, version)| version.to_owned());
-        if let Some(version) = self.exports.iter().filter_map(version_of).find(|version| !host::is_compatible(version, "0.1")) {
-            return Err(LoadError::WrongVersion { found: format!("{LIFECYCLE}@{version}"), offered: LIFECYCLE_OFFERED.into() });
+        // One of another version would be passed over without a word.
+        for offered in OPTIONAL {
+            let (name, _) = offered.split_once('@').unwrap_or((offered, ""));
+            let of_name = |export: &&String| export.split_once('@').is_some_and(|(other, _)| other == name);
+            let is_other = |export: &&String| export.split_once('@').is_none_or(|(_, version)| !host::is_compatible(version, "0.1"));
+            if let Some(found) = self.exports.iter().filter(of_name).find(is_other) {
+                return Err(LoadError::WrongVersion { found: found.clone(), offered: offered.into() });
+            }
         }
         let imports: Vec<String> =
             self.imports.iter().filter_map(|import| host::refusal(import).map(|why| format!("{import} ({why})"))).collect();

@@ -26,7 +26,8 @@ const MAX_LAST_WORDS: usize = 1024;
 /// Whose attempt it is that a line is about.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
-    task: Arc<Task>,
+    /// A line of a batch bears the first one's id; which others there are is said once, before the batch's first line.
+    tasks: Arc<Vec<Task>>,
     plugin: Arc<str>,
 }
 
@@ -36,6 +37,8 @@ pub(super) struct GuestLog {
     subject: Option<Subject>,
     budget: usize,
     spent: bool,
+    /// The tasks of the batch were named.
+    introduced: bool,
     lines: [Vec<u8>; 2],
     last: String,
     in_panic: bool,
@@ -57,8 +60,8 @@ impl Stream {
 }
 
 impl GuestLog {
-    pub(super) fn new(task: Arc<Task>, plugin: Arc<str>) -> GuestLog {
-        GuestLog { subject: Some(Subject { task, plugin }), budget: BUDGET, ..GuestLog::default() }
+    pub(super) fn new(tasks: Arc<Vec<Task>>, plugin: Arc<str>) -> GuestLog {
+        GuestLog { subject: Some(Subject { tasks, plugin }), budget: BUDGET, ..GuestLog::default() }
     }
 
     pub(super) fn subject(&self) -> Option<Subject> {
@@ -151,6 +154,10 @@ impl GuestLog {
             (Level::WARN, "the handler has printed more than its budget; the rest of this attempt is dropped")
         };
         if let Some(subject) = &self.subject {
+            if !std::mem::replace(&mut self.introduced, true) && subject.tasks.len() > 1 {
+                let ids: Vec<&str> = subject.tasks.iter().map(|task| task.id.as_str()).collect();
+                subject.send(level, "host", &clean(format!("a batch of the tasks {}", ids.join(" ")).as_bytes()));
+            }
             subject.send(level, stream, text);
         }
     }
@@ -164,13 +171,15 @@ impl Subject {
     }
 
     fn send(&self, level: Level, stream: &str, text: &str) {
-        let (queue, task, plugin) = (&*self.task.queue, clean(self.task.id.as_bytes()), &*self.plugin);
+        let Some(first) = self.tasks.first() else { return };
+        let (queue, task, plugin) = (&*first.queue, clean(first.id.as_bytes()), &*self.plugin);
+        let batch = Some(self.tasks.len()).filter(|tasks| *tasks > 1);
         match level {
-            Level::ERROR => tracing::error!(target: "guest", queue, task = &*task, plugin, stream, "{text}"),
-            Level::WARN => tracing::warn!(target: "guest", queue, task = &*task, plugin, stream, "{text}"),
-            Level::INFO => tracing::info!(target: "guest", queue, task = &*task, plugin, stream, "{text}"),
-            Level::DEBUG => tracing::debug!(target: "guest", queue, task = &*task, plugin, stream, "{text}"),
-            Level::TRACE => tracing::trace!(target: "guest", queue, task = &*task, plugin, stream, "{text}"),
+            Level::ERROR => tracing::error!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}"),
+            Level::WARN => tracing::warn!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}"),
+            Level::INFO => tracing::info!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}"),
+            Level::DEBUG => tracing::debug!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}"),
+            Level::TRACE => tracing::trace!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}"),
         }
     }
 }
@@ -231,7 +240,7 @@ mod tests {
             .with_max_level(Level::TRACE)
             .with_writer(move || writer.clone())
             .finish();
-        let mut log = GuestLog::new(Arc::new(testing::task()), "p".into());
+        let mut log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into());
         tracing::subscriber::with_default(subscriber, || print(&mut log));
         let bytes = sink.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -272,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_remembered_whole() {
-        let mut log = GuestLog::new(Arc::new(testing::task()), "p".into());
+        let mut log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into());
         log.write(Stream::Stderr, b"before\n\nthread 'main' panicked at src/lib.rs:5:9:\nboom\nnote: run with `RUST_BACKTRACE=1`\n");
         assert_eq!(log.last_words(), Some("thread 'main' panicked at src/lib.rs:5:9: boom"));
     }

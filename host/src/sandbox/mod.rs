@@ -9,6 +9,7 @@
 //!
 //! Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
 
+mod call;
 mod check;
 mod component;
 mod engine;
@@ -38,7 +39,7 @@ use crate::config;
 
 pub use component::Interfaces;
 pub use error::LoadError;
-pub use handler::{Attempt, Handler, Report};
+pub use handler::{Attempt, Ended, Handler, Report};
 
 use state::State;
 
@@ -129,10 +130,7 @@ impl Sandbox {
         let component = self.deserialize(compiled)?;
         component::interfaces_of(&component).check()?;
         let pre = self.0.linker.instantiate_pre(&component).map_err(|error| LoadError::WrongType(format!("{error:#}")))?;
-        handler::check_type(&pre)?;
-        let self_check = check::find(&pre)?;
-        let pre = host::bindings::RunnerPre::new(pre).map_err(|error| LoadError::WrongType(format!("{error:#}")))?;
-        Ok(Handler::new(self.clone(), pre, self_check, grants))
+        Ok(Handler::new(self.clone(), call::Exports::find(pre)?, grants))
     }
 
     /// What a plugin exports and imports, without compiling it; says nothing about whether it can be loaded.

@@ -27,7 +27,8 @@ pub(super) struct State {
     pub(super) log: Arc<Mutex<GuestLog>>,
     /// What wasi:config/store shows.
     pub(super) config: Arc<BTreeMap<String, Secret>>,
-    pub(super) progress: Progress,
+    /// Of each task of the attempt.
+    pub(super) progress: Vec<Progress>,
     pub(super) deadline: Instant,
     pub(super) table: ResourceTable,
     cli: WasiCliCtx,
@@ -47,7 +48,7 @@ impl State {
             limits: Limits::new(memory),
             log: Arc::default(),
             config,
-            progress: Progress::default(),
+            progress: Vec::new(),
             deadline: Instant::now(),
             table,
             cli,
@@ -58,7 +59,7 @@ impl State {
     }
 
     /// Makes everything new that belongs to one attempt.
-    pub(super) fn begin(&mut self, log: GuestLog, progress: Progress, deadline: Instant) {
+    pub(super) fn begin(&mut self, log: GuestLog, progress: Vec<Progress>, deadline: Instant) {
         self.limits.begin();
         *self.log() = log;
         (self.progress, self.deadline, self.http) = (progress, deadline, None);
@@ -68,7 +69,7 @@ impl State {
     /// left open.
     pub(super) fn end(&mut self) -> usize {
         *self.log() = GuestLog::default();
-        (self.progress, self.http) = (Progress::default(), None);
+        (self.progress, self.http) = (Vec::new(), None);
         self.table.iter_mut().count()
     }
 

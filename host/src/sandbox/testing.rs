@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 use wit_component::StringEncoding;
 use wit_parser::Resolve;
 
-use super::{Attempt, Sandbox, SandboxOptions};
-use crate::task::{Field, Progress, Task};
+use super::{Attempt, Report, Sandbox, SandboxOptions};
+use crate::task::{Field, Outcome, Progress, Task};
 
 /// A core module with the handler's exports around `body`, which has to leave the address of the result: at 16 there
 /// is room for one. `extra` stands at module level before the functions.
@@ -109,13 +109,18 @@ pub(crate) fn task() -> Task {
     }
 }
 
+/// The outcome of an attempt at one task.
+pub(crate) fn outcome(report: &Report) -> Outcome {
+    report.outcomes(1).remove(0)
+}
+
 pub(crate) fn attempt() -> Attempt {
     Attempt {
-        task: Arc::new(task()),
+        tasks: Arc::new(vec![task()]),
         plugin: "p".into(),
         max_attempts: 4,
         timeout: Duration::from_secs(20),
-        progress: Progress::default(),
+        progress: vec![Progress::default()],
         stop: CancellationToken::new(),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::testing::{self, DONE, ECHO, attempt, embed, handler, module};
+use super::testing::{self, DONE, ECHO, attempt, embed, handler, module, outcome};
 use super::{Attempt, Handler, LoadError, Report, Sandbox, SandboxOptions};
 use crate::config::{Plugin, Secret};
 use crate::task::{FailureKind, Outcome};
@@ -25,7 +25,7 @@ async fn run(wasm: &[u8], attempt: Attempt) -> Report {
 }
 
 async fn failure(body: &str) -> (FailureKind, String) {
-    match run(&handler(body), Attempt { timeout: Duration::from_millis(300), ..attempt() }).await.outcome {
+    match outcome(&run(&handler(body), Attempt { timeout: Duration::from_millis(300), ..attempt() }).await) {
         Outcome::Failed { kind, message } => (kind, message),
         other => panic!("it did not fail: {other:?}"),
     }
@@ -38,7 +38,7 @@ fn refused(wasm: &[u8]) -> String {
 #[tokio::test]
 async fn a_handler_gets_its_task_and_returns_bytes() {
     let report = run(&handler(ECHO), attempt()).await;
-    assert_eq!(report.outcome, Outcome::Completed { result: Some(b"1-0".to_vec()) });
+    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()) });
     assert_eq!(report.peak_memory, 65536);
 }
 
@@ -48,7 +48,7 @@ async fn every_attempt_has_an_instance_of_its_own() {
     let body = "(if (i32.load (i32.const 64)) (then unreachable)) (i32.store (i32.const 64) (i32.const 1))";
     let handler = load(&testing::sandbox(), &handler(&format!("{body} {DONE}")));
     for _ in 0..50 {
-        assert_eq!(handler.run(attempt()).await.unwrap().outcome, Outcome::Completed { result: None });
+        assert_eq!(outcome(&handler.run(attempt()).await.unwrap()), Outcome::Completed { result: None });
     }
 }
 
@@ -70,7 +70,7 @@ async fn the_ways_to_fail_are_told_apart() {
 async fn stack_overflow_is_a_trap() {
     let wat = module("", &format!("(call $deep) {DONE}")).replacen("(memory ", "(func $deep (call $deep) (call $deep)) (memory ", 1);
     let report = run(&embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"), attempt()).await;
-    let Outcome::Failed { kind: FailureKind::Trap, message } = report.outcome else { panic!("{report:?}") };
+    let Outcome::Failed { kind: FailureKind::Trap, message } = outcome(&report) else { panic!("{report:?}") };
     assert!(message.contains("call stack exhausted"), "{message}");
 }
 
@@ -78,13 +78,13 @@ async fn stack_overflow_is_a_trap() {
 async fn a_memory_that_begins_too_large_is_out_of_memory() {
     let wat = module("", DONE).replace("\"memory\") 1)", "\"memory\") 40)");
     let report = run(&embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"), attempt()).await;
-    assert!(matches!(report.outcome, Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
+    assert!(matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
 }
 
 #[tokio::test]
 async fn a_refused_growth_that_the_guest_bears_is_no_failure() {
     let body = format!("(drop (memory.grow (i32.const 1000))) {DONE}");
-    assert_eq!(run(&handler(&body), attempt()).await.outcome, Outcome::Completed { result: None });
+    assert_eq!(outcome(&run(&handler(&body), attempt()).await), Outcome::Completed { result: None });
 }
 
 #[tokio::test]
@@ -96,16 +96,16 @@ async fn results_are_measured_before_and_after_they_are_copied() {
         handler(&body)
     };
     // Within the slack: copied, then refused.
-    let Outcome::Failed { kind, message } = run(&result(70_000, 2), attempt()).await.outcome else { panic!() };
+    let Outcome::Failed { kind, message } = outcome(&run(&result(70_000, 2), attempt()).await) else { panic!() };
     assert_eq!((kind, message.as_str()), (FailureKind::OutputTooLarge, "the handler returned 70000 bytes, max_output is 65536"));
     // Beyond it: never copied. Holds wasmtime to the text that `failure` looks for.
     let sandbox = testing::sandbox();
     let compiled = sandbox.compile(&result(4_000_000, 100)).unwrap();
     let big = sandbox.load(&compiled, &Plugin { memory: 16 << 20, ..grants() }).unwrap();
-    let Outcome::Failed { kind, message } = big.run(attempt()).await.unwrap().outcome else { panic!() };
+    let Outcome::Failed { kind, message } = outcome(&big.run(attempt()).await.unwrap()) else { panic!() };
     assert_eq!((kind, message.as_str()), (FailureKind::OutputTooLarge, "what the handler returned is larger than max_output"));
     // Not the guest's memory at all: a trap, not an output.
-    let Outcome::Failed { kind, .. } = run(&result(4_000_000, 1), attempt()).await.outcome else { panic!() };
+    let Outcome::Failed { kind, .. } = outcome(&run(&result(4_000_000, 1), attempt()).await) else { panic!() };
     assert_eq!(kind, FailureKind::Trap);
 }
 
@@ -119,12 +119,12 @@ async fn failures_that_the_handler_reports_come_through() {
         ))
     };
     let after = "(i64.store8 (i32.const 40) (i64.const 1)) (i64.store (i32.const 48) (i64.const 1500))";
-    let outcome = run(&report(0, after), attempt()).await.outcome;
-    assert_eq!(outcome, Outcome::Retry { message: "sorry".into(), after: Some(Duration::from_millis(1500)) });
-    assert_eq!(run(&report(1, ""), attempt()).await.outcome, Outcome::Reject { message: "sorry".into() });
+    let ended = outcome(&run(&report(0, after), attempt()).await);
+    assert_eq!(ended, Outcome::Retry { message: "sorry".into(), after: Some(Duration::from_millis(1500)) });
+    assert_eq!(outcome(&run(&report(1, ""), attempt()).await), Outcome::Reject { message: "sorry".into() });
     let after = "(i64.store (i32.const 40) (i64.const 2500))";
-    let outcome = run(&report(2, after), attempt()).await.outcome;
-    assert_eq!(outcome, Outcome::Defer { message: "sorry".into(), after: Duration::from_millis(2500) });
+    let ended = outcome(&run(&report(2, after), attempt()).await);
+    assert_eq!(ended, Outcome::Defer { message: "sorry".into(), after: Duration::from_millis(2500) });
 }
 
 #[tokio::test]
@@ -163,7 +163,7 @@ async fn a_dropped_attempt_gives_its_place_back() {
         guest.abort();
     }
     let report = waiting.await.unwrap().unwrap();
-    assert_eq!(report.outcome, Outcome::Completed { result: None });
+    assert_eq!(outcome(&report), Outcome::Completed { result: None });
 }
 
 /// A guest that waits in the host, for an hour.
@@ -185,7 +185,7 @@ async fn a_guest_that_waits_ends_at_its_timeout_while_others_compute() {
     let (a, b, c) = tokio::join!(looping.run(short()), sleeping.run(short()), looping.run(short()));
     for report in [a, b, c] {
         let report = report.unwrap();
-        assert!(matches!(report.outcome, Outcome::Failed { kind: FailureKind::Timeout, .. }));
+        assert!(matches!(outcome(&report), Outcome::Failed { kind: FailureKind::Timeout, .. }));
         assert!(report.duration < Duration::from_secs(5), "{report:?}");
     }
 }
@@ -194,16 +194,16 @@ async fn a_guest_that_waits_ends_at_its_timeout_while_others_compute() {
 async fn exit_is_a_trap_with_words() {
     let extra = r#"(import "wasi:cli/exit@0.2.3" "exit" (func $exit (param i32)))"#;
     let world = "world test { import wasi:cli/exit@0.2.3; export tqhost:handler/handler@0.1.0; }";
-    let outcome = run(&embed(&module(extra, &format!("(call $exit (i32.const 1)) {DONE}")), world), attempt()).await.outcome;
+    let ended = outcome(&run(&embed(&module(extra, &format!("(call $exit (i32.const 1)) {DONE}")), world), attempt()).await);
     let message = "the handler called exit(1) instead of returning".to_owned();
-    assert_eq!(outcome, Outcome::Failed { kind: FailureKind::Trap, message });
+    assert_eq!(ended, Outcome::Failed { kind: FailureKind::Trap, message });
 }
 
 #[tokio::test]
 async fn a_pool_that_finds_no_address_space_is_made_smaller() {
     let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 20_000, max_warm: 0, max_memory: 1 << 20 }).unwrap();
     let report = load(&sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
-    assert_eq!(report.outcome, Outcome::Completed { result: Some(b"1-0".to_vec()) });
+    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()) });
 }
 
 #[tokio::test]
@@ -235,9 +235,9 @@ async fn config_progress_and_logging_reach_the_guest() {
     let mut grants = grants();
     grants.config.insert("model".into(), Secret::new("small"));
     let attempt = attempt();
-    let progress = attempt.progress.clone();
+    let progress = attempt.progress[0].clone();
     let report = sandbox.load(&compiled, &grants).unwrap().run(attempt).await.unwrap();
-    assert_eq!(report.outcome, Outcome::Completed { result: Some(b"small".to_vec()) });
+    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"small".to_vec()) });
     assert_eq!(progress.take(), Some((100, "hello".into())));
 }
 

@@ -29,15 +29,21 @@ pub(super) const IDLE: Duration = Duration::from_secs(60);
 pub(super) struct Instance {
     pub(super) store: Store<State>,
     /// None before the first call.
-    pub(super) runner: Option<Runner>,
+    pub(super) running: Option<Running>,
     /// Begun so far.
     pub(super) tasks: u32,
     place: OwnedSemaphorePermit,
 }
 
+/// What is called.
+pub(super) struct Running {
+    pub(super) instance: wasmtime::component::Instance,
+    pub(super) handler: Runner,
+}
+
 impl Instance {
     pub(super) fn new(store: Store<State>, place: OwnedSemaphorePermit) -> Instance {
-        Instance { store, runner: None, tasks: 0, place }
+        Instance { store, running: None, tasks: 0, place }
     }
 }
 

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
+use super::Shared;
 use super::capacity::Permits;
 use super::inflight::Hold;
 use super::pace::Pace;
 use super::settle::{self, Verdict};
 use super::settler::Job;
-use super::{Shared, runner};
 use crate::admin;
 use crate::plugins::Version;
 use crate::queue::{Begun, Entry, Subject, codec};
@@ -56,7 +56,7 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
     let mut deleted = Vec::new();
     for ((task, hold), begun) in claimed.into_iter().zip(begun) {
         match begun {
-            Begun::Owned => drop(shared.runners.spawn(runner::run(shared.clone(), version.clone(), task, hold))),
+            Begun::Owned => shared.gathering.add(shared, version, task, hold),
             Begun::Cancelled => shared.metrics.settled(admin::Settled::Cancelled),
             Begun::Duplicate => {
                 shared.metrics.settled(admin::Settled::Duplicate);

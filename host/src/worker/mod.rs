@@ -1,12 +1,13 @@
 //! Carries tasks from claim to settlement: the loops of one queue.
 //!
-//! A newcomer finds a loop by its file: [`fetcher`] and [`reclaimer`] claim, [`runner`] runs, [`settler`] settles, [`promoter`] brings back what
+//! A newcomer finds a loop by its file: [`fetcher`] and [`reclaimer`] claim, [`gather`] puts together, [`runner`] runs, [`settler`] settles, [`promoter`] brings back what
 //! is due, [`mover`] and [`scheduler`] make tasks, [`heartbeat`] keeps leases, [`census`] counts. What they share is [`Shared`]; the order in which they end is in [`Worker::stop`].
 
 pub mod backoff;
 pub mod capacity;
 pub mod census;
 pub mod fetcher;
+pub mod gather;
 pub mod heartbeat;
 pub mod inflight;
 pub mod intake;
@@ -71,6 +72,7 @@ pub struct Shared {
     /// This host's name in the group, unique for each start.
     pub consumer: Arc<str>,
     pub inflight: Arc<Inflight>,
+    pub gathering: gather::Gathering,
     /// Its place among the queues of this host.
     pub line: Arc<Line>,
     /// The plugin's working version, if there is one.
@@ -152,6 +154,7 @@ impl Worker {
         let shared = Arc::new(Shared {
             name: queue.rules.name.as_str().into(),
             inflight: Arc::default(),
+            gathering: gather::Gathering::default(),
             line,
             unsettled: std::sync::Mutex::default(),
             parked: Notify::new(),

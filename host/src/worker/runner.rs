@@ -1,53 +1,116 @@
-//! Runs one claimed task from start to settlement.
+//! Runs claimed tasks from start to settlement: one, or a batch that its handler takes in one call.
 //!
-//! In: a task that this host owns. Out: exactly one settlement, or none if the lease was lost (the new owner settles instead).
+//! In: tasks that this host owns. Out: for each exactly one settlement, or none if its lease was lost (the new owner settles instead).
 //!
-//!     claimed ─▶ sandbox ─▶ Outcome ─▶ settle::decide ─▶ settler
+//!     claimed ─▶ sandbox ─▶ Outcome of each ─▶ settle::decide ─▶ settler
+//!        ▲          └ the call for several tasks failed: each alone
+//!        └──────────┘
 //!
-//! Not here: which task to run (`fetcher`, `reclaimer`), when to try again (`backoff`), Redis (`queue`).
+//! Not here: which task to run (`fetcher`, `reclaimer`), which tasks together (`gather`), when to try again (`backoff`), Redis (`queue`).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::join_all;
+use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::inflight::Hold;
 use super::settle;
 use super::settler::Job;
-use crate::plugins::{Ruling, Version};
+use crate::admin::Batch;
+use crate::plugins::{Judged, Ruling, Version};
 use crate::queue::{Subject, codec};
 use crate::sandbox::Attempt;
 use crate::task::Task;
 
-pub async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, hold: Hold) {
+/// Runs a task, or several that were gathered for a version that takes batches.
+pub async fn run(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
+    for (task, _) in &members {
+        // From when this entry was added: for a task that was delayed, from when it was due.
+        shared.metrics.wait(age(codec::entry_time_ms(&task.entry)));
+    }
+    carry(shared, version, members).await;
+}
+
+async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     let rules = &shared.queue.rules;
-    // From when this entry was added: for a task that was delayed, from when it was due.
-    shared.metrics.wait(age(codec::entry_time_ms(&task.entry)));
-    let task = Arc::new(task);
+    let (tasks, holds): (Vec<Task>, Vec<Hold>) = members.into_iter().unzip();
+    let tasks = Arc::new(tasks);
+    let judged = attempt(&shared, &version, &tasks, &holds).await;
+    let members = Arc::unwrap_or_clone(tasks).into_iter().zip(holds);
+    match judged {
+        Some((duration, Judged::Each(ends))) => {
+            if ends.len() > 1 {
+                shared.metrics.batch(Batch::Whole);
+            }
+            for ((task, hold), (outcome, ruling)) in members.zip(ends) {
+                shared.metrics.duration(duration);
+                tracing::debug!(queue = rules.name, task = task.id, attempt = task.attempt, ?outcome, ?ruling, "attempt ended");
+                let verdict = match ruling {
+                    Ruling::AsUsual => settle::decide(outcome, &task, rules, fastrand::f64() * 2.0 - 1.0),
+                    Ruling::GiveBack(delay) => settle::give_back(&outcome, &task, delay),
+                };
+                settle(&shared, &version, task, hold, verdict).await;
+            }
+        }
+        Some((_, Judged::Apart { kind, message })) => {
+            shared.metrics.batch(Batch::Apart);
+            let tasks = members.len();
+            tracing::warn!(
+                queue = rules.name,
+                tasks,
+                kind = kind.as_str(),
+                error = message,
+                "a batch failed; its tasks run again one by one"
+            );
+            for (task, hold) in members {
+                apart(&shared, &version, task, hold);
+            }
+        }
+        None => {
+            for (task, hold) in members {
+                if hold.is_lost() {
+                    tracing::info!(queue = rules.name, task = task.id, "stopped: this host does not own the task any more");
+                } else {
+                    let verdict = settle::release(&task);
+                    settle(&shared, &version, task, hold, verdict).await;
+                }
+            }
+        }
+    }
+}
+
+/// Runs a task of a batch by itself, beside the others.
+fn apart(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
+    drop(shared.runners.spawn(carry(shared.clone(), version.clone(), vec![(task, hold)])));
+}
+
+/// One attempt, which is stopped when all of its tasks are to stop. None: it was.
+async fn attempt(shared: &Shared, version: &Arc<Version>, tasks: &Arc<Vec<Task>>, holds: &[Hold]) -> Option<(Duration, Judged)> {
+    let rules = &shared.queue.rules;
+    let stop = CancellationToken::new();
     let attempt = Attempt {
-        task: task.clone(),
+        tasks: tasks.clone(),
         plugin: version.plugin.clone(),
         max_attempts: rules.max_retries.saturating_add(1),
         timeout: rules.timeout,
-        progress: hold.progress.clone(),
-        stop: hold.stop.clone(),
+        progress: holds.iter().map(|hold| hold.progress.clone()).collect(),
+        stop: stop.clone(),
     };
-    let report = version.run(attempt).await;
-    let verdict = match report {
-        Some((report, ruling)) => {
-            shared.metrics.duration(report.duration);
-            tracing::debug!(queue = rules.name, task = task.id, attempt = task.attempt, outcome = ?report.outcome, ?ruling, "attempt ended");
-            match ruling {
-                Ruling::AsUsual => settle::decide(report.outcome, &task, rules, fastrand::f64() * 2.0 - 1.0),
-                Ruling::GiveBack(delay) => settle::give_back(&report.outcome, &task, delay),
-            }
-        }
-        None if hold.is_lost() => {
-            tracing::info!(queue = rules.name, task = task.id, "stopped: this host does not own the task any more");
-            return;
-        }
-        None => settle::release(&task),
+    let stopped = async {
+        join_all(holds.iter().map(|hold| hold.stop.cancelled())).await;
+        stop.cancel();
+        std::future::pending().await
     };
-    let task = Arc::unwrap_or_clone(task);
+    tokio::select! {
+        biased;
+        judged = version.run(attempt) => judged,
+        never = stopped => never,
+    }
+}
+
+async fn settle(shared: &Shared, version: &Version, task: Task, hold: Hold, verdict: settle::Verdict) {
     let job = Job::new(Subject::Task(Box::new(task)), version.label(), verdict, hold);
     // The settler outlives the runners; when it has given up all the same, the task stays pending and is reclaimed.
     let _ = shared.jobs.send(job).await;

@@ -152,6 +152,7 @@ mod tests {
             group: "g".into(),
             plugin: "p".into(),
             concurrency: 1,
+            batch: config::model::Batch { max_tasks: None, max_wait: Duration::ZERO },
             priority: 1,
             lease: Duration::from_secs(30),
             timeout: Duration::from_secs(60),

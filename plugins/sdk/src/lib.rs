@@ -34,6 +34,19 @@
 //! # fn main() {}
 //! ```
 //!
+//! Where several tasks cost less together than one by one, the function may take a list of them. It gives a result for each, in their order;
+//! a task alone comes as a list of one:
+//!
+//! ```
+//! # use tqhost_handler::{Failure, Task, handler};
+//! fn measure(tasks: Vec<Task>) -> Vec<Result<String, Failure>> {
+//!     tasks.iter().map(|task| Ok(task.text("content")?.len().to_string())).collect()
+//! }
+//!
+//! handler!(batch = measure);
+//! # fn main() {}
+//! ```
+//!
 //! The crate builds natively too, so that a handler's own function can be unit-tested: there, log lines go to stderr, progress goes
 //! nowhere, and no configuration is granted.
 //!
@@ -41,6 +54,8 @@
 
 use std::fmt::Display;
 
+#[doc(hidden)]
+pub mod batch;
 #[doc(hidden)]
 pub mod bindings;
 pub mod config;
@@ -60,10 +75,45 @@ pub use failure::OrFail;
 pub use output::{Json, Output};
 pub use task::FieldError;
 
-/// Exports a function `fn(Task) -> Result<impl Output, Failure>` as the component's handler. Once per component. With `self_check = …` it also
-/// exports a function `fn() -> Result<(), impl Display>` that the host calls once on a new version, before it gets tasks.
+/// Exports a function `fn(Task) -> Result<impl Output, Failure>` as the component's handler. Once per component. Two more may follow:
+///
+/// - `batch = …`, a function `fn(Vec<Task>) -> Vec<Result<impl Output, Failure>>` for several tasks in one call. Without the first function it
+///   has a list of one for a task alone.
+/// - `self_check = …`, a function `fn() -> Result<(), impl Display>` that the host calls once on a new version, before it gets tasks.
 #[macro_export]
 macro_rules! handler {
+    (batch = $batch:path $(, self_check = $check:path)?) => {
+        const _: () = {
+            fn alone(task: $crate::Task) -> ::core::result::Result<::core::option::Option<::std::vec::Vec<u8>>, $crate::Failure> {
+                $crate::run_alone(task, $batch)
+            }
+
+            $crate::handler!(alone, batch = $batch $(, self_check = $check)?);
+        };
+    };
+    ($handle:path, batch = $batch:path $(, self_check = $check:path)?) => {
+        $crate::handler!($handle $(, self_check = $check)?);
+
+        const _: () = {
+            #[cfg(target_family = "wasm")]
+            struct Batching;
+
+            #[cfg(target_family = "wasm")]
+            impl $crate::batch::exports::tqhost::handler::batch_handler::Guest for Batching {
+                fn handle_batch(
+                    tasks: ::std::vec::Vec<$crate::Task>,
+                ) -> ::std::vec::Vec<::core::result::Result<::core::option::Option<::std::vec::Vec<u8>>, $crate::Failure>> {
+                    $crate::run_batch(tasks, $batch)
+                }
+            }
+
+            #[cfg(target_family = "wasm")]
+    $crate::batch::export_batch!(Batching with_types_in $crate::batch);
+
+            #[cfg(not(target_family = "wasm"))]
+            let _ = $batch;
+        };
+    };
     ($handle:path) => {
         const _: () = {
             #[cfg(target_family = "wasm")]
@@ -113,6 +163,25 @@ pub fn run<O: Output>(task: Task, handle: impl FnOnce(Task) -> Result<O, Failure
     handle(task)?.into_bytes()
 }
 
+/// What [`handler!`] exports for several tasks.
+pub fn run_batch<O: Output>(
+    tasks: Vec<Task>,
+    handle: impl FnOnce(Vec<Task>) -> Vec<Result<O, Failure>>,
+) -> Vec<Result<Option<Vec<u8>>, Failure>> {
+    log::panics();
+    handle(tasks).into_iter().map(|result| result.and_then(O::into_bytes)).collect()
+}
+
+/// What [`handler!`] exports for a task alone, where the function takes lists only.
+///
+/// # Panics
+/// Where it gives no result, or more than one: so the host comes to know of it.
+pub fn run_alone<O: Output>(task: Task, handle: impl FnOnce(Vec<Task>) -> Vec<Result<O, Failure>>) -> Result<Option<Vec<u8>>, Failure> {
+    let mut results = run_batch(vec![task], handle);
+    assert_eq!(results.len(), 1, "the handler gave {} results for 1 task", results.len());
+    results.swap_remove(0)
+}
+
 /// What [`handler!`] exports as the self-check.
 pub fn check<E: Display>(check: impl FnOnce() -> Result<(), E>) -> Result<(), String> {
     log::panics();
@@ -128,6 +197,11 @@ mod tests {
         let task = || Task::sample([("n", "20")]);
         let double = |task: Task| -> Result<Json<u32>, Failure> { Ok(Json(task.number::<u32>("n")? * 2)) };
         assert_eq!(run(task(), double).unwrap(), Some(b"40".to_vec()));
+
+        let all = |tasks: Vec<Task>| tasks.into_iter().map(double).collect();
+        assert_eq!(run_alone(task(), all).unwrap(), Some(b"40".to_vec()));
+        let results = run_batch(vec![task(), Task::sample([("n", "x")])], all);
+        assert!(matches!(&results[..], [Ok(Some(bytes)), Err(Failure::Reject(_))] if bytes == b"40"), "{results:?}");
 
         let missing = |task: Task| -> Result<(), Failure> { task.text("nothing").map(drop).map_err(Failure::from) };
         assert!(matches!(run(task(), missing), Err(Failure::Reject(_))));

@@ -12,7 +12,9 @@ impl Host for State {
     }
 
     fn progress(&mut self, percent: u8, note: String) {
-        // Clamps both.
-        self.progress.set(percent, &note);
+        for progress in &self.progress {
+            // Clamps both.
+            progress.set(percent, &note);
+        }
     }
 }

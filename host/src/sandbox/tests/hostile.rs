@@ -25,7 +25,7 @@ fn not_loaded(sandbox: &Sandbox, wasm: &[u8]) -> String {
 async fn still_well(sandbox: &Sandbox) {
     assert_eq!(sandbox.0.pool.free_places(), 4);
     let report = load(sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
-    assert_eq!(report.outcome, Outcome::Completed { result: Some(b"1-0".to_vec()) });
+    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()) });
 }
 
 #[tokio::test]
@@ -33,7 +33,7 @@ async fn many_memories_and_tables_are_refused_when_they_are_loaded() {
     let sandbox = testing::sandbox();
     for (part, most) in [("(memory 1)", 3), ("(table 10 funcref)", 16)] {
         let fits = load(&sandbox, &with(&part.repeat(most)));
-        assert_eq!(fits.run(attempt()).await.unwrap().outcome, Outcome::Completed { result: None }, "{most} of {part}");
+        assert_eq!(outcome(&fits.run(attempt()).await.unwrap()), Outcome::Completed { result: None }, "{most} of {part}");
         let why = not_loaded(&sandbox, &with(&part.repeat(most + 1)));
         assert!(why.contains("exceed") || why.contains("limit"), "{part}: {why}");
     }
@@ -44,7 +44,7 @@ async fn many_memories_and_tables_are_refused_when_they_are_loaded() {
 async fn all_memories_of_a_guest_count_together() {
     let sandbox = testing::sandbox();
     // 3 × 6 pages beside its own, where 16 are granted.
-    let Outcome::Failed { kind, .. } = load(&sandbox, &with(&"(memory 6)".repeat(3))).run(attempt()).await.unwrap().outcome else {
+    let Outcome::Failed { kind, .. } = outcome(&load(&sandbox, &with(&"(memory 6)".repeat(3))).run(attempt()).await.unwrap()) else {
         panic!("it has more than it was granted")
     };
     assert_eq!(kind, FailureKind::OutOfMemory);
@@ -57,7 +57,7 @@ async fn a_table_that_grows_without_end_is_stopped() {
     let body = format!("(loop $l (br_if $l (i32.ne (table.grow (ref.null func) (i32.const 1000)) (i32.const -1)))) unreachable {DONE}");
     let wat = module("(table 1 funcref)", &body);
     let report = load(&sandbox, &embed(&wat, WORLD)).run(attempt()).await.unwrap();
-    assert!(matches!(report.outcome, Outcome::Failed { kind: FailureKind::OutOfMemory | FailureKind::Trap, .. }), "{report:?}");
+    assert!(matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory | FailureKind::Trap, .. }), "{report:?}");
     still_well(&sandbox).await;
 }
 
@@ -70,7 +70,7 @@ async fn a_trap_before_the_first_call_is_a_failure_of_each_attempt() {
             let guest = load(&sandbox, &wasm).with_grants(&Plugin { warm, ..grants() });
             for _ in 0..3 {
                 let report = guest.run(Attempt { timeout: Duration::from_millis(200), ..attempt() }).await.unwrap();
-                let Outcome::Failed { kind: found, .. } = report.outcome else { panic!("{report:?}") };
+                let Outcome::Failed { kind: found, .. } = outcome(&report) else { panic!("{report:?}") };
                 assert_eq!(found, kind);
             }
         }
@@ -85,7 +85,7 @@ async fn handles_of_a_guests_own_resources_have_an_end() {
     let body = format!("(loop $l (drop (call $new (i32.const 1))) (br $l)) {DONE}");
     let sandbox = testing::sandbox();
     let report = load(&sandbox, &embed(&module(extra, &body), world)).run(attempt()).await.unwrap();
-    let Outcome::Failed { kind: FailureKind::Trap, message } = report.outcome else { panic!("{report:?}") };
+    let Outcome::Failed { kind: FailureKind::Trap, message } = outcome(&report) else { panic!("{report:?}") };
     assert!(message.contains("handle"), "{message}");
     still_well(&sandbox).await;
 }
@@ -146,7 +146,7 @@ async fn a_file_whose_bytes_are_changed_is_refused_or_works() {
             Ok(handler) => {
                 // Any outcome is good, but there is one, and the host is not the one that failed.
                 let report = handler.run(Attempt { timeout: Duration::from_millis(200), ..attempt() }).await.unwrap();
-                if let Outcome::Failed { message, .. } = &report.outcome {
+                if let Outcome::Failed { message, .. } = &outcome(&report) {
                     assert!(!message.contains("the host failed"), "case {case}: {message}");
                 }
                 ran += 1;

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::IDLE;
 use crate::config::{Plugin, Warm};
-use crate::sandbox::testing::{DONE, attempt, embed, handler, module};
+use crate::sandbox::testing::{DONE, attempt, embed, handler, module, outcome};
 use crate::sandbox::{Attempt, Handler, Report, Sandbox, SandboxOptions};
 use crate::task::{FailureKind, Outcome, Task};
 
@@ -54,12 +54,12 @@ fn load(sandbox: &Sandbox, wasm: &[u8], grants: &Plugin) -> Handler {
 
 fn nth(attempt_number: u32) -> Attempt {
     let attempt = attempt();
-    let task = Task { attempt: attempt_number, ..(*attempt.task).clone() };
-    Attempt { task: task.into(), ..attempt }
+    let task = Task { attempt: attempt_number, ..attempt.tasks[0].clone() };
+    Attempt { tasks: vec![task].into(), ..attempt }
 }
 
 fn counted(report: Option<Report>) -> u8 {
-    match report.unwrap().outcome {
+    match outcome(&report.unwrap()) {
         Outcome::Completed { result: Some(result) } => result[0],
         other => panic!("it did not count: {other:?}"),
     }
@@ -91,7 +91,7 @@ async fn what_goes_wrong_ends_an_instance_and_what_the_handler_reports_does_not(
     let short = |number| Attempt { timeout: Duration::from_millis(200), ..nth(number) };
     for (number, kind) in [(TRAPS, FailureKind::Trap), (LOOPS, FailureKind::Timeout), (RETURNS_TOO_MUCH, FailureKind::OutputTooLarge)] {
         assert_eq!(counts(&kept, 2).await, [1, 2]);
-        let Outcome::Failed { kind: found, .. } = kept.run(short(number)).await.unwrap().outcome else { panic!("{number} is well") };
+        let Outcome::Failed { kind: found, .. } = outcome(&kept.run(short(number)).await.unwrap()) else { panic!("{number} is well") };
         assert_eq!((found, sandbox.0.pool.kept()), (kind, 0));
     }
     // Its guest can bear it, but the next one may not.
@@ -99,8 +99,8 @@ async fn what_goes_wrong_ends_an_instance_and_what_the_handler_reports_does_not(
     assert_eq!((counted(kept.run(nth(IS_REFUSED_MEMORY)).await), sandbox.0.pool.kept()), (2, 0));
 
     assert_eq!(counts(&kept, 1).await, [1]);
-    assert!(matches!(kept.run(nth(RETRIES)).await.unwrap().outcome, Outcome::Retry { .. }));
-    assert!(matches!(kept.run(nth(REJECTS)).await.unwrap().outcome, Outcome::Reject { .. }));
+    assert!(matches!(outcome(&kept.run(nth(RETRIES)).await.unwrap()), Outcome::Retry { .. }));
+    assert!(matches!(outcome(&kept.run(nth(REJECTS)).await.unwrap()), Outcome::Reject { .. }));
     assert_eq!(counts(&kept, 1).await, [4]);
     assert_eq!((sandbox.0.pool.kept(), sandbox.0.pool.free_places()), (1, 3));
 }
@@ -149,7 +149,7 @@ async fn deadline_stop_progress_and_peak_are_those_of_the_attempt() {
         assert_eq!(counted(kept.run(nth(COMPUTES)).await), count);
     }
     let late = kept.run(Attempt { timeout: Duration::from_millis(200), ..nth(LOOPS) }).await.unwrap();
-    assert!(matches!(late.outcome, Outcome::Failed { kind: FailureKind::Timeout, .. }), "{late:?}");
+    assert!(matches!(outcome(&late), Outcome::Failed { kind: FailureKind::Timeout, .. }), "{late:?}");
 
     let extra = r#"(import "tqhost:handler/context@0.1.0" "progress" (func $progress (param i32 i32 i32)))"#;
     let body = format!("(call $progress (local.get $attempt) (i32.const 0) (i32.const 0)) {DONE}");
@@ -157,7 +157,7 @@ async fn deadline_stop_progress_and_peak_are_those_of_the_attempt() {
     let kept = load(&sandbox, &embed(&module(extra, &body), world), &grants(1, 100));
     for number in 1..4 {
         let attempt = nth(number);
-        let progress = attempt.progress.clone();
+        let progress = attempt.progress[0].clone();
         assert_eq!(kept.run(attempt).await.unwrap().peak_memory, 65536);
         assert_eq!(progress.take(), Some((u8::try_from(number).unwrap(), String::new())));
     }
@@ -173,11 +173,11 @@ async fn a_leak_is_the_failure_of_the_task_that_meets_the_limit() {
     for round in 0..2 {
         for task in 1..=7 {
             let report = leaking.run(attempt()).await.unwrap();
-            assert_eq!(report.outcome, Outcome::Completed { result: None }, "task {task} of round {round}");
+            assert_eq!(outcome(&report), Outcome::Completed { result: None }, "task {task} of round {round}");
             assert_eq!(report.peak_memory, 65536 * (1 + 2 * task));
         }
         let report = leaking.run(attempt()).await.unwrap();
-        assert!(matches!(report.outcome, Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
+        assert!(matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
     }
 }
 
@@ -190,7 +190,7 @@ async fn handles_that_are_left_open_do_not_pile_up() {
     let leaves = "(drop (call $subscribe (i64.const 3600000000000)))".repeat(5);
     let kept = load(&sandbox, &embed(&module(extra, &format!("{leaves} {DONE}")), world), &grants(1, 100));
     for round in [1, 1, 1, 0, 1, 1, 1, 0] {
-        assert_eq!(kept.run(attempt()).await.unwrap().outcome, Outcome::Completed { result: None });
+        assert_eq!(outcome(&kept.run(attempt()).await.unwrap()), Outcome::Completed { result: None });
         assert_eq!(sandbox.0.pool.kept(), round);
     }
 }

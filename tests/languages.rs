@@ -1,4 +1,4 @@
-//! The handlers that are written in JavaScript and Python, as hosts run them: real tasks through the real binary.
+//! The handlers that are written in JavaScript, Python and C, as hosts run them: real tasks through the real binary; and what authors see of a mistake.
 //!
 //! Compiled once for all tests and runs: these components are large. Not here: projects of one's own in these languages (`authors`).
 
@@ -9,10 +9,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::authors::{cache_of, tried_with};
-use crate::support::{Bench, Host, within};
+use crate::support::{Bench, Host, eventually, within};
 
 /// To compile a large component on a machine with much else to do.
-const COMPILES: Duration = Duration::from_secs(300);
+const COMPILES: Duration = Duration::from_secs(600);
 
 const QUEUES: &str = "
 [queues.report]
@@ -25,6 +25,15 @@ group = \"vectorize-group\"
 plugin = \"vectorize-text\"
 max_retries = 1
 backoff = { delays = [\"1ms\"] }
+[queues.images]
+plugin = \"image-info\"
+max_retries = 0
+[queues.javascript]
+plugin = \"in-javascript\"
+max_retries = 0
+[queues.python]
+plugin = \"in-python\"
+max_retries = 0
 ";
 
 /// Who compiles first keeps it for the others.
@@ -137,6 +146,172 @@ fn documents_become_pieces_with_keywords_and_vectors() {
     }
 }
 
+/// A file's bytes up to the end of its header, and what they say.
+fn images() -> Vec<(Vec<u8>, &'static str, u32, u32)> {
+    let png = [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], &1920_u32.to_be_bytes(), &1080_u32.to_be_bytes()].concat();
+    let gif = [&b"GIF89a"[..], &320_u16.to_le_bytes(), &200_u16.to_le_bytes()].concat();
+    // A profile that looks like a frame, a marker without a length, and one with more of its first byte.
+    let jpeg = [&b"\xff\xd8\xff\xe0\0\x0b\xff\xc0\0\x11\x08\0\x01\0\x01\xff\x01\xff\xff\xff\xc2\0\x11\x08\x01\xe0\x02\x80"[..]].concat();
+    let riff = |chunk: &[u8]| [&b"RIFF\0\0\0\0WEBP"[..], chunk].concat();
+    let lossy = riff(b"VP8 \0\0\0\0\0\0\0\x9d\x01\x2a\x40\x01\xf0\x40");
+    let bits: u32 = (400 - 1) | (300 - 1) << 14;
+    let lossless = riff(&[&b"VP8L\0\0\0\0\x2f"[..], &bits.to_le_bytes()].concat());
+    let extended = riff(b"VP8X\0\0\0\0\0\0\0\0\xff\xff\0\0\0\x01");
+    vec![
+        (png, "png", 1920, 1080),
+        (gif, "gif", 320, 200),
+        (jpeg, "jpeg", 640, 480),
+        (lossy, "webp", 320, 240),
+        (lossless, "webp", 400, 300),
+        (extended, "webp", 65_536, 65_537),
+    ]
+}
+
+/// Adds images as they are.
+fn add(bench: &mut Bench, images: &[Vec<u8>]) -> Vec<String> {
+    let mut pipe = redis::pipe();
+    for image in images {
+        pipe.cmd("XADD").arg("images").arg("*").arg("traceparent").arg("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+        pipe.arg("image").arg(&image[..]);
+    }
+    pipe.query(&mut bench.db).expect("XADD")
+}
+
+#[test]
+fn images_tell_their_size_and_damaged_ones_are_rejected() {
+    for grants in ["", "[plugins.image-info]\nmemory = \"8MiB\"\ninstance = { warm = 1 }"] {
+        let (mut bench, host) = host(&["image-info"], grants);
+        let good = images();
+        let files: Vec<Vec<u8>> = good.iter().map(|(bytes, ..)| bytes.clone()).collect();
+        let ids = add(&mut bench, &files);
+        for (id, (bytes, format, width, height)) in ids.iter().zip(&good) {
+            let seen: Value = serde_json::from_str(&result(&mut bench, "images", id)).expect("JSON");
+            assert_eq!(seen, json!({ "format": format, "width": width, "height": height, "bytes": bytes.len() }));
+            let line = host.log(&format!("{format}, {width} x {height}"));
+            assert_eq!((&line["task"], &line["plugin"]), (&json!(id), &json!("image-info")));
+        }
+        // Whatever is cut off is rejected, and so is what is changed, unless it is an image still: never is there a trap.
+        let ended = |bench: &mut Bench, files: &[Vec<u8>]| -> Vec<bool> {
+            let ids = add(bench, files);
+            bench.until_drained("images");
+            let rejected = |id: &String| {
+                let (status, error) = (bench.status("images", id, "status"), bench.status("images", id, "error"));
+                assert!(status == "COMPLETED" || status == "FAILED" && error.starts_with("field `image` "), "{id}: {status}: {error}");
+                status == "FAILED"
+            };
+            ids.iter().map(rejected).collect()
+        };
+        let cut: Vec<Vec<u8>> = files.iter().flat_map(|file| (0..file.len()).map(|length| file[..length].to_vec())).collect();
+        assert!(ended(&mut bench, &cut).into_iter().all(|rejected| rejected));
+        let with = |byte: u8, file: &Vec<u8>, at: usize| [&file[..at], &[byte], &file[at + 1..]].concat();
+        let changed: Vec<Vec<u8>> =
+            files.iter().flat_map(|file| (0..file.len()).flat_map(move |at| [0, 1, 0xff].map(|byte| with(byte, file, at)))).collect();
+        let rejected = ended(&mut bench, &changed);
+        assert!(rejected.contains(&true) && rejected.contains(&false));
+        // More than an instance has to begin with, again and again: what a task took is given back.
+        let large = [&files[0][..], &[0; 3 << 20]].concat();
+        let ids = add(&mut bench, &[large.clone(), large.clone(), large.clone(), large]);
+        ids.iter().for_each(|id| bench.until("images", id, "COMPLETED"));
+        let id = bench.xadd("images", &[("picture", "1")]);
+        bench.until("images", &id, "FAILED");
+        assert_eq!(bench.status("images", &id, "error"), "field `image` is missing");
+        host.stop();
+    }
+}
+
+/// The guests in other languages, each with its queue.
+const GUESTS: [&str; 2] = ["in-javascript", "in-python"];
+
+#[test]
+fn an_exception_tells_its_author_what_it_was() {
+    let (mut bench, host) = host(&GUESTS, "");
+    let mut ended = |queue: &str, end: &str| {
+        let id = bench.xadd(queue, &[("end", end)]);
+        bench.until(queue, &id, "FAILED");
+        let error = bench.dead(queue).last().expect("a dead letter")["tq-error"].clone();
+        (id, error)
+    };
+    let table = [
+        ("javascript", "throw", "retry: TypeError: boom in JavaScript", "explode@handler.js:"),
+        ("javascript", "number", "retry: 42", "42"),
+        ("javascript", "recursion", "retry: InternalError: too much recursion", "again@handler.js:"),
+        ("python", "throw", "retry: LookupError: boom in Python", "in explode"),
+        ("python", "exit", "retry: SystemExit: 3", "in work"),
+        ("python", "recursion", "retry: RecursionError: maximum recursion depth exceeded", "in recurse"),
+    ];
+    for (queue, end, why, place) in table {
+        let (id, error) = ended(queue, end);
+        assert!(error.starts_with(why), "{queue} {end}: {error}");
+        // Where it was thrown is in the log, with the task's id.
+        let what = why.trim_start_matches("retry: ");
+        let is_told = |line: &Value| line["task"] == *id && line["level"] == "ERROR" && line["message"].to_string().contains(place);
+        eventually(&format!("{queue} {end} is logged"), || host.logged(what).iter().any(is_told).then_some(()));
+    }
+    // Without the helper that a project has, the engine knows only that it has ended.
+    for queue in ["javascript", "python"] {
+        let (_, error) = ended(queue, "uncaught");
+        assert!(error.starts_with("trap: ") && error.contains("an uncaught exception"), "{error}");
+    }
+    host.stop();
+}
+
+#[test]
+fn what_is_printed_bears_its_task() {
+    let (mut bench, host) = host(&GUESTS, "");
+    let lines = [
+        ("javascript", "info", "printed by {} {\"n\":1}"),
+        ("javascript", "error", "complained by {}"),
+        ("python", "info", "printed by {} {'n': 1}"),
+        ("python", "warn", "complained by {}"),
+        ("python", "warn", "WARNING:root:warned by {}"),
+        ("python", "info", "unfinished by {}"),
+    ];
+    for queue in ["javascript", "python"] {
+        let ids = [(); 2].map(|()| bench.xadd(queue, &[("a", "1")]));
+        for id in &ids {
+            let seen = result(&mut bench, queue, id);
+            for (_, level, text) in lines.iter().filter(|(of, ..)| *of == queue) {
+                let line = host.log(&text.replace("{}", id));
+                let expected = (json!(id), json!(queue), json!(level.to_uppercase()));
+                assert_eq!((line["task"].clone(), line["queue"].clone(), line["level"].clone()), expected, "{line}");
+            }
+            if queue == "python" {
+                let seen: Value = serde_json::from_str(&seen).expect("JSON");
+                let enqueued: f64 = bench.status(queue, id, "enqueued_at").parse().expect("a time");
+                let told = seen["seconds"].as_f64().expect("seconds") * 1000.0;
+                // It is what is left until the deadline that is told, which comes at most a timeout later.
+                assert!((enqueued - 1000.0..enqueued + 60_000.0).contains(&told), "{enqueued} {told}");
+            }
+        }
+    }
+    assert!(host.logged("nowhere").is_empty());
+    // An async function is one more way to write a handler.
+    let id = bench.xadd("javascript", &[("end", "promise")]);
+    assert_eq!(result(&mut bench, "javascript", &id), "{\"tasks\":1}");
+    host.stop();
+}
+
+#[test]
+fn globals_are_seen_by_later_tasks_of_a_warm_instance_only() {
+    let count = |bench: &mut Bench, queue: &str| -> u64 {
+        let id = bench.xadd(queue, &[("a", "1")]);
+        let seen: Value = serde_json::from_str(&result(bench, queue, &id)).expect("JSON");
+        seen["tasks"].as_u64().expect("a number")
+    };
+    let warm = GUESTS.map(|guest| format!("[plugins.{guest}]\ninstance = {{ warm = 1, max_tasks = 3 }}\n")).concat();
+    for (grants, expected) in [("", [1, 1, 1, 1, 1]), (&*warm, [1, 2, 3, 1, 2])] {
+        let (mut bench, host) = host(&GUESTS, grants);
+        for queue in ["javascript", "python"] {
+            assert_eq!([(); 5].map(|()| count(&mut bench, queue)), expected, "{queue} {grants}");
+            // What ends as a trap takes its instance along.
+            let id = bench.xadd(queue, &[("end", "uncaught")]);
+            bench.until(queue, &id, "FAILED");
+            assert_eq!(count(&mut bench, queue), 1, "{queue} {grants}");
+        }
+        host.stop();
+    }
+}
+
 #[test]
 fn they_can_be_tried() {
     let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,4 +323,7 @@ fn they_can_be_tried() {
         let ran = tried_with(&cache_of("languages"), handler, &["--field", "other=1", "--json"]);
         assert_eq!((ran.code, &ran.json()["outcome"]), (1, &json!("reject")));
     }
+    let sample = format!("image=@{}", Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/image-info/sample.png").display());
+    let view = tried_with(&cache_of("guests"), "image-info", &["--field", &sample, "--json"]).ok().json();
+    assert_eq!((&view["result"]["width"], &view["log"][0]["text"]), (&json!(32), &json!("png, 32 x 20")), "{view}");
 }

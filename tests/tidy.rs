@@ -273,7 +273,11 @@ fn prose<'f>(path: &str, text: &'f str) -> impl Iterator<Item = (String, &'f str
 
 /// Every guest has a row in its table, every row a guest, and some test installs it.
 fn guests(files: &Files) -> Vec<String> {
-    let guest = |path: &str| path.strip_prefix("plugins/testing/")?.strip_suffix(".rs").map(str::to_owned);
+    let sources = [".rs", "/handler.js", "/app.py"];
+    let guest = |path: &str| {
+        let path = path.strip_prefix("plugins/testing/")?;
+        sources.iter().find_map(|source| path.strip_suffix(source)).map(str::to_owned)
+    };
     let guests: BTreeSet<String> =
         files.iter().filter_map(|(path, _)| guest(path)).filter(|name| name != "lib" && !name.contains('/')).collect();
     let row = |line: &str| line.strip_prefix("| `")?.split('`').next().map(str::to_owned);

@@ -9,6 +9,7 @@ mod support;
 
 mod backlog;
 mod instances;
+mod languages;
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -24,9 +25,10 @@ const RUNS: usize = 5;
 fn main() {
     // `cargo bench` hands over arguments of its own harness; a filter is the only one that means something here.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 6] = [
+    let sections: [(&str, fn()); 7] = [
         ("throughput", throughput),
         ("instances", instances::calls),
+        ("languages", languages::costs),
         ("start", start),
         ("idle", idle),
         ("backlog", backlog::queued),

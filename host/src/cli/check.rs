@@ -3,6 +3,8 @@
 //! In: a valid configuration. Out: queues, and for each plugin file, version, exports, imports and grants, or what is wrong with it.
 //! A plugin that is missing is no failure: its queue waits for it. Secrets are never printed, only the names under which they are granted.
 
+use std::time::Duration;
+
 use anyhow::Context;
 use serde::Serialize;
 
@@ -68,16 +70,114 @@ struct Grants {
     config: Vec<String>,
     /// Where its handlers may send requests.
     allowed_hosts: Vec<String>,
+    /// The bounds of these; null where no host is allowed.
+    http: Option<Http>,
+    instance: Instance,
+}
+
+/// As in the configuration. Times in milliseconds, sizes in bytes.
+#[derive(Debug, Serialize)]
+struct Http {
+    connect_timeout_ms: u64,
+    first_byte_timeout_ms: u64,
+    between_bytes_timeout_ms: u64,
+    /// Null: until the attempt ends.
+    timeout_ms: Option<u64>,
+    max_concurrent: u32,
+    max_connections: u32,
+    max_requests: u32,
+    max_request_body: u64,
+    max_response_body: u64,
+    private_addresses: Vec<String>,
+    /// Certificates beside the system's.
+    ca: usize,
+}
+
+/// Whether an instance has one task or several.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Instance {
+    PerTask,
+    #[serde(untagged)]
+    Warm {
+        warm: u32,
+        max_tasks: u32,
+    },
 }
 
 impl Grants {
     fn new(plugin: &config::Plugin) -> Grants {
+        let config::Plugin { config, memory, max_output, allowed_hosts, http, warm } = plugin;
         Grants {
-            memory: plugin.memory,
-            max_output: plugin.max_output,
-            config: plugin.config.keys().cloned().collect(),
-            allowed_hosts: plugin.allowed_hosts.iter().map(ToString::to_string).collect(),
+            memory: *memory,
+            max_output: *max_output,
+            config: config.keys().cloned().collect(),
+            allowed_hosts: allowed_hosts.iter().map(ToString::to_string).collect(),
+            http: (!allowed_hosts.is_empty()).then(|| Http::new(http)),
+            instance: warm.map_or(Instance::PerTask, |warm| Instance::Warm { warm: warm.idle, max_tasks: warm.max_tasks }),
         }
+    }
+
+    fn render(&self) -> String {
+        let mut lines = vec![format!("memory {}, output {}", text::size(self.memory), text::size(self.max_output))];
+        lines.push(match self.instance {
+            Instance::PerTask => "an instance per task".to_owned(),
+            Instance::Warm { warm, max_tasks } => {
+                format!("{} kept warm, each for {}", text::plural(warm.into(), "instance"), text::plural(max_tasks.into(), "task"))
+            }
+        });
+        if !self.config.is_empty() {
+            lines.push(format!("config {}", self.config.join(", ")));
+        }
+        if let Some(http) = &self.http {
+            lines.push(format!("requests to {}", self.allowed_hosts.join(", ")));
+            lines.extend(http.render().into_iter().map(|line| format!("  {line}")));
+        }
+        lines.join("\n")
+    }
+}
+
+impl Http {
+    fn new(http: &config::Http) -> Http {
+        let ms = |duration: Duration| duration.as_millis().try_into().unwrap_or(u64::MAX);
+        Http {
+            connect_timeout_ms: ms(http.connect_timeout),
+            first_byte_timeout_ms: ms(http.first_byte_timeout),
+            between_bytes_timeout_ms: ms(http.between_bytes_timeout),
+            timeout_ms: http.timeout.map(ms),
+            max_concurrent: http.max_concurrent,
+            max_connections: http.max_connections,
+            max_requests: http.max_requests,
+            max_request_body: http.max_request_body,
+            max_response_body: http.max_response_body,
+            private_addresses: http.private_addresses.iter().map(ToString::to_string).collect(),
+            ca: http.ca.len(),
+        }
+    }
+
+    fn render(&self) -> Vec<String> {
+        let time = |ms| text::took(Duration::from_millis(ms));
+        let whole = self.timeout_ms.map_or("as long as the attempt".to_owned(), time);
+        let mut lines = vec![
+            format!(
+                "at most {} by one attempt, {} at once; {} at once in this host",
+                self.max_requests, self.max_concurrent, self.max_connections
+            ),
+            format!("bodies of {} out, {} in", text::size(self.max_request_body), text::size(self.max_response_body)),
+            format!(
+                "times: connect {}, first byte {}, between bytes {}, all {whole}",
+                time(self.connect_timeout_ms),
+                time(self.first_byte_timeout_ms),
+                time(self.between_bytes_timeout_ms)
+            ),
+        ];
+        if !self.private_addresses.is_empty() {
+            lines.push(format!("names may stand for {}", self.private_addresses.join(", ")));
+        }
+        if self.ca > 0 {
+            lines.push(format!("{} beside the system's", text::plural(self.ca as u64, "certificate")));
+        }
+        lines
     }
 }
 
@@ -187,11 +287,8 @@ fn render_plugin(plugin: &PluginView, paint: Paint) -> String {
     }
     lines.push(("exports", by_package(&plugin.exports)));
     lines.push(("imports", by_package(&plugin.imports)));
-    let Grants { memory, max_output, config, allowed_hosts } = &plugin.grants;
-    let names = if config.is_empty() { String::new() } else { format!("\nconfig {}", config.join(", ")) };
-    let hosts = if allowed_hosts.is_empty() { String::new() } else { format!("\nrequests to {}", allowed_hosts.join(", ")) };
-    lines.push(("grants", format!("memory {}, output {}{names}{hosts}", text::size(*memory), text::size(*max_output))));
-    if plugin.makes_requests && allowed_hosts.is_empty() {
+    lines.push(("grants", plugin.grants.render()));
+    if plugin.makes_requests && plugin.grants.allowed_hosts.is_empty() {
         lines.push(("note", "it can make requests (wasi:http), and allowed_hosts allows none: each would be refused".to_owned()));
     }
     lines.retain(|(_, value)| !value.is_empty());

@@ -26,8 +26,15 @@ pub(super) fn classify(error: &Error, phase: Phase, limits: &Limits, log: &Guest
         return (FailureKind::OutOfMemory, with_last_words(refused, log));
     }
     if let Some(trap) = error.downcast_ref::<Trap>() {
-        // Compilers put the stack at the bottom of the memory, where its overflow looks like a bad pointer.
-        let hint = if *trap == Trap::MemoryOutOfBounds { " (a bad pointer, or a stack overflow)" } else { "" };
+        let hint = match trap {
+            // Compilers put the stack at the bottom of the memory, where its overflow looks like a bad pointer.
+            Trap::MemoryOutOfBounds => " (a bad pointer, or a stack overflow)",
+            // Many languages end so, and most say why before: then that is the hint.
+            Trap::UnreachableCodeReached if log.last_words().is_none() => {
+                " (a panic, an abort or an uncaught exception, and nothing was logged about it)"
+            }
+            _ => "",
+        };
         return (FailureKind::Trap, with_last_words(&format!("{trap}{hint}"), log));
     }
     if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {

@@ -53,17 +53,17 @@ export const config = (key) => get(key);
 export { progress, remainingMs };
 
 /**
- * Makes the component's handler of a function. It may return nothing, text, bytes, or anything that JSON can hold. An error that it throws and
- * that is not one of the failures above is logged, and the task is tried again.
+ * Makes the component's handler of a function. It may return nothing, text, bytes, or anything that JSON can hold, or a promise of it. An error
+ * that it throws and that is not one of the failures above is logged, and the task is tried again.
  */
 export function handles(handle) {
   return {
-    handle(task) {
+    async handle(task) {
       try {
-        return result(handle(task));
+        return result(await handle(task));
       } catch (error) {
-        if (error && error.tag) throw error;
-        log('error', '', `${error}\n${(error && error.stack) || ''}`);
+        if (['reject', 'retry', 'defer'].includes(error?.tag)) throw error;
+        log('error', '', `${error}\n${error?.stack ?? ''}`);
         throw retry(String(error));
       }
     },
@@ -76,6 +76,15 @@ function result(value) {
   return new TextEncoder().encode(typeof value === 'string' ? value : JSON.stringify(value));
 }
 
-const shown = (value) => (typeof value === 'string' ? value : value instanceof Error ? String(value) : JSON.stringify(value));
+function shown(value) {
+  if (typeof value === 'string') return value;
+  if (value instanceof Error) return String(value);
+  try {
+    // JSON has no numbers of 64 bits, and a task has some; nor has it undefined.
+    return JSON.stringify(value, (_, inner) => (typeof inner === 'bigint' ? Number(inner) : inner)) ?? String(value);
+  } catch {
+    return String(value);
+  }
+}
 const write = (level) => (...values) => log(level, '', values.map(shown).join(' '));
 Object.assign(console, { log: write('info'), info: write('info'), debug: write('debug'), warn: write('warn'), error: write('error') });

@@ -3,8 +3,10 @@
 In: a function from a task to a result. Out: the class `Handler` that the component exports.
 """
 
-import builtins
+import io
 import json as _json
+import sys
+import time
 
 from componentize_py_types import Err
 from wit_world.imports import context, logging, store
@@ -73,7 +75,7 @@ def remaining_ms() -> int:
 
 
 def now_ms(task: Task) -> int:
-    """The time, in milliseconds since the Unix epoch. There is no other clock: time.time() ends the attempt."""
+    """The time, in milliseconds since the Unix epoch; as time.time() tells it. There is no other clock: datetime.now() ends the attempt."""
     return task.deadline_ms - remaining_ms()
 
 
@@ -91,14 +93,19 @@ def handles(handle):
 
     class Handler:
         def handle(self, task: Task) -> bytes | None:
+            global _task
+            _task = task
             try:
                 return _result(handle(task))
             except Err:
                 raise
-            except Exception as error:
+            except BaseException as error:  # with sys.exit(), which would end the attempt without a word
                 message = f"{type(error).__name__}: {error}"
                 log("error", f"{message}{_places(error)}")
                 raise retry(message) from None
+            finally:
+                _out.end()
+                _err.end()
 
     return Handler
 
@@ -119,9 +126,38 @@ def _places(error: BaseException) -> str:
     return "".join(places[1:])
 
 
-def _print(*values, sep=" ", **_ignored) -> None:
-    log("info", (sep or " ").join(str(value) for value in values))
+class _Lines(io.TextIOBase):
+    """There is no stdout in the sandbox: what is printed becomes log lines."""
+
+    def __init__(self, level: str):
+        self.level = level
+        self.rest = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, more: str) -> int:
+        *lines, self.rest = (self.rest + more).split("\n")
+        for line in lines:
+            log(self.level, line)
+        return len(more)
+
+    def end(self) -> None:
+        """Lets go of a line that was not ended, so that it does not become another task's."""
+        if self.rest:
+            self.write("\n")
 
 
-# There is no stdout in the sandbox: what is printed becomes a log line.
-builtins.print = _print
+_out, _err = _Lines("info"), _Lines("warn")
+sys.stdout, sys.stderr = _out, _err
+
+# The task that runs. There is no clock either, but what is left until a deadline tells the time.
+_task: Task | None = None
+
+
+def _now_ns() -> int:
+    return now_ms(_task) * 1_000_000 if _task else 0
+
+
+time.time_ns = time.monotonic_ns = time.perf_counter_ns = _now_ns
+time.time = time.monotonic = time.perf_counter = lambda: _now_ns() / 1e9

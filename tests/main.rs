@@ -37,6 +37,7 @@ mod report_queue;
 mod resume_model;
 mod schedules;
 mod soak;
+mod swaps;
 mod tasks;
 mod tidy;
 mod upkeep;

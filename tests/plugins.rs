@@ -6,49 +6,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
-use crate::support::bench::guest_path;
+use crate::support::files::{digest, guest, label, loaded, put, version};
 use crate::support::{Bench, Done, Host, Places, Trickle, eventually};
-
-/// The bytes of a guest.
-pub fn guest(name: &str) -> Vec<u8> {
-    std::fs::read(guest_path(name)).expect("read a guest")
-}
-
-/// The same component with a custom section at its end: it does the same, and is another version.
-pub fn version(guest: &str, mark: u8) -> Vec<u8> {
-    let mut bytes = self::guest(guest);
-    // Section id 0, its size, the length of its name, the name, the content.
-    bytes.extend([0, 6, 4, b'm', b'a', b'r', b'k', mark]);
-    bytes
-}
-
-/// How a status names the version in these bytes.
-pub fn label(plugin: &str, bytes: &[u8]) -> String {
-    format!("{plugin}@{}", &digest(bytes)[..12])
-}
-
-pub fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Writes a file beside the plugins and renames it: the way that a careful operator takes.
-pub fn put(bench: &Bench, plugin: &str, bytes: &[u8]) {
-    let target = bench.plugin_path(plugin);
-    let new = target.with_extension("new");
-    std::fs::write(&new, bytes).expect("write a plugin");
-    std::fs::rename(new, target).expect("rename a plugin");
-}
-
-/// Waits for the line that says that this version was loaded.
-#[track_caller]
-pub fn loaded(host: &Host, bytes: &[u8]) -> Value {
-    let digest = &digest(bytes)[..12];
-    eventually(&format!("{digest} is loaded; the log:\n{}", host.raw()), || {
-        host.logged("plugin loaded").into_iter().find(|line| line["digest"] == digest)
-    })
-}
 
 /// What `tqhost plugins` says of a plugin.
 pub fn row(bench: &Bench, plugin: &str) -> Option<Value> {

@@ -2,15 +2,10 @@
 
 use serde_json::Value;
 
-use crate::plugins::{digest, guest, label, loaded, overwrite, put, row, version};
+use crate::plugins::{overwrite, row};
+use crate::support::files::{digest, guest, label, loaded, put, said, version};
+use crate::support::swaps::random;
 use crate::support::{Bench, Done, Host, Places, Trickle, eventually};
-
-/// Waits for the line that says so of this version.
-#[track_caller]
-fn said(host: &Host, what: &str, bytes: &[u8]) -> Value {
-    let digest = &digest(bytes)[..12];
-    eventually(&format!("{what:?} of {digest}"), || host.logged(what).into_iter().find(|line| line["digest"] == digest))
-}
 
 #[track_caller]
 fn rolled_back(host: &Host, bytes: &[u8]) -> Value {
@@ -261,17 +256,6 @@ fn two_hosts_judge_each_for_itself() {
         assert_eq!((host.ended_as("work", "retries-exhausted"), reloads(host, "rolled-back")), (0, 1));
     }
     hosts.into_iter().for_each(Host::stop);
-}
-
-/// A sequence that differs from run to run and can be told from its seed.
-fn random(seed: u64) -> impl FnMut(usize) -> usize {
-    let mut state = seed | 1;
-    move |below| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        usize::try_from(state % below as u64).expect("small")
-    }
 }
 
 #[test]

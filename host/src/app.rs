@@ -90,7 +90,15 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
     let (host_id, capacity, stop) = (host.consumer.clone(), host.capacity.clone(), host.stop.clone());
     let mut workers = Workers::new(host, plugins.clone(), metrics.clone(), health.clone());
     workers.apply(queues);
-    health.started();
+    servants.spawn({
+        let (plugins, health, serving) = (plugins.clone(), health.clone(), serving.clone());
+        async move {
+            // Ready is who has tried every plugin: whoever replaces a host that works must not be believed before that.
+            if serving.run_until_cancelled(plugins.scanned()).await.is_some() {
+                health.started();
+            }
+        }
+    });
 
     // 5. What others see of it.
     let refused = Refused::default();

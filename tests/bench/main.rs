@@ -8,14 +8,17 @@
 mod support;
 
 mod backlog;
+mod compilation;
+mod hundred;
 mod instances;
 mod languages;
+mod swaps;
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-use support::bench::guest_path;
-use support::{Bench, Host, eventually};
+use support::files::{guest, marked};
+use support::{Bench, Host, eventually, within};
 
 /// Tasks of one throughput run.
 const TASKS: usize = 50_000;
@@ -25,7 +28,7 @@ const RUNS: usize = 5;
 fn main() {
     // `cargo bench` hands over arguments of its own harness; a filter is the only one that means something here.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 7] = [
+    let sections: [(&str, fn()); 11] = [
         ("throughput", throughput),
         ("instances", instances::calls),
         ("languages", languages::costs),
@@ -33,6 +36,10 @@ fn main() {
         ("idle", idle),
         ("backlog", backlog::queued),
         ("delayed", backlog::delayed),
+        ("swaps", swaps::under_load),
+        ("thousand", swaps::thousand),
+        ("compilation", compilation::others),
+        ("hundred", hundred::start),
     ];
     for (name, section) in sections {
         if name.contains(&filter) {
@@ -118,7 +125,8 @@ fn host_rate(guest: &str, concurrency: u32, plugin: &str, content: &str, tasks: 
 /// A host that logs as little as it does by default.
 fn quiet_host(bench: &Bench) -> Host {
     let host = Host::start(&bench.config(), "info");
-    host.log("tqhost is running");
+    // It compiles what is there first.
+    within(Duration::from_secs(600), "the host runs", || host.logged("tqhost is running").pop());
     host
 }
 
@@ -179,17 +187,12 @@ fn idle() {
 }
 
 /// A bench with that many queues, each with a plugin of its own content.
-fn many_plugins(count: usize) -> Bench {
+fn many_plugins(count: u32) -> Bench {
     let queues: String = (0..count).map(|n| format!("[queues.q{n}]\n")).collect();
     let bench = Bench::new(&queues);
-    let resume = fs::read(guest_path("resume-analyze")).expect("resume-analyze.wasm");
+    let resume = guest("resume-analyze");
     for n in 0..count {
-        // A custom section of its own gives each file its own digest.
-        let name = format!("n{n:03}");
-        let mut wasm = resume.clone();
-        wasm.extend([0, 1 + name.len() as u8, name.len() as u8]);
-        wasm.extend(name.as_bytes());
-        fs::write(bench.plugin_path(&format!("q{n}")), wasm).expect("write a plugin");
+        fs::write(bench.plugin_path(&format!("q{n}")), marked(&resume, n)).expect("write a plugin");
     }
     bench
 }

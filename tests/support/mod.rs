@@ -3,12 +3,15 @@
 pub mod bench;
 pub mod clock;
 pub mod ends;
+pub mod files;
 pub mod http;
 pub mod llm;
+pub mod process;
 pub mod producer;
 pub mod proxy;
 pub mod redis_server;
 pub mod soak;
+pub mod swaps;
 pub mod trickle;
 pub mod wait;
 pub mod web;

@@ -52,11 +52,15 @@ impl Producer {
         self.ids.lock().expect("the ids").clone()
     }
 
+    fn count(&self) -> usize {
+        self.ids.lock().expect("the ids").len()
+    }
+
     /// Waits until this many more tasks were accepted.
     #[track_caller]
     pub fn produce(&self, more: usize) {
-        let before = self.accepted().len();
-        eventually("the producer goes on", || (self.accepted().len() >= before + more).then_some(()));
+        let before = self.count();
+        eventually("the producer goes on", || (self.count() >= before + more).then_some(()));
     }
 
     /// Ends it, and gives every task that was accepted.

@@ -6,6 +6,7 @@
 //! its content: a torn write or a bad disk must not be run. Without a safe directory there is no cache, which is slower
 //! but right.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -14,8 +15,10 @@ use std::time::SystemTime;
 
 use sha2::{Digest as _, Sha256};
 
-/// Files that a host keeps; the least recently used ones go first.
+/// Files that a host keeps beside those of versions in use; the least recently used ones go first.
 const MAX_FILES: usize = 100;
+/// The same in bytes: a component that brings the runtime of its language has tens of MiB of code.
+const MAX_BYTES: u64 = 1 << 30;
 const EXTENSION: &str = "cwasm";
 const DIGEST_BYTES: usize = 32;
 
@@ -67,10 +70,13 @@ impl Cache {
         }
     }
 
-    /// Stores compiled code. A cache that cannot be written costs time, nothing else.
-    pub(super) fn put(&self, name: &str, code: &[u8]) {
+    /// Stores compiled code, and removes what is too much: nothing of what is in use, nor this. A cache that cannot be written costs time, nothing
+    /// else.
+    pub(super) fn put(&self, name: &str, code: &[u8], in_use: &BTreeSet<String>) {
         let (Some(dir), Some(path)) = (&self.dir, self.path(name)) else { return };
-        if let Err(error) = write(dir, &path, code).and_then(|()| prune(dir, self.max_files)) {
+        let mut stay: BTreeSet<PathBuf> = in_use.iter().filter_map(|name| self.path(name)).collect();
+        stay.insert(path.clone());
+        if let Err(error) = write(dir, &path, code).and_then(|()| prune(dir, &stay, self.max_files, MAX_BYTES)) {
             tracing::warn!(path = %path.display(), %error, "cannot cache compiled code");
         }
     }
@@ -158,20 +164,28 @@ fn write(dir: &Path, path: &Path, code: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Removes the least recently used files beyond `max_files`, and what crashed writers left behind.
-fn prune(dir: &Path, max_files: usize) -> io::Result<()> {
+/// Removes the least recently used files beyond `max_files` and `max_bytes` of what need not stay, which is also what crashed writers left behind.
+fn prune(dir: &Path, stay: &BTreeSet<PathBuf>, max_files: usize, max_bytes: u64) -> io::Result<()> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
         // Another host may just have removed it.
         if is_ours(&path)
-            && let Ok(used) = fs::symlink_metadata(&path).and_then(|meta| meta.modified())
+            && !stay.contains(&path)
+            && let Ok(meta) = fs::symlink_metadata(&path)
+            && let Ok(used) = meta.modified()
         {
-            files.push((used, path));
+            files.push((used, path, meta.len()));
         }
     }
-    files.sort();
-    for (_, path) in files.iter().take(files.len().saturating_sub(max_files)) {
+    // The latest first.
+    files.sort_by(|one, other| other.cmp(one));
+    let mut bytes: u64 = 0;
+    for (number, (_, path, length)) in files.into_iter().enumerate() {
+        bytes = bytes.saturating_add(length);
+        if number < max_files && bytes <= max_bytes {
+            continue;
+        }
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -190,7 +204,7 @@ mod tests {
         let dir = root.path().join("a/b");
         let cache = Cache::open(&dir);
         assert_eq!(cache.get("x"), None);
-        cache.put("x", b"code");
+        cache.put("x", b"code", &BTreeSet::new());
         assert_eq!(cache.get("x").as_deref(), Some(&b"code"[..]));
         assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
 
@@ -206,7 +220,7 @@ mod tests {
     fn a_directory_that_was_open_to_others_is_emptied_and_closed() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("cache");
-        Cache::open(&dir).put("x", b"code");
+        Cache::open(&dir).put("x", b"code", &BTreeSet::new());
         fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
         let cache = Cache::open(&dir);
         assert_eq!(cache.get("x"), None);
@@ -221,7 +235,7 @@ mod tests {
         let dir = root.path().join("cache");
         std::os::unix::fs::symlink(&elsewhere, &dir).unwrap();
         let cache = Cache::open(&dir);
-        cache.put("x", b"code");
+        cache.put("x", b"code", &BTreeSet::new());
         assert_eq!(cache.get("x"), None);
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
     }
@@ -230,10 +244,27 @@ mod tests {
     fn the_oldest_go_when_there_are_too_many() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::open(root.path());
+        let in_use = BTreeSet::from(["000", "001"].map(str::to_owned));
         for n in 0..MAX_FILES + 5 {
-            cache.put(&format!("{n:03}"), b"code");
+            cache.put(&format!("{n:03}"), b"code", &in_use);
         }
-        assert_eq!(fs::read_dir(root.path()).unwrap().count(), MAX_FILES);
-        assert!(cache.get(&format!("{:03}", MAX_FILES + 4)).is_some());
+        let has = |n: usize| cache.get(&format!("{n:03}")).is_some();
+        // The one that is stored at the time stays as well.
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), MAX_FILES + 3);
+        assert!(has(0) && has(1) && has(MAX_FILES + 4), "the latest one, and what is in use");
+        assert!(!has(2) && !has(3) && has(4));
+    }
+
+    #[test]
+    fn the_oldest_go_when_they_are_too_large() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = Cache::open(root.path());
+        for name in ["a", "b", "c", "d"] {
+            cache.put(name, b"code", &BTreeSet::new());
+        }
+        let of_each = fs::metadata(root.path().join("a.cwasm")).unwrap().len();
+        let stay = BTreeSet::from([root.path().join("a.cwasm")]);
+        prune(root.path(), &stay, MAX_FILES, 2 * of_each + 1).unwrap();
+        assert_eq!(["a", "b", "c", "d"].map(|name| cache.get(name).is_some()), [true, false, true, true]);
     }
 }

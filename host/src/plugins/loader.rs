@@ -2,11 +2,12 @@
 //!
 //! Blocking and heavy: called off the runtime, one at a time.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::cache::Cache;
 use crate::config;
-use crate::sandbox::{Handler, LoadError, Sandbox};
+use crate::sandbox::{Cores, Handler, LoadError, Sandbox};
 
 #[derive(Clone)]
 pub(super) struct Loader {
@@ -28,16 +29,23 @@ impl Loader {
         Loader { sandbox, compatibility, cache }
     }
 
-    /// `digest` is the SHA-256 of `wasm`.
-    pub(super) fn load(&self, wasm: &[u8], digest: &str, grants: &config::Plugin) -> Result<Loaded, LoadError> {
+    /// `digest` is the SHA-256 of `wasm`; `in_use` are those of the versions whose code stays in the cache.
+    pub(super) fn load(
+        &self,
+        wasm: &[u8],
+        digest: &str,
+        grants: &config::Plugin,
+        cores: Cores,
+        in_use: &BTreeSet<String>,
+    ) -> Result<Loaded, LoadError> {
         let started = Instant::now();
         if let Some(loaded) = self.load_cached(digest, grants) {
             return Ok(loaded);
         }
         let name = self.name(digest);
-        let code = self.sandbox.compile(wasm)?;
+        let code = self.sandbox.compile_on(cores, wasm)?;
         let handler = self.sandbox.load(&code, grants)?;
-        self.cache.put(&name, &code);
+        self.cache.put(&name, &code, &in_use.iter().map(|digest| self.name(digest)).collect());
         Ok(Loaded { handler, took: started.elapsed(), from_cache: false })
     }
 

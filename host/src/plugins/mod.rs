@@ -22,9 +22,11 @@ mod single;
 mod tests;
 mod watcher;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::sync::watch;
@@ -32,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Cores, Sandbox};
 
 pub use history::{Change, What};
 pub use probation::Ruling;
@@ -51,13 +53,21 @@ struct Registry {
     notes: Notes,
     /// The names in use and their grants, for the watcher.
     wanted: watch::Sender<Wanted>,
+    /// Cancelled when the first scan is over.
+    scanned: CancellationToken,
+    /// There may be tasks.
+    at_work: AtomicBool,
 }
+
+/// How long a start waits for the first scan.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The names in use and their grants.
 type Wanted = BTreeMap<String, config::Plugin>;
 
 impl Plugins {
-    /// Tries every file that is there once, then goes on watching in the background until `stop`.
+    /// Tries every file that is there once, then goes on watching in the background until `stop`. Large files that were never compiled may
+    /// take minutes: after [`PATIENCE`] it gives the registry as it is, and the rest comes while the host runs.
     pub async fn start(
         sandbox: Sandbox,
         dir: PathBuf,
@@ -69,15 +79,30 @@ impl Plugins {
         let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir)).await.context("cannot look at the cache")?;
         let notes = Notes::new(cache.dir());
         let loader = loader::Loader::new(sandbox, cache);
-        let plugins = Plugins(Arc::new(Registry { slots: RwLock::default(), notes, wanted: watch::Sender::default() }));
+        let plugins = Plugins(Arc::new(Registry {
+            slots: RwLock::default(),
+            notes,
+            wanted: watch::Sender::default(),
+            scanned: CancellationToken::new(),
+            at_work: AtomicBool::new(false),
+        }));
         plugins.update(names);
-        let mut watcher = watcher::Watcher::new(dir, loader, plugins.clone(), plugins.0.wanted.subscribe());
+        let watcher = watcher::Watcher::new(dir, loader, plugins.clone(), plugins.0.wanted.subscribe());
+        tracker.spawn(watcher.run(stop.clone()));
         tokio::select! {
-            () = watcher.first_scan() => {}
+            () = plugins.scanned() => {}
             () = stop.cancelled() => {}
+            () = tokio::time::sleep(PATIENCE) => {
+                tracing::info!("plugins are still being compiled; starting with those that are ready, and the queues of the others wait");
+            }
         }
-        tracker.spawn(watcher.run(stop));
+        plugins.0.at_work.store(true, Ordering::Relaxed);
         Ok(plugins)
+    }
+
+    /// Waits until every file that was there at the start has been tried.
+    pub async fn scanned(&self) {
+        self.0.scanned.cancelled().await;
     }
 
     /// Other names or grants from now on. A name that is new gets its version as soon as the watcher has found one; a version that runs
@@ -113,6 +138,16 @@ impl Plugins {
             Some(slot) => slot.subscribe(),
             None => watch::channel(None).1,
         }
+    }
+
+    /// What may be taken to compile.
+    fn cores(&self) -> Cores {
+        if self.0.at_work.load(Ordering::Relaxed) { Cores::Half } else { Cores::All }
+    }
+
+    /// The digests of all versions that run tasks, or may have to again.
+    fn in_use(&self) -> BTreeSet<String> {
+        self.slots().values().flat_map(|slot| slot.in_use()).collect()
     }
 
     /// All plugins by name.

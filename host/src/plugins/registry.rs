@@ -242,6 +242,14 @@ impl Slot {
         self.active.borrow().as_ref().map(|version| version.digest.clone())
     }
 
+    /// The digests of the active version and of the one to go back to, also for the next start.
+    pub(super) fn in_use(&self) -> Vec<String> {
+        let about = self.about();
+        let good = about.good.as_ref().map(|good| good.digest.clone());
+        let noted = about.quarantine.as_ref().map(|quarantine| quarantine.good.digest.clone());
+        [self.digest(), good, noted].into_iter().flatten().collect()
+    }
+
     /// Makes a version the active one; what runs on the one before it finishes there. Tells whether it is on probation, or nothing when it was
     /// put in quarantine while it was loaded.
     pub(super) fn publish(self: &Arc<Self>, digest: &str, handler: Handler, loaded: Loaded) -> Option<bool> {

@@ -3,6 +3,7 @@
 //! In: a path. Out: the handler in it and how it was come by; a wait for the next change of this and other files.
 //! The rules for what is stable are those of a running host. Not here: versions that replace one another (`watcher`).
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use super::loader::{Loaded, Loader};
 use super::watcher::{BURST, RESCAN, SETTLE, hex};
 use crate::config;
 use crate::file::{self, Found};
-use crate::sandbox::{Handler, LoadError, Sandbox};
+use crate::sandbox::{Cores, Handler, LoadError, Sandbox};
 
 /// Compiled handlers kept. Those of some languages have tens of MiB, and whoever tries a handler makes many versions of it.
 const MAX_CACHED: usize = 8;
@@ -51,7 +52,7 @@ impl Singles {
     /// Loads what [`read`] gave. Blocks while it compiles.
     pub fn load(&self, bytes: &[u8], grants: &config::Plugin) -> Result<Single, LoadError> {
         let digest = hex(&Sha256::digest(bytes));
-        let Loaded { handler, took, from_cache } = self.loader.load(bytes, &digest, grants)?;
+        let Loaded { handler, took, from_cache } = self.loader.load(bytes, &digest, grants, Cores::All, &BTreeSet::new())?;
         Ok(Single { handler, digest, bytes: bytes.len() as u64, took, from_cache })
     }
 }

@@ -106,7 +106,7 @@ impl Watcher {
     }
 
     /// Tries every file that is there once.
-    pub(super) async fn first_scan(&mut self) {
+    async fn first_scan(&mut self) {
         let end = Instant::now() + FIRST_SCAN;
         self.scan().await;
         while let Some(settled) = self.next_settled() {
@@ -124,8 +124,12 @@ impl Watcher {
         }
     }
 
-    /// Watches until it is told to stop.
+    /// Tries every file that is there, then watches until it is told to stop.
     pub(super) async fn run(mut self, stop: CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = self.first_scan() => self.registry.0.scanned.cancel(),
+        }
         loop {
             let next = Instant::now() + RESCAN;
             let next = self.next_settled().map_or(next, |settled| settled.min(next));
@@ -155,9 +159,12 @@ impl Watcher {
         let paths: Vec<PathBuf> = self.plugins.iter().map(|plugin| plugin.path.clone()).collect();
         // A folder on a network may take its time to answer.
         let Some(found) = blocking(move || paths.iter().map(|path| file::look(path)).collect::<Vec<_>>()).await else { return };
-        for (plugin, found) in self.plugins.iter_mut().zip(found) {
+        let mut steps: Vec<(&mut Watched, Found)> = self.plugins.iter_mut().zip(found).collect();
+        // What is soon done does not wait for what takes minutes to compile.
+        steps.sort_by_key(|(_, found)| if let Found::File(stamp) = found { stamp.bytes() } else { 0 });
+        for (plugin, found) in steps {
             plugin.slot.look(Instant::now());
-            plugin.step(found, &self.loader).await;
+            plugin.step(found, &self.loader, &self.registry).await;
         }
     }
 
@@ -195,7 +202,7 @@ impl Watcher {
 }
 
 impl Watched {
-    async fn step(&mut self, found: Found, loader: &Loader) {
+    async fn step(&mut self, found: Found, loader: &Loader, registry: &Plugins) {
         if found == self.seen {
             self.candidate = None;
             return;
@@ -222,14 +229,14 @@ impl Watched {
                 };
                 self.candidate = Some((stamp, since));
                 if now.duration_since(since) >= SETTLE || (stamp.is_old() && since == now) {
-                    self.take(stamp, loader).await;
+                    self.take(stamp, loader, registry).await;
                 }
             }
         }
     }
 
     /// Reads a file that has settled and makes it the active version, if it is a new one and works.
-    async fn take(&mut self, stamp: Stamp, loader: &Loader) {
+    async fn take(&mut self, stamp: Stamp, loader: &Loader, registry: &Plugins) {
         if stamp.bytes() > file::MAX_BYTES {
             self.seen = Found::File(stamp);
             self.candidate = None;
@@ -275,7 +282,8 @@ impl Watched {
             return;
         }
         let (compiler, grants, size, name) = (loader.clone(), self.grants.clone(), bytes.len() as u64, digest.clone());
-        let (handler, took, from_cache) = match blocking(move || compiler.load(&bytes, &name, &grants)).await {
+        let (cores, in_use) = (registry.cores(), registry.in_use());
+        let (handler, took, from_cache) = match blocking(move || compiler.load(&bytes, &name, &grants, cores, &in_use)).await {
             Some(Ok(loader::Loaded { handler, took, from_cache })) => (handler, took, from_cache),
             Some(Err(error)) => return self.fail(What::Failed, Some(digest), error.to_string()),
             None => return self.fail(What::Failed, Some(digest), "the compiler failed on it".into()),

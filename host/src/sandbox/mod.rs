@@ -11,6 +11,7 @@
 
 mod call;
 mod check;
+mod compiler;
 mod component;
 mod engine;
 mod error;
@@ -37,11 +38,15 @@ use wasmtime::component::{Component, Linker};
 
 use crate::config;
 
+pub use compiler::Cores;
 pub use component::Interfaces;
 pub use error::LoadError;
 pub use handler::{Attempt, Ended, Handler, Report};
 
 use state::State;
+
+/// Compiling a component of so many bytes takes much memory, and it is worth the while to give it back.
+const LARGE: usize = 1 << 20;
 
 /// Lookups of names that run at once, of all plugins; each of them holds a thread.
 const MAX_LOOKUPS: usize = 64;
@@ -114,14 +119,23 @@ impl Sandbox {
         Ok(Sandbox(Arc::new(Shared { engine, linker, pool, check_permit, guests, requests, sends_on, _ticker: ticker })))
     }
 
-    /// Validates a plugin's bytes and compiles them. Takes seconds for large components and uses all cores: call it off
-    /// the runtime, one at a time.
+    /// Validates a plugin's bytes and compiles them, on all cores. Takes seconds for large components: call it off the runtime, one at a time.
     pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
-        contained(|| {
+        self.compile_on(Cores::All, wasm)
+    }
+
+    /// The same on fewer of them.
+    pub fn compile_on(&self, cores: Cores, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
+        let compile = || {
             let component = component::from_bytes(wasm)?;
             component::interfaces(&component)?.check()?;
             self.0.engine.precompile_component(&component).map_err(|error| LoadError::Malformed(format!("{error:#}")))
-        })
+        };
+        let compiled = contained(|| compiler::behind(cores, compile));
+        if wasm.len() >= LARGE {
+            compiler::give_memory_back();
+        }
+        compiled
     }
 
     /// Makes a handler of what [`Self::compile`] gave, now or earlier, out of a cache that only this user can write.

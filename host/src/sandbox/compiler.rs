@@ -1,0 +1,99 @@
+//! The threads that compile. They stand behind everything else that the host does.
+//!
+//! In: work that takes seconds and all cores. Out: its result. Compiling is the one thing that a host does in parallel by itself; on threads like the
+//! others it takes its share from the tasks of all queues. So these threads have a lower priority: they use what is left. Not the lowest one, since
+//! a new version must come through on a host that is never idle, too. And while tasks run, half of the cores are left alone: Linux lets even a nicer thread
+//! go on for some milliseconds when another one wakes up, and a task wakes several, one after the other.
+//!
+//! Not here: what is compiled (`Sandbox::compile`), that one component at a time is (`plugins::watcher`).
+
+use std::num::NonZeroUsize;
+
+/// By how much they are nicer than the rest of the host. To the scheduler of Linux, a thread that is nicer by 10 counts for about a tenth.
+#[cfg(target_os = "linux")]
+const NICER: i32 = 10;
+
+/// How many cores compile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cores {
+    /// While there are no tasks.
+    All,
+    /// While there may be some.
+    Half,
+}
+
+/// Runs the work on threads that exist for it only. Blocks until it is done; a panic of the work comes through.
+pub(super) fn behind<T: Send>(cores: Cores, work: impl FnOnce() -> T + Send) -> T {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(cores.count())
+        .thread_name(|_| "tq-compile".into())
+        .start_handler(|_| give_way())
+        .build();
+    match pool {
+        Ok(pool) => pool.install(work),
+        Err(error) => {
+            tracing::warn!(%error, "no threads to compile on; compiling on one of the others, which may hold up tasks");
+            work()
+        }
+    }
+}
+
+impl Cores {
+    fn count(self) -> usize {
+        let all = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        match self {
+            Cores::All => all,
+            Cores::Half => all.div_ceil(2),
+        }
+    }
+}
+
+/// Lowers the priority of this thread. It cannot be raised again without a privilege, which is why the threads are thrown away.
+#[cfg(target_os = "linux")]
+fn give_way() {
+    use rustix::process::{getpriority_process, setpriority_process};
+    // On Linux these speak of the calling thread, elsewhere of the whole process.
+    let lowered = getpriority_process(None).and_then(|nice| setpriority_process(None, nice + NICER));
+    if let Err(error) = lowered {
+        tracing::debug!(%error, "a thread that compiles has the priority of the others");
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn give_way() {}
+
+/// Gives memory back that the compiler has freed: hundreds of MiB after a large component, which the allocator would keep for the next one.
+pub(super) fn give_memory_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[allow(unsafe_code, reason = "there is no other way to tell the allocator")]
+    // SAFETY: it may be called at any time, from any thread; it only returns what is free.
+    unsafe {
+        nix::libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_work_is_done_elsewhere_and_its_panic_comes_back() {
+        let here = std::thread::current().id();
+        assert_ne!(behind(Cores::Half, || std::thread::current().id()), here);
+        let panicked = std::panic::catch_unwind(|| behind(Cores::All, || panic!("on purpose")));
+        assert!(panicked.is_err());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn its_threads_are_nicer_and_no_others() {
+        let nice = || rustix::process::getpriority_process(None).expect("a priority");
+        let before = nice();
+        let within = behind(Cores::All, || {
+            use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
+            (0..64).into_par_iter().map(|_| nice()).collect::<Vec<_>>()
+        });
+        assert_eq!(within, vec![(before + NICER).min(19); 64]);
+        assert_eq!(nice(), before);
+    }
+}

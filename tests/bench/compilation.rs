@@ -1,0 +1,179 @@
+//! What the tasks of one queue notice while the host compiles a large component for another: the time from XADD to COMPLETED, with and without.
+//!
+//! Both are measured in turn in one run. Redis tells when a task is completed (a notification of the key of its status), so nobody asks, and the
+//! clock is that of this process. Every version is a new one, so that the cache never has it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::support::files::{digest, guest, marked, put};
+use crate::support::process::Uses;
+use crate::support::{Bench, RedisServer, within};
+use crate::{median, quiet_host};
+
+const QUEUES: &str = "[queues.short]\nplugin = \"echo\"\n[queues.large]\nplugin = \"report-csv\"\n";
+const ROUNDS: u32 = 3;
+/// Of measuring with nothing else to do, in each round.
+const QUIET: Duration = Duration::from_secs(6);
+/// Between two tasks.
+const PACE: Duration = Duration::from_millis(5);
+/// Until the host looks at the new file.
+const NOTICED: Duration = Duration::from_millis(150);
+
+pub fn others() {
+    println!(
+        "latency of short tasks (echo, one each {PACE:?}), {ROUNDS} rounds without and with a 12 MB component in JavaScript being compiled"
+    );
+    println!(
+        "  (in brackets: the median, over the seconds, of the p99 of each; another program that takes the machine for a moment does not change it)"
+    );
+    let mut bench = Bench::with_redis(QUEUES, &["--appendonly", "no"]);
+    let _: () = bench.redis("CONFIG", ("SET", "notify-keyspace-events", "Kg"));
+    let large = guest("report-csv");
+    bench.install("echo", "echo");
+    put(&bench, "report-csv", &large);
+    let host = quiet_host(&bench);
+    within(Duration::from_secs(600), "it is ready", || (host.get("/readyz").status == 200).then_some(()));
+    println!("  before: {}", Uses::of(host.pid()));
+    let meter = Meter::start(&bench.redis);
+    let (mut without, mut with, mut took) = (Times::default(), Times::default(), Vec::new());
+    for round in 1..=ROUNDS {
+        let quiet = Instant::now();
+        // What is measured is time itself.
+        std::thread::sleep(QUIET);
+        let put_at = Instant::now();
+        let next = marked(&large, round);
+        let name = &digest(&next)[..12];
+        put(&bench, "report-csv", &next);
+        let line = within(Duration::from_secs(600), "it is compiled", || {
+            host.logged("plugin loaded").into_iter().find(|line| line["digest"] == name)
+        });
+        let done = Instant::now();
+        assert_eq!(line["from_cache"], false);
+        let (mut before, mut during) = (meter.between(quiet, put_at), meter.between(put_at + NOTICED, done));
+        let seconds = (done - put_at - NOTICED).as_secs_f64();
+        println!(
+            "  {round}: without {}; with {}; {}; compiled in {seconds:.1} s",
+            before.told(),
+            during.told(),
+            during.against(&mut before)
+        );
+        println!("     {}", Uses::of(host.pid()));
+        without.add(before);
+        with.add(during);
+        took.push(seconds);
+    }
+    println!("  all: without {}; with {}; {}", without.told(), with.told(), with.against(&mut without));
+    println!("  {} tasks without, {} with; compiled in {:.1} s (median)", without.all.len(), with.all.len(), median(&mut took));
+    assert_eq!(meter.stop(), 0, "tasks without an end");
+    assert_eq!(bench.places("short").dead, 0, "every task was completed");
+    host.stop();
+}
+
+/// Times of tasks, in ms.
+#[derive(Default)]
+struct Times {
+    all: Vec<f64>,
+    /// The p99 of each second.
+    seconds: Vec<f64>,
+}
+
+impl Times {
+    fn add(&mut self, other: Times) {
+        self.all.extend(other.all);
+        self.seconds.extend(other.seconds);
+    }
+
+    fn told(&mut self) -> String {
+        let [p50, p99, max] = [0.5, 0.99, 1.0].map(|part| at(&mut self.all, part));
+        format!("p50 {p50:.2} p99 {p99:.2} [{:.2}] max {max:.1} ms", median(&mut self.seconds))
+    }
+
+    fn against(&mut self, other: &mut Times) -> String {
+        let mut ratio = |part| at(&mut self.all, part) / at(&mut other.all, part);
+        let (p50, p99) = (ratio(0.5), ratio(0.99));
+        format!("p50 {p50:.2} times, p99 {p99:.2} times [{:.2}]", median(&mut self.seconds) / median(&mut other.seconds))
+    }
+}
+
+/// The value below which this part of them is.
+fn at(values: &mut [f64], part: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[((values.len() as f64 * part) as usize).min(values.len() - 1)]
+}
+
+/// Adds tasks at an even pace, and notes how long each took.
+struct Meter {
+    stop: Arc<AtomicBool>,
+    notes: Arc<Mutex<Notes>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Notes {
+    sent: HashMap<String, Instant>,
+    /// When it was added, and ms until it was completed.
+    done: Vec<(Instant, f64)>,
+}
+
+impl Meter {
+    fn start(redis: &RedisServer) -> Meter {
+        let stop = Arc::new(AtomicBool::new(false));
+        let notes: Arc<Mutex<Notes>> = Arc::default();
+        let (mut db, mut listening) = (redis.connection(), redis.connection());
+        listening.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+        let (stopped, shared) = (stop.clone(), notes.clone());
+        let listener = std::thread::spawn(move || {
+            let mut events = listening.as_pubsub();
+            events.psubscribe("__keyspace@0__:tq:{short}:task:*").expect("PSUBSCRIBE");
+            while !stopped.load(Ordering::Relaxed) || !shared.lock().expect("the notes").sent.is_empty() {
+                let Ok(message) = events.get_message() else { continue };
+                let now = Instant::now();
+                // The status of a task expires from its end on.
+                if message.get_payload_bytes() != b"expire" {
+                    continue;
+                }
+                let id = message.get_channel_name().rsplit(':').next().unwrap_or_default();
+                let mut notes = shared.lock().expect("the notes");
+                if let Some(sent) = notes.sent.remove(id) {
+                    notes.done.push((sent, (now - sent).as_secs_f64() * 1000.0));
+                }
+            }
+        });
+        let (stopped, shared) = (stop.clone(), notes.clone());
+        let sender = std::thread::spawn(move || {
+            let (begin, mut n) = (Instant::now(), 0_u32);
+            while !stopped.load(Ordering::Relaxed) {
+                let id = format!("t{n}");
+                shared.lock().expect("the notes").sent.insert(id.clone(), Instant::now());
+                let _: String = redis::cmd("XADD").arg("short").arg("*").arg("tq-id").arg(id).arg("n").arg(n).query(&mut db).expect("XADD");
+                n += 1;
+                std::thread::sleep((begin + PACE * n).saturating_duration_since(Instant::now()));
+            }
+        });
+        Meter { stop, notes, threads: vec![sender, listener] }
+    }
+
+    /// The times of the tasks that were added in between.
+    fn between(&self, from: Instant, to: Instant) -> Times {
+        let done: Vec<(Instant, f64)> = within(Duration::from_secs(60), "tasks of this time are done", || {
+            let notes = self.notes.lock().expect("the notes");
+            let open = notes.sent.values().any(|sent| *sent <= to);
+            (!open).then(|| notes.done.iter().filter(|(sent, _)| (from..to).contains(sent)).copied().collect())
+        });
+        let mut seconds: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+        done.iter().for_each(|(sent, ms)| seconds.entry((*sent - from).as_secs()).or_default().push(*ms));
+        let seconds = seconds.into_values().map(|mut second| at(&mut second, 0.99)).collect();
+        Times { all: done.into_iter().map(|(_, ms)| ms).collect(), seconds }
+    }
+
+    /// Ends it, and gives how many tasks were added and not completed.
+    fn stop(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().expect("the meter"));
+        self.notes.lock().expect("the notes").sent.len()
+    }
+}

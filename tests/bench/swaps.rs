@@ -1,0 +1,113 @@
+//! Two hundred versions under load, judged; and a thousand, with what the host uses after every hundred.
+
+use std::fs;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::quiet_host;
+use crate::support::files::{guest, loaded, marked, put, said};
+use crate::support::process::Uses;
+use crate::support::{Bench, Host, eventually, swaps};
+
+/// Versions under load.
+const SWAPS: usize = 200;
+/// Versions whose traces are looked for.
+const THOUSAND: u32 = 1000;
+const PLUGINS: [&str; 4] = ["a", "b", "c", "d"];
+/// After so many the pool of instances has the memory that it keeps.
+const WARM_UP: u32 = 200;
+
+/// Every way in which a version can come and go, ten times and more, with two hosts at work.
+pub fn under_load() {
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos() as u64;
+    println!("{SWAPS} swaps of one plugin in every way, two hosts, 20 attempts at once in each, a task every 2 ms (seed {seed})");
+    let begin = Instant::now();
+    let verdict = swaps::run(seed, SWAPS);
+    println!("{verdict}\n  in {:.0} s", begin.elapsed().as_secs_f64());
+    assert!(verdict.is_good(), "something was lost, died or was charged");
+}
+
+/// Four plugins, of which one has another version with each swap; one in ten fails its check, one in ten is rolled back.
+pub fn thousand() {
+    println!("{THOUSAND} swaps of four plugins; what the host uses when it has nothing to do, and the folder of compiled code");
+    let queues: String = PLUGINS.iter().map(|name| format!("[queues.{name}]\nmax_retries = 0\n")).collect();
+    let mut bench = Bench::new(&queues);
+    let guests = ["echo", "echo-v2", "as-told"].map(guest);
+    let [unfit, bad] = ["checks-itself", "checks-then-traps"].map(guest);
+    PLUGINS.iter().for_each(|name| put(&bench, name, &guests[0]));
+    let host = quiet_host(&bench);
+    println!("  {:>5}: {}", 0, Uses::of(host.pid()));
+    let (begin, mut early) = (Instant::now(), None);
+    for mark in 1..=THOUSAND {
+        let name = PLUGINS[mark as usize % PLUGINS.len()];
+        match mark % 10 {
+            5 => {
+                let bytes = marked(&unfit, mark);
+                put(&bench, name, &bytes);
+                said(&host, "plugin cannot be used", &bytes);
+            }
+            8 => {
+                let bytes = marked(&bad, mark);
+                put(&bench, name, &bytes);
+                loaded(&host, &bytes);
+                add(&mut bench, name, 20);
+                said(&host, "plugin version rolled back", &bytes);
+            }
+            kind => {
+                let bytes = marked(&guests[kind as usize % guests.len()], mark);
+                put(&bench, name, &bytes);
+                loaded(&host, &bytes);
+                add(&mut bench, name, 20);
+                said(&host, "plugin version confirmed", &bytes);
+            }
+        }
+        if !mark.is_multiple_of(100) {
+            continue;
+        }
+        let now = at_rest(&mut bench, &host);
+        let (files, bytes) = cache(&bench);
+        println!("  {mark:>5}: {now}; {files} files of {:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        if mark == WARM_UP {
+            early = Some(now);
+        }
+        if mark == THOUSAND {
+            judge(&early.expect("taken after the warm-up"), &now);
+        }
+    }
+    println!("  {:.2} s for each", begin.elapsed().as_secs_f64() / f64::from(THOUSAND));
+    for name in PLUGINS {
+        assert_eq!(bench.places(name).dead, 0, "every task was completed");
+    }
+    host.stop();
+}
+
+/// What may not grow after the warm-up. Threads that may block come and go; memory is the allocator's, which is not exact.
+fn judge(early: &Uses, late: &Uses) {
+    assert_eq!(late.files, early.files, "open files grow");
+    assert!(late.threads <= early.threads + 4, "threads grow");
+    assert!(late.mappings * 10 <= early.mappings * 11, "mappings grow");
+    assert!(late.resident_kib * 10 <= early.resident_kib * 11, "memory grows");
+    println!("  flat from {WARM_UP} on: the same files, no more threads, mappings and memory than a tenth more");
+}
+
+fn add(bench: &mut Bench, queue: &str, tasks: usize) {
+    let mut pipe = redis::pipe();
+    for _ in 0..tasks {
+        pipe.cmd("XADD").arg(queue).arg("*").arg("data").arg(r#"{"n": "a", "ms": 1, "retries": 0, "end": "ok"}"#).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("XADD");
+}
+
+fn at_rest(bench: &mut Bench, host: &Host) -> Uses {
+    PLUGINS.iter().for_each(|queue| bench.until_drained(queue));
+    let mut before = Uses::of(host.pid()).files;
+    eventually("files are closed", || {
+        let now = Uses::of(host.pid());
+        (std::mem::replace(&mut before, now.files) == now.files).then_some(now)
+    })
+}
+
+/// Files in the folder of compiled code, and their bytes.
+pub fn cache(bench: &Bench) -> (usize, u64) {
+    let files = fs::read_dir(bench.dir.path().join(".tqhost/cache")).expect("the cache");
+    files.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.and_then(|file| file.metadata()).map_or(0, |meta| meta.len())))
+}

@@ -1,0 +1,53 @@
+//! What a host's process uses, by the kernel's account.
+
+use std::fmt;
+use std::fs;
+
+use nix::unistd::Pid;
+
+/// At one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uses {
+    /// Open file descriptors.
+    pub files: u64,
+    pub threads: u64,
+    /// Mappings of memory.
+    pub mappings: u64,
+    /// Memory that it has in RAM.
+    pub resident_kib: u64,
+    /// The same, with what it shares with other processes divided by their number.
+    pub proportional_kib: u64,
+    /// The part of it that no file stands behind.
+    pub anonymous_kib: u64,
+}
+
+impl Uses {
+    pub fn of(pid: Pid) -> Uses {
+        let folder = |name: &str| fs::read_dir(format!("/proc/{pid}/{name}")).expect("read /proc").count() as u64;
+        let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("read /proc");
+        let rollup = text("smaps_rollup");
+        let kib = |name: &str| -> u64 {
+            let line = rollup.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name} in {rollup}"));
+            line.trim().trim_end_matches(" kB").parse().expect("a number")
+        };
+        Uses {
+            files: folder("fd"),
+            threads: folder("task"),
+            mappings: text("maps").lines().count() as u64,
+            resident_kib: kib("Rss:"),
+            proportional_kib: kib("Pss:"),
+            anonymous_kib: kib("Anonymous:"),
+        }
+    }
+}
+
+impl fmt::Display for Uses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Uses { files, threads, mappings, resident_kib, proportional_kib, anonymous_kib } = self;
+        let [resident, proportional, anonymous] = [resident_kib, proportional_kib, anonymous_kib].map(|kib| *kib as f64 / 1024.0);
+        write!(
+            f,
+            "{files:>4} files, {threads:>3} threads, {mappings:>5} mappings, {resident:>6.1} MiB resident (PSS {proportional:.1}, anonymous {anonymous:.1})"
+        )
+    }
+}

@@ -26,6 +26,7 @@ use super::host;
 use super::host::bindings::{RunnerPre, exports::tqhost::handler::handler as guest, tqhost::handler::types};
 use super::log::GuestLog;
 use super::state::State;
+use super::turns::Turn;
 use super::warm::{Instance, Number};
 use super::{LoadError, Sandbox, Shared, component};
 use crate::config::{self, Secret};
@@ -140,10 +141,11 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
     let deadline = started + timeout;
     let log = GuestLog::new(attempt.task.clone(), attempt.plugin.clone());
     instance.tasks += 1;
-    begin(&mut instance.store, log, attempt.progress.clone(), deadline, attempt.stop.clone());
+    let turn = loaded.sandbox.0.turns.turn();
+    begin(&mut instance.store, log, attempt.progress.clone(), deadline, attempt.stop.clone(), turn.clone());
 
     let ended = {
-        let call = call(&loaded, &mut instance, &attempt, timeout);
+        let call = turn.keep(call(&loaded, &mut instance, &attempt, timeout));
         tokio::select! {
             biased;
             ended = call => Some(ended),
@@ -203,14 +205,17 @@ pub(super) fn store(shared: &Shared, loaded: &Loaded) -> Store<State> {
 }
 
 /// Nothing of an attempt before this one is left but what the guest has in its memory, and its handles.
-pub(super) fn begin(store: &mut Store<State>, log: GuestLog, progress: Progress, deadline: Instant, stop: CancellationToken) {
+pub(super) fn begin(store: &mut Store<State>, log: GuestLog, progress: Progress, deadline: Instant, stop: CancellationToken, turn: Turn) {
     store.data_mut().begin(log, progress, deadline);
     // Timers fire only when a thread is free, so a guest that computes looks at the clock itself.
     store.epoch_deadline_callback(move |_| {
         if stop.is_cancelled() || Instant::now() >= deadline {
             return Ok(UpdateDeadline::Interrupt);
         }
-        Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+        if !turn.is_over() {
+            return Ok(UpdateDeadline::Continue(1));
+        }
+        Ok(UpdateDeadline::YieldCustom(1, Box::pin(turn.clone().next())))
     });
     store.set_epoch_deadline(1);
 }

@@ -40,7 +40,7 @@ fmt: ## Format the code
 audit: ## Check licences, sources and security advisories of the dependencies (needs cargo-deny)
 	@scripts/audit.sh
 
-bench: plugins ## Measure the host next to a bare Redis loop (an hour; SECTION=throughput, instances, languages, start, idle, backlog, delayed, swaps, thousand, compilation or hundred for one)
+bench: plugins ## Measure the host (an hour and more; SECTION=throughput for one, CONTRIBUTING.md has the others)
 	cargo bench --locked --bench host -- $(SECTION)
 
 # A debug build: its assertions and checks of arithmetic are on, and being slower it is struck in more places.

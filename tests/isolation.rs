@@ -141,16 +141,37 @@ fn sleepers_in_a_host_call_end_at_the_timeout() {
 
 #[test]
 fn busy_loops_in_every_slot_keep_nobody_else_from_working() {
-    let mut bench = bench("loops", "timeout = \"1h\"\nlease = \"1s\"");
+    let bad = format!("[queues.bad]\nplugin = \"loops\"\nconcurrency = {SLOTS}\ntimeout = \"1h\"\nlease = \"1s\"\n");
+    let mut bench = Bench::new(&format!(
+        "shutdown_grace = \"0s\"\n{bad}\
+         [queues.ends]\nplugin = \"loops\"\nmax_retries = 1\nbackoff = \"none\"\ntimeout = \"500ms\"\n\
+         [queues.healthy]\nplugin = \"echo\"\n\
+         [queues.other]\nplugin = \"empty\"\n"
+    ));
+    for plugin in ["loops", "echo", "empty"] {
+        bench.install(plugin, plugin);
+    }
     let host = bench.host();
     let ids: Vec<String> = (0..SLOTS).map(|_| bench.xadd("bad", &[("a", "1")])).collect();
-    for id in &ids {
-        bench.until("bad", id, "PROCESSING");
-    }
+    bench.until_running("bad", SLOTS);
+    // A second host has room for them, and takes over whatever is without a heartbeat for a lease. It serves nothing else.
+    let takes_over = bench.dir.path().join("takes-over.toml");
+    let (url, admin) = (format!("redis://127.0.0.1:{}", bench.redis.port), "127.0.0.1:0");
+    std::fs::write(&takes_over, format!("{bad}[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"{admin}\"\n")).expect("write");
+    let second = Host::start(&takes_over, "info,tqhost=debug");
+    second.until_ready();
+    // Meanwhile the first one fetches, answers, and ends who exceeds a timeout: three times two timeouts are three leases.
     let trickle = Trickle::start(&bench, "healthy", 2);
     trickle.more(50);
-    still_well(&mut bench, &host);
+    for _ in 0..3 {
+        let ends = bench.xadd("ends", &[("a", "1")]);
+        bench.until("ends", &ends, "FAILED");
+        assert!(bench.status("ends", &ends, "error").starts_with("timeout: "));
+        still_well(&mut bench, &host);
+    }
     trickle.stop();
+    assert!(second.metric("tqhost_reclaimed_total{queue=\"bad\"}") < 0.5, "every lease was kept");
+    second.stop();
     // They still hold every slot, on their first attempt: nobody ended them to make room, and no lease was lost to a busy machine.
     let waits = bench.xadd("bad", &[("a", "1")]);
     eventually("the next task waits for a slot", || {

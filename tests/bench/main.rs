@@ -8,7 +8,9 @@
 mod support;
 
 mod backlog;
+mod busy;
 mod compilation;
+mod execution;
 mod hundred;
 mod instances;
 mod languages;
@@ -28,9 +30,11 @@ const RUNS: usize = 5;
 fn main() {
     // `cargo bench` hands over arguments of its own harness; a filter is the only one that means something here.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 11] = [
+    let sections: [(&str, fn()); 13] = [
         ("throughput", throughput),
         ("instances", instances::calls),
+        ("execution", execution::compared),
+        ("busy", busy::slots),
         ("languages", languages::costs),
         ("start", start),
         ("idle", idle),
@@ -131,12 +135,16 @@ fn quiet_host(bench: &Bench) -> Host {
 }
 
 fn fill(bench: &mut Bench, content: &str, tasks: usize) {
+    fill_stream(bench, "work", content, tasks);
+}
+
+fn fill_stream(bench: &mut Bench, stream: &str, content: &str, tasks: usize) {
     let mut left = tasks;
     while left > 0 {
         let now = left.min(1000);
         let mut pipe = redis::pipe();
         for _ in 0..now {
-            pipe.cmd("XADD").arg("work").arg("*").arg("resumeId").arg("1").arg("content").arg(content).ignore();
+            pipe.cmd("XADD").arg(stream).arg("*").arg("resumeId").arg("1").arg("content").arg(content).ignore();
         }
         pipe.query::<()>(&mut bench.db).expect("XADD");
         left -= now;
@@ -217,6 +225,13 @@ fn sample() -> std::path::PathBuf {
     samples.sort_by_key(|path| fs::metadata(path).map(|data| data.len()).unwrap_or_default());
     // One of middling length stands for all.
     samples.swap_remove(samples.len() / 2)
+}
+
+/// The value that so large a share of them does not exceed.
+fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[((sorted.len() as f64 * share).ceil() as usize).clamp(1, sorted.len()) - 1]
 }
 
 /// Sorts, and gives the one in the middle.

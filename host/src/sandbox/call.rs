@@ -4,7 +4,7 @@
 //!
 //! Not here: the instance, its limits and its time (`handler`), the self-check (`check`), the meaning of errors (`failure`).
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{ComponentExportIndex, ComponentNamedList, InstancePre, Lift, Lower};
@@ -70,7 +70,7 @@ pub(super) async fn call(
     exports: &Exports,
     instance: &mut Instance,
     attempt: &Attempt,
-    timeout: Duration,
+    deadline: Instant,
 ) -> Result<Vec<Reply>, (wasmtime::Error, Phase)> {
     let Instance { store, running, .. } = instance;
     let Running { instance, handler } = match running {
@@ -84,8 +84,9 @@ pub(super) async fn call(
             running.insert(made.await.map_err(|error| (error, Phase::Instantiate))?)
         }
     };
+    // By the clock that the handler may have of others; to make the instance has taken time from the attempt.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let deadline_ms = u64::try_from((now + timeout).as_millis()).unwrap_or(u64::MAX);
+    let deadline_ms = u64::try_from((now + deadline.saturating_duration_since(Instant::now())).as_millis()).unwrap_or(u64::MAX);
     let fields: Vec<Vec<types::Field<'_>>> = attempt.tasks.iter().map(fields).collect();
     let mut tasks = attempt.tasks.iter().zip(&fields).map(|(task, fields)| shown(task, fields, attempt.max_attempts, deadline_ms));
     let failed = |error| (error, Phase::Call);

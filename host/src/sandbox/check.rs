@@ -41,14 +41,15 @@ async fn run(loaded: Arc<Loaded>, check: ComponentExportIndex, plugin: Arc<str>,
     let Ok(_permit) = shared.check_permit.acquire().await else { return Err("the host stops".into()) };
     let deadline = Instant::now() + timeout;
     let mut store = store(shared, &loaded);
-    begin(&mut store, GuestLog::new(Arc::new(vec![nobody()]), plugin), Vec::new(), deadline, CancellationToken::new());
+    let (log, turn) = (GuestLog::new(Arc::new(vec![nobody()]), plugin), shared.turns.turn());
+    begin(&mut store, log, Vec::new(), deadline, CancellationToken::new(), turn.clone());
     let call = async {
         let instance = loaded.exports.pre.instantiate_async(&mut store).await.map_err(|error| (error, Phase::Instantiate))?;
         let function = instance.get_typed_func::<(), (Reply,)>(&mut store, &check).map_err(|error| (error, Phase::Call))?;
         let (reply,) = function.call_async(&mut store, ()).await.map_err(|error| (error, Phase::Call))?;
         Ok(reply)
     };
-    let ended = tokio::time::timeout_at(deadline.into(), call).await;
+    let ended = tokio::time::timeout_at(deadline.into(), turn.keep(call)).await;
     let state = store.data();
     let mut log = state.log();
     log.finish();

@@ -24,6 +24,7 @@ use super::failure;
 use super::host;
 use super::log::GuestLog;
 use super::state::State;
+use super::turns::Turn;
 use super::warm::{Instance, Number};
 use super::{Sandbox, Shared, component};
 use crate::config::{self, Secret};
@@ -161,10 +162,11 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
     // For each call anew.
     let fuel = loaded.max_output.saturating_mul(tasks.into()).saturating_add(RESULT_SLACK);
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
-    begin(&mut instance.store, log, attempt.progress.clone(), deadline, attempt.stop.clone());
+    let turn = loaded.sandbox.0.turns.turn();
+    begin(&mut instance.store, log, attempt.progress.clone(), deadline, attempt.stop.clone(), turn.clone());
 
     let called = {
-        let call = call::call(&loaded.exports, &mut instance, &attempt, timeout);
+        let call = turn.keep(call::call(&loaded.exports, &mut instance, &attempt, deadline));
         tokio::select! {
             biased;
             called = call => Some(called),
@@ -224,14 +226,17 @@ pub(super) fn store(shared: &Shared, loaded: &Loaded) -> Store<State> {
 }
 
 /// Nothing of an attempt before this one is left but what the guest has in its memory, and its handles.
-pub(super) fn begin(store: &mut Store<State>, log: GuestLog, progress: Vec<Progress>, deadline: Instant, stop: CancellationToken) {
+pub(super) fn begin(store: &mut Store<State>, log: GuestLog, progress: Vec<Progress>, deadline: Instant, stop: CancellationToken, turn: Turn) {
     store.data_mut().begin(log, progress, deadline);
     // Timers fire only when a thread is free, so a guest that computes looks at the clock itself.
     store.epoch_deadline_callback(move |_| {
         if stop.is_cancelled() || Instant::now() >= deadline {
             return Ok(UpdateDeadline::Interrupt);
         }
-        Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+        if !turn.is_over() {
+            return Ok(UpdateDeadline::Continue(1));
+        }
+        Ok(UpdateDeadline::YieldCustom(1, Box::pin(turn.clone().next())))
     });
     store.set_epoch_deadline(1);
 }

@@ -25,6 +25,7 @@ mod state;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod warm;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -78,6 +79,8 @@ struct Shared {
     linker: Linker<State>,
     /// A full pool is not the task's fault: an attempt takes a place before it takes anything from the engine's pool.
     pool: Arc<warm::Pool>,
+    /// Who computes for long does it in turns: as many at once as there are cores.
+    turns: turns::Turns,
     /// One self-check at a time; the engine's pool has a place more than there are for attempts.
     check_permit: Semaphore,
     /// Taken only when this is dropped.
@@ -94,9 +97,10 @@ impl Sandbox {
         let engine = engine::build(&opts).map_err(|error| anyhow!("cannot start the WebAssembly engine: {error:#}"))?;
         let mut linker = Linker::new(&engine);
         host::add_to_linker(&mut linker).map_err(|error| anyhow!("cannot link the host interfaces: {error:#}"))?;
-        let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let guests = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(threads)
+            // Half of them for those that compute for long, the others for everybody else: ARCHITECTURE.md has the figures.
+            .worker_threads(2 * cores)
             .thread_name("tq-guest")
             .enable_time()
             // A busy guest is one long poll: look at the timers after each few, not after the usual 61.
@@ -114,9 +118,9 @@ impl Sandbox {
             .context("cannot start the thread for requests")?;
         let ticker = engine::Ticker::start(&engine).context("cannot start the epoch thread")?;
         let pool = Arc::new(warm::Pool::new(opts.places()));
-        let check_permit = Semaphore::new(1);
+        let (turns, check_permit) = (turns::Turns::new(cores), Semaphore::new(1));
         let (sends_on, guests, requests) = (requests.handle().clone(), Some(guests), Some(requests));
-        Ok(Sandbox(Arc::new(Shared { engine, linker, pool, check_permit, guests, requests, sends_on, _ticker: ticker })))
+        Ok(Sandbox(Arc::new(Shared { engine, linker, pool, turns, check_permit, guests, requests, sends_on, _ticker: ticker })))
     }
 
     /// Validates a plugin's bytes and compiles them, on all cores. Takes seconds for large components: call it off the runtime, one at a time.

@@ -24,6 +24,7 @@ use wasmtime::{Store, UpdateDeadline};
 use super::failure::{self, Phase};
 use super::host;
 use super::host::bindings::{RunnerPre, exports::tqhost::handler::handler as guest, tqhost::handler::types};
+use super::host::http::Requests;
 use super::log::GuestLog;
 use super::state::State;
 use super::warm::{Instance, Number};
@@ -100,6 +101,11 @@ impl Handler {
     /// Whether it can make requests and nothing allows any. It may be configured to make none.
     pub fn lacks_hosts(&self) -> bool {
         self.0.http.is_empty() && component::interfaces_of(self.0.pre.instance_pre().component()).makes_requests()
+    }
+
+    /// Lets its requests be counted.
+    pub fn count_requests(&self, requests: Arc<Requests>) {
+        self.0.http.count_in(requests);
     }
 
     /// The same code with other grants, and instances of its own.

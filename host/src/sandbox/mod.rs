@@ -39,6 +39,7 @@ use crate::config;
 pub use component::Interfaces;
 pub use error::LoadError;
 pub use handler::{Attempt, Handler, Report};
+pub use host::http::Requests;
 
 use state::State;
 

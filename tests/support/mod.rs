@@ -5,12 +5,14 @@ pub mod clock;
 pub mod ends;
 pub mod http;
 pub mod llm;
+pub mod names;
 pub mod producer;
 pub mod proxy;
 pub mod redis_server;
 pub mod soak;
 pub mod trickle;
 pub mod wait;
+pub mod wat;
 pub mod web;
 
 pub use bench::{Bench, Host, Places, Ran};

@@ -9,7 +9,7 @@ SHELL := /bin/bash
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plugins,plugins/target))
 
-.PHONY: help setup plugins build run test lint fmt audit bench chaos soak clean
+.PHONY: help setup plugins build run test lint fmt audit bench chaos soak fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,10 @@ chaos: plugins ## Break hosts, Redis, network and plugins at random under load, 
 MINUTES ?= 10
 soak: plugins ## Run tasks for MINUTES (10) and see that the memory of host and Redis stays the same
 	MINUTES=$(MINUTES) cargo bench --locked --bench soak
+
+TARGET ?= load
+fuzz: plugins ## Feed changed bytes to what loads plugins (TARGET=load, inspect or config, for MINUTES); needs nightly and cargo-fuzz
+	@scripts/fuzz.sh $(TARGET) $(MINUTES)
 
 clean: ## Delete what was built
 	cargo clean --quiet

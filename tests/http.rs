@@ -1,14 +1,15 @@
 //! HTTP requests of handlers: where they may go, what they may take, and that nobody else notices.
 //!
-//! Not here: which addresses are public, and names that stand for others, which unit tests of the sandbox have: a test does not get a name
-//! server.
+//! Not here: which addresses are public, which unit tests of the sandbox have.
 
 use serde_json::Value;
 
+use crate::support::names::names;
 use crate::support::{Authority, Bench, Host, Places, Web, eventually};
 
-/// What a host may use at most, in KiB: itself in a debug build, and ten attempts, each with its memory and what its handles stand for.
-const MEMORY: u64 = (96 << 10) + 10 * (16 << 10);
+/// What a host may use at most, in KiB: itself in a debug build, and ten attempts, each with 16 MiB of memory and what its handles stand for: 1024 of them, three to a request
+/// of 64 KiB.
+const MEMORY: u64 = (96 << 10) + 10 * (40 << 10);
 
 /// A bench with the guest as the plugin and the queue `fetches`, with these grants and rules, beside the queue `other` of a plugin that is well.
 fn bench(guest: &str, grants: &str, rules: &str) -> Bench {
@@ -135,6 +136,85 @@ fn a_redirect_is_a_new_request() {
 }
 
 #[test]
+fn a_name_of_an_address_that_is_not_public_is_refused_and_so_is_a_redirect_to_it() {
+    let web = Web::start();
+    let port = web.port;
+    let grants = format!("allowed_hosts = [\"{}\", \"http://*.test:{port}\"]", web.origin());
+    let mut bench = bench("fetches", &grants, "");
+    let known =
+        [("inside.test", "127.0.0.1"), ("mapped.test", "::ffff:127.0.0.1"), ("metadata.test", "169.254.169.254"), ("zero.test", "0.0.0.0")];
+    let env = names(bench.dir.path(), &known);
+    let start = |bench: &Bench| {
+        let host = bench.host_with_env(env.clone());
+        host.log("tqhost is running");
+        host
+    };
+    let host = start(&bench);
+    let prohibited = "DestinationIpProhibited";
+    for (name, address) in known {
+        assert_eq!(error(&mut bench, &format!("http://{name}:{port}/echo")), prohibited, "{name}");
+        host.log(&format!("a request to http://{name}:{port} is refused: it is at {address}, "));
+    }
+    let redirect = format!("{}/redirect?to=http://inside.test:{port}/echo", web.origin());
+    let found = result(&mut bench, &[("url", &redirect), ("redirects", "1")]);
+    assert_eq!((&found["error"], web.requests()), (&prohibited.into(), 1), "{found}");
+    assert!(error(&mut bench, &format!("http://unknown.test:{port}/echo")).starts_with("DnsError"));
+    still_well(&mut bench, &host, &web);
+    host.stop();
+
+    // An entry names the address: it may be asked for by that name, and in no other form.
+    let text = std::fs::read_to_string(bench.config()).expect("the configuration");
+    bench.configure(&text.replace("allowed_hosts", "http = { private_addresses = [\"127.0.0.1\"] }\nallowed_hosts"));
+    let host = start(&bench);
+    assert_eq!(fetched(&mut bench, &format!("http://inside.test:{port}/echo"))["status"], 200);
+    for name in ["mapped.test", "metadata.test"] {
+        assert_eq!(error(&mut bench, &format!("http://{name}:{port}/echo")), prohibited, "{name}");
+    }
+    assert_eq!(web.requests(), 2);
+    host.stop();
+}
+
+#[test]
+fn what_became_of_requests_is_counted() {
+    let web = Web::start();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("an address").port();
+    let grants =
+        format!("allowed_hosts = [\"{}\", \"http://127.0.0.1:{closed}\"]\nhttp = {{ max_response_body = \"1MiB\" }}", web.origin());
+    let mut bench = bench("fetches", &grants, "timeout = \"3s\"");
+    let host = bench.host();
+    let counted = |host: &Host| {
+        let of = |result| host.metric(&format!("tqhost_http_requests_total{{plugin=\"fetches\",result=\"{result}\"}}")) as u64;
+        ["ok", "denied", "timeout", "error", "aborted"].map(of)
+    };
+    assert_eq!(counted(&host), [0; 5]);
+    for _ in 0..3 {
+        assert_eq!(fetched(&mut bench, &format!("{}/echo", web.origin()))["status"], 200);
+    }
+    assert_eq!(error(&mut bench, "http://example.com/"), "HttpRequestDenied");
+    let found = result(&mut bench, &[("url", &format!("{}/silent", web.origin())), ("firstByteMs", "100")]);
+    assert_eq!(found["error"], "ConnectionReadTimeout", "{found}");
+    assert_eq!(error(&mut bench, &format!("http://127.0.0.1:{closed}/")), "ConnectionRefused");
+    assert!(error(&mut bench, &format!("{}/endless", web.origin())).starts_with("HttpResponseBodySize"));
+    eventually("all are counted", || (counted(&host) == [3, 1, 1, 2, 0]).then_some(()));
+    let id = bench.xadd("work", &[("url", &format!("{}/silent", web.origin()))]);
+    bench.until("work", &id, "FAILED");
+    eventually("it is counted", || (counted(&host) == [3, 1, 1, 2, 1]).then_some(()));
+    // Another version, and other grants, count on.
+    let mut bytes = std::fs::read(bench.plugin_path("fetches")).expect("read the guest");
+    bytes.extend([0, 3, 1, b'x', 1]);
+    std::fs::write(bench.plugin_path("fetches").with_extension("new"), bytes).expect("write");
+    std::fs::rename(bench.plugin_path("fetches").with_extension("new"), bench.plugin_path("fetches")).expect("rename");
+    eventually("the new version is loaded", || (host.logged("plugin loaded").len() == 3).then_some(()));
+    assert_eq!(fetched(&mut bench, &format!("{}/echo", web.origin()))["status"], 200);
+    let text = std::fs::read_to_string(bench.config()).expect("the configuration");
+    bench.configure(&text.replace("1MiB", "2MiB"));
+    host.log("plugin has other grants");
+    assert_eq!(fetched(&mut bench, &format!("{}/echo", web.origin()))["status"], 200);
+    eventually("they are counted", || (counted(&host) == [5, 1, 1, 2, 1]).then_some(()));
+    host.stop();
+}
+
+#[test]
 fn without_allowed_hosts_every_request_is_refused_and_it_is_said() {
     let web = Web::start();
     let mut bench = bench("fetches", "", "");
@@ -178,6 +258,12 @@ fn every_wait_has_an_end_that_the_handler_is_told_of() {
     let host = bench.host();
     let found = fetched(&mut bench, &format!("{}/endless", web.origin()));
     assert_eq!((&found["status"], &found["error"]), (&200.into(), &"HttpResponseTimeout".into()), "{found}");
+    // Byte by byte, so that no wait is long.
+    let found = fetched(&mut bench, &format!("{}/drip", web.origin()));
+    assert_eq!((&found["status"], &found["error"]), (&200.into(), &"HttpResponseTimeout".into()), "{found}");
+    assert_eq!(error(&mut bench, &format!("{}/drip-head", web.origin())), "HttpResponseTimeout");
+    let found = result(&mut bench, &[("url", &format!("{}/drip-head", web.origin())), ("firstByteMs", "300")]);
+    assert_eq!(found["error"], "ConnectionReadTimeout", "{found}");
     still_well(&mut bench, &host, &web);
     host.stop();
 }
@@ -216,6 +302,8 @@ fn bodies_are_cut_at_their_bound() {
     let found = fetched(&mut bench, &format!("{}/endless", web.origin()));
     assert!(found["error"].as_str().is_some_and(|error| error.starts_with("HttpResponseBodySize(Some(")), "{found}");
     assert!(found["size"].as_u64().is_some_and(|size| size <= 1 << 20 && size > 900 << 10), "{found}");
+    let found = fetched(&mut bench, &format!("{}/chunks", web.origin()));
+    assert!(found["error"].as_str().is_some_and(|error| error.starts_with("HttpResponseBodySize(Some(")), "{found}");
     assert_eq!(error(&mut bench, &format!("{}/declared", web.origin())), "HttpResponseBodySize(Some(1073741824))");
     let post =
         |size: &'static str| [("url", format!("{}/size", web.origin())), ("method", "POST".to_owned()), ("bodySize", size.to_owned())];

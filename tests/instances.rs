@@ -3,6 +3,8 @@
 //! The guest `remembers` counts its tasks in its memory. Not here: how places are shared, idle times and odd guests, which unit tests of the
 //! sandbox have.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::support::{Bench, Host, Web, eventually};
@@ -55,6 +57,60 @@ fn an_instance_per_task_never_sees_anything_of_another_task() {
         }
         host.stop();
     }
+}
+
+/// Runs tasks of two plugins that leave what they can, in turn, and gives what each of them saw.
+fn looks_around(instance: &str) -> Vec<Value> {
+    let queue = |name: &str| format!("[queues.{name}]\nconcurrency = 1\nmax_retries = 0\n");
+    let grants = |name: &str, key: &str| format!("[plugins.{name}]\nmemory = \"16MiB\"\nconfig = {{ {key} = \"small\" }}\n{instance}\n");
+    let text = [queue("first"), queue("second"), grants("first", "a"), grants("second", "b")].concat();
+    let mut bench = Bench::new(&text);
+    bench.install("looks-around", "first");
+    bench.install("looks-around", "second");
+    // What the host itself has in its environment is no handler's.
+    let host = bench.host_with_env(vec![("HOST_SECRET".to_owned(), "hunter2-888888 ".into())]);
+    let mut seen = Vec::new();
+    for n in 0..12 {
+        let (queue, secret) = (["first", "second"][n % 2], (100_000 + n).to_string());
+        let id = bench.xadd(queue, &[("secret", &secret)]);
+        bench.until(queue, &id, "COMPLETED");
+        seen.push(serde_json::from_str(&bench.status(queue, &id, "result")).expect("JSON"));
+    }
+    host.stop();
+    seen
+}
+
+#[test]
+fn nothing_of_another_task_is_found() {
+    let seen = looks_around("");
+    let mut drawn = BTreeSet::new();
+    for (n, seen) in seen.iter().enumerate() {
+        assert_eq!((&seen["grown"], &seen["kept"]), (&json!(true), &json!([100_000 + n])), "{seen}");
+        // Memory of the pool that others had is empty, globals are those of the file; and its own configuration is all that a task is shown.
+        assert_eq!(seen["found"], json!([]), "task {n}: {seen}");
+        assert_eq!(
+            (&seen["environment"], &seen["arguments"], &seen["folder"], &seen["stdin"]),
+            (&json!([]), &json!([]), &Value::Null, &json!(0))
+        );
+        assert_eq!(seen["config"], json!([[if n % 2 == 0 { "a" } else { "b" }, "small"]]), "{seen}");
+        for random in ["random", "seed"] {
+            assert!(drawn.insert(seen[random].to_string()), "{random} comes twice: {seen}");
+        }
+    }
+}
+
+#[test]
+fn a_kept_instance_finds_what_its_own_tasks_have_left_and_nothing_else() {
+    let seen = looks_around("instance = { warm = 1, max_tasks = 2 }");
+    for (n, seen) in seen.iter().enumerate() {
+        // Two tasks have an instance of each plugin, one after the other: the second of them finds what the first has left.
+        let own = 100_000 + n;
+        let (found, kept) = if n / 2 % 2 == 0 { (json!([]), json!([own])) } else { (json!([own - 2]), json!([own - 2, own])) };
+        assert_eq!((&seen["found"], &seen["kept"]), (&found, &kept), "task {n}: {seen}");
+        assert_eq!((&seen["environment"], &seen["stdin"]), (&json!([]), &json!(0)));
+    }
+    let seeds: BTreeSet<String> = seen.iter().map(|seen| seen["seed"].to_string()).collect();
+    assert_eq!(seeds.len(), seen.len(), "each task draws its own");
 }
 
 #[test]

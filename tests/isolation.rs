@@ -5,7 +5,8 @@
 use serde_json::Value;
 
 use crate::support::bench::guest_path;
-use crate::support::{Bench, Host, Places, Trickle, eventually};
+use crate::support::names::names;
+use crate::support::{Bench, Host, Places, Trickle, Web, eventually};
 
 /// Slots of the bad queue, and twice as many tasks for it.
 const SLOTS: usize = 4;
@@ -59,13 +60,19 @@ fn all_die(guest: &str, rules: &str, fields: &[(&str, &str)], kind: &str) -> (Be
 /// The host lives, is ready, runs tasks of another plugin, and has kept its memory within bounds.
 #[track_caller]
 fn still_well(bench: &mut Bench, host: &Host) {
+    still_well_within(bench, host, MEMORY);
+}
+
+/// The same with another bound, in KiB.
+#[track_caller]
+fn still_well_within(bench: &mut Bench, host: &Host, bound: u64) {
     let next = bench.xadd("other", &[("a", "1")]);
     bench.until("other", &next, "COMPLETED");
     assert_eq!(host.get("/livez").status, 200);
     let ready = host.get("/readyz");
     assert_eq!(ready.status, 200, "{}", ready.body);
     let (now, most) = host.memory();
-    assert!(most < MEMORY, "the host uses {now} KiB and has used {most} KiB");
+    assert!(most < bound, "the host uses {now} KiB and has used {most} KiB");
 }
 
 /// The log lines of guests that contain `text`, for one task; each has to say where it comes from.
@@ -102,6 +109,11 @@ fn panics_with_the_text_in_the_log_and_in_the_error() {
 fn a_stack_that_overflows() {
     let (_bench, host, _) = all_die("overflows-stack", "", &[("a", "1")], "trap");
     host.stop();
+    let (mut bench, host, _) = all_die("overflows-call-stack", "", &[("a", "1")], "trap");
+    for letter in bench.dead("bad") {
+        assert!(letter["tq-error"].contains("call stack exhausted"), "{letter:?}");
+    }
+    host.stop();
 }
 
 #[test]
@@ -115,6 +127,88 @@ fn hoarded_memory_one_piece_after_the_other() {
 #[test]
 fn hoarded_memory_at_once() {
     let (_bench, host, _) = all_die("hoards-at-once", "", &[("a", "1")], "out-of-memory");
+    host.stop();
+}
+
+#[test]
+fn many_small_memories_count_together() {
+    let (_bench, host, _) = all_die("hoards-memories", "", &[("a", "1")], "out-of-memory");
+    let peak = host.metric("tqhost_guest_memory_bytes{plugin=\"hoards-memories\"}");
+    let (grant, page) = (f64::from(16 << 20), f64::from(64 << 10));
+    assert!((grant - page..=grant).contains(&peak), "all memories of an instance had {peak} bytes");
+    host.stop();
+}
+
+#[test]
+fn many_small_tables_count_together() {
+    let (mut bench, host, _) = all_die("hoards-tables", "", &[("a", "1")], "out-of-memory");
+    for letter in bench.dead("bad") {
+        assert!(letter["tq-error"].contains("table elements; 1000000 are allowed"), "{letter:?}");
+    }
+    host.stop();
+}
+
+#[test]
+fn handles_have_an_end() {
+    let (mut bench, host, _) = all_die("hoards-handles", "", &[("a", "1")], "trap");
+    for letter in bench.dead("bad") {
+        assert!(letter["tq-error"].contains("resource table has no free keys"), "{letter:?}");
+    }
+    host.stop();
+}
+
+#[test]
+fn a_trap_before_the_first_call() {
+    let (_bench, host, _) = all_die("traps-at-start", "", &[("a", "1")], "trap");
+    host.stop();
+}
+
+#[test]
+fn a_loop_before_the_first_call() {
+    let (_bench, host, _) = all_die("loops-at-start", "timeout = \"500ms\"", &[("a", "1")], "timeout");
+    host.stop();
+}
+
+#[test]
+fn floods_of_errors_are_cut_and_cleaned() {
+    let (mut bench, host, _) = all_die("floods-errors", "", &[("bytes", "3000000"), ("end", "retry")], "output-too-large");
+    for end in ["retry", "reject", "defer"] {
+        let id = bench.xadd("bad", &[("bytes", "1000000"), ("end", end)]);
+        let error = eventually("it has ended", || Some(bench.status("bad", &id, "error")).filter(|error| !error.is_empty()));
+        assert!(error.contains("forged") && error.len() < 5000, "{end}: {error:.1000}");
+        assert!(!error.contains(['\n', '\u{1b}']), "{end}: no line ends in it: {error:.1000}");
+    }
+    // The longest wait that there is has become the longest one that there may be: a week.
+    let now: (u64, u64) = bench.redis("TIME", &[] as &[&str]);
+    let due: Vec<(String, u64)> = bench.redis("ZRANGE", ("tq:{bad}:delayed", 0, -1, "WITHSCORES"));
+    assert!(due.len() == 2 && due.iter().all(|(_, due)| *due < (now.0 + 8 * 24 * 3600) * 1000), "{due:?}");
+    assert!(host.raw().lines().all(|line| !line.starts_with("{\"level\"") && !line.contains('\u{1b}')), "no line of the log is forged");
+    still_well(&mut bench, &host);
+    host.stop();
+}
+
+#[test]
+fn huge_arguments_of_host_functions_end_the_attempt() {
+    let (mut bench, host, _) = all_die("floods-arguments", "", &[("bytes", "3000000"), ("call", "log")], "trap");
+    // The same calls with arguments that are long and not too long, and one more than that.
+    for (call, fits) in [
+        ("log", "100000"),
+        ("progress", "100000"),
+        ("config", "100000"),
+        ("random", "100000"),
+        ("authority", "1024"),
+        ("path", "16383"),
+        ("method", "64"),
+    ] {
+        let id = bench.xadd("bad", &[("bytes", fits), ("call", call)]);
+        bench.until("bad", &id, "COMPLETED");
+    }
+    for (call, too_long) in [("authority", "1025"), ("path", "16384"), ("method", "65")] {
+        let id = bench.xadd("bad", &[("bytes", too_long), ("call", call)]);
+        bench.until("bad", &id, "FAILED");
+        assert_eq!(bench.status("bad", &id, "error"), format!("the {call} is refused"));
+    }
+    still_well(&mut bench, &host);
     host.stop();
 }
 
@@ -141,18 +235,29 @@ fn sleepers_in_a_host_call_end_at_the_timeout() {
 
 #[test]
 fn busy_loops_in_every_slot_keep_nobody_else_from_working() {
-    let bad = format!("[queues.bad]\nplugin = \"loops\"\nconcurrency = {SLOTS}\ntimeout = \"1h\"\nlease = \"1s\"\n");
+    busy("loops", [("a", "1"); SLOTS]);
+}
+
+#[test]
+fn loops_in_host_calls_in_every_slot_keep_nobody_else_from_working() {
+    busy("loops-in-host", ["random", "poll", "log", "progress"].map(|call| ("call", call)));
+}
+
+/// Runs a handler that never ends in every slot, a task with each of these fields.
+#[track_caller]
+fn busy(guest: &str, fields: [(&str, &str); SLOTS]) {
+    let bad = format!("[queues.bad]\nplugin = \"{guest}\"\nconcurrency = {SLOTS}\ntimeout = \"1h\"\nlease = \"1s\"\n");
     let mut bench = Bench::new(&format!(
         "shutdown_grace = \"0s\"\n{bad}\
-         [queues.ends]\nplugin = \"loops\"\nmax_retries = 1\nbackoff = \"none\"\ntimeout = \"500ms\"\n\
+         [queues.ends]\nplugin = \"{guest}\"\nmax_retries = 1\nbackoff = \"none\"\ntimeout = \"500ms\"\n\
          [queues.healthy]\nplugin = \"echo\"\n\
          [queues.other]\nplugin = \"empty\"\n"
     ));
-    for plugin in ["loops", "echo", "empty"] {
+    for plugin in [guest, "echo", "empty"] {
         bench.install(plugin, plugin);
     }
     let host = bench.host();
-    let ids: Vec<String> = (0..SLOTS).map(|_| bench.xadd("bad", &[("a", "1")])).collect();
+    let ids = fields.map(|field| bench.xadd("bad", &[field]));
     bench.until_running("bad", SLOTS);
     // A second host has room for them, and takes over whatever is without a heartbeat for a lease. It serves nothing else.
     let takes_over = bench.dir.path().join("takes-over.toml");
@@ -164,7 +269,7 @@ fn busy_loops_in_every_slot_keep_nobody_else_from_working() {
     let trickle = Trickle::start(&bench, "healthy", 2);
     trickle.more(50);
     for _ in 0..3 {
-        let ends = bench.xadd("ends", &[("a", "1")]);
+        let ends = bench.xadd("ends", &[fields[0]]);
         bench.until("ends", &ends, "FAILED");
         assert!(bench.status("ends", &ends, "error").starts_with("timeout: "));
         still_well(&mut bench, &host);
@@ -173,7 +278,7 @@ fn busy_loops_in_every_slot_keep_nobody_else_from_working() {
     assert!(second.metric("tqhost_reclaimed_total{queue=\"bad\"}") < 0.5, "every lease was kept");
     second.stop();
     // They still hold every slot, on their first attempt: nobody ended them to make room, and no lease was lost to a busy machine.
-    let waits = bench.xadd("bad", &[("a", "1")]);
+    let waits = bench.xadd("bad", &[fields[0]]);
     eventually("the next task waits for a slot", || {
         let ready: Value = serde_json::from_str(&host.get("/readyz").body).expect("JSON");
         let queue = ready["queues"].as_array()?.iter().find(|queue| queue["queue"] == "bad")?.clone();
@@ -293,60 +398,164 @@ fn files_that_are_huge_or_have_other_bytes_are_told_of_and_nothing_else_happens(
     host.stop();
 }
 
+/// A handler that misbehaves, the fields of its tasks (`WEB` is a web server with bad pages), and what has to become of them.
+type Case = (&'static str, &'static [(&'static str, &'static str)], Ends);
+
+enum Ends {
+    /// Dead after one attempt, with an error that begins so.
+    Dies(&'static str),
+    /// Completed, with a result in which this stands.
+    Completes(&'static str),
+    /// The handler is refused when it is loaded, for a reason in which this stands, and its tasks wait.
+    Waits(&'static str),
+}
+use Ends::{Completes, Dies, Waits};
+
+/// Every way in which a handler can misbehave: `plugins/testing/README.md` has the list, and a test in `tidy` that each guest of it is here.
+#[rustfmt::skip]
+const MISBEHAVING: [Case; 57] = [
+    ("traps", &[("a", "1")], Dies("trap: ")),
+    ("panics", &[("a", "1")], Dies("trap: ")),
+    ("overflows-stack", &[("a", "1")], Dies("trap: ")),
+    ("overflows-call-stack", &[("a", "1")], Dies("trap: ")),
+    ("traps-at-start", &[("a", "1")], Dies("trap: ")),
+    ("loops-at-start", &[("a", "1")], Dies("timeout: ")),
+    ("checks-then-traps", &[("a", "1")], Dies("trap: ")),
+    ("checks-itself", &[("a", "1")], Waits("the self-check is not told what to do")),
+    ("loops", &[("a", "1")], Dies("timeout: ")),
+    ("loops-in-host", &[("call", "clock")], Dies("timeout: ")),
+    ("loops-in-host", &[("call", "remaining")], Dies("timeout: ")),
+    ("loops-in-host", &[("call", "progress")], Dies("timeout: ")),
+    ("loops-in-host", &[("call", "config")], Dies("timeout: ")),
+    ("loops-in-host", &[("call", "log")], Dies("timeout: ")),
+    ("loops-in-host", &[("call", "poll")], Dies("timeout: ")),
+    ("loops-in-host", &[("call", "random")], Dies("timeout: ")),
+    ("sleeps", &[("ms", "3600000")], Dies("timeout: ")),
+    ("hoards", &[("a", "1")], Dies("out-of-memory: ")),
+    ("hoards-at-once", &[("a", "1")], Dies("out-of-memory: ")),
+    ("hoards-memories", &[("a", "1")], Dies("out-of-memory: ")),
+    ("hoards-tables", &[("a", "1")], Dies("out-of-memory: ")),
+    ("hoards-handles", &[("a", "1")], Dies("trap: ")),
+    ("hoards-requests", &[("a", "1")], Dies("trap: ")),
+    ("floods-log", &[("a", "1")], Completes("")),
+    ("floods-stdout", &[("a", "1")], Completes("")),
+    ("floods-progress", &[("a", "1")], Completes("")),
+    ("big-result", &[("bytes", "1048577")], Dies("output-too-large: ")),
+    ("big-result", &[("bytes", "3000000")], Dies("output-too-large: ")),
+    ("floods-errors", &[("bytes", "1000000"), ("end", "retry")], Dies("retry: ")),
+    ("floods-errors", &[("bytes", "1000000"), ("end", "reject")], Dies("")),
+    ("floods-errors", &[("bytes", "1000000"), ("end", "defer")], Dies("")),
+    ("floods-errors", &[("bytes", "3000000"), ("end", "retry")], Dies("output-too-large: ")),
+    ("floods-arguments", &[("bytes", "3000000"), ("call", "log")], Dies("trap: ")),
+    ("floods-arguments", &[("bytes", "3000000"), ("call", "progress")], Dies("trap: ")),
+    ("floods-arguments", &[("bytes", "3000000"), ("call", "config")], Dies("trap: ")),
+    ("floods-arguments", &[("bytes", "3000000"), ("call", "random")], Dies("trap: ")),
+    ("floods-arguments", &[("bytes", "3000000"), ("call", "authority")], Dies("trap: ")),
+    ("floods-arguments", &[("bytes", "1000000"), ("call", "authority")], Dies("the authority is refused")),
+    ("floods-arguments", &[("bytes", "1000000"), ("call", "path")], Dies("the path is refused")),
+    ("floods-arguments", &[("bytes", "1000000"), ("call", "method")], Dies("the method is refused")),
+    ("floods-arguments", &[("bytes", "1000000"), ("call", "header")], Dies("trap: total size of fields")),
+    ("floods-arguments", &[("bytes", "100000"), ("call", "headers")], Dies("trap: total size of fields")),
+    ("opens-many", &[("url", "WEB/stuck"), ("count", "200")], Completes("ConnectionLimitReached")),
+    ("fetches", &[("url", "WEB/endless")], Completes("HttpResponse")),
+    ("fetches", &[("url", "WEB/chunks")], Completes("HttpResponse")),
+    ("fetches", &[("url", "WEB/drip")], Completes("HttpResponseTimeout")),
+    ("fetches", &[("url", "WEB/silent")], Completes("HttpResponseTimeout")),
+    ("fetches", &[("url", "WEB/redirect?to=http://169.254.169.254/"), ("redirects", "1")], Completes("HttpRequestDenied")),
+    ("fetches", &[("url", "http://inside.test/")], Completes("DestinationIpProhibited")),
+    ("reads-config", &[("a", "1")], Completes("\"all\":{}")),
+    ("looks-around", &[("secret", "123456")], Completes("\"found\":[]")),
+    ("remembers", &[("keep", "1000000"), ("end", "trap")], Dies("trap: ")),
+    ("wants-files", &[("a", "1")], Waits("wasi:filesystem")),
+    ("wants-sockets", &[("a", "1")], Waits("wasi:sockets")),
+    ("wants-outbox", &[("a", "1")], Waits("tqhost:handler/outbox")),
+    ("wrong-version", &[("a", "1")], Waits("tqhost:handler/handler@0.2.0")),
+    ("wrong-world", &[("a", "1")], Waits("it exports no tqhost:handler/handler")),
+];
+
 #[test]
-fn after_all_of_them_the_host_is_what_it_was() {
-    const MISBEHAVING: [(&str, [(&str, &str); 1]); 11] = [
-        ("traps", [("a", "1")]),
-        ("panics", [("a", "1")]),
-        ("overflows-stack", [("a", "1")]),
-        ("hoards", [("a", "1")]),
-        ("hoards-at-once", [("a", "1")]),
-        ("big-result", [("bytes", "8000000")]),
-        ("loops", [("a", "1")]),
-        ("sleeps", [("ms", "3600000")]),
-        ("floods-log", [("a", "1")]),
-        ("floods-stdout", [("a", "1")]),
-        ("floods-progress", [("a", "1")]),
-    ];
-    let queue = |(guest, _): &(&str, _)| {
-        let timeout = if ["loops", "sleeps"].contains(guest) { "300ms" } else { "60s" };
+fn after_each_of_them_the_host_is_what_it_was() {
+    /// Attempts at once.
+    const ATTEMPTS: u64 = 12;
+    /// MiB that the host may keep of what was used once. Of each place in the pool (there is one more, for self-checks) up to four memories of
+    /// 1.25 MiB and 16 tables of 128 KiB; what the allocator does not give back of the 24 MiB that each of four attempts can make the host
+    /// hold outside of it; and the code of more than fifty handlers that runs for the first time.
+    const KEPT: u64 = (ATTEMPTS + 1) * 7 + SLOTS as u64 * 24 + 32;
+    let web = Web::start();
+    let name = |n: usize| format!("{}-{n}", MISBEHAVING[n].0);
+    let queue = |n: usize| {
+        let timeout = if matches!(MISBEHAVING[n].2, Dies("timeout: ")) { "300ms" } else { "60s" };
         format!(
-            "[queues.{guest}]\nconcurrency = {SLOTS}\nmax_retries = 0\nbackoff = \"none\"\ntimeout = \"{timeout}\"\n[plugins.{guest}]\nmemory = \"16MiB\"\n"
+            "[queues.{0}]\nconcurrency = {SLOTS}\nmax_retries = 0\nmax_deferrals = 0\nbackoff = \"none\"\ntimeout = \"{timeout}\"\n\
+             [plugins.{0}]\nmemory = \"16MiB\"\nallowed_hosts = [\"{1}\", \"http://inside.test\"]\nhttp = {{ timeout = \"500ms\" }}\n",
+            name(n),
+            web.origin()
         )
     };
-    let queues: String = MISBEHAVING.iter().map(queue).collect();
-    let mut bench =
-        Bench::new(&format!("shutdown_grace = \"0s\"\n{queues}[queues.healthy]\nplugin = \"echo\"\n[queues.other]\nplugin = \"empty\"\n"));
-    for guest in MISBEHAVING.iter().map(|(guest, _)| *guest).chain(["echo", "empty"]) {
-        bench.install(guest, guest);
+    let queues: String = (0..MISBEHAVING.len()).map(queue).collect();
+    let mut bench = Bench::new(&format!(
+        "concurrency = {ATTEMPTS}\nshutdown_grace = \"0s\"\n{queues}[queues.healthy]\nplugin = \"echo\"\n[queues.other]\nplugin = \"empty\"\n"
+    ));
+    for (n, (guest, ..)) in MISBEHAVING.iter().enumerate() {
+        bench.install(guest, &name(n));
     }
-    let host = bench.host();
+    bench.install("echo", "echo");
+    bench.install("empty", "empty");
+    let host = bench.host_with_env(names(bench.dir.path(), &[("inside.test", "127.0.0.1")]));
     host.until_ready();
     let trickle = Trickle::start(&bench, "healthy", 2);
     trickle.more(50);
     let (before, _) = host.memory();
-    let (mut after_one, mut after) = (0, 0);
-    for round in 0..2 {
-        for (guest, fields) in &MISBEHAVING {
-            let ids: Vec<String> = (0..TASKS).map(|_| bench.xadd(guest, fields)).collect();
-            let end = if guest.starts_with("floods") { "COMPLETED" } else { "FAILED" };
+    let mut most = 0;
+    // The allocator keeps something for each of its threads, which may not have met everything the first time.
+    for round in 0..3 {
+        for (n, (guest, fields, end)) in MISBEHAVING.iter().enumerate() {
+            let fields: Vec<(&str, String)> = fields.iter().map(|(name, value)| (*name, value.replace("WEB", &web.origin()))).collect();
+            let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let ids: Vec<String> = (0..TASKS).map(|_| bench.xadd(&name(n), &fields)).collect();
             for id in &ids {
-                bench.until(guest, id, end);
+                match end {
+                    Completes(text) => {
+                        bench.until(&name(n), id, "COMPLETED");
+                        let result = bench.status(&name(n), id, "result");
+                        assert!(result.contains(text), "{guest} {fields:?}: {result:.1000}");
+                    }
+                    Dies(text) => {
+                        bench.until(&name(n), id, "FAILED");
+                        let error = bench.status(&name(n), id, "error");
+                        assert!(error.starts_with(text) && error.len() < 5000, "{guest} {fields:?}: {error:.1000}");
+                    }
+                    Waits(text) => {
+                        assert_eq!(bench.status(&name(n), id, "status"), "", "{guest}");
+                        let told = |line: &Value| line["plugin"] == name(n) && line.to_string().contains(text);
+                        assert!(host.logged("plugin").iter().any(told), "{guest} is refused");
+                    }
+                }
             }
-            let next = bench.xadd("other", &[("a", "1")]);
-            bench.until("other", &next, "COMPLETED");
-        }
-        (after, _) = host.memory();
-        if round == 0 {
-            after_one = after;
+            // The same after each: the next task of another plugin runs at once, the steady ones go on, the host is ready.
+            trickle.more(2);
+            still_well_within(&mut bench, &host, before + ((KEPT + SLOTS as u64 * 16) << 10));
+            let (now, _) = host.memory();
+            if round < 2 {
+                assert!(now < before + (KEPT << 10), "{before} KiB before all, {now} KiB after {guest} {fields:?}");
+                most = most.max(now);
+            } else {
+                // All of that is there already: what comes on top now is a leak, or less than one grant.
+                assert!(now < most + (16 << 10), "{most} KiB after all of them, {now} KiB after {guest} {fields:?} once more");
+            }
         }
     }
-    // The pool keeps up to 1.25 MiB of every place that was used once; there are 64. The second round finds them used.
-    assert!(after_one < before + (96 << 10), "{before} KiB before, {after_one} KiB after all of them");
-    assert!(after < after_one + (16 << 10), "{after_one} KiB after all of them, {after} KiB after all of them once more");
-    still_well(&mut bench, &host);
+    eventually("all connections are closed", || (web.open().0 == 0).then_some(()));
+    for (n, (guest, _, end)) in MISBEHAVING.iter().enumerate() {
+        let waiting = if matches!(end, Waits(_)) { 3 * TASKS as u64 } else { 0 };
+        let places = bench.places_but_dead(&name(n));
+        assert_eq!((places.length, places.pending, places.delayed), (waiting, 0, 0), "{guest}");
+    }
     for task in trickle.stop() {
         assert_eq!(bench.status("healthy", &task.id, "attempt"), "1", "{task:?} is no worse for it");
+    }
+    for name in ["tqhost_lease_lost_total", "tqhost_reclaimed_total"] {
+        assert_eq!(host.count(name, "healthy") + host.count(name, "other"), 0, "{name}");
     }
     host.stop();
 }

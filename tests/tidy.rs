@@ -51,6 +51,11 @@ fn every_guest_is_described_and_used() {
 }
 
 #[test]
+fn every_misbehaviour_has_a_guest_and_a_test() {
+    check(misbehaviours);
+}
+
+#[test]
 fn the_licences_of_all_dependencies_are_allowed() {
     let allowed = allowed_licences(&read(&root().join("deny.toml")));
     assert!(allowed.contains("MIT"), "deny.toml has a list of licences: {allowed:?}");
@@ -69,7 +74,7 @@ fn the_licences_of_all_dependencies_are_allowed() {
 
 #[test]
 fn every_rule_can_fail() {
-    let wrong: [(Rule, &str, &str); 18] = [
+    let wrong: [(Rule, &str, &str); 23] = [
         (headers, "host/src/x.rs", "use std::fs;\n"),
         (headers, "host/src/queue/scripts/x.lua", "local a = 1\n"),
         (key_prefixes, "host/src/queue/x.rs", "let key = format!(\"tq:{{{stream}}}:dead\");\n"),
@@ -88,6 +93,11 @@ fn every_rule_can_fail() {
         (guests, "plugins/testing/undescribed.rs", ""),
         (guests, "plugins/testing/README.md", "| `nowhere` | does | becomes |\n"),
         (guests, "plugins/testing/unused.rs", ""),
+        (guests, "plugins/testing/undescribed.wat", ""),
+        (misbehaviours, "plugins/testing/README.md", "| sulking | `loops` | `isolation::traps` |\n"),
+        (misbehaviours, "plugins/testing/README.md", "| endless loop | `nowhere` | `isolation::traps` |\n"),
+        (misbehaviours, "plugins/testing/README.md", "| endless loop | `echo` | `isolation::traps` |\n"),
+        (misbehaviours, "plugins/testing/README.md", "| endless loop | `loops` | `isolation::nowhere` |\n"),
     ];
     for (rule, path, text) in wrong {
         let mut files = repository();
@@ -98,6 +108,14 @@ fn every_rule_can_fail() {
             files.push(("plugins/testing/README.md".to_owned(), "| `unused` | does | becomes |\n".to_owned()));
         }
         assert_eq!(rule(&files).len(), 1, "a rule must find what is wrong in {path}: {text:.60}");
+    }
+    // And what is missing: each row of the table in turn.
+    let files = repository();
+    for name in MISBEHAVIOURS {
+        let mut files = files.clone();
+        let readme = files.iter_mut().find(|(path, _)| path == "plugins/testing/README.md").expect("the list of guests");
+        readme.1 = readme.1.lines().filter(|line| !line.starts_with(&format!("| {name} |"))).map(|line| format!("{line}\n")).collect();
+        assert_eq!(misbehaviours(&files).len(), 1, "{name}");
     }
     let allowed = BTreeSet::from(["MIT".to_owned(), "Apache-2.0".to_owned()]);
     let found = licences("a v1|MIT\nb v1|GPL-3.0\nc v1|\nd v1|MIT AND GPL-3.0\ne v1|GPL-3.0 OR MIT\n", &allowed);
@@ -273,7 +291,7 @@ fn prose<'f>(path: &str, text: &'f str) -> impl Iterator<Item = (String, &'f str
 
 /// Every guest has a row in its table, every row a guest, and some test installs it.
 fn guests(files: &Files) -> Vec<String> {
-    let sources = [".rs", "/handler.js", "/app.py"];
+    let sources = [".rs", ".wat", "/handler.js", "/app.py"];
     let guest = |path: &str| {
         let path = path.strip_prefix("plugins/testing/")?;
         sources.iter().find_map(|source| path.strip_suffix(source)).map(str::to_owned)
@@ -295,6 +313,91 @@ fn guests(files: &Files) -> Vec<String> {
             problems.push(format!("no test uses the guest {name}"));
         }
     }
+    problems
+}
+
+/// What a handler may do wrong. A new one comes here first.
+const MISBEHAVIOURS: [&str; 31] = [
+    "endless loop",
+    "loop in host calls",
+    "wait in a host call",
+    "memory in steps",
+    "memory at once",
+    "many small memories",
+    "many small tables",
+    "handles of the host",
+    "stack overflow",
+    "trap",
+    "trap at instantiation",
+    "loop at instantiation",
+    "self-check passes, every task traps",
+    "self-check fails",
+    "flooding logs",
+    "flooding stdout",
+    "flooding progress",
+    "flooding results",
+    "flooding errors",
+    "huge arguments",
+    "endless HTTP body",
+    "slow HTTP",
+    "many requests at once",
+    "redirect to a private address",
+    "DNS name of a private address",
+    "reading a config key that is not granted",
+    "looking for what another task left",
+    "importing what is not offered",
+    "another interface",
+    "huge component",
+    "malformed component",
+];
+
+/// Every misbehaviour has a row in the README of the guests, with guests that are there and run in the test of all of them, and with tests
+/// that are there and use one of the guests.
+fn misbehaviours(files: &Files) -> Vec<String> {
+    let text = |path: &str| files.iter().find(|(file, _)| file == path).map_or("", |(_, text)| text.as_str());
+    let quoted = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<String>>();
+    let (mut problems, mut found) = (Vec::new(), BTreeSet::new());
+    let isolation = text("tests/isolation.rs");
+    let all = isolation.split("const MISBEHAVING").nth(1).and_then(|rest| rest.split("\n];").next()).unwrap_or_default();
+    for (place, line) in all_lines(files, "plugins/testing/README.md") {
+        // Of three columns the last one names tests.
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let &[name, guests, tests] = cells.as_slice() else { continue };
+        if !tests.starts_with('`') || !tests.contains("::") {
+            continue;
+        }
+        if !MISBEHAVIOURS.contains(&name) {
+            problems.push(format!("{place}: `{name}` is not in the list of misbehaviours in tests/tidy.rs"));
+            continue;
+        }
+        found.insert(name.to_owned());
+        let guests = quoted(guests);
+        for guest in &guests {
+            let path = format!("plugins/testing/{guest}");
+            if !files.iter().any(|(file, _)| *file == format!("{path}.rs") || *file == format!("{path}.wat")) {
+                problems.push(format!("{place}: there is no guest {guest}"));
+            } else if !all.contains(&format!("(\"{guest}\", ")) {
+                problems.push(format!("{place}: {guest} is not in the list MISBEHAVING of tests/isolation.rs"));
+            }
+        }
+        // One word about each row is enough.
+        if problems.iter().any(|problem| problem.starts_with(&format!("{place}: "))) {
+            continue;
+        }
+        for test in quoted(tests) {
+            let (module, function) = test.split_once("::").unwrap_or((&test, ""));
+            let file = if module == "hostile" { "host/src/sandbox/tests/hostile.rs".to_owned() } else { format!("tests/{module}.rs") };
+            let code = text(&file);
+            let uses = guests.is_empty() || module == "hostile" || guests.iter().any(|guest| code.contains(&format!("\"{guest}\"")));
+            if !code.contains(&format!("fn {function}()")) {
+                problems.push(format!("{place}: there is no test {test}"));
+            } else if !uses {
+                problems.push(format!("{place}: {file} uses none of {guests:?}"));
+            }
+        }
+    }
+    let missing = MISBEHAVIOURS.iter().filter(|name| !found.contains(**name));
+    problems.extend(missing.map(|name| format!("plugins/testing/README.md has no row for the misbehaviour `{name}`")));
     problems
 }
 

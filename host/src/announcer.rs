@@ -141,6 +141,7 @@ fn row(plugin: &PluginStatus) -> PluginRow {
         version: plugin.digest.clone().unwrap_or_default(),
         state: plugin.state.as_str().to_owned(),
         peak_memory: plugin.peak_memory,
+        requests: plugin.requests.to_vec(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Makes request after request with as much of a body as the host holds, and sends none of them.
+//! Makes request after request with as much of a body and of a url as the host holds, and sends none of them.
 #![cfg(target_family = "wasm")]
 
 use testing_guests::http::Request;
@@ -6,8 +6,10 @@ use tqhost_handler::{Failure, Task, handler};
 
 fn handle(_: Task) -> Result<(), Failure> {
     let mut held = Vec::new();
+    let url = format!("http://127.0.0.1/{}", "x".repeat(16_000));
+    let headers = format!("x-long: {}", "x".repeat(16_000));
     loop {
-        held.push(Request { url: "http://127.0.0.1/", ..Request::default() }.hold().map_err(Failure::reject)?);
+        held.push(Request { url: &url, headers: &headers, ..Request::default() }.hold().map_err(Failure::reject)?);
     }
 }
 

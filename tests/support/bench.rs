@@ -13,7 +13,7 @@ use redis::{Connection, FromRedisValue, ToRedisArgs};
 use serde_json::Value;
 
 use super::http::{self, Response};
-use super::{RedisServer, eventually};
+use super::{RedisServer, eventually, wat};
 
 /// Everything one test needs. What it started ends with it.
 pub struct Bench {
@@ -197,6 +197,10 @@ pub struct Places {
 pub fn guest_path(guest: &str) -> PathBuf {
     let plugins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins");
     let places = [plugins.join("testing"), plugins].map(|dir| dir.join(format!("{guest}.wasm")));
+    let source = places[0].with_extension("wat");
+    if source.is_file() {
+        wat::build(&source, &places[0]);
+    }
     let found = places.iter().find(|path| path.is_file());
     found.cloned().unwrap_or_else(|| panic!("{guest}.wasm is not built: run `make plugins`"))
 }

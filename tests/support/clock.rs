@@ -1,7 +1,8 @@
 //! A clock that a test can shift: for hosts and Redis servers that are started with it.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+use super::names::preload;
 
 /// The time of day of the programs that were started with [`Clock::env`].
 pub struct Clock {
@@ -12,13 +13,7 @@ pub struct Clock {
 impl Clock {
     /// Builds the library that shifts it (`preload/clock.rs`), in `dir`.
     pub fn new(dir: &Path) -> Clock {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/support/preload/clock.rs");
-        let library = dir.join("libshiftedclock.so");
-        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-        let mut build = Command::new(rustc);
-        build.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-C", "panic=abort", "-o"]).arg(&library).arg(source);
-        assert!(build.status().expect("run rustc").success(), "the library that shifts the clock is built");
-        let clock = Clock { library, shift: dir.join("shift") };
+        let clock = Clock { library: preload(dir, "clock"), shift: dir.join("shift") };
         clock.shift(0);
         clock
     }

@@ -6,6 +6,7 @@ pub mod ends;
 pub mod files;
 pub mod http;
 pub mod llm;
+pub mod names;
 pub mod process;
 pub mod producer;
 pub mod proxy;
@@ -14,6 +15,7 @@ pub mod soak;
 pub mod swaps;
 pub mod trickle;
 pub mod wait;
+pub mod wat;
 pub mod web;
 
 pub use bench::{Bench, Host, Places, Ran};

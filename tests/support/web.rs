@@ -7,6 +7,9 @@
 //! | `/redirect?to=URL` | 302 to the URL |
 //! | `/declared` | the head of a response of 1 GiB, and no body |
 //! | `/endless` | a body without end |
+//! | `/chunks` | the same in small chunks |
+//! | `/drip` | the same, a byte at a time |
+//! | `/drip-head` | a head without end, a byte at a time |
 //! | `/silent` | nothing; waits until the other side goes away |
 //! | `/stuck` | the head and one byte; then like `/silent` |
 //! | `/cut` | ten bytes of a hundred |
@@ -134,6 +137,9 @@ fn answer(stream: impl Read + Write, seen: &Seen) {
         }
         "/declared" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1073741824\r\n\r\n").map(|()| gone(&mut stream)),
         "/endless" => endless(stream.get_mut()),
+        "/chunks" => chunked(stream.get_mut()),
+        "/drip" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\n\r\n").and_then(|()| drip(stream.get_mut())),
+        "/drip-head" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nx-slow: ").and_then(|()| drip(stream.get_mut())),
         "/stuck" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\n\r\nx").map(|()| gone(&mut stream)),
         "/silent" => {
             gone(&mut stream);
@@ -154,6 +160,23 @@ fn endless(stream: &mut impl Write) -> std::io::Result<()> {
     stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
     loop {
         stream.write_all(&[b'x'; 16 * 1024])?;
+    }
+}
+
+fn chunked(stream: &mut impl Write) -> std::io::Result<()> {
+    stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")?;
+    let chunks = b"1\r\nx\r\n".repeat(1024);
+    loop {
+        stream.write_all(&chunks)?;
+    }
+}
+
+/// Often enough that no wait for the next byte is long.
+fn drip(stream: &mut impl Write) -> std::io::Result<()> {
+    loop {
+        stream.write_all(b"x")?;
+        stream.flush()?;
+        thread::sleep(std::time::Duration::from_millis(20));
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -133,6 +133,8 @@ pub struct PluginRow {
     pub state: String,
     /// Bytes; the most that one of its instances has used.
     pub peak_memory: u64,
+    /// Requests of its handlers so far, by what became of them: each label `result` there is, with its count.
+    pub requests: Vec<(&'static str, u64)>,
 }
 
 /// All series of the process. Clones share them.
@@ -413,6 +415,14 @@ impl Collector for Plugins {
         let mut memory = out.encode_descriptor("guest_memory_bytes", help, None, MetricType::Gauge)?;
         for row in rows.values() {
             memory.encode_family(&[("plugin", row.plugin.as_str())])?.encode_gauge(&clamp(row.peak_memory))?;
+        }
+        let help = "Requests of the plugin's handlers, by what became of them";
+        let mut requests = out.encode_descriptor("http_requests", help, None, MetricType::Counter)?;
+        for row in rows.values() {
+            for (result, count) in &row.requests {
+                let labels = [("plugin", row.plugin.as_str()), ("result", *result)];
+                requests.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(count, None)?;
+            }
         }
         Ok(())
     }

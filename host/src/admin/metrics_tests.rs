@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Metrics, PluginRow, Settled, Totals};
 
 /// The contract: others write dashboards and alerts against these.
-const DESIGN: [(&str, &str); 13] = [
+const DESIGN: [(&str, &str); 14] = [
     ("tqhost_tasks_total", "queue,outcome"),
     ("tqhost_task_duration_seconds", "queue"),
     ("tqhost_task_wait_seconds", "queue"),
@@ -20,6 +20,7 @@ const DESIGN: [(&str, &str); 13] = [
     ("tqhost_plugin_reloads_total", "plugin,result"),
     ("tqhost_plugin_info", "plugin,version,state"),
     ("tqhost_guest_memory_bytes", "plugin"),
+    ("tqhost_http_requests_total", "plugin,result"),
     ("tqhost_redis_reconnects_total", ""),
     ("tqhost_fetch_stalled", "queue"),
 ];
@@ -28,7 +29,13 @@ const DESIGN: [(&str, &str); 13] = [
 const MORE: [(&str, &str); 1] = [("tqhost_batches_total", "queue,result")];
 
 fn row(plugin: &str, version: &str, state: &str, peak_memory: u64) -> PluginRow {
-    PluginRow { plugin: plugin.to_owned(), version: version.to_owned(), state: state.to_owned(), peak_memory }
+    PluginRow {
+        plugin: plugin.to_owned(),
+        version: version.to_owned(),
+        state: state.to_owned(),
+        peak_memory,
+        requests: vec![("ok", 3), ("denied", 0)],
+    }
 }
 
 /// Series name to its label names, as scraped; a histogram's three series count as one.
@@ -149,6 +156,9 @@ fn a_former_plugin_version_leaves_nothing_behind() {
     let info: Vec<&str> = text.lines().filter(|line| line.starts_with("tqhost_plugin_info{")).collect();
     assert_eq!(info, [r#"tqhost_plugin_info{plugin="mail",version="v2",state="quara\"ntined"} 1"#]);
     let memory: Vec<&str> = text.lines().filter(|line| line.starts_with("tqhost_guest_memory_bytes{")).collect();
+    for line in ["{plugin=\"mail\",result=\"ok\"} 3\n", "{plugin=\"mail\",result=\"denied\"} 0\n"] {
+        assert!(text.contains(&format!("tqhost_http_requests_total{line}")), "{line}{text}");
+    }
     assert_eq!(memory, [format!("tqhost_guest_memory_bytes{{plugin=\"mail\"}} {}", i64::MAX)]);
     for line in [
         "tqhost_plugin_reloads_total{plugin=\"mail\",result=\"ok\"} 1\n",

@@ -16,7 +16,7 @@ use super::history::{Change, History, What, now_ms};
 use super::probation::{Probation, Ruling, Verdict};
 use super::quarantine::{Good, Notes, Quarantine};
 use crate::config;
-use crate::sandbox::{Attempt, Ended, Handler, Report};
+use crate::sandbox::{Attempt, Ended, Handler, Report, Requests};
 use crate::task::{FailureKind, Outcome};
 
 /// One version of a plugin that works. Attempts hold it until they end.
@@ -80,10 +80,12 @@ impl Version {
 
     /// The same version with other grants.
     fn regranted(&self, grants: &config::Plugin) -> Arc<Version> {
+        let handler = self.handler.with_grants(grants);
+        handler.count_requests(self.figures.requests.clone());
         Arc::new(Version {
             plugin: self.plugin.clone(),
             digest: self.digest.clone(),
-            handler: self.handler.with_grants(grants),
+            handler,
             figures: self.figures.clone(),
             loaded: self.loaded,
             since: self.since,
@@ -111,6 +113,7 @@ pub struct Figures {
     attempts: AtomicU64,
     failures: AtomicU64,
     peak_memory: AtomicU64,
+    requests: Arc<Requests>,
 }
 
 impl Figures {
@@ -167,6 +170,9 @@ pub struct PluginStatus {
     pub attempts: u64,
     pub failures: u64,
     pub peak_memory: u64,
+    /// How many requests ended how; for the metrics.
+    #[serde(skip)]
+    pub requests: [(&'static str, u64); Requests::RESULTS.len()],
     pub reloads_ok: u64,
     pub reloads_failed: u64,
     pub rolled_back: u64,
@@ -424,6 +430,7 @@ impl Slot {
     }
 
     fn version(self: &Arc<Self>, digest: String, handler: Handler, loaded: Loaded, probation: Probation) -> Arc<Version> {
+        handler.count_requests(self.figures.requests.clone());
         Arc::new(Version {
             plugin: self.name.clone(),
             digest,
@@ -458,6 +465,7 @@ impl Slot {
             attempts: self.figures.attempts.load(Ordering::Relaxed),
             failures: self.figures.failures.load(Ordering::Relaxed),
             peak_memory: self.figures.peak_memory.load(Ordering::Relaxed),
+            requests: self.figures.requests.totals(),
             reloads_ok: about.reloads_ok,
             reloads_failed: about.reloads_failed,
             rolled_back: about.rolled_back,

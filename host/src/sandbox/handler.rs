@@ -22,6 +22,7 @@ use wasmtime::{Store, UpdateDeadline};
 use super::call::{self, Exports};
 use super::failure;
 use super::host;
+use super::host::http::Requests;
 use super::log::GuestLog;
 use super::state::State;
 use super::turns::Turn;
@@ -118,6 +119,11 @@ impl Handler {
     /// Whether it can make requests and nothing allows any. It may be configured to make none.
     pub fn lacks_hosts(&self) -> bool {
         self.0.http.is_empty() && component::interfaces_of(self.0.exports.pre.component()).makes_requests()
+    }
+
+    /// Lets its requests be counted.
+    pub fn count_requests(&self, requests: Arc<Requests>) {
+        self.0.http.count_in(requests);
     }
 
     /// The same code with other grants, and instances of its own.
@@ -226,7 +232,14 @@ pub(super) fn store(shared: &Shared, loaded: &Loaded) -> Store<State> {
 }
 
 /// Nothing of an attempt before this one is left but what the guest has in its memory, and its handles.
-pub(super) fn begin(store: &mut Store<State>, log: GuestLog, progress: Vec<Progress>, deadline: Instant, stop: CancellationToken, turn: Turn) {
+pub(super) fn begin(
+    store: &mut Store<State>,
+    log: GuestLog,
+    progress: Vec<Progress>,
+    deadline: Instant,
+    stop: CancellationToken,
+    turn: Turn,
+) {
     store.data_mut().begin(log, progress, deadline);
     // Timers fire only when a thread is free, so a guest that computes looks at the clock itself.
     store.epoch_deadline_callback(move |_| {

@@ -43,6 +43,7 @@ pub use compiler::Cores;
 pub use component::Interfaces;
 pub use error::LoadError;
 pub use handler::{Attempt, Ended, Handler, Report};
+pub use host::http::Requests;
 
 use state::State;
 

@@ -90,6 +90,60 @@ async fn handles_of_a_guests_own_resources_have_an_end() {
     still_well(&sandbox).await;
 }
 
+/// A number as WebAssembly's files have it.
+fn leb(mut number: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let (low, rest) = ((number & 0x7f) as u8, number >> 7);
+        if rest == 0 {
+            bytes.push(low);
+            return bytes;
+        }
+        bytes.push(low | 0x80);
+        number = rest;
+    }
+}
+
+/// A component with another one in it, and so on.
+fn nested(depth: usize) -> Vec<u8> {
+    const PREAMBLE: [u8; 8] = [0, b'a', b's', b'm', 0x0d, 0, 1, 0];
+    // Made from the end, backwards.
+    let mut reversed: Vec<u8> = PREAMBLE.into_iter().rev().collect();
+    for _ in 0..depth {
+        let length = leb(reversed.len());
+        reversed.extend(length.iter().rev());
+        reversed.push(4);
+        reversed.extend(PREAMBLE.iter().rev());
+    }
+    reversed.reverse();
+    reversed
+}
+
+#[tokio::test]
+async fn huge_components_are_refused_or_work() {
+    let sandbox = testing::sandbox();
+    // Many small functions: it takes its time, and works.
+    let many = load(&sandbox, &with(&"(func (result i32) (i32.const 1))".repeat(20_000)));
+    assert_eq!(many.run(attempt()).await.unwrap().outcome, Outcome::Completed { result: None });
+    // One that is too long for any compiler of WebAssembly.
+    let why = not_loaded(&sandbox, &with(&format!("(func {})", "(drop (i32.const 1))".repeat(2_700_000))));
+    assert!(why.contains("size"), "{why}");
+    let why = not_loaded(&sandbox, &with(&format!("(func (local {}))", "i32 ".repeat(50_001))));
+    assert!(why.contains("locals"), "{why}");
+    // More data than is granted.
+    let data = format!("(memory 100) (data (memory 1) (i32.const 0) \"{}\")", "x".repeat(6 << 20));
+    let report = load(&sandbox, &with(&data)).run(attempt()).await.unwrap();
+    assert!(matches!(report.outcome, Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
+    // Blocks in blocks, and components in components: nothing of it may be read by recursion, whose stack would end the host.
+    let blocks = with(&format!("(func {})", "block ".repeat(30_000) + &"end ".repeat(30_000)));
+    assert_eq!(load(&sandbox, &blocks).run(attempt()).await.unwrap().outcome, Outcome::Completed { result: None });
+    for depth in [10, 1000, 100_000] {
+        let why = not_loaded(&sandbox, &nested(depth));
+        assert!(why.contains("it exports no tqhost:handler/handler") || why.contains("not a valid"), "{depth}: {why}");
+    }
+    still_well(&sandbox).await;
+}
+
 /// Pseudo-random numbers that are the same in every run (xorshift).
 struct Numbers(u64);
 

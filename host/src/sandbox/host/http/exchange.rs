@@ -24,6 +24,7 @@ use wasmtime_wasi_http::p2::bindings::http::types::ErrorCode;
 use wasmtime_wasi_http::{Error, WasiBody};
 
 use super::connect::{self, Refused, Stream};
+use super::counts::{Counted, End};
 use super::{Grant, Refusals, Target};
 
 /// Bytes that are read at once; a response's head has to fit in, and no piece of a body is larger.
@@ -52,12 +53,13 @@ type Connection = http1::Connection<TokioIo<Box<dyn Stream>>, Outgoing>;
 
 impl Exchange {
     /// Answers once, and then passes the body on until it ends.
-    pub(super) async fn run(self, answer: Answer) {
+    pub(super) async fn run(self, answer: Answer, counted: &mut Counted) {
         let Exchange { grant, target, request, times, place, refusals } = self;
         let until = connect::until(times.connect, times.end);
         // Nobody closes the semaphore.
         let Ok(Ok(connection)) = timeout_at(until, grant.connections.clone().acquire_owned()).await else {
             refusals.tell("a request", &format!("max_connections = {} of the plugin are open", grant.bounds.max_connections));
+            counted.ended(End::Denied);
             let _ = answer.send(Err(Error::ConnectionLimitReached));
             return;
         };
@@ -68,11 +70,13 @@ impl Exchange {
                 if let Some(why) = log {
                     refusals.tell(&format!("a request to {target}"), &why);
                 }
+                counted.ended(End::of(&error));
                 // Whoever has dropped the other end does not want it.
                 let _ = answer.send(Err(error));
                 return;
             }
             Err(_) => {
+                counted.ended(End::Timeout);
                 let _ = answer.send(Err(Error::HttpResponseTimeout));
                 return;
             }
@@ -80,6 +84,7 @@ impl Exchange {
         let (head, incoming) = response.into_parts();
         let most = grant.bounds.max_response_body;
         if let Some(size) = incoming.size_hint().exact().filter(|size| *size > most) {
+            counted.ended(End::Error);
             let _ = answer.send(Err(Error::HttpResponseBodySize(Some(size))));
             return;
         }
@@ -91,6 +96,7 @@ impl Exchange {
         let passing = Box::pin(pass_on(incoming, driver, &pieces, times.between_bytes, most));
         // What is passed on is dropped before the guest hears of it: the connection is closed by then.
         let ended = timeout_at(times.end, passing).await.unwrap_or(Err(Error::HttpResponseTimeout));
+        counted.ended(ended.as_ref().map_or_else(End::of, |()| End::Ok));
         let _ = pieces.send(ended.map(|()| None)).await;
     }
 }

@@ -11,13 +11,14 @@
 
 mod address;
 mod connect;
+mod counts;
 mod exchange;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -25,8 +26,9 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wasmtime::StoreContextMut;
-use wasmtime::component::{Linker, Resource};
-use wasmtime_wasi_http::p2::bindings::{self, http::types::ErrorCode};
+use wasmtime::component::{Linker, LinkerInstance, Resource};
+use wasmtime_wasi_http::p2::bindings;
+use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode, HostOutgoingRequest as _, Method, OutgoingRequest};
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttp, WasiHttpCtx, WasiHttpHooks};
 
 use super::State;
@@ -34,12 +36,20 @@ use crate::config::hosts::{Host, Scheme, parse_host};
 use crate::config::{self, AllowedHost};
 use crate::sandbox::log::Subject;
 
+pub use counts::Requests;
+
+use counts::{Counted, End};
+
 /// Names looked up at once for one plugin; what a slow name server holds is its own plugin's.
 const MAX_LOOKUPS: usize = 8;
 /// Different refusals that one attempt has logged.
 const MAX_REFUSALS: usize = 32;
 /// Header fields of one message, as bytes of the host. A guest may hold as many as it may hold handles, outside of its own memory.
 const MAX_FIELDS: usize = 16 * 1024;
+/// Bytes of a request's method, authority and path, which the host holds until it is dropped.
+const MAX_METHOD: usize = 64;
+const MAX_AUTHORITY: usize = 1024;
+const MAX_PATH: usize = 16 * 1024;
 /// Bytes of a request's body that wait to be sent, twice: for the same reason not the megabyte that is the default.
 const BODY_CHUNK: usize = 16 * 1024;
 /// A request that runs into the end of its attempt is to end as part of it, not with an error that the guest hears of in its last moment.
@@ -57,6 +67,8 @@ pub(in crate::sandbox) struct Grant {
     lookup: connect::Lookup,
     tls: connect::Tls,
     runtime: Handle,
+    /// Where its requests are counted; nowhere before somebody asks for it.
+    counts: OnceLock<Arc<Requests>>,
 }
 
 impl Grant {
@@ -69,7 +81,13 @@ impl Grant {
             lookup: connect::system_lookup,
             tls: connect::Tls::default(),
             runtime,
+            counts: OnceLock::new(),
         }
+    }
+
+    /// From now on, and once: a second word changes nothing.
+    pub(in crate::sandbox) fn count_in(&self, requests: Arc<Requests>) {
+        self.counts.get_or_init(|| requests);
     }
 
     /// Whether no request is allowed.
@@ -210,17 +228,21 @@ impl WasiHttpHooks for Hooks {
         options: Option<RequestOptions>,
         _: Box<dyn Future<Output = Result<(), Error>> + Send>,
     ) -> Box<dyn Future<Output = Exchanged> + Send> {
+        let mut counted = Counted::new(self.grant.counts.get());
         let exchange = match self.admit(request, options) {
             Ok(exchange) => exchange,
-            Err(error) => return Box::new(std::future::ready(Err(error))),
+            Err(error) => {
+                counted.ended(End::of(&error));
+                return Box::new(std::future::ready(Err(error)));
+            }
         };
         let (answer, response) = oneshot::channel();
-        let (stop, running) = (self.stop.clone(), exchange.run(answer));
+        let stop = self.stop.clone();
         let running = async move {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                () = running => {}
+                () = exchange.run(answer, &mut counted) => {}
             }
         };
         // Either end of it stops it: the attempt's, and that of the guest's handle.
@@ -276,6 +298,34 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
             Ok((error.downcast_ref::<ErrorCode>().cloned().or_else(|| error.downcast_ref().and_then(exchange::body_error_code)),))
         },
     )?;
+    add_bounds(&mut linker.instance(TYPES)?)?;
     linker.allow_shadowing(false);
     Ok(())
+}
+
+type Taken = wasmtime::Result<(Result<(), ()>,)>;
+
+/// The crate takes texts of any length, and a guest may hold as many requests as it may hold handles.
+fn add_bounds(types: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()> {
+    type Request = Resource<OutgoingRequest>;
+    let fits = |text: Option<&String>, most| text.is_none_or(|text| text.len() <= most);
+    types.func_wrap(
+        "[method]outgoing-request.set-method",
+        move |mut cx: StoreContextMut<'_, State>, (request, method): (Request, Method)| -> Taken {
+            let other = if let Method::Other(other) = &method { Some(other) } else { None };
+            Ok((if fits(other, MAX_METHOD) { cx.data_mut().http().set_method(request, method)? } else { Err(()) },))
+        },
+    )?;
+    types.func_wrap(
+        "[method]outgoing-request.set-authority",
+        move |mut cx: StoreContextMut<'_, State>, (request, text): (Request, Option<String>)| -> Taken {
+            Ok((if fits(text.as_ref(), MAX_AUTHORITY) { cx.data_mut().http().set_authority(request, text)? } else { Err(()) },))
+        },
+    )?;
+    types.func_wrap(
+        "[method]outgoing-request.set-path-with-query",
+        move |mut cx: StoreContextMut<'_, State>, (request, text): (Request, Option<String>)| -> Taken {
+            Ok((if fits(text.as_ref(), MAX_PATH) { cx.data_mut().http().set_path_with_query(request, text)? } else { Err(()) },))
+        },
+    )
 }

@@ -1,0 +1,111 @@
+//! How requests ended: counted for each plugin, over all of its versions.
+//!
+//! In: a [`Counted`] for each request, from before it is admitted until nothing is left of it. Out: [`Requests`], for the metrics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wasmtime_wasi_http::Error;
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// There was a response, and as much of it as the handler wanted.
+    Ok,
+    /// The host did not let it out: hosts, addresses, how many there may be.
+    Denied,
+    Timeout,
+    /// The name, the connection, TLS, the other side, sizes.
+    Error,
+    /// Its attempt ended, or the handler dropped it, before there was a response.
+    Aborted,
+}
+
+impl End {
+    pub(super) fn of(error: &Error) -> End {
+        match error {
+            Error::HttpRequestDenied
+            | Error::HttpRequestUriInvalid
+            | Error::HttpRequestMethodInvalid
+            | Error::DestinationIpProhibited
+            | Error::ConnectionLimitReached => End::Denied,
+            Error::DnsTimeout | Error::ConnectionTimeout | Error::ConnectionReadTimeout | Error::HttpResponseTimeout => End::Timeout,
+            _ => End::Error,
+        }
+    }
+}
+
+/// The requests of one plugin's handlers since the host started.
+#[derive(Debug, Default)]
+pub struct Requests([AtomicU64; Requests::RESULTS.len()]);
+
+impl Requests {
+    /// The values of the label `result`, in the order of the variants of [`End`].
+    pub const RESULTS: [&'static str; 5] = ["ok", "denied", "timeout", "error", "aborted"];
+
+    /// How many ended how, by the names in [`Self::RESULTS`].
+    pub fn totals(&self) -> [(&'static str, u64); Requests::RESULTS.len()] {
+        std::array::from_fn(|n| (Requests::RESULTS[n], self.0[n].load(Ordering::Relaxed)))
+    }
+}
+
+/// Counts one request when it is dropped: as aborted, unless it was told otherwise.
+pub(super) struct Counted {
+    requests: Option<Arc<Requests>>,
+    end: End,
+}
+
+impl Counted {
+    pub(super) fn new(requests: Option<&Arc<Requests>>) -> Counted {
+        Counted { requests: requests.cloned(), end: End::Aborted }
+    }
+
+    pub(super) fn ended(&mut self, end: End) {
+        self.end = end;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some(requests) = &self.requests {
+            requests.0[self.end as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_request_is_counted_once_under_its_name() {
+        let requests: Arc<Requests> = Arc::default();
+        for (name, end) in Requests::RESULTS.into_iter().zip([End::Ok, End::Denied, End::Timeout, End::Error, End::Aborted]) {
+            let mut counted = Counted::new(Some(&requests));
+            counted.ended(End::Error);
+            counted.ended(end);
+            let before = requests.totals();
+            drop(counted);
+            for ((found, before), (_, after)) in before.into_iter().zip(requests.totals()) {
+                assert_eq!(after - before, u64::from(found == name), "{name}");
+            }
+        }
+        drop(Counted::new(Some(&requests)));
+        assert_eq!(requests.totals()[4], ("aborted", 2));
+        drop(Counted::new(None));
+    }
+
+    #[test]
+    fn errors_are_of_few_kinds() {
+        for (error, end) in [
+            (Error::DestinationIpProhibited, End::Denied),
+            (Error::ConnectionLimitReached, End::Denied),
+            (Error::HttpResponseTimeout, End::Timeout),
+            (Error::DnsTimeout, End::Timeout),
+            (Error::ConnectionRefused, End::Error),
+            (Error::HttpResponseBodySize(None), End::Error),
+        ] {
+            assert_eq!(End::of(&error), end, "{error:?}");
+        }
+    }
+}

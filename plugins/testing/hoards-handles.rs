@@ -1,0 +1,15 @@
+//! Asks the host for a handle after the other, each of something that the host has to remember, and drops none.
+#![cfg(target_family = "wasm")]
+
+use tqhost_handler::{Failure, Task, handler};
+
+wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/roller", generate_all });
+
+fn handle(_: Task) -> Result<(), Failure> {
+    let mut held = Vec::new();
+    loop {
+        held.push(wasi::clocks::monotonic_clock::subscribe_duration(3_600_000_000_000));
+    }
+}
+
+handler!(handle);

@@ -1,0 +1,31 @@
+//! The way of a plugin file into the host, on any bytes: compiled, linked, its self-check run, and a task.
+#![no_main]
+
+use std::sync::{Arc, OnceLock};
+
+use libfuzzer_sys::{Corpus, fuzz_target};
+use tokio::runtime::{Builder, Runtime};
+use tqhost::config::Plugin;
+use tqhost::task::Outcome;
+
+fuzz_target!(init: tqhost_fuzz::bear_panics(), |bytes: &[u8]| -> Corpus {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    let runtime = RUNTIME.get_or_init(|| Builder::new_current_thread().enable_all().build().expect("a runtime"));
+    let sandbox = tqhost_fuzz::sandbox();
+    let grants = Plugin { memory: 2 << 20, ..Plugin::default() };
+    let handler = match sandbox.compile(bytes).and_then(|code| sandbox.load(&code, &grants)) {
+        Ok(handler) => handler,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return Corpus::Keep;
+        }
+    };
+    let plugin: Arc<str> = "p".into();
+    // One that waits in it holds the fuzzer up for ten seconds, and shows nothing.
+    let _ = runtime.block_on(async { tokio::time::timeout(std::time::Duration::from_millis(100), handler.self_check(&plugin)).await });
+    let report = runtime.block_on(handler.run(tqhost_fuzz::attempt())).expect("nobody stops it");
+    if let Outcome::Failed { message, .. } = &report.outcome {
+        assert!(!message.contains("the host failed"), "{message}");
+    }
+    Corpus::Keep
+});

@@ -19,6 +19,9 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 /// Tasks of the other queue that are there at once, for its speed.
 const TASKS: usize = 50_000;
 
+/// One of the figures.
+type Figure = fn(&Seen) -> &[f64];
+
 /// What one run showed; times in ms.
 #[derive(Default)]
 struct Seen {
@@ -39,7 +42,7 @@ pub fn slots() {
         waiting.push(run("sleeps"));
         busy.push(run("loops"));
     }
-    let what: [(&str, fn(&Seen) -> &[f64]); 5] = [
+    let what: [(&str, Figure); 5] = [
         ("a task of another queue, from XADD to settled", |seen| &seen.tasks),
         ("GET /readyz", |seen| &seen.readyz),
         ("GET /metrics", |seen| &seen.metrics),

@@ -141,7 +141,7 @@ fn figures(case: &Case, sandbox: &Sandbox, runtime: &Runtime) -> Figures {
 /// The median of a call in µs, by this process's clock, and the most memory of an instance.
 async fn calls(handler: &Handler, fields: &[(String, Vec<u8>)]) -> (f64, u64) {
     let fields = fields.iter().map(|(name, value)| Field { name: name.as_str().into(), value: value.clone() }).collect();
-    let task = Arc::new(Task {
+    let tasks = Arc::new(vec![Task {
         id: "1-0".into(),
         queue: "work".into(),
         entry: "1-0".into(),
@@ -153,16 +153,16 @@ async fn calls(handler: &Handler, fields: &[(String, Vec<u8>)]) -> (f64, u64) {
         delay: None,
         traceparent: None,
         reserved: Vec::new(),
-    });
+    }]);
     let (mut times, mut peak) = (Vec::new(), 0);
     for _ in 0..CALLS {
-        let (progress, stop) = (Progress::default(), CancellationToken::new());
+        let (progress, stop) = (vec![Progress::default()], CancellationToken::new());
         let timeout = Duration::from_secs(60);
-        let attempt = Attempt { task: task.clone(), plugin: "work".into(), max_attempts: 1, timeout, progress, stop };
+        let attempt = Attempt { tasks: tasks.clone(), plugin: "work".into(), max_attempts: 1, timeout, progress, stop };
         let begin = Instant::now();
         let report = handler.run(attempt).await.expect("it is not told to stop");
         times.push(ms(begin) * 1000.0);
-        assert!(matches!(report.outcome, Outcome::Completed { .. }), "{report:?}");
+        assert!(matches!(report.outcomes(1)[..], [Outcome::Completed { .. }]), "{report:?}");
         peak = peak.max(report.peak_memory);
     }
     (median(&mut times), peak)

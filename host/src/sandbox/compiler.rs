@@ -1,24 +1,23 @@
 //! The threads that compile. They stand behind everything else that the host does.
 //!
 //! In: work that takes seconds and all cores. Out: its result. Compiling is the one thing that a host does in parallel by itself; on threads like the
-//! others it takes its share from the tasks of all queues. So these threads have a lower priority: they use what is left. Not the lowest one, since
-//! a new version must come through on a host that is never idle, too. And while tasks run, half of the cores are left alone: Linux lets even a nicer thread
-//! go on for some milliseconds when another one wakes up, and a task wakes several, one after the other.
+//! others it takes its share from the tasks of all queues. So while there may be tasks, these threads have a lower priority, and half of the cores
+//! are left alone. Not the lowest priority, since a new version must come through on a host that is never idle, too.
 //!
 //! Not here: what is compiled (`Sandbox::compile`), that one component at a time is (`plugins::watcher`).
 
 use std::num::NonZeroUsize;
 
-/// By how much they are nicer than the rest of the host. To the scheduler of Linux, a thread that is nicer by 10 counts for about a tenth.
+/// By how much they are nicer than the rest of the host. To the scheduler of Linux, a thread that is nicer by 5 counts for about a third.
 #[cfg(target_os = "linux")]
-const NICER: i32 = 10;
+const NICER: i32 = 5;
 
-/// How many cores compile.
+/// What may be taken to compile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cores {
-    /// While there are no tasks.
+    /// All cores, like anybody else: there are no tasks yet.
     All,
-    /// While there may be some.
+    /// Half of the cores, and what others leave of them: there may be some.
     Half,
 }
 
@@ -27,7 +26,11 @@ pub(super) fn behind<T: Send>(cores: Cores, work: impl FnOnce() -> T + Send) -> 
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(cores.count())
         .thread_name(|_| "tq-compile".into())
-        .start_handler(|_| give_way())
+        .start_handler(move |_| {
+            if cores == Cores::Half {
+                give_way();
+            }
+        })
         .build();
     match pool {
         Ok(pool) => pool.install(work),
@@ -86,14 +89,16 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn its_threads_are_nicer_and_no_others() {
+    fn its_threads_are_nicer_while_there_are_tasks_and_no_others() {
         let nice = || rustix::process::getpriority_process(None).expect("a priority");
         let before = nice();
-        let within = behind(Cores::All, || {
-            use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
-            (0..64).into_par_iter().map(|_| nice()).collect::<Vec<_>>()
-        });
-        assert_eq!(within, vec![(before + NICER).min(19); 64]);
+        for (cores, expected) in [(Cores::Half, (before + NICER).min(19)), (Cores::All, before)] {
+            let within = behind(cores, || {
+                use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
+                (0..64).into_par_iter().map(|_| nice()).collect::<Vec<_>>()
+            });
+            assert_eq!(within, vec![expected; 64], "{cores:?}");
+        }
         assert_eq!(nice(), before);
     }
 }

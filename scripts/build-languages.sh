@@ -115,16 +115,17 @@ case ${1:-} in
 esac
 
 # Lays out the project of the handler in plugins/$1, with the files $2… that it does not have, and runs `make_it` there if nobody did so before with the same
-# files and the same `compiler`.
+# files and the same `compiler`. A handler with more exports has a world.wit of its own.
 land() {
     local folder=plugins/$1 name own built to=plugins/$1.wasm
     shift
     name=$(basename "$folder")
-    local project=$work/$name
+    local project=$work/$name world=$templates/world.wit
+    [ ! -e "$folder/world.wit" ] || world=$folder/world.wit
     own=$(find "$folder" -type f \( -name '*.js' -o -name '*.py' -o -name '*.[ch]' \) | LC_ALL=C sort)
     # shellcheck disable=SC2086
     built=$cache/built/$name-$({
-        hash_of $own "$@" "$templates/world.wit" wit/handler.wit plugins/sdk/wit/deps/*/*.wit scripts/build-languages.sh
+        hash_of $own "$@" "$world" wit/handler.wit plugins/sdk/wit/deps/*/*.wit scripts/build-languages.sh
         printf '%s\n' "$compiler"
     } | sha256sum | cut -c 1-20).wasm
     if [ ! -e "$built" ]; then
@@ -133,7 +134,7 @@ land() {
             install -D -m 644 "$file" "$project/${file#"$folder/"}"
         done
         [ $# = 0 ] || cp "$@" "$project"
-        cp "$templates/world.wit" "$project/wit"
+        cp "$world" "$project/wit"
         cp wit/handler.wit "$project/wit/deps/handler"
         cp -r plugins/sdk/wit/deps/. "$project/wit/deps"
         (cd "$project" && make_it "$name")

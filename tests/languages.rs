@@ -31,9 +31,19 @@ max_retries = 0
 [queues.javascript]
 plugin = \"in-javascript\"
 max_retries = 0
+batch = { max_tasks = 1 }
 [queues.python]
 plugin = \"in-python\"
 max_retries = 0
+batch = { max_tasks = 1 }
+[queues.javascript-batches]
+plugin = \"in-javascript\"
+max_retries = 0
+batch = { max_wait = \"1s\" }
+[queues.python-batches]
+plugin = \"in-python\"
+max_retries = 0
+batch = { max_wait = \"1s\" }
 ";
 
 /// Who compiles first keeps it for the others.
@@ -288,6 +298,35 @@ fn what_is_printed_bears_its_task() {
     // An async function is one more way to write a handler.
     let id = bench.xadd("javascript", &[("end", "promise")]);
     assert_eq!(result(&mut bench, "javascript", &id), "{\"tasks\":1}");
+    host.stop();
+}
+
+#[test]
+fn several_tasks_come_in_one_call() {
+    let (mut bench, host) = host(&["in-javascript", "in-python"], "");
+    for (queue, boom) in [("javascript-batches", "TypeError: boom in JavaScript"), ("python-batches", "LookupError: boom in Python")] {
+        // In one step, so that they come together.
+        let together = |bench: &mut Bench, ends: &[&str]| -> Vec<String> {
+            let mut pipe = redis::pipe();
+            pipe.atomic();
+            for end in ends {
+                pipe.cmd("XADD").arg(&[queue, "*", "end", end]);
+            }
+            pipe.query(&mut bench.db).expect("XADD")
+        };
+        let ids = together(&mut bench, &["well", "reject", "well"]);
+        for id in [&ids[0], &ids[2]] {
+            assert_eq!(result(&mut bench, queue, id), "{\"batch\":3}");
+        }
+        bench.until(queue, &ids[1], "FAILED");
+        assert_eq!(bench.status(queue, &ids[1], "error"), "as told");
+        // A call that fails is told with its reason, and each task is run alone.
+        let ids = together(&mut bench, &["well", "throw"]);
+        assert!(result(&mut bench, queue, &ids[0]).starts_with("{\"tasks\":1"));
+        bench.until(queue, &ids[1], "FAILED");
+        let told = host.logged(boom);
+        assert!(told.iter().any(|line| line["batch"] == 2 && line["task"] == ids[0]), "{told:?}");
+    }
     host.stop();
 }
 

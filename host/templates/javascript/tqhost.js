@@ -62,13 +62,34 @@ export function handles(handle) {
       try {
         return result(await handle(task));
       } catch (error) {
-        if (['reject', 'retry', 'defer'].includes(error?.tag)) throw error;
+        if (isFailure(error)) throw error;
         log('error', '', `${error}\n${error?.stack ?? ''}`);
         throw retry(String(error));
       }
     },
   };
 }
+
+/**
+ * Makes the component's `batchHandler` of a function from a list of tasks to a list that is as long: for each task, at its place, what a handler may return, or a failure
+ * (returned, not thrown). An error that it throws is logged, and each task is run again alone, by the handler. In wit/world.wit it needs the line
+ * `export tqhost:handler/batch-handler@0.1.0;`.
+ */
+export function batches(handle) {
+  return {
+    async handleBatch(tasks) {
+      try {
+        const values = await handle(tasks);
+        return values.map((value) => (isFailure(value) ? { tag: 'err', val: value } : { tag: 'ok', val: result(value) }));
+      } catch (error) {
+        log('error', '', `${error}\n${error?.stack ?? ''}`);
+        throw error;
+      }
+    },
+  };
+}
+
+const isFailure = (value) => ['reject', 'retry', 'defer'].includes(value?.tag);
 
 function result(value) {
   if (value === undefined || value === null) return undefined;

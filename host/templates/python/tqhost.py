@@ -8,7 +8,7 @@ import json as _json
 import sys
 import time
 
-from componentize_py_types import Err
+from componentize_py_types import Err, Ok
 from wit_world.imports import context, logging, store
 from wit_world.imports.logging import Level
 from wit_world.imports.types import Deferral, Failure_Defer, Failure_Reject, Failure_Retry, Retry, Task
@@ -108,6 +108,24 @@ def handles(handle):
                 _err.end()
 
     return Handler
+
+
+def batches(handle):
+    """Makes the component's batch handler of a function from a list of tasks to a list that is as long.
+
+    It has for each task, at its place, what a handler may return, or a failure (returned, not raised). An exception is logged, and each task is run
+    again alone, by the handler. In wit/world.wit it needs the line `export tqhost:handler/batch-handler@0.1.0;`.
+    """
+
+    class BatchHandler:
+        def handle_batch(self, tasks: list[Task]) -> list:
+            try:
+                return [value if isinstance(value, Err) else Ok(_result(value)) for value in handle(tasks)]
+            except Exception as error:
+                log("error", f"{type(error).__name__}: {error}{_places(error)}")
+                raise
+
+    return BatchHandler
 
 
 def _result(value) -> bytes | None:

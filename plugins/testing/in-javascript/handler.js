@@ -1,8 +1,8 @@
 // What a handler in JavaScript may do: keeps a count of its tasks, prints, and ends as the field `end` says.
 //
-// Returns `tasks`, how many it has had with this one. `uncaught` gets past the helper of `tqhost new`, as in a handler that does not use it.
+// Returns `tasks`, how many it has had with this one; in a batch `batch`, how many came with it. `uncaught` gets past the helper of `tqhost new`, as in a handler that does not use it.
 
-import { handles, has, text } from './tqhost.js';
+import { batches, handles, has, reject, text } from './tqhost.js';
 
 let tasks = 0;
 
@@ -30,3 +30,9 @@ export const handler = {
     return helped.handle(task);
   },
 };
+
+export const batchHandler = batches((tasks) => {
+  const end = (task) => (has(task, 'end') ? text(task, 'end') : 'well');
+  if (tasks.some((task) => end(task) === 'throw')) explode();
+  return tasks.map((task) => (end(task) === 'reject' ? reject('as told') : { batch: tasks.length }));
+});

@@ -1,6 +1,6 @@
 """What a handler in Python may do: keeps a count of its tasks, prints, and ends as the field `end` says.
 
-Returns `tasks`, how many it has had with this one. `uncaught` gets past the helper of `tqhost new`, as in a handler that does not use it.
+Returns `tasks`, how many it has had with this one; in a batch `batch`, how many came with it. `uncaught` gets past the helper of `tqhost new`, as in a handler that does not use it.
 """
 
 import io
@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 
-from tqhost import handles, has, text
+from tqhost import batches, handles, has, reject, text
 
 tasks = 0
 
@@ -47,3 +47,13 @@ class Handler(Helped):
         if has(task, "end") and text(task, "end") == "uncaught":
             explode()
         return super().handle(task)
+
+
+def together(tasks):
+    ends = [text(task, "end") if has(task, "end") else "well" for task in tasks]
+    if "throw" in ends:
+        explode()
+    return [reject("as told") if end == "reject" else {"batch": len(tasks)} for end in ends]
+
+
+BatchHandler = batches(together)

@@ -225,6 +225,37 @@ fn a_batch_of_which_nothing_is_left_is_stopped() {
 }
 
 #[test]
+fn what_is_cancelled_while_it_waits_for_others_is_not_run() {
+    let mut bench = bench();
+    let queue = "[queues.work]\nplugin = \"batches\"\nbatch = { max_tasks = 2, max_wait = \"1m\" }\n";
+    bench.configure_for(queue, bench.redis.port);
+    let host = bench.host();
+    let cancelled = bench.xadd("work", &[("say", "never said")]);
+    bench.until_running("work", 1);
+    bench.tqhost(&["cancel", "work", &cancelled]).ok();
+    host.log("cancelled while it ran");
+    // The batch is full with this one, which is alone in it.
+    let id = bench.xadd("work", &[("say", "said")]);
+    assert_eq!(result(&mut bench, &id), (1, 0, 1));
+    host.log("not run: this host does not own the task any more");
+    assert_eq!((host.logged("said").len(), host.logged("never said").len()), (1, 0));
+    host.stop();
+}
+
+#[test]
+fn nothing_waits_for_tasks_that_cannot_come() {
+    let mut bench = bench();
+    // Ten tasks may be together by the queue's rules, four by the host's; a test would not live to see the end of this wait.
+    let queue =
+        "concurrency = 4\n[queues.work]\nplugin = \"batches\"\nbatch = { max_wait = \"1m\" }\n[queues.other]\nplugin = \"batches\"\n";
+    bench.configure_for(queue, bench.redis.port);
+    let (host, ids) = together(&mut bench, [&[("a", "1")] as Fields; 4]);
+    let sizes: BTreeSet<u64> = ids.iter().map(|id| result(&mut bench, id).0).collect();
+    assert_eq!(sizes, BTreeSet::from([4]));
+    host.stop();
+}
+
+#[test]
 fn a_host_that_dies_with_a_batch_takes_no_task_with_it() {
     let mut bench = bench_with("lease = \"1s\"\nmax_crashes = 2", "");
     let (host, ids) = together(&mut bench, [&[("ms", "2000")] as Fields; 5]);

@@ -70,14 +70,20 @@ impl Cache {
         }
     }
 
-    /// Stores compiled code, and removes what is too much: nothing of what is in use, nor this. A cache that cannot be written costs time, nothing
-    /// else.
-    pub(super) fn put(&self, name: &str, code: &[u8], in_use: &BTreeSet<String>) {
+    /// Stores compiled code. A cache that cannot be written costs time, nothing else.
+    pub(super) fn put(&self, name: &str, code: &[u8]) {
         let (Some(dir), Some(path)) = (&self.dir, self.path(name)) else { return };
-        let mut stay: BTreeSet<PathBuf> = in_use.iter().filter_map(|name| self.path(name)).collect();
-        stay.insert(path.clone());
-        if let Err(error) = write(dir, &path, code).and_then(|()| prune(dir, &stay, self.max_files, MAX_BYTES)) {
+        if let Err(error) = write(dir, &path, code) {
             tracing::warn!(path = %path.display(), %error, "cannot cache compiled code");
+        }
+    }
+
+    /// Removes what is too much: nothing of what is in use.
+    pub(super) fn prune(&self, in_use: &BTreeSet<String>) {
+        let Some(dir) = &self.dir else { return };
+        let stay = in_use.iter().filter_map(|name| self.path(name)).collect();
+        if let Err(error) = prune(dir, &stay, self.max_files, MAX_BYTES) {
+            tracing::warn!(dir = %dir.display(), %error, "cannot remove what is too much in the cache");
         }
     }
 
@@ -204,7 +210,7 @@ mod tests {
         let dir = root.path().join("a/b");
         let cache = Cache::open(&dir);
         assert_eq!(cache.get("x"), None);
-        cache.put("x", b"code", &BTreeSet::new());
+        cache.put("x", b"code");
         assert_eq!(cache.get("x").as_deref(), Some(&b"code"[..]));
         assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
 
@@ -220,7 +226,7 @@ mod tests {
     fn a_directory_that_was_open_to_others_is_emptied_and_closed() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("cache");
-        Cache::open(&dir).put("x", b"code", &BTreeSet::new());
+        Cache::open(&dir).put("x", b"code");
         fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
         let cache = Cache::open(&dir);
         assert_eq!(cache.get("x"), None);
@@ -235,7 +241,7 @@ mod tests {
         let dir = root.path().join("cache");
         std::os::unix::fs::symlink(&elsewhere, &dir).unwrap();
         let cache = Cache::open(&dir);
-        cache.put("x", b"code", &BTreeSet::new());
+        cache.put("x", b"code");
         assert_eq!(cache.get("x"), None);
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
     }
@@ -246,7 +252,9 @@ mod tests {
         let cache = Cache::open(root.path());
         let in_use = BTreeSet::from(["000", "001"].map(str::to_owned));
         for n in 0..MAX_FILES + 5 {
-            cache.put(&format!("{n:03}"), b"code", &in_use);
+            let name = format!("{n:03}");
+            cache.put(&name, b"code");
+            cache.prune(&in_use.iter().cloned().chain([name]).collect());
         }
         let has = |n: usize| cache.get(&format!("{n:03}")).is_some();
         // The one that is stored at the time stays as well.
@@ -260,7 +268,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::open(root.path());
         for name in ["a", "b", "c", "d"] {
-            cache.put(name, b"code", &BTreeSet::new());
+            cache.put(name, b"code");
         }
         let of_each = fs::metadata(root.path().join("a.cwasm")).unwrap().len();
         let stay = BTreeSet::from([root.path().join("a.cwasm")]);

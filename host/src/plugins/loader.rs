@@ -29,14 +29,14 @@ impl Loader {
         Loader { sandbox, compatibility, cache }
     }
 
-    /// `digest` is the SHA-256 of `wasm`; `in_use` are those of the versions whose code stays in the cache.
+    /// `digest` is the SHA-256 of `wasm`; `in_use` are those of the versions whose code stays in the cache; None: all of it stays.
     pub(super) fn load(
         &self,
         wasm: &[u8],
         digest: &str,
         grants: &config::Plugin,
         cores: Cores,
-        in_use: &BTreeSet<String>,
+        in_use: Option<&BTreeSet<String>>,
     ) -> Result<Loaded, LoadError> {
         let started = Instant::now();
         if let Some(loaded) = self.load_cached(digest, grants) {
@@ -45,7 +45,10 @@ impl Loader {
         let name = self.name(digest);
         let code = self.sandbox.compile_on(cores, wasm)?;
         let handler = self.sandbox.load(&code, grants)?;
-        self.cache.put(&name, &code, &in_use.iter().map(|digest| self.name(digest)).collect());
+        self.cache.put(&name, &code);
+        if let Some(in_use) = in_use {
+            self.cache.prune(&in_use.iter().map(|digest| self.name(digest)).chain([name]).collect());
+        }
         Ok(Loaded { handler, took: started.elapsed(), from_cache: false })
     }
 

@@ -145,9 +145,9 @@ impl Plugins {
         if self.0.at_work.load(Ordering::Relaxed) { Cores::Half } else { Cores::All }
     }
 
-    /// The digests of all versions that run tasks, or may have to again.
-    fn in_use(&self) -> BTreeSet<String> {
-        self.slots().values().flat_map(|slot| slot.in_use()).collect()
+    /// The digests of all versions that run tasks, or may have to again. None: that is not known before the first scan is over.
+    fn in_use(&self) -> Option<BTreeSet<String>> {
+        self.0.scanned.is_cancelled().then(|| self.slots().values().flat_map(|slot| slot.in_use()).collect())
     }
 
     /// All plugins by name.

@@ -107,16 +107,24 @@ impl Watcher {
 
     /// Tries every file that is there once.
     async fn first_scan(&mut self) {
-        let end = Instant::now() + FIRST_SCAN;
-        self.scan().await;
-        while let Some(settled) = self.next_settled() {
-            if Instant::now() > end {
+        let mut end = None;
+        loop {
+            self.scan().await;
+            if self.wanted.has_changed().unwrap_or(false) {
+                self.adopt();
+                continue;
+            }
+            let Some(settled) = self.next_settled() else { break };
+            // From when nothing else is to be compiled, which may take minutes.
+            if Instant::now() > *end.get_or_insert_with(|| Instant::now() + FIRST_SCAN) {
                 tracing::warn!(dir = %self.dir.display(), "plugin files keep changing; going on without them for now");
                 break;
             }
             tokio::time::sleep_until(settled.into()).await;
-            self.scan().await;
         }
+        // Those without a file may have a version to go back to as well.
+        let slots: Vec<_> = self.plugins.iter().map(|plugin| plugin.slot.clone()).collect();
+        blocking(move || slots.iter().for_each(|slot| slot.recall())).await;
         for plugin in &self.plugins {
             if plugin.seen == Found::Missing && plugin.candidate.is_none() {
                 tracing::warn!(plugin = %plugin.slot.name, path = %plugin.path.display(), "plugin missing: its queues wait for it");
@@ -165,6 +173,10 @@ impl Watcher {
         for (plugin, found) in steps {
             plugin.slot.look(Instant::now());
             plugin.step(found, &self.loader, &self.registry).await;
+            // Other grants do not wait for what takes minutes to compile, either: the rest is tried after them.
+            if self.wanted.has_changed().unwrap_or(false) {
+                return;
+            }
         }
     }
 
@@ -283,7 +295,7 @@ impl Watched {
         }
         let (compiler, grants, size, name) = (loader.clone(), self.grants.clone(), bytes.len() as u64, digest.clone());
         let (cores, in_use) = (registry.cores(), registry.in_use());
-        let (handler, took, from_cache) = match blocking(move || compiler.load(&bytes, &name, &grants, cores, &in_use)).await {
+        let (handler, took, from_cache) = match blocking(move || compiler.load(&bytes, &name, &grants, cores, in_use.as_ref())).await {
             Some(Ok(loader::Loaded { handler, took, from_cache })) => (handler, took, from_cache),
             Some(Err(error)) => return self.fail(What::Failed, Some(digest), error.to_string()),
             None => return self.fail(What::Failed, Some(digest), "the compiler failed on it".into()),

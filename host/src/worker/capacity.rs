@@ -212,6 +212,12 @@ impl Line {
         self.resize(0, 1);
     }
 
+    /// Whether another attempt could begin now, by the queue's own concurrency and the host's.
+    pub fn has_room(&self) -> bool {
+        let pool = self.capacity.lock();
+        pool.most.is_none_or(|most| pool.out < most) && pool.seats.get(&self.seat).is_some_and(|seat| seat.taken < seat.most)
+    }
+
     /// What the queue's own concurrency leaves.
     #[cfg(test)]
     pub fn free(&self) -> usize {

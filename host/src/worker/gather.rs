@@ -3,11 +3,11 @@
 //! In: tasks that are begun, one after the other. Out: a runner for each batch: as many tasks of one version as the queue's rules allow, or as came
 //! within the rules' wait; or for one task, where it must not or need not wait for others.
 //!
-//!     add ─▶ Open ─▶ gather: full, over its time, another version, or the worker stops claiming ─▶ runner
+//!     add ─▶ Open ─▶ gather: full, over its time, another version, no permits left, or the worker stops claiming ─▶ runner
 //!
 //! Not here: what becomes of a batch (`runner`).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -38,7 +38,7 @@ impl Gathering {
             drop(shared.runners.spawn(runner::run(shared.clone(), version.clone(), vec![(task, hold)])));
             return;
         }
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open();
         let mut member = (task, hold);
         if let Some(batch) = open.as_mut().filter(|batch| Arc::ptr_eq(&batch.version, version)) {
             match batch.members.try_send(member) {
@@ -57,9 +57,23 @@ impl Gathering {
         *open = Some(Open { version: version.clone(), room: most - 1, members });
         drop(shared.runners.spawn(gather(shared.clone(), version.clone(), member, more, rules.batch.max_wait)));
     }
+
+    /// Lets the open batch run with what it has: nothing more can come.
+    pub fn close(&self) {
+        *self.open() = None;
+    }
+
+    /// Lets go of a batch that takes no more tasks, and of its version.
+    fn forget_closed(&self) {
+        self.open().take_if(|batch| batch.members.is_closed());
+    }
+
+    fn open(&self) -> MutexGuard<'_, Option<Open>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Waits for more, and runs what there is then.
+/// Waits for more, and runs what there is then on the version that is active then.
 async fn gather(shared: Arc<Shared>, version: Arc<Version>, first: (Task, Hold), mut more: mpsc::Receiver<(Task, Hold)>, wait: Duration) {
     let mut members = vec![first];
     let mut over = std::pin::pin!(tokio::time::sleep(wait));
@@ -79,5 +93,13 @@ async fn gather(shared: Arc<Shared>, version: Arc<Version>, first: (Task, Hold),
     while let Some(member) = more.recv().await {
         members.push(member);
     }
-    runner::run(shared, version, members).await;
+    shared.gathering.forget_closed();
+    // Where the plugin was removed meanwhile, this attempt has begun before that.
+    let version = shared.versions.borrow().clone().unwrap_or(version);
+    if version.handler.takes_batches() {
+        return runner::run(shared, version, members).await;
+    }
+    for member in members {
+        drop(shared.runners.spawn(runner::run(shared.clone(), version.clone(), vec![member])));
+    }
 }

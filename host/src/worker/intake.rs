@@ -70,6 +70,10 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
         }
     }
     shared.count_deleted(&deleted);
+    if !shared.line.has_room() {
+        // Nobody may hold permits only to wait for tasks that cannot come.
+        shared.gathering.close();
+    }
 }
 
 /// Marks tasks as PROCESSING, however long Redis takes. None when the host stops meanwhile.

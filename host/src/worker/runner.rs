@@ -1,6 +1,7 @@
 //! Runs claimed tasks from start to settlement: one, or a batch that its handler takes in one call.
 //!
-//! In: tasks that this host owns. Out: for each exactly one settlement, or none if its lease was lost (the new owner settles instead).
+//! In: tasks that this host owns. Out: for each exactly one settlement, or none if its lease was lost before it had an outcome (the new owner
+//! settles instead).
 //!
 //!     claimed ─▶ sandbox ─▶ Outcome of each ─▶ settle::decide ─▶ settler
 //!        ▲          └ the call for several tasks failed: each alone
@@ -35,6 +36,14 @@ pub async fn run(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task,
 
 async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     let rules = &shared.queue.rules;
+    // A batch takes its time, and what was cancelled or lost meanwhile must not be run once more.
+    let (lost, members): (Vec<_>, Vec<_>) = members.into_iter().partition(|(_, hold)| hold.is_lost());
+    for (task, _) in lost {
+        tracing::info!(queue = rules.name, task = task.id, "not run: this host does not own the task any more");
+    }
+    if members.is_empty() {
+        return;
+    }
     let (tasks, holds): (Vec<Task>, Vec<Hold>) = members.into_iter().unzip();
     let tasks = Arc::new(tasks);
     let judged = attempt(&shared, &version, &tasks, &holds).await;

@@ -41,29 +41,14 @@ pub fn calls() {
 
 async fn rate(handler: &Handler, content: &[u8], calls: u32) -> f64 {
     let field = |name: &str, value: &[u8]| Field { name: name.into(), value: value.to_vec() };
-    let tasks = Arc::new(vec![Task {
-        id: "1-0".into(),
-        queue: "work".into(),
-        entry: "1-0".into(),
-        fields: vec![field("resumeId", b"1"), field("content", content)],
-        attempt: 1,
-        deferrals: 0,
-        crashes: 0,
-        enqueued_at_ms: 1_767_225_600_000,
-        delay: None,
-        traceparent: None,
-        reserved: Vec::new(),
-    }]);
+    let tasks = a_task(vec![field("resumeId", b"1"), field("content", content)]);
     let begin = Instant::now();
     let callers: Vec<_> = (0..CONCURRENT)
         .map(|_| {
             let (handler, tasks) = (handler.clone(), tasks.clone());
             tokio::spawn(async move {
                 for _ in 0..calls / CONCURRENT {
-                    let (progress, stop) = (vec![Progress::default()], CancellationToken::new());
-                    let timeout = Duration::from_secs(60);
-                    let attempt = Attempt { tasks: tasks.clone(), plugin: "work".into(), max_attempts: 1, timeout, progress, stop };
-                    let report = handler.run(attempt).await.expect("it is not told to stop");
+                    let report = handler.run(attempt(&tasks)).await.expect("it is not told to stop");
                     assert!(matches!(report.outcomes(1)[..], [Outcome::Completed { .. }]), "{report:?}");
                 }
             })
@@ -73,4 +58,33 @@ async fn rate(handler: &Handler, content: &[u8], calls: u32) -> f64 {
         caller.await.expect("every call is completed");
     }
     f64::from(calls) / begin.elapsed().as_secs_f64()
+}
+
+/// A task with these fields, as if it had been delivered.
+pub fn a_task(fields: Vec<Field>) -> Arc<Vec<Task>> {
+    Arc::new(vec![Task {
+        id: "1-0".into(),
+        queue: "work".into(),
+        entry: "1-0".into(),
+        fields,
+        attempt: 1,
+        deferrals: 0,
+        crashes: 0,
+        enqueued_at_ms: 1_767_225_600_000,
+        delay: None,
+        traceparent: None,
+        reserved: Vec::new(),
+    }])
+}
+
+/// One attempt at it.
+pub fn attempt(tasks: &Arc<Vec<Task>>) -> Attempt {
+    Attempt {
+        tasks: tasks.clone(),
+        plugin: "work".into(),
+        max_attempts: 1,
+        timeout: Duration::from_secs(60),
+        progress: vec![Progress::default()],
+        stop: CancellationToken::new(),
+    }
 }

@@ -5,16 +5,15 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use tokio::runtime::Runtime;
-use tokio_util::sync::CancellationToken;
 use tqhost::config::{Plugin, Warm};
-use tqhost::sandbox::{Attempt, Handler, Sandbox, SandboxOptions};
-use tqhost::task::{Field, Outcome, Progress, Task};
+use tqhost::sandbox::{Handler, Sandbox, SandboxOptions};
+use tqhost::task::{Field, Outcome};
 
+use super::instances::{a_task, attempt};
 use super::support::bench::guest_path;
 use super::support::{Bench, within};
 use super::{median, quiet_host, sample};
@@ -141,24 +140,10 @@ fn figures(case: &Case, sandbox: &Sandbox, runtime: &Runtime) -> Figures {
 /// The median of a call in µs, by this process's clock, and the most memory of an instance.
 async fn calls(handler: &Handler, fields: &[(String, Vec<u8>)]) -> (f64, u64) {
     let fields = fields.iter().map(|(name, value)| Field { name: name.as_str().into(), value: value.clone() }).collect();
-    let tasks = Arc::new(vec![Task {
-        id: "1-0".into(),
-        queue: "work".into(),
-        entry: "1-0".into(),
-        fields,
-        attempt: 1,
-        deferrals: 0,
-        crashes: 0,
-        enqueued_at_ms: 1_767_225_600_000,
-        delay: None,
-        traceparent: None,
-        reserved: Vec::new(),
-    }]);
+    let tasks = a_task(fields);
     let (mut times, mut peak) = (Vec::new(), 0);
     for _ in 0..CALLS {
-        let (progress, stop) = (vec![Progress::default()], CancellationToken::new());
-        let timeout = Duration::from_secs(60);
-        let attempt = Attempt { tasks: tasks.clone(), plugin: "work".into(), max_attempts: 1, timeout, progress, stop };
+        let attempt = attempt(&tasks);
         let begin = Instant::now();
         let report = handler.run(attempt).await.expect("it is not told to stop");
         times.push(ms(begin) * 1000.0);

@@ -3,25 +3,14 @@
 //! `data` is an object with the task's name `n`, `ms`, `retries`, and `end`: `ok`, `reject` or `defer`. Logs `runs` before anything else.
 #![cfg(target_family = "wasm")]
 
-use std::time::Duration;
-
-use serde_json::{Value, json};
-use tqhost_handler::{Failure, FieldError, Json, Task, handler, log};
+use serde_json::Value;
+use tqhost_handler::{Failure, Json, Task, handler, log};
 
 fn handle(task: Task) -> Result<Json<Value>, Failure> {
     log::info("runs");
-    let told: Value = task.json("data")?;
-    let number = |name: &str| told[name].as_u64().unwrap_or(0);
-    testing_guests::sleep(Duration::from_millis(number("ms")));
-    if u64::from(task.attempt) <= number("retries") {
-        return Err(Failure::retry(format_args!("attempt {} of {}", task.attempt, told["n"])));
-    }
-    match told["end"].as_str() {
-        Some("ok") => Ok(Json(json!({ "n": told["n"], "attempt": task.attempt }))),
-        Some("reject") => Err(Failure::reject(told["n"].as_str().unwrap_or("no name"))),
-        Some("defer") => Err(Failure::defer("as told", Duration::from_millis(100))),
-        _ => Err(FieldError::invalid("data", "does not say how to end").into()),
-    }
+    let told = testing_guests::Told::of(&task)?;
+    testing_guests::sleep(told.wait());
+    told.end(&task).map(Json)
 }
 
 handler!(handle);

@@ -1,4 +1,4 @@
-//! What several test guests share: a sleep that works with every toolchain, the echo, and requests (`http`).
+//! What several test guests share: a sleep that works with every toolchain, the echo, doing as told, and requests (`http`).
 //!
 //! Not here: any misbehaviour. Each guest is a file beside this one, empty outside of WebAssembly.
 
@@ -8,7 +8,7 @@ pub mod http;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tqhost_handler::{Json, Task};
+use tqhost_handler::{Failure, FieldError, Json, Task};
 
 mod bindings {
     wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/sleeper", generate_all });
@@ -36,6 +36,39 @@ pub fn echo(task: &Task, version: &str) -> Json<Value> {
         "names": names,
         "fields": fields,
     }))
+}
+
+/// What a task's field `data` tells its handler to do.
+pub struct Told(Value);
+
+impl Told {
+    /// Rejects a task that does not tell.
+    pub fn of(task: &Task) -> Result<Told, Failure> {
+        Ok(Told(task.json("data")?))
+    }
+
+    /// How long it is to take.
+    pub fn wait(&self) -> Duration {
+        Duration::from_millis(self.number("ms"))
+    }
+
+    /// How the task ends: its name and attempt are the result.
+    pub fn end(&self, task: &Task) -> Result<Value, Failure> {
+        let name = &self.0["n"];
+        if u64::from(task.attempt) <= self.number("retries") {
+            return Err(Failure::retry(format_args!("attempt {} of {name}", task.attempt)));
+        }
+        match self.0["end"].as_str() {
+            Some("ok") => Ok(json!({ "n": name, "attempt": task.attempt })),
+            Some("reject") => Err(Failure::reject(name.as_str().unwrap_or("no name"))),
+            Some("defer") => Err(Failure::defer("as told", Duration::from_millis(100))),
+            _ => Err(FieldError::invalid("data", "does not say how to end").into()),
+        }
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.0[name].as_u64().unwrap_or(0)
+    }
 }
 
 /// Text as text, anything else as `{"hex": "…"}`.

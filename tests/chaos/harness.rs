@@ -30,12 +30,17 @@ use crate::support::proxy::Proxy;
 use crate::support::{Bench, Places};
 
 const HOSTS: usize = 3;
-const QUEUES: [&str; 4] = ["plain", "listed", "keyed", "later"];
+const QUEUES: [&str; 5] = ["plain", "listed", "keyed", "later", TOGETHER];
+/// The queue whose handler takes batches.
+const TOGETHER: &str = "together";
+/// The handlers: of the other queues, and of that one.
+const PLUGINS: [&str; 2] = ["as-told", "as-told-together"];
 const LIST: &str = "chaos:list";
 const LEASE: Duration = Duration::from_secs(2);
 const MAX_RETRIES: u64 = 3;
 const MAX_DEFERRALS: u64 = 2;
 const CONCURRENCY: u64 = 20;
+const BATCH: u64 = 5;
 /// What one host can have in hand.
 const SLOTS: u64 = CONCURRENCY * QUEUES.len() as u64;
 /// How long the hosts may take, after the last fault, to end what is left. A debug build on a slow machine is slow.
@@ -69,7 +74,7 @@ pub fn run(wish: Wish) -> Verdict {
 /// A Redis that has on the disk what it said, and keeps all of it.
 pub fn bench() -> Bench {
     let bench = Bench::with_redis(&queues(), &["--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"]);
-    bench.install("as-told", "as-told");
+    PLUGINS.iter().for_each(|plugin| bench.install(plugin, plugin));
     bench
 }
 
@@ -80,8 +85,13 @@ fn queues() -> String {
          max_retries = {MAX_RETRIES}\nmax_deferrals = {MAX_DEFERRALS}\nbackoff = {{ delays = [\"200ms\"] }}\n"
     );
     for queue in QUEUES {
-        let list = if queue == "listed" { format!("list = \"{LIST}\"\n") } else { String::new() };
-        let _ = write!(text, "[queues.{queue}]\n{list}");
+        let own = match queue {
+            "listed" => format!("list = \"{LIST}\"\n"),
+            // Several calls at once, so that one long task does not hold up all others.
+            TOGETHER => format!("plugin = \"{}\"\nbatch = {{ max_tasks = {BATCH}, max_wait = \"50ms\" }}\n", PLUGINS[1]),
+            _ => String::new(),
+        };
+        let _ = write!(text, "[queues.{queue}]\n{own}");
     }
     text
 }
@@ -118,7 +128,8 @@ impl Stage {
     /// The whole plan, under load; then waits until all is well and nothing is left to do.
     fn break_things(&mut self, wish: Wish) -> (Sent, Vec<Done>) {
         let url = format!("redis+unix://{}", self.bench.redis.dir().join("s").display());
-        let (config, folder, plugin) = (self.bench.config(), self.bench.dir.path().to_owned(), self.bench.plugin_path("as-told"));
+        let (config, folder) = (self.bench.config(), self.bench.dir.path().to_owned());
+        let plugins = PLUGINS.map(|plugin| self.bench.plugin_path(plugin));
         let Stage { bench, nodes, proxies, .. } = self;
         let (mut nodes, mut redis) = (nodes.iter_mut(), Some(&mut bench.redis));
         let (stop, until) = (AtomicBool::new(false), Instant::now() + wish.duration);
@@ -144,8 +155,8 @@ impl Stage {
                         scope.spawn(move || faults::run(lane, &steps, until, |step| faults::to_redis(redis, url, step)))
                     }
                     Lane::Plugins => {
-                        let plugin = plugin.as_path();
-                        scope.spawn(move || faults::run(lane, &steps, until, |step| faults::to_plugin(plugin, step)))
+                        let plugins = &plugins;
+                        scope.spawn(move || faults::run(lane, &steps, until, |step| faults::to_plugins(plugins, step)))
                     }
                 });
             }

@@ -2,12 +2,13 @@
 //!
 //! Out: what was done and when, by the clock of this machine, which is Redis's too. A lane mends what it broke before it ends.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
 use tqhost::queue::script;
 
+use super::PLUGINS;
 use super::node::Node;
 use super::plan::{Fault, Lane, Step};
 use crate::support::RedisServer;
@@ -118,17 +119,18 @@ pub fn to_redis(redis: &mut RedisServer, url: &str, step: &Step) {
 }
 
 /// The handler with a custom section of its own: another digest, the same work.
-pub fn version(number: usize) -> Vec<u8> {
-    let mut wasm = std::fs::read(guest_path("as-told")).expect("read as-told.wasm");
+fn version(plugin: &str, number: usize) -> Vec<u8> {
+    let mut wasm = std::fs::read(guest_path(plugin)).expect("read a handler");
     let name = format!("v{number:04}");
     wasm.extend([0, 1 + name.len() as u8, name.len() as u8]);
     wasm.extend(name.as_bytes());
     wasm
 }
 
-/// `path` is the plugin's file.
-pub fn to_plugin(path: &Path, step: &Step) {
-    let good = version(step.choice % 8);
+/// Does it to one of the plugins, whose files these are.
+pub fn to_plugins(paths: &[PathBuf; 2], step: &Step) {
+    let which = step.choice / 8 % PLUGINS.len();
+    let (path, good) = (paths[which].as_path(), version(PLUGINS[which], step.choice % 8));
     match step.fault {
         Fault::PluginBad => {
             let bad = [b"no component".as_slice(), b"\0asm\x0d\0\x01\0", &good[..200]][step.choice % 3].to_vec();

@@ -15,7 +15,7 @@ use super::faults::Done;
 use super::history::{Begin, History, Track};
 use super::load::Sent;
 use super::plan::Fault;
-use super::{LIST, MAX_RETRIES, QUEUES};
+use super::{LIST, MAX_RETRIES, QUEUES, TOGETHER};
 
 /// Guilty tasks of which the whole history is shown.
 const SHOWN: usize = 20;
@@ -101,12 +101,17 @@ pub fn judge(case: Case) -> Verdict {
             wrong.push((None, format!("of the {} tasks with the key {key}, {run} were run, not one", tasks.len())));
         }
     }
+    let batched = batched(&statuses);
+    if batched.alone > 100 && batched.together == 0 {
+        wrong.push((None, format!("none of {} tasks of `{TOGETHER}` came with another", batched.alone)));
+    }
     let bound: u64 = case.faults.iter().map(|done| done.fault.may_repeat()).sum();
     if repeated.total > bound {
         wrong.push((None, format!("{} runs were repeated; the faults explain {bound} at most", repeated.total)));
     }
     let mut table = String::new();
     let _ = tabulate(&mut table, &history, case.sent, case.faults, &repeated, bound, runs.values().sum());
+    let _ = writeln!(table, "  batches: {} tasks of `{TOGETHER}` were completed with others, {} alone", batched.together, batched.alone);
     let guilty: Vec<String> =
         lost.iter().chain(&stuck).chain(&twice).cloned().chain(wrong.iter().filter_map(|(name, _)| name.map(str::to_owned))).collect();
     let shown: HashSet<String> = guilty.into_iter().take(SHOWN).collect();
@@ -167,6 +172,18 @@ fn statuses<'h>(db: &mut Connection, history: &'h History) -> HashMap<&'h str, S
         }
     }
     seen
+}
+
+/// Tasks that a handler of batches completed: with others, and alone.
+struct Batched {
+    together: usize,
+    alone: usize,
+}
+
+fn batched(statuses: &HashMap<&str, Seen>) -> Batched {
+    let sizes = statuses.values().filter_map(|seen| seen.result.as_ref()?["together"].as_u64());
+    let (together, alone): (Vec<u64>, Vec<u64>) = sizes.partition(|size| *size > 1);
+    Batched { together: together.len(), alone: alone.len() }
 }
 
 /// What is not as the task's payload asked for.

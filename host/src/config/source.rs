@@ -36,7 +36,7 @@ fn from_table(item: &Item) -> Option<Secret> {
         (Some(_), Some(_)) => Err("has both env and file: keep one".into()),
         (None, None) => Err("has no source: write { env = \"NAME\" } or { file = \"path\" }".into()),
     };
-    found.map(Secret::new).map_err(|why| item.problem(why)).ok()
+    found.map(Secret::kept_apart).map_err(|why| item.problem(why)).ok()
 }
 
 fn from_env(name: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
@@ -84,6 +84,8 @@ mod tests {
         let values = &config.plugins["a"].config;
         let exposed: Vec<_> = values.iter().map(|(name, secret)| (name.as_str(), secret.expose())).collect();
         assert_eq!(exposed, [("env", "from-env"), ("file", "from-file"), ("none", ""), ("plain", "from-text")]);
+        let apart: Vec<_> = values.iter().filter(|(_, secret)| secret.is_kept_apart()).map(|(name, _)| name.as_str()).collect();
+        assert_eq!(apart, ["env", "file"]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!
 //! Not here: the instance, its limits and its time (`handler`), the self-check (`check`), the meaning of errors (`failure`).
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use wasmtime::component::types::ComponentItem;
@@ -12,6 +13,7 @@ use wasmtime::component::{ComponentExportIndex, ComponentNamedList, InstancePre,
 use super::failure::{self, Phase};
 use super::handler::{Attempt, Ended};
 use super::host::bindings::{Runner, RunnerIndices, exports::tqhost::handler::handler as guest, tqhost::handler::types};
+use super::mask::Mask;
 use super::state::State;
 use super::warm::{Instance, Running};
 use super::{LoadError, component};
@@ -122,28 +124,35 @@ fn shown<'t>(task: &'t Task, fields: &'t [types::Field<'t>], max_attempts: u32, 
 }
 
 /// What replies mean for `tasks` tasks.
-pub(super) fn ended(replies: Vec<Reply>, tasks: usize, max_output: u64) -> Ended {
+pub(super) fn ended(replies: Vec<Reply>, tasks: usize, max_output: u64, mask: &Mask) -> Ended {
     if replies.len() != tasks {
         let message = format!("the handler gave {} results for {tasks} tasks", replies.len());
         return Ended::Failed { kind: FailureKind::Trap, message };
     }
-    Ended::Each(replies.into_iter().map(|reply| outcome(reply, max_output)).collect())
+    Ended::Each(replies.into_iter().map(|reply| outcome(reply, max_output, mask)).collect())
 }
 
-fn outcome(reply: Reply, max_output: u64) -> Outcome {
+fn outcome(reply: Reply, max_output: u64, mask: &Mask) -> Outcome {
     match reply {
         Ok(Some(result)) if result.len() as u64 > max_output => Outcome::Failed {
             kind: FailureKind::OutputTooLarge,
             message: format!("the handler returned {} bytes, max_output is {max_output}", result.len()),
         },
-        Ok(result) => Outcome::Completed { result },
+        Ok(result) => Outcome::Completed { result: result.map(|result| without_secrets(result, mask)) },
         Err(guest::Failure::Retry(retry)) => {
-            Outcome::Retry { message: failure::bounded(retry.message), after: retry.after_ms.map(Duration::from_millis) }
+            Outcome::Retry { message: failure::bounded(retry.message, mask), after: retry.after_ms.map(Duration::from_millis) }
         }
-        Err(guest::Failure::Reject(message)) => Outcome::Reject { message: failure::bounded(message) },
+        Err(guest::Failure::Reject(message)) => Outcome::Reject { message: failure::bounded(message, mask) },
         Err(guest::Failure::Defer(defer)) => {
-            Outcome::Defer { message: failure::bounded(defer.message), after: Duration::from_millis(defer.after_ms) }
+            Outcome::Defer { message: failure::bounded(defer.message, mask), after: Duration::from_millis(defer.after_ms) }
         }
+    }
+}
+
+fn without_secrets(result: Vec<u8>, mask: &Mask) -> Vec<u8> {
+    match mask.bytes(&result) {
+        Cow::Owned(masked) => masked,
+        Cow::Borrowed(_) => result,
     }
 }
 

@@ -41,7 +41,7 @@ async fn run(loaded: Arc<Loaded>, check: ComponentExportIndex, plugin: Arc<str>,
     let Ok(_permit) = shared.check_permit.acquire().await else { return Err("the host stops".into()) };
     let deadline = Instant::now() + timeout;
     let mut store = store(shared, &loaded);
-    let (log, turn) = (GuestLog::new(Arc::new(vec![nobody()]), plugin), shared.turns.turn());
+    let (log, turn) = (GuestLog::new(Arc::new(vec![nobody()]), plugin, loaded.mask.clone()), shared.turns.turn());
     begin(&mut store, log, Vec::new(), deadline, CancellationToken::new(), turn.clone());
     let call = async {
         let instance = loaded.exports.pre.instantiate_async(&mut store).await.map_err(|error| (error, Phase::Instantiate))?;
@@ -55,7 +55,7 @@ async fn run(loaded: Arc<Loaded>, check: ComponentExportIndex, plugin: Arc<str>,
     log.finish();
     let timed_out = || format!("{}: it did not end within {timeout:?}", FailureKind::Timeout.as_str());
     match ended {
-        Ok(Ok(reply)) => reply.map_err(failure::bounded),
+        Ok(Ok(reply)) => reply.map_err(|said| failure::bounded(said, &loaded.mask)),
         Ok(Err((error, _))) if is_interrupt(&error) => Err(timed_out()),
         Ok(Err((error, phase))) => {
             let (kind, message) = failure::classify(&error, phase, &state.limits, &log);

@@ -2,11 +2,14 @@
 //!
 //! In: the error that ended the guest, and what the host saw beside it. Out: the [`FailureKind`] and a bounded text.
 
+use std::borrow::Cow;
+
 use wasmtime::{Error, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
 use super::limits::Limits;
 use super::log::{GuestLog, clean};
+use super::mask::Mask;
 use crate::task::FailureKind;
 
 /// Bytes of any text that leaves the sandbox for an error field.
@@ -60,14 +63,18 @@ fn with_last_words(cause: &str, log: &GuestLog) -> String {
         Some(words) => format!("{cause}: {words}"),
         None => cause.to_owned(),
     };
-    bounded(text)
+    bounded(text, log.mask())
 }
 
-/// Cuts a text at [`MAX_MESSAGE`] and takes out what could forge a log line.
-pub(super) fn bounded(mut text: String) -> String {
+/// Takes secrets out of a text, and what could forge a log line, and cuts it at [`MAX_MESSAGE`].
+pub(super) fn bounded(text: String, mask: &Mask) -> String {
+    let mut text = match mask.text(&text) {
+        Cow::Owned(masked) => masked,
+        Cow::Borrowed(_) => text,
+    };
     text.truncate(text.floor_char_boundary(MAX_MESSAGE));
     match clean(text.as_bytes()) {
-        std::borrow::Cow::Owned(cleaned) => cleaned,
-        std::borrow::Cow::Borrowed(_) => text,
+        Cow::Owned(cleaned) => cleaned,
+        Cow::Borrowed(_) => text,
     }
 }

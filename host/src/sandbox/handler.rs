@@ -24,6 +24,7 @@ use super::failure;
 use super::host;
 use super::host::http::Requests;
 use super::log::GuestLog;
+use super::mask::Mask;
 use super::state::State;
 use super::turns::Turn;
 use super::warm::{Instance, Number};
@@ -44,6 +45,7 @@ pub(super) struct Loaded {
     pub(super) sandbox: Sandbox,
     pub(super) exports: Exports,
     pub(super) config: Arc<BTreeMap<String, Secret>>,
+    pub(super) mask: Arc<Mask>,
     pub(super) http: Arc<host::http::Grant>,
     pub(super) memory: u64,
     pub(super) max_output: u64,
@@ -105,10 +107,10 @@ impl Report {
 
 impl Handler {
     pub(super) fn new(sandbox: Sandbox, exports: Exports, grants: &config::Plugin) -> Handler {
-        let config = Arc::new(grants.config.clone());
+        let (config, mask) = (Arc::new(grants.config.clone()), Arc::new(Mask::new(&grants.config)));
         let http = Arc::new(host::http::Grant::new(grants, sandbox.0.sends_on.clone()));
         let (number, memory, max_output, warm) = (sandbox.0.pool.number(), grants.memory, grants.max_output, grants.warm);
-        Handler(Arc::new(Loaded { sandbox, exports, config, http, memory, max_output, number, warm }))
+        Handler(Arc::new(Loaded { sandbox, exports, config, mask, http, memory, max_output, number, warm }))
     }
 
     /// Whether an attempt may be at several tasks.
@@ -140,7 +142,7 @@ impl Handler {
             Err(error) if error.is_cancelled() => None,
             // A bug of the host, but this task's failure: the panic itself has been logged.
             Err(error) => {
-                let message = failure::bounded(format!("the host failed while it ran the handler: {error}"));
+                let message = failure::bounded(format!("the host failed while it ran the handler: {error}"), &self.0.mask);
                 let ended = Ended::Failed { kind: FailureKind::Trap, message };
                 Some(Report { ended, peak_memory: 0, duration: Duration::ZERO })
             }
@@ -162,7 +164,7 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
     // A timeout beyond what the clock can hold is as good as a year.
     let timeout = attempt.timeout.min(Duration::from_secs(365 * 24 * 3600));
     let deadline = started + timeout;
-    let log = GuestLog::new(attempt.tasks.clone(), attempt.plugin.clone());
+    let log = GuestLog::new(attempt.tasks.clone(), attempt.plugin.clone(), loaded.mask.clone());
     let tasks = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
     instance.tasks = instance.tasks.saturating_add(tasks);
     // For each call anew.
@@ -186,13 +188,15 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
         let mut log = state.log();
         log.finish();
         let ended = match called {
-            Some(Ok(replies)) => call::ended(replies, attempt.tasks.len(), loaded.max_output),
+            Some(Ok(replies)) => call::ended(replies, attempt.tasks.len(), loaded.max_output, &loaded.mask),
             // An interrupted guest that computed: the epoch callback has seen what ended it.
             Some(Err(_)) if attempt.stop.is_cancelled() => return None,
             Some(Err((error, _))) if is_interrupt(&error) => timed_out(timeout),
             Some(Err((error, phase))) => {
                 let (task, tasks) = (attempt.tasks.first().map(|task| task.id.as_str()), attempt.tasks.len());
-                tracing::debug!(target: "guest", task, tasks, plugin = %attempt.plugin, error = format!("{error:?}"), "failed");
+                // With its backtrace, which is formatted only for those who want to see it.
+                let shown = || loaded.mask.text(&format!("{error:?}")).into_owned();
+                tracing::debug!(target: "guest", task, tasks, plugin = %attempt.plugin, error = shown(), "failed");
                 let (kind, message) = failure::classify(&error, phase, &state.limits, &log);
                 Ended::Failed { kind, message }
             }

@@ -4,7 +4,7 @@
 //! and the guest's last words for the error of a failed attempt.
 //!
 //! Everything is bounded: a line, and all lines of an attempt. Nothing a guest prints can end a log line or move the
-//! cursor of whoever reads it.
+//! cursor of whoever reads it, and none of its plugin's secrets comes through.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use tracing::Level;
 
+use super::mask::Mask;
 use crate::task::Task;
 
 /// Bytes of one line; the rest of a longer line is dropped.
@@ -29,12 +30,14 @@ pub(super) struct Subject {
     /// A line of a batch bears the first one's id; which others there are is said once, before the batch's first line.
     tasks: Arc<Vec<Task>>,
     plugin: Arc<str>,
+    mask: Arc<Mask>,
 }
 
 /// The log of one attempt. The default one is of none: what it is told goes nowhere.
 #[derive(Debug, Default)]
 pub(super) struct GuestLog {
     subject: Option<Subject>,
+    mask: Arc<Mask>,
     budget: usize,
     spent: bool,
     /// The tasks of the batch were named.
@@ -60,8 +63,14 @@ impl Stream {
 }
 
 impl GuestLog {
-    pub(super) fn new(tasks: Arc<Vec<Task>>, plugin: Arc<str>) -> GuestLog {
-        GuestLog { subject: Some(Subject { tasks, plugin }), budget: BUDGET, ..GuestLog::default() }
+    pub(super) fn new(tasks: Arc<Vec<Task>>, plugin: Arc<str>, mask: Arc<Mask>) -> GuestLog {
+        let subject = Some(Subject { tasks, plugin, mask: mask.clone() });
+        GuestLog { subject, mask, budget: BUDGET, ..GuestLog::default() }
+    }
+
+    /// What takes secrets out of the texts of this attempt.
+    pub(super) fn mask(&self) -> &Mask {
+        &self.mask
     }
 
     pub(super) fn subject(&self) -> Option<Subject> {
@@ -75,9 +84,10 @@ impl GuestLog {
                 Some((b'\n', text)) => (text, true),
                 _ => (piece, false),
             };
+            // More than fits stays: one byte, so that the cut is seen, and a secret that begins before the cut.
+            let most = self.most_of_line();
             let line = &mut self.lines[stream as usize];
-            // One byte more than fits stays, so that the cut is seen.
-            let room = (MAX_LINE + 1).saturating_sub(line.len());
+            let room = most.saturating_sub(line.len());
             line.extend_from_slice(&text[..text.len().min(room)]);
             if ends {
                 self.end_line(stream);
@@ -88,6 +98,8 @@ impl GuestLog {
     /// Takes one message of wasi:logging.
     pub(super) fn message(&mut self, level: Level, context: &str, message: &str) {
         let text = if context.is_empty() { Cow::Borrowed(message) } else { Cow::Owned(format!("{context}: {message}")) };
+        let mask = self.mask.clone();
+        let text = mask.text(&text);
         let text = clean(text.as_bytes());
         if level == Level::ERROR {
             self.remember(&text);
@@ -111,7 +123,12 @@ impl GuestLog {
 
     fn end_line(&mut self, stream: Stream) {
         let line = std::mem::take(&mut self.lines[stream as usize]);
-        let text = clean(&line);
+        let is_cut = line.len() >= self.most_of_line();
+        let mask = self.mask.clone();
+        let masked = mask.bytes(&line);
+        // At the end of a line that did not fit there may be the beginning of a secret.
+        let shown = if is_cut { &masked[..masked.len().saturating_sub(mask.longest()).min(MAX_LINE)] } else { &masked[..] };
+        let text = clean_part(shown, is_cut);
         if stream == Stream::Stderr {
             self.hear(&text);
         }
@@ -141,6 +158,10 @@ impl GuestLog {
         text[..text.floor_char_boundary(MAX_LAST_WORDS)].clone_into(&mut self.last);
     }
 
+    fn most_of_line(&self) -> usize {
+        MAX_LINE + 1 + self.mask.longest()
+    }
+
     fn emit(&mut self, level: Level, stream: &str, text: &str) {
         let cost = text.len().saturating_add(LINE_COST);
         let (level, text) = if cost <= self.budget {
@@ -167,7 +188,7 @@ impl Subject {
     /// Says what the host has refused the guest. Does not count against the budget, which the guest could use up first: whoever calls
     /// bounds it.
     pub(super) fn refused(&self, text: &str) {
-        self.send(Level::WARN, "http", &clean(text.as_bytes()));
+        self.send(Level::WARN, "http", &clean(self.mask.text(text).as_bytes()));
     }
 
     fn send(&self, level: Level, stream: &str, text: &str) {
@@ -187,7 +208,11 @@ impl Subject {
 /// One line of text that cannot pretend to be more: control characters, line separators and marks that reorder text
 /// are escaped, a line over [`MAX_LINE`] is cut.
 pub(super) fn clean(bytes: &[u8]) -> Cow<'_, str> {
-    let cut = bytes.len() > MAX_LINE;
+    clean_part(bytes, bytes.len() > MAX_LINE)
+}
+
+/// The same of bytes of which it is known whether some are missing.
+fn clean_part(bytes: &[u8], cut: bool) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LINE)]);
     if !cut && !text.chars().any(is_unsafe) {
         return text;
@@ -218,6 +243,9 @@ mod tests {
 
     use super::super::testing;
     use super::*;
+    use crate::config::Secret;
+
+    const SECRET: &str = "hunter2-and-more";
 
     /// Runs `print` and gives back what a subscriber wrote.
     fn printed(print: impl FnOnce(&mut GuestLog)) -> String {
@@ -240,7 +268,8 @@ mod tests {
             .with_max_level(Level::TRACE)
             .with_writer(move || writer.clone())
             .finish();
-        let mut log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into());
+        let secrets = [("key".to_owned(), Secret::kept_apart(SECRET))];
+        let mut log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::new(Mask::new(&secrets.into())));
         tracing::subscriber::with_default(subscriber, || print(&mut log));
         let bytes = sink.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -280,8 +309,33 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_comes_through_in_no_line() {
+        let out = printed(|log| {
+            log.write(Stream::Stdout, b"in two: hunter2");
+            log.write(Stream::Stdout, b"-and-more\n");
+            log.message(Level::ERROR, "the key", SECRET);
+            log.subject().expect("a subject").refused(&format!("http://{SECRET}.example"));
+            log.write(Stream::Stderr, format!("401 for {SECRET}").as_bytes());
+            log.finish();
+            assert_eq!(log.last_words(), Some("401 for [secret]"));
+        });
+        assert_eq!((out.lines().count(), out.matches("[secret]").count()), (4, 4), "{out}");
+        assert!(!out.contains("hunter2"), "{out}");
+    }
+
+    #[test]
+    fn a_secret_does_not_come_through_where_a_line_is_cut() {
+        for before in MAX_LINE - SECRET.len() - 2..=MAX_LINE + 2 * SECRET.len() {
+            // What stands in front of it is taken out as well, so that more of the line is shown.
+            let out = printed(|log| log.write(Stream::Stdout, format!("{SECRET}{}{SECRET}\n", "x".repeat(before)).as_bytes()));
+            assert!(!out.contains("hunter"), "{before}: {out}");
+            assert_eq!(out.contains(" … (cut)"), before + 2 * SECRET.len() > MAX_LINE + SECRET.len(), "{before}");
+        }
+    }
+
+    #[test]
     fn a_panic_is_remembered_whole() {
-        let mut log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into());
+        let mut log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default());
         log.write(Stream::Stderr, b"before\n\nthread 'main' panicked at src/lib.rs:5:9:\nboom\nnote: run with `RUST_BACKTRACE=1`\n");
         assert_eq!(log.last_words(), Some("thread 'main' panicked at src/lib.rs:5:9: boom"));
     }

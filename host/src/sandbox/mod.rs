@@ -20,6 +20,7 @@ mod handler;
 mod host;
 mod limits;
 mod log;
+mod mask;
 mod state;
 #[cfg(test)]
 pub(crate) mod testing;

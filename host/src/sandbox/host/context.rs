@@ -12,6 +12,8 @@ impl Host for State {
     }
 
     fn progress(&mut self, percent: u8, note: String) {
+        let log = self.log();
+        let note = log.mask().text(&note);
         for progress in &self.progress {
             // Clamps both.
             progress.set(percent, &note);

@@ -19,7 +19,7 @@ pub(super) fn grant_with(hosts: &[&str], lookup: fn(&str, u16) -> std::io::Resul
 }
 
 fn client(hosts: &[&str]) -> Hooks {
-    let log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into());
+    let log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default());
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     Client::new(Arc::new(grant_with(hosts, |_, _| Ok(Vec::new()))), log.subject(), deadline).hooks
 }

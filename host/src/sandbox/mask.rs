@@ -1,0 +1,105 @@
+//! Takes a plugin's secrets out of what its handlers say.
+//!
+//! In: the granted configuration; later bytes that a handler hands out. Out: the same with [`SHOWN`] in the place of each secret. A secret is what
+//! is kept apart from the configuration's own text, in the environment or in a file; a handler gets it as it is, and may say it by mistake,
+//! in a log line, in the text of an error, in a result.
+//!
+//! This is against mistakes. A handler that changes a secret before it says it (encodes it, cuts it in two) is not noticed.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+
+use crate::config::Secret;
+
+/// What stands in the place of a secret.
+const SHOWN: &str = "[secret]";
+/// Bytes. What is shorter is no secret that anybody keeps, and would be found in texts that have nothing to do with it.
+const SHORTEST: usize = 8;
+
+/// Finds the secrets of one plugin. The default one has none to find.
+#[derive(Debug, Default)]
+pub(super) struct Mask {
+    finder: Option<AhoCorasick>,
+    longest: usize,
+}
+
+impl Mask {
+    pub(super) fn new(config: &BTreeMap<String, Secret>) -> Mask {
+        let texts = config.values().filter(|secret| secret.is_kept_apart()).map(Secret::expose);
+        // A key of several lines is printed line by line, or with its line breaks escaped.
+        let texts = texts.flat_map(|text| std::iter::once(text).chain(text.lines().map(str::trim)));
+        let texts: Vec<&str> = texts.filter(|text| text.len() >= SHORTEST).collect();
+        let longest = texts.iter().map(|text| text.len()).max().unwrap_or_default();
+        let finder = (!texts.is_empty()).then(|| {
+            // Of a long key, the kind that is taken otherwise has a kilobyte for each byte.
+            let kind = AhoCorasickKind::ContiguousNFA;
+            let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).kind(Some(kind)).build(&texts);
+            finder.expect("a secret has 64 KiB at most, far from the 2 GiB that cannot be looked for")
+        });
+        Mask { finder, longest }
+    }
+
+    /// Bytes of the longest secret; 0 if there is none.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    pub(super) fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match &self.finder {
+            Some(finder) if finder.is_match(text) => finder.replace_all(text, &vec![SHOWN; finder.patterns_len()]).into(),
+            _ => text.into(),
+        }
+    }
+
+    pub(super) fn bytes<'b>(&self, bytes: &'b [u8]) -> Cow<'b, [u8]> {
+        match &self.finder {
+            Some(finder) if finder.is_match(bytes) => finder.replace_all_bytes(bytes, &vec![SHOWN; finder.patterns_len()]).into(),
+            _ => bytes.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mask(secrets: &[&str]) -> Mask {
+        let named = secrets.iter().enumerate().map(|(n, text)| (n.to_string(), Secret::kept_apart(*text)));
+        Mask::new(&named.collect())
+    }
+
+    #[test]
+    fn secrets_are_taken_out_wherever_they_stand() {
+        let mask = mask(&["hunter2-of-the-echo", "hunter2-of", "bücher🔑bücher"]);
+        for (said, shown) in [
+            ("", ""),
+            ("nothing of it", "nothing of it"),
+            ("hunter2-of-the-echo", "[secret]"),
+            ("a hunter2-of-the-echohunter2-of b", "a [secret][secret] b"),
+            ("hunter2-of-the-ech", "[secret]-the-ech"),
+            ("{\"key\":\"bücher🔑bücher\"}", "{\"key\":\"[secret]\"}"),
+        ] {
+            assert_eq!(mask.text(said), shown);
+            assert_eq!(mask.bytes(said.as_bytes()), shown.as_bytes());
+        }
+        assert_eq!(mask.bytes(b"\xff\xfehunter2-of\xff"), b"\xff\xfe[secret]\xff".as_slice());
+        assert_eq!(mask.longest(), "bücher🔑bücher".len().max("hunter2-of-the-echo".len()));
+    }
+
+    #[test]
+    fn a_key_of_several_lines_is_found_line_by_line() {
+        let mask = mask(&["-----BEGIN KEY-----\n  MIIEvQIBADAN  \nshort\n-----END KEY-----"]);
+        assert_eq!(mask.text("key: MIIEvQIBADAN\\nshort"), "key: [secret]\\nshort");
+    }
+
+    #[test]
+    fn what_is_short_or_stands_in_the_configuration_is_left() {
+        let config = [("model", Secret::new("a-long-name-of-a-model")), ("pin", Secret::kept_apart("1234567"))];
+        let mask = Mask::new(&config.map(|(name, secret)| (name.to_owned(), secret)).into());
+        assert_eq!(mask.text("a-long-name-of-a-model 1234567"), "a-long-name-of-a-model 1234567");
+        assert_eq!(mask.longest(), 0);
+        assert!(matches!(mask.bytes(b"x"), Cow::Borrowed(_)));
+    }
+}

@@ -26,6 +26,8 @@ build: setup ## Build the host: target/release/tqhost
 run: build plugins ## Set up, build, and show tqhost at work (about a minute after the first build)
 	@TQHOST_BIN=$(TARGET_DIR)/release/tqhost demo/run.sh
 
+# The tests mostly wait: for leases to end, for processes to start, for nothing to happen.
+export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 test: plugins ## Set up and run all tests
 	cargo test --locked --workspace --manifest-path plugins/Cargo.toml --target-dir $(PLUGINS_TARGET_DIR)
 	cargo test --locked --workspace --lib --bins --tests

@@ -20,6 +20,8 @@ const ROUNDS: u32 = 3;
 const QUIET: Duration = Duration::from_secs(6);
 /// Between two tasks.
 const PACE: Duration = Duration::from_millis(5);
+/// How many times as long the p99 may be while it is compiled.
+const MOST: f64 = 2.0;
 /// Until the host looks at the new file.
 const NOTICED: Duration = Duration::from_millis(150);
 
@@ -67,6 +69,8 @@ pub fn others() {
         took.push(seconds);
     }
     println!("  all: without {}; with {}; {}", without.told(), with.told(), with.against(&mut without));
+    let ratio = at(&mut with.all, 0.99) / at(&mut without.all, 0.99);
+    assert!(ratio <= MOST, "the p99 of the others is {ratio:.2} times as long while something is compiled, more than {MOST} times");
     println!("  {} tasks without, {} with; compiled in {:.1} s (median)", without.all.len(), with.all.len(), median(&mut took));
     assert_eq!(meter.stop(), 0, "tasks without an end");
     assert_eq!(bench.places("short").dead, 0, "every task was completed");

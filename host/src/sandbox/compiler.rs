@@ -65,16 +65,6 @@ fn give_way() {
 #[cfg(not(target_os = "linux"))]
 fn give_way() {}
 
-/// Gives memory back that the compiler has freed: hundreds of MiB after a large component, which the allocator would keep for the next one.
-pub(super) fn give_memory_back() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    #[allow(unsafe_code, reason = "there is no other way to tell the allocator")]
-    // SAFETY: it may be called at any time, from any thread; it only returns what is free.
-    unsafe {
-        nix::libc::malloc_trim(0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

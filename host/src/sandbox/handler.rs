@@ -138,7 +138,13 @@ impl Handler {
         let guests = self.0.sandbox.0.guests.as_ref()?;
         let mut guest = AbortOnDrop(guests.spawn(run(self.0.clone(), attempt)));
         match (&mut guest.0).await {
-            Ok(report) => report,
+            Ok(report) => {
+                if report.as_ref().is_some_and(|report| matches!(report.ended, Ended::Failed { .. })) {
+                    // It may have had all that it can have.
+                    self.0.sandbox.0.gives_back.soon(&self.0.sandbox.0.sends_on);
+                }
+                report
+            }
             Err(error) if error.is_cancelled() => None,
             // A bug of the host, but this task's failure: the panic itself has been logged.
             Err(error) => {

@@ -21,6 +21,7 @@ mod host;
 mod limits;
 mod log;
 mod mask;
+mod memory;
 mod state;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -47,9 +48,6 @@ pub use handler::{Attempt, Ended, Handler, Report};
 pub use host::http::Requests;
 
 use state::State;
-
-/// Compiling a component of so many bytes takes much memory, and it is worth the while to give it back.
-const LARGE: usize = 1 << 20;
 
 /// Lookups of names that run at once, of all plugins; each of them holds a thread.
 const MAX_LOOKUPS: usize = 64;
@@ -90,6 +88,7 @@ struct Shared {
     /// The same; requests of guests run there.
     requests: Option<Runtime>,
     sends_on: Handle,
+    gives_back: memory::GivesBack,
     _ticker: engine::Ticker,
 }
 
@@ -122,7 +121,9 @@ impl Sandbox {
         let pool = Arc::new(warm::Pool::new(opts.places()));
         let (turns, check_permit) = (turns::Turns::new(cores), Semaphore::new(1));
         let (sends_on, guests, requests) = (requests.handle().clone(), Some(guests), Some(requests));
-        Ok(Sandbox(Arc::new(Shared { engine, linker, pool, turns, check_permit, guests, requests, sends_on, _ticker: ticker })))
+        let gives_back = memory::GivesBack::default();
+        let shared = Shared { engine, linker, pool, turns, check_permit, guests, requests, sends_on, gives_back, _ticker: ticker };
+        Ok(Sandbox(Arc::new(shared)))
     }
 
     /// Validates a plugin's bytes and compiles them, on all cores. Takes seconds for large components: call it off the runtime, one at a time.
@@ -138,9 +139,7 @@ impl Sandbox {
             self.0.engine.precompile_component(&component).map_err(|error| LoadError::Malformed(format!("{error:#}")))
         };
         let compiled = contained(|| compiler::behind(cores, compile));
-        if wasm.len() >= LARGE {
-            compiler::give_memory_back();
-        }
+        memory::now();
         compiled
     }
 

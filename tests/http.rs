@@ -393,6 +393,19 @@ fn attempts_together_have_no_more_connections_than_their_plugin() {
 }
 
 #[test]
+fn a_response_that_is_not_read_keeps_its_connection_from_others() {
+    let web = Web::start();
+    let bounds = "max_connections = 2, connect_timeout = \"2s\"";
+    let mut bench = bench("opens-many", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
+    let host = bench.host();
+    // It has no body, so all of it is there and its connection is closed. What counts is that the handler has not heard of its end.
+    let found = result(&mut bench, &[("url", &format!("{}/nowhere", web.origin())), ("count", "3")]);
+    assert_eq!((&found["statuses"]["404"], &found["errors"]["ConnectionLimitReached"]), (&2.into(), &1.into()), "{found}");
+    still_well(&mut bench, &host, &web);
+    host.stop();
+}
+
+#[test]
 fn certificates_are_checked() {
     let authority = Authority::new();
     let (good, wrong_name, plain) = (Web::start_tls(&authority, "localhost"), Web::start_tls(&authority, "other.example"), Web::start());

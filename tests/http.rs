@@ -143,13 +143,8 @@ fn a_name_of_an_address_that_is_not_public_is_refused_and_so_is_a_redirect_to_it
     let mut bench = bench("fetches", &grants, "");
     let known =
         [("inside.test", "127.0.0.1"), ("mapped.test", "::ffff:127.0.0.1"), ("metadata.test", "169.254.169.254"), ("zero.test", "0.0.0.0")];
-    let env = names(bench.dir.path(), &known);
-    let start = |bench: &Bench| {
-        let host = bench.host_with_env(env.clone());
-        host.log("tqhost is running");
-        host
-    };
-    let host = start(&bench);
+    let host = bench.host_with_env(names(bench.dir.path(), &known));
+    host.log("tqhost is running");
     let prohibited = "DestinationIpProhibited";
     for (name, address) in known {
         assert_eq!(error(&mut bench, &format!("http://{name}:{port}/echo")), prohibited, "{name}");
@@ -160,17 +155,59 @@ fn a_name_of_an_address_that_is_not_public_is_refused_and_so_is_a_redirect_to_it
     assert_eq!((&found["error"], web.requests()), (&prohibited.into(), 1), "{found}");
     assert!(error(&mut bench, &format!("http://unknown.test:{port}/echo")).starts_with("DnsError"));
     still_well(&mut bench, &host, &web);
-    host.stop();
 
-    // An entry names the address: it may be asked for by that name, and in no other form.
+    // The entry names the address: it may be asked for by that name, and in no other form. The host that runs takes it over.
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");
-    bench.configure(&text.replace("allowed_hosts", "http = { private_addresses = [\"127.0.0.1\"] }\nallowed_hosts"));
-    let host = start(&bench);
+    let (entry, named) = (format!("\"http://*.test:{port}\""), "private_addresses = [\"127.0.0.1\"]");
+    bench.configure(&text.replace(&entry, &format!("{{ host = {entry}, {named} }}")));
+    host.log("plugin has other grants");
     assert_eq!(fetched(&mut bench, &format!("http://inside.test:{port}/echo"))["status"], 200);
     for name in ["mapped.test", "metadata.test"] {
         assert_eq!(error(&mut bench, &format!("http://{name}:{port}/echo")), prohibited, "{name}");
     }
     assert_eq!(web.requests(), 2);
+    still_well(&mut bench, &host, &web);
+    host.stop();
+}
+
+#[test]
+fn private_addresses_are_of_one_entry_and_serve_no_other() {
+    let web = Web::start();
+    let port = web.port;
+    // Who rules the first name's servers has it stand for the same address as the second.
+    let grants = format!(
+        "allowed_hosts = [\"http://hooks.test:{port}\", \
+         {{ host = \"http://ledger.test:{port}\", private_addresses = [\"127.0.0.0/8\"] }}]"
+    );
+    let mut bench = bench("fetches", &grants, "");
+    let checked = bench.tqhost(&["check"]).ok().stdout;
+    for line in [
+        format!("requests to http://hooks.test:{port}, http://ledger.test:{port}\n"),
+        format!("http://ledger.test:{port} may stand for 127.0.0.0/8\n"),
+    ] {
+        assert!(checked.contains(&line), "{line:?} in {checked}");
+    }
+    assert_eq!(checked.matches("may stand for").count(), 1, "{checked}");
+    let json = bench.tqhost(&["check", "--json"]).ok().json();
+    let expected = serde_json::json!([
+        { "host": format!("http://hooks.test:{port}"), "private_addresses": [] },
+        { "host": format!("http://ledger.test:{port}"), "private_addresses": ["127.0.0.0/8"] },
+    ]);
+    assert_eq!(json["plugins"][0]["grants"]["allowed_hosts"], expected, "{json}");
+
+    let host = bench.host_with_env(names(bench.dir.path(), &[("hooks.test", "127.0.0.1"), ("ledger.test", "127.0.0.1")]));
+    host.log("tqhost is running");
+    let prohibited = "DestinationIpProhibited";
+    let [hooks, ledger] = ["hooks", "ledger"].map(|name| format!("http://{name}.test:{port}"));
+    assert_eq!(error(&mut bench, &format!("{hooks}/echo")), prohibited);
+    let why = "it is at 127.0.0.1, a loopback address, which is not in private_addresses of its entry in allowed_hosts";
+    host.log(&format!("a request to {hooks} is refused: {why}"));
+    assert_eq!((fetched(&mut bench, &format!("{ledger}/echo"))["status"].clone(), web.requests()), (200.into(), 1));
+    // Neither a connection before it nor a redirect lends it to the other name.
+    assert_eq!(error(&mut bench, &format!("{hooks}/echo")), prohibited);
+    let found = result(&mut bench, &[("url", &format!("{ledger}/redirect?to={hooks}/echo")), ("redirects", "1")]);
+    assert_eq!((&found["error"], web.requests()), (&prohibited.into(), 2), "{found}");
+    still_well(&mut bench, &host, &web);
     host.stop();
 }
 
@@ -351,6 +388,19 @@ fn attempts_together_have_no_more_connections_than_their_plugin() {
     for id in &ids {
         bench.tqhost(&["cancel", "work", id]);
     }
+    still_well(&mut bench, &host, &web);
+    host.stop();
+}
+
+#[test]
+fn a_response_that_is_not_read_keeps_its_connection_from_others() {
+    let web = Web::start();
+    let bounds = "max_connections = 2, connect_timeout = \"2s\"";
+    let mut bench = bench("opens-many", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
+    let host = bench.host();
+    // It has no body, so all of it is there and its connection is closed. What counts is that the handler has not heard of its end.
+    let found = result(&mut bench, &[("url", &format!("{}/nowhere", web.origin())), ("count", "3")]);
+    assert_eq!((&found["statuses"]["404"], &found["errors"]["ConnectionLimitReached"]), (&2.into(), &1.into()), "{found}");
     still_well(&mut bench, &host, &web);
     host.stop();
 }

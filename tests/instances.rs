@@ -281,3 +281,22 @@ fn requests_are_counted_for_each_task_of_a_warm_instance() {
     eventually("all connections are closed", || (web.open().0 == 0).then_some(()));
     host.stop();
 }
+
+#[test]
+fn a_response_that_a_task_leaves_behind_keeps_no_connection_from_the_next_one() {
+    let web = Web::start();
+    let mut bench = Bench::new(&format!(
+        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\nmax_retries = 0\n[plugins.fetches]\nallowed_hosts = [\"{}\"]\n\
+         http = {{ max_connections = 2 }}\ninstance = {{ warm = 1 }}\n",
+        web.origin()
+    ));
+    bench.install("fetches", "fetches");
+    let host = bench.host();
+    // Responses that are there as a whole, and such as never end.
+    for (n, path) in ["/echo", "/stuck"].repeat(3).into_iter().enumerate() {
+        let id = bench.xadd("work", &[("url", &format!("{}{path}", web.origin())), ("forget", "1")]);
+        assert_eq!(result(&mut bench, &id), json!({ "status": 200, "forgotten": n + 1, "url": format!("{}{path}", web.origin()) }));
+    }
+    eventually("all connections are closed", || (web.open().0 == 0).then_some(()));
+    host.stop();
+}

@@ -2,11 +2,16 @@
 //! tests are to see which one it is.
 #![cfg(target_family = "wasm")]
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use serde_json::{Map, Value, json};
 use testing_guests::http::{Request, Response};
 use tqhost_handler::{Failure, Json, Task, handler};
 
 const SHOWN: usize = 4096;
+
+/// Responses that are held without being read, over all tasks of this instance.
+static FORGOTTEN: AtomicU32 = AtomicU32::new(0);
 
 fn handle(task: Task) -> Result<Json<Value>, Failure> {
     let number = |name| if task.has(name) { task.number::<u64>(name).map(Some) } else { Ok(None) };
@@ -29,6 +34,11 @@ fn handle(task: Task) -> Result<Json<Value>, Failure> {
                 redirects -= 1;
                 url = location;
                 continue;
+            }
+            Ok(response) if task.has("forget") => {
+                found.insert("status".to_owned(), response.status.into());
+                found.insert("forgotten".to_owned(), (FORGOTTEN.fetch_add(1, Ordering::Relaxed) + 1).into());
+                std::mem::forget(response);
             }
             Ok(response) => read(&response, &mut found),
         }

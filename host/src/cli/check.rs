@@ -69,10 +69,17 @@ struct Grants {
     /// Names only.
     config: Vec<String>,
     /// Where its handlers may send requests.
-    allowed_hosts: Vec<String>,
+    allowed_hosts: Vec<AllowedHost>,
     /// The bounds of these; null where no host is allowed.
     http: Option<Http>,
     instance: Instance,
+}
+
+/// An entry in its long form.
+#[derive(Debug, Serialize)]
+struct AllowedHost {
+    host: String,
+    private_addresses: Vec<String>,
 }
 
 /// As in the configuration. Times in milliseconds, sizes in bytes.
@@ -88,7 +95,6 @@ struct Http {
     max_requests: u32,
     max_request_body: u64,
     max_response_body: u64,
-    private_addresses: Vec<String>,
     /// Certificates beside the system's.
     ca: usize,
 }
@@ -112,7 +118,7 @@ impl Grants {
             memory: *memory,
             max_output: *max_output,
             config: config.keys().cloned().collect(),
-            allowed_hosts: allowed_hosts.iter().map(ToString::to_string).collect(),
+            allowed_hosts: allowed_hosts.iter().map(AllowedHost::new).collect(),
             http: (!allowed_hosts.is_empty()).then(|| Http::new(http)),
             instance: warm.map_or(Instance::PerTask, |warm| Instance::Warm { warm: warm.idle, max_tasks: warm.max_tasks }),
         }
@@ -130,10 +136,23 @@ impl Grants {
             lines.push(format!("config {}", self.config.join(", ")));
         }
         if let Some(http) = &self.http {
-            lines.push(format!("requests to {}", self.allowed_hosts.join(", ")));
+            let hosts: Vec<&str> = self.allowed_hosts.iter().map(|entry| entry.host.as_str()).collect();
+            lines.push(format!("requests to {}", hosts.join(", ")));
+            lines.extend(self.allowed_hosts.iter().filter_map(AllowedHost::render).map(|line| format!("  {line}")));
             lines.extend(http.render().into_iter().map(|line| format!("  {line}")));
         }
         lines.join("\n")
+    }
+}
+
+impl AllowedHost {
+    fn new(entry: &config::AllowedHost) -> AllowedHost {
+        AllowedHost { host: entry.to_string(), private_addresses: entry.private_addresses.iter().map(ToString::to_string).collect() }
+    }
+
+    fn render(&self) -> Option<String> {
+        let private = self.private_addresses.join(", ");
+        (!private.is_empty()).then(|| format!("{} may stand for {private}", self.host))
     }
 }
 
@@ -150,7 +169,6 @@ impl Http {
             max_requests: http.max_requests,
             max_request_body: http.max_request_body,
             max_response_body: http.max_response_body,
-            private_addresses: http.private_addresses.iter().map(ToString::to_string).collect(),
             ca: http.ca.len(),
         }
     }
@@ -171,9 +189,6 @@ impl Http {
                 time(self.between_bytes_timeout_ms)
             ),
         ];
-        if !self.private_addresses.is_empty() {
-            lines.push(format!("names may stand for {}", self.private_addresses.join(", ")));
-        }
         if self.ca > 0 {
             lines.push(format!("{} beside the system's", text::plural(self.ca as u64, "certificate")));
         }

@@ -84,7 +84,8 @@ pub mod tests {
     /// A configuration whose plugins lie in `folder`.
     pub fn config(folder: &Path) -> Config {
         let text = "[queues.a]\nplugin = \"p\"\n[queues.b]\n[queues.c]\nplugin = \"p\"\n[plugins.p]\nmemory = \"64MiB\"\nconfig = { key = \"hunter2\" }\n\
-                    allowed_hosts = [\"https://api.example.com\"]\nhttp = { timeout = \"90s\", private_addresses = [\"10.0.0.0/8\"] }\n\
+                    allowed_hosts = [\"https://api.example.com\", { host = \"http://ledger.internal\", private_addresses = [\"10.0.0.0/8\"] }]\n\
+                    http = { timeout = \"90s\" }\n\
                     instance = { warm = 4, max_tasks = 50 }\n";
         fs::create_dir_all(folder.join("plugins")).expect("a folder");
         Config::parse(text, &folder.join("tqhost.toml"), &|_| None).expect("a configuration")

@@ -1,17 +1,24 @@
 //! `allowed_hosts` of a plugin: where its handlers may send requests.
 //!
-//! In: strings like `https://api.example.com`, `http://127.0.0.1:8080` and `https://*.example.org`. Out: [`AllowedHost`]s, whose names and
-//! addresses are in the one form that a request's are brought to too, so that two spellings of a host cannot be two hosts.
+//! In: strings like `https://api.example.com`, `http://127.0.0.1:8080` and `https://*.example.org`, or tables of such a string and the
+//! addresses that it may stand for beside public ones. Out: [`AllowedHost`]s, whose names and addresses are in the one form that those of a
+//! request are brought to too, so that two spellings of a host cannot be two hosts.
 //!
-//! Not here: which addresses a name may stand for (`http`, and the sandbox that looks it up).
+//! Not here: which addresses are public, and looking names up (the sandbox).
 
 use std::fmt;
 
+use toml::de::DeValue;
 pub use url::Host;
 
-use super::reader::Item;
+use super::addresses::{self, Block};
+use super::reader::{Item, Keys};
 use super::units::show_text;
 
+pub(super) const KEYS: Keys = Keys { known: &["host", "private_addresses"], later: &[], elsewhere: &[] };
+
+/// An entry with addresses of its own.
+const WITH_ADDRESSES: &str = "{ host = \"https://ledger.internal\", private_addresses = [\"10.4.0.0/16\"] }";
 const FORM: &str = "write scheme://host or scheme://host:port, like \"https://api.example.com\"";
 
 /// One entry: requests with this scheme, to this host and this port, may be sent.
@@ -20,6 +27,8 @@ pub struct AllowedHost {
     pub scheme: Scheme,
     pub host: HostPattern,
     pub port: u16,
+    /// Addresses that are not public, but that its name, or the names below it, may stand for.
+    pub private_addresses: Vec<Block>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,19 +101,44 @@ pub fn parse_host(text: &str) -> Option<Host<String>> {
 pub(super) fn read(item: &Item) -> Vec<AllowedHost> {
     let mut hosts: Vec<AllowedHost> = Vec::new();
     for entry in item.list().unwrap_or_default() {
-        let Some(text) = entry.string() else { continue };
-        match parse(text) {
-            Ok(host) if hosts.contains(&host) => entry.warn("is in the list already"),
-            Ok(host) => {
+        match read_entry(&entry) {
+            None => {}
+            Some(host) if hosts.contains(&host) => entry.warn("is in the list already"),
+            Some(host) => {
                 if matches!(&host.host, HostPattern::Below(parent) if !parent.contains('.')) {
                     entry.warn("allows every name of a top-level domain");
                 }
                 hosts.push(host);
             }
-            Err(why) => entry.problem(format!("{} {why}", show_text(text))),
         }
     }
     hosts
+}
+
+fn read_entry(entry: &Item) -> Option<AllowedHost> {
+    match entry.value() {
+        DeValue::String(_) => read_host(entry),
+        DeValue::Table(_) => {
+            let table = entry.table(&KEYS)?;
+            let private = table.get("private_addresses");
+            let private_addresses = private.as_ref().map(addresses::read).unwrap_or_default();
+            let Some(host) = table.get("host") else {
+                entry.problem(format!("has no host: write {WITH_ADDRESSES}"));
+                return None;
+            };
+            let host = read_host(&host)?;
+            if let (Some(private), HostPattern::Exactly(Host::Ipv4(_) | Host::Ipv6(_))) = (private, &host.host) {
+                private.warn("has no effect: the host is an address, so that no name is looked up");
+            }
+            Some(AllowedHost { private_addresses, ..host })
+        }
+        _ => entry.wrong_type(&format!("a string like \"https://api.example.com\", or a table like {WITH_ADDRESSES}")),
+    }
+}
+
+fn read_host(item: &Item) -> Option<AllowedHost> {
+    let text = item.string()?;
+    parse(text).map_err(|why| item.problem(format!("{} {why}", show_text(text)))).ok()
 }
 
 /// The error is to stand behind the text.
@@ -137,7 +171,7 @@ fn parse(text: &str) -> Result<AllowedHost, String> {
             number.ok_or("has a port that is not one: write 1 to 65535, or leave it out")?
         }
     };
-    Ok(AllowedHost { scheme, host: parse_pattern(host)?, port })
+    Ok(AllowedHost { scheme, host: parse_pattern(host)?, port, private_addresses: Vec::new() })
 }
 
 /// A port is behind the last colon; those within brackets belong to an address.
@@ -263,7 +297,55 @@ mod tests {
         }
         let told = problem("[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://fine.example\", \"x/y\", 5]");
         assert!(told.contains("line 3: plugins.a.allowed_hosts[1]: \"x/y\" is not a host"), "{told}");
-        assert!(told.contains("allowed_hosts[2]: is an integer, but must be a string"), "{told}");
+        assert!(told.contains("allowed_hosts[2]: is an integer, but must be a string like"), "{told}");
+    }
+
+    #[test]
+    fn entries_with_private_addresses() {
+        let text = r#"
+            [queues.a]
+            [plugins.a]
+            allowed_hosts = [
+                "http://hooks.partner.example",
+                { host = "https://LEDGER.internal:443", private_addresses = ["10.0.0.0/8", "127.0.0.1", "fd00::/8", "0.0.0.0/0"] },
+                { host = "https://*.example.org" },
+            ]
+        "#;
+        let blocks = |host: &AllowedHost| host.private_addresses.iter().map(Block::to_string).collect::<Vec<_>>().join(" ");
+        let entry = |host: &AllowedHost| (host.to_string(), blocks(host));
+        let hosts: Vec<_> = config(text).expect("valid").plugins["a"].allowed_hosts.iter().map(entry).collect();
+        let expected = [
+            ("http://hooks.partner.example", ""),
+            ("https://ledger.internal", "10.0.0.0/8 127.0.0.1/32 fd00::/8 0.0.0.0/0"),
+            ("https://*.example.org", ""),
+        ];
+        assert_eq!(hosts, expected.map(|(host, blocks)| (host.to_owned(), blocks.to_owned())));
+        let of_tables = "[[plugins.a.allowed_hosts]]\nhost = \"http://x.test\"\nprivate_addresses = [\"10.1.2.3\"]\n[queues.a]";
+        assert_eq!(config(of_tables).expect("valid").plugins["a"].allowed_hosts[0].private_addresses.len(), 1);
+    }
+
+    #[test]
+    fn wrong_entries_with_private_addresses() {
+        let table = [
+            ("{ host = \"ledger.internal\" }", ".host: \"ledger.internal\" has no scheme: write \"https://ledger.internal\""),
+            ("{ host = 5 }", ".host: is an integer, but must be a string"),
+            ("{}", ": has no host: write { host = "),
+            ("{ private_addresses = [\"10.0.0.0/8\"] }", ": has no host: write { host = "),
+            ("{ hosts = \"http://x.test\" }", ".hosts: unknown key: did you mean `host`?"),
+        ];
+        let blocks = [
+            ("\"10.0.0.0/8\"", ".private_addresses: is a string, but must be a list"),
+            ("[5]", ".private_addresses[0]: is an integer, but must be a string"),
+            ("[\"10.0.0.0/33\"]", ".private_addresses[0]: \"10.0.0.0/33\" is not an address or a block"),
+            ("[\"::1\", \"10.0.0.1/8\"]", ".private_addresses[1]: \"10.0.0.1/8\" has bits of its address set beyond the first 8"),
+            ("[\"10.0.0.0/+8\"]", "is not an address or a block"),
+            ("[\"localhost\"]", "is not an address or a block"),
+        ]
+        .map(|(blocks, why)| (format!("{{ host = \"http://x.test\", private_addresses = {blocks} }}"), why));
+        for (entry, why) in table.map(|(entry, why)| (entry.to_owned(), why)).into_iter().chain(blocks) {
+            let told = problem(&format!("[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://fine.example\", {entry}]"));
+            assert!(told.contains(why) && told.contains("line 3: plugins.a.allowed_hosts[1]"), "{entry}: {told}");
+        }
     }
 
     #[test]
@@ -298,14 +380,26 @@ mod tests {
 
     #[test]
     fn odd_lists_are_warned_about() {
-        let text = "[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://a.example\", \"https://A.example:443\", \"https://*.com\"]";
+        let text = r#"
+            [queues.a]
+            [plugins.a]
+            allowed_hosts = [
+                "https://a.example",
+                "https://A.example:443",
+                "https://*.com",
+                { host = "https://a.example", private_addresses = ["10.1.2.3"] },
+                { host = "http://10.1.2.3", private_addresses = ["10.1.2.4"] },
+            ]
+        "#;
         let config = config(text).expect("valid");
-        assert_eq!(config.plugins["a"].allowed_hosts.len(), 2);
+        // What one of two entries adds is not lost.
+        assert_eq!(config.plugins["a"].allowed_hosts.len(), 4);
         assert_eq!(
             config.warnings,
             [
-                "line 3: plugins.a.allowed_hosts[1]: is in the list already",
-                "line 3: plugins.a.allowed_hosts[2]: allows every name of a top-level domain",
+                "line 6: plugins.a.allowed_hosts[1]: is in the list already",
+                "line 7: plugins.a.allowed_hosts[2]: allows every name of a top-level domain",
+                "line 9: plugins.a.allowed_hosts[4].private_addresses: has no effect: the host is an address, so that no name is looked up",
             ]
         );
     }

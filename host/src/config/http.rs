@@ -4,10 +4,8 @@
 //!
 //! Not here: where requests may go (`hosts`), the requests themselves (`sandbox`).
 
-use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +15,6 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::reader::{Item, Keys};
-use super::units::show_text;
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -30,11 +27,17 @@ pub(super) const KEYS: Keys = Keys {
         "max_requests",
         "max_request_body",
         "max_response_body",
-        "private_addresses",
         "ca",
     ],
     later: &[],
-    elsewhere: &[("allowed_hosts", "belongs beside http, not into it: [plugins.NAME] allowed_hosts = […]")],
+    elsewhere: &[
+        ("allowed_hosts", "belongs beside http, not into it: [plugins.NAME] allowed_hosts = […]"),
+        (
+            "private_addresses",
+            "belongs to the hosts that may have such addresses: \
+             allowed_hosts = [{ host = \"https://ledger.internal\", private_addresses = [\"10.4.0.0/16\"] }]",
+        ),
+    ],
 };
 
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
@@ -63,8 +66,6 @@ pub struct Http {
     pub max_requests: u32,
     pub max_request_body: u64,
     pub max_response_body: u64,
-    /// Addresses that are not public, but that names may stand for.
-    pub private_addresses: Vec<Block>,
     /// Beside the system's.
     pub ca: Vec<CertificateDer<'static>>,
 }
@@ -81,50 +82,8 @@ impl Default for Http {
             max_requests: 1000,
             max_request_body: 16 << 20,
             max_response_body: 16 << 20,
-            private_addresses: Vec::new(),
             ca: Vec::new(),
         }
-    }
-}
-
-/// An address, or all that begin with the same bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
-    address: IpAddr,
-    bits: u32,
-}
-
-impl Block {
-    pub fn contains(self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(block), IpAddr::V4(address)) => (block.to_bits() ^ address.to_bits()).leading_zeros() >= self.bits,
-            (IpAddr::V6(block), IpAddr::V6(address)) => (block.to_bits() ^ address.to_bits()).leading_zeros() >= self.bits,
-            _ => false,
-        }
-    }
-
-    /// The error is to stand behind the text.
-    pub(crate) fn parse(text: &str) -> Result<Block, String> {
-        let wrong = || "is not an address or a block of them: write \"10.1.2.3\", \"10.0.0.0/8\" or \"fd00::/8\"".to_owned();
-        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let bits = match bits {
-            None => most,
-            Some(bits) if bits.is_empty() || !bits.bytes().all(|byte| byte.is_ascii_digit()) => return Err(wrong()),
-            Some(bits) => bits.parse().ok().filter(|bits| *bits <= most).ok_or_else(wrong)?,
-        };
-        let rest = match address {
-            IpAddr::V4(address) => address.to_bits().checked_shl(bits).unwrap_or(0) != 0,
-            IpAddr::V6(address) => address.to_bits().checked_shl(bits).unwrap_or(0) != 0,
-        };
-        if rest { Err(format!("has bits of its address set beyond the first {bits}")) } else { Ok(Block { address, bits }) }
-    }
-}
-
-impl fmt::Display for Block {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
     }
 }
 
@@ -144,17 +103,8 @@ pub(super) fn read(item: &Item) -> Http {
         max_requests: count("max_requests", MAX_REQUESTS, default.max_requests),
         max_request_body: size("max_request_body", default.max_request_body),
         max_response_body: size("max_response_body", default.max_response_body),
-        private_addresses: table.get("private_addresses").map(|item| read_blocks(&item)).unwrap_or_default(),
         ca: table.get("ca").and_then(|item| read_ca(&item)).unwrap_or_default(),
     }
-}
-
-fn read_blocks(item: &Item) -> Vec<Block> {
-    let block = |entry: Item| {
-        let text = entry.string()?;
-        Block::parse(text).map_err(|why| entry.problem(format!("{} {why}", show_text(text)))).ok()
-    };
-    item.list().unwrap_or_default().into_iter().filter_map(block).collect()
 }
 
 fn read_ca(item: &Item) -> Option<Vec<CertificateDer<'static>>> {
@@ -205,15 +155,12 @@ mod tests {
             max_requests = 10
             max_request_body = 0
             max_response_body = "1MiB"
-            private_addresses = ["10.0.0.0/8", "127.0.0.1", "fd00::/8", "0.0.0.0/0"]
         "#;
         let http = parse(text).expect("valid").plugins["a"].http.clone();
         let times = [http.connect_timeout, http.first_byte_timeout, http.between_bytes_timeout, http.timeout.expect("set")];
         assert_eq!(times, [5, 120, 10, 3600].map(Duration::from_secs));
         assert_eq!((http.max_concurrent, http.max_connections, http.max_requests), (2, 20, 10));
         assert_eq!((http.max_request_body, http.max_response_body), (0, 1 << 20));
-        let blocks: Vec<String> = http.private_addresses.iter().map(Block::to_string).collect();
-        assert_eq!(blocks, ["10.0.0.0/8", "127.0.0.1/32", "fd00::/8", "0.0.0.0/0"]);
         assert!(parse("[queues.a]\n[plugins.a]").expect("valid").plugins["a"].http.timeout.is_none());
     }
 
@@ -230,11 +177,7 @@ mod tests {
             ("max_response_body = \"5GiB\"", "out of bounds"),
             ("max_body = 5", "unknown key"),
             ("allowed_hosts = []", "belongs beside http"),
-            ("private_addresses = \"10.0.0.0/8\"", "must be a list"),
-            ("private_addresses = [\"10.0.0.0/33\"]", "is not an address or a block"),
-            ("private_addresses = [\"10.0.0.1/8\"]", "beyond the first 8"),
-            ("private_addresses = [\"10.0.0.0/+8\"]", "is not an address or a block"),
-            ("private_addresses = [\"localhost\"]", "is not an address or a block"),
+            ("private_addresses = [\"10.0.0.0/8\"]", "[{ host = \"https://ledger.internal\", private_addresses = [\"10.4.0.0/16\"] }]"),
             ("ca = \"missing.pem\"", "/etc/tqhost/missing.pem cannot be read"),
             ("ca = 5", "must be a string"),
         ];
@@ -264,26 +207,6 @@ mod tests {
         ] {
             let problem = problem_in(&text(name), folder.path());
             assert!(problem.contains(why) && problem.contains("line 3: plugins.a.http.ca"), "{name}: {problem}");
-        }
-    }
-
-    #[test]
-    fn a_block_contains_what_begins_with_its_bits() {
-        let table = [
-            ("10.0.0.0/8", "10.255.0.1", true),
-            ("10.0.0.0/8", "11.0.0.0", false),
-            ("10.1.2.3", "10.1.2.3", true),
-            ("10.1.2.3", "10.1.2.2", false),
-            ("0.0.0.0/0", "255.1.2.3", true),
-            ("0.0.0.0/0", "::1", false),
-            ("fd00::/8", "fdff::1", true),
-            ("fd00::/8", "fe00::1", false),
-            ("::/0", "fe80::1", true),
-            ("10.0.0.0/8", "::ffff:10.0.0.1", false),
-        ];
-        for (block, address, contained) in table {
-            let address = address.parse().expect(address);
-            assert_eq!(Block::parse(block).expect(block).contains(address), contained, "{block} and {address}");
         }
     }
 }

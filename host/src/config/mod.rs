@@ -13,6 +13,7 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
+pub mod addresses;
 mod admin;
 mod backoff;
 mod general;
@@ -181,6 +182,7 @@ config = { api_key = { env = "MISSING" } }
             ("### `schedule`", &schedule::KEYS),
             ("### `list`", &list::KEYS),
             ("## `[plugins.NAME]`", &plugin::KEYS),
+            ("### `allowed_hosts`", &hosts::KEYS),
             ("### `http`", &http::KEYS),
             ("### `instance`", &instance::KEYS),
             ("## Secrets", &source::KEYS),

@@ -167,13 +167,17 @@ fn unsent(error: Error) -> Failure {
 /// What an answer that is none means for the task.
 fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
     let status = response.status;
-    let busy = |why: &str| {
+    let later = |why: &str| {
         let failure = Failure::retry(format_args!("the model's server {why} ({status})"));
         response.retry_after(now_ms).into_iter().fold(failure, Failure::after)
     };
     match status {
-        429 => busy("asks for fewer requests"),
-        503 => busy("is not available"),
+        429 => later("asks for fewer requests"),
+        503 => later("is not available"),
+        408 | 425 | 500.. => later("failed"),
+        402 => Failure::retry(
+            "the credit at the model's server is used up (402): look at the account of `api_key` of the plugin's configuration",
+        ),
         // Without the server's explanation, which tends to quote the key.
         401 | 403 => {
             Failure::retry(format_args!("the model's server refuses the key ({status}): look at `api_key` of the plugin's configuration"))
@@ -184,7 +188,6 @@ fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
         300..=399 => {
             Failure::retry(format_args!("the model's server sends elsewhere ({status}): look at `url` of the plugin's configuration"))
         }
-        408 | 425 | 500.. => Failure::retry(format_args!("the model's server failed ({status})")),
         _ => Failure::reject(format_args!("the model's server does not take the request ({status}){explanation}")),
     }
 }

@@ -227,10 +227,12 @@ fn each_status_has_its_end() {
         (status(429, &[("retry-after", "Tue, 28 Jul 2026 10:00:30 GMT")], ""), true, Some(30_000)),
         (status(429, &[], ""), true, None),
         (status(503, &[("retry-after", "0")], ""), true, Some(0)),
-        (status(500, &[("retry-after", "7")], ""), true, None),
+        (status(500, &[("retry-after", "7")], ""), true, Some(7000)),
+        (status(529, &[("retry-after", "120")], ""), true, Some(120_000)),
         (status(502, &[], "<html>"), true, None),
         (status(408, &[], ""), true, None),
         (status(401, &[], ""), true, None),
+        (status(402, &[], ""), true, None),
         (status(403, &[], ""), true, None),
         (status(404, &[], ""), true, None),
         (status(302, &[("location", "https://elsewhere.example")], ""), true, None),
@@ -247,6 +249,7 @@ fn each_status_has_its_end() {
     assert_eq!(why, "the model's server does not take the request (400): no [key] please");
     let body = json!({ "error": { "message": format!("Incorrect API key provided: {KEY}") } }).to_string();
     assert!(!failure(Ok(status(401, &[], &body))).2.contains("Incorrect"));
+    assert!(failure(Ok(status(402, &[], ""))).2.contains("credit"));
 }
 
 #[test]

@@ -8,11 +8,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::config::addresses::Block;
 use crate::config::hosts::Host;
-use crate::config::http::Block;
 
-/// Whether `address` may be connected to for the host that was asked for, which allowed_hosts allows. An address that the request spells out
-/// is then one that an entry spells out too, since a wildcard allows names only.
+/// Whether `address` may be connected to for the host that was asked for, which entries of allowed_hosts with these private addresses allow.
+/// An address that the request spells out is then one that an entry spells out too, since a wildcard allows names only.
 pub(super) fn check(host: &Host<String>, address: IpAddr, private: &[Block]) -> Result<(), &'static str> {
     let Some(kind) = special(address) else { return Ok(()) };
     let is_named = match host {

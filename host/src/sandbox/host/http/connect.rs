@@ -20,6 +20,7 @@ use tokio_rustls::TlsConnector;
 use wasmtime_wasi_http::Error;
 
 use super::{Grant, Target, address};
+use crate::config::addresses::Block;
 use crate::config::hosts::{Host, Scheme};
 
 /// Addresses of one name that are tried.
@@ -89,11 +90,16 @@ fn dns_error(why: &str) -> Refused {
 /// The addresses that may be connected to; an error if there are none.
 fn checked(grant: &Grant, target: &Target, mut addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Refused> {
     let mut refused = None;
+    // Of the entries that allow this request, and of no others: those belong to names that somebody else may rule.
+    let private: Vec<Block> = grant.entries(target).flat_map(|entry| &entry.private_addresses).copied().collect();
     addresses.truncate(MAX_ADDRESSES);
     addresses.retain(|address| {
-        let checked = address::check(&target.host, address.ip(), &grant.bounds.private_addresses);
+        let checked = address::check(&target.host, address.ip(), &private);
         checked
-            .inspect_err(|kind| refused = Some(format!("it is at {}, {kind}, which the configuration does not name", address.ip())))
+            .inspect_err(|kind| {
+                let at = address.ip();
+                refused = Some(format!("it is at {at}, {kind}, which is not in private_addresses of its entry in allowed_hosts"));
+            })
             .is_ok()
     });
     if addresses.is_empty() { Err(Refused { error: Error::DestinationIpProhibited, log: refused }) } else { Ok(addresses) }
@@ -188,7 +194,6 @@ pub(super) fn until(timeout: Duration, end: Instant) -> Instant {
 mod tests {
     use super::super::tests::{grant_with, target};
     use super::*;
-    use crate::config::http::Block;
 
     fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let addresses: &[&str] = match name {
@@ -204,7 +209,12 @@ mod tests {
     }
 
     async fn found(url: &str) -> Result<Vec<String>, Refused> {
-        let grant = Arc::new(grant_with(&[], look_up));
+        found_with("[]", url).await
+    }
+
+    /// With this list of `allowed_hosts`.
+    async fn found_with(hosts: &str, url: &str) -> Result<Vec<String>, Refused> {
+        let grant = Arc::new(grant_with(hosts, look_up));
         let target = target(url);
         let found = checked(&grant, &target, lookup(&grant, &target).await?)?;
         Ok(found.iter().map(SocketAddr::to_string).collect())
@@ -235,6 +245,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn private_addresses_belong_to_their_entry() {
+        let hosts = r#"[
+            "http://inside.example",
+            { host = "https://inside.example", private_addresses = ["10.1.0.0/16"] },
+            { host = "https://both.example", private_addresses = ["127.0.0.1", "10.0.0.0/8"] },
+            { host = "http://*.example:81", private_addresses = ["10.0.0.0/8"] },
+            "http://inside.example:81",
+            { host = "http://inside.example:82", private_addresses = ["10.1.2.4", "fd00::/8"] },
+        ]"#;
+        for (url, address) in [
+            ("https://inside.example", "10.1.2.3:443"),
+            // Two entries allow it, of which one names the address.
+            ("http://inside.example:81", "10.1.2.3:81"),
+        ] {
+            assert_eq!(found_with(hosts, url).await.expect(url), [address]);
+        }
+        let three = ["127.0.0.1:443", "93.184.215.14:443", "[2606:4700::1111]:443"];
+        assert_eq!(found_with(hosts, "https://both.example").await.expect("three"), three);
+        for url in ["http://inside.example", "http://inside.example:82", "http://metadata.example:81"] {
+            let refused = found_with(hosts, url).await.expect_err(url);
+            assert!(matches!(refused.error, Error::DestinationIpProhibited), "{url}: {refused:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn what_was_checked_is_connected_to() {
         use std::sync::atomic::{AtomicU16, Ordering};
         static LOOKUPS: AtomicU16 = AtomicU16::new(0);
@@ -244,9 +279,8 @@ mod tests {
             Ok(vec![SocketAddr::from(([127, 0, 0, last], port))])
         }
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listen");
-        let mut grant = grant_with(&[], rebinds);
-        grant.bounds.private_addresses = vec![Block::parse("127.0.0.1").expect("an address")];
         let url = format!("http://rebinds.example:{}", listener.local_addr().expect("an address").port());
+        let grant = grant_with(&format!("[{{ host = {url:?}, private_addresses = [\"127.0.0.1\"] }}]"), rebinds);
         let (grant, end) = (Arc::new(grant), Instant::now() + Duration::from_secs(20));
         let target = target(&url);
         let (first, accepted) = tokio::join!(connect(&grant, &target, end), listener.accept());
@@ -258,7 +292,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lookup_that_gets_no_answer_ends_in_time() {
-        let grant = Arc::new(grant_with(&[], look_up));
+        let grant = Arc::new(grant_with("[]", look_up));
         let places = u32::try_from(grant.lookups.available_permits()).expect("a few");
         let _taken = grant.lookups.acquire_many(places).await.expect("all places");
         let refused = connect(&grant, &target("http://both.example"), Instant::now()).await.map(drop).expect_err("no place");

@@ -2,7 +2,8 @@
 //!
 //! In: an admitted request. Out: its response, whose body comes in pieces as the guest reads it; or an error. Every wait has an end: the
 //! timeouts of the plugin's configuration, or shorter ones that the guest asked for, and the end of the attempt. What comes in waits for the
-//! guest in two pieces at most, and a request keeps its place until they are read. A connection serves one request.
+//! guest in two pieces at most, and a request keeps its places until they are read or dropped, or the attempt ends. A connection serves one
+//! request.
 
 use std::error::Error as _;
 use std::io;
@@ -89,7 +90,7 @@ impl Exchange {
             return;
         }
         let (pieces, received) = mpsc::channel(1);
-        let body = Received { pieces: Some(received), _places: [place, connection] };
+        let body = Received { pieces: Some(received), _place: place };
         if answer.send(Ok(Response::from_parts(head, body.boxed_unsync()))).is_err() {
             return;
         }
@@ -98,6 +99,10 @@ impl Exchange {
         let ended = timeout_at(times.end, passing).await.unwrap_or(Err(Error::HttpResponseTimeout));
         counted.ended(ended.as_ref().map_or_else(End::of, |()| End::Ok));
         let _ = pieces.send(ended.map(|()| None)).await;
+        // The plugin's place is kept here and not in the response: the end of the attempt ends what runs here, but a guest that is kept for
+        // another task may go on holding the response.
+        pieces.closed().await;
+        drop(connection);
     }
 }
 
@@ -221,8 +226,8 @@ type Piece = Result<Option<Frame<Bytes>>, Error>;
 /// The response's body, as the guest reads it.
 struct Received {
     pieces: Option<mpsc::Receiver<Piece>>,
-    /// Of the attempt and of the plugin, both until the body is read or dropped.
-    _places: [OwnedSemaphorePermit; 2],
+    /// Of the attempt. It is free before a guest that has read or dropped the body can make its next request.
+    _place: OwnedSemaphorePermit,
 }
 
 impl Body for Received {

@@ -94,6 +94,11 @@ impl Grant {
     pub(in crate::sandbox) fn is_empty(&self) -> bool {
         self.hosts.is_empty()
     }
+
+    /// The entries that allow requests to `target`.
+    fn entries(&self, target: &Target) -> impl Iterator<Item = &AllowedHost> {
+        self.hosts.iter().filter(move |entry| entry.allows(target.scheme, &target.host, target.port))
+    }
 }
 
 /// Where a request goes.
@@ -181,7 +186,7 @@ impl Hooks {
             self.refusals.tell("a request", "its url has no host that can be asked, or a user name in it");
             return Err(Error::HttpRequestUriInvalid);
         };
-        if !self.grant.hosts.iter().any(|allowed| allowed.allows(target.scheme, &target.host, target.port)) {
+        if self.grant.entries(&target).next().is_none() {
             self.refusals.tell(&format!("a request to {target}"), "allowed_hosts does not allow it");
             return Err(Error::HttpRequestDenied);
         }

@@ -11,9 +11,9 @@ pub(super) fn target(url: &str) -> Target {
     Target::of(&url.parse().expect(url)).expect(url)
 }
 
-/// What a plugin with these hosts is granted, with another way to look names up.
-pub(super) fn grant_with(hosts: &[&str], lookup: fn(&str, u16) -> std::io::Result<Vec<SocketAddr>>) -> Grant {
-    let text = format!("[queues.a]\n[plugins.a]\nallowed_hosts = {hosts:?}\nhttp = {{ max_concurrent = 2, max_requests = 5 }}");
+/// What a plugin with this list of `allowed_hosts` is granted, with another way to look names up.
+pub(super) fn grant_with(hosts: &str, lookup: fn(&str, u16) -> std::io::Result<Vec<SocketAddr>>) -> Grant {
+    let text = format!("[queues.a]\n[plugins.a]\nallowed_hosts = {hosts}\nhttp = {{ max_concurrent = 2, max_requests = 5 }}");
     let config = Config::parse(&text, std::path::Path::new("/x/tqhost.toml"), &|_| None).expect("valid");
     Grant { lookup, ..Grant::new(&config.plugins["a"], Handle::current()) }
 }
@@ -21,7 +21,7 @@ pub(super) fn grant_with(hosts: &[&str], lookup: fn(&str, u16) -> std::io::Resul
 fn client(hosts: &[&str]) -> Hooks {
     let log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default());
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
-    Client::new(Arc::new(grant_with(hosts, |_, _| Ok(Vec::new()))), log.subject(), deadline).hooks
+    Client::new(Arc::new(grant_with(&format!("{hosts:?}"), |_, _| Ok(Vec::new()))), log.subject(), deadline).hooks
 }
 
 fn request(url: &str) -> http::Request<WasiBody> {

@@ -419,7 +419,7 @@ const MISBEHAVING: [Case; 57] = [
     ("overflows-stack", &[("a", "1")], Dies("trap: ")),
     ("overflows-call-stack", &[("a", "1")], Dies("trap: ")),
     ("traps-at-start", &[("a", "1")], Dies("trap: ")),
-    ("loops-at-start", &[("a", "1")], Dies("timeout: ")),
+    ("loops-at-start", &[("a", "1")], Dies("timeout: not instantiated within ")),
     ("checks-then-traps", &[("a", "1")], Dies("trap: ")),
     ("checks-itself", &[("a", "1")], Waits("the self-check is not told what to do")),
     ("loops", &[("a", "1")], Dies("timeout: ")),

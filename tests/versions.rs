@@ -70,6 +70,26 @@ fn a_bad_version_is_rolled_back_under_load_as_if_nothing_had_happened() {
 }
 
 #[test]
+fn a_version_that_loops_while_it_is_instantiated_is_rolled_back() {
+    // Far more than the good one needs, on a machine where the bad one computes in every slot.
+    let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\nmax_retries = 0\ntimeout = \"3s\"\n");
+    let (good, bad) = (guest("echo"), guest("loops-at-start"));
+    put(&bench, "p", &good);
+    let host = bench.host();
+    let trickle = Trickle::start(&bench, "work", 8);
+    trickle.more(10);
+    put(&bench, "p", &bad);
+    let reason = rolled_back(&host, &bad)["reason"].as_str().expect("a reason").to_owned();
+    assert!(reason.ends_with("; timeout: not instantiated within 3s"), "{reason}");
+    trickle.more(30);
+    let done = trickle.stop();
+    untouched(&mut bench, &done, &[&good]);
+    assert!(host.ended_as("work", "given-back") >= 6);
+    assert_eq!((host.ended_as("work", "retries-exhausted"), reloads(&host, "rolled-back")), (0, 1));
+    host.stop();
+}
+
+#[test]
 fn a_version_whose_self_check_fails_gets_no_task() {
     let plugins = ["fail", "trap", "hoard", "loop", "ok"];
     let queue = |name: &str| format!("[queues.{name}]\n[plugins.{name}]\nconfig = {{ self-check = \"{name}\" }}\n");

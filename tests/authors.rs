@@ -132,6 +132,31 @@ fn grants_are_those_of_a_configuration() {
 }
 
 #[test]
+fn a_self_check_is_run_before_the_task() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let plugin = |name: &str| format!("[queues.{name}]\n[plugins.{name}]\nconfig = {{ self-check = \"{name}\" }}\n");
+    fs::write(folder.path().join("tqhost.toml"), ["ok", "no", "trap"].map(plugin).concat()).expect("write");
+    let guest = fs::canonicalize(guest_path("checks-itself")).expect("a path");
+    let of = |args: &[&str]| run(folder.path(), &[&["try", guest.to_str().expect("UTF-8"), "--field", "a=1"], args].concat());
+    let ran = of(&["--plugin", "ok"]).ok();
+    let (passed, completed) = (ran.stdout.find("self-check passed in "), ran.stdout.find("completed in "));
+    assert!(passed.is_some() && passed < completed, "{ran:#?}");
+    let view = of(&["--plugin", "ok", "--json"]).ok().json();
+    assert!(view["self_check_ms"].as_f64() > Some(0.0) && view["outcome"] == "completed", "{view}");
+    assert!(tried("echo", &["--field", "a=1", "--json"]).ok().json()["self_check_ms"].is_null());
+    for (args, why) in [
+        (&["--plugin", "no"][..], "self-check: the self-check is told to be `no`\n"),
+        (&["--queue", "trap"], "self-check: trap: wasm trap: "),
+        (&[], "self-check: the self-check is not told what to do (it was granted the defaults: --plugin or --queue take grants"),
+    ] {
+        let ran = of(args);
+        assert!(ran.code == 1 && ran.stderr.contains(why) && !ran.stdout.contains("completed"), "{args:?}: {ran:#?}");
+        let ran = of(&[args, &["--json"]].concat());
+        assert!(ran.code == 1 && ran.stdout.is_empty() && ran.stderr.contains("{\"error\":"), "{args:?}: {ran:#?}");
+    }
+}
+
+#[test]
 fn mistakes_are_told() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("bad.json"), "{\n \"a\": 1\n \"b\": 2\n}").expect("write");

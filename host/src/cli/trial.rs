@@ -1,7 +1,8 @@
-//! `tqhost try`: one task, or a batch, through a handler, in the real sandbox with the real limits, without Redis and without a host.
+//! `tqhost try`: a handler's self-check, and one task, or a batch, through it, in the real sandbox with the real limits, without Redis and without
+//! a host.
 //!
-//!     file ─▶ Singles (stable, compiled, cached) ─▶ Handler::run ─▶ Report ─▶ text or JSON
-//!     task, fields, configuration ─▶ Attempt ──────────┘
+//!     file ─▶ Singles (stable, compiled, cached) ─▶ Handler::self_check ─▶ Handler::run ─▶ Report ─▶ text or JSON
+//!     task, fields, configuration ─▶ Attempt ─────────────────────────────────┘
 //!
 //! Not here: how fields are read (`input`), what the handler prints while it runs (`guest_log`), what a queue would do next (`worker::settle`).
 
@@ -9,7 +10,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
@@ -27,7 +28,7 @@ use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::plugins::{self, Single, Singles, Watch};
 use crate::queue::NewTask;
-use crate::sandbox::{Attempt, Ended, Report, Sandbox, SandboxOptions};
+use crate::sandbox::{Attempt, CHECK_TIMEOUT, Ended, Report, Sandbox, SandboxOptions};
 use crate::task::{Field, Outcome, Progress, Task};
 
 /// What became of the attempt. The names are stable; what does not apply is null.
@@ -39,6 +40,8 @@ struct TryView {
     compile_ms: f64,
     /// Not compiled, as it was compiled before.
     from_cache: bool,
+    /// It passed in so long; null where there is none.
+    self_check_ms: Option<f64>,
     /// Of the task; of a batch `completed` if all of it completed, `failed` if the call failed, else `mixed`.
     #[serde(flatten)]
     end: EndView,
@@ -89,6 +92,8 @@ struct Trial {
     log: GuestLog,
     /// What stdin gave, which cannot be read again.
     stdin: Option<Vec<u8>>,
+    /// The grants are those of a configuration.
+    is_granted: bool,
 }
 
 /// `config` is where the configuration is; `is_named` whether somebody said so.
@@ -104,7 +109,8 @@ pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) ->
     let log = GuestLog::start((!out.json).then_some(out.paint))?;
     let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory: grants.memory })?;
     let singles = Singles::new(sandbox, cache_dir().as_deref());
-    let trial = Trial { args, plugin: plugin.into(), grants, rules, singles, log, stdin };
+    let is_granted = is_named || args.plugin.is_some() || args.queue.is_some();
+    let trial = Trial { args, plugin: plugin.into(), grants, rules, singles, log, stdin, is_granted };
     if !trial.args.watch {
         let handler = trial.read_handler().await?;
         return trial.once(&handler, trial.tasks().await?, out).await;
@@ -187,10 +193,14 @@ impl Trial {
             let version = short(&single.digest);
             out.line(format!("{path}: {}, version {version}, {how} in {}", text::size(single.bytes), took(single.took)));
         }
+        self.log.take();
+        let self_check = self.self_check(&single).await?;
+        if let (Some(duration), false) = (self_check, out.json) {
+            out.line(format!("self-check passed in {}", took(duration)));
+        }
         let tasks = Arc::new(self.deliver(tasks));
         let progress = Progress::default();
         let (mut last, mut durations) = (None::<Report>, Vec::new());
-        self.log.take();
         for run in 0..self.args.runs {
             self.log.mute(run > 0);
             let attempt = self.attempt(&tasks, progress.clone());
@@ -206,12 +216,29 @@ impl Trial {
         self.log.mute(false);
         let report = last.context("nothing was run")?;
         let (percent_note, log) = (progress.take(), self.log.take());
-        let view = view(&self.args.handler, &single, (&tasks, &report), durations, percent_note, log);
+        let view = TryView {
+            self_check_ms: self_check.map(millis),
+            ..view(&self.args.handler, &single, (&tasks, &report), durations, percent_note, log)
+        };
         match out.json {
             true => out.json(&view),
             false => self.render(&view, &report, &tasks, out),
         }
         if is_completed(&report, tasks.len()) { Ok(()) } else { Err(Failure::Reported) }
+    }
+
+    /// What a host does before a version gets tasks. Gives how long it took, where there is a self-check.
+    async fn self_check(&self, single: &Single) -> Result<Option<Duration>, Failure> {
+        if !single.handler.checks_itself() {
+            return Ok(None);
+        }
+        let started = Instant::now();
+        single.handler.self_check(&self.plugin, CHECK_TIMEOUT).await.map_err(|error| {
+            let hint =
+                if self.is_granted { "" } else { " (it was granted the defaults: --plugin or --queue take grants from a configuration)" };
+            anyhow!("{}: self-check: {error}{hint}", self.args.handler.display())
+        })?;
+        Ok(Some(started.elapsed()))
     }
 
     /// The tasks, as if they had been delivered now.
@@ -364,6 +391,7 @@ fn view(
         bytes: single.bytes,
         compile_ms: millis(single.took),
         from_cache: single.from_cache,
+        self_check_ms: None,
         end,
         tasks: each,
         progress: progress.map(|(percent, note)| ProgressView { percent, note }),

@@ -49,11 +49,13 @@ struct TryView {
     tasks: Option<Vec<TaskView>>,
     progress: Option<ProgressView>,
     log: Vec<LogLine>,
-    /// Of a fresh instance and the call: the median of all runs, the least and the most.
+    /// Of the call, and of the instance where one was made for it: the median of all runs, the least and the most.
     run_ms: f64,
     least_ms: f64,
     most_ms: f64,
     runs: usize,
+    /// As the plugin's configuration has it: `per-task` for a fresh one in each run, `warm` where one is kept for further runs.
+    instance: &'static str,
     /// Bytes.
     peak_memory: u64,
 }
@@ -116,16 +118,19 @@ pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) ->
         return trial.once(&handler, trial.tasks().await?, out).await;
     }
     tokio::select! {
-        never = trial.watch(out) => never,
+        // Listened to before anything is compiled.
+        biased;
         stopped = tokio::signal::ctrl_c() => Ok(stopped.context("cannot wait for Ctrl-C")?),
+        never = trial.watch(out) => never,
     }
 }
 
 impl Trial {
     /// Tries whatever is new, for ever. What is wrong with a version is told, and the next one awaited.
     async fn watch(&self, out: &mut Out) -> Result<(), Failure> {
-        let paths = [Some(self.args.handler.clone()), self.args.task.clone()].into_iter().flatten().collect();
-        let mut watch = Watch::new(paths);
+        let of_fields = self.args.fields.iter().filter_map(|arg| input::file_of(arg));
+        let files = [Some(self.args.handler.as_path()), self.args.task.as_deref()].into_iter().flatten().chain(of_fields);
+        let mut watch = Watch::new(files.map(Path::to_owned).collect());
         let mut last = None;
         loop {
             match (self.read_handler().await, self.tasks().await) {
@@ -183,7 +188,10 @@ impl Trial {
 
     async fn once(&self, handler: &[u8], tasks: Vec<Vec<Field>>, out: &mut Out) -> Result<(), Failure> {
         let path = self.args.handler.display();
-        let single = self.singles.load(handler, &self.grants).map_err(|error| anyhow!("{path}: {}", chain(&error)))?;
+        let (singles, bytes, grants) = (self.singles.clone(), handler.to_vec(), self.grants.clone());
+        // Elsewhere: it may take long, and Ctrl-C is not to wait for it.
+        let loaded = tokio::task::spawn_blocking(move || singles.load(&bytes, &grants)).await;
+        let single = loaded.context("compiling failed")?.map_err(|error| anyhow!("{path}: {}", chain(&error)))?;
         if tasks.len() > 1 && !single.handler.takes_batches() {
             let why = "it exports no tqhost:handler/batch-handler: give it one task instead of a list";
             return Err(anyhow!("{path}: {why}").into());
@@ -218,6 +226,7 @@ impl Trial {
         let (percent_note, log) = (progress.take(), self.log.take());
         let view = TryView {
             self_check_ms: self_check.map(millis),
+            instance: if self.grants.warm.is_some() { "warm" } else { "per-task" },
             ..view(&self.args.handler, &single, (&tasks, &report), durations, percent_note, log)
         };
         match out.json {
@@ -282,7 +291,10 @@ impl Trial {
         let memory = format!("{} of {} memory", text::size(view.peak_memory), text::size(self.grants.memory));
         let runs = match view.runs {
             1 => String::new(),
-            runs => format!(" (median of {runs} runs: {} to {})", took(ms(view.least_ms)), took(ms(view.most_ms))),
+            runs => {
+                let how = if self.grants.warm.is_some() { "in instances that are kept" } else { "each in a fresh instance" };
+                format!(" (median of {runs} runs, {how}: {} to {})", took(ms(view.least_ms)), took(ms(view.most_ms)))
+            }
         };
         let said = out.paint.tone(view.end.tone(), view.end.outcome);
         out.line(format!("{said} in {}{runs}, {memory}", took(ms(view.run_ms))));
@@ -400,6 +412,7 @@ fn view(
         least_ms: nth(0),
         most_ms: nth(durations.len().saturating_sub(1)),
         runs: durations.len(),
+        instance: "per-task",
         peak_memory: report.peak_memory,
     }
 }

@@ -132,6 +132,49 @@ fn grants_are_those_of_a_configuration() {
 }
 
 #[test]
+fn a_self_check_is_run_before_the_task() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let plugin = |name: &str| format!("[queues.{name}]\n[plugins.{name}]\nconfig = {{ self-check = \"{name}\" }}\n");
+    fs::write(folder.path().join("tqhost.toml"), ["ok", "no", "trap"].map(plugin).concat()).expect("write");
+    let guest = fs::canonicalize(guest_path("checks-itself")).expect("a path");
+    let of = |args: &[&str]| run(folder.path(), &[&["try", guest.to_str().expect("UTF-8"), "--field", "a=1"], args].concat());
+    let ran = of(&["--plugin", "ok"]).ok();
+    let (passed, completed) = (ran.stdout.find("self-check passed in "), ran.stdout.find("completed in "));
+    assert!(passed.is_some() && passed < completed, "{ran:#?}");
+    let view = of(&["--plugin", "ok", "--json"]).ok().json();
+    assert!(view["self_check_ms"].as_f64() > Some(0.0) && view["outcome"] == "completed", "{view}");
+    assert!(tried("echo", &["--field", "a=1", "--json"]).ok().json()["self_check_ms"].is_null());
+    for (args, why) in [
+        (&["--plugin", "no"][..], "self-check: the self-check is told to be `no`\n"),
+        (&["--queue", "trap"], "self-check: trap: wasm trap: "),
+        (&[], "self-check: the self-check is not told what to do (it was granted the defaults: --plugin or --queue take grants"),
+    ] {
+        let ran = of(args);
+        assert!(ran.code == 1 && ran.stderr.contains(why) && !ran.stdout.contains("completed"), "{args:?}: {ran:#?}");
+        let ran = of(&[args, &["--json"]].concat());
+        assert!(ran.code == 1 && ran.stdout.is_empty() && ran.stderr.contains("{\"error\":"), "{args:?}: {ran:#?}");
+    }
+}
+
+#[test]
+fn runs_have_the_instances_that_they_are_said_to_have() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("tqhost.toml"), "[queues.fresh]\n[queues.kept]\n[plugins.kept]\ninstance = { warm = 1 }\n")
+        .expect("write");
+    let guest = fs::canonicalize(guest_path("remembers")).expect("a path");
+    let of =
+        |args: &[&str]| run(folder.path(), &[&["try", guest.to_str().expect("UTF-8"), "--field", "a=1", "--runs", "3"], args].concat());
+    for (queue, instance, tasks, words) in
+        [("fresh", "per-task", 1, "each in a fresh instance: "), ("kept", "warm", 3, "in instances that are kept: ")]
+    {
+        let view = of(&["--queue", queue, "--json"]).ok().json();
+        assert_eq!((&view["instance"], &view["result"]["tasks"]), (&json!(instance), &json!(tasks)), "{view}");
+        let text = of(&["--queue", queue]).ok().stdout;
+        assert!(text.contains(&format!("(median of 3 runs, {words}")), "{text}");
+    }
+}
+
+#[test]
 fn mistakes_are_told() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("bad.json"), "{\n \"a\": 1\n \"b\": 2\n}").expect("write");
@@ -173,8 +216,11 @@ struct Watching {
 }
 
 impl Watching {
-    fn start(folder: &Path) -> Watching {
-        let mut command = command(folder, &["try", "h.wasm", "task.json", "--watch", "--json"]);
+    fn start(folder: &Path, args: &[&str]) -> Watching {
+        Watching::start_command(command(folder, &[&["try", "h.wasm", "--watch", "--json"], args].concat()))
+    }
+
+    fn start_command(mut command: Command) -> Watching {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start tqhost");
         let (lines, errors) = (lines(child.stdout.take().expect("a pipe")), lines(child.stderr.take().expect("a pipe")));
         Watching { child, lines, errors }
@@ -219,9 +265,14 @@ fn a_watched_handler_runs_again_when_something_changed() {
     };
     install("echo");
     fs::write(folder.path().join("task.json"), "{\"a\": 1}").expect("write");
-    let mut watching = Watching::start(folder.path());
+    fs::write(folder.path().join("more.txt"), "one").expect("write");
+    let mut watching = Watching::start(folder.path(), &["task.json", "--field", "more=@more.txt"]);
     let first = watching.next();
-    assert_eq!((&first["result"]["version"], &first["result"]["fields"]), (&json!("1"), &json!({ "a": "1" })), "{first}");
+    assert_eq!((&first["result"]["version"], &first["result"]["fields"]), (&json!("1"), &json!({ "a": "1", "more": "one" })), "{first}");
+    // What a field is read from is watched too.
+    fs::write(folder.path().join("more.txt"), "two").expect("write");
+    let again = watching.next();
+    assert_eq!(again["result"]["fields"]["more"], "two", "{again}");
     install("echo-v2");
     let second = watching.next();
     assert!(second["version"] != first["version"] && second["outcome"] == "completed", "{second}");
@@ -239,6 +290,30 @@ fn a_watched_handler_runs_again_when_something_changed() {
     kill(Pid::from_raw(watching.child.id().try_into().expect("a pid")), Signal::SIGINT).expect("signal");
     let ended = eventually("it ends", || watching.child.try_wait().expect("look"));
     assert_eq!(ended.code(), Some(0));
+}
+
+/// Whether a process has a thread that compiles.
+fn compiles(pid: u32) -> bool {
+    let threads =
+        fs::read_dir(format!("/proc/{pid}/task")).map(|threads| threads.filter_map(Result::ok).collect()).unwrap_or_else(|_| Vec::new());
+    threads.iter().any(|thread| fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "tq-compile"))
+}
+
+#[test]
+fn what_is_being_compiled_does_not_hold_up_the_end_of_a_watch() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // With the runtime of its language it takes many seconds.
+    fs::copy(guest_path("in-javascript"), folder.path().join("h.wasm")).expect("copy");
+    let mut command = command(folder.path(), &["try", "h.wasm", "--field", "a=1", "--watch", "--json"]);
+    command.env("XDG_CACHE_HOME", folder.path().join("cache"));
+    let mut watching = Watching::start_command(command);
+    eventually("it compiles", || compiles(watching.child.id()).then_some(()));
+    kill(Pid::from_raw(watching.child.id().try_into().expect("a pid")), Signal::SIGINT).expect("signal");
+    let ended = eventually("it ends", || watching.child.try_wait().expect("look"));
+    assert_eq!(ended.code(), Some(0));
+    assert!(watching.lines.try_recv().is_err(), "nothing was run");
+    let kept = fs::read_dir(folder.path().join("cache/tqhost/try/cache")).expect("the cache").count();
+    assert_eq!(kept, 0, "it ended before the component was compiled");
 }
 
 #[test]

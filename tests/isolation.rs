@@ -4,6 +4,7 @@
 
 use serde_json::Value;
 
+use crate::plugins::row;
 use crate::support::bench::guest_path;
 use crate::support::names::names;
 use crate::support::{Bench, Host, Places, Trickle, Web, eventually};
@@ -369,9 +370,15 @@ fn files_that_are_huge_or_have_other_bytes_are_told_of_and_nothing_else_happens(
     let good = std::fs::read(guest_path("echo-v2")).expect("read a guest");
     // A file with a hole: 16 GiB that nobody may read.
     put(&good, 16 << 30);
-    eventually("it is told of", || {
+    let line = eventually("it is told of", || {
         host.logged("plugin cannot be used").iter().find(|line| line.to_string().contains("larger than 64 MiB")).cloned()
     });
+    let why = "the file is larger than 64 MiB: it has 17179869184 bytes";
+    assert!(line["error"] == why && line["digest"].is_null() && line["took"].is_string(), "{line}");
+    // It was not read, so nobody knows what version it is.
+    let row = eventually("it is shown", || row(&bench, "echo-v2").filter(|row| row["error"] == why));
+    let last = row["history"].as_array().and_then(|changes| changes.last()).expect("a change");
+    assert!(last["version"].is_null() && last["took_ms"].is_u64() && last["reason"] == why, "{row}");
     let told = || {
         let of_it = |text| host.logged(text).iter().filter(|line| line["plugin"] == "echo-v2").count();
         ["plugin cannot be used", "plugin loaded", "is the active version again"].map(of_it).iter().sum::<usize>()
@@ -419,7 +426,7 @@ const MISBEHAVING: [Case; 57] = [
     ("overflows-stack", &[("a", "1")], Dies("trap: ")),
     ("overflows-call-stack", &[("a", "1")], Dies("trap: ")),
     ("traps-at-start", &[("a", "1")], Dies("trap: ")),
-    ("loops-at-start", &[("a", "1")], Dies("timeout: ")),
+    ("loops-at-start", &[("a", "1")], Dies("timeout: not instantiated within ")),
     ("checks-then-traps", &[("a", "1")], Dies("trap: ")),
     ("checks-itself", &[("a", "1")], Waits("the self-check is not told what to do")),
     ("loops", &[("a", "1")], Dies("timeout: ")),

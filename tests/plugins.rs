@@ -87,6 +87,10 @@ fn a_bad_file_is_named_everywhere_and_the_old_version_goes_on() {
         });
         assert_eq!((&row["state"], &row["version"]), (&"failed".into(), &digest(&good).into()), "{what}: {row}");
         assert_eq!(row["failed_reloads"], count + 1, "{what}: {row}");
+        let last = row["history"].as_array().and_then(|changes| changes.last()).expect("a change");
+        assert_eq!((&last["what"], &last["version"]), (&"failed".into(), &digest(bytes).into()), "{what}: {row}");
+        assert!(last["took_ms"].is_u64() && last["reason"] == row["error"], "{what}: {row}");
+        assert!(line["took"].is_string() && line["digest"] == digest(bytes)[..12], "{what}: {line}");
     }
     assert!((host.metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"ok\"}") - 1.0).abs() < 0.1);
     // The file that was good is good again, without a new version.
@@ -120,7 +124,7 @@ fn a_file_that_is_removed_drains_its_queue() {
     let running = bench.xadd("work", &[("ms", "5000")]);
     bench.until("work", &running, "PROCESSING");
     std::fs::remove_file(bench.plugin_path("sleeps")).expect("remove a plugin");
-    host.log("plugin removed");
+    assert_eq!(host.log("plugin removed")["digest"], digest(&guest("sleeps"))[..12]);
     let rest = bench.xadd("work", &[("ms", "0")]);
     assert_eq!(bench.status("work", &running, "status"), "PROCESSING");
     bench.until("work", &running, "COMPLETED");

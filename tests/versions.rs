@@ -1,5 +1,8 @@
 //! The life of a plugin's version: its self-check, its probation, and the way back when it is bad.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+
 use serde_json::Value;
 
 use crate::plugins::{overwrite, row};
@@ -70,6 +73,74 @@ fn a_bad_version_is_rolled_back_under_load_as_if_nothing_had_happened() {
 }
 
 #[test]
+fn a_version_that_loops_while_it_is_instantiated_is_rolled_back() {
+    // Far more than the good one needs, on a machine where the bad one computes in every slot.
+    let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\nmax_retries = 0\ntimeout = \"3s\"\n");
+    let (good, bad) = (guest("echo"), guest("loops-at-start"));
+    put(&bench, "p", &good);
+    let host = bench.host();
+    let trickle = Trickle::start(&bench, "work", 8);
+    trickle.more(10);
+    put(&bench, "p", &bad);
+    let reason = rolled_back(&host, &bad)["reason"].as_str().expect("a reason").to_owned();
+    assert!(reason.ends_with("; timeout: not instantiated within 3s"), "{reason}");
+    trickle.more(30);
+    let done = trickle.stop();
+    untouched(&mut bench, &done, &[&good]);
+    assert!(host.ended_as("work", "given-back") >= 6);
+    assert_eq!((host.ended_as("work", "retries-exhausted"), reloads(&host, "rolled-back")), (0, 1));
+    host.stop();
+}
+
+/// What the history says last of a plugin.
+#[track_caller]
+fn last_change(row: &Value) -> Value {
+    row["history"].as_array().and_then(|changes| changes.last()).expect("a change").clone()
+}
+
+#[test]
+fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_not() {
+    // It takes connections, as the system does for it, and does not answer yet.
+    let service = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let origin = format!("http://{}", service.local_addr().expect("an address"));
+    let grants = format!("[plugins.p]\nallowed_hosts = [\"{origin}\"]\nconfig = {{ service = \"{origin}/\" }}\n");
+    let mut bench = Bench::new(&format!("[queues.p]\n[queues.q]\n{grants}[plugins.q]\nconfig = {{ self-check = \"no\" }}\n"));
+    ["p", "q"].iter().for_each(|name| bench.install("echo", name));
+    let host = bench.host();
+    let (old, new, bad) = (guest("echo"), guest("checks-a-service"), guest("checks-itself"));
+    put(&bench, "q", &bad);
+    assert!(said(&host, "plugin cannot be used", &bad)["again"].is_null());
+    put(&bench, "p", &new);
+    let line = said(&host, "plugin cannot be used", &new);
+    assert_eq!((&line["error"], &line["again"]), (&"self-check: timeout: it did not end within 10s".into(), &"10s".into()), "{line}");
+    let id = bench.xadd("p", &[("a", "1")]);
+    bench.until("p", &id, "COMPLETED");
+    assert_eq!(bench.status("p", &id, "plugin"), label("p", &old));
+    let waits = shown(&bench, "when it is tried again", |row| row["retry_at"].is_u64());
+    assert_eq!((&waits["state"], &waits["version"]), (&"failed".into(), &digest(&old).into()), "{waits}");
+    let text = bench.tqhost(&["plugins", "p"]).ok().stdout;
+    assert!(text.contains("it did not end within 10s (tried again "), "{text}");
+
+    std::thread::spawn(move || {
+        for mut client in service.incoming().map_while(Result::ok) {
+            // The request that was given up is among them.
+            let head = BufReader::new(&client).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+            head.for_each(drop);
+            let _ = client.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+        }
+    });
+    loaded(&host, &new);
+    let id = bench.xadd("p", &[("a", "1")]);
+    bench.until("p", &id, "COMPLETED");
+    assert_eq!(bench.status("p", &id, "plugin"), label("p", &new));
+    let row = shown(&bench, "that it is active", |row| row["state"] == "active");
+    assert!(row["retry_at"].is_null() && last_change(&row)["what"] == "loaded", "{row}");
+    // It had failed first, so it would have been tried first.
+    assert_eq!(host.logged("plugin cannot be used").iter().filter(|line| line["plugin"] == "q").count(), 1);
+    host.stop();
+}
+
+#[test]
 fn a_version_whose_self_check_fails_gets_no_task() {
     let plugins = ["fail", "trap", "hoard", "loop", "ok"];
     let queue = |name: &str| format!("[queues.{name}]\n[plugins.{name}]\nconfig = {{ self-check = \"{name}\" }}\n");
@@ -94,8 +165,11 @@ fn a_version_whose_self_check_fails_gets_no_task() {
         assert_eq!(bench.status(plugin, &id, "plugin"), label(plugin, &old));
         let row = eventually("it is shown", || row(&bench, plugin).filter(|row| row["state"] == "failed"));
         assert!(row["error"].as_str().is_some_and(|error| error.starts_with(why)), "{row}");
-        let last = row["history"].as_array().and_then(|changes| changes.last()).expect("a change");
+        let last = last_change(&row);
         assert_eq!((&last["what"], &last["version"]), (&"self-check-failed".into(), &digest(&new).into()), "{row}");
+        let (took, least) = (last["took_ms"].as_u64(), if plugin == "loop" { 10_000 } else { 0 });
+        assert!(took >= Some(least) && line["took"].is_string(), "{line}\n{row}");
+        assert_eq!((row["retry_at"].is_u64(), line["again"].is_string()), (plugin == "loop", plugin == "loop"), "{line}\n{row}");
     }
     put(&bench, "ok", &new);
     eventually("it passes", || host.logged("plugin loaded").into_iter().find(|line| line["digest"] == digest(&new)[..12]));

@@ -151,6 +151,7 @@ fn host_plugin(plugin: PluginStatus) -> HostPlugin {
         state: plugin.state.as_str().to_owned(),
         version: plugin.digest,
         error: plugin.error,
+        retry_at: plugin.retry_at_ms,
         loaded_at: plugin.loaded_at_ms,
         compile_ms: plugin.compile_ms,
         from_cache: plugin.from_cache.unwrap_or_default(),

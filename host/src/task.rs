@@ -72,7 +72,10 @@ impl fmt::Debug for Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
     Trap,
+    /// The handler did not come back in time.
     Timeout,
+    /// There was no instance in time, so no handler was called. Named like the other timeout.
+    StartTimeout,
     OutOfMemory,
     Instantiate,
     OutputTooLarge,
@@ -83,7 +86,7 @@ impl FailureKind {
     pub fn as_str(self) -> &'static str {
         match self {
             FailureKind::Trap => "trap",
-            FailureKind::Timeout => "timeout",
+            FailureKind::Timeout | FailureKind::StartTimeout => "timeout",
             FailureKind::OutOfMemory => "out-of-memory",
             FailureKind::Instantiate => "instantiate",
             FailureKind::OutputTooLarge => "output-too-large",

@@ -9,21 +9,11 @@ fn handle(_: Task) -> Result<(), Failure> {
 
 handler!(handle);
 
-extern "C" fn start() {
+/// A component that is made of this module calls it when it is instantiated. What is in `.init_array` would not do: where there is no `_initialize`,
+/// the linker lets that run with the first call.
+#[unsafe(no_mangle)]
+extern "C" fn _initialize() {
     loop {
         std::hint::black_box(0);
     }
-}
-
-/// Where the C library's own `_initialize` finds what to call.
-#[cfg(target_os = "wasi")]
-#[used]
-#[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
-
-/// A component that is made of this module calls it when it is instantiated.
-#[cfg(not(target_os = "wasi"))]
-#[unsafe(no_mangle)]
-extern "C" fn _initialize() {
-    start();
 }

@@ -170,10 +170,11 @@ pub struct TryArgs {
     /// Stop the handler after this time, like 10s [default: the queue's, or 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
-    /// Run it so many times, each in a fresh instance, and tell the median time; stop when it does not complete
+    /// Run it so many times, each in a fresh instance unless the plugin's `instance` keeps them, and tell the median time; stop when it
+    /// does not complete
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "watch")]
     pub runs: u32,
-    /// Run again whenever the handler or the task's file has changed, until Ctrl-C
+    /// Run again whenever the handler, the task's file or a field's has changed, until Ctrl-C
     #[arg(long)]
     pub watch: bool,
 }

@@ -46,6 +46,17 @@ pub fn field(arg: &OsStr) -> Result<Field, Failure> {
     Ok(Field { name, value })
 }
 
+/// The file that a field has its value from.
+pub fn file_of(arg: &OsStr) -> Option<&Path> {
+    let bytes = arg.as_bytes();
+    let equals = bytes.iter().position(|byte| *byte == b'=')?;
+    match &bytes[equals + 1..] {
+        [b'@', b'@', ..] | [b'@'] => None,
+        [b'@', path @ ..] => Some(Path::new(OsStr::from_bytes(path))),
+        _ => None,
+    }
+}
+
 /// A file of any kind, whole.
 pub fn read_value(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
     bounded(File::open(path)?)
@@ -266,6 +277,10 @@ mod tests {
             [("a=1", "a", "1"), ("a=", "a", ""), ("a=b=c", "a", "b=c"), ("a=@@home", "a", "@home"), ("a=@@", "a", "@")]
         {
             assert_eq!(field(arg.as_ref()).expect(arg), Field { name: name.into(), value: value.into() });
+            assert_eq!(file_of(arg.as_ref()), None, "{arg}");
+        }
+        for (arg, path) in [("a=@x/y.txt", Some("x/y.txt")), ("a=@x=@y", Some("x=@y")), ("a=@", None), ("@x", None)] {
+            assert_eq!(file_of(arg.as_ref()), path.map(Path::new), "{arg}");
         }
         assert_eq!(field(OsStr::from_bytes(b"a=\xff")).expect("bytes").value, [0xff]);
     }

@@ -73,6 +73,8 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
             let runtime = commands_runtime()?;
             let mut out = Out::new(json);
             let done = runtime.block_on(trial::run(&config, is_config_named, args, &mut out));
+            // A compilation that is under way ends with the process.
+            runtime.shutdown_background();
             return finish(done, out);
         }
         _ => {}

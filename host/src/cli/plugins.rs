@@ -136,7 +136,12 @@ fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
             text::size(plugin.peak_memory).into(),
         ]);
         if let Some(error) = &plugin.error {
-            errors.push(format!("{} on {}: {}", plugin.name, text::escape(host), text::escape(error)));
+            let again = match plugin.retry_at.map(|at| at.saturating_sub(now_ms)) {
+                None => String::new(),
+                Some(0) => " (tried again now)".to_owned(),
+                Some(ms) => format!(" (tried again in {})", text::age(Duration::from_millis(ms))),
+            };
+            errors.push(format!("{} on {}: {}{again}", plugin.name, text::escape(host), text::escape(error)));
         }
     }
     let table = table.render(paint);
@@ -205,6 +210,7 @@ mod tests {
             state: "active".into(),
             version: Some("3f1c0aa2b7d4e5f60718".into()),
             error: None,
+            retry_at: None,
             loaded_at: Some(1_700_000_000_000),
             compile_ms: Some(1350),
             from_cache: false,
@@ -224,6 +230,7 @@ mod tests {
             state: "failed".into(),
             version: None,
             error,
+            retry_at: Some(1_700_000_210_000),
             loaded_at: None,
             compile_ms: None,
             ..active.clone()

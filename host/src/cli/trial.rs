@@ -1,7 +1,8 @@
-//! `tqhost try`: one task, or a batch, through a handler, in the real sandbox with the real limits, without Redis and without a host.
+//! `tqhost try`: a handler's self-check, and one task, or a batch, through it, in the real sandbox with the real limits, without Redis and without
+//! a host.
 //!
-//!     file ─▶ Singles (stable, compiled, cached) ─▶ Handler::run ─▶ Report ─▶ text or JSON
-//!     task, fields, configuration ─▶ Attempt ──────────┘
+//!     file ─▶ Singles (stable, compiled, cached) ─▶ Handler::self_check ─▶ Handler::run ─▶ Report ─▶ text or JSON
+//!     task, fields, configuration ─▶ Attempt ─────────────────────────────────┘
 //!
 //! Not here: how fields are read (`input`), what the handler prints while it runs (`guest_log`), what a queue would do next (`worker::settle`).
 
@@ -9,7 +10,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
@@ -27,7 +28,7 @@ use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::plugins::{self, Single, Singles, Watch};
 use crate::queue::NewTask;
-use crate::sandbox::{Attempt, Ended, Report, Sandbox, SandboxOptions};
+use crate::sandbox::{Attempt, CHECK_TIMEOUT, Ended, Report, Sandbox, SandboxOptions};
 use crate::task::{Field, Outcome, Progress, Task};
 
 /// What became of the attempt. The names are stable; what does not apply is null.
@@ -39,6 +40,8 @@ struct TryView {
     compile_ms: f64,
     /// Not compiled, as it was compiled before.
     from_cache: bool,
+    /// It passed in so long; null where there is none.
+    self_check_ms: Option<f64>,
     /// Of the task; of a batch `completed` if all of it completed, `failed` if the call failed, else `mixed`.
     #[serde(flatten)]
     end: EndView,
@@ -46,11 +49,13 @@ struct TryView {
     tasks: Option<Vec<TaskView>>,
     progress: Option<ProgressView>,
     log: Vec<LogLine>,
-    /// Of a fresh instance and the call: the median of all runs, the least and the most.
+    /// Of the call, and of the instance where one was made for it: the median of all runs, the least and the most.
     run_ms: f64,
     least_ms: f64,
     most_ms: f64,
     runs: usize,
+    /// As the plugin's configuration has it: `per-task` for a fresh one in each run, `warm` where one is kept for further runs.
+    instance: &'static str,
     /// Bytes.
     peak_memory: u64,
 }
@@ -89,6 +94,8 @@ struct Trial {
     log: GuestLog,
     /// What stdin gave, which cannot be read again.
     stdin: Option<Vec<u8>>,
+    /// The grants are those of a configuration.
+    is_granted: bool,
 }
 
 /// `config` is where the configuration is; `is_named` whether somebody said so.
@@ -104,22 +111,26 @@ pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) ->
     let log = GuestLog::start((!out.json).then_some(out.paint))?;
     let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory: grants.memory })?;
     let singles = Singles::new(sandbox, cache_dir().as_deref());
-    let trial = Trial { args, plugin: plugin.into(), grants, rules, singles, log, stdin };
+    let is_granted = is_named || args.plugin.is_some() || args.queue.is_some();
+    let trial = Trial { args, plugin: plugin.into(), grants, rules, singles, log, stdin, is_granted };
     if !trial.args.watch {
         let handler = trial.read_handler().await?;
         return trial.once(&handler, trial.tasks().await?, out).await;
     }
     tokio::select! {
-        never = trial.watch(out) => never,
+        // Listened to before anything is compiled.
+        biased;
         stopped = tokio::signal::ctrl_c() => Ok(stopped.context("cannot wait for Ctrl-C")?),
+        never = trial.watch(out) => never,
     }
 }
 
 impl Trial {
     /// Tries whatever is new, for ever. What is wrong with a version is told, and the next one awaited.
     async fn watch(&self, out: &mut Out) -> Result<(), Failure> {
-        let paths = [Some(self.args.handler.clone()), self.args.task.clone()].into_iter().flatten().collect();
-        let mut watch = Watch::new(paths);
+        let of_fields = self.args.fields.iter().filter_map(|arg| input::file_of(arg));
+        let files = [Some(self.args.handler.as_path()), self.args.task.as_deref()].into_iter().flatten().chain(of_fields);
+        let mut watch = Watch::new(files.map(Path::to_owned).collect());
         let mut last = None;
         loop {
             match (self.read_handler().await, self.tasks().await) {
@@ -177,7 +188,10 @@ impl Trial {
 
     async fn once(&self, handler: &[u8], tasks: Vec<Vec<Field>>, out: &mut Out) -> Result<(), Failure> {
         let path = self.args.handler.display();
-        let single = self.singles.load(handler, &self.grants).map_err(|error| anyhow!("{path}: {}", chain(&error)))?;
+        let (singles, bytes, grants) = (self.singles.clone(), handler.to_vec(), self.grants.clone());
+        // Elsewhere: it may take long, and Ctrl-C is not to wait for it.
+        let loaded = tokio::task::spawn_blocking(move || singles.load(&bytes, &grants)).await;
+        let single = loaded.context("compiling failed")?.map_err(|error| anyhow!("{path}: {}", chain(&error)))?;
         if tasks.len() > 1 && !single.handler.takes_batches() {
             let why = "it exports no tqhost:handler/batch-handler: give it one task instead of a list";
             return Err(anyhow!("{path}: {why}").into());
@@ -187,10 +201,14 @@ impl Trial {
             let version = short(&single.digest);
             out.line(format!("{path}: {}, version {version}, {how} in {}", text::size(single.bytes), took(single.took)));
         }
+        self.log.take();
+        let self_check = self.self_check(&single).await?;
+        if let (Some(duration), false) = (self_check, out.json) {
+            out.line(format!("self-check passed in {}", took(duration)));
+        }
         let tasks = Arc::new(self.deliver(tasks));
         let progress = Progress::default();
         let (mut last, mut durations) = (None::<Report>, Vec::new());
-        self.log.take();
         for run in 0..self.args.runs {
             self.log.mute(run > 0);
             let attempt = self.attempt(&tasks, progress.clone());
@@ -206,12 +224,30 @@ impl Trial {
         self.log.mute(false);
         let report = last.context("nothing was run")?;
         let (percent_note, log) = (progress.take(), self.log.take());
-        let view = view(&self.args.handler, &single, (&tasks, &report), durations, percent_note, log);
+        let view = TryView {
+            self_check_ms: self_check.map(millis),
+            instance: if self.grants.warm.is_some() { "warm" } else { "per-task" },
+            ..view(&self.args.handler, &single, (&tasks, &report), durations, percent_note, log)
+        };
         match out.json {
             true => out.json(&view),
             false => self.render(&view, &report, &tasks, out),
         }
         if is_completed(&report, tasks.len()) { Ok(()) } else { Err(Failure::Reported) }
+    }
+
+    /// What a host does before a version gets tasks. Gives how long it took, where there is a self-check.
+    async fn self_check(&self, single: &Single) -> Result<Option<Duration>, Failure> {
+        if !single.handler.checks_itself() {
+            return Ok(None);
+        }
+        let started = Instant::now();
+        single.handler.self_check(&self.plugin, CHECK_TIMEOUT).await.map_err(|error| {
+            let hint =
+                if self.is_granted { "" } else { " (it was granted the defaults: --plugin or --queue take grants from a configuration)" };
+            anyhow!("{}: self-check: {error}{hint}", self.args.handler.display())
+        })?;
+        Ok(Some(started.elapsed()))
     }
 
     /// The tasks, as if they had been delivered now.
@@ -255,7 +291,10 @@ impl Trial {
         let memory = format!("{} of {} memory", text::size(view.peak_memory), text::size(self.grants.memory));
         let runs = match view.runs {
             1 => String::new(),
-            runs => format!(" (median of {runs} runs: {} to {})", took(ms(view.least_ms)), took(ms(view.most_ms))),
+            runs => {
+                let how = if self.grants.warm.is_some() { "in instances that are kept" } else { "each in a fresh instance" };
+                format!(" (median of {runs} runs, {how}: {} to {})", took(ms(view.least_ms)), took(ms(view.most_ms)))
+            }
         };
         let said = out.paint.tone(view.end.tone(), view.end.outcome);
         out.line(format!("{said} in {}{runs}, {memory}", took(ms(view.run_ms))));
@@ -364,6 +403,7 @@ fn view(
         bytes: single.bytes,
         compile_ms: millis(single.took),
         from_cache: single.from_cache,
+        self_check_ms: None,
         end,
         tasks: each,
         progress: progress.map(|(percent, note)| ProgressView { percent, note }),
@@ -372,6 +412,7 @@ fn view(
         least_ms: nth(0),
         most_ms: nth(durations.len().saturating_sub(1)),
         runs: durations.len(),
+        instance: "per-task",
         peak_memory: report.peak_memory,
     }
 }

@@ -55,7 +55,7 @@ pub struct Change {
     pub at_ms: u64,
     pub what: What,
     pub digest: Option<String>,
-    /// How long it took: to load a version, or to find out about it.
+    /// How long it took: to load a version, or, with its self-check, to find out about it.
     pub took_ms: Option<u64>,
     pub reason: Option<String>,
 }
@@ -64,7 +64,13 @@ pub struct Change {
 pub(super) struct History(VecDeque<Change>);
 
 impl History {
+    /// What is the same as the change before takes its place: a version that is tried again and again must not drive the others out.
     pub(super) fn add(&mut self, what: What, digest: Option<&str>, took: Option<Duration>, reason: Option<&str>) {
+        let reason = reason.map(|reason| reason.chars().take(MAX_REASON_CHARS).collect::<String>());
+        let is_same = |last: &Change| last.what == what && last.digest.as_deref() == digest && last.reason == reason;
+        if self.0.back().is_some_and(is_same) {
+            self.0.pop_back();
+        }
         if self.0.len() == KEPT {
             self.0.pop_front();
         }
@@ -73,7 +79,7 @@ impl History {
             what,
             digest: digest.map(str::to_owned),
             took_ms: took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
-            reason: reason.map(|reason| reason.chars().take(MAX_REASON_CHARS).collect()),
+            reason,
         });
     }
 
@@ -101,5 +107,11 @@ mod tests {
         let list = history.list();
         assert_eq!((list.len(), list[0].digest.as_deref()), (KEPT, Some("3")));
         assert!(list.iter().all(|change| change.reason == Some("é".repeat(300))));
+
+        // The same again is the same, with a time of its own.
+        let took = Some(Duration::from_secs(7));
+        history.add(What::Failed, Some(&(KEPT + 2).to_string()), took, Some(&"é".repeat(400)));
+        let list = history.list();
+        assert_eq!((list.len(), list[0].digest.as_deref(), list[KEPT - 1].took_ms), (KEPT, Some("3"), Some(7000)));
     }
 }

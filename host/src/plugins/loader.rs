@@ -39,7 +39,7 @@ impl Loader {
         in_use: Option<&BTreeSet<String>>,
     ) -> Result<Loaded, LoadError> {
         let started = Instant::now();
-        if let Some(loaded) = self.load_cached(digest, grants) {
+        if let Some(loaded) = self.load_cached(digest, grants)? {
             return Ok(loaded);
         }
         let name = self.name(digest);
@@ -52,16 +52,19 @@ impl Loader {
         Ok(Loaded { handler, took: started.elapsed(), from_cache: false })
     }
 
-    /// The same for a file that is gone, as far as the cache has its code.
-    pub(super) fn load_cached(&self, digest: &str, grants: &config::Plugin) -> Option<Loaded> {
+    /// The same for a file that is gone, as far as the cache has its code. An error is one that may pass.
+    pub(super) fn load_cached(&self, digest: &str, grants: &config::Plugin) -> Result<Option<Loaded>, LoadError> {
         let started = Instant::now();
         let name = self.name(digest);
-        match self.sandbox.load(&self.cache.get(&name)?, grants) {
-            Ok(handler) => Some(Loaded { handler, took: started.elapsed(), from_cache: true }),
+        let Some(code) = self.cache.get(&name) else { return Ok(None) };
+        match self.sandbox.load(&code, grants) {
+            Ok(handler) => Ok(Some(Loaded { handler, took: started.elapsed(), from_cache: true })),
+            // Nothing is wrong with the code, and it may be all that there is of this version.
+            Err(error) if error.may_pass() => Err(error),
             Err(error) => {
                 tracing::warn!(digest, %error, "what the cache holds cannot be used");
                 self.cache.remove(&name);
-                None
+                Ok(None)
             }
         }
     }

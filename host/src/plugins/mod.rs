@@ -11,6 +11,7 @@
 //! Not here: what a component may do (`sandbox`), which attempt runs on which version (`worker`: it takes the active
 //! one once and keeps it).
 
+mod again;
 mod cache;
 mod history;
 mod loader;
@@ -34,13 +35,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config;
-use crate::sandbox::{Cores, Sandbox};
+use crate::sandbox::{CHECK_TIMEOUT, Cores, Sandbox};
 
 pub use history::{Change, What};
 pub use probation::Ruling;
 pub use registry::{Figures, Judged, PluginState, PluginStatus, Version};
 pub use single::{Single, Singles, Watch, read};
 
+use again::Pauses;
 use quarantine::Notes;
 use registry::Slot;
 
@@ -65,10 +67,35 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The names in use and their grants.
 type Wanted = BTreeMap<String, config::Plugin>;
 
+/// How long a self-check may take, and what failed waits for its next try.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    check: Duration,
+    pauses: Pauses,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        Times { check: CHECK_TIMEOUT, pauses: Pauses::default() }
+    }
+}
+
 impl Plugins {
     /// Tries every file that is there once, then goes on watching in the background until `stop`. Large files that were never compiled may
     /// take minutes: after [`PATIENCE`] it gives the registry as it is, and the rest comes while the host runs.
     pub async fn start(
+        sandbox: Sandbox,
+        dir: PathBuf,
+        cache_dir: PathBuf,
+        names: Wanted,
+        stop: CancellationToken,
+        tracker: &TaskTracker,
+    ) -> anyhow::Result<Plugins> {
+        Plugins::start_with(Times::default(), sandbox, dir, cache_dir, names, stop, tracker).await
+    }
+
+    async fn start_with(
+        times: Times,
         sandbox: Sandbox,
         dir: PathBuf,
         cache_dir: PathBuf,
@@ -87,7 +114,7 @@ impl Plugins {
             at_work: AtomicBool::new(false),
         }));
         plugins.update(names);
-        let watcher = watcher::Watcher::new(dir, loader, plugins.clone(), plugins.0.wanted.subscribe());
+        let watcher = watcher::Watcher::new(dir, loader, plugins.clone(), plugins.0.wanted.subscribe(), times);
         tracker.spawn(watcher.run(stop.clone()));
         tokio::select! {
             () = plugins.scanned() => {}
@@ -113,7 +140,7 @@ impl Plugins {
             slots.retain(|name, slot| {
                 let stays = wanted.contains_key(name);
                 if !stays {
-                    slot.remove();
+                    drop(slot.remove());
                 }
                 stays
             });

@@ -197,9 +197,11 @@ enum End {
 fn end(outcome: &Outcome) -> End {
     match outcome {
         Outcome::Completed { .. } | Outcome::Retry { .. } | Outcome::Reject { .. } | Outcome::Defer { .. } => End::Sound,
-        Outcome::Failed { kind: kind @ (FailureKind::Trap | FailureKind::Instantiate | FailureKind::OutOfMemory), message } => {
-            End::Spoiled(format!("{}: {message}", kind.as_str()))
-        }
+        // To make an instance takes as long for each task and waits for no service as a rule: who is not ready in time never will be.
+        Outcome::Failed {
+            kind: kind @ (FailureKind::Trap | FailureKind::Instantiate | FailureKind::StartTimeout | FailureKind::OutOfMemory),
+            message,
+        } => End::Spoiled(format!("{}: {message}", kind.as_str())),
         Outcome::Failed { kind: FailureKind::Timeout | FailureKind::OutputTooLarge, .. } => End::Neither,
     }
 }
@@ -229,7 +231,7 @@ mod tests {
     #[test]
     fn most_of_the_first_tasks_decide() {
         let now = Instant::now();
-        for kind in [FailureKind::Trap, FailureKind::Instantiate, FailureKind::OutOfMemory] {
+        for kind in [FailureKind::Trap, FailureKind::Instantiate, FailureKind::StartTimeout, FailureKind::OutOfMemory] {
             let probation = Probation::new(now);
             for n in 0..4 {
                 assert_eq!(probation.judge("sound", &ok(), now), (Ruling::AsUsual, None));
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_and_large_results_say_nothing() {
+    fn timeouts_of_the_handler_and_large_results_say_nothing() {
         let now = Instant::now();
         let probation = Probation::new(now);
         for n in 0..100 {

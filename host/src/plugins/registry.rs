@@ -161,6 +161,8 @@ pub struct PluginStatus {
     pub on_probation: bool,
     /// Why the file that is there cannot be used.
     pub error: Option<String>,
+    /// When it is tried again, in milliseconds since the Unix epoch. None: when another file is there, or other grants.
+    pub retry_at_ms: Option<u64>,
     /// When the active version was taken, in milliseconds since the Unix epoch.
     pub loaded_at_ms: Option<u64>,
     /// How long it took to compile the active version, or to load it from the cache.
@@ -192,6 +194,8 @@ pub(super) struct Slot {
 struct About {
     state: PluginState,
     error: Option<String>,
+    /// When the same file is tried again.
+    retry_at_ms: Option<u64>,
     /// The version to go back to. It stays when the file goes: whoever copies a file may remove the old one first.
     good: Option<Arc<Version>>,
     quarantine: Option<Quarantine>,
@@ -202,6 +206,18 @@ struct About {
     reloads_failed: u64,
     rolled_back: u64,
     history: History,
+}
+
+/// Why the file that is there cannot be used.
+pub(super) struct Failure<'f> {
+    pub(super) what: What,
+    /// None: it was not read.
+    pub(super) digest: Option<&'f str>,
+    pub(super) error: &'f str,
+    /// To find out about it.
+    pub(super) took: Duration,
+    /// After which it is tried again, though it stays the same.
+    pub(super) again: Option<Duration>,
 }
 
 /// What a version's quarantine means for a file that holds it.
@@ -217,6 +233,7 @@ impl Slot {
         let about = About {
             state: PluginState::Missing,
             error: None,
+            retry_at_ms: None,
             good: None,
             quarantine: None,
             is_recalled: false,
@@ -295,6 +312,7 @@ impl Slot {
         }
         about.state = PluginState::Quarantined;
         about.error = Some(quarantine.why);
+        about.retry_at_ms = None;
         if self.active.borrow().is_some() {
             return Some(Refusal::Covered);
         }
@@ -316,20 +334,22 @@ impl Slot {
     }
 
     /// The file that is there cannot be used. The active version, if any, stays.
-    pub(super) fn fail(&self, what: What, digest: Option<&str>, error: String) {
+    pub(super) fn fail(&self, failure: &Failure<'_>) {
         let mut about = self.about();
-        about.history.add(what, digest, None, Some(&error));
+        about.history.add(failure.what, failure.digest, Some(failure.took), Some(failure.error));
         about.state = PluginState::Failed;
-        about.error = Some(error);
+        about.error = Some(failure.error.to_owned());
+        about.retry_at_ms = failure.again.map(at_ms);
         about.reloads_failed += 1;
     }
 
-    /// There is nothing to run in place of the version in quarantine.
-    pub(super) fn lacks_good(&self, why: &str) {
+    /// There is nothing to run in place of the version in quarantine, unless it can be had when it is tried `again`.
+    pub(super) fn lacks_good(&self, why: &str, again: Option<Duration>) {
         let mut about = self.about();
         if let Some(error) = &mut about.error {
             *error = format!("{error}; {why}");
         }
+        about.retry_at_ms = again.map(at_ms);
     }
 
     /// The file that is there holds the active version again. Tells whether there was anything to confirm.
@@ -344,16 +364,18 @@ impl Slot {
         true
     }
 
-    /// The file is gone: whoever waits for a version waits on. Tells whether there was one.
-    pub(super) fn remove(&self) -> bool {
+    /// The file is gone: whoever waits for a version waits on. Gives the digest of the one that was active.
+    pub(super) fn remove(&self) -> Option<String> {
         let mut about = self.about();
         about.state = PluginState::Missing;
         about.error = None;
+        about.retry_at_ms = None;
         let digest = self.digest();
         if digest.is_some() {
             about.history.add(What::Removed, digest.as_deref(), None, None);
         }
-        self.active.send_if_modified(|active| active.take().is_some())
+        self.active.send_if_modified(|active| active.take().is_some());
+        digest
     }
 
     /// Ends a probation whose time is over.
@@ -418,6 +440,7 @@ impl Slot {
     fn settled(&self, about: &mut About) {
         about.state = PluginState::Active;
         about.error = None;
+        about.retry_at_ms = None;
         if about.quarantine.take().is_some() {
             self.note(about);
         }
@@ -458,6 +481,7 @@ impl Slot {
             digest: active.map(|version| version.digest.clone()),
             on_probation: active.is_some_and(|version| version.probation.is_open()),
             error: about.error.clone(),
+            retry_at_ms: about.retry_at_ms,
             loaded_at_ms: active.map(|_| about.loaded_at_ms),
             compile_ms: active.map(|version| u64::try_from(version.loaded.took.as_millis()).unwrap_or(u64::MAX)),
             from_cache: active.map(|version| version.loaded.from_cache),
@@ -476,6 +500,11 @@ impl Slot {
     fn about(&self) -> MutexGuard<'_, About> {
         self.about.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+/// So long from now, in milliseconds since the Unix epoch.
+fn at_ms(later: Duration) -> u64 {
+    now_ms().saturating_add(u64::try_from(later.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// A digest as it is shown to people.

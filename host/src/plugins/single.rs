@@ -37,7 +37,8 @@ pub struct Single {
     pub from_cache: bool,
 }
 
-/// Makes handlers of files, one at a time.
+/// Makes handlers of files, one at a time. Cheap to clone.
+#[derive(Clone)]
 pub struct Singles {
     loader: Loader,
 }

@@ -5,16 +5,17 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Judged, PluginState, Plugins, Ruling, Version, What};
+use super::again::Pauses;
+use super::{Judged, PluginState, Plugins, Ruling, Times, Version, What};
 use crate::config;
 use crate::sandbox::Attempt;
-use crate::sandbox::testing::{self, DONE, ECHO, handler, outcome};
+use crate::sandbox::testing::{self, DONE, ECHO, embed, handler, module, outcome};
 use crate::task::{Outcome, Task};
 
 struct Folder {
@@ -42,9 +43,14 @@ impl Folder {
     }
 
     async fn start(&self) -> Plugins {
-        let names = BTreeMap::from([("p".to_owned(), config::Plugin::default())]);
+        self.start_with(Times::default(), config::Plugin::default()).await
+    }
+
+    async fn start_with(&self, times: Times, grants: config::Plugin) -> Plugins {
+        let names = BTreeMap::from([("p".to_owned(), grants)]);
         let path = |name: &str| self.root.path().join(name);
-        Plugins::start(testing::sandbox(), path("plugins"), path("cache"), names, self.stop.clone(), &self.tracker).await.unwrap()
+        let (sandbox, stop) = (testing::sandbox(), self.stop.clone());
+        Plugins::start_with(times, sandbox, path("plugins"), path("cache"), names, stop, &self.tracker).await.unwrap()
     }
 
     fn cached(&self) -> Vec<PathBuf> {
@@ -141,7 +147,9 @@ async fn a_bad_file_keeps_the_old_version_and_the_good_one_put_back_clears_the_e
     for bad in [&b""[..], b"text", &handler(DONE)[..100]] {
         folder.put(bad);
         let status = until(&plugins, |status| status.state == PluginState::Failed).await;
-        assert_eq!(status.digest, before.digest);
+        assert_eq!((status.digest, status.retry_at_ms), (before.digest.clone(), None));
+        let last = status.history.last().unwrap();
+        assert!(last.what == What::Failed && last.digest.is_some() && last.took_ms.is_some(), "{last:?}");
         folder.put(&good);
         let status = until(&plugins, |status| status.state == PluginState::Active).await;
         assert_eq!((status.digest, status.error, status.reloads_ok), (before.digest.clone(), None, 1));
@@ -385,4 +393,87 @@ async fn the_good_file_put_back_during_a_probation_needs_none() {
     spoil(&bad).await;
     assert!(Arc::ptr_eq(&plugins.subscribe("p").borrow().clone().unwrap(), &back));
     assert_eq!(plugins.status()[0].state, PluginState::Active);
+}
+
+/// A handler whose self-check computes until the second that is granted as `from`. Without the grant it passes at once.
+fn checks_the_clock() -> Vec<u8> {
+    let world = "world test { import wasi:clocks/wall-clock@0.2.3; import wasi:config/store@0.2.0-rc.1;
+        export tqhost:handler/handler@0.1.0; export tqhost:handler/lifecycle@0.1.0; }";
+    let check = r#"(import "wasi:clocks/wall-clock@0.2.3" "now" (func $now (param i32)))
+        (import "wasi:config/store@0.2.0-rc.1" "get" (func $get (param i32 i32 i32)))
+        (data (i32.const 2048) "from")
+        (func (export "tqhost:handler/lifecycle@0.1.0#self-check") (result i32)
+            (local $at i32) (local $end i32) (local $from i64)
+            (call $get (i32.const 2048) (i32.const 4) (i32.const 2064))
+            (local.set $at (i32.load (i32.const 2072)))
+            (local.set $end (i32.add (local.get $at) (i32.load (i32.const 2076))))
+            (block $read (loop $digit
+                (br_if $read (i32.ge_u (local.get $at) (local.get $end)))
+                (local.set $from (i64.add (i64.mul (local.get $from) (i64.const 10))
+                    (i64.sub (i64.load8_u (local.get $at)) (i64.const 48))))
+                (local.set $at (i32.add (local.get $at) (i32.const 1)))
+                (br $digit)))
+            (loop $wait
+                (call $now (i32.const 2080))
+                (br_if $wait (i64.lt_u (i64.load (i32.const 2080)) (local.get $from))))
+            (i32.const 2096))"#;
+    embed(&module(check, DONE), world)
+}
+
+const QUICK: Times =
+    Times { check: Duration::from_millis(100), pauses: Pauses { first: Duration::from_millis(50), longest: Duration::from_millis(200) } };
+
+/// Lets that self-check pass from so many seconds on.
+fn from(later: u64) -> config::Plugin {
+    let from = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + later;
+    config::Plugin { config: BTreeMap::from([("from".to_owned(), config::Secret::new(from.to_string()))]), ..config::Plugin::default() }
+}
+
+#[tokio::test]
+async fn a_self_check_that_was_late_is_tried_again_while_the_old_version_stays() {
+    let folder = Folder::new();
+    folder.put(&handler(ECHO));
+    let plugins = folder.start_with(QUICK, from(4)).await;
+    let mut active = plugins.subscribe("p");
+    let old = active.borrow_and_update().clone().unwrap();
+    folder.put(&checks_the_clock());
+    let status = until(&plugins, |status| status.reloads_failed >= 2).await;
+    assert_eq!((status.state, status.digest.as_ref()), (PluginState::Failed, Some(&old.digest)));
+    assert!(status.retry_at_ms.is_some(), "{status:?}");
+    assert_eq!(status.error.as_deref(), Some("self-check: timeout: it did not end within 100ms"));
+
+    let new = next(&mut active).await.unwrap();
+    assert_eq!(result(&new).await, None);
+    let status = plugins.status().remove(0);
+    assert_eq!((status.state, status.retry_at_ms), (PluginState::Active, None));
+    // The same failure again is one change.
+    assert_eq!(changes(&plugins), [What::Loaded, What::SelfCheckFailed, What::Loaded]);
+    let failed = &status.history[1];
+    assert_eq!(
+        (failed.digest.as_ref(), failed.reason.as_ref()),
+        (Some(&new.digest), Some(&"self-check: timeout: it did not end within 100ms".into()))
+    );
+    assert!(failed.took_ms >= Some(100), "{failed:?}");
+}
+
+#[tokio::test]
+async fn the_last_good_version_is_tried_again_when_a_start_was_too_busy_for_it() {
+    let folder = Folder::new();
+    folder.put(&checks_the_clock());
+    let plugins = folder.start().await;
+    let mut active = plugins.subscribe("p");
+    let good = active.borrow_and_update().clone().unwrap();
+    folder.put(&marked("unreachable", 1));
+    spoil(&next(&mut active).await.unwrap()).await;
+    let noted = folder.root.path().join("cache/p.quarantine");
+    until(&plugins, |_| noted.exists()).await;
+
+    let again = folder.start_with(QUICK, from(4)).await;
+    let status = again.status().remove(0);
+    assert_eq!((status.state, status.digest.as_ref()), (PluginState::Quarantined, None));
+    let why = format!("{} cannot run in its place (self-check: timeout: ", &good.digest[..12]);
+    assert!(status.retry_at_ms.is_some() && status.error.as_ref().is_some_and(|error| error.contains(&why)), "{status:?}");
+    let status = until(&again, |status| status.digest.as_ref() == Some(&good.digest)).await;
+    assert_eq!((status.state, status.retry_at_ms), (PluginState::Quarantined, None));
+    assert!(status.error.is_some_and(|error| !error.contains(&why)), "nothing is said any more of what is over");
 }

@@ -6,10 +6,11 @@
 //! ```text
 //! look ─▶ stamp as before? ─▶ nothing
 //!           │ new ─▶ same for SETTLE? ─▶ read whole ─▶ hash ─▶ known? ─▶ load ─▶ self-check ─▶ publish or fail
+//!           └ failed, though nothing may be wrong with it, and its pause is over ─▶ read whole ─▶ …
 //! ```
 //!
 //! One loop for all plugins, so at most one compiles at a time. Not here: how a file is read (`file`), how it becomes a
-//! handler (`loader`).
+//! handler (`loader`), how long the pauses are (`again`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,11 +21,12 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::again::Failed;
 use super::history::What;
 use super::loader::{self, Loader};
 use super::quarantine::Good;
-use super::registry::{Loaded, Refusal, Slot, short};
-use super::{Plugins, Wanted};
+use super::registry::{Failure, Loaded, Refusal, Slot, short};
+use super::{Plugins, Times, Wanted};
 use crate::config;
 use crate::file::{self, Found, Stamp};
 use crate::sandbox::LoadError;
@@ -44,6 +46,7 @@ pub(super) struct Watcher {
     plugins: Vec<Watched>,
     registry: Plugins,
     wanted: watch::Receiver<Wanted>,
+    times: Times,
     hint: Arc<Notify>,
     /// The watcher and the directory that it watches.
     hints: Option<(notify::RecommendedWatcher, DirId)>,
@@ -59,18 +62,19 @@ struct Watched {
     slot: Arc<Slot>,
     grants: config::Plugin,
     path: PathBuf,
-    /// What was dealt with last.
-    seen: Found,
+    /// What was dealt with last; None: whatever is there is to be dealt with.
+    seen: Option<Found>,
     /// A new state of the file and when it was first seen.
     candidate: Option<(Stamp, Instant)>,
-    /// The digest of the content that failed last.
-    failed: Option<String>,
+    /// What failed last, as long as nothing else took its place.
+    failed: Option<Failed>,
+    times: Times,
 }
 
 impl Watcher {
-    pub(super) fn new(dir: PathBuf, loader: Loader, registry: Plugins, wanted: watch::Receiver<Wanted>) -> Watcher {
-        let mut watcher =
-            Watcher { dir, loader, plugins: Vec::new(), registry, wanted, hint: Arc::new(Notify::new()), hints: None, deaf: false };
+    pub(super) fn new(dir: PathBuf, loader: Loader, registry: Plugins, wanted: watch::Receiver<Wanted>, times: Times) -> Watcher {
+        let hint = Arc::new(Notify::new());
+        let mut watcher = Watcher { dir, loader, plugins: Vec::new(), registry, wanted, times, hint, hints: None, deaf: false };
         watcher.adopt();
         watcher
     }
@@ -91,7 +95,7 @@ impl Watcher {
                         slot.regrant(&grants);
                         // What failed may work with these.
                         plugin.failed = None;
-                        plugin.seen = Found::Missing;
+                        plugin.seen = None;
                         plugin.grants = grants;
                         tracing::info!(plugin = name, "plugin has other grants: attempts that begin from now on have them");
                     }
@@ -99,7 +103,8 @@ impl Watcher {
                 }
                 None => {
                     let path = self.dir.join(format!("{name}.wasm"));
-                    Watched { slot: slot.clone(), grants, path, seen: Found::Missing, candidate: None, failed: None }
+                    let (slot, seen, times) = (slot.clone(), Some(Found::Missing), self.times);
+                    Watched { slot, grants, path, seen, candidate: None, failed: None, times }
                 }
             });
         }
@@ -126,7 +131,7 @@ impl Watcher {
         let slots: Vec<_> = self.plugins.iter().map(|plugin| plugin.slot.clone()).collect();
         blocking(move || slots.iter().for_each(|slot| slot.recall())).await;
         for plugin in &self.plugins {
-            if plugin.seen == Found::Missing && plugin.candidate.is_none() {
+            if plugin.seen == Some(Found::Missing) && plugin.candidate.is_none() {
                 tracing::warn!(plugin = %plugin.slot.name, path = %plugin.path.display(), "plugin missing: its queues wait for it");
             }
         }
@@ -140,7 +145,7 @@ impl Watcher {
         }
         loop {
             let next = Instant::now() + RESCAN;
-            let next = self.next_settled().map_or(next, |settled| settled.min(next));
+            let next = [self.next_settled(), self.next_due()].into_iter().flatten().fold(next, Instant::min);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.hint.notified() => tokio::time::sleep(BURST).await,
@@ -157,6 +162,13 @@ impl Watcher {
     /// When the first of the new files has been the same for long enough.
     fn next_settled(&self) -> Option<Instant> {
         self.plugins.iter().filter_map(|plugin| plugin.candidate).map(|(_, since)| since + SETTLE).min()
+    }
+
+    /// When the first of those that failed is tried again.
+    fn next_due(&self) -> Option<Instant> {
+        // A file that changes is dealt with when it has settled.
+        let waiting = self.plugins.iter().filter(|plugin| plugin.candidate.is_none());
+        waiting.filter_map(|plugin| plugin.failed.as_ref()?.due()).min()
     }
 
     async fn scan(&mut self) {
@@ -215,26 +227,34 @@ impl Watcher {
 
 impl Watched {
     async fn step(&mut self, found: Found, loader: &Loader, registry: &Plugins) {
-        if found == self.seen {
+        let now = Instant::now();
+        if self.seen == Some(found) {
             self.candidate = None;
+            if let Found::File(stamp) = found
+                && self.failed.as_ref().is_some_and(|failed| failed.is_due(now))
+            {
+                // Until it is read.
+                self.seen = None;
+                self.take(stamp, loader, registry).await;
+            }
             return;
         }
         match found {
             Found::Missing => {
-                self.seen = found;
+                self.seen = Some(found);
                 self.candidate = None;
                 self.failed = None;
-                if self.slot.remove() {
-                    tracing::info!(plugin = %self.slot.name, "plugin removed: running attempts finish, its queues wait");
+                if let Some(digest) = self.slot.remove() {
+                    let digest = short(&digest);
+                    tracing::info!(plugin = %self.slot.name, digest, "plugin removed: running attempts finish, its queues wait");
                 }
             }
             Found::Other(why) => {
-                self.seen = found;
+                self.seen = Some(found);
                 self.candidate = None;
-                self.fail(What::Failed, None, why.to_owned());
+                self.fail(What::Failed, None, why.to_owned(), now, false);
             }
             Found::File(stamp) => {
-                let now = Instant::now();
                 let since = match self.candidate {
                     Some((candidate, since)) if candidate == stamp => since,
                     _ => now,
@@ -249,10 +269,11 @@ impl Watched {
 
     /// Reads a file that has settled and makes it the active version, if it is a new one and works.
     async fn take(&mut self, stamp: Stamp, loader: &Loader, registry: &Plugins) {
+        let started = Instant::now();
         if stamp.bytes() > file::MAX_BYTES {
-            self.seen = Found::File(stamp);
+            self.seen = Some(Found::File(stamp));
             self.candidate = None;
-            return self.fail(What::Failed, Some(format!("{} bytes", stamp.bytes())), LoadError::TooLarge.to_string());
+            return self.fail(What::Failed, None, format!("{}: it has {} bytes", LoadError::TooLarge, stamp.bytes()), started, false);
         }
         let (path, slot) = (self.path.clone(), self.slot.clone());
         let read = blocking(move || {
@@ -274,13 +295,14 @@ impl Watched {
             Some(Err(error)) => {
                 // It may be read another time: too many open files, a folder on a network.
                 self.candidate = Some((stamp, Instant::now() + RESCAN));
-                if self.failed.as_deref() != Some("") {
-                    self.fail(What::Failed, None, format!("the file cannot be read: {error}"));
+                let error = format!("the file cannot be read: {error}");
+                if self.failed.as_ref().is_none_or(|failed| failed.error != error) {
+                    self.fail(What::Failed, None, error, started, false);
                 }
                 return;
             }
         };
-        self.seen = Found::File(stamp);
+        self.seen = Some(Found::File(stamp));
         self.candidate = None;
         if self.slot.digest().as_ref() == Some(&digest) {
             // Touched, or the good file put back over a bad one.
@@ -290,22 +312,23 @@ impl Watched {
             }
             return;
         }
-        if self.is_in_quarantine(&digest, loader).await || self.failed.as_ref() == Some(&digest) {
+        let is_known_bad = |failed: &Failed| failed.is_of(&digest) && !failed.is_due(started);
+        if self.is_in_quarantine(&digest, loader).await || self.failed.as_ref().is_some_and(is_known_bad) {
             return;
         }
         let (compiler, grants, size, name) = (loader.clone(), self.grants.clone(), bytes.len() as u64, digest.clone());
         let (cores, in_use) = (registry.cores(), registry.in_use());
         let (handler, took, from_cache) = match blocking(move || compiler.load(&bytes, &name, &grants, cores, in_use.as_ref())).await {
             Some(Ok(loader::Loaded { handler, took, from_cache })) => (handler, took, from_cache),
-            Some(Err(error)) => return self.fail(What::Failed, Some(digest), error.to_string()),
-            None => return self.fail(What::Failed, Some(digest), "the compiler failed on it".into()),
+            Some(Err(error)) => return self.fail(What::Failed, Some(digest), error.to_string(), started, error.may_pass()),
+            None => return self.fail(What::Failed, Some(digest), "the compiler failed on it".into(), started, false),
         };
         if handler.lacks_hosts() {
             // It may never make one: a handler can have requests for some configurations only. A request that is refused is a warning.
             tracing::info!(plugin = %self.slot.name, "the plugin can make requests, and its allowed_hosts allows none: each would be refused");
         }
-        if let Err(error) = handler.self_check(&self.slot.name).await {
-            return self.fail(What::SelfCheckFailed, Some(digest), format!("self-check: {error}"));
+        if let Err(error) = handler.self_check(&self.slot.name, self.times.check).await {
+            return self.fail(What::SelfCheckFailed, Some(digest), format!("self-check: {error}"), started, error.may_pass());
         }
         self.failed = None;
         match self.slot.publish(&digest, handler, Loaded { bytes: size, took, from_cache }) {
@@ -322,49 +345,65 @@ impl Watched {
     /// Whether the file holds what is in quarantine. Sees to it that the last good version runs, where there is one.
     async fn is_in_quarantine(&mut self, digest: &str, loader: &Loader) -> bool {
         let Some(refusal) = self.slot.refuse(digest) else { return false };
-        self.failed = Some(digest.to_owned());
-        if let Refusal::Bare(good) = refusal {
-            self.reinstate(good, loader).await;
-        }
+        let again = match refusal {
+            Refusal::Covered => None,
+            Refusal::Bare(good) => self.reinstate(good, digest, loader).await,
+        };
+        self.failed = Some(Failed::new(Some(digest.to_owned()), String::new(), again, Instant::now()));
         true
     }
 
-    /// Runs the last good version, out of the cache, in place of the one in quarantine.
-    async fn reinstate(&self, good: Good, loader: &Loader) {
+    /// Runs the last good version, out of the cache, in place of the one in quarantine. Gives the pause after which that is tried again.
+    async fn reinstate(&self, good: Good, instead_of: &str, loader: &Loader) -> Option<Duration> {
         let (loader, grants, name) = (loader.clone(), self.grants.clone(), good.digest.clone());
-        let found = match blocking(move || loader.load_cached(&name, &grants)).await.flatten() {
-            Some(loaded) => {
-                loaded.handler.self_check(&self.slot.name).await.map(|()| loaded).map_err(|error| format!("self-check: {error}"))
-            }
-            None => Err("it is not in the cache".to_owned()),
+        let found = match blocking(move || loader.load_cached(&name, &grants)).await.unwrap_or(Ok(None)) {
+            Ok(Some(loaded)) => match loaded.handler.self_check(&self.slot.name, self.times.check).await {
+                Ok(()) => Ok(loaded),
+                Err(error) => Err((format!("self-check: {error}"), error.may_pass())),
+            },
+            Ok(None) => Err(("it is not in the cache".to_owned(), false)),
+            Err(error) => Err((error.to_string(), error.may_pass())),
         };
         let label = short(&good.digest).to_owned();
         match found {
             Ok(loader::Loaded { handler, took, from_cache }) => {
                 self.slot.reinstate(good.digest, handler, Loaded { bytes: good.bytes, took, from_cache });
                 tracing::info!(plugin = %self.slot.name, digest = label, ?took, "the last good version of the plugin runs again");
+                None
             }
-            Err(error) => {
-                self.slot.lacks_good(&format!("{label} cannot run in its place ({error}): put another version there"));
-                tracing::error!(plugin = %self.slot.name, digest = label, error, "the last good version of the plugin cannot run: its queues wait");
+            Err((error, may_pass)) => {
+                let again = may_pass.then(|| self.times.pauses.next(self.failed.as_ref(), instead_of));
+                self.slot.lacks_good(&format!("{label} cannot run in its place ({error}): put another version there"), again);
+                tracing::error!(
+                    plugin = %self.slot.name,
+                    digest = label,
+                    error,
+                    again = again.map(tracing::field::debug),
+                    "the last good version of the plugin cannot run: its queues wait"
+                );
+                again
             }
         }
     }
 
-    /// Reports once per content; whatever is active stays.
-    fn fail(&mut self, what: What, digest: Option<String>, error: String) {
-        let kept = self.slot.digest();
+    /// Reports once per content and try; whatever is active stays. `since` is when it was begun with; what `may_pass` is tried again.
+    fn fail(&mut self, what: What, digest: Option<String>, error: String, since: Instant, may_pass: bool) {
+        let (kept, took) = (self.slot.digest(), since.elapsed());
+        let content = digest.as_deref().filter(|_| may_pass);
+        let again = content.map(|digest| self.times.pauses.next(self.failed.as_ref(), digest));
         tracing::error!(
             plugin = %self.slot.name,
             path = %self.path.display(),
             digest = digest.as_deref().map(short),
             active = kept.as_deref().map(short),
+            ?took,
+            again = again.map(tracing::field::debug),
             error,
             "plugin cannot be used"
         );
+        self.slot.fail(&Failure { what, digest: digest.as_deref(), error: &error, took, again });
         // What has no digest is remembered too: the good file put back over it must be noticed.
-        self.slot.fail(what, digest.as_deref(), error);
-        self.failed = Some(digest.unwrap_or_default());
+        self.failed = Some(Failed::new(digest, error, again, Instant::now()));
     }
 }
 

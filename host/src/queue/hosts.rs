@@ -57,6 +57,9 @@ pub struct HostPlugin {
     /// SHA-256 of the version that runs tasks, in hexadecimal.
     pub version: Option<String>,
     pub error: Option<String>,
+    /// When the same file is tried again, in the same way as `loaded_at`.
+    #[serde(default)]
+    pub retry_at: Option<u64>,
     /// Milliseconds since the Unix epoch, by the host's clock.
     pub loaded_at: Option<u64>,
     pub compile_ms: Option<u64>,

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use wasmtime::component::ComponentExportIndex;
 
@@ -22,47 +23,73 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 type Reply = Result<(), String>;
 
-impl Handler {
-    /// Runs the self-check, if the component exports one. An error is what it said, or the kind of its failure and why.
-    pub async fn self_check(&self, plugin: &Arc<str>) -> Result<(), String> {
-        self.self_check_within(plugin, TIMEOUT).await
-    }
+/// Why a self-check did not pass: what it said, or the kind of its failure and why.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CheckError {
+    /// It fails as long as the file and its grants are what they are.
+    #[error("{0}")]
+    Failed(String),
+    /// It may pass another time: the machine was busy, what it asked for was not there yet, the host had no memory for it.
+    #[error("{0}")]
+    Hindered(String),
+}
 
-    pub(super) async fn self_check_within(&self, plugin: &Arc<str>, timeout: Duration) -> Result<(), String> {
-        let Some(check) = self.0.exports.self_check else { return Ok(()) };
-        let Some(guests) = self.0.sandbox.0.guests.as_ref() else { return Err("the host stops".into()) };
-        let mut guest = AbortOnDrop(guests.spawn(run(self.0.clone(), check, plugin.clone(), timeout)));
-        (&mut guest.0).await.unwrap_or_else(|error| Err(format!("the host failed while it ran it: {error}")))
+impl CheckError {
+    /// Whether the same version may pass another time.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, CheckError::Hindered(_))
     }
 }
 
-async fn run(loaded: Arc<Loaded>, check: ComponentExportIndex, plugin: Arc<str>, timeout: Duration) -> Result<(), String> {
+impl Handler {
+    /// Whether the component exports a self-check.
+    pub fn checks_itself(&self) -> bool {
+        self.0.exports.self_check.is_some()
+    }
+
+    /// Runs the self-check, if the component exports one. A host gives it [`TIMEOUT`].
+    pub async fn self_check(&self, plugin: &Arc<str>, timeout: Duration) -> Result<(), CheckError> {
+        let stops = || CheckError::Hindered("the host stops".into());
+        let Some(check) = self.0.exports.self_check else { return Ok(()) };
+        let guests = self.0.sandbox.0.guests.as_ref().ok_or_else(stops)?;
+        let mut guest = AbortOnDrop(guests.spawn(run(self.0.clone(), check, plugin.clone(), timeout)));
+        let ran = (&mut guest.0).await;
+        ran.unwrap_or_else(|error| Err(CheckError::Hindered(format!("the host failed while it ran it: {error}"))))
+    }
+}
+
+async fn run(loaded: Arc<Loaded>, check: ComponentExportIndex, plugin: Arc<str>, timeout: Duration) -> Result<(), CheckError> {
     let shared: &Shared = &loaded.sandbox.0;
-    let Ok(_permit) = shared.check_permit.acquire().await else { return Err("the host stops".into()) };
+    let Ok(_permit) = shared.check_permit.acquire().await else { return Err(CheckError::Hindered("the host stops".into())) };
     let deadline = Instant::now() + timeout;
     let mut store = store(shared, &loaded);
     let (log, turn) = (GuestLog::new(Arc::new(vec![nobody()]), plugin, loaded.mask.clone()), shared.turns.turn());
     begin(&mut store, log, Vec::new(), deadline, CancellationToken::new(), turn.clone());
+    let mut made = None;
     let call = async {
         let instance = loaded.exports.pre.instantiate_async(&mut store).await.map_err(|error| (error, Phase::Instantiate))?;
+        let instance = made.insert(instance);
         let function = instance.get_typed_func::<(), (Reply,)>(&mut store, &check).map_err(|error| (error, Phase::Call))?;
         let (reply,) = function.call_async(&mut store, ()).await.map_err(|error| (error, Phase::Call))?;
         Ok(reply)
     };
     let ended = tokio::time::timeout_at(deadline.into(), turn.keep(call)).await;
+    let phase = if made.is_some() { Phase::Call } else { Phase::Instantiate };
     let state = store.data();
     let mut log = state.log();
     log.finish();
-    let timed_out = || format!("{}: it did not end within {timeout:?}", FailureKind::Timeout.as_str());
-    match ended {
-        Ok(Ok(reply)) => reply.map_err(|said| failure::bounded(said, &loaded.mask)),
-        Ok(Err((error, _))) if is_interrupt(&error) => Err(timed_out()),
-        Ok(Err((error, phase))) => {
-            let (kind, message) = failure::classify(&error, phase, &state.limits, &log);
-            Err(format!("{}: {message}", kind.as_str()))
-        }
-        Err(_) => Err(timed_out()),
-    }
+    let (kind, message) = match ended {
+        Ok(Ok(reply)) => return reply.map_err(|why| CheckError::Failed(failure::bounded(why, &loaded.mask))),
+        Ok(Err((error, phase))) if !is_interrupt(&error) => failure::classify(&error, phase, &state.limits, &log),
+        Ok(Err(_)) | Err(_) => phase.timed_out("it", timeout),
+    };
+    let why = format!("{}: {message}", kind.as_str());
+    Err(match kind {
+        FailureKind::Timeout | FailureKind::StartTimeout => CheckError::Hindered(why),
+        // What its own code does wrong there is a trap.
+        FailureKind::Instantiate => CheckError::Hindered(why),
+        FailureKind::Trap | FailureKind::OutOfMemory | FailureKind::OutputTooLarge => CheckError::Failed(why),
+    })
 }
 
 /// What stands in the log lines of a self-check, where those of an attempt name its task.

@@ -3,15 +3,18 @@
 use std::time::{Duration, Instant};
 
 use super::super::testing::{self, DONE, attempt, embed, embed_in, handler, module, outcome};
-use super::super::{Attempt, Handler, LoadError};
+use super::super::{Attempt, CHECK_TIMEOUT, CheckError, Handler, LoadError};
 use crate::config::Plugin;
 use crate::task::Outcome;
 
 const WORLD: &str = "world test { export tqhost:handler/handler@0.1.0; export tqhost:handler/lifecycle@0.1.0; }";
 
+fn export(body: &str) -> String {
+    format!(r#"(func (export "tqhost:handler/lifecycle@0.1.0#self-check") (result i32) {body})"#)
+}
+
 fn checked(body: &str) -> Vec<u8> {
-    let check = format!(r#"(func (export "tqhost:handler/lifecycle@0.1.0#self-check") (result i32) {body})"#);
-    embed(&module(&check, DONE), WORLD)
+    embed(&module(&export(body), DONE), WORLD)
 }
 
 fn load(wasm: &[u8]) -> Handler {
@@ -19,8 +22,16 @@ fn load(wasm: &[u8]) -> Handler {
     sandbox.load(&sandbox.compile(wasm).unwrap(), &Plugin { memory: 1 << 20, ..Plugin::default() }).unwrap()
 }
 
-async fn check(body: &str) -> Result<(), String> {
-    load(&checked(body)).self_check_within(&"p".into(), Duration::from_millis(300)).await
+async fn check(body: &str) -> Result<(), CheckError> {
+    load(&checked(body)).self_check(&"p".into(), Duration::from_millis(300)).await
+}
+
+/// What the author must mend.
+async fn failed(body: &str) -> String {
+    match check(body).await {
+        Err(CheckError::Failed(why)) => why,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]
@@ -29,19 +40,24 @@ async fn a_self_check_passes_or_says_what_is_wrong() {
     let says =
         "(i32.store8 (i32.const 64) (i32.const 1)) (i32.store (i32.const 68) (i32.const 80)) (i32.store (i32.const 72) (i32.const 2))
         (i32.store16 (i32.const 80) (i32.const 0x6f6e)) (i32.const 64)";
-    assert_eq!(check(says).await, Err("no".into()));
+    assert_eq!(failed(says).await, "no");
     // None is none.
-    assert_eq!(load(&handler(DONE)).self_check(&"p".into()).await, Ok(()));
+    let without = load(&handler(DONE));
+    assert!(!without.checks_itself() && load(&checked("unreachable")).checks_itself());
+    assert_eq!(without.self_check(&"p".into(), CHECK_TIMEOUT).await, Ok(()));
 }
 
 #[tokio::test]
 async fn a_self_check_has_the_limits_of_an_attempt() {
-    let error = check("unreachable").await.unwrap_err();
+    let error = failed("unreachable").await;
     assert!(error.starts_with("trap: wasm trap: wasm `unreachable` instruction executed (a panic"), "{error}");
-    let error = check("(loop $l (br $l)) (i32.const 64)").await.unwrap_err();
-    assert_eq!(error, "timeout: it did not end within 300ms");
+    let late = |why: &str| Err(CheckError::Hindered(why.into()));
+    assert_eq!(check("(loop $l (br $l)) (i32.const 64)").await, late("timeout: it did not end within 300ms"));
+    let wat = module(&format!("(func $start (loop $l (br $l))) (start $start) {}", export("(i32.const 64)")), DONE);
+    let loops_at_start = load(&embed(&wat, WORLD)).self_check(&"p".into(), Duration::from_millis(300)).await;
+    assert_eq!(loops_at_start, late("timeout: not instantiated within 300ms"));
     let hoard = "(loop $l (br_if $l (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable";
-    let error = check(hoard).await.unwrap_err();
+    let error = failed(hoard).await;
     assert!(error.starts_with("out-of-memory: ") && error.contains("1048576 are granted"), "{error}");
 }
 
@@ -59,7 +75,7 @@ async fn a_busy_host_does_not_hold_up_a_self_check() {
         })
         .collect();
     let started = Instant::now();
-    assert_eq!(compiled(&checked("(i32.const 64)")).self_check(&"p".into()).await, Ok(()), "after {:?}", started.elapsed());
+    assert_eq!(compiled(&checked("(i32.const 64)")).self_check(&"p".into(), CHECK_TIMEOUT).await, Ok(()), "after {:?}", started.elapsed());
     stop.cancel();
     for attempt in running {
         assert_eq!(attempt.await.unwrap(), None);

@@ -34,8 +34,43 @@ pub enum LoadError {
     /// Compiled code that this engine does not take, or a component with more parts than the pool has room for.
     #[error("the compiled component cannot be loaded: {0}")]
     Unusable(String),
+    /// The operating system refused what loading takes, such as memory.
+    #[error("the compiled component cannot be loaded for now: {0}")]
+    Hindered(String),
+}
+
+impl LoadError {
+    /// Whether the same file may be loaded another time: nothing is wrong with it.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, LoadError::Hindered(_))
+    }
+
+    /// What the engine says of compiled code.
+    pub(super) fn of_compiled(error: &wasmtime::Error) -> LoadError {
+        let why = format!("{error:#}");
+        let is_from_system = |cause: &(dyn std::error::Error + 'static)| cause.is::<rustix::io::Errno>() || cause.is::<std::io::Error>();
+        if error.chain().any(is_from_system) { LoadError::Hindered(why) } else { LoadError::Unusable(why) }
+    }
 }
 
 fn list(words: &str, names: &[String]) -> String {
     if names.is_empty() { format!("{words} nothing") } else { format!("{words} {}", names.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_refuses_may_pass_and_what_is_wrong_with_the_code_does_not() {
+        let refused = wasmtime::Error::from(rustix::io::Errno::NOMEM).context("mmap failed to allocate 0x1000 bytes").context("loading");
+        let error = LoadError::of_compiled(&refused);
+        assert!(error.may_pass(), "{error}");
+        assert!(error.to_string().starts_with("the compiled component cannot be loaded for now: loading: mmap failed"), "{error}");
+        let files = wasmtime::Error::from(std::io::Error::other("too many open files")).context("loading");
+        assert!(LoadError::of_compiled(&files).may_pass());
+        let parts = wasmtime::Error::msg("it has 65 core instances, which exceeds the configured maximum of 64");
+        assert!(matches!(LoadError::of_compiled(&parts), LoadError::Unusable(_)));
+        assert!(!LoadError::Malformed(String::new()).may_pass());
+    }
 }

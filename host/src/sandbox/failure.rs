@@ -3,6 +3,7 @@
 //! In: the error that ended the guest, and what the host saw beside it. Out: the [`FailureKind`] and a bounded text.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use wasmtime::{Error, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
@@ -20,6 +21,16 @@ pub(super) const MAX_MESSAGE: usize = 4 * 1024;
 pub(super) enum Phase {
     Instantiate,
     Call,
+}
+
+impl Phase {
+    /// What is said of a guest that was ended here because its time was over; `who` was called.
+    pub(super) fn timed_out(self, who: &str, timeout: Duration) -> (FailureKind, String) {
+        match self {
+            Phase::Instantiate => (FailureKind::StartTimeout, format!("not instantiated within {timeout:?}")),
+            Phase::Call => (FailureKind::Timeout, format!("{who} did not end within {timeout:?}")),
+        }
+    }
 }
 
 /// Tells the kinds of failure apart.

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use wasmtime::{Store, UpdateDeadline};
 
 use super::call::{self, Exports};
-use super::failure;
+use super::failure::{self, Phase};
 use super::host;
 use super::host::http::Requests;
 use super::log::GuestLog;
@@ -189,6 +189,8 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
         }
     };
     let duration = started.elapsed();
+    // Where the time was over.
+    let phase = if instance.running.is_some() { Phase::Call } else { Phase::Instantiate };
     let report = {
         let state = instance.store.data();
         let mut log = state.log();
@@ -197,7 +199,7 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
             Some(Ok(replies)) => call::ended(replies, attempt.tasks.len(), loaded.max_output, &loaded.mask),
             // An interrupted guest that computed: the epoch callback has seen what ended it.
             Some(Err(_)) if attempt.stop.is_cancelled() => return None,
-            Some(Err((error, _))) if is_interrupt(&error) => timed_out(timeout),
+            Some(Err((error, _))) if is_interrupt(&error) => timed_out(phase, timeout),
             Some(Err((error, phase))) => {
                 let (task, tasks) = (attempt.tasks.first().map(|task| task.id.as_str()), attempt.tasks.len());
                 // With its backtrace, which is formatted only for those who want to see it.
@@ -206,7 +208,7 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
                 let (kind, message) = failure::classify(&error, phase, &state.limits, &log);
                 Ended::Failed { kind, message }
             }
-            None => timed_out(timeout),
+            None => timed_out(phase, timeout),
         };
         Report { ended, peak_memory: state.limits.peak(), duration }
     };
@@ -280,6 +282,7 @@ pub(super) fn is_interrupt(error: &wasmtime::Error) -> bool {
     matches!(error.downcast_ref::<wasmtime::Trap>(), Some(wasmtime::Trap::Interrupt))
 }
 
-fn timed_out(timeout: Duration) -> Ended {
-    Ended::Failed { kind: FailureKind::Timeout, message: format!("the handler did not end within {timeout:?}") }
+fn timed_out(phase: Phase, timeout: Duration) -> Ended {
+    let (kind, message) = phase.timed_out("the handler", timeout);
+    Ended::Failed { kind, message }
 }

@@ -41,6 +41,7 @@ use wasmtime::component::{Component, Linker};
 
 use crate::config;
 
+pub use check::{CheckError, TIMEOUT as CHECK_TIMEOUT};
 pub use compiler::Cores;
 pub use component::Interfaces;
 pub use error::LoadError;
@@ -169,7 +170,7 @@ impl Sandbox {
         // SAFETY: by the contract of `load` these bytes come from `compile`. The cache keeps them in a directory that
         // only this user can enter and checks their digest; files from the plugins folder that hold compiled code are
         // refused by `component::from_bytes`.
-        unsafe { Component::deserialize(&self.0.engine, compiled) }.map_err(|error| LoadError::Unusable(format!("{error:#}")))
+        unsafe { Component::deserialize(&self.0.engine, compiled) }.map_err(|error| LoadError::of_compiled(&error))
     }
 }
 

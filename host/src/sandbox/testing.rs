@@ -84,7 +84,8 @@ const FOREIGN: &[(&str, &str)] = &[
     (
         "wasi:clocks",
         "package wasi:clocks@0.2.3; interface monotonic-clock { use wasi:io/poll@0.2.3.{pollable};
-         now: func() -> u64; subscribe-duration: func(when: u64) -> pollable; }",
+         now: func() -> u64; subscribe-duration: func(when: u64) -> pollable; }
+         interface wall-clock { record datetime { seconds: u64, nanoseconds: u32 } now: func() -> datetime; }",
     ),
     ("wasi:cli", "package wasi:cli@0.2.3; interface exit { exit: func(status: result); }"),
 ];

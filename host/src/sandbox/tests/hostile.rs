@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 
 const WORLD: &str = "world test { export tqhost:handler/handler@0.1.0; }";
+const LOOP: &str = "(loop $l (br $l))";
 
 /// A handler with further definitions behind its own.
 fn with(definitions: &str) -> Vec<u8> {
@@ -13,11 +14,14 @@ fn with(definitions: &str) -> Vec<u8> {
     embed(&format!("{} {definitions})", &wat[..end]), WORLD)
 }
 
-/// What is said of a file that this sandbox does not take.
+/// What is said of a file that this sandbox does not take, and never will.
 fn not_loaded(sandbox: &Sandbox, wasm: &[u8]) -> String {
     match sandbox.compile(wasm).and_then(|compiled| sandbox.load(&compiled, &grants())) {
         Ok(_) => panic!("it was loaded"),
-        Err(error) => error.to_string(),
+        Err(error) => {
+            assert!(!error.may_pass(), "{error}");
+            error.to_string()
+        }
     }
 }
 
@@ -64,14 +68,16 @@ async fn a_table_that_grows_without_end_is_stopped() {
 #[tokio::test]
 async fn a_trap_before_the_first_call_is_a_failure_of_each_attempt() {
     let sandbox = testing::sandbox();
-    for (start, kind) in [("unreachable", FailureKind::Trap), ("(loop $l (br $l))", FailureKind::Timeout)] {
+    let unreachable = "wasm trap: wasm `unreachable` instruction executed";
+    let table = [("unreachable", FailureKind::Trap, unreachable), (LOOP, FailureKind::StartTimeout, "not instantiated within 200ms")];
+    for (start, kind, why) in table {
         let wasm = with(&format!("(func $start {start}) (start $start)"));
         for warm in [None, Some(crate::config::Warm { idle: 4, max_tasks: 100 })] {
             let guest = load(&sandbox, &wasm).with_grants(&Plugin { warm, ..grants() });
             for _ in 0..3 {
                 let report = guest.run(Attempt { timeout: Duration::from_millis(200), ..attempt() }).await.unwrap();
-                let Outcome::Failed { kind: found, .. } = outcome(&report) else { panic!("{report:?}") };
-                assert_eq!(found, kind);
+                let Outcome::Failed { kind: found, message } = outcome(&report) else { panic!("{report:?}") };
+                assert!(found == kind && message.starts_with(why), "{report:?}");
             }
         }
         still_well(&sandbox).await;

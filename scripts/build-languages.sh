@@ -137,6 +137,8 @@ land() {
         cp "$world" "$project/wit"
         cp wit/handler.wit "$project/wit/deps/handler"
         cp -r plugins/sdk/wit/deps/. "$project/wit/deps"
+        # As cli/templates.rs does, which says why.
+        sed -i 's/@0\.2\.3/@0.2.4/' "$project"/wit/deps/*/*.wit
         (cd "$project" && make_it "$name")
         mv "$project/$name.wasm" "$built.tmp"
         mv -f "$built.tmp" "$built"
@@ -156,7 +158,7 @@ make_it() {
     quietly npm run --silent build
 }
 for name in "${javascript[@]}"; do
-    land "$name" "$templates/javascript/tqhost.js" "$templates/javascript/package.json"
+    land "$name" "$templates"/javascript/tqhost*.js "$templates/javascript/package.json"
 done
 
 compiler=$(basename "$python_tools")
@@ -164,7 +166,7 @@ make_it() {
     quietly "$python_tools/bin/python" build.py "$1.wasm"
 }
 for name in "${python[@]}"; do
-    land "$name" "$templates/python/tqhost.py" "$templates/python/build.py"
+    land "$name" "$templates"/python/tqhost*.py "$templates/python/build.py"
 done
 
 clang=$(scripts/find-clang.sh)

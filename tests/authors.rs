@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::support::bench::guest_path;
-use crate::support::{Ran, eventually};
+use crate::support::{Ran, Web, eventually};
 
 /// A command without a configuration, in a folder.
 fn command(folder: &Path, args: &[&str]) -> Command {
@@ -340,13 +340,16 @@ fn a_project_has_a_new_folder_and_a_good_name() {
     assert!(folder.path().join("count/wit/handler.wit").is_file());
 }
 
-/// Makes a project and lets it test itself. What was built of the very same project in an earlier run is used again.
-fn passes_its_own_test(lang: &str) {
-    const NAME: &str = "Word.count-1";
+/// The name of the projects that are made here.
+const NAME: &str = "Word.count-1";
+
+/// Makes a project, changes it, and runs `make` there. What was built of the very same project in an earlier run is used again.
+fn built(lang: &str, folder: &str, change: impl Fn(&Path), target: &str) -> PathBuf {
     let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let said = run(temporary.path(), &["new", NAME, "--lang", lang, "--json"]).ok().json();
     let made = temporary.path().join(NAME);
-    let project = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new").join(lang);
+    change(&made);
+    let project = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder).join(lang);
     let files: Vec<&str> = said["files"].as_array().expect("files").iter().map(|file| file.as_str().expect("a path")).collect();
     assert!(files.contains(&"README.md") && files.contains(&"task.json"), "{said}");
     let is_same = |file: &&str| fs::read(made.join(file)).ok() == fs::read(project.join(file)).ok();
@@ -358,11 +361,40 @@ fn passes_its_own_test(lang: &str) {
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/build-languages.sh");
     let mut make = Command::new(fs::canonicalize(script).expect("the script"));
-    make.args(["--run", "make", "test"]).current_dir(&project).stdin(Stdio::null());
+    make.args(["--run", "make", target]).current_dir(&project).stdin(Stdio::null());
     make.env("TQHOST", env!("CARGO_BIN_EXE_tqhost")).env_remove("CARGO_TARGET_DIR");
     let ran = Ran::from(make.output().expect("run make"));
     assert_eq!(ran.code, 0, "{}\n{}", ran.stdout, ran.stderr);
-    assert!(project.join(format!("{NAME}.wasm")).is_file());
+    let component = project.join(format!("{NAME}.wasm"));
+    assert!(component.is_file());
+    component
+}
+
+fn passes_its_own_test(lang: &str) {
+    built(lang, "new", |_| {}, "test");
+}
+
+/// As the project's README tells how it comes to make requests: by one line. Its handler asks `content`.
+fn asks_as_its_readme_tells(lang: &str, file: &str, handler: &str) {
+    let change = |project: &Path| {
+        let world = project.join("wit/world.wit");
+        let text = fs::read_to_string(&world).expect("the world");
+        let more = text.replace("// import wasi:http/", "import wasi:http/");
+        assert_ne!(text, more, "there is such a line");
+        fs::write(world, more).expect("write");
+        fs::write(project.join(file), handler).expect("write");
+    };
+    let component = built(lang, "new-with-requests", change, "build");
+    let web = Web::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = format!("[queues.\"{NAME}\"]\n[plugins.\"{NAME}\"]\nallowed_hosts = [{:?}]\n", web.origin());
+    fs::write(folder.path().join("tqhost.toml"), config).expect("write");
+    let field = format!("content={}/echo", web.origin());
+    let args = ["try", component.to_str().expect("UTF-8"), "--field", &field, "--json"];
+    let view = run(folder.path(), &args).json();
+    assert!(view["outcome"] == "retry" && view["message"].to_string().contains("allowed_hosts"), "{view}");
+    let view = run(folder.path(), &[&args[..], &["--config", "tqhost.toml"]].concat()).ok().json();
+    assert_eq!((&view["result"], web.requests()), (&json!({ "status": 200 }), 1), "{view}");
 }
 
 #[test]
@@ -378,4 +410,18 @@ fn a_project_in_javascript_passes_its_own_test() {
 #[test]
 fn a_project_in_python_passes_its_own_test() {
     passes_its_own_test("python");
+}
+
+#[test]
+fn a_project_in_javascript_makes_requests_with_one_line_more() {
+    let handler = "import { handles, text } from './tqhost.js';\nimport { fetch } from './tqhost-http.js';\n\n\
+        export const handler = handles(async (task) => ({ status: (await fetch(text(task, 'content'))).status }));\n";
+    asks_as_its_readme_tells("javascript", "handler.js", handler);
+}
+
+#[test]
+fn a_project_in_python_makes_requests_with_one_line_more() {
+    let handler = "from tqhost import handles, text\nfrom tqhost_http import request\n\n\
+        Handler = handles(lambda task: {\"status\": request(\"GET\", text(task, \"content\")).status})\n";
+    asks_as_its_readme_tells("python", "app.py", handler);
 }

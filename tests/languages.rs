@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::authors::{cache_of, tried_with};
-use crate::support::{Bench, Host, eventually, within};
+use crate::support::{Bench, Host, Web, eventually, within};
 
 /// To compile a large component on a machine with much else to do.
 const COMPILES: Duration = Duration::from_secs(600);
@@ -328,6 +328,144 @@ fn several_tasks_come_in_one_call() {
         assert!(told.iter().any(|line| line["batch"] == 2 && line["task"] == ids[0]), "{told:?}");
     }
     host.stop();
+}
+
+/// Tables that allow the guests to ask these hosts.
+fn may_ask(hosts: &[&str], http: &str) -> String {
+    GUESTS.map(|guest| format!("[plugins.{guest}]\nallowed_hosts = {hosts:?}\nhttp = {{ {http} }}\n")).concat()
+}
+
+#[test]
+fn requests_are_answered() {
+    let web = Web::start();
+    let (mut bench, host) = host(&GUESTS, &may_ask(&[&web.origin()], ""));
+    let [echo, size] = ["/echo?key=value#part", "/size"].map(|path| format!("{}{path}", web.origin()));
+    for queue in ["javascript", "python"] {
+        let mut answered = |fields: &[(&str, &str)]| -> Value {
+            let id = bench.xadd(queue, fields);
+            serde_json::from_str(&result(&mut bench, queue, &id)).expect("JSON")
+        };
+        let seen = answered(&[("url", &echo), ("header", "x-whose")]);
+        assert_eq!((&seen["status"], &seen["type"]), (&json!(200), &json!("text/plain")), "{queue}: {seen}");
+        let head = seen["body"].as_str().expect("a body").to_lowercase();
+        for line in ["get /echo?key=value http/1.1\r\n", &format!("\r\nhost: 127.0.0.1:{}\r\n", web.port), "\r\nx-whose: own\r\n"] {
+            assert!(head.contains(line), "{queue}: {line:?} in {head}");
+        }
+        // More than the host takes at once.
+        let seen = answered(&[("url", &size), ("bodySize", "300000")]);
+        assert_eq!((&seen["status"], &seen["body"]), (&json!(200), &json!("300000")), "{queue}: {seen}");
+        let seen = answered(&[("url", &format!("{}/nowhere", web.origin()))]);
+        assert_eq!(seen, json!({ "status": 404, "type": null, "body": "" }), "{queue}");
+    }
+    // Only when both are there at once is either answered.
+    let id = bench.xadd("javascript", &[("url", &format!("{}/meet", web.origin())), ("times", "2")]);
+    assert!(result(&mut bench, "javascript", &id).contains("\"met\""));
+    host.stop();
+}
+
+#[test]
+fn requests_that_fail_become_retries_or_rejections_that_say_why() {
+    let (web, other) = (Web::start(), Web::start());
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("an address").port();
+    let closed = format!("http://127.0.0.1:{closed}");
+    let bounds = "max_request_body = \"100KiB\", max_response_body = \"1MiB\", between_bytes_timeout = \"500ms\"";
+    let (mut bench, host) = host(&GUESTS, &may_ask(&[&web.origin(), &closed], bounds));
+    let page = |path: &str| format!("{}{path}", web.origin());
+    let denied = format!("retry: the request to 127.0.0.1:{} is refused: the plugin's allowed_hosts do not allow it", other.port);
+    let refused = format!("retry: {} refuses connections", closed.trim_start_matches("http://"));
+    let [late, early] =
+        ["did not answer in time", "ended the connection too early"].map(|why| format!("retry: 127.0.0.1:{} {why}", web.port));
+    let large = "the response is larger than the plugin's max_response_body".to_owned();
+    let url = "the url has no host, or a user name in it".to_owned();
+    let none: [(&str, &str); 0] = [];
+    let body: &[(&str, &str)] = &[("bodySize", "50000")];
+    let time: &[(&str, &str)] = &[("seconds", "0.2")];
+    let table: [(String, &[(&str, &str)], String, &str); 14] = [
+        (format!("{}/echo?token=hunter2", other.origin()), &none, denied.clone(), "HTTP-request-denied"),
+        (format!("{}/size", other.origin()), body, denied, "HTTP-request-denied"),
+        (closed.clone(), &none, refused.clone(), "connection-refused"),
+        (closed, body, refused, "connection-refused"),
+        (page("/endless"), &none, large, "HTTP-response-body-size"),
+        (page("/chunks"), time, late.clone(), "HTTP-response-timeout"),
+        (
+            page("/size"),
+            &[("bodySize", "200000")],
+            "the request is larger than the plugin's max_request_body".into(),
+            "HTTP-request-body-size",
+        ),
+        (page("/cut"), &none, early, "HTTP-response-incomplete"),
+        (page("/stuck"), &none, late.clone(), "connection-read-timeout"),
+        (page("/silent"), time, late.clone(), "HTTP-response-timeout"),
+        (page("/drip"), time, late, "HTTP-response-timeout"),
+        (page("/echo"), &[("header", "host")], "the header `host` cannot be sent".into(), "forbidden"),
+        (format!("http://user:hunter2@127.0.0.1:{}/", web.port), &none, url, "HTTP-request-URI-invalid"),
+        ("ftp://127.0.0.1/".into(), &none, "the url does not begin with http:// or https://".into(), "HTTP-request-URI-invalid"),
+    ];
+    for queue in ["javascript", "python"] {
+        for (url, fields, why, code) in &table {
+            let fields = [&[("url", url.as_str())], *fields].concat();
+            let id = bench.xadd(queue, &fields);
+            bench.until(queue, &id, "FAILED");
+            let letter = bench.dead(queue).last().expect("a dead letter").clone();
+            assert!(letter["tq-error"].starts_with(why), "{queue} {fields:?}: {letter:?}");
+            let reason = if why.starts_with("retry: ") { "retries-exhausted" } else { "rejected" };
+            assert_eq!(letter["tq-reason"], reason, "{queue} {fields:?}: {letter:?}");
+            // A handler that catches it is told the code.
+            let id = bench.xadd(queue, &[&fields[..], &[("end", "code")]].concat());
+            assert_eq!(result(&mut bench, queue, &id), *code, "{queue} {fields:?}");
+        }
+    }
+    assert_eq!(other.requests(), 0);
+    assert!(!host.raw().contains("hunter2"), "no query and no password is logged");
+    // In a batch each task has its own.
+    for queue in ["javascript-batches", "python-batches"] {
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        for url in [page("/echo"), format!("{}/echo", other.origin()), page("/cut")] {
+            pipe.cmd("XADD").arg(&[queue, "*", "url", &url]);
+        }
+        let ids: Vec<String> = pipe.query(&mut bench.db).expect("XADD");
+        assert!(result(&mut bench, queue, &ids[0]).contains("\"status\":200"));
+        for (id, why) in [(&ids[1], "is refused"), (&ids[2], "too early")] {
+            bench.until(queue, id, "FAILED");
+            assert!(bench.status(queue, id, "error").contains(why), "{}", bench.status(queue, id, "error"));
+        }
+    }
+    host.stop();
+}
+
+#[test]
+fn without_a_grant_no_request_leaves_and_who_makes_none_is_not_told_of() {
+    let web = Web::start();
+    let (mut bench, host) = host(&["in-javascript", "in-python", "report-csv", "vectorize-text"], "");
+    let mut told: Vec<Value> = host.logged("its allowed_hosts allows none").iter().map(|line| line["plugin"].clone()).collect();
+    told.sort_by_key(ToString::to_string);
+    assert_eq!(told, ["in-javascript", "in-python"]);
+    for queue in ["javascript", "python"] {
+        let id = bench.xadd(queue, &[("url", &format!("{}/echo", web.origin()))]);
+        bench.until(queue, &id, "FAILED");
+        assert!(bench.status(queue, &id, "error").contains("allowed_hosts do not allow it"), "{}", bench.status(queue, &id, "error"));
+    }
+    assert_eq!(web.requests(), 0);
+    host.stop();
+}
+
+#[test]
+fn a_busy_server_says_when_to_come_again() {
+    let web = Web::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("tqhost.toml");
+    std::fs::write(&config, format!("[queues.q]\n{}", may_ask(&[&web.origin()], ""))).expect("write");
+    let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+    for guest in GUESTS {
+        let (config, url) = (config.to_str().expect("UTF-8"), format!("url={}/busy", web.origin()));
+        let view = tried_with(&cache_of("languages"), guest, &["--config", config, "--field", &url, "--json"]).json();
+        assert_eq!(
+            (&view["outcome"], &view["after_ms"], &view["message"]),
+            (&json!("retry"), &json!(7000), &json!("the server is busy")),
+            "{view}"
+        );
+    }
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `/echo` | the head of the request as it came |
 //! | `/size` | the size of the request's body |
+//! | `/busy` | 429, to be asked again in 7 seconds |
+//! | `/meet` | as soon as it is asked for twice at the same time |
 //! | `/redirect?to=URL` | 302 to the URL |
 //! | `/declared` | the head of a response of 1 GiB, and no body |
 //! | `/endless` | a body without end |
@@ -17,8 +19,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::thread;
 
 use rustls::pki_types::PrivateKeyDer;
@@ -35,6 +37,7 @@ struct Seen {
     requests: AtomicUsize,
     open: AtomicUsize,
     most_open: AtomicUsize,
+    meeting: OnceLock<Barrier>,
 }
 
 /// A certificate authority of the test's own.
@@ -128,8 +131,16 @@ fn answer(stream: impl Read + Write, seen: &Seen) {
     let _ = match path.split('?').next().unwrap_or_default() {
         "/echo" => page(stream.get_mut(), "200 OK", "content-type: text/plain\r\n", &head),
         "/size" => {
-            let size = chunks(&mut stream);
+            let size = match length(&head) {
+                Some(length) => std::io::copy(&mut stream.by_ref().take(length), &mut std::io::sink()).unwrap_or(0),
+                None => chunks(&mut stream) as u64,
+            };
             page(stream.get_mut(), "200 OK", "", &size.to_string())
+        }
+        "/busy" => page(stream.get_mut(), "429 Too Many Requests", "retry-after: 7\r\n", ""),
+        "/meet" => {
+            seen.meeting.get_or_init(|| Barrier::new(2)).wait();
+            page(stream.get_mut(), "200 OK", "", "met")
         }
         "/redirect" => {
             let to = path.split_once("to=").map(|(_, to)| to).unwrap_or_default();
@@ -184,6 +195,12 @@ fn drip(stream: &mut impl Write) -> std::io::Result<()> {
 fn gone(stream: &mut impl Read) {
     let mut bytes = [0; 1024];
     while stream.read(&mut bytes).is_ok_and(|read| read > 0) {}
+}
+
+/// What a head says of the size of its body.
+fn length(head: &str) -> Option<u64> {
+    let head = head.to_ascii_lowercase();
+    head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok())
 }
 
 /// Reads a chunked body and gives its size.

@@ -65,7 +65,10 @@ const RUST: &[Source] = &[
 const WIT: &[Source] = &[
     ("wit/world.wit", template!("world.wit")),
     ("wit/deps/handler/handler.wit", HANDLER_WIT),
+    ("wit/deps/clocks/clocks.wit", sdk!("wit/deps/clocks/clocks.wit")),
     ("wit/deps/config/store.wit", sdk!("wit/deps/config/store.wit")),
+    ("wit/deps/http/http.wit", sdk!("wit/deps/http/http.wit")),
+    ("wit/deps/io/io.wit", sdk!("wit/deps/io/io.wit")),
     ("wit/deps/logging/logging.wit", sdk!("wit/deps/logging/logging.wit")),
 ];
 
@@ -75,6 +78,7 @@ const JAVASCRIPT: &[Source] = &[
     ("Makefile", template!("javascript/Makefile")),
     ("handler.js", template!("javascript/handler.js")),
     ("tqhost.js", template!("javascript/tqhost.js")),
+    ("tqhost-http.js", template!("javascript/tqhost-http.js")),
     ("test/handler.test.js", template!("javascript/test/handler.test.js")),
     (".gitignore", "/node_modules\n/*.wasm\n"),
 ];
@@ -85,6 +89,7 @@ const PYTHON: &[Source] = &[
     ("app.py", template!("python/app.py")),
     ("build.py", template!("python/build.py")),
     ("tqhost.py", template!("python/tqhost.py")),
+    ("tqhost_http.py", template!("python/tqhost_http.py")),
     ("test/test_handler.py", template!("python/test/test_handler.py")),
     (".gitignore", "/.venv\n/bindings\n/*.wasm\n__pycache__\n"),
 ];
@@ -117,14 +122,27 @@ fn described(language: Language) -> &'static str {
         Language::Javascript => {
             "| `handler.js` | the handler |\n\
              | `tqhost.js` | fields, failures, results, log lines |\n\
+             | `tqhost-http.js` | `fetch`, for HTTP requests |\n\
              | `test/` | tests of the built component |"
         }
         Language::Python => {
             "| `app.py` | the handler |\n\
              | `tqhost.py` | fields, failures, results, log lines |\n\
+             | `tqhost_http.py` | `request`, for HTTP requests |\n\
              | `build.py` | what `make` calls |\n\
              | `test/` | tests of the built component |"
         }
+    }
+}
+
+/// How its handler comes to make HTTP requests.
+fn requests(language: Language) -> &'static str {
+    match language {
+        Language::Rust => {
+            "give the SDK its feature in `Cargo.toml`, `tqhost-handler = { path = \"sdk\", features = [\"http\"] }`; then `tqhost_handler::http` makes them"
+        }
+        Language::Javascript => "take the two slashes from the line with `wasi:http` in `wit/world.wit`; then `tqhost-http.js` makes them",
+        Language::Python => "take the two slashes from the line with `wasi:http` in `wit/world.wit`; then `tqhost_http.py` makes them",
     }
 }
 
@@ -143,6 +161,7 @@ pub fn files(lang: Language, name: &str) -> Vec<File> {
         ("{{LANGUAGE}}", language(lang)),
         ("{{NEEDS}}", needs(lang)),
         ("{{FILES}}", described(lang)),
+        ("{{REQUESTS}}", requests(lang)),
     ];
     let own: &[&[Source]] = match lang {
         Language::Rust => &[RUST],
@@ -155,6 +174,10 @@ pub fn files(lang: Language, name: &str) -> Vec<File> {
         if path.starts_with("sdk/src/") {
             // In the repository the interface lies two folders up, in a project one.
             text = text.replace("\"../../wit/handler.wit\"", "\"../wit/handler.wit\"").replace("repository's", "project's");
+        }
+        if path.starts_with("wit/deps/") {
+            // The compiler of JavaScript brings a whole 0.2.3 of its own, and refuses another one that is cut down.
+            text = text.replace("@0.2.3", "@0.2.4");
         }
         File { path: (*path).to_owned(), text, is_program: path.ends_with(".sh") }
     };
@@ -191,6 +214,22 @@ mod tests {
             let files = files(lang, "x");
             assert!(files.iter().any(|file| file.path.ends_with("/handler.wit") && file.text == HANDLER_WIT));
         }
+    }
+
+    #[test]
+    fn requests_take_one_line_of_the_world() {
+        let table = [
+            (Language::Javascript, "tqhost-http.js", include_str!("../../../plugins/testing/in-javascript/world.wit")),
+            (Language::Python, "tqhost_http.py", include_str!("../../../plugins/testing/in-python/world.wit")),
+        ];
+        let line = "import wasi:http/outgoing-handler@0.2.4;";
+        for (lang, helper, guest) in table {
+            let project = files(lang, "x");
+            assert!(text(&project, "wit/world.wit").contains(&format!("\n  // {line}\n")) && guest.contains(&format!("\n  {line}\n")));
+            assert!(text(&project, helper).contains(&format!("`{line}`")) && text(&project, "README.md").contains(helper));
+            assert!(text(&project, "wit/deps/http/http.wit").contains("\npackage wasi:http@0.2.4;\n"));
+        }
+        assert!(text(&files(Language::Rust, "x"), "README.md").contains("features = [\"http\"]"));
     }
 
     #[test]

@@ -62,7 +62,8 @@ export function handles(handle) {
       try {
         return result(await handle(task));
       } catch (error) {
-        if (isFailure(error)) throw error;
+        const failure = failureOf(error);
+        if (failure) throw failure;
         log('error', '', `${error}\n${error?.stack ?? ''}`);
         throw retry(String(error));
       }
@@ -80,7 +81,10 @@ export function batches(handle) {
     async handleBatch(tasks) {
       try {
         const values = await handle(tasks);
-        return values.map((value) => (isFailure(value) ? { tag: 'err', val: value } : { tag: 'ok', val: result(value) }));
+        return values.map((value) => {
+          const failure = failureOf(value);
+          return failure ? { tag: 'err', val: failure } : { tag: 'ok', val: result(value) };
+        });
       } catch (error) {
         log('error', '', `${error}\n${error?.stack ?? ''}`);
         throw error;
@@ -90,6 +94,8 @@ export function batches(handle) {
 }
 
 const isFailure = (value) => ['reject', 'retry', 'defer'].includes(value?.tag);
+/** What is a failure, or knows one, as the errors of tqhost-http.js do. */
+const failureOf = (value) => [value, value instanceof Error ? value.failure : undefined].find(isFailure);
 
 function result(value) {
   if (value === undefined || value === null) return undefined;

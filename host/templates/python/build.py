@@ -12,6 +12,8 @@ import sys
 import tempfile
 
 STAND_IN = "wazi:"
+# Two interfaces are called `types`: without these both would be called otherwise, as soon as both are there.
+NAMES = {"tqhost:handler/types@0.1.0": "types", f"{STAND_IN}http/types@0.2.4": "http_types"}
 
 
 def main(output: pathlib.Path) -> None:
@@ -23,7 +25,9 @@ def main(output: pathlib.Path) -> None:
             file.write_text(file.read_text().replace("wasi:", STAND_IN))
         built = pathlib.Path(folder, "built.wasm")
         compiler = pathlib.Path(sys.executable).with_name("componentize-py")
-        command = [compiler, "--quiet", "--wit-path", wit, "--world", "project", "componentize", "app", "--stub-wasi", "--output", built]
+        command = [compiler, "--quiet", "--wit-path", wit, "--world", "project"]
+        command += [f"--import-interface-name={interface}={name}" for interface, name in NAMES.items()]
+        command += ["componentize", "app", "--stub-wasi", "--output", built]
         subprocess.run(command, cwd=here, check=True)
         component = built.read_bytes().replace(STAND_IN.encode(), b"wasi:")
     # Renamed into its place, so that whoever watches it never sees half a file.

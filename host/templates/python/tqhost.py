@@ -97,9 +97,10 @@ def handles(handle):
             _task = task
             try:
                 return _result(handle(task))
-            except Err:
-                raise
             except BaseException as error:  # with sys.exit(), which would end the attempt without a word
+                failure = _failure(error)
+                if failure is not None:
+                    raise failure from None
                 message = f"{type(error).__name__}: {error}"
                 log("error", f"{message}{_places(error)}")
                 raise retry(message) from None
@@ -120,12 +121,18 @@ def batches(handle):
     class BatchHandler:
         def handle_batch(self, tasks: list[Task]) -> list:
             try:
-                return [value if isinstance(value, Err) else Ok(_result(value)) for value in handle(tasks)]
+                return [_failure(value) or Ok(_result(value)) for value in handle(tasks)]
             except Exception as error:
                 log("error", f"{type(error).__name__}: {error}{_places(error)}")
                 raise
 
     return BatchHandler
+
+
+def _failure(value) -> Err | None:
+    """What is a failure, or knows one, as the errors of tqhost_http do."""
+    failure = value if isinstance(value, Err) or not isinstance(value, Exception) else getattr(value, "failure", None)
+    return failure if isinstance(failure, Err) else None
 
 
 def _result(value) -> bytes | None:

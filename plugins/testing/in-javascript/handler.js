@@ -1,8 +1,10 @@
-// What a handler in JavaScript may do: keeps a count of its tasks, prints, and ends as the field `end` says.
+// What a handler in JavaScript may do: keeps a count of its tasks, prints, asks `url`, and ends as the field `end` says.
 //
-// Returns `tasks`, how many it has had with this one; in a batch `batch`, how many came with it. `uncaught` gets past the helper of `tqhost new`, as in a handler that does not use it.
+// Returns `tasks`, how many it has had with this one; in a batch `batch`, how many came with it; with `url` what was answered. `uncaught` gets past the helper of `tqhost new`, as in a
+// handler that does not use it.
 
-import { batches, handles, has, reject, text } from './tqhost.js';
+import { batches, handles, has, reject, retry, text } from './tqhost.js';
+import { fetch, retryAfterMs } from './tqhost-http.js';
 
 let tasks = 0;
 
@@ -11,11 +13,24 @@ function work(task) {
   console.log('printed by', task.id, { n: 1n });
   console.error(`complained by ${task.id}`);
   const end = has(task, 'end') ? text(task, 'end') : 'well';
+  if (has(task, 'url')) return end === 'code' ? ask(task).catch((error) => error.code) : ask(task);
   if (end === 'throw') explode();
   if (end === 'number') throw 42;
   if (end === 'promise') return Promise.resolve({ tasks });
   if (end === 'recursion') return (function again(n) { return again(n + 1) + 1; })(0);
   return { tasks };
+}
+
+/** Asks `url`, as often at once as `times` says: with `bodySize` bytes of body, the header that `header` names, and `seconds` of time, where the task has them. */
+async function ask(task) {
+  const options = { headers: {} };
+  if (has(task, 'bodySize')) Object.assign(options, { method: 'post', body: 'x'.repeat(Number(text(task, 'bodySize'))) });
+  if (has(task, 'header')) options.headers[text(task, 'header')] = 'own';
+  if (has(task, 'seconds')) options.timeoutMs = Number(text(task, 'seconds')) * 1000;
+  const times = has(task, 'times') ? Number(text(task, 'times')) : 1;
+  const [response] = await Promise.all(Array.from({ length: times }, () => fetch(text(task, 'url'), options)));
+  if (response.status === 429) throw retry('the server is busy', retryAfterMs(response));
+  return { status: response.status, type: response.headers.get('content-type'), body: await response.text() };
 }
 
 function explode() {
@@ -33,6 +48,7 @@ export const handler = {
 
 export const batchHandler = batches((tasks) => {
   const end = (task) => (has(task, 'end') ? text(task, 'end') : 'well');
+  if (tasks.every((task) => has(task, 'url'))) return Promise.all(tasks.map((task) => ask(task).catch((error) => error)));
   if (tasks.some((task) => end(task) === 'throw')) explode();
   return tasks.map((task) => (end(task) === 'reject' ? reject('as told') : { batch: tasks.length }));
 });

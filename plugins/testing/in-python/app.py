@@ -1,6 +1,7 @@
-"""What a handler in Python may do: keeps a count of its tasks, prints, and ends as the field `end` says.
+"""What a handler in Python may do: keeps a count of its tasks, prints, asks `url`, and ends as the field `end` says.
 
-Returns `tasks`, how many it has had with this one; in a batch `batch`, how many came with it. `uncaught` gets past the helper of `tqhost new`, as in a handler that does not use it.
+Returns `tasks`, how many it has had with this one; in a batch `batch`, how many came with it; with `url` what was answered. `uncaught` gets past the helper of `tqhost new`, as in a
+handler that does not use it.
 """
 
 import io
@@ -8,7 +9,8 @@ import logging
 import sys
 import time
 
-from tqhost import batches, handles, has, reject, text
+from tqhost import batches, handles, has, reject, retry, text
+from tqhost_http import HttpError, request
 
 tasks = 0
 
@@ -22,6 +24,8 @@ def work(task):
     logging.warning("warned by %s", task.id)
     sys.stdout.write(f"unfinished by {task.id}")
     end = text(task, "end") if has(task, "end") else "well"
+    if has(task, "url"):
+        return attempt(task).code if end == "code" else ask(task)
     if end == "throw":
         explode()
     if end == "exit":
@@ -29,6 +33,24 @@ def work(task):
     if end == "recursion":
         recurse(0)
     return {"tasks": tasks, "seconds": time.time()}
+
+
+def ask(task):
+    """Asks `url`: with `bodySize` bytes of body, the header that `header` names, and `seconds` of time, where the task has them."""
+    body = "x" * int(text(task, "bodySize")) if has(task, "bodySize") else None
+    headers = {text(task, "header"): "own"} if has(task, "header") else {}
+    seconds = float(text(task, "seconds")) if has(task, "seconds") else None
+    response = request("post" if body else "get", text(task, "url"), headers=headers, body=body, timeout=seconds)
+    if response.status == 429:
+        raise retry("the server is busy", response.retry_after_ms())
+    return {"status": response.status, "type": response.headers.get("content-type"), "body": response.text()}
+
+
+def attempt(task):
+    try:
+        return ask(task)
+    except HttpError as error:
+        return error
 
 
 def explode():
@@ -51,6 +73,8 @@ class Handler(Helped):
 
 def together(tasks):
     ends = [text(task, "end") if has(task, "end") else "well" for task in tasks]
+    if all(has(task, "url") for task in tasks):
+        return [attempt(task) for task in tasks]
     if "throw" in ends:
         explode()
     return [reject("as told") if end == "reject" else {"batch": len(tasks)} for end in ends]

@@ -1,0 +1,201 @@
+// HTTP requests, where wit/world.wit has the line `import wasi:http/outgoing-handler@0.2.4;`.
+//
+// In: what to ask of whom. Out: a promise of the standard's `Response`, with all of its body, whatever its status; or an `HttpError`. Where requests may go is
+// granted in the host's configuration (`allowed_hosts`), and so are their times and sizes (`http`). Not here: redirects, which are responses like any other.
+//
+//   const response = await fetch('https://api.example.com/v1/orders', { method: 'POST', body: order, timeoutMs: 20_000 });
+//   if (response.status === 429) throw retry('the server is busy', retryAfterMs(response));
+
+import { subscribeDuration } from 'wasi:clocks/monotonic-clock@0.2.4';
+import { handle } from 'wasi:http/outgoing-handler@0.2.4';
+import { Fields, OutgoingBody, OutgoingRequest, httpErrorCode } from 'wasi:http/types@0.2.4';
+import { poll } from 'wasi:io/poll@0.2.4';
+import { reject, remainingMs, retry } from './tqhost.js';
+
+/**
+ * Why there is no response. What it says names the host of the url at most: never a path, a header or a body. `code` is one of wasi:http's `error-code`
+ * (`HTTP-request-denied`, `connection-refused`, …), or of its `header-error` (`forbidden`, `invalid-syntax`). `failure` is what becomes of the task if nobody
+ * catches it: a retry, or a rejection where the same would happen again.
+ */
+export class HttpError extends Error {
+  constructor(code, why) {
+    super(why);
+    this.name = 'HttpError';
+    this.code = code;
+    this.failure = theSameAgain.includes(code) ? reject(why) : retry(why);
+  }
+}
+
+/**
+ * Like the function of that name in a browser, with `timeoutMs` for all of it instead of a signal; without one it is what is left of the attempt. Requests that were
+ * made before the first one is awaited are under way at the same time.
+ */
+export async function fetch(url, { method = 'GET', headers, body, timeoutMs = Number(remainingMs()) } = {}) {
+  const target = targetOf(String(url));
+  const content = bytesOf(body);
+  const message = messageOf(target, method.toUpperCase(), new Headers(headers), content);
+  return using(subscribeDuration(BigInt(Math.max(0, Math.round(timeoutMs))) * 1_000_000n), async (timer) => {
+    const out = content.length > 0 ? message.body() : undefined;
+    const sent = attempt(() => handle(message, undefined), (code) => errorOf(code, target));
+    return using(sent, async () => {
+      if (out !== undefined) write(out, content, timer, target);
+      // Others may be sent before this one is waited for.
+      await undefined;
+      using(sent.subscribe(), (ready) => wait(ready, timer, target));
+      // It is ready, and taken once.
+      const answer = sent.get().val;
+      if (answer.tag === 'err') throw errorOf(answer.val, target);
+      return using(answer.val, (response) => read(response, timer, target));
+    });
+  });
+}
+
+/** How long the server asks to wait (`Retry-After`), for `retry`; undefined if it does not say, which leaves it to the queue's backoff. */
+export function retryAfterMs(response) {
+  const value = response.headers.get('retry-after')?.trim() ?? '';
+  if (/^[0-9]{1,9}$/.test(value)) return Number(value) * 1000;
+  // The server's own clock, where it tells what that says.
+  const now = Date.parse(response.headers.get('date') ?? '');
+  const wait = Date.parse(value) - (Number.isNaN(now) ? Date.now() : now);
+  return Number.isNaN(wait) ? undefined : Math.max(0, wait);
+}
+
+const theSameAgain = [
+  'HTTP-request-URI-invalid',
+  'HTTP-request-method-invalid',
+  'HTTP-request-body-size',
+  'HTTP-response-body-size',
+  'forbidden',
+  'invalid-syntax',
+];
+
+const why = {
+  'HTTP-request-denied': "the request to {host} is refused: the plugin's allowed_hosts do not allow it, or max_requests were made",
+  'destination-IP-prohibited': 'the request to {host} is refused: its address is not public',
+  'HTTP-request-URI-invalid': 'the url has characters that it cannot have',
+  'HTTP-request-body-size': "the request is larger than the plugin's max_request_body",
+  'HTTP-response-body-size': "the response is larger than the plugin's max_response_body",
+  'HTTP-response-timeout': '{host} did not answer in time',
+  'connection-read-timeout': '{host} did not answer in time',
+  'connection-write-timeout': '{host} did not answer in time',
+  'connection-timeout': '{host} could not be reached in time',
+  'connection-refused': '{host} refuses connections',
+  'connection-terminated': '{host} ended the connection too early',
+  'HTTP-response-incomplete': '{host} ended the connection too early',
+  'DNS-error': '{host} could not be looked up',
+  'DNS-timeout': '{host} could not be looked up',
+  'TLS-certificate-error': 'the certificate of {host} is not trusted',
+};
+
+function errorOf({ tag: code }, { host }) {
+  return new HttpError(code, (why[code] ?? `the request to {host} failed: ${code}`).replace('{host}', host));
+}
+
+/** The parts of a url that wasi:http takes one by one. */
+function targetOf(url) {
+  const [, scheme, host, path] = /^(https?):\/\/([^/?#]*)([^#]*)/i.exec(url) ?? [];
+  if (scheme === undefined) throw new HttpError('HTTP-request-URI-invalid', 'the url does not begin with http:// or https://');
+  if (host === '' || host.includes('@')) throw new HttpError('HTTP-request-URI-invalid', 'the url has no host, or a user name in it');
+  return { tls: scheme.toLowerCase() === 'https', host, path: path.startsWith('/') ? path : `/${path}` };
+}
+
+function bytesOf(body) {
+  if (body === undefined || body === null) return new Uint8Array();
+  if (body instanceof ArrayBuffer) return new Uint8Array(body);
+  if (ArrayBuffer.isView(body)) return new Uint8Array(body.buffer, body.byteOffset, body.byteLength);
+  return new TextEncoder().encode(String(body));
+}
+
+const standardMethods = ['GET', 'HEAD', 'POST', 'PUT', 'DELETE', 'CONNECT', 'OPTIONS', 'TRACE', 'PATCH'];
+
+function messageOf({ tls, host, path }, method, headers, content) {
+  const fields = new Fields();
+  if (content.length > 0 || ['POST', 'PUT', 'PATCH'].includes(method)) headers.set('content-length', String(content.length));
+  for (const [name, value] of headers) {
+    // The value may be a secret.
+    attempt(() => fields.append(name, new TextEncoder().encode(value)), ({ tag }) => new HttpError(tag, `the header \`${name}\` cannot be sent`));
+  }
+  const message = new OutgoingRequest(fields);
+  const asMethod = standardMethods.includes(method) ? { tag: method.toLowerCase() } : { tag: 'other', val: method };
+  attempt(() => message.setMethod(asMethod), () => new HttpError('HTTP-request-method-invalid', `there is no method \`${method}\``));
+  attempt(() => {
+    message.setScheme({ tag: tls ? 'HTTPS' : 'HTTP' });
+    message.setAuthority(host);
+    message.setPathWithQuery(path);
+  }, () => new HttpError('HTTP-request-URI-invalid', why['HTTP-request-URI-invalid']));
+  return message;
+}
+
+function write(out, content, timer, target) {
+  try {
+    using(out.write(), (stream) => {
+      for (let at = 0; at < content.length; ) {
+        const room = Number(stream.checkWrite());
+        if (room === 0) {
+          using(stream.subscribe(), (ready) => wait(ready, timer, target));
+        } else {
+          stream.write(content.subarray(at, at + room));
+          at += room;
+        }
+      }
+    });
+    OutgoingBody.finish(out, undefined);
+  } catch (error) {
+    // When the server does not take all of it, its response, or the error in its place, tells why.
+    if (error instanceof HttpError) throw error;
+  }
+}
+
+function read(response, timer, target) {
+  const headers = new Headers();
+  using(response.headers(), (fields) => {
+    for (const [name, value] of fields.entries()) headers.append(name, String.fromCharCode(...value));
+  });
+  const pieces = [];
+  using(response.consume(), (body) => using(body.stream(), (stream) => {
+    for (let piece; (piece = next(stream, timer, target)) !== undefined; ) pieces.push(piece);
+  }));
+  const whole = new Uint8Array(pieces.reduce((size, piece) => size + piece.length, 0));
+  pieces.reduce((at, piece) => (whole.set(piece, at), at + piece.length), 0);
+  const status = response.status();
+  return new Response(whole.length > 0 ? whole : null, { status, headers });
+}
+
+function next(stream, timer, target) {
+  using(stream.subscribe(), (ready) => wait(ready, timer, target));
+  try {
+    return stream.read(65_536n);
+  } catch ({ payload }) {
+    if (payload.tag === 'closed') return undefined;
+    throw errorOf(using(payload.val, httpErrorCode) ?? { tag: 'HTTP-response-incomplete' }, target);
+  }
+}
+
+function wait(ready, timer, target) {
+  // The timer counts whatever else is there: a server could send without end.
+  if (poll([ready, timer]).includes(1)) throw errorOf({ tag: 'HTTP-response-timeout' }, target);
+}
+
+/** Calls what may fail with a result of the interface. */
+function attempt(call, error) {
+  try {
+    return call();
+  } catch (thrown) {
+    throw 'payload' in thrown ? error(thrown.payload) : thrown;
+  }
+}
+
+/** The host has so many of these for an attempt only: they are given back at once, and in order. */
+function using(resource, use) {
+  const drop = () => resource[Symbol.dispose ?? Symbol.for('dispose')]();
+  let used;
+  try {
+    used = use(resource);
+  } catch (error) {
+    drop();
+    throw error;
+  }
+  if (used instanceof Promise) return used.finally(drop);
+  drop();
+  return used;
+}

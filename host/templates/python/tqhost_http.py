@@ -1,0 +1,227 @@
+"""HTTP requests, where `wit/world.wit` has the line `import wasi:http/outgoing-handler@0.2.4;`.
+
+In: what to ask of whom. Out: the whole `Response`, whatever its status, or an `HttpError`. Where requests may go is granted in the host's
+configuration (`allowed_hosts`), and so are their times and sizes (`http`).
+
+    response = request("POST", "https://api.example.com/v1/orders", headers={"content-type": "application/json"}, body=order, timeout=20)
+    if response.status == 429:
+        raise retry("the server is busy", response.retry_after_ms())
+
+Not here: redirects, which are responses like any other, and bodies that come in pieces.
+"""
+
+import json as _json
+import re
+import time
+from dataclasses import dataclass
+from email.utils import mktime_tz, parsedate_tz
+
+from componentize_py_types import Err
+from tqhost import reject, remaining_ms, retry
+
+try:
+    from wit_world.imports import http_types as http
+    from wit_world.imports import monotonic_clock, outgoing_handler, poll
+    from wit_world.imports.streams import StreamError_Closed
+except ImportError as error:
+    raise ImportError("requests need the line `import wasi:http/outgoing-handler@0.2.4;` in wit/world.wit") from error
+
+
+@dataclass
+class Response:
+    status: int
+    headers: dict[str, str]
+    """Names in lower case. What came several times under one name is joined with `, `."""
+    body: bytes
+
+    def text(self) -> str:
+        return self.body.decode("utf-8")
+
+    def json(self):
+        return _json.loads(self.body)
+
+    def retry_after_ms(self) -> int | None:
+        """How long the server asks to wait (`Retry-After`), for `retry`; None if it does not say, which leaves it to the queue's backoff."""
+        value = self.headers.get("retry-after", "").strip()
+        if value.isdecimal() and len(value) < 10:
+            return int(value) * 1000
+        until = _seconds(value)
+        if until is None:
+            return None
+        # The server's own clock, where it tells what that says.
+        now = _seconds(self.headers.get("date", ""))
+        return int(max(0, until - (time.time() if now is None else now)) * 1000)
+
+
+class HttpError(Exception):
+    """Why there is no response. What it says names the host of the url at most: never a path, a header or a body.
+
+    `code` is one of wasi:http's `error-code` (`HTTP-request-denied`, `connection-refused`, …), or of its `header-error` (`forbidden`, `invalid-syntax`).
+    `failure` is what becomes of the task if nobody catches it: a retry, or a rejection where the same would happen again.
+    """
+
+    def __init__(self, code: str, why: str):
+        super().__init__(why)
+        self.code = code
+        self.failure = reject(why) if code in _THE_SAME_AGAIN else retry(why)
+
+
+def request(method: str, url: str, *, headers: dict[str, str] | None = None, body: bytes | str | None = None, timeout: float | None = None) -> Response:
+    """Sends it and waits for all of the response. `timeout` is in seconds, for all of it; without one, what is left of the attempt."""
+    tls, host, path = _target(url)
+    content = body.encode() if isinstance(body, str) else body or b""
+    wait = remaining_ms() * 1_000_000 if timeout is None else int(max(0, timeout) * 1e9)
+    with monotonic_clock.subscribe_duration(wait) as timer:
+        message = _message(method, tls, host, path, headers or {}, content)
+        out = message.body() if content else None
+        try:
+            sent = outgoing_handler.handle(message, None)
+        except Err as error:
+            raise _error(error.value, host) from None
+        with sent:
+            if out is not None:
+                _write(out, content, timer, host)
+            with sent.subscribe() as ready:
+                _wait(ready, timer, host)
+            # It is ready, and taken once.
+            answer = sent.get().value
+            if isinstance(answer, Err):
+                raise _error(answer.value, host)
+            with answer.value as response:
+                return _read(response, timer, host)
+
+
+# Made when the component is built.
+_URL = re.compile("(https?)://([^/?#]*)([^#]*)(#.*)?", re.IGNORECASE | re.DOTALL)
+_WORDS = re.compile("[A-Z][a-z0-9]*")
+_METHODS = {
+    name: getattr(http, f"Method_{name.capitalize()}")
+    for name in ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"]
+}
+
+_THE_SAME_AGAIN = {
+    "HTTP-request-URI-invalid",
+    "HTTP-request-method-invalid",
+    "HTTP-request-body-size",
+    "HTTP-response-body-size",
+    "forbidden",
+    "invalid-syntax",
+}
+
+_WHY = {
+    "HTTP-request-denied": "the request to {host} is refused: the plugin's allowed_hosts do not allow it, or max_requests were made",
+    "destination-IP-prohibited": "the request to {host} is refused: its address is not public",
+    "HTTP-request-URI-invalid": "the url has characters that it cannot have",
+    "HTTP-request-body-size": "the request is larger than the plugin's max_request_body",
+    "HTTP-response-body-size": "the response is larger than the plugin's max_response_body",
+    "HTTP-response-timeout": "{host} did not answer in time",
+    "connection-read-timeout": "{host} did not answer in time",
+    "connection-write-timeout": "{host} did not answer in time",
+    "connection-timeout": "{host} could not be reached in time",
+    "connection-refused": "{host} refuses connections",
+    "connection-terminated": "{host} ended the connection too early",
+    "HTTP-response-incomplete": "{host} ended the connection too early",
+    "DNS-error": "{host} could not be looked up",
+    "DNS-timeout": "{host} could not be looked up",
+    "TLS-certificate-error": "the certificate of {host} is not trusted",
+}
+
+
+def _target(url: str) -> tuple[bool, str, str]:
+    """The parts of a url that wasi:http takes one by one."""
+    parts = _URL.fullmatch(url)
+    if parts is None:
+        raise HttpError("HTTP-request-URI-invalid", "the url does not begin with http:// or https://")
+    scheme, host, path, _ = parts.groups()
+    if host == "" or "@" in host:
+        raise HttpError("HTTP-request-URI-invalid", "the url has no host, or a user name in it")
+    return scheme.lower() == "https", host, path if path.startswith("/") else f"/{path}"
+
+
+def _message(method: str, tls: bool, host: str, path: str, headers: dict[str, str], content: bytes):
+    method = method.upper()
+    fields = http.Fields()
+    size = {"content-length": str(len(content))} if content or method in ("POST", "PUT", "PATCH") else {}
+    for name, value in {**headers, **size}.items():
+        try:
+            fields.append(name, value.encode())
+        except Err as error:
+            # The value may be a secret.
+            raise HttpError(_code(error.value, "HeaderError_"), f"the header `{name}` cannot be sent") from None
+    message = http.OutgoingRequest(fields)
+    try:
+        message.set_method(_METHODS[method]() if method in _METHODS else http.Method_Other(method))
+    except Err:
+        raise HttpError("HTTP-request-method-invalid", f"there is no method `{method}`") from None
+    try:
+        message.set_scheme(http.Scheme_Https() if tls else http.Scheme_Http())
+        message.set_authority(host)
+        message.set_path_with_query(path)
+    except Err:
+        raise HttpError("HTTP-request-URI-invalid", _WHY["HTTP-request-URI-invalid"]) from None
+    return message
+
+
+def _write(out, content: bytes, timer, host: str) -> None:
+    try:
+        with out.write() as stream:
+            at = 0
+            while at < len(content):
+                room = stream.check_write()
+                if room == 0:
+                    with stream.subscribe() as ready:
+                        _wait(ready, timer, host)
+                else:
+                    stream.write(content[at : at + room])
+                    at += room
+        http.OutgoingBody.finish(out, None)
+    except Err:
+        # When the server does not take all of it, its response, or the error in its place, tells why.
+        pass
+
+
+def _read(response, timer, host: str) -> Response:
+    with response.headers() as fields:
+        headers: dict[str, str] = {}
+        for name, value in fields.entries():
+            name, value = name.lower(), value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    pieces = []
+    with response.consume() as body, body.stream() as stream:
+        while True:
+            with stream.subscribe() as ready:
+                _wait(ready, timer, host)
+            try:
+                pieces.append(stream.read(64 * 1024))
+            except Err as error:
+                if isinstance(error.value, StreamError_Closed):
+                    return Response(response.status(), headers, b"".join(pieces))
+                with error.value.value as failed:
+                    code = http.http_error_code(failed)
+                raise _error(code or http.ErrorCode_HttpResponseIncomplete(), host) from None
+
+
+def _wait(ready, timer, host: str) -> None:
+    # The timer counts whatever else is there: a server could send without end.
+    if 1 in poll.poll([ready, timer]):
+        raise HttpError("HTTP-response-timeout", _WHY["HTTP-response-timeout"].replace("{host}", host))
+
+
+def _error(error, host: str) -> HttpError:
+    code = _code(error, "ErrorCode_")
+    return HttpError(code, _WHY.get(code, "the request to {host} failed: " + code).replace("{host}", host))
+
+
+def _code(case, prefix: str) -> str:
+    """As WIT has it: `HttpRequestDenied` is `HTTP-request-denied`."""
+    words = _WORDS.findall(type(case).__name__.removeprefix(prefix))
+    return "-".join(word.upper() if word in ("Http", "Dns", "Tls", "Ip", "Uri") else word.lower() for word in words)
+
+
+def _seconds(date: str) -> int | None:
+    """The time of a date as HTTP has them, since the Unix epoch."""
+    try:
+        parsed = parsedate_tz(date)
+        return None if parsed is None else mktime_tz(parsed)
+    except (ValueError, OverflowError, IndexError, TypeError):
+        return None

@@ -375,6 +375,7 @@ fn plugins_show_versions_and_figures() {
                 "state",
                 "version",
                 "error",
+                "retry_at",
                 "loaded_at",
                 "compile_ms",
                 "from_cache",

@@ -492,7 +492,7 @@ fn after_each_of_them_the_host_is_what_it_was() {
     let web = Web::start();
     let name = |n: usize| format!("{}-{n}", MISBEHAVING[n].0);
     let queue = |n: usize| {
-        let timeout = if matches!(MISBEHAVING[n].2, Dies("timeout: ")) { "300ms" } else { "60s" };
+        let timeout = if matches!(MISBEHAVING[n].2, Dies(text) if text.starts_with("timeout: ")) { "300ms" } else { "60s" };
         format!(
             "[queues.{0}]\nconcurrency = {SLOTS}\nmax_retries = 0\nmax_deferrals = 0\nbackoff = \"none\"\ntimeout = \"{timeout}\"\n\
              [plugins.{0}]\nmemory = \"16MiB\"\nallowed_hosts = [\"{1}\", \"http://inside.test\"]\nhttp = {{ timeout = \"500ms\" }}\n",

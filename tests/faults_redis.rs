@@ -18,7 +18,7 @@ fn works(bench: &mut Bench, host: &Host) {
 }
 
 #[test]
-fn redis_12_everysec_a_crash_of_redis_alone_loses_nothing() {
+fn redis_12_everysec_a_crash_of_redis_alone_loses_nothing_that_it_had_written() {
     let mut bench = Bench::new(EMPTY);
     bench.install("empty", "empty");
     let host = bench.host();
@@ -28,8 +28,14 @@ fn redis_12_everysec_a_crash_of_redis_alone_loses_nothing() {
         bench.redis.kill();
         bench.redis.start_again();
     }
-    let ids = producer.stop();
-    bench.all_done("work", &ids);
+    let accepted = producer.stop();
+    // While the disk is busy with an fsync, Redis answers up to two seconds before it writes; what it had not written when it was killed is gone, whoever
+    // ran it.
+    let written = std::fs::read(bench.redis.append_only_file()).expect("the append-only file");
+    let written = String::from_utf8_lossy(&written);
+    let kept: Vec<String> = accepted.iter().filter(|id| written.contains(&format!("\r\n{id}\r\n"))).cloned().collect();
+    assert!(kept.len() * 2 > accepted.len(), "{} of {} were written", kept.len(), accepted.len());
+    bench.all_done("work", &kept);
     works(&mut bench, &host);
     host.stop();
 }

@@ -22,6 +22,18 @@ pub struct Bench {
     pub db: Connection,
 }
 
+/// What XPENDING tells of a group: how many entries there are, and three things more.
+type Pending = (u64, redis::Value, redis::Value, redis::Value);
+
+/// Asks for all places in which a task that has not ended can be, at one moment: a task that goes from one to the other between two questions would be in
+/// neither.
+fn places(stream: &str) -> redis::Pipeline {
+    let mut all = redis::pipe();
+    all.atomic().cmd("XLEN").arg(stream).cmd("XPENDING").arg(stream).arg("tqhost");
+    all.cmd("ZCARD").arg(format!("tq:{{{stream}}}:delayed")).cmd("HLEN").arg(format!("tq:{{{stream}}}:parked"));
+    all
+}
+
 impl Bench {
     /// A Redis and a configuration with the given queues (TOML, without `[redis]` and `[admin]`). The plugins folder is empty.
     pub fn new(queues: &str) -> Bench {
@@ -126,16 +138,15 @@ impl Bench {
 
     /// Queued, pending, delayed and dead tasks of a stream with the group `tqhost`.
     pub fn places(&mut self, stream: &str) -> Places {
-        let dead = self.redis("XLEN", format!("tq:{{{stream}}}:dead"));
-        Places { dead, ..self.places_but_dead(stream) }
+        let mut all = places(stream);
+        all.cmd("XLEN").arg(format!("tq:{{{stream}}}:dead"));
+        let (length, (pending, ..), delayed, parked, dead): (u64, Pending, u64, u64, u64) = all.query(&mut self.db).expect("the places");
+        Places { length, pending, delayed, parked, dead }
     }
 
     /// The same without a look at the dead letters.
     pub fn places_but_dead(&mut self, stream: &str) -> Places {
-        let length: u64 = self.redis("XLEN", stream);
-        let (pending, ..): (u64, redis::Value, redis::Value, redis::Value) = self.redis("XPENDING", (stream, "tqhost"));
-        let delayed = self.redis("ZCARD", format!("tq:{{{stream}}}:delayed"));
-        let parked = self.redis("HLEN", format!("tq:{{{stream}}}:parked"));
+        let (length, (pending, ..), delayed, parked): (u64, Pending, u64, u64) = places(stream).query(&mut self.db).expect("the places");
         Places { length, pending, delayed, parked, dead: 0 }
     }
 

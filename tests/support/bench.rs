@@ -22,17 +22,10 @@ pub struct Bench {
     pub db: Connection,
 }
 
-/// What XPENDING tells of a group: how many entries there are, and three things more.
-type Pending = (u64, redis::Value, redis::Value, redis::Value);
-
-/// Asks for all places in which a task that has not ended can be, at one moment: a task that goes from one to the other between two questions would be in
-/// neither.
-fn places(stream: &str) -> redis::Pipeline {
-    let mut all = redis::pipe();
-    all.atomic().cmd("XLEN").arg(stream).cmd("XPENDING").arg(stream).arg("tqhost");
-    all.cmd("ZCARD").arg(format!("tq:{{{stream}}}:delayed")).cmd("HLEN").arg(format!("tq:{{{stream}}}:parked"));
-    all
-}
+/// Counts all places in which a task can be, at one moment: a task that goes from one to the other between two questions would be in neither. A script, as
+/// Redis takes no transactions when its memory is full.
+const PLACES: &str = "return { redis.call('XLEN', KEYS[1]), redis.call('XPENDING', KEYS[1], ARGV[1])[1], redis.call('ZCARD', KEYS[2]), \
+     redis.call('HLEN', KEYS[3]), KEYS[4] and redis.call('XLEN', KEYS[4]) or 0 }";
 
 impl Bench {
     /// A Redis and a configuration with the given queues (TOML, without `[redis]` and `[admin]`). The plugins folder is empty.
@@ -138,16 +131,18 @@ impl Bench {
 
     /// Queued, pending, delayed and dead tasks of a stream with the group `tqhost`.
     pub fn places(&mut self, stream: &str) -> Places {
-        let mut all = places(stream);
-        all.cmd("XLEN").arg(format!("tq:{{{stream}}}:dead"));
-        let (length, (pending, ..), delayed, parked, dead): (u64, Pending, u64, u64, u64) = all.query(&mut self.db).expect("the places");
-        Places { length, pending, delayed, parked, dead }
+        self.count_places(stream, &["delayed", "parked", "dead"])
     }
 
     /// The same without a look at the dead letters.
     pub fn places_but_dead(&mut self, stream: &str) -> Places {
-        let (length, (pending, ..), delayed, parked): (u64, Pending, u64, u64) = places(stream).query(&mut self.db).expect("the places");
-        Places { length, pending, delayed, parked, dead: 0 }
+        self.count_places(stream, &["delayed", "parked"])
+    }
+
+    fn count_places(&mut self, stream: &str, beside: &[&str]) -> Places {
+        let keys: Vec<String> = beside.iter().map(|place| format!("tq:{{{stream}}}:{place}")).collect();
+        let (length, pending, delayed, parked, dead) = self.redis("EVAL", (PLACES, 1 + keys.len(), stream, keys, "tqhost"));
+        Places { length, pending, delayed, parked, dead }
     }
 
     /// The dead letters of a stream, oldest first, each with its fields by name.

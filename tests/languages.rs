@@ -380,7 +380,9 @@ fn requests_that_fail_become_retries_or_rejections_that_say_why() {
     let none: [(&str, &str); 0] = [];
     let body: &[(&str, &str)] = &[("bodySize", "50000")];
     let time: &[(&str, &str)] = &[("seconds", "0.2")];
-    let table: [(String, &[(&str, &str)], String, &str); 14] = [
+    /// A url, other fields of its task, the error that it ends with, and its code.
+    type Case<'c> = (String, &'c [(&'c str, &'c str)], String, &'c str);
+    let table: [Case<'_>; 14] = [
         (format!("{}/echo?token=hunter2", other.origin()), &none, denied.clone(), "HTTP-request-denied"),
         (format!("{}/size", other.origin()), body, denied, "HTTP-request-denied"),
         (closed.clone(), &none, refused.clone(), "connection-refused"),

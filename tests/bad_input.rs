@@ -29,11 +29,12 @@ fn refused(ran: &Ran, code: i32, texts: &[&str]) {
 fn does_not_run(command: Command, code: i32, texts: &[&str]) -> String {
     let mut host = Host::spawn(command);
     assert_eq!(host.ended(), code, "{}", host.raw());
+    let log = host.raw();
     for text in texts {
-        eventually(&format!("{text:?} in\n{}", host.raw()), || host.raw().contains(text).then_some(()));
+        assert!(log.contains(text), "{text:?} in\n{log}");
     }
-    assert!(!host.raw().contains("panicked"), "{}", host.raw());
-    host.raw()
+    assert!(!log.contains("panicked"), "{log}");
+    log
 }
 
 /// Starts a host that is killed with the bench, with this configuration.

@@ -168,6 +168,7 @@ fn attempts_at_once_have_an_instance_each() {
 fn the_lines_of_a_warm_instance_bear_the_task_that_it_has() {
     let mut bench = bench("instance = { warm = 1 }");
     let host = bench.host();
+    let mut said = Vec::new();
     for n in 1..=5 {
         let id = bench.xadd("work", &[("a", "1")]);
         assert_eq!(result(&mut bench, &id)["tasks"], n);
@@ -178,10 +179,13 @@ fn the_lines_of_a_warm_instance_bear_the_task_that_it_has() {
                 (line["task"].as_str(), line["plugin"].as_str(), line["queue"].as_str()),
                 (Some(&*id), Some("remembers"), Some("work"))
             );
-            assert_eq!(host.logged(&text).len(), 1, "{text}");
+            said.push(text);
         }
     }
-    host.stop();
+    let log = host.stop_for_log();
+    for text in said {
+        assert_eq!(log.logged(&text).len(), 1, "{text}");
+    }
 }
 
 #[test]
@@ -202,10 +206,10 @@ fn memory_that_tasks_leave_is_the_failure_of_the_one_that_meets_the_limit() {
     }
     assert!(leaked >= 2, "the limit was met");
     // Each time it was one attempt that failed, for what others had left; its next one had a fresh instance.
-    let failed = host.logged("attempt ended").into_iter().filter(|line| line.to_string().contains("OutOfMemory")).count();
-    assert_eq!(failed as u64, leaked, "{}", host.raw());
     assert_eq!(bench.places("work").dead, 0);
-    host.stop();
+    let log = host.stop_for_log();
+    let failed = log.logged("attempt ended").into_iter().filter(|line| line.to_string().contains("OutOfMemory")).count();
+    assert_eq!(failed as u64, leaked, "{}", log.raw());
 }
 
 #[test]
@@ -277,9 +281,8 @@ fn requests_are_counted_for_each_task_of_a_warm_instance() {
         assert_eq!(result(&mut bench, &id)["error"], "HttpRequestDenied");
         eventually("the refusal is logged", || host.logged("is refused").iter().any(|line| line["task"] == id.as_str()).then_some(()));
     }
-    assert_eq!((web.requests(), host.logged("is refused").len()), (4, 4));
     eventually("all connections are closed", || (web.open().0 == 0).then_some(()));
-    host.stop();
+    assert_eq!((web.requests(), host.stop_for_log().logged("is refused").len()), (4, 4));
 }
 
 #[test]

@@ -545,15 +545,18 @@ fn after_an_error_of_redis_it_listens_again_and_the_order_stays() {
         let data: Vec<&str> = results.iter().map(|(_, result)| result["fields"]["data"].as_str().unwrap_or_default()).collect();
         prop_assert_eq!(data, sent.iter().collect::<Vec<_>>(), "each became one task, in order");
         // Whoever was cut off before its end was known may have run twice; what runs first does not change.
-        let mut ran: Vec<String> = Vec::new();
-        let all = reports.host.logged("attempt ended");
-        for line in &all[reports.seen..] {
-            let id = line["task"].as_str().expect("an id").to_owned();
-            if !ran.contains(&id) {
-                ran.push(id);
+        let (all, ran) = eventually("the log has them all", || {
+            let mut ran: Vec<String> = Vec::new();
+            let all = reports.host.logged("attempt ended");
+            for line in &all[reports.seen..] {
+                let id = line["task"].as_str().expect("an id").to_owned();
+                if !ran.contains(&id) {
+                    ran.push(id);
+                }
             }
-        }
-        reports.seen = all.len();
+            (ran.len() >= results.len()).then_some((all.len(), ran))
+        });
+        reports.seen = all;
         prop_assert_eq!(ran, results.into_iter().map(|(id, _)| id).collect::<Vec<_>>());
         Ok(())
     });

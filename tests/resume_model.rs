@@ -59,8 +59,9 @@ fn ended(says: Vec<Said>, rules: &str, status: &str) -> (Bench, String, Llm) {
     let id = bench.xadd("resumes", &[("resumeId", "7"), ("content", CONTENT)]);
     bench.until("resumes", &id, status);
     bench.until_drained("resumes");
-    nowhere_but_at_the_server(&mut bench, &host, &llm);
-    host.stop();
+    nowhere_but_at_the_server(&mut bench, &llm);
+    let log = host.stop_for_log().raw();
+    assert!(!log.contains(KEY), "{log}");
     (bench, id, llm)
 }
 
@@ -81,7 +82,7 @@ fn died(says: Vec<Said>, rules: &str) -> (String, String, usize) {
 }
 
 #[track_caller]
-fn nowhere_but_at_the_server(bench: &mut Bench, host: &Host, llm: &Llm) {
+fn nowhere_but_at_the_server(bench: &mut Bench, llm: &Llm) {
     for asked in llm.asked() {
         assert!(asked.head.contains(&format!("authorization: Bearer {KEY}\r\n")), "{}", asked.head);
         assert!(!asked.body.to_string().contains(KEY), "{}", asked.body);
@@ -100,7 +101,6 @@ fn nowhere_but_at_the_server(bench: &mut Bench, host: &Host, llm: &Llm) {
         };
         assert!(!format!("{held:?}").contains(KEY), "{key}: {held:?}");
     }
-    assert!(!host.raw().contains(KEY), "{}", host.raw());
     let checked = bench.tqhost(&["dead", "list", "resumes", "--json"]);
     assert!(!checked.stdout.contains(KEY) && !checked.stderr.contains(KEY), "{checked:?}");
 }
@@ -129,9 +129,8 @@ fn without_a_model_nothing_is_asked_and_nobody_is_alarmed() {
     assert_eq!((&result["method"], result.get("model")), (&"rules".into(), None), "{result}");
     assert_eq!(llm.asked().len(), 0);
     let alarming: Vec<Value> =
-        host.logged("").into_iter().filter(|line| line["plugin"] == "resume-analyze" && line["level"] == "WARN").collect();
+        host.stop_for_log().logged("").into_iter().filter(|line| line["plugin"] == "resume-analyze" && line["level"] == "WARN").collect();
     assert!(alarming.is_empty(), "{alarming:?}");
-    host.stop();
 }
 
 #[test]
@@ -172,8 +171,9 @@ fn a_busy_server_is_asked_when_it_says() {
     let due = number(bench.status("resumes", &id, "due_at"));
     let enqueued = number(bench.status("resumes", &id, "enqueued_at"));
     assert!((600_000..900_000).contains(&(due - enqueued)), "{due} - {enqueued}");
-    nowhere_but_at_the_server(&mut bench, &host, &llm);
-    host.stop();
+    nowhere_but_at_the_server(&mut bench, &llm);
+    let log = host.stop_for_log().raw();
+    assert!(!log.contains(KEY), "{log}");
 }
 
 #[test]

@@ -60,9 +60,8 @@ fn a_redis_that_keeps_what_it_was_given_causes_no_warning() {
     bench.install("echo", "echo");
     let host = bench.host();
     eventually("it reads", || (host.get("/readyz").status == 200).then_some(()));
-    let raw = host.raw();
+    let raw = host.stop_for_log().raw();
     assert!(!raw.contains("\"WARN\"") && !raw.contains("\"ERROR\""), "{raw}");
-    host.stop();
 }
 
 #[test]

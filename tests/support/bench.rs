@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -250,12 +251,34 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or(-1)
 }
 
-/// A running host. Killed when dropped.
-pub struct Host {
-    child: Child,
+/// What a host has written so far. While it runs, a line may come later than what a test sees in Redis or over HTTP; who counts lines or wants
+/// that there is none takes the log of a host that has ended ([`Host::stop_for_log`]).
+pub struct Log {
     lines: Receiver<Value>,
     seen: Mutex<Vec<Value>>,
     raw: Arc<Mutex<String>>,
+}
+
+impl Log {
+    /// The lines whose message contains `text`.
+    pub fn logged(&self, text: &str) -> Vec<Value> {
+        let mut seen = self.seen.lock().expect("the log");
+        seen.extend(self.lines.try_iter());
+        seen.iter().filter(|line| line["message"].as_str().is_some_and(|message| message.contains(text))).cloned().collect()
+    }
+
+    /// Everything it wrote.
+    pub fn raw(&self) -> String {
+        self.raw.lock().expect("the log").clone()
+    }
+}
+
+/// A running host. Killed when dropped.
+pub struct Host {
+    child: Child,
+    log: Option<Log>,
+    /// Ends with the host's last line.
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Host {
@@ -286,7 +309,7 @@ impl Host {
         let (sender, lines) = channel();
         let raw = Arc::new(Mutex::new(String::new()));
         let kept = raw.clone();
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
                 kept.lock().expect("the log").push_str(&format!("{line}\n"));
                 if let Ok(json) = serde_json::from_str(&line) {
@@ -294,7 +317,7 @@ impl Host {
                 }
             }
         });
-        Host { child, lines, seen: Mutex::default(), raw }
+        Host { child, log: Some(Log { lines, seen: Mutex::default(), raw }), reader: Some(reader) }
     }
 
     /// Waits for a log line whose message contains `text`, and gives it. Lines that came before count too.
@@ -305,14 +328,12 @@ impl Host {
 
     /// The log lines so far whose message contains `text`.
     pub fn logged(&self, text: &str) -> Vec<Value> {
-        let mut seen = self.seen.lock().expect("the log");
-        seen.extend(self.lines.try_iter());
-        seen.iter().filter(|line| line["message"].as_str().is_some_and(|message| message.contains(text))).cloned().collect()
+        self.log.as_ref().expect("a log").logged(text)
     }
 
-    /// Everything it wrote.
+    /// Everything it wrote so far.
     pub fn raw(&self) -> String {
-        self.raw.lock().expect("the log").clone()
+        self.log.as_ref().expect("a log").raw()
     }
 
     /// Asks the admin address.
@@ -381,14 +402,13 @@ impl Host {
         self.child.try_wait().expect("look after the host").is_some()
     }
 
-    /// Waits until it has ended, and gives its exit code (-1 when a signal ended it).
+    /// Waits until it has ended, and gives its exit code (-1 when a signal ended it). Its log is all there then.
     #[track_caller]
     pub fn ended(&mut self) -> i32 {
-        let raw = self.raw.clone();
-        eventually("the host ends", || {
-            let ended = self.child.try_wait().expect("look after the host").map(code);
-            ended.inspect(|code| assert!(*code == 0 || *code == -1 || *code == 1 || *code == 78, "{}", raw.lock().expect("the log")))
-        })
+        let code = eventually("the host ends", || self.try_ended());
+        self.reader.take().map(JoinHandle::join).transpose().expect("read the log");
+        assert!([0, -1, 1, 78].contains(&code), "{code}: {}", self.raw());
+        code
     }
 
     /// Its exit code, if it has ended.
@@ -398,9 +418,16 @@ impl Host {
 
     /// Ends it as an operator would.
     #[track_caller]
-    pub fn stop(mut self) {
+    pub fn stop(self) {
+        self.stop_for_log();
+    }
+
+    /// Ends it as an operator would, and gives all that it wrote.
+    #[track_caller]
+    pub fn stop_for_log(mut self) -> Log {
         self.signal(Signal::SIGTERM);
         assert_eq!(self.ended(), 0, "{}", self.raw());
+        self.log.take().expect("a log")
     }
 
     /// Ends it as a crash would.
@@ -414,8 +441,8 @@ impl Drop for Host {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("the log of host {}:\n{}", self.child.id(), self.raw());
+        if let Some(log) = self.log.as_ref().filter(|_| std::thread::panicking()) {
+            eprintln!("the log of host {}:\n{}", self.child.id(), log.raw());
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! In: an admitted request. Out: its response, whose body comes in pieces as the guest reads it; or an error. Every wait has an end: the
 //! timeouts of the plugin's configuration, or shorter ones that the guest asked for, and the end of the attempt. What comes in waits for the
-//! guest in two pieces at most, and a request keeps its places until they are read or dropped, or the attempt ends. A connection serves one
+//! guest in three pieces at most, and a request keeps its places until they are read or dropped, or the attempt ends. A connection serves one
 //! request.
 
 use std::error::Error as _;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Request, Response, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
@@ -145,7 +145,8 @@ fn prepare(target: &Target, request: Request<WasiBody>, most: u64) -> Result<Req
     Ok(Request::from_parts(head, Outgoing { body, left: most, most }))
 }
 
-/// Reads the body and hands it on piece by piece, each time as soon as the guest has room for it.
+/// Reads the body and hands it on piece by piece, each time as soon as the guest has room for it. What comes in smaller pieces meanwhile becomes one:
+/// each that goes to the guest costs two threads a wakeup, and a server may send single bytes.
 async fn pass_on(
     mut incoming: Incoming,
     mut driver: Driver,
@@ -153,19 +154,51 @@ async fn pass_on(
     between_bytes: Duration,
     most: u64,
 ) -> Result<(), Error> {
-    let mut size = 0_u64;
+    let (mut size, mut piece) = (0_u64, BytesMut::new());
     let pass_on = async {
-        while let Some(frame) = timeout(between_bytes, incoming.frame()).await.map_err(|_| Error::ConnectionReadTimeout)? {
-            let frame = frame.map_err(|error| hyper_error(&error))?;
-            size = size.saturating_add(frame.data_ref().map_or(0, |data| data.len() as u64));
-            if size > most {
-                return Err(Error::HttpResponseBodySize(Some(size)));
+        let ended = loop {
+            let frame = tokio::select! {
+                biased;
+                room = pieces.reserve(), if !piece.is_empty() => match room {
+                    Ok(room) => {
+                        room.send(Ok(Some(Frame::data(piece.split().freeze()))));
+                        continue;
+                    }
+                    // The guest has dropped the body.
+                    Err(_) => return Ok(()),
+                },
+                frame = timeout(between_bytes, incoming.frame()), if piece.len() < MAX_BUFFER => match frame {
+                    Ok(Some(Ok(frame))) => frame,
+                    Ok(Some(Err(error))) => break Err(hyper_error(&error)),
+                    Ok(None) => break Ok(()),
+                    Err(_) => break Err(Error::ConnectionReadTimeout),
+                },
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    size = size.saturating_add(data.len() as u64);
+                    if size > most {
+                        break Err(Error::HttpResponseBodySize(Some(size)));
+                    }
+                    piece.extend_from_slice(&data);
+                }
+                // Trailers, which come last.
+                Err(frame) => {
+                    let before = std::mem::take(&mut piece).freeze();
+                    let data = (!before.is_empty()).then(|| Frame::data(before));
+                    for frame in data.into_iter().chain([frame]) {
+                        if pieces.send(Ok(Some(frame))).await.is_err() {
+                            return Ok(());
+                        }
+                    }
+                }
             }
-            if pieces.send(Ok(Some(frame))).await.is_err() {
-                break;
-            }
+        };
+        // Whatever ended it, the guest has what came before.
+        if !piece.is_empty() {
+            let _ = pieces.send(Ok(Some(Frame::data(piece.freeze())))).await;
         }
-        Ok(())
+        ended
     };
     tokio::select! {
         biased;

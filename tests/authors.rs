@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::support::bench::guest_path;
+use crate::support::process::{compilers, is_there};
 use crate::support::{Ran, Web, eventually};
 
 /// A command without a configuration, in a folder.
@@ -292,13 +293,6 @@ fn a_watched_handler_runs_again_when_something_changed() {
     assert_eq!(ended.code(), Some(0));
 }
 
-/// Whether a process has a thread that compiles.
-fn compiles(pid: u32) -> bool {
-    let threads =
-        fs::read_dir(format!("/proc/{pid}/task")).map(|threads| threads.filter_map(Result::ok).collect()).unwrap_or_else(|_| Vec::new());
-    threads.iter().any(|thread| fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "tq-compile"))
-}
-
 #[test]
 fn what_is_being_compiled_does_not_hold_up_the_end_of_a_watch() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -307,13 +301,15 @@ fn what_is_being_compiled_does_not_hold_up_the_end_of_a_watch() {
     let mut command = command(folder.path(), &["try", "h.wasm", "--field", "a=1", "--watch", "--json"]);
     command.env("XDG_CACHE_HOME", folder.path().join("cache"));
     let mut watching = Watching::start_command(command);
-    eventually("it compiles", || compiles(watching.child.id()).then_some(()));
-    kill(Pid::from_raw(watching.child.id().try_into().expect("a pid")), Signal::SIGINT).expect("signal");
+    let pid = Pid::from_raw(watching.child.id().try_into().expect("a pid"));
+    let compiler = eventually("it compiles", || compilers(pid).first().copied());
+    kill(pid, Signal::SIGINT).expect("signal");
     let ended = eventually("it ends", || watching.child.try_wait().expect("look"));
     assert_eq!(ended.code(), Some(0));
     assert!(watching.lines.try_recv().is_err(), "nothing was run");
     let kept = fs::read_dir(folder.path().join("cache/tqhost/try/cache")).expect("the cache").count();
     assert_eq!(kept, 0, "it ended before the component was compiled");
+    eventually("what compiled has ended", || (!is_there(compiler)).then_some(()));
 }
 
 #[test]

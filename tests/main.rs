@@ -12,6 +12,7 @@ mod batches;
 mod capacity;
 mod chaos;
 mod commands;
+mod compiling;
 mod control;
 mod demo;
 mod doctor;

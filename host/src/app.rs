@@ -17,7 +17,7 @@ use crate::embedded::{self, Embedded};
 use crate::plugins::Plugins;
 use crate::queue::{self, Queue, Redis};
 use crate::reload::{self, Refused, Reloader, Watch};
-use crate::sandbox::{Sandbox, SandboxOptions};
+use crate::sandbox::{Compiler, Sandbox, SandboxOptions};
 use crate::worker::capacity::Capacity;
 use crate::worker::workers::Workers;
 use crate::worker::{Host, Stop};
@@ -72,7 +72,7 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
     let grants = reload::grants(&config);
     let max_memory = grants.values().map(|grant| grant.memory).max().unwrap_or_default();
     let max_warm = reload::warm(&config);
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: max_attempts, max_warm, max_memory })?;
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: max_attempts, max_warm, max_memory, compiler: Compiler::apart() })?;
     let watching = CancellationToken::new();
     let watchers = TaskTracker::new();
     let plugins =

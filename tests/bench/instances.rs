@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use tqhost::config::{Plugin, Warm};
-use tqhost::sandbox::{Attempt, Handler, Sandbox, SandboxOptions};
+use tqhost::sandbox::{Attempt, Compiler, Handler, Sandbox, SandboxOptions};
 use tqhost::task::{Field, Outcome, Progress, Task};
 
 use super::support::bench::guest_path;
@@ -20,7 +20,8 @@ pub fn calls() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let resume = fs::read(sample()).expect("a sample resume");
     let sandbox =
-        Sandbox::new(SandboxOptions { max_concurrent: CONCURRENT, max_warm: CONCURRENT, max_memory: 128 << 20 }).expect("a sandbox");
+        Sandbox::new(SandboxOptions { max_concurrent: CONCURRENT, max_warm: CONCURRENT, max_memory: 128 << 20, compiler: Compiler::Here })
+            .expect("a sandbox");
     for (guest, content, calls) in [("empty", &b"x".repeat(200), 20_000), ("resume-analyze", &resume, 500)] {
         let wasm = fs::read(guest_path(guest)).expect("a guest");
         let fresh = sandbox.load(&sandbox.compile(&wasm).expect("it compiles"), &Plugin::default()).expect("a handler");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{UsageWho, getrusage};
 use tokio::runtime::Runtime;
 use tqhost::config::{Plugin, Warm};
-use tqhost::sandbox::{Handler, Sandbox, SandboxOptions};
+use tqhost::sandbox::{Compiler, Handler, Sandbox, SandboxOptions};
 use tqhost::task::{Field, Outcome};
 
 use super::instances::{a_task, attempt};
@@ -51,7 +51,8 @@ struct Figures {
 pub fn costs() {
     println!("handlers by language, {RUNS} runs of each in turn: medians; ratios to the first line");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 1, max_memory: MEMORY }).expect("a sandbox");
+    let sandbox =
+        Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 1, max_memory: MEMORY, compiler: Compiler::Here }).expect("a sandbox");
     let cases = cases();
     let mut all: Vec<Figures> = cases.iter().map(|case| figures(case, &sandbox, &runtime)).collect();
     println!("  {:34} {:>9} {:>14} {:>9} {:>16} {:>16} {:>10}", "", "file", "compile", "load", "fresh call", "warm call", "memory");

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use tqhost::sandbox::{Attempt, Sandbox, SandboxOptions};
+use tqhost::sandbox::{Attempt, Compiler, Sandbox, SandboxOptions};
 use tqhost::task::{Field, Progress, Task};
 
 /// Different places of panics that are told.
@@ -31,7 +31,7 @@ pub fn bear_panics() {
 /// One for all inputs, with the limits of a small plugin.
 pub fn sandbox() -> &'static Sandbox {
     static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
-    SANDBOX.get_or_init(|| Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory: 16 << 20 }).expect("a sandbox"))
+    SANDBOX.get_or_init(|| Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory: 16 << 20, compiler: Compiler::Here }).expect("a sandbox"))
 }
 
 /// An attempt that is over soon.

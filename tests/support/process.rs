@@ -1,9 +1,10 @@
-//! What a host's process uses, by the kernel's account.
+//! Processes by the kernel's account: what a host uses, and which it has started.
 
 use std::fmt;
 use std::fs;
 
 use nix::unistd::Pid;
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
 /// At one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,31 @@ impl Uses {
             anonymous_kib: kib("Anonymous:"),
         }
     }
+}
+
+/// The processes that compile for this one.
+pub fn compilers(of: Pid) -> Vec<Pid> {
+    let parent = format!("PPid:\t{of}\n");
+    let pids = fs::read_dir("/proc").expect("read /proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let compiles = |pid: &i32| {
+        // Those that end meanwhile are none.
+        let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        text("cmdline").split('\0').nth(1) == Some("compile") && text("status").contains(&parent)
+    };
+    pids.filter(compiles).map(Pid::from_raw).collect()
+}
+
+/// Whether a process runs, or could; one that has ended may be known for as long as nobody has asked how.
+pub fn is_there(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    !status.is_empty() && !status.contains("State:\tZ") && !status.contains("State:\tX")
+}
+
+/// Makes a bound of a running process tighter.
+pub fn bound(pid: Pid, resource: Resource, most: u64) {
+    // It has the hard limit of this process, which only the mighty can raise.
+    let limit = Rlimit { current: Some(most), maximum: getrlimit(resource).maximum };
+    prlimit(rustix::process::Pid::from_raw(pid.as_raw()), resource, limit).expect("set a limit");
 }
 
 impl fmt::Display for Uses {

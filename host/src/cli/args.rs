@@ -91,6 +91,19 @@ pub enum Command {
     New(NewArgs),
     /// Run a handler on one task, in the sandbox that a host runs it in, without Redis
     Try(TryArgs),
+    /// Compile the plugin on stdin to stdout. For hosts, which start it for each file
+    #[command(hide = true)]
+    Compile {
+        /// Address space of each memory, in bytes
+        #[arg(long)]
+        reservation: u64,
+        /// The process that waits for it
+        #[arg(long, value_name = "PID")]
+        host: u32,
+        /// There are tasks: leave them half of the cores and what else they need
+        #[arg(long)]
+        behind: bool,
+    },
 }
 
 #[derive(Debug, Args, Default)]
@@ -296,7 +309,7 @@ mod tests {
 
     fn collect(name: &str, command: &mut clap::Command, all: &mut Vec<(String, String)>) {
         all.push((name.to_owned(), command.render_help().to_string()));
-        for below in command.get_subcommands_mut() {
+        for below in command.get_subcommands_mut().filter(|below| !below.is_hide_set()) {
             collect(&format!("{name} {}", below.get_name()), below, all);
         }
     }

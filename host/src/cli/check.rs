@@ -16,7 +16,7 @@ use super::text;
 use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::queue::Redis;
-use crate::sandbox::{Sandbox, SandboxOptions};
+use crate::sandbox::{Compiler, Sandbox, SandboxOptions};
 
 /// All of it as JSON. The names are stable.
 #[derive(Debug, Serialize)]
@@ -198,7 +198,7 @@ impl Http {
 
 pub fn run(config: &Config, out: &mut Out) -> Result<(), Failure> {
     let max_memory = config.plugins.values().map(|plugin| plugin.memory).max().unwrap_or(0).max(config::Plugin::default().memory);
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory })?;
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory, compiler: Compiler::apart() })?;
     let redis = match &config.redis {
         config::Redis::Embedded => format!("embedded, under {}", config.data_dir.display()),
         config::Redis::Url(url) => Redis::open(url.expose()).context("redis.url")?.address().to_owned(),
@@ -335,7 +335,8 @@ mod tests {
     fn checked(folder: &std::path::Path) -> CheckView {
         let config = files::tests::config(folder);
         std::fs::write(folder.join("plugins/p.wasm"), "(module)").expect("write");
-        let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory: 1 << 20 }).expect("a sandbox");
+        let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory: 1 << 20, compiler: Compiler::Here })
+            .expect("a sandbox");
         let mut plugins: Vec<PluginView> = ["p", "b"].iter().map(|name| examine(&config, &sandbox, name)).collect();
         for plugin in &mut plugins {
             plugin.file = plugin.file.replace(&folder.display().to_string(), "/srv");

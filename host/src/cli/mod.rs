@@ -41,6 +41,7 @@ use clap::{CommandFactory, FromArgMatches};
 use tokio::runtime::Runtime;
 
 use crate::config::Config;
+use crate::sandbox::{self, Cores};
 use args::{Cli, Command, RunArgs};
 use exit::Failure;
 use output::Out;
@@ -77,6 +78,9 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
             runtime.shutdown_background();
             return finish(done, out);
         }
+        Some(Command::Compile { reservation, host, behind }) => {
+            return Ok(sandbox::serve_compiler(reservation, if behind { Cores::Half } else { Cores::All }, host)?);
+        }
         _ => {}
     }
     let config = Config::load(&config).map_err(|errors| Failure::Config(errors.to_string()))?;
@@ -99,7 +103,7 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
     let done = runtime.block_on(async {
         match command {
             // Done above.
-            Command::Run(_) | Command::New(_) | Command::Try(_) => Ok(()),
+            Command::Run(_) | Command::New(_) | Command::Try(_) | Command::Compile { .. } => Ok(()),
             Command::Check => check::run(&config, &mut out),
             Command::Enqueue(args) => enqueue::run(&config, args, &mut out).await,
             Command::Status(args) => status::run(&config, args, &mut out).await,

@@ -28,7 +28,7 @@ use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::plugins::{self, Single, Singles, Watch};
 use crate::queue::NewTask;
-use crate::sandbox::{Attempt, CHECK_TIMEOUT, Ended, Report, Sandbox, SandboxOptions};
+use crate::sandbox::{Attempt, CHECK_TIMEOUT, Compiler, Ended, Report, Sandbox, SandboxOptions};
 use crate::task::{Field, Outcome, Progress, Task};
 
 /// What became of the attempt. The names are stable; what does not apply is null.
@@ -109,7 +109,7 @@ pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) ->
         _ => None,
     };
     let log = GuestLog::start((!out.json).then_some(out.paint))?;
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory: grants.memory })?;
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory: grants.memory, compiler: Compiler::apart() })?;
     let singles = Singles::new(sandbox, cache_dir().as_deref());
     let is_granted = is_named || args.plugin.is_some() || args.queue.is_some();
     let trial = Trial { args, plugin: plugin.into(), grants, rules, singles, log, stdin, is_granted };

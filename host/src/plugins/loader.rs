@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::cache::Cache;
 use crate::config;
-use crate::sandbox::{Cores, Handler, LoadError, Sandbox};
+use crate::sandbox::{Allowance, Handler, LoadError, Sandbox};
 
 #[derive(Clone)]
 pub(super) struct Loader {
@@ -35,7 +35,7 @@ impl Loader {
         wasm: &[u8],
         digest: &str,
         grants: &config::Plugin,
-        cores: Cores,
+        allowance: &Allowance,
         in_use: Option<&BTreeSet<String>>,
     ) -> Result<Loaded, LoadError> {
         let started = Instant::now();
@@ -43,7 +43,7 @@ impl Loader {
             return Ok(loaded);
         }
         let name = self.name(digest);
-        let code = self.sandbox.compile_on(cores, wasm)?;
+        let code = self.sandbox.compile_with(allowance, wasm)?;
         let handler = self.sandbox.load(&code, grants)?;
         self.cache.put(&name, &code);
         if let Some(in_use) = in_use {

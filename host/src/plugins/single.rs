@@ -18,7 +18,7 @@ use super::loader::{Loaded, Loader};
 use super::watcher::{BURST, RESCAN, SETTLE, hex};
 use crate::config;
 use crate::file::{self, Found};
-use crate::sandbox::{Cores, Handler, LoadError, Sandbox};
+use crate::sandbox::{Allowance, Handler, LoadError, Sandbox};
 
 /// Compiled handlers kept. Those of some languages have tens of MiB, and whoever tries a handler makes many versions of it.
 const MAX_CACHED: usize = 8;
@@ -53,7 +53,7 @@ impl Singles {
     /// Loads what [`read`] gave. Blocks while it compiles.
     pub fn load(&self, bytes: &[u8], grants: &config::Plugin) -> Result<Single, LoadError> {
         let digest = hex(&Sha256::digest(bytes));
-        let Loaded { handler, took, from_cache } = self.loader.load(bytes, &digest, grants, Cores::All, Some(&BTreeSet::new()))?;
+        let Loaded { handler, took, from_cache } = self.loader.load(bytes, &digest, grants, &Allowance::full(), Some(&BTreeSet::new()))?;
         Ok(Single { handler, digest, bytes: bytes.len() as u64, took, from_cache })
     }
 }

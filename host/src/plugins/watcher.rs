@@ -13,6 +13,7 @@
 //! handler (`loader`), how long the pauses are (`again`).
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ use super::registry::{Failure, Loaded, Refusal, Slot, short};
 use super::{Plugins, Times, Wanted};
 use crate::config;
 use crate::file::{self, Found, Stamp};
-use crate::sandbox::LoadError;
+use crate::sandbox::{Allowance, LoadError};
 
 /// How long a file must stay the same before it is read.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);
@@ -317,9 +318,18 @@ impl Watched {
             return;
         }
         let (compiler, grants, size, name) = (loader.clone(), self.grants.clone(), bytes.len() as u64, digest.clone());
-        let (cores, in_use) = (registry.cores(), registry.in_use());
-        let (handler, took, from_cache) = match blocking(move || compiler.load(&bytes, &name, &grants, cores, in_use.as_ref())).await {
+        let (cores, in_use, stop) = (registry.cores(), registry.in_use(), CancellationToken::new());
+        let allowance = Allowance { cores, stop: stop.clone() };
+        let loading = blocking(move || compiler.load(&bytes, &name, &grants, &allowance, in_use.as_ref()));
+        let (handler, took, from_cache) = match while_it_stays(&self.path, stamp, &digest, stop, loading).await {
             Some(Ok(loader::Loaded { handler, took, from_cache })) => (handler, took, from_cache),
+            Some(Err(LoadError::Abandoned)) => {
+                tracing::info!(plugin = %self.slot.name, digest = short(&digest), "plugin file changed while it was compiled, which is broken off");
+                // Whatever is there now, and before anybody says that all files have been tried.
+                self.seen = None;
+                self.candidate = Some((stamp, Instant::now()));
+                return;
+            }
             Some(Err(error)) => return self.fail(What::Failed, Some(digest), error.to_string(), started, error.may_pass()),
             None => return self.fail(What::Failed, Some(digest), "the compiler failed on it".into(), started, false),
         };
@@ -404,6 +414,38 @@ impl Watched {
         self.slot.fail(&Failure { what, digest: digest.as_deref(), error: &error, took, again });
         // What has no digest is remembered too: the good file put back over it must be noticed.
         self.failed = Some(Failed::new(digest, error, again, Instant::now()));
+    }
+}
+
+/// Waits for what is made of a file's content. When the file has another, or nobody waits here any more, it is told to stop.
+async fn while_it_stays<T>(path: &Path, stamp: Stamp, digest: &str, stop: CancellationToken, work: impl Future<Output = T>) -> T {
+    let _stops = stop.clone().drop_guard();
+    let (mut work, mut seen) = (pin!(work), Found::File(stamp));
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = tokio::time::sleep(RESCAN) => {}
+        }
+        let (path, before, digest) = (path.to_owned(), seen, digest.to_owned());
+        let look = move || {
+            let found = file::look(&path);
+            let is_same = match found {
+                _ if found == before => true,
+                Found::File(stamp) if stamp.bytes() <= file::MAX_BYTES => match file::read(&path, stamp) {
+                    Ok(Some(bytes)) => hex(&Sha256::digest(&bytes)) == digest,
+                    // Somebody is at it: that is for the next time.
+                    Ok(None) | Err(_) => return (before, true),
+                },
+                _ => false,
+            };
+            (found, is_same)
+        };
+        if let Some((found, is_same)) = blocking(look).await {
+            seen = found;
+            if !is_same {
+                stop.cancel();
+            }
+        }
     }
 }
 

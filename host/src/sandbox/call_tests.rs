@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::testing::{self, DONE, attempt, embed, embed_in, handler, module, outcome};
-use super::super::{Attempt, Ended, Handler, Interfaces, LoadError, Sandbox, SandboxOptions};
+use super::super::{Attempt, Compiler, Ended, Handler, Interfaces, LoadError, Sandbox, SandboxOptions};
 use crate::config;
 use crate::task::{FailureKind, Outcome, Progress, Task};
 
@@ -66,7 +66,7 @@ async fn a_handler_without_a_batch_handler_is_never_taken_to_have_run_several() 
 
 #[tokio::test]
 async fn a_warm_instance_counts_each_task_of_a_batch() {
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 1, max_memory: 16 << 20 }).unwrap();
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 1, max_memory: 16 << 20, compiler: Compiler::Here }).unwrap();
     let compiled = sandbox.compile(&batching("(local.get $count)")).unwrap();
     for (max_tasks, kept) in [(3, 0), (4, 1)] {
         let grants = config::Plugin { memory: 16 << 20, warm: Some(config::Warm { idle: 1, max_tasks }), ..config::Plugin::default() };

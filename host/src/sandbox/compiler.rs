@@ -1,12 +1,17 @@
-//! The threads that compile. They stand behind everything else that the host does.
+//! From bytes to compiled code, on threads that stand behind everything else.
 //!
-//! In: work that takes seconds and all cores. Out: its result. Compiling is the one thing that a host does in parallel by itself; on threads like the
+//! In: the bytes of a plugin. Out: compiled code. Compiling is the one thing that a host does in parallel by itself; on threads like the
 //! others it takes its share from the tasks of all queues. So while there may be tasks, these threads have a lower priority, and half of the cores
 //! are left alone. Not the lowest priority, since a new version must come through on a host that is never idle, too.
 //!
-//! Not here: what is compiled (`Sandbox::compile`), that one component at a time is (`plugins::watcher`).
+//! Not here: that it is done in another process (`apart`), that one component at a time is compiled (`plugins::watcher`).
 
 use std::num::NonZeroUsize;
+
+use tokio_util::sync::CancellationToken;
+
+use super::component;
+use super::error::LoadError;
 
 /// By how much they are nicer than the rest of the host. To the scheduler of Linux, a thread that is nicer by 5 counts for about a third.
 #[cfg(target_os = "linux")]
@@ -21,8 +26,43 @@ pub enum Cores {
     Half,
 }
 
+/// What compiling may take, and until when.
+#[derive(Debug, Clone)]
+pub struct Allowance {
+    pub cores: Cores,
+    /// Breaks it off, where it is done in a process of its own.
+    pub stop: CancellationToken,
+}
+
+impl Allowance {
+    /// All cores, for as long as it takes.
+    pub fn full() -> Allowance {
+        Allowance { cores: Cores::All, stop: CancellationToken::new() }
+    }
+}
+
+/// Validates a plugin's bytes and compiles them for this engine.
+pub(super) fn compile(engine: &wasmtime::Engine, cores: Cores, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
+    let compile = || {
+        let component = component::from_bytes(wasm)?;
+        component::interfaces(&component)?.check()?;
+        engine.precompile_component(&component).map_err(|error| match error.downcast_ref::<wasmtime::OutOfMemory>() {
+            Some(_) => LoadError::TooCostly("more memory than there is".into()),
+            None => LoadError::Malformed(format!("{error:#}")),
+        })
+    };
+    contained(|| behind(cores, compile))
+}
+
+/// Makes an error of a panic: what reads component types takes some files for impossible (found with bytes changed at random).
+pub(super) fn contained<T>(read: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
+    // Nothing is left half done that is used again: a file is read into values of its own.
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+    read.unwrap_or_else(|_| Err(LoadError::Malformed("reading or compiling it fails".into())))
+}
+
 /// Runs the work on threads that exist for it only. Blocks until it is done; a panic of the work comes through.
-pub(super) fn behind<T: Send>(cores: Cores, work: impl FnOnce() -> T + Send) -> T {
+fn behind<T: Send>(cores: Cores, work: impl FnOnce() -> T + Send) -> T {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(cores.count())
         .thread_name(|_| "tq-compile".into())

@@ -34,26 +34,31 @@ const TABLE_KEEP_RESIDENT: usize = 128 * 1024;
 /// The reservation with which 32-bit guests need no bounds checks.
 const FULL_RESERVATION: u64 = 4 << 30;
 
-/// Makes the engine, with the best allocator that this machine allows.
-pub(super) fn build(opts: &SandboxOptions) -> wasmtime::Result<Engine> {
+/// Makes the engine, with the best allocator that this machine allows, and says how many bytes of address space a memory has.
+pub(super) fn build(opts: &SandboxOptions) -> wasmtime::Result<(Engine, u64)> {
     let full = pooled(opts, FULL_RESERVATION);
     let error = match Engine::new(&full) {
-        Ok(engine) => return Ok(engine),
+        Ok(engine) => return Ok((engine, FULL_RESERVATION)),
         Err(error) => error,
     };
     // Limits on address space (ulimit -v, small containers) refuse the full pool.
     let small = opts.max_memory.next_multiple_of(64 * 1024).clamp(64 * 1024, FULL_RESERVATION);
     tracing::warn!(error = format!("{error:#}"), max_memory = small, "no address space for the instance pool; trying smaller slots");
     match Engine::new(&pooled(opts, small)) {
-        Ok(engine) => Ok(engine),
+        Ok(engine) => Ok((engine, small)),
         Err(error) => {
             tracing::warn!(
                 error = format!("{error:#}"),
                 "no instance pool: every attempt maps its own memory, which is several times slower"
             );
-            Engine::new(&base())
+            Ok((Engine::new(&base(FULL_RESERVATION))?, FULL_RESERVATION))
         }
     }
+}
+
+/// Makes an engine whose compiled code is good for one that [`build`] made with this reservation. It has no room for instances.
+pub(super) fn that_compiles(reservation: u64) -> wasmtime::Result<Engine> {
+    Engine::new(&base(reservation))
 }
 
 fn pooled(opts: &SandboxOptions, reservation: u64) -> Config {
@@ -79,14 +84,14 @@ fn pooled(opts: &SandboxOptions, reservation: u64) -> Config {
         .pagemap_scan(Enabled::No)
         .linear_memory_keep_resident(MEMORY_KEEP_RESIDENT)
         .table_keep_resident(TABLE_KEEP_RESIDENT);
-    let mut config = base();
-    config.memory_reservation(reservation);
+    let mut config = base(reservation);
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     config
 }
 
-fn base() -> Config {
+fn base(reservation: u64) -> Config {
     let mut config = Config::new();
+    config.memory_reservation(reservation);
     config.epoch_interruption(true);
     // WASI 0.3 is not offered, and its bookkeeping would make every call dearer.
     config.concurrency_support(false);

@@ -1,12 +1,13 @@
 //! Why a plugin's file cannot be used, in words that name what to change.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Files larger than this are not read.
 pub(crate) const MAX_FILE: u64 = 64 << 20;
 
 /// What is wrong with a plugin's file.
-#[derive(Debug, Error)]
+#[derive(Debug, Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LoadError {
     /// Empty, text, an ELF program, precompiled code.
@@ -31,18 +32,23 @@ pub enum LoadError {
     WrongType(String),
     #[error("the file is larger than {} MiB", MAX_FILE >> 20)]
     TooLarge,
+    /// It would hold up other plugins, or take memory that they need.
+    #[error("compiling it takes {0}")]
+    TooCostly(String),
+    #[error("compiling it was broken off")]
+    Abandoned,
     /// Compiled code that this engine does not take, or a component with more parts than the pool has room for.
     #[error("the compiled component cannot be loaded: {0}")]
     Unusable(String),
-    /// The operating system refused what loading takes, such as memory.
-    #[error("the compiled component cannot be loaded for now: {0}")]
+    /// The operating system refused what compiling or loading takes, such as memory.
+    #[error("it cannot be compiled or loaded for now: {0}")]
     Hindered(String),
 }
 
 impl LoadError {
     /// Whether the same file may be loaded another time: nothing is wrong with it.
     pub fn may_pass(&self) -> bool {
-        matches!(self, LoadError::Hindered(_))
+        matches!(self, LoadError::Hindered(_) | LoadError::Abandoned)
     }
 
     /// What the engine says of compiled code.
@@ -66,7 +72,7 @@ mod tests {
         let refused = wasmtime::Error::from(rustix::io::Errno::NOMEM).context("mmap failed to allocate 0x1000 bytes").context("loading");
         let error = LoadError::of_compiled(&refused);
         assert!(error.may_pass(), "{error}");
-        assert!(error.to_string().starts_with("the compiled component cannot be loaded for now: loading: mmap failed"), "{error}");
+        assert!(error.to_string().starts_with("it cannot be compiled or loaded for now: loading: mmap failed"), "{error}");
         let files = wasmtime::Error::from(std::io::Error::other("too many open files")).context("loading");
         assert!(LoadError::of_compiled(&files).may_pass());
         let parts = wasmtime::Error::msg("it has 65 core instances, which exceeds the configured maximum of 64");

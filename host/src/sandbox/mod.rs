@@ -7,8 +7,9 @@
 //! bytes ─▶ Sandbox::compile ─▶ Sandbox::load ─▶ Handler::self_check ─▶ Handler::run(Attempt) ─▶ Report
 //! ```
 //!
-//! Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
+//! `Sandbox::compile` does it in a process of its own, unless it is told otherwise. Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
 
+mod apart;
 mod call;
 mod check;
 mod compiler;
@@ -41,8 +42,9 @@ use wasmtime::component::{Component, Linker};
 
 use crate::config;
 
+pub use apart::{Compiler, serve as serve_compiler};
 pub use check::{CheckError, TIMEOUT as CHECK_TIMEOUT};
-pub use compiler::Cores;
+pub use compiler::{Allowance, Cores};
 pub use component::Interfaces;
 pub use error::LoadError;
 pub use handler::{Attempt, Ended, Handler, Report};
@@ -54,7 +56,7 @@ use state::State;
 const MAX_LOOKUPS: usize = 64;
 
 /// How large the sandbox is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct SandboxOptions {
     /// Attempts that may run at once in this host, over all plugins.
     pub max_concurrent: u32,
@@ -62,6 +64,8 @@ pub struct SandboxOptions {
     pub max_warm: u32,
     /// The largest memory grant of any plugin, in bytes.
     pub max_memory: u64,
+    /// Who compiles plugins.
+    pub compiler: Compiler,
 }
 
 impl SandboxOptions {
@@ -77,6 +81,9 @@ pub struct Sandbox(Arc<Shared>);
 
 struct Shared {
     engine: wasmtime::Engine,
+    /// Address space of each memory, in bytes; code is compiled for it.
+    reservation: u64,
+    compiler: Compiler,
     linker: Linker<State>,
     /// A full pool is not the task's fault: an attempt takes a place before it takes anything from the engine's pool.
     pool: Arc<warm::Pool>,
@@ -96,7 +103,7 @@ struct Shared {
 impl Sandbox {
     /// Makes the engine and starts the guest threads.
     pub fn new(opts: SandboxOptions) -> anyhow::Result<Sandbox> {
-        let engine = engine::build(&opts).map_err(|error| anyhow!("cannot start the WebAssembly engine: {error:#}"))?;
+        let (engine, reservation) = engine::build(&opts).map_err(|error| anyhow!("cannot start the WebAssembly engine: {error:#}"))?;
         let mut linker = Linker::new(&engine);
         host::add_to_linker(&mut linker).map_err(|error| anyhow!("cannot link the host interfaces: {error:#}"))?;
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -123,23 +130,34 @@ impl Sandbox {
         let (turns, check_permit) = (turns::Turns::new(cores), Semaphore::new(1));
         let (sends_on, guests, requests) = (requests.handle().clone(), Some(guests), Some(requests));
         let gives_back = memory::GivesBack::default();
-        let shared = Shared { engine, linker, pool, turns, check_permit, guests, requests, sends_on, gives_back, _ticker: ticker };
+        let shared = Shared {
+            engine,
+            reservation,
+            compiler: opts.compiler,
+            linker,
+            pool,
+            turns,
+            check_permit,
+            guests,
+            requests,
+            sends_on,
+            gives_back,
+            _ticker: ticker,
+        };
         Ok(Sandbox(Arc::new(shared)))
     }
 
     /// Validates a plugin's bytes and compiles them, on all cores. Takes seconds for large components: call it off the runtime, one at a time.
     pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
-        self.compile_on(Cores::All, wasm)
+        self.compile_with(&Allowance::full(), wasm)
     }
 
-    /// The same on fewer of them.
-    pub fn compile_on(&self, cores: Cores, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
-        let compile = || {
-            let component = component::from_bytes(wasm)?;
-            component::interfaces(&component)?.check()?;
-            self.0.engine.precompile_component(&component).map_err(|error| LoadError::Malformed(format!("{error:#}")))
+    /// The same with less, or until it is not wanted any more.
+    pub fn compile_with(&self, allowance: &Allowance, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
+        let compiled = match &self.0.compiler {
+            Compiler::Apart(program) => apart::compile(program, self.0.reservation, allowance, wasm),
+            Compiler::Here => compiler::compile(&self.0.engine, allowance.cores, wasm),
         };
-        let compiled = contained(|| compiler::behind(cores, compile));
         memory::now();
         compiled
     }
@@ -155,7 +173,7 @@ impl Sandbox {
 
     /// What a plugin exports and imports, without compiling it; says nothing about whether it can be loaded.
     pub fn inspect(&self, wasm: &[u8]) -> Result<Interfaces, LoadError> {
-        contained(|| component::interfaces(&component::from_bytes(wasm)?))
+        compiler::contained(|| component::interfaces(&component::from_bytes(wasm)?))
     }
 
     /// Names the engine and its settings: compiled code is good only for the same name.
@@ -172,13 +190,6 @@ impl Sandbox {
         // refused by `component::from_bytes`.
         unsafe { Component::deserialize(&self.0.engine, compiled) }.map_err(|error| LoadError::of_compiled(&error))
     }
-}
-
-/// Makes an error of a panic: what reads component types takes some files for impossible (found with bytes changed at random).
-fn contained<T>(read: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
-    // Nothing is left half done that is used again: a file is read into values of its own.
-    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
-    read.unwrap_or_else(|_| Err(LoadError::Malformed("reading or compiling it fails".into())))
 }
 
 impl Drop for Shared {

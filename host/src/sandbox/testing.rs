@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use wit_component::StringEncoding;
 use wit_parser::Resolve;
 
-use super::{Attempt, Report, Sandbox, SandboxOptions};
+use super::{Attempt, Compiler, Report, Sandbox, SandboxOptions};
 use crate::task::{Field, Outcome, Progress, Task};
 
 /// A core module with the handler's exports around `body`, which has to leave the address of the result: at 16 there
@@ -91,7 +91,7 @@ const FOREIGN: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn sandbox() -> Sandbox {
-    Sandbox::new(SandboxOptions { max_concurrent: 4, max_warm: 0, max_memory: 16 << 20 }).unwrap()
+    Sandbox::new(SandboxOptions { max_concurrent: 4, max_warm: 0, max_memory: 16 << 20, compiler: Compiler::Here }).unwrap()
 }
 
 pub(crate) fn task() -> Task {

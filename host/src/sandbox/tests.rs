@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::testing::{self, DONE, ECHO, attempt, embed, handler, module, outcome};
-use super::{Attempt, Handler, LoadError, Report, Sandbox, SandboxOptions};
+use super::{Attempt, Compiler, Handler, LoadError, Report, Sandbox, SandboxOptions};
 use crate::config::{Plugin, Secret};
 use crate::task::{FailureKind, Outcome};
 
@@ -202,7 +202,8 @@ async fn exit_is_a_trap_with_words() {
 
 #[tokio::test]
 async fn a_pool_that_finds_no_address_space_is_made_smaller() {
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 20_000, max_warm: 0, max_memory: 1 << 20 }).unwrap();
+    let sandbox =
+        Sandbox::new(SandboxOptions { max_concurrent: 20_000, max_warm: 0, max_memory: 1 << 20, compiler: Compiler::Here }).unwrap();
     let report = load(&sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
     assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()) });
 }

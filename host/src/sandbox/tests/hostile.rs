@@ -220,6 +220,6 @@ async fn a_file_whose_bytes_are_changed_is_refused_or_works() {
 #[test]
 fn a_panic_of_what_reads_a_file_is_an_error() {
     // One in forty thousand changed files made the reader of component types panic.
-    let read = crate::sandbox::contained::<()>(|| panic!("taken for impossible"));
+    let read = crate::sandbox::compiler::contained::<()>(|| panic!("taken for impossible"));
     assert!(matches!(read, Err(LoadError::Malformed(_))), "{read:?}");
 }

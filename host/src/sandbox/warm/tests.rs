@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::IDLE;
 use crate::config::{Plugin, Warm};
 use crate::sandbox::testing::{DONE, attempt, embed, handler, module, outcome};
-use crate::sandbox::{Attempt, Handler, Report, Sandbox, SandboxOptions};
+use crate::sandbox::{Attempt, Compiler, Handler, Report, Sandbox, SandboxOptions};
 use crate::task::{FailureKind, Outcome, Task};
 
 /// Counts tasks in its memory, and completes with the count as a byte. What it does after that depends on the number of the attempt.
@@ -41,7 +41,7 @@ const REJECTS: u32 = 7;
 const COMPUTES: u32 = 8;
 
 fn sandbox(places: u32) -> Sandbox {
-    Sandbox::new(SandboxOptions { max_concurrent: places, max_warm: 0, max_memory: 16 << 20 }).unwrap()
+    Sandbox::new(SandboxOptions { max_concurrent: places, max_warm: 0, max_memory: 16 << 20, compiler: Compiler::Here }).unwrap()
 }
 
 fn grants(idle: u32, max_tasks: u32) -> Plugin {
@@ -197,7 +197,7 @@ async fn handles_that_are_left_open_do_not_pile_up() {
 
 #[tokio::test]
 async fn so_many_are_kept_and_no_more() {
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 6, max_warm: 2, max_memory: 1 << 20 }).unwrap();
+    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 6, max_warm: 2, max_memory: 1 << 20, compiler: Compiler::Here }).unwrap();
     let kept = load(&sandbox, &handler(COUNT), &grants(2, 100));
     for _ in 0..3 {
         let running: Vec<_> = (0..6)

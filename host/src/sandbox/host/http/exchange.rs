@@ -28,7 +28,7 @@ use super::connect::{self, Refused, Stream};
 use super::counts::{Counted, End};
 use super::{Grant, Refusals, Target};
 
-/// Bytes that are read at once; a response's head has to fit in, and no piece of a body is larger.
+/// Bytes that are read at once; a response's head has to fit in, and no piece of a body is larger than twice as much.
 const MAX_BUFFER: usize = 32 * 1024;
 const MAX_HEADERS: usize = 128;
 

@@ -1,0 +1,290 @@
+//! Compiling in a process of its own.
+//!
+//! In: the bytes of a plugin. Out: compiled code, or what is wrong with the file. A file comes from somebody else, and what reads and compiles it was
+//! written for the files of compilers: what it does with another, endless work, all memory, an overflow of its stack, hits that process only.
+//!
+//! ```text
+//! host: compile ── the file ─▶ stdin of `tqhost compile`: serve ─▶ validated, compiled
+//!          ▲                                                          │
+//!          └──── the code or the error, and a byte that says which ── stdout ◀┘
+//! ```
+//!
+//! The process has none of the host's environment, files and connections, so no secret, and ends with the host. It is no sandbox: it belongs to the same
+//! user. Not here: what is done with the bytes (`compiler`).
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio_util::sync::CancellationToken;
+
+use super::compiler::{self, Allowance, Cores};
+use super::error::{LoadError, MAX_FILE};
+
+/// Processor time that one file may take, of all threads together. Components of 12 MB in JavaScript and 18 MB in Python take 12 s.
+const MAX_SECONDS: u64 = 600;
+/// Time by the clock, for a process that does not get on: stopped, without memory, without a core.
+const MAX_WAIT: Duration = Duration::from_secs(3600);
+/// Memory that one file may take. Those take a third of a GiB, and no file is larger than [`MAX_FILE`].
+const MAX_MEMORY: u64 = 4 << 30;
+/// Bytes of code that one file may become, which the host has to hold. It becomes 35 MB of those, twice or three times as much as they have.
+const MAX_CODE: u64 = 512 << 20;
+/// What is kept of the last words of a process that failed.
+const MAX_WORDS: u64 = 4096;
+/// How often it is asked whether the code is still wanted.
+const STILL_WANTED: Duration = Duration::from_millis(50);
+/// The last byte of an answer: it is code, or an error as JSON.
+const CODE: u8 = b'c';
+const ERROR: u8 = b'e';
+/// Where the loader of the program itself finds its libraries; all else of the environment stays behind.
+const LIBRARIES: &str = "LD_LIBRARY_PATH";
+/// The command of the program, and its options.
+const COMMAND: &str = "compile";
+const RESERVATION: &str = "--reservation";
+const HOST: &str = "--host";
+const BEHIND: &str = "--behind";
+
+/// Who compiles.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Compiler {
+    /// This process: for files that are trusted not to harm it.
+    #[default]
+    Here,
+    /// Another process of this program, one for each file.
+    Apart(PathBuf),
+}
+
+impl Compiler {
+    /// This program, as it was when it started: another may have been put in its place since.
+    pub fn apart() -> Compiler {
+        let program = Path::new("/proc/self/exe");
+        let program = if program.exists() { Ok(program.to_owned()) } else { std::env::current_exe() };
+        program.map_or_else(
+            |error| {
+                tracing::warn!(%error, "this program does not know its own file: plugins are compiled in the host, which a bad one can bring down");
+                Compiler::Here
+            },
+            Compiler::Apart,
+        )
+    }
+}
+
+/// The host's side. Blocks until the process has ended.
+pub(super) fn compile(program: &Path, reservation: u64, allowance: &Allowance, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
+    if wasm.len() as u64 > MAX_FILE {
+        return Err(LoadError::TooLarge);
+    }
+    let mut command = Command::new(program);
+    // For lists of processes, which would show the link.
+    command
+        .arg0("tqhost")
+        .arg(COMMAND)
+        .arg(RESERVATION)
+        .arg(reservation.to_string())
+        .arg(HOST)
+        .arg(std::process::id().to_string())
+        .args((allowance.cores == Cores::Half).then_some(BEHIND));
+    command.env_clear().envs(std::env::var_os(LIBRARIES).map(|path| (OsString::from(LIBRARIES), path)));
+    // Not in the group that a terminal sends its signals to.
+    command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| LoadError::Hindered(format!("cannot start the process that compiles it: {error}")))?;
+    let said = converse(&mut child, wasm, &allowance.stop);
+    if said.is_err() {
+        // It ends, or has ended.
+        let _ = child.kill();
+    }
+    let lost = |error| LoadError::Hindered(format!("cannot speak with the process that compiles it: {error}"));
+    let status = child.wait().map_err(lost)?;
+    let (mut answer, words) = said.map_err(lost)?;
+    match answer.pop().filter(|_| status.success()) {
+        Some(CODE) => Ok(answer),
+        Some(_) if answer.len() as u64 >= MAX_CODE => Err(LoadError::TooCostly(format!("more than {} MiB of code", MAX_CODE >> 20))),
+        Some(ERROR) => Err(serde_json::from_slice(&answer)
+            .unwrap_or_else(|error| LoadError::Malformed(format!("compiling it fails, and the reason cannot be read: {error}")))),
+        _ if allowance.stop.is_cancelled() => Err(LoadError::Abandoned),
+        _ => Err(failed(status, &words)),
+    }
+}
+
+/// Gives the file to the process, and takes what it says: its answer, and the beginning of what it writes to stderr. Ends it when that is not wanted.
+fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Result<(Vec<u8>, String)> {
+    let (Some(mut stdin), Some(mut stdout), Some(mut stderr)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    };
+    let thread = || thread::Builder::new().name("tq-compile".into());
+    // Over as soon as the one end of it is dropped, however this function ends.
+    let (until, over) = mpsc::channel::<()>();
+    thread::scope(move |scope| {
+        let _until = until;
+        thread().spawn_scoped(scope, move || {
+            let end = Instant::now() + MAX_WAIT;
+            while over.recv_timeout(STILL_WANTED) == Err(RecvTimeoutError::Timeout) {
+                if stop.is_cancelled() || Instant::now() > end {
+                    let _ = child.kill();
+                    return;
+                }
+            }
+        })?;
+        // A process that ends early has an exit status to tell of it.
+        thread().spawn_scoped(scope, move || drop(stdin.write_all(wasm)))?;
+        let words = thread().spawn_scoped(scope, move || {
+            let mut words = Vec::new();
+            let _ = stderr.by_ref().take(MAX_WORDS).read_to_end(&mut words);
+            let _ = io::copy(&mut stderr, &mut io::sink());
+            String::from_utf8_lossy(&words).into_owned()
+        })?;
+        let mut answer = Vec::new();
+        // Who has more to say finds nobody who listens, when this has been dropped.
+        stdout.by_ref().take(MAX_CODE + 1).read_to_end(&mut answer)?;
+        Ok((answer, words.join().unwrap_or_default()))
+    })
+}
+
+/// What became of a process that gave no answer.
+fn failed(status: ExitStatus, words: &str) -> LoadError {
+    let words = words.lines().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    let signal = status.signal().and_then(|signal| Signal::try_from(signal).ok());
+    match signal {
+        Some(Signal::SIGXCPU) => LoadError::TooCostly(format!("more than {MAX_SECONDS} s of processor time")),
+        Some(Signal::SIGABRT) if words.starts_with("memory allocation of") => {
+            LoadError::TooCostly(format!("more memory than it may have, {} GiB or what the system allows", MAX_MEMORY >> 30))
+        }
+        // By the system, where it has no more memory, by somebody, or because it did not get on: the same file may be compiled another time.
+        Some(Signal::SIGKILL) => {
+            LoadError::Hindered("the process that compiled it was killed, as a system without free memory does".into())
+        }
+        Some(signal @ (Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP)) => {
+            LoadError::Hindered(format!("the process that compiled it was ended by {}", signal.as_str()))
+        }
+        Some(signal) => LoadError::Malformed(format!("compiling it ends with {}: {words}", signal.as_str())),
+        None => LoadError::Malformed(format!("compiling it ends with {status}: {words}")),
+    }
+}
+
+/// The side of `tqhost compile`: reads a file from stdin, and writes the answer to stdout. `host` is the process that waits for it.
+pub fn serve(reservation: u64, cores: Cores, host: u32) -> anyhow::Result<()> {
+    let hindered = |error: String| LoadError::Hindered(format!("the process that compiles it: {error}"));
+    let compile = || {
+        confine(host).map_err(|error| hindered(error.to_string()))?;
+        let mut wasm = Vec::new();
+        io::stdin().lock().take(MAX_FILE + 1).read_to_end(&mut wasm).map_err(|error| hindered(error.to_string()))?;
+        let engine = super::engine::that_compiles(reservation).map_err(|error| hindered(format!("{error:#}")))?;
+        compiler::compile(&engine, cores, &wasm)
+    };
+    let (kind, answer) = match compile() {
+        Ok(code) => (CODE, code),
+        Err(error) => (ERROR, serde_json::to_vec(&error)?),
+    };
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&answer)?;
+    stdout.write_all(&[kind])?;
+    Ok(stdout.flush()?)
+}
+
+/// Bounds what this process takes, and ties it to the host.
+fn confine(host: u32) -> io::Result<()> {
+    bound(Resource::Cpu, MAX_SECONDS)?;
+    // What may be written to, unlike `As`, which would count address space that is only reserved.
+    bound(Resource::Data, MAX_MEMORY)?;
+    // What it was given is nobody else's business.
+    bound(Resource::Core, 0)?;
+    // Whoever ends the host ends this one, and nobody else does: a service manager sends these to all processes of a service, and the host would take
+    // the end of this one for a fault of the file.
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGHUP);
+    signals.thread_block()?;
+    #[cfg(target_os = "linux")]
+    {
+        nix::sys::prctl::set_name(c"tq-compile")?;
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        if nix::unistd::getppid().as_raw().unsigned_abs() != host {
+            return Err(io::Error::other("the host that started it has ended"));
+        }
+        // Before the host, where memory ends. A system that does not allow it is one that has other rules.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+    }
+    Ok(())
+}
+
+/// No more than this, nor than there is already. Only the soft limit: at the hard one of processor time the kernel kills without a word of why.
+fn bound(resource: Resource, most: u64) -> io::Result<()> {
+    let now = getrlimit(resource);
+    let current = now.current.map_or(most, |now| now.min(most));
+    Ok(setrlimit(resource, Rlimit { current: Some(current), ..now })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(signal: Signal, words: &str) -> String {
+        failed(ExitStatus::from_raw(signal as i32), words).to_string()
+    }
+
+    #[test]
+    fn what_became_of_the_process_says_what_is_to_be_done() {
+        assert_eq!(of(Signal::SIGXCPU, ""), "compiling it takes more than 600 s of processor time");
+        assert_eq!(
+            of(Signal::SIGABRT, "memory allocation of 7 bytes failed\n"),
+            "compiling it takes more memory than it may have, 4 GiB or what the system allows"
+        );
+        assert_eq!(
+            of(Signal::SIGABRT, "\nthread 'x' has overflowed its stack\n"),
+            "not a valid WebAssembly component: compiling it ends with SIGABRT: thread 'x' has overflowed its stack"
+        );
+        assert_eq!(of(Signal::SIGSEGV, ""), "not a valid WebAssembly component: compiling it ends with SIGSEGV: it said nothing");
+        let killed = failed(ExitStatus::from_raw(Signal::SIGKILL as i32), "");
+        assert!(killed.may_pass(), "{killed}");
+        assert!(!failed(ExitStatus::from_raw(1 << 8), "no").may_pass());
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_no_fault_of_the_file() {
+        let error = compile(Path::new("/nowhere"), 1 << 16, &Allowance::full(), b"").unwrap_err();
+        assert!(error.may_pass() && error.to_string().contains("cannot start the process"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_says_something_else_gives_no_code() {
+        for program in ["/bin/true", "/bin/false", "/bin/echo"] {
+            let error = compile(Path::new(program), 1 << 16, &Allowance::full(), &vec![0; 1 << 20]).unwrap_err();
+            assert!(error.to_string().contains("compiling it ends with exit status"), "{program}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_waits_for_any_more_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("sleeps");
+        // Written by another process: a program that any thread of this one had open for writing as it started a process could not be run.
+        let write = "printf '#!/bin/sh\\nexec sleep 1000000\\n' > \"$0\" && chmod 700 \"$0\"";
+        assert!(Command::new("sh").args(["-c", write]).arg(&program).status().unwrap().success());
+        let allowance = Allowance::full();
+        let stop = allowance.stop.clone();
+        let compiling = thread::spawn(move || compile(&program, 1 << 16, &allowance, &vec![0; 1 << 20]));
+        stop.cancel();
+        assert!(matches!(compiling.join().unwrap(), Err(LoadError::Abandoned)));
+    }
+
+    #[test]
+    fn errors_are_the_same_on_the_other_side() {
+        for error in [
+            LoadError::WrongVersion { found: "a".into(), offered: "b".into() },
+            LoadError::CoreModuleWithoutComponentType { wasip1: true },
+            LoadError::TooLarge,
+            LoadError::NotOffered { imports: vec!["a".into(), "b".into()] },
+        ] {
+            let json = serde_json::to_vec(&error).unwrap();
+            assert_eq!(serde_json::from_slice::<LoadError>(&json).unwrap().to_string(), error.to_string());
+        }
+    }
+}

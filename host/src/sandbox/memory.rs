@@ -1,8 +1,7 @@
 //! Gives memory back to the system that is free and that the allocator would keep.
 //!
-//! It keeps what large pieces of work leave behind, for the next one and for each thread apart: hundreds of MiB after a large component was compiled,
-//! tens of MiB after a guest has made the host hold as much as it may. Without this a host would stay as large as the worst moment of each of its
-//! threads.
+//! It keeps what large pieces of work leave behind, for the next one and for each thread apart: tens of MiB after the code of a large component was
+//! taken over, or a guest has made the host hold as much as it may. Without this a host would stay as large as the worst moment of each of its threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

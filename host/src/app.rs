@@ -14,7 +14,7 @@ use crate::admin::{self, AdminState, Health, Metrics};
 use crate::announcer::{Announcer, Refresh};
 use crate::config::{self, Config};
 use crate::embedded::{self, Embedded};
-use crate::plugins::Plugins;
+use crate::plugins::{Plugins, Source};
 use crate::queue::{self, Queue, Redis};
 use crate::reload::{self, Refused, Reloader, Watch};
 use crate::sandbox::{Compiler, Sandbox, SandboxOptions};
@@ -75,8 +75,8 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
     let sandbox = Sandbox::new(SandboxOptions { max_concurrent: max_attempts, max_warm, max_memory, compiler: Compiler::apart() })?;
     let watching = CancellationToken::new();
     let watchers = TaskTracker::new();
-    let plugins =
-        Plugins::start(sandbox, config.plugins_dir.clone(), config.data_dir.join("cache"), grants, watching.clone(), &watchers).await?;
+    let source = Source { sandbox, dir: config.plugins_dir.clone(), cache_dir: config.data_dir.join("cache") };
+    let plugins = Plugins::start(source, grants, watching.clone(), &watchers).await?;
 
     // 4. The queues. Before the first claim: every group is there, and signals are heard. A host that ended now would leave tasks behind.
     let mut signals = Signals::listen()?;

@@ -64,6 +64,15 @@ struct Registry {
 /// How long a start waits for the first scan.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Where plugins come from, and what makes handlers of them.
+pub struct Source {
+    pub sandbox: Sandbox,
+    /// The folder with their files.
+    pub dir: PathBuf,
+    /// Where compiled code is kept.
+    pub cache_dir: PathBuf,
+}
+
 /// The names in use and their grants.
 type Wanted = BTreeMap<String, config::Plugin>;
 
@@ -83,26 +92,18 @@ impl Default for Times {
 impl Plugins {
     /// Tries every file that is there once, then goes on watching in the background until `stop`. Large files that were never compiled may
     /// take minutes: after [`PATIENCE`] it gives the registry as it is, and the rest comes while the host runs.
-    pub async fn start(
-        sandbox: Sandbox,
-        dir: PathBuf,
-        cache_dir: PathBuf,
-        names: Wanted,
-        stop: CancellationToken,
-        tracker: &TaskTracker,
-    ) -> anyhow::Result<Plugins> {
-        Plugins::start_with(Times::default(), sandbox, dir, cache_dir, names, stop, tracker).await
+    pub async fn start(source: Source, wanted: Wanted, stop: CancellationToken, tracker: &TaskTracker) -> anyhow::Result<Plugins> {
+        Plugins::start_with(Times::default(), source, wanted, stop, tracker).await
     }
 
     async fn start_with(
         times: Times,
-        sandbox: Sandbox,
-        dir: PathBuf,
-        cache_dir: PathBuf,
-        names: Wanted,
+        source: Source,
+        wanted: Wanted,
         stop: CancellationToken,
         tracker: &TaskTracker,
     ) -> anyhow::Result<Plugins> {
+        let Source { sandbox, dir, cache_dir } = source;
         let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir)).await.context("cannot look at the cache")?;
         let notes = Notes::new(cache.dir());
         let loader = loader::Loader::new(sandbox, cache);
@@ -113,7 +114,7 @@ impl Plugins {
             scanned: CancellationToken::new(),
             at_work: AtomicBool::new(false),
         }));
-        plugins.update(names);
+        plugins.update(wanted);
         let watcher = watcher::Watcher::new(dir, loader, plugins.clone(), plugins.0.wanted.subscribe(), times);
         tracker.spawn(watcher.run(stop.clone()));
         tokio::select! {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::again::Pauses;
-use super::{Judged, PluginState, Plugins, Ruling, Times, Version, What};
+use super::{Judged, PluginState, Plugins, Ruling, Source, Times, Version, What};
 use crate::config;
 use crate::sandbox::Attempt;
 use crate::sandbox::testing::{self, DONE, ECHO, embed, handler, module, outcome};
@@ -50,7 +50,8 @@ impl Folder {
         let names = BTreeMap::from([("p".to_owned(), grants)]);
         let path = |name: &str| self.root.path().join(name);
         let (sandbox, stop) = (testing::sandbox(), self.stop.clone());
-        Plugins::start_with(times, sandbox, path("plugins"), path("cache"), names, stop, &self.tracker).await.unwrap()
+        let source = Source { sandbox, dir: path("plugins"), cache_dir: path("cache") };
+        Plugins::start_with(times, source, names, stop, &self.tracker).await.unwrap()
     }
 
     fn cached(&self) -> Vec<PathBuf> {

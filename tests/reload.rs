@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::plugins::row;
 use crate::support::bench::guest_path;
 use crate::support::{Bench, Host, Producer, eventually};
 
@@ -145,6 +146,53 @@ fn grants_change_without_a_new_file() {
             .then_some(())
     });
     assert!(read(&mut bench).contains("there"));
+    host.stop();
+}
+
+#[test]
+fn a_plugin_checks_itself_with_grants_before_they_are_its_own() {
+    let config = |check: &str, max_output: &str| {
+        format!(
+            "[queues.work]\nplugin = \"checks-itself\"\nmax_retries = 0\n[plugins.checks-itself]\n\
+             config = {{ self-check = \"{check}\" }}\nmax_output = \"{max_output}\"\n"
+        )
+    };
+    let mut bench = Bench::new(&config("ok", "64KiB"));
+    bench.install("checks-itself", "checks-itself");
+    let host = bench.host();
+    host.until_ready();
+    let large = "x".repeat(2048);
+    let ends = |bench: &mut Bench, status: &str| {
+        let id = bench.xadd("work", &[("large", &large)]);
+        bench.until("work", &id, status);
+    };
+    ends(&mut bench, "COMPLETED");
+    // These it refuses: the version goes on with those that it has, and the story says so.
+    change(&bench, &host, &config("trap", "1KiB"));
+    let told = host.log("plugin cannot be used");
+    assert!(
+        told["error"].as_str().is_some_and(|error| error.starts_with("self-check with its new grants, without which it runs on: trap")),
+        "{told}"
+    );
+    ends(&mut bench, "COMPLETED");
+    let shown = |bench: &Bench, state: &str| eventually(state, || row(bench, "checks-itself").filter(|row| row["state"] == state));
+    let refused = shown(&bench, "failed");
+    assert!(
+        refused["version"].is_string() && refused["error"].as_str().is_some_and(|error| error.contains("with its new grants")),
+        "{refused}"
+    );
+    assert_eq!(
+        refused["history"].as_array().and_then(|changes| changes.last()).expect("a change")["what"],
+        "self-check-failed",
+        "{refused}"
+    );
+    assert!(host.logged("plugin has other grants").is_empty());
+    // These it takes.
+    change(&bench, &host, &config("ok", "1KiB"));
+    host.log("plugin has other grants");
+    ends(&mut bench, "FAILED");
+    let taken = shown(&bench, "active");
+    assert!(taken["error"].is_null(), "{taken}");
     host.stop();
 }
 

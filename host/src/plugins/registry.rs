@@ -323,6 +323,20 @@ impl Slot {
         Some(Refusal::Covered)
     }
 
+    /// Somebody makes a handler of the file that is there. Shown where nothing else is: it may take long.
+    pub(super) fn begins(&self) {
+        let mut about = self.about();
+        if about.state == PluginState::Missing {
+            about.error = Some("there is a file, which is being compiled and checked".into());
+        }
+    }
+
+    /// Whether the file holds the active version, and that wants to look at its grants before it runs with them.
+    pub(super) fn checks_grants(&self) -> bool {
+        let about = self.about();
+        about.state == PluginState::Active && self.active.borrow().as_ref().is_some_and(|active| active.handler.checks_itself())
+    }
+
     /// From now on attempts begin with these grants, on the version to go back to as well; what runs keeps those it has.
     pub(super) fn regrant(&self, grants: &config::Plugin) {
         let mut about = self.about();

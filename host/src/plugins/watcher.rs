@@ -69,6 +69,8 @@ struct Watched {
     candidate: Option<(Stamp, Instant)>,
     /// What failed last, as long as nothing else took its place.
     failed: Option<Failed>,
+    /// The active version runs with the grants before these: it has not checked itself with them, or has refused them.
+    is_ungranted: bool,
     times: Times,
 }
 
@@ -93,19 +95,21 @@ impl Watcher {
             self.plugins.push(match known {
                 Some(mut plugin) => {
                     if plugin.grants != grants {
-                        slot.regrant(&grants);
                         // What failed may work with these.
                         plugin.failed = None;
                         plugin.seen = None;
                         plugin.grants = grants;
-                        tracing::info!(plugin = name, "plugin has other grants: attempts that begin from now on have them");
+                        plugin.is_ungranted |= slot.checks_grants();
+                        if !plugin.is_ungranted {
+                            plugin.regrant();
+                        }
                     }
                     plugin
                 }
                 None => {
                     let path = self.dir.join(format!("{name}.wasm"));
                     let (slot, seen, times) = (slot.clone(), Some(Found::Missing), self.times);
-                    Watched { slot, grants, path, seen, candidate: None, failed: None, times }
+                    Watched { slot, grants, path, seen, candidate: None, failed: None, is_ungranted: false, times }
                 }
             });
         }
@@ -305,7 +309,8 @@ impl Watched {
         };
         self.seen = Some(Found::File(stamp));
         self.candidate = None;
-        if self.slot.digest().as_ref() == Some(&digest) {
+        let is_active = self.slot.digest().as_ref() == Some(&digest);
+        if is_active && !self.is_ungranted {
             // Touched, or the good file put back over a bad one.
             let had_failed = self.failed.take().is_some();
             if self.slot.confirm(&digest) || had_failed {
@@ -320,6 +325,7 @@ impl Watched {
         let (compiler, grants, size, name) = (loader.clone(), self.grants.clone(), bytes.len() as u64, digest.clone());
         let (cores, in_use, stop) = (registry.cores(), registry.in_use(), CancellationToken::new());
         let allowance = Allowance { cores, stop: stop.clone() };
+        self.slot.begins();
         let loading = blocking(move || compiler.load(&bytes, &name, &grants, &allowance, in_use.as_ref()));
         let (handler, took, from_cache) = match while_it_stays(&self.path, stamp, &digest, stop, loading).await {
             Some(Ok(loader::Loaded { handler, took, from_cache })) => (handler, took, from_cache),
@@ -338,9 +344,17 @@ impl Watched {
             tracing::info!(plugin = %self.slot.name, "the plugin can make requests, and its allowed_hosts allows none: each would be refused");
         }
         if let Err(error) = handler.self_check(&self.slot.name, self.times.check).await {
-            return self.fail(What::SelfCheckFailed, Some(digest), format!("self-check: {error}"), started, error.may_pass());
+            let what = if is_active { "self-check with its new grants, without which it runs on" } else { "self-check" };
+            return self.fail(What::SelfCheckFailed, Some(digest), format!("{what}: {error}"), started, error.may_pass());
         }
         self.failed = None;
+        if is_active && self.slot.digest().as_ref() == Some(&digest) {
+            self.regrant();
+            // Unless it had refused others before.
+            self.slot.confirm(&digest);
+            return;
+        }
+        self.is_ungranted = false;
         match self.slot.publish(&digest, handler, Loaded { bytes: size, took, from_cache }) {
             // Said when it is so: what begins after this line begins on this version.
             Some(on_probation) => {
@@ -352,9 +366,20 @@ impl Watched {
         }
     }
 
+    /// Lets attempts begin with the grants that are configured now.
+    fn regrant(&mut self) {
+        self.is_ungranted = false;
+        self.slot.regrant(&self.grants);
+        tracing::info!(plugin = %self.slot.name, "plugin has other grants: attempts that begin from now on have them");
+    }
+
     /// Whether the file holds what is in quarantine. Sees to it that the last good version runs, where there is one.
     async fn is_in_quarantine(&mut self, digest: &str, loader: &Loader) -> bool {
         let Some(refusal) = self.slot.refuse(digest) else { return false };
+        if self.is_ungranted {
+            // The version that runs in its place is not in the file, and has not been asked.
+            self.regrant();
+        }
         let again = match refusal {
             Refusal::Covered => None,
             Refusal::Bare(good) => self.reinstate(good, digest, loader).await,

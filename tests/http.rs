@@ -420,6 +420,7 @@ fn certificates_are_checked() {
         "{found}"
     );
     assert_eq!(error(&mut bench, &format!("{}/echo", hosts[1])), "TlsCertificateError");
+    host.log("is refused: there is no secure connection: invalid peer certificate: certificate not valid for name \"localhost\"");
     // It cannot make anything of a greeting in TLS, and goes.
     assert_eq!(error(&mut bench, &format!("{}/echo", hosts[2])), "ConnectionTerminated");
     still_well(&mut bench, &host, &good);
@@ -429,6 +430,7 @@ fn certificates_are_checked() {
     bench.configure(&text.replace("http = { ca = \"ca.pem\" }", ""));
     let host = bench.host();
     assert_eq!(error(&mut bench, &format!("{}/echo", hosts[0])), "TlsCertificateError");
+    host.log("is refused: there is no secure connection: invalid peer certificate: UnknownIssuer");
     assert_eq!((good.requests(), wrong_name.requests()), (1, 0));
     host.stop();
 }

@@ -83,7 +83,10 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
         }
         _ => {}
     }
-    let config = Config::load(&config).map_err(|errors| Failure::Config(errors.to_string()))?;
+    // Who looks at queues, or adds tasks to them, need not have the secrets of handlers.
+    let runs_handlers = matches!(command, None | Some(Command::Run(_) | Command::Check));
+    let load = if runs_handlers { Config::load } else { Config::load_for_commands };
+    let config = load(&config).map_err(|errors| Failure::Config(errors.to_string()))?;
     let command = match command {
         None | Some(Command::Run(_)) => {
             let log_format = match command {

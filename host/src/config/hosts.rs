@@ -6,6 +6,7 @@
 //!
 //! Not here: which addresses are public, and looking names up (the sandbox).
 
+use std::borrow::Cow;
 use std::fmt;
 
 use toml::de::DeValue;
@@ -138,12 +139,26 @@ fn read_entry(entry: &Item) -> Option<AllowedHost> {
 
 fn read_host(item: &Item) -> Option<AllowedHost> {
     let text = item.string()?;
-    parse(text).map_err(|why| item.problem(format!("{} {why}", show_text(text)))).ok()
+    parse(text).map_err(|why| item.problem(format!("{} {why}", show_text(&without_user(text))))).ok()
+}
+
+const HAS_USER: &str = "has a user name in it: take it out, requests carry their own authorization";
+
+/// What is to be shown of it: a user name may come with a password.
+fn without_user(text: &str) -> Cow<'_, str> {
+    let begin = text.find("://").map_or(0, |at| at + 3);
+    match text[begin..].rfind('@') {
+        Some(at) => format!("{}…{}", &text[..begin], &text[begin + at..]).into(),
+        None => text.into(),
+    }
 }
 
 /// The error is to stand behind the text.
 fn parse(text: &str) -> Result<AllowedHost, String> {
     let Some((scheme, rest)) = text.split_once("://") else {
+        if text.contains('@') {
+            return Err(HAS_USER.into());
+        }
         let is_host = !text.contains(['*', '/']) && text.split(':').next().and_then(parse_host).is_some();
         return Err(match is_host {
             true => format!("has no scheme: write {}", show_text(&format!("https://{text}"))),
@@ -156,7 +171,7 @@ fn parse(text: &str) -> Result<AllowedHost, String> {
         _ => return Err("has a scheme that handlers cannot use: write https:// or http://".into()),
     };
     if rest.contains('@') {
-        return Err("has a user name in it: take it out, requests carry their own authorization".into());
+        return Err(HAS_USER.into());
     }
     if rest.contains(['/', '?', '#', '\\']) {
         let host = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
@@ -297,6 +312,9 @@ mod tests {
         }
         let told = problem("[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://fine.example\", \"x/y\", 5]");
         assert!(told.contains("line 3: plugins.a.allowed_hosts[1]: \"x/y\" is not a host"), "{told}");
+        let with_user =
+            problem("[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://me:hunter2@example.com\", \"me:hunter2@example.com\"]");
+        assert!(with_user.contains("\"https://…@example.com\" has a user name in it") && !with_user.contains("hunter2"), "{with_user}");
         assert!(told.contains("allowed_hosts[2]: is an integer, but must be a string like"), "{told}");
     }
 

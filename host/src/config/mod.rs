@@ -46,6 +46,7 @@ pub(crate) use names::check_name;
 pub(crate) use reader::edits;
 
 use problem::{column_of, line_of};
+use source::Secrets;
 
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// One slip can confuse the rest of the syntax; the first few errors tell it.
@@ -54,20 +55,33 @@ const MAX_SYNTAX_ERRORS: usize = 10;
 impl Config {
     /// Reads and checks the file, with the secrets that it points to.
     pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
+        Config::load_with(path, Secrets::OfAll)
+    }
+
+    /// The same without the secrets of plugins, which are empty: for whoever runs no handler, and need not have them.
+    pub fn load_for_commands(path: &Path) -> Result<Config, ConfigErrors> {
+        Config::load_with(path, Secrets::OfTheHost)
+    }
+
+    fn load_with(path: &Path, secrets: Secrets) -> Result<Config, ConfigErrors> {
         let path = std::path::absolute(path).map_err(|error| ConfigErrors::of_file(path, format!("is not a path: {error}")))?;
         let text = read_text(&path).map_err(|why| ConfigErrors::of_file(&path, why))?;
-        Config::parse(&text, &path, &|name| std::env::var(name).ok())
+        Config::parse_with(&text, &path, &|name| std::env::var(name).ok(), secrets)
     }
 
     /// Checks `text` as if it stood in the file `path`; `env` looks up environment variables.
     pub fn parse(text: &str, path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigErrors> {
+        Config::parse_with(text, path, env, Secrets::OfAll)
+    }
+
+    fn parse_with(text: &str, path: &Path, env: &dyn Fn(&str) -> Option<String>, secrets: Secrets) -> Result<Config, ConfigErrors> {
         let (document, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
             let problems = errors.iter().take(MAX_SYNTAX_ERRORS).map(|error| syntax_problem(text, error)).collect();
             return Err(ConfigErrors::new(path, problems));
         }
         let folder = path.parent().unwrap_or(Path::new("."));
-        let cx = reader::Context { text, folder, env, problems: RefCell::default(), warnings: RefCell::default() };
+        let cx = reader::Context { text, folder, env, secrets, problems: RefCell::default(), warnings: RefCell::default() };
         let config = general::read(&cx, document.get_ref(), path);
         let problems = cx.problems.take();
         if problems.is_empty() { Ok(config) } else { Err(ConfigErrors::new(path, problems)) }

@@ -7,7 +7,7 @@ use super::model::{Plugin, Queue};
 use super::names::check_name;
 use super::reader::{Item, Keys};
 use super::secret::Secret;
-use super::source::secret;
+use super::source::secret_of_plugin;
 use super::{hosts, http, instance};
 
 pub(super) const KEYS: Keys =
@@ -46,7 +46,7 @@ fn read_plugin(name: &str, item: &Item, queues: &[Queue]) -> Option<Plugin> {
 }
 
 fn read_config(item: &Item) -> BTreeMap<String, Secret> {
-    item.named().into_iter().filter_map(|(name, item)| Some((name.to_owned(), secret(&item)?))).collect()
+    item.named().into_iter().filter_map(|(name, item)| Some((name.to_owned(), secret_of_plugin(&item)?))).collect()
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use std::time::Duration;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::problem::{Problem, line_of};
+use super::source::Secrets;
 use super::units::{parse_duration, parse_size, show_duration, show_size, show_text};
 
 /// What every part of the reading needs, and where it puts its problems.
@@ -25,6 +26,7 @@ pub(super) struct Context<'a> {
     /// The file's folder: relative paths begin here.
     pub folder: &'a Path,
     pub env: &'a dyn Fn(&str) -> Option<String>,
+    pub secrets: Secrets,
     pub problems: RefCell<Vec<Problem>>,
     pub warnings: RefCell<Vec<String>>,
 }

@@ -16,6 +16,30 @@ use super::units::show_text;
 pub(super) const KEYS: Keys = Keys { known: &["env", "file"], later: &[], elsewhere: &[] };
 const MAX_BYTES: u64 = 64 << 10;
 
+/// Whose secrets are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Secrets {
+    OfAll,
+    /// Not those of plugins.
+    OfTheHost,
+}
+
+/// Reads a value that may be a secret of a plugin.
+pub(super) fn secret_of_plugin(item: &Item) -> Option<Secret> {
+    match (item.value(), item.context().secrets) {
+        (DeValue::Table(_), Secrets::OfTheHost) => {
+            let table = item.table(&KEYS)?;
+            match (table.get("env"), table.get("file")) {
+                (Some(env), None) => env.string().map(drop)?,
+                (None, Some(file)) => file.path().map(drop)?,
+                _ => return from_table(item),
+            }
+            Some(Secret::kept_apart(""))
+        }
+        _ => secret(item),
+    }
+}
+
 /// Reads a value that may be a secret.
 pub(super) fn secret(item: &Item) -> Option<Secret> {
     match item.value() {

@@ -4,10 +4,11 @@
 //! is kept apart from the configuration's own text, in the environment or in a file; a handler gets it as it is, and may say it by mistake,
 //! in a log line, in the text of an error, in a result.
 //!
-//! This is against mistakes. A handler that changes a secret before it says it (encodes it, cuts it in two) is not noticed.
+//! This is against mistakes. Found are the text itself, each of its lines, and what these are in JSON and in the debug output of Rust and Python. A handler that
+//! changes a secret otherwise before it says it (base64, the encoding of a URL, cut in two) is not noticed.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
@@ -30,7 +31,8 @@ impl Mask {
         let texts = config.values().filter(|secret| secret.is_kept_apart()).map(Secret::expose);
         // A key of several lines is printed line by line, or with its line breaks escaped.
         let texts = texts.flat_map(|text| std::iter::once(text).chain(text.lines().map(str::trim)));
-        let texts: Vec<&str> = texts.filter(|text| text.len() >= SHORTEST).collect();
+        let texts = texts.filter(|text| text.len() >= SHORTEST);
+        let texts: BTreeSet<String> = texts.flat_map(|text| written(text).into_iter().chain([text.to_owned()])).collect();
         let longest = texts.iter().map(|text| text.len()).max().unwrap_or_default();
         let finder = (!texts.is_empty()).then(|| {
             // Of a long key, the kind that is taken otherwise has a kilobyte for each byte.
@@ -61,6 +63,22 @@ impl Mask {
     }
 }
 
+/// How a text is written between quotes: in JSON, in JSON of ASCII only (Python's default), in the debug output of Rust, and in that of Python.
+fn written(text: &str) -> [String; 4] {
+    let json = serde_json::Value::from(text).to_string();
+    let json = json[1..json.len() - 1].to_owned();
+    let mut ascii = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_ascii() {
+            ascii.push(c);
+        } else {
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| ascii.push_str(&format!("\\u{unit:04x}")));
+        }
+    }
+    let python = text.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t");
+    [json, ascii, text.escape_debug().to_string(), python]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,13 +103,28 @@ mod tests {
             assert_eq!(mask.bytes(said.as_bytes()), shown.as_bytes());
         }
         assert_eq!(mask.bytes(b"\xff\xfehunter2-of\xff"), b"\xff\xfe[secret]\xff".as_slice());
-        assert_eq!(mask.longest(), "bücher🔑bücher".len().max("hunter2-of-the-echo".len()));
+        assert_eq!(mask.longest(), "b\\u00fccher\\ud83d\\udd11b\\u00fccher".len(), "as it would be in ASCII");
     }
 
     #[test]
     fn a_key_of_several_lines_is_found_line_by_line() {
         let mask = mask(&["-----BEGIN KEY-----\n  MIIEvQIBADAN  \nshort\n-----END KEY-----"]);
         assert_eq!(mask.text("key: MIIEvQIBADAN\\nshort"), "key: [secret]\\nshort");
+    }
+
+    #[test]
+    fn a_secret_between_quotes_is_found_however_it_is_written() {
+        let secret = "pa\"ss\\word'ü🔑\n2nd-line-of-it";
+        let mask = mask(&[secret]);
+        let mut ascii = String::new();
+        for unit in serde_json::to_string(secret).unwrap().encode_utf16() {
+            if unit < 128 { ascii.push(unit as u8 as char) } else { ascii.push_str(&format!("\\u{unit:04x}")) }
+        }
+        let python = "'pa\"ss\\\\word'ü🔑\\n2nd-line-of-it'".to_owned();
+        for said in [serde_json::json!({ "key": secret }).to_string(), ascii, format!("{secret:?}"), python] {
+            let shown = mask.text(&said).into_owned();
+            assert!(!shown.contains("ss") && !shown.contains("2nd") && shown.contains("[secret]"), "{said} is {shown}");
+        }
     }
 
     #[test]

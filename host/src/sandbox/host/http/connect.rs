@@ -36,6 +36,9 @@ pub(super) fn system_lookup(name: &str, port: u16) -> io::Result<Vec<SocketAddr>
     std::net::ToSocketAddrs::to_socket_addrs(&(name, port)).map(|found| found.take(MAX_ADDRESSES).collect())
 }
 
+/// Characters of what TLS says.
+const MAX_REASON: usize = 300;
+
 /// Why there is no connection, and what is to be logged of it.
 #[derive(Debug)]
 pub(super) struct Refused {
@@ -133,7 +136,7 @@ fn connect_error(error: &io::Error) -> Error {
     }
 }
 
-async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<dyn Stream>, Error> {
+async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<dyn Stream>, Refused> {
     let name = match &target.host {
         Host::Ipv4(address) => ServerName::from(std::net::IpAddr::from(*address)),
         Host::Ipv6(address) => ServerName::from(std::net::IpAddr::from(*address)),
@@ -143,12 +146,20 @@ async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<
     // Reads and parses the system's certificates when it is asked first.
     let config = tokio::task::spawn_blocking(move || for_config.tls.get(&for_config.bounds.ca)).await;
     let config = config.map_err(|_| Error::ConfigurationError)?.ok_or(Error::ConfigurationError)?;
-    let stream = TlsConnector::from(config).connect(name, tcp).await.map_err(|error| tls_error(&error))?;
+    let stream = TlsConnector::from(config).connect(name, tcp).await.map_err(|error| not_secure(&error))?;
     Ok(Box::new(stream))
 }
 
-fn tls_error(error: &io::Error) -> Error {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+/// The guest has a code for it, and the log what to mend.
+fn not_secure(error: &io::Error) -> Refused {
+    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    // It may name all that a certificate is good for.
+    let log = cause.map(|cause| format!("there is no secure connection: {cause}").chars().take(MAX_REASON).collect());
+    Refused { error: tls_error(cause), log }
+}
+
+fn tls_error(cause: Option<&rustls::Error>) -> Error {
+    match cause {
         Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => Error::TlsCertificateError,
         Some(rustls::Error::AlertReceived(alert)) => {
             Error::TlsAlertReceived { alert_id: Some((*alert).into()), alert_message: Some(format!("{alert:?}")) }

@@ -53,13 +53,15 @@ struct HostView<'a> {
     host: &'a str,
     #[serde(flatten)]
     queue: &'a HostQueue,
+    /// Why it runs by an earlier configuration.
+    config_error: Option<&'a str>,
 }
 
 impl<'a> QueueView<'a> {
     fn new(rules: &'a config::Queue, census: &'a Census, hosts: &'a [HostInfo], now_ms: u64) -> QueueView<'a> {
         let on = |host: &'a HostInfo| {
             let queue = host.queues.iter().find(|queue| queue.name == rules.name)?;
-            Some(HostView { host: &host.id, queue })
+            Some(HostView { host: &host.id, queue, config_error: host.config_error.as_deref() })
         };
         let hosts: Vec<HostView> = hosts.iter().filter_map(on).collect();
         // A state that this version does not know comes last.
@@ -219,7 +221,7 @@ fn detail(view: &QueueView, paint: Paint) -> String {
             right("RATE/S"),
             ("STATE", Align::Left),
         ]);
-        for HostView { host, queue } in &view.hosts {
+        for HostView { host, queue, .. } in &view.hosts {
             let (words, tone) = state(&queue.state, view.plugin);
             let rate = format!("{:.1}", queue.rate);
             let figures = [queue.running, queue.completed, queue.retried, queue.dead].map(Cell::from);

@@ -42,7 +42,7 @@ struct TryView {
     from_cache: bool,
     /// It passed in so long; null where there is none.
     self_check_ms: Option<f64>,
-    /// Of the task; of a batch `completed` if all of it completed, `failed` if the call failed, else `mixed`.
+    /// Of the task; of a batch `failed` if the call failed, the end of all its tasks if they ended alike, else `mixed`.
     #[serde(flatten)]
     end: EndView,
     /// Of a batch: each task.
@@ -101,6 +101,9 @@ struct Trial {
 /// `config` is where the configuration is; `is_named` whether somebody said so.
 pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) -> Result<(), Failure> {
     let (plugin, rules, grants) = granted(config, is_named, &args)?;
+    if args.timeout.is_some_and(|timeout| timeout.is_zero()) {
+        return Err(Failure::Usage("--timeout 0s leaves the handler no time: write one from 1ms up".into()));
+    }
     if args.watch && args.task.as_deref().is_some_and(is_stdin) {
         return Err(Failure::Usage("stdin cannot be watched: write the task to a file".into()));
     }
@@ -348,7 +351,9 @@ impl EndView {
     fn of_all(report: &Report, outcomes: &[Outcome]) -> EndView {
         match (&report.ended, outcomes) {
             (Ended::Failed { .. }, [first, ..]) => EndView::new(first),
-            _ if is_completed(report, outcomes.len()) => EndView::named("completed"),
+            (_, [first, ..]) if outcomes.iter().all(|other| EndView::new(other).outcome == EndView::new(first).outcome) => {
+                EndView::named(EndView::new(first).outcome)
+            }
             _ => EndView::named("mixed"),
         }
     }

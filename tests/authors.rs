@@ -294,6 +294,24 @@ fn a_watched_handler_runs_again_when_something_changed() {
 }
 
 #[test]
+fn a_handler_that_never_ends_is_broken_off_when_it_is_mended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let install = |guest: &str| {
+        fs::copy(guest_path(guest), folder.path().join("h.new")).expect("copy");
+        fs::rename(folder.path().join("h.new"), folder.path().join("h.wasm")).expect("rename");
+    };
+    install("loops");
+    let watching = Watching::start_command(command(folder.path(), &["try", "h.wasm", "--field", "a=1", "--watch", "--timeout", "1h"]));
+    let says =
+        |text: &str| eventually(text, || watching.lines.try_iter().find(|line| line.as_str().is_some_and(|line| line.contains(text))));
+    says("compiled");
+    install("echo");
+    says("completed in");
+    let is_noted = |line: Value| line.as_str().is_some_and(|line| line.contains("broken off, as a file has changed"));
+    eventually("it says so", || watching.errors.try_iter().any(is_noted).then_some(()));
+}
+
+#[test]
 fn what_is_being_compiled_does_not_hold_up_the_end_of_a_watch() {
     let folder = tempfile::tempdir().expect("a folder");
     // With the runtime of its language it takes many seconds.

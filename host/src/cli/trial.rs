@@ -28,7 +28,7 @@ use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::plugins::{self, Single, Singles, Watch};
 use crate::queue::NewTask;
-use crate::sandbox::{Attempt, CHECK_TIMEOUT, Compiler, Ended, Report, Sandbox, SandboxOptions};
+use crate::sandbox::{Allowance, Attempt, CHECK_TIMEOUT, Compiler, Ended, Report, Sandbox, SandboxOptions};
 use crate::task::{Field, Outcome, Progress, Task};
 
 /// What became of the attempt. The names are stable; what does not apply is null.
@@ -138,13 +138,25 @@ impl Trial {
         loop {
             match (self.read_handler().await, self.tasks().await) {
                 (Ok(handler), Ok(tasks)) => {
-                    // A file that was only touched is the same.
                     let now = Some((handler, tasks));
+                    // A file that was only touched is the same.
                     if now != last
                         && let Some((handler, tasks)) = &now
-                        && let Err(failure) = self.once(handler, tasks.clone(), out).await
                     {
-                        failure.report(out.json);
+                        let tried = tokio::select! {
+                            biased;
+                            tried = self.once(handler, tasks.clone(), out) => tried,
+                            // Whoever mends a handler that never ends need not wait for its time to be over.
+                            () = watch.changed() => {
+                                if !out.json {
+                                    note("tqhost: broken off, as a file has changed");
+                                }
+                                continue;
+                            }
+                        };
+                        if let Err(failure) = tried {
+                            failure.report(out.json);
+                        }
                     }
                     last = now;
                 }
@@ -192,8 +204,10 @@ impl Trial {
     async fn once(&self, handler: &[u8], tasks: Vec<Vec<Field>>, out: &mut Out) -> Result<(), Failure> {
         let path = self.args.handler.display();
         let (singles, bytes, grants) = (self.singles.clone(), handler.to_vec(), self.grants.clone());
-        // Elsewhere: it may take long, and Ctrl-C is not to wait for it.
-        let loaded = tokio::task::spawn_blocking(move || singles.load(&bytes, &grants)).await;
+        // Elsewhere: it may take long, and Ctrl-C is not to wait for it. It ends with this.
+        let allowance = Allowance::full();
+        let _stops = allowance.stop.clone().drop_guard();
+        let loaded = tokio::task::spawn_blocking(move || singles.load(&bytes, &grants, &allowance)).await;
         let single = loaded.context("compiling failed")?.map_err(|error| anyhow!("{path}: {}", chain(&error)))?;
         if tasks.len() > 1 && !single.handler.takes_batches() {
             let why = "it exports no tqhost:handler/batch-handler: give it one task instead of a list";

@@ -51,9 +51,9 @@ impl Singles {
     }
 
     /// Loads what [`read`] gave. Blocks while it compiles.
-    pub fn load(&self, bytes: &[u8], grants: &config::Plugin) -> Result<Single, LoadError> {
+    pub fn load(&self, bytes: &[u8], grants: &config::Plugin, allowance: &Allowance) -> Result<Single, LoadError> {
         let digest = hex(&Sha256::digest(bytes));
-        let Loaded { handler, took, from_cache } = self.loader.load(bytes, &digest, grants, &Allowance::full(), Some(&BTreeSet::new()))?;
+        let Loaded { handler, took, from_cache } = self.loader.load(bytes, &digest, grants, allowance, Some(&BTreeSet::new()))?;
         Ok(Single { handler, digest, bytes: bytes.len() as u64, took, from_cache })
     }
 }

@@ -354,12 +354,15 @@ impl Watched {
             self.slot.confirm(&digest);
             return;
         }
-        self.is_ungranted = false;
         match self.slot.publish(&digest, handler, Loaded { bytes: size, took, from_cache }) {
             // Said when it is so: what begins after this line begins on this version.
             Some(on_probation) => {
                 let digest = short(&digest);
                 tracing::info!(plugin = %self.slot.name, digest, ?took, from_cache, bytes = size, on_probation, "plugin loaded");
+                if self.is_ungranted {
+                    // The one to go back to has them as well.
+                    self.regrant();
+                }
             }
             // An attempt that still ran on the same content brought the verdict just now.
             None => drop(self.is_in_quarantine(&digest, loader).await),

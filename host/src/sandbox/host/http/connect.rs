@@ -60,8 +60,7 @@ pub(super) async fn connect(grant: &Arc<Grant>, target: &Target, end: Instant) -
     if target.scheme == Scheme::Http {
         return Ok(Box::new(tcp));
     }
-    let tls = tokio::time::timeout_at(end, tls(grant, target, tcp)).await.map_err(|_| Error::ConnectionTimeout)?;
-    Ok(tls?)
+    tokio::time::timeout_at(end, tls(grant, target, tcp)).await.map_err(|_| Error::ConnectionTimeout)?
 }
 
 async fn lookup(grant: &Arc<Grant>, target: &Target) -> Result<Vec<SocketAddr>, Refused> {

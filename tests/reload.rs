@@ -193,6 +193,10 @@ fn a_plugin_checks_itself_with_grants_before_they_are_its_own() {
     ends(&mut bench, "FAILED");
     let taken = shown(&bench, "active");
     assert!(taken["error"].is_null(), "{taken}");
+    let changes = taken["history"].as_array().expect("a list");
+    let regranted = changes.iter().find(|change| change["what"] == "regranted").expect("it is in the story");
+    assert!(regranted["version"] == taken["version"] && regranted["took_ms"].is_u64(), "{regranted}");
+    assert_eq!(regranted["reason"], "other max_output", "{regranted}");
     host.stop();
 }
 

@@ -193,6 +193,22 @@ pub struct Plugin {
     pub warm: Option<Warm>,
 }
 
+impl Plugin {
+    /// The keys whose values differ.
+    pub fn differences(&self, other: &Plugin) -> Vec<&'static str> {
+        let Plugin { config, memory, max_output, allowed_hosts, http, warm } = self;
+        let differ = [
+            ("config", *config != other.config),
+            ("memory", *memory != other.memory),
+            ("max_output", *max_output != other.max_output),
+            ("allowed_hosts", *allowed_hosts != other.allowed_hosts),
+            ("http", *http != other.http),
+            ("instance", *warm != other.warm),
+        ];
+        differ.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
+    }
+}
+
 /// Instances that are used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Warm {

@@ -23,6 +23,8 @@ pub enum What {
     SelfCheckFailed,
     /// A version has passed its probation.
     Confirmed,
+    /// A version runs with other grants.
+    Regranted,
     /// A version failed its probation, and the last good one took over again.
     RolledBack,
     /// A version that was rolled back lies in the file, and is left there.
@@ -40,6 +42,7 @@ impl What {
             What::Failed => "failed",
             What::SelfCheckFailed => "self-check-failed",
             What::Confirmed => "confirmed",
+            What::Regranted => "regranted",
             What::RolledBack => "rolled-back",
             What::Quarantined => "quarantined",
             What::Restored => "restored",

@@ -338,8 +338,11 @@ impl Slot {
     }
 
     /// From now on attempts begin with these grants, on the version to go back to as well; what runs keeps those it has.
-    pub(super) fn regrant(&self, grants: &config::Plugin) {
+    pub(super) fn regrant(&self, grants: &config::Plugin, took: Duration, reason: &str) {
         let mut about = self.about();
+        if let Some(digest) = self.digest() {
+            about.history.add(What::Regranted, Some(&digest), Some(took), Some(reason));
+        }
         about.good = about.good.take().map(|version| version.regranted(grants));
         self.active.send_if_modified(|active| {
             *active = active.take().map(|version| version.regranted(grants));

@@ -62,6 +62,8 @@ type DirId = (u64, u64);
 struct Watched {
     slot: Arc<Slot>,
     grants: config::Plugin,
+    /// Those that the active version has.
+    granted: config::Plugin,
     path: PathBuf,
     /// What was dealt with last; None: whatever is there is to be dealt with.
     seen: Option<Found>,
@@ -101,7 +103,7 @@ impl Watcher {
                         plugin.grants = grants;
                         plugin.is_ungranted |= slot.checks_grants();
                         if !plugin.is_ungranted {
-                            plugin.regrant();
+                            plugin.regrant(Instant::now());
                         }
                     }
                     plugin
@@ -109,7 +111,8 @@ impl Watcher {
                 None => {
                     let path = self.dir.join(format!("{name}.wasm"));
                     let (slot, seen, times) = (slot.clone(), Some(Found::Missing), self.times);
-                    Watched { slot, grants, path, seen, candidate: None, failed: None, is_ungranted: false, times }
+                    let granted = grants.clone();
+                    Watched { slot, grants, granted, path, seen, candidate: None, failed: None, is_ungranted: false, times }
                 }
             });
         }
@@ -349,7 +352,7 @@ impl Watched {
         }
         self.failed = None;
         if is_active && self.slot.digest().as_ref() == Some(&digest) {
-            self.regrant();
+            self.regrant(started);
             // Unless it had refused others before.
             self.slot.confirm(&digest);
             return;
@@ -361,7 +364,7 @@ impl Watched {
                 tracing::info!(plugin = %self.slot.name, digest, ?took, from_cache, bytes = size, on_probation, "plugin loaded");
                 if self.is_ungranted {
                     // The one to go back to has them as well.
-                    self.regrant();
+                    self.regrant(started);
                 }
             }
             // An attempt that still ran on the same content brought the verdict just now.
@@ -369,11 +372,15 @@ impl Watched {
         }
     }
 
-    /// Lets attempts begin with the grants that are configured now.
-    fn regrant(&mut self) {
+    /// Lets attempts begin with the grants that are configured now. `since` is when it was begun with.
+    fn regrant(&mut self, since: Instant) {
         self.is_ungranted = false;
-        self.slot.regrant(&self.grants);
-        tracing::info!(plugin = %self.slot.name, "plugin has other grants: attempts that begin from now on have them");
+        let (reason, took) = (format!("other {}", self.granted.differences(&self.grants).join(", ")), since.elapsed());
+        self.granted = self.grants.clone();
+        self.slot.regrant(&self.grants, took, &reason);
+        let digest = self.slot.digest();
+        let digest = digest.as_deref().map(short);
+        tracing::info!(plugin = %self.slot.name, digest, ?took, reason, "plugin has other grants: attempts that begin from now on have them");
     }
 
     /// Whether the file holds what is in quarantine. Sees to it that the last good version runs, where there is one.
@@ -381,7 +388,7 @@ impl Watched {
         let Some(refusal) = self.slot.refuse(digest) else { return false };
         if self.is_ungranted {
             // The version that runs in its place is not in the file, and has not been asked.
-            self.regrant();
+            self.regrant(Instant::now());
         }
         let again = match refusal {
             Refusal::Covered => None,

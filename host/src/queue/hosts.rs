@@ -85,7 +85,7 @@ pub struct HostPlugin {
 pub struct HostChange {
     /// Milliseconds since the Unix epoch, by the host's clock.
     pub at: u64,
-    /// `loaded`, `failed`, `self-check-failed`, `confirmed`, `rolled-back`, `quarantined`, `restored` or `removed`.
+    /// `loaded`, `failed`, `self-check-failed`, `confirmed`, `regranted`, `rolled-back`, `quarantined`, `restored` or `removed`.
     pub what: String,
     pub version: Option<String>,
     /// How long it took to load the version, or to find out about it.

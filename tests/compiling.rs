@@ -70,6 +70,8 @@ fn it_has_no_secrets_and_is_bounded() {
     let (mut bench, host) = bench();
     put(&bench, "p", &large(1));
     let pid = compiler(&host);
+    // It stays for as long as it is looked at.
+    kill(pid, Signal::SIGSTOP).expect("stop");
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("its limits");
     refused(&bench, "there is a file, which is being compiled");
     for (name, most) in [("Max cpu time", "600"), ("Max data size", "4294967296"), ("Max core file size", "0")] {

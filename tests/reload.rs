@@ -197,6 +197,22 @@ fn a_plugin_checks_itself_with_grants_before_they_are_its_own() {
     let regranted = changes.iter().find(|change| change["what"] == "regranted").expect("it is in the story");
     assert!(regranted["version"] == taken["version"] && regranted["took_ms"].is_u64(), "{regranted}");
     assert_eq!(regranted["reason"], "other max_output", "{regranted}");
+    // What is not in the file is not asked: with a bad file it has at once what it would refuse.
+    fs::write(bench.plugin_path("checks-itself"), b"not wasm").expect("write");
+    shown(&bench, "failed");
+    change(&bench, &host, &config("trap", "64KiB"));
+    ends(&mut bench, "COMPLETED");
+    // The same when both come together, in either order.
+    bench.install("checks-itself", "checks-itself");
+    change(&bench, &host, &config("ok", "64KiB"));
+    shown(&bench, "active");
+    fs::write(bench.plugin_path("checks-itself"), b"text").expect("write");
+    change(&bench, &host, &config("trap", "1KiB"));
+    eventually("it has them", || {
+        let history = row(&bench, "checks-itself")?["history"].as_array()?.clone();
+        history.iter().any(|change| change["reason"] == "other config, max_output").then_some(())
+    });
+    ends(&mut bench, "FAILED");
     host.stop();
 }
 

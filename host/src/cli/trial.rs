@@ -146,7 +146,7 @@ impl Trial {
                         let tried = tokio::select! {
                             biased;
                             tried = self.once(handler, tasks.clone(), out) => tried,
-                            // Whoever mends a handler that never ends need not wait for its time to be over.
+                            // Whoever mends a handler that never ends need not wait for its time to be over. What was only touched begins anew.
                             () = watch.changed() => {
                                 if !out.json {
                                     note("tqhost: broken off, as a file has changed");
@@ -218,6 +218,8 @@ impl Trial {
             let version = short(&single.digest);
             out.line(format!("{path}: {}, version {version}, {how} in {}", text::size(single.bytes), took(single.took)));
         }
+        // One before may have been broken off.
+        self.log.mute(false);
         self.log.take();
         let self_check = self.self_check(&single).await?;
         if let (Some(duration), false) = (self_check, out.json) {

@@ -134,7 +134,7 @@ impl Plugins {
     }
 
     /// Other names or grants from now on. A name that is new gets its version as soon as the watcher has found one; a version that runs
-    /// gets its new grants at once, whatever its file holds by now.
+    /// gets its new grants at once, whatever its file holds by now; one that lies in its file and checks itself does that with them first.
     pub fn update(&self, wanted: Wanted) {
         {
             let mut slots = self.slots_mut();

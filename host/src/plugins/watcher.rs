@@ -102,7 +102,10 @@ impl Watcher {
                         plugin.seen = None;
                         plugin.grants = grants;
                         plugin.is_ungranted |= slot.checks_grants();
-                        if !plugin.is_ungranted {
+                        if plugin.grants == plugin.granted {
+                            // Those before were never its own.
+                            plugin.is_ungranted = false;
+                        } else if !plugin.is_ungranted {
                             plugin.regrant(Instant::now());
                         }
                     }
@@ -238,6 +241,11 @@ impl Watched {
         let now = Instant::now();
         if self.seen == Some(found) {
             self.candidate = None;
+            let of_file = self.failed.as_ref().and_then(|failed| failed.digest.clone());
+            if self.slot.digest() != of_file {
+                // It was rolled back since it refused them.
+                self.regrant_unasked();
+            }
             if let Found::File(stamp) = found
                 && self.failed.as_ref().is_some_and(|failed| failed.is_due(now))
             {
@@ -249,6 +257,7 @@ impl Watched {
         }
         match found {
             Found::Missing => {
+                self.regrant_unasked();
                 self.seen = Some(found);
                 self.candidate = None;
                 self.failed = None;
@@ -258,6 +267,7 @@ impl Watched {
                 }
             }
             Found::Other(why) => {
+                self.regrant_unasked();
                 self.seen = Some(found);
                 self.candidate = None;
                 self.fail(What::Failed, None, why.to_owned(), now, false);
@@ -279,6 +289,7 @@ impl Watched {
     async fn take(&mut self, stamp: Stamp, loader: &Loader, registry: &Plugins) {
         let started = Instant::now();
         if stamp.bytes() > file::MAX_BYTES {
+            self.regrant_unasked();
             self.seen = Some(Found::File(stamp));
             self.candidate = None;
             return self.fail(What::Failed, None, format!("{}: it has {} bytes", LoadError::TooLarge, stamp.bytes()), started, false);
@@ -313,6 +324,9 @@ impl Watched {
         self.seen = Some(Found::File(stamp));
         self.candidate = None;
         let is_active = self.slot.digest().as_ref() == Some(&digest);
+        if !is_active {
+            self.regrant_unasked();
+        }
         if is_active && !self.is_ungranted {
             // Touched, or the good file put back over a bad one.
             let had_failed = self.failed.take().is_some();
@@ -347,6 +361,10 @@ impl Watched {
             tracing::info!(plugin = %self.slot.name, "the plugin can make requests, and its allowed_hosts allows none: each would be refused");
         }
         if let Err(error) = handler.self_check(&self.slot.name, self.times.check).await {
+            // An attempt may have brought the verdict meanwhile.
+            if is_active && self.is_in_quarantine(&digest, loader).await {
+                return;
+            }
             let what = if is_active { "self-check with its new grants, without which it runs on" } else { "self-check" };
             return self.fail(What::SelfCheckFailed, Some(digest), format!("{what}: {error}"), started, error.may_pass());
         }
@@ -362,13 +380,16 @@ impl Watched {
             Some(on_probation) => {
                 let digest = short(&digest);
                 tracing::info!(plugin = %self.slot.name, digest, ?took, from_cache, bytes = size, on_probation, "plugin loaded");
-                if self.is_ungranted {
-                    // The one to go back to has them as well.
-                    self.regrant(started);
-                }
             }
             // An attempt that still ran on the same content brought the verdict just now.
             None => drop(self.is_in_quarantine(&digest, loader).await),
+        }
+    }
+
+    /// What the file holds is not the version that runs: that one is not asked about grants that are configured now, which must not wait for ever.
+    fn regrant_unasked(&mut self) {
+        if self.is_ungranted {
+            self.regrant(Instant::now());
         }
     }
 
@@ -386,10 +407,7 @@ impl Watched {
     /// Whether the file holds what is in quarantine. Sees to it that the last good version runs, where there is one.
     async fn is_in_quarantine(&mut self, digest: &str, loader: &Loader) -> bool {
         let Some(refusal) = self.slot.refuse(digest) else { return false };
-        if self.is_ungranted {
-            // The version that runs in its place is not in the file, and has not been asked.
-            self.regrant(Instant::now());
-        }
+        self.regrant_unasked();
         let again = match refusal {
             Refusal::Covered => None,
             Refusal::Bare(good) => self.reinstate(good, digest, loader).await,

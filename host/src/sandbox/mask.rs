@@ -64,19 +64,21 @@ impl Mask {
 }
 
 /// How a text is written between quotes: in JSON, in JSON of ASCII only (Python's default), in the debug output of Rust, and in that of Python.
-fn written(text: &str) -> [String; 4] {
+fn written(text: &str) -> [String; 5] {
     let json = serde_json::Value::from(text).to_string();
     let json = json[1..json.len() - 1].to_owned();
     let mut ascii = String::with_capacity(json.len());
     for c in json.chars() {
-        if c.is_ascii() {
+        if matches!(c, ' '..='~') {
             ascii.push(c);
         } else {
             c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| ascii.push_str(&format!("\\u{unit:04x}")));
         }
     }
     let python = text.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t");
-    [json, ascii, text.escape_debug().to_string(), python]
+    let rust = format!("{text:?}");
+    let rust = rust[1..rust.len() - 1].to_owned();
+    [json, ascii, rust, python.replace('\'', "\\'"), python]
 }
 
 #[cfg(test)]
@@ -120,7 +122,8 @@ mod tests {
         for unit in serde_json::to_string(secret).unwrap().encode_utf16() {
             if unit < 128 { ascii.push(unit as u8 as char) } else { ascii.push_str(&format!("\\u{unit:04x}")) }
         }
-        let python = "'pa\"ss\\\\word'ü🔑\\n2nd-line-of-it'".to_owned();
+        // As it prints it: both kinds of quotes are in it.
+        let python = "'pa\"ss\\\\word\\'ü🔑\\n2nd-line-of-it'".to_owned();
         for said in [serde_json::json!({ "key": secret }).to_string(), ascii, format!("{secret:?}"), python] {
             let shown = mask.text(&said).into_owned();
             assert!(!shown.contains("ss") && !shown.contains("2nd") && shown.contains("[secret]"), "{said} is {shown}");

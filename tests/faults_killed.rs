@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tqhost::queue::script::{self, Script};
 
+use crate::faults_redis::blocked;
 use crate::support::proxy::{Fate, Proxy};
 use crate::support::{Bench, Host, Places, ends, eventually};
 
@@ -62,6 +63,8 @@ fn worker_02_kill_9_around_recover() {
         let (mut bench, proxy) = ends::behind_proxy("");
         let first = bench.host();
         let name = first.log("tqhost is running")["host"].as_str().expect("a name").to_owned();
+        // It would not miss the connections of loops that have only just begun.
+        eventually("it reads all four queues", || (blocked(&mut bench).len() == 4).then_some(()));
         // Tasks that it was given and never saw: as if a reply had been lost.
         let mut added = Vec::new();
         for (queue, field) in [("fine", "n"), ("twice", "n"), ("bad", "n"), ("slow", "ms")] {

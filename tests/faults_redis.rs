@@ -341,7 +341,7 @@ fn redis_20_noreplicas_writes_are_refused_until_there_are_enough() {
 }
 
 /// The ids of the clients that wait in a blocking read.
-fn blocked(bench: &mut Bench) -> Vec<u64> {
+pub fn blocked(bench: &mut Bench) -> Vec<u64> {
     let list: String = bench.redis("CLIENT", "LIST");
     let reading = list.lines().filter(|line| line.contains("cmd=xreadgroup") && line.contains("flags=b"));
     reading.filter_map(|line| line.strip_prefix("id=")?.split(' ').next()?.parse().ok()).collect()

@@ -93,19 +93,15 @@ fn it_has_no_secrets_and_is_bounded() {
     host.stop();
 }
 
-#[test]
-fn a_crash_of_it_is_an_error_of_the_file() {
+/// What becomes of a component whose compiler is done harm: it is refused for good with this error, and nothing else happens.
+#[track_caller]
+fn is_an_error_of_the_file(cases: &[(&dyn Fn(Pid), &str)]) {
     let (mut bench, host) = bench();
     let trickle = Trickle::start(&bench, "other", 2);
-    for (n, signal) in [Signal::SIGSEGV, Signal::SIGABRT, Signal::SIGILL].into_iter().enumerate() {
-        put(&bench, "p", &large(10 + n as u8));
-        let pid = compiler(&host);
-        // The first may go to a handler that looks for a cause in the code, finds none, and lets the next one be the end.
-        eventually("it crashes", || {
-            let _ = kill(pid, signal);
-            (!process::is_there(pid)).then_some(())
-        });
-        let row = refused(&bench, &format!("compiling it ends with {signal}"));
+    for (n, (harm, why)) in (0..).zip(cases) {
+        put(&bench, "p", &large(n));
+        harm(compiler(&host));
+        let row = refused(&bench, why);
         assert!(row["retry_at"].is_null(), "{row}");
     }
     trickle.more(5);
@@ -115,24 +111,30 @@ fn a_crash_of_it_is_an_error_of_the_file() {
 }
 
 #[test]
+fn a_crash_of_it_is_an_error_of_the_file() {
+    // The first may go to a handler that looks for a cause in the code, finds none, and lets the next one be the end.
+    let crash = |signal| {
+        move |pid| {
+            eventually("it crashes", || {
+                let _ = kill(pid, signal);
+                (!process::is_there(pid)).then_some(())
+            });
+        }
+    };
+    is_an_error_of_the_file(&[
+        (&crash(Signal::SIGSEGV), "compiling it ends with SIGSEGV"),
+        (&crash(Signal::SIGABRT), "compiling it ends with SIGABRT"),
+        (&crash(Signal::SIGILL), "compiling it ends with SIGILL"),
+    ]);
+}
+
+#[test]
 fn what_takes_too_much_is_refused() {
-    let (mut bench, host) = bench();
-    let trickle = Trickle::start(&bench, "other", 2);
     // The same bounds, as if the file were so much larger.
-    let table = [
-        (Resource::Cpu, 1, "compiling it takes more than 600 s of processor time"),
-        (Resource::Data, 64 << 20, "compiling it takes more memory than it may have"),
-    ];
-    for (n, (bound, most, why)) in table.into_iter().enumerate() {
-        put(&bench, "p", &large(20 + n as u8));
-        process::bound(compiler(&host), bound, most);
-        let row = refused(&bench, why);
-        assert!(row["retry_at"].is_null(), "{row}");
-    }
-    trickle.more(5);
-    works(&mut bench, &host);
-    trickle.stop();
-    host.stop();
+    is_an_error_of_the_file(&[
+        (&|pid| process::bound(pid, Resource::Cpu, 1), "compiling it takes more than 600 s of processor time"),
+        (&|pid| process::bound(pid, Resource::Data, 64 << 20), "compiling it takes more memory than it may have"),
+    ]);
 }
 
 #[test]

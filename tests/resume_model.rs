@@ -59,9 +59,7 @@ fn ended(says: Vec<Said>, rules: &str, status: &str) -> (Bench, String, Llm) {
     let id = bench.xadd("resumes", &[("resumeId", "7"), ("content", CONTENT)]);
     bench.until("resumes", &id, status);
     bench.until_drained("resumes");
-    nowhere_but_at_the_server(&mut bench, &llm);
-    let log = host.stop_for_log().raw();
-    assert!(!log.contains(KEY), "{log}");
+    nowhere_but_at_the_server(&mut bench, host, &llm);
     (bench, id, llm)
 }
 
@@ -82,7 +80,7 @@ fn died(says: Vec<Said>, rules: &str) -> (String, String, usize) {
 }
 
 #[track_caller]
-fn nowhere_but_at_the_server(bench: &mut Bench, llm: &Llm) {
+fn nowhere_but_at_the_server(bench: &mut Bench, host: Host, llm: &Llm) {
     for asked in llm.asked() {
         assert!(asked.head.contains(&format!("authorization: Bearer {KEY}\r\n")), "{}", asked.head);
         assert!(!asked.body.to_string().contains(KEY), "{}", asked.body);
@@ -103,6 +101,8 @@ fn nowhere_but_at_the_server(bench: &mut Bench, llm: &Llm) {
     }
     let checked = bench.tqhost(&["dead", "list", "resumes", "--json"]);
     assert!(!checked.stdout.contains(KEY) && !checked.stderr.contains(KEY), "{checked:?}");
+    let log = host.stop_for_log().raw();
+    assert!(!log.contains(KEY), "{log}");
 }
 
 #[test]
@@ -171,9 +171,7 @@ fn a_busy_server_is_asked_when_it_says() {
     let due = number(bench.status("resumes", &id, "due_at"));
     let enqueued = number(bench.status("resumes", &id, "enqueued_at"));
     assert!((600_000..900_000).contains(&(due - enqueued)), "{due} - {enqueued}");
-    nowhere_but_at_the_server(&mut bench, &llm);
-    let log = host.stop_for_log().raw();
-    assert!(!log.contains(KEY), "{log}");
+    nowhere_but_at_the_server(&mut bench, host, &llm);
 }
 
 #[test]

@@ -365,13 +365,12 @@ impl EndView {
 
     /// Of a batch.
     fn of_all(report: &Report, outcomes: &[Outcome]) -> EndView {
-        match (&report.ended, outcomes) {
-            (Ended::Failed { .. }, [first, ..]) => EndView::new(first),
-            (_, [first, ..]) if outcomes.iter().all(|other| EndView::new(other).outcome == EndView::new(first).outcome) => {
-                EndView::named(EndView::new(first).outcome)
-            }
-            _ => EndView::named("mixed"),
+        if let (Ended::Failed { .. }, [first, ..]) = (&report.ended, outcomes) {
+            return EndView::new(first);
         }
+        let mut ends: Vec<&str> = outcomes.iter().map(|outcome| EndView::new(outcome).outcome).collect();
+        ends.dedup();
+        EndView::named(if let [alike] = ends[..] { alike } else { "mixed" })
     }
 
     fn tone(&self) -> Tone {

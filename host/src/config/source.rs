@@ -24,39 +24,36 @@ pub(super) enum Secrets {
     OfTheHost,
 }
 
-/// Reads a value that may be a secret of a plugin.
-pub(super) fn secret_of_plugin(item: &Item) -> Option<Secret> {
-    match (item.value(), item.context().secrets) {
-        (DeValue::Table(_), Secrets::OfTheHost) => {
-            let table = item.table(&KEYS)?;
-            match (table.get("env"), table.get("file")) {
-                (Some(env), None) => env.string().map(drop)?,
-                (None, Some(file)) => file.path().map(drop)?,
-                _ => return from_table(item),
-            }
-            Some(Secret::kept_apart(""))
-        }
-        _ => secret(item),
-    }
-}
-
 /// Reads a value that may be a secret.
 pub(super) fn secret(item: &Item) -> Option<Secret> {
+    read(item, true)
+}
+
+/// The same for one of a plugin: its text is empty for whoever needs none of them.
+pub(super) fn secret_of_plugin(item: &Item) -> Option<Secret> {
+    read(item, item.context().secrets == Secrets::OfAll)
+}
+
+/// What is kept apart is read if `is_needed`; how it is written in the file is checked anyway.
+fn read(item: &Item, is_needed: bool) -> Option<Secret> {
     match item.value() {
         DeValue::String(text) => Some(Secret::new(text.as_ref())),
-        DeValue::Table(_) => from_table(item),
+        DeValue::Table(_) => from_table(item, is_needed),
         _ => item.wrong_type("a string, { env = \"NAME\" } or { file = \"path\" }"),
     }
 }
 
-fn from_table(item: &Item) -> Option<Secret> {
+fn from_table(item: &Item, is_needed: bool) -> Option<Secret> {
     let table = item.table(&KEYS)?;
     let found = match (table.get("env"), table.get("file")) {
         (Some(env), None) => {
             let name = env.string()?;
-            from_env(name, item.context().env)
+            if is_needed { from_env(name, item.context().env) } else { Ok(String::new()) }
         }
-        (None, Some(file)) => from_file(&file.path()?),
+        (None, Some(file)) => {
+            let path = file.path()?;
+            if is_needed { from_file(&path) } else { Ok(String::new()) }
+        }
         (Some(_), Some(_)) => Err("has both env and file: keep one".into()),
         (None, None) => Err("has no source: write { env = \"NAME\" } or { file = \"path\" }".into()),
     };

@@ -297,12 +297,7 @@ impl Watched {
         let (path, slot) = (self.path.clone(), self.slot.clone());
         let read = blocking(move || {
             slot.recall();
-            file::read(&path, stamp).map(|bytes| {
-                bytes.map(|bytes| {
-                    let digest = hex(&Sha256::digest(&bytes));
-                    (bytes, digest)
-                })
-            })
+            read_whole(&path, stamp)
         });
         let (bytes, digest) = match read.await {
             Some(Ok(Some(read))) => read,
@@ -470,6 +465,15 @@ impl Watched {
     }
 }
 
+/// A file's content and the digest of that; None while somebody is at it. Blocking.
+fn read_whole(path: &Path, stamp: Stamp) -> std::io::Result<Option<(Vec<u8>, String)>> {
+    let bytes = file::read(path, stamp)?;
+    Ok(bytes.map(|bytes| {
+        let digest = hex(&Sha256::digest(&bytes));
+        (bytes, digest)
+    }))
+}
+
 /// Waits for what is made of a file's content. When the file has another, or nobody waits here any more, it is told to stop.
 async fn while_it_stays<T>(path: &Path, stamp: Stamp, digest: &str, stop: CancellationToken, work: impl Future<Output = T>) -> T {
     let _stops = stop.clone().drop_guard();
@@ -484,8 +488,8 @@ async fn while_it_stays<T>(path: &Path, stamp: Stamp, digest: &str, stop: Cancel
             let found = file::look(&path);
             let is_same = match found {
                 _ if found == before => true,
-                Found::File(stamp) if stamp.bytes() <= file::MAX_BYTES => match file::read(&path, stamp) {
-                    Ok(Some(bytes)) => hex(&Sha256::digest(&bytes)) == digest,
+                Found::File(stamp) if stamp.bytes() <= file::MAX_BYTES => match read_whole(&path, stamp) {
+                    Ok(Some((_, now))) => now == digest,
                     // Somebody is at it: that is for the next time.
                     Ok(None) | Err(_) => return (before, true),
                 },

@@ -130,7 +130,7 @@ fn many_tasks_from_a_file_and_from_stdin() {
     let ends = lines(&ran);
     assert_eq!(ends.len(), 450);
     assert!(ends.iter().all(|end| end["status"] == "COMPLETED"));
-    assert!((host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"completed\"}") - 900.0).abs() < 0.5);
+    host.until_ended_as("work", "completed", 900);
     host.stop();
 }
 
@@ -345,8 +345,8 @@ fn requeueing_twice_in_parallel_adds_up() {
     }
     bench.until_drained("work");
     assert_eq!(bench.places("work").dead, 0);
-    let completed = host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"completed\"}");
-    assert!((completed - 600.0).abs() < 0.5, "each ran once more, not {completed} in all");
+    // Each ran once more.
+    host.until_ended_as("work", "completed", 600);
     host.stop();
 }
 
@@ -492,9 +492,9 @@ fn the_admin_address_answers_and_every_documented_series_is_there() {
     assert_eq!(host.get("/nowhere").status, 404);
     let id = bench.xadd("work", &[("a", "1")]);
     bench.until("work", &id, "COMPLETED");
-    eventually("it is counted", || (host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"completed\"}") > 0.5).then_some(()));
+    host.until_ended_as("work", "completed", 1);
     for name in ["tqhost_task_duration_seconds", "tqhost_task_wait_seconds"] {
-        assert!((host.metric(&format!("{name}_count{{queue=\"work\"}}")) - 1.0).abs() < 0.1, "{name}");
+        host.until_count(&format!("{name}_count"), "work", 1);
         host.metric(&format!("{name}_sum{{queue=\"work\"}}"));
         host.metric(&format!("{name}_bucket{{queue=\"work\",le=\"+Inf\"}}"));
     }
@@ -519,9 +519,9 @@ fn the_admin_address_answers_and_every_documented_series_is_there() {
         assert!(host.metric(&format!("tqhost_{name}{{queue=\"work\"}}")) < 0.5, "{name}");
     }
     assert!(host.metric("tqhost_redis_reconnects_total") < 0.5);
-    assert!((host.metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"ok\"}") - 1.0).abs() < 0.1);
+    host.until_metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"ok\"}", 1);
     assert!(host.metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"failed\"}") < 0.5);
-    assert!((host.metric("tqhost_plugin_info{plugin=\"echo\",state=\"active\"}") - 1.0).abs() < 0.1);
+    host.until_metric("tqhost_plugin_info{plugin=\"echo\",state=\"active\"}", 1);
     assert!(host.metric("tqhost_guest_memory_bytes{plugin=\"echo\"}") > 65_536.0);
     host.stop();
 }

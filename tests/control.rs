@@ -98,7 +98,7 @@ fn a_task_can_be_cancelled_wherever_it_is() {
     bench.until("work", &running, "PROCESSING");
     assert_eq!(bench.tqhost(&["cancel", "work", &running, "--json"]).ok().json()["before"], "PROCESSING");
     host.log("cancelled while it ran");
-    eventually("the handler is stopped", || (host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"cancelled\"}") > 0.5).then_some(()));
+    host.until_ended_as("work", "cancelled", 1);
     // Again: it is cancelled, and that is all.
     assert_eq!(bench.tqhost(&["cancel", "work", &running, "--json"]).ok().json()["before"], "CANCELLED");
     // Ended: too late.

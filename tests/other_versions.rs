@@ -77,7 +77,8 @@ fn proof_44_what_an_older_host_left_is_done_by_a_newer_one() {
     }
     bench.until_drained("work");
     assert_eq!((bench.places("work"), bench.status("work", "cancelled", "status").as_str()), (Places::default(), "CANCELLED"));
-    assert_eq!((host.ended_as("work", "completed"), host.count("tqhost_reclaimed_total", "work")), (7, 1));
+    host.until_ended_as("work", "completed", 7);
+    host.until_count("tqhost_reclaimed_total", "work", 1);
     assert_eq!(host.count("tqhost_lost_entries_total", "work"), 0);
     host.stop();
 }

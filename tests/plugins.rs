@@ -78,8 +78,7 @@ fn a_bad_file_is_named_everywhere_and_the_old_version_goes_on() {
         let id = bench.xadd("work", &[("a", "1")]);
         bench.until("work", &id, "COMPLETED");
         assert_eq!(bench.status("work", &id, "plugin"), label("echo", &good), "{what}");
-        let failed = host.metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"failed\"}");
-        assert!((failed - (count + 1) as f64).abs() < 0.1, "{what}: {failed}");
+        host.until_metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"failed\"}", count as u64 + 1);
         assert!(host.metric(&format!("tqhost_plugin_info{{plugin=\"echo\",state=\"failed\",version=\"{}\"}}", digest(&good))) > 0.5);
         // Hosts tell of themselves every few seconds.
         let row = eventually(&format!("`tqhost plugins` tells of {what}"), || {
@@ -92,7 +91,7 @@ fn a_bad_file_is_named_everywhere_and_the_old_version_goes_on() {
         assert!(last["took_ms"].is_u64() && last["reason"] == row["error"], "{what}: {row}");
         assert!(line["took"].is_string() && line["digest"] == digest(bytes)[..12], "{what}: {line}");
     }
-    assert!((host.metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"ok\"}") - 1.0).abs() < 0.1);
+    host.until_metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"ok\"}", 1);
     // The file that was good is good again, without a new version.
     put(&bench, "echo", &good);
     host.log("plugin file is the active version again");
@@ -200,9 +199,8 @@ fn ten_versions_are_swapped_under_load_and_nothing_is_lost() {
         assert_eq!(bench.status("work", id, "attempt"), "1", "{id} on {plugin}");
     }
     assert_eq!(bench.places("work"), Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: 0 });
-    let completed = host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"completed\"}");
-    assert!((completed - done.len() as f64).abs() < 0.5, "{completed} of {} tasks", done.len());
-    assert!((host.metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"ok\"}") - 11.0).abs() < 0.1);
+    host.until_ended_as("work", "completed", done.len() as u64);
+    host.until_metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"ok\"}", 11);
     host.stop();
 }
 

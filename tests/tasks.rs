@@ -64,7 +64,7 @@ fn ten_thousand_tasks_leave_ten_thousand_results_and_nothing_else() {
     let mut left: Vec<String> = keys.into_keys().filter(|key| !key.starts_with("tq:host")).collect();
     left.sort();
     assert_eq!(left, ["many"], "only the empty stream with its group is left");
-    assert!((host.metric("tqhost_tasks_total{queue=\"many\",outcome=\"completed\"}") - 10_000.0).abs() < 0.5);
+    host.until_ended_as("many", "completed", 10_000);
     host.stop();
     let consumers: Vec<redis::Value> = bench.redis("XINFO", ("CONSUMERS", "many", "tqhost"));
     assert_eq!(consumers.len(), 0, "a host that stops leaves no consumer behind");
@@ -122,7 +122,7 @@ fn a_rejected_task_is_dead_at_once() {
     bench.until("no", &id, "FAILED");
     assert_eq!(bench.status("no", &id, "attempt"), "1");
     assert_eq!(bench.places("no"), Places { dead: 1, ..NOTHING });
-    assert!((host.metric("tqhost_tasks_total{queue=\"no\",outcome=\"rejected\"}") - 1.0).abs() < 0.1);
+    host.until_ended_as("no", "rejected", 1);
     host.stop();
 }
 
@@ -136,7 +136,7 @@ fn a_deferral_uses_no_attempt_and_ends_after_max_deferrals() {
     assert_eq!(bench.status("later", &id, "attempt"), "1");
     let dead: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("tq:{later}:dead", "-", "+"));
     assert!(dead[0].1.contains(&"deferrals-exhausted".to_owned()), "{dead:?}");
-    assert!((host.metric("tqhost_tasks_total{queue=\"later\",outcome=\"deferred\"}") - 3.0).abs() < 0.1);
+    host.until_ended_as("later", "deferred", 3);
     host.stop();
 }
 
@@ -171,7 +171,7 @@ fn what_is_no_task_is_set_aside_and_the_batch_goes_on() {
         bench.until("mixed", id, "FAILED");
     }
     assert_eq!(bench.places("mixed"), Places { dead: 3, ..NOTHING });
-    assert!((host.metric("tqhost_tasks_total{queue=\"mixed\",outcome=\"malformed\"}") - 3.0).abs() < 0.1);
+    host.until_ended_as("mixed", "malformed", 3);
     host.stop();
 }
 
@@ -196,7 +196,7 @@ fn without_retention_nothing_is_kept() {
     let host = bench.host();
     let ids: Vec<String> = (0..20).map(|n| bench.xadd("quiet", &[("n", &n.to_string())])).collect();
     bench.until_drained("quiet");
-    eventually("the settlements", || (host.metric("tqhost_tasks_total{queue=\"quiet\",outcome=\"completed\"}") > 19.5).then_some(()));
+    host.until_ended_as("quiet", "completed", 20);
     for id in ids {
         assert_eq!(bench.status("quiet", &id, "status"), "");
     }

@@ -77,9 +77,10 @@ fn an_enqueue_that_is_repeated_after_its_task_has_ended_is_no_second_task() {
         let accepted = runtime.block_on(queue.enqueue(std::slice::from_ref(&task))).expect("a reply");
         assert!(matches!(accepted[0], Ok(tqhost::queue::Enqueued::Accepted)), "{accepted:?}");
         bench.until_drained("work");
-        eventually("it has ended", || (host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"completed\"}") > 0.5).then_some(()));
+        host.until_ended_as("work", "completed", 1);
     }
-    assert!(host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"completed\"}") < 1.5);
+    bench.xadd("work", &[("n", "2")]);
+    host.until_ended_as("work", "completed", 2);
     assert_eq!(bench.status("work", task.id(), "status"), "", "nothing is told of it");
     assert!((1..=60).contains(&bench.redis::<i64>("TTL", format!("tq:{{work}}:task:{}", task.id()))));
     host.stop();

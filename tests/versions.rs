@@ -33,8 +33,9 @@ fn untouched(bench: &mut Bench, done: &[Done], versions: &[&[u8]]) {
     assert_eq!(bench.places("work"), Places::default());
 }
 
-fn reloads(host: &Host, result: &str) -> u64 {
-    host.metric(&format!("tqhost_plugin_reloads_total{{plugin=\"p\",result=\"{result}\"}}")) as u64
+/// The series of reloads with this result.
+fn reloads(result: &str) -> String {
+    format!("tqhost_plugin_reloads_total{{plugin=\"p\",result=\"{result}\"}}")
 }
 
 #[test]
@@ -57,10 +58,10 @@ fn a_bad_version_is_rolled_back_under_load_as_if_nothing_had_happened() {
         let row = shown(&bench, "the quarantine", |row| row["rolled_back"] == count + 1);
         assert_eq!((&row["state"], &row["version"]), (&"quarantined".into(), &digest(&good).into()), "{bad}: {row}");
         assert!(row["error"].as_str().is_some_and(|error| error.contains("rolled back to")), "{bad}: {row}");
-        assert_eq!(reloads(&host, "rolled-back"), count as u64 + 1);
-        let now = host.ended_as("work", "given-back");
-        assert!(now >= given_back + 6, "{bad}: {now} of {given_back}");
-        given_back = now;
+        host.until_metric(&reloads("rolled-back"), count as u64 + 1);
+        given_back = eventually("those it spoiled are given back", || {
+            Some(host.ended_as("work", "given-back")).filter(|now| *now >= given_back + 6)
+        });
     }
     assert!(host.metric(&format!("tqhost_plugin_info{{plugin=\"p\",state=\"quarantined\",version=\"{}\"}}", digest(&good))) > 0.5);
     let done = trickle.stop();
@@ -68,7 +69,7 @@ fn a_bad_version_is_rolled_back_under_load_as_if_nothing_had_happened() {
     for outcome in ["retried", "retries-exhausted", "released"] {
         assert_eq!(host.ended_as("work", outcome), 0, "{outcome}");
     }
-    assert_eq!(host.ended_as("work", "completed"), done.len() as u64);
+    host.until_ended_as("work", "completed", done.len() as u64);
     host.stop();
 }
 
@@ -87,8 +88,9 @@ fn a_version_that_loops_while_it_is_instantiated_is_rolled_back() {
     trickle.more(30);
     let done = trickle.stop();
     untouched(&mut bench, &done, &[&good]);
-    assert!(host.ended_as("work", "given-back") >= 6);
-    assert_eq!((host.ended_as("work", "retries-exhausted"), reloads(&host, "rolled-back")), (0, 1));
+    eventually("those it spoiled are given back", || (host.ended_as("work", "given-back") >= 6).then_some(()));
+    host.until_metric(&reloads("rolled-back"), 1);
+    assert_eq!(host.ended_as("work", "retries-exhausted"), 0);
     host.stop();
 }
 
@@ -202,7 +204,8 @@ fn a_bad_first_version_is_charged_as_always() {
     for dead in bench.dead("work") {
         assert_eq!((dead["tq-reason"].as_str(), dead["tq-attempts"].as_str()), ("retries-exhausted", "2"), "{dead:?}");
     }
-    assert_eq!((host.ended_as("work", "given-back"), reloads(&host, "rolled-back")), (0, 0));
+    assert_eq!(host.ended_as("work", "given-back"), 0);
+    host.until_metric(&reloads("rolled-back"), 0);
     assert_eq!(shown(&bench, "it", |_| true)["state"], "active");
     host.stop();
 }
@@ -296,7 +299,8 @@ fn a_task_that_traps_on_every_version_comes_to_its_end() {
     let dead = eventually("it is dead", || bench.dead("work").into_iter().next());
     assert_eq!((&dead["tq-id"], &dead["tq-attempts"], &dead["tq-reason"]), (&poison, &"3".into(), &"retries-exhausted".into()));
     assert_eq!(dead["tq-plugin"], label("p", &new));
-    assert_eq!((attempts(&host, &poison), host.ended_as("work", "given-back")), (5 + 3, 5));
+    host.until_ended_as("work", "given-back", 5);
+    assert_eq!(attempts(&host, &poison), 5 + 3);
 
     // It is the only one: the version is taken for the bad one, and the task comes to its end on the last good one.
     let next = version("traps-if-told", 3);
@@ -307,7 +311,8 @@ fn a_task_that_traps_on_every_version_comes_to_its_end() {
     assert!(line["reason"].as_str().is_some_and(|why| why.starts_with("it spoiled 1 task, and 0 ended well")), "{line}");
     let dead = eventually("it is dead", || bench.dead("work").into_iter().nth(1));
     assert_eq!((&dead["tq-id"], &dead["tq-attempts"], &dead["tq-plugin"]), (&poison, &"3".into(), &label("p", &new)));
-    assert_eq!((attempts(&host, &poison), host.ended_as("work", "given-back")), (6 + 3, 5 + 6));
+    host.until_ended_as("work", "given-back", 5 + 6);
+    assert_eq!(attempts(&host, &poison), 6 + 3);
     host.stop();
 }
 
@@ -327,7 +332,8 @@ fn two_hosts_judge_each_for_itself() {
     let done = trickle.stop();
     untouched(&mut bench, &done, &[&good]);
     for host in &hosts {
-        assert_eq!((host.ended_as("work", "retries-exhausted"), reloads(host, "rolled-back")), (0, 1));
+        host.until_metric(&reloads("rolled-back"), 1);
+        assert_eq!(host.ended_as("work", "retries-exhausted"), 0);
     }
     hosts.into_iter().for_each(Host::stop);
 }

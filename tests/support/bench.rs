@@ -360,6 +360,29 @@ impl Host {
         self.metric(&format!("tqhost_tasks_total{{queue=\"{queue}\",outcome=\"{outcome}\"}}")) as u64
     }
 
+    /// Waits until so many have ended so. Redis shows an end a moment before its host has counted it.
+    #[track_caller]
+    pub fn until_ended_as(&self, queue: &str, outcome: &str, tasks: u64) {
+        self.until_metric(&format!("tqhost_tasks_total{{queue=\"{queue}\",outcome=\"{outcome}\"}}"), tasks);
+    }
+
+    /// Waits for a counter of a queue, for the same reason.
+    #[track_caller]
+    pub fn until_count(&self, name: &str, queue: &str, value: u64) {
+        self.until_metric(&format!("{name}{{queue=\"{queue}\"}}"), value);
+    }
+
+    /// Waits until a series is at this value. One that is past it fails at once.
+    #[track_caller]
+    pub fn until_metric(&self, series: &str, value: u64) {
+        let mut found = 0;
+        eventually(&format!("{series} is {value}"), || {
+            found = self.metric(series) as u64;
+            assert!(found <= value, "{series} is {found}, more than {value}");
+            (found == value).then_some(())
+        });
+    }
+
     /// A counter of a queue.
     pub fn count(&self, name: &str, queue: &str) -> u64 {
         self.metric(&format!("{name}{{queue=\"{queue}\"}}")) as u64

@@ -72,8 +72,10 @@ impl fmt::Debug for Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
     Trap,
-    /// The handler did not come back in time.
+    /// The handler did not come back in time, and waited for most of it.
     Timeout,
+    /// The same, and it had nothing to wait for. Named like the other timeout.
+    BusyTimeout,
     /// There was no instance in time, so no handler was called. Named like the other timeout.
     StartTimeout,
     OutOfMemory,
@@ -86,7 +88,7 @@ impl FailureKind {
     pub fn as_str(self) -> &'static str {
         match self {
             FailureKind::Trap => "trap",
-            FailureKind::Timeout | FailureKind::StartTimeout => "timeout",
+            FailureKind::Timeout | FailureKind::BusyTimeout | FailureKind::StartTimeout => "timeout",
             FailureKind::OutOfMemory => "out-of-memory",
             FailureKind::Instantiate => "instantiate",
             FailureKind::OutputTooLarge => "output-too-large",

@@ -197,9 +197,15 @@ enum End {
 fn end(outcome: &Outcome) -> End {
     match outcome {
         Outcome::Completed { .. } | Outcome::Retry { .. } | Outcome::Reject { .. } | Outcome::Defer { .. } => End::Sound,
-        // To make an instance takes as long for each task and waits for no service as a rule: who is not ready in time never will be.
+        // To make an instance takes as long for each task and waits for no service as a rule: who is not ready in time never will be. And who
+        // computes for all of its time in most of its tasks has a loop without an end, or is too slow for this queue.
         Outcome::Failed {
-            kind: kind @ (FailureKind::Trap | FailureKind::Instantiate | FailureKind::StartTimeout | FailureKind::OutOfMemory),
+            kind:
+                kind @ (FailureKind::Trap
+                | FailureKind::Instantiate
+                | FailureKind::StartTimeout
+                | FailureKind::BusyTimeout
+                | FailureKind::OutOfMemory),
             message,
         } => End::Spoiled(format!("{}: {message}", kind.as_str())),
         Outcome::Failed { kind: FailureKind::Timeout | FailureKind::OutputTooLarge, .. } => End::Neither,
@@ -231,7 +237,9 @@ mod tests {
     #[test]
     fn most_of_the_first_tasks_decide() {
         let now = Instant::now();
-        for kind in [FailureKind::Trap, FailureKind::Instantiate, FailureKind::StartTimeout, FailureKind::OutOfMemory] {
+        for kind in
+            [FailureKind::Trap, FailureKind::Instantiate, FailureKind::StartTimeout, FailureKind::BusyTimeout, FailureKind::OutOfMemory]
+        {
             let probation = Probation::new(now);
             for n in 0..4 {
                 assert_eq!(probation.judge("sound", &ok(), now), (Ruling::AsUsual, None));

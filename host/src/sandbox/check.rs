@@ -73,7 +73,7 @@ async fn run(loaded: Arc<Loaded>, check: ComponentExportIndex, plugin: Arc<str>,
         let (reply,) = function.call_async(&mut store, ()).await.map_err(|error| (error, Phase::Call))?;
         Ok(reply)
     };
-    let ended = tokio::time::timeout_at(deadline.into(), turn.keep(call)).await;
+    let ended = tokio::time::timeout_at(deadline.into(), turn.clone().keep(call)).await;
     let phase = if made.is_some() { Phase::Call } else { Phase::Instantiate };
     let state = store.data();
     let mut log = state.log();
@@ -81,11 +81,11 @@ async fn run(loaded: Arc<Loaded>, check: ComponentExportIndex, plugin: Arc<str>,
     let (kind, message) = match ended {
         Ok(Ok(reply)) => return reply.map_err(|why| CheckError::Failed(failure::bounded(why, &loaded.mask))),
         Ok(Err((error, phase))) if !is_interrupt(&error) => failure::classify(&error, phase, &state.limits, &log),
-        Ok(Err(_)) | Err(_) => phase.timed_out("it", timeout),
+        Ok(Err(_)) | Err(_) => phase.timed_out("it", timeout, turn.waited()),
     };
     let why = format!("{}: {message}", kind.as_str());
     Err(match kind {
-        FailureKind::Timeout | FailureKind::StartTimeout => CheckError::Hindered(why),
+        FailureKind::Timeout | FailureKind::BusyTimeout | FailureKind::StartTimeout => CheckError::Hindered(why),
         // What its own code does wrong there is a trap.
         FailureKind::Instantiate => CheckError::Hindered(why),
         FailureKind::Trap | FailureKind::OutOfMemory | FailureKind::OutputTooLarge => CheckError::Failed(why),

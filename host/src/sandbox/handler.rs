@@ -180,7 +180,7 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
     begin(&mut instance.store, log, attempt.progress.clone(), deadline, attempt.stop.clone(), turn.clone());
 
     let called = {
-        let call = turn.keep(call::call(&loaded.exports, &mut instance, &attempt, deadline));
+        let call = turn.clone().keep(call::call(&loaded.exports, &mut instance, &attempt, deadline));
         tokio::select! {
             biased;
             called = call => Some(called),
@@ -199,7 +199,7 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
             Some(Ok(replies)) => call::ended(replies, attempt.tasks.len(), loaded.max_output, &loaded.mask),
             // An interrupted guest that computed: the epoch callback has seen what ended it.
             Some(Err(_)) if attempt.stop.is_cancelled() => return None,
-            Some(Err((error, _))) if is_interrupt(&error) => timed_out(phase, timeout),
+            Some(Err((error, _))) if is_interrupt(&error) => timed_out(phase, timeout, &turn),
             Some(Err((error, phase))) => {
                 let (task, tasks) = (attempt.tasks.first().map(|task| task.id.as_str()), attempt.tasks.len());
                 // With its backtrace, which is formatted only for those who want to see it.
@@ -208,7 +208,7 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
                 let (kind, message) = failure::classify(&error, phase, &state.limits, &log);
                 Ended::Failed { kind, message }
             }
-            None => timed_out(phase, timeout),
+            None => timed_out(phase, timeout, &turn),
         };
         Report { ended, peak_memory: state.limits.peak(), duration }
     };
@@ -282,7 +282,7 @@ pub(super) fn is_interrupt(error: &wasmtime::Error) -> bool {
     matches!(error.downcast_ref::<wasmtime::Trap>(), Some(wasmtime::Trap::Interrupt))
 }
 
-fn timed_out(phase: Phase, timeout: Duration) -> Ended {
-    let (kind, message) = phase.timed_out("the handler", timeout);
+fn timed_out(phase: Phase, timeout: Duration, turn: &Turn) -> Ended {
+    let (kind, message) = phase.timed_out("the handler", timeout, turn.waited());
     Ended::Failed { kind, message }
 }

@@ -1,7 +1,8 @@
 //! Who computes: a handler that has computed for a tick goes on in turns with the others of its kind.
 //!
 //! In: how many may go on at once; the ticks and polls of each call. Out: at most so many threads are with handlers that compute for long. The other
-//! threads are for handlers that have just begun, or come from a wait: these need not wait for ticks of others to end.
+//! threads are for handlers that have just begun, or come from a wait: these need not wait for ticks of others to end. Beside it, how long each call
+//! has waited for something else than its turn.
 //!
 //! ```text
 //! begins, or comes from a wait ─▶ computes for a tick ─▶ waits for its turn ─▶ computes for a tick ─▶ waits for its turn …
@@ -32,7 +33,10 @@ impl Turns {
 
     /// For one call.
     pub(super) fn turn(&self) -> Turn {
-        Turn { turns: self.0.clone(), now: Arc::new(Mutex::new(Now { since: Instant::now(), held: None })) }
+        Turn {
+            turns: self.0.clone(),
+            now: Arc::new(Mutex::new(Now { since: Instant::now(), held: None, in_line: false, left: None, waited: Duration::ZERO })),
+        }
     }
 }
 
@@ -48,6 +52,12 @@ struct Now {
     since: Instant,
     /// What it computes by, after its first tick. Held while it is polled, and at no other time.
     held: Option<OwnedSemaphorePermit>,
+    /// It waits for its turn.
+    in_line: bool,
+    /// When it began to wait for something else, which it does until it is polled again.
+    left: Option<Instant>,
+    /// How long it did that before.
+    waited: Duration,
 }
 
 impl Turn {
@@ -58,20 +68,29 @@ impl Turn {
 
     /// Lets the others of its kind go first, in the order in which they came.
     pub(super) async fn next(self) {
+        self.now().in_line = true;
         // Also where nobody waits: a call is ended, and its thread looks at other work, when it is not polled.
         tokio::task::yield_now().await;
         // Nobody closes it.
         let held = self.turns.clone().acquire_owned().await.ok();
-        self.now().held = held;
+        let mut now = self.now();
+        now.in_line = false;
+        now.held = held;
+    }
+
+    /// How long it has waited for what is not its to do: a service, a clock.
+    pub(super) fn waited(&self) -> Duration {
+        let now = self.now();
+        now.waited + now.left.map(|left| left.elapsed()).unwrap_or_default()
     }
 
     /// A call that gives its turn back whenever it does not compute.
     pub(super) async fn keep<T>(self, call: impl Future<Output = T>) -> T {
         let mut call = pin!(call);
         poll_fn(|context| {
-            self.now().since = Instant::now();
+            self.now().comes();
             let polled = call.as_mut().poll(context);
-            drop(self.now().held.take());
+            self.now().goes();
             polled
         })
         .await
@@ -80,6 +99,22 @@ impl Turn {
     fn now(&self) -> MutexGuard<'_, Now> {
         // Nothing panics while it is locked.
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Now {
+    /// It is polled.
+    fn comes(&mut self) {
+        self.since = Instant::now();
+        if let Some(left) = self.left.take() {
+            self.waited += self.since.saturating_duration_since(left);
+        }
+    }
+
+    /// It has been polled.
+    fn goes(&mut self) {
+        self.held = None;
+        self.left = (!self.in_line).then(Instant::now);
     }
 }
 
@@ -120,6 +155,28 @@ mod tests {
             call.await.expect("each of them ends");
         }
         assert_eq!(turns.0.available_permits(), 1);
+    }
+
+    #[tokio::test]
+    async fn only_what_is_not_its_turn_is_waited_for() {
+        let turns = Turns::new(1);
+        let (busy, sleeper) = (turns.turn(), turns.turn());
+        let held = turns.0.clone().acquire_owned().await.expect("the only one");
+        let waits = |turn: Turn, call: bool| {
+            tokio::spawn(async move {
+                let next = turn.clone();
+                let sleep = tokio::time::sleep(Duration::from_secs(3600));
+                turn.keep(async { if call { sleep.await } else { next.next().await } }).await;
+            })
+        };
+        let calls = [waits(busy.clone(), false), waits(sleeper.clone(), true)];
+        // Both were polled, and then waited for as long as this.
+        while sleeper.waited() < Duration::from_millis(20) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(busy.waited(), Duration::ZERO);
+        calls.iter().for_each(|call| call.abort());
+        drop(held);
     }
 
     #[tokio::test]

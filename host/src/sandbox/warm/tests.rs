@@ -89,7 +89,7 @@ async fn what_goes_wrong_ends_an_instance_and_what_the_handler_reports_does_not(
     let sandbox = sandbox(4);
     let kept = load(&sandbox, &handler(COUNT), &grants(2, 100));
     let short = |number| Attempt { timeout: Duration::from_millis(200), ..nth(number) };
-    for (number, kind) in [(TRAPS, FailureKind::Trap), (LOOPS, FailureKind::Timeout), (RETURNS_TOO_MUCH, FailureKind::OutputTooLarge)] {
+    for (number, kind) in [(TRAPS, FailureKind::Trap), (LOOPS, FailureKind::BusyTimeout), (RETURNS_TOO_MUCH, FailureKind::OutputTooLarge)] {
         assert_eq!(counts(&kept, 2).await, [1, 2]);
         let Outcome::Failed { kind: found, .. } = outcome(&kept.run(short(number)).await.unwrap()) else { panic!("{number} is well") };
         assert_eq!((found, sandbox.0.pool.kept()), (kind, 0));
@@ -149,7 +149,7 @@ async fn deadline_stop_progress_and_peak_are_those_of_the_attempt() {
         assert_eq!(counted(kept.run(nth(COMPUTES)).await), count);
     }
     let late = kept.run(Attempt { timeout: Duration::from_millis(200), ..nth(LOOPS) }).await.unwrap();
-    assert!(matches!(outcome(&late), Outcome::Failed { kind: FailureKind::Timeout, .. }), "{late:?}");
+    assert!(matches!(outcome(&late), Outcome::Failed { kind: FailureKind::BusyTimeout, .. }), "{late:?}");
 
     let extra = r#"(import "tqhost:handler/context@0.1.0" "progress" (func $progress (param i32 i32 i32)))"#;
     let body = format!("(call $progress (local.get $attempt) (i32.const 0) (i32.const 0)) {DONE}");

@@ -307,7 +307,7 @@ fn data_31_a_task_with_as_many_fields_as_there_may_be_survives_its_retries() {
 
 #[test]
 fn worker_04_sigterm_while_redis_is_away_is_obeyed() {
-    let queues: String = (0..10).map(|n| format!("[queues.q{n}]\nplugin = \"empty\"\n")).collect();
+    let queues: String = (0..40).map(|n| format!("[queues.q{n}]\nplugin = \"empty\"\n")).collect();
     let mut bench = Bench::new(&format!("shutdown_grace = \"1s\"\n{queues}"));
     bench.install("empty", "empty");
     let mut host = bench.host();

@@ -217,10 +217,15 @@ impl Worker {
         self.served.cancel();
         self.finish(&self.servants).await;
         // 5. The consumer's name is of no use to anyone, unless something is still pending for it.
-        if !self.shared.stop.settling.is_cancelled()
-            && let Err(error) = self.shared.queue.leave(&self.shared.consumer).await
-        {
-            tracing::debug!(queue = self.shared.name.as_ref(), error = chain(&error), "could not leave the group");
+        tokio::select! {
+            biased;
+            // Here, too: the queues of a host leave one after the other while Redis is away, each after a pause of its own.
+            () = self.shared.stop.settling.cancelled() => {}
+            left = self.shared.queue.leave(&self.shared.consumer) => {
+                if let Err(error) = left {
+                    tracing::debug!(queue = self.shared.name.as_ref(), error = chain(&error), "could not leave the group");
+                }
+            }
         }
     }
 

@@ -167,6 +167,29 @@ fn it_is_broken_off_when_its_file_is_replaced() {
 }
 
 #[test]
+fn others_do_not_wait_for_one_that_takes_long() {
+    let (bench, host) = bench();
+    put(&bench, "p", &large(60));
+    let pid = compiler(&host);
+    // It would never end by itself.
+    kill(pid, Signal::SIGSTOP).expect("stop");
+    // Other grants are there at once.
+    bench.configure_for(&format!("{QUEUES}[plugins.echo]\nconfig = {{ a = \"b\" }}\n"), bench.redis.port);
+    assert_eq!(host.log("plugin has other grants")["plugin"], "echo");
+    // Another version is, after a while.
+    let other = guest("echo-v2");
+    put(&bench, "echo", &other);
+    within(Duration::from_secs(120), "the other plugin has its version", || {
+        host.logged("plugin loaded").into_iter().find(|line| line["digest"] == digest(&other)[..12])
+    });
+    assert!(process::is_there(pid));
+    // Nobody needs it any more.
+    bench.configure_for("[queues.other]\nplugin = \"echo\"\n", bench.redis.port);
+    eventually("the process that compiles has ended", || (!process::is_there(pid)).then_some(()));
+    assert!(host.stop_for_log().logged("plugin cannot be used").is_empty(), "that is no failure");
+}
+
+#[test]
 fn it_ends_with_its_host() {
     for end in [Signal::SIGKILL, Signal::SIGTERM] {
         let (bench, host) = bench();

@@ -109,7 +109,7 @@ fn last_change(row: &Value) -> Value {
 
 #[test]
 fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_not() {
-    // It takes connections, as the system does for it, and does not answer yet.
+    // It takes connections, and does not answer yet.
     let service = TcpListener::bind("127.0.0.1:0").expect("listen");
     let origin = format!("http://{}", service.local_addr().expect("an address"));
     let grants = format!("[plugins.p]\nallowed_hosts = [\"{origin}\"]\nconfig = {{ service = \"{origin}/\" }}\n");
@@ -120,6 +120,12 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
     put(&bench, "q", &bad);
     assert!(said(&host, "plugin cannot be used", &bad)["again"].is_null());
     put(&bench, "p", &new);
+    let (_asks, _) = service.accept().expect("the self-check asks");
+    // Others do not wait for it.
+    let other = guest("echo-v2");
+    put(&bench, "q", &other);
+    loaded(&host, &other);
+    assert_eq!(host.logged("plugin cannot be used").len(), 1, "the self-check still waits");
     let line = said(&host, "plugin cannot be used", &new);
     assert_eq!(
         (&line["error"], &line["again"]),

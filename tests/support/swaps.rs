@@ -14,7 +14,7 @@ use super::files::{guest, label, marked, put_at, said};
 use super::{Bench, Host, Places, Producer, eventually};
 
 /// One attempt is all that a task has: one that is charged for a bad version is dead.
-/// Its timeout is far more than a good version needs, and what one that loops at instantiation costs the swaps.
+/// Its timeout is far more than a good version needs, and what one that loops costs the swaps.
 const QUEUE: &str = "[queues.work]\nplugin = \"p\"\nmax_retries = 0\nconcurrency = 20\ntimeout = \"3s\"\n";
 /// What each task says to the guest that does as it is told. Tasks of 20 ms begin on one version and end when another one is there already.
 const FIELDS: &[(&str, &str)] = &[("data", r#"{"n": "a", "ms": 20, "retries": 0, "end": "ok"}"#)];
@@ -46,11 +46,12 @@ enum Way {
     Traps,
     TrapsAtStart,
     LoopsAtStart,
+    Loops,
     Panics,
     WantsTooMuch,
 }
 
-const WAYS: [(Way, &str); 20] = [
+const WAYS: [(Way, &str); 21] = [
     (Way::Renamed, "good: renamed into place"),
     (Way::WrittenOver, "good: written over the old one at once"),
     (Way::InPieces, "good: written over in pieces"),
@@ -69,6 +70,7 @@ const WAYS: [(Way, &str); 20] = [
     (Way::Traps, "rolled back: passes its self-check, then traps"),
     (Way::TrapsAtStart, "rolled back: traps at instantiation"),
     (Way::LoopsAtStart, "rolled back: loops at instantiation"),
+    (Way::Loops, "rolled back: loops in each task"),
     (Way::Panics, "rolled back: panics"),
     (Way::WantsTooMuch, "rolled back: wants too much memory"),
 ];
@@ -207,11 +209,12 @@ impl Swaps {
             Way::HalfRenamed | Way::CutOff | Way::Empty | Way::Text | Way::WrongWorld | Way::NotOffered | Way::SelfCheckFails => {
                 (self.unusable_one(way), "plugin cannot be used")
             }
-            Way::Traps | Way::TrapsAtStart | Way::LoopsAtStart | Way::Panics | Way::WantsTooMuch => {
+            Way::Traps | Way::TrapsAtStart | Way::LoopsAtStart | Way::Loops | Way::Panics | Way::WantsTooMuch => {
                 let bytes = self.next(match way {
                     Way::Traps => "checks-then-traps",
                     Way::TrapsAtStart => "traps-at-start",
                     Way::LoopsAtStart => "loops-at-start",
+                    Way::Loops => "loops",
                     Way::Panics => "panics",
                     _ => "hoards-at-once",
                 });

@@ -29,14 +29,14 @@ impl Loader {
         Loader { sandbox, compatibility, cache }
     }
 
-    /// `digest` is the SHA-256 of `wasm`; `in_use` are those of the versions whose code stays in the cache; None: all of it stays.
+    /// `digest` is the SHA-256 of `wasm`; `in_use` gives those of the versions whose code stays in the cache, when it is compiled; None: all of it stays.
     pub(super) fn load(
         &self,
         wasm: &[u8],
         digest: &str,
         grants: &config::Plugin,
         allowance: &Allowance,
-        in_use: Option<&BTreeSet<String>>,
+        in_use: impl FnOnce() -> Option<BTreeSet<String>>,
     ) -> Result<Loaded, LoadError> {
         let started = Instant::now();
         if let Some(loaded) = self.load_cached(digest, grants)? {
@@ -46,7 +46,7 @@ impl Loader {
         let code = self.sandbox.compile_with(allowance, wasm)?;
         let handler = self.sandbox.load(&code, grants)?;
         self.cache.put(&name, &code);
-        if let Some(in_use) = in_use {
+        if let Some(in_use) = in_use() {
             self.cache.prune(&in_use.iter().map(|digest| self.name(digest)).chain([name]).collect());
         }
         Ok(Loaded { handler, took: started.elapsed(), from_cache: false })

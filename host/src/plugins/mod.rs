@@ -4,8 +4,8 @@
 //! [`Version`], as a value that can be watched, and its [`PluginStatus`].
 //!
 //! ```text
-//! folder ─▶ watcher ─▶ file (stable?) ─▶ loader (cache, compile) ─▶ self-check ─▶ registry ─▶ watch::Receiver
-//!                                                                                 ▲ verdict of its probation: stays, or rolled back
+//! folder ─▶ watcher ─▶ watched (stable?) ─▶ gate ─▶ loader (cache, compile) ─▶ self-check ─▶ registry ─▶ watch::Receiver
+//!                                                                                            ▲ verdict of its probation: stays, or rolled back
 //! ```
 //!
 //! Not here: what a component may do (`sandbox`), which attempt runs on which version (`worker`: it takes the active
@@ -13,6 +13,7 @@
 
 mod again;
 mod cache;
+mod gate;
 mod history;
 mod loader;
 mod probation;
@@ -21,6 +22,7 @@ mod registry;
 mod single;
 #[cfg(test)]
 mod tests;
+mod watched;
 mod watcher;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,16 +78,17 @@ pub struct Source {
 /// The names in use and their grants.
 type Wanted = BTreeMap<String, config::Plugin>;
 
-/// How long a self-check may take, and what failed waits for its next try.
+/// How long a self-check may take, what failed waits for its next try, and how long a file is compiled before others are beside it.
 #[derive(Debug, Clone, Copy)]
 struct Times {
     check: Duration,
     pauses: Pauses,
+    patience: Duration,
 }
 
 impl Default for Times {
     fn default() -> Times {
-        Times { check: CHECK_TIMEOUT, pauses: Pauses::default() }
+        Times { check: CHECK_TIMEOUT, pauses: Pauses::default(), patience: gate::PATIENCE }
     }
 }
 

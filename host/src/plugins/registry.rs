@@ -327,7 +327,7 @@ impl Slot {
     pub(super) fn begins(&self) {
         let mut about = self.about();
         if about.state == PluginState::Missing {
-            about.error = Some("there is a file, which is being compiled and checked".into());
+            about.error = Some("there is a file, which is being compiled and checked, or waits for its turn".into());
         }
     }
 

@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 
 use super::cache::Cache;
 use super::loader::{Loaded, Loader};
-use super::watcher::{BURST, RESCAN, SETTLE, hex};
+use super::watched::hex;
+use super::watcher::{BURST, RESCAN, SETTLE};
 use crate::config;
 use crate::file::{self, Found};
 use crate::sandbox::{Allowance, Handler, LoadError, Sandbox};
@@ -53,7 +54,7 @@ impl Singles {
     /// Loads what [`read`] gave. Blocks while it compiles.
     pub fn load(&self, bytes: &[u8], grants: &config::Plugin, allowance: &Allowance) -> Result<Single, LoadError> {
         let digest = hex(&Sha256::digest(bytes));
-        let Loaded { handler, took, from_cache } = self.loader.load(bytes, &digest, grants, allowance, Some(&BTreeSet::new()))?;
+        let Loaded { handler, took, from_cache } = self.loader.load(bytes, &digest, grants, allowance, || Some(BTreeSet::new()))?;
         Ok(Single { handler, digest, bytes: bytes.len() as u64, took, from_cache })
     }
 }

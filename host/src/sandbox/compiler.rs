@@ -4,7 +4,7 @@
 //! others it takes its share from the tasks of all queues. So while there may be tasks, these threads have a lower priority, and half of the cores
 //! are left alone. Not the lowest priority, since a new version must come through on a host that is never idle, too.
 //!
-//! Not here: that it is done in another process (`apart`), that one component at a time is compiled (`plugins::watcher`).
+//! Not here: that it is done in another process (`apart`), how many are compiled at once (`plugins::gate`).
 
 use std::num::NonZeroUsize;
 

@@ -4,13 +4,18 @@
 //! is kept apart from the configuration's own text, in the environment or in a file; a handler gets it as it is, and may say it by mistake,
 //! in a log line, in the text of an error, in a result.
 //!
-//! This is against mistakes. Found are the text itself, each of its lines, and what these are in JSON and in the debug output of Rust and Python. A handler that
-//! changes a secret otherwise before it says it (base64, the encoding of a URL, cut in two) is not noticed.
+//! This is against mistakes. Found are the text itself, each of its lines, and what these are in JSON, in the debug output of Rust and Python, in a URL, and in
+//! base64, also within something longer, such as a header of basic authentication. A handler that changes a secret otherwise before it says it (hexadecimal,
+//! cut in two, encoded twice) is not noticed.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use url::form_urlencoded;
 
 use crate::config::Secret;
 
@@ -18,6 +23,15 @@ use crate::config::Secret;
 const SHOWN: &str = "[secret]";
 /// Bytes. What is shorter is no secret that anybody keeps, and would be found in texts that have nothing to do with it.
 const SHORTEST: usize = 8;
+/// Bytes. What is longer is no password, and is not looked for in base64, of which there are many forms.
+const LONGEST_IN_BASE64: usize = 4 * 1024;
+
+/// What a URL takes as it is (RFC 3986).
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// The same for `encodeURIComponent` of JavaScript.
+const OF_JAVASCRIPT: &AsciiSet = &UNRESERVED.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*');
+/// The same for `quote` of Python.
+const OF_PYTHON: &AsciiSet = &UNRESERVED.remove(b'/');
 
 /// Finds the secrets of one plugin. The default one has none to find.
 #[derive(Debug, Default)]
@@ -32,7 +46,7 @@ impl Mask {
         // A key of several lines is printed line by line, or with its line breaks escaped.
         let texts = texts.flat_map(|text| std::iter::once(text).chain(text.lines().map(str::trim)));
         let texts = texts.filter(|text| text.len() >= SHORTEST);
-        let texts: BTreeSet<String> = texts.flat_map(|text| written(text).into_iter().chain([text.to_owned()])).collect();
+        let texts: BTreeSet<String> = texts.flat_map(forms).collect();
         let longest = texts.iter().map(|text| text.len()).max().unwrap_or_default();
         let finder = (!texts.is_empty()).then(|| {
             // Of a long key, the kind that is taken otherwise has a kilobyte for each byte.
@@ -61,6 +75,31 @@ impl Mask {
             _ => bytes.into(),
         }
     }
+}
+
+/// All that is looked for of a text.
+fn forms(text: &str) -> impl Iterator<Item = String> {
+    [text.to_owned()].into_iter().chain(written(text)).chain(in_url(text)).chain(in_base64(text))
+}
+
+/// How a text is written in a URL, and in a form.
+fn in_url(text: &str) -> [String; 4] {
+    let [strict, javascript, python] = [UNRESERVED, OF_JAVASCRIPT, OF_PYTHON].map(|set| utf8_percent_encode(text, set).to_string());
+    [strict, javascript, python, form_urlencoded::byte_serialize(text.as_bytes()).collect()]
+}
+
+/// What a text is in base64, in both alphabets, wherever in the encoded bytes it begins. Its first and last digits may belong to what is beside it; those
+/// are not part of it here.
+fn in_base64(text: &str) -> impl Iterator<Item = String> {
+    let text = (text.len() <= LONGEST_IN_BASE64).then_some(text);
+    text.into_iter().flat_map(|text| {
+        (0..3).flat_map(move |before| {
+            let bytes = [&[0; 3][..before], text.as_bytes()].concat();
+            // A digit is six bits.
+            let own = (before * 8).div_ceil(6)..bytes.len() * 8 / 6;
+            [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)].map(|digits| digits[own.clone()].to_owned())
+        })
+    })
 }
 
 /// How a text is written between quotes: in JSON, in JSON of ASCII only (Python's default), in the debug output of Rust, and in that of Python.
@@ -105,7 +144,7 @@ mod tests {
             assert_eq!(mask.bytes(said.as_bytes()), shown.as_bytes());
         }
         assert_eq!(mask.bytes(b"\xff\xfehunter2-of\xff"), b"\xff\xfe[secret]\xff".as_slice());
-        assert_eq!(mask.longest(), "b\\u00fccher\\ud83d\\udd11b\\u00fccher".len(), "as it would be in ASCII");
+        assert_eq!(mask.longest(), "b\\u00fccher\\ud83d\\udd11b\\u00fccher".len(), "in JSON of ASCII only");
     }
 
     #[test]
@@ -128,6 +167,42 @@ mod tests {
             let shown = mask.text(&said).into_owned();
             assert!(!shown.contains("ss") && !shown.contains("2nd") && shown.contains("[secret]"), "{said} is {shown}");
         }
+    }
+
+    #[test]
+    fn a_secret_in_a_url_is_found_however_it_is_encoded() {
+        let secret = "a key/with (a few)*+~ü";
+        let mask = mask(&[secret]);
+        for said in [
+            "a%20key%2Fwith%20%28a%20few%29%2A%2B~%C3%BC",
+            "a%20key%2Fwith%20(a%20few)*%2B~%C3%BC",
+            "a%20key/with%20%28a%20few%29%2A%2B~%C3%BC",
+            "a+key%2Fwith+%28a+few%29*%2B%7E%C3%BC",
+        ] {
+            assert_eq!(mask.text(&format!("GET /?key={said}&n=1")), "GET /?key=[secret]&n=1", "{said}");
+        }
+    }
+
+    #[test]
+    fn a_secret_in_base64_is_found_wherever_it_begins() {
+        // With digits that the alphabets do not share.
+        let secret = "pass>>>word???ü";
+        let mask = mask(&[secret]);
+        for before in 0..7 {
+            for after in 0..4 {
+                let bytes = format!("{}{secret}{}", "u".repeat(before), "z".repeat(after));
+                for said in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
+                    let shown = mask.text(&said).into_owned();
+                    let left = shown.replace(SHOWN, "");
+                    // What is beside it, and up to two digits at either end.
+                    assert!(shown.contains(SHOWN) && left.len() <= (before + after) * 8 / 6 + 4, "{bytes}: {said} is {shown}");
+                }
+            }
+        }
+        assert_eq!(mask.text("Basic bWU6cGFzcz4+PndvcmQ/Pz/DvA=="), "Basic bWU6[secret]A==");
+        // It would have a great many forms.
+        let long = Mask::new(&BTreeMap::from([("key".to_owned(), Secret::kept_apart("long ".repeat(1000)))]));
+        assert!(long.text(&STANDARD_NO_PAD.encode("long ".repeat(1000))).starts_with("bG9u"));
     }
 
     #[test]

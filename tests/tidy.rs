@@ -31,6 +31,11 @@ fn no_file_of_the_host_is_too_long() {
 }
 
 #[test]
+fn the_fuzzer_is_locked_to_what_the_host_depends_on() {
+    check(fuzz_lock);
+}
+
+#[test]
 fn no_test_is_ignored() {
     check(ignored_tests);
 }
@@ -74,7 +79,7 @@ fn the_licences_of_all_dependencies_are_allowed() {
 
 #[test]
 fn every_rule_can_fail() {
-    let wrong: [(Rule, &str, &str); 23] = [
+    let wrong: [(Rule, &str, &str); 24] = [
         (headers, "host/src/x.rs", "use std::fs;\n"),
         (headers, "host/src/queue/scripts/x.lua", "local a = 1\n"),
         (key_prefixes, "host/src/queue/x.rs", "let key = format!(\"tq:{{{stream}}}:dead\");\n"),
@@ -84,6 +89,7 @@ fn every_rule_can_fail() {
         (imports, "host/src/worker/x.rs", "    use wasmtime_wasi::p2;\n"),
         (imports, "host/src/queue/x.rs", "let engine = wasmtime::Engine::default();\n"),
         (lengths, "host/src/x.rs", &"\n".repeat(MAX_LINES + 1)),
+        (fuzz_lock, "host/Cargo.toml", "[dependencies]\nanother.workspace = true\n"),
         (ignored_tests, "tests/x.rs", "    #[ignore]\n"),
         (ignored_tests, "host/src/x.rs", "#[ignore = \"slow\"]\n"),
         (architecture_paths, "ARCHITECTURE.md", "see `worker/nowhere.rs`\n"),
@@ -200,6 +206,21 @@ fn lengths(files: &Files) -> Vec<String> {
     let host = files.iter().filter(|(path, _)| path.starts_with("host/src/") && is_code(path));
     let long = host.map(|(path, text)| (path, text.lines().count())).filter(|(_, count)| *count > MAX_LINES);
     long.map(|(path, count)| format!("{path} has {count} lines, more than {MAX_LINES}")).collect()
+}
+
+/// The fuzzer is a workspace of its own, which nothing else builds: its lock file would be found out of date by whoever fuzzes next.
+fn fuzz_lock(files: &Files) -> Vec<String> {
+    let name = |line: &str| line.trim_matches([' ', '"', ',']).split([' ', '.']).next().unwrap_or_default().to_owned();
+    let between = |path: &str, from: &str, to: &str| -> BTreeSet<String> {
+        let texts = files.iter().filter(|(found, _)| found == path).map(|(_, text)| text);
+        let sections =
+            texts.filter_map(|text| text.split_once(from).map(|(_, after)| after.split_once(to).map_or(after, |(within, _)| within)));
+        sections.flat_map(str::lines).map(name).filter(|name| !name.is_empty()).collect()
+    };
+    let wanted = between("host/Cargo.toml", "[dependencies]\n", "\n\n");
+    let locked = between("tests/fuzz/Cargo.lock", "name = \"tqhost\"\nversion = \"0.1.0\"\ndependencies = [\n", "]");
+    let (missing, left) = (wanted.difference(&locked), locked.difference(&wanted));
+    missing.chain(left).map(|name| format!("tests/fuzz/Cargo.lock: {name}: run `cargo metadata` in tests/fuzz")).collect()
 }
 
 /// An ignored test is one that nobody runs.

@@ -268,7 +268,7 @@ struct Asked<'a> {
 struct Examined {
     verdict: i64,
     look: Vec<u8>,
-    due_at: Option<u64>,
+    member: Option<String>,
     marker: Option<Vec<u8>>,
     status: Option<Status>,
     mended: bool,
@@ -276,11 +276,11 @@ struct Examined {
 
 impl Examined {
     fn read(item: Value) -> Shaped<Examined> {
-        let [verdict, look, due_at, marker, status, mended] = reply::tuple(item)?;
+        let [verdict, look, member, marker, status, mended] = reply::tuple(item)?;
         Ok(Examined {
             verdict: reply::int(&verdict)?,
             look: reply::bytes(look)?,
-            due_at: optional(due_at)?.and_then(|text| text.parse().ok()),
+            member: reply::bytes(member).ok().and_then(|member| String::from_utf8(member).ok()),
             marker: if matches!(marker, Value::Nil) { None } else { Some(reply::bytes(marker)?) },
             status: optional(status)?.and_then(|text| Status::parse(text.as_bytes())),
             mended: reply::int(&mended)? == 1,
@@ -294,7 +294,9 @@ impl Examined {
             5 | 6 => Kind::LostTask,
             _ => return None,
         };
-        let waits_since = (self.verdict == 6).then_some(self.due_at.unwrap_or(0));
+        // A task that was delayed bears the entry that it had: what it has now came after that, whatever the clock says, and whoever moved it.
+        let entry_before = |member: &String| member.split_once('-').and_then(|(ms, _)| ms.parse().ok());
+        let waits_since = (self.verdict == 6).then(|| self.member.as_ref().and_then(entry_before).unwrap_or(0));
         Some(TaskSuspect { id: id.to_owned(), kind, status: self.status, look: self.look, marker: self.marker, waits_since })
     }
 }

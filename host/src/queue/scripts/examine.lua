@@ -3,8 +3,8 @@
 -- KEYS  1 stream · 2 delayed · 3 parked · then for each task: status, marker of its idempotency key (the stream: none, or not known yet)
 -- ARGV  1 group · 2 retention ms · 3 window ms · 4 1: mend · then for each task: id, what its status looked like at the look before (empty: this
 --       is the first)
--- Gives for each { verdict, what its status looks like, its due time (ms) or false, the marker that it names or false, the status or false, 1 when
---   it was mended }.
+-- Gives for each { verdict, what its status looks like, the member that it is or was delayed as, or false, the marker that it names or false, the
+--   status or false, 1 when it was mended }.
 --   Verdicts: 0 nothing is wrong, 1 it has ended, 2 the key is of another type, 3 it has ended and does not expire, 4 it has ended and its entry is
 --   still there, 5 it is in no place any more, 6 it waits under an entry that its status does not name.
 --
@@ -60,7 +60,7 @@ for i = 1, (#KEYS - 3) / 2 do
     local verdict = verdict_of(status, known, before ~= '')
     if before ~= '' and look ~= before then verdict = 0 end
     local mended = before ~= '' and ARGV[4] == '1' and mend(verdict, status, marker, known, id) or 0
-    out[i] = { verdict, look, known[8], known[9], known[1], mended }
+    out[i] = { verdict, look, known[3], known[9], known[1], mended }
   end
 end
 return out

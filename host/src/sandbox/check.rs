@@ -63,7 +63,7 @@ async fn run(loaded: Arc<Loaded>, check: ComponentExportIndex, plugin: Arc<str>,
     let Ok(_permit) = shared.check_permit.acquire().await else { return Err(CheckError::Hindered("the host stops".into())) };
     let deadline = Instant::now() + timeout;
     let mut store = store(shared, &loaded);
-    let (log, turn) = (GuestLog::new(Arc::new(vec![nobody()]), plugin, loaded.mask.clone()), shared.turns.turn());
+    let (log, turn) = (GuestLog::new(Arc::new(vec![nobody()]), plugin, loaded.mask.clone()), shared.turns.turn(&loaded.calls));
     begin(&mut store, log, Vec::new(), deadline, CancellationToken::new(), turn.clone());
     let mut made = None;
     let call = async {

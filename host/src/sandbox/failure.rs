@@ -24,14 +24,13 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// What is said of a guest that was ended here because its time was over; `who` was called, and has `waited` for something else than the
-    /// processor.
+    /// What is said of a guest that was ended here because its time was over; `who` was called, and has `waited` for others.
     pub(super) fn timed_out(self, who: &str, timeout: Duration, waited: Duration) -> (FailureKind, String) {
         let late = format!("{who} did not end within {timeout:?}");
         match self {
             Phase::Instantiate => (FailureKind::StartTimeout, format!("not instantiated within {timeout:?}")),
             Phase::Call if waited < timeout / 2 => (FailureKind::BusyTimeout, format!("{late}: most of that it computed")),
-            Phase::Call => (FailureKind::Timeout, format!("{late}: most of that it waited, for a service or a clock")),
+            Phase::Call => (FailureKind::Timeout, format!("{late}: most of that it waited, for a service, a clock or other handlers")),
         }
     }
 }

@@ -26,7 +26,7 @@ use super::host::http::Requests;
 use super::log::GuestLog;
 use super::mask::Mask;
 use super::state::State;
-use super::turns::Turn;
+use super::turns::{Calls, Turn};
 use super::warm::{Instance, Number};
 use super::{Sandbox, Shared, component};
 use crate::config::{self, Secret};
@@ -50,6 +50,8 @@ pub(super) struct Loaded {
     pub(super) memory: u64,
     pub(super) max_output: u64,
     number: Number,
+    /// Of this version, those that compute.
+    pub(super) calls: Calls,
     /// What is kept of its instances; None: each has one task.
     warm: Option<config::Warm>,
 }
@@ -110,7 +112,7 @@ impl Handler {
         let (config, mask) = (Arc::new(grants.config.clone()), Arc::new(Mask::new(&grants.config)));
         let http = Arc::new(host::http::Grant::new(grants, sandbox.0.sends_on.clone()));
         let (number, memory, max_output, warm) = (sandbox.0.pool.number(), grants.memory, grants.max_output, grants.warm);
-        Handler(Arc::new(Loaded { sandbox, exports, config, mask, http, memory, max_output, number, warm }))
+        Handler(Arc::new(Loaded { sandbox, exports, config, mask, http, memory, max_output, number, calls: Calls::default(), warm }))
     }
 
     /// Whether an attempt may be at several tasks.
@@ -176,7 +178,7 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
     // For each call anew.
     let fuel = loaded.max_output.saturating_mul(tasks.into()).saturating_add(RESULT_SLACK);
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
-    let turn = loaded.sandbox.0.turns.turn();
+    let turn = loaded.sandbox.0.turns.turn(&loaded.calls);
     begin(&mut instance.store, log, attempt.progress.clone(), deadline, attempt.stop.clone(), turn.clone());
 
     let called = {

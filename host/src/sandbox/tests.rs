@@ -186,7 +186,7 @@ async fn a_guest_that_waits_ends_at_its_timeout_while_others_compute() {
     let (a, b, c) = tokio::join!(looping.run(short()), sleeping.run(short()), looping.run(short()));
     let ends = [
         (a, FailureKind::BusyTimeout, "most of that it computed"),
-        (b, FailureKind::Timeout, "most of that it waited, for a service or a clock"),
+        (b, FailureKind::Timeout, "most of that it waited, for a service, a clock or other handlers"),
         (c, FailureKind::BusyTimeout, "most of that it computed"),
     ];
     for (report, kind, why) in ends {

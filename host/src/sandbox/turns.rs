@@ -2,7 +2,7 @@
 //!
 //! In: how many may go on at once; the ticks and polls of each call. Out: at most so many threads are with handlers that compute for long. The other
 //! threads are for handlers that have just begun, or come from a wait: these need not wait for ticks of others to end. Beside it, how long each call
-//! has waited for something else than its turn.
+//! has waited for what it is not to blame for: whatever it called, and the turns of other versions' calls.
 //!
 //! ```text
 //! begins, or comes from a wait ─▶ computes for a tick ─▶ waits for its turn ─▶ computes for a tick ─▶ waits for its turn …
@@ -12,6 +12,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,18 +25,50 @@ const SHORT: Duration = Duration::from_millis(TICK.as_millis() as u64 / 2);
 
 /// The turns that there are at once.
 #[derive(Clone)]
-pub(super) struct Turns(Arc<Semaphore>);
+pub(super) struct Turns {
+    places: Arc<Semaphore>,
+    /// Calls that compute in turns, of all versions.
+    all: Calls,
+}
+
+/// How many calls of a version compute in turns.
+#[derive(Clone, Default)]
+pub(super) struct Calls(Arc<AtomicUsize>);
 
 impl Turns {
     pub(super) fn new(at_once: usize) -> Turns {
-        Turns(Arc::new(Semaphore::new(at_once)))
+        Turns { places: Arc::new(Semaphore::new(at_once)), all: Calls::default() }
     }
 
-    /// For one call.
-    pub(super) fn turn(&self) -> Turn {
-        Turn {
-            turns: self.0.clone(),
-            now: Arc::new(Mutex::new(Now { since: Instant::now(), held: None, in_line: false, left: None, waited: Duration::ZERO })),
+    /// For one call of a version.
+    pub(super) fn turn(&self, of_version: &Calls) -> Turn {
+        let now = Now { since: Instant::now(), held: None, in_turns: None, in_line: None, left: None, waited: Duration::ZERO };
+        Turn { turns: self.clone(), of_version: of_version.clone(), now: Arc::new(Mutex::new(now)) }
+    }
+}
+
+impl Calls {
+    fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A call that computes in turns is counted, for its version and for all.
+struct Counted([Calls; 2]);
+
+impl Counted {
+    fn new(calls: [Calls; 2]) -> Counted {
+        for Calls(count) in &calls {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Counted(calls)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        for Calls(count) in &self.0 {
+            count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -43,7 +76,8 @@ impl Turns {
 /// One call's.
 #[derive(Clone)]
 pub(super) struct Turn {
-    turns: Arc<Semaphore>,
+    turns: Turns,
+    of_version: Calls,
     now: Arc<Mutex<Now>>,
 }
 
@@ -52,11 +86,13 @@ struct Now {
     since: Instant,
     /// What it computes by, after its first tick. Held while it is polled, and at no other time.
     held: Option<OwnedSemaphorePermit>,
-    /// It waits for its turn.
-    in_line: bool,
+    /// From its first tick until it waits for anything else.
+    in_turns: Option<Counted>,
+    /// It waits for its turn: since when, and what part of the line was others' calls.
+    in_line: Option<(Instant, f64)>,
     /// When it began to wait for something else, which it does until it is polled again.
     left: Option<Instant>,
-    /// How long it did that before.
+    /// How long it has waited so far for what it is not to blame for.
     waited: Duration,
 }
 
@@ -68,20 +104,26 @@ impl Turn {
 
     /// Lets the others of its kind go first, in the order in which they came.
     pub(super) async fn next(self) {
-        self.now().in_line = true;
+        {
+            let mut now = self.now();
+            now.in_turns.get_or_insert_with(|| Counted::new([self.of_version.clone(), self.turns.all.clone()]));
+            let all = self.turns.all.count().max(1);
+            let others = all.saturating_sub(self.of_version.count());
+            now.in_line = Some((Instant::now(), others as f64 / all as f64));
+        }
         // Also where nobody waits: a call is ended, and its thread looks at other work, when it is not polled.
         tokio::task::yield_now().await;
         // Nobody closes it.
-        let held = self.turns.clone().acquire_owned().await.ok();
+        let held = self.turns.places.clone().acquire_owned().await.ok();
         let mut now = self.now();
-        now.in_line = false;
+        now.waited = now.waited();
+        now.in_line = None;
         now.held = held;
     }
 
-    /// How long it has waited for what is not its to do: a service, a clock.
+    /// How long it has waited for what it is not to blame for: a service, a clock, the handlers of others.
     pub(super) fn waited(&self) -> Duration {
-        let now = self.now();
-        now.waited + now.left.map(|left| left.elapsed()).unwrap_or_default()
+        self.now().waited()
     }
 
     /// A call that gives its turn back whenever it does not compute.
@@ -103,6 +145,12 @@ impl Turn {
 }
 
 impl Now {
+    fn waited(&self) -> Duration {
+        let away = self.left.map(|left| left.elapsed()).unwrap_or_default();
+        let in_line = self.in_line.map(|(since, others)| since.elapsed().mul_f64(others)).unwrap_or_default();
+        self.waited + away + in_line
+    }
+
     /// It is polled.
     fn comes(&mut self) {
         self.since = Instant::now();
@@ -114,7 +162,10 @@ impl Now {
     /// It has been polled.
     fn goes(&mut self) {
         self.held = None;
-        self.left = (!self.in_line).then(Instant::now);
+        if self.in_line.is_none() {
+            self.in_turns = None;
+            self.left = Some(Instant::now());
+        }
     }
 }
 
@@ -140,7 +191,7 @@ mod tests {
         let counts: Arc<[AtomicUsize; 3]> = Arc::default();
         let calls: Vec<_> = (0..3)
             .map(|n| {
-                let (turn, counts) = (turns.turn(), counts.clone());
+                let (turn, counts) = (turns.turn(&Calls::default()), counts.clone());
                 tokio::spawn(turn.clone().keep(async move {
                     for _ in 0..100 {
                         turn.clone().next().await;
@@ -154,29 +205,59 @@ mod tests {
         for call in calls {
             call.await.expect("each of them ends");
         }
-        assert_eq!(turns.0.available_permits(), 1);
+        assert_eq!(turns.places.available_permits(), 1);
     }
 
     #[tokio::test]
-    async fn only_what_is_not_its_turn_is_waited_for() {
+    async fn what_is_waited_for_is_what_others_do() {
         let turns = Turns::new(1);
-        let (busy, sleeper) = (turns.turn(), turns.turn());
-        let held = turns.0.clone().acquire_owned().await.expect("the only one");
-        let waits = |turn: Turn, call: bool| {
-            tokio::spawn(async move {
-                let next = turn.clone();
-                let sleep = tokio::time::sleep(Duration::from_secs(3600));
-                turn.keep(async { if call { sleep.await } else { next.next().await } }).await;
-            })
+        let [own, of_others] = [(); 2].map(|()| Calls::default());
+        let [sleeps, alone, beside] = [(); 3].map(|()| turns.turn(&own));
+        // What a call does that waits for a clock, and one that waits for its turn.
+        let sleeping = {
+            let turn = sleeps.clone();
+            tokio::spawn(turn.keep(tokio::time::sleep(Duration::from_secs(3600))))
         };
-        let calls = [waits(busy.clone(), false), waits(sleeper.clone(), true)];
-        // Both were polled, and then waited for as long as this.
-        while sleeper.waited() < Duration::from_millis(20) {
+        let in_line = |turn: &Turn| {
+            let (turn, next) = (turn.clone(), turn.clone());
+            tokio::spawn(turn.keep(async move { next.next().await }))
+        };
+        let wait = Duration::from_millis(30);
+        // Beside calls of its own version.
+        let held = turns.places.clone().acquire_owned().await.expect("the only one");
+        let own_one = in_line(&turns.turn(&own));
+        let first = in_line(&alone);
+        tokio::time::sleep(wait).await;
+        drop(held);
+        first.await.expect("it has had its turn");
+        own_one.await.expect("it has had its turn");
+        assert_eq!(alone.now().waited, Duration::ZERO, "for its own kind only");
+        assert!(sleeps.waited() >= wait / 2);
+        // Beside as many of another one.
+        let held = turns.places.clone().acquire_owned().await.expect("the only one");
+        let other = in_line(&turns.turn(&of_others));
+        tokio::task::yield_now().await;
+        assert_eq!((own.count(), of_others.count(), turns.all.count()), (0, 1, 1));
+        let second = in_line(&beside);
+        tokio::time::sleep(wait).await;
+        assert_eq!((own.count(), of_others.count(), turns.all.count()), (1, 1, 2));
+        assert!(beside.waited() >= wait / 4, "before it has had its turn");
+        drop(held);
+        second.await.expect("it has had its turn");
+        other.await.expect("it has had its turn");
+        let waited = beside.now().waited;
+        assert!(waited >= wait / 4, "half of those in the line were others': {waited:?}");
+        // Nobody is left there, also where a call is ended in the line.
+        let held = turns.places.clone().acquire_owned().await.expect("the only one");
+        let ended = in_line(&beside);
+        while own.count() == 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(busy.waited(), Duration::ZERO);
-        calls.iter().for_each(|call| call.abort());
-        drop(held);
+        ended.abort();
+        assert!(ended.await.expect_err("it has no turn").is_cancelled());
+        drop((held, beside));
+        assert_eq!((own.count(), turns.all.count()), (0, 0));
+        sleeping.abort();
     }
 
     #[tokio::test]
@@ -184,7 +265,7 @@ mod tests {
         let turns = Turns::new(1);
         let (came, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let waits = {
-            let (turn, came, goes_on) = (turns.turn(), came.clone(), goes_on.clone());
+            let (turn, came, goes_on) = (turns.turn(&Calls::default()), came.clone(), goes_on.clone());
             tokio::spawn(turn.clone().keep(async move {
                 turn.next().await;
                 came.notify_one();
@@ -193,7 +274,7 @@ mod tests {
         };
         came.notified().await;
         let done = AtomicUsize::new(0);
-        let turn = turns.turn();
+        let turn = turns.turn(&Calls::default());
         turn.clone().keep(computes(turn, 3, &done)).await;
         assert_eq!(done.load(Ordering::Relaxed), 3, "beside one that waits, and has had a turn");
         goes_on.notify_one();
@@ -203,8 +284,8 @@ mod tests {
     #[tokio::test]
     async fn one_that_is_ended_while_it_waits_for_its_turn_leaves_it_to_others() {
         let turns = Turns::new(1);
-        let held = turns.0.clone().acquire_owned().await.expect("the only one");
-        let (ended, begun) = (turns.turn(), Arc::new(Notify::new()));
+        let held = turns.places.clone().acquire_owned().await.expect("the only one");
+        let (ended, begun) = (turns.turn(&Calls::default()), Arc::new(Notify::new()));
         let call = {
             let begun = begun.clone();
             tokio::spawn(ended.clone().keep(async move {
@@ -216,14 +297,14 @@ mod tests {
         call.abort();
         assert!(call.await.expect_err("it has no turn").is_cancelled());
         drop(held);
-        let (turn, done) = (turns.turn(), AtomicUsize::new(0));
+        let (turn, done) = (turns.turn(&Calls::default()), AtomicUsize::new(0));
         turn.clone().keep(computes(turn, 1, &done)).await;
-        assert_eq!((done.load(Ordering::Relaxed), turns.0.available_permits()), (1, 1));
+        assert_eq!((done.load(Ordering::Relaxed), turns.places.available_permits()), (1, 1));
     }
 
     #[tokio::test]
     async fn the_first_tick_is_over_when_it_was_computed_for() {
-        let turn = Turns::new(1).turn();
+        let turn = Turns::new(1).turn(&Calls::default());
         turn.clone()
             .keep(async {
                 assert!(!turn.is_over(), "it has just begun");

@@ -168,15 +168,29 @@ fn it_is_broken_off_when_its_file_is_replaced() {
 
 #[test]
 fn others_do_not_wait_for_one_that_takes_long() {
-    let (bench, host) = bench();
+    let queues = |more: &str| {
+        format!(
+            "{QUEUES}[plugins.echo]\nconfig = {{ {more} }}\n[queues.checked]\n[plugins.checked]\nconfig = {{ self-check = \"ok\", {more} }}\n"
+        )
+    };
+    let bench = Bench::new(&queues("a = \"1\""));
+    bench.install("echo", "echo");
+    bench.install("checks-itself", "checked");
+    let host = bench.host();
+    host.until_ready();
     put(&bench, "p", &large(60));
     let pid = compiler(&host);
     // It would never end by itself.
     kill(pid, Signal::SIGSTOP).expect("stop");
-    // Other grants are there at once.
-    bench.configure_for(&format!("{QUEUES}[plugins.echo]\nconfig = {{ a = \"b\" }}\n"), bench.redis.port);
-    assert_eq!(host.log("plugin has other grants")["plugin"], "echo");
-    // Another version is, after a while.
+    // Other grants are there at once, also where they are checked before.
+    bench.configure_for(&queues("a = \"2\""), bench.redis.port);
+    within(Duration::from_secs(20), "both have other grants", || (host.logged("plugin has other grants").len() == 2).then_some(()));
+    // And what is compiled already.
+    put(&bench, "checked", &guest("echo"));
+    within(Duration::from_secs(20), "it has another version", || {
+        host.logged("plugin loaded").into_iter().find(|line| line["plugin"] == "checked" && line["digest"] == digest(&guest("echo"))[..12])
+    });
+    // What is not compiled comes after a while.
     let other = guest("echo-v2");
     put(&bench, "echo", &other);
     within(Duration::from_secs(120), "the other plugin has its version", || {

@@ -2,7 +2,7 @@
 //!
 //! In: what failed last, and when. Out: when the same content is tried again, if at all, each time after a longer pause. No IO, no clock of its own.
 //!
-//! Not here: what is such a cause (`sandbox`: `LoadError::may_pass`, `CheckError::may_pass`), who tries (`watcher`).
+//! Not here: what is such a cause (`sandbox`: `LoadError::may_pass`, `CheckError::may_pass`), who tries (`watched`).
 
 use std::time::{Duration, Instant};
 

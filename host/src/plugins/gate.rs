@@ -1,37 +1,65 @@
-//! Whose turn it is to read and compile a file: one plugin after the other, in the order in which they came. One that takes long makes room for the
-//! next, so that a file which takes minutes holds up others for [`Gate`]'s patience only.
+//! Whose turn it is: files are read one after the other, in the order in which they were found, and those that have to be compiled are compiled one
+//! after the other. One that takes long makes room for the next, so that a file which takes minutes holds up others for [`PATIENCE`] only.
 //!
 //! Not here: how long compiling may take at all (`sandbox::apart`), what the processor has for it (`sandbox::compiler`).
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
+use futures_util::future::{MaybeDone, maybe_done};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::coop::unconstrained;
 
 /// How long others wait for one file.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// Files that may take longer, all at once. Each of them may have as much memory as compiling may take.
-const SLOW: usize = 2;
+/// Files that may take longer, all at once. Each of them may have half of the cores, and as much memory as compiling may take.
+const SLOW: usize = 1;
 
 #[derive(Clone)]
 pub(super) struct Gate {
-    /// Those that have not been at it for long: one.
+    /// Who reads. What is read may be large.
+    read: Arc<Semaphore>,
+    /// Who compiles, and has not done so for long: one.
     next: Arc<Semaphore>,
-    /// All that are at it.
+    /// All that compile.
     all: Arc<Semaphore>,
     patience: Duration,
 }
 
+/// A place in the line of those that want to read.
+pub(super) struct Place(Pin<Box<MaybeDone<Permit>>>);
+
+type Permit = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
+
 impl Gate {
     pub(super) fn new(patience: Duration) -> Gate {
-        Gate { next: Arc::new(Semaphore::new(1)), all: Arc::new(Semaphore::new(1 + SLOW)), patience }
+        let [read, next, all] = [1, 1, 1 + SLOW].map(|places| Arc::new(Semaphore::new(places)));
+        Gate { read, next, all, patience }
     }
 
-    /// Waits for its turn, then for the work.
-    pub(super) async fn pass<T>(&self, work: impl Future<Output = T>) -> T {
-        let next = taken(&self.next).await;
-        let _all = taken(&self.all).await;
+    /// Joins the line now: a task that is spawned is polled at some time, before others or after them.
+    pub(super) fn line_up(&self) -> Place {
+        // Whoever called has not used up what it may do at a time.
+        let permit: Permit = Box::pin(unconstrained(taken(self.read.clone())));
+        let mut place = Box::pin(maybe_done(permit));
+        // What comes of it is asked again.
+        let _ = place.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        Place(place)
+    }
+
+    /// Waits for its turn to read, then for the work.
+    pub(super) async fn read<T>(&self, Place(mut place): Place, work: impl Future<Output = T>) -> T {
+        place.as_mut().await;
+        let _permit = place.as_mut().take_output();
+        work.await
+    }
+
+    /// Waits for its turn to compile, then for the work.
+    pub(super) async fn compile<T>(&self, work: impl Future<Output = T>) -> T {
+        let next = taken(self.next.clone()).await;
+        let _all = taken(self.all.clone()).await;
         let mut work = pin!(work);
         if let Ok(done) = tokio::time::timeout(self.patience, &mut work).await {
             return done;
@@ -42,8 +70,8 @@ impl Gate {
 }
 
 /// None if it was closed, which nobody does.
-async fn taken(places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-    places.clone().acquire_owned().await.ok()
+async fn taken(places: Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    places.acquire_owned().await.ok()
 }
 
 #[cfg(test)]
@@ -81,7 +109,7 @@ mod tests {
                         }
                         log.lock().unwrap().now -= 1;
                     };
-                    gate.pass(work).await;
+                    gate.compile(work).await;
                 })
             })
             .collect();
@@ -105,17 +133,42 @@ mod tests {
         assert_eq!((log.began, log.most), ((0..10).collect(), 1 + SLOW));
     }
 
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn files_are_read_in_the_order_of_their_places() {
+        let (gate, order) = (Gate::new(PATIENCE), Arc::new(Mutex::new(Vec::new())));
+        // More than a task may do at a time, and spawned by a task, which runs the last of them first.
+        let spawning = {
+            let (gate, order) = (gate.clone(), order.clone());
+            tokio::spawn(async move {
+                let all = (0..300).map(|n| {
+                    let (gate, order, place) = (gate.clone(), order.clone(), gate.line_up());
+                    tokio::spawn(async move {
+                        gate.read(place, async { order.lock().unwrap().push(n) }).await;
+                    })
+                });
+                all.collect::<Vec<_>>()
+            })
+        };
+        for one in spawning.await.unwrap() {
+            one.await.unwrap();
+        }
+        assert!(order.lock().unwrap().iter().copied().eq(0..300), "{order:?}");
+        // One that is never used leaves its turn to others.
+        drop((gate.line_up(), gate.line_up()));
+        gate.read(gate.line_up(), async {}).await;
+    }
+
     #[tokio::test]
     async fn whoever_gives_up_leaves_the_turn_to_others() {
         let gate = Gate::new(Duration::from_secs(3600));
         let [first, second] =
-            [gate.clone(), gate.clone()].map(|gate| tokio::spawn(async move { gate.pass(std::future::pending::<()>()).await }));
+            [gate.clone(), gate.clone()].map(|gate| tokio::spawn(async move { gate.compile(std::future::pending::<()>()).await }));
         while gate.next.available_permits() > 0 {
             yield_now().await;
         }
         second.abort();
         first.abort();
-        gate.pass(async {}).await;
+        gate.compile(async {}).await;
         assert_eq!((gate.next.available_permits(), gate.all.available_permits()), (1, 1 + SLOW));
     }
 }

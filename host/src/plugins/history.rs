@@ -1,6 +1,6 @@
 //! What happened to the versions of one plugin: the last few changes, for the commands.
 //!
-//! Not here: what is logged of them, and when (`registry`, `watcher`).
+//! Not here: what is logged of them, and when (`registry`, `watched`).
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -58,7 +58,7 @@ pub struct Change {
     pub at_ms: u64,
     pub what: What,
     pub digest: Option<String>,
-    /// How long it took: to load a version, or, with its self-check, to find out about it.
+    /// How long it took: to load a version, or, with its self-check and the wait for those of others, to find out about it.
     pub took_ms: Option<u64>,
     pub reason: Option<String>,
 }

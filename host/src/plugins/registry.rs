@@ -251,8 +251,11 @@ impl Slot {
         if !self.about().is_recalled {
             let noted = self.notes.read(&self.name);
             let mut about = self.about();
-            about.quarantine = noted;
-            about.is_recalled = true;
+            // Somebody who was told to stop may still be reading it.
+            if !about.is_recalled {
+                about.quarantine = noted;
+                about.is_recalled = true;
+            }
         }
     }
 

@@ -4,14 +4,14 @@
 //!
 //! ```text
 //! found ─▶ as before? ─▶ nothing
-//!           │ new ─▶ same for SETTLE? ─▶ its turn at the gate ─▶ read whole ─▶ hash ─▶ known? ─▶ load ─▶ self-check ─▶ publish or fail
-//!           └ failed, though nothing may be wrong with it, and its pause is over ─▶ its turn …
+//!           │ new ─▶ same for SETTLE? ─▶ its turn to read ─▶ hash ─▶ known? ─▶ cached? ─▶ load ─▶ self-check ─▶ publish or fail
+//!           │                                                                   └ no ─▶ its turn to compile ─▲
+//!           └ failed, though nothing may be wrong with it, and its pause is over ─▶ its turn to read …
 //! ```
 //!
 //! Not here: who looks, and when (`watcher`), how a file is read (`file`), how it becomes a handler (`loader`), how long the pauses are (`again`).
 
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::again::Failed;
-use super::gate::Gate;
+use super::gate::{Gate, Place};
 use super::history::What;
 use super::loader::{self, Loader};
 use super::quarantine::Good;
@@ -61,19 +61,35 @@ enum Content {
     /// Known: nothing is left to do.
     Known,
     /// In quarantine.
-    Refused(String, Refusal),
-    New(Fresh),
+    Refused(Refusal, New),
+    /// Never compiled, or not for this host.
+    Uncompiled(New),
+    Loaded(Fresh),
 }
 
-/// What was made of a file's content.
-struct Fresh {
+/// A file's content that is to be dealt with.
+struct New {
+    stamp: Stamp,
     digest: String,
-    handler: Handler,
-    loaded: Loaded,
     /// It is the version that runs, with other grants.
     is_active: bool,
-    /// When its file was begun with.
+}
+
+/// What was made of it.
+struct Fresh {
+    new: New,
+    handler: Handler,
+    loaded: Loaded,
+    /// When that was begun.
     started: Instant,
+}
+
+impl Fresh {
+    fn of(new: New, loaded: loader::Loaded, started: Instant) -> Fresh {
+        let loader::Loaded { handler, took, from_cache } = loaded;
+        let loaded = Loaded { bytes: new.stamp.bytes(), took, from_cache };
+        Fresh { new, handler, loaded, started }
+    }
 }
 
 impl Watched {
@@ -113,6 +129,11 @@ impl Watched {
     /// When what failed is tried again. A file that changes is dealt with when it has settled.
     pub(super) fn due(&self) -> Option<Instant> {
         self.failed.as_ref().filter(|_| self.candidate.is_none())?.due()
+    }
+
+    /// Whether what is to be taken has failed before.
+    pub(super) fn is_again(&self) -> bool {
+        self.failed.is_some() && self.candidate.is_none()
     }
 
     pub(super) fn is_missing(&self) -> bool {
@@ -162,6 +183,8 @@ impl Watched {
                 };
                 self.candidate = Some((stamp, since));
                 if now.duration_since(since) >= SETTLE || (stamp.is_old() && since == now) {
+                    // Until it is read: if it is gone by then, that is new as well.
+                    self.seen = None;
                     return Some(stamp);
                 }
             }
@@ -169,32 +192,42 @@ impl Watched {
         None
     }
 
-    /// The same, unless it is told to stop: then as if the file had only just been found.
-    pub(super) async fn take_unless(mut self, stamp: Stamp, means: Means, stop: CancellationToken) -> Watched {
+    /// Takes the file, unless it is told to stop: then it is as if the file had only just been found.
+    pub(super) async fn take_unless(mut self, stop: CancellationToken, stamp: Stamp, place: Place, means: Means) -> Watched {
         tokio::select! {
             biased;
-            () = self.take(stamp, &means) => {}
-            () = stop.cancelled() => {
-                self.seen = None;
-                self.candidate = Some((stamp, Instant::now()));
-            }
+            () = self.take(stamp, place, &means) => {}
+            () = stop.cancelled() => self.put_off(stamp),
         }
         self
     }
 
+    /// It is to be dealt with when it has settled anew.
+    fn put_off(&mut self, stamp: Stamp) {
+        self.seen = None;
+        self.candidate = Some((stamp, Instant::now()));
+    }
+
     /// Reads a file that has settled and makes it the active version, if it is a new one and works. May be dropped wherever it waits.
-    async fn take(&mut self, stamp: Stamp, means: &Means) {
+    async fn take(&mut self, stamp: Stamp, place: Place, means: &Means) {
         // A self-check waits for a service, perhaps, and holds up nobody.
-        match means.gate.pass(self.load(stamp, means)).await {
+        match means.gate.read(place, self.read(stamp, &means.loader)).await {
             Content::Known => {}
-            Content::Refused(digest, refusal) => self.goes_back(digest, refusal, &means.loader).await,
-            Content::New(fresh) => self.begin(fresh, means).await,
+            Content::Refused(refusal, new) => self.goes_back(&new, refusal, means).await,
+            Content::Loaded(fresh) => self.begin(fresh, means).await,
+            // It could not be asked before it is compiled once more, and that may take long.
+            Content::Uncompiled(new) if new.is_active => self.regrant_unasked(),
+            Content::Uncompiled(new) => {
+                if let Some(fresh) = self.compile(new, means).await {
+                    self.begin(fresh, means).await;
+                }
+            }
         }
     }
 
-    /// Reads and compiles.
-    async fn load(&mut self, stamp: Stamp, means: &Means) -> Content {
-        let (Means { loader, registry, .. }, started) = (means, Instant::now());
+    /// Finds out what there is to do.
+    async fn read(&mut self, stamp: Stamp, loader: &Loader) -> Content {
+        let started = Instant::now();
         if stamp.bytes() > file::MAX_BYTES {
             self.regrant_unasked();
             self.seen = Some(Found::File(stamp));
@@ -209,9 +242,9 @@ impl Watched {
         });
         let (bytes, digest) = match read.await {
             Some(Ok(Some(read))) => read,
-            // Somebody is at it: it settles anew.
+            // Somebody is at it, or it is gone: it settles anew.
             Some(Ok(None)) | None => {
-                self.candidate = Some((stamp, Instant::now()));
+                self.put_off(stamp);
                 return Content::Known;
             }
             Some(Err(error)) => {
@@ -221,6 +254,7 @@ impl Watched {
                 if self.failed.as_ref().is_none_or(|failed| failed.error != error) {
                     self.fail(What::Failed, None, error, started, false);
                 }
+                self.regrant_unasked();
                 return Content::Known;
             }
         };
@@ -238,68 +272,96 @@ impl Watched {
             }
             return Content::Known;
         }
-        if let Some(refusal) = self.slot.refuse(&digest) {
-            return Content::Refused(digest, refusal);
+        let new = New { stamp, digest, is_active };
+        if let Some(refusal) = self.slot.refuse(&new.digest) {
+            return Content::Refused(refusal, new);
         }
-        if self.failed.as_ref().is_some_and(|failed| failed.is_of(&digest) && !failed.is_due(started)) {
+        if self.failed.as_ref().is_some_and(|failed| failed.is_of(&new.digest) && !failed.is_due(started)) {
             return Content::Known;
         }
-        let (compiler, grants, size, name) = (loader.clone(), self.grants.clone(), bytes.len() as u64, digest.clone());
-        let (registry, stop) = (registry.clone(), CancellationToken::new());
-        let allowance = Allowance { cores: registry.cores(), stop: stop.clone() };
-        let loading = blocking(move || compiler.load(&bytes, &name, &grants, &allowance, || registry.in_use()));
-        let loader::Loaded { handler, took, from_cache } = match while_it_stays(&self.path, stamp, &digest, stop, loading).await {
-            Some(Ok(loaded)) => loaded,
-            Some(Err(LoadError::Abandoned)) => {
-                tracing::info!(plugin = %self.slot.name, digest = short(&digest), "plugin file changed while it was compiled, which is broken off");
-                // Whatever is there now, and before anybody says that all files have been tried.
-                self.seen = None;
-                self.candidate = Some((stamp, Instant::now()));
-                return Content::Known;
-            }
+        drop(bytes);
+        let (loader, grants, name) = (loader.clone(), self.grants.clone(), new.digest.clone());
+        match blocking(move || loader.load_cached(&name, &grants)).await {
+            Some(Ok(Some(loaded))) => Content::Loaded(Fresh::of(new, loaded, started)),
+            Some(Ok(None)) | None => Content::Uncompiled(new),
             Some(Err(error)) => {
-                self.fail(What::Failed, Some(digest), error.to_string(), started, error.may_pass());
-                return Content::Known;
+                self.fail(What::Failed, Some(new.digest), error.to_string(), started, error.may_pass());
+                Content::Known
             }
-            None => {
-                self.fail(What::Failed, Some(digest), "the compiler failed on it".into(), started, false);
-                return Content::Known;
-            }
-        };
-        if handler.lacks_hosts() {
-            // It may never make one: a handler can have requests for some configurations only. A request that is refused is a warning.
-            tracing::info!(plugin = %self.slot.name, "the plugin can make requests, and its allowed_hosts allows none: each would be refused");
         }
-        Content::New(Fresh { digest, handler, loaded: Loaded { bytes: size, took, from_cache }, is_active, started })
+    }
+
+    /// Reads it again, since what waits to be compiled must not fill the memory, and compiles it.
+    async fn compile(&mut self, new: New, means: &Means) -> Option<Fresh> {
+        let Means { loader, registry, gate } = means.clone();
+        let (path, digest, grants) = (self.path.clone(), new.digest.clone(), self.grants.clone());
+        let compiling = means.gate.compile(async move {
+            let (started, stop) = (Instant::now(), CancellationToken::new());
+            let allowance = Allowance { cores: registry.cores(), stop: stop.clone() };
+            let _stops = stop.drop_guard();
+            let loading = blocking(move || match read_now(&path) {
+                Ok(Some((bytes, now))) if now == digest => loader.load(&bytes, &digest, &grants, &allowance, || registry.in_use()),
+                Ok(_) => Err(LoadError::Abandoned),
+                Err(error) => Err(LoadError::Hindered(format!("the file cannot be read: {error}"))),
+            });
+            (loading.await, started)
+        });
+        let (loaded, started) = match while_it_stays(&gate, &self.path, &new, compiling).await {
+            Some((Some(Err(LoadError::Abandoned)), _)) | None => {
+                let digest = short(&new.digest);
+                tracing::info!(plugin = %self.slot.name, digest, "plugin file changed while it was compiled or waited for that, which is broken off");
+                // Whatever is there now, and before anybody says that all files have been tried.
+                self.put_off(new.stamp);
+                return None;
+            }
+            Some(done) => done,
+        };
+        match loaded {
+            Some(Ok(loaded)) => return Some(Fresh::of(new, loaded, started)),
+            Some(Err(error)) => self.fail(What::Failed, Some(new.digest), error.to_string(), started, error.may_pass()),
+            None => self.fail(What::Failed, Some(new.digest), "the compiler failed on it".into(), started, false),
+        }
+        None
     }
 
     /// Checks and publishes.
     async fn begin(&mut self, fresh: Fresh, means: &Means) {
-        let Fresh { digest, handler, loaded, is_active, started } = fresh;
-        if let Err(error) = handler.self_check(&self.slot.name, self.times.check).await {
-            // An attempt may have brought the verdict meanwhile.
-            if is_active && self.is_in_quarantine(&digest, &means.loader).await {
-                return;
+        let Fresh { new, handler, loaded, started } = fresh;
+        let New { stamp, digest, is_active } = &new;
+        if handler.lacks_hosts() {
+            // It may never make one: a handler can have requests for some configurations only. A request that is refused is a warning.
+            tracing::info!(plugin = %self.slot.name, "the plugin can make requests, and its allowed_hosts allows none: each would be refused");
+        }
+        let check = handler.self_check(&self.slot.name, self.times.check);
+        match while_it_stays(&means.gate, &self.path, &new, check).await {
+            // What lies there now does not wait for what lay there before.
+            None => return self.put_off(*stamp),
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                // An attempt may have brought the verdict meanwhile.
+                if *is_active && self.is_in_quarantine(&new, means).await {
+                    return;
+                }
+                let what = if *is_active { "self-check with its new grants, without which it runs on" } else { "self-check" };
+                return self.fail(What::SelfCheckFailed, Some(new.digest), format!("{what}: {error}"), started, error.may_pass());
             }
-            let what = if is_active { "self-check with its new grants, without which it runs on" } else { "self-check" };
-            return self.fail(What::SelfCheckFailed, Some(digest), format!("{what}: {error}"), started, error.may_pass());
         }
         self.failed = None;
-        if is_active && self.slot.digest().as_ref() == Some(&digest) {
+        if *is_active && self.slot.digest().as_ref() == Some(digest) {
             self.regrant(started);
             // Unless it had refused others before.
-            self.slot.confirm(&digest);
+            self.slot.confirm(digest);
             return;
         }
-        let (took, from_cache, bytes) = (loaded.took, loaded.from_cache, loaded.bytes);
-        match self.slot.publish(&digest, handler, loaded) {
+        let Loaded { bytes, took, from_cache } = loaded;
+        match self.slot.publish(digest, handler, loaded) {
             // Said when it is so: what begins after this line begins on this version.
             Some(on_probation) => {
-                let digest = short(&digest);
+                let digest = short(digest);
                 tracing::info!(plugin = %self.slot.name, digest, ?took, from_cache, bytes, on_probation, "plugin loaded");
             }
             // An attempt that still ran on the same content brought the verdict just now.
-            None => drop(self.is_in_quarantine(&digest, &means.loader).await),
+            None => drop(self.is_in_quarantine(&new, means).await),
         }
     }
 
@@ -322,33 +384,41 @@ impl Watched {
     }
 
     /// Whether it was put in quarantine meanwhile.
-    async fn is_in_quarantine(&mut self, digest: &str, loader: &Loader) -> bool {
-        let Some(refusal) = self.slot.refuse(digest) else { return false };
-        self.goes_back(digest.to_owned(), refusal, loader).await;
+    async fn is_in_quarantine(&mut self, new: &New, means: &Means) -> bool {
+        let Some(refusal) = self.slot.refuse(&new.digest) else { return false };
+        self.goes_back(new, refusal, means).await;
         true
     }
 
     /// The file holds what is in quarantine. Sees to it that the last good version runs, where there is one.
-    async fn goes_back(&mut self, digest: String, refusal: Refusal, loader: &Loader) {
+    async fn goes_back(&mut self, new: &New, refusal: Refusal, means: &Means) {
         self.regrant_unasked();
         let again = match refusal {
             Refusal::Covered => None,
-            Refusal::Bare(good) => self.reinstate(good, &digest, loader).await,
+            Refusal::Bare(good) => match while_it_stays(&means.gate, &self.path, new, self.load_good(&good, means)).await {
+                Some(found) => self.reinstate(good, found, &new.digest),
+                None => return self.put_off(new.stamp),
+            },
         };
-        self.failed = Some(Failed::new(Some(digest), String::new(), again, Instant::now()));
+        self.failed = Some(Failed::new(Some(new.digest.clone()), String::new(), again, Instant::now()));
     }
 
-    /// Runs the last good version, out of the cache, in place of the one in quarantine. Gives the pause after which that is tried again.
-    async fn reinstate(&self, good: Good, instead_of: &str, loader: &Loader) -> Option<Duration> {
-        let (loader, grants, name) = (loader.clone(), self.grants.clone(), good.digest.clone());
-        let found = match blocking(move || loader.load_cached(&name, &grants)).await.unwrap_or(Ok(None)) {
+    /// Loads the last good version out of the cache, and checks it. An error comes with whether it may pass.
+    async fn load_good(&self, good: &Good, means: &Means) -> Result<loader::Loaded, (String, bool)> {
+        let (loader, grants, name) = (means.loader.clone(), self.grants.clone(), good.digest.clone());
+        let loading = blocking(move || loader.load_cached(&name, &grants));
+        match means.gate.read(means.gate.line_up(), loading).await.unwrap_or(Ok(None)) {
             Ok(Some(loaded)) => match loaded.handler.self_check(&self.slot.name, self.times.check).await {
                 Ok(()) => Ok(loaded),
                 Err(error) => Err((format!("self-check: {error}"), error.may_pass())),
             },
             Ok(None) => Err(("it is not in the cache".to_owned(), false)),
             Err(error) => Err((error.to_string(), error.may_pass())),
-        };
+        }
+    }
+
+    /// Runs the last good version in place of the one in quarantine. Gives the pause after which that is tried again.
+    fn reinstate(&self, good: Good, found: Result<loader::Loaded, (String, bool)>, instead_of: &str) -> Option<Duration> {
         let label = short(&good.digest).to_owned();
         match found {
             Ok(loader::Loaded { handler, took, from_cache }) => {
@@ -392,44 +462,53 @@ impl Watched {
     }
 }
 
-/// A file's content and the digest of that; None while somebody is at it. Blocking.
+/// A file's content and the digest of that; None while somebody is at it, and when it is gone. Blocking.
 fn read_whole(path: &Path, stamp: Stamp) -> std::io::Result<Option<(Vec<u8>, String)>> {
-    let bytes = file::read(path, stamp)?;
+    let bytes = match file::read(path, stamp) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        read => read?,
+    };
     Ok(bytes.map(|bytes| {
         let digest = hex(&Sha256::digest(&bytes));
         (bytes, digest)
     }))
 }
 
-/// Waits for what is made of a file's content. When the file has another, or nobody waits here any more, it is told to stop.
-async fn while_it_stays<T>(path: &Path, stamp: Stamp, digest: &str, stop: CancellationToken, work: impl Future<Output = T>) -> T {
-    let _stops = stop.clone().drop_guard();
-    let (mut work, mut seen) = (pin!(work), Found::File(stamp));
-    loop {
-        tokio::select! {
-            done = &mut work => return done,
-            () = tokio::time::sleep(RESCAN) => {}
-        }
-        let (path, before, digest) = (path.to_owned(), seen, digest.to_owned());
-        let look = move || {
-            let found = file::look(&path);
-            let is_same = match found {
-                _ if found == before => true,
-                Found::File(stamp) if stamp.bytes() <= file::MAX_BYTES => match read_whole(&path, stamp) {
-                    Ok(Some((_, now))) => now == digest,
-                    // Somebody is at it: that is for the next time.
-                    Ok(None) | Err(_) => return (before, true),
-                },
-                _ => false,
-            };
-            (found, is_same)
-        };
-        if let Some((found, is_same)) = blocking(look).await {
-            seen = found;
-            if !is_same {
-                stop.cancel();
+/// The same of what lies there now.
+fn read_now(path: &Path) -> std::io::Result<Option<(Vec<u8>, String)>> {
+    match file::look(path) {
+        Found::File(stamp) if stamp.bytes() <= file::MAX_BYTES => read_whole(path, stamp),
+        _ => Ok(None),
+    }
+}
+
+/// Does something with a file's content while the file has it. None when it has another: then the work was dropped.
+async fn while_it_stays<T>(gate: &Gate, path: &Path, new: &New, work: impl Future<Output = T>) -> Option<T> {
+    let changes = async {
+        let mut seen = Found::File(new.stamp);
+        loop {
+            tokio::time::sleep(RESCAN).await;
+            let look = path.to_owned();
+            let Some(found) = blocking(move || file::look(&look)).await else { continue };
+            match found {
+                _ if found == seen => {}
+                Found::File(stamp) if stamp.bytes() <= file::MAX_BYTES => {
+                    let path = path.to_owned();
+                    match gate.read(gate.line_up(), blocking(move || read_whole(&path, stamp))).await {
+                        Some(Ok(Some((_, digest)))) if digest == new.digest => seen = found,
+                        Some(Ok(Some(_))) => break,
+                        // Somebody is at it: that is for the next time.
+                        Some(Ok(None) | Err(_)) | None => {}
+                    }
+                }
+                _ => break,
             }
         }
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = changes => None,
     }
 }
 

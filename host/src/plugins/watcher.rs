@@ -63,6 +63,8 @@ struct Away {
     /// Those that it is to have.
     grants: config::Plugin,
     stop: CancellationToken,
+    /// The file failed before.
+    is_again: bool,
 }
 
 impl Watcher {
@@ -108,16 +110,18 @@ impl Watcher {
     fn send(&mut self, plugin: Watched, stamp: Stamp) {
         plugin.slot.begins();
         let (slot, grants, stop) = (plugin.slot.clone(), plugin.grants().clone(), CancellationToken::new());
-        self.away.push(Away { slot, grants, stop: stop.clone() });
-        self.taking.spawn(plugin.take_unless(stamp, self.means.clone(), stop));
+        self.away.push(Away { slot, grants, stop: stop.clone(), is_again: plugin.is_again() });
+        self.taking.spawn(plugin.take_unless(stop, stamp, self.means.gate.line_up(), self.means.clone()));
     }
 
     /// A plugin is here again, unless nobody wants it any more.
     fn comes(&mut self, plugin: Result<Watched, JoinError>) {
-        let mut plugin = match plugin {
+        let mut plugin = match plugin.map_err(JoinError::try_into_panic) {
             Ok(plugin) => plugin,
-            // Nobody aborts them. Without its plugin the watcher is of no more use than without itself.
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
+            // Without its plugin the watcher is of no more use than without itself.
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            // The runtime ends, and the watcher with it.
+            Err(Err(_)) => return,
         };
         if let Some(at) = self.away.iter().position(|away| Arc::ptr_eq(&away.slot, &plugin.slot)) {
             plugin.adopt(self.away.swap_remove(at).grants);
@@ -130,7 +134,8 @@ impl Watcher {
         let mut end = None;
         loop {
             self.scan().await;
-            if self.away.is_empty() && !self.wanted.has_changed().unwrap_or(false) {
+            // Those that failed have been tried; what is tried again may fail for ever.
+            if self.away.iter().all(|plugin| plugin.is_again) && !self.wanted.has_changed().unwrap_or(false) {
                 if self.next_settled().is_none() {
                     break;
                 }
@@ -205,7 +210,7 @@ impl Watcher {
                 None => self.here.push(plugin),
             }
         }
-        // What is soon done does not wait for what takes minutes to compile.
+        // What is soon done comes before what takes minutes to compile.
         new.sort_by_key(|(stamp, _)| stamp.bytes());
         for (stamp, plugin) in new {
             self.send(plugin, stamp);

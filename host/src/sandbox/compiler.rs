@@ -1,8 +1,8 @@
 //! From bytes to compiled code, on threads that stand behind everything else.
 //!
 //! In: the bytes of a plugin. Out: compiled code. Compiling is the one thing that a host does in parallel by itself; on threads like the
-//! others it takes its share from the tasks of all queues. So while there may be tasks, these threads have a lower priority, and half of the cores
-//! are left alone. Not the lowest priority, since a new version must come through on a host that is never idle, too.
+//! others it takes its share from the tasks of all queues. So while there may be tasks, these threads have a lower priority, and as many as half of the
+//! cores. Not the lowest priority, since a new version must come through on a host that is never idle, too.
 //!
 //! Not here: that it is done in another process (`apart`), how many are compiled at once (`plugins::gate`).
 

@@ -409,7 +409,7 @@ fn the_janitor_of_a_host_finds_what_is_orphaned() {
         let counted: u64 = hosts.iter().map(|host| host.count("tqhost_lost_entries_total", "work")).sum();
         (counted == 1).then_some(())
     });
-    assert!(hosts.iter().any(|host| !host.logged("tasks are lost").is_empty()));
+    eventually("it is told", || hosts.iter().any(|host| !host.logged("tasks are lost").is_empty()).then_some(()));
     is_well(&bench);
     hosts.into_iter().for_each(|host| host.stop());
 }

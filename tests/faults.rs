@@ -28,7 +28,7 @@ fn until_running(bench: &mut Bench, running: u64) {
 fn worker_01_kill_9_while_50_tasks_run_another_host_finishes_them() {
     let mut bench = Bench::new(SLEEPS);
     bench.install("sleeps", "sleeps");
-    let ids: Vec<String> = (0..50).map(|_| bench.xadd("work", &[("ms", "1500")])).collect();
+    let ids: Vec<String> = (0..50).map(|_| bench.xadd("work", &[("ms", "4000")])).collect();
     let first = bench.host();
     until_running(&mut bench, 50);
     let second = bench.host();
@@ -44,7 +44,7 @@ fn worker_01_kill_9_while_50_tasks_run_another_host_finishes_them() {
 fn worker_01_kill_9_while_50_tasks_run_the_next_start_finishes_them() {
     let mut bench = Bench::new(SLEEPS);
     bench.install("sleeps", "sleeps");
-    let ids: Vec<String> = (0..50).map(|_| bench.xadd("work", &[("ms", "500")])).collect();
+    let ids: Vec<String> = (0..50).map(|_| bench.xadd("work", &[("ms", "4000")])).collect();
     let host = bench.host();
     until_running(&mut bench, 50);
     host.kill();
@@ -59,7 +59,7 @@ fn worker_04_sigterm_waits_for_running_tasks_and_claims_no_new_ones() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 2\n");
     bench.install("sleeps", "sleeps");
     let host = bench.host();
-    let running: Vec<String> = (0..2).map(|_| bench.xadd("work", &[("ms", "1500")])).collect();
+    let running: Vec<String> = (0..2).map(|_| bench.xadd("work", &[("ms", "3000")])).collect();
     until_running(&mut bench, 2);
     let queued = bench.xadd("work", &[("ms", "0")]);
     host.stop();

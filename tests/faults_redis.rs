@@ -75,7 +75,7 @@ fn redis_12_without_persistence_everything_is_lost_and_the_host_goes_on() {
     let mut bench = Bench::with_redis(SLEEPS, &["--appendonly", "no"]);
     bench.install("sleeps", "sleeps");
     let host = bench.host();
-    let lost: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "1500")])).collect();
+    let lost: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "2500")])).collect();
     bench.until_running("work", 10);
     bench.redis.kill();
     bench.redis.start_again();
@@ -96,7 +96,7 @@ fn redis_13_the_group_is_destroyed_while_tasks_run() {
     let mut bench = Bench::new(SLEEPS);
     bench.install("sleeps", "sleeps");
     let host = bench.host();
-    let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "700")])).collect();
+    let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "2500")])).collect();
     bench.until_running("work", 10);
     assert!(bench.redis::<bool>("XGROUP", ("DESTROY", "work", "tqhost")));
     host.log("created anew");
@@ -219,7 +219,7 @@ fn redis_15_failover_to_a_replica_that_lags_behind() {
 fn redis_17_a_demoted_primary_is_left_for_its_successor() {
     let Pair { mut bench, front, wire: _wire, replica, _dir } = pair(SLEEPS, "sleeps");
     let host = bench.host();
-    let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "1000")])).collect();
+    let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "2500")])).collect();
     bench.until_running("work", 10);
     until_level(&mut bench);
     // The roles change while tasks run. The host's connections stay with the old primary, which is read-only from now on.
@@ -250,7 +250,7 @@ fn redis_18_without_memory_nothing_is_accepted_and_everything_is_settled() {
     let host = bench.host();
     let mut running = Vec::new();
     for _ in 0..5 {
-        running.push(bench.xadd("work", &[("ms", "1000")]));
+        running.push(bench.xadd("work", &[("ms", "3000")]));
     }
     bench.until_running("work", 5);
     bench.tqhost(&["pause", "twice"]).ok();
@@ -292,7 +292,7 @@ fn writes_refused(code: &str, refuse: impl FnOnce(&mut Bench), allow: impl FnOnc
     let mut bench = Bench::new(SLEEPS);
     bench.install("sleeps", "sleeps");
     let host = bench.host();
-    let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "500")])).collect();
+    let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "2500")])).collect();
     bench.until_running("work", 10);
     refuse(&mut bench);
     host.until_unready(code);
@@ -391,7 +391,7 @@ fn redis_23_while_redis_loads_its_data_the_host_waits() {
     }
     filler.query::<()>(&mut bench.db).expect("fill Redis");
     let host = bench.host();
-    let ids: Vec<String> = (0..5).map(|_| bench.xadd("work", &[("ms", "500")])).collect();
+    let ids: Vec<String> = (0..5).map(|_| bench.xadd("work", &[("ms", "2500")])).collect();
     bench.until_running("work", 5);
     // Each of its commands takes a millisecond to load, and others are answered meanwhile.
     let _: () = bench.redis("CONFIG", ("SET", "key-load-delay", "1000", "loading-process-events-interval-bytes", "1024"));
@@ -474,7 +474,7 @@ fn denied(command: &str, mut see: impl FnMut(&mut Bench, &Host)) {
     let _: () = bench.redis("ACL", ("SETUSER", "host", "on", ">p", "~*", "&*", "+@all"));
     bench.configure_url(queues, &format!("redis://host:p@127.0.0.1:{}", bench.redis.port));
     let host = bench.host();
-    let running = bench.xadd("work", &[("ms", "1500")]);
+    let running = bench.xadd("work", &[("ms", "3000")]);
     bench.until("work", &running, "PROCESSING");
     let _: () = bench.redis("ACL", ("SETUSER", "host", format!("-{command}")));
     see(&mut bench, &host);
@@ -539,7 +539,7 @@ fn redis_21_a_busy_script_of_somebody_else_is_waited_out() {
     let mut bench = Bench::new(SLEEPS);
     bench.install("sleeps", "sleeps");
     let host = bench.host();
-    let ids: Vec<String> = (0..10).map(|_| bench.xadd("work", &[("ms", "500")])).collect();
+    let ids: Vec<String> = (0..10).map(|_| bench.xadd("work", &[("ms", "2500")])).collect();
     bench.until_running("work", 10);
     let _: () = bench.redis("CONFIG", ("SET", "busy-reply-threshold", "100"));
     let mut busy = bench.redis.connection();

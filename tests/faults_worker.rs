@@ -104,7 +104,7 @@ fn worker_02_kill_9_after_heartbeat() {
 fn worker_02_kill_9_after_reclaim() {
     let (mut bench, proxy) = ends::behind_proxy("");
     let _: String = bench.redis("SCRIPT", ("LOAD", &script::RECLAIM.source));
-    let id = bench.xadd("slow", &[("ms", "500")]);
+    let id = bench.xadd("slow", &[("ms", "3000")]);
     let first = bench.host();
     bench.until_running("slow", 1);
     first.kill();
@@ -175,7 +175,7 @@ fn consumers(bench: &mut Bench) -> HashSet<String> {
 fn worker_09_hosts_of_one_machine_and_configuration_have_names_of_their_own() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 5\nlease = \"1s\"\n");
     bench.install("sleeps", "sleeps");
-    let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "1000")])).collect();
+    let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "2000")])).collect();
     let hosts = [bench.host(), bench.host()];
     let name = |host: &Host| host.log("tqhost is running")["host"].as_str().expect("a name").to_owned();
     let names: HashSet<String> = hosts.iter().map(name).collect();

@@ -152,7 +152,7 @@ fn attempts_at_once_have_an_instance_each() {
     bench.install("remembers", "remembers");
     let host = bench.host();
     for _ in 0..2 {
-        let ids: Vec<String> = (0..4).map(|_| bench.xadd("work", &[("ms", "1500")])).collect();
+        let ids: Vec<String> = (0..4).map(|_| bench.xadd("work", &[("ms", "3000")])).collect();
         for id in &ids {
             bench.until("work", id, "PROCESSING");
         }

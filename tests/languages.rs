@@ -439,7 +439,7 @@ fn requests_that_fail_become_retries_or_rejections_that_say_why() {
 fn without_a_grant_no_request_leaves_and_who_makes_none_is_not_told_of() {
     let web = Web::start();
     let (mut bench, host) = host(&["in-javascript", "in-python", "report-csv", "vectorize-text"], "");
-    let mut told: Vec<Value> = host.logged("its allowed_hosts allows none").iter().map(|line| line["plugin"].clone()).collect();
+    let mut told: Vec<Value> = host.until_logged("its allowed_hosts allows none", 2).iter().map(|line| line["plugin"].clone()).collect();
     told.sort_by_key(ToString::to_string);
     assert_eq!(told, ["in-javascript", "in-python"]);
     for queue in ["javascript", "python"] {

@@ -87,7 +87,7 @@ fn network_26_reclaim() {
     bench.configure(&config.replace("max_crashes = 100\n", ""));
     load(&mut bench, &script::RECLAIM);
     let dying = bench.host();
-    let id = bench.xadd("slow", &[("ms", "1500")]);
+    let id = bench.xadd("slow", &[("ms", "3000")]);
     eventually("it runs", || (bench.places("slow").pending == 1).then_some(()));
     dying.kill();
     proxy.lose_replies(script::RECLAIM.sha1(), 1);

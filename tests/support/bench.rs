@@ -331,6 +331,16 @@ impl Host {
         self.log.as_ref().expect("a log").logged(text)
     }
 
+    /// Waits until there are so many lines whose message contains `text`. More fail at once.
+    #[track_caller]
+    pub fn until_logged(&self, text: &str, lines: usize) -> Vec<Value> {
+        eventually(&format!("{lines} log lines with {text:?}"), || {
+            let found = self.logged(text);
+            assert!(found.len() <= lines, "more than {lines} lines with {text:?}: {found:#?}");
+            (found.len() == lines).then_some(found)
+        })
+    }
+
     /// Everything it wrote so far.
     pub fn raw(&self) -> String {
         self.log.as_ref().expect("a log").raw()

@@ -391,7 +391,7 @@ fn redis_23_while_redis_loads_its_data_the_host_waits() {
     }
     filler.query::<()>(&mut bench.db).expect("fill Redis");
     let host = bench.host();
-    let ids: Vec<String> = (0..5).map(|_| bench.xadd("work", &[("ms", "2500")])).collect();
+    let ids: Vec<String> = (0..5).map(|_| bench.xadd("work", &[("ms", "500")])).collect();
     bench.until_running("work", 5);
     // Each of its commands takes a millisecond to load, and others are answered meanwhile.
     let _: () = bench.redis("CONFIG", ("SET", "key-load-delay", "1000", "loading-process-events-interval-bytes", "1024"));

@@ -1,6 +1,8 @@
 //! The configuration file is changed while the host runs: queues and grants come, change and go, and no task notices.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -215,6 +217,25 @@ fn a_plugin_checks_itself_with_grants_before_they_are_its_own() {
     fs::write(bench.plugin_path("checks-itself"), b"text").expect("write");
     change(&bench, &host, &config("trap", "1KiB"));
     given(4);
+    ends(&mut bench, "FAILED");
+    // And with a file that somebody is always at.
+    bench.install("checks-itself", "checks-itself");
+    change(&bench, &host, &config("ok", "64KiB"));
+    given(5);
+    shown(&bench, "active");
+    let (path, stop) = (bench.plugin_path("checks-itself"), Arc::new(AtomicBool::new(false)));
+    let stopped = stop.clone();
+    let touching = std::thread::spawn(move || {
+        while !stopped.load(Ordering::Relaxed) {
+            let file = fs::File::options().append(true).open(&path).expect("the plugin");
+            file.set_modified(std::time::SystemTime::now()).expect("touch");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    change(&bench, &host, &config("ok", "1KiB"));
+    given(6);
+    stop.store(true, Ordering::Relaxed);
+    touching.join().expect("the thread");
     ends(&mut bench, "FAILED");
     host.stop();
 }

@@ -56,17 +56,19 @@ impl Cache {
         Cache { max_files, ..self }
     }
 
-    /// What was stored under `name`. A file that is not whole is removed.
-    pub(super) fn get(&self, name: &str) -> Option<Vec<u8>> {
-        let path = self.path(name)?;
+    /// What was stored under `name`. A file that is not whole is removed; one that cannot be read now stays, as it may be all that there is of a
+    /// version: that is the error.
+    pub(super) fn get(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        let Some(path) = self.path(name) else { return Ok(None) };
         match read(&path) {
-            Ok(code) => Some(code),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => {
+            Ok(code) => Ok(Some(code)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
                 tracing::warn!(path = %path.display(), %error, "removing a cached file that cannot be used");
                 self.remove(name);
-                None
+                Ok(None)
             }
+            Err(error) => Err(format!("its compiled code in {} cannot be read: {error}", path.display())),
         }
     }
 
@@ -140,7 +142,7 @@ fn is_ours(path: &Path) -> bool {
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let meta = fs::symlink_metadata(path)?;
     if !meta.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
     }
     let mut file = File::open(path)?;
     let mut expected = [0; DIGEST_BYTES];
@@ -148,7 +150,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut code = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0));
     file.read_to_end(&mut code)?;
     if Sha256::digest(&code)[..] != expected {
-        return Err(io::Error::other("its content is not what was written"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "its content is not what was written"));
     }
     // Its turn to be removed comes later now; it is no harm if that fails.
     file.set_modified(SystemTime::now()).ok();
@@ -209,16 +211,18 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("a/b");
         let cache = Cache::open(&dir);
-        assert_eq!(cache.get("x"), None);
+        assert_eq!(cache.get("x"), Ok(None));
         cache.put("x", b"code");
-        assert_eq!(cache.get("x").as_deref(), Some(&b"code"[..]));
+        assert_eq!(cache.get("x").unwrap().as_deref(), Some(&b"code"[..]));
         assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
 
+        // What cannot be read says nothing of what it is.
+        assert!(cache.get(&"x".repeat(300)).is_err_and(|error| error.contains("cannot be read")));
         let path = dir.join("x.cwasm");
         let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&path, bytes).unwrap();
-        assert_eq!(cache.get("x"), None);
+        assert_eq!(cache.get("x"), Ok(None));
         assert!(!path.exists());
     }
 
@@ -229,7 +233,7 @@ mod tests {
         Cache::open(&dir).put("x", b"code");
         fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
         let cache = Cache::open(&dir);
-        assert_eq!(cache.get("x"), None);
+        assert_eq!(cache.get("x"), Ok(None));
         assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
     }
 
@@ -242,7 +246,7 @@ mod tests {
         std::os::unix::fs::symlink(&elsewhere, &dir).unwrap();
         let cache = Cache::open(&dir);
         cache.put("x", b"code");
-        assert_eq!(cache.get("x"), None);
+        assert_eq!(cache.get("x"), Ok(None));
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
     }
 
@@ -256,7 +260,7 @@ mod tests {
             cache.put(&name, b"code");
             cache.prune(&in_use.iter().cloned().chain([name]).collect());
         }
-        let has = |n: usize| cache.get(&format!("{n:03}")).is_some();
+        let has = |n: usize| cache.get(&format!("{n:03}")).unwrap().is_some();
         // The one that is stored at the time stays as well.
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), MAX_FILES + 3);
         assert!(has(0) && has(1) && has(MAX_FILES + 4), "the latest one, and what is in use");
@@ -273,6 +277,6 @@ mod tests {
         let of_each = fs::metadata(root.path().join("a.cwasm")).unwrap().len();
         let stay = BTreeSet::from([root.path().join("a.cwasm")]);
         prune(root.path(), &stay, MAX_FILES, 2 * of_each + 1).unwrap();
-        assert_eq!(["a", "b", "c", "d"].map(|name| cache.get(name).is_some()), [true, false, true, true]);
+        assert_eq!(["a", "b", "c", "d"].map(|name| cache.get(name).unwrap().is_some()), [true, false, true, true]);
     }
 }

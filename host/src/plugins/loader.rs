@@ -56,7 +56,7 @@ impl Loader {
     pub(super) fn load_cached(&self, digest: &str, grants: &config::Plugin) -> Result<Option<Loaded>, LoadError> {
         let started = Instant::now();
         let name = self.name(digest);
-        let Some(code) = self.cache.get(&name) else { return Ok(None) };
+        let Some(code) = self.cache.get(&name).map_err(LoadError::Hindered)? else { return Ok(None) };
         match self.sandbox.load(&code, grants) {
             Ok(handler) => Ok(Some(Loaded { handler, took: started.elapsed(), from_cache: true })),
             // Nothing is wrong with the code, and it may be all that there is of this version.

@@ -121,6 +121,11 @@ impl Watched {
         &self.grants
     }
 
+    /// Whether there is a new file that nobody has tried to read.
+    pub(super) fn is_settling(&self) -> bool {
+        self.candidate.is_some() && self.failed.is_none()
+    }
+
     /// When a new file has been the same for long enough.
     pub(super) fn settles(&self) -> Option<Instant> {
         self.candidate.map(|(_, since)| since + SETTLE)
@@ -179,7 +184,12 @@ impl Watched {
             Found::File(stamp) => {
                 let since = match self.candidate {
                     Some((candidate, since)) if candidate == stamp => since,
-                    _ => now,
+                    Some(_) => {
+                        // It may change for as long as somebody likes.
+                        self.regrant_unasked();
+                        now
+                    }
+                    None => now,
                 };
                 self.candidate = Some((stamp, since));
                 if now.duration_since(since) >= SETTLE || (stamp.is_old() && since == now) {
@@ -216,7 +226,11 @@ impl Watched {
             Content::Refused(refusal, new) => self.goes_back(&new, refusal, means).await,
             Content::Loaded(fresh) => self.begin(fresh, means).await,
             // It could not be asked before it is compiled once more, and that may take long.
-            Content::Uncompiled(new) if new.is_active => self.regrant_unasked(),
+            Content::Uncompiled(new) if new.is_active => {
+                self.regrant_unasked();
+                self.failed = None;
+                self.slot.confirm(&new.digest);
+            }
             Content::Uncompiled(new) => {
                 if let Some(fresh) = self.compile(new, means).await {
                     self.begin(fresh, means).await;
@@ -244,6 +258,7 @@ impl Watched {
             Some(Ok(Some(read))) => read,
             // Somebody is at it, or it is gone: it settles anew.
             Some(Ok(None)) | None => {
+                self.regrant_unasked();
                 self.put_off(stamp);
                 return Content::Known;
             }
@@ -299,14 +314,15 @@ impl Watched {
             let (started, stop) = (Instant::now(), CancellationToken::new());
             let allowance = Allowance { cores: registry.cores(), stop: stop.clone() };
             let _stops = stop.drop_guard();
-            let loading = blocking(move || match read_now(&path) {
-                Ok(Some((bytes, now))) if now == digest => loader.load(&bytes, &digest, &grants, &allowance, || registry.in_use()),
-                Ok(_) => Err(LoadError::Abandoned),
-                Err(error) => Err(LoadError::Hindered(format!("the file cannot be read: {error}"))),
+            let read = gate.read(gate.line_up(), blocking(move || read_now(&path))).await;
+            let loading = blocking(move || match read {
+                Some(Ok(Some((bytes, now)))) if now == digest => loader.load(&bytes, &digest, &grants, &allowance, || registry.in_use()),
+                Some(Ok(_)) | None => Err(LoadError::Abandoned),
+                Some(Err(error)) => Err(LoadError::Hindered(format!("the file cannot be read: {error}"))),
             });
             (loading.await, started)
         });
-        let (loaded, started) = match while_it_stays(&gate, &self.path, &new, compiling).await {
+        let (loaded, started) = match while_it_stays(&means.gate, &self.path, &new, compiling).await {
             Some((Some(Err(LoadError::Abandoned)), _)) | None => {
                 let digest = short(&new.digest);
                 tracing::info!(plugin = %self.slot.name, digest, "plugin file changed while it was compiled or waited for that, which is broken off");

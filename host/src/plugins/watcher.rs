@@ -136,7 +136,7 @@ impl Watcher {
             self.scan().await;
             // Those that failed have been tried; what is tried again may fail for ever.
             if self.away.iter().all(|plugin| plugin.is_again) && !self.wanted.has_changed().unwrap_or(false) {
-                if self.next_settled().is_none() {
+                if !self.here.iter().any(Watched::is_settling) {
                     break;
                 }
                 // From when nothing else is to be compiled, which may take minutes.

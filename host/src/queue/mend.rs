@@ -268,7 +268,7 @@ struct Asked<'a> {
 struct Examined {
     verdict: i64,
     look: Vec<u8>,
-    member: Option<String>,
+    came_after: u64,
     marker: Option<Vec<u8>>,
     status: Option<Status>,
     mended: bool,
@@ -276,11 +276,11 @@ struct Examined {
 
 impl Examined {
     fn read(item: Value) -> Shaped<Examined> {
-        let [verdict, look, member, marker, status, mended] = reply::tuple(item)?;
+        let [verdict, look, came_after, marker, status, mended] = reply::tuple(item)?;
         Ok(Examined {
             verdict: reply::int(&verdict)?,
             look: reply::bytes(look)?,
-            member: reply::bytes(member).ok().and_then(|member| String::from_utf8(member).ok()),
+            came_after: u64::try_from(reply::int(&came_after)?).unwrap_or(0),
             marker: if matches!(marker, Value::Nil) { None } else { Some(reply::bytes(marker)?) },
             status: optional(status)?.and_then(|text| Status::parse(text.as_bytes())),
             mended: reply::int(&mended)? == 1,
@@ -294,9 +294,7 @@ impl Examined {
             5 | 6 => Kind::LostTask,
             _ => return None,
         };
-        // A task that was delayed bears the entry that it had: what it has now came after that, whatever the clock says, and whoever moved it.
-        let entry_before = |member: &String| member.split_once('-').and_then(|(ms, _)| ms.parse().ok());
-        let waits_since = (self.verdict == 6).then(|| self.member.as_ref().and_then(entry_before).unwrap_or(0));
+        let waits_since = (self.verdict == 6).then_some(self.came_after);
         Some(TaskSuspect { id: id.to_owned(), kind, status: self.status, look: self.look, marker: self.marker, waits_since })
     }
 }

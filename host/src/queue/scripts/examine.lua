@@ -3,8 +3,8 @@
 -- KEYS  1 stream · 2 delayed · 3 parked · then for each task: status, marker of its idempotency key (the stream: none, or not known yet)
 -- ARGV  1 group · 2 retention ms · 3 window ms · 4 1: mend · then for each task: id, what its status looked like at the look before (empty: this
 --       is the first)
--- Gives for each { verdict, what its status looks like, the member that it is or was delayed as, or false, the marker that it names or false, the
---   status or false, 1 when it was mended }.
+-- Gives for each { verdict, what its status looks like, when (ms) the entry can have come at the earliest under which it waits, the marker that it names or
+--   false, the status or false, 1 when it was mended }.
 --   Verdicts: 0 nothing is wrong, 1 it has ended, 2 the key is of another type, 3 it has ended and does not expire, 4 it has ended and its entry is
 --   still there, 5 it is in no place any more, 6 it waits under an entry that its status does not name.
 --
@@ -16,6 +16,13 @@ end
 
 local function delayed(member)
   return redis.call('ZSCORE', KEYS[2], member) or redis.call('HEXISTS', KEYS[3], member) == 1
+end
+
+-- A task that was delayed bears the entry that it had: what it has now came after that, whoever moved it. One that was delayed from its beginning came
+-- after that. Neither is so where a clock was set back, and its due time is then the earlier one.
+local function came_after(known)
+  local before = tonumber((known[3] or ''):match('^(%d+)%-%d+$') or known[5] or '') or 0
+  return math.min(before, tonumber(known[8] or '') or before)
 end
 
 local function verdict_of(status, known, is_second)
@@ -53,14 +60,14 @@ for i = 1, (#KEYS - 3) / 2 do
   local id, before = ARGV[3 + 2 * i], ARGV[4 + 2 * i]
   local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'attempt', 'enqueued_at', 'started_at', 'finished_at', 'due_at', 'marker')
   if known.err then
-    out[i] = { 2, '', false, false, false, 0 }
+    out[i] = { 2, '', 0, false, false, 0 }
   else
     local look = ''
     for n = 1, 9 do look = look .. (known[n] or '') .. '/' end
     local verdict = verdict_of(status, known, before ~= '')
     if before ~= '' and look ~= before then verdict = 0 end
     local mended = before ~= '' and ARGV[4] == '1' and mend(verdict, status, marker, known, id) or 0
-    out[i] = { verdict, look, known[3], known[9], known[1], mended }
+    out[i] = { verdict, look, came_after(known), known[9], known[1], mended }
   end
 end
 return out

@@ -254,8 +254,8 @@ impl Watched {
             slot.recall();
             read_whole(&path, stamp)
         });
-        let (bytes, digest) = match read.await {
-            Some(Ok(Some(read))) => read,
+        let digest = match read.await {
+            Some(Ok(Some((_, digest)))) => digest,
             // Somebody is at it, or it is gone: it settles anew.
             Some(Ok(None)) | None => {
                 self.regrant_unasked();
@@ -294,7 +294,6 @@ impl Watched {
         if self.failed.as_ref().is_some_and(|failed| failed.is_of(&new.digest) && !failed.is_due(started)) {
             return Content::Known;
         }
-        drop(bytes);
         let (loader, grants, name) = (loader.clone(), self.grants.clone(), new.digest.clone());
         match blocking(move || loader.load_cached(&name, &grants)).await {
             Some(Ok(Some(loaded))) => Content::Loaded(Fresh::of(new, loaded, started)),

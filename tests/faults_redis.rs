@@ -520,9 +520,9 @@ fn redis_23_denied_xpending_is_not_taken_for_a_lost_lease() {
     denied("xpending", |bench, host| {
         refused(host, "heartbeat");
         // One that is claimed now cannot begin, and is not dropped.
-        let other = bench.xadd("work", &[("ms", "0")]);
+        bench.xadd("work", &[("tq-id", "other"), ("ms", "0")]);
         refused(host, "begin");
-        assert_eq!(bench.status("work", &other, "status"), "");
+        assert_eq!(bench.status("work", "other", "status"), "");
     });
 }
 

@@ -56,28 +56,13 @@ fn worker_02_kill_9_after_begin() {
 }
 
 #[test]
-fn worker_02_kill_9_after_complete() {
-    killed_in(&script::COMPLETE, Fate::HoldReply);
+fn worker_02_kill_9_before_settle() {
+    killed_in(&script::SETTLE, Fate::HoldRequest);
 }
 
 #[test]
-fn worker_02_kill_9_before_park() {
-    killed_in(&script::PARK, Fate::HoldRequest);
-}
-
-#[test]
-fn worker_02_kill_9_after_park() {
-    killed_in(&script::PARK, Fate::HoldReply);
-}
-
-#[test]
-fn worker_02_kill_9_before_bury() {
-    killed_in(&script::BURY, Fate::HoldRequest);
-}
-
-#[test]
-fn worker_02_kill_9_after_bury() {
-    killed_in(&script::BURY, Fate::HoldReply);
+fn worker_02_kill_9_after_settle() {
+    killed_in(&script::SETTLE, Fate::HoldReply);
 }
 
 #[test]
@@ -122,14 +107,14 @@ fn worker_02_kill_9_after_reclaim() {
 #[test]
 fn worker_03_killed_between_a_handlers_success_and_its_settlement() {
     let (mut bench, proxy) = ends::behind_proxy("");
-    let _: String = bench.redis("SCRIPT", ("LOAD", &script::COMPLETE.source));
-    proxy.hold(script::COMPLETE.sha1(), Fate::HoldRequest);
+    let _: String = bench.redis("SCRIPT", ("LOAD", &script::SETTLE.source));
+    proxy.hold(script::SETTLE.sha1(), Fate::HoldRequest);
     let first = bench.host();
     let id = bench.xadd("fine", &[("n", "1")]);
     eventually("the handler has ended, its settlement is on the way", || (proxy.hits() == 1).then_some(()));
     first.log("attempt ended");
     first.kill();
-    assert_eq!(bench.status("fine", &id, "status"), "PROCESSING", "nothing was committed");
+    assert_eq!(bench.status("fine", &id, "status"), "", "nothing was committed");
     assert_eq!(bench.places("fine"), Places { length: 1, pending: 1, ..Places::default() });
     let second = bench.host();
     bench.until("fine", &id, "COMPLETED");

@@ -98,6 +98,52 @@ fn data_34_a_thousand_enqueues_of_one_key_at_once_are_one_task() {
     host.stop();
 }
 
+/// A producer whose XADD lost its reply sends it again.
+#[test]
+fn data_46_one_producers_xadd_three_times_with_id_and_key_is_one_task() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 3\n");
+    let add = |bench: &mut Bench, id: &str, ms: &str| bench.xadd("work", &[("tq-id", id), ("tq-key", "k"), ("ms", ms)]);
+    for _ in 0..3 {
+        add(&mut bench, "order-7", "300");
+    }
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    bench.until("work", "order-7", "COMPLETED");
+    host.until_ended_as("work", "duplicate", 2);
+    add(&mut bench, "order-7", "0");
+    host.until_ended_as("work", "duplicate", 3);
+    assert_eq!(bench.status("work", "order-7", "status"), "COMPLETED", "a duplicate leaves the status as it is");
+    host.until_ended_as("work", "completed", 1);
+    assert_eq!(bench.places("work"), NOTHING);
+    // After a cancellation the id may come again.
+    let id = bench.xadd("work", &[("tq-id", "order-8"), ("ms", "60000")]);
+    bench.until("work", "order-8", "PROCESSING");
+    bench.tqhost(&["cancel", "work", "order-8"]).ok();
+    assert_ne!(bench.xadd("work", &[("tq-id", "order-8"), ("ms", "0")]), id);
+    bench.until("work", "order-8", "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn data_47_a_lost_task_gives_its_key_back_to_the_next_one() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    let lost = bench.tqhost(&["enqueue", "work", "n=1", "--key", "k"]).ok().stdout.trim().to_owned();
+    let entry = bench.status("work", &lost, "entry");
+    let _: u64 = bench.redis("XDEL", ("work", entry));
+    // By a command, and by a producer.
+    let second = bench.tqhost(&["enqueue", "work", "n=2", "--key", "k"]).ok().stdout.trim().to_owned();
+    assert_eq!(bench.status("work", &lost, "status"), "FAILED");
+    let entry = bench.status("work", &second, "entry");
+    let _: u64 = bench.redis("XDEL", ("work", entry));
+    let third = bench.xadd("work", &[("tq-key", "k"), ("n", "3")]);
+    bench.install("echo", "echo");
+    let host = bench.host();
+    bench.until("work", &third, "COMPLETED");
+    assert_eq!(bench.status("work", &second, "status"), "FAILED");
+    assert_eq!(bench.redis::<String>("GET", "tq:{work}:key:k"), third);
+    host.stop();
+}
+
 #[test]
 fn a_repeated_key_is_told_the_first_id() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nidempotency = { field = \"order\" }\n");

@@ -55,18 +55,25 @@ fn network_26_begin() {
 }
 
 #[test]
-fn network_26_complete() {
-    lose(&script::COMPLETE);
+fn network_26_settle() {
+    lose(&script::SETTLE);
 }
 
 #[test]
-fn network_26_park() {
-    lose(&script::PARK);
-}
-
-#[test]
-fn network_26_bury() {
-    lose(&script::BURY);
+fn network_26_what_was_settled_is_counted_and_told_although_the_reply_was_lost() {
+    let (mut bench, proxy) = ends::behind_proxy("");
+    load(&mut bench, &script::SETTLE);
+    let host = bench.host();
+    proxy.lose_replies(script::SETTLE.sha1(), 1);
+    let fine = bench.xadd("fine", &[("n", "1")]);
+    host.until_ended_as("fine", "completed", 1);
+    assert_eq!((proxy.hits(), bench.status("fine", &fine, "status").as_str()), (1, "COMPLETED"));
+    proxy.lose_replies(script::SETTLE.sha1(), 1);
+    let bad = bench.xadd("bad", &[("n", "1")]);
+    host.until_ended_as("bad", "rejected", 1);
+    let told = host.log("dead-lettered");
+    assert_eq!((proxy.hits(), told["task"].as_str()), (1, Some(bad.as_str())));
+    host.stop();
 }
 
 #[test]

@@ -43,6 +43,8 @@ fn ten_thousand_tasks_leave_ten_thousand_results_and_nothing_else() {
     let host = bench.host();
     bench.until_drained("many");
     assert_eq!(bench.places("many"), NOTHING);
+    host.until_ended_as("many", "completed", 10_000);
+    host.stop();
     let mut keys: HashMap<String, usize> = HashMap::new();
     let mut cursor = 0u64;
     loop {
@@ -64,8 +66,6 @@ fn ten_thousand_tasks_leave_ten_thousand_results_and_nothing_else() {
     let mut left: Vec<String> = keys.into_keys().filter(|key| !key.starts_with("tq:host")).collect();
     left.sort();
     assert_eq!(left, ["many"], "only the empty stream with its group is left");
-    host.until_ended_as("many", "completed", 10_000);
-    host.stop();
     let consumers: Vec<redis::Value> = bench.redis("XINFO", ("CONSUMERS", "many", "tqhost"));
     assert_eq!(consumers.len(), 0, "a host that stops leaves no consumer behind");
 }

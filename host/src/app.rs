@@ -19,8 +19,9 @@ use crate::queue::{self, Queue, Redis};
 use crate::reload::{self, Refused, Reloader, Watch};
 use crate::sandbox::{Compiler, Sandbox, SandboxOptions};
 use crate::worker::capacity::Capacity;
+use crate::worker::lifecycle::Host;
+use crate::worker::stop::Stop;
 use crate::worker::workers::Workers;
-use crate::worker::{Host, Stop};
 
 /// A fetch loop that gave no sign for so long is stalled. It gives one every second or two.
 const STALL_AFTER: Duration = Duration::from_secs(6);

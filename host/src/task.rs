@@ -36,8 +36,20 @@ pub struct Task {
     pub traceparent: Option<String>,
     /// The producer's `tq-delay-ms`: counted from when it enqueued the task. Gone once the task has been delayed.
     pub delay: Option<Duration>,
+    pub origin: Origin,
     /// The other reserved fields that have to survive a re-enqueueing, such as `tq-key`.
     pub reserved: Vec<Field>,
+}
+
+/// Where a delivery comes from, as far as its fields tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A producer's XADD without an id of its own: the task's id is its entry's, which no other task can have.
+    Producer,
+    /// A host or a command enqueued it, under a new id; its status says where it is.
+    Host,
+    /// It was delivered before and came back, or its producer gave it an id, which it may have given before.
+    Other,
 }
 
 /// How an attempt ended. A failed handler is a value, never an `Err`.
@@ -110,6 +122,11 @@ impl Progress {
         let note = &note[..note.floor_char_boundary(Self::MAX_NOTE_BYTES)];
         let mut slot = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         *slot = Some((percent.min(100), note.to_owned()));
+    }
+
+    /// Puts back a value that was taken, unless another one was set since.
+    pub fn put_back(&self, value: (u8, String)) {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(value);
     }
 
     /// Takes the value that was set since the last call, if any.

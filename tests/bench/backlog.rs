@@ -121,7 +121,7 @@ fn first_four(entry: redis::Value) -> (u64, u64, u64, Vec<String>) {
 }
 
 fn script_name(sha: &str) -> String {
-    let known = [&script::BEGIN, &script::COMPLETE, &script::PROMOTE, &script::HEARTBEAT, &script::RECLAIM, &script::ENQUEUE];
+    let known = [&script::BEGIN, &script::SETTLE, &script::PROMOTE, &script::HEARTBEAT, &script::RECLAIM, &script::ENQUEUE];
     known.iter().find(|script| script.sha1() == sha).map_or_else(|| sha.to_owned(), |script| script.name.to_owned())
 }
 

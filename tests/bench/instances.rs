@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tqhost::config::{Plugin, Warm};
 use tqhost::sandbox::{Attempt, Compiler, Handler, Sandbox, SandboxOptions};
-use tqhost::task::{Field, Outcome, Progress, Task};
+use tqhost::task::{Field, Origin, Outcome, Progress, Task};
 
 use super::support::bench::guest_path;
 use super::{RUNS, median, sample};
@@ -73,6 +73,7 @@ pub fn a_task(fields: Vec<Field>) -> Arc<Vec<Task>> {
         crashes: 0,
         enqueued_at_ms: 1_767_225_600_000,
         delay: None,
+        origin: Origin::Producer,
         traceparent: None,
         reserved: Vec::new(),
     }])

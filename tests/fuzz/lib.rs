@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tqhost::sandbox::{Attempt, Compiler, Sandbox, SandboxOptions};
-use tqhost::task::{Field, Progress, Task};
+use tqhost::task::{Field, Origin, Progress, Task};
 
 /// Different places of panics that are told.
 const MAX_TOLD: usize = 100;
@@ -46,6 +46,7 @@ pub fn attempt() -> Attempt {
         crashes: 0,
         enqueued_at_ms: 7,
         delay: None,
+        origin: Origin::Producer,
         traceparent: None,
         reserved: Vec::new(),
     };

@@ -9,8 +9,10 @@ use proptest::{prop_assert, prop_assert_eq};
 use tqhost::config;
 use tqhost::queue::codec;
 use tqhost::queue::dead::DeadChoice;
-use tqhost::queue::{Beat, Begun, DeadFilter, Ending, Enqueued, Entry, Lease, Link, NewTask, Queue, Redis, Settled, Status, Subject};
-use tqhost::task::{Field, Outcome, Task};
+use tqhost::queue::{
+    Beat, Begun, DeadFilter, Ending, Enqueued, Entry, Lease, Link, NewTask, Queue, Redis, SettleCall, Settled, Start, Status, Subject,
+};
+use tqhost::task::{Field, Origin, Outcome, Task};
 use tqhost::worker::settle;
 
 use super::reference::{Place, Reference};
@@ -32,8 +34,17 @@ struct Consumer {
 
 struct Held {
     task: Task,
-    /// What did not begin can only be given back, or buried as crashed.
+    /// It may run: it passed the gate, or its delivery is all that has to be known. Others can only be given back, or buried as crashed.
     begun: bool,
+}
+
+/// A call that settled one attempt.
+#[derive(Clone)]
+struct Call {
+    consumer: String,
+    number: u64,
+    ending: Ending,
+    settled: Settled,
 }
 
 pub struct World {
@@ -44,7 +55,9 @@ pub struct World {
     consumers: Vec<Consumer>,
     started: usize,
     enqueued: Vec<NewTask>,
-    settled: Vec<(String, Ending)>,
+    settled: Vec<Call>,
+    /// Number of each consumer's last call.
+    numbers: HashMap<String, u64>,
 }
 
 impl World {
@@ -87,6 +100,7 @@ impl World {
             started: CONSUMERS,
             enqueued: Vec::new(),
             settled: Vec::new(),
+            numbers: HashMap::new(),
         })
     }
 
@@ -114,7 +128,7 @@ impl World {
             }
             Op::Read { consumer, count } => {
                 let entries = self.read(consumer, count).await?;
-                self.admit(consumer, entries)?;
+                self.admit(consumer, entries, true)?;
             }
             Op::ReadUnheard { consumer, count } => drop(self.read(consumer, count).await?),
             Op::Recover { consumer, count } => {
@@ -125,7 +139,7 @@ impl World {
                 let unseen = self.reference.pending().filter(|(_, entry, ..)| is_unseen(entry)).count();
                 prop_assert_eq!((found.entries.len(), found.lost, found.more), (count.min(unseen), vec![], unseen > count));
                 prop_assert!(found.entries.iter().all(|entry| is_unseen(&entry.id)));
-                self.admit(consumer, found.entries)?;
+                self.admit(consumer, found.entries, false)?;
             }
             Op::Begin { consumer } => self.begin(consumer).await?,
             Op::Beat { consumer } => self.beat(consumer).await?,
@@ -134,19 +148,31 @@ impl World {
                 if !held.is_empty() {
                     let Held { task, begun } = held.remove(nth % held.len());
                     let end = if begun { end } else { End::Release };
-                    let ending = (name.clone(), ending(task, end, &self.queue.rules));
-                    self.settle(&ending).await?;
-                    self.settled.push(ending);
+                    let (consumer, ending) = (name.clone(), ending(task, end, &self.queue.rules));
+                    let number = self.numbers.entry(consumer.clone()).or_default();
+                    *number += 1;
+                    let call = Call { consumer, number: *number, ending, settled: Settled::Done };
+                    let settled = self.settle(&call, false).await?;
+                    self.settled.push(Call { settled, ..call });
                 }
             }
             Op::SettleAgain { nth } => {
-                if let Some(ending) = chosen(&self.settled, nth) {
-                    self.settle(&ending).await?;
+                if let Some(call) = chosen(&self.settled, nth) {
+                    if self.numbers.get(&call.consumer) == Some(&call.number) {
+                        let again = SettleCall { lane: 0, number: call.number, is_repeated: true };
+                        let mut replies = self.queue.settle(&call.consumer, again, &[&call.ending]).await.map_err(failed)?;
+                        prop_assert_eq!(replies.remove(0).map_err(failed)?, call.settled, "the reply that was lost");
+                    } else {
+                        let settled = self.settle(&call, true).await?;
+                        self.numbers.insert(call.consumer, call.number);
+                        let at = nth % self.settled.len();
+                        self.settled[at].settled = settled;
+                    }
                 }
             }
             Op::Reclaim { consumer, count } => {
                 let entries = self.reclaim(consumer, count).await?;
-                self.admit(consumer, entries)?;
+                self.admit(consumer, entries, false)?;
             }
             Op::ReclaimUnheard { consumer, count } => drop(self.reclaim(consumer, count).await?),
             Op::Silence { nth } => {
@@ -214,7 +240,11 @@ impl World {
                 self.started += 1;
             }
             Op::Leave { consumer } => {
-                self.queue.leave(&self.consumers[consumer].name).await.map_err(failed)?;
+                let name = &self.consumers[consumer].name;
+                self.queue.leave(name, 1).await.map_err(failed)?;
+                if self.reference.pending().all(|(_, _, owner, _)| owner != name) {
+                    self.numbers.remove(name);
+                }
             }
             Op::ForgetScripts => self.redis::<()>("SCRIPT", "FLUSH")?,
         }
@@ -288,11 +318,11 @@ impl World {
         Ok(found.entries)
     }
 
-    /// What the host's intake does: what is held already goes on as it is.
-    fn admit(&mut self, consumer: usize, entries: Vec<Entry>) -> Step {
+    /// What the host's intake does: what is held already goes on as it is. A plain task that was read begins without a script.
+    fn admit(&mut self, consumer: usize, entries: Vec<Entry>, is_read: bool) -> Step {
         let queue: Arc<str> = STREAM.into();
         for entry in entries {
-            let task = codec::decode(&queue, &entry).map_err(failed)?;
+            let task = codec::decode(&queue, entry).map_err(failed)?;
             let known = self.reference.task(&task.id);
             let Place::Pending { deliveries, .. } = known.place else {
                 return Err(TestCaseError::fail(format!("{known:?} was delivered")));
@@ -300,25 +330,26 @@ impl World {
             let expected = (known.attempt, known.deferrals, known.crashes + deliveries - 1);
             prop_assert_eq!((task.attempt, task.deferrals, task.crashes), expected);
             let held = &mut self.consumers[consumer].held;
-            if !held.iter().any(|held| held.task.entry == entry.id) {
-                held.push(Held { task, begun: false });
+            if !held.iter().any(|held| held.task.entry == task.entry) {
+                let begun = is_read && task.origin != Origin::Other;
+                held.push(Held { task, begun });
             }
         }
         Ok(())
     }
 
-    /// Of all that is held and did not bring down too many consumers.
+    /// Everything that is held and did not bring down too many consumers passes the gate, or is told of while it runs.
     async fn begin(&mut self, consumer: usize) -> Step {
         let Consumer { name, held } = &mut self.consumers[consumer];
         let (mut new, rest): (Vec<Held>, Vec<Held>) =
-            held.drain(..).partition(|held| !held.begun && settle::crashed(&held.task, &self.queue.rules).is_none());
+            held.drain(..).partition(|held| settle::crashed(&held.task, &self.queue.rules).is_none());
         *held = rest;
         if new.is_empty() {
             return Ok(());
         }
-        let tasks: Vec<&Task> = new.iter().map(|held| &held.task).collect();
+        let tasks: Vec<Start<'_>> = new.iter().map(|held| Start::of(&held.task, &self.queue.rules, Duration::ZERO)).collect();
         let begun = self.queue.begin(name, "plugin", &tasks).await.map_err(failed)?;
-        let expected = tasks.iter().map(|task| match self.reference.begin(name, &task.entry) {
+        let expected = tasks.iter().map(|task| match self.reference.begin(name, task.entry) {
             None => Begun::Lost,
             Some(Status::Cancelled) => Begun::Cancelled,
             Some(_) => Begun::Owned,
@@ -342,6 +373,7 @@ impl World {
         let beat = |Held { task, .. }: &Held| Beat {
             entry: task.entry.clone(),
             task_id: task.id.clone(),
+            key: None,
             progress: Some((1, "on its way".into())),
         };
         let leases = self.queue.heartbeat(name, &held.iter().map(beat).collect::<Vec<_>>()).await.map_err(failed)?;
@@ -360,12 +392,14 @@ impl World {
         Ok(())
     }
 
-    async fn settle(&mut self, (name, ending): &(String, Ending)) -> Step {
-        let Subject::Task(task) = &ending.subject else { return Err(TestCaseError::fail("only tasks are settled")) };
-        let settled = self.queue.settle(name, &[ending]).await.map_err(failed)?.remove(0).map_err(failed)?;
-        let is_done = self.reference.settle(name, &task.entry, &ending.settlement, task.crashes);
+    async fn settle(&mut self, call: &Call, is_repeated: bool) -> Result<Settled, TestCaseError> {
+        let Call { consumer, number, ending, .. } = call;
+        let Subject::Task(task) = ending.subject() else { return Err(TestCaseError::fail("only tasks are settled")) };
+        let call = SettleCall { lane: 0, number: *number, is_repeated };
+        let settled = self.queue.settle(consumer, call, &[ending]).await.map_err(failed)?.remove(0).map_err(failed)?;
+        let is_done = self.reference.settle(consumer, &task.entry, ending.settlement(), task.crashes);
         prop_assert_eq!(settled, if is_done { Settled::Done } else { Settled::Overtaken });
-        Ok(())
+        Ok(settled)
     }
 
     /// Looks where every task is, without the library.
@@ -432,7 +466,7 @@ fn ending(task: Task, end: End, rules: &config::Queue) -> Ending {
         End::Reject => decide(Outcome::Reject { message: "no".into() }),
         End::Release => settle::release(&task),
     });
-    Ending { subject: Subject::Task(Box::new(task)), settlement: verdict.settlement, plugin: "plugin".into() }
+    Ending::new(Subject::Task(Box::new(task)), verdict.settlement, "plugin".into(), Some(Duration::ZERO), true, rules)
 }
 
 fn chosen<T: Clone>(all: &[T], nth: usize) -> Option<T> {

@@ -29,7 +29,7 @@ use crate::config::{self, Config};
 use crate::plugins::{self, Single, Singles, Watch};
 use crate::queue::NewTask;
 use crate::sandbox::{Allowance, Attempt, CHECK_TIMEOUT, Compiler, Ended, Report, Sandbox, SandboxOptions};
-use crate::task::{Field, Outcome, Progress, Task};
+use crate::task::{Field, Origin, Outcome, Progress, Task};
 
 /// What became of the attempt. The names are stable; what does not apply is null.
 #[derive(Debug, Serialize)]
@@ -287,6 +287,7 @@ impl Trial {
             enqueued_at_ms: text::now_ms(),
             traceparent: None,
             delay: None,
+            origin: Origin::Producer,
             reserved: Vec::new(),
         };
         ids.into_iter().zip(tasks).map(task).collect()

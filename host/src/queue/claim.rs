@@ -13,6 +13,7 @@ use super::link::Link;
 use super::reply::{self, Shape, Shaped};
 use super::script::{self, Call};
 use super::{Queue, millis};
+use crate::config;
 use crate::task::Task;
 
 /// What a reclaim found.
@@ -34,10 +35,31 @@ pub enum Begun {
     Lost,
     /// It was cancelled while it waited, and is settled.
     Cancelled,
-    /// Another task has its idempotency key: it is settled without having run.
+    /// Another task has its idempotency key or its id: it is settled without having run.
     Duplicate,
     /// Somebody deleted its entry: nobody will run it.
     Gone,
+}
+
+/// A task that is to be marked as PROCESSING.
+#[derive(Debug, Clone)]
+pub struct Start<'t> {
+    pub entry: &'t str,
+    pub id: &'t str,
+    pub attempt: u32,
+    pub enqueued_at_ms: u64,
+    /// Its idempotency key.
+    pub key: Option<&'t [u8]>,
+    /// How long ago it was claimed.
+    pub held: Duration,
+}
+
+impl<'t> Start<'t> {
+    /// A task of the queue with these rules, which was claimed so long ago.
+    pub fn of(task: &'t Task, rules: &config::Queue, held: Duration) -> Start<'t> {
+        let key = codec::idempotency_key(task, rules);
+        Start { entry: &task.entry, id: &task.id, attempt: task.attempt, enqueued_at_ms: task.enqueued_at_ms, key, held }
+    }
 }
 
 /// What became of a lease that was to be renewed.
@@ -69,6 +91,8 @@ pub struct Recovered {
 pub struct Beat {
     pub entry: String,
     pub task_id: String,
+    /// Its idempotency key.
+    pub key: Option<Vec<u8>>,
     pub progress: Option<(u8, String)>,
 }
 
@@ -147,29 +171,58 @@ impl Queue {
     }
 
     /// Marks claimed tasks as PROCESSING by `plugin` (`name@digest`). Gives what became of each.
-    pub async fn begin(&self, consumer: &str, plugin: &str, tasks: &[&Task]) -> Result<Vec<Begun>, QueueError> {
-        let mut call = Call::new(&script::BEGIN).key(&self.keys.stream);
-        for task in tasks {
-            call = call.key(self.keys.task(&task.id)).key(self.keys.marker(codec::idempotency_key(task, &self.rules)));
+    pub async fn begin(&self, consumer: &str, plugin: &str, tasks: &[Start<'_>]) -> Result<Vec<Begun>, QueueError> {
+        let holders = vec![None; tasks.len()];
+        let mut begun = self.begin_beside(consumer, plugin, tasks, &holders).await?;
+        // Another task has the key. Whether that one can still run is asked once more, by its status.
+        let held: Vec<usize> = (0..begun.len()).filter(|n| matches!(begun[*n], Begin::HeldBy(_))).collect();
+        if !held.is_empty() {
+            let again: Vec<Start<'_>> = held.iter().map(|n| tasks[*n].clone()).collect();
+            let holders: Vec<Option<String>> = held.iter().map(|n| begun[*n].holder()).collect();
+            for (n, result) in held.into_iter().zip(self.begin_beside(consumer, plugin, &again, &holders).await?) {
+                begun[n] = result;
+            }
         }
-        call = call.arg(&self.rules.group).arg(consumer).arg(plugin).arg(millis(self.rules.retention));
+        let known = |begun| match begun {
+            Begin::Known(begun) => Ok(begun),
+            Begin::HeldBy(_) => Err(QueueError::unexpected("begin", self.link.address())),
+        };
+        begun.into_iter().map(known).collect()
+    }
+
+    /// `holders`: for each task the one that has its key, where that is known.
+    async fn begin_beside(
+        &self,
+        consumer: &str,
+        plugin: &str,
+        tasks: &[Start<'_>],
+        holders: &[Option<String>],
+    ) -> Result<Vec<Begin>, QueueError> {
+        let (keys, rules) = (&self.keys, &self.rules);
+        let mut call = Call::new(&script::BEGIN).key(&keys.stream).key(&keys.delayed);
+        for (task, holder) in tasks.iter().zip(holders) {
+            let holder = holder.as_ref().map_or_else(|| keys.stream.clone(), |holder| keys.task(holder));
+            call = call.key(keys.task(task.id)).key(keys.marker(task.key)).key(holder);
+        }
+        call = call.arg(&rules.group).arg(consumer).arg(plugin).arg(millis(rules.retention)).arg(millis(rules.idempotency.window));
+        call = call.arg(millis(rules.lease));
         for task in tasks {
-            call = call.arg(&task.entry).arg(task.attempt).arg(task.enqueued_at_ms).arg(&task.id);
+            call = call.arg(task.entry).arg(task.attempt).arg(task.enqueued_at_ms).arg(task.id).arg(millis(task.held));
         }
         let reply = self.link.script(&call).await?;
-        self.shaped("begin", reply::codes(reply, [Begun::Lost, Begun::Owned, Begun::Cancelled, Begun::Duplicate, Begun::Gone], tasks.len()))
+        self.shaped("begin", begin_reply(reply, tasks.len()))
     }
 
     /// Renews leases. Gives what became of each.
     pub async fn heartbeat(&self, consumer: &str, beats: &[Beat]) -> Result<Vec<Lease>, QueueError> {
         let mut call = Call::new(&script::HEARTBEAT).key(&self.keys.stream);
         for beat in beats {
-            call = call.key(self.keys.task(&beat.task_id));
+            call = call.key(self.keys.task(&beat.task_id)).key(self.keys.marker(beat.key.as_deref()));
         }
-        call = call.arg(&self.rules.group).arg(consumer).arg(millis(self.rules.retention));
+        call = call.arg(&self.rules.group).arg(consumer).arg(millis(self.rules.retention)).arg(millis(self.rules.lease));
         for beat in beats {
             let (percent, note) = beat.progress.as_ref().map_or((String::new(), ""), |(percent, note)| (percent.to_string(), note));
-            call = call.arg(&beat.entry).arg(percent).arg(note);
+            call = call.arg(&beat.entry).arg(&beat.task_id).arg(percent).arg(note);
         }
         let reply = self.link.script(&call).await?;
         self.shaped(
@@ -178,11 +231,38 @@ impl Queue {
         )
     }
 
-    /// Removes `consumer` from the group, unless something is still pending for it.
-    pub async fn leave(&self, consumer: &str) -> Result<(), QueueError> {
-        let call = Call::new(&script::LEAVE).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
-        self.link.script(&call).await.map(drop)
+    /// Removes `consumer`, which settled in so many lanes, from the group, unless something is still pending for it.
+    pub async fn leave(&self, consumer: &str, lanes: usize) -> Result<(), QueueError> {
+        let call = Call::new(&script::LEAVE).key(&self.keys.stream);
+        let call = (0..lanes).fold(call, |call, lane| call.key(self.keys.settled(consumer, lane)));
+        self.link.script(&call.arg(&self.rules.group).arg(consumer)).await.map(drop)
     }
+}
+
+/// What the script says of a task that is to begin.
+enum Begin {
+    Known(Begun),
+    /// This task has its idempotency key.
+    HeldBy(String),
+}
+
+impl Begin {
+    fn holder(&self) -> Option<String> {
+        match self {
+            Begin::Known(_) => None,
+            Begin::HeldBy(id) => Some(id.clone()),
+        }
+    }
+}
+
+fn begin_reply(reply: Value, tasks: usize) -> Shaped<Vec<Begin>> {
+    const MEANINGS: [Begun; 5] = [Begun::Lost, Begun::Owned, Begun::Cancelled, Begun::Duplicate, Begun::Gone];
+    let begun = |item| match item {
+        Value::Int(code) => usize::try_from(code).ok().and_then(|code| MEANINGS.get(code)).copied().map(Begin::Known).ok_or(Shape),
+        id => reply::text(id).map(Begin::HeldBy),
+    };
+    let found: Vec<Begin> = reply::array(reply)?.into_iter().map(begun).collect::<Shaped<_>>()?;
+    if found.len() == tasks { Ok(found) } else { Err(Shape) }
 }
 
 fn read_reply(reply: Value) -> Shaped<Vec<Entry>> {

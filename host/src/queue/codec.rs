@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 
 use crate::config::{self, Items};
-use crate::task::{Field, Task};
+use crate::task::{Field, Origin, Task};
 
 /// A task's id may be this long, in bytes. It is part of a key.
 pub const MAX_ID_BYTES: usize = 256;
@@ -33,6 +33,8 @@ const ENQUEUED_AT: &str = "tq-enqueued-at";
 /// How long after its enqueueing a task is to run at the earliest, in milliseconds.
 const DELAY: &str = "tq-delay-ms";
 const KEY: &str = "tq-key";
+/// Reserved fields that a [`Task`] has as its own.
+const KNOWN: [&str; 6] = [ID, ATTEMPT, DEFERRALS, CRASHES, DELAY, ENQUEUED_AT];
 const TRACEPARENT: &str = "traceparent";
 /// What a dead letter has beside its task's fields. Dropped when it becomes a task again.
 const DEAD_ONLY: [&str; 8] = ["tq-queue", "tq-reason", "tq-error", "tq-attempts", "tq-failed-at", "tq-consumer", "tq-plugin", "tq-packed"];
@@ -73,8 +75,28 @@ pub enum Malformed {
     NotJson(String),
 }
 
-/// Reads an entry of the queue `queue`.
-pub fn decode(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
+/// Reads an entry of the queue `queue`. The fields are moved, not copied; an entry that is not a task comes back whole.
+pub fn decode(queue: &Arc<str>, entry: Entry) -> Result<Task, (Malformed, Entry)> {
+    match read_reserved(queue, &entry) {
+        Ok(mut task) => {
+            let is_kept = |name: &str| !KNOWN.contains(&name) && !DEAD_ONLY.contains(&name);
+            for (name, value) in entry.fields {
+                // Every name was looked at before.
+                let Ok(name) = String::from_utf8(name) else { continue };
+                match name.starts_with(RESERVED) {
+                    true if is_kept(&name) => task.reserved.push(Field { name, value }),
+                    true => {}
+                    false => task.fields.push(Field { name, value }),
+                }
+            }
+            Ok(task)
+        }
+        Err(why) => Err((why, entry)),
+    }
+}
+
+/// The task without its fields: what the reserved ones say, if all names can be read.
+fn read_reserved(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
     let reserved = entry.fields.iter().filter(|(name, _)| name.starts_with(RESERVED.as_bytes())).count();
     let own = entry.fields.len() - reserved;
     if own > MAX_FIELDS || reserved > MAX_RESERVED {
@@ -84,34 +106,35 @@ pub fn decode(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
         id: entry.id.clone(),
         queue: queue.clone(),
         entry: entry.id.clone(),
-        fields: Vec::with_capacity(entry.fields.len()),
+        fields: Vec::with_capacity(own),
         attempt: 1,
         deferrals: 0,
         crashes: entry.deliveries.saturating_sub(1),
         enqueued_at_ms: entry_time_ms(&entry.id),
         traceparent: None,
         delay: None,
+        origin: Origin::Producer,
         reserved: Vec::new(),
     };
+    let (mut has_id, mut is_enqueued, mut is_returned) = (false, false, false);
     for (name, value) in &entry.fields {
         let name = std::str::from_utf8(name).map_err(|_| Malformed::NameNotUtf8)?;
         match name {
-            ID => task.id = decode_id(value)?,
-            ATTEMPT => task.attempt = number::<u32>(ATTEMPT, value)?.max(1),
+            ID => (task.id, has_id) = (decode_id(value)?, true),
+            ATTEMPT => (task.attempt, is_returned) = (number::<u32>(ATTEMPT, value)?.max(1), true),
             DEFERRALS => task.deferrals = number(DEFERRALS, value)?,
             CRASHES => task.crashes = task.crashes.saturating_add(number(CRASHES, value)?),
             DELAY => task.delay = Some(number(DELAY, value).map(Duration::from_millis)?.min(LONGEST_DELAY)),
-            ENQUEUED_AT => task.enqueued_at_ms = number(ENQUEUED_AT, value)?,
-            name if DEAD_ONLY.contains(&name) => {}
-            name if name.starts_with(RESERVED) => task.reserved.push(field(name, value)),
-            name => {
-                if name == TRACEPARENT {
-                    task.traceparent = std::str::from_utf8(value).ok().map(str::to_owned);
-                }
-                task.fields.push(field(name, value));
-            }
+            ENQUEUED_AT => (task.enqueued_at_ms, is_enqueued) = (number(ENQUEUED_AT, value)?, true),
+            TRACEPARENT => task.traceparent = std::str::from_utf8(value).ok().map(str::to_owned),
+            _ => {}
         }
     }
+    task.origin = match (has_id, is_enqueued, is_returned) {
+        (false, false, false) => Origin::Producer,
+        (true, true, false) => Origin::Host,
+        _ => Origin::Other,
+    };
     Ok(task)
 }
 
@@ -210,10 +233,6 @@ fn number<N: std::str::FromStr>(name: &'static str, value: &[u8]) -> Result<N, M
     std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).ok_or(Malformed::NotANumber(name))
 }
 
-fn field(name: &str, value: &[u8]) -> Field {
-    Field { name: name.to_owned(), value: value.to_vec() }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -226,7 +245,21 @@ mod tests {
     }
 
     fn decoded(fields: &[(&str, &str)]) -> Result<Task, Malformed> {
-        decode(&"q".into(), &entry(fields))
+        let entry = entry(fields);
+        decode(&"q".into(), entry.clone()).map_err(|(why, back)| {
+            assert_eq!(back, entry, "it comes back whole");
+            why
+        })
+    }
+
+    #[test]
+    fn a_task_says_where_it_comes_from() {
+        let origin = |fields| decoded(fields).unwrap().origin;
+        assert_eq!(origin(&[("a", "1")]), Origin::Producer);
+        assert_eq!(origin(&[("tq-id", "x")]), Origin::Other, "a producer's own id may come twice");
+        assert_eq!(origin(&[("tq-id", "x"), ("tq-enqueued-at", "1")]), Origin::Host);
+        assert_eq!(origin(&[("tq-id", "x"), ("tq-enqueued-at", "1"), ("tq-attempt", "1")]), Origin::Other);
+        assert_eq!(origin(&[("tq-enqueued-at", "1")]), Origin::Other);
     }
 
     #[test]
@@ -244,7 +277,7 @@ mod tests {
         let many = vec![("a", "b"); MAX_FIELDS + 1];
         assert_eq!(decoded(&many), Err(Malformed::TooManyFields(MAX_FIELDS + 1)));
         let binary = Entry { id: "1-0".into(), fields: vec![(vec![0xff], vec![])], deliveries: 1 };
-        assert_eq!(decode(&"q".into(), &binary), Err(Malformed::NameNotUtf8));
+        assert_eq!(decode(&"q".into(), binary.clone()), Err((Malformed::NameNotUtf8, binary)));
     }
 
     #[test]
@@ -274,7 +307,7 @@ mod tests {
     fn deliveries_and_earlier_crashes_add_up() {
         let mut entry = entry(&[("tq-crashes", "1")]);
         entry.deliveries = 3;
-        assert_eq!(decode(&"q".into(), &entry).unwrap().crashes, 3);
+        assert_eq!(decode(&"q".into(), entry).unwrap().crashes, 3);
     }
 
     #[test]
@@ -291,10 +324,10 @@ mod tests {
         ) {
             let raw_fields = fields.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
             let first = Entry { id: "5-1".into(), fields: raw_fields, deliveries: 1 + crashes };
-            let before = decode(&"q".into(), &first).unwrap();
+            let before = decode(&"q".into(), first).unwrap();
             let second = Entry { id: "9-0".into(), fields: encode(&before, attempt, deferrals), deliveries: 1 };
-            let after = decode(&"q".into(), &second).unwrap();
-            prop_assert_eq!(after, Task { entry: "9-0".into(), attempt, deferrals, ..before });
+            let after = decode(&"q".into(), second).unwrap();
+            prop_assert_eq!(after, Task { entry: "9-0".into(), attempt, deferrals, origin: Origin::Other, ..before });
         }
     }
 }

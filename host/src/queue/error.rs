@@ -19,6 +19,11 @@ impl QueueError {
         QueueError { what, address: address.to_owned(), source }
     }
 
+    /// Redis carried out a call, and refused this part of it.
+    pub(super) fn refused(what: &'static str, address: &str, why: String) -> QueueError {
+        QueueError::new(what, address, RedisError::from((ErrorKind::Extension, "refused", why)))
+    }
+
     pub(super) fn unexpected(what: &'static str, address: &str) -> QueueError {
         let source = RedisError::from((ErrorKind::UnexpectedReturnType, "its reply has an unexpected form"));
         QueueError::new(what, address, source)

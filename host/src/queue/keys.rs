@@ -2,15 +2,16 @@
 //!
 //! | key                      | type   | holds                                                     | written by                              |
 //! |--------------------------|--------|-----------------------------------------------------------|-----------------------------------------|
-//! | `S`                      | stream | queued and running tasks, one group                       | producers, enqueue, fire, park, promote, requeue, mend |
-//! | `tq:{S}:delayed`         | zset   | parked members by due time (ms)                           | park, enqueue, promote, mend            |
-//! | `tq:{S}:parked`          | hash   | member → the fields of the delayed task (MessagePack)     | park, enqueue, promote                  |
-//! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters                              | bury, requeue, purge                    |
-//! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle scripts, cancel, mend, examine |
+//! | `S`                      | stream | queued and running tasks, one group                       | producers, enqueue, fire, settle, promote, requeue, mend |
+//! | `tq:{S}:delayed`         | zset   | parked members by due time (ms)                           | settle, enqueue, promote, mend          |
+//! | `tq:{S}:parked`          | hash   | member → the fields of the delayed task (MessagePack)     | settle, enqueue, promote                |
+//! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters                              | settle, requeue, purge                  |
+//! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle, cancel, mend, examine |
 //! | `tq:{S}:rate`           | string | when the next task may start (µs); expires                | rate                                    |
 //! | `tq:{S}:paused`         | string | when the queue was paused (ms); there while it is         | pause, resume                           |
 //! | `tq:{S}:schedule`       | hash   | schedule → up to which time it is dealt with (ms)         | fire, and the scheduler's begin, reset, forget |
-//! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle scripts, enqueue, fire, requeue, mend, examine |
+//! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer's settlements; expires | settle, leave                |
+//! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle, enqueue, fire, requeue, mend, examine |
 //! | the queue's `list`       | list   | items that are not tasks yet; producers LPUSH             | producers, move                         |
 //! | `tq:hosts`               | zset   | host id by the time it was last seen (ms)                 | announce                                |
 //! | `tq:host:<id>`           | string | what a host says of itself, as JSON; expires              | announce                                |
@@ -38,6 +39,7 @@ pub struct Keys {
     /// A glob pattern that takes all keys of the queue but the stream and a dead letter key of its own name.
     pub all: String,
     task_prefix: String,
+    settled_prefix: String,
     marker_prefix: String,
 }
 
@@ -55,6 +57,7 @@ impl Keys {
             schedule: format!("{base}:schedule"),
             all: format!("{}:*", literal(&base)),
             task_prefix: format!("{base}:task:"),
+            settled_prefix: format!("{base}:settled:"),
             marker_prefix: format!("{base}:key:"),
         }
     }
@@ -62,6 +65,11 @@ impl Keys {
     /// The status of the task `id`.
     pub fn task(&self, id: &str) -> String {
         format!("{}{id}", self.task_prefix)
+    }
+
+    /// The last reply to the settlements that `consumer` sends in this lane.
+    pub fn settled(&self, consumer: &str, lane: usize) -> String {
+        format!("{}{consumer}:{lane}", self.settled_prefix)
     }
 
     /// The id of the task whose status this key is.

@@ -127,11 +127,15 @@ impl Link {
 
     /// Calls a script; loads it first when Redis does not know it.
     pub async fn script(&self, call: &Call) -> Result<Value, QueueError> {
-        let what = call.script.name;
-        match self.command(what, &call.command()).await {
+        self.script_command(call.script, &call.command()).await
+    }
+
+    /// Calls a script by a command that [`Script::command`] began; loads it first when Redis does not know it.
+    pub(super) async fn script_command(&self, script: &Script, command: &Cmd) -> Result<Value, QueueError> {
+        match self.command(script.name, command).await {
             Err(error) if error.is_no_script() => {
-                self.load(call.script).await?;
-                self.command(what, &call.command()).await
+                self.load(script).await?;
+                self.command(script.name, command).await
             }
             reply => reply,
         }

@@ -32,13 +32,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use census::Census;
-pub use claim::{Beat, Begun, Lease, Reclaimed};
+pub use claim::{Beat, Begun, Lease, Reclaimed, Start};
 pub use codec::Entry;
 pub use dead::{DeadFilter, DeadLetter, Redriven};
 pub use error::QueueError;
 pub use link::{Link, Redis};
 pub use produce::{Enqueued, NewTask};
-pub use settle::{Ending, Reason, Settled, Settlement, Subject};
+pub use settle::{Ending, Reason, SettleCall, Settled, Settlement, Subject};
 pub use status::{Status, TaskStatus};
 
 use crate::config;

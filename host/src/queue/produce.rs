@@ -80,17 +80,42 @@ fn check_key(key: &[u8]) -> Result<(), NotATask> {
 impl Queue {
     /// Enqueues tasks in one go, each for itself. May be repeated after an error: what was accepted is not accepted again.
     pub async fn enqueue(&self, tasks: &[NewTask]) -> Result<Vec<Result<Enqueued, QueueError>>, QueueError> {
-        let calls: Vec<Call> = tasks.iter().map(|task| self.enqueue_call(task)).collect();
+        let calls: Vec<Call> = tasks.iter().map(|task| self.enqueue_call(task, None)).collect();
         let replies = self.link.scripts("enqueue", &calls).await?;
-        let read = |reply| match reply? {
-            redis::Value::Int(-1) => Ok(Enqueued::Full),
-            redis::Value::Int(_) => Ok(Enqueued::Accepted),
-            first => self.shaped("enqueue", reply::text(first)).map(Enqueued::Duplicate),
-        };
-        Ok(replies.into_iter().map(read).collect())
+        let mut out = Vec::with_capacity(tasks.len());
+        for (reply, task) in replies.into_iter().zip(tasks) {
+            out.push(match reply.and_then(|reply| self.enqueued(reply)) {
+                Ok(Some(Enqueued::Duplicate(first))) => self.enqueue_beside(task, first).await,
+                Ok(Some(enqueued)) => Ok(enqueued),
+                Ok(None) => Err(QueueError::unexpected("enqueue", self.link.address())),
+                Err(error) => Err(error),
+            });
+        }
+        Ok(out)
     }
 
-    fn enqueue_call(&self, task: &NewTask) -> Call {
+    /// Enqueues a task of which `first` has the key: if that one can never run, because somebody deleted it.
+    async fn enqueue_beside(&self, task: &NewTask, first: String) -> Result<Enqueued, QueueError> {
+        let found = self.enqueued(self.link.script(&self.enqueue_call(task, Some(&first))).await?)?;
+        match found {
+            Some(enqueued) => Ok(enqueued),
+            // The key is free now. Whoever takes it before this call has it.
+            None => Ok(self.enqueued(self.link.script(&self.enqueue_call(task, None)).await?)?.unwrap_or(Enqueued::Duplicate(first))),
+        }
+    }
+
+    /// None: the task that had the key was lost, and its key is free now.
+    fn enqueued(&self, reply: redis::Value) -> Result<Option<Enqueued>, QueueError> {
+        match reply {
+            redis::Value::Int(-2) => Ok(None),
+            redis::Value::Int(-1) => Ok(Some(Enqueued::Full)),
+            redis::Value::Int(_) => Ok(Some(Enqueued::Accepted)),
+            first => self.shaped("enqueue", reply::text(first)).map(Enqueued::Duplicate).map(Some),
+        }
+    }
+
+    /// `holder` has the task's key.
+    fn enqueue_call(&self, task: &NewTask, holder: Option<&str>) -> Call {
         let keys = &self.keys;
         let call = Call::new(&script::ENQUEUE).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(keys.task(&task.id));
         let named = || {
@@ -98,11 +123,12 @@ impl Queue {
             task.fields.iter().find(|field| field.name == *name).map(|field| field.value.as_slice()).filter(|key| !key.is_empty())
         };
         let key = task.key.as_ref().map(String::as_bytes).or_else(named);
-        let call = call.key(keys.marker(key));
+        let call = call.key(keys.marker(key)).key(holder.map_or_else(|| keys.stream.clone(), |holder| keys.task(holder)));
         let mut fields: codec::RawFields = task.fields.iter().map(|field| (field.name.clone().into_bytes(), field.value.clone())).collect();
         fields.push(codec::raw("tq-id", &task.id));
         fields.extend(task.key.as_ref().map(|key| codec::raw("tq-key", key)));
-        with_fields(call.arg(millis(task.delay)).arg(&task.id).arg(self.rules.max_backlog), fields)
+        let call = call.arg(millis(task.delay)).arg(&task.id).arg(self.rules.max_backlog);
+        with_fields(call.arg(&self.rules.group).arg(millis(self.rules.retention)), fields)
     }
 }
 

@@ -50,7 +50,8 @@ pub fn bytes(value: Value) -> Shaped<Vec<u8>> {
 
 /// Text of our own or of Redis: ids, states. Bytes that are not UTF-8 are replaced.
 pub fn text(value: Value) -> Shaped<String> {
-    bytes(value).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    let lossy = |error: std::string::FromUtf8Error| String::from_utf8_lossy(error.as_bytes()).into_owned();
+    bytes(value).map(|bytes| String::from_utf8(bytes).unwrap_or_else(lossy))
 }
 
 /// Name, value, name, value….

@@ -22,9 +22,7 @@ macro_rules! scripts {
 
 scripts! {
     BEGIN = "begin",
-    COMPLETE = "complete",
-    PARK = "park",
-    BURY = "bury",
+    SETTLE = "settle",
     PROMOTE = "promote",
     HEARTBEAT = "heartbeat",
     RECLAIM = "reclaim",
@@ -50,6 +48,13 @@ impl Script {
         let source = format!("{}\n{body}", include_str!("scripts/lib.lua"));
         let sha1 = redis::Script::new(&source).get_hash().to_owned();
         Script { name, source, sha1 }
+    }
+
+    /// The beginning of a call with so many keys; they come next, and then the arguments.
+    pub(super) fn command(&self, keys: usize) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.sha1).arg(keys);
+        command
     }
 
     /// The name that Redis knows it by: for who watches or disturbs its calls.
@@ -82,8 +87,8 @@ impl Call {
     }
 
     pub(super) fn command(&self) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.script.sha1).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+        let mut command = self.script.command(self.keys.len());
+        command.arg(&self.keys).arg(&self.args);
         command
     }
 }

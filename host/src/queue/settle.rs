@@ -1,15 +1,19 @@
-//! Carries out settlements: the one atomic step that ends an attempt.
+//! Carries out settlements: the one atomic step that ends an attempt. Many of them are one call.
 //!
 //! Not here: which settlement it is (`worker::settle`), sending it again after an outage (`worker::settler`).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
+
+use redis::{Cmd, Value};
 
 use super::codec::{self, Entry, RawFields};
 use super::error::QueueError;
 use super::reply;
 use super::script::{self, Call};
 use super::{Queue, millis};
+use crate::config;
 use crate::task::Task;
 
 /// How an attempt is settled. What decides it is in `worker::settle`.
@@ -64,10 +68,10 @@ pub enum Subject {
 }
 
 impl Subject {
-    pub fn id(&self) -> String {
+    pub fn id(&self) -> Cow<'_, str> {
         match self {
-            Subject::Task(task) => task.id.clone(),
-            Subject::Malformed(entry) => codec::id_of(entry),
+            Subject::Task(task) => Cow::Borrowed(&task.id),
+            Subject::Malformed(entry) => Cow::Owned(codec::id_of(entry)),
         }
     }
 
@@ -82,10 +86,67 @@ impl Subject {
 /// The end of one attempt, with all that its script has to know.
 #[derive(Debug, Clone)]
 pub struct Ending {
-    pub subject: Subject,
-    pub settlement: Settlement,
+    subject: Subject,
+    settlement: Settlement,
     /// The plugin and version that ran the attempt, as they are shown: `name@digest`.
-    pub plugin: Arc<str>,
+    plugin: Arc<str>,
+    /// How long it ran; none when it did not.
+    ran: Option<Duration>,
+    /// Whether the task may have a status already. A task that bears the id of its entry has none until it is begun or parked.
+    is_known: bool,
+    key: Option<Vec<u8>>,
+}
+
+impl Ending {
+    /// `rules` are those of the queue. A task that is completed is let go of but for what its end needs.
+    pub fn new(
+        subject: Subject,
+        settlement: Settlement,
+        plugin: Arc<str>,
+        ran: Option<Duration>,
+        is_known: bool,
+        rules: &config::Queue,
+    ) -> Ending {
+        let key = match &subject {
+            Subject::Task(task) => codec::idempotency_key(task, rules).map(<[u8]>::to_vec),
+            Subject::Malformed(_) => None,
+        };
+        let mut subject = subject;
+        if let (Settlement::Complete { .. }, Subject::Task(task)) = (&settlement, &mut subject) {
+            task.fields = Vec::new();
+        }
+        Ending { subject, settlement, plugin, ran, is_known, key }
+    }
+
+    pub fn settlement(&self) -> &Settlement {
+        &self.settlement
+    }
+
+    pub fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// About how many bytes of the task and its result are kept until this is settled.
+    pub fn bytes(&self) -> usize {
+        let result = match &self.settlement {
+            Settlement::Complete { result } => result.as_ref().map_or(0, Vec::len),
+            _ => 0,
+        };
+        result
+            + match &self.subject {
+                Subject::Task(task) => task.fields.iter().map(|field| field.name.len() + field.value.len()).sum(),
+                Subject::Malformed(entry) => entry.fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>(),
+            }
+    }
+}
+
+/// Names one call of [`Queue::settle`]. The calls of one consumer in one lane come one after the other and count up.
+#[derive(Debug, Clone, Copy)]
+pub struct SettleCall {
+    pub lane: usize,
+    pub number: u64,
+    /// The same call was sent before, and its reply was lost: it gets the reply that the first one had.
+    pub is_repeated: bool,
 }
 
 /// What a settlement came to.
@@ -98,75 +159,112 @@ pub enum Settled {
 }
 
 impl Queue {
-    /// Settles any number of attempts in one go, each for itself: one that Redis refuses does not keep the others.
-    /// Safe to repeat when the outcome is unknown: what was carried out is then reported as [`Settled::Overtaken`].
-    pub async fn settle(&self, consumer: &str, batch: &[&Ending]) -> Result<Vec<Result<Settled, QueueError>>, QueueError> {
-        let calls: Vec<Call> = batch.iter().map(|ending| self.settle_call(consumer, ending)).collect();
-        let replies = self.link.scripts("settle tasks", &calls).await?;
-        let settled = |reply| if reply::int(&reply).is_ok_and(|n| n == 1) { Settled::Done } else { Settled::Overtaken };
-        Ok(replies.into_iter().map(|reply| reply.map(settled)).collect())
-    }
-
-    fn settle_call(&self, consumer: &str, ending: &Ending) -> Call {
-        let Ending { subject, settlement, plugin } = ending;
+    /// Settles attempts in one call, each for itself: one that Redis refuses does not keep the others. The outer error says that nothing is
+    /// known; the same call may then be repeated.
+    pub async fn settle(
+        &self,
+        consumer: &str,
+        call: SettleCall,
+        batch: &[&Ending],
+    ) -> Result<Vec<Result<Settled, QueueError>>, QueueError> {
+        const WHAT: &str = "settle";
         let keys = &self.keys;
         let rules = &self.rules;
-        let status = keys.task(&subject.id());
-        let window = millis(rules.idempotency.window);
-        match (settlement, subject) {
-            (Settlement::Complete { result }, Subject::Task(task)) => Call::new(&script::COMPLETE)
-                .key(&keys.stream)
-                .key(status)
-                .key(keys.marker(codec::idempotency_key(task, rules)))
-                .arg(&rules.group)
-                .arg(&task.entry)
-                .arg(millis(rules.retention))
-                .arg(task.attempt)
-                .arg(plugin.as_ref())
-                .arg(consumer)
-                .arg(task.enqueued_at_ms)
-                .arg(&task.id)
-                .arg(window)
-                .arg(result.as_ref()),
-            (Settlement::Park { delay, from, next_attempt, deferrals, error }, Subject::Task(task)) => {
-                let since = if *from == From::Now { 0 } else { task.enqueued_at_ms };
-                let call = Call::new(&script::PARK).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(status);
-                let call = call.arg(&rules.group).arg(consumer).arg(&task.entry).arg(millis(*delay));
-                let call = call.arg(next_attempt).arg(error).arg(task.enqueued_at_ms).arg(since);
-                with_fields(call, codec::encode(task, *next_attempt, *deferrals))
+        let mut command = script::SETTLE.command(5 + batch.iter().map(|ending| 1 + usize::from(ending.key.is_some())).sum::<usize>());
+        command.arg(&keys.stream).arg(&keys.delayed).arg(&keys.parked).arg(&keys.dead).arg(keys.settled(consumer, call.lane));
+        for ending in batch {
+            command.arg(keys.task(&ending.subject.id()));
+            if let Some(key) = &ending.key {
+                command.arg(keys.marker(Some(key)));
             }
-            (Settlement::Bury { reason, error }, _) => self.bury_call(consumer, ending, status, *reason, error),
-            // Nothing but a burial makes sense for an entry that is not a task.
-            (_, Subject::Malformed(_)) => self.bury_call(consumer, ending, status, Reason::Malformed, "not a task"),
+        }
+        command.arg(&rules.group).arg(consumer).arg(millis(rules.retention)).arg(millis(rules.idempotency.window));
+        command.arg(call.number).arg(u8::from(call.is_repeated));
+        batch.iter().for_each(|ending| self.add_ending(&mut command, consumer, ending));
+        let reply = self.link.script_command(&script::SETTLE, &command).await?;
+        let replies = self.shaped(WHAT, reply::array(reply))?;
+        if replies.len() != batch.len() {
+            return Err(QueueError::unexpected(WHAT, self.link.address()));
+        }
+        let settled = |reply| match reply {
+            Value::Int(1) => Ok(Settled::Done),
+            Value::Int(_) => Ok(Settled::Overtaken),
+            why => {
+                let why = self.shaped(WHAT, reply::text(why))?;
+                Err(QueueError::refused(WHAT, self.link.address(), why))
+            }
+        };
+        Ok(replies.into_iter().map(settled).collect())
+    }
+
+    fn add_ending(&self, command: &mut Cmd, consumer: &str, ending: &Ending) {
+        let Ending { subject, settlement, plugin, ran, is_known, key } = ending;
+        let mut begin = |what: &str, entry: &str, attempt: u32, enqueued_at: u64| {
+            command.arg(what).arg(entry).arg(attempt).arg(plugin.as_ref()).arg(enqueued_at);
+            match ran {
+                Some(ran) => command.arg(ran.as_millis() as u64),
+                None => command.arg(""),
+            };
+        };
+        match (settlement, subject) {
+            (Settlement::Complete { result }, Subject::Task(task)) => {
+                let what = match (*is_known || key.is_some(), key.is_some(), result.is_some()) {
+                    (false, false, false) => "C",
+                    (false, false, true) => "Cr",
+                    (_, false, false) => "Ck",
+                    (_, false, true) => "Ckr",
+                    (_, true, false) => "Ckm",
+                    (_, true, true) => "Ckmr",
+                };
+                begin(what, &task.entry, task.attempt, task.enqueued_at_ms);
+                if key.is_some() {
+                    command.arg(&task.id);
+                }
+                command.arg(result.as_ref());
+            }
+            (Settlement::Park { delay, from, next_attempt, deferrals, error }, Subject::Task(task)) => {
+                begin(if key.is_some() { "Pm" } else { "P" }, &task.entry, *next_attempt, task.enqueued_at_ms);
+                if key.is_some() {
+                    command.arg(&task.id);
+                }
+                let since = if *from == From::Now { 0 } else { task.enqueued_at_ms };
+                command.arg(millis(*delay)).arg(since).arg(error);
+                add_fields(command, &codec::encode(task, *next_attempt, *deferrals));
+            }
+            (settlement, subject) => {
+                // Nothing but a burial makes sense for an entry that is not a task.
+                let (reason, error) = match settlement {
+                    Settlement::Bury { reason, error } => (*reason, error.as_str()),
+                    _ => (Reason::Malformed, "not a task"),
+                };
+                let (attempt, enqueued_at, mut fields) = match subject {
+                    Subject::Task(task) => (task.attempt, task.enqueued_at_ms, codec::own_fields(task)),
+                    Subject::Malformed(entry) => (1, codec::entry_time_ms(&entry.id), entry.fields.clone()),
+                };
+                let id = subject.id();
+                begin(if key.is_some() { "Bm" } else { "B" }, subject.entry(), attempt, enqueued_at);
+                command.arg(&*id).arg(error);
+                fields.extend([
+                    codec::raw("tq-id", &*id),
+                    codec::raw("tq-queue", &self.rules.name),
+                    codec::raw("tq-reason", reason.as_str()),
+                    codec::raw("tq-error", error),
+                    codec::raw("tq-attempts", &attempt),
+                    codec::raw("tq-enqueued-at", &enqueued_at),
+                    codec::raw("tq-consumer", consumer),
+                    codec::raw("tq-plugin", plugin),
+                ]);
+                add_fields(command, &fields);
+            }
         }
     }
+}
 
-    fn bury_call(&self, consumer: &str, ending: &Ending, status: String, reason: Reason, error: &str) -> Call {
-        let rules = &self.rules;
-        let Ending { subject, plugin, .. } = ending;
-        let (attempt, enqueued_at, mut fields) = match subject {
-            Subject::Task(task) => (task.attempt, task.enqueued_at_ms, codec::own_fields(task)),
-            Subject::Malformed(entry) => (1, codec::entry_time_ms(&entry.id), entry.fields.clone()),
-        };
-        fields.extend([
-            codec::raw("tq-id", &subject.id()),
-            codec::raw("tq-queue", &rules.name),
-            codec::raw("tq-reason", reason.as_str()),
-            codec::raw("tq-error", error),
-            codec::raw("tq-attempts", &attempt),
-            codec::raw("tq-enqueued-at", &enqueued_at),
-            codec::raw("tq-consumer", consumer),
-            codec::raw("tq-plugin", plugin),
-        ]);
-        let key = match subject {
-            Subject::Task(task) => codec::idempotency_key(task, rules),
-            Subject::Malformed(_) => None,
-        };
-        let keys = &self.keys;
-        let call = Call::new(&script::BURY).key(&keys.stream).key(&keys.dead).key(status).key(keys.marker(key));
-        let call = call.arg(&rules.group).arg(consumer).arg(subject.entry()).arg(millis(rules.retention));
-        let call = call.arg(attempt).arg(plugin.as_ref()).arg(error).arg(enqueued_at);
-        with_fields(call.arg(subject.id()).arg(millis(rules.idempotency.window)), fields)
+/// How many names and values follow, and these.
+fn add_fields(command: &mut Cmd, fields: &RawFields) {
+    command.arg(2 * fields.len());
+    for (name, value) in fields {
+        command.arg(name).arg(value);
     }
 }
 

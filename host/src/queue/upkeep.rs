@@ -20,8 +20,14 @@ impl Queue {
 
     /// Notes on the statuses of tasks that their entries were deleted by somebody else.
     pub async fn lose(&self, entries: &[String]) -> Result<(), QueueError> {
-        let call = |entry: &String| Call::new(&script::LOSE).key(self.keys.task(entry)).arg(entry).arg(millis(self.rules.retention));
-        let calls: Vec<Call> = entries.iter().map(call).collect();
+        let ids: Vec<&str> = entries.iter().map(String::as_str).collect();
+        let markers = self.markers_of(&ids).await?;
+        let call = |(entry, marker): (&String, Option<Vec<u8>>)| {
+            let marker = marker.unwrap_or_else(|| self.keys.marker(None));
+            let call = Call::new(&script::LOSE).key(&self.keys.stream).key(self.keys.task(entry)).key(marker);
+            call.arg(entry).arg(millis(self.rules.retention))
+        };
+        let calls: Vec<Call> = entries.iter().zip(markers).map(call).collect();
         self.link.scripts("note lost tasks", &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))
     }
 

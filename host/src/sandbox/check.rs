@@ -16,7 +16,7 @@ use super::Shared;
 use super::failure::{self, Phase};
 use super::handler::{AbortOnDrop, Handler, Loaded, begin, is_interrupt, store};
 use super::log::GuestLog;
-use crate::task::{FailureKind, Task};
+use crate::task::{FailureKind, Origin, Task};
 
 /// How long a self-check may take.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -105,6 +105,7 @@ fn nobody() -> Task {
         enqueued_at_ms: 0,
         traceparent: None,
         delay: None,
+        origin: Origin::Producer,
         reserved: Vec::new(),
     }
 }

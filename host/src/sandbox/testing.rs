@@ -8,7 +8,7 @@ use wit_component::StringEncoding;
 use wit_parser::Resolve;
 
 use super::{Attempt, Compiler, Report, Sandbox, SandboxOptions};
-use crate::task::{Field, Outcome, Progress, Task};
+use crate::task::{Field, Origin, Outcome, Progress, Task};
 
 /// A core module with the handler's exports around `body`, which has to leave the address of the result: at 16 there
 /// is room for one. `extra` stands at module level before the functions.
@@ -105,6 +105,7 @@ pub(crate) fn task() -> Task {
         crashes: 0,
         enqueued_at_ms: 7,
         delay: None,
+        origin: Origin::Producer,
         traceparent: None,
         reserved: Vec::new(),
     }

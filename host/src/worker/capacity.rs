@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -42,8 +43,8 @@ struct Seat {
     taken: usize,
     /// Set aside for it, and not taken yet.
     granted: usize,
-    /// Somebody waits for permits.
-    waits: bool,
+    /// Somebody waits for permits: for so many at least. 0: nobody does.
+    waits_for: usize,
     /// Somebody will be back for more at once.
     wants_more: bool,
     /// Virtual time of one start.
@@ -98,7 +99,7 @@ impl Capacity {
                 most: concurrency as usize,
                 taken: 0,
                 granted: 0,
-                waits: false,
+                waits_for: 0,
                 wants_more: false,
                 step: step(priority),
                 due,
@@ -119,7 +120,7 @@ impl Pool {
     fn change<T>(&mut self, seat: u64, change: impl FnOnce(&mut Seat, &mut usize) -> T) -> Option<T> {
         let found = self.seats.get_mut(&seat)?;
         let given = change(found, &mut self.out);
-        if !found.waits && !found.wants_more {
+        if found.waits_for == 0 && !found.wants_more {
             found.refund(found.granted);
             self.out -= std::mem::take(&mut found.granted);
         }
@@ -150,12 +151,13 @@ impl Pool {
 
 impl Seat {
     fn demand(&self) -> usize {
-        if self.waits || self.wants_more { self.most.saturating_sub(self.taken + self.granted) } else { 0 }
+        if self.waits_for > 0 || self.wants_more { self.most.saturating_sub(self.taken + self.granted) } else { 0 }
     }
 
     fn grant(&mut self, count: usize) {
-        if count > 0 {
-            self.granted += count;
+        self.granted += count;
+        // To wake somebody for each permit that comes back would cost more than the short tasks that bring them.
+        if count > 0 && self.granted >= self.waits_for.min(self.most.saturating_sub(self.taken)) {
             self.told.notify_one();
         }
     }
@@ -175,10 +177,27 @@ impl Line {
     /// Waits for a permit, and takes up to `most` of those that are there. Dropped while it waits, it leaves nothing behind.
     pub async fn acquire(self: &Arc<Line>, most: usize) -> Permits {
         let _turn = self.turn.lock().await;
-        let _place = Place::new(self);
+        let _place = Place::new(self, 1);
+        self.wait(1, most).await
+    }
+
+    /// Waits for `least` permits, or after `patience` for one; takes up to `most` of those that are there.
+    pub async fn acquire_some(self: &Arc<Line>, least: usize, most: usize, patience: Duration) -> Permits {
+        let _turn = self.turn.lock().await;
+        let place = Place::new(self, least);
+        match tokio::time::timeout(patience, self.wait(least, most)).await {
+            Ok(permits) => permits,
+            Err(_) => {
+                place.wait_for(1);
+                self.wait(1, most).await
+            }
+        }
+    }
+
+    async fn wait(self: &Arc<Line>, least: usize, most: usize) -> Permits {
         loop {
             let told = self.told.notified();
-            if let Some(permits) = self.take(most) {
+            if let Some(permits) = self.take(least, most) {
                 return permits;
             }
             told.await;
@@ -224,9 +243,9 @@ impl Line {
         self.change(|seat, _| seat.most.saturating_sub(seat.taken)).unwrap_or_default()
     }
 
-    fn take(self: &Arc<Line>, most: usize) -> Option<Permits> {
+    fn take(self: &Arc<Line>, least: usize, most: usize) -> Option<Permits> {
         let take = |seat: &mut Seat, _: &mut usize| {
-            let count = seat.granted.min(most);
+            let count = if seat.granted < least { 0 } else { seat.granted.min(most) };
             seat.granted -= count;
             seat.taken += count;
             count
@@ -262,15 +281,20 @@ impl Drop for Line {
 struct Place<'l>(&'l Line);
 
 impl Place<'_> {
-    fn new(line: &Line) -> Place<'_> {
-        line.change(|seat, _| seat.waits = true);
-        Place(line)
+    fn new(line: &Line, least: usize) -> Place<'_> {
+        let place = Place(line);
+        place.wait_for(least.max(1));
+        place
+    }
+
+    fn wait_for(&self, least: usize) {
+        self.0.change(|seat, _| seat.waits_for = least);
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.change(|seat, _| seat.waits = false);
+        self.0.change(|seat, _| seat.waits_for = 0);
     }
 }
 
@@ -320,6 +344,22 @@ mod tests {
         let line = Capacity::new(None).line(5, 1);
         let held = [now(&line, 3), now(&line, 3), now(&line, 3)];
         assert_eq!(held.each_ref().map(count), [3, 2, 0]);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_several_is_told_when_they_are_there_or_its_patience_is_over() {
+        let line = Capacity::new(None).line(4, 1);
+        let mut held = now(&line, 4).expect("all four");
+        let mut several = std::pin::pin!(line.acquire_some(2, 4, Duration::from_secs(3600)));
+        assert!(several.as_mut().now_or_never().is_none());
+        drop(held.split_one());
+        assert!(several.as_mut().now_or_never().is_none(), "one is too few");
+        drop(held.split_one());
+        let two = several.as_mut().now_or_never();
+        assert_eq!(two.as_ref().map(Permits::count), Some(2));
+        drop(held.split_one());
+        let late = line.acquire_some(2, 4, Duration::from_millis(1)).await;
+        assert_eq!(late.count(), 1, "one is better than none");
     }
 
     #[test]
@@ -402,7 +442,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..rounds {
             for (n, line) in lines.iter().enumerate() {
-                while let Some(permits) = line.take(1) {
+                while let Some(permits) = line.take(1, 1) {
                     running.push((n, permits));
                     starts[n] += 1;
                 }
@@ -451,7 +491,7 @@ mod tests {
         let mut starts = [0, 0];
         for _ in 0..100 {
             for (n, line) in [&a, &b].into_iter().enumerate() {
-                starts[n] += line.take(1).map_or(0, |permits| permits.count());
+                starts[n] += line.take(1, 1).map_or(0, |permits| permits.count());
             }
         }
         assert!(starts[0].abs_diff(starts[1]) <= 2, "{starts:?}");
@@ -462,7 +502,7 @@ mod tests {
         let capacity = Capacity::new(Some(1));
         let (a, b) = (capacity.line(1, 1), capacity.line(1, 1));
         b.wants_more(true);
-        let held = b.take(1);
+        let held = b.take(1, 1);
         for _ in 0..10 {
             // Looks into an empty queue.
             a.wants_more(true);

@@ -12,8 +12,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::capacity::Permits;
+use super::intake::{self, Claimed};
 use super::pace::Pace;
-use super::{Shared, intake};
+use super::shared::Shared;
 use crate::admin::{FetchPulse, FetchState};
 use crate::chain::chain;
 use crate::plugins::Version;
@@ -24,6 +25,8 @@ use crate::queue::{Link, QueueError};
 pub const BLOCK: Duration = Duration::from_secs(1);
 /// Entries claimed at once, however many permits are free: so many are marked in one script.
 const MAX_BATCH: usize = 100;
+/// While there is more to read than there are permits, a read waits so long for more of them: short tasks bring theirs back one by one.
+const GATHER: Duration = Duration::from_millis(1);
 /// How often the queue's pause is looked for.
 const PAUSE_LOOK: Duration = Duration::from_secs(1);
 /// How often a loop that waits for something else looks whether Redis is there.
@@ -37,6 +40,8 @@ pub struct Fetcher {
     looked_for_pause: Option<Instant>,
     /// Entries claimed at once, as far as the connection carries them.
     batch: usize,
+    /// The last read brought all that it asked for.
+    is_behind: bool,
 }
 
 /// What ended a wait.
@@ -48,7 +53,7 @@ enum Waited<T> {
 impl Fetcher {
     /// `link` is for blocking reads, and for nothing else.
     pub fn new(shared: Arc<Shared>, pulse: FetchPulse, link: Link) -> Fetcher {
-        Fetcher { shared, pulse, link, looked_for_pause: None, batch: MAX_BATCH }
+        Fetcher { shared, pulse, link, looked_for_pause: None, batch: MAX_BATCH, is_behind: false }
     }
 
     pub async fn run(mut self, stop: CancellationToken) {
@@ -89,8 +94,8 @@ impl Fetcher {
         }
     }
 
-    async fn claim(&self, version: &Arc<Version>, permits: Permits) -> Result<(), QueueError> {
-        let shared = &self.shared;
+    async fn claim(&mut self, version: &Arc<Version>, permits: Permits) -> Result<(), QueueError> {
+        let shared = self.shared.clone();
         let count = permits.count();
         if shared.unseen.load(Ordering::Acquire) {
             // The reclaimer claims for the same consumer: between its claim and its intake, its entries would look unseen too.
@@ -100,7 +105,7 @@ impl Fetcher {
             shared.lost(&found.lost).await;
             if !found.entries.is_empty() {
                 tracing::info!(queue = shared.name.as_ref(), tasks = found.entries.len(), "took up tasks that were delivered unseen");
-                intake::admit(shared, version, found.entries, permits).await;
+                intake::admit(&shared, version, found.entries, Claimed::Again, permits).await;
                 drop(claiming);
                 return Ok(());
             }
@@ -117,13 +122,15 @@ impl Fetcher {
         };
         // Who shares the host's capacity does not hold any of it while there is nothing to do.
         let look_only = shared.line.is_shared();
+        let since = Instant::now();
         let read = shared.queue.read(&self.link, &shared.consumer, places, if look_only { None } else { Some(BLOCK) }).await;
         // Places that are lost with an error come back by themselves, by the passing of time.
         let entries = read?;
         self.pulse.beat(FetchState::Reading);
         let (unused, found) = (places - entries.len().min(places), entries.len());
+        self.is_behind = found == count;
         shared.line.wants_more(found == count);
-        intake::admit(shared, version, entries, permits).await;
+        intake::admit(&shared, version, entries, Claimed::Read { since }, permits).await;
         shared.queue.give_places_back(unused).await?;
         if look_only && found == 0 {
             shared.queue.wait_for_new(&self.link, BLOCK).await?;
@@ -170,7 +177,17 @@ impl Fetcher {
 
     /// At least one permit, and all others that are free, up to a batch.
     async fn permits(&self, stop: &CancellationToken) -> Waited<Permits> {
-        let mut permits = std::pin::pin!(self.shared.line.acquire(self.batch));
+        let line = &self.shared.line;
+        let acquire = async {
+            // A queue that shares must take what it is given.
+            if self.is_behind && !line.is_shared() {
+                let half = (self.shared.queue.rules.concurrency as usize / 2).clamp(1, self.batch);
+                line.acquire_some(half, self.batch, GATHER).await
+            } else {
+                line.acquire(self.batch).await
+            }
+        };
+        let mut permits = std::pin::pin!(acquire);
         loop {
             tokio::select! {
                 biased;

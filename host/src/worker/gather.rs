@@ -13,7 +13,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::inflight::Hold;
-use super::{Shared, runner};
+use super::runner;
+use super::shared::Shared;
 use crate::plugins::Version;
 use crate::task::Task;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
 use super::pace::Pace;
+use super::shared::Shared;
 use crate::admin;
 use crate::queue::{Beat, Lease};
 
@@ -88,7 +88,10 @@ impl Heartbeat {
                 self.shared.count_deleted(&deleted);
             }
             // Tried again at the next look: a beat may come late, but never after its time to somebody else's task.
-            Err(error) => drop(pace.failed(&error)),
+            Err(error) => {
+                self.shared.inflight.unsaid(beats);
+                pace.failed(&error);
+            }
         }
     }
 }

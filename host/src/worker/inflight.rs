@@ -1,8 +1,11 @@
-//! The one list of what this host owns of a queue: from before an entry is read until its settlement is known.
+//! The one list of what this host owns of a queue: from the moment an entry is read until its settlement is known.
 //!
-//! A [`Hold`] stands for one entry in it. Dropping it takes the entry out and gives the permit back, so neither can be forgotten.
+//! A [`Hold`] stands for one entry in it. Dropping it takes the entry out, so it cannot be forgotten; the permit to run comes back when the
+//! attempt has run.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +21,9 @@ use crate::task::Progress;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Phase {
+    /// It runs, and Redis has not heard of it: the task has no status of its own yet, or one that says PENDING.
+    Begun,
+    /// It runs, and its status says so, or is just being told.
     Running,
     /// Its lease belongs to somebody else now: nothing is to be settled.
     Lost,
@@ -27,105 +33,209 @@ pub enum Phase {
 
 /// The entries of one queue that this host owns.
 #[derive(Debug, Default)]
-pub struct Inflight(Mutex<HashMap<String, Slot>>);
+pub struct Inflight(Mutex<Table>);
 
+#[derive(Debug, Default)]
+struct Table {
+    slots: HashMap<Key, Slot>,
+    /// The host stops: whatever is still taken in is to end at once.
+    is_stopped: bool,
+}
+
+/// What the table keeps beside the entry itself.
 #[derive(Debug)]
 struct Slot {
-    task_id: String,
-    progress: Progress,
-    stop: CancellationToken,
-    phase: Arc<AtomicU8>,
     /// When its lease was last known to be renewed.
     renewed: Instant,
     /// Its entry is gone from the stream, and that has been said.
     deleted: bool,
 }
 
+/// An entry that is in flight.
+#[derive(Debug)]
+struct Entry {
+    id: String,
+    task_id: String,
+    /// The task's idempotency key.
+    key: Option<Vec<u8>>,
+    attempt: u32,
+    enqueued_at_ms: u64,
+    since: Instant,
+    phase: AtomicU8,
+    stop: CancellationToken,
+    progress: Progress,
+}
+
+/// An entry under its id.
+#[derive(Debug, Clone)]
+struct Key(Arc<Entry>);
+
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.0.id
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.id.hash(state);
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Key) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for Key {}
+
+/// An entry that is to be taken in.
+pub struct Claim<'t> {
+    pub entry: &'t str,
+    pub task_id: &'t str,
+    /// Its idempotency key.
+    pub key: Option<&'t [u8]>,
+    pub attempt: u32,
+    pub enqueued_at_ms: u64,
+    /// When it was claimed at the earliest: its lease runs from then.
+    pub since: Instant,
+}
+
 /// One entry that this host owns.
 #[derive(Debug)]
 pub struct Hold {
     table: Arc<Inflight>,
-    entry: String,
-    phase: Arc<AtomicU8>,
-    /// Cancelled when the attempt has to end: its lease is lost, or the host stops.
-    pub stop: CancellationToken,
-    pub progress: Progress,
-    _permit: Permits,
+    entry: Arc<Entry>,
+    /// Whether the task's status may be there: it was begun by the script, or enqueued by a host.
+    is_known: bool,
+    permit: Option<Permits>,
+}
+
+/// A task that runs, and of which Redis has not heard.
+#[derive(Debug)]
+pub struct Unheard {
+    pub entry: String,
+    pub task_id: String,
+    pub attempt: u32,
+    pub enqueued_at_ms: u64,
+    /// When it was claimed.
+    pub since: Instant,
 }
 
 impl Inflight {
     /// Takes an entry in. None when it is there already: then it is running, and must not run twice.
-    pub fn hold(self: &Arc<Self>, entry: &str, task_id: &str, permit: Permits, stop: CancellationToken) -> Option<Hold> {
-        let mut slots = self.lock();
-        if slots.contains_key(entry) {
+    pub fn hold(self: &Arc<Self>, claim: &Claim<'_>, permit: Permits) -> Option<Hold> {
+        let mut table = self.lock();
+        if table.slots.contains_key(claim.entry) {
             return None;
         }
-        let progress = Progress::default();
-        let phase = Arc::new(AtomicU8::new(Phase::Running as u8));
-        let slot = Slot {
-            task_id: task_id.to_owned(),
-            progress: progress.clone(),
-            stop: stop.clone(),
-            phase: phase.clone(),
-            renewed: Instant::now(),
-            deleted: false,
-        };
-        slots.insert(entry.to_owned(), slot);
-        Some(Hold { table: self.clone(), entry: entry.to_owned(), phase, stop, progress, _permit: permit })
+        let entry = Arc::new(Entry {
+            id: claim.entry.to_owned(),
+            task_id: claim.task_id.to_owned(),
+            key: claim.key.map(<[u8]>::to_vec),
+            attempt: claim.attempt,
+            enqueued_at_ms: claim.enqueued_at_ms,
+            since: claim.since,
+            phase: AtomicU8::new(Phase::Running as u8),
+            stop: CancellationToken::new(),
+            progress: Progress::default(),
+        });
+        if table.is_stopped {
+            entry.stop.cancel();
+        }
+        table.slots.insert(Key(entry.clone()), Slot { renewed: claim.since, deleted: false });
+        Some(Hold { table: self.clone(), entry, is_known: true, permit: Some(permit) })
     }
 
     /// The entries that are owned now.
     pub fn entries(&self) -> Vec<String> {
-        self.lock().keys().cloned().collect()
+        self.lock().slots.keys().map(|key| key.0.id.clone()).collect()
     }
 
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().slots.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.lock().slots.is_empty()
     }
 
     /// What has to go out in the next heartbeat: leases that were not renewed for `every`, and news of progress.
     pub fn due(&self, every: Duration, now: Instant) -> Vec<Beat> {
-        let due = |(entry, slot): (&String, &Slot)| {
-            let progress = slot.progress.take();
+        let due = |(Key(entry), slot): (&Key, &Slot)| {
+            // A status that is not there yet has no place for progress.
+            let progress = if entry.is(Phase::Begun) { None } else { entry.progress.take() };
             let is_due = progress.is_some() || now.duration_since(slot.renewed) >= every;
-            is_due.then(|| Beat { entry: entry.clone(), task_id: slot.task_id.clone(), progress })
+            is_due.then(|| Beat { entry: entry.id.clone(), task_id: entry.task_id.clone(), key: entry.key.clone(), progress })
         };
-        self.lock().iter().filter_map(due).collect()
+        self.lock().slots.iter().filter_map(due).collect()
+    }
+
+    /// Puts back what a heartbeat was to say, which did not arrive: unless there is something newer.
+    pub fn unsaid(&self, beats: &[Beat]) {
+        let table = self.lock();
+        for beat in beats {
+            if let (Some((Key(entry), _)), Some(progress)) = (table.slots.get_key_value(beat.entry.as_str()), &beat.progress) {
+                entry.progress.put_back(progress.clone());
+            }
+        }
+    }
+
+    /// Tasks that have run for `least` and of which Redis has not heard; from now on it is as if it had. And how long it is until the next one
+    /// has run for so long.
+    pub fn unheard(&self, least: Duration, now: Instant) -> (Vec<Unheard>, Option<Duration>) {
+        let mut found = Vec::new();
+        let mut next = None;
+        for Key(entry) in self.lock().slots.keys().filter(|key| key.0.is(Phase::Begun)) {
+            let held = now.saturating_duration_since(entry.since);
+            if held < least {
+                next = Some(next.unwrap_or(least).min(least - held));
+            } else if entry.turn(Phase::Begun, Phase::Running) {
+                let (id, task_id) = (entry.id.clone(), entry.task_id.clone());
+                let (attempt, enqueued_at_ms, since) = (entry.attempt, entry.enqueued_at_ms, entry.since);
+                found.push(Unheard { entry: id, task_id, attempt, enqueued_at_ms, since });
+            }
+        }
+        (found, next)
     }
 
     /// Notes that a lease was renewed.
     pub fn renewed(&self, entry: &str, now: Instant) {
-        if let Some(slot) = self.lock().get_mut(entry) {
+        if let Some(slot) = self.lock().slots.get_mut(entry) {
             slot.renewed = now;
         }
     }
 
     /// Notes that the entry was deleted. False when that is known already, or it is not owned any more.
     pub fn deleted(&self, entry: &str) -> bool {
-        self.lock().get_mut(entry).is_some_and(|slot| !std::mem::replace(&mut slot.deleted, true))
+        self.lock().slots.get_mut(entry).is_some_and(|slot| !std::mem::replace(&mut slot.deleted, true))
     }
 
     /// Whether the entry is owned here, and known to be deleted.
     pub fn is_deleted(&self, entry: &str) -> bool {
-        self.lock().get(entry).is_some_and(|slot| slot.deleted)
+        self.lock().slots.get(entry).is_some_and(|slot| slot.deleted)
     }
 
     /// Notes that a lease is lost, and stops the attempt. False when it was not running any more.
     pub fn lost(&self, entry: &str) -> bool {
-        let slots = self.lock();
-        let Some(slot) = slots.get(entry) else { return false };
-        let running = swap(&slot.phase, Phase::Running, Phase::Lost);
+        let table = self.lock();
+        let Some((Key(entry), _)) = table.slots.get_key_value(entry) else { return false };
+        let running = entry.turn(Phase::Running, Phase::Lost) || entry.turn(Phase::Begun, Phase::Lost);
         if running {
-            slot.stop.cancel();
+            entry.stop.cancel();
         }
         running
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Slot>> {
+    /// Stops every attempt, and those that may still begin.
+    pub fn stop_all(&self) {
+        let mut table = self.lock();
+        table.is_stopped = true;
+        table.slots.keys().for_each(|key| key.0.stop.cancel());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -133,34 +243,63 @@ impl Inflight {
 impl Hold {
     /// The entry's id.
     pub fn entry(&self) -> &str {
-        &self.entry
+        &self.entry.id
+    }
+
+    /// Cancelled when the attempt has to end: its lease is lost, or the host stops.
+    pub fn stop(&self) -> &CancellationToken {
+        &self.entry.stop
+    }
+
+    pub fn progress(&self) -> &Progress {
+        &self.entry.progress
     }
 
     /// Whether somebody else owns the entry now.
     pub fn is_lost(&self) -> bool {
-        self.phase.load(Ordering::Acquire) == Phase::Lost as u8
+        self.entry.is(Phase::Lost)
     }
 
-    /// The attempt is over and will be settled: a lease that turns out to be gone is no news from now on.
-    pub fn settling(&self) {
-        swap(&self.phase, Phase::Running, Phase::Settling);
+    /// The task begins without Redis being told. `is_known`: it has a status that says PENDING.
+    pub fn begun(&mut self, is_known: bool) {
+        self.is_known = is_known;
+        self.entry.turn(Phase::Running, Phase::Begun);
+    }
+
+    /// The attempt is over and will be settled: a lease that turns out to be gone is no news from now on. True when the task may have a status.
+    pub fn settling(&self) -> bool {
+        let is_unheard = self.entry.turn(Phase::Begun, Phase::Settling);
+        if !is_unheard {
+            self.entry.turn(Phase::Running, Phase::Settling);
+        }
+        self.is_known || !is_unheard
+    }
+
+    /// The attempt has run: another may take its permit.
+    pub fn has_run(&mut self) {
+        self.permit = None;
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.table.lock().remove(&self.entry);
+        self.table.lock().slots.remove(self.entry.id.as_str());
     }
 }
 
-fn swap(phase: &AtomicU8, from: Phase, to: Phase) -> bool {
-    phase.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire).is_ok()
+impl Entry {
+    fn is(&self, phase: Phase) -> bool {
+        self.phase.load(Ordering::Acquire) == phase as u8
+    }
+
+    /// False when it was in another phase.
+    fn turn(&self, from: Phase, to: Phase) -> bool {
+        self.phase.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use futures_util::FutureExt as _;
 
     use super::super::capacity::{Capacity, Line};
@@ -170,31 +309,64 @@ mod tests {
         Capacity::new(None).line(2, 1)
     }
 
-    fn permit(line: &Arc<Line>) -> Permits {
-        line.acquire(1).now_or_never().expect("a free permit")
+    fn hold(table: &Arc<Inflight>, line: &Arc<Line>, entry: &str) -> Option<Hold> {
+        let claim = Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
+        table.hold(&claim, line.acquire(1).now_or_never().expect("a free permit"))
     }
 
     #[tokio::test]
-    async fn an_entry_is_held_once_and_its_permit_comes_back() {
+    async fn an_entry_is_held_once_and_its_permit_comes_back_when_it_has_run() {
         let table = Arc::new(Inflight::default());
         let line = line();
-        let hold = table.hold("1-0", "a", permit(&line), CancellationToken::new()).unwrap();
-        assert!(table.hold("1-0", "a", permit(&line), CancellationToken::new()).is_none());
+        let mut first = hold(&table, &line, "1-0").unwrap();
+        assert!(hold(&table, &line, "1-0").is_none());
         assert_eq!((table.len(), line.free()), (1, 1));
-        drop(hold);
-        assert_eq!((table.len(), line.free()), (0, 2));
+        first.has_run();
+        assert_eq!((table.len(), line.free()), (1, 2));
+        drop(first);
+        assert!(table.is_empty());
     }
 
     #[tokio::test]
     async fn a_lost_lease_stops_only_what_runs() {
         let table = Arc::new(Inflight::default());
         let line = line();
-        let running = table.hold("1-0", "a", permit(&line), CancellationToken::new()).unwrap();
-        let ended = table.hold("2-0", "b", permit(&line), CancellationToken::new()).unwrap();
+        let running = hold(&table, &line, "1-0").unwrap();
+        let ended = hold(&table, &line, "2-0").unwrap();
         ended.settling();
         assert!(table.lost("1-0") && !table.lost("2-0") && !table.lost("3-0"));
-        assert!(running.is_lost() && running.stop.is_cancelled());
-        assert!(!ended.is_lost() && !ended.stop.is_cancelled());
+        assert!(running.is_lost() && running.stop().is_cancelled());
+        assert!(!ended.is_lost() && !ended.stop().is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_host_that_stops_stops_what_runs_and_what_is_taken_in_later() {
+        let table = Arc::new(Inflight::default());
+        let line = line();
+        let running = hold(&table, &line, "1-0").unwrap();
+        table.stop_all();
+        let late = hold(&table, &line, "2-0").unwrap();
+        assert!(running.stop().is_cancelled() && late.stop().is_cancelled());
+        assert!(!running.is_lost() && !late.is_lost(), "they are given back");
+    }
+
+    #[tokio::test]
+    async fn redis_hears_once_of_what_runs_for_long() {
+        let table = Arc::new(Inflight::default());
+        let line = line();
+        let least = Duration::from_millis(20);
+        let [mut long, mut short] = ["1-0", "2-0"].map(|entry| hold(&table, &line, entry).unwrap());
+        long.begun(false);
+        short.begun(false);
+        assert!(!short.settling(), "it ended before anybody was told");
+        let (none, next) = table.unheard(least, Instant::now());
+        assert!(none.is_empty() && next.is_some_and(|next| next <= least));
+        let later = Instant::now() + least;
+        let (found, next) = table.unheard(least, later);
+        assert_eq!(found.iter().map(|task| task.entry.as_str()).collect::<Vec<_>>(), ["1-0"]);
+        assert_eq!(next, None);
+        assert!(table.unheard(least, later).0.is_empty());
+        assert!(long.settling(), "it has a status by now, or will have");
     }
 
     #[tokio::test]
@@ -202,15 +374,21 @@ mod tests {
         let table = Arc::new(Inflight::default());
         let line = line();
         let every = Duration::from_secs(10);
-        let first = table.hold("1-0", "a", permit(&line), CancellationToken::new()).unwrap();
+        let first = hold(&table, &line, "1-0").unwrap();
         let now = Instant::now();
         assert!(table.due(every, now).is_empty());
-        first.progress.set(150, "far");
+        first.progress().set(150, "far");
         let beats = table.due(every, now);
-        assert_eq!(beats.iter().map(|beat| beat.progress.clone()).collect::<Vec<_>>(), [Some((100, "far".to_owned()))]);
+        let said = |beats: &[Beat]| beats.iter().map(|beat| beat.progress.clone()).collect::<Vec<_>>();
+        assert_eq!(said(&beats), [Some((100, "far".to_owned()))]);
+        table.unsaid(&beats);
+        assert_eq!(said(&table.due(every, now)), [Some((100, "far".to_owned()))], "what did not arrive is said again");
         let later = Instant::now() + every;
         assert_eq!(table.due(every, later).len(), 1);
         table.renewed("1-0", later);
         assert!(table.due(every, later).is_empty());
+        first.progress().set(1, "new");
+        table.unsaid(&beats);
+        assert_eq!(said(&table.due(every, later)), [Some((1, "new".to_owned()))], "unless there is something newer");
     }
 }

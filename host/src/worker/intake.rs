@@ -1,87 +1,142 @@
 //! From claimed entries to running tasks.
 //!
-//! In: entries that Redis says are ours, with a permit for each. Out: a runner for each task that we still own after it was marked as
-//! PROCESSING; a burial for what is malformed or crashed too often.
+//! In: entries that Redis says are ours, with a permit for each. Out: a runner for each task that may run; a burial for what is malformed or
+//! crashed too often.
+//!
+//!     read just now, and plain ─────────────────────────────▶ runs; `teller` tells Redis, if it runs for long
+//!     everything else ─▶ the gate: a script that looks once more ─▶ runs, or is settled by the gate
+//!
+//! A plain task needs no gate: its delivery says that it is ours, nobody can have its id or its key, and nobody can have marked it as cancelled.
 
 use std::sync::Arc;
 
-use super::Shared;
+use tokio::time::Instant;
+
 use super::capacity::Permits;
-use super::inflight::Hold;
+use super::inflight::{Claim, Hold};
 use super::pace::Pace;
-use super::settle::{self, Verdict};
-use super::settler::Job;
+use super::settle;
+use super::shared::Shared;
 use crate::admin;
 use crate::plugins::Version;
-use crate::queue::{Begun, Entry, Subject, codec};
-use crate::task::Task;
+use crate::queue::{Begun, Entry, Start, Subject, codec};
+use crate::task::{Origin, Task};
+
+/// How entries came to be ours.
+#[derive(Debug, Clone, Copy)]
+pub enum Claimed {
+    /// By a read that was sent then: nobody had them before.
+    Read { since: Instant },
+    /// Another consumer had them, or this one had them unseen.
+    Again,
+}
 
 /// Admits entries. `permits` holds at least as many as there are entries; what is left over is given back.
 ///
 /// `version` is the one that was active when the claim began. A claim can wait for a while: what it brought is run by the version that is
 /// active now, and given back if there is none any more.
-pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<Entry>, mut permits: Permits) {
+pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<Entry>, how: Claimed, mut permits: Permits) {
     let active = shared.versions.borrow().clone();
     let version = active.as_ref().unwrap_or(version);
-    let mut claimed: Vec<(Task, Hold)> = Vec::with_capacity(entries.len());
+    let label = version.label();
+    let since = match how {
+        Claimed::Read { since } => since,
+        Claimed::Again => Instant::now(),
+    };
+    let mut gated: Vec<(Task, Hold)> = Vec::new();
     for entry in entries {
         let Some(permit) = permits.split_one() else {
             // Cannot be: no more is asked for than there are permits. Left pending, it would be reclaimed.
             tracing::error!(entry = entry.id, "more entries than permits");
             break;
         };
-        let Some(hold) = shared.inflight.hold(&entry.id, &codec::id_of(&entry), permit, shared.stop.running.child_token()) else {
-            continue;
-        };
-        match codec::decode(&shared.name, &entry) {
+        let decoded = codec::decode(&shared.name, entry);
+        let Some(mut hold) = hold(shared, &decoded, since, permit) else { continue };
+        let end = match decoded {
             Ok(task) => match settle::unrun(&task, &shared.queue.rules) {
-                Some(verdict) => end(shared, version, Subject::Task(Box::new(task)), verdict, hold).await,
-                None => claimed.push((task, hold)),
+                Some(verdict) => (Subject::Task(Box::new(task)), verdict),
+                None if active.is_some() && is_plain(shared, &task, how) => {
+                    hold.begun(task.origin != Origin::Producer);
+                    shared.gathering.add(shared, version, task, hold);
+                    continue;
+                }
+                None => {
+                    gated.push((task, hold));
+                    continue;
+                }
             },
-            Err(why) => end(shared, version, Subject::Malformed(entry), settle::malformed(&why.to_string()), hold).await,
-        }
+            Err((why, entry)) => (Subject::Malformed(entry), settle::malformed(&why.to_string())),
+        };
+        shared.settle(end.0, label.clone(), None, end.1, hold).await;
     }
     permits.unused();
-    if claimed.is_empty() {
-        return;
-    }
-    let begun = if active.is_some() { begin(shared, version, &claimed).await } else { None };
-    let Some(begun) = begun else {
-        for (task, hold) in claimed {
-            let verdict = settle::release(&task);
-            end(shared, version, Subject::Task(Box::new(task)), verdict, hold).await;
-        }
-        return;
-    };
-    let mut deleted = Vec::new();
-    for ((task, hold), begun) in claimed.into_iter().zip(begun) {
+    shared.begun.notify_one();
+    if !gated.is_empty() {
+        let begun = if active.is_some() { begin(shared, &label, &gated, since).await } else { None };
         match begun {
-            Begun::Owned => shared.gathering.add(shared, version, task, hold),
-            Begun::Cancelled => shared.metrics.settled(admin::Settled::Cancelled),
-            Begun::Duplicate => {
-                shared.metrics.settled(admin::Settled::Duplicate);
-                tracing::info!(queue = shared.name.as_ref(), task = task.id, "not run: another task has its idempotency key");
-            }
-            Begun::Gone => deleted.push(hold.entry().to_owned()),
-            Begun::Lost => {
-                shared.metrics.lease_lost(1);
-                tracing::warn!(queue = shared.name.as_ref(), task = task.id, "not run: another host owns this task by now");
+            Some(begun) => gated.into_iter().zip(begun).for_each(|((task, hold), begun)| go_on(shared, version, task, hold, begun)),
+            None => {
+                for (task, hold) in gated {
+                    let verdict = settle::release(&task);
+                    shared.settle(Subject::Task(Box::new(task)), label.clone(), None, verdict, hold).await;
+                }
             }
         }
     }
-    shared.count_deleted(&deleted);
     if !shared.line.has_room() {
         // Nobody may hold permits only to wait for tasks that cannot come.
         shared.gathering.close();
     }
 }
 
+/// Takes an entry into the table of what is in flight. None when it is there already.
+fn hold(shared: &Shared, decoded: &Result<Task, (codec::Malformed, Entry)>, since: Instant, permit: Permits) -> Option<Hold> {
+    let claim = match decoded {
+        Ok(task) => Claim {
+            entry: &task.entry,
+            task_id: &task.id,
+            key: codec::idempotency_key(task, &shared.queue.rules),
+            attempt: task.attempt,
+            enqueued_at_ms: task.enqueued_at_ms,
+            since,
+        },
+        Err((_, entry)) => Claim { entry: &entry.id, task_id: &entry.id, key: None, attempt: 1, enqueued_at_ms: 0, since },
+    };
+    shared.inflight.hold(&claim, permit)
+}
+
+/// Whether its delivery is all that has to be known of a task.
+fn is_plain(shared: &Shared, task: &Task, how: Claimed) -> bool {
+    let rules = &shared.queue.rules;
+    // While its reply was on its way for long, another host may have taken it over.
+    let is_fresh = matches!(how, Claimed::Read { since } if since.elapsed() < rules.lease / 2);
+    is_fresh && task.origin != Origin::Other && codec::idempotency_key(task, rules).is_none()
+}
+
+/// Lets a task run that has passed the gate, or counts why not.
+fn go_on(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold, begun: Begun) {
+    let queue = shared.name.as_ref();
+    match begun {
+        Begun::Owned => shared.gathering.add(shared, version, task, hold),
+        Begun::Cancelled => shared.metrics.settled(admin::Settled::Cancelled),
+        Begun::Duplicate => {
+            shared.metrics.settled(admin::Settled::Duplicate);
+            tracing::info!(queue, task = task.id, "not run: another task has its idempotency key or its id");
+        }
+        Begun::Gone => shared.count_deleted(std::slice::from_ref(&task.entry)),
+        Begun::Lost => {
+            shared.metrics.lease_lost(1);
+            tracing::warn!(queue, task = task.id, "not run: another host owns this task by now");
+        }
+    }
+}
+
 /// Marks tasks as PROCESSING, however long Redis takes. None when the host stops meanwhile.
-async fn begin(shared: &Shared, version: &Version, claimed: &[(Task, Hold)]) -> Option<Vec<Begun>> {
-    let tasks: Vec<&Task> = claimed.iter().map(|(task, _)| task).collect();
+async fn begin(shared: &Shared, plugin: &str, tasks: &[(Task, Hold)], since: Instant) -> Option<Vec<Begun>> {
     let mut pace = Pace::new(&shared.name, "begin");
     loop {
-        let wait = match shared.queue.begin(&shared.consumer, &version.label(), &tasks).await {
+        let starts: Vec<Start<'_>> = tasks.iter().map(|(task, _)| Start::of(task, &shared.queue.rules, since.elapsed())).collect();
+        let wait = match shared.queue.begin(&shared.consumer, plugin, &starts).await {
             Ok(begun) => {
                 pace.succeeded();
                 return Some(begun);
@@ -93,8 +148,4 @@ async fn begin(shared: &Shared, version: &Version, claimed: &[(Task, Hold)]) -> 
             () = shared.stop.running.cancelled() => return None,
         }
     }
-}
-
-async fn end(shared: &Shared, version: &Version, subject: Subject, verdict: Verdict, hold: Hold) {
-    let _ = shared.jobs.send(Job::new(subject, version.label(), verdict, hold)).await;
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
 use super::pace::Pace;
+use super::shared::Shared;
 use crate::queue::QueueError;
 use crate::queue::mend::{TEND_FROM, Tended};
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
 use super::pace::Pace;
+use super::shared::Shared;
 use crate::queue::{Link, QueueError};
 
 /// How long one wait for an item takes at most; also how long a full queue is left alone.

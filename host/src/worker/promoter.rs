@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
 use super::pace::Pace;
+use super::shared::Shared;
 
 /// The longest time between two looks.
 const LOOK: Duration = Duration::from_secs(1);

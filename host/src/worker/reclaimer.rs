@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
-use super::{Shared, heartbeat, intake};
+use super::shared::Shared;
+use super::{heartbeat, intake};
 use crate::queue::QueueError;
 
 /// A quarter of the lease, within these bounds, lies between two looks.
@@ -77,7 +78,7 @@ impl Reclaimer {
                 shared.metrics.reclaimed(found.entries.len() as u64);
                 tracing::warn!(queue = shared.name.as_ref(), tasks = found.entries.len(), "took over tasks whose host fell silent");
             }
-            intake::admit(shared, &version, found.entries, permits).await;
+            intake::admit(shared, &version, found.entries, intake::Claimed::Again, permits).await;
             drop(claiming);
             from = found.cursor;
             if from == "0-0" {

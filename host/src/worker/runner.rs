@@ -15,10 +15,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
 use super::inflight::Hold;
 use super::settle;
-use super::settler::Job;
+use super::shared::Shared;
 use crate::admin::Batch;
 use crate::plugins::{Judged, Ruling, Version};
 use crate::queue::{Subject, codec};
@@ -36,9 +35,9 @@ pub async fn run(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task,
 
 async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     let rules = &shared.queue.rules;
+    let mut members = members;
     // A batch takes its time, and what was cancelled or lost meanwhile must not be run once more.
-    let (lost, members): (Vec<_>, Vec<_>) = members.into_iter().partition(|(_, hold)| hold.is_lost());
-    for (task, _) in lost {
+    for (task, _) in members.extract_if(.., |(_, hold)| hold.is_lost()) {
         tracing::info!(queue = rules.name, task = task.id, "not run: this host does not own the task any more");
     }
     if members.is_empty() {
@@ -60,7 +59,7 @@ async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, H
                     Ruling::AsUsual => settle::decide(outcome, &task, rules, fastrand::f64() * 2.0 - 1.0),
                     Ruling::GiveBack(delay) => settle::give_back(&outcome, &task, delay),
                 };
-                settle(&shared, &version, task, hold, verdict).await;
+                settle(&shared, &version, task, Some(duration), hold, verdict).await;
             }
         }
         Some((_, Judged::Apart { kind, message })) => {
@@ -83,7 +82,7 @@ async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, H
                     tracing::info!(queue = rules.name, task = task.id, "stopped: this host does not own the task any more");
                 } else {
                     let verdict = settle::release(&task);
-                    settle(&shared, &version, task, hold, verdict).await;
+                    settle(&shared, &version, task, None, hold, verdict).await;
                 }
             }
         }
@@ -98,17 +97,20 @@ fn apart(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
 /// One attempt, which is stopped when all of its tasks are to stop. None: it was.
 async fn attempt(shared: &Shared, version: &Arc<Version>, tasks: &Arc<Vec<Task>>, holds: &[Hold]) -> Option<(Duration, Judged)> {
     let rules = &shared.queue.rules;
-    let stop = CancellationToken::new();
+    let stop = if let [hold] = holds { hold.stop().clone() } else { CancellationToken::new() };
     let attempt = Attempt {
         tasks: tasks.clone(),
         plugin: version.plugin.clone(),
         max_attempts: rules.max_retries.saturating_add(1),
         timeout: rules.timeout,
-        progress: holds.iter().map(|hold| hold.progress.clone()).collect(),
+        progress: holds.iter().map(|hold| hold.progress().clone()).collect(),
         stop: stop.clone(),
     };
+    if holds.len() == 1 {
+        return version.run(attempt).await;
+    }
     let stopped = async {
-        join_all(holds.iter().map(|hold| hold.stop.cancelled())).await;
+        join_all(holds.iter().map(|hold| hold.stop().cancelled())).await;
         stop.cancel();
         std::future::pending().await
     };
@@ -119,10 +121,8 @@ async fn attempt(shared: &Shared, version: &Arc<Version>, tasks: &Arc<Vec<Task>>
     }
 }
 
-async fn settle(shared: &Shared, version: &Version, task: Task, hold: Hold, verdict: settle::Verdict) {
-    let job = Job::new(Subject::Task(Box::new(task)), version.label(), verdict, hold);
-    // The settler outlives the runners; when it has given up all the same, the task stays pending and is reclaimed.
-    let _ = shared.jobs.send(job).await;
+async fn settle(shared: &Shared, version: &Version, task: Task, ran: Option<Duration>, hold: Hold, verdict: settle::Verdict) {
+    shared.settle(Subject::Task(Box::new(task)), version.label(), ran, verdict, hold).await;
 }
 
 /// How long ago, by this host's clock: for a metric only.

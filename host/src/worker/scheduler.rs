@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
 use super::pace::Pace;
+use super::shared::Shared;
 use crate::config::times::Times;
 use crate::config::{Missed, Schedule};
 use crate::queue::QueueError;

@@ -143,7 +143,7 @@ fn cut(error: &str) -> String {
 mod tests {
     use super::*;
     use crate::config::Backoff;
-    use crate::task::FailureKind;
+    use crate::task::{FailureKind, Origin};
 
     fn rules() -> config::Queue {
         config::Queue {
@@ -182,6 +182,7 @@ mod tests {
             enqueued_at_ms: 1,
             traceparent: None,
             delay: None,
+            origin: Origin::Producer,
             reserved: vec![],
         }
     }

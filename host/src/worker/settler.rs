@@ -1,137 +1,185 @@
 //! Carries settlements out, until Redis has answered each of them.
 //!
-//! In: jobs from the runners. Out: one pipeline for whatever is waiting, so a busy queue needs few round trips and an idle one
-//! waits for nothing. A settlement that failed is sent again, with growing waits; the others do not wait for it.
+//! In: jobs. Out: calls that settle whatever is waiting, so a busy queue needs few round trips and an idle one waits for nothing.
 //!
-//! Not here: what the settlement is (`settle`).
+//! There are two lanes, each with one call on its way at most. A call whose reply was lost is sent again as the same call, and gets the reply
+//! that the first one had. A settlement that Redis refuses is sent again in a later call; the others do not wait for it.
+//!
+//! Not here: what the settlement is (`settle`), how much may wait (`job`).
 
-use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
-use super::inflight::Hold;
+use super::job::Job;
 use super::pace::Pace;
-use super::settle::Verdict;
+use super::shared::Shared;
 use crate::chain::chain;
-use crate::queue::{Ending, QueueError, Settled, Settlement, Subject};
+use crate::queue::{Ending, QueueError, SettleCall, Settled, Settlement};
 
-/// Settlements sent in one go.
-const MAX_BATCH: usize = 128;
+/// Calls that may be on their way at once.
+pub const LANES: usize = 2;
+/// Settlements in one call.
+const MAX_BATCH: usize = 200;
+/// After a call for so many, the next one waits for [`GATHER`], so that it is one for many again: each call has a price of its own.
+const BUSY: usize = 8;
+const GATHER: Duration = Duration::from_millis(1);
+/// Bytes after which a call takes no more settlements.
+const MAX_BYTES: usize = 1 << 20;
 
-/// The end of one attempt, on its way to Redis.
-#[derive(Debug)]
-pub struct Job {
-    pub ending: Ending,
-    pub label: crate::admin::Settled,
-    /// Given back when the settlement is known.
-    pub hold: Hold,
-}
+/// Where jobs come from. The lanes take turns.
+pub type Jobs = Arc<Mutex<mpsc::UnboundedReceiver<Job>>>;
 
-impl Job {
-    pub fn new(subject: Subject, plugin: Arc<str>, verdict: Verdict, hold: Hold) -> Job {
-        hold.settling();
-        Job { ending: Ending { subject, settlement: verdict.settlement, plugin }, label: verdict.label, hold }
-    }
-}
-
-/// The loop. It ends when no job will come any more and everything is settled, or when it is told to give up.
+/// One lane. It ends when no job will come any more and everything is settled, or when it is told to give up.
 pub struct Settler {
     pub shared: Arc<Shared>,
-    pub jobs: mpsc::Receiver<Job>,
+    pub lane: usize,
+    pub jobs: Jobs,
+    /// Cancelled when no job will come any more.
+    pub drained: CancellationToken,
     /// Cancelled when waiting for Redis any longer is no use. What is not settled then is pending, and will be reclaimed.
     pub give_up: CancellationToken,
 }
 
 impl Settler {
-    /// `drained` is cancelled when no job will come any more.
-    pub async fn run(mut self, drained: CancellationToken) {
-        let mut waiting: VecDeque<Job> = VecDeque::new();
-        // Every job holds a permit, so no more than this can wait at once.
-        let limit = self.jobs.max_capacity().max(MAX_BATCH);
+    pub async fn run(self) {
         let mut pace = Pace::new(&self.shared.queue.rules.name, "settle");
-        let mut not_before = Instant::now();
+        let mut refused: Vec<Job> = Vec::new();
+        let mut again_at = Instant::now();
+        let (mut number, mut last) = (0, 0);
         loop {
-            if waiting.is_empty() {
-                tokio::select! {
-                    biased;
-                    Some(job) = self.jobs.recv() => waiting.push_back(job),
-                    () = drained.cancelled() => return,
+            let mut batch = tokio::select! {
+                biased;
+                () = self.give_up.cancelled() => break,
+                () = tokio::time::sleep_until(again_at), if !refused.is_empty() => take(&mut refused),
+                batch = self.next() => match batch {
+                    Some(batch) => batch,
+                    None if refused.is_empty() => return,
+                    // Nothing else will come: what was refused has its next turn when it is due.
+                    None => {
+                        tokio::select! {
+                            () = tokio::time::sleep_until(again_at) => {}
+                            () = self.give_up.cancelled() => break,
+                        }
+                        take(&mut refused)
+                    }
+                },
+            };
+            if last >= BUSY && batch.len() < MAX_BATCH {
+                tokio::time::sleep(GATHER).await;
+                // Where the other lane waits for jobs, it takes them.
+                if let Ok(mut jobs) = self.jobs.try_lock() {
+                    fill(&mut batch, &mut jobs);
                 }
             }
-            while waiting.len() < limit
-                && let Ok(job) = self.jobs.try_recv()
-            {
-                waiting.push_back(job);
+            last = batch.len();
+            number += 1;
+            match self.carry_out(batch, number, &mut pace).await {
+                Ok(failed) if failed.is_empty() => {
+                    if refused.is_empty() {
+                        pace.succeeded();
+                        self.shared.unsettled().take();
+                    }
+                }
+                Ok(failed) => {
+                    let wait = failed.iter().map(|(_, error)| self.failed(error, &mut pace)).max().unwrap_or_default();
+                    again_at = Instant::now() + wait;
+                    refused.extend(failed.into_iter().map(|(job, _)| job));
+                }
+                Err(batch) => {
+                    refused.extend(batch);
+                    break;
+                }
             }
-            tokio::select! {
-                () = tokio::time::sleep_until(not_before) => {}
-                () = self.give_up.cancelled() => break,
-                // New work does not wait for what Redis refused before.
-                Some(job) = self.jobs.recv(), if waiting.len() < limit => waiting.push_front(job),
-            }
-            let batch: Vec<Job> = waiting.drain(..waiting.len().min(MAX_BATCH)).collect();
-            let (failed, wait) = tokio::select! {
-                done = self.settle(batch, &mut pace) => done,
-                () = self.give_up.cancelled() => break,
-            };
-            waiting.extend(failed);
-            not_before = Instant::now() + wait;
         }
-        if !waiting.is_empty() {
+        if !refused.is_empty() {
             let queue = &self.shared.queue.rules.name;
-            tracing::warn!(queue, tasks = waiting.len(), "stopped before these tasks could be settled; another host will run them again");
+            tracing::warn!(queue, tasks = refused.len(), "stopped before these tasks could be settled; another host will run them again");
         }
     }
 
-    /// Sends a batch. Gives the jobs that have to be sent again, and how long to wait before that.
-    async fn settle(&self, batch: Vec<Job>, pace: &mut Pace) -> (Vec<Job>, std::time::Duration) {
-        let endings: Vec<&Ending> = batch.iter().map(|job| &job.ending).collect();
-        let replies = match self.shared.queue.settle(&self.shared.consumer, &endings).await {
-            Ok(replies) => replies,
-            Err(error) => return (batch, self.failed(&error, pace)),
+    /// What is waiting, up to the bounds of a call. None when nothing is, and nothing will come.
+    async fn next(&self) -> Option<Vec<Job>> {
+        let mut jobs = self.jobs.lock().await;
+        let first = tokio::select! {
+            biased;
+            job = jobs.recv() => job?,
+            () = self.drained.cancelled() => jobs.try_recv().ok()?,
         };
-        let mut failed = Vec::new();
-        let mut wait = std::time::Duration::ZERO;
+        let mut batch = vec![first];
+        fill(&mut batch, &mut jobs);
+        Some(batch)
+    }
+
+    /// Sends one call until there is a reply to it. Gives the jobs that Redis refused, each with its error; or all of them when told to give up.
+    async fn carry_out(&self, batch: Vec<Job>, number: u64, pace: &mut Pace) -> Result<Vec<(Job, QueueError)>, Vec<Job>> {
+        let mut call = SettleCall { lane: self.lane, number, is_repeated: false };
+        let replies = loop {
+            let endings: Vec<&Ending> = batch.iter().map(|job| &job.ending).collect();
+            let error = tokio::select! {
+                biased;
+                replies = self.shared.queue.settle(&self.shared.consumer, call, &endings) => match replies {
+                    Ok(replies) => break replies,
+                    Err(error) => error,
+                },
+                () = self.give_up.cancelled() => return Err(batch),
+            };
+            call.is_repeated = true;
+            tokio::select! {
+                () = tokio::time::sleep(self.failed(&error, pace)) => {}
+                () = self.give_up.cancelled() => return Err(batch),
+            }
+        };
+        let mut refused = Vec::new();
         for (job, reply) in batch.into_iter().zip(replies) {
             match reply {
                 Ok(settled) => self.settled(job, settled),
-                Err(error) => {
-                    wait = wait.max(self.failed(&error, pace));
-                    failed.push(job);
-                }
+                Err(error) => refused.push((job, error)),
             }
         }
-        if failed.is_empty() {
-            pace.succeeded();
-            self.shared.unsettled().take();
-        }
-        (failed, wait)
+        Ok(refused)
     }
 
     /// Notes an error, and gives how long to wait before the next try.
-    fn failed(&self, error: &QueueError, pace: &mut Pace) -> std::time::Duration {
+    fn failed(&self, error: &QueueError, pace: &mut Pace) -> Duration {
         *self.shared.unsettled() = Some(chain(error));
         pace.failed(error)
     }
 
     fn settled(&self, job: Job, settled: Settled) {
-        let Job { ending, label, hold } = job;
+        let Job { ending, label, hold, .. } = job;
         match settled {
             Settled::Done => self.shared.metrics.settled(label),
-            // Our own settlement whose reply was lost, or another host's. Which one cannot be told, and does not matter.
-            Settled::Overtaken => tracing::debug!(task = ending.subject.id(), "was settled before"),
+            Settled::Overtaken => tracing::debug!(task = &*ending.subject().id(), "was settled before"),
         }
-        if let Settlement::Park { .. } = ending.settlement {
+        if let Settlement::Park { .. } = ending.settlement() {
             self.shared.parked.notify_one();
         }
-        if let (Settled::Done, Settlement::Bury { reason, error }) = (settled, &ending.settlement) {
-            let (queue, task) = (&self.shared.queue.rules.name, ending.subject.id());
-            tracing::warn!(queue, task, reason = reason.as_str(), error, "dead-lettered");
+        if let (Settled::Done, Settlement::Bury { reason, error }) = (settled, ending.settlement()) {
+            let (queue, task) = (&self.shared.queue.rules.name, ending.subject().id());
+            tracing::warn!(queue, task = &*task, reason = reason.as_str(), error, "dead-lettered");
         }
         drop(hold);
     }
+}
+
+/// Adds what is waiting, up to the bounds of a call.
+fn fill(batch: &mut Vec<Job>, jobs: &mut mpsc::UnboundedReceiver<Job>) {
+    let mut bytes: usize = batch.iter().map(|job| job.ending.bytes()).sum();
+    while batch.len() < MAX_BATCH
+        && bytes < MAX_BYTES
+        && let Ok(job) = jobs.try_recv()
+    {
+        bytes += job.ending.bytes();
+        batch.push(job);
+    }
+}
+
+/// The next call's worth of jobs.
+fn take(refused: &mut Vec<Job>) -> Vec<Job> {
+    let rest = refused.split_off(refused.len().min(MAX_BATCH));
+    std::mem::replace(refused, rest)
 }

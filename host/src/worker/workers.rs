@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::capacity::Line;
 use super::inflight::Inflight;
-use super::{Host, Worker};
+use super::lifecycle::{Host, Worker};
 use crate::admin::{Health, Metrics, QueueMetrics};
 use crate::plugins::Plugins;
 use crate::queue::Queue;
@@ -166,7 +166,7 @@ impl Workers {
         self.board.queues().iter().map(Posted::running).sum()
     }
 
-    /// Waits until everything has ended. The host's [`super::Stop`] says how long that may take.
+    /// Waits until everything has ended. The host's [`super::stop::Stop`] says how long that may take.
     pub async fn stop(self) {
         join_all(self.running.into_iter().map(|running| running.worker.stop())).await;
         self.retired.close();

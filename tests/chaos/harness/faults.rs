@@ -74,7 +74,7 @@ fn to_host(node: &mut Node, step: &Step) {
 }
 
 pub fn to_network(proxy: &Proxy, step: &Step) {
-    let calls = [&script::COMPLETE, &script::PARK, &script::BEGIN, &script::BURY, &script::PROMOTE, &script::HEARTBEAT, &script::RECLAIM];
+    let calls = [&script::SETTLE, &script::BEGIN, &script::PROMOTE, &script::HEARTBEAT, &script::RECLAIM];
     match step.fault {
         Fault::HalfOpen => proxy.forget_connections(),
         Fault::Partition => proxy.part(),

@@ -1,50 +1,73 @@
--- Marks claimed tasks as PROCESSING, as far as this consumer still owns them, and takes their idempotency keys.
+-- Marks claimed tasks as PROCESSING, as far as this consumer still owns them, and takes their idempotency keys. It is the gate for tasks that a
+-- plain delivery does not prove to be runnable, and later on tells clients of those that run for long.
 --
--- KEYS  1 stream · then for each task: status, marker of its idempotency key (the stream: it has none)
--- ARGV  1 group · 2 consumer · 3 plugin · 4 retention ms · then for each task: entry, attempt, enqueued-at ms, id
+-- KEYS  1 stream · 2 delayed · then for each task: status, marker of its idempotency key (the stream: it has none), status of the task that has
+--       this key (the stream: not known)
+-- ARGV  1 group · 2 consumer · 3 plugin · 4 retention ms · 5 window ms · 6 lease ms · then for each task: entry, attempt, enqueued-at ms, id, ms
+--       since it was claimed
 -- Gives for each task 1: owned (run it), 0: not (somebody else has it: drop it); and of what is settled by this, because it must not run,
---   2: it was cancelled while it waited, 3: another task has its key, 4: somebody deleted the stream or the entry, and nobody will deliver
---   it again (its status says so).
+--   2: it was cancelled while it waited, 3: another task has its key or its id, 4: somebody deleted the stream or the entry, and nobody will
+--   deliver it again (its status says so). Or the id of the task that has its key: nothing was written, call again with the status of that task.
 --
--- The first write is a PERSIST, which is also allowed when there is no memory left: settling frees some, so tasks must go on.
+-- The first write is a PERSIST or a XACK, which are also allowed when there is no memory left: settling frees some, so tasks must go on.
 -- The marker holds the id of the first task, so a task that lost its host is not taken for its own duplicate. Safe to run again.
-local now = now_ms()
-local retention = tonumber(ARGV[4])
+local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
+local rules = rules_of(stream, nil, ARGV[4], ARGV[5])
 local out = {}
 
-local function end_unrun(entry, status, code)
-  redis.call('XACK', KEYS[1], ARGV[1], entry)
-  redis.call('XDEL', KEYS[1], entry)
-  end_status(status, retention)
-  return code
+-- Whether a task's status says that its id belongs to another entry: one that has completed, or is still there.
+local function is_elsewhere(known, entry)
+  if known.err or known[2] == entry then return false end
+  if known[1] == 'COMPLETED' then return true end
+  if known[1] ~= 'PENDING' and known[1] ~= 'PROCESSING' then return false end
+  if known[2] then return #redis.call('XRANGE', stream, known[2], known[2]) > 0 end
+  return known[3] and redis.call('ZSCORE', KEYS[2], known[3]) ~= false
 end
 
-for i = 1, (#KEYS - 1) / 2 do
-  local status, marker = KEYS[2 * i], KEYS[2 * i + 1]
-  local at = 1 + 4 * i
-  local entry, id = ARGV[at], ARGV[at + 3]
-  if not owned(KEYS[1], ARGV[1], entry, ARGV[2]) then
-    local gone = #redis.call('XRANGE', KEYS[1], entry, entry) == 0
-    out[i] = gone and note_lost(status, entry, retention) and 4 or 0
-  else
-    redis.call('PERSIST', status)
-    local first = first_task(KEYS[1], marker)
-    if take_mark(status) then
-      out[i] = end_unrun(entry, status, 2)
-    elseif first and first ~= id then
-      set_status(status, 'status', 'CANCELLED', 'duplicate_of', first, 'error', 'duplicate of ' .. first,
-        'enqueued_at', ARGV[at + 2], 'finished_at', now, 'entry', entry)
-      out[i] = end_unrun(entry, status, 3)
-    else
-      set_status(status, 'status', 'PROCESSING', 'attempt', ARGV[at + 1], 'plugin', ARGV[3], 'consumer', ARGV[2],
-        'enqueued_at', ARGV[at + 2], 'started_at', now, 'entry', entry)
-      redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as')
-      if marker ~= KEYS[1] then
-        redis.call('SET', marker, id)
-        redis.call('HSET', status, 'marker', marker)
-      end
-      out[i] = 1
+local function drop(entry)
+  redis.call('XACK', stream, group, entry)
+  redis.call('XDEL', stream, entry)
+end
+
+local function begin(status, marker, holder, entry, attempt, enqueued_at, id, held)
+  if not owned(stream, group, entry, consumer) then
+    local is_deleted = #redis.call('XRANGE', stream, entry, entry) == 0
+    -- After a lease another host may have ended it, so long ago that its status has expired.
+    local is_told = redis.call('EXISTS', status) == 1 or tonumber(held) < tonumber(ARGV[6])
+    return is_deleted and is_told and note_lost(rules, status, marker, id, entry) and 4 or 0
+  end
+  if is_marked(status) then
+    drop(entry)
+    end_task(rules, status, marker, id, true, nil, 'CANCELLED', 'entry', entry)
+    return 2
+  end
+  if is_elsewhere(redis.pcall('HMGET', status, 'status', 'entry', 'parked_as'), entry) then
+    drop(entry)
+    return 3
+  end
+  local first = first_task(stream, marker)
+  if first and first ~= id then
+    if holder == stream then return first end
+    if not is_gone(rules, KEYS[2], group, holder, marker, first) then
+      drop(entry)
+      end_task(rules, status, stream, id, true, nil, 'CANCELLED', 'duplicate_of', first, 'error', 'duplicate of ' .. first,
+        'enqueued_at', enqueued_at, 'entry', entry)
+      return 3
     end
   end
+  redis.call('PERSIST', status)
+  set_status(status, 'status', 'PROCESSING', 'attempt', attempt, 'plugin', ARGV[3], 'consumer', consumer, 'enqueued_at', enqueued_at,
+    'started_at', string.format('%.0f', tonumber(rules.now) - tonumber(held)), 'entry', entry)
+  redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as', 'dead', 'duplicate_of')
+  if marker ~= stream then
+    redis.call('SET', marker, id)
+    redis.call('HSET', status, 'marker', marker)
+  end
+  return 1
+end
+
+for i = 1, (#KEYS - 2) / 3 do
+  local k, a = 3 * i, 5 * i + 2
+  out[i] = begin(KEYS[k], KEYS[k + 1], KEYS[k + 2], ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
 end
 return out

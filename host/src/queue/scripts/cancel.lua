@@ -5,7 +5,7 @@
 -- Gives the status that the task had before; an empty one when it is not known. CANCELLED, COMPLETED and FAILED are left as they are.
 --
 -- A running task is acked and deleted here; its host stops the handler when the next heartbeat finds that out. A task that waits
--- under an entry that is not known (a plain producer gave it an id of its own, or it was promoted) is marked, and dropped by begin.lua when it is delivered.
+-- under an entry that is not known (an older host promoted it) is marked; begin.lua drops it when it is delivered, or settle.lua honours the mark.
 local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash') or wrong_type(KEYS[4], 'hash')
 if bad then return bad end
 local known = redis.call('HMGET', KEYS[4], 'status', 'entry', 'parked_as')
@@ -35,14 +35,11 @@ if known[3] and redis.call('ZREM', KEYS[2], known[3]) == 1 then
   found = true
 end
 if not found and status == '' then return '' end
-redis.call('HSET', KEYS[4], 'status', 'CANCELLED', 'finished_at', now_ms())
-redis.call('HDEL', KEYS[4], 'due_at', 'entry', 'parked_as')
-if found then
-  end_status(KEYS[4], tonumber(ARGV[3]))
-else
+redis.call('HDEL', KEYS[4], 'entry')
+end_task(rules_of(KEYS[1], nil, ARGV[3], ARGV[4]), KEYS[4], KEYS[5], ARGV[2], true, nil, 'CANCELLED')
+if not found then
   -- A day at least: if it is delivered later than that, or never was there, the mark is of no use.
-  redis.call('HSET', KEYS[4], 'cancel', '1')
+  redis.call('HSET', KEYS[4], 'status', 'CANCELLED', 'cancel', '1')
   redis.call('PEXPIRE', KEYS[4], math.max(tonumber(ARGV[3]), 86400000))
 end
-end_marker(KEYS[1], KEYS[5], ARGV[2], ARGV[4])
 return status == '' and 'PENDING' or status

@@ -1,20 +1,25 @@
 -- Accepts a new task.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · 4 status · 5 marker of the idempotency key (the stream: none)
--- ARGV  1 delay ms (0: at once) · 2 task id · 3 the most tasks that may wait or run · 4… the task's fields, name and value; tq-id is among them
+-- KEYS  1 stream · 2 delayed · 3 parked · 4 status · 5 marker of the idempotency key (the stream: none) · 6 status of the task that has this key
+--       (the stream: not known)
+-- ARGV  1 delay ms (0: at once) · 2 task id · 3 the most tasks that may wait or run · 4 group · 5 retention ms
+--       6… the task's fields, name and value; tq-id is among them
 -- Gives 1; or 0 when a task of this id is known already (this call's reply was lost before), -1 when the queue is full, or the
---   id of the task that has its idempotency key: then nothing was written.
+--   id of the task that has its idempotency key: then nothing was written. Or -2: the task that had the key was lost, and its key is free now; call again.
 --
 -- The first write is one that Redis refuses under maxmemory, so nothing is half accepted.
 local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash') or wrong_type(KEYS[4], 'hash')
 if bad then return bad end
 if redis.call('EXISTS', KEYS[4]) == 1 then return 0 end
 local first = first_task(KEYS[1], KEYS[5])
-if first then return first end
+if first then
+  local is_free = KEYS[6] ~= KEYS[1] and is_gone(rules_of(KEYS[1], nil, ARGV[5], 0), KEYS[2], ARGV[4], KEYS[6], KEYS[5], first)
+  return is_free and -2 or first
+end
 if redis.call('XLEN', KEYS[1]) + redis.call('ZCARD', KEYS[2]) >= tonumber(ARGV[3]) then return -1 end
 local now = now_ms()
 local delay = tonumber(ARGV[1])
-local fields = rest(4)
+local fields = rest(6)
 local place, at
 fields[#fields + 1] = 'tq-enqueued-at'
 fields[#fields + 1] = now

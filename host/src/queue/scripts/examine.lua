@@ -30,6 +30,8 @@ local function verdict_of(status, known, is_second)
   if is == 'PENDING' or is == 'PROCESSING' then
     if entry and (there(entry) or pending_of(KEYS[1], ARGV[1], entry)) then return 0 end
     if member and delayed(member) then return 0 end
+    -- Its entry is gone, and its host still runs it.
+    if (tonumber(known[10] or '') or 0) > now_ms() then return 0 end
     if entry or is_second then return 5 end
     return 6
   end
@@ -40,17 +42,13 @@ local function verdict_of(status, known, is_second)
 end
 
 local function mend(verdict, status, marker, known, id)
-  local retention = tonumber(ARGV[2])
   if verdict == 3 then
-    end_status(status, retention)
+    redis.call('PEXPIRE', status, ARGV[2])
     return 1
   end
   if verdict ~= 5 then return 0 end
-  local why = known[2] and 'lost: its entry was deleted from the stream' or 'lost: it is neither delayed nor in the stream any more'
-  if not set_status(status, 'status', 'FAILED', 'error', why, 'finished_at', now_ms()) then return 0 end
-  redis.call('HDEL', status, 'due_at')
-  end_status(status, retention)
-  end_marker(KEYS[1], marker, id, ARGV[3])
+  local why = known[2] and 'its entry was deleted from the stream' or 'it is neither delayed nor in the stream any more'
+  end_lost(rules_of(KEYS[1], nil, ARGV[2], ARGV[3]), status, marker, id, why)
   return 1
 end
 
@@ -58,7 +56,8 @@ local out = {}
 for i = 1, (#KEYS - 3) / 2 do
   local status, marker = KEYS[2 + 2 * i], KEYS[3 + 2 * i]
   local id, before = ARGV[3 + 2 * i], ARGV[4 + 2 * i]
-  local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'attempt', 'enqueued_at', 'started_at', 'finished_at', 'due_at', 'marker')
+  local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'attempt', 'enqueued_at', 'started_at', 'finished_at', 'due_at', 'marker',
+    'deleted')
   if known.err then
     out[i] = { 2, '', 0, false, false, 0 }
   else

@@ -1,36 +1,42 @@
 -- Renews the leases of running tasks and writes what they last said of their progress.
 --
--- KEYS  1 stream · 2… status key of each task
--- ARGV  1 group · 2 consumer · 3 retention ms · then for each task: entry, percent (empty: nothing new), note
+-- KEYS  1 stream · then for each task: status, marker of its idempotency key (the stream: it has none)
+-- ARGV  1 group · 2 consumer · 3 retention ms · 4 lease ms · then for each task: entry, id, percent (empty: nothing new), note
 -- Gives for each task 1: lease renewed, 0: lost, 2: cancelled (both: stop the attempt), 3: its entry was deleted by somebody else, 4: so it
---   was, and nothing is pending for it any more (stop the attempt: it cannot be settled).
+--   was, and nobody can settle it any more (stop the attempt).
 --
--- XCLAIM drops an entry that is deleted from what is pending, so that nobody could settle it: it is not asked then, and the attempt may still end.
+-- XCLAIM tells whether the entry is there without reading its fields, and drops one that is not from what is pending. Nobody else can have the
+-- task then, and its status says for a lease at a time that it is this consumer's: settle.lua takes that for the entry.
 -- JUSTID keeps the delivery count, which counts crashes. Safe to run again.
+local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
+local rules = rules_of(stream, nil, ARGV[3], 0)
+local lease_end = string.format('%.0f', tonumber(rules.now) + tonumber(ARGV[4]))
 
--- After the end of the whole stream or group, nobody will deliver its tasks again: such a task is FAILED, if its status still is that of
--- this attempt.
-local function deleted(status, entry)
-  if #redis.call('XRANGE', KEYS[1], entry, entry) > 0 then return false end
-  local known = redis.pcall('HMGET', status, 'status', 'entry')
-  if known.err or known[1] ~= 'PROCESSING' or known[2] ~= entry then return false end
-  set_status(status, 'status', 'FAILED', 'error', 'lost: its entry was deleted from the stream', 'finished_at', now_ms())
-  end_status(status, tonumber(ARGV[3]))
-  return true
+local function beat(status, marker, entry, id, percent, note)
+  if owned(stream, group, entry, consumer) then
+    local is_there = #redis.call('XCLAIM', stream, group, consumer, 0, entry, 'JUSTID') > 0
+    if percent ~= '' then set_status(status, 'progress', percent, 'note', note) end
+    if is_there then return 1 end
+    redis.pcall('PERSIST', status)
+    set_status(status, 'status', 'PROCESSING', 'entry', entry, 'consumer', consumer, 'deleted', lease_end)
+    return 3
+  end
+  local known = redis.pcall('HMGET', status, 'status', 'entry', 'consumer', 'deleted')
+  if known.err then return 0 end
+  if known[1] == 'CANCELLED' then return 2 end
+  if known[1] ~= 'PROCESSING' or known[2] ~= entry then return 0 end
+  if known[3] == consumer and known[4] then
+    redis.call('HSET', status, 'deleted', lease_end)
+    return 3
+  end
+  -- After the end of the whole stream or group, nobody will deliver its tasks again.
+  if #redis.call('XRANGE', stream, entry, entry) > 0 or pending_of(stream, group, entry) then return 0 end
+  return note_lost(rules, status, marker, id, entry) and 4 or 0
 end
 
 local out = {}
-for i = 2, #KEYS do
-  local at = 4 + (i - 2) * 3
-  if owned(KEYS[1], ARGV[1], ARGV[at], ARGV[2]) then
-    local there = #redis.call('XRANGE', KEYS[1], ARGV[at], ARGV[at]) > 0
-    if there then redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[at], 'JUSTID') end
-    if ARGV[at + 1] ~= '' then set_status(KEYS[i], 'progress', ARGV[at + 1], 'note', ARGV[at + 2]) end
-    out[i - 1] = there and 1 or 3
-  elseif deleted(KEYS[i], ARGV[at]) then
-    out[i - 1] = 4
-  else
-    out[i - 1] = redis.pcall('HGET', KEYS[i], 'status') == 'CANCELLED' and 2 or 0
-  end
+for i = 1, (#KEYS - 1) / 2 do
+  local a = 4 * i + 1
+  out[i] = beat(KEYS[2 * i], KEYS[2 * i + 1], ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3])
 end
 return out

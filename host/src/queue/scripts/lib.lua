@@ -23,24 +23,18 @@ local function wrong_type(key, kind)
 end
 
 -- Writes fields of a task's status. A key of another type in its place is replaced: status is ours alone.
--- Returns false when it could not be written (out of memory, as a script's first write).
 local function set_status(key, ...)
   local reply = redis.pcall('HSET', key, ...)
-  if type(reply) ~= 'table' or reply.err == nil then return true end
-  if string.sub(reply.err, 1, 9) ~= 'WRONGTYPE' then return false end
-  redis.call('DEL', key)
-  redis.call('HSET', key, ...)
-  return true
+  if type(reply) == 'table' and reply.err then
+    redis.call('DEL', key)
+    redis.call('HSET', key, ...)
+  end
 end
 
--- A task's end: its status expires after `retention` ms, or is not kept at all.
--- One that was accepted by enqueue.lua is known by its id for a minute longer, so that a call that is repeated is not a second task.
-local function end_status(key, retention)
-  local minute = 60000
-  local ours = retention < minute and redis.pcall('HGET', key, 'enqueued') == '1'
-  if retention == 0 then redis.call('DEL', key) end
-  if ours and retention == 0 then redis.call('HSET', key, 'enqueued', '1') end
-  if ours then redis.call('PEXPIRE', key, minute) elseif retention > 0 then redis.call('PEXPIRE', key, retention) end
+-- What the ends of tasks go by: the keys of the queue, how long (ms) it keeps statuses and idempotency keys, and what time it is.
+local function rules_of(stream, dead, retention, window)
+  local now = string.format('%.0f', now_ms())
+  return { stream = stream, dead = dead, keeps = tonumber(retention) > 0, retention = retention, window = window, now = now }
 end
 
 -- The id of the task that has an idempotency key, or false. `marker` is the stream when there is no key. What is no marker is taken for none.
@@ -49,31 +43,80 @@ local function first_task(stream, marker)
   return type(found) == 'string' and found
 end
 
--- The end of the task `id` that has an idempotency key: its marker stays for `window` ms. `marker` is the stream when there is no key.
-local function end_marker(stream, marker, id, window)
-  if first_task(stream, marker) == id then redis.call('PEXPIRE', marker, window) end
+-- Whether cancel.lua marked the task, as it did not know under which entry it waited: whoever finds the mark ends the task.
+local function is_marked(status)
+  return redis.pcall('HGET', status, 'cancel') == '1'
 end
 
--- Whether the task was marked by cancel.lua, which did not know under which entry it waited: whoever finds the mark ends the task.
-local function take_mark(status)
-  local marked = redis.pcall('HGET', status, 'cancel') == '1'
-  if marked then redis.call('HDEL', status, 'cancel') end
-  return marked
+-- Ends a task. This is the only place where a task ends, whatever its end is and whoever found it.
+--
+-- `rules` comes from rules_of. `marker` is the key that holds the task's idempotency key (the stream: it has none). `is_known` is false for a
+-- task that can have no status yet. `letter` is what the dead letter holds, or nil. `how` is COMPLETED, FAILED or CANCELLED; then come the
+-- fields of the status that change.
+--
+-- In this order: the dead letter, the status and its retention, the idempotency key. Effects, flows and events of an end have their place
+-- here, too. The caller has acknowledged the entry before, or the first write here is a HDEL: Redis refuses nothing for want of memory.
+local function end_task(rules, status, marker, id, is_known, letter, how, ...)
+  local dead = letter and redis.call('XADD', rules.dead, '*', unpack(letter))
+  -- enqueue.lua knows a task by its id for a minute at least, so that a call that is repeated is not a second task.
+  local is_enqueued = is_known and redis.pcall('HGET', status, 'enqueued') == '1'
+  if rules.keeps then
+    if is_known then
+      redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'deleted', how == 'COMPLETED' and 'error' or 'cancel')
+    end
+    set_status(status, 'status', how, 'finished_at', rules.now, ...)
+    if dead then redis.call('HSET', status, 'dead', dead) end
+    redis.call('PEXPIRE', status, is_enqueued and tonumber(rules.retention) < 60000 and 60000 or rules.retention)
+  elseif is_known then
+    redis.call('DEL', status)
+    if is_enqueued then
+      redis.call('HSET', status, 'enqueued', '1')
+      redis.call('PEXPIRE', status, 60000)
+    end
+  end
+  if marker ~= rules.stream and first_task(rules.stream, marker) == id then redis.call('PEXPIRE', marker, rules.window) end
 end
 
--- Notes on its status that a task is lost, because somebody deleted its entry: unless the task has ended, or waits somewhere else.
--- True when it was noted. One that was never begun may have no status before this; one that kept none may have ended.
-local function note_lost(status, entry, retention)
+-- Ends a task that nobody can run any more, because somebody deleted what there was of it. Its idempotency key is free at once: no task has
+-- done what it stands for.
+local function end_lost(rules, status, marker, id, why)
+  local at_once = setmetatable({ window = 0 }, { __index = rules })
+  end_task(at_once, status, marker, id, true, nil, 'FAILED', 'error', 'lost: ' .. why)
+end
+
+-- Ends a task of which somebody deleted the entry: unless the task has ended, or waits somewhere else. True when it was ended.
+-- A task that was never begun may have no status before this; one that kept none may have ended.
+local function note_lost(rules, status, marker, id, entry)
   local known = redis.pcall('HMGET', status, 'status', 'entry')
   if known.err then return false end
   local is = known[1]
   if is and (known[2] ~= entry or (is ~= 'PENDING' and is ~= 'PROCESSING')) then return false end
-  if retention == 0 and not is then return false end
-  if not set_status(status, 'status', 'FAILED', 'error', 'lost: its entry was deleted from the stream', 'finished_at', now_ms()) then
-    return false
-  end
-  end_status(status, retention)
+  if not rules.keeps and not is then return false end
+  end_lost(rules, status, marker, id, 'its entry was deleted from the stream')
   return true
+end
+
+-- The consumer-independent record of a pending entry, { id, consumer, idle ms, deliveries }, or nil.
+local function pending_of(stream, group, entry)
+  local found = redis.pcall('XPENDING', stream, group, entry, entry, 1)
+  if found.err then return nil end
+  return found[1]
+end
+
+-- Whether the task `id` that has an idempotency key is in no place any more, so that it will never run. Then it is ended, and its key is free.
+-- `holder` is the status of that task. A task whose place is not certain counts as being there.
+local function is_gone(rules, delayed, group, holder, marker, id)
+  if redis.call('PTTL', marker) ~= -1 then return false end
+  local known = redis.pcall('HMGET', holder, 'status', 'entry', 'parked_as')
+  if known.err then return false end
+  if known[1] == 'PENDING' or known[1] == 'PROCESSING' then
+    local entry = known[2]
+    if not entry or #redis.call('XRANGE', rules.stream, entry, entry) > 0 or pending_of(rules.stream, group, entry) then return false end
+    if known[3] and redis.call('ZSCORE', delayed, known[3]) then return false end
+    end_lost(rules, holder, marker, id, 'its entry was deleted from the stream')
+    return true
+  end
+  return false
 end
 
 -- The entry that the group was given last, or nil where there is no group.
@@ -95,13 +138,6 @@ local function comes_after(a, b)
   if a_ms ~= b_ms then a_seq, b_seq = a_ms, b_ms end
   if #a_seq ~= #b_seq then return #a_seq > #b_seq end
   return a_seq > b_seq
-end
-
--- The consumer-independent record of a pending entry, { id, consumer, idle ms, deliveries }, or nil.
-local function pending_of(stream, group, entry)
-  local found = redis.pcall('XPENDING', stream, group, entry, entry, 1)
-  if found.err then return nil end
-  return found[1]
 end
 
 -- A delayed task's fields as they were parked, or nil when they cannot be read.

@@ -1,6 +1,6 @@
--- Notes on its status that a task is lost: somebody deleted its entry.
+-- Ends a task of which somebody deleted the entry.
 --
--- KEYS  1 status of the task that had the entry's id
+-- KEYS  1 stream · 2 status of the task that had the entry's id · 3 marker that this status names (the stream: none)
 -- ARGV  1 entry · 2 retention ms
--- Gives 1 when it was noted. A task with an id of its own cannot be found by its entry; one that was never begun has no status before this.
-return note_lost(KEYS[1], ARGV[1], tonumber(ARGV[2])) and 1 or 0
+-- Gives 1 when it was ended. A task with an id of its own cannot be found by its entry; one that was never begun has no status before this.
+return note_lost(rules_of(KEYS[1], nil, ARGV[2], 0), KEYS[2], KEYS[3], ARGV[1], ARGV[1]) and 1 or 0

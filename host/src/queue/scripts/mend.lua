@@ -7,7 +7,7 @@
 --
 -- It looks at the same moment as it writes, so what has moved on since it was suspected is left alone. Safe to run again.
 local subject, id = ARGV[4], ARGV[5]
-local retention, window = tonumber(ARGV[6]), tonumber(ARGV[7])
+local rules = rules_of(KEYS[1], KEYS[4], ARGV[6], ARGV[7])
 local patience = tonumber(ARGV[8])
 
 local function entry_of(stream)
@@ -26,7 +26,7 @@ judges['deleted-entry'] = function(mends)
   if not pending or entry_of(KEYS[1]) then return false end
   if mends and pending[3] >= patience then
     redis.call('XACK', KEYS[1], ARGV[3], subject)
-    note_lost(KEYS[5], subject, retention)
+    note_lost(rules, KEYS[5], KEYS[6], id, subject)
     return true, true
   end
   return true
@@ -40,7 +40,8 @@ judges['undeliverable'] = function(mends)
   if not mends then return true end
   local known = redis.pcall('HMGET', KEYS[5], 'status', 'entry')
   if known.err then known = {} end
-  if known[1] and known[2] == subject and not is_live(known[1]) then
+  -- A task that bears the id of its entry need not name it.
+  if known[1] and (known[2] or id) == subject and not is_live(known[1]) then
     redis.call('XDEL', KEYS[1], subject)
     return true, true
   end
@@ -66,10 +67,7 @@ judges['delayed-without-fields'] = function(mends)
   redis.call('ZREM', KEYS[2], subject)
   local known = redis.pcall('HMGET', KEYS[5], 'status', 'parked_as')
   if not known.err and is_live(known[1]) and known[2] == subject then
-    redis.call('HSET', KEYS[5], 'status', 'FAILED', 'error', 'lost: its fields were deleted while it was delayed', 'finished_at', now_ms())
-    redis.call('HDEL', KEYS[5], 'due_at', 'parked_as')
-    end_status(KEYS[5], retention)
-    end_marker(KEYS[1], KEYS[6], id, window)
+    end_lost(rules, KEYS[5], KEYS[6], id, 'its fields were deleted while it was delayed')
   end
   return true, true
 end
@@ -96,7 +94,7 @@ judges['orphaned-key'] = function(mends)
   if first_task(KEYS[1], KEYS[6]) ~= id or redis.call('PTTL', KEYS[6]) ~= -1 then return false end
   if is_live(redis.pcall('HGET', KEYS[5], 'status')) then return false end
   if redis.call('ZSCORE', KEYS[2], 'new/' .. id) then return false end
-  if mends then redis.call('PEXPIRE', KEYS[6], window) end
+  if mends then redis.call('PEXPIRE', KEYS[6], rules.window) end
   return true, mends
 end
 

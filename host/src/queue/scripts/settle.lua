@@ -1,0 +1,168 @@
+-- Settles attempts: ends each task, or gives it back to be run again. One that cannot be settled does not keep the others.
+--
+-- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 the last reply to this consumer's calls of one kind
+--       then for each attempt: status, and if it says so, the marker of its idempotency key
+-- ARGV  1 group · 2 consumer · 3 retention ms · 4 window ms · 5 number of this call · 6 1: the reply to an earlier call of this number was lost
+--       then for each attempt: what (see below) · entry · attempt · plugin · enqueued-at ms · ms that it ran (empty: it did not)
+--         complete:  and the result, where it says so
+--         bury:      task id · error · how many values follow · the dead letter's fields, name and value
+--         park:      delay ms · ms from which it counts (0: now) · error (empty: none) · how many values follow · the task's fields, name and
+--                    value, as the next delivery is to carry them
+-- `what` begins with C (complete), B (bury) or P (park); then come, for complete, k: the task may have a status already, m: a marker is given
+-- (with the task id as the next value), r: a result is given; for bury m: a marker is given.
+--
+-- Gives for each attempt 1: done; 0: somebody else settled or owns the task, nothing was written; or the text of an error: nothing was written.
+--
+-- XACK is the guard of each attempt, and the script's first write. A result is as good from a worker that lost its lease, if it comes
+-- first; who buries or parks must be the owner. A call that is repeated gets the reply that the first one had.
+local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
+if ARGV[6] == '1' then
+  local last = redis.call('GET', KEYS[5])
+  last = last and cmsgpack.unpack(last)
+  if last and last[1] == ARGV[5] then return last[2] end
+end
+
+local rules = rules_of(stream, KEYS[4], ARGV[3], ARGV[4])
+local now = tonumber(rules.now)
+local key, at = 5, 6
+local settled, out = {}, {}
+
+-- Times of starts, by how long ago they were: writing a number as text is dear.
+local starts = {}
+local function started(ran)
+  local text = starts[ran]
+  if not text then
+    text = string.format('%.0f', now - tonumber(ran))
+    starts[ran] = text
+  end
+  return text
+end
+
+local function next_key()
+  key = key + 1
+  return KEYS[key]
+end
+
+local function next_value()
+  at = at + 1
+  return ARGV[at]
+end
+
+local function next_list()
+  local count = tonumber(next_value())
+  local list = {}
+  for i = 1, count do list[i] = ARGV[at + i] end
+  at = at + count
+  return list
+end
+
+-- An entry that somebody deleted is no longer pending. heartbeat.lua noted that it is still this consumer's.
+local function is_kept(status, entry)
+  local known = redis.pcall('HMGET', status, 'deleted', 'consumer', 'entry')
+  return not known.err and known[1] and known[2] == consumer and known[3] == entry
+end
+
+local function acked(status, entry)
+  return redis.call('XACK', stream, group, entry) == 1 or is_kept(status, entry)
+end
+
+local function is_owner(status, entry)
+  return owned(stream, group, entry, consumer) or is_kept(status, entry)
+end
+
+-- Only a task that may be known names its entry: of two tasks with one id, neither is taken for the other. The id of all others is their entry.
+local function end_attempt(status, marker, id, is_known, letter, how, entry, attempt, plugin, enqueued_at, ran, ...)
+  if not is_known then
+    return end_task(rules, status, marker, id, false, letter, how, 'attempt', attempt, 'plugin', plugin, 'consumer', consumer,
+      'enqueued_at', enqueued_at, 'started_at', started(ran), ...)
+  end
+  if is_marked(status) then return end_task(rules, status, marker, id, true, nil, 'CANCELLED') end
+  end_task(rules, status, marker, id, true, letter, how, 'attempt', attempt, 'plugin', plugin, 'consumer', consumer,
+    'enqueued_at', enqueued_at, 'entry', entry, ...)
+  if ran ~= '' and rules.keeps then redis.call('HSET', status, 'started_at', started(ran)) end
+end
+
+local function complete(what, entry, attempt, plugin, enqueued_at, ran)
+  local status, marker, id, result = next_key(), stream, false, nil
+  if string.find(what, 'm', 2, true) then marker, id = next_key(), next_value() end
+  if string.find(what, 'r', 2, true) then result = next_value() end
+  if not acked(status, entry) then return 0 end
+  local is_known = string.find(what, 'k', 2, true) ~= nil
+  if result then
+    end_attempt(status, marker, id, is_known, nil, 'COMPLETED', entry, attempt, plugin, enqueued_at, ran, 'result', result)
+  else
+    end_attempt(status, marker, id, is_known, nil, 'COMPLETED', entry, attempt, plugin, enqueued_at, ran)
+  end
+  return 1
+end
+
+-- A list too long for one call in Lua (7,000 values) is kept whole in the field tq-packed, as MessagePack.
+local function packed(fields)
+  if #fields <= 7000 then return fields end
+  local own, short = {}, {}
+  for i = 1, #fields, 2 do
+    local into = string.sub(fields[i], 1, 3) == 'tq-' and #short < 100 and short or own
+    into[#into + 1] = fields[i]
+    into[#into + 1] = fields[i + 1]
+  end
+  short[#short + 1] = 'tq-packed'
+  short[#short + 1] = cmsgpack.pack(own)
+  return short
+end
+
+-- The dead letter comes with the ack or not at all: a key of another type in its place is an error before the first write.
+local function bury(what, entry, attempt, plugin, enqueued_at, ran)
+  local status, marker = next_key(), stream
+  if string.find(what, 'm', 2, true) then marker = next_key() end
+  local id, error, fields = next_value(), next_value(), packed(next_list())
+  local bad = wrong_type(KEYS[4], 'stream')
+  if bad then return bad.err end
+  if not is_owner(status, entry) or not acked(status, entry) then return 0 end
+  fields[#fields + 1] = 'tq-failed-at'
+  fields[#fields + 1] = rules.now
+  end_attempt(status, marker, id, true, fields, 'FAILED', entry, attempt, plugin, enqueued_at, ran, 'error', error)
+  return 1
+end
+
+-- Delayed tasks are filed under the entry they came from, not under their id: two tasks may bear one id.
+local function park(what, entry, attempt, _, enqueued_at)
+  local status, marker, id = next_key(), stream, false
+  if string.find(what, 'm', 2, true) then marker, id = next_key(), next_value() end
+  local delay, since, error, fields = tonumber(next_value()), tonumber(next_value()), next_value(), next_list()
+  local bad = wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash')
+  if bad then return bad.err end
+  if not is_owner(status, entry) or not acked(status, entry) then return 0 end
+  if is_marked(status) then
+    end_task(rules, status, marker, id, true, nil, 'CANCELLED')
+    return 1
+  end
+  if since == 0 then since = now end
+  local due = since + delay
+  local place, where
+  if due <= now then
+    place, where = 'entry', redis.call('XADD', stream, '*', unpack(fields))
+  else
+    redis.call('ZADD', KEYS[2], due, entry)
+    redis.call('HSET', KEYS[3], entry, cmsgpack.pack(fields))
+    place, where = 'parked_as', entry
+  end
+  redis.pcall('HDEL', status, 'progress', 'note', 'entry', 'parked_as', 'deleted')
+  set_status(status, 'status', 'PENDING', 'attempt', attempt, 'enqueued_at', enqueued_at, 'due_at', due, place, where)
+  if error ~= '' then redis.call('HSET', status, 'error', error) end
+  return 1
+end
+
+local kinds = { C = complete, B = bury, P = park }
+while at < #ARGV do
+  local what = next_value()
+  local entry, attempt, plugin, enqueued_at, ran = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
+  at = at + 5
+  local went, result = pcall(kinds[string.sub(what, 1, 1)], what, entry, attempt, plugin, enqueued_at, ran)
+  if not went then result = type(result) == 'table' and result.err or tostring(result) end
+  if result == 1 then settled[#settled + 1] = entry end
+  out[#out + 1] = result
+end
+
+if #settled > 0 then redis.call('XDEL', stream, unpack(settled)) end
+redis.pcall('SET', KEYS[5], cmsgpack.pack({ ARGV[5], out }), 'PX', 3600000)
+return out

@@ -1,0 +1,161 @@
+//! Starts and stops all loops of one queue.
+//!
+//! In: a queue, and what it shares with the other queues of this host. Out: a [`Worker`]; the order in which its loops end is in
+//! [`Worker::stop`].
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tokio::sync::{Mutex, Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::capacity::{Capacity, Line};
+use super::inflight::Inflight;
+use super::job::Room;
+use super::shared::Shared;
+use super::stop::Stop;
+use super::{census, fetcher, gather, heartbeat, janitor, mover, promoter, reclaimer, scheduler, settler, teller};
+use crate::admin::{FetchPulse, QueueMetrics};
+use crate::chain::chain;
+use crate::plugins::Version;
+use crate::queue::{Queue, Redis};
+
+/// What the queues of one host share.
+pub struct Host {
+    pub redis: Redis,
+    /// Its name in every group, unique for each start.
+    pub consumer: Arc<str>,
+    pub capacity: Capacity,
+    pub stop: Stop,
+}
+
+/// All loops of one queue.
+pub struct Worker {
+    pub shared: Arc<Shared>,
+    /// The loops that claim or move tasks.
+    claimers: TaskTracker,
+    /// The loops that serve until the last task is settled.
+    servants: TaskTracker,
+    settler: TaskTracker,
+    /// Cancelled when no job will come any more.
+    drained: CancellationToken,
+    /// Cancelled when the last task is settled.
+    served: CancellationToken,
+    /// Cancelled when the queue is another worker's, or no longer this host's; the same as `served` otherwise.
+    retired: CancellationToken,
+}
+
+impl Worker {
+    /// Starts the loops of `queue` in `host`, which claim for `consumer`, as much as `line` gives. `later`: this host may still run tasks of the
+    /// queue under other rules.
+    pub fn start(
+        host: &Host,
+        queue: Queue,
+        consumer: Arc<str>,
+        line: Arc<Line>,
+        versions: watch::Receiver<Option<Arc<Version>>>,
+        (metrics, pulse): (QueueMetrics, FetchPulse),
+        later: bool,
+    ) -> Worker {
+        let concurrency = queue.rules.concurrency as usize;
+        let (jobs, waiting) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            name: queue.rules.name.as_str().into(),
+            inflight: Arc::<Inflight>::default(),
+            gathering: gather::Gathering::default(),
+            line,
+            unsettled: std::sync::Mutex::default(),
+            parked: Notify::new(),
+            begun: Notify::new(),
+            unseen: AtomicBool::new(false),
+            claiming: Mutex::new(()),
+            runners: TaskTracker::new(),
+            queue,
+            consumer,
+            versions,
+            jobs,
+            room: Room::new(concurrency),
+            metrics,
+            stop: host.stop.child(),
+        });
+        let served = CancellationToken::new();
+        let worker = Worker {
+            shared: shared.clone(),
+            claimers: TaskTracker::new(),
+            servants: TaskTracker::new(),
+            settler: TaskTracker::new(),
+            drained: CancellationToken::new(),
+            retired: served.child_token(),
+            served,
+        };
+        let claiming = &shared.stop.claiming;
+        let link = host.redis.link_blocking_for(fetcher::BLOCK);
+        worker.claimers.spawn(fetcher::Fetcher::new(shared.clone(), pulse, link).run(claiming.clone()));
+        worker.claimers.spawn(reclaimer::Reclaimer { shared: shared.clone(), later }.run(claiming.clone()));
+        worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
+        if let Some(list) = shared.queue.rules.list.clone() {
+            let link = host.redis.link_blocking_for(mover::BLOCK);
+            worker.claimers.spawn(mover::Mover { shared: shared.clone(), list: list.key, link }.run(claiming.clone()));
+        }
+        if let Some(schedule) = shared.queue.rules.schedule.clone() {
+            worker.claimers.spawn(scheduler::Scheduler::new(shared.clone(), schedule).run(claiming.clone()));
+        }
+        worker.claimers.spawn(janitor::Janitor { shared: shared.clone(), every: janitor::EVERY }.run(claiming.clone()));
+        let jobs: settler::Jobs = Arc::new(Mutex::new(waiting));
+        for lane in 0..settler::LANES {
+            let (drained, give_up) = (worker.drained.clone(), shared.stop.settling.clone());
+            worker.settler.spawn(settler::Settler { shared: shared.clone(), lane, jobs: jobs.clone(), drained, give_up }.run());
+        }
+        worker.servants.spawn(teller::Teller { shared: shared.clone() }.run(worker.served.clone()));
+        worker.servants.spawn(heartbeat::Heartbeat { shared: shared.clone(), retired: worker.retired.clone() }.run(worker.served.clone()));
+        worker.servants.spawn(census::CensusTaker { shared }.run(worker.retired.clone()));
+        worker
+    }
+
+    /// Claims nothing more: the queue is another worker's from now on, or no longer this host's. What runs goes on until its end.
+    pub fn retire(&self) {
+        self.shared.stop.claiming.cancel();
+        self.retired.cancel();
+    }
+
+    /// Waits until everything has ended, in this order. The tokens in [`Stop`] say how long each step may take at most.
+    pub async fn stop(self) {
+        // 1. Nothing new is claimed (`Stop::claiming`).
+        self.finish(&self.claimers).await;
+        // 2. What runs ends by itself, or is stopped (`Stop::running`).
+        tokio::select! {
+            () = self.finish(&self.shared.runners) => {}
+            () = self.shared.stop.running.cancelled() => {
+                self.shared.inflight.stop_all();
+                self.finish(&self.shared.runners).await;
+            }
+        }
+        // 3. What ended is settled, or given up (`Stop::settling`).
+        self.drained.cancel();
+        self.finish(&self.settler).await;
+        // 4. Leases need no renewal any more.
+        self.served.cancel();
+        self.finish(&self.servants).await;
+        // 5. The consumer's name is of no use to anyone, unless something is still pending for it.
+        tokio::select! {
+            biased;
+            // Here, too: the queues of a host leave one after the other while Redis is away, each after a pause of its own.
+            () = self.shared.stop.settling.cancelled() => {}
+            left = self.shared.queue.leave(&self.shared.consumer, settler::LANES) => {
+                if let Err(error) = left {
+                    tracing::debug!(queue = self.shared.name.as_ref(), error = chain(&error), "could not leave the group");
+                }
+            }
+        }
+    }
+
+    /// Waits for loops to end. Not for ever: one that waits for a Redis that is away is left behind, and ends with the process.
+    async fn finish(&self, loops: &TaskTracker) {
+        loops.close();
+        tokio::select! {
+            () = loops.wait() => {}
+            () = self.shared.stop.settling.cancelled() => {}
+        }
+    }
+}

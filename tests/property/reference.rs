@@ -32,9 +32,6 @@ pub struct Known {
     /// Its lease ended; its delay ended, as the n-th one.
     pub silent: bool,
     pub ripe: Option<u64>,
-    /// Cancelled while nobody knew under which entry it waits; and whether that is known.
-    pub marked: bool,
-    pub entry_known: bool,
     pub commits: u32,
 }
 
@@ -61,8 +58,6 @@ impl Reference {
             crashes: 0,
             silent: false,
             ripe: None,
-            marked: false,
-            entry_known: true,
             commits: 0,
         };
         self.tasks.insert(id.to_owned(), task);
@@ -117,11 +112,7 @@ impl Reference {
         }
         let id = self.find(entry)?;
         let task = self.task(&id);
-        if std::mem::take(&mut task.marked) {
-            (task.place, task.status) = (Place::Nowhere, Status::Cancelled);
-        } else {
-            (task.status, task.entry_known) = (Status::Processing, true);
-        }
+        task.status = Status::Processing;
         Some(task.status)
     }
 
@@ -133,10 +124,6 @@ impl Reference {
         }
         let task = self.task(&id);
         task.silent = false;
-        if std::mem::take(&mut task.marked) {
-            (task.place, task.status) = (Place::Nowhere, Status::Cancelled);
-            return true;
-        }
         match settlement {
             Settlement::Complete { .. } => {
                 (task.place, task.status) = (Place::Nowhere, Status::Completed);
@@ -146,7 +133,7 @@ impl Reference {
             Settlement::Park { delay, next_attempt, deferrals, .. } => {
                 task.status = Status::Pending;
                 (task.attempt, task.deferrals, task.crashes) = (*next_attempt, *deferrals, crashes);
-                (task.ripe, task.entry_known) = (None, true);
+                task.ripe = None;
                 if delay.is_zero() {
                     task.place = Place::Queued;
                     self.queue.push_back(id);
@@ -174,7 +161,7 @@ impl Reference {
         due.truncate(limit);
         for (_, id) in &due {
             let task = self.task(id);
-            (task.place, task.ripe, task.entry_known) = (Place::Queued, None, false);
+            (task.place, task.ripe) = (Place::Queued, None);
             self.queue.push_back(id.clone());
         }
         due.len()
@@ -182,7 +169,7 @@ impl Reference {
 
     pub fn requeue(&mut self, id: &str) {
         let task = self.task(id);
-        (task.place, task.status, task.entry_known, task.marked) = (Place::Queued, Status::Pending, true, false);
+        (task.place, task.status) = (Place::Queued, Status::Pending);
         (task.attempt, task.deferrals, task.crashes) = (1, 0, 0);
         self.queue.push_back(id.to_owned());
     }
@@ -194,13 +181,8 @@ impl Reference {
         if before.is_end() {
             return before;
         }
-        task.status = Status::Cancelled;
-        if task.entry_known || task.place == Place::Delayed {
-            (task.place, task.ripe, task.silent) = (Place::Nowhere, None, false);
-            self.queue.retain(|queued| queued != id);
-        } else {
-            task.marked = true;
-        }
+        (task.status, task.place, task.ripe, task.silent) = (Status::Cancelled, Place::Nowhere, None, false);
+        self.queue.retain(|queued| queued != id);
         before
     }
 

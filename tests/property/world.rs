@@ -56,8 +56,9 @@ pub struct World {
     started: usize,
     enqueued: Vec<NewTask>,
     settled: Vec<Call>,
-    /// Number of each consumer's last call.
+    /// Number of each consumer's last call, and how many calls there were.
     numbers: HashMap<String, u64>,
+    calls: u64,
 }
 
 impl World {
@@ -101,6 +102,7 @@ impl World {
             enqueued: Vec::new(),
             settled: Vec::new(),
             numbers: HashMap::new(),
+            calls: 0,
         })
     }
 
@@ -149,9 +151,9 @@ impl World {
                     let Held { task, begun } = held.remove(nth % held.len());
                     let end = if begun { end } else { End::Release };
                     let (consumer, ending) = (name.clone(), ending(task, end, &self.queue.rules));
-                    let number = self.numbers.entry(consumer.clone()).or_default();
-                    *number += 1;
-                    let call = Call { consumer, number: *number, ending, settled: Settled::Done };
+                    self.calls += 1;
+                    self.numbers.insert(consumer.clone(), self.calls);
+                    let call = Call { consumer, number: self.calls, ending, settled: Settled::Done };
                     let settled = self.settle(&call, false).await?;
                     self.settled.push(Call { settled, ..call });
                 }

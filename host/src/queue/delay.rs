@@ -18,15 +18,35 @@ pub struct Promoted {
     pub next_due: Option<Duration>,
 }
 
+/// A member that is due, and the id of its task, which may be empty.
+type Due = (Vec<u8>, String);
+
 impl Queue {
     /// Moves up to `limit` delayed tasks that are due back into the stream.
     pub async fn promote(&self, limit: usize) -> Result<Promoted, QueueError> {
-        let call = Call::new(&script::PROMOTE).key(&self.keys.stream).key(&self.keys.delayed).key(&self.keys.parked);
-        let reply = self.link.script(&call.arg(limit)).await?;
+        // Whose fields they are has to be known before they are moved, as their statuses say where they are then.
+        let (looked, due) = self.promote_these(&[], limit).await?;
+        if due.is_empty() {
+            return Ok(looked);
+        }
+        let (promoted, _) = self.promote_these(&due, 0).await?;
+        Ok(promoted)
+    }
+
+    /// Moves these, and lists up to `limit` of those that are due then.
+    async fn promote_these(&self, members: &[Due], limit: usize) -> Result<(Promoted, Vec<Due>), QueueError> {
+        let keys = &self.keys;
+        let mut call = Call::new(&script::PROMOTE).key(&keys.stream).key(&keys.delayed).key(&keys.parked);
+        for (_, id) in members {
+            call = call.key(if id.is_empty() { keys.stream.clone() } else { keys.task(id) });
+        }
+        let call = members.iter().fold(call.arg(limit), |call, (member, _)| call.arg(member));
+        let reply = self.link.script(&call).await?;
         let read = |reply| {
-            let [moved, lost, next] = reply::tuple(reply)?;
+            let [moved, lost, next, due] = reply::tuple(reply)?;
             let next_due = u64::try_from(reply::int(&next)?).ok().map(Duration::from_millis);
-            Ok(Promoted { moved: reply::count(&moved)?, lost: reply::count(&lost)?, next_due })
+            let due = reply::pairs(due)?.into_iter().map(|(member, id)| (member, String::from_utf8_lossy(&id).into_owned()));
+            Ok((Promoted { moved: reply::count(&moved)?, lost: reply::count(&lost)?, next_due }, due.collect()))
         };
         self.shaped("promote", read(reply))
     }

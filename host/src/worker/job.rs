@@ -48,3 +48,47 @@ impl Room {
         Some(Job { ending, label, hold, _room })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::time::Instant;
+
+    use super::super::capacity::{Capacity, Line};
+    use super::super::inflight::{Claim, Inflight};
+    use super::*;
+    use crate::admin::Settled;
+    use crate::queue::codec::Entry;
+    use crate::queue::{Settlement, Subject};
+
+    fn hold(table: &Arc<Inflight>, line: &Arc<Line>, entry: &str) -> Hold {
+        let claim = Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
+        table.hold(&claim, line.acquire(1).now_or_never().expect("a free permit")).expect("a new entry")
+    }
+
+    fn ending(bytes: usize) -> Ending {
+        let entry = Entry { id: "1-0".into(), fields: Vec::new(), deliveries: 1 };
+        let settlement = Settlement::Complete { result: Some(vec![0; bytes]) };
+        Ending::of_unread(Subject::Malformed(entry), settlement)
+    }
+
+    #[tokio::test]
+    async fn an_end_that_finds_no_room_keeps_its_permit_until_there_is_some() {
+        let (room, table, line) = (Room::new(1), Arc::new(Inflight::default()), Capacity::new(None).line(3, 1));
+        let [large, small, larger] = ["1-0", "2-0", "3-0"].map(|entry| hold(&table, &line, entry));
+        // All units but two.
+        let first = room.job(ending((UNITS.0 - 3) * BYTES_PER_UNIT), Settled::Completed, large).await.expect("there is room");
+        let second = room.job(ending(0), Settled::Completed, small).await.expect("there is room");
+        assert_eq!(line.free(), 2, "what has run has no permit any more, although it is not settled");
+        let mut third = std::pin::pin!(room.job(ending(usize::pow(2, 24)), Settled::Completed, larger));
+        assert!(third.as_mut().now_or_never().is_none());
+        drop(second);
+        assert!(third.as_mut().now_or_never().is_none());
+        assert_eq!(line.free(), 2);
+        drop(first);
+        let third = third.await.expect("there is room");
+        assert_eq!((line.free(), table.len()), (3, 1));
+        drop(third);
+        assert!(table.is_empty());
+    }
+}

@@ -2,9 +2,12 @@
 //!
 //! Exit codes: 1 failed, 2 wrong usage, 78 wrong configuration.
 
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
-use std::path::Path;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::JoinHandle;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -47,6 +50,51 @@ fn embedded() -> Bench {
     let bench = Bench::new("[queues.work]\n");
     bench.configure("[queues.work]\nplugin = \"echo\"\n[admin]\nlisten = \"127.0.0.1:0\"\n");
     bench
+}
+
+/// Where its private Redis listens, with the folder made.
+fn private_socket(bench: &Bench) -> PathBuf {
+    let folder = bench.dir.path().join(".tqhost/redis");
+    std::fs::create_dir_all(&folder).expect("create a folder");
+    folder.join("redis.sock")
+}
+
+/// Plays a private Redis that answers these commands and is gone as soon as it is asked for anything else, as if its host had been killed at that moment.
+fn vanishes(bench: &Bench, answered: &'static [&str]) -> JoinHandle<()> {
+    let socket = private_socket(bench);
+    let listener = UnixListener::bind(&socket).expect("listen");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = BufReader::new(client.expect("a client"));
+            while let Some(command) = command_of(&mut client) {
+                let answer = match command.as_str() {
+                    // What a client says of itself.
+                    "CLIENT" => "+OK\r\n",
+                    "PING" if answered.contains(&"PING") => "+PONG\r\n",
+                    "INFO" if answered.contains(&"INFO") => "$19\r\nredis_version:7.2.0\r\n",
+                    _ => return std::fs::remove_file(&socket).expect("remove the socket"),
+                };
+                client.get_mut().write_all(answer.as_bytes()).expect("answer");
+            }
+        }
+    })
+}
+
+/// The name of the next command that a client of Redis sends; None when it has closed the connection.
+fn command_of(client: &mut BufReader<UnixStream>) -> Option<String> {
+    fn number(client: &mut BufReader<UnixStream>, mark: char) -> Option<usize> {
+        let mut line = String::new();
+        client.read_line(&mut line).ok()?;
+        line.trim_end().strip_prefix(mark)?.parse().ok()
+    }
+    let words = number(client, '*')?;
+    let mut command = Vec::new();
+    for _ in 0..words {
+        let mut word = vec![0; number(client, '$')? + 2];
+        client.read_exact(&mut word).ok()?;
+        command.push(String::from_utf8_lossy(&word[..word.len() - 2]).into_owned());
+    }
+    command.into_iter().next()
 }
 
 #[test]
@@ -314,8 +362,32 @@ fn commands_for_a_private_redis_whose_host_is_not_running() {
     host.signal(Signal::SIGKILL);
     host.ended();
     let ran = eventually("its Redis is gone too", || Some(bench.tqhost(&["queues"])).filter(|ran| ran.code != 0));
-    // It may be caught just before it has removed its socket.
-    refused(&ran, 1, &["`tqhost run`"]);
+    // Wherever in its end it is caught.
+    refused(&ran, 1, &["embedded Redis of", "`tqhost run`"]);
+}
+
+#[test]
+fn commands_for_a_private_redis_that_ends_while_they_use_it() {
+    let texts = ["no host is running with the embedded Redis of", ".tqhost", "start `tqhost run` first", "did not answer"];
+    let moments: [&[&str]; 3] = [&[], &["PING"], &["PING", "INFO"]];
+    for answered in moments {
+        for args in [&["queues"][..], &["queues", "--json"], &["queues", "work"], &["plugins"]] {
+            let bench = embedded();
+            let redis = vanishes(&bench, answered);
+            refused(&bench.tqhost(args), 1, &texts);
+            redis.join().expect("it was asked");
+        }
+    }
+    // A socket on which nobody listens, as one that was killed leaves it behind.
+    let bench = embedded();
+    drop(UnixListener::bind(private_socket(&bench)).expect("listen"));
+    refused(&bench.tqhost(&["queues"]), 1, &texts);
+    // And one that is there and of no use.
+    let listener = UnixListener::bind(bench.dir.path().join("other")).expect("listen");
+    std::fs::rename(bench.dir.path().join("other"), private_socket(&bench)).expect("rename a socket");
+    let closes = ["the embedded Redis of", ".tqhost", "is there and does not answer; the log of `tqhost run` says more"];
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    refused(&bench.tqhost(&["queues"]), 1, &closes);
 }
 
 #[test]

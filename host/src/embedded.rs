@@ -118,6 +118,11 @@ pub fn socket_path(data_dir: &Path) -> PathBuf {
     if short.as_os_str().len() <= MAX_SOCKET_PATH_BYTES { short } else { Path::new("/tmp").join(name).join("redis.sock") }
 }
 
+/// Whether anybody listens there.
+pub async fn takes_connections(data_dir: &Path) -> bool {
+    socket::takes_connections(&socket_path(data_dir)).await
+}
+
 /// The url of that socket.
 pub fn url(data_dir: &Path) -> String {
     let mut url = String::from("redis+unix://");

@@ -1,11 +1,10 @@
 //! What most commands begin with: the configuration, the queue that was named, a Redis that answers.
 //!
-//! In: a [`Config`] and names from the command line. Out: [`Queue`]s to ask, or a [`Failure`] that says what to do about it.
+//! In: a [`Config`] and names from the command line. Out: [`Queue`]s to ask, or a [`Failure`] that says what to do about it: also of one that came
+//! later, when the private Redis ends with its host while a command uses it.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
-
-use anyhow::anyhow;
 
 use super::exit::Failure;
 use crate::app;
@@ -33,19 +32,25 @@ fn unknown_queue(name: &str, names: &[&str]) -> String {
 
 /// Connects to the Redis of the configuration, and looks whether it can be used.
 pub async fn connect(config: &Config) -> Result<Link, Failure> {
-    if matches!(config.redis, config::Redis::Embedded) && !embedded::socket_path(&config.data_dir).exists() {
-        let folder = config.data_dir.display();
-        let what = format!("no host is running with the embedded Redis of {folder}; start `tqhost run` first, or set redis.url");
-        return Err(anyhow!(what).into());
-    }
     let link = app::open_redis(config)?.link();
-    match server::check(&link).await {
-        Ok(_) => Ok(link),
-        Err(server::Unusable::Redis(error)) if error.is_connection() && matches!(config.redis, config::Redis::Embedded) => {
-            let why = format!("is `tqhost run` still running? Its embedded Redis under {} cannot be used", config.data_dir.display());
-            Err(anyhow::Error::new(error).context(why).into())
+    server::check(&link).await?;
+    Ok(link)
+}
+
+/// Says what to do about a private Redis that did not answer, at whichever call of a command that was.
+pub async fn explain(failure: Failure, config: &Config) -> Failure {
+    let is_connection = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref().is_some_and(QueueError::is_connection);
+    match failure {
+        Failure::Failed(error) if matches!(config.redis, config::Redis::Embedded) && error.chain().any(is_connection) => {
+            let folder = config.data_dir.display();
+            let what = if embedded::takes_connections(&config.data_dir).await {
+                format!("the embedded Redis of {folder} is there and does not answer; the log of `tqhost run` says more")
+            } else {
+                format!("no host is running with the embedded Redis of {folder}; start `tqhost run` first, or set redis.url")
+            };
+            Failure::Failed(error.context(what))
         }
-        Err(error) => Err(error.into()),
+        failure => failure,
     }
 }
 

@@ -73,7 +73,10 @@ impl From<QueueError> for Failure {
 
 impl From<Unusable> for Failure {
     fn from(error: Unusable) -> Self {
-        Failure::Failed(error.into())
+        match error {
+            Unusable::Redis(error) => error.into(),
+            Unusable::TooOld { .. } => Failure::Failed(error.into()),
+        }
     }
 }
 

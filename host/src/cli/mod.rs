@@ -104,7 +104,7 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
     let runtime = commands_runtime()?;
     let mut out = Out::new(json);
     let done = runtime.block_on(async {
-        match command {
+        let done = match command {
             // Done above.
             Command::Run(_) | Command::New(_) | Command::Try(_) | Command::Compile { .. } => Ok(()),
             Command::Check => check::run(&config, &mut out),
@@ -117,6 +117,10 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
             Command::Doctor { queue, fix } => doctor::run(&config, &queue, fix, &mut out).await,
             Command::Dead(command) => dead::run(&config, command, &mut out).await,
             Command::Plugins { plugin } => plugins::run(&config, plugin.as_deref(), &mut out).await,
+        };
+        match done {
+            Err(failure) => Err(context::explain(failure, &config).await),
+            done => done,
         }
     });
     finish(done, out)

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use anyhow::anyhow;
 use futures_util::future::join_all;
 use serde::Serialize;
 
@@ -14,11 +13,10 @@ use super::exit::Failure;
 use super::output::{Align, Cell, Out, Paint, Table, Tone, sheet};
 use super::schedule::ScheduleView;
 use super::text;
-use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::queue::census::Consumer;
 use crate::queue::hosts::{HostInfo, HostQueue};
-use crate::queue::{Census, Queue, QueueError, hosts};
+use crate::queue::{Census, Queue, hosts};
 
 /// What a host may say of a queue, the worst first.
 const STATES: [&str; 5] = ["stalled", "waiting-for-plugin", "paused", "waiting-for-permit", "reading"];
@@ -127,16 +125,18 @@ pub async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(
         let census = Queue::new(rules.clone(), link.clone()).census().await;
         (rules, census)
     };
-    let counted: Vec<(config::Queue, Result<Census, QueueError>)> = join_all(chosen.into_iter().map(count)).await;
-    let now_ms = text::now_ms();
-    let mut views = Vec::new();
-    let mut failed = None;
-    for (rules, census) in &counted {
+    let (mut counted, mut failed) = (Vec::new(), None);
+    for (rules, census) in join_all(chosen.into_iter().map(count)).await {
         match census {
-            Ok(census) => views.push(QueueView::new(rules, census, &hosts, now_ms)),
-            Err(error) => failed = failed.or(Some(anyhow!("queue {}: {}", rules.name, chain(error)))),
+            Ok(census) => counted.push((rules, census)),
+            Err(error) => failed = failed.or_else(|| Some(anyhow::Error::new(error).context(format!("queue {}", rules.name)))),
         }
     }
+    if let Some(error) = failed.take_if(|_| counted.is_empty()) {
+        return Err(error.into());
+    }
+    let now_ms = text::now_ms();
+    let views: Vec<QueueView> = counted.iter().map(|(rules, census)| QueueView::new(rules, census, &hosts, now_ms)).collect();
     match (name, out.json, views.first()) {
         (Some(_), true, Some(view)) => out.json(view),
         (Some(_), false, Some(view)) => out.line(detail(view, out.paint)),

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an orphan may take to write its file.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -24,6 +25,11 @@ pub(super) enum Answer {
     /// The server reads its append-only file.
     Loading,
     Other,
+}
+
+/// Whether anybody listens. One that has no room for another connection does.
+pub(super) async fn takes_connections(socket: &Path) -> bool {
+    !matches!(timeout(CONNECT_TIMEOUT, UnixStream::connect(socket)).await, Ok(Err(_)))
 }
 
 /// `None` when nobody answers.

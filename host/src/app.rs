@@ -14,7 +14,7 @@ use crate::admin::{self, AdminState, Health, Metrics};
 use crate::announcer::{Announcer, Refresh};
 use crate::config::{self, Config};
 use crate::embedded::{self, Embedded};
-use crate::plugins::{Plugins, Source};
+use crate::plugins::{Plugins, Source, UNWATCHED};
 use crate::queue::{self, Queue, Redis};
 use crate::reload::{self, Refused, Reloader, Watch};
 use crate::sandbox::{Compiler, Sandbox, SandboxOptions};
@@ -93,12 +93,16 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
     workers.apply(queues);
     servants.spawn({
         let (plugins, health, serving) = (plugins.clone(), health.clone(), serving.clone());
-        async move {
+        let told = async move {
             // Ready is who has tried every plugin: whoever replaces a host that works must not be believed before that.
-            if serving.run_until_cancelled(plugins.scanned()).await.is_some() {
-                health.started();
+            tokio::select! {
+                () = plugins.scanned() => health.started(),
+                () = plugins.unwatched() => {}
             }
-        }
+            plugins.unwatched().await;
+            health.fail(UNWATCHED);
+        };
+        async move { serving.run_until_cancelled(told).await }
     });
 
     // 5. What others see of it.

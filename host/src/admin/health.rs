@@ -1,10 +1,10 @@
 //! Whether this host does its work: what the fetch loops say of themselves, judged by their age.
 //!
-//! In: a [`FetchPulse`] for each fetch loop, beaten at every turn, and once [`Health::started`]. Out: [`Health::ready`], and
-//! the [`Report`] that `/readyz` answers with.
+//! In: a [`FetchPulse`] for each fetch loop, beaten at every turn, and once [`Health::started`]; what has failed for good. Out: [`Health::ready`],
+//! and the [`Report`] that `/readyz` answers with.
 //!
 //!     never beaten ─┐
-//!     last beat older than stall_after ─┼─▶ not ok ─▶ not ready
+//!     last beat older than stall_after ─┼─▶ not ok ─▶ not ready ◀─ failed
 //!     last event is a fault ─┘
 //!
 //! A loop that waits for its plugin is ok: it lives, and the report says what it waits for.
@@ -12,7 +12,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -49,6 +49,7 @@ pub struct Health(Arc<Inner>);
 struct Inner {
     stall_after: Duration,
     started: AtomicBool,
+    failed: OnceLock<&'static str>,
     /// In the order of their first appearance.
     pulses: Mutex<Vec<FetchPulse>>,
 }
@@ -59,6 +60,9 @@ pub struct Report {
     pub ready: bool,
     /// The first scan of the plugins is done.
     pub started: bool,
+    /// What has ended that the host needs, until it starts again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<&'static str>,
     pub queues: Vec<QueueReport>,
 }
 
@@ -77,12 +81,17 @@ pub struct QueueReport {
 impl Health {
     /// `stall_after`: a fetch loop that has not beaten for longer is stalled.
     pub fn new(stall_after: Duration) -> Self {
-        Health(Arc::new(Inner { stall_after, started: AtomicBool::new(false), pulses: Mutex::default() }))
+        Health(Arc::new(Inner { stall_after, started: AtomicBool::new(false), failed: OnceLock::new(), pulses: Mutex::default() }))
     }
 
     /// The first scan of the plugins is done.
     pub fn started(&self) {
         self.0.started.store(true, Ordering::Release);
+    }
+
+    /// Something has ended that the host needs: it is not ready any more until it starts again. The reason is shown without a token.
+    pub fn fail(&self, reason: &'static str) {
+        self.0.failed.get_or_init(|| reason);
     }
 
     /// The pulse of this queue's fetch loop; from now on the host is not ready until it beats.
@@ -113,7 +122,8 @@ impl Health {
     fn report_at(&self, now: Instant) -> Report {
         let started = self.0.started.load(Ordering::Acquire);
         let queues: Vec<QueueReport> = lock(&self.0.pulses).iter().map(|pulse| pulse.report(now, self.0.stall_after)).collect();
-        Report { ready: started && queues.iter().all(|queue| queue.ok), started, queues }
+        let failed = self.0.failed.get().copied();
+        Report { ready: started && failed.is_none() && queues.iter().all(|queue| queue.ok), started, failed, queues }
     }
 }
 
@@ -252,7 +262,7 @@ mod tests {
             }
             let report = health.report_at(second(*at));
             let row = QueueReport { queue: "mail".to_owned(), state, since_ms: since * 1000, ok: *ok, reason: reason.map(str::to_owned) };
-            assert_eq!(report, Report { ready: *ok, started: true, queues: vec![row] });
+            assert_eq!(report, Report { ready: *ok, started: true, failed: None, queues: vec![row] });
         }
     }
 
@@ -272,6 +282,20 @@ mod tests {
         assert!(health.ready());
         let names: Vec<String> = health.report().queues.into_iter().map(|queue| queue.queue).collect();
         assert_eq!(names, ["mail", "report"]);
+    }
+
+    #[test]
+    fn what_has_failed_for_good_makes_it_unready_for_good() {
+        let health = Health::new(STALL);
+        health.started();
+        let pulse = health.queue("mail");
+        pulse.beat(Reading);
+        assert!(health.ready());
+        health.fail("the watcher has failed");
+        pulse.beat(Reading);
+        let report = health.report();
+        assert!(!report.ready && report.started && report.queues[0].ok, "{report:?}");
+        assert_eq!(report.failed, Some("the watcher has failed"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod cache;
 mod gate;
 mod history;
 mod loader;
+mod locked;
 mod probation;
 mod quarantine;
 mod registry;
@@ -28,7 +29,7 @@ mod watcher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -45,6 +46,7 @@ pub use registry::{Figures, Judged, PluginState, PluginStatus, Version};
 pub use single::{Single, Singles, Watch, read};
 
 use again::Pauses;
+use locked::Locked;
 use quarantine::Notes;
 use registry::Slot;
 
@@ -59,12 +61,17 @@ struct Registry {
     wanted: watch::Sender<Wanted>,
     /// Cancelled when the first scan is over.
     scanned: CancellationToken,
+    /// Cancelled when the watcher has ended although nobody told it to.
+    unwatched: CancellationToken,
     /// There may be tasks.
     at_work: AtomicBool,
 }
 
 /// How long a start waits for the first scan.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What an operator is told when the watcher has ended.
+pub const UNWATCHED: &str = "the watcher of the plugins folder has failed, which is a bug of tqhost: no new versions and grants are taken until the host starts again";
 
 /// Where plugins come from, and what makes handlers of them.
 pub struct Source {
@@ -115,13 +122,24 @@ impl Plugins {
             notes,
             wanted: watch::Sender::default(),
             scanned: CancellationToken::new(),
+            unwatched: CancellationToken::new(),
             at_work: AtomicBool::new(false),
         }));
         plugins.update(wanted);
         let watcher = watcher::Watcher::new(dir, loader, plugins.clone(), plugins.0.wanted.subscribe(), times);
-        tracker.spawn(watcher.run(stop.clone()));
+        let watching = tokio::spawn(watcher.run(stop.clone()));
+        let unwatched = plugins.0.unwatched.clone();
+        tracker.spawn(async move {
+            if let Err(error) = watching.await
+                && error.is_panic()
+            {
+                tracing::error!(%error, "{UNWATCHED}");
+                unwatched.cancel();
+            }
+        });
         tokio::select! {
             () = plugins.scanned() => {}
+            () = plugins.unwatched() => {}
             () = stop.cancelled() => {}
             () = tokio::time::sleep(PATIENCE) => {
                 tracing::info!("plugins are still being compiled; starting with those that are ready, and the queues of the others wait");
@@ -136,27 +154,25 @@ impl Plugins {
         self.0.scanned.cancelled().await;
     }
 
+    /// Waits until nobody watches the plugins any more, which only a bug brings about. [`UNWATCHED`] says what follows from it.
+    pub async fn unwatched(&self) {
+        self.0.unwatched.cancelled().await;
+    }
+
     /// Other names or grants from now on. A name that is new gets its version as soon as the watcher has found one; a version that runs
     /// gets its new grants at once, whatever its file holds by now; one that lies in its file and checks itself does that with them first.
     pub fn update(&self, wanted: Wanted) {
-        {
-            let mut slots = self.slots_mut();
-            slots.retain(|name, slot| {
-                let stays = wanted.contains_key(name);
-                if !stays {
-                    drop(slot.remove());
-                }
-                stays
-            });
+        let gone: Vec<Arc<Slot>> = {
+            let mut slots = Locked::<_, Arc<Slot>>::new(self.0.slots.write().unwrap_or_else(PoisonError::into_inner));
             for name in wanted.keys() {
                 slots.entry(name.clone()).or_insert_with(|| Arc::new(Slot::new(name, self.0.notes.clone())));
             }
-        }
+            let gone = slots.extract_if(.., |name, _| !wanted.contains_key(name));
+            gone.map(|(_, slot)| slot).collect()
+        };
+        // Without the lock, as the versions may go with them.
+        gone.iter().for_each(|slot| drop(slot.remove()));
         self.0.wanted.send_replace(wanted);
-    }
-
-    fn slots_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Arc<Slot>>> {
-        self.0.slots.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn slots(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<Slot>>> {

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -29,13 +30,16 @@ pub(super) struct Good {
     pub(super) bytes: u64,
 }
 
-/// The files, if there is a place for them.
+/// The files, if there is a place for them. One is written at a time.
 #[derive(Debug, Clone)]
-pub(super) struct Notes(Option<PathBuf>);
+pub(super) struct Notes {
+    dir: Option<PathBuf>,
+    writing: Arc<Mutex<()>>,
+}
 
 impl Notes {
     pub(super) fn new(dir: Option<&Path>) -> Notes {
-        Notes(dir.map(Path::to_owned))
+        Notes { dir: dir.map(Path::to_owned), writing: Arc::default() }
     }
 
     /// Blocking.
@@ -55,14 +59,16 @@ impl Notes {
         }
     }
 
-    /// Writes the note of a plugin, or removes it. Blocking.
-    pub(super) fn write(&self, plugin: &str, note: Option<&Quarantine>) {
+    /// Writes the note of a plugin, or removes it. `current` is asked when it is this call's turn, so that in whatever order the calls come, the
+    /// last of them writes what is true then. Blocking.
+    pub(super) fn write(&self, plugin: &str, current: impl FnOnce() -> Option<Quarantine>) {
         let Some(path) = self.path(plugin) else { return };
-        let written = match note {
+        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = match current() {
             None => fs::remove_file(&path),
             Some(note) => {
                 let temporary = path.with_extension(format!("{}.tmp", uuid::Uuid::now_v7()));
-                let text = serde_json::to_vec(note).unwrap_or_default();
+                let text = serde_json::to_vec(&note).unwrap_or_default();
                 fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path)).inspect_err(|_| drop(fs::remove_file(&temporary)))
             }
         };
@@ -75,7 +81,7 @@ impl Notes {
     }
 
     fn path(&self, plugin: &str) -> Option<PathBuf> {
-        Some(self.0.as_ref()?.join(format!("{plugin}.quarantine")))
+        Some(self.dir.as_ref()?.join(format!("{plugin}.quarantine")))
     }
 }
 
@@ -89,12 +95,12 @@ mod tests {
         let notes = Notes::new(Some(root.path()));
         let note = Quarantine { digest: "a".into(), why: "é".into(), good: Good { digest: "b".into(), bytes: 7 } };
         assert_eq!(notes.read("p"), None);
-        notes.write("p", Some(&note));
+        notes.write("p", || Some(note.clone()));
         assert_eq!((notes.read("p"), notes.read("q")), (Some(note), None));
         fs::write(root.path().join("p.quarantine"), "{").unwrap();
         assert_eq!(notes.read("p"), None);
-        notes.write("p", None);
-        notes.write("p", None);
+        notes.write("p", || None);
+        notes.write("p", || None);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }
 }

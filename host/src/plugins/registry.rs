@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::history::{Change, History, What, now_ms};
+use super::locked::{self, Locked};
 use super::probation::{Probation, Ruling, Verdict};
 use super::quarantine::{Good, Notes, Quarantine};
 use crate::config;
@@ -98,6 +100,12 @@ impl Version {
         if let (Some(verdict), Some(slot)) = (verdict, self.slot.upgrade()) {
             slot.found(self, verdict);
         }
+    }
+}
+
+impl Drop for Version {
+    fn drop(&mut self) {
+        debug_assert!(!locked::is_held(), "a version of {} is dropped under a lock of the registry", self.plugin);
     }
 }
 
@@ -283,11 +291,11 @@ impl Slot {
         if about.quarantine.as_ref().is_some_and(|quarantine| quarantine.digest == digest) {
             return None;
         }
-        let good = about.good.take().filter(|good| good.probation.is_good() && good.digest != digest);
+        let good = about.good.clone().filter(|good| good.probation.is_good() && good.digest != digest);
         let probation = if good.is_some() { Probation::new(Instant::now()) } else { Probation::first() };
         let on_probation = good.is_some();
         let version = self.version(digest.to_owned(), handler, loaded, probation);
-        about.good = good.or_else(|| Some(version.clone()));
+        about.set_good(Some(good.unwrap_or_else(|| version.clone())));
         about.reloads_ok += 1;
         about.history.add(What::Loaded, Some(&version.digest), Some(loaded.took), None);
         self.activate(&mut about, version);
@@ -299,7 +307,7 @@ impl Slot {
     pub(super) fn reinstate(self: &Arc<Self>, digest: String, handler: Handler, loaded: Loaded) {
         let mut about = self.about();
         let version = self.version(digest, handler, loaded, Probation::first());
-        about.good = Some(version.clone());
+        about.set_good(Some(version.clone()));
         self.activate(&mut about, version);
         let digest = self.digest();
         about.history.add(What::Restored, digest.as_deref(), Some(loaded.took), None);
@@ -346,11 +354,10 @@ impl Slot {
         if let Some(digest) = self.digest() {
             about.history.add(What::Regranted, Some(&digest), Some(took), Some(reason));
         }
-        about.good = about.good.take().map(|version| version.regranted(grants));
-        self.active.send_if_modified(|active| {
-            *active = active.take().map(|version| version.regranted(grants));
-            active.is_some()
-        });
+        let regranted = |version: Option<&Arc<Version>>| version.map(|version| version.regranted(grants));
+        let (good, active) = (regranted(about.good.as_ref()), regranted(self.active.borrow().as_ref()));
+        about.set_good(good);
+        self.set_active(&mut about, active);
     }
 
     /// The file that is there cannot be used. The active version, if any, stays.
@@ -373,7 +380,7 @@ impl Slot {
     }
 
     /// The file that is there holds the active version again. Tells whether there was anything to confirm.
-    pub(super) fn confirm(&self, digest: &str) -> bool {
+    pub(super) fn confirm(self: &Arc<Self>, digest: &str) -> bool {
         let mut about = self.about();
         // It may have been rolled back this moment.
         if self.digest().as_deref() != Some(digest) || about.state == PluginState::Active {
@@ -394,7 +401,7 @@ impl Slot {
         if digest.is_some() {
             about.history.add(What::Removed, digest.as_deref(), None, None);
         }
-        self.active.send_if_modified(|active| active.take().is_some());
+        self.set_active(&mut about, None);
         digest
     }
 
@@ -407,7 +414,7 @@ impl Slot {
     }
 
     /// The probation of a version has come to its end.
-    fn found(&self, version: &Arc<Version>, verdict: Verdict) {
+    fn found(self: &Arc<Self>, version: &Arc<Version>, verdict: Verdict) {
         let mut about = self.about();
         let (active, digest) = (self.active.borrow().clone(), short(&version.digest));
         let took = version.since.elapsed();
@@ -419,10 +426,10 @@ impl Slot {
         match verdict {
             Verdict::Good => {
                 match active {
-                    Some(active) if active.digest == version.digest => about.good = Some(active),
+                    Some(active) if active.digest == version.digest => about.set_good(Some(active)),
                     // A version that was replaced meanwhile is of use as long as its successor is on probation itself.
                     Some(active) if !active.probation.is_open() => {}
-                    _ => about.good = Some(version.clone()),
+                    _ => about.set_good(Some(version.clone())),
                 }
                 about.history.add(What::Confirmed, Some(&version.digest), Some(took), None);
                 tracing::info!(plugin = %self.name, digest, ?took, "plugin version confirmed: its probation is over");
@@ -449,27 +456,27 @@ impl Slot {
         }
     }
 
-    fn quarantine(&self, about: &mut About, version: &Version, good: &Version, why: String) {
+    fn quarantine(self: &Arc<Self>, about: &mut About, version: &Version, good: &Version, why: String) {
         about.history.add(What::Quarantined, Some(&version.digest), None, Some(&why));
         let good = Good { digest: good.digest.clone(), bytes: good.loaded.bytes };
         about.quarantine = Some(Quarantine { digest: version.digest.clone(), why, good });
-        self.note(about);
+        self.note();
     }
 
     /// The file holds the active version.
-    fn settled(&self, about: &mut About) {
+    fn settled(self: &Arc<Self>, about: &mut About) {
         about.state = PluginState::Active;
         about.error = None;
         about.retry_at_ms = None;
         if about.quarantine.take().is_some() {
-            self.note(about);
+            self.note();
         }
     }
 
-    /// Keeps the quarantine, or that there is none, for the next start.
-    fn note(&self, about: &About) {
-        let (notes, name, note) = (self.notes.clone(), self.name.clone(), about.quarantine.clone());
-        tokio::task::spawn_blocking(move || notes.write(&name, note.as_ref()));
+    /// Keeps the quarantine, or that there is none, for the next start: as it is when the note is written, which may be later.
+    fn note(self: &Arc<Self>) -> JoinHandle<()> {
+        let slot = self.clone();
+        tokio::task::spawn_blocking(move || slot.notes.write(&slot.name, || slot.about().quarantine.clone()))
     }
 
     fn version(self: &Arc<Self>, digest: String, handler: Handler, loaded: Loaded, probation: Probation) -> Arc<Version> {
@@ -486,9 +493,16 @@ impl Slot {
         })
     }
 
-    fn activate(&self, about: &mut About, version: Arc<Version>) {
+    fn activate(&self, about: &mut LockedAbout<'_>, version: Arc<Version>) {
         about.loaded_at_ms = now_ms();
-        self.active.send_replace(Some(version));
+        self.set_active(about, Some(version));
+    }
+
+    /// Nobody is told of none after none.
+    fn set_active(&self, about: &mut LockedAbout<'_>, version: Option<Arc<Version>>) {
+        if version.is_some() || self.active.borrow().is_some() {
+            about.let_go(self.active.send_replace(version));
+        }
     }
 
     pub(super) fn status(&self) -> PluginStatus {
@@ -517,8 +531,17 @@ impl Slot {
         }
     }
 
-    fn about(&self) -> MutexGuard<'_, About> {
-        self.about.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn about(&self) -> LockedAbout<'_> {
+        Locked::new(self.about.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}
+
+type LockedAbout<'s> = Locked<MutexGuard<'s, About>, Arc<Version>>;
+
+impl LockedAbout<'_> {
+    fn set_good(&mut self, good: Option<Arc<Version>>) {
+        let old = std::mem::replace(&mut self.good, good);
+        self.let_go(old);
     }
 }
 
@@ -530,4 +553,29 @@ fn at_ms(later: Duration) -> u64 {
 /// A digest as it is shown to people.
 pub(super) fn short(digest: &str) -> &str {
     &digest[..digest.len().min(12)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_verdict_is_the_one_that_the_next_start_reads() {
+        for round in 0..20 {
+            let root = tempfile::tempdir().unwrap();
+            let slot = Arc::new(Slot::new("p", Notes::new(Some(root.path()))));
+            let verdict = |n: u64| Quarantine { digest: n.to_string(), why: String::new(), good: Good { digest: String::new(), bytes: n } };
+            let noting: Vec<JoinHandle<()>> = (0..50)
+                .map(|n| {
+                    // Put in quarantine, and lifted again by another content.
+                    slot.about().quarantine = (n % 2 == round % 2).then(|| verdict(n));
+                    slot.note()
+                })
+                .collect();
+            for note in noting {
+                note.await.unwrap();
+            }
+            assert_eq!(slot.notes.read("p"), (round % 2 == 1).then(|| verdict(49)));
+        }
+    }
 }

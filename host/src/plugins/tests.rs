@@ -460,6 +460,32 @@ async fn a_self_check_that_was_late_is_tried_again_while_the_old_version_stays()
 }
 
 #[tokio::test]
+async fn a_watcher_that_fails_is_told_of_and_what_runs_goes_on() {
+    let folder = Folder::new();
+    folder.put(&handler(ECHO));
+    // No clock has the moment at which the next try would come: to compute it is a panic.
+    let pauses = Pauses { first: Duration::MAX, longest: Duration::MAX };
+    let plugins = folder.start_with(Times { pauses, ..QUICK }, from(60)).await;
+    let active = plugins.subscribe("p");
+    assert!(tokio::time::timeout(Duration::ZERO, plugins.unwatched()).await.is_err());
+    folder.put(&checks_the_clock());
+    tokio::time::timeout(Duration::from_secs(20), plugins.unwatched()).await.expect("nobody is told");
+    let version = active.borrow().clone().unwrap();
+    assert_eq!(result(&version).await, Some(b"1-0".to_vec()));
+}
+
+#[tokio::test]
+async fn a_watcher_that_was_told_to_stop_has_not_failed() {
+    let folder = Folder::new();
+    folder.put(&handler(ECHO));
+    let plugins = folder.start().await;
+    folder.stop.cancel();
+    folder.tracker.close();
+    folder.tracker.wait().await;
+    assert!(tokio::time::timeout(Duration::ZERO, plugins.unwatched()).await.is_err());
+}
+
+#[tokio::test]
 async fn the_last_good_version_is_tried_again_when_a_start_was_too_busy_for_it() {
     let folder = Folder::new();
     folder.put(&checks_the_clock());

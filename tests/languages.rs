@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::authors::{cache_of, tried_with};
+use crate::support::files::{put, said, version};
 use crate::support::{Bench, Host, Web, eventually, within};
 
 /// To compile a large component on a machine with much else to do.
@@ -242,18 +243,18 @@ fn an_exception_tells_its_author_what_it_was() {
         (id, error)
     };
     let table = [
-        ("javascript", "throw", "retry: TypeError: boom in JavaScript", "explode@handler.js:"),
-        ("javascript", "number", "retry: 42", "42"),
-        ("javascript", "recursion", "retry: InternalError: too much recursion", "again@handler.js:"),
-        ("python", "throw", "retry: LookupError: boom in Python", "in explode"),
-        ("python", "exit", "retry: SystemExit: 3", "in work"),
-        ("python", "recursion", "retry: RecursionError: maximum recursion depth exceeded", "in recurse"),
+        ("javascript", "throw", "TypeError: boom in JavaScript", "explode@handler.js:"),
+        ("javascript", "number", "42", ""),
+        ("javascript", "recursion", "InternalError: too much recursion", "again@handler.js:"),
+        ("python", "throw", "LookupError: boom in Python", "in explode"),
+        ("python", "exit", "SystemExit: 3", "in work"),
+        ("python", "recursion", "RecursionError: maximum recursion depth exceeded", "in recurse"),
     ];
-    for (queue, end, why, place) in table {
+    for (queue, end, what, place) in table {
         let (id, error) = ended(queue, end);
-        assert!(error.starts_with(why), "{queue} {end}: {error}");
-        // Where it was thrown is in the log, with the task's id.
-        let what = why.trim_start_matches("retry: ");
+        let trap = "trap: wasm trap: wasm `unreachable` instruction executed: ";
+        assert!(error.strip_prefix(trap).is_some_and(|error| error.starts_with(what) && error.contains(place)), "{queue} {end}: {error}");
+        // The log has it with the task's id.
         let is_told = |line: &Value| line["task"] == *id && line["level"] == "ERROR" && line["message"].to_string().contains(place);
         eventually(&format!("{queue} {end} is logged"), || host.logged(what).iter().any(is_told).then_some(()));
     }
@@ -261,6 +262,37 @@ fn an_exception_tells_its_author_what_it_was() {
     for queue in ["javascript", "python"] {
         let (_, error) = ended(queue, "uncaught");
         assert!(error.starts_with("trap: ") && error.contains("an uncaught exception"), "{error}");
+    }
+    host.stop();
+}
+
+#[test]
+fn a_version_that_throws_is_rolled_back_and_what_follows_from_a_failed_request_is_not_held_against_it() {
+    let web = Web::start();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("an address").port();
+    let closed = format!("http://127.0.0.1:{closed}");
+    let (mut bench, host) = host(&GUESTS, &may_ask(&[&web.origin(), &closed], ""));
+    let outside = [format!("{}/down", web.origin()), format!("{}/busy", web.origin()), format!("{}/cut", web.origin()), closed];
+    for (queue, what) in [("javascript", "TypeError: boom in JavaScript"), ("python", "LookupError: boom in Python")] {
+        let guest = format!("in-{queue}");
+        let new = version(&guest, 1);
+        put(&bench, &guest, &new);
+        within(COMPILES, "the new version runs", || {
+            host.logged("plugin loaded").iter().any(|line| line["plugin"] == *guest && line["on_probation"] == true).then_some(())
+        });
+        for url in &outside {
+            let id = bench.xadd(queue, &[("end", "throw"), ("url", url)]);
+            bench.until(queue, &id, "FAILED");
+            let error = bench.status(queue, &id, "error");
+            assert!(error.starts_with(&format!("retry: {what}")), "{queue} {url}: {error}");
+        }
+        let ids = [(); 6].map(|()| bench.xadd(queue, &[("end", "throw")]));
+        let reason = said(&host, "plugin version rolled back", &new)["reason"].as_str().expect("a reason").to_owned();
+        let why = "it spoiled 6 tasks, and 4 ended well; trap: wasm trap: wasm `unreachable` instruction executed: ";
+        assert!(reason.starts_with(&format!("{why}{what}")), "{reason}");
+        // The first version is no better, and is all there is.
+        ids.iter().for_each(|id| bench.until(queue, id, "FAILED"));
+        host.until_ended_as(queue, "given-back", 6);
     }
     host.stop();
 }
@@ -466,6 +498,11 @@ fn a_busy_server_says_when_to_come_again() {
             (&json!("retry"), &json!(7000), &json!("the server is busy")),
             "{view}"
         );
+        // Also where the handler does not look at the answer, and throws.
+        let url = format!("url={}/down", web.origin());
+        let view =
+            tried_with(&cache_of("languages"), guest, &["--config", config, "--field", &url, "--field", "end=throw", "--json"]).json();
+        assert_eq!((&view["outcome"], &view["after_ms"]), (&json!("retry"), &json!(9000)), "{view}");
     }
 }
 

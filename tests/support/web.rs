@@ -138,6 +138,7 @@ fn answer(stream: impl Read + Write, seen: &Seen) {
             page(stream.get_mut(), "200 OK", "", &size.to_string())
         }
         "/busy" => page(stream.get_mut(), "429 Too Many Requests", "retry-after: 7\r\n", ""),
+        "/down" => page(stream.get_mut(), "503 Service Unavailable", "retry-after: 9\r\n", ""),
         "/meet" => {
             seen.meeting.get_or_init(|| Barrier::new(2)).wait();
             page(stream.get_mut(), "200 OK", "", "met")

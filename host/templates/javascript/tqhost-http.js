@@ -3,6 +3,8 @@
 // In: what to ask of whom. Out: a promise of the standard's `Response`, with all of its body, whatever its status; or an `HttpError`. Where requests may go is
 // granted in the host's configuration (`allowed_hosts`), and so are their times and sizes (`http`). Not here: redirects, which are responses like any other.
 //
+// Once there was no response, or one with the status 429 or 5xx, an exception that the handler does not catch is a retry and no longer a trap.
+//
 //   const response = await fetch('https://api.example.com/v1/orders', { method: 'POST', body: order, timeoutMs: 20_000 });
 //   if (response.status === 429) throw retry('the server is busy', retryAfterMs(response));
 
@@ -10,7 +12,7 @@ import { subscribeDuration } from 'wasi:clocks/monotonic-clock@0.2.4';
 import { handle } from 'wasi:http/outgoing-handler@0.2.4';
 import { Fields, OutgoingBody, OutgoingRequest, httpErrorCode } from 'wasi:http/types@0.2.4';
 import { poll } from 'wasi:io/poll@0.2.4';
-import { reject, remainingMs, retry } from './tqhost.js';
+import { failedOutside, reject, remainingMs, retry } from './tqhost.js';
 
 /**
  * Why there is no response. What it says names the host of the url at most: never a path, a header or a body. `code` is one of wasi:http's `error-code`
@@ -23,6 +25,7 @@ export class HttpError extends Error {
     this.name = 'HttpError';
     this.code = code;
     this.failure = theSameAgain.includes(code) ? reject(why) : retry(why);
+    if (this.failure.tag === 'retry' && !refused.includes(code)) failedOutside();
   }
 }
 
@@ -68,6 +71,9 @@ const theSameAgain = [
   'forbidden',
   'invalid-syntax',
 ];
+
+/** The host has refused these, and nobody outside was asked. */
+const refused = ['HTTP-request-denied', 'destination-IP-prohibited'];
 
 const why = {
   'HTTP-request-denied': "the request to {host} is refused: the plugin's allowed_hosts do not allow it, or max_requests were made",
@@ -158,7 +164,9 @@ function read(response, timer, target) {
   const whole = new Uint8Array(pieces.reduce((size, piece) => size + piece.length, 0));
   pieces.reduce((at, piece) => (whole.set(piece, at), at + piece.length), 0);
   const status = response.status();
-  return new Response(whole.length > 0 ? whole : null, { status, headers });
+  const answer = new Response(whole.length > 0 ? whole : null, { status, headers });
+  if (status === 429 || status >= 500) failedOutside(retryAfterMs(answer));
+  return answer;
 }
 
 function next(stream, timer, target) {

@@ -52,20 +52,33 @@ export const config = (key) => get(key);
 
 export { progress, remainingMs };
 
+/** Set once a request of this attempt has failed because of what it asked. */
+let outside;
+
+/**
+ * For tqhost-http.js: the other side has failed a request of this attempt, and may have said how long to wait. An exception that follows may be its doing, so it must not
+ * count against this version of the handler.
+ */
+export function failedOutside(afterMs) {
+  outside = { afterMs };
+}
+
 /**
  * Makes the component's handler of a function. It may return nothing, text, bytes, or anything that JSON can hold, or a promise of it. An error
- * that it throws and that is not one of the failures above is logged, and the task is tried again.
+ * that it throws and that is not one of the failures above is logged with its stack, and ends the attempt as a trap: the task is tried again, and the host takes
+ * it as a sign that this version is bad. After a request that failed outside it is a retry instead.
  */
 export function handles(handle) {
   return {
     async handle(task) {
+      outside = undefined;
       try {
         return result(await handle(task));
       } catch (error) {
         const failure = failureOf(error);
         if (failure) throw failure;
-        log('error', '', `${error}\n${error?.stack ?? ''}`);
-        throw retry(String(error));
+        const trap = trapOf(error);
+        throw outside ? retry(String(error), outside.afterMs) : trap;
       }
     },
   };
@@ -86,11 +99,16 @@ export function batches(handle) {
           return failure ? { tag: 'err', val: failure } : { tag: 'ok', val: result(value) };
         });
       } catch (error) {
-        log('error', '', `${error}\n${error?.stack ?? ''}`);
-        throw error;
+        throw trapOf(error);
       }
     },
   };
+}
+
+/** Logs an error, whose text the host then finds for the task's own error. What it gives is no failure of the interface, so the attempt traps when it is thrown. */
+function trapOf(error) {
+  log('error', '', `${error}\n${error?.stack ?? ''}`);
+  return new Error(String(error));
 }
 
 const isFailure = (value) => ['reject', 'retry', 'defer'].includes(value?.tag);

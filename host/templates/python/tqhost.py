@@ -5,6 +5,7 @@ In: a function from a task to a result. Out: the class `Handler` that the compon
 
 import io
 import json as _json
+import os
 import sys
 import time
 
@@ -87,26 +88,26 @@ def log(level: str, message: str) -> None:
 def handles(handle):
     """Makes the component's handler of a function.
 
-    It may return None, text, bytes, or anything that JSON can hold. An exception that is not one of the failures above is logged, and the
-    task is tried again.
+    It may return None, text, bytes, or anything that JSON can hold. An exception that is not one of the failures above is logged with its
+    places, and ends the attempt as a trap: the task is tried again, and the host takes it as a sign that this version is bad. After a request
+    that failed outside it is a retry instead.
     """
 
     class Handler:
         def handle(self, task: Task) -> bytes | None:
-            global _task
-            _task = task
+            _begin(task)
             try:
                 return _result(handle(task))
             except BaseException as error:  # with sys.exit(), which would end the attempt without a word
                 failure = _failure(error)
-                if failure is not None:
-                    raise failure from None
-                message = f"{type(error).__name__}: {error}"
-                log("error", f"{message}{_places(error)}")
-                raise retry(message) from None
+                if failure is None:
+                    _tell(error)
+                    if _outside is None:
+                        os.abort()
+                    failure = retry(_described(error), *_outside)
+                raise failure from None
             finally:
-                _out.end()
-                _err.end()
+                _end_lines()
 
     return Handler
 
@@ -120,19 +121,44 @@ def batches(handle):
 
     class BatchHandler:
         def handle_batch(self, tasks: list[Task]) -> list:
+            _begin(tasks[0])
             try:
                 return [_failure(value) or Ok(_result(value)) for value in handle(tasks)]
-            except Exception as error:
-                log("error", f"{type(error).__name__}: {error}{_places(error)}")
-                raise
+            except BaseException as error:
+                _tell(error)
+                os.abort()
+            finally:
+                _end_lines()
 
     return BatchHandler
+
+
+# What the other side said of how long to wait, once it has failed a request of this attempt.
+_outside: tuple[int | None] | None = None
+
+
+def failed_outside(after_ms: int | None = None) -> None:
+    """For tqhost_http: the other side has failed a request of this attempt, and may have said how long to wait. An exception that follows may be
+    its doing, so it must not count against this version of the handler."""
+    global _outside
+    _outside = (after_ms,)
 
 
 def _failure(value) -> Err | None:
     """What is a failure, or knows one, as the errors of tqhost_http do."""
     failure = value if isinstance(value, Err) or not isinstance(value, Exception) else getattr(value, "failure", None)
-    return failure if isinstance(failure, Err) else None
+    is_failure = isinstance(failure, Err) and isinstance(failure.value, (Failure_Retry, Failure_Reject, Failure_Defer))
+    return failure if is_failure else None
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _tell(error: BaseException) -> None:
+    """Logs an exception. If a trap follows, the host has this text for the task's error."""
+    _end_lines()
+    log("error", f"{_described(error)}{_places(error)}")
 
 
 def _result(value) -> bytes | None:
@@ -142,13 +168,13 @@ def _result(value) -> bytes | None:
 
 
 def _places(error: BaseException) -> str:
-    """Where it was raised, the innermost place last. The module traceback would look for source files, and there are none."""
+    """Where it was raised, the innermost place last, and no more than ten. The module traceback would look for source files, and there are none."""
     places, step = [], error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
         places.append(f"\n  {code.co_filename.rsplit('/', 1)[-1]}:{step.tb_lineno} in {code.co_name}")
         step = step.tb_next
-    return "".join(places[1:])
+    return "".join(places[1:][-10:])
 
 
 class _Lines(io.TextIOBase):
@@ -175,6 +201,18 @@ class _Lines(io.TextIOBase):
 
 _out, _err = _Lines("info"), _Lines("warn")
 sys.stdout, sys.stderr = _out, _err
+
+
+def _end_lines() -> None:
+    _out.end()
+    _err.end()
+
+
+def _begin(task: Task) -> None:
+    """Makes ready for an attempt."""
+    global _task, _outside
+    _task, _outside = task, None
+
 
 # The task that runs. There is no clock either, but what is left until a deadline tells the time.
 _task: Task | None = None

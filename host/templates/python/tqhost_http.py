@@ -7,6 +7,7 @@ configuration (`allowed_hosts`), and so are their times and sizes (`http`).
     if response.status == 429:
         raise retry("the server is busy", response.retry_after_ms())
 
+Once there was no response, or one with the status 429 or 5xx, an exception that the handler does not catch is a retry and no longer a trap.
 Not here: redirects, which are responses like any other, and bodies that come in pieces.
 """
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
 
 from componentize_py_types import Err
-from tqhost import reject, remaining_ms, retry
+from tqhost import failed_outside, reject, remaining_ms, retry
 
 try:
     from wit_world.imports import http_types as http
@@ -64,6 +65,8 @@ class HttpError(Exception):
         super().__init__(why)
         self.code = code
         self.failure = reject(why) if code in _THE_SAME_AGAIN else retry(why)
+        if code not in _THE_SAME_AGAIN | _REFUSED:
+            failed_outside()
 
 
 def request(method: str, url: str, *, headers: dict[str, str] | None = None, body: bytes | str | None = None, timeout: float | None = None) -> Response:
@@ -107,6 +110,9 @@ _THE_SAME_AGAIN = {
     "forbidden",
     "invalid-syntax",
 }
+
+# The host has refused these, and nobody outside was asked.
+_REFUSED = {"HTTP-request-denied", "destination-IP-prohibited"}
 
 _WHY = {
     "HTTP-request-denied": "the request to {host} is refused: the plugin's allowed_hosts do not allow it, or max_requests were made",
@@ -195,10 +201,14 @@ def _read(response, timer, host: str) -> Response:
                 pieces.append(stream.read(64 * 1024))
             except Err as error:
                 if isinstance(error.value, StreamError_Closed):
-                    return Response(response.status(), headers, b"".join(pieces))
+                    break
                 with error.value.value as failed:
                     code = http.http_error_code(failed)
                 raise _error(code or http.ErrorCode_HttpResponseIncomplete(), host) from None
+    answer = Response(response.status(), headers, b"".join(pieces))
+    if answer.status == 429 or answer.status >= 500:
+        failed_outside(answer.retry_after_ms())
+    return answer
 
 
 def _wait(ready, timer, host: str) -> None:

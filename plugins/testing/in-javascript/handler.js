@@ -21,14 +21,19 @@ function work(task) {
   return { tasks };
 }
 
-/** Asks `url`, as often at once as `times` says: with `bodySize` bytes of body, the header that `header` names, and `seconds` of time, where the task has them. */
+/**
+ * Asks `url`, as often at once as `times` says: with `bodySize` bytes of body, the header that `header` names, and `seconds` of time, where the task has them. To `throw` it waits
+ * for what becomes of that.
+ */
 async function ask(task) {
   const options = { headers: {} };
   if (has(task, 'bodySize')) Object.assign(options, { method: 'post', body: 'x'.repeat(Number(text(task, 'bodySize'))) });
   if (has(task, 'header')) options.headers[text(task, 'header')] = 'own';
   if (has(task, 'seconds')) options.timeoutMs = Number(text(task, 'seconds')) * 1000;
   const times = has(task, 'times') ? Number(text(task, 'times')) : 1;
-  const [response] = await Promise.all(Array.from({ length: times }, () => fetch(text(task, 'url'), options)));
+  const asked = Promise.all(Array.from({ length: times }, () => fetch(text(task, 'url'), options)));
+  if (has(task, 'end') && text(task, 'end') === 'throw') await asked.then(explode, explode);
+  const [response] = await asked;
   if (response.status === 429) throw retry('the server is busy', retryAfterMs(response));
   return { status: response.status, type: response.headers.get('content-type'), body: await response.text() };
 }

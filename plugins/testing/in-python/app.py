@@ -14,7 +14,6 @@ from tqhost_http import HttpError, request
 
 tasks = 0
 
-
 def work(task):
     global tasks
     tasks += 1
@@ -36,11 +35,16 @@ def work(task):
 
 
 def ask(task):
-    """Asks `url`: with `bodySize` bytes of body, the header that `header` names, and `seconds` of time, where the task has them."""
+    """Asks `url`: with `bodySize` bytes of body, the header that `header` names, and `seconds` of time, where the task has them. To `throw` it waits
+    for what becomes of that."""
     body = "x" * int(text(task, "bodySize")) if has(task, "bodySize") else None
     headers = {text(task, "header"): "own"} if has(task, "header") else {}
     seconds = float(text(task, "seconds")) if has(task, "seconds") else None
-    response = request("post" if body else "get", text(task, "url"), headers=headers, body=body, timeout=seconds)
+    try:
+        response = request("post" if body else "get", text(task, "url"), headers=headers, body=body, timeout=seconds)
+    finally:
+        if has(task, "end") and text(task, "end") == "throw":
+            explode()
     if response.status == 429:
         raise retry("the server is busy", response.retry_after_ms())
     return {"status": response.status, "type": response.headers.get("content-type"), "body": response.text()}

@@ -115,17 +115,19 @@ case ${1:-} in
 esac
 
 # Lays out the project of the handler in plugins/$1, with the files $2… that it does not have, and runs `make_it` there if nobody did so before with the same
-# files and the same `compiler`. A handler with more exports has a world.wit of its own.
+# files and the same `compiler`. `wit` is the folder with what its language has beside the common interfaces, if anything. A handler with more
+# exports has a world.wit of its own.
 land() {
     local folder=plugins/$1 name own built to=plugins/$1.wasm
     shift
     name=$(basename "$folder")
     local project=$work/$name world=$templates/world.wit
+    [ ! -e "$wit/world.wit" ] || world=$wit/world.wit
     [ ! -e "$folder/world.wit" ] || world=$folder/world.wit
     own=$(find "$folder" -type f \( -name '*.js' -o -name '*.py' -o -name '*.[ch]' \) | LC_ALL=C sort)
     # shellcheck disable=SC2086
     built=$cache/built/$name-$({
-        hash_of $own "$@" "$world" wit/handler.wit plugins/sdk/wit/deps/*/*.wit scripts/build-languages.sh
+        hash_of $own "$@" "$world" wit/handler.wit plugins/sdk/wit/deps/*/*.wit ${wit:+"$wit"/deps/*/*.wit} scripts/build-languages.sh
         printf '%s\n' "$compiler"
     } | sha256sum | cut -c 1-20).wasm
     if [ ! -e "$built" ]; then
@@ -136,7 +138,7 @@ land() {
         [ $# = 0 ] || cp "$@" "$project"
         cp "$world" "$project/wit"
         cp wit/handler.wit "$project/wit/deps/handler"
-        cp -r plugins/sdk/wit/deps/. "$project/wit/deps"
+        cp -r plugins/sdk/wit/deps/. ${wit:+"$wit/deps/."} "$project/wit/deps"
         # As cli/templates.rs does, which says why.
         sed -i 's/@0\.2\.3/@0.2.4/' "$project"/wit/deps/*/*.wit
         (cd "$project" && make_it "$name")
@@ -152,6 +154,7 @@ land() {
 
 # Its folder has the hash of the lock file in its name.
 compiler=$(basename "$javascript_tools")
+wit=
 make_it() {
     sed -i "s/{{PACKAGE}}/$1/g; s/{{NAME}}/$1/g" package.json
     ln -s "$javascript_tools/node_modules" node_modules
@@ -162,6 +165,7 @@ for name in "${javascript[@]}"; do
 done
 
 compiler=$(basename "$python_tools")
+wit=$templates/python/wit
 make_it() {
     quietly "$python_tools/bin/python" build.py "$1.wasm"
 }
@@ -172,6 +176,7 @@ done
 clang=$(scripts/find-clang.sh)
 # What generates the bindings is pinned by Cargo's lock file.
 compiler="$("$clang" --version | head -n 1) $(hash_of plugins/Cargo.lock plugins/c-bindings/src/*.rs)"
+wit=
 make_it() {
     local project=$PWD
     # A program for this machine, whatever build-plugins.sh has set for WebAssembly.

@@ -298,6 +298,26 @@ fn a_version_that_throws_is_rolled_back_and_what_follows_from_a_failed_request_i
 }
 
 #[test]
+fn what_is_random_differs_from_task_to_task() {
+    let (mut bench, host) = host(&GUESTS, "");
+    for queue in ["javascript", "python"] {
+        let [one, other] = [(); 2].map(|()| -> Value {
+            let id = bench.xadd(queue, &[("end", "random")]);
+            serde_json::from_str(&result(&mut bench, queue, &id)).expect("JSON")
+        });
+        let drawn = |seen: &Value| seen["drawn"].as_array().cloned().unwrap_or_else(|| vec![seen["drawn"].clone()]);
+        for (one, other) in drawn(&one).into_iter().zip(drawn(&other)) {
+            assert!(one.is_f64() && one != other, "{queue}: {one} {other}");
+        }
+        let version = |seen: &Value| seen["uuid"].as_str().map(|uuid| (uuid.len(), uuid.as_bytes()[14]));
+        assert!(one["uuid"] != other["uuid"] && version(&one) == Some((36, b'4')), "{queue}: {one} {other}");
+        // A seed that was chosen is kept.
+        assert_eq!(one["seeded"], other["seeded"], "{queue}");
+    }
+    host.stop();
+}
+
+#[test]
 fn what_is_printed_bears_its_task() {
     let (mut bench, host) = host(&GUESTS, "");
     let lines = [

@@ -63,7 +63,6 @@ const RUST: &[Source] = &[
 ];
 
 const WIT: &[Source] = &[
-    ("wit/world.wit", template!("world.wit")),
     ("wit/deps/handler/handler.wit", HANDLER_WIT),
     ("wit/deps/clocks/clocks.wit", sdk!("wit/deps/clocks/clocks.wit")),
     ("wit/deps/config/store.wit", sdk!("wit/deps/config/store.wit")),
@@ -77,6 +76,7 @@ const JAVASCRIPT: &[Source] = &[
     ("package-lock.json", template!("javascript/package-lock.json")),
     ("Makefile", template!("javascript/Makefile")),
     ("handler.js", template!("javascript/handler.js")),
+    ("wit/world.wit", template!("world.wit")),
     ("tqhost.js", template!("javascript/tqhost.js")),
     ("tqhost-http.js", template!("javascript/tqhost-http.js")),
     ("test/handler.test.js", template!("javascript/test/handler.test.js")),
@@ -87,6 +87,8 @@ const PYTHON: &[Source] = &[
     ("requirements.txt", template!("python/requirements.txt")),
     ("Makefile", template!("python/Makefile")),
     ("app.py", template!("python/app.py")),
+    ("wit/world.wit", template!("python/wit/world.wit")),
+    ("wit/deps/random/random.wit", template!("python/wit/deps/random/random.wit")),
     ("build.py", template!("python/build.py")),
     ("tqhost.py", template!("python/tqhost.py")),
     ("tqhost_http.py", template!("python/tqhost_http.py")),

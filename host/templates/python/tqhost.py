@@ -6,11 +6,13 @@ In: a function from a task to a result. Out: the class `Handler` that the compon
 import io
 import json as _json
 import os
+import random
 import sys
 import time
 
 from componentize_py_types import Err, Ok
 from wit_world.imports import context, logging, store
+from wit_world.imports import random as host_random
 from wit_world.imports.logging import Level
 from wit_world.imports.types import Deferral, Failure_Defer, Failure_Reject, Failure_Retry, Retry, Task
 
@@ -209,9 +211,13 @@ def _end_lines() -> None:
 
 
 def _begin(task: Task) -> None:
-    """Makes ready for an attempt."""
+    """Makes ready for an attempt. Before the first one of an instance, what is random becomes so."""
     global _task, _outside
+    is_first = _task is None
     _task, _outside = task, None
+    if is_first:
+        for generator in _seeded:
+            generator.seed()
 
 
 # The task that runs. There is no clock either, but what is left until a deadline tells the time.
@@ -224,3 +230,23 @@ def _now_ns() -> int:
 
 time.time_ns = time.monotonic_ns = time.perf_counter_ns = _now_ns
 time.time = time.monotonic = time.perf_counter = lambda: _now_ns() / 1e9
+
+# What stands at the top of a file runs when the component is built, and every instance begins with what it left behind. So a generator that got
+# its seed there gets another one, unless a seed was chosen for it.
+_seeded = {random._inst}
+_urandom_of_build, _seed_of_random = os.urandom, random.Random.seed
+
+
+def _urandom(size: int) -> bytes:
+    return host_random.get_random_bytes(size) if _task else _urandom_of_build(size)
+
+
+def _seed(generator: random.Random, a=None, version: int = 2) -> None:
+    if _task is None:
+        (_seeded.add if a is None else _seeded.discard)(generator)
+    _seed_of_random(generator, int.from_bytes(_urandom(32)) if a is None else a, version)
+
+
+os.urandom = random._urandom = _urandom
+random.Random.seed = _seed
+random.seed = random._inst.seed

@@ -15,6 +15,7 @@ function work(task) {
   const end = has(task, 'end') ? text(task, 'end') : 'well';
   if (has(task, 'url')) return end === 'code' ? ask(task).catch((error) => error.code) : ask(task);
   if (end === 'throw') explode();
+  if (end === 'random') return { drawn: Math.random(), uuid: crypto.randomUUID() };
   if (end === 'number') throw 42;
   if (end === 'promise') return Promise.resolve({ tasks });
   if (end === 'recursion') return (function again(n) { return again(n + 1) + 1; })(0);

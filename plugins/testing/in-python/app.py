@@ -6,13 +6,18 @@ handler that does not use it.
 
 import io
 import logging
+import random
 import sys
 import time
+import uuid
 
 from tqhost import batches, handles, has, reject, retry, text
 from tqhost_http import HttpError, request
 
 tasks = 0
+
+# Made when the component is built.
+unseeded, seeded = random.Random(), random.Random(7)
 
 def work(task):
     global tasks
@@ -27,6 +32,9 @@ def work(task):
         return attempt(task).code if end == "code" else ask(task)
     if end == "throw":
         explode()
+    if end == "random":
+        drawn = [random.random(), unseeded.random(), random.Random().random()]
+        return {"drawn": drawn, "uuid": str(uuid.uuid4()), "seeded": seeded.random()}
     if end == "exit":
         sys.exit(3)
     if end == "recursion":

@@ -14,6 +14,7 @@ mod chaos;
 mod commands;
 mod compiling;
 mod control;
+mod costs;
 mod demo;
 mod doctor;
 mod faults;

@@ -38,11 +38,12 @@ lint: setup ## Check the formatting, and what clippy says
 fmt: ## Format the code
 	cargo fmt --all
 	cargo fmt --all --manifest-path plugins/Cargo.toml
+	cargo fmt --manifest-path tests/bench/peers/Cargo.toml
 
 audit: ## Check licences, sources and security advisories of the dependencies (needs cargo-deny)
 	@scripts/audit.sh
 
-bench: plugins ## Measure the host (an hour and more; SECTION=throughput for one, CONTRIBUTING.md has the others)
+bench: plugins ## Measure the host (an hour and more; SECTION=throughput for one, SECTION=peers with other queues; CONTRIBUTING.md)
 	cargo bench --locked --bench host -- $(SECTION)
 
 # A debug build: its assertions and checks of arithmetic are on, and being slower it is struck in more places.

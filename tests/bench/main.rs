@@ -9,6 +9,7 @@ mod support;
 
 mod backlog;
 mod busy;
+mod comparison;
 mod compilation;
 mod execution;
 mod hundred;
@@ -19,6 +20,7 @@ mod swaps;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use nix::unistd::Pid;
 use support::files::{guest, marked};
 use support::{Bench, Host, eventually, within};
 
@@ -26,11 +28,13 @@ use support::{Bench, Host, eventually, within};
 const TASKS: usize = 50_000;
 /// Runs of each; the median is shown.
 const RUNS: usize = 5;
+/// The section that needs more than this repository.
+const PEERS: &str = "peers";
 
 fn main() {
     // `cargo bench` hands over arguments of its own harness; a filter is the only one that means something here.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 13] = [
+    let sections: [(&str, fn()); 14] = [
         ("throughput", throughput),
         ("instances", instances::calls),
         ("execution", execution::compared),
@@ -44,9 +48,11 @@ fn main() {
         ("thousand", swaps::thousand),
         ("compilation", compilation::others),
         ("hundred", hundred::start),
+        (PEERS, comparison::peers),
     ];
     for (name, section) in sections {
-        if name.contains(&filter) {
+        // The peers have to be downloaded and built, which is for whoever asks for them.
+        if name.contains(&filter) && (name != PEERS || filter == PEERS) {
             section();
             println!();
         }
@@ -185,10 +191,10 @@ fn idle() {
         drop(quiet_host(&bench));
         let host = quiet_host(&bench);
         eventually("it is ready", || (host.get("/readyz").status == 200).then_some(()));
-        let (before, began) = (cpu(&host), Instant::now());
+        let (before, began) = (cpu(host.pid()), Instant::now());
         // What is measured is time itself.
         std::thread::sleep(Duration::from_secs(10));
-        let share = (cpu(&host) - before) / began.elapsed().as_secs_f64() * 100.0;
+        let share = (cpu(host.pid()) - before) / began.elapsed().as_secs_f64() * 100.0;
         println!("  {plugins:>3} queues and plugins: {share:.2} % of one core, {} MiB resident", resident_mib(&host));
         host.stop();
     }
@@ -205,9 +211,9 @@ fn many_plugins(count: u32) -> Bench {
     bench
 }
 
-/// Seconds of processor time so far.
-fn cpu(host: &Host) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", host.pid())).expect("/proc");
+/// Seconds of processor time that a process has used so far.
+fn cpu(pid: Pid) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("/proc");
     let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
     let ticks: f64 = fields[11].parse::<f64>().expect("utime") + fields[12].parse::<f64>().expect("stime");
     ticks / 100.0

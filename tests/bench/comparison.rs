@@ -1,0 +1,136 @@
+//! tqhost next to bare loops over Redis Streams and to other task queues: `make bench SECTION=peers`.
+//!
+//! Every repetition runs all rows once, in an order of its own, each with a Redis of its own. Out: a table with medians and spreads, and
+//! ratios of rows within a repetition; with `WRITE=1` they also replace what docs/performance.md has between its markers, and its plot.
+//!
+//! In, from the environment: `REPS` (3), `PEERS` (the names of rows; all), `SCALE` (a factor on the number of tasks, 1), `LATENCY=0` (leave out the
+//! latency), `WRITE=1`.
+//!
+//! Not here: what the rows are (`rows`), how one is run (`measure`), what is made of the figures (`report`, `plot`), the programs (`peers/`).
+
+mod measure;
+mod plot;
+mod report;
+mod rows;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::time::Instant;
+
+use measure::Figures;
+use report::Results;
+use rows::{ROWS, Row, Worker};
+
+/// The picture that docs/performance.md shows.
+const PLOT: &str = "performance-peers.svg";
+
+/// What a set-up step found: a folder, or why there is none.
+type Found = Result<PathBuf, String>;
+
+/// Where the things are that a row may need.
+#[derive(Default)]
+pub struct Setup(BTreeMap<&'static str, Found>);
+
+impl Setup {
+    /// The folder of one of the parts of scripts/bench-peers.sh.
+    fn folder(&mut self, part: &'static str) -> Found {
+        self.0.entry(part).or_insert_with(|| set_up(part)).clone()
+    }
+
+    /// Gets everything that a row needs, or says why it cannot be had.
+    fn ready(&mut self, row: &Row) -> Result<measure::Places, String> {
+        let programs = self.folder("programs")?;
+        let bullmq = if matches!(row.worker, Worker::Bullmq) { self.folder("bullmq")? } else { PathBuf::new() };
+        let redis = if row.newer_redis { Some(self.folder("redis")?) } else { None };
+        Ok(measure::Places { programs, bullmq, redis })
+    }
+}
+
+pub fn peers() {
+    let (reps, scale) = (from_env("REPS", 3u64), from_env("SCALE", 1.0f64));
+    let (with_latency, write) = (from_env("LATENCY", 1u8) != 0, from_env("WRITE", 0u8) != 0);
+    println!("peers: {reps} repetitions, each with all rows in an order of its own");
+    let mut results = Results::new(reps);
+    let mut setup = Setup::default();
+    let mut rows = Vec::new();
+    for row in wanted() {
+        match setup.ready(row) {
+            Ok(places) => rows.push((row, places)),
+            Err(why) => {
+                println!("  {:24} left out: {why}", row.name);
+                results.left_out(row, why);
+            }
+        }
+    }
+    for rep in 0..reps {
+        fastrand::Rng::with_seed(rep).shuffle(&mut rows);
+        for (row, places) in &rows {
+            let begin = Instant::now();
+            let run = || {
+                let drain = measure::drain(row, places, scale);
+                let latency = (with_latency && row.latency).then(|| measure::latency(row, places));
+                Figures { drain, latency: latency.unwrap_or_default() }
+            };
+            // A row that fails is one that is missing, not the end of the others. What went wrong is on stderr.
+            match catch_unwind(AssertUnwindSafe(run)) {
+                Ok(figures) => {
+                    let (rate, took) = (figures.drain.rate, begin.elapsed().as_secs());
+                    println!("  {} of {reps}  {:24} {rate:>9.0} tasks/s  (took {took} s)", rep + 1, row.name);
+                    results.add(row, rep, figures);
+                }
+                Err(cause) => {
+                    let why = cause.downcast_ref::<String>().map_or("it panicked", String::as_str);
+                    let why = why.lines().next().unwrap_or_default().to_owned();
+                    println!("  {} of {reps}  {:24} failed: {why}", rep + 1, row.name);
+                    results.failed(row, why);
+                }
+            }
+        }
+    }
+    let text = report::markdown(&results);
+    println!("\n{text}");
+    if write {
+        let docs = repository().join("docs");
+        std::fs::write(docs.join(PLOT), plot::svg(&results)).expect("write the plot");
+        let image = format!("![tasks per second, processor time and latency of all rows]({PLOT})");
+        report::replace(&docs.join("performance.md"), &format!("{image}\n\n{text}"));
+        println!("docs/performance.md and its plot have these figures now");
+    }
+}
+
+/// The rows that `PEERS` names, or all.
+fn wanted() -> Vec<&'static Row> {
+    let names = std::env::var("PEERS").unwrap_or_default();
+    let names: Vec<&str> = names.split_whitespace().collect();
+    for name in &names {
+        let known: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+        assert!(known.contains(name), "PEERS: there is no row `{name}`; there are {}", known.join(" "));
+    }
+    ROWS.iter().filter(|row| names.is_empty() || names.contains(&row.name)).collect()
+}
+
+fn from_env<T: FromStr>(name: &str, default: T) -> T {
+    let value = std::env::var(name).ok().filter(|value| !value.is_empty());
+    value.map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name}: not a number: `{value}`")))
+}
+
+/// Runs a part of scripts/bench-peers.sh.
+fn set_up(part: &str) -> Found {
+    println!("  getting ready: {part}");
+    let script = repository().join("scripts/bench-peers.sh");
+    let output = Command::new(script).arg(part).stdin(Stdio::null()).output().expect("run scripts/bench-peers.sh");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+    let said = text(&output.stderr);
+    if output.status.success() {
+        return Ok(PathBuf::from(text(&output.stdout)));
+    }
+    eprintln!("{said}");
+    Err(said.lines().last().unwrap_or("scripts/bench-peers.sh failed").trim_start_matches("bench-peers: ").to_owned())
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository")
+}

@@ -1,0 +1,176 @@
+//! What the runs showed, as a table and as ratios, in Markdown.
+//!
+//! In: the figures of each run. Out: text for the screen and for docs/performance.md.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::super::median;
+use super::measure::Figures;
+use super::rows::{RATIOS, ROWS, Ratio, Row};
+
+/// Between these lines of the page is what this writes.
+const BEGIN: &str = "<!-- figures: written by `make bench SECTION=peers WRITE=1` -->";
+const END: &str = "<!-- /figures -->";
+
+/// A number of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Figure {
+    Rate,
+    RedisMicros,
+    WorkerMicros,
+    Commands,
+    Memory,
+    Started(usize),
+    Done(usize),
+}
+
+impl Figure {
+    fn of(self, figures: &Figures) -> Option<f64> {
+        let Figures { drain, latency } = figures;
+        match self {
+            Figure::Rate => Some(drain.rate),
+            Figure::RedisMicros => Some(drain.redis),
+            Figure::WorkerMicros => Some(drain.worker),
+            Figure::Commands => Some(drain.commands),
+            Figure::Memory => Some(drain.memory),
+            Figure::Started(at) => latency.started.map(|times| times[at]),
+            Figure::Done(at) => latency.done.map(|times| times[at]),
+        }
+    }
+}
+
+/// Of several runs: the median, the least and the most.
+#[derive(Debug, Clone, Copy)]
+pub struct Spread {
+    pub median: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Option<Spread> {
+        let median = (!values.is_empty()).then(|| median(&mut values))?;
+        Some(Spread { median, least: values[0], most: values[values.len() - 1] })
+    }
+}
+
+/// All that was seen.
+pub struct Results {
+    reps: u64,
+    /// By row and repetition.
+    runs: Vec<(&'static str, u64, Figures)>,
+    /// What there are no figures of, and why.
+    missing: Vec<(&'static str, String)>,
+}
+
+impl Results {
+    pub fn new(reps: u64) -> Results {
+        Results { reps, runs: Vec::new(), missing: Vec::new() }
+    }
+
+    pub fn add(&mut self, row: &Row, rep: u64, figures: Figures) {
+        self.runs.push((row.name, rep, figures));
+    }
+
+    pub fn left_out(&mut self, row: &Row, why: String) {
+        self.missing.push((row.name, format!("left out: {why}")));
+    }
+
+    pub fn failed(&mut self, row: &Row, why: String) {
+        self.missing.push((row.name, format!("a run failed: {why}")));
+    }
+
+    /// The rows of which there are figures, the fastest first.
+    pub fn rows(&self) -> Vec<&'static Row> {
+        let mut rows: Vec<(&Row, f64)> = ROWS.iter().filter_map(|row| Some((row, self.spread(row, Figure::Rate)?.median))).collect();
+        rows.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        rows.into_iter().map(|(row, _)| row).collect()
+    }
+
+    pub fn spread(&self, row: &Row, figure: Figure) -> Option<Spread> {
+        Spread::of(self.runs.iter().filter(|(name, ..)| *name == row.name).filter_map(|(_, _, figures)| figure.of(figures)).collect())
+    }
+
+    /// Of the repetitions that have both.
+    fn ratio(&self, ratio: &Ratio) -> Option<Spread> {
+        let value = |row: &str, rep: u64| {
+            let (_, _, figures) = self.runs.iter().find(|(name, of, _)| *name == row && *of == rep)?;
+            ratio.figure.of(figures)
+        };
+        let quotient = |rep| Some(value(ratio.of, rep)? / value(ratio.to, rep)?);
+        Spread::of((0..self.reps).filter_map(quotient).filter(|value| value.is_finite()).collect())
+    }
+}
+
+/// The table, the ratios, and what there are no figures of.
+pub fn markdown(results: &Results) -> String {
+    let mut text = format!("{}\n\n", machine(results.reps));
+    text.push_str("| row | tasks/s | least to most | Redis µs | worker µs | commands | MiB | start ms | done ms |\n");
+    text.push_str("|---|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+    for row in results.rows() {
+        let one = |figure: Figure, digits: usize| results.spread(row, figure).map(|spread| format!("{:.digits$}", spread.median));
+        let cell = |figure, digits| one(figure, digits).unwrap_or_else(|| "–".to_owned());
+        let pair = |at: fn(usize) -> Figure| one(at(0), 2).zip(one(at(1), 2)).map_or_else(|| "–".to_owned(), |(a, b)| format!("{a} / {b}"));
+        let rate = results.spread(row, Figure::Rate).expect("a row with figures");
+        text.push_str(&format!(
+            "| {} (`{}`) | {} | {} to {} | {} | {} | {} | {} | {} | {} |\n",
+            row.what,
+            row.name,
+            grouped(rate.median),
+            grouped(rate.least),
+            grouped(rate.most),
+            cell(Figure::RedisMicros, 1),
+            cell(Figure::WorkerMicros, 1),
+            cell(Figure::Commands, 2),
+            cell(Figure::Memory, 0),
+            pair(Figure::Started),
+            pair(Figure::Done),
+        ));
+    }
+    text.push_str("\n| ratio within a repetition | of | median | least to most |\n|---|---|---:|---:|\n");
+    for ratio in &RATIOS {
+        if let Some(Spread { median, least, most }) = results.ratio(ratio) {
+            let (of, to) = (ratio.of, ratio.to);
+            text.push_str(&format!("| `{of}` to `{to}` | {} | {median:.2} | {least:.2} to {most:.2} |\n", ratio.what));
+        }
+    }
+    for (name, why) in &results.missing {
+        text.push_str(&format!("\n`{name}` {why}.\n"));
+    }
+    text
+}
+
+/// Puts the text where the page has figures.
+pub fn replace(page: &Path, text: &str) {
+    let old = std::fs::read_to_string(page).expect("read the page");
+    let (before, rest) = old.split_once(BEGIN).expect("the page has the line at which figures begin");
+    let (_, after) = rest.split_once(END).expect("the page has the line at which figures end");
+    std::fs::write(page, format!("{before}{BEGIN}\n{}\n{END}{after}", text.trim_end())).expect("write the page");
+}
+
+/// When, on what, and of what this was measured.
+fn machine(reps: u64) -> String {
+    let said = |program: &str, args: &[&str]| {
+        let output = Command::new(program).args(args).current_dir(super::repository()).output().ok();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+    };
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown").trim_start_matches([' ', '\t', ':']);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let version = said("redis-server", &["--version"]);
+    let redis = version.split_once("v=").map_or("", |(_, rest)| rest.split(' ').next().unwrap_or_default());
+    let today = jiff::Zoned::now().date();
+    let (commit, kernel) = (said("git", &["rev-parse", "--short=10", "HEAD"]), said("uname", &["-r"]));
+    format!("{today}, commit {commit}: {reps} repetitions; {cores} cores ({model}), Linux {kernel}, Redis {redis}.")
+}
+
+/// With a comma before each three digits.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let with_comma = |(at, digit): (usize, char)| {
+        let is_first = at == 0 || !(digits.len() - at).is_multiple_of(3);
+        [(!is_first).then_some(','), Some(digit)]
+    };
+    digits.chars().enumerate().flat_map(with_comma).flatten().collect()
+}

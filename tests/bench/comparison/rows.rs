@@ -1,0 +1,138 @@
+//! What is compared: the rows of the table, and which of them are set in proportion to which.
+//!
+//! The number of tasks of a row is such that its backlog lasts a few seconds.
+
+use super::report::Figure;
+
+/// What runs the tasks.
+pub enum Worker {
+    /// `loops` of the programs, with these arguments, and a guest.
+    Loops(&'static [&'static str], Option<&'static str>),
+    /// Another program, with these arguments.
+    Program(&'static str, &'static [&'static str]),
+    /// BullMQ for Node.js.
+    Bullmq,
+    /// tqhost's defaults but for what is said here.
+    Tqhost { guest: &'static str, retention: &'static str, concurrency: u32 },
+}
+
+/// A Redis command with a key, that answers a number.
+pub type Count = (&'static str, &'static str);
+
+/// How to tell from Redis how far a queue is.
+pub struct Progress {
+    /// Their sum is how many tasks are not done.
+    pub left: &'static [Count],
+    /// How many tasks are done, where what is left cannot be counted.
+    pub done: Option<Count>,
+    /// Tasks that failed. There have to be none.
+    pub failed: Option<Count>,
+}
+
+pub struct Row {
+    pub name: &'static str,
+    /// For the table.
+    pub what: &'static str,
+    pub worker: Worker,
+    pub tasks: usize,
+    pub progress: &'static Progress,
+    /// What the keys of the statuses begin with, where a client can watch them.
+    pub statuses: Option<&'static str>,
+    /// Whether its latency is measured.
+    pub latency: bool,
+    /// Whether it needs a Redis that the other rows do not need.
+    pub newer_redis: bool,
+}
+
+const LOOP: Progress = Progress { left: &[("XLEN", "work")], done: None, failed: None };
+const TQHOST: Progress = Progress {
+    left: &[("XLEN", "work"), ("ZCARD", "tq:{work}:delayed"), ("HLEN", "tq:{work}:parked")],
+    done: None,
+    failed: Some(("XLEN", "tq:{work}:dead")),
+};
+const BULLMQ: Progress = Progress {
+    left: &[("LLEN", "bull:bench:wait"), ("LLEN", "bull:bench:active")],
+    done: None,
+    failed: Some(("ZCARD", "bull:bench:failed")),
+};
+const APALIS: Progress = Progress { left: &[], done: Some(("SCARD", "bench:done")), failed: Some(("SCARD", "bench:dead")) };
+const CHASQUIMQ: Progress =
+    Progress { left: &[("XLEN", "{chasqui:bench}:stream")], done: None, failed: Some(("XLEN", "{chasqui:bench}:dlq")) };
+
+/// The statuses of `loops`, and of tqhost.
+const JOBS: Option<&str> = Some("job:");
+const STATUSES: Option<&str> = Some("tq:{work}:task:");
+
+const fn bare(name: &'static str, what: &'static str, args: &'static [&'static str], guest: Option<&'static str>, tasks: usize) -> Row {
+    Row { name, what, worker: Worker::Loops(args, guest), tasks, progress: &LOOP, statuses: None, latency: false, newer_redis: false }
+}
+
+const fn other(name: &'static str, what: &'static str, worker: Worker, tasks: usize, progress: &'static Progress) -> Row {
+    Row { name, what, worker, tasks, progress, statuses: None, latency: true, newer_redis: false }
+}
+
+const fn tqhost(name: &'static str, what: &'static str, guest: &'static str, retention: &'static str, concurrency: u32) -> Row {
+    let tasks = if concurrency < 100 { 100_000 } else { 200_000 };
+    let worker = Worker::Tqhost { guest, retention, concurrency };
+    Row { name, what, worker, tasks, progress: &TQHOST, statuses: None, latency: false, newer_redis: false }
+}
+
+pub static ROWS: [Row; 17] = [
+    Row { latency: true, ..bare("bare", "bare loop", &[], None, 1_000_000) },
+    Row { latency: true, statuses: JOBS, ..bare("bare-status", "bare loop with a status", &["status"], None, 400_000) },
+    bare("sandboxed", "sandboxed loop, `empty`", &[], Some("empty"), 400_000),
+    Row {
+        latency: true,
+        statuses: JOBS,
+        ..bare("sandboxed-status", "sandboxed loop with a status, `empty`", &["status"], Some("empty"), 300_000)
+    },
+    bare("sandboxed-echo", "sandboxed loop with a status, `echo`", &["status"], Some("echo"), 200_000),
+    Row { latency: true, statuses: STATUSES, ..tqhost("tqhost-empty", "tqhost, `empty`, 24h, 100 at once", "empty", "24h", 100) },
+    tqhost("tqhost-empty-0s", "tqhost, `empty`, 0s, 100 at once", "empty", "0s", 100),
+    Row { latency: true, statuses: STATUSES, ..tqhost("tqhost-echo", "tqhost, `echo`, 24h, 100 at once", "echo", "24h", 100) },
+    Row { latency: true, statuses: STATUSES, ..tqhost("tqhost-empty-10", "tqhost, `empty`, 24h, 10 at once", "empty", "24h", 10) },
+    tqhost("tqhost-empty-0s-10", "tqhost, `empty`, 0s, 10 at once", "empty", "0s", 10),
+    tqhost("tqhost-echo-10", "tqhost, `echo`, 24h, 10 at once", "echo", "24h", 10),
+    other("bullmq", "BullMQ (Node.js)", Worker::Bullmq, 60_000, &BULLMQ),
+    other("bullmq-rust", "bullmq-official (Rust)", Worker::Program("bullmq", &[]), 80_000, &BULLMQ),
+    other("apalis", "apalis-redis (Rust)", Worker::Program("apalis", &[]), 20_000, &APALIS),
+    Row { newer_redis: true, ..other("chasquimq", "ChasquiMQ (Rust), Redis 8.6", Worker::Program("chasquimq", &[]), 200_000, &CHASQUIMQ) },
+    Row {
+        newer_redis: true,
+        latency: false,
+        ..other("chasquimq-quiet", "ChasquiMQ without events, Redis 8.6", Worker::Program("chasquimq", &["quiet"]), 400_000, &CHASQUIMQ)
+    },
+    Row { newer_redis: true, ..bare("bare-newer", "bare loop, Redis 8.6", &[], None, 1_000_000) },
+];
+
+/// One row's figure divided by that of another one in the same repetition.
+pub struct Ratio {
+    pub what: &'static str,
+    pub of: &'static str,
+    pub to: &'static str,
+    pub figure: Figure,
+}
+
+const fn ratio(of: &'static str, to: &'static str, what: &'static str, figure: Figure) -> Ratio {
+    Ratio { what, of, to, figure }
+}
+
+pub static RATIOS: [Ratio; 17] = [
+    ratio("tqhost-empty", "sandboxed-status", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty-0s", "sandboxed", "tasks/s", Figure::Rate),
+    ratio("tqhost-echo", "sandboxed-echo", "tasks/s", Figure::Rate),
+    ratio("tqhost-echo", "sandboxed-status", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty", "bare-status", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty", "bare", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty-10", "tqhost-empty", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty", "bullmq", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty", "bullmq-rust", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty", "apalis", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty", "chasquimq", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty", "chasquimq-quiet", "tasks/s", Figure::Rate),
+    ratio("bare-newer", "bare", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty", "bare-status", "Redis µs per task", Figure::RedisMicros),
+    ratio("tqhost-empty", "bullmq", "Redis µs per task", Figure::RedisMicros),
+    ratio("tqhost-empty", "bullmq", "worker µs per task", Figure::WorkerMicros),
+    ratio("tqhost-empty", "sandboxed-status", "worker µs per task", Figure::WorkerMicros),
+];

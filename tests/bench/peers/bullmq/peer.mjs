@@ -1,0 +1,69 @@
+// BullMQ for Node.js, with its defaults but for the concurrency, which its documents put at 100 to 300 for jobs that mostly wait, and
+// without the jobs that are completed. It takes the orders that src/lib.rs describes.
+import { writeFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Queue, Worker } from 'bullmq';
+
+const QUEUE = 'bench';
+const CONCURRENCY = 100;
+const CHUNK = 500;
+const PAYLOAD_BYTES = 200;
+
+const { hostname: host, port } = new URL(process.env.REDIS_URL);
+const connection = { host, port: Number(port) };
+
+const now = () => process.hrtime.bigint();
+const job = () => ({ payload: now().toString().padStart(20, '0').padEnd(PAYLOAD_BYTES, 'x') });
+
+const times = [];
+const note = process.env.TIMES ? (point, payload) => times.push(`${point} ${BigInt(payload.slice(0, 20))} ${now()}\n`) : () => {};
+
+async function fill(tasks) {
+  const queue = new Queue(QUEUE, { connection });
+  for (let left = tasks; left > 0; left -= CHUNK) {
+    const jobs = Array.from({ length: Math.min(left, CHUNK) }, () => ({ name: 'task', data: job() }));
+    await queue.addBulk(jobs);
+  }
+  await queue.close();
+}
+
+async function pace(rate, seconds) {
+  const queue = new Queue(QUEUE, { connection });
+  const begin = performance.now();
+  for (let n = 0; n < rate * seconds; n++) {
+    const wait = begin + (n * 1000) / rate - performance.now();
+    if (wait > 0) await sleep(wait);
+    await queue.add('task', job());
+  }
+  await queue.close();
+}
+
+function work() {
+  const run = async ({ data }) => {
+    note('started', data.payload);
+    return data.payload;
+  };
+  const worker = new Worker(QUEUE, run, { connection, concurrency: CONCURRENCY, removeOnComplete: { count: 0 } });
+  // Emitted after the reply of the script that completed the job.
+  worker.on('completed', (_, payload) => note('done', payload));
+  worker.on('error', (error) => console.error(error));
+  process.stdin.resume().on('end', () => {
+    if (process.env.TIMES) writeFileSync(process.env.TIMES, times.join(''));
+    process.exit();
+  });
+}
+
+const [order, ...rest] = process.argv.slice(2);
+switch (order) {
+  case 'fill':
+    await fill(Number(rest[0]));
+    break;
+  case 'pace':
+    await pace(Number(rest[0]), Number(rest[1]));
+    break;
+  case 'work':
+    work();
+    break;
+  default:
+    throw new Error('fill N, pace RATE SECONDS, or work');
+}

@@ -1,0 +1,210 @@
+//! The least that a queue on Redis Streams can cost: read a batch, do nothing with it, ack and delete it with the next read.
+//!
+//! `loops work [status] [GUEST.wasm]`: with `status` every message also gets a record that expires; with a guest every message
+//! runs it in an instance of its own (`sandbox`). What it lacks for being a task queue is everything else: leases, retries, dead letters, limits.
+//!
+//! `loops pace RATE SECONDS` watches the statuses too, where `WATCH` has the beginning of their keys: a task is done when a client
+//! can see the last change of its status.
+
+#[path = "loops/sandbox.rs"]
+mod sandbox;
+
+use std::collections::HashMap;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use peers::{Error, Order, beats, chunks, end_with_stdin, made_at, note_at, now_ns, payload, redis_url, write_times};
+use redis::{Cmd, Connection, Pipeline, Value, cmd, pipe};
+use sandbox::Sandbox;
+
+const STREAM: &str = "work";
+const GROUP: &str = "tqhost";
+const FIELD: &str = "content";
+/// One loop waits for Redis while another one works; more of them only wait for each other.
+const LOOPS: usize = 3;
+const BATCH: usize = 100;
+const RETENTION_SECONDS: u32 = 24 * 60 * 60;
+/// How long a status may go unseen before the watch gives up.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long after the last task's status it may change again.
+const AFTERMATH: Duration = Duration::from_millis(300);
+
+fn main() -> Result<(), Error> {
+    match Order::from_args()? {
+        Order::Fill(tasks) => {
+            let mut redis = connect()?;
+            for chunk in chunks(tasks) {
+                let mut adds = pipe();
+                for _ in 0..chunk {
+                    adds.add_command(add(&payload())).ignore();
+                }
+                adds.query::<()>(&mut redis)?;
+            }
+            Ok(())
+        }
+        Order::Pace { rate, seconds } => pace(rate, seconds),
+        Order::Work(args) => {
+            let status = args.iter().any(|arg| arg == "status");
+            let guest = args.iter().find(|arg| arg.ends_with(".wasm")).map(|path| Sandbox::load(path)).transpose()?;
+            end_with_stdin();
+            work(status, guest.as_ref())
+        }
+    }
+}
+
+fn connect() -> Result<Connection, Error> {
+    Ok(redis::Client::open(redis_url()?)?.get_connection()?)
+}
+
+fn add(payload: &str) -> Cmd {
+    let mut add = cmd("XADD");
+    add.arg(STREAM).arg("*").arg(FIELD).arg(payload);
+    add
+}
+
+/// One message: its id and its payload.
+type Message = (String, Vec<u8>);
+
+fn work(status: bool, guest: Option<&Sandbox>) -> Result<(), Error> {
+    let created: redis::RedisResult<()> = cmd("XGROUP").arg(&["CREATE", STREAM, GROUP, "0", "MKSTREAM"]).query(&mut connect()?);
+    if let Err(error) = created
+        && error.code() != Some("BUSYGROUP")
+    {
+        return Err(error.into());
+    }
+    thread::scope(|scope| {
+        let loops: Vec<_> = (0..LOOPS).map(|n| scope.spawn(move || one_loop(n, status, guest))).collect();
+        loops.into_iter().try_for_each(|one| one.join().expect("a loop panics"))
+    })
+}
+
+fn one_loop(number: usize, status: bool, guest: Option<&Sandbox>) -> Result<(), Error> {
+    let mut redis = connect()?;
+    let read = |wait: bool| {
+        let mut read = cmd("XREADGROUP");
+        read.arg("GROUP").arg(GROUP).arg(format!("loop-{number}")).arg("COUNT").arg(BATCH);
+        if wait {
+            read.arg("BLOCK").arg(0);
+        }
+        read.arg("STREAMS").arg(STREAM).arg(">");
+        read
+    };
+    let (wait, go_on) = (read(true), read(false));
+    let mut batch = Vec::new();
+    loop {
+        if batch.is_empty() {
+            batch = messages(wait.query(&mut redis)?);
+            continue;
+        }
+        let is_full = batch.len() == BATCH;
+        let mut settle = Pipeline::with_capacity(2 * batch.len() + 3);
+        let (mut ack, mut delete) = (cmd("XACK"), cmd("XDEL"));
+        ack.arg(STREAM).arg(GROUP);
+        delete.arg(STREAM);
+        for (id, payload) in &batch {
+            peers::note("started", made_at(payload));
+            let result = guest.map(|guest| guest.run(id, FIELD, payload)).transpose()?.flatten();
+            if status {
+                record(&mut settle, id, result);
+            }
+            ack.arg(id);
+            delete.arg(id);
+        }
+        settle.add_command(ack).add_command(delete);
+        if is_full {
+            settle.add_command(go_on.clone());
+        }
+        let mut replies: Vec<Value> = settle.query(&mut redis)?;
+        let now = now_ns();
+        for (_, payload) in &batch {
+            note_at("done", made_at(payload), now);
+        }
+        batch = if is_full { replies.pop().map(messages).unwrap_or_default() } else { Vec::new() };
+    }
+}
+
+fn record(settle: &mut Pipeline, id: &str, result: Option<Vec<u8>>) {
+    let key = format!("job:{id}");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_millis() as u64;
+    let set = settle.cmd("HSET").arg(&key).arg("status").arg("COMPLETED").arg("attempt").arg(1).arg("finished_at_ms").arg(now);
+    if let Some(result) = result {
+        set.arg("result").arg(result);
+    }
+    settle.cmd("EXPIRE").arg(&key).arg(RETENTION_SECONDS);
+}
+
+/// The messages in the reply of an XREADGROUP of one stream; none when it is nil.
+fn messages(reply: Value) -> Vec<Message> {
+    let list = |value: Value| if let Value::Array(items) = value { items } else { Vec::new() };
+    let bytes = |value: Value| if let Value::BulkString(bytes) = value { bytes } else { Vec::new() };
+    let Some(stream) = list(reply).pop() else { return Vec::new() };
+    let entries = list(stream).pop().map(list).unwrap_or_default();
+    let message = |entry: Value| {
+        let [id, fields] = <[Value; 2]>::try_from(list(entry)).ok()?;
+        let payload = list(fields).into_iter().nth(1).map(bytes)?;
+        Some((String::from_utf8(bytes(id)).ok()?, payload))
+    };
+    entries.into_iter().filter_map(message).collect()
+}
+
+/// Enqueues at a steady pace; with `WATCH`, waits until the status of each task says that it is completed, and notes since when.
+fn pace(rate: f64, seconds: f64) -> Result<(), Error> {
+    let mut redis = connect()?;
+    let prefix = std::env::var("WATCH").ok();
+    let watch = prefix.clone().map(|prefix| watch(&prefix)).transpose()?;
+    let mut made: HashMap<String, u64> = HashMap::new();
+    for due in beats(rate, seconds) {
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        let payload = payload();
+        made.insert(add(&payload).query(&mut redis)?, made_at(payload.as_bytes()));
+    }
+    let (Some(prefix), Some(watch)) = (prefix, watch) else { return Ok(()) };
+    for id in made.keys() {
+        let end = Instant::now() + PATIENCE;
+        while cmd("HGET").arg(format!("{prefix}{id}")).arg("status").query::<Option<String>>(&mut redis)?.as_deref() != Some("COMPLETED") {
+            if Instant::now() > end {
+                return Err(format!("the task {id} is not completed").into());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    for (id, seen) in watch.join().expect("the watch panics")? {
+        if let Some(made_at) = made.get(&id) {
+            note_at("done", *made_at, seen);
+        }
+    }
+    write_times();
+    Ok(())
+}
+
+type Watch = thread::JoinHandle<Result<HashMap<String, u64>, Error>>;
+
+/// Notes when each hash whose key begins so has last changed, until nothing changes any more.
+fn watch(prefix: &str) -> Result<Watch, Error> {
+    let mut redis = connect()?;
+    cmd("CONFIG").arg(&["SET", "notify-keyspace-events", "Kh"]).query::<()>(&mut redis)?;
+    let channel = format!("__keyspace@0__:{prefix}");
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let watch = thread::spawn(move || {
+        let mut events = redis.as_pubsub();
+        events.psubscribe(format!("{}*", channel.replace('[', "\\[")))?;
+        ready.send(()).ok();
+        let mut seen = HashMap::new();
+        loop {
+            // Before the first one there may be none for a while; after the last one there is none.
+            events.set_read_timeout(Some(if seen.is_empty() { PATIENCE } else { AFTERMATH }))?;
+            match events.get_message() {
+                Ok(event) => {
+                    let now = now_ns();
+                    if let Some(id) = event.get_channel_name().strip_prefix(&channel) {
+                        seen.insert(id.to_owned(), now);
+                    }
+                }
+                Err(error) if error.is_timeout() => return Ok(seen),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    });
+    is_ready.recv().map_err(|_| "the watch ended before it began")?;
+    Ok(watch)
+}

@@ -25,6 +25,7 @@ mod faults_redis;
 mod faults_worker;
 mod http;
 mod idempotency;
+mod idle;
 mod instances;
 mod isolation;
 mod languages;

@@ -71,9 +71,10 @@ impl Announcer {
     }
 
     pub async fn run(mut self, stop: CancellationToken) {
+        let mut said = None;
         loop {
             let host = self.describe();
-            if let Err(error) = hosts::announce(&self.link, &host).await {
+            if let Err(error) = hosts::announce(&self.link, &host, &mut said).await {
                 tracing::debug!(%error, "could not announce this host");
             }
             tokio::select! {

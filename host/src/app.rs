@@ -19,8 +19,11 @@ use crate::queue::{self, Queue, Redis};
 use crate::reload::{self, Refused, Reloader, Watch};
 use crate::sandbox::{Compiler, Sandbox, SandboxOptions};
 use crate::worker::capacity::Capacity;
+use crate::worker::janitor::Janitor;
 use crate::worker::lifecycle::Host;
+use crate::worker::lookout::Lookout;
 use crate::worker::stop::Stop;
+use crate::worker::waiter::{self, Waiter};
 use crate::worker::workers::Workers;
 
 /// A fetch loop that gave no sign for so long is stalled. It gives one every second or two.
@@ -86,9 +89,20 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
     for queue in &queues {
         queue.ensure_group().await.with_context(|| format!("cannot prepare the queue `{}`", queue.rules.name))?;
     }
-    let host =
-        Host { redis: redis.clone(), consumer: host_id().into(), capacity: Capacity::new(config.concurrency), stop: Stop::default() };
+    let host = Host {
+        redis: redis.clone(),
+        consumer: host_id().into(),
+        capacity: Capacity::new(config.concurrency),
+        waiter: Waiter::default(),
+        lookout: Lookout::default(),
+        reads: redis.link(),
+        stop: Stop::default(),
+    };
     let (host_id, capacity, stop) = (host.consumer.clone(), host.capacity.clone(), host.stop.clone());
+    let (waiter, lookout) = (host.waiter.clone(), host.lookout.clone());
+    servants.spawn(waiter.clone().run(redis.link_blocking_for(waiter::BLOCK), stop.claiming.clone()));
+    servants.spawn(lookout.clone().run(link.clone(), waiter, host_id.clone(), stop.claiming.clone()));
+    servants.spawn(Janitor::new(lookout, link.clone()).run(stop.claiming.clone()));
     let mut workers = Workers::new(host, plugins.clone(), metrics.clone(), health.clone());
     workers.apply(queues);
     servants.spawn({

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::census::find_group;
 use super::codec::{self, Entry};
 use super::error::QueueError;
 use super::link::Link;
@@ -117,20 +116,6 @@ impl Queue {
         read.arg("STREAMS").arg(&self.keys.stream).arg(">");
         let reply = link.command("read new tasks", &read).await?;
         self.shaped("read new tasks", read_reply(reply))
-    }
-
-    /// Waits up to `block` for an entry that was not delivered to anybody yet, and claims nothing. It may be gone when this returns.
-    pub async fn wait_for_new(&self, link: &Link, block: Duration) -> Result<(), QueueError> {
-        let mut groups = redis::cmd("XINFO");
-        groups.arg("GROUPS").arg(&self.keys.stream);
-        let reply = link.command("look for new tasks", &groups).await?;
-        let found = self.shaped("look for new tasks", find_group(reply, &self.rules.group))?;
-        // Without its group, the next read tells.
-        let Some((_, delivered)) = found else { return Ok(()) };
-        // It answers with the entry itself, which is of no use here: no command waits without reading.
-        let mut wait = redis::cmd("XREAD");
-        wait.arg("COUNT").arg(1).arg("BLOCK").arg(millis(block).max(1)).arg("STREAMS").arg(&self.keys.stream).arg(delivered);
-        link.command("wait for new tasks", &wait).await.map(drop)
     }
 
     /// Takes over up to `count` entries that nobody kept alive for a whole lease, of those at `cursor` and behind it.

@@ -93,17 +93,31 @@ pub struct HostChange {
     pub reason: Option<String>,
 }
 
-/// Announces a host, and forgets hosts that fell silent long ago.
-pub async fn announce(link: &Link, host: &HostInfo) -> Result<(), QueueError> {
+/// Announces a host. `said` is what it announced last: as long as nothing has changed, that is only kept alive.
+pub async fn announce(link: &Link, host: &HostInfo, said: &mut Option<String>) -> Result<(), QueueError> {
+    const WHAT: &str = "announce this host";
     let json = serde_json::to_string(host).unwrap_or_default();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let (key, expires) = (keys::host(&host.id), EXPIRES.as_millis() as u64);
+    let add = redis::cmd("ZADD").arg(keys::HOSTS).arg(now).arg(&host.id).to_owned();
+    if said.as_ref() == Some(&json) {
+        let replies = link.pipeline(WHAT, &[redis::cmd("PEXPIRE").arg(&key).arg(expires).to_owned(), add.clone()]).await?;
+        let [kept, added] = replies.try_into().map_err(|_| QueueError::unexpected(WHAT, link.address()))?;
+        added?;
+        if kept? == redis::Value::Int(1) {
+            return Ok(());
+        }
+    }
+    // Hosts that fell silent long ago are forgotten.
     let long_ago = now.saturating_sub(Duration::from_secs(3600).as_millis() as u64);
     let commands = [
-        redis::cmd("SET").arg(keys::host(&host.id)).arg(json).arg("PX").arg(EXPIRES.as_millis() as u64).to_owned(),
-        redis::cmd("ZADD").arg(keys::HOSTS).arg(now).arg(&host.id).to_owned(),
+        redis::cmd("SET").arg(key).arg(&json).arg("PX").arg(expires).to_owned(),
+        add,
         redis::cmd("ZREMRANGEBYSCORE").arg(keys::HOSTS).arg("-inf").arg(long_ago).to_owned(),
     ];
-    link.pipeline("announce this host", &commands).await?.into_iter().try_for_each(|reply| reply.map(drop))
+    link.pipeline(WHAT, &commands).await?.into_iter().try_for_each(|reply| reply.map(drop))?;
+    *said = Some(json);
+    Ok(())
 }
 
 /// Takes the announcement back at shutdown.

@@ -15,11 +15,21 @@
 //! | the queue's `list`       | list   | items that are not tasks yet; producers LPUSH             | producers, move                         |
 //! | `tq:hosts`               | zset   | host id by the time it was last seen (ms)                 | announce                                |
 //! | `tq:host:<id>`           | string | what a host says of itself, as JSON; expires              | announce                                |
+//! | `tq:hosts:duties`        | hash   | duty → the host that has it                               | duties, release                         |
+//! | `tq:hosts:leases:{tq:hosts:duties}` | zset | host id by the time when its lease of duties ends (ms) | duties, leave                        |
+//! | `tq:hosts:told`          | stream | one entry for each time that hosts were told to look; the last hundred or so | tell                 |
 //!
 //! All keys of a queue share S's hash slot, so that its scripts may touch them together on a cluster.
 
 /// The set of hosts that announced themselves.
 pub const HOSTS: &str = "tq:hosts";
+
+/// Which host has which duty, and until when each host may hold any. One script writes both, so the second has the first one's slot.
+pub const DUTIES: &str = "tq:hosts:duties";
+pub const DUTY_HOSTS: &str = "tq:hosts:leases:{tq:hosts:duties}";
+
+/// Wakes the hosts that wait for new entries.
+pub const TOLD: &str = "tq:hosts:told";
 
 /// What the host `id` says of itself.
 pub fn host(id: &str) -> String {
@@ -38,9 +48,20 @@ pub struct Keys {
     pub schedule: String,
     /// A glob pattern that takes all keys of the queue but the stream and a dead letter key of its own name.
     pub all: String,
+    /// What stands before the names of all of these but the stream.
+    pub base: String,
     task_prefix: String,
     settled_prefix: String,
     marker_prefix: String,
+}
+
+/// A glob pattern that takes all keys that were built here, but streams and keys of an operator's own name.
+pub const EVERYTHING: &str = "tq:*";
+
+/// The bases of queues whose status or marker this key may be.
+pub fn bases(key: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = (0..key.len()).filter(|at| [&b":task:"[..], b":key:"].iter().any(|part| key[*at..].starts_with(part)));
+    ends.map(|end| &key[..end])
 }
 
 impl Keys {
@@ -59,6 +80,7 @@ impl Keys {
             task_prefix: format!("{base}:task:"),
             settled_prefix: format!("{base}:settled:"),
             marker_prefix: format!("{base}:key:"),
+            base,
         }
     }
 
@@ -132,6 +154,15 @@ mod tests {
         assert!(keys.task_of(&keys.marker(Some(b"k"))).is_none() && keys.is_marker(&keys.marker(Some(b"k"))));
         assert!(!keys.is_marker(keys.delayed.as_bytes()));
         assert_eq!(keys.all, "tq:{a\\*\\[b\\]}:*");
+    }
+
+    #[test]
+    fn a_key_tells_whose_it_may_be() {
+        let keys = Keys::new("a:task:b", None);
+        let (status, marker) = (keys.task("x:key:y"), keys.marker(Some(b"k")));
+        assert!(bases(status.as_bytes()).any(|base| base == keys.base.as_bytes()));
+        assert!(bases(&marker).any(|base| base == keys.base.as_bytes()));
+        assert_eq!(bases(keys.paused.as_bytes()).filter(|base| *base == keys.base.as_bytes()).count(), 0);
     }
 
     #[test]

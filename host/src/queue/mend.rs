@@ -3,16 +3,17 @@
 //! In: suspects, as `walk` or a scan of the keys found them a moment ago. Out: which of them are so, and which were mended.
 //! Not here: where suspects come from, and how long to wait before the second look (`doctor`, and `tend` for the janitor).
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use redis::Value;
 
 use super::error::QueueError;
+use super::link::Link;
 use super::reply::{self, Shape, Shaped};
 use super::script::{self, Call};
-use super::walk::{FIRST, START, optional};
-use super::{Queue, Status, millis};
+use super::walk::{self, FIRST, START, optional};
+use super::{Queue, Status, keys, millis};
 
 /// Statuses in one call of the script.
 const STATUSES: usize = 100;
@@ -299,11 +300,9 @@ impl Examined {
     }
 }
 
-/// What one round of a janitor came to.
+/// What a janitor has found at some of a queue's keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tended {
-    /// Where the next round goes on.
-    pub cursor: String,
     /// Ids of tasks that were nowhere any more, and are FAILED now.
     pub lost: Vec<String>,
     /// How many of these waited for an attempt.
@@ -314,20 +313,49 @@ pub struct Tended {
     pub expiring: u64,
 }
 
-/// Where a janitor begins.
-pub const TEND_FROM: &str = START;
+/// A piece of the keys of a whole Redis.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Piece {
+    /// Where the next one begins; none when this was the last one.
+    pub next: Option<String>,
+    /// The statuses and markers in it that do not expire, by the place of their queue among those that were asked for.
+    pub kept: BTreeMap<usize, Vec<Vec<u8>>>,
+    /// How many statuses and markers had to be asked.
+    pub asked: usize,
+}
+
+/// Looks at about `count` keys of the whole Redis, from where the last piece ended. What expires by itself is passed over.
+pub async fn piece(link: &Link, queues: &[&Queue], from: Option<&str>, count: usize) -> Result<Piece, QueueError> {
+    const WHAT: &str = "look through the keys";
+    let page = walk::all_keys(link, from.unwrap_or(START), count).await?;
+    let places: HashMap<&[u8], usize> = queues.iter().enumerate().map(|(place, queue)| (queue.keys.base.as_bytes(), place)).collect();
+    let owned = |key: Vec<u8>| {
+        let place = keys::bases(&key).find_map(|base| places.get(base).copied())?;
+        Some((place, key))
+    };
+    let owned: Vec<(usize, Vec<u8>)> = page.items.into_iter().filter_map(owned).collect();
+    let ask = |(_, key): &(usize, Vec<u8>)| redis::cmd("PTTL").arg(key).to_owned();
+    let replies = link.pipeline(WHAT, &owned.iter().map(ask).collect::<Vec<_>>()).await?;
+    let mut piece = Piece { next: page.next, asked: owned.len(), ..Piece::default() };
+    for ((place, key), reply) in owned.into_iter().zip(replies) {
+        let ms = reply::int(&reply?).map_err(|Shape| QueueError::unexpected(WHAT, link.address()))?;
+        if ms == -1 {
+            piece.kept.entry(place).or_default().push(key);
+        }
+    }
+    Ok(piece)
+}
 
 impl Queue {
-    /// Looks at about `count` keys of the whole Redis, from `cursor` on, and mends what is orphaned among the queue's statuses and markers,
-    /// after `moment`. Tasks that wait behind more than 10,000 others are not looked for. May be done by several at once.
-    pub async fn tend(&self, cursor: &str, count: usize, moment: Duration) -> Result<Tended, QueueError> {
+    /// Mends what is orphaned among these statuses and markers, after `moment`. Tasks that wait behind more than 10,000 others are not looked for. May
+    /// be done by several at once.
+    pub async fn tend(&self, keys: Vec<Vec<u8>>, moment: Duration) -> Result<Tended, QueueError> {
         const LOOK: usize = 10_000;
-        let page = self.keys(cursor, count).await?;
         let mut found = KeySuspects::default();
-        self.look_at(page.items, &mut found).await?;
+        self.look_at(keys, &mut found).await?;
         found.tasks.retain(|task| task.kind != Kind::EndedButThere);
         self.take_back(&mut found, LOOK).await?;
-        let mut tended = Tended { cursor: page.next.unwrap_or_else(|| START.to_owned()), ..Tended::default() };
+        let mut tended = Tended::default();
         if found.len() == 0 {
             return Ok(tended);
         }

@@ -10,6 +10,7 @@ pub mod codec;
 pub mod dead;
 pub mod delay;
 pub mod doctor;
+pub mod duties;
 pub mod error;
 pub mod hosts;
 pub mod keys;
@@ -26,6 +27,7 @@ pub mod server;
 pub mod settle;
 pub mod status;
 pub mod upkeep;
+pub mod wait;
 mod walk;
 
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use super::error::QueueError;
 use super::reply;
 use super::script::{self, Call};
 use super::settle::with_fields;
-use super::{Queue, millis};
+use super::{Queue, millis, wait};
 use crate::task::Field;
 
 /// A task that is to be enqueued.
@@ -90,6 +90,9 @@ impl Queue {
                 Ok(None) => Err(QueueError::unexpected("enqueue", self.link.address())),
                 Err(error) => Err(error),
             });
+        }
+        if tasks.iter().any(|task| !task.delay.is_zero()) {
+            wait::tell(&self.link).await;
         }
         Ok(out)
     }

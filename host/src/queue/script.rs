@@ -41,6 +41,7 @@ scripts! {
     PARKED = "parked",
     EXAMINE = "examine",
     MEND = "mend",
+    DUTIES = "duties",
 }
 
 impl Script {

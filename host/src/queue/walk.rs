@@ -8,9 +8,10 @@ use std::time::Duration;
 use redis::Value;
 
 use super::error::QueueError;
+use super::link::Link;
 use super::reply::{self, Shaped};
 use super::script::{self, Call};
-use super::{Queue, Status, millis};
+use super::{Queue, Status, keys, millis};
 
 /// Entries, members and keys looked at in one step.
 const PAGE: usize = 200;
@@ -199,6 +200,14 @@ impl Queue {
         }
         Ok(true)
     }
+}
+
+/// Those of the next keys of the whole Redis that were built by tqhost, looking at `count` or about as many.
+pub(super) async fn all_keys(link: &Link, cursor: &str, count: usize) -> Result<Page<Vec<u8>>, QueueError> {
+    const WHAT: &str = "look through the keys";
+    let scan = redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(keys::EVERYTHING).arg("COUNT").arg(count).to_owned();
+    let reply = link.command(WHAT, &scan).await?;
+    page(reply, START, reply::bytes).map_err(|reply::Shape| QueueError::unexpected(WHAT, link.address()))
 }
 
 /// `{ next, items }`, where `end` stands for no next one.

@@ -1,14 +1,15 @@
-//! Reads a queue's figures now and then, for the metrics.
+//! Reads a queue's figures now and then, for the metrics: of one that rests, only as long as they can change.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::idle::Rest;
 use super::shared::Shared;
 use crate::queue::Census;
 
-/// Figures are at most this old.
+/// Figures are at most this old, but for the number of dead letters of a queue that rests.
 const EVERY: Duration = Duration::from_secs(5);
 
 pub struct CensusTaker {
@@ -17,17 +18,30 @@ pub struct CensusTaker {
 
 impl CensusTaker {
     pub async fn run(self, stop: CancellationToken) {
+        let mut rest = self.shared.idle.rest();
         loop {
-            match self.shared.queue.census().await {
+            let rests = *rest.borrow_and_update() != Rest::Awake;
+            let settled = match self.shared.queue.census().await {
                 Ok(census) => {
                     let Census { queued, running, delayed, dead, oldest, .. } = census;
                     self.shared.metrics.census(queued, running, delayed, dead, oldest);
+                    rests && queued + running + delayed == 0
                 }
                 // The other loops say what is wrong with Redis.
-                Err(error) => tracing::debug!(queue = self.shared.name.as_ref(), %error, "could not count tasks"),
-            }
+                Err(error) => {
+                    tracing::debug!(queue = self.shared.name.as_ref(), %error, "could not count tasks");
+                    false
+                }
+            };
+            let next = async {
+                // The figures of a queue that wakes change from then on: they are read when it has been awake for a while.
+                if settled && rest.changed().await.is_ok() && *rest.borrow() != Rest::Awake {
+                    return;
+                }
+                tokio::time::sleep(EVERY).await;
+            };
             tokio::select! {
-                () = tokio::time::sleep(EVERY) => {}
+                () = next => {}
                 () = stop.cancelled() => return,
             }
         }

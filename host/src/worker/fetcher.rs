@@ -3,6 +3,10 @@
 //! The loop is the queue's heart: its pulse is what readiness goes by. It never ends by itself, whatever Redis does.
 //!
 //!     plugin there? ─▶ free permits? ─▶ delivered unseen? ─▶ XREADGROUP ─▶ intake
+//!                                                                 └─▶ nothing for a while: rests, until the host's Waiter wakes it
+//!
+//! A queue that is at work has a connection of its own for reads that block. One that rests has none: its first read goes over a connection that
+//! all queues of the host share, and does not block.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,36 +16,56 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::capacity::Permits;
+use super::idle::Pause;
 use super::intake::{self, Claimed};
+use super::lifecycle::Host;
 use super::pace::Pace;
 use super::shared::Shared;
+use super::waiter::{Seat, Waiter, Wake};
 use crate::admin::{FetchPulse, FetchState};
 use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::rate::Places;
-use crate::queue::{Link, QueueError};
+use crate::queue::wait::{self, Place};
+use crate::queue::{Link, QueueError, Redis};
 
-/// How long a read waits for the first entry. Stopping takes so long at most; and an idle queue costs one command in this time.
-pub const BLOCK: Duration = Duration::from_secs(1);
+/// How long a read waits for the first entry. Stopping takes so long at most; and so long nothing has to come before a queue rests.
+const BLOCK: Duration = Duration::from_secs(1);
 /// Entries claimed at once, however many permits are free: so many are marked in one script.
 const MAX_BATCH: usize = 100;
 /// While there is more to read than there are permits, a read waits so long for more of them: short tasks bring theirs back one by one.
 const GATHER: Duration = Duration::from_millis(1);
-/// How often the queue's pause is looked for.
-const PAUSE_LOOK: Duration = Duration::from_secs(1);
+/// Entries claimed at once over the connection that other queues read from too: large ones hold these up.
+const SHARED_BATCH: usize = 10;
+/// How long a queue that rests keeps its connection. One that is not used for longer may have been closed by somebody on the way.
+const KEEP: Duration = Duration::from_secs(30);
 /// How often a loop that waits for something else looks whether Redis is there.
 const LOOK: Duration = Duration::from_secs(2);
 
 pub struct Fetcher {
     shared: Arc<Shared>,
     pulse: FetchPulse,
-    /// For blocking reads, and for nothing else.
-    link: Link,
-    looked_for_pause: Option<Instant>,
+    redis: Redis,
+    waiter: Waiter,
+    /// For reads that do not block.
+    reads: Link,
+    /// For blocking reads of this queue, and for nothing else.
+    own: Option<Link>,
+    /// Since nothing came: where the queue is waited for.
+    seat: Option<(Seat, Place)>,
     /// Entries claimed at once, as far as the connection carries them.
     batch: usize,
     /// The last read brought all that it asked for.
     is_behind: bool,
+}
+
+/// What a read has brought.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    Something,
+    /// Nothing, though it waited as long as it does.
+    NothingForLong,
+    Nothing,
 }
 
 /// What ended a wait.
@@ -51,23 +75,23 @@ enum Waited<T> {
 }
 
 impl Fetcher {
-    /// `link` is for blocking reads, and for nothing else.
-    pub fn new(shared: Arc<Shared>, pulse: FetchPulse, link: Link) -> Fetcher {
-        Fetcher { shared, pulse, link, looked_for_pause: None, batch: MAX_BATCH, is_behind: false }
+    pub fn new(shared: Arc<Shared>, pulse: FetchPulse, host: &Host) -> Fetcher {
+        let (redis, waiter, reads) = (host.redis.clone(), host.waiter.clone(), host.reads.clone());
+        Fetcher { shared, pulse, redis, waiter, reads, own: None, seat: None, batch: MAX_BATCH, is_behind: false }
     }
 
     pub async fn run(mut self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "fetch");
-        // The first read may wait for its first entry; that Redis answers is known sooner. Later only a read that succeeded is a beat:
-        // one that is about to be tried would end a fault that goes on.
-        self.beat(FetchState::Reading).await;
         while let Waited::For(version) = self.version(&stop).await {
-            let claimed = match self.unpaused(&stop).await {
-                Ok(Waited::Stopped) => break,
-                Ok(Waited::For(())) => {
-                    let Waited::For(permits) = self.permits(&stop).await else { break };
-                    self.claim(&version, permits).await
+            let Waited::For(()) = self.unpaused(&stop).await else { break };
+            let Waited::For(permits) = self.permits(&stop).await else { break };
+            let claimed = match self.claim(&version, permits).await {
+                Ok(Read::Something) => {
+                    self.wake();
+                    Ok(())
                 }
+                Ok(Read::NothingForLong) => self.rest(&stop).await,
+                Ok(Read::Nothing) => Ok(()),
                 Err(error) => Err(error),
             };
             match claimed {
@@ -76,8 +100,8 @@ impl Fetcher {
                     self.batch = (self.batch * 2).min(MAX_BATCH);
                 }
                 Err(error) => {
-                    self.shared.line.wants_more(false);
                     self.shared.unseen.store(true, Ordering::Release);
+                    self.leave();
                     // A batch that did not come in time may have been too much for the connection.
                     self.batch = (self.batch / 2).max(1);
                     self.pulse.fault(chain(&error));
@@ -94,20 +118,24 @@ impl Fetcher {
         }
     }
 
-    async fn claim(&mut self, version: &Arc<Version>, permits: Permits) -> Result<(), QueueError> {
+    async fn claim(&mut self, version: &Arc<Version>, permits: Permits) -> Result<Read, QueueError> {
         let shared = self.shared.clone();
         let count = permits.count();
+        // A queue that is looked at in its turn goes on resting if there is nothing.
+        let rests = self.seat.as_ref().is_some_and(|(seat, _)| seat.is_waited_for());
+        let waits = self.own.is_some() && !rests;
+        let link = self.own.as_ref().unwrap_or(&self.reads);
         if shared.unseen.load(Ordering::Acquire) {
             // The reclaimer claims for the same consumer: between its claim and its intake, its entries would look unseen too.
             let claiming = shared.claiming.lock().await;
-            let found = shared.queue.recover(&self.link, &shared.consumer, &shared.inflight.entries(), count).await?;
+            let found = shared.queue.recover(link, &shared.consumer, &shared.inflight.entries(), count).await?;
             shared.unseen.store(found.more, Ordering::Release);
             shared.lost(&found.lost).await;
             if !found.entries.is_empty() {
                 tracing::info!(queue = shared.name.as_ref(), tasks = found.entries.len(), "took up tasks that were delivered unseen");
                 intake::admit(&shared, version, found.entries, Claimed::Again, permits).await;
                 drop(claiming);
-                return Ok(());
+                return Ok(Read::Something);
             }
         }
         let places = match shared.queue.take_places(count).await? {
@@ -117,13 +145,13 @@ impl Fetcher {
                 shared.line.wants_more(false);
                 self.pulse.beat(FetchState::Reading);
                 tokio::time::sleep(wait.min(LOOK)).await;
-                return Ok(());
+                return Ok(Read::Nothing);
             }
         };
         // Who shares the host's capacity does not hold any of it while there is nothing to do.
-        let look_only = shared.line.is_shared();
+        let block = (waits && !shared.line.is_shared()).then_some(BLOCK);
         let since = Instant::now();
-        let read = shared.queue.read(&self.link, &shared.consumer, places, if look_only { None } else { Some(BLOCK) }).await;
+        let read = shared.queue.read(link, &shared.consumer, places, block).await;
         // Places that are lost with an error come back by themselves, by the passing of time.
         let entries = read?;
         self.pulse.beat(FetchState::Reading);
@@ -132,10 +160,56 @@ impl Fetcher {
         shared.line.wants_more(found == count);
         intake::admit(&shared, version, entries, Claimed::Read { since }, permits).await;
         shared.queue.give_places_back(unused).await?;
-        if look_only && found == 0 {
-            shared.queue.wait_for_new(&self.link, BLOCK).await?;
+        if self.own.is_none() && !rests || found > 0 {
+            // From now on reads wait for what comes.
+            self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
+        }
+        Ok(match found {
+            0 if waits || rests => Read::NothingForLong,
+            0 => Read::Nothing,
+            _ => Read::Something,
+        })
+    }
+
+    /// After a read that brought nothing: has the queue waited for, and when it is, rests until it is woken. Holds no permit meanwhile.
+    async fn rest(&mut self, stop: &CancellationToken) -> Result<(), QueueError> {
+        let shared = self.shared.clone();
+        if self.seat.is_none() {
+            // Without its group, the next read tells.
+            let Some(standing) = shared.queue.standing().await? else { return Ok(()) };
+            let place = shared.queue.after(&standing);
+            self.seat = Some((self.waiter.enter(place.clone(), self.pulse.clone()), place));
+        }
+        let Some((seat, place)) = &mut self.seat else { return Ok(()) };
+        if !seat.is_waited_for() {
+            // A queue that has to share may not wait in a read, which would hold permits.
+            if let Some(own) = self.own.as_ref().filter(|_| shared.line.is_shared()) {
+                wait::wait_for_any(own, std::slice::from_ref(place), BLOCK).await?;
+            }
+            return Ok(());
+        }
+        let (mut versions, mut paused) = (shared.versions.clone(), shared.idle.paused());
+        shared.idle.rests();
+        let woken = tokio::select! {
+            wake = seat.wake() => wake,
+            _ = versions.wait_for(Option::is_none) => Wake::New,
+            _ = paused.wait_for(|known| *known != Pause::Unpaused) => Wake::New,
+            () = stop.cancelled() => Wake::New,
+            () = tokio::time::sleep(KEEP), if self.own.is_some() => {
+                self.own = None;
+                Wake::Turn
+            }
+        };
+        if woken == Wake::New {
+            self.wake();
         }
         Ok(())
+    }
+
+    /// Is not waited for any more.
+    fn wake(&mut self) {
+        self.seat = None;
+        self.shared.idle.wakes();
     }
 
     /// The version that runs tasks now; waits while there is none.
@@ -148,7 +222,7 @@ impl Fetcher {
             if let Some(version) = versions.borrow_and_update().clone() {
                 return Waited::For(version);
             }
-            self.shared.line.wants_more(false);
+            self.leave();
             self.beat(FetchState::WaitingForPlugin).await;
             tokio::select! {
                 changed = versions.changed() => if changed.is_err() { return Waited::Stopped },
@@ -158,33 +232,48 @@ impl Fetcher {
         }
     }
 
-    /// Waits while the queue is paused. Looks once in a while only.
-    async fn unpaused(&mut self, stop: &CancellationToken) -> Result<Waited<()>, QueueError> {
-        while self.looked_for_pause.is_none_or(|looked| looked.elapsed() >= PAUSE_LOOK) {
-            if !self.shared.queue.is_paused().await? {
-                self.looked_for_pause = Some(Instant::now());
-                break;
+    /// Waits while the queue is paused, or nobody knows whether it is.
+    async fn unpaused(&mut self, stop: &CancellationToken) -> Waited<()> {
+        let mut paused = self.shared.idle.paused();
+        loop {
+            if stop.is_cancelled() {
+                return Waited::Stopped;
             }
-            self.shared.line.wants_more(false);
-            self.pulse.beat(FetchState::Paused);
+            let known = paused.borrow_and_update().clone();
+            if known == Pause::Unpaused {
+                return Waited::For(());
+            }
+            self.leave();
+            match known {
+                Pause::Paused => self.beat(FetchState::Paused).await,
+                Pause::Refused(why) => self.pulse.fault(why),
+                Pause::Unpaused | Pause::Unknown => {}
+            }
             tokio::select! {
-                () = tokio::time::sleep(PAUSE_LOOK) => {}
-                () = stop.cancelled() => return Ok(Waited::Stopped),
+                _ = paused.changed() => {}
+                () = tokio::time::sleep(LOOK) => {}
+                () = stop.cancelled() => {}
             }
         }
-        Ok(Waited::For(()))
+    }
+
+    /// Wants nothing for now, and is not waited for.
+    fn leave(&mut self) {
+        self.shared.line.wants_more(false);
+        self.wake();
     }
 
     /// At least one permit, and all others that are free, up to a batch.
     async fn permits(&self, stop: &CancellationToken) -> Waited<Permits> {
         let line = &self.shared.line;
+        let batch = if self.own.is_some() { self.batch } else { self.batch.min(SHARED_BATCH) };
         let acquire = async {
             // A queue that shares must take what it is given.
             if self.is_behind && !line.is_shared() {
-                let half = (self.shared.queue.rules.concurrency as usize / 2).clamp(1, self.batch);
-                line.acquire_some(half, self.batch, GATHER).await
+                let half = (self.shared.queue.rules.concurrency as usize / 2).clamp(1, batch);
+                line.acquire_some(half, batch, GATHER).await
             } else {
-                line.acquire(self.batch).await
+                line.acquire(batch).await
             }
         };
         let mut permits = std::pin::pin!(acquire);
@@ -207,9 +296,9 @@ impl Fetcher {
 
     /// A sign of life while waiting for something else than Redis, if Redis is there.
     async fn beat(&self, state: FetchState) {
-        match self.link.ping().await {
+        match self.waiter.redis_is_there().await {
             Ok(()) => self.pulse.beat(state),
-            Err(error) => self.pulse.fault(chain(&error)),
+            Err(why) => self.pulse.fault(why),
         }
     }
 

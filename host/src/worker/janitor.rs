@@ -1,67 +1,73 @@
-//! Keeps a queue tidy: removes the names of hosts that are gone for good, and finds tasks and idempotency keys that somebody's deletions
-//! orphaned.
+//! Keeps the queues tidy of which this host has the duties: removes the names of hosts that are gone for good, and finds tasks and idempotency keys
+//! that somebody's deletions orphaned.
 //!
-//! Orphans are looked for in small pieces, as a shared Redis may hold millions of keys that are not ours. Every host does it; what one has
-//! mended, the others find in order. Not here: what an orphan is (`queue::mend`); `tqhost doctor` looks at the whole queue at once.
+//! Orphans are looked for in one walk through the keys of the whole Redis, for all queues together, in small pieces and at a pace that hardly shows: a
+//! shared Redis may hold millions of keys that are not ours. Not here: what an orphan is (`queue::mend`); `tqhost doctor` looks at a whole queue at once.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::lookout::Lookout;
 use super::pace::Pace;
 use super::shared::Shared;
-use crate::queue::QueueError;
-use crate::queue::mend::{TEND_FROM, Tended};
+use crate::queue::mend::{self, Tended};
+use crate::queue::{Link, Queue, QueueError};
 
-/// How often it looks.
-pub const EVERY: Duration = Duration::from_secs(60);
+/// The time between two steps: each sweeps one queue and looks at one piece of the keys.
+const STEP: Duration = Duration::from_secs(1);
+/// A queue is swept, and a walk begun, no more often than this.
+const EVERY: Duration = Duration::from_secs(60);
 /// A consumer that got nothing for so long is gone, or idle: Redis 7.0 does not count reads that bring nothing. The next read of one that lives
 /// brings its name back.
 const GONE: Duration = Duration::from_secs(3600);
 /// Names removed by one call of the script.
 const MAX_BATCH: usize = 1000;
-/// Keys of the whole Redis in one step, and steps in one round.
+/// Keys of the whole Redis in one piece.
 const KEYS: usize = 2000;
-const STEPS: usize = 5;
+/// Statuses and markers that are asked for their expiry in a second, in the mean.
+const ASKED_PER_SECOND: f64 = 50.0;
 /// How long what looks orphaned has to move on.
 const MOMENT: Duration = Duration::from_millis(500);
 
 pub struct Janitor {
-    pub shared: Arc<Shared>,
-    pub every: Duration,
+    lookout: Lookout,
+    link: Link,
+    /// When each queue was swept last, by its duty.
+    swept: HashMap<String, Instant>,
+    walk: Walk,
+}
+
+/// A walk through the keys.
+enum Walk {
+    /// The next one begins then.
+    Done(Instant),
+    /// It began then, and goes on here.
+    At(Instant, Option<String>),
 }
 
 impl Janitor {
-    pub async fn run(self, stop: CancellationToken) {
-        let queue = self.shared.name.as_ref();
-        match self.shared.queue.other_groups().await {
-            Ok(groups) if groups.is_empty() => {}
-            Ok(groups) => {
-                tracing::warn!(
-                    queue,
-                    ?groups,
-                    "the stream has other consumer groups; entries are deleted when they are settled, read by these or not"
-                );
-            }
-            Err(error) => tracing::debug!(queue, %error, "could not look for other groups"),
-        }
-        // A pause lets go of nothing that is pending, however long it is; and a lease may be longer than an hour.
-        let gone = GONE.max(self.shared.queue.rules.lease * 2);
-        let mut pace = Pace::new(queue, "janitor");
-        let mut cursor = TEND_FROM.to_owned();
+    pub fn new(lookout: Lookout, link: Link) -> Janitor {
+        Janitor { lookout, link, swept: HashMap::new(), walk: Walk::Done(Instant::now()) }
+    }
+
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut pace = Pace::new("*", "janitor");
         loop {
             // What is begun may be left: each step is one script.
-            let round = tokio::select! {
-                round = self.round(gone, &mut cursor) => round,
+            let step = tokio::select! {
+                step = self.step() => step,
                 () = stop.cancelled() => return,
             };
-            let wait = match round {
-                Ok(()) => {
+            let wait = match step {
+                Ok(wait) => {
                     pace.succeeded();
-                    self.every
+                    wait
                 }
-                Err(error) => pace.failed(&error).max(Duration::from_secs(1)),
+                Err(error) => pace.failed(&error).max(STEP),
             };
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
@@ -70,28 +76,78 @@ impl Janitor {
         }
     }
 
-    /// Looks at the consumers, and at the next piece of the keys.
-    async fn round(&self, gone: Duration, cursor: &mut String) -> Result<(), QueueError> {
-        let queue = self.shared.name.as_ref();
-        let removed = self.shared.queue.sweep_consumers(gone, MAX_BATCH).await?;
-        if removed > 0 {
-            tracing::info!(queue, removed, "removed consumers of hosts that are gone");
+    /// Gives how long to wait before the next step.
+    async fn step(&mut self) -> Result<Duration, QueueError> {
+        let queues = self.lookout.held();
+        if queues.is_empty() {
+            return Ok(STEP);
         }
-        for _ in 0..STEPS {
-            let Tended { cursor: next, lost, never_ran, freed, expiring } = self.shared.queue.tend(cursor, KEYS, MOMENT).await?;
-            *cursor = next;
-            if !lost.is_empty() {
-                // Those that ran were counted when their entry was missed.
-                self.shared.metrics.lost_entries(never_ran);
-                tracing::error!(queue, tasks = ?lost, "tasks are lost: somebody deleted them; their statuses say so now");
-            }
-            if freed + expiring > 0 {
-                tracing::warn!(queue, keys = freed, statuses = expiring, "what was kept for tasks that are gone expires now");
-            }
-            if cursor == TEND_FROM {
-                break;
-            }
+        self.sweep_one(&queues).await?;
+        let asked = self.look_at_keys(&queues).await?;
+        Ok(Duration::from_secs_f64(asked as f64 / ASKED_PER_SECOND).max(STEP))
+    }
+
+    /// Removes the consumers that are gone of the queue that has waited for it longest.
+    async fn sweep_one(&mut self, queues: &[Arc<Shared>]) -> Result<(), QueueError> {
+        self.swept.retain(|duty, _| queues.iter().any(|queue| queue.queue.duty() == *duty));
+        let due = |queue: &&Arc<Shared>| self.swept.get(&queue.queue.duty()).is_none_or(|at| at.elapsed() >= EVERY);
+        let Some(queue) = queues.iter().filter(due).min_by_key(|queue| self.swept.get(&queue.queue.duty())) else { return Ok(()) };
+        self.swept.insert(queue.queue.duty(), Instant::now());
+        // A pause lets go of nothing that is pending, however long it is; and a lease may be longer than an hour.
+        let gone = GONE.max(queue.queue.rules.lease * 2);
+        let removed = queue.queue.sweep_consumers(gone, MAX_BATCH).await?;
+        if removed > 0 {
+            tracing::info!(queue = queue.name.as_ref(), removed, "removed consumers of hosts that are gone");
         }
         Ok(())
+    }
+
+    /// Looks at the next piece of the keys. Gives how many were asked for their expiry.
+    async fn look_at_keys(&mut self, queues: &[Arc<Shared>]) -> Result<usize, QueueError> {
+        let (began, from) = match &self.walk {
+            Walk::Done(next) if *next > Instant::now() => return Ok(0),
+            Walk::Done(_) => (Instant::now(), None),
+            Walk::At(began, from) => (*began, from.clone()),
+        };
+        let all: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
+        let piece = mend::piece(&self.link, &all, from.as_deref(), KEYS).await?;
+        for (place, keys) in piece.kept {
+            tend(&queues[place], keys).await?;
+        }
+        self.walk = match piece.next {
+            None => Walk::Done(began + EVERY),
+            next => Walk::At(began, next),
+        };
+        Ok(piece.asked)
+    }
+}
+
+async fn tend(shared: &Shared, keys: Vec<Vec<u8>>) -> Result<(), QueueError> {
+    let queue = shared.name.as_ref();
+    let Tended { lost, never_ran, freed, expiring } = shared.queue.tend(keys, MOMENT).await?;
+    if !lost.is_empty() {
+        // Those that ran were counted when their entry was missed.
+        shared.metrics.lost_entries(never_ran);
+        tracing::error!(queue, tasks = ?lost, "tasks are lost: somebody deleted them; their statuses say so now");
+    }
+    if freed + expiring > 0 {
+        tracing::warn!(queue, keys = freed, statuses = expiring, "what was kept for tasks that are gone expires now");
+    }
+    Ok(())
+}
+
+/// Says at the start of a queue what an operator should know of its stream.
+pub async fn warn_of_other_groups(shared: Arc<Shared>) {
+    let queue = shared.name.as_ref();
+    match shared.queue.other_groups().await {
+        Ok(groups) if groups.is_empty() => {}
+        Ok(groups) => {
+            tracing::warn!(
+                queue,
+                ?groups,
+                "the stream has other consumer groups; entries are deleted when they are settled, read by these or not"
+            );
+        }
+        Err(error) => tracing::debug!(queue, %error, "could not look for other groups"),
     }
 }

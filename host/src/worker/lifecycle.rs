@@ -11,15 +11,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::capacity::{Capacity, Line};
+use super::idle::Idle;
 use super::inflight::Inflight;
 use super::job::Room;
+use super::lookout::Lookout;
 use super::shared::Shared;
 use super::stop::Stop;
+use super::waiter::Waiter;
 use super::{census, fetcher, gather, heartbeat, janitor, mover, promoter, reclaimer, scheduler, settler, teller};
 use crate::admin::{FetchPulse, QueueMetrics};
 use crate::chain::chain;
 use crate::plugins::Version;
-use crate::queue::{Queue, Redis};
+use crate::queue::{Link, Queue, Redis};
 
 /// What the queues of one host share.
 pub struct Host {
@@ -27,6 +30,10 @@ pub struct Host {
     /// Its name in every group, unique for each start.
     pub consumer: Arc<str>,
     pub capacity: Capacity,
+    pub waiter: Waiter,
+    pub lookout: Lookout,
+    /// For reads that do not block, of all queues.
+    pub reads: Link,
     pub stop: Stop,
 }
 
@@ -68,6 +75,7 @@ impl Worker {
             unsettled: std::sync::Mutex::default(),
             parked: Notify::new(),
             begun: Notify::new(),
+            idle: Idle::default(),
             unseen: AtomicBool::new(false),
             claiming: Mutex::new(()),
             runners: TaskTracker::new(),
@@ -90,8 +98,8 @@ impl Worker {
             served,
         };
         let claiming = &shared.stop.claiming;
-        let link = host.redis.link_blocking_for(fetcher::BLOCK);
-        worker.claimers.spawn(fetcher::Fetcher::new(shared.clone(), pulse, link).run(claiming.clone()));
+        host.lookout.add(&shared);
+        worker.claimers.spawn(fetcher::Fetcher::new(shared.clone(), pulse, host).run(claiming.clone()));
         worker.claimers.spawn(reclaimer::Reclaimer { shared: shared.clone(), later }.run(claiming.clone()));
         worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
         if let Some(list) = shared.queue.rules.list.clone() {
@@ -101,7 +109,8 @@ impl Worker {
         if let Some(schedule) = shared.queue.rules.schedule.clone() {
             worker.claimers.spawn(scheduler::Scheduler::new(shared.clone(), schedule).run(claiming.clone()));
         }
-        worker.claimers.spawn(janitor::Janitor { shared: shared.clone(), every: janitor::EVERY }.run(claiming.clone()));
+        let groups = janitor::warn_of_other_groups(shared.clone());
+        worker.claimers.spawn(claiming.clone().run_until_cancelled_owned(groups));
         let jobs: settler::Jobs = Arc::new(Mutex::new(waiting));
         for lane in 0..settler::LANES {
             let (drained, give_up) = (worker.drained.clone(), shared.stop.settling.clone());

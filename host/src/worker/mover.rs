@@ -1,6 +1,6 @@
 //! Feeds a queue from its list.
 //!
-//! One blocking command a second while the list is empty; while the queue is full, the items stay in the list.
+//! One blocking command in ten seconds while the list is empty; while the queue is full, the items stay in the list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,10 @@ use super::pace::Pace;
 use super::shared::Shared;
 use crate::queue::{Link, QueueError};
 
-/// How long one wait for an item takes at most; also how long a full queue is left alone.
-pub const BLOCK: Duration = Duration::from_secs(1);
+/// How long one wait for an item takes at most.
+pub const BLOCK: Duration = Duration::from_secs(10);
+/// How long a full queue is left alone.
+const FULL: Duration = Duration::from_secs(1);
 /// Items moved by one call of the script.
 const MAX_BATCH: usize = 100;
 
@@ -27,8 +29,13 @@ pub struct Mover {
 impl Mover {
     pub async fn run(self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "move");
-        while !stop.is_cancelled() {
-            let wait = match self.step().await {
+        loop {
+            // Waiting takes nothing, so it may be left; what moves items is one script.
+            let step = tokio::select! {
+                step = self.step() => step,
+                () = stop.cancelled() => return,
+            };
+            let wait = match step {
                 Ok(wait) => {
                     pace.succeeded();
                     wait
@@ -49,6 +56,6 @@ impl Mover {
         }
         let moved = self.shared.queue.move_items(&self.list, MAX_BATCH).await?;
         // There was an item, and it was not taken: by another host, which is well, or because the queue is full.
-        Ok(if moved == 0 { BLOCK } else { Duration::ZERO })
+        Ok(if moved == 0 { FULL } else { Duration::ZERO })
     }
 }

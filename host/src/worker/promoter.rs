@@ -1,17 +1,15 @@
 //! Brings delayed tasks back when they are due.
 //!
-//! This host's own parked tasks wake the loop, so they come back on time; it also looks once a second, for those of hosts that died.
+//! It sleeps until the next one of which it knows is due. Whoever parks a task in this host wakes it; of the tasks of others it hears from the
+//! [`Lookout`](super::lookout).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
 use super::shared::Shared;
 
-/// The longest time between two looks.
-const LOOK: Duration = Duration::from_secs(1);
 /// Tasks moved by one call of the script, which keeps Redis busy for well under a millisecond with it.
 const MAX_BATCH: usize = 100;
 
@@ -23,7 +21,7 @@ impl Promoter {
     pub async fn run(self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "promote");
         loop {
-            let wait = match self.shared.queue.promote(MAX_BATCH).await {
+            let next_due = match self.shared.queue.promote(MAX_BATCH).await {
                 Ok(promoted) => {
                     pace.succeeded();
                     if promoted.lost > 0 {
@@ -34,12 +32,19 @@ impl Promoter {
                             "delayed tasks were deleted by somebody else"
                         );
                     }
-                    promoted.next_due.unwrap_or(LOOK).min(LOOK)
+                    self.shared.idle.note_delayed(promoted.next_due.is_some());
+                    promoted.next_due
                 }
-                Err(error) => pace.failed(&error),
+                Err(error) => Some(pace.failed(&error)),
+            };
+            let due = async {
+                match next_due {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => std::future::pending().await,
+                }
             };
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
+                () = due => {}
                 () = self.shared.parked.notified() => {}
                 () = stop.cancelled() => return,
             }

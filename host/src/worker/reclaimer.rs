@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::idle::{Pause, Rest};
 use super::pace::Pace;
 use super::shared::Shared;
 use super::{heartbeat, intake};
@@ -33,22 +34,39 @@ impl Reclaimer {
                 () = stop.cancelled() => return,
             }
         }
+        let mut rest = self.shared.idle.rest();
+        let mut paused = self.shared.idle.paused();
+        tokio::select! {
+            _ = paused.wait_for(|pause| *pause != Pause::Unknown) => {}
+            () = stop.cancelled() => return,
+        }
         loop {
-            let wait = match self.reclaim_all(&stop).await {
-                Ok(()) => {
+            // From before the look: what comes after it ends the rest.
+            let rests = *rest.borrow_and_update() != Rest::Awake;
+            let (wait, settled) = match self.look(rests, &stop).await {
+                Ok(settled) => {
                     pace.succeeded();
                     // Hosts that started together should not look together for ever.
-                    every.mul_f64(0.8 + 0.4 * fastrand::f64())
+                    (every.mul_f64(0.8 + 0.4 * fastrand::f64()), settled)
                 }
                 // The fetcher mends this.
-                Err(error) if error.is_no_group() => every,
-                Err(error) => pace.failed(&error).max(every),
+                Err(error) if error.is_no_group() => (every, false),
+                Err(error) => (pace.failed(&error).max(every), false),
             };
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(wait), if !settled => {}
+                _ = rest.changed(), if settled => {}
                 () = stop.cancelled() => return,
             }
         }
+    }
+
+    /// Gives whether there will be nothing to do for as long as the queue rests.
+    async fn look(&self, rests: bool, stop: &CancellationToken) -> Result<bool, QueueError> {
+        if rests && self.shared.queue.standing().await?.is_some_and(|standing| standing.pending == 0) {
+            return Ok(true);
+        }
+        self.reclaim_all(stop).await.map(|()| false)
     }
 
     /// Goes once through all that is pending. Waits in line with the fetcher for permits, but only when there is something to do.
@@ -56,7 +74,7 @@ impl Reclaimer {
     async fn reclaim_all(&self, stop: &CancellationToken) -> Result<(), QueueError> {
         let shared = &self.shared;
         let mut from = "-".to_owned();
-        if shared.queue.is_paused().await? {
+        if !shared.idle.is_unpaused() || shared.versions.borrow().is_none() {
             return Ok(());
         }
         // Redis skips what is healthy: a claim that had to look at it in small steps would wait for permits at each of them.

@@ -1,6 +1,7 @@
 //! Enqueues the tasks of a queue's schedule.
 //!
-//! Every host does, and the script sees to it that each time has one task. Only Redis's clock counts: the loop asks for it at every look, and
+//! Every host does, and the script sees to it that each time has one task: the host with the queue's duties when the time has come, the others a
+//! little later, when most often there is nothing left to do. Only Redis's clock counts: the loop asks for it at every look, and
 //! in between waits for a while that is measured, so a host whose clock jumps is neither early nor late.
 //!
 //! Of several times that passed since the last look only the last one gets a task. Most often there is one.
@@ -19,8 +20,12 @@ use crate::config::{Missed, Schedule};
 use crate::queue::QueueError;
 use crate::queue::schedule::{Fired, Standing};
 
-/// The longest time between two looks.
-const LOOK: Duration = Duration::from_secs(1);
+/// The longest time between two looks of the host that has the queue's duties; and of another one.
+const LOOK: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(120));
+/// So long after a time another host looks whether it was dealt with.
+const LEAVE_TO_DUTY: Duration = Duration::from_secs(2);
+/// A time for which no room is in the queue is tried again this often.
+const FULL: Duration = Duration::from_secs(1);
 /// A time for which no task could be enqueued for so long was missed: longer than a host needs to start, or to find Redis again.
 const LATE: Duration = Duration::from_secs(60);
 /// A schedule that was dealt with up to later than this from now was so by a clock that was wrong.
@@ -86,7 +91,11 @@ impl Scheduler {
         if let Some(due_ms) = plan.due_ms {
             self.fire(due_ms, plan.passed_over).await?;
         }
-        Ok(plan.next.unwrap_or(LOOK).min(LOOK))
+        if self.full {
+            return Ok(FULL);
+        }
+        let next = plan.next.unwrap_or(Duration::MAX);
+        Ok(if self.shared.idle.has_duty() { next.min(LOOK.0) } else { next.saturating_add(LEAVE_TO_DUTY).min(LOOK.1) })
     }
 
     /// Up to where the schedule is dealt with. One that was never seen begins now: nothing of it was missed.

@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::capacity::Line;
 use super::gather::Gathering;
+use super::idle::Idle;
 use super::inflight::{Hold, Inflight};
 use super::job::{Job, Room};
 use super::settle::Verdict;
@@ -36,8 +37,9 @@ pub struct Shared {
     pub room: Room,
     /// Why Redis does not carry out settlements at present.
     pub unsettled: std::sync::Mutex<Option<String>>,
-    /// Told whenever a task was parked.
+    /// Told whenever a task was parked, or somebody else's delayed task was found.
     pub parked: Notify,
+    pub idle: Idle,
     /// Told whenever tasks began of which Redis has not heard yet.
     pub begun: Notify,
     /// After a claim that failed, entries may be ours that nobody saw.

@@ -1,0 +1,55 @@
+//! Duties: work for a queue that one host does, of all that serve it.
+//!
+//! A host holds its duties under one lease, which it renews at every call. Another host that serves the queue takes a duty whose holder has no
+//! lease any more. Two hosts may believe for a moment that they have the same duty: what they do must be safe to be done twice.
+//!
+//! Not here: what the duties are (`worker`), when leases are renewed (`worker::lookout`).
+
+use std::time::Duration;
+
+use super::error::QueueError;
+use super::link::Link;
+use super::reply::{self, Shape, Shaped};
+use super::script::{self, Call};
+use super::{Queue, keys, millis};
+
+/// What a host has after a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Hosts with a lease, this one included.
+    pub hosts: u64,
+    /// For each queue that was asked about: whether this host has its duties.
+    pub has: Vec<bool>,
+}
+
+impl Queue {
+    /// The duties of one group of one stream.
+    pub fn duty(&self) -> String {
+        format!("{} {}", self.keys.stream, self.rules.group)
+    }
+}
+
+/// Renews the lease of `host`, and takes the duties of those queues that no other host has.
+pub async fn hold(link: &Link, host: &str, lease: Duration, queues: &[&Queue]) -> Result<Held, QueueError> {
+    let mut call = Call::new(&script::DUTIES).key(keys::DUTIES).key(keys::DUTY_HOSTS).arg(host).arg(millis(lease));
+    for queue in queues {
+        call = call.arg(queue.duty());
+    }
+    let reply = link.script(&call).await?;
+    let held = |reply| -> Shaped<Held> {
+        let [hosts, has] = reply::tuple(reply)?;
+        Ok(Held { hosts: reply::count(&hosts)?, has: reply::codes(has, [false, true], queues.len())? })
+    };
+    held(reply).map_err(|Shape| QueueError::unexpected("duties", link.address()))
+}
+
+/// Gives up the duties of queues that this host no longer serves.
+pub async fn release(link: &Link, queues: &[&Queue]) -> Result<(), QueueError> {
+    let duties: Vec<String> = queues.iter().map(|queue| queue.duty()).collect();
+    link.command("release duties", redis::cmd("HDEL").arg(keys::DUTIES).arg(duties)).await.map(drop)
+}
+
+/// Gives up the host's lease, and with it all of its duties.
+pub async fn leave(link: &Link, host: &str) -> Result<(), QueueError> {
+    link.command("release duties", redis::cmd("ZREM").arg(keys::DUTY_HOSTS).arg(host)).await.map(drop)
+}

@@ -1,0 +1,136 @@
+//! What is asked of many queues at once, each in one command: is there a new entry, a pause, a delayed task?
+//!
+//! So what a host costs while nothing happens does not grow with its queues. All keys of a call have to be on one server: on a cluster, each function
+//! is called once for each slot. Claims nothing and writes nothing, but for [`tell`].
+//!
+//! Not here: when to ask (`worker::waiter`, `worker::lookout`).
+
+use std::iter;
+use std::ops::Range;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::census::find_group;
+use super::error::QueueError;
+use super::link::Link;
+use super::reply::{self, Shape, Shaped};
+use super::{Queue, keys, millis};
+use crate::chain::chain;
+
+/// Entries that the stream of signals keeps: a host that was away for longer looks anyway.
+const SIGNALS: usize = 100;
+
+/// Where a group stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// Delivered and not settled.
+    pub pending: u64,
+    /// The entry that was delivered last: what comes after it is new.
+    pub delivered: String,
+}
+
+/// A stream, and the entry after which its new ones come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub stream: String,
+    pub after: String,
+}
+
+impl Queue {
+    /// Where the queue's group stands; none where there is no group.
+    pub async fn standing(&self) -> Result<Option<Standing>, QueueError> {
+        const WHAT: &str = "look where the group stands";
+        let reply = self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await?;
+        let found = self.shaped(WHAT, find_group(reply, &self.rules.group))?;
+        Ok(found.map(|(pending, delivered)| Standing { pending, delivered }))
+    }
+
+    /// From here on its new entries can be waited for.
+    pub fn after(&self, standing: &Standing) -> Place {
+        Place { stream: self.keys.stream.clone(), after: standing.delivered.clone() }
+    }
+}
+
+/// Waits up to `block` until one of the streams has an entry after its place. Gives those that have, each with the place of that entry.
+/// `link` is used for nothing else.
+pub async fn wait_for_any(link: &Link, places: &[Place], block: Duration) -> Result<Vec<Place>, QueueError> {
+    const WHAT: &str = "wait for new tasks";
+    // It answers with the entries themselves, which are of no use here: no command waits without reading.
+    let mut wait = redis::cmd("XREAD");
+    wait.arg("COUNT").arg(1).arg("BLOCK").arg(millis(block).max(1)).arg("STREAMS");
+    for place in places {
+        wait.arg(&place.stream);
+    }
+    for place in places {
+        wait.arg(&place.after);
+    }
+    let reply = link.command(WHAT, &wait).await?;
+    let place = |item| {
+        let [stream, entries] = reply::tuple(item)?;
+        let [id, _] = reply::tuple(reply::array(entries)?.pop().ok_or(Shape)?)?;
+        Ok(Place { stream: reply::text(stream)?, after: reply::text(id)? })
+    };
+    shaped(link, WHAT, reply::array(reply).and_then(|items| items.into_iter().map(place).collect()))
+}
+
+/// Which of the queues are paused.
+pub async fn paused(link: &Link, queues: &[&Queue]) -> Result<Vec<bool>, QueueError> {
+    const WHAT: &str = "look for pauses";
+    let mut get = redis::cmd("MGET");
+    for queue in queues {
+        get.arg(&queue.keys.paused);
+    }
+    let found = shaped(link, WHAT, reply::array(link.command(WHAT, &get).await?))?;
+    if found.len() != queues.len() {
+        return Err(QueueError::unexpected(WHAT, link.address()));
+    }
+    Ok(found.into_iter().map(|value| value != Value::Nil).collect())
+}
+
+/// Those of the queues that have delayed tasks, by their place in the list. One command if there are none; for each that has some, a few more.
+pub async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
+    const WHAT: &str = "look for delayed tasks";
+    let mut found = Vec::new();
+    let mut parts: Vec<Range<usize>> = iter::once(0..queues.len()).collect();
+    while let Some(part) = parts.pop().filter(|part| !part.is_empty()) {
+        let mut exist = redis::cmd("EXISTS");
+        for queue in &queues[part.clone()] {
+            exist.arg(&queue.keys.delayed);
+        }
+        let count = shaped(link, WHAT, reply::count(&link.command(WHAT, &exist).await?))?;
+        if count == part.len() as u64 {
+            found.extend(part);
+        } else if count > 0 {
+            let middle = part.start.midpoint(part.end);
+            parts.extend([part.start..middle, middle..part.end]);
+        }
+    }
+    Ok(found)
+}
+
+/// Tells all hosts to look now at what they would find a moment later anyway: pauses, delayed tasks, duties that nobody has.
+pub async fn tell(link: &Link) {
+    let mut add = redis::cmd("XADD");
+    add.arg(keys::TOLD).arg("MAXLEN").arg("~").arg(SIGNALS).arg("*").arg("look").arg(1);
+    if let Err(error) = link.command("tell the hosts", &add).await {
+        tracing::debug!(error = chain(&error), "could not tell the hosts to look; they will find out by themselves");
+    }
+}
+
+/// From here on it can be waited for that hosts are told something.
+pub async fn signals(link: &Link) -> Result<Place, QueueError> {
+    const WHAT: &str = "look what hosts were told";
+    let reply = link.command(WHAT, redis::cmd("XREVRANGE").arg(keys::TOLD).arg("+").arg("-").arg("COUNT").arg(1)).await?;
+    let newest = |reply| -> Shaped<Option<String>> {
+        let Some(entry) = reply::array(reply)?.pop() else { return Ok(None) };
+        let [id, _] = reply::tuple(entry)?;
+        reply::text(id).map(Some)
+    };
+    let after = shaped(link, WHAT, newest(reply))?.unwrap_or_else(|| "0-0".to_owned());
+    Ok(Place { stream: keys::TOLD.to_owned(), after })
+}
+
+fn shaped<T>(link: &Link, what: &'static str, shaped: Shaped<T>) -> Result<T, QueueError> {
+    shaped.map_err(|Shape| QueueError::unexpected(what, link.address()))
+}

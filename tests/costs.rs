@@ -29,6 +29,9 @@ const WITHOUT_STATUS: Costs = Costs { commands: 10.5, to_redis: 445.0, from_redi
 /// Adds tasks with one small command: what their producer sends and gets is not the host's.
 const FILL: &str = "for n = 1, tonumber(ARGV[2]) do redis.call('XADD', KEYS[1], '*', 'content', ARGV[1]) end";
 
+/// One of the figures.
+type Figure = fn(&Costs) -> f64;
+
 #[derive(Debug, Clone, Copy)]
 struct Costs {
     commands: f64,
@@ -65,7 +68,7 @@ fn assert_costs(retention: &str, most: Costs) {
     host.stop();
     // The producer's XADDs and its EVAL, the questions of `run` and the INFO between the two moments.
     let of_test = (TASKS + 1 + asked + 1) as f64;
-    let figures: [(&str, fn(&Costs) -> f64, f64); 4] = [
+    let figures: [(&str, Figure, f64); 4] = [
         ("Redis commands", |costs| costs.commands, of_test),
         ("bytes to Redis", |costs| costs.to_redis, 0.0),
         ("bytes from Redis", |costs| costs.from_redis, 0.0),

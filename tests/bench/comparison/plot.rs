@@ -114,11 +114,11 @@ struct Scale {
 
 impl Scale {
     fn of(values: &[f64], left: f64) -> Option<Scale> {
-        let logs = values.iter().filter(|value| **value > 0.0).map(|value| value.log10());
-        let (least, most) = logs.fold((f64::MAX, f64::MIN), |(least, most), log| (least.min(log), most.max(log)));
+        let logs = || values.iter().filter(|value| **value > 0.0).map(|value| value.log10());
+        let (least, most) = (logs().reduce(f64::min)?, logs().reduce(f64::max)?);
+        let first = least.floor() as i32;
         // At least one power of ten wide.
-        let (first, last) = (least.floor() as i32, most.ceil() as i32);
-        (least <= most).then_some(Scale { first, last: last.max(first + 1), left })
+        Some(Scale { first, last: (most.ceil() as i32).max(first + 1), left })
     }
 
     fn x(&self, value: f64) -> f64 {

@@ -212,6 +212,26 @@ fn redis_14_forgotten_scripts_are_loaded_again() {
 }
 
 #[test]
+fn redis_45_healthy_tasks_are_not_charged_for_a_redis_that_stood_still_for_longer_than_their_lease() {
+    // The default: a task that was lost twice is dead.
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 5\n");
+    bench.install("sleeps", "sleeps");
+    let hosts = [bench.host(), bench.host()];
+    let ids: Vec<String> = (0..10).map(|_| bench.xadd("work", &[("ms", "14000")])).collect();
+    bench.until_running("work", 10);
+    for _ in 0..2 {
+        let _: () = bench.redis("DEBUG", ("SLEEP", "3"));
+    }
+    bench.all_done("work", &ids);
+    for host in &hosts {
+        assert_eq!((host.count("tqhost_reclaimed_total", "work"), host.count("tqhost_lease_lost_total", "work")), (0, 0));
+    }
+    for host in hosts {
+        host.stop();
+    }
+}
+
+#[test]
 fn redis_21_a_stall_of_five_seconds_is_waited_out() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\n");
     bench.install("empty", "empty");

@@ -6,8 +6,8 @@
 //!
 //! Not here: trying a call again. Only the caller knows whether that is safe.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -25,6 +25,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The delays between connection attempts grow from the first of these to the second.
 const RECONNECT_DELAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// A host asks for something every second or oftener, so when it hears nothing for longer than this, Redis was away or stood still.
+const SILENCE: Duration = Duration::from_millis(1500);
 /// Commands of one pipeline.
 const MAX_PIPELINE: usize = 1000;
 
@@ -35,6 +37,21 @@ pub struct Redis {
     /// The address without its password, for messages.
     address: Arc<str>,
     reconnects: Arc<AtomicU64>,
+    answers: Arc<std::sync::Mutex<Answers>>,
+}
+
+/// When Redis answered this host, over whichever connection.
+#[derive(Debug, Default)]
+struct Answers {
+    last: Option<Instant>,
+    back: Option<Back>,
+}
+
+/// The end of a time in which Redis answered nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Back {
+    pub since: Instant,
+    pub silence: Duration,
 }
 
 impl Redis {
@@ -45,7 +62,7 @@ impl Redis {
         let address: Arc<str> = without_password(url).into();
         let info = url.into_connection_info().map_err(|error| QueueError::new("read redis.url", &address, error))?;
         let client = Client::open(info).map_err(|error| QueueError::new("read redis.url", &address, error))?;
-        Ok(Redis { client, address, reconnects: Arc::default() })
+        Ok(Redis { client, address, reconnects: Arc::default(), answers: Arc::default() })
     }
 
     /// The address without its password.
@@ -56,6 +73,19 @@ impl Redis {
     /// Connections that were made anew after a failure, since the start.
     pub fn reconnects(&self) -> u64 {
         self.reconnects.load(Ordering::Relaxed)
+    }
+
+    /// When Redis answered again after it had been silent for [`SILENCE`] or longer.
+    pub fn back(&self) -> Option<Back> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).back
+    }
+
+    fn answered(&self) {
+        let now = Instant::now();
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(silence) = answers.last.replace(now).map(|last| now - last).filter(|silence| *silence >= SILENCE) {
+            answers.back = Some(Back { since: now, silence });
+        }
     }
 
     /// A connection for ordinary calls, which may be shared.
@@ -89,6 +119,11 @@ struct Slot {
 }
 
 impl Link {
+    /// When Redis answered again after it had been silent, over whichever connection of this host.
+    pub fn back(&self) -> Option<Back> {
+        self.redis.back()
+    }
+
     /// Where this connection leads, without a password.
     pub fn address(&self) -> &str {
         self.redis.address()
@@ -186,7 +221,10 @@ impl Link {
     /// Drops the connection after an error that says that it is of no use any more.
     async fn check<T>(&self, what: &'static str, epoch: u64, reply: Result<T, RedisError>) -> Result<T, QueueError> {
         match reply {
-            Ok(value) => Ok(value),
+            Ok(value) => {
+                self.redis.answered();
+                Ok(value)
+            }
             Err(error) => {
                 if ends_connection(&error) {
                     let mut slot = self.slot.lock().await;

@@ -46,6 +46,9 @@ pub use status::{Status, TaskStatus};
 use crate::config;
 use keys::Keys;
 
+/// After an outage every host that lives has renewed its leases by then: it connects anew within 4 seconds, and its heartbeats are 2 apart.
+const HEARD_AGAIN: Duration = Duration::from_secs(6);
+
 /// One queue in Redis. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Queue {
@@ -59,6 +62,13 @@ impl Queue {
     pub fn new(rules: config::Queue, link: Link) -> Queue {
         let keys = Arc::new(Keys::new(&rules.stream, rules.dead_letter.as_deref()));
         Queue { rules: Arc::new(rules), keys, link }
+    }
+
+    /// Whether Redis has only just answered again after a silence in which leases may have ended: then the hosts that live have had no time yet to
+    /// renew theirs, and what looks abandoned may not be.
+    pub fn is_just_back(&self) -> bool {
+        let is_long = |back: &link::Back| back.silence >= self.rules.lease / 2;
+        self.link.back().is_some_and(|back| is_long(&back) && back.since.elapsed() < HEARD_AGAIN)
     }
 
     /// A reply of an unexpected shape as an error of the call `what`.

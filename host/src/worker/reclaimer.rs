@@ -11,6 +11,7 @@ use super::pace::Pace;
 use super::shared::Shared;
 use super::{heartbeat, intake};
 use crate::queue::QueueError;
+use crate::queue::rate::Places;
 
 /// A quarter of the lease, within these bounds, lies between two looks.
 const EVERY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
@@ -79,6 +80,10 @@ impl Reclaimer {
         }
         // Redis skips what is healthy: a claim that had to look at it in small steps would wait for permits at each of them.
         while let Some(first) = shared.queue.first_abandoned(&from, shared.queue.rules.lease).await? {
+            // This answer may be the first one after a silence.
+            if shared.queue.is_just_back() {
+                return Ok(());
+            }
             let permits = tokio::select! {
                 permits = shared.line.acquire(MAX_BATCH) => permits,
                 () = stop.cancelled() => return Ok(()),
@@ -87,8 +92,13 @@ impl Reclaimer {
                 permits.unused();
                 return Ok(());
             };
+            // What is taken over is started again, and counts for the queue's rate.
+            let Places::Taken(places) = shared.queue.take_places(permits.count()).await? else {
+                permits.unused();
+                return Ok(());
+            };
             let claiming = shared.claiming.lock().await;
-            let found = shared.queue.reclaim(&shared.consumer, &first, permits.count()).await;
+            let found = shared.queue.reclaim(&shared.consumer, &first, places).await;
             // If its reply was lost, what it claimed is ours: the fetcher looks for it.
             let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
             shared.lost(&found.lost).await;
@@ -96,8 +106,10 @@ impl Reclaimer {
                 shared.metrics.reclaimed(found.entries.len() as u64);
                 tracing::warn!(queue = shared.name.as_ref(), tasks = found.entries.len(), "took over tasks whose host fell silent");
             }
+            let unused = places - found.entries.len().min(places);
             intake::admit(shared, &version, found.entries, intake::Claimed::Again, permits).await;
             drop(claiming);
+            shared.queue.give_places_back(unused).await?;
             from = found.cursor;
             if from == "0-0" {
                 break;

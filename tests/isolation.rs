@@ -484,9 +484,9 @@ const MISBEHAVING: [Case; 57] = [
 fn after_each_of_them_the_host_is_what_it_was() {
     /// Attempts at once.
     const ATTEMPTS: u64 = 12;
-    /// MiB that the host may keep of what was used once: of each place in the pool (there is one more, for self-checks) 16 tables of 128 KiB;
-    /// and the code of more than fifty handlers that runs for the first time.
-    const KEPT: u64 = (ATTEMPTS + 1) * 2 + 24;
+    /// MiB that the host may keep of what was used once: of each place in the pool (there is one more, for self-checks) 16 tables of 128 KiB; of
+    /// each handler as many memories as ran at once, with 256 KiB each; and the code of more than fifty handlers that runs for the first time.
+    const KEPT: u64 = (ATTEMPTS + 1) * 2 + (MISBEHAVING.len() * SLOTS) as u64 / 4 + 24;
     /// MiB that the host may hold for an attempt outside of its memory, until it has failed.
     const HELD: u64 = 24;
     let web = Web::start();

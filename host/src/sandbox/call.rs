@@ -5,17 +5,19 @@
 //! Not here: the instance, its limits and its time (`handler`), the self-check (`check`), the meaning of errors (`failure`).
 
 use std::borrow::Cow;
+use std::marker::PhantomData;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use wasmtime::Store;
 use wasmtime::component::types::ComponentItem;
-use wasmtime::component::{ComponentExportIndex, ComponentNamedList, InstancePre, Lift, Lower};
+use wasmtime::component::{self as engine, ComponentExportIndex, ComponentNamedList, InstancePre, Lift, Lower, TypedFunc};
 
 use super::failure::{self, Phase};
 use super::handler::{Attempt, Ended};
-use super::host::bindings::{Runner, RunnerIndices, exports::tqhost::handler::handler as guest, tqhost::handler::types};
+use super::host::bindings::{exports::tqhost::handler::handler as guest, tqhost::handler::types};
 use super::mask::Mask;
 use super::state::State;
-use super::warm::{Instance, Running};
+use super::warm::Instance;
 use super::{LoadError, component};
 use crate::task::{FailureKind, Outcome, Task};
 
@@ -25,45 +27,60 @@ type Reply = Result<Option<Vec<u8>>, guest::Failure>;
 #[derive(Clone)]
 pub(super) struct Exports {
     pub(super) pre: InstancePre<State>,
-    handler: RunnerIndices,
+    handle: Export<(guest::Task<'static>,), (Reply,)>,
     /// For several tasks at once.
-    pub(super) handle_batch: Option<ComponentExportIndex>,
+    pub(super) handle_batch: Option<Export<(&'static [guest::Task<'static>],), (Vec<Reply>,)>>,
     /// The function to call before the first attempt.
-    pub(super) self_check: Option<ComponentExportIndex>,
+    pub(super) self_check: Option<Export<(), (Result<(), String>,)>>,
 }
 
 impl Exports {
     /// Looks at the functions' signatures as well: a wrong one would fail the first attempt and every other.
     pub(super) fn find(pre: InstancePre<State>) -> Result<Exports, LoadError> {
-        let find = Find(&pre);
-        find.function::<(guest::Task<'_>,), (Reply,)>(component::HANDLER_OFFERED, "handle")?
+        let handle = Export::find(&pre, component::HANDLER_OFFERED, "handle")?
             .ok_or_else(|| LoadError::WrongType(format!("there is no {}", component::HANDLER_OFFERED)))?;
-        let handle_batch = find.function::<(&[guest::Task<'_>],), (Vec<Reply>,)>(component::BATCH_OFFERED, "handle-batch")?;
-        let self_check = find.function::<(), (Result<(), String>,)>(component::LIFECYCLE_OFFERED, "self-check")?;
-        let handler = RunnerIndices::new(&pre).map_err(|error| LoadError::WrongType(format!("{error:#}")))?;
-        Ok(Exports { pre, handler, handle_batch, self_check })
+        let handle_batch = Export::find(&pre, component::BATCH_OFFERED, "handle-batch")?;
+        let self_check = Export::find(&pre, component::LIFECYCLE_OFFERED, "self-check")?;
+        Ok(Exports { pre, handle, handle_batch, self_check })
     }
 }
 
-struct Find<'p>(&'p InstancePre<State>);
+/// A function of a component whose type is known to be this one.
+pub(super) struct Export<P, R> {
+    index: ComponentExportIndex,
+    takes_and_returns: PhantomData<fn(P) -> R>,
+}
 
-impl Find<'_> {
+impl<P, R> Clone for Export<P, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P, R> Copy for Export<P, R> {}
+
+impl<P: ComponentNamedList + Lower, R: ComponentNamedList + Lift> Export<P, R> {
     /// A function of an interface, if the component exports that.
-    fn function<P, R>(&self, interface: &str, name: &str) -> Result<Option<ComponentExportIndex>, LoadError>
-    where
-        P: ComponentNamedList + Lower,
-        R: ComponentNamedList + Lift,
-    {
-        let component = self.0.component();
+    fn find(pre: &InstancePre<State>, interface: &str, name: &str) -> Result<Option<Self>, LoadError> {
+        let component = pre.component();
         let Some((_, found)) = component.get_export(None, interface) else { return Ok(None) };
         let Some((ComponentItem::ComponentFunc(function), index)) = component.get_export(Some(&found), name) else {
             let interface = interface.split('@').next().unwrap_or(interface);
             return Err(LoadError::WrongType(format!("{interface} has no function `{name}`")));
         };
         function
-            .typecheck::<P, R>(&self.0.instance_type())
+            .typecheck::<P, R>(&pre.instance_type())
             .map_err(|error| LoadError::WrongType(format!("the function `{name}`: {error:#}")))?;
-        Ok(Some(index))
+        Ok(Some(Export { index, takes_and_returns: PhantomData }))
+    }
+
+    /// The function in an instance of its component.
+    #[allow(unsafe_code, reason = "to check the type again for every task costs as much as a small task")]
+    pub(super) fn of(self, instance: &engine::Instance, store: &mut Store<State>) -> wasmtime::Result<TypedFunc<P, R>> {
+        let function = instance.get_func(store, self.index);
+        let function = function.ok_or_else(|| wasmtime::format_err!("the instance is of another component"))?;
+        // SAFETY: `find` has checked the type of the function at this index, and an index is good for no other component than its own.
+        Ok(unsafe { TypedFunc::new_unchecked(function) })
     }
 }
 
@@ -75,35 +92,28 @@ pub(super) async fn call(
     deadline: Instant,
 ) -> Result<Vec<Reply>, (wasmtime::Error, Phase)> {
     let Instance { store, running, .. } = instance;
-    let Running { instance, handler } = match running {
+    let instance = match running {
         Some(running) => running,
-        None => {
-            let made = async {
-                let instance = exports.pre.instantiate_async(&mut *store).await?;
-                let handler: Runner = exports.handler.load(&mut *store, &instance)?;
-                Ok(Running { instance, handler })
-            };
-            running.insert(made.await.map_err(|error| (error, Phase::Instantiate))?)
-        }
+        None => running.insert(exports.pre.instantiate_async(&mut *store).await.map_err(|error| (error, Phase::Instantiate))?),
     };
     // By the clock that the handler may have of others; to make the instance has taken time from the attempt.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let deadline_ms = u64::try_from((now + deadline.saturating_duration_since(Instant::now())).as_millis()).unwrap_or(u64::MAX);
-    let fields: Vec<Vec<types::Field<'_>>> = attempt.tasks.iter().map(fields).collect();
-    let mut tasks = attempt.tasks.iter().zip(&fields).map(|(task, fields)| shown(task, fields, attempt.max_attempts, deadline_ms));
+    let shown = |task, fields| shown(task, fields, attempt.max_attempts, deadline_ms);
     let failed = |error| (error, Phase::Call);
-    if let (Some(handle_batch), 2..) = (&exports.handle_batch, attempt.tasks.len()) {
-        let tasks: Vec<guest::Task<'_>> = tasks.collect();
-        let function = instance.get_typed_func::<(&[guest::Task<'_>],), (Vec<Reply>,)>(&mut *store, handle_batch).map_err(failed)?;
+    if let (Some(handle_batch), 2..) = (exports.handle_batch, attempt.tasks.len()) {
+        let fields: Vec<Vec<types::Field<'_>>> = attempt.tasks.iter().map(fields).collect();
+        let tasks: Vec<guest::Task<'_>> = attempt.tasks.iter().zip(&fields).map(|(task, fields)| shown(task, fields)).collect();
+        let function: TypedFunc<(&[guest::Task<'_>],), _> = handle_batch.of(instance, store).map_err(failed)?;
         let (replies,) = function.call_async(store, (&tasks,)).await.map_err(failed)?;
         return Ok(replies);
     }
-    let mut replies = Vec::with_capacity(1);
     // Whoever gives several tasks to a handler that takes one has as many replies as were asked for, and that is seen.
-    if let Some(task) = tasks.next() {
-        replies.push(handler.tqhost_handler_handler().call_handle(store, task).await.map_err(failed)?);
-    }
-    Ok(replies)
+    let Some(task) = attempt.tasks.first() else { return Ok(Vec::new()) };
+    let fields = fields(task);
+    let function: TypedFunc<(guest::Task<'_>,), _> = exports.handle.of(instance, store).map_err(failed)?;
+    let (reply,) = function.call_async(store, (shown(task, &fields),)).await.map_err(failed)?;
+    Ok(vec![reply])
 }
 
 fn fields(task: &Task) -> Vec<types::Field<'_>> {

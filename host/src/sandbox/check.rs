@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
-use wasmtime::component::ComponentExportIndex;
 
 use super::Shared;
+use super::call::Export;
 use super::failure::{self, Phase};
-use super::handler::{AbortOnDrop, Handler, Loaded, begin, is_interrupt, store};
+use super::handler::{AbortOnDrop, Handler, Loaded, is_interrupt, store};
 use super::log::GuestLog;
+use super::state::Interrupts;
 use crate::task::{FailureKind, Origin, Task};
 
 /// How long a self-check may take.
@@ -49,27 +50,26 @@ impl Handler {
 
     /// Runs the self-check, if the component exports one. A host gives it [`TIMEOUT`].
     pub async fn self_check(&self, plugin: &Arc<str>, timeout: Duration) -> Result<(), CheckError> {
-        let stops = || CheckError::Hindered("the host stops".into());
         let Some(check) = self.0.exports.self_check else { return Ok(()) };
-        let guests = self.0.sandbox.0.guests.as_ref().ok_or_else(stops)?;
-        let mut guest = AbortOnDrop(guests.spawn(run(self.0.clone(), check, plugin.clone(), timeout)));
+        let mut guest = AbortOnDrop(self.guests().spawn(run(self.0.clone(), check, plugin.clone(), timeout)));
         let ran = (&mut guest.0).await;
         ran.unwrap_or_else(|error| Err(CheckError::Hindered(format!("the host failed while it ran it: {error}"))))
     }
 }
 
-async fn run(loaded: Arc<Loaded>, check: ComponentExportIndex, plugin: Arc<str>, timeout: Duration) -> Result<(), CheckError> {
+async fn run(loaded: Arc<Loaded>, check: Export<(), (Reply,)>, plugin: Arc<str>, timeout: Duration) -> Result<(), CheckError> {
     let shared: &Shared = &loaded.sandbox.0;
     let Ok(_permit) = shared.check_permit.acquire().await else { return Err(CheckError::Hindered("the host stops".into())) };
     let deadline = Instant::now() + timeout;
     let mut store = store(shared, &loaded);
-    let (log, turn) = (GuestLog::new(Arc::new(vec![nobody()]), plugin, loaded.mask.clone()), shared.turns.turn(&loaded.calls));
-    begin(&mut store, log, Vec::new(), deadline, CancellationToken::new(), turn.clone());
+    let (log, turn) = (GuestLog::new(Arc::new(vec![nobody()]), plugin, loaded.mask.clone()), shared.turns.turn(loaded.number));
+    let interrupts = Interrupts { stop: CancellationToken::new(), turn: turn.clone() };
+    store.data_mut().begin(log, Vec::new(), deadline, interrupts);
     let mut made = None;
     let call = async {
         let instance = loaded.exports.pre.instantiate_async(&mut store).await.map_err(|error| (error, Phase::Instantiate))?;
         let instance = made.insert(instance);
-        let function = instance.get_typed_func::<(), (Reply,)>(&mut store, &check).map_err(|error| (error, Phase::Call))?;
+        let function = check.of(instance, &mut store).map_err(|error| (error, Phase::Call))?;
         let (reply,) = function.call_async(&mut store, ()).await.map_err(|error| (error, Phase::Call))?;
         Ok(reply)
     };

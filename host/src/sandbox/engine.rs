@@ -5,6 +5,7 @@
 //!
 //! Not here: what one attempt may use (`limits`), what a guest may call (`host`).
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -24,12 +25,17 @@ const MEMORIES: u32 = 4;
 const TABLES: u32 = 16;
 const TABLE_ELEMENTS: usize = 128 * 1024;
 
-/// Bytes of each memory that are cleared by writing zeros instead of being given back to the kernel. None: a guest in Rust begins with 17
-/// pages, of which it touches two or three, and writing all of them takes as long as the system call (on 2 cores 20,600 attempts a second
-/// with 0, 17,000 with 20 pages; on others it was the other way round). What is kept stays with every place of the pool that was
-/// ever used, 1.25 MiB each.
-const MEMORY_KEEP_RESIDENT: usize = 0;
+/// The first bytes of a memory are reset by copying its initial content over them, the others are given back to the kernel. A system call interrupts
+/// the other cores as well, so a memory of this size that never grows is reset several times faster without any: the SDK's guests are
+/// linked so. For larger guests it makes no difference: what they touch lies beyond. Each slot of the pool that was ever used keeps as much.
+const MEMORY_KEEP_RESIDENT: usize = 256 * 1024;
 const TABLE_KEEP_RESIDENT: usize = 128 * 1024;
+
+/// Slots for memories that may wait with the content of the module that they had last, for each core. A module finds one of its own when
+/// a hundred plugins take turns; one that it does not find costs it several system calls.
+const WARM_SLOTS: u32 = 128;
+/// The engine's pool keeps a list of slots for each core, up to this many.
+const MOST_LISTS: usize = 16;
 
 /// The reservation with which 32-bit guests need no bounds checks.
 const FULL_RESERVATION: u64 = 4 << 30;
@@ -64,13 +70,16 @@ pub(super) fn that_compiles(reservation: u64) -> wasmtime::Result<Engine> {
 fn pooled(opts: &SandboxOptions, reservation: u64) -> Config {
     // One more than there are places for attempts: that of a self-check.
     let instances = opts.places().saturating_add(1);
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MOST_LISTS);
+    let warm_slots = WARM_SLOTS * u32::try_from(cores).unwrap_or(1);
+    let memories = instances.saturating_mul(MEMORIES);
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
         .total_core_instances(instances.saturating_mul(CORE_INSTANCES))
-        .total_memories(instances.saturating_mul(MEMORIES))
+        .total_memories(memories.saturating_add(warm_slots))
+        .max_unused_warm_slots(warm_slots)
         .total_tables(instances.saturating_mul(TABLES))
         .total_stacks(instances)
-        .total_gc_heaps(instances)
         // With these bounds per component the pool cannot run out while every instance has a place (`warm`).
         .max_core_instances_per_component(CORE_INSTANCES)
         .max_memories_per_component(MEMORIES)
@@ -79,8 +88,8 @@ fn pooled(opts: &SandboxOptions, reservation: u64) -> Config {
         .max_tables_per_module(TABLES)
         .table_elements(TABLE_ELEMENTS)
         .max_memory_size(usize::try_from(reservation).unwrap_or(usize::MAX))
-        // Finding out which pages a guest has touched (PAGEMAP_SCAN) would make three times as many attempts possible, but with wasmtime 48 the
-        // next guest would see those that were swapped out meanwhile.
+        // Asking the kernel which pages a guest has written (PAGEMAP_SCAN) misses those that are swapped out: with wasmtime 48 the next guest
+        // would see them.
         .pagemap_scan(Enabled::No)
         .linear_memory_keep_resident(MEMORY_KEEP_RESIDENT)
         .table_keep_resident(TABLE_KEEP_RESIDENT);
@@ -95,6 +104,9 @@ fn base(reservation: u64) -> Config {
     config.epoch_interruption(true);
     // WASI 0.3 is not offered, and its bookkeeping would make every call dearer.
     config.concurrency_support(false);
+    // What no compiler emits for handlers is not offered to them. Without garbage collection a store needs no slot of the pool for its heap.
+    config.gc_support(false).wasm_gc(false).wasm_function_references(false).wasm_exceptions(false);
+    config.wasm_threads(false).wasm_memory64(false).wasm_tail_call(false).wasm_relaxed_simd(false).wasm_custom_page_sizes(false);
     config
 }
 

@@ -12,9 +12,12 @@
 //! Not here: what is called and what comes back (`call`), what is kept, and how long (`warm`), the meaning of errors (`failure`), what the guest may call (`host`).
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use wasmtime::{Store, UpdateDeadline};
@@ -25,8 +28,8 @@ use super::host;
 use super::host::http::Requests;
 use super::log::GuestLog;
 use super::mask::Mask;
-use super::state::State;
-use super::turns::{Calls, Turn};
+use super::state::{Interrupts, State};
+use super::turns::Turn;
 use super::warm::{Instance, Number};
 use super::{Sandbox, Shared, component};
 use crate::config::{self, Secret};
@@ -49,9 +52,7 @@ pub(super) struct Loaded {
     pub(super) http: Arc<host::http::Grant>,
     pub(super) memory: u64,
     pub(super) max_output: u64,
-    number: Number,
-    /// Of this version, those that compute.
-    pub(super) calls: Calls,
+    pub(super) number: Number,
     /// What is kept of its instances; None: each has one task.
     warm: Option<config::Warm>,
 }
@@ -112,7 +113,7 @@ impl Handler {
         let (config, mask) = (Arc::new(grants.config.clone()), Arc::new(Mask::new(&grants.config)));
         let http = Arc::new(host::http::Grant::new(grants, sandbox.0.sends_on.clone()));
         let (number, memory, max_output, warm) = (sandbox.0.pool.number(), grants.memory, grants.max_output, grants.warm);
-        Handler(Arc::new(Loaded { sandbox, exports, config, mask, http, memory, max_output, number, calls: Calls::default(), warm }))
+        Handler(Arc::new(Loaded { sandbox, exports, config, mask, http, memory, max_output, number, warm }))
     }
 
     /// Whether an attempt may be at several tasks.
@@ -135,26 +136,39 @@ impl Handler {
         Handler::new(self.0.sandbox.clone(), self.0.exports.clone(), grants)
     }
 
-    /// Runs one attempt to its end. None only if `stop` was cancelled.
+    /// The runtime that guests run on. What is spawned there and awaits [`Self::run`] takes no further hop to another thread.
+    pub fn guests(&self) -> &Handle {
+        &self.0.sandbox.0.runs_on
+    }
+
+    /// Runs one attempt to its end, on the guests' threads wherever it is called. None only if `stop` was cancelled.
     pub async fn run(&self, attempt: Attempt) -> Option<Report> {
-        let guests = self.0.sandbox.0.guests.as_ref()?;
-        let mut guest = AbortOnDrop(guests.spawn(run(self.0.clone(), attempt)));
-        match (&mut guest.0).await {
-            Ok(report) => {
-                if report.as_ref().is_some_and(|report| matches!(report.ended, Ended::Failed { .. })) {
-                    // It may have had all that it can have.
-                    self.0.sandbox.0.gives_back.soon(&self.0.sandbox.0.sends_on);
-                }
-                report
-            }
-            Err(error) if error.is_cancelled() => None,
-            // A bug of the host, but this task's failure: the panic itself has been logged.
-            Err(error) => {
-                let message = failure::bounded(format!("the host failed while it ran the handler: {error}"), &self.0.mask);
-                let ended = Ended::Failed { kind: FailureKind::Trap, message };
-                Some(Report { ended, peak_memory: 0, duration: Duration::ZERO })
-            }
+        if Handle::try_current().is_ok_and(|here| here.id() == self.guests().id()) {
+            return self.run_here(attempt).await;
         }
+        let handler = self.clone();
+        let mut guest = AbortOnDrop(self.guests().spawn(async move { handler.run_here(attempt).await }));
+        // It can only be an error because the sandbox ends: panics are contained.
+        (&mut guest.0).await.ok().flatten()
+    }
+
+    async fn run_here(&self, attempt: Attempt) -> Option<Report> {
+        let loaded = &*self.0;
+        // What is left half done by a panic is the instance, which goes with it.
+        let report = match AssertUnwindSafe(run(loaded, attempt)).catch_unwind().await {
+            Ok(report) => report?,
+            // A bug of the host, but this task's failure: the panic itself has been logged.
+            Err(_) => {
+                let message = "the host failed while it ran the handler".to_owned();
+                let ended = Ended::Failed { kind: FailureKind::Trap, message };
+                Report { ended, peak_memory: 0, duration: Duration::ZERO }
+            }
+        };
+        if matches!(report.ended, Ended::Failed { .. }) {
+            // It may have had all that it can have.
+            loaded.sandbox.0.gives_back.soon(&loaded.sandbox.0.sends_on);
+        }
+        Some(report)
     }
 }
 
@@ -166,8 +180,8 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
-    let mut instance = instance(&loaded, &attempt.stop).await?;
+async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
+    let mut instance = instance(loaded, &attempt.stop).await?;
     let started = Instant::now();
     // A timeout beyond what the clock can hold is as good as a year.
     let timeout = attempt.timeout.min(Duration::from_secs(365 * 24 * 3600));
@@ -178,8 +192,10 @@ async fn run(loaded: Arc<Loaded>, attempt: Attempt) -> Option<Report> {
     // For each call anew.
     let fuel = loaded.max_output.saturating_mul(tasks.into()).saturating_add(RESULT_SLACK);
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
-    let turn = loaded.sandbox.0.turns.turn(&loaded.calls);
-    begin(&mut instance.store, log, attempt.progress.clone(), deadline, attempt.stop.clone(), turn.clone());
+    let turn = loaded.sandbox.0.turns.turn(loaded.number);
+    let interrupts = Interrupts { stop: attempt.stop.clone(), turn: turn.clone() };
+    instance.store.data_mut().begin(log, attempt.progress.clone(), deadline, interrupts);
+    instance.store.set_epoch_deadline(1);
 
     let called = {
         let call = turn.clone().keep(call::call(&loaded.exports, &mut instance, &attempt, deadline));
@@ -241,31 +257,22 @@ async fn instance(loaded: &Loaded, stop: &CancellationToken) -> Option<Instance>
 pub(super) fn store(shared: &Shared, loaded: &Loaded) -> Store<State> {
     let mut store = Store::new(&shared.engine, State::new(loaded.memory, loaded.config.clone(), loaded.http.clone()));
     store.limiter(|state| &mut state.limits);
+    store.epoch_deadline_callback(|store| Ok(tick(store.data())));
+    store.set_epoch_deadline(1);
     store.set_hostcall_fuel(usize::try_from(RESULT_SLACK).unwrap_or(usize::MAX));
     store
 }
 
-/// Nothing of an attempt before this one is left but what the guest has in its memory, and its handles.
-pub(super) fn begin(
-    store: &mut Store<State>,
-    log: GuestLog,
-    progress: Vec<Progress>,
-    deadline: Instant,
-    stop: CancellationToken,
-    turn: Turn,
-) {
-    store.data_mut().begin(log, progress, deadline);
-    // Timers fire only when a thread is free, so a guest that computes looks at the clock itself.
-    store.epoch_deadline_callback(move |_| {
-        if stop.is_cancelled() || Instant::now() >= deadline {
-            return Ok(UpdateDeadline::Interrupt);
-        }
-        if !turn.is_over() {
-            return Ok(UpdateDeadline::Continue(1));
-        }
-        Ok(UpdateDeadline::YieldCustom(1, Box::pin(turn.clone().next())))
-    });
-    store.set_epoch_deadline(1);
+/// What a tick of the clock does to a handler that computes. Timers fire only when a thread is free, so it looks at the clock itself.
+fn tick(state: &State) -> UpdateDeadline {
+    let Some(Interrupts { stop, turn }) = &state.interrupts else { return UpdateDeadline::Continue(1) };
+    if stop.is_cancelled() || Instant::now() >= state.deadline {
+        return UpdateDeadline::Interrupt;
+    }
+    if !turn.is_over() {
+        return UpdateDeadline::Continue(1);
+    }
+    UpdateDeadline::YieldCustom(1, Box::pin(turn.clone().next()))
 }
 
 /// Whether an instance may have another task. Lets go of the one that has ended.

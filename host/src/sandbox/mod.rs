@@ -93,7 +93,8 @@ struct Shared {
     check_permit: Semaphore,
     /// Taken only when this is dropped.
     guests: Option<Runtime>,
-    /// The same; requests of guests run there.
+    runs_on: Handle,
+    /// Taken only when this is dropped; requests of guests run there.
     requests: Option<Runtime>,
     sends_on: Handle,
     gives_back: memory::GivesBack,
@@ -128,7 +129,8 @@ impl Sandbox {
         let ticker = engine::Ticker::start(&engine).context("cannot start the epoch thread")?;
         let pool = Arc::new(warm::Pool::new(opts.places()));
         let (turns, check_permit) = (turns::Turns::new(cores), Semaphore::new(1));
-        let (sends_on, guests, requests) = (requests.handle().clone(), Some(guests), Some(requests));
+        let (runs_on, guests) = (guests.handle().clone(), Some(guests));
+        let (sends_on, requests) = (requests.handle().clone(), Some(requests));
         let gives_back = memory::GivesBack::default();
         let shared = Shared {
             engine,
@@ -139,6 +141,7 @@ impl Sandbox {
             turns,
             check_permit,
             guests,
+            runs_on,
             requests,
             sends_on,
             gives_back,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use tokio_util::sync::CancellationToken;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::cli::{WasiCliCtx, WasiCliCtxView};
 use wasmtime_wasi::clocks::{WasiClocksCtx, WasiClocksCtxView};
@@ -15,6 +16,7 @@ use wasmtime_wasi_http::WasiHttpCtxView;
 use super::host::http::{Client, Grant};
 use super::limits::Limits;
 use super::log::GuestLog;
+use super::turns::Turn;
 use crate::config::Secret;
 use crate::task::Progress;
 
@@ -30,11 +32,19 @@ pub(super) struct State {
     /// Of each task of the attempt.
     pub(super) progress: Vec<Progress>,
     pub(super) deadline: Instant,
+    /// What ends or delays the call of the attempt that runs; None before the first one.
+    pub(super) interrupts: Option<Interrupts>,
     pub(super) table: ResourceTable,
     cli: WasiCliCtx,
     clocks: Option<WasiClocksCtx>,
     grant: Arc<Grant>,
     http: Option<Box<Client>>,
+}
+
+/// What a handler that computes looks at with every tick, beside its deadline.
+pub(super) struct Interrupts {
+    pub(super) stop: CancellationToken,
+    pub(super) turn: Turn,
 }
 
 impl State {
@@ -50,6 +60,7 @@ impl State {
             config,
             progress: Vec::new(),
             deadline: Instant::now(),
+            interrupts: None,
             table,
             cli,
             clocks: None,
@@ -59,17 +70,18 @@ impl State {
     }
 
     /// Makes everything new that belongs to one attempt.
-    pub(super) fn begin(&mut self, log: GuestLog, progress: Vec<Progress>, deadline: Instant) {
+    pub(super) fn begin(&mut self, log: GuestLog, progress: Vec<Progress>, deadline: Instant, interrupts: Interrupts) {
         self.limits.begin();
         *self.log() = log;
         (self.progress, self.deadline, self.http) = (progress, deadline, None);
+        self.interrupts = Some(interrupts);
     }
 
     /// Lets go of the attempt that has ended: its task, and its requests, which this breaks off. Tells how many handles the guest has
     /// left open.
     pub(super) fn end(&mut self) -> usize {
         *self.log() = GuestLog::default();
-        (self.progress, self.http) = (Vec::new(), None);
+        (self.progress, self.http, self.interrupts) = (Vec::new(), None, None);
         self.table.iter_mut().count()
     }
 

@@ -2,9 +2,10 @@
 
 mod hostile;
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::testing::{self, DONE, ECHO, attempt, embed, handler, module, outcome};
@@ -49,6 +50,116 @@ async fn every_attempt_has_an_instance_of_its_own() {
     let handler = load(&testing::sandbox(), &handler(&format!("{body} {DONE}")));
     for _ in 0..50 {
         assert_eq!(outcome(&handler.run(attempt()).await.unwrap()), Outcome::Completed { result: None });
+    }
+}
+
+#[tokio::test]
+async fn no_part_of_a_memory_is_left_to_the_next_attempt() {
+    // In the parts that are reset in different ways: below and above what is kept of a slot, data of the module there, and pages that were grown.
+    let places = [64, 100 << 10, 255 << 10, 257 << 10, 500 << 10, 513 << 10, 600 << 10];
+    let data = [2048, 200 << 10, 300 << 10];
+    let segments: String = data.map(|at| format!(r#"(data (i32.const {at}) "abcd")"#)).concat();
+    let as_it_was = |at, value: u32| format!("(if (i32.ne (i32.load (i32.const {at})) (i32.const {value})) (then unreachable))");
+    let checks: String = places.iter().map(|at| as_it_was(*at, 0)).chain(data.iter().map(|at| as_it_was(*at, 0x6463_6261))).collect();
+    let writes: String = places.iter().chain(&data).map(|at| format!("(i32.store (i32.const {at}) (i32.const 77))")).collect();
+    let grow = "(if (i32.ne (memory.grow (i32.const 2)) (i32.const 8)) (then unreachable))";
+    let wat = module(&segments, &format!("{grow} {checks} {writes} {DONE}")).replace("\"memory\") 1)", "\"memory\") 8)");
+    let sandbox = testing::sandbox();
+    let handler = load(&sandbox, &embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"));
+    let other = load(&sandbox, &testing::handler(ECHO));
+    for _ in 0..20 {
+        assert_eq!(outcome(&handler.run(attempt()).await.unwrap()), Outcome::Completed { result: None });
+        assert!(matches!(outcome(&other.run(attempt()).await.unwrap()), Outcome::Completed { .. }));
+    }
+}
+
+#[tokio::test]
+async fn guests_run_on_their_own_threads_and_what_is_there_takes_no_further_hop() {
+    let handler = load(&testing::sandbox(), &handler(ECHO));
+    let guests = handler.guests().clone();
+    let threads = guests.metrics().num_workers();
+    let (busy, free) = (Arc::new(Barrier::new(threads + 1)), Arc::new(Barrier::new(threads + 1)));
+    for _ in 0..threads {
+        let (busy, free) = (busy.clone(), free.clone());
+        guests.spawn(async move {
+            busy.wait();
+            free.wait();
+        });
+    }
+    busy.wait();
+    let elsewhere = handler.run(attempt()).now_or_never();
+    free.wait();
+    assert!(elsewhere.is_none(), "nothing of a guest runs on a thread that is not theirs");
+    // An attempt that the clock interrupts in its first poll goes on in the next one.
+    let at_once = |handler: Handler| async move { (0..100).find_map(|_| handler.run(attempt()).now_or_never()) };
+    let report = guests.spawn(at_once(handler)).await.unwrap().expect("one of them ends in its first poll");
+    assert_eq!(outcome(&report.unwrap()), Outcome::Completed { result: Some(b"1-0".to_vec()) });
+}
+
+#[tokio::test]
+async fn an_attempt_on_the_guests_threads_ends_when_it_is_dropped() {
+    let sandbox = testing::sandbox();
+    let looping = load(&sandbox, &handler("(loop $l (br $l)) (i32.const 16)"));
+    let guests = looping.guests().clone();
+    let running = guests.spawn(async move { looping.run(attempt()).await.is_some() });
+    while sandbox.0.pool.free_places() == 4 {
+        tokio::task::yield_now().await;
+    }
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
+    assert_eq!(sandbox.0.pool.free_places(), 4);
+}
+
+#[tokio::test]
+async fn a_panic_of_the_host_is_a_failure_of_the_task_that_met_it() {
+    use tracing::instrument::WithSubscriber as _;
+    struct Broken;
+    impl std::io::Write for Broken {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            panic!("on purpose: a host function that has a bug")
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let extra = r#"(import "wasi:logging/logging" "log" (func $log (param i32 i32 i32 i32 i32)))"#;
+    let body = format!("(call $log (i32.const 4) (i32.const 600) (i32.const 5) (i32.const 605) (i32.const 5)) {DONE}");
+    let world = "world test { import wasi:logging/logging; export tqhost:handler/handler@0.1.0; }";
+    let sandbox = testing::sandbox();
+    let handler = load(&sandbox, &embed(&module(extra, &body), world));
+    let guests = handler.guests().clone();
+    let broken = tracing_subscriber::fmt().with_writer(|| Broken).finish();
+    let running = guests.spawn(async move { handler.run(attempt()).await }.with_subscriber(broken));
+    let report = running.await.expect("the panic is contained").expect("it is not told to stop");
+    let message = "the host failed while it ran the handler".to_owned();
+    assert_eq!(outcome(&report), Outcome::Failed { kind: FailureKind::Trap, message });
+    assert_eq!(sandbox.0.pool.free_places(), 4);
+}
+
+#[test]
+fn proposals_that_no_compiler_of_handlers_needs_are_refused() {
+    let world = "world test { export tqhost:handler/handler@0.1.0; }";
+    let compiles = |extra: &str| testing::sandbox().compile(&embed(&module(extra, DONE), world)).map(drop);
+    for (what, extra) in [
+        ("threads", "(memory 1 1 shared)"),
+        ("memory64", "(memory i64 1)"),
+        ("custom page sizes", "(memory 1 (pagesize 1))"),
+        ("garbage collection", "(type (struct (field i32)))"),
+        ("exceptions", "(tag (param i32))"),
+        ("function references", "(type $f (func)) (func (param (ref $f)))"),
+        ("tail calls", "(func $f return_call $f)"),
+        ("relaxed SIMD", "(func (param v128 v128) (drop (i8x16.relaxed_swizzle (local.get 0) (local.get 1))))"),
+    ] {
+        assert!(matches!(compiles(extra), Err(LoadError::Malformed(_))), "{what}");
+    }
+    for (what, extra) in [
+        ("several memories", "(memory 1)"),
+        ("SIMD", "(func (param v128) (drop (i8x16.popcnt (local.get 0))))"),
+        ("bulk memory", "(func (memory.fill (i32.const 0) (i32.const 0) (i32.const 1)))"),
+        ("extended constants", "(global i32 (i32.add (i32.const 1) (i32.const 2)))"),
+        ("tables of functions", "(table 1 funcref) (func (drop (table.get (i32.const 0))))"),
+    ] {
+        assert!(compiles(extra).is_ok(), "{what}");
     }
 }
 

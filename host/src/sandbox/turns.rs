@@ -8,87 +8,148 @@
 //! begins, or comes from a wait ─▶ computes for a tick ─▶ waits for its turn ─▶ computes for a tick ─▶ waits for its turn …
 //! ```
 //!
+//! Versions share the turns, not calls: each version in the line gets one turn after the other, however many of its calls wait there.
+//!
 //! Not here: what makes the ticks (`engine`), what ends a handler that computes for too long (`handler`).
 
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 
 use super::engine::TICK;
+use super::warm::Number;
 
 /// A tick that comes earlier than this finds a call that has only just begun to compute. Less than a tick, since no clock is exact.
 const SHORT: Duration = Duration::from_millis(TICK.as_millis() as u64 / 2);
 
 /// The turns that there are at once.
 #[derive(Clone)]
-pub(super) struct Turns {
-    places: Arc<Semaphore>,
-    /// Calls that compute in turns, of all versions.
-    all: Calls,
-}
+pub(super) struct Turns(Arc<Mutex<Line>>);
 
-/// How many calls of a version compute in turns.
-#[derive(Clone, Default)]
-pub(super) struct Calls(Arc<AtomicUsize>);
+struct Line {
+    /// Turns that nobody has.
+    free: usize,
+    /// Versions with calls that compute in turns, and how many these are.
+    computing: BTreeMap<Number, usize>,
+    /// Versions with calls that wait for a turn: the one that gets the next turn first.
+    waiting: VecDeque<(Number, VecDeque<oneshot::Sender<Held>>)>,
+}
 
 impl Turns {
     pub(super) fn new(at_once: usize) -> Turns {
-        Turns { places: Arc::new(Semaphore::new(at_once)), all: Calls::default() }
+        Turns(Arc::new(Mutex::new(Line { free: at_once, computing: BTreeMap::new(), waiting: VecDeque::new() })))
     }
 
     /// For one call of a version.
-    pub(super) fn turn(&self, of_version: &Calls) -> Turn {
+    pub(super) fn turn(&self, version: Number) -> Turn {
         let now = Now { since: Instant::now(), held: None, in_turns: None, in_line: None, left: None, waited: Duration::ZERO };
-        Turn { turns: self.clone(), of_version: of_version.clone(), now: Arc::new(Mutex::new(now)) }
+        Turn(Arc::new(Call { turns: self.clone(), version, now: Mutex::new(now) }))
+    }
+
+    /// Waits until the version has the next turn, and the call is the first in its line.
+    async fn acquire(&self, version: Number) -> Option<Held> {
+        let turn = {
+            let mut line = self.line();
+            if line.free > 0 {
+                line.free -= 1;
+                drop(line);
+                return Some(Held(Some(self.clone())));
+            }
+            let (give, turn) = oneshot::channel();
+            match line.waiting.iter_mut().find(|(other, _)| *other == version) {
+                Some((_, calls)) => calls.push_back(give),
+                None => line.waiting.push_back((version, VecDeque::from([give]))),
+            }
+            turn
+        };
+        turn.await.ok()
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        // Nothing panics while it is locked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Calls {
-    fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+impl Line {
+    /// The call that gets a turn which has come free; None if nobody waits, and then it stays free.
+    fn next(&mut self) -> Option<oneshot::Sender<Held>> {
+        while let Some((version, mut calls)) = self.waiting.pop_front() {
+            let next = calls.pop_front();
+            if !calls.is_empty() {
+                self.waiting.push_back((version, calls));
+            }
+            if next.is_some() {
+                return next;
+            }
+        }
+        self.free += 1;
+        None
     }
 }
 
-/// A call that computes in turns is counted, for its version and for all.
-struct Counted([Calls; 2]);
+/// A turn that a call has. None: it was handed on.
+struct Held(Option<Turns>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Some(turns) = self.0.take() else { return };
+        loop {
+            let Some(next) = turns.line().next() else { return };
+            match next.send(Held(Some(turns.clone()))) {
+                Ok(()) => return,
+                // That call has ended in the line.
+                Err(mut held) => drop(held.0.take()),
+            }
+        }
+    }
+}
+
+/// A call that computes in turns is counted.
+struct Counted(Turns, Number);
 
 impl Counted {
-    fn new(calls: [Calls; 2]) -> Counted {
-        for Calls(count) in &calls {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-        Counted(calls)
+    fn new(turns: &Turns, version: Number) -> Counted {
+        *turns.line().computing.entry(version).or_default() += 1;
+        Counted(turns.clone(), version)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        for Calls(count) in &self.0 {
-            count.fetch_sub(1, Ordering::Relaxed);
+        let Counted(turns, version) = self;
+        let mut line = turns.line();
+        if let Some(calls) = line.computing.get_mut(version) {
+            *calls -= 1;
+            if *calls == 0 {
+                line.computing.remove(version);
+            }
         }
     }
 }
 
 /// One call's.
 #[derive(Clone)]
-pub(super) struct Turn {
+pub(super) struct Turn(Arc<Call>);
+
+struct Call {
     turns: Turns,
-    of_version: Calls,
-    now: Arc<Mutex<Now>>,
+    version: Number,
+    now: Mutex<Now>,
 }
 
 struct Now {
     /// When it began to compute.
     since: Instant,
     /// What it computes by, after its first tick. Held while it is polled, and at no other time.
-    held: Option<OwnedSemaphorePermit>,
+    held: Option<Held>,
     /// From its first tick until it waits for anything else.
     in_turns: Option<Counted>,
-    /// It waits for its turn: since when, and what part of the line was others' calls.
+    /// It waits for its turn: since when, and what part of the turns other versions get meanwhile.
     in_line: Option<(Instant, f64)>,
     /// When it began to wait for something else, which it does until it is polled again.
     left: Option<Instant>,
@@ -104,17 +165,16 @@ impl Turn {
 
     /// Lets the others of its kind go first, in the order in which they came.
     pub(super) async fn next(self) {
+        let Call { turns, version, .. } = &*self.0;
         {
             let mut now = self.now();
-            now.in_turns.get_or_insert_with(|| Counted::new([self.of_version.clone(), self.turns.all.clone()]));
-            let all = self.turns.all.count().max(1);
-            let others = all.saturating_sub(self.of_version.count());
-            now.in_line = Some((Instant::now(), others as f64 / all as f64));
+            now.in_turns.get_or_insert_with(|| Counted::new(turns, *version));
+            let versions = turns.line().computing.len().max(1);
+            now.in_line = Some((Instant::now(), (versions - 1) as f64 / versions as f64));
         }
         // Also where nobody waits: a call is ended, and its thread looks at other work, when it is not polled.
         tokio::task::yield_now().await;
-        // Nobody closes it.
-        let held = self.turns.places.clone().acquire_owned().await.ok();
+        let held = turns.acquire(*version).await;
         let mut now = self.now();
         now.waited = now.waited();
         now.in_line = None;
@@ -140,7 +200,7 @@ impl Turn {
 
     fn now(&self) -> MutexGuard<'_, Now> {
         // Nothing panics while it is locked.
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -175,7 +235,25 @@ mod tests {
 
     use tokio::sync::Notify;
 
+    use super::super::warm::Pool;
     use super::*;
+
+    /// Numbers of versions.
+    fn versions<const N: usize>() -> [Number; N] {
+        let pool = Pool::new(1);
+        [(); N].map(|()| pool.number())
+    }
+
+    impl Turns {
+        fn free(&self) -> usize {
+            self.line().free
+        }
+
+        /// Calls that compute in turns.
+        fn count(&self, version: Number) -> usize {
+            self.line().computing.get(&version).copied().unwrap_or_default()
+        }
+    }
 
     /// What a guest does that computes for `ticks` ticks: the tick calls `next` in the middle of a poll.
     async fn computes(turn: Turn, ticks: usize, done: &AtomicUsize) {
@@ -187,11 +265,11 @@ mod tests {
 
     #[tokio::test]
     async fn those_that_compute_go_on_one_after_the_other() {
-        let turns = Turns::new(1);
+        let (turns, [version]) = (Turns::new(1), versions());
         let counts: Arc<[AtomicUsize; 3]> = Arc::default();
         let calls: Vec<_> = (0..3)
             .map(|n| {
-                let (turn, counts) = (turns.turn(&Calls::default()), counts.clone());
+                let (turn, counts) = (turns.turn(version), counts.clone());
                 tokio::spawn(turn.clone().keep(async move {
                     for _ in 0..100 {
                         turn.clone().next().await;
@@ -205,14 +283,41 @@ mod tests {
         for call in calls {
             call.await.expect("each of them ends");
         }
-        assert_eq!(turns.places.available_permits(), 1);
+        assert_eq!(turns.free(), 1);
+    }
+
+    #[tokio::test]
+    async fn versions_share_the_turns_and_not_calls() {
+        let (turns, [many, one, nobodys]) = (Turns::new(1), versions());
+        let held = turns.acquire(nobodys).await.expect("the only one");
+        let order: Arc<Mutex<Vec<Number>>> = Arc::default();
+        let calls: Vec<_> = [many, many, many, many, one, one]
+            .map(|version| {
+                let (turn, order) = (turns.turn(version), order.clone());
+                tokio::spawn(turn.clone().keep(async move {
+                    turn.next().await;
+                    order.lock().expect("no panic").push(version);
+                }))
+            })
+            .into();
+        while turns.line().waiting.iter().map(|(_, calls)| calls.len()).sum::<usize>() < calls.len() {
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+        for call in calls {
+            call.await.expect("each of them ends");
+        }
+        let order = order.lock().expect("no panic");
+        assert!(order[..4].windows(2).all(|turns| turns[0] != turns[1]), "one turn of either, while both wait: {order:?}");
+        assert_eq!(order[4..], [many, many]);
+        assert_eq!(turns.free(), 1);
     }
 
     #[tokio::test]
     async fn what_is_waited_for_is_what_others_do() {
         let turns = Turns::new(1);
-        let [own, of_others] = [(); 2].map(|()| Calls::default());
-        let [sleeps, alone, beside] = [(); 3].map(|()| turns.turn(&own));
+        let [own, of_others, nobodys] = versions();
+        let [sleeps, alone, beside] = [(); 3].map(|()| turns.turn(own));
         // What a call does that waits for a clock, and one that waits for its turn.
         let sleeping = {
             let turn = sleeps.clone();
@@ -224,8 +329,8 @@ mod tests {
         };
         let wait = Duration::from_millis(30);
         // Beside calls of its own version.
-        let held = turns.places.clone().acquire_owned().await.expect("the only one");
-        let own_one = in_line(&turns.turn(&own));
+        let held = turns.acquire(nobodys).await.expect("the only one");
+        let own_one = in_line(&turns.turn(own));
         let first = in_line(&alone);
         tokio::time::sleep(wait).await;
         drop(held);
@@ -234,13 +339,13 @@ mod tests {
         assert_eq!(alone.now().waited, Duration::ZERO, "for its own kind only");
         assert!(sleeps.waited() >= wait / 2);
         // Beside as many of another one.
-        let held = turns.places.clone().acquire_owned().await.expect("the only one");
-        let other = in_line(&turns.turn(&of_others));
+        let held = turns.acquire(nobodys).await.expect("the only one");
+        let other = in_line(&turns.turn(of_others));
         tokio::task::yield_now().await;
-        assert_eq!((own.count(), of_others.count(), turns.all.count()), (0, 1, 1));
+        assert_eq!((turns.count(own), turns.count(of_others)), (0, 1));
         let second = in_line(&beside);
         tokio::time::sleep(wait).await;
-        assert_eq!((own.count(), of_others.count(), turns.all.count()), (1, 1, 2));
+        assert_eq!((turns.count(own), turns.count(of_others)), (1, 1));
         assert!(beside.waited() >= wait / 4, "before it has had its turn");
         drop(held);
         second.await.expect("it has had its turn");
@@ -248,24 +353,24 @@ mod tests {
         let waited = beside.now().waited;
         assert!(waited >= wait / 4, "half of those in the line were others': {waited:?}");
         // Nobody is left there, also where a call is ended in the line.
-        let held = turns.places.clone().acquire_owned().await.expect("the only one");
+        let held = turns.acquire(nobodys).await.expect("the only one");
         let ended = in_line(&beside);
-        while own.count() == 0 {
+        while turns.count(own) == 0 {
             tokio::task::yield_now().await;
         }
         ended.abort();
         assert!(ended.await.expect_err("it has no turn").is_cancelled());
         drop((held, beside));
-        assert_eq!((own.count(), turns.all.count()), (0, 0));
+        assert!(turns.line().computing.is_empty());
         sleeping.abort();
     }
 
     #[tokio::test]
     async fn who_waits_for_something_else_holds_no_turn() {
-        let turns = Turns::new(1);
+        let (turns, [version, other]) = (Turns::new(1), versions());
         let (came, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let waits = {
-            let (turn, came, goes_on) = (turns.turn(&Calls::default()), came.clone(), goes_on.clone());
+            let (turn, came, goes_on) = (turns.turn(version), came.clone(), goes_on.clone());
             tokio::spawn(turn.clone().keep(async move {
                 turn.next().await;
                 came.notify_one();
@@ -274,7 +379,7 @@ mod tests {
         };
         came.notified().await;
         let done = AtomicUsize::new(0);
-        let turn = turns.turn(&Calls::default());
+        let turn = turns.turn(other);
         turn.clone().keep(computes(turn, 3, &done)).await;
         assert_eq!(done.load(Ordering::Relaxed), 3, "beside one that waits, and has had a turn");
         goes_on.notify_one();
@@ -283,9 +388,9 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_is_ended_while_it_waits_for_its_turn_leaves_it_to_others() {
-        let turns = Turns::new(1);
-        let held = turns.places.clone().acquire_owned().await.expect("the only one");
-        let (ended, begun) = (turns.turn(&Calls::default()), Arc::new(Notify::new()));
+        let (turns, [version, nobodys]) = (Turns::new(1), versions());
+        let held = turns.acquire(nobodys).await.expect("the only one");
+        let (ended, begun) = (turns.turn(version), Arc::new(Notify::new()));
         let call = {
             let begun = begun.clone();
             tokio::spawn(ended.clone().keep(async move {
@@ -297,14 +402,15 @@ mod tests {
         call.abort();
         assert!(call.await.expect_err("it has no turn").is_cancelled());
         drop(held);
-        let (turn, done) = (turns.turn(&Calls::default()), AtomicUsize::new(0));
+        let (turn, done) = (turns.turn(version), AtomicUsize::new(0));
         turn.clone().keep(computes(turn, 1, &done)).await;
-        assert_eq!((done.load(Ordering::Relaxed), turns.places.available_permits()), (1, 1));
+        assert_eq!((done.load(Ordering::Relaxed), turns.free()), (1, 1));
     }
 
     #[tokio::test]
     async fn the_first_tick_is_over_when_it_was_computed_for() {
-        let turn = Turns::new(1).turn(&Calls::default());
+        let [version] = versions();
+        let turn = Turns::new(1).turn(version);
         turn.clone()
             .keep(async {
                 assert!(!turn.is_over(), "it has just begun");

@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::Store;
 
-use super::host::bindings::Runner;
 use super::state::State;
 
 /// How long an instance waits for a task. Then its memory goes back.
@@ -29,16 +28,10 @@ pub(super) const IDLE: Duration = Duration::from_secs(60);
 pub(super) struct Instance {
     pub(super) store: Store<State>,
     /// None before the first call.
-    pub(super) running: Option<Running>,
+    pub(super) running: Option<wasmtime::component::Instance>,
     /// Begun so far.
     pub(super) tasks: u32,
     place: OwnedSemaphorePermit,
-}
-
-/// What is called.
-pub(super) struct Running {
-    pub(super) instance: wasmtime::component::Instance,
-    pub(super) handler: Runner,
 }
 
 impl Instance {

@@ -36,7 +36,7 @@ impl Gathering {
         let most = if version.handler.takes_batches() { rules.largest_batch() } else { 1 };
         // A task that a host died of, perhaps, must not take others with it next time.
         if most < 2 || task.crashes > 0 {
-            drop(shared.runners.spawn(runner::run(shared.clone(), version.clone(), vec![(task, hold)])));
+            runner::start(shared, version, vec![(task, hold)]);
             return;
         }
         let mut open = self.open();
@@ -98,9 +98,9 @@ async fn gather(shared: Arc<Shared>, version: Arc<Version>, first: (Task, Hold),
     // Where the plugin was removed meanwhile, this attempt has begun before that.
     let version = shared.versions.borrow().clone().unwrap_or(version);
     if version.handler.takes_batches() {
-        return runner::run(shared, version, members).await;
+        return runner::start(&shared, &version, members);
     }
     for member in members {
-        drop(shared.runners.spawn(runner::run(shared.clone(), version.clone(), vec![member])));
+        runner::start(&shared, &version, vec![member]);
     }
 }

@@ -490,7 +490,7 @@ fn repository() -> Files {
         for entry in std::fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("an entry").path();
             let name = path.file_name().and_then(|name| name.to_str()).expect("a name in UTF-8").to_owned();
-            if path.is_dir() && name != "target" && (!name.starts_with('.') || name == ".ci") {
+            if path.is_dir() && name != "target" && (!name.starts_with('.') || matches!(name.as_str(), ".cargo" | ".ci")) {
                 folders.push(path);
             } else if path.is_file()
                 && let Ok(text) = std::fs::read_to_string(&path)

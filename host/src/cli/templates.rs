@@ -35,6 +35,7 @@ const RUST: &[Source] = &[
     ("Cargo.toml", template!("rust/Cargo.toml.in")),
     // Cargo takes out what the project does not use, and keeps the versions that the SDK was tested with.
     ("Cargo.lock", include_str!("../../../plugins/Cargo.lock")),
+    (".cargo/config.toml", include_str!("../../../plugins/.cargo/config.toml")),
     ("Makefile", template!("rust/Makefile")),
     ("build.sh", template!("rust/build.sh")),
     ("src/lib.rs", template!("rust/src/lib.rs")),

@@ -23,13 +23,15 @@ use crate::task::{FailureKind, Outcome, Task};
 
 type Reply = Result<Option<Vec<u8>>, guest::Failure>;
 
+type HandleBatch = Export<(&'static [guest::Task<'static>],), (Vec<Reply>,)>;
+
 /// A component that is ready to be instantiated, and where its functions are.
 #[derive(Clone)]
 pub(super) struct Exports {
     pub(super) pre: InstancePre<State>,
     handle: Export<(guest::Task<'static>,), (Reply,)>,
     /// For several tasks at once.
-    pub(super) handle_batch: Option<Export<(&'static [guest::Task<'static>],), (Vec<Reply>,)>>,
+    pub(super) handle_batch: Option<HandleBatch>,
     /// The function to call before the first attempt.
     pub(super) self_check: Option<Export<(), (Result<(), String>,)>>,
 }

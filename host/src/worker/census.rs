@@ -34,9 +34,9 @@ impl CensusTaker {
                 }
             };
             let next = async {
-                // The figures of a queue that wakes change from then on: they are read when it has been awake for a while.
-                if settled && rest.changed().await.is_ok() && *rest.borrow() != Rest::Awake {
-                    return;
+                // The figures of a queue that wakes change from then on: they are read a while later.
+                if settled {
+                    let _ = rest.changed().await;
                 }
                 tokio::time::sleep(EVERY).await;
             };

@@ -53,19 +53,22 @@ pub struct Fetcher {
     own: Option<Link>,
     /// Since nothing came: where the queue is waited for.
     seat: Option<(Seat, Place)>,
+    /// When it was woken last, and whether that was soon after the time before.
+    woken: Option<Instant>,
+    is_woken_often: bool,
     /// Entries claimed at once, as far as the connection carries them.
     batch: usize,
     /// The last read brought all that it asked for.
     is_behind: bool,
 }
 
-/// What a read has brought.
+/// What a read says of when the next one should come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Read {
-    Something,
-    /// Nothing, though it waited as long as it does.
-    NothingForLong,
-    Nothing,
+    /// There is more, or may be soon.
+    Busy,
+    /// There is nothing more for now.
+    Drained,
 }
 
 /// What ended a wait.
@@ -77,7 +80,19 @@ enum Waited<T> {
 impl Fetcher {
     pub fn new(shared: Arc<Shared>, pulse: FetchPulse, host: &Host) -> Fetcher {
         let (redis, waiter, reads) = (host.redis.clone(), host.waiter.clone(), host.reads.clone());
-        Fetcher { shared, pulse, redis, waiter, reads, own: None, seat: None, batch: MAX_BATCH, is_behind: false }
+        Fetcher {
+            shared,
+            pulse,
+            redis,
+            waiter,
+            reads,
+            own: None,
+            seat: None,
+            woken: None,
+            is_woken_often: false,
+            batch: MAX_BATCH,
+            is_behind: false,
+        }
     }
 
     pub async fn run(mut self, stop: CancellationToken) {
@@ -86,12 +101,11 @@ impl Fetcher {
             let Waited::For(()) = self.unpaused(&stop).await else { break };
             let Waited::For(permits) = self.permits(&stop).await else { break };
             let claimed = match self.claim(&version, permits).await {
-                Ok(Read::Something) => {
+                Ok(Read::Busy) => {
                     self.wake();
                     Ok(())
                 }
-                Ok(Read::NothingForLong) => self.rest(&stop).await,
-                Ok(Read::Nothing) => Ok(()),
+                Ok(Read::Drained) => self.rest(&stop).await,
                 Err(error) => Err(error),
             };
             match claimed {
@@ -121,7 +135,7 @@ impl Fetcher {
     async fn claim(&mut self, version: &Arc<Version>, permits: Permits) -> Result<Read, QueueError> {
         let shared = self.shared.clone();
         let count = permits.count();
-        // A queue that is looked at in its turn goes on resting if there is nothing.
+        // A queue that was woken reads without waiting, and goes on resting if there is no more than that.
         let rests = self.seat.as_ref().is_some_and(|(seat, _)| seat.is_waited_for());
         let waits = self.own.is_some() && !rests;
         let link = self.own.as_ref().unwrap_or(&self.reads);
@@ -135,7 +149,7 @@ impl Fetcher {
                 tracing::info!(queue = shared.name.as_ref(), tasks = found.entries.len(), "took up tasks that were delivered unseen");
                 intake::admit(&shared, version, found.entries, Claimed::Again, permits).await;
                 drop(claiming);
-                return Ok(Read::Something);
+                return Ok(Read::Busy);
             }
         }
         let places = match shared.queue.take_places(count).await? {
@@ -145,7 +159,7 @@ impl Fetcher {
                 shared.line.wants_more(false);
                 self.pulse.beat(FetchState::Reading);
                 tokio::time::sleep(wait.min(LOOK)).await;
-                return Ok(Read::Nothing);
+                return Ok(Read::Busy);
             }
         };
         // Who shares the host's capacity does not hold any of it while there is nothing to do.
@@ -157,21 +171,22 @@ impl Fetcher {
         self.pulse.beat(FetchState::Reading);
         let (unused, found) = (places - entries.len().min(places), entries.len());
         self.is_behind = found == count;
+        if let (Some((seat, _)), Some(last)) = (&self.seat, entries.last()) {
+            seat.claimed(last.id.clone());
+        }
         shared.line.wants_more(found == count);
         intake::admit(&shared, version, entries, Claimed::Read { since }, permits).await;
         shared.queue.give_places_back(unused).await?;
-        if self.own.is_none() && !rests || found > 0 {
-            // From now on reads wait for what comes.
-            self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
+        if rests {
+            // One that is woken again and again is better off with reads that wait.
+            return Ok(if found == count || self.is_woken_often { Read::Busy } else { Read::Drained });
         }
-        Ok(match found {
-            0 if waits || rests => Read::NothingForLong,
-            0 => Read::Nothing,
-            _ => Read::Something,
-        })
+        // From now on reads wait for what comes.
+        self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
+        Ok(if found == 0 && waits { Read::Drained } else { Read::Busy })
     }
 
-    /// After a read that brought nothing: has the queue waited for, and when it is, rests until it is woken. Holds no permit meanwhile.
+    /// When there is nothing more: has the queue waited for, and when it is, rests until it is woken. Holds no permit meanwhile.
     async fn rest(&mut self, stop: &CancellationToken) -> Result<(), QueueError> {
         let shared = self.shared.clone();
         if self.seat.is_none() {
@@ -192,16 +207,22 @@ impl Fetcher {
         shared.idle.rests();
         let woken = tokio::select! {
             wake = seat.wake() => wake,
-            _ = versions.wait_for(Option::is_none) => Wake::New,
-            _ = paused.wait_for(|known| *known != Pause::Unpaused) => Wake::New,
-            () = stop.cancelled() => Wake::New,
+            _ = versions.wait_for(Option::is_none) => Wake::Gone,
+            _ = paused.wait_for(|known| *known != Pause::Unpaused) => Wake::Gone,
+            () = stop.cancelled() => Wake::Gone,
             () = tokio::time::sleep(KEEP), if self.own.is_some() => {
                 self.own = None;
                 Wake::Turn
             }
         };
-        if woken == Wake::New {
-            self.wake();
+        match woken {
+            Wake::New => {
+                let before = self.woken.replace(Instant::now());
+                self.is_woken_often = before.is_some_and(|at| at.elapsed() < BLOCK);
+                shared.idle.wakes();
+            }
+            Wake::Turn => self.is_woken_often = false,
+            Wake::Gone => self.wake(),
         }
         Ok(())
     }

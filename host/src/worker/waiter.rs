@@ -3,8 +3,9 @@
 //! In: a [`Seat`] for each queue that rests. Out: who of them has something to read. What is there is claimed by the queue's own fetcher, within its
 //! permits.
 //!
-//!     Waiter::enter ─▶ waited for from the next round on ─▶ a new entry, or an error ─▶ Wake::New: the seat is gone
-//!                                                       └─▶ its turn to be looked at ─▶ Wake::Turn: the seat stays
+//!     Waiter::enter ─▶ waited for from the next round on ─▶ a new entry ─▶ Wake::New: from the next round on, what comes after it
+//!                                                       ├─▶ its turn to be looked at ─▶ Wake::Turn
+//!                                                       └─▶ an error ─▶ Wake::Gone: it is not waited for any more
 //!
 //! A round is one XREAD over all streams. It cannot be interrupted, so a queue that enters reads for itself until the next round has begun, and one
 //! that leaves is only left out of the next. Any error ends all seats: each queue then reads for itself, and whichever is broken does not come back.
@@ -28,6 +29,10 @@ use crate::queue::{Link, QueueError, keys};
 
 /// How long one round lasts at most.
 pub const BLOCK: Duration = Duration::from_secs(1);
+/// Of more streams than this, a round costs Redis as much as a task does. The one after a wake then begins so much later, when what was woken has
+/// claimed: rounds never take more than a part of Redis, and what was woken together is found together.
+const MANY: usize = 50;
+const AFTER_MANY: Duration = Duration::from_millis(1);
 /// Longer ago than this, the last round says nothing of whether Redis is there.
 const FRESH: Duration = Duration::from_secs(4);
 
@@ -69,6 +74,7 @@ enum Stage {
     WaitedFor,
     Turn,
     New,
+    Gone,
 }
 
 /// One queue's place among those that are waited for. Dropped, it is not waited for any more.
@@ -82,10 +88,12 @@ pub struct Seat {
 /// Why a queue was woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
-    /// There may be new entries. It is not waited for any more.
+    /// There may be new entries. It is waited for what comes after them.
     New,
-    /// It is its turn to look for itself. It is waited for meanwhile.
+    /// It is its turn to look for itself.
     Turn,
+    /// It is not waited for any more.
+    Gone,
 }
 
 impl Default for Waiter {
@@ -150,7 +158,7 @@ impl Waiter {
                 Err(error) => {
                     signals = None;
                     self.0.redis.send_replace(Some(Err(chain(&error))));
-                    self.wake(|_| true);
+                    self.end_all();
                     tokio::select! {
                         () = tokio::time::sleep(pace.failed(&error)) => {}
                         () = stop.cancelled() => return,
@@ -175,13 +183,20 @@ impl Waiter {
             tokio::time::sleep(BLOCK).await;
             return Ok(());
         }
-        for ready in wait::wait_for_any(link, &places, BLOCK).await? {
-            if ready.stream == keys::TOLD {
-                *signals = Some(ready);
+        let ready = wait::wait_for_any(link, &places, BLOCK).await?;
+        if ready.is_empty() {
+            return Ok(());
+        }
+        for place in ready {
+            if place.stream == keys::TOLD {
+                *signals = Some(place);
                 self.0.told.notify_one();
             } else {
-                self.wake(|place| place.stream == ready.stream);
+                self.wake(&place);
             }
+        }
+        if places.len() > MANY {
+            tokio::time::sleep(AFTER_MANY).await;
         }
         Ok(())
     }
@@ -190,20 +205,30 @@ impl Waiter {
     fn places(&self) -> Vec<Place> {
         let mut seats = self.seats();
         let places = seats.taken.values_mut().map(|taken| {
-            taken.moves(Stage::Entered, Stage::WaitedFor);
+            if !taken.is_waited_for() {
+                taken.stage.send_replace(Stage::WaitedFor);
+            }
             taken.place.clone()
         });
         places.collect()
     }
 
-    /// Ends the seats of those that were waited for at these places.
-    fn wake(&self, at: impl Fn(&Place) -> bool) {
+    /// Wakes those that wait for this stream.
+    fn wake(&self, found: &Place) {
+        let mut seats = self.seats();
+        for taken in seats.taken.values_mut().filter(|taken| taken.is_waited_for() && taken.place.stream == found.stream) {
+            taken.place = found.clone();
+            taken.stage.send_replace(Stage::New);
+        }
+    }
+
+    /// Ends the seats of all that were waited for.
+    fn end_all(&self) {
         self.seats().taken.retain(|_, taken| {
-            let stays = !taken.is_waited_for() || !at(&taken.place);
-            if !stays {
-                taken.stage.send_replace(Stage::New);
+            if taken.is_waited_for() {
+                taken.stage.send_replace(Stage::Gone);
             }
-            stays
+            !taken.is_waited_for()
         });
     }
 
@@ -223,7 +248,6 @@ impl Waiter {
         let waiting = seats.taken.values_mut().filter(|taken| !taken.away && taken.is_waited_for());
         if let Some(first) = waiting.min_by_key(|taken| taken.since) {
             first.since = *last_turn;
-            first.away = true;
             first.stage.send_replace(Stage::Turn);
         }
     }
@@ -234,14 +258,6 @@ impl Waiter {
 }
 
 impl Taken {
-    fn moves(&self, from: Stage, to: Stage) {
-        self.stage.send_if_modified(|stage| {
-            let is = *stage == from;
-            *stage = if is { to } else { *stage };
-            is
-        });
-    }
-
     fn is_waited_for(&self) -> bool {
         *self.stage.borrow() != Stage::Entered
     }
@@ -253,21 +269,34 @@ impl Seat {
         *self.stage.borrow() != Stage::Entered
     }
 
-    /// Waits until there is something to do. Asked again after [`Wake::Turn`], it waits on: the look has found nothing.
-    pub async fn wake(&mut self) -> Wake {
+    /// What was found is claimed up to this entry.
+    pub fn claimed(&self, entry: String) {
         if let Some(taken) = self.waiter.seats().taken.get_mut(&self.id) {
-            taken.away = false;
-            taken.moves(Stage::Turn, Stage::WaitedFor);
+            taken.place.after = entry;
         }
+    }
+
+    /// Waits until there is something to do. Asked again, it waits on; what came meanwhile is not missed.
+    pub async fn wake(&mut self) -> Wake {
+        self.is_away(false);
         loop {
-            match *self.stage.borrow_and_update() {
-                Stage::New => return Wake::New,
-                Stage::Turn => return Wake::Turn,
-                Stage::Entered | Stage::WaitedFor => {}
-            }
             if self.stage.changed().await.is_err() {
-                return Wake::New;
+                return Wake::Gone;
             }
+            let wake = match *self.stage.borrow_and_update() {
+                Stage::New => Wake::New,
+                Stage::Turn => Wake::Turn,
+                Stage::Gone => return Wake::Gone,
+                Stage::Entered | Stage::WaitedFor => continue,
+            };
+            self.is_away(true);
+            return wake;
+        }
+    }
+
+    fn is_away(&self, away: bool) {
+        if let Some(taken) = self.waiter.seats().taken.get_mut(&self.id) {
+            taken.away = away;
         }
     }
 }

@@ -13,6 +13,7 @@ mod comparison;
 mod compilation;
 mod execution;
 mod hundred;
+mod idle;
 mod instances;
 mod languages;
 mod swaps;
@@ -41,7 +42,7 @@ fn main() {
         ("busy", busy::slots),
         ("languages", languages::costs),
         ("start", start),
-        ("idle", idle),
+        ("idle", idle::hosts),
         ("backlog", backlog::queued),
         ("delayed", backlog::delayed),
         ("swaps", swaps::under_load),
@@ -181,23 +182,6 @@ fn time_to_ready(bench: &Bench) -> f64 {
     let took = begin.elapsed();
     host.stop();
     took.as_secs_f64() * 1000.0
-}
-
-/// Processor time and memory of a host that has nothing to do.
-fn idle() {
-    println!("a host that has nothing to do");
-    for plugins in [1, 50] {
-        let bench = many_plugins(plugins);
-        drop(quiet_host(&bench));
-        let host = quiet_host(&bench);
-        eventually("it is ready", || (host.get("/readyz").status == 200).then_some(()));
-        let (before, began) = (cpu(host.pid()), Instant::now());
-        // What is measured is time itself.
-        std::thread::sleep(Duration::from_secs(10));
-        let share = (cpu(host.pid()) - before) / began.elapsed().as_secs_f64() * 100.0;
-        println!("  {plugins:>3} queues and plugins: {share:.2} % of one core, {} MiB resident", resident_mib(&host));
-        host.stop();
-    }
 }
 
 /// A bench with that many queues, each with a plugin of its own content.

@@ -29,7 +29,7 @@ use crate::queue::rate::Places;
 use crate::queue::wait::{self, Place};
 use crate::queue::{Link, QueueError, Redis};
 
-/// How long a read waits for the first entry. Stopping takes so long at most; and so long nothing has to come before a queue rests.
+/// How long a read waits for the first entry. Stopping takes so long at most.
 const BLOCK: Duration = Duration::from_secs(1);
 /// Entries claimed at once, however many permits are free: so many are marked in one script.
 const MAX_BATCH: usize = 100;
@@ -37,6 +37,8 @@ const MAX_BATCH: usize = 100;
 const GATHER: Duration = Duration::from_millis(1);
 /// Entries claimed at once over the connection that other queues read from too: large ones hold these up.
 const SHARED_BATCH: usize = 10;
+/// A queue rests after so many reads that waited and brought nothing.
+const QUIET: u32 = 5;
 /// How long a queue that rests keeps its connection. One that is not used for longer may have been closed by somebody on the way.
 const KEEP: Duration = Duration::from_secs(30);
 /// How often a loop that waits for something else looks whether Redis is there.
@@ -53,6 +55,8 @@ pub struct Fetcher {
     own: Option<Link>,
     /// Since nothing came: where the queue is waited for.
     seat: Option<(Seat, Place)>,
+    /// Reads in a row that waited and brought nothing.
+    quiet: u32,
     /// When it was woken last, and whether that was soon after the time before.
     woken: Option<Instant>,
     is_woken_often: bool,
@@ -92,6 +96,7 @@ impl Fetcher {
             is_woken_often: false,
             batch: MAX_BATCH,
             is_behind: false,
+            quiet: 0,
         }
     }
 
@@ -178,12 +183,17 @@ impl Fetcher {
         intake::admit(&shared, version, entries, Claimed::Read { since }, permits).await;
         shared.queue.give_places_back(unused).await?;
         if rests {
-            // One that is woken again and again is better off with reads that wait.
-            return Ok(if found == count || self.is_woken_often { Read::Busy } else { Read::Drained });
+            // A queue that is woken again and again is better off with reads that wait, and so is one whose connection is still there: they come sooner
+            // to what follows, and end at once when the stream is deleted.
+            let stays = found == 0 || found < count && self.own.is_none();
+            return Ok(if stays && !self.is_woken_often { Read::Drained } else { Read::Busy });
         }
         // From now on reads wait for what comes.
         self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
-        Ok(if found == 0 && waits { Read::Drained } else { Read::Busy })
+        self.quiet = if found == 0 && waits { self.quiet + 1 } else { 0 };
+        // A queue that has to share cannot wait in a read: it has to be waited for.
+        let is_quiet = self.quiet >= if shared.line.is_shared() { 1 } else { QUIET };
+        Ok(if is_quiet { Read::Drained } else { Read::Busy })
     }
 
     /// When there is nothing more: has the queue waited for, and when it is, rests until it is woken. Holds no permit meanwhile.
@@ -206,7 +216,11 @@ impl Fetcher {
         let (mut versions, mut paused) = (shared.versions.clone(), shared.idle.paused());
         shared.idle.rests();
         let woken = tokio::select! {
-            wake = seat.wake() => wake,
+            wake = seat.wake() => {
+                // After an error, something may have been delivered that nobody saw.
+                shared.unseen.fetch_or(wake == Wake::Gone, Ordering::AcqRel);
+                wake
+            }
             _ = versions.wait_for(Option::is_none) => Wake::Gone,
             _ = paused.wait_for(|known| *known != Pause::Unpaused) => Wake::Gone,
             () = stop.cancelled() => Wake::Gone,
@@ -219,6 +233,7 @@ impl Fetcher {
             Wake::New => {
                 let before = self.woken.replace(Instant::now());
                 self.is_woken_often = before.is_some_and(|at| at.elapsed() < BLOCK);
+                self.quiet = 0;
                 shared.idle.wakes();
             }
             Wake::Turn => self.is_woken_often = false,

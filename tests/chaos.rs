@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use tqhost::queue::script;
 
+use self::harness::faults::{Done, now_ms};
 use self::harness::judge::{Case, Verdict, judge};
 use self::harness::load::Sent;
-use self::harness::{Wish, bench, run};
+use self::harness::plan::Fault;
+use self::harness::{LEASE, Wish, bench, run};
 use crate::support::{Bench, eventually};
 
 /// Long enough for every kind of fault, nearly; short enough for every day.
@@ -45,6 +47,11 @@ fn add(bench: &mut Bench, name: &str) -> String {
 }
 
 fn verdict(bench: &mut Bench, sent: &Sent) -> Verdict {
+    verdict_after(bench, sent, &[])
+}
+
+/// The processes 10 and 11 were the hosts 0 and 1.
+fn verdict_after(bench: &mut Bench, sent: &Sent, faults: &[Done]) -> Verdict {
     let logs = bench.dir.path().join("logs");
     std::fs::create_dir_all(&logs).expect("create a folder");
     judge(Case {
@@ -52,8 +59,8 @@ fn verdict(bench: &mut Bench, sent: &Sent) -> Verdict {
         db: &mut bench.db,
         logs: &logs,
         sent,
-        faults: &[],
-        pids: &HashMap::new(),
+        faults,
+        pids: &HashMap::from([(10, 0), (11, 1)]),
         wrong: Vec::new(),
     })
 }
@@ -119,9 +126,66 @@ fn chaos_the_judge_finds_a_wrong_end() {
     let _: u64 = bench.redis("HSET", ("tq:{plain}:task:plain-1", "status", "FAILED"));
     let _: u64 = bench.redis("HSET", ("tq:{plain}:task:plain-3", "status", "PROCESSING", "attempt", "1"));
     let verdict = verdict(&mut bench, &sent);
-    for what in
-        ["plain-0: ended on attempt 2", "plain-1: FAILED without a dead letter", "plain-3: began after its end", "1 runs were repeated"]
-    {
+    for what in [
+        "plain-0: ended on attempt 2",
+        "plain-1: FAILED without a dead letter",
+        "plain-3: began after its end",
+        "plain-3: PROCESSING, attempt 1, by , which had no such delivery",
+    ] {
         assert!(mentions(&verdict, what), "{what}: {:?}", verdict.wrong);
     }
+}
+
+/// Adds a task, gives it to process 10, and after a whole lease to process 11; or, in haste, at once.
+fn take_over(bench: &mut Bench, name: &str, in_haste: bool) {
+    let entry = add(bench, name);
+    let read = ("GROUP", "tqhost", "host-10-x", "COUNT", 1, "STREAMS", "plain", ">");
+    let _: redis::Value = bench.redis("XREADGROUP", read);
+    let idle = if in_haste { 0 } else { LEASE.as_millis() as u64 };
+    let _: redis::Value = bench.redis("XCLAIM", ("plain", "tqhost", "host-10-x", 0, &entry, "IDLE", idle, "JUSTID"));
+    let _: redis::Value = bench.redis("XCLAIM", ("plain", "tqhost", "host-11-y", idle, &entry));
+    let _: u64 = bench.redis("XACK", ("plain", "tqhost", &entry));
+    // What comes next comes at a later time, and times are in milliseconds.
+    let now = now_ms();
+    while now_ms() == now {}
+}
+
+fn stopped(host: usize, from_ms: u64) -> Done {
+    Done { fault: Fault::HostStopped, host: Some(host), from_ms, to_ms: now_ms() }
+}
+
+#[test]
+fn chaos_the_judge_finds_a_run_that_is_repeated_without_a_cause() {
+    let (mut bench, sent) = quiet();
+    let before = now_ms() - 2 * LEASE.as_millis() as u64;
+    take_over(&mut bench, "plain-4", false);
+    let unexplained = "plain-4: run (1, 0) is repeated and no fault explains it";
+    for faults in [vec![], vec![stopped(1, before)], vec![Done { to_ms: before, ..stopped(0, before) }]] {
+        let verdict = verdict_after(&mut bench, &sent, &faults);
+        assert!(mentions(&verdict, unexplained), "none, of another host, or over before: {:?}", verdict.wrong);
+        assert!(!mentions(&verdict, "after it was kept"), "{:?}", verdict.wrong);
+    }
+    let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
+    assert!(!mentions(&verdict, "is repeated"), "the host that had it was stopped: {:?}", verdict.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_what_is_taken_from_a_living_host() {
+    let (mut bench, sent) = quiet();
+    let before = now_ms();
+    take_over(&mut bench, "plain-4", true);
+    let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
+    assert!(mentions(&verdict, "plain-4: taken from host-10-x by host-11-y"), "{:?}", verdict.wrong);
+    assert!(!mentions(&verdict, "is repeated"), "{:?}", verdict.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_a_fault_that_explains_too_much() {
+    let (mut bench, sent) = quiet();
+    let before = now_ms() - 2 * LEASE.as_millis() as u64;
+    // One after the other: the host never had more than one.
+    take_over(&mut bench, "plain-4", false);
+    take_over(&mut bench, "plain-5", false);
+    let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
+    assert!(mentions(&verdict, "2 runs were repeated, and 1 were in hand"), "{:?}", verdict.wrong);
 }

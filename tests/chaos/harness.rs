@@ -8,12 +8,13 @@
 //! `make chaos` runs it for as long as is asked for (`tests/chaos/main.rs`); a short form is a test (`tests/chaos.rs`).
 
 mod aof;
-mod faults;
+pub mod faults;
 mod history;
 pub mod judge;
 pub mod load;
 mod node;
-mod plan;
+pub mod plan;
+mod repeated;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -36,13 +37,11 @@ const TOGETHER: &str = "together";
 /// The handlers: of the other queues, and of that one.
 const PLUGINS: [&str; 2] = ["as-told", "as-told-together"];
 const LIST: &str = "chaos:list";
-const LEASE: Duration = Duration::from_secs(2);
+pub const LEASE: Duration = Duration::from_secs(2);
 const MAX_RETRIES: u64 = 3;
 const MAX_DEFERRALS: u64 = 2;
 const CONCURRENCY: u64 = 20;
 const BATCH: u64 = 5;
-/// What one host can have in hand.
-const SLOTS: u64 = CONCURRENCY * QUEUES.len() as u64;
 /// How long the hosts may take, after the last fault, to end what is left. A debug build on a slow machine is slow.
 const DRAIN: Duration = Duration::from_secs(240);
 

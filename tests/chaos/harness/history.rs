@@ -1,23 +1,31 @@
 //! What became of every task, told by Redis's own record of its writes.
 //!
 //! In: the append-only file. Out: for each task its deliveries, its ends, and whatever was not as it has to be after each single step:
-//! from its XADD (or LPUSH) on a task is in one place or has one end.
+//! from its XADD (or LPUSH) on a task is in one place or has one end; and an entry that a consumer has is given to another one only when nothing
+//! was heard of the first one for a whole lease.
+//!
+//! A plain task begins without a script, so what counts as a begin is a delivery: an XCLAIM for a consumer that did not have the entry. Redis
+//! writes one for each entry of XREADGROUP and XAUTOCLAIM. An XCLAIM for the consumer that has the entry is a heartbeat.
 //!
 //! Not here: how a task had to end (`judge`).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use serde_json::Value;
 
 use super::aof::transactions;
-use super::{LIST, QUEUES};
+use super::{LEASE, LIST, QUEUES};
 
-/// A delivery that began: PROCESSING was written. The attempt may have run or not; none runs without.
+/// A delivery. The attempt may have run or not; none runs without.
 #[derive(Debug, Clone)]
 pub struct Begin {
     pub at_ms: u64,
     pub consumer: String,
     pub entry: String,
+    /// When the consumer kept its lease for the last time.
+    pub kept_ms: u64,
+    /// When the consumer had it no more: none while it has it.
+    pub until_ms: Option<u64>,
     /// Attempt and deferrals so far: without faults each pair begins once.
     pub turn: Turn,
 }
@@ -35,6 +43,8 @@ pub struct Track {
     /// When it was first seen in its stream or in what is delayed.
     pub from_ms: u64,
     pub begins: Vec<Begin>,
+    /// How often PROCESSING was written.
+    pub marks: u64,
     /// `COMPLETED`, `CANCELLED`, or the reason of a dead letter.
     pub ends: Vec<String>,
     pub wrong: Vec<String>,
@@ -48,20 +58,34 @@ pub struct History {
     /// When tasks ended.
     pub ends_ms: Vec<u64>,
     watched: HashSet<String>,
-    /// The task in an entry of a stream, and which turn that is.
-    entries: HashMap<(&'static str, String), (String, Turn)>,
+    /// The task in an entry of a stream.
+    entries: HashMap<(&'static str, String), Queued>,
     parked: HashMap<(&'static str, String), String>,
     /// By queue and id.
     ids: HashMap<(&'static str, String), String>,
     list: VecDeque<String>,
+    /// The latest time that was written.
+    now_ms: u64,
 }
 
-/// What one step did to the tasks that it names.
+/// A task in a stream.
+struct Queued {
+    name: String,
+    turn: Turn,
+    /// Its delivery puts it aside until the delay of its producer is over.
+    is_delayed: bool,
+    /// The consumer that has it.
+    owner: Option<String>,
+}
+
+/// What one step did to the tasks that it names. A settlement is one step for many tasks.
 #[derive(Default)]
 struct Step {
-    touched: Vec<String>,
-    acked: bool,
-    buried: bool,
+    /// Each with the place of the command in the step.
+    touched: Vec<(String, usize)>,
+    at: usize,
+    acked: HashSet<String>,
+    buried: HashSet<String>,
 }
 
 /// What a key is to tqhost.
@@ -122,25 +146,24 @@ impl History {
     }
 
     fn step(&mut self, commands: &[Vec<&[u8]>]) {
-        let mut step = Step {
-            touched: Vec::new(),
-            acked: commands.iter().any(|command| command[0].eq_ignore_ascii_case(b"XACK")),
-            buried: commands.iter().any(|command| command.len() > 1 && matches!(key(command[1]), Key::Dead(_)) && is(command, "XADD")),
-        };
-        for command in commands.iter().filter(|command| command.len() > 1) {
+        let mut step = Step::default();
+        for (at, command) in commands.iter().enumerate().filter(|(_, command)| command.len() > 1) {
+            step.at = at;
             self.command(command, &mut step);
         }
-        step.touched.sort();
-        step.touched.dedup();
-        for name in &step.touched {
-            let Some(task) = self.tasks.get_mut(name) else { continue };
+        let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        step.touched.into_iter().for_each(|(name, at)| by_name.entry(name).or_default().push(at));
+        for (name, mut places) in by_name {
+            places.dedup();
+            let shown = || shown(places.iter().map(|at| commands[*at].as_slice()));
+            let Some(task) = self.tasks.get_mut(&name) else { continue };
             let at_once = task.places + task.ends.len() as i64;
             if at_once != 1 && task.wrong.len() < 5 {
                 let (places, ends) = (task.places, task.ends.join(", "));
-                task.wrong.push(format!("in {places} places, with the ends [{ends}], after {}", shown(commands)));
+                task.wrong.push(format!("in {places} places, with the ends [{ends}], after {}", shown()));
             }
-            if self.watched.contains(name) {
-                task.lines.push(shown(commands));
+            if self.watched.contains(&name) {
+                task.lines.push(shown());
             }
         }
     }
@@ -158,7 +181,7 @@ impl History {
             Key::List if is(command, "RPOP") => {
                 if let Some(name) = self.list.pop_back() {
                     self.move_by(&name, -1);
-                    step.touched.push(name);
+                    step.touch(name);
                 }
             }
             Key::Stream(queue) if is(command, "XADD") => {
@@ -169,17 +192,33 @@ impl History {
                     self.move_by(&name, 1);
                     self.identify(queue, &name, id);
                     let turn = (number(fields, "tq-attempt").unwrap_or(1), number(fields, "tq-deferrals").unwrap_or(0));
-                    let at_ms = entry.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or_default();
-                    self.entries.insert((queue, entry), (name.clone(), turn));
+                    let at_ms = time_of(&entry);
+                    self.now_ms = self.now_ms.max(at_ms);
+                    let is_delayed = number(fields, "tq-delay-ms").is_some_and(|delay| delay > 0);
+                    self.entries.insert((queue, entry), Queued { name: name.clone(), turn, is_delayed, owner: None });
                     let task = self.tasks.get_mut(&name).expect("a known task");
                     task.from_ms = if task.from_ms == 0 { at_ms } else { task.from_ms };
                 }
             }
+            Key::Stream(queue) if is(command, "XCLAIM") => self.claim(queue, command, step),
+            Key::Stream(queue) if is(command, "XACK") => {
+                for entry in &command[3..] {
+                    if let Some(queued) = self.entries.get_mut(&(queue, text(entry))) {
+                        queued.owner = None;
+                        let task = self.tasks.get_mut(&queued.name).expect("a known task");
+                        if let Some(last) = task.begins.last_mut().filter(|last| entry == &last.entry.as_bytes()) {
+                            last.until_ms = Some(self.now_ms);
+                        }
+                        step.acked.insert(queued.name.clone());
+                        step.touched.push((queued.name.clone(), step.at));
+                    }
+                }
+            }
             Key::Stream(queue) if is(command, "XDEL") => {
                 for entry in &command[2..] {
-                    if let Some((name, _)) = self.entries.remove(&(queue, text(entry))) {
-                        self.move_by(&name, -1);
-                        step.touched.push(name);
+                    if let Some(queued) = self.entries.remove(&(queue, text(entry))) {
+                        self.move_by(&queued.name, -1);
+                        step.touch(queued.name);
                     }
                 }
             }
@@ -198,7 +237,7 @@ impl History {
                 for member in &command[2..] {
                     if let Some(name) = self.parked.remove(&(queue, text(member))) {
                         self.move_by(&name, -1);
-                        step.touched.push(name);
+                        step.touch(name);
                     }
                 }
             }
@@ -209,14 +248,42 @@ impl History {
                 self.ends_ms.extend(number(fields, "tq-failed-at"));
                 let task = self.tasks.get_mut(&name).expect("a known task");
                 task.ends.push(reason);
+                step.buried.insert(name);
             }
             Key::Status(queue, id) if is(command, "HSET") => {
                 let Some(name) = self.ids.get(&(queue, id.to_owned())).cloned() else { return };
                 self.status(&name, queue, &command[2..], step);
-                step.touched.push(name);
+                step.touch(name);
             }
             _ => {}
         }
+    }
+
+    /// `XCLAIM key group consumer 0 entry TIME ms …`: a delivery or a heartbeat.
+    fn claim(&mut self, queue: &'static str, command: &[&[u8]], step: &mut Step) {
+        let (consumer, entry) = (text(command[3]), text(command[5]));
+        let at_ms = number(&command[6..], "TIME").unwrap_or_default();
+        self.now_ms = self.now_ms.max(at_ms);
+        let Some(queued) = self.entries.get_mut(&(queue, entry.clone())) else { return };
+        let task = self.tasks.get_mut(&queued.name).expect("a known task");
+        step.touched.push((queued.name.clone(), step.at));
+        let before = queued.owner.replace(consumer.clone());
+        if queued.is_delayed {
+            return;
+        }
+        let last = task.begins.last_mut().filter(|last| last.entry == entry);
+        if before.as_ref() == Some(&consumer) {
+            last.into_iter().for_each(|last| last.kept_ms = at_ms);
+            return;
+        }
+        if let (Some(last), Some(_)) = (last, before) {
+            last.until_ms = Some(at_ms);
+            let silent_ms = at_ms.saturating_sub(last.kept_ms);
+            if silent_ms < LEASE.as_millis() as u64 {
+                task.wrong.push(format!("taken from {} by {consumer}, {silent_ms} ms after it was kept", last.consumer));
+            }
+        }
+        task.begins.push(Begin { at_ms, consumer, entry, kept_ms: at_ms, until_ms: None, turn: queued.turn });
     }
 
     fn status(&mut self, name: &str, queue: &'static str, fields: &[&[u8]], step: &Step) {
@@ -226,25 +293,25 @@ impl History {
             b"PROCESSING" => {
                 let entry = value(fields, "entry").map(text).unwrap_or_default();
                 let attempt = number(fields, "attempt").unwrap_or_default();
-                let deferrals = self.entries.get(&(queue, entry.clone())).map_or(0, |(_, turn)| turn.1);
+                let consumer = value(fields, "consumer").map(text);
+                task.marks += 1;
                 if !task.ends.is_empty() {
                     task.wrong.push(format!("began after its end: attempt {attempt}"));
                 }
-                task.begins.push(Begin {
-                    at_ms: number(fields, "started_at").unwrap_or_default(),
-                    consumer: value(fields, "consumer").map(text).unwrap_or_default(),
-                    entry,
-                    turn: (attempt, deferrals),
-                });
+                let queued = self.entries.get(&(queue, entry));
+                if queued.is_none_or(|queued| queued.owner != consumer || queued.turn.0 != attempt || queued.is_delayed) {
+                    task.wrong
+                        .push(format!("PROCESSING, attempt {attempt}, by {}, which had no such delivery", consumer.unwrap_or_default()));
+                }
             }
             b"COMPLETED" | b"CANCELLED" => {
-                if !step.acked {
+                if !step.acked.contains(name) {
                     task.wrong.push(format!("{} without an ack", text(status)));
                 }
                 task.ends.push(text(status));
                 self.ends_ms.extend(number(fields, "finished_at"));
             }
-            b"FAILED" if !step.buried => task.wrong.push("FAILED without a dead letter: lost".to_owned()),
+            b"FAILED" if !step.buried.contains(name) => task.wrong.push("FAILED without a dead letter: lost".to_owned()),
             _ => {}
         }
     }
@@ -253,7 +320,7 @@ impl History {
     fn known(&mut self, queue: &'static str, told: Option<Value>, step: &mut Step) -> Option<String> {
         let told = told?;
         let name = told["n"].as_str()?.to_owned();
-        step.touched.push(name.clone());
+        step.touch(name.clone());
         self.tasks.entry(name.clone()).or_insert_with(|| Track {
             queue,
             told,
@@ -261,6 +328,7 @@ impl History {
             places: 0,
             from_ms: 0,
             begins: Vec::new(),
+            marks: 0,
             ends: Vec::new(),
             wrong: Vec::new(),
             lines: Vec::new(),
@@ -285,13 +353,24 @@ impl History {
     }
 }
 
+impl Step {
+    fn touch(&mut self, name: String) {
+        self.touched.push((name, self.at));
+    }
+}
+
+/// The time in an entry's id.
+pub fn time_of(entry: &str) -> u64 {
+    entry.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or_default()
+}
+
 fn is(command: &[&[u8]], name: &str) -> bool {
     command[0].eq_ignore_ascii_case(name.as_bytes())
 }
 
-/// The commands of a step in one line.
-fn shown(commands: &[Vec<&[u8]>]) -> String {
+/// Commands in one line.
+fn shown<'c>(commands: impl Iterator<Item = &'c [&'c [u8]]>) -> String {
     let word = |word: &&[u8]| text(word).chars().take(120).collect::<String>();
-    let command = |command: &Vec<&[u8]>| command.iter().map(word).collect::<Vec<_>>().join(" ");
-    commands.iter().map(command).collect::<Vec<_>>().join(" ; ").chars().take(900).collect()
+    let command = |command: &[&[u8]]| command.iter().map(word).collect::<Vec<_>>().join(" ");
+    commands.map(command).collect::<Vec<_>>().join(" ; ").chars().take(900).collect()
 }

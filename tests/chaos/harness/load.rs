@@ -11,13 +11,16 @@ use std::time::Duration;
 use redis::Connection;
 use serde_json::{Value, json};
 
-use super::{LIST, QUEUES};
+use super::{LIST, QUEUES, TOGETHER};
 use crate::support::bench::tqhost;
 
 /// A producer waits while so many tasks of its queue are in the stream.
 const ENOUGH: u64 = 400;
 /// Tasks of one `tqhost enqueue`.
 const LINES: usize = 20;
+
+/// Queues whose producers give no ids.
+const PLAIN: [&str; 2] = ["plain", TOGETHER];
 
 /// What the producers know of their tasks.
 #[derive(Debug, Default)]
@@ -51,7 +54,8 @@ fn task(queue: &str, number: usize, random: &mut fastrand::Rng) -> (String, Valu
         _ => (0, "ok"),
     };
     let mut told = json!({ "n": name, "ms": ms, "retries": retries, "end": end });
-    let mut fields = vec![("tq-id", name.clone())];
+    // A task without an id of its own may be a plain one: it begins without a script.
+    let mut fields = if PLAIN.contains(&queue) { Vec::new() } else { vec![("tq-id", name.clone())] };
     match queue {
         "keyed" => {
             // About three tasks have one key.

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{HOSTS, LEASE, SLOTS};
+use super::{HOSTS, LEASE};
 
 /// What one line of faults is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,32 +144,19 @@ impl Fault {
         }
     }
 
-    /// Until when a run that begins is struck by it.
-    pub fn strikes_until(self, from_ms: u64, to_ms: u64) -> u64 {
+    /// Until when a lease that is kept for the last time may have been struck by it.
+    pub fn strikes_until(self, to_ms: u64) -> u64 {
         match self {
-            Fault::HostKilled | Fault::HostRestarted => from_ms,
-            Fault::HostStopped => to_ms,
+            Fault::HostKilled | Fault::HostRestarted | Fault::HostStopped => to_ms,
             // The host notices that nothing passes when it has waited for ten seconds.
             Fault::HalfOpen => to_ms + 12_000,
             _ => to_ms + 1000,
         }
     }
 
-    /// How many attempts may be run once more because of it, at most: all that a host had in hand that it struck.
-    pub fn may_repeat(self) -> u64 {
-        match self {
-            Fault::HostKilled
-            | Fault::HostStopped
-            | Fault::HostRestarted
-            | Fault::Partition
-            | Fault::HalfOpen
-            | Fault::RepliesLost
-            | Fault::SlowNetwork => SLOTS,
-            Fault::RedisKilled | Fault::RedisShutDown | Fault::RedisSleeps | Fault::RedisStopped | Fault::ClientsKilled => {
-                SLOTS * HOSTS as u64
-            }
-            Fault::ScriptsFlushed | Fault::PluginReplaced | Fault::PluginBad | Fault::PluginHalfWritten | Fault::PluginRemoved => 0,
-        }
+    /// Whether leases may end because of it.
+    pub fn ends_leases(self) -> bool {
+        !matches!(self, Fault::ScriptsFlushed | Fault::PluginReplaced | Fault::PluginBad | Fault::PluginHalfWritten | Fault::PluginRemoved)
     }
 }
 

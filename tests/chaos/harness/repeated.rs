@@ -1,0 +1,151 @@
+//! Which runs were repeated, and whether a fault explains each of them.
+//!
+//! A run is repeated when a task is delivered again for the same turn. There are two ways to that, and each has its own causes:
+//!
+//! - **Taken over.** Another consumer claimed the entry, when a whole lease was over. What explains it is a fault that struck the host that had
+//!   it, or Redis, after the last time that its lease was kept.
+//! - **Given back.** The consumer put the task back into the stream unchanged. Its host was asked to stop then.
+//!
+//! A repetition that nothing explains is wrong. So is a fault that explains more of them than its hosts had in hand at any one moment of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+
+use super::faults::Done;
+use super::history::{Begin, Track, time_of};
+use super::plan::Fault;
+
+pub struct Repeated<'c> {
+    faults: &'c [Done],
+    /// Which host a process was.
+    pids: &'c HashMap<u32, usize>,
+    /// For each fault, how many runs were repeated because of it.
+    by_fault: Vec<u64>,
+    /// For each fault, what the hosts that it struck took and gave away while it struck: times and what they add.
+    in_hand: Vec<Vec<(u64, i64)>>,
+    total: u64,
+    unexplained: u64,
+    slowest_ms: u64,
+    slowest: String,
+}
+
+impl<'c> Repeated<'c> {
+    pub fn new(faults: &'c [Done], pids: &'c HashMap<u32, usize>) -> Repeated<'c> {
+        let (by_fault, in_hand) = (vec![0; faults.len()], vec![Vec::new(); faults.len()]);
+        Repeated { faults, pids, by_fault, in_hand, total: 0, unexplained: 0, slowest_ms: 0, slowest: String::new() }
+    }
+
+    /// Looks at all deliveries of a task, and gives what is wrong with them.
+    pub fn add(&mut self, name: &str, task: &Track) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (at, begin) in task.begins.iter().enumerate() {
+            self.note(begin);
+            let Some(before) = task.begins[..at].iter().rev().find(|before| before.turn == begin.turn) else { continue };
+            self.total += 1;
+            let Some(fault) = self.cause(before, begin) else {
+                self.unexplained += 1;
+                let how = if before.entry == begin.entry { "taken over" } else { "given back" };
+                let Begin { at_ms, consumer, entry, kept_ms, turn, .. } = before;
+                wrong.push(format!(
+                    "run {turn:?} is repeated and no fault explains it: {entry} of {consumer}, begun at {at_ms}, kept at {kept_ms}, was {how}, \
+                     and begun again by {} at {}",
+                    begin.consumer, begin.at_ms
+                ));
+                continue;
+            };
+            self.by_fault[fault] += 1;
+            let took_ms = begin.at_ms.saturating_sub(before.at_ms.max(self.faults[fault].from_ms));
+            // One that was given back has waited in the queue, like any other.
+            if took_ms > self.slowest_ms && before.entry == begin.entry {
+                (self.slowest_ms, self.slowest) = (took_ms, name.to_owned());
+            }
+        }
+        wrong
+    }
+
+    /// Notes a delivery with each fault that strikes it.
+    fn note(&mut self, begin: &Begin) {
+        let host = self.host(&begin.consumer);
+        for (done, in_hand) in self.faults.iter().zip(&mut self.in_hand) {
+            let until_ms = done.fault.strikes_until(done.to_ms);
+            let is_here = done.host.is_none_or(|struck| Some(struck) == host);
+            if is_here && begin.at_ms <= until_ms && begin.until_ms.is_none_or(|end_ms| end_ms >= done.from_ms) {
+                in_hand.push((begin.at_ms, 1));
+                in_hand.extend(begin.until_ms.map(|end_ms| (end_ms.max(begin.at_ms + 1), -1)));
+            }
+        }
+    }
+
+    fn host(&self, consumer: &str) -> Option<usize> {
+        // The name of a consumer is HOST-PID-RANDOM.
+        let pid = consumer.rsplit('-').nth(1).and_then(|pid| pid.parse::<u32>().ok())?;
+        self.pids.get(&pid).copied()
+    }
+
+    /// The first fault that explains why a run was repeated: what ends processes before what disturbs them.
+    fn cause(&self, before: &Begin, begin: &Begin) -> Option<usize> {
+        let host = self.host(&before.consumer);
+        let is_taken_over = before.entry == begin.entry;
+        // One that was given back is a new entry since then.
+        let over_ms = if is_taken_over { begin.at_ms } else { time_of(&begin.entry) };
+        let explains = |done: &Done| {
+            let can = if is_taken_over { done.fault.ends_leases() } else { done.fault == Fault::HostRestarted };
+            let is_here = done.host.is_none_or(|struck| Some(struck) == host);
+            can && is_here && done.from_ms <= over_ms && done.fault.strikes_until(done.to_ms) >= before.kept_ms
+        };
+        let rank = |done: &Done| {
+            (done.fault > Fault::HostRestarted, done.fault == Fault::SlowNetwork, done.fault > Fault::SlowNetwork, done.from_ms)
+        };
+        (0..self.faults.len()).filter(|at| explains(&self.faults[*at])).min_by_key(|at| rank(&self.faults[*at]))
+    }
+
+    /// The most that the hosts which a fault struck had in hand at one moment.
+    fn most_in_hand(&self, fault: usize) -> u64 {
+        let mut changes = self.in_hand[fault].clone();
+        changes.sort_unstable();
+        let (mut now, mut most) = (0, 0);
+        for (_, change) in changes {
+            now += change;
+            most = most.max(now);
+        }
+        most.unsigned_abs()
+    }
+
+    /// Faults because of which more runs were repeated than their hosts had in hand.
+    pub fn beyond_what_was_in_flight(&self) -> Vec<String> {
+        let beyond = |(fault, done): (usize, &Done)| {
+            let (runs, most) = (self.by_fault[fault], self.most_in_hand(fault));
+            (runs > most).then(|| format!("{} at {}: {runs} runs were repeated, and {most} were in hand", done.fault, done.from_ms))
+        };
+        self.faults.iter().enumerate().filter_map(beyond).collect()
+    }
+
+    pub fn tabulate(&self, out: &mut String) -> std::fmt::Result {
+        /// Times, runs that were repeated, runs in hand.
+        type Sum = (u64, u64, u64);
+        let mut by_kind: BTreeMap<Fault, Sum> = BTreeMap::new();
+        for (fault, done) in self.faults.iter().enumerate() {
+            let sum = by_kind.entry(done.fault).or_default();
+            *sum = (sum.0 + 1, sum.1 + self.by_fault[fault], sum.2 + self.most_in_hand(fault));
+        }
+        writeln!(out, "  {:<36} {:>6} {:>14} {:>9} {:>9}", "fault", "times", "runs repeated", "per fault", "in hand")?;
+        let mut line = |what: &dyn std::fmt::Display, (times, runs, in_hand): Sum| {
+            let each = |sum: u64| sum as f64 / times.max(1) as f64;
+            writeln!(out, "  {what:<36} {times:>6} {runs:>14} {:>9.1} {:>9.1}", each(runs), each(in_hand))
+        };
+        for (fault, sum) in &by_kind {
+            line(fault, *sum)?;
+        }
+        let all = by_kind.values().fold(Sum::default(), |all, sum| (all.0 + sum.0, all.1 + sum.1, all.2 + sum.2));
+        line(&"all", all)?;
+        writeln!(
+            out,
+            "  repeated: {}, {} of them without a fault that explains it; slowest recovery: {:.1} s from a fault until a task that it struck was \
+             taken over ({})",
+            self.total,
+            self.unexplained,
+            self.slowest_ms as f64 / 1000.0,
+            self.slowest
+        )
+    }
+}

@@ -14,11 +14,30 @@ use store::{Guards, Status};
 use system::{Faults, Life, Stage, State, Step, System};
 
 /// One task, and faults of every kind.
-const ONE: System =
-    System { tasks: 1, permits: 1, faults: Faults { crashes: 2, stops: 1, stalls: 1, lost_replies: 1 }, guards: Guards::ALL };
+const ONE: System = System {
+    tasks: 1,
+    are_delayed: false,
+    permits: 1,
+    faults: Faults { crashes: 2, stops: 1, stalls: 1, lost_replies: 1, cancels: 0 },
+    guards: Guards::ALL,
+};
 /// Two tasks that may run in one host.
-const TWO: System =
-    System { tasks: 2, permits: 2, faults: Faults { crashes: 1, stops: 0, stalls: 1, lost_replies: 0 }, guards: Guards::ALL };
+const TWO: System = System {
+    tasks: 2,
+    are_delayed: false,
+    permits: 2,
+    faults: Faults { crashes: 1, stops: 0, stalls: 1, lost_replies: 0, cancels: 0 },
+    guards: Guards::ALL,
+};
+/// One task that was enqueued with a delay, and that somebody cancels: after its promotion nobody knows under which entry it waits, and it
+/// begins without a script all the same.
+const CANCELLED: System = System {
+    tasks: 1,
+    are_delayed: true,
+    permits: 1,
+    faults: Faults { crashes: 2, stops: 1, stalls: 0, lost_replies: 1, cancels: 1 },
+    guards: Guards::ALL,
+};
 
 const CONSERVATION: &str = "a task is in one place";
 const COMMIT: &str = "effects are committed once";
@@ -27,13 +46,15 @@ const LEASE: &str = "a lease passes on only by a claim";
 const DELIVERIES: &str = "deliveries are 1 + crashes";
 const ATTEMPTS: &str = "only a retry uses an attempt";
 const STATUS: &str = "the status tells the place";
+const COUNTED: &str = "who settled a task is told so";
+const CANCELLATION: &str = "what is said to be cancelled stays so";
 const END: &str = "an end can be reached";
 
 /// Reached somewhere, or the model is too small to say anything.
 const SEEN: [&str; 6] = ["completed", "retried", "dead", "dead by crashes", "overtaken", "taken back from the dead"];
 
-fn properties() -> Vec<Property<System>> {
-    vec![
+fn properties(model: &System) -> Vec<Property<System>> {
+    let mut all = vec![
         Property::always(CONSERVATION, |model: &System, state: &State| (0..model.tasks).all(|task| state.store.places(task) == 1)),
         Property::always(COMMIT, |_: &System, state: &State| state.store.tasks.iter().all(|task| task.commits <= 1)),
         Property::always(OWNER, |_: &System, state: &State| !state.store.failed_by_a_stranger),
@@ -44,6 +65,10 @@ fn properties() -> Vec<Property<System>> {
             there.into_iter().all(|payload| payload.attempt == 1 + state.store.tasks[usize::from(payload.task)].retries)
         }),
         Property::always(STATUS, status_tells_the_place),
+        Property::always(COUNTED, |_: &System, state: &State| !state.is_miscounted),
+        Property::always(CANCELLATION, |_: &System, state: &State| {
+            state.store.tasks.iter().all(|task| !task.is_said_to_be_cancelled || task.status == Status::Cancelled)
+        }),
         Property::always(END, System::comes_to_an_end),
         Property::sometimes(SEEN[0], |_: &System, state: &State| state.store.tasks.iter().any(|task| task.commits == 1)),
         Property::sometimes(SEEN[1], |_: &System, state: &State| state.store.stream.iter().any(|entry| entry.payload.attempt == 2)),
@@ -60,7 +85,17 @@ fn properties() -> Vec<Property<System>> {
             state.hosts.iter().any(|host| host.life == Life::Down)
                 && state.hosts.iter().flat_map(|host| &host.held).any(|hold| hold.of.payload.crashes > 0 && hold.stage == Stage::Running)
         }),
-    ]
+    ];
+    if model.faults.cancels > 0 {
+        all.push(Property::sometimes("marked as cancelled", |_: &System, state: &State| {
+            state.store.tasks.iter().any(|task| task.is_marked)
+        }));
+        all.push(Property::sometimes("marked while it ran, unheard", |_: &System, state: &State| {
+            let begun = state.hosts.iter().flat_map(|host| &host.held).find(|hold| hold.stage == Stage::Begun);
+            begun.is_some_and(|hold| state.store.tasks[usize::from(hold.of.payload.task)].is_marked)
+        }));
+    }
+    all
 }
 
 fn pending(state: &State) -> impl Iterator<Item = &store::Pending> {
@@ -72,7 +107,8 @@ fn status_tells_the_place(_: &System, state: &State) -> bool {
     let ends = state.store.tasks.iter().all(|task| match task.status {
         Status::Completed => task.commits > 0,
         Status::Failed => task.dead > 0,
-        Status::Pending | Status::Processing => (task.commits, task.dead) == (0, 0),
+        Status::Pending | Status::Processing => (task.commits, task.dead, task.cancelled) == (0, 0, 0),
+        Status::Cancelled => (task.commits, task.dead) == (0, 0) && task.is_marked != (task.cancelled > 0),
     });
     ends && state.store.delayed.iter().all(|(_, payload)| of(payload.task) == Status::Pending)
 }
@@ -105,8 +141,31 @@ fn without(change: impl FnOnce(&mut Guards)) -> System {
 #[test]
 fn one_task_two_hosts_and_every_fault() {
     // Too many states for every day: 4.8 million, some minutes.
-    let large = std::env::var_os("TQHOST_MODEL_LARGE").map(|_| Faults { crashes: 2, stops: 1, stalls: 2, lost_replies: 2 });
+    let large = std::env::var_os("TQHOST_MODEL_LARGE").map(|_| Faults { crashes: 2, stops: 1, stalls: 2, lost_replies: 2, cancels: 0 });
     holds(System { faults: large.unwrap_or(ONE.faults), ..ONE });
+}
+
+#[test]
+fn one_task_that_is_cancelled() {
+    holds(CANCELLED);
+}
+
+#[test]
+fn without_the_replies_that_are_kept_a_settlement_is_not_counted() {
+    let path = found_out(without(|guards| guards.repeated_calls_get_their_reply = false), COUNTED);
+    assert!(matches!(path.last(), Some(Step::Settle(..))), "{path:?}");
+}
+
+#[test]
+fn a_settlement_or_a_gate_that_overlooks_the_mark_undoes_a_cancellation() {
+    for change in [(|guards: &mut Guards| guards.settlement_honours_the_mark = false) as fn(&mut Guards), |guards: &mut Guards| {
+        guards.gate_honours_the_mark = false
+    }] {
+        let mut model = CANCELLED;
+        change(&mut model.guards);
+        let path = found_out(model, CANCELLATION);
+        assert!(path.iter().any(|step| matches!(step, Step::Promote(_))), "{path:?}");
+    }
 }
 
 #[test]

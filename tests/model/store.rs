@@ -13,10 +13,16 @@ pub const GONE: u8 = u8::MAX;
 /// The guards of the scripts: a mutated model goes without one of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Guards {
-    /// park.lua and bury.lua look for the owner first.
+    /// settle.lua looks for the owner before it parks or buries.
     pub failures_look_for_the_owner: bool,
-    /// complete.lua writes nothing when XACK says 0.
+    /// settle.lua completes nothing when XACK says 0.
     pub completion_needs_the_ack: bool,
+    /// settle.lua gives a call that is repeated the reply that the first one had.
+    pub repeated_calls_get_their_reply: bool,
+    /// settle.lua ends a task that is marked as cancelled.
+    pub settlement_honours_the_mark: bool,
+    /// begin.lua ends a task that is marked as cancelled.
+    pub gate_honours_the_mark: bool,
     /// heartbeat.lua looks for the owner before XCLAIM.
     pub heartbeat_looks_for_the_owner: bool,
     /// heartbeat.lua claims with JUSTID.
@@ -29,6 +35,9 @@ impl Guards {
     pub const ALL: Guards = Guards {
         failures_look_for_the_owner: true,
         completion_needs_the_ack: true,
+        repeated_calls_get_their_reply: true,
+        settlement_honours_the_mark: true,
+        gate_honours_the_mark: true,
         heartbeat_looks_for_the_owner: true,
         heartbeat_counts_nothing: true,
         own_claims_count_nothing: true,
@@ -41,6 +50,7 @@ pub enum Status {
     Processing,
     Completed,
     Failed,
+    Cancelled,
 }
 
 /// What a task carries from entry to entry.
@@ -49,6 +59,8 @@ pub struct Payload {
     pub task: u8,
     pub attempt: u8,
     pub crashes: u8,
+    /// As its producer wrote it: it was never given back.
+    pub is_new: bool,
 }
 
 /// An entry as a consumer was given it.
@@ -64,6 +76,14 @@ pub enum Settlement {
     Retry,
     Reject,
     Release,
+}
+
+/// A call that settles.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// The entry is as good as a number, while its sender waits for the reply. None: it does not, and the number is an old one.
+    pub number: Option<u8>,
+    pub is_repeated: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -88,6 +108,13 @@ pub struct Pending {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Known {
     pub status: Status,
+    /// Whether its entry, or where it is delayed, stands on its status. Promotion does not write it.
+    pub is_found: bool,
+    /// Cancelled where it was not found: whoever delivers it ends it.
+    pub is_marked: bool,
+    /// Watched: it was ended as cancelled; somebody was told that it is.
+    pub cancelled: u8,
+    pub is_said_to_be_cancelled: bool,
     /// How often its effects became visible.
     pub commits: u8,
     /// Dead letters of it.
@@ -103,23 +130,42 @@ pub struct Store {
     /// By the entry that each came from.
     pub delayed: Vec<(u8, Payload)>,
     pub tasks: Vec<Known>,
+    /// The last reply to each consumer's settlements: which call it was, and whether it was carried out.
+    pub replies: Vec<(u8, u8, bool)>,
     /// Watched: a failure was settled for a consumer that was not the last one to claim the task.
     pub failed_by_a_stranger: bool,
     next_id: u8,
 }
 
 impl Store {
-    pub fn new(tasks: u8) -> Store {
-        let known = Known { status: Status::Pending, commits: 0, dead: 0, retries: 0 };
+    /// With tasks in the stream, or delayed by who enqueued them.
+    pub fn new(tasks: u8, are_delayed: bool) -> Store {
+        let known = Known {
+            status: Status::Pending,
+            is_found: true,
+            is_marked: false,
+            cancelled: 0,
+            is_said_to_be_cancelled: false,
+            commits: 0,
+            dead: 0,
+            retries: 0,
+        };
         let mut store = Store {
             stream: Vec::new(),
             delayed: Vec::new(),
             tasks: vec![known; usize::from(tasks)],
+            replies: Vec::new(),
             failed_by_a_stranger: false,
             next_id: 1,
         };
         for task in 0..tasks {
-            store.add(Payload { task, attempt: 1, crashes: 0 });
+            let payload = Payload { task, attempt: 1, crashes: 0, is_new: true };
+            if are_delayed {
+                // Under a name that no entry has.
+                store.delayed.push((0, payload));
+            } else {
+                store.add(payload);
+            }
         }
         store
     }
@@ -147,13 +193,42 @@ impl Store {
         Some(delivered(entry))
     }
 
-    /// begin.lua for one entry; false when the consumer does not own it.
-    pub fn begin(&mut self, consumer: u8, of: Delivered) -> bool {
-        let owned = self.owns(consumer, of.entry);
-        if owned {
-            self.tasks[usize::from(of.payload.task)].status = Status::Processing;
+    /// begin.lua for one entry; false when the consumer does not own it, or the task was cancelled.
+    pub fn begin(&mut self, consumer: u8, of: Delivered, guards: &Guards) -> bool {
+        if !self.owns(consumer, of.entry) {
+            return false;
         }
-        owned
+        let known = &mut self.tasks[usize::from(of.payload.task)];
+        if known.is_marked && guards.gate_honours_the_mark {
+            self.end_cancelled(of);
+            return false;
+        }
+        (known.status, known.is_found) = (Status::Processing, true);
+        true
+    }
+
+    /// cancel.lua.
+    pub fn cancel(&mut self, task: u8) {
+        let known = &mut self.tasks[usize::from(task)];
+        if matches!(known.status, Status::Completed | Status::Failed | Status::Cancelled) {
+            return;
+        }
+        (known.status, known.is_said_to_be_cancelled) = (Status::Cancelled, true);
+        let is_delayed = self.delayed.iter().any(|(_, payload)| payload.task == task);
+        if known.is_found || is_delayed {
+            known.cancelled += 1;
+            self.stream.retain(|entry| entry.payload.task != task);
+            self.delayed.retain(|(_, payload)| payload.task != task);
+        } else {
+            known.is_marked = true;
+        }
+    }
+
+    fn end_cancelled(&mut self, of: Delivered) {
+        let known = &mut self.tasks[usize::from(of.payload.task)];
+        (known.status, known.is_marked) = (Status::Cancelled, false);
+        known.cancelled += 1;
+        self.stream.retain(|entry| entry.id != of.entry);
     }
 
     /// heartbeat.lua for one entry; false when the lease is lost.
@@ -170,49 +245,69 @@ impl Store {
         }
     }
 
-    /// complete.lua, park.lua or bury.lua.
-    pub fn settle(&mut self, consumer: u8, of: Delivered, settlement: Settlement, guards: &Guards) {
+    /// A call of settle.lua with one attempt; true when it is carried out.
+    pub fn settle(&mut self, consumer: u8, of: Delivered, settlement: Settlement, call: Call, guards: &Guards) -> bool {
+        let last = self.replies.iter().find(|(sender, number, _)| (*sender, Some(*number)) == (consumer, call.number));
+        if let (Some((_, _, reply)), true) = (last, call.is_repeated && guards.repeated_calls_get_their_reply) {
+            return *reply;
+        }
+        let is_done = self.end(consumer, of, settlement, guards);
+        self.replies.retain(|(sender, ..)| *sender != consumer);
+        self.replies.extend(call.number.map(|number| (consumer, number, is_done)));
+        is_done
+    }
+
+    fn end(&mut self, consumer: u8, of: Delivered, settlement: Settlement, guards: &Guards) -> bool {
         let known = &mut self.tasks[usize::from(of.payload.task)];
         let index = self.stream.iter().position(|entry| entry.id == of.entry);
         let pending = index.and_then(|index| self.stream[index].pending.as_ref());
         if settlement == Settlement::Complete {
             if pending.is_none() && guards.completion_needs_the_ack {
-                return;
+                return false;
             }
-            known.commits += 1;
-            known.status = Status::Completed;
-            self.stream.retain(|entry| entry.id != of.entry);
-            return;
+        } else {
+            if guards.failures_look_for_the_owner && pending.is_none_or(|pending| pending.owner != consumer) {
+                return false;
+            }
+            if pending.is_some_and(|pending| pending.claimed_by != consumer) {
+                self.failed_by_a_stranger = true;
+            }
         }
-        if guards.failures_look_for_the_owner && pending.is_none_or(|pending| pending.owner != consumer) {
-            return;
-        }
-        if pending.is_some_and(|pending| pending.claimed_by != consumer) {
-            self.failed_by_a_stranger = true;
+        if known.is_marked && guards.settlement_honours_the_mark {
+            self.end_cancelled(of);
+            return true;
         }
         self.stream.retain(|entry| entry.id != of.entry);
+        known.is_found = true;
+        let payload = Payload { is_new: false, ..of.payload };
         match settlement {
-            Settlement::Retry if of.payload.attempt <= MAX_RETRIES => {
+            Settlement::Complete => {
+                known.commits += 1;
+                known.status = Status::Completed;
+            }
+            Settlement::Retry if payload.attempt <= MAX_RETRIES => {
                 known.retries += 1;
                 known.status = Status::Pending;
                 // A hash and a set: what is there already is replaced.
                 self.delayed.retain(|(from, _)| *from != of.entry);
-                self.delayed.push((of.entry, Payload { attempt: of.payload.attempt + 1, ..of.payload }));
+                self.delayed.push((of.entry, Payload { attempt: payload.attempt + 1, ..payload }));
             }
             Settlement::Release => {
                 known.status = Status::Pending;
-                self.add(of.payload);
+                self.add(payload);
             }
-            _ => {
+            Settlement::Retry | Settlement::Reject => {
                 known.dead += 1;
                 known.status = Status::Failed;
             }
         }
+        true
     }
 
     /// promote.lua with a limit of 1. Which of several is due first is left open.
     pub fn promote(&mut self, index: usize) {
         let (_, payload) = self.delayed.remove(index);
+        self.tasks[usize::from(payload.task)].is_found = false;
         self.add(payload);
     }
 
@@ -230,6 +325,8 @@ impl Store {
         self.stream.iter_mut().for_each(|entry| entry.id = rename(entry.id));
         self.delayed.iter_mut().for_each(|(from, _)| *from = rename(*from));
         self.delayed.sort_unstable();
+        self.replies.iter_mut().for_each(|(_, entry, _)| *entry = rename(*entry));
+        self.replies.sort_unstable();
         self.next_id = next_id;
     }
 
@@ -238,7 +335,7 @@ impl Store {
         let known = &self.tasks[usize::from(task)];
         let queued = self.stream.iter().filter(|entry| entry.payload.task == task).count();
         let delayed = self.delayed.iter().filter(|(_, payload)| payload.task == task).count();
-        queued + delayed + usize::from(known.dead) + usize::from(known.commits.min(1))
+        queued + delayed + usize::from(known.dead) + usize::from(known.cancelled) + usize::from(known.commits.min(1))
     }
 
     pub fn all_ended(&self) -> bool {

@@ -7,13 +7,15 @@ use std::collections::BTreeSet;
 
 use stateright::Model;
 
-use super::store::{self, Delivered, GONE, Guards, Settlement, Store};
+use super::store::{self, Call, Delivered, GONE, Guards, Settlement, Store};
 
 /// What a host is in the middle of with one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     Claimed,
     Running,
+    /// It runs, and Redis has not heard of it: its delivery was all that had to be known.
+    Begun,
     /// A heartbeat said so: the attempt is being stopped.
     Lost,
     /// Sent, and sent again, until there is a reply.
@@ -24,6 +26,10 @@ pub enum Stage {
 pub struct Hold {
     pub of: Delivered,
     pub stage: Stage,
+    /// Its settlement was sent, and nothing was heard.
+    pub is_sent: bool,
+    /// Watched: its settlement was carried out.
+    pub is_settled: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,6 +56,9 @@ pub struct Late {
     consumer: u8,
     of: Delivered,
     settlement: Settlement,
+    is_repeated: bool,
+    /// Its sender does not wait for a reply any more: it was answered, or is gone.
+    is_forgotten: bool,
 }
 
 /// Faults that may still happen.
@@ -60,6 +69,8 @@ pub struct Faults {
     /// Leases that end although their owner lives.
     pub stalls: u8,
     pub lost_replies: u8,
+    /// Nothing breaks: somebody cancels a task.
+    pub cancels: u8,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -68,6 +79,8 @@ pub struct State {
     pub hosts: Vec<Host>,
     pub late: Vec<Late>,
     pub left: Faults,
+    /// Watched: a host was told that its settlement was not carried out, and it was.
+    pub is_miscounted: bool,
 }
 
 /// Hosts by number, entries by id.
@@ -79,6 +92,8 @@ pub enum Step {
     Reclaim(usize),
     ReclaimUnheard(usize),
     Begin(usize, u8),
+    /// Redis hears of a task that runs.
+    Tell(usize, u8),
     Heartbeat(usize, u8),
     /// The handler ends, or the host that stops ends it.
     End(usize, u8, Settlement),
@@ -89,6 +104,7 @@ pub enum Step {
     SettleUnheard(usize, u8),
     Arrive(usize),
     Promote(usize),
+    Cancel(u8),
     Expire(u8),
     Crash(usize),
     Stop(usize),
@@ -99,6 +115,8 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub struct System {
     pub tasks: u8,
+    /// From their enqueueing on.
+    pub are_delayed: bool,
     /// Of each host.
     pub permits: usize,
     pub faults: Faults,
@@ -114,7 +132,7 @@ impl Model for System {
     fn init_states(&self) -> Vec<State> {
         let host = |consumer| Host { life: Life::Up, consumer, held: Vec::new(), unseen: false };
         let hosts = (0..HOSTS as u8).map(host).collect();
-        vec![State { store: Store::new(self.tasks), hosts, late: Vec::new(), left: self.faults }]
+        vec![State { store: Store::new(self.tasks, self.are_delayed), hosts, late: Vec::new(), left: self.faults, is_miscounted: false }]
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
@@ -128,8 +146,10 @@ impl Model for System {
                 let entry = hold.of.entry;
                 steps.push(Step::Heartbeat(n, entry));
                 match hold.stage {
-                    Stage::Running => steps.extend([Settlement::Retry, Settlement::Reject].map(|end| Step::End(n, entry, end))),
-                    Stage::Settling(_) if left.lost_replies > 0 => steps.push(Step::SettleUnheard(n, entry)),
+                    Stage::Begun | Stage::Running => {
+                        steps.extend([Settlement::Retry, Settlement::Reject].map(|end| Step::End(n, entry, end)))
+                    }
+                    Stage::Settling(_) if left.lost_replies > 0 && may_send(host, entry) => steps.push(Step::SettleUnheard(n, entry)),
                     _ => {}
                 }
             }
@@ -142,6 +162,9 @@ impl Model for System {
             if left.stops > 0 && host.life == Life::Up {
                 steps.push(Step::Stop(n));
             }
+        }
+        if left.cancels > 0 {
+            steps.extend((0..self.tasks).map(Step::Cancel));
         }
         if left.stalls > 0 {
             let kept = |id| !is_abandoned(state, id);
@@ -157,7 +180,7 @@ impl Model for System {
     }
 
     fn properties(&self) -> Vec<stateright::Property<System>> {
-        super::properties()
+        super::properties(self)
     }
 }
 
@@ -171,12 +194,15 @@ impl System {
                 steps.push(match hold.stage {
                     Stage::Claimed if host.life == Life::Stopping => Step::End(n, entry, Settlement::Release),
                     Stage::Claimed => Step::Begin(n, entry),
-                    Stage::Running => Step::End(n, entry, Settlement::Complete),
+                    Stage::Begun | Stage::Running => Step::End(n, entry, Settlement::Complete),
                     Stage::Lost => Step::Drop(n, entry),
                     Stage::Settling(_) => Step::Settle(n, entry),
                 });
-                if hold.stage == Stage::Running && host.life == Life::Stopping {
+                if matches!(hold.stage, Stage::Begun | Stage::Running) && host.life == Life::Stopping {
                     steps.push(Step::End(n, entry, Settlement::Release));
+                }
+                if hold.stage == Stage::Begun {
+                    steps.push(Step::Tell(n, entry));
                 }
             }
             if self.may_claim(host) {
@@ -216,11 +242,11 @@ impl System {
 
     /// None when the step cannot be taken.
     fn take(&self, state: &mut State, step: Step) -> Option<()> {
-        let State { store, hosts, late, left } = state;
+        let State { store, hosts, late, left, is_miscounted } = state;
         match step {
             Step::Read(n) => {
                 let delivered = store.read(hosts[n].consumer)?;
-                admit(&mut hosts[n], delivered);
+                admit(&mut hosts[n], delivered, if delivered.payload.is_new { Stage::Begun } else { Stage::Claimed });
             }
             Step::ReadUnheard(n) => {
                 store.read(hosts[n].consumer)?;
@@ -230,13 +256,13 @@ impl System {
             Step::Recover(n) => {
                 let host = &mut hosts[n];
                 match store.recover(host.consumer, |id| host.held.iter().any(|hold| hold.of.entry == id)) {
-                    Some(delivered) => admit(host, delivered),
+                    Some(delivered) => admit(host, delivered, Stage::Claimed),
                     None => host.unseen = false,
                 }
             }
             Step::Reclaim(n) => {
                 let delivered = store.reclaim(hosts[n].consumer, &self.guards)?;
-                admit(&mut hosts[n], delivered);
+                admit(&mut hosts[n], delivered, Stage::Claimed);
             }
             Step::ReclaimUnheard(n) => {
                 store.reclaim(hosts[n].consumer, &self.guards)?;
@@ -246,11 +272,18 @@ impl System {
             Step::Begin(n, entry) => {
                 let consumer = hosts[n].consumer;
                 let hold = held(&mut hosts[n], entry)?;
-                if store.begin(consumer, hold.of) {
+                if store.begin(consumer, hold.of, &self.guards) {
                     hold.stage = Stage::Running;
                 } else {
                     release(&mut hosts[n], entry);
                 }
+            }
+            Step::Tell(n, entry) => {
+                let consumer = hosts[n].consumer;
+                let hold = held(&mut hosts[n], entry)?;
+                // If it is lost, a heartbeat finds that out.
+                store.begin(consumer, hold.of, &self.guards);
+                hold.stage = Stage::Running;
             }
             Step::Heartbeat(n, entry) => {
                 let consumer = hosts[n].consumer;
@@ -264,20 +297,34 @@ impl System {
             Step::Settle(n, entry) => {
                 let hold = *held(&mut hosts[n], entry)?;
                 let Stage::Settling(settlement) = hold.stage else { return None };
-                store.settle(hosts[n].consumer, hold.of, settlement, &self.guards);
+                if !may_send(&hosts[n], entry) {
+                    return None;
+                }
+                let call = Call { number: Some(entry), is_repeated: hold.is_sent };
+                let is_done = store.settle(hosts[n].consumer, hold.of, settlement, call, &self.guards);
+                *is_miscounted |= hold.is_settled && !is_done;
                 release(&mut hosts[n], entry);
             }
             Step::SettleUnheard(n, entry) => {
                 let hold = *held(&mut hosts[n], entry)?;
                 let Stage::Settling(settlement) = hold.stage else { return None };
-                late.push(Late { consumer: hosts[n].consumer, of: hold.of, settlement });
+                late.push(Late { consumer: hosts[n].consumer, of: hold.of, settlement, is_repeated: hold.is_sent, is_forgotten: false });
+                held(&mut hosts[n], entry)?.is_sent = true;
                 left.lost_replies -= 1;
             }
             Step::Arrive(index) => {
-                let Late { consumer, of, settlement } = late.remove(index);
-                store.settle(consumer, of, settlement, &self.guards);
+                let Late { consumer, of, settlement, is_repeated, is_forgotten } = late.remove(index);
+                let call = Call { number: (!is_forgotten).then_some(of.entry), is_repeated };
+                if store.settle(consumer, of, settlement, call, &self.guards) && !is_forgotten {
+                    let sender = hosts.iter_mut().find(|host| host.consumer == consumer);
+                    sender.and_then(|host| held(host, of.entry)).into_iter().for_each(|hold| hold.is_settled = true);
+                }
             }
             Step::Promote(index) => store.promote(index),
+            Step::Cancel(task) => {
+                left.cancels -= 1;
+                store.cancel(task);
+            }
             Step::Expire(id) => {
                 let is_kept = hosts.iter().any(|host| keeps(host, store, id));
                 left.stalls -= u8::from(is_kept);
@@ -307,12 +354,17 @@ impl System {
 }
 
 /// What intake does with an entry: what is held already goes on; what brought down too many hosts is buried.
-fn admit(host: &mut Host, of: Delivered) {
+fn admit(host: &mut Host, of: Delivered, stage: Stage) {
     if host.held.iter().any(|hold| hold.of.entry == of.entry) {
         return;
     }
-    let stage = if store::crashed(&of.payload) { Stage::Settling(Settlement::Reject) } else { Stage::Claimed };
-    host.held.push(Hold { of, stage });
+    let stage = if store::crashed(&of.payload) { Stage::Settling(Settlement::Reject) } else { stage };
+    host.held.push(Hold { of, stage, is_sent: false, is_settled: false });
+}
+
+/// A host repeats a call until it is answered, and sends no other one meanwhile.
+fn may_send(host: &Host, entry: u8) -> bool {
+    host.held.iter().all(|hold| hold.of.entry == entry || !hold.is_sent)
 }
 
 fn held(host: &mut Host, entry: u8) -> Option<&mut Hold> {
@@ -349,6 +401,13 @@ fn tidy(state: &mut State) {
         }
         host.held.sort_unstable();
     }
+    // Nobody asks for these any more.
+    let asks = |consumer: u8, entry: u8| {
+        let of = |host: &&Host| host.consumer == consumer;
+        hosts.iter().find(of).is_some_and(|host| host.held.iter().any(|hold| hold.of.entry == entry && hold.is_sent))
+    };
+    store.replies.retain(|(consumer, entry, _)| asks(*consumer, *entry));
+    late.iter_mut().for_each(|late| late.is_forgotten |= !asks(late.consumer, late.of.entry));
     let known: BTreeSet<u8> = hosts.iter().map(|host| host.consumer).chain(late.iter().map(|late| late.consumer)).collect();
     for pending in store.stream.iter_mut().filter_map(|entry| entry.pending.as_mut()) {
         for name in [&mut pending.owner, &mut pending.claimed_by] {

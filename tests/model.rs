@@ -159,7 +159,7 @@ fn without_the_replies_that_are_kept_a_settlement_is_not_counted() {
 #[test]
 fn a_settlement_or_a_gate_that_overlooks_the_mark_undoes_a_cancellation() {
     for change in [(|guards: &mut Guards| guards.settlement_honours_the_mark = false) as fn(&mut Guards), |guards: &mut Guards| {
-        guards.gate_honours_the_mark = false
+        guards.gate_honours_the_mark = false;
     }] {
         let mut model = CANCELLED;
         change(&mut model.guards);

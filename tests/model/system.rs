@@ -147,7 +147,7 @@ impl Model for System {
                 steps.push(Step::Heartbeat(n, entry));
                 match hold.stage {
                     Stage::Begun | Stage::Running => {
-                        steps.extend([Settlement::Retry, Settlement::Reject].map(|end| Step::End(n, entry, end)))
+                        steps.extend([Settlement::Retry, Settlement::Reject].map(|end| Step::End(n, entry, end)));
                     }
                     Stage::Settling(_) if left.lost_replies > 0 && may_send(host, entry) => steps.push(Step::SettleUnheard(n, entry)),
                     _ => {}

@@ -25,7 +25,8 @@ pub struct Bench {
 
 /// Counts all places in which a task can be, at one moment: a task that goes from one to the other between two questions would be in neither. A script, as
 /// Redis takes no transactions when its memory is full.
-const PLACES: &str = "return { redis.call('XLEN', KEYS[1]), redis.call('XPENDING', KEYS[1], ARGV[1])[1], redis.call('ZCARD', KEYS[2]), \
+const PLACES: &str = "local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1])
+    return { redis.call('XLEN', KEYS[1]), pending.err and 0 or pending[1], redis.call('ZCARD', KEYS[2]), \
      redis.call('HLEN', KEYS[3]), KEYS[4] and redis.call('XLEN', KEYS[4]) or 0 }";
 
 impl Bench {

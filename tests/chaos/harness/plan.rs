@@ -154,6 +154,11 @@ impl Fault {
         }
     }
 
+    /// Whether hosts give back what they have claimed: because they stop, or since a claim was on its way when its plugin went.
+    pub fn gives_back(self) -> bool {
+        matches!(self, Fault::HostRestarted | Fault::PluginRemoved)
+    }
+
     /// Whether leases may end because of it.
     pub fn ends_leases(self) -> bool {
         !matches!(self, Fault::ScriptsFlushed | Fault::PluginReplaced | Fault::PluginBad | Fault::PluginHalfWritten | Fault::PluginRemoved)

@@ -4,7 +4,8 @@
 //!
 //! - **Taken over.** Another consumer claimed the entry, when a whole lease was over. What explains it is a fault that struck the host that had
 //!   it, or Redis, after the last time that its lease was kept.
-//! - **Given back.** The consumer put the task back into the stream unchanged. Its host was asked to stop then.
+//! - **Given back.** The consumer put the task back into the stream unchanged. Its host was asked to stop then, or its plugin was removed while
+//!   the claim was on its way.
 //!
 //! A repetition that nothing explains is wrong. So is a fault that explains more of them than its hosts had in hand at any one moment of it.
 
@@ -89,7 +90,7 @@ impl<'c> Repeated<'c> {
         // One that was given back is a new entry since then.
         let over_ms = if is_taken_over { begin.at_ms } else { time_of(&begin.entry) };
         let explains = |done: &Done| {
-            let can = if is_taken_over { done.fault.ends_leases() } else { done.fault == Fault::HostRestarted };
+            let can = if is_taken_over { done.fault.ends_leases() } else { done.fault.gives_back() };
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
             can && is_here && done.from_ms <= over_ms && done.fault.strikes_until(done.to_ms) >= before.kept_ms
         };

@@ -9,7 +9,7 @@ mod reference;
 mod world;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use crate::support::RedisServer;
 use world::World;
@@ -26,6 +26,12 @@ pub const CONSUMERS: usize = 3;
 pub enum Op {
     Enqueue {
         delayed: bool,
+        key: Option<usize>,
+    },
+    /// A producer's XADD.
+    Add {
+        has_id: bool,
+        key: Option<usize>,
     },
     /// The call before was carried out, but its reply was lost.
     EnqueueAgain {
@@ -111,8 +117,11 @@ fn op() -> impl Strategy<Value = Op> {
     let consumer = || 0..CONSUMERS;
     let nth = || 0..100usize;
     let end = prop_oneof![3 => Just(End::Complete), 3 => Just(End::Retry), 1 => Just(End::Defer), 2 => Just(End::Reject), 2 => Just(End::Release)];
+    // Few keys, so that some tasks have the same one.
+    let key = || prop_oneof![2 => Just(None), 1 => (0..3usize).prop_map(Some)];
     prop_oneof![
-        8 => any::<bool>().prop_map(|delayed| Op::Enqueue { delayed }),
+        6 => (any::<bool>(), key()).prop_map(|(delayed, key)| Op::Enqueue { delayed, key }),
+        6 => (any::<bool>(), key()).prop_map(|(has_id, key)| Op::Add { has_id, key }),
         1 => nth().prop_map(|nth| Op::EnqueueAgain { nth }),
         10 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Read { consumer, count }),
         1 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::ReadUnheard { consumer, count }),
@@ -138,22 +147,50 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// A consumer falls silent while it has a task, another one takes it over, and the first one settles it all the same: what most guards are about,
+/// and what single operations seldom come to.
+fn overtaken() -> impl Strategy<Value = Vec<Op>> {
+    let end = prop_oneof![Just(End::Complete), Just(End::Retry), Just(End::Reject), Just(End::Release)];
+    (0..CONSUMERS, 0..100usize, end).prop_map(|(consumer, nth, end)| {
+        let other = (consumer + 1) % CONSUMERS;
+        vec![
+            Op::Read { consumer, count: 1 },
+            Op::Begin { consumer },
+            Op::Silence { nth },
+            Op::Silence { nth },
+            Op::Reclaim { consumer: other, count: 3 },
+            Op::Settle { consumer, nth, end },
+        ]
+    })
+}
+
+/// A case: whether the statuses of tasks that ended are kept, and what happens.
+fn case() -> impl Strategy<Value = (bool, Vec<Op>)> {
+    let some = prop_oneof![30 => op().prop_map(|op| vec![op]), 1 => overtaken()];
+    let ops = prop::collection::vec(some, 1..STEPS).prop_map(|ops| ops.concat());
+    (prop_oneof![3 => Just(true), 1 => Just(false)], ops)
+}
+
+async fn play(redis: &RedisServer, url: &str, (keeps, ops): (bool, Vec<Op>)) -> Result<(), TestCaseError> {
+    let mut world = World::new(redis, url, keeps).await?;
+    for op in ops {
+        world.step(op).await?;
+    }
+    world.drain().await
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
 #[test]
 fn every_place_is_the_one_that_the_reference_says() {
     let dir = tempfile::tempdir().expect("create a folder");
     let redis = RedisServer::start(dir.path(), &[]);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = runtime();
     let cases = std::env::var("TQHOST_PROPTEST_CASES").map_or(CASES, |text| text.parse().expect("TQHOST_PROPTEST_CASES is a number"));
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
-    let checked = TestRunner::new(config).run(&prop::collection::vec(op(), 1..STEPS), |ops| {
-        runtime.block_on(async {
-            let mut world = World::new(&redis).await?;
-            for op in ops {
-                world.step(op).await?;
-            }
-            world.drain().await
-        })
-    });
+    let checked = TestRunner::new(config).run(&case(), |case| runtime.block_on(play(&redis, &redis.url(), case)));
     if let Err(failed) = checked {
         panic!("{failed}");
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tqhost::queue::{Settlement, Status};
+use tqhost::queue::{Begun, Settlement, Status};
 
 /// Where a task is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,12 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     pub place: Place,
-    pub status: Status,
+    /// None while it has none: a producer added it and nobody told of it, or it ended and statuses are not kept.
+    pub status: Option<Status>,
+    /// How it ended, if it did.
+    pub ended: Option<Status>,
+    /// Its idempotency key.
+    pub key: Option<usize>,
     /// Those that its entry bears, or the one that its dead letter had.
     pub attempt: u32,
     pub deferrals: u32,
@@ -36,11 +41,15 @@ pub struct Known {
 }
 
 /// All tasks by id, and the order of those that wait in the stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Reference {
     pub tasks: BTreeMap<String, Known>,
     pub queue: VecDeque<String>,
+    /// For each idempotency key, the task that has it, and whether that one is still to end: after its end the key is kept for a while.
+    pub keys: BTreeMap<usize, (String, bool)>,
     pub paused: bool,
+    /// Whether the statuses of tasks that ended are kept.
+    keeps: bool,
     ripened: u64,
 }
 
@@ -49,10 +58,31 @@ impl Reference {
         self.tasks.values().filter(|task| !matches!(task.place, Place::Dead | Place::Nowhere)).count()
     }
 
-    pub fn enqueue(&mut self, id: &str, delayed: bool) {
+    pub fn new(keeps: bool) -> Reference {
+        Reference { tasks: BTreeMap::new(), queue: VecDeque::new(), keys: BTreeMap::new(), paused: false, keeps, ripened: 0 }
+    }
+
+    /// A host or a command enqueued it.
+    pub fn enqueue(&mut self, id: &str, delayed: bool, key: Option<usize>) {
+        self.add(id, key);
+        let task = self.task(id);
+        task.status = Some(Status::Pending);
+        if delayed {
+            task.place = Place::Delayed;
+            self.queue.pop_back();
+        }
+        if let Some(key) = key {
+            self.keys.insert(key, (id.to_owned(), true));
+        }
+    }
+
+    /// A producer added it.
+    pub fn add(&mut self, id: &str, key: Option<usize>) {
         let task = Known {
-            place: if delayed { Place::Delayed } else { Place::Queued },
-            status: Status::Pending,
+            place: Place::Queued,
+            status: None,
+            ended: None,
+            key,
             attempt: 1,
             deferrals: 0,
             crashes: 0,
@@ -61,9 +91,24 @@ impl Reference {
             commits: 0,
         };
         self.tasks.insert(id.to_owned(), task);
-        if !delayed {
-            self.queue.push_back(id.to_owned());
-        }
+        self.queue.push_back(id.to_owned());
+    }
+
+    /// The task that has this key, if that is another one.
+    pub fn holder(&self, key: Option<usize>, id: &str) -> Option<String> {
+        self.keys.get(&key?).filter(|(first, _)| first != id).map(|(first, _)| first.clone())
+    }
+
+    fn end(&mut self, id: &str, place: Place, how: Status) {
+        let status = self.keeps.then_some(how);
+        let task = self.task(id);
+        (task.place, task.status, task.ended) = (place, status, Some(how));
+        (task.ripe, task.silent) = (None, false);
+        self.let_go_of_the_key(id);
+    }
+
+    fn let_go_of_the_key(&mut self, id: &str) {
+        self.keys.values_mut().filter(|(first, _)| first == id).for_each(|(_, lives)| *lives = false);
     }
 
     /// The next one in the stream now is pending.
@@ -105,15 +150,20 @@ impl Reference {
         was_silent
     }
 
-    /// Whether the task may run.
-    pub fn begin(&mut self, consumer: &str, entry: &str) -> Option<Status> {
-        if !self.owned(consumer, entry) {
-            return None;
+    /// What the gate says.
+    pub fn begin(&mut self, consumer: &str, entry: &str) -> Begun {
+        let Some(id) = self.find(entry).filter(|_| self.owned(consumer, entry)) else { return Begun::Lost };
+        let key = self.task(&id).key;
+        if self.holder(key, &id).is_some() {
+            self.end(&id, Place::Nowhere, Status::Cancelled);
+            return Begun::Duplicate;
         }
-        let id = self.find(entry)?;
+        if let Some(key) = key {
+            self.keys.insert(key, (id.clone(), true));
+        }
         let task = self.task(&id);
-        task.status = Status::Processing;
-        Some(task.status)
+        task.status = Some(Status::Processing);
+        Begun::Owned
     }
 
     /// Whether it is carried out. The crashes are those that the consumer knew of.
@@ -122,18 +172,17 @@ impl Reference {
         if !matches!(settlement, Settlement::Complete { .. }) && !self.owned(consumer, entry) {
             return false;
         }
-        let task = self.task(&id);
-        task.silent = false;
         match settlement {
             Settlement::Complete { .. } => {
-                (task.place, task.status) = (Place::Nowhere, Status::Completed);
-                task.commits += 1;
+                self.task(&id).commits += 1;
+                self.end(&id, Place::Nowhere, Status::Completed);
             }
-            Settlement::Bury { .. } => (task.place, task.status) = (Place::Dead, Status::Failed),
+            Settlement::Bury { .. } => self.end(&id, Place::Dead, Status::Failed),
             Settlement::Park { delay, next_attempt, deferrals, .. } => {
-                task.status = Status::Pending;
+                let task = self.task(&id);
+                task.status = Some(Status::Pending);
                 (task.attempt, task.deferrals, task.crashes) = (*next_attempt, *deferrals, crashes);
-                task.ripe = None;
+                (task.ripe, task.silent) = (None, false);
                 if delay.is_zero() {
                     task.place = Place::Queued;
                     self.queue.push_back(id);
@@ -169,21 +218,22 @@ impl Reference {
 
     pub fn requeue(&mut self, id: &str) {
         let task = self.task(id);
-        (task.place, task.status) = (Place::Queued, Status::Pending);
+        (task.place, task.status, task.ended) = (Place::Queued, Some(Status::Pending), None);
         (task.attempt, task.deferrals, task.crashes) = (1, 0, 0);
         self.queue.push_back(id.to_owned());
     }
 
-    /// The status that it had before.
-    pub fn cancel(&mut self, id: &str) -> Status {
+    /// The status that it had before. None: it is not known any more.
+    pub fn cancel(&mut self, id: &str) -> Option<Status> {
         let task = self.task(id);
-        let before = task.status;
+        let is_there = !matches!(task.place, Place::Dead | Place::Nowhere);
+        let before = task.status.or(is_there.then_some(Status::Pending))?;
         if before.is_end() {
-            return before;
+            return Some(before);
         }
-        (task.status, task.place, task.ripe, task.silent) = (Status::Cancelled, Place::Nowhere, None, false);
         self.queue.retain(|queued| queued != id);
-        before
+        self.end(id, Place::Nowhere, Status::Cancelled);
+        Some(before)
     }
 
     pub fn task(&mut self, id: &str) -> &mut Known {

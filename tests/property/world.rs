@@ -36,6 +36,8 @@ struct Held {
     task: Task,
     /// It may run: it passed the gate, or its delivery is all that has to be known. Others can only be given back, or buried as crashed.
     begun: bool,
+    /// It may have a status.
+    known: bool,
 }
 
 /// A call that settled one attempt.
@@ -54,6 +56,7 @@ pub struct World {
     db: redis::Connection,
     consumers: Vec<Consumer>,
     started: usize,
+    added: usize,
     enqueued: Vec<NewTask>,
     settled: Vec<Call>,
     /// Number of each consumer's last call, and how many calls there were.
@@ -62,11 +65,11 @@ pub struct World {
 }
 
 impl World {
-    /// With an empty Redis, apart from the group.
-    pub async fn new(server: &RedisServer) -> Result<World, TestCaseError> {
+    /// With an empty Redis, apart from the group, which the library reaches under this address. `keeps`: the statuses of tasks that ended.
+    pub async fn new(server: &RedisServer, url: &str, keeps: bool) -> Result<World, TestCaseError> {
         let mut db = server.connection();
         redis::cmd("FLUSHALL").exec(&mut db).expect("FLUSHALL");
-        let redis = Redis::open(&server.url()).expect("a valid URL");
+        let redis = Redis::open(url).expect("a valid URL");
         let rules = config::Queue {
             name: STREAM.into(),
             stream: STREAM.into(),
@@ -84,7 +87,7 @@ impl World {
             max_backlog: MAX_BACKLOG as u32,
             rate_limit: None,
             idempotency: Default::default(),
-            retention: HOUR,
+            retention: if keeps { HOUR } else { Duration::ZERO },
             list: None,
             schedule: None,
             dead_letter: None,
@@ -93,12 +96,13 @@ impl World {
         let queue = Queue::new(rules, redis.link());
         queue.ensure_group().await.map_err(failed)?;
         Ok(World {
-            reference: Reference::default(),
+            reference: Reference::new(keeps),
             queue,
             link: redis.link_blocking_for(Duration::ZERO),
             db,
             consumers,
             started: CONSUMERS,
+            added: 0,
             enqueued: Vec::new(),
             settled: Vec::new(),
             numbers: HashMap::new(),
@@ -113,14 +117,36 @@ impl World {
 
     async fn carry_out(&mut self, op: Op) -> Step {
         match op {
-            Op::Enqueue { delayed } => {
-                let fields = vec![Field { name: "n".into(), value: self.enqueued.len().to_string().into() }];
-                let task = NewTask::new(fields, if delayed { HOUR } else { Duration::ZERO }).expect("a task");
-                let is_full = self.reference.backlog() >= MAX_BACKLOG;
-                prop_assert_eq!(self.enqueue(&task).await?, if is_full { Enqueued::Full } else { Enqueued::Accepted });
-                if !is_full {
-                    self.reference.enqueue(task.id(), delayed);
+            Op::Enqueue { delayed, key } => {
+                let mut task = NewTask::new(vec![self.field()], if delayed { HOUR } else { Duration::ZERO }).expect("a task");
+                if let Some(key) = key {
+                    task = task.with_key(format!("k{key}")).expect("a key");
+                }
+                let expected = match self.reference.holder(key, task.id()) {
+                    Some(first) => Enqueued::Duplicate(first),
+                    None if self.reference.backlog() >= MAX_BACKLOG => Enqueued::Full,
+                    None => Enqueued::Accepted,
+                };
+                prop_assert_eq!(self.enqueue(&task).await?, expected.clone());
+                if expected == Enqueued::Accepted {
+                    self.reference.enqueue(task.id(), delayed, key);
                     self.enqueued.push(task);
+                }
+            }
+            Op::Add { has_id, key } => {
+                if self.reference.backlog() < MAX_BACKLOG {
+                    let Field { name, value } = self.field();
+                    let mut add = redis::cmd("XADD");
+                    add.arg(STREAM).arg("*").arg(&name).arg(value);
+                    let own = has_id.then(|| format!("own-{}", self.added));
+                    if let Some(id) = &own {
+                        add.arg("tq-id").arg(id);
+                    }
+                    if let Some(key) = key {
+                        add.arg("tq-key").arg(format!("k{key}"));
+                    }
+                    let entry: String = add.query(&mut self.db).map_err(failed)?;
+                    self.reference.add(&own.unwrap_or(entry), key);
                 }
             }
             Op::EnqueueAgain { nth } => {
@@ -148,9 +174,9 @@ impl World {
             Op::Settle { consumer, nth, end } => {
                 let Consumer { name, held } = &mut self.consumers[consumer];
                 if !held.is_empty() {
-                    let Held { task, begun } = held.remove(nth % held.len());
+                    let Held { task, begun, known } = held.remove(nth % held.len());
                     let end = if begun { end } else { End::Release };
-                    let (consumer, ending) = (name.clone(), ending(task, end, &self.queue.rules));
+                    let (consumer, ending) = (name.clone(), ending(task, end, known, &self.queue.rules));
                     self.calls += 1;
                     self.numbers.insert(consumer.clone(), self.calls);
                     let call = Call { consumer, number: self.calls, ending, settled: Settled::Done };
@@ -232,7 +258,7 @@ impl World {
                 let ids = self.reference.ids(|_| true);
                 if let Some(id) = chosen(&ids, nth) {
                     let before = self.queue.cancel(&id).await.map_err(failed)?;
-                    prop_assert_eq!(before, Some(self.reference.cancel(&id)));
+                    prop_assert_eq!(before, self.reference.cancel(&id));
                 }
             }
             Op::Pause => prop_assert_eq!(self.queue.pause().await.map_err(failed)?, !std::mem::replace(&mut self.reference.paused, true)),
@@ -281,10 +307,16 @@ impl World {
             }
         }
         for (id, task) in &self.reference.tasks {
-            prop_assert!(task.status.is_end(), "{id}: {task:?}");
-            prop_assert_eq!(task.commits, u32::from(task.status == Status::Completed), "{}", id);
+            prop_assert!(task.ended.is_some(), "{id}: {task:?}");
+            prop_assert_eq!(task.commits, u32::from(task.ended == Some(Status::Completed)), "{}", id);
         }
         Ok(())
+    }
+
+    /// What makes a task another one than all others.
+    fn field(&mut self) -> Field {
+        self.added += 1;
+        Field { name: "n".into(), value: self.added.to_string().into() }
     }
 
     async fn enqueue(&self, task: &NewTask) -> Result<Enqueued, TestCaseError> {
@@ -333,8 +365,9 @@ impl World {
             prop_assert_eq!((task.attempt, task.deferrals, task.crashes), expected);
             let held = &mut self.consumers[consumer].held;
             if !held.iter().any(|held| held.task.entry == task.entry) {
-                let begun = is_read && task.origin != Origin::Other;
-                held.push(Held { task, begun });
+                let begun = is_read && task.origin != Origin::Other && known.key.is_none();
+                let known = !begun || task.origin != Origin::Producer;
+                held.push(Held { task, begun, known });
             }
         }
         Ok(())
@@ -351,15 +384,12 @@ impl World {
         }
         let tasks: Vec<Start<'_>> = new.iter().map(|held| Start::of(&held.task, &self.queue.rules, Duration::ZERO)).collect();
         let begun = self.queue.begin(name, "plugin", &tasks).await.map_err(failed)?;
-        let expected = tasks.iter().map(|task| match self.reference.begin(name, task.entry) {
-            None => Begun::Lost,
-            Some(Status::Cancelled) => Begun::Cancelled,
-            Some(_) => Begun::Owned,
-        });
+        let expected = tasks.iter().map(|task| self.reference.begin(name, task.entry));
         prop_assert_eq!(&begun, &expected.collect::<Vec<_>>());
         let mut owned = begun.into_iter().map(|begun| begun == Begun::Owned);
         new.retain_mut(|held| {
             held.begun = owned.next().unwrap_or_default();
+            held.known = true;
             held.begun
         });
         held.extend(new);
@@ -372,11 +402,12 @@ impl World {
         if held.is_empty() {
             return Ok(());
         }
-        let beat = |Held { task, .. }: &Held| Beat {
+        // A status that is not there yet has no place for progress.
+        let beat = |Held { task, begun, known }: &Held| Beat {
             entry: task.entry.clone(),
             task_id: task.id.clone(),
-            key: None,
-            progress: Some((1, "on its way".into())),
+            key: codec::idempotency_key(task, &self.queue.rules).map(<[u8]>::to_vec),
+            progress: (*begun && *known).then(|| (1, "on its way".into())),
         };
         let leases = self.queue.heartbeat(name, &held.iter().map(beat).collect::<Vec<_>>()).await.map_err(failed)?;
         let mut expected = Vec::new();
@@ -384,7 +415,7 @@ impl World {
             expected.push(if self.reference.owned(name, &task.entry) {
                 self.reference.task(&task.id).silent = false;
                 Lease::Renewed
-            } else if self.reference.task(&task.id).status == Status::Cancelled {
+            } else if self.reference.task(&task.id).status == Some(Status::Cancelled) {
                 Lease::Cancelled
             } else {
                 Lease::Lost
@@ -408,11 +439,11 @@ impl World {
     fn compare(&mut self) -> Step {
         let mut found: BTreeMap<String, Vec<Place>> = BTreeMap::new();
         let mut order = Vec::new();
-        let all: Vec<(String, String, u64, u32)> = self.redis("XPENDING", (STREAM, GROUP, "-", "+", 1000))?;
+        let Places { pending, entries, members, parked, letters, paused } = self.places()?;
         let mut pending: HashMap<String, (String, u32)> =
-            all.into_iter().map(|(entry, consumer, _, deliveries)| (entry, (consumer, deliveries))).collect();
-        for (entry, fields) in self.redis::<Vec<(String, HashMap<String, String>)>>("XRANGE", (STREAM, "-", "+"))? {
-            let id = fields["tq-id"].clone();
+            pending.into_iter().map(|(entry, consumer, _, deliveries)| (entry, (consumer, deliveries))).collect();
+        for (entry, fields) in entries {
+            let id = fields.get("tq-id").unwrap_or(&entry).clone();
             let number = |name: &str, otherwise| fields.get(name).map_or(otherwise, |text: &String| text.parse().unwrap_or(u32::MAX));
             let known = self.reference.task(&id);
             prop_assert_eq!((number("tq-attempt", 1), number("tq-deferrals", 0)), (known.attempt, known.deferrals), "{}", id);
@@ -427,18 +458,15 @@ impl World {
         }
         prop_assert!(pending.is_empty(), "pending without an entry: {:?}", pending);
         prop_assert_eq!(order, self.reference.queue.iter().cloned().collect::<Vec<_>>());
-        let members: Vec<String> = self.redis("ZRANGE", (format!("tq:{{{STREAM}}}:delayed"), 0, -1))?;
-        let parked: Vec<String> = self.redis("HKEYS", format!("tq:{{{STREAM}}}:parked"))?;
         prop_assert_eq!(sorted(&members), sorted(&parked));
-        let letters: Vec<(String, HashMap<String, String>)> = self.redis("XRANGE", (format!("tq:{{{STREAM}}}:dead"), "-", "+"))?;
         for (_, fields) in letters {
             found.entry(fields["tq-id"].clone()).or_default().push(Place::Dead);
         }
         let mut delayed = 0;
-        for (id, known) in &self.reference.tasks {
-            let key = format!("tq:{{{STREAM}}}:task:{id}");
-            let status: HashMap<String, String> = redis::cmd("HGETALL").arg(key).query(&mut self.db).map_err(failed)?;
-            prop_assert_eq!(status.get("status").map(String::as_str), Some(known.status.as_str()), "{}: {:?}", id, known);
+        let statuses = self.reference.tasks.keys().map(|id| ("HGETALL", format!("tq:{{{STREAM}}}:task:{id}")));
+        let statuses: Vec<HashMap<String, String>> = all(&mut self.db, statuses)?;
+        for ((id, known), status) in self.reference.tasks.iter().zip(statuses) {
+            prop_assert_eq!(status.get("status").map(String::as_str), known.status.map(Status::as_str), "{}: {:?}", id, known);
             let mut places = found.remove(id).unwrap_or_default();
             if status.get("parked_as").is_some_and(|member| members.contains(member)) {
                 places.push(Place::Delayed);
@@ -449,8 +477,29 @@ impl World {
         }
         prop_assert!(found.is_empty(), "nobody knows {:?}", found);
         prop_assert_eq!(delayed, members.len());
-        prop_assert_eq!(self.redis::<bool>("EXISTS", format!("tq:{{{STREAM}}}:paused"))?, self.reference.paused);
+        let keys = &self.reference.keys;
+        let markers = |name| keys.keys().map(move |key| (name, format!("tq:{{{STREAM}}}:key:k{key}")));
+        let holders: Vec<Option<String>> = all(&mut self.db, markers("GET"))?;
+        let expiries: Vec<i64> = all(&mut self.db, markers("PTTL"))?;
+        for ((key, (id, lives)), (holder, expires)) in keys.iter().zip(holders.iter().zip(expiries)) {
+            prop_assert_eq!((holder.as_ref(), expires == -1), (Some(id), *lives), "the key {}", key);
+        }
+        prop_assert_eq!(paused, self.reference.paused);
         Ok(())
+    }
+
+    /// What is in Redis beside the statuses and the keys, in one go.
+    fn places(&mut self) -> Result<Places, TestCaseError> {
+        let key = |name: &str| format!("tq:{{{STREAM}}}:{name}");
+        let mut pipe = redis::pipe();
+        pipe.cmd("XPENDING").arg(STREAM).arg(GROUP).arg("-").arg("+").arg(1000);
+        pipe.cmd("XRANGE").arg(STREAM).arg("-").arg("+");
+        pipe.cmd("ZRANGE").arg(key("delayed")).arg(0).arg(-1);
+        pipe.cmd("HKEYS").arg(key("parked"));
+        pipe.cmd("XRANGE").arg(key("dead")).arg("-").arg("+");
+        pipe.cmd("EXISTS").arg(key("paused"));
+        let (pending, entries, members, parked, letters, paused) = pipe.query(&mut self.db).map_err(failed)?;
+        Ok(Places { pending, entries, members, parked, letters, paused })
     }
 
     fn redis<T: redis::FromRedisValue>(&mut self, name: &str, args: impl redis::ToRedisArgs) -> Result<T, TestCaseError> {
@@ -458,8 +507,32 @@ impl World {
     }
 }
 
+type Entries = Vec<(String, HashMap<String, String>)>;
+
+struct Places {
+    /// Entry, consumer, idle ms, deliveries.
+    pending: Vec<(String, String, u64, u32)>,
+    entries: Entries,
+    members: Vec<String>,
+    parked: Vec<String>,
+    letters: Entries,
+    paused: bool,
+}
+
+/// The replies to commands with one argument each, in one go.
+fn all<T: redis::FromRedisValue>(
+    db: &mut redis::Connection,
+    commands: impl Iterator<Item = (&'static str, String)>,
+) -> Result<Vec<T>, TestCaseError> {
+    let mut pipe = redis::pipe();
+    for (name, key) in commands {
+        pipe.cmd(name).arg(key);
+    }
+    if pipe.is_empty() { Ok(Vec::new()) } else { pipe.query(db).map_err(failed) }
+}
+
 /// What the host would settle: decided by the same function.
-fn ending(task: Task, end: End, rules: &config::Queue) -> Ending {
+fn ending(task: Task, end: End, known: bool, rules: &config::Queue) -> Ending {
     let decide = |outcome| settle::decide(outcome, &task, rules, 0.0);
     let verdict = settle::crashed(&task, rules).unwrap_or_else(|| match end {
         End::Complete => decide(Outcome::Completed { result: Some(b"done".into()) }),
@@ -468,7 +541,7 @@ fn ending(task: Task, end: End, rules: &config::Queue) -> Ending {
         End::Reject => decide(Outcome::Reject { message: "no".into() }),
         End::Release => settle::release(&task),
     });
-    Ending::new(Subject::Task(Box::new(task)), verdict.settlement, "plugin".into(), Some(Duration::ZERO), true, rules)
+    Ending::new(Subject::Task(Box::new(task)), verdict.settlement, "plugin".into(), Some(Duration::ZERO), known, rules)
 }
 
 fn chosen<T: Clone>(all: &[T], nth: usize) -> Option<T> {

@@ -24,6 +24,7 @@ use crate::task::{FailureKind, Outcome};
 /// One version of a plugin that works. Attempts hold it until they end.
 pub struct Version {
     pub plugin: Arc<str>,
+    label: Arc<str>,
     /// SHA-256 of the file, in hex.
     pub digest: String,
     pub handler: Handler,
@@ -57,7 +58,7 @@ pub(super) struct Loaded {
 impl Version {
     /// `name@digest`, with the first 12 digits: how the version is shown to people.
     pub fn label(&self) -> Arc<str> {
-        format!("{}@{}", self.plugin, short(&self.digest)).into()
+        self.label.clone()
     }
 
     /// Runs one attempt on this version, counts it, and tells of each task how it ended and whether it is to be charged; before that, how long
@@ -86,6 +87,7 @@ impl Version {
         handler.count_requests(self.figures.requests.clone());
         Arc::new(Version {
             plugin: self.plugin.clone(),
+            label: self.label.clone(),
             digest: self.digest.clone(),
             handler,
             figures: self.figures.clone(),
@@ -483,6 +485,7 @@ impl Slot {
         handler.count_requests(self.figures.requests.clone());
         Arc::new(Version {
             plugin: self.name.clone(),
+            label: format!("{}@{}", self.name, short(&digest)).into(),
             digest,
             handler,
             figures: self.figures.clone(),

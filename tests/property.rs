@@ -1,22 +1,31 @@
 //! Random operations and crashes against a real Redis, compared with a reference after every step.
 //!
 //! `property/reference.rs` says where each task has to be, `property/world.rs` carries the same operation out through `tqhost::queue::Queue`
-//! and looks where each task is. No operation waits: leases and delays end because the test says so.
+//! and looks where each task is. No operation waits: leases and delays end because the test says so. `property/mutants.rs` has the scripts
+//! without one of their guards each, which have to be found out.
 //!
 //! `TQHOST_PROPTEST_CASES` sets the number of cases. Not here: hosts (`faults.rs`), interleavings within an operation (`model.rs`).
 
+mod mutants;
 mod reference;
 mod world;
 
+use std::cell::Cell;
+
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use crate::support::RedisServer;
+use mutants::{MUTATIONS, Mutation, Mutator};
 use world::World;
 
 /// Cases of an ordinary run, and the most steps of one.
 const CASES: u32 = 500;
 const STEPS: usize = 80;
+/// Cases within which a script without a guard has to be found out.
+const CASES_FOR_A_MUTANT: u32 = 1000;
+/// Cases in which there is no difference while all guards are there.
+const CASES_WITHOUT_A_MUTANT: u32 = 30;
 
 /// Consumers that live at the same time.
 pub const CONSUMERS: usize = 3;
@@ -194,4 +203,41 @@ fn every_place_is_the_one_that_the_reference_says() {
     if let Err(failed) = checked {
         panic!("{failed}");
     }
+}
+
+/// Plays the same cases each time, with the scripts of `mutation`. Gives how many were played, and the first difference.
+fn differs(redis: &RedisServer, mutation: Option<&Mutation>, cases: u32) -> (u32, Option<String>) {
+    let (runtime, mutator) = (runtime(), Mutator::start(redis, mutation));
+    let url = format!("redis://127.0.0.1:{}", mutator.port);
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 0, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let played = Cell::new(0);
+    let checked = runner.run(&case(), |(keeps, mut ops)| {
+        played.set(played.get() + 1);
+        // The library loads what Redis forgot: scripts with their guards.
+        ops.retain(|op| !matches!(op, Op::ForgetScripts));
+        runtime.block_on(play(redis, &url, (keeps, ops)))
+    });
+    let difference = match checked {
+        Ok(()) => None,
+        Err(TestError::Fail(why, _)) => Some(why.message().to_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    (played.get(), difference)
+}
+
+#[test]
+fn every_guard_that_is_missing_is_found_out() {
+    let dir = tempfile::tempdir().expect("create a folder");
+    let redis = RedisServer::start(dir.path(), &[]);
+    assert_eq!(differs(&redis, None, CASES_WITHOUT_A_MUTANT).1, None, "with all guards");
+    let mut not_found = Vec::new();
+    for mutation in MUTATIONS {
+        let (cases, difference) = differs(&redis, Some(mutation), CASES_FOR_A_MUTANT);
+        println!("{}: {cases} cases: {difference:?}", mutation.what);
+        if difference.as_ref().is_none_or(|difference| !difference.contains(mutation.found)) {
+            not_found.push((mutation.what, cases, difference));
+        }
+    }
+    assert!(not_found.is_empty(), "{not_found:#?}");
 }

@@ -1,0 +1,274 @@
+//! The scripts without one of their guards each: what the property test has to find out.
+//!
+//! The library calls a script by its hash. A [`Mutator`] stands between the library and Redis and puts the mutant's hash in its place, so that
+//! what runs is the library as it is, and Redis with one line changed. A change to `lib.lua` is one to every script.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::LazyLock;
+
+use tqhost::queue::script::{self, Script};
+
+use crate::support::RedisServer;
+
+/// A line of a script, what stands there instead, and a part of what the property test says then.
+pub struct Mutation {
+    pub what: &'static str,
+    scripts: &'static [&'static LazyLock<Script>],
+    text: &'static str,
+    instead: &'static str,
+    pub found: &'static str,
+}
+
+/// The scripts that the property test calls and that use what `lib.lua` has.
+const ALL: &[&LazyLock<Script>] =
+    &[&script::SETTLE, &script::BEGIN, &script::HEARTBEAT, &script::CANCEL, &script::ENQUEUE, &script::PROMOTE, &script::REQUEUE];
+
+/// Something in Redis is not what the reference says.
+const DIFFERS: &str = "assertion failed";
+
+/// Every guard that can be seen to be missing when calls come one after the other.
+pub const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        what: "settle completes without looking at XACK's answer",
+        scripts: &[&script::SETTLE],
+        text: "if not acked(status, entry) then return 0 end\n  local is_known",
+        instead: "acked(status, entry)\n  local is_known",
+        found: "Overtaken",
+    },
+    Mutation {
+        what: "settle buries without looking for the owner",
+        scripts: &[&script::SETTLE],
+        text: "if not is_owner(status, entry) or not acked(status, entry) then return 0 end\n  fields",
+        instead: "if not acked(status, entry) then return 0 end\n  fields",
+        found: "Overtaken",
+    },
+    Mutation {
+        what: "settle parks without looking for the owner",
+        scripts: &[&script::SETTLE],
+        text: "if not is_owner(status, entry) or not acked(status, entry) then return 0 end\n  if is_marked",
+        instead: "if not acked(status, entry) then return 0 end\n  if is_marked",
+        found: "Overtaken",
+    },
+    Mutation {
+        what: "settle overlooks the mark of a task that ends",
+        scripts: &[&script::SETTLE],
+        text: "if is_marked(status) then return end_task",
+        instead: "if false then return end_task",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "settle overlooks the mark of a task that is parked",
+        scripts: &[&script::SETTLE],
+        text: "if is_marked(status) then\n    end_task",
+        instead: "if false then\n    end_task",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "settle gives a repeated call a reply of its own",
+        scripts: &[&script::SETTLE],
+        text: "if last and last[1] == ARGV[5]",
+        instead: "if false",
+        found: "the reply that was lost",
+    },
+    Mutation {
+        what: "settle leaves the entry in the stream",
+        scripts: &[&script::SETTLE],
+        text: "redis.call('XDEL', stream, unpack(settled))",
+        instead: "local _ = settled",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "begin does not look for the owner",
+        scripts: &[&script::BEGIN],
+        text: "if not owned(stream, group, entry, consumer) then",
+        instead: "if false then",
+        found: "Lost",
+    },
+    Mutation {
+        what: "begin overlooks the mark",
+        scripts: &[&script::BEGIN],
+        text: "if is_marked(status) then",
+        instead: "if false then",
+        found: "Cancelled",
+    },
+    Mutation {
+        what: "begin overlooks that another task has the key",
+        scripts: &[&script::BEGIN],
+        text: "if first and first ~= id then",
+        instead: "if false then",
+        found: "Duplicate",
+    },
+    Mutation {
+        what: "begin does not take the key",
+        scripts: &[&script::BEGIN],
+        text: "redis.call('SET', marker, id)",
+        instead: "local _ = id",
+        found: "the key",
+    },
+    Mutation {
+        what: "the heartbeat does not look for the owner",
+        scripts: &[&script::HEARTBEAT],
+        text: "if owned(stream, group, entry, consumer) then",
+        instead: "if true then",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "the heartbeat counts as a delivery",
+        scripts: &[&script::HEARTBEAT],
+        text: "0, entry, 'JUSTID')",
+        instead: "0, entry)",
+        found: "deliveries",
+    },
+    Mutation {
+        what: "a reclaim of what is the consumer's own counts as a delivery",
+        scripts: &[&script::RECLAIM],
+        text: "0, pending[1], 'JUSTID')",
+        instead: "0, pending[1])",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "a reclaim does not look for the consumer's own first",
+        scripts: &[&script::RECLAIM],
+        text: "local own = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], '-', '+', limit, ARGV[2])",
+        instead: "local own = {}",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "promote leaves the task among the delayed ones",
+        scripts: &[&script::PROMOTE],
+        text: "redis.call('ZREM', KEYS[2], member)",
+        instead: "local _ = member",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "promote leaves the fields of the task",
+        scripts: &[&script::PROMOTE],
+        text: "redis.call('HDEL', KEYS[3], member)",
+        instead: "local _ = member",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "requeue leaves the dead letter",
+        scripts: &[&script::REQUEUE],
+        text: "redis.call('XDEL', KEYS[2], ARGV[1])",
+        instead: "local _ = entry",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "cancel does not look whether the task has ended",
+        scripts: &[&script::CANCEL],
+        text: "if status == 'COMPLETED' or status == 'FAILED' or status == 'CANCELLED' then",
+        instead: "if false then",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "cancel does not mark what it does not find",
+        scripts: &[&script::CANCEL],
+        text: "'status', 'CANCELLED', 'cancel', '1')",
+        instead: "'status', 'CANCELLED')",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "enqueue accepts a task again",
+        scripts: &[&script::ENQUEUE],
+        text: "if redis.call('EXISTS', KEYS[4]) == 1 then return 0 end",
+        instead: "",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "enqueue overlooks that another task has the key",
+        scripts: &[&script::ENQUEUE],
+        text: "if first then",
+        instead: "if false then",
+        found: "Duplicate",
+    },
+    Mutation {
+        what: "a consumer leaves with what is pending for it",
+        scripts: &[&script::LEAVE],
+        text: "if pending.err or #pending > 0 then",
+        instead: "if pending.err then",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "the end of a task lets its key live on",
+        scripts: ALL,
+        text: "then redis.call('PEXPIRE', marker, rules.window) end",
+        instead: "then local _ = id end",
+        found: "the key",
+    },
+    Mutation {
+        what: "the end of a task keeps the status that is not to be kept",
+        scripts: ALL,
+        text: "keeps = tonumber(retention) > 0",
+        instead: "keeps = true",
+        found: DIFFERS,
+    },
+];
+
+/// A script without its guard, by the hash of the one with it.
+struct Mutant {
+    original: String,
+    mutant: String,
+}
+
+impl Mutation {
+    fn load(&self, db: &mut redis::Connection) -> Vec<Mutant> {
+        let load = |script: &&LazyLock<Script>| {
+            let places = script.source.matches(self.text).count();
+            assert_eq!(places, 1, "{}: {} has the text in so many places: {}", self.what, script.name, self.text);
+            let source = script.source.replace(self.text, self.instead);
+            let mutant = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(db).expect("a script that can be read");
+            Mutant { original: script.sha1().to_owned(), mutant }
+        };
+        self.scripts.iter().map(load).collect()
+    }
+}
+
+/// Passes on to Redis what the library sends, with the hashes of mutants in place of those of the scripts.
+pub struct Mutator {
+    pub port: u16,
+}
+
+impl Mutator {
+    /// Loads the mutants of `mutation` into Redis, and listens until the test's process ends. Without one, it only passes on.
+    pub fn start(redis: &RedisServer, mutation: Option<&Mutation>) -> Mutator {
+        let mutants = mutation.map_or_else(Vec::new, |mutation| mutation.load(&mut redis.connection()));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let upstream = redis.port;
+        std::thread::spawn(move || {
+            let mutants = std::sync::Arc::new(mutants);
+            for client in listener.incoming().map_while(Result::ok) {
+                let server = TcpStream::connect(("127.0.0.1", upstream)).expect("Redis");
+                let (back, out) = (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
+                std::thread::spawn(move || pass(back, out, <[u8]>::to_vec));
+                let mutants = mutants.clone();
+                std::thread::spawn(move || pass(client, server, |data| mutated(data, &mutants)));
+            }
+        });
+        Mutator { port }
+    }
+}
+
+/// Calls of the property test are small: each comes in one piece.
+fn pass(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&[u8]) -> Vec<u8>) {
+    let mut buffer = [0; 1 << 16];
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        if to.write_all(&change(&buffer[..read])).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+fn mutated(data: &[u8], mutants: &[Mutant]) -> Vec<u8> {
+    let mut data = data.to_vec();
+    for Mutant { original, mutant } in mutants {
+        // Hashes are of one length.
+        while let Some(at) = data.windows(original.len()).position(|window| window == original.as_bytes()) {
+            data[at..at + original.len()].copy_from_slice(mutant.as_bytes());
+        }
+    }
+    data
+}

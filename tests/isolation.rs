@@ -481,6 +481,39 @@ const MISBEHAVING: [Case; 57] = [
 ];
 
 #[test]
+fn handlers_that_need_more_memory_together_than_there_is_are_not_charged_for_it() {
+    const TOTAL: u64 = 128;
+    const EACH: u64 = 60;
+    const AT_ONCE: u64 = 8;
+    let mut bench = Bench::new(&format!(
+        "memory = \"{TOTAL}MiB\"\n[queues.large]\nplugin = \"takes-memory\"\nconcurrency = {AT_ONCE}\nmax_retries = 0\n\
+         [queues.healthy]\nplugin = \"echo\"\n[queues.other]\nplugin = \"empty\"\n"
+    ));
+    for plugin in ["takes-memory", "echo", "empty"] {
+        bench.install(plugin, plugin);
+    }
+    let host = bench.host();
+    let trickle = Trickle::start(&bench, "healthy", 2);
+    trickle.more(1);
+    let (before, _) = host.memory();
+    let mib = EACH.to_string();
+    let ids: Vec<String> = (0..2 * AT_ONCE).map(|_| bench.xadd("large", &[("mib", &mib)])).collect();
+    for id in &ids {
+        bench.until("large", id, "COMPLETED");
+        assert_eq!(bench.status("large", id, "attempt"), "1", "however often it was stopped");
+    }
+    assert!(!host.logged("all handlers together need more memory than they have").is_empty());
+    trickle.more(3);
+    // As much again while those go that were stopped; without the budget it is all that runs at once.
+    let bound = before + ((2 * TOTAL) << 10);
+    assert!(bound < before + ((AT_ONCE * EACH) << 10));
+    still_well_within(&mut bench, &host, bound);
+    for task in trickle.stop() {
+        assert_eq!(bench.status("healthy", &task.id, "attempt"), "1", "{task:?} has room at any time");
+    }
+}
+
+#[test]
 fn after_each_of_them_the_host_is_what_it_was() {
     /// Attempts at once.
     const ATTEMPTS: u64 = 12;

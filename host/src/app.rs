@@ -17,7 +17,7 @@ use crate::embedded::{self, Embedded};
 use crate::plugins::{Plugins, Source, UNWATCHED};
 use crate::queue::{self, Queue, Redis};
 use crate::reload::{self, Refused, Reloader, Watch};
-use crate::sandbox::{Compiler, Sandbox, SandboxOptions};
+use crate::sandbox::{self, Compiler, Sandbox, SandboxOptions};
 use crate::worker::capacity::Capacity;
 use crate::worker::janitor::Janitor;
 use crate::worker::lifecycle::Host;
@@ -76,7 +76,8 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
     let grants = reload::grants(&config);
     let max_memory = grants.values().map(|grant| grant.memory).max().unwrap_or_default();
     let max_warm = reload::warm(&config);
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: max_attempts, max_warm, max_memory, compiler: Compiler::apart() })?;
+    let opts = SandboxOptions { max_concurrent: max_attempts, max_warm, max_memory, compiler: Compiler::apart() };
+    let sandbox = Sandbox::within(opts, config.memory.unwrap_or_else(sandbox::default_memory))?;
     let watching = CancellationToken::new();
     let watchers = TaskTracker::new();
     let source = Source { sandbox, dir: config.plugins_dir.clone(), cache_dir: config.data_dir.join("cache") };

@@ -206,7 +206,7 @@ impl Reloader<'_> {
         // What needs a restart stays what it is until then.
         let (redis, admin) = (self.config.redis.clone(), self.config.admin.clone());
         let (plugins_dir, data_dir) = (self.config.plugins_dir.clone(), self.config.data_dir.clone());
-        *self.config = Config { redis, admin, plugins_dir, data_dir, ..new };
+        *self.config = Config { redis, admin, plugins_dir, data_dir, memory: self.config.memory, ..new };
     }
 }
 
@@ -245,6 +245,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("admin", old.admin != new.admin),
         ("plugins_dir", old.plugins_dir != new.plugins_dir),
         ("data_dir", old.data_dir != new.data_dir),
+        ("memory", old.memory != new.memory),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }

@@ -11,13 +11,15 @@ use super::reader::{Context, Keys, Table};
 use super::{admin, plugin, queue, redis_url};
 
 pub(super) const KEYS: Keys = Keys {
-    known: &["plugins_dir", "data_dir", "shutdown_grace", "concurrency", "redis", "admin", "defaults", "queues", "plugins"],
+    known: &["plugins_dir", "data_dir", "shutdown_grace", "concurrency", "memory", "redis", "admin", "defaults", "queues", "plugins"],
     later: &["blobs"],
     elsewhere: &[],
 };
 
 const DEFAULT_SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
 const CONCURRENCY: RangeInclusive<u32> = 1..=100_000;
+/// No less than one handler with the default grant needs.
+const MEMORY: RangeInclusive<u64> = 128 << 20..=16 << 40;
 const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 
 /// Reads everything; what is wrong stands in the context, and the value is then of no use.
@@ -36,6 +38,7 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
         plugins_dir: folder("plugins_dir", "plugins"),
         data_dir: folder("data_dir", ".tqhost"),
         concurrency,
+        memory: root.get("memory").and_then(|item| item.size(MEMORY)),
         shutdown_grace: grace.unwrap_or(DEFAULT_SHUTDOWN_GRACE),
         redis: redis_url::read(root.get("redis")),
         admin: admin::read(root.get("admin")),
@@ -86,6 +89,7 @@ mod tests {
             ("shutdown_grace = \"2d\"", "write \"0s\" to \"1d\""),
             ("plugin_dir = \"x\"", "did you mean `plugins_dir`"),
             ("concurrency = 0", "concurrency: 0 is out of bounds: write 1 to 100000"),
+            ("memory = \"64MiB\"", "memory: \"64MiB\" is out of bounds: write \"128MiB\" to \"16384GiB\""),
             ("blobs = { url = \"file:x\" }", "blobs: not supported by this version of tqhost yet"),
             ("nonsense = 1", "unknown key: the keys here are plugins_dir, "),
         ];

@@ -24,6 +24,8 @@ pub struct Config {
     pub shutdown_grace: Duration,
     /// Attempts running at once, of all queues together; none: only the queues' own concurrency counts.
     pub concurrency: Option<u32>,
+    /// Bytes of memory of all handlers together; none: a share of what there is.
+    pub memory: Option<u64>,
     pub redis: Redis,
     pub admin: Admin,
     /// In the order of the file.

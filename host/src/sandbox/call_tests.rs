@@ -58,6 +58,32 @@ async fn a_list_of_more_results_than_fit_is_a_trap() {
 }
 
 #[tokio::test]
+async fn results_that_share_their_bytes_are_no_larger_together_than_a_memory() {
+    // Each result is the same MiB of the memory, and the host would hold it as often as there are tasks.
+    let batch = r#"(func (export "tqhost:handler/batch-handler@0.1.0#handle-batch") (param $tasks i32) (param $count i32) (result i32)
+        (local $left i32) (local $at i32)
+        (if (i32.eq (memory.grow (i32.const 16)) (i32.const -1)) (then unreachable))
+        (local.set $left (local.get $count)) (local.set $at (i32.const 1024))
+        (loop $next
+            (i64.store (local.get $at) (i64.const 0))
+            (i32.store8 (i32.add (local.get $at) (i32.const 8)) (i32.const 1))
+            (i32.store (i32.add (local.get $at) (i32.const 12)) (i32.const 65536))
+            (i32.store (i32.add (local.get $at) (i32.const 16)) (i32.const 1048576))
+            (local.set $at (i32.add (local.get $at) (i32.const 40)))
+            (br_if $next (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
+        (i32.store (i32.const 512) (i32.const 1024))
+        (i32.store (i32.const 516) (local.get $count))
+        (i32.const 512))"#;
+    let handler = load(&embed(&module(batch, DONE), WORLD)).unwrap();
+    let report = handler.run(several(8)).await.unwrap();
+    let Ended::Each(outcomes) = &report.ended else { panic!("{report:?}") };
+    let is_whole = |outcome: &Outcome| matches!(outcome, Outcome::Completed { result: Some(result) } if result.len() == 1 << 20);
+    assert!(outcomes.iter().all(is_whole));
+    let report = handler.run(several(20)).await.unwrap();
+    assert!(matches!(report.ended, Ended::Failed { kind: FailureKind::OutputTooLarge, .. }), "more than the 16 MiB that are granted");
+}
+
+#[tokio::test]
 async fn a_handler_without_a_batch_handler_is_never_taken_to_have_run_several() {
     let handler = load(&handler(DONE)).unwrap();
     assert!(!handler.takes_batches());

@@ -15,6 +15,7 @@ use super::Shared;
 use super::call::Export;
 use super::failure::{self, Phase};
 use super::handler::{AbortOnDrop, Handler, Loaded, is_interrupt, store};
+use super::limits::Limits;
 use super::log::GuestLog;
 use super::state::Interrupts;
 use crate::task::{FailureKind, Origin, Task};
@@ -61,8 +62,10 @@ async fn run(loaded: Arc<Loaded>, check: Export<(), (Reply,)>, plugin: Arc<str>,
     let shared: &Shared = &loaded.sandbox.0;
     let Ok(_permit) = shared.check_permit.acquire().await else { return Err(CheckError::Hindered("the host stops".into())) };
     let deadline = Instant::now() + timeout;
-    let mut store = store(shared, &loaded);
     let (log, turn) = (GuestLog::new(Arc::new(vec![nobody()]), plugin, loaded.mask.clone()), shared.turns.turn(loaded.number));
+    let mut limits = Limits::new(loaded.memory, shared.budget.start(0).await);
+    limits.claim(turn.clone());
+    let mut store = store(shared, &loaded, limits);
     let interrupts = Interrupts { stop: CancellationToken::new(), turn: turn.clone() };
     store.data_mut().begin(log, Vec::new(), deadline, interrupts);
     let mut made = None;
@@ -79,6 +82,7 @@ async fn run(loaded: Arc<Loaded>, check: Export<(), (Reply,)>, plugin: Arc<str>,
     let mut log = state.log();
     log.finish();
     let (kind, message) = match ended {
+        Ok(Err(_)) if turn.is_evicted() => return Err(CheckError::Hindered("all handlers together have no more memory".into())),
         Ok(Ok(reply)) => return reply.map_err(|why| CheckError::Failed(failure::bounded(why, &loaded.mask))),
         Ok(Err((error, phase))) if !is_interrupt(&error) => failure::classify(&error, phase, &state.limits, &log),
         Ok(Err(_)) | Err(_) => phase.timed_out("it", timeout, turn.waited()),

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
@@ -26,6 +27,7 @@ use super::call::{self, Exports};
 use super::failure::{self, Phase};
 use super::host;
 use super::host::http::Requests;
+use super::limits::Limits;
 use super::log::GuestLog;
 use super::mask::Mask;
 use super::state::{Interrupts, State};
@@ -51,10 +53,23 @@ pub(super) struct Loaded {
     pub(super) mask: Arc<Mask>,
     pub(super) http: Arc<host::http::Grant>,
     pub(super) memory: u64,
+    /// What an instance of it is likely to need.
+    expected: AtomicU64,
     pub(super) max_output: u64,
     pub(super) number: Number,
     /// What is kept of its instances; None: each has one task.
     warm: Option<config::Warm>,
+}
+
+impl Loaded {
+    /// An instance has needed so much: the next one may need it at once, and after many that needed less it is forgotten.
+    fn needs(&self, peak: u64) {
+        let expected = self.expected.load(Ordering::Relaxed);
+        let now = peak.max(expected - expected.saturating_sub(peak) / 16);
+        if now != expected {
+            self.expected.store(now, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Drop for Loaded {
@@ -112,8 +127,9 @@ impl Handler {
     pub(super) fn new(sandbox: Sandbox, exports: Exports, grants: &config::Plugin) -> Handler {
         let (config, mask) = (Arc::new(grants.config.clone()), Arc::new(Mask::new(&grants.config)));
         let http = Arc::new(host::http::Grant::new(grants, sandbox.0.sends_on.clone()));
-        let (number, memory, max_output, warm) = (sandbox.0.pool.number(), grants.memory, grants.max_output, grants.warm);
-        Handler(Arc::new(Loaded { sandbox, exports, config, mask, http, memory, max_output, number, warm }))
+        let (number, memory, max_output, warm) =
+            (sandbox.0.pool.number(), grants.memory.min(sandbox.0.budget.total()), grants.max_output, grants.warm);
+        Handler(Arc::new(Loaded { sandbox, exports, config, mask, http, memory, expected: AtomicU64::new(0), max_output, number, warm }))
     }
 
     /// Whether an attempt may be at several tasks.
@@ -181,7 +197,8 @@ impl<T> Drop for AbortOnDrop<T> {
 }
 
 async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
-    let mut instance = instance(loaded, &attempt.stop).await?;
+    let turn = loaded.sandbox.0.turns.turn(loaded.number);
+    let mut instance = instance(loaded, &attempt.stop, &turn).await?;
     let started = Instant::now();
     // A timeout beyond what the clock can hold is as good as a year.
     let timeout = attempt.timeout.min(Duration::from_secs(365 * 24 * 3600));
@@ -189,10 +206,10 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
     let log = GuestLog::new(attempt.tasks.clone(), attempt.plugin.clone(), loaded.mask.clone());
     let tasks = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
     instance.tasks = instance.tasks.saturating_add(tasks);
-    // For each call anew.
-    let fuel = loaded.max_output.saturating_mul(tasks.into()).saturating_add(RESULT_SLACK);
+    // For each call anew. Results that are not parts of each other are no larger than the memory that they come from.
+    let most = loaded.max_output.saturating_mul(tasks.into()).min(loaded.memory.max(loaded.max_output));
+    let fuel = most.saturating_add(RESULT_SLACK);
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
-    let turn = loaded.sandbox.0.turns.turn(loaded.number);
     let interrupts = Interrupts { stop: attempt.stop.clone(), turn: turn.clone() };
     instance.store.data_mut().begin(log, attempt.progress.clone(), deadline, interrupts);
     instance.store.set_epoch_deadline(1);
@@ -202,8 +219,9 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
         tokio::select! {
             biased;
             called = call => Some(called),
-            () = tokio::time::sleep_until(deadline.into()) => None,
             () = attempt.stop.cancelled() => return None,
+            () = turn.evicted() => None,
+            () = tokio::time::sleep_until(deadline.into()) => None,
         }
     };
     let duration = started.elapsed();
@@ -213,6 +231,11 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
         let state = instance.store.data();
         let mut log = state.log();
         log.finish();
+        loaded.needs(state.limits.peak());
+        if turn.is_evicted() && (state.limits.refused().is_some() || !matches!(called, Some(Ok(_)))) {
+            tracing::warn!(plugin = %attempt.plugin, memory = state.limits.peak(), "stopped: all handlers together need more memory than they have");
+            return None;
+        }
         let ended = match called {
             Some(Ok(replies)) => call::ended(replies, attempt.tasks.len(), loaded.max_output, &loaded.mask),
             // An interrupted guest that computed: the epoch callback has seen what ended it.
@@ -233,29 +256,37 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
     if let Some(warm) = &loaded.warm
         && is_fit(&mut instance, &report.ended, warm)
     {
-        loaded.sandbox.0.pool.keep(loaded.number, warm.idle, instance);
+        let shared: &Shared = &loaded.sandbox.0;
+        if !shared.budget.is_wanted() {
+            shared.pool.keep(loaded.number, warm.idle, instance);
+        }
     }
     Some(report)
 }
 
 /// One that was kept, or else a new one. None when told to stop.
-async fn instance(loaded: &Loaded, stop: &CancellationToken) -> Option<Instance> {
+async fn instance(loaded: &Loaded, stop: &CancellationToken, call: &Turn) -> Option<Instance> {
     let shared: &Shared = &loaded.sandbox.0;
     if loaded.warm.is_some()
-        && let Some(kept) = shared.pool.take(loaded.number)
+        && let Some(mut kept) = shared.pool.take(loaded.number)
+        && kept.store.data_mut().limits.claim(call.clone())
     {
         return Some(kept);
     }
-    let place = tokio::select! {
-        biased;
-        place = shared.pool.place() => place?,
-        () = stop.cancelled() => return None,
+    let made = async {
+        let place = shared.pool.place().await?;
+        let mut limits = Limits::new(loaded.memory, shared.budget.start(loaded.expected.load(Ordering::Relaxed)).await);
+        limits.claim(call.clone()).then(|| Instance::new(store(shared, loaded, limits), place))
     };
-    Some(Instance::new(store(shared, loaded), place))
+    tokio::select! {
+        biased;
+        made = made => made,
+        () = stop.cancelled() => None,
+    }
 }
 
-pub(super) fn store(shared: &Shared, loaded: &Loaded) -> Store<State> {
-    let mut store = Store::new(&shared.engine, State::new(loaded.memory, loaded.config.clone(), loaded.http.clone()));
+pub(super) fn store(shared: &Shared, loaded: &Loaded, limits: Limits) -> Store<State> {
+    let mut store = Store::new(&shared.engine, State::new(limits, loaded.config.clone(), loaded.http.clone()));
     store.limiter(|state| &mut state.limits);
     store.epoch_deadline_callback(|store| Ok(tick(store.data())));
     store.set_epoch_deadline(1);
@@ -266,7 +297,7 @@ pub(super) fn store(shared: &Shared, loaded: &Loaded) -> Store<State> {
 /// What a tick of the clock does to a handler that computes. Timers fire only when a thread is free, so it looks at the clock itself.
 fn tick(state: &State) -> UpdateDeadline {
     let Some(Interrupts { stop, turn }) = &state.interrupts else { return UpdateDeadline::Continue(1) };
-    if stop.is_cancelled() || Instant::now() >= state.deadline {
+    if stop.is_cancelled() || turn.is_evicted() || Instant::now() >= state.deadline {
         return UpdateDeadline::Interrupt;
     }
     if !turn.is_over() {

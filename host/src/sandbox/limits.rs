@@ -5,13 +5,17 @@
 
 use wasmtime::ResourceLimiter;
 
+use super::budget::Account;
+use super::turns::Turn;
+
 /// Elements of all tables together.
 const TABLE_ELEMENTS: usize = 1_000_000;
 
 /// The account of one store.
-#[derive(Debug)]
 pub(super) struct Limits {
     memory: u64,
+    /// Its part of what all instances have together.
+    account: Account,
     used: u64,
     peak: u64,
     elements: usize,
@@ -21,8 +25,8 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn new(memory: u64) -> Limits {
-        Limits { memory, used: 0, peak: 0, elements: 0, pending: 0, refused: None }
+    pub(super) fn new(memory: u64, account: Account) -> Limits {
+        Limits { memory, account, used: 0, peak: 0, elements: 0, pending: 0, refused: None }
     }
 
     /// A new attempt: what the instance holds counts on, what happened in the one before does not.
@@ -30,6 +34,16 @@ impl Limits {
         self.peak = self.used;
         self.pending = 0;
         self.refused = None;
+    }
+
+    /// A call begins. False: the instance had to go meanwhile, and is not to be used.
+    pub(super) fn claim(&mut self, call: Turn) -> bool {
+        self.account.begin(call)
+    }
+
+    /// The call has ended, and the instance may wait for another one.
+    pub(super) fn rest(&mut self) {
+        self.account.end();
     }
 
     /// The most bytes that all memories together held at once.
@@ -53,6 +67,10 @@ impl ResourceLimiter for Limits {
         }
         if let Some(maximum) = maximum.filter(|maximum| desired > *maximum) {
             self.refused = Some(format!("it asked for {desired} bytes in a memory that declares a maximum of {maximum}"));
+            return Ok(false);
+        }
+        if !self.account.grow(self.used + delta) {
+            self.refused = Some("all handlers together have no more memory".to_owned());
             return Ok(false);
         }
         self.pending = delta;
@@ -93,11 +111,22 @@ impl ResourceLimiter for Limits {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt as _;
+
+    use super::super::budget::Budget;
+    use super::super::warm::Pool;
     use super::*;
+
+    fn limits(memory: u64) -> Limits {
+        let account = Budget::new(u64::MAX, &Arc::new(Pool::new(1))).start(0).now_or_never();
+        Limits::new(memory, account.expect("a small one does not wait"))
+    }
 
     #[test]
     fn all_memories_count_together() {
-        let mut limits = Limits::new(100);
+        let mut limits = limits(100);
         assert!(limits.memory_growing(0, 60, None).unwrap());
         assert!(limits.memory_growing(0, 40, None).unwrap());
         assert!(!limits.memory_growing(40, 41, None).unwrap());
@@ -107,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_growth_that_fails_later_is_given_back() {
-        let mut limits = Limits::new(100);
+        let mut limits = limits(100);
         assert!(limits.memory_growing(0, 60, None).unwrap());
         limits.memory_grow_failed(wasmtime::format_err!("no pages")).unwrap();
         assert!(limits.memory_growing(0, 100, None).unwrap());
@@ -116,7 +145,7 @@ mod tests {
 
     #[test]
     fn what_an_earlier_attempt_holds_counts_on() {
-        let mut limits = Limits::new(100);
+        let mut limits = limits(100);
         assert!(limits.memory_growing(0, 60, None).unwrap());
         assert!(!limits.memory_growing(60, 120, None).unwrap());
         limits.begin();
@@ -128,7 +157,7 @@ mod tests {
 
     #[test]
     fn tables_have_a_bound_of_their_own() {
-        let mut limits = Limits::new(100);
+        let mut limits = limits(100);
         assert!(limits.table_growing(0, 900_000, None).unwrap());
         assert!(!limits.table_growing(0, 200_000, None).unwrap());
     }

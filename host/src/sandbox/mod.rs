@@ -10,6 +10,7 @@
 //! `Sandbox::compile` does it in a process of its own, unless it is told otherwise. Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
 
 mod apart;
+mod budget;
 mod call;
 mod check;
 mod compiler;
@@ -21,6 +22,7 @@ mod handler;
 mod host;
 mod limits;
 mod log;
+mod machine;
 mod mask;
 mod memory;
 mod state;
@@ -51,6 +53,12 @@ pub use handler::{Attempt, Ended, Handler, Report};
 pub use host::http::Requests;
 
 use state::State;
+
+/// What handlers may have together of the memory that there is for this process, by default: the larger part is left to the host itself, to compilers
+/// and to other programs.
+pub fn default_memory() -> u64 {
+    machine::memory().map_or(u64::MAX, |bytes| bytes / 2)
+}
 
 /// Lookups of names that run at once, of all plugins; each of them holds a thread.
 const MAX_LOOKUPS: usize = 64;
@@ -87,6 +95,8 @@ struct Shared {
     linker: Linker<State>,
     /// A full pool is not the task's fault: an attempt takes a place before it takes anything from the engine's pool.
     pool: Arc<warm::Pool>,
+    /// Memory of all instances.
+    budget: Arc<budget::Budget>,
     /// Who computes for long does it in turns: as many at once as there are cores.
     turns: turns::Turns,
     /// One self-check at a time; the engine's pool has a place more than there are for attempts.
@@ -104,6 +114,11 @@ struct Shared {
 impl Sandbox {
     /// Makes the engine and starts the guest threads.
     pub fn new(opts: SandboxOptions) -> anyhow::Result<Sandbox> {
+        Sandbox::within(opts, u64::MAX)
+    }
+
+    /// The same, where all handlers together have no more than so many bytes of memory.
+    pub fn within(opts: SandboxOptions, memory: u64) -> anyhow::Result<Sandbox> {
         let (engine, reservation) = engine::build(&opts).map_err(|error| anyhow!("cannot start the WebAssembly engine: {error:#}"))?;
         let mut linker = Linker::new(&engine);
         host::add_to_linker(&mut linker).map_err(|error| anyhow!("cannot link the host interfaces: {error:#}"))?;
@@ -128,6 +143,7 @@ impl Sandbox {
             .context("cannot start the thread for requests")?;
         let ticker = engine::Ticker::start(&engine).context("cannot start the epoch thread")?;
         let pool = Arc::new(warm::Pool::new(opts.places()));
+        let budget = budget::Budget::new(memory, &pool);
         let (turns, check_permit) = (turns::Turns::new(cores), Semaphore::new(1));
         let (runs_on, guests) = (guests.handle().clone(), Some(guests));
         let (sends_on, requests) = (requests.handle().clone(), Some(requests));
@@ -138,6 +154,7 @@ impl Sandbox {
             compiler: opts.compiler,
             linker,
             pool,
+            budget,
             turns,
             check_permit,
             guests,

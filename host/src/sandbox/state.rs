@@ -49,13 +49,13 @@ pub(super) struct Interrupts {
 
 impl State {
     /// Of an instance that has no task yet.
-    pub(super) fn new(memory: u64, config: Arc<BTreeMap<String, Secret>>, grant: Arc<Grant>) -> State {
+    pub(super) fn new(limits: Limits, config: Arc<BTreeMap<String, Secret>>, grant: Arc<Grant>) -> State {
         let mut table = ResourceTable::new();
         table.set_max_capacity(MAX_RESOURCES);
         // The default is a closed stdin, no arguments, no variables; it allocates nothing.
         let cli = WasiCliCtx::default();
         State {
-            limits: Limits::new(memory),
+            limits,
             log: Arc::default(),
             config,
             progress: Vec::new(),
@@ -81,6 +81,7 @@ impl State {
     /// left open.
     pub(super) fn end(&mut self) -> usize {
         *self.log() = GuestLog::default();
+        self.limits.rest();
         (self.progress, self.http, self.interrupts) = (Vec::new(), None, None);
         self.table.iter_mut().count()
     }

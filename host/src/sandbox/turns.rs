@@ -15,10 +15,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::engine::TICK;
 use super::warm::Number;
@@ -47,7 +48,13 @@ impl Turns {
     /// For one call of a version.
     pub(super) fn turn(&self, version: Number) -> Turn {
         let now = Now { since: Instant::now(), held: None, in_turns: None, in_line: None, left: None, waited: Duration::ZERO };
-        Turn(Arc::new(Call { turns: self.clone(), version, now: Mutex::new(now) }))
+        Turn(Arc::new(Call {
+            turns: self.clone(),
+            version,
+            now: Mutex::new(now),
+            is_evicted: AtomicBool::new(false),
+            evicted: Notify::new(),
+        }))
     }
 
     /// Waits until the version has the next turn, and the call is the first in its line.
@@ -140,6 +147,8 @@ struct Call {
     turns: Turns,
     version: Number,
     now: Mutex<Now>,
+    is_evicted: AtomicBool,
+    evicted: Notify,
 }
 
 struct Now {
@@ -184,6 +193,21 @@ impl Turn {
     /// How long it has waited for what it is not to blame for: a service, a clock, the handlers of others.
     pub(super) fn waited(&self) -> Duration {
         self.now().waited()
+    }
+
+    /// Ends the call, for whom there is no more room: at its next tick, or where it waits.
+    pub(super) fn evict(&self) {
+        self.0.is_evicted.store(true, Ordering::Relaxed);
+        self.0.evicted.notify_one();
+    }
+
+    pub(super) fn is_evicted(&self) -> bool {
+        self.0.is_evicted.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it is. For one caller.
+    pub(super) async fn evicted(&self) {
+        self.0.evicted.notified().await;
     }
 
     /// A call that gives its turn back whenever it does not compute.
@@ -231,9 +255,7 @@ impl Now {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use tokio::sync::Notify;
+    use std::sync::atomic::AtomicUsize;
 
     use super::super::warm::Pool;
     use super::*;

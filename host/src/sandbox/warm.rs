@@ -127,6 +127,12 @@ impl Pool {
         drop(forgotten);
     }
 
+    /// Gives up all that is kept.
+    pub(super) fn clear(&self) {
+        let instances = std::mem::take(&mut self.idle().instances);
+        drop(instances);
+    }
+
     /// Gives up what is idle for too long. Tells when to look again; None if nothing is left to look for.
     pub(super) fn give_up(&self, now: Instant) -> Option<Instant> {
         let mut idle = self.idle();

@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use wasmtime_wasi_http::Error;
@@ -141,12 +142,21 @@ async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<
         Host::Ipv6(address) => ServerName::from(std::net::IpAddr::from(*address)),
         Host::Domain(name) => ServerName::try_from(name.clone()).map_err(|_| Error::HttpRequestUriInvalid)?,
     };
-    let for_config = grant.clone();
-    // Reads and parses the system's certificates when it is asked first.
-    let config = tokio::task::spawn_blocking(move || for_config.tls.get(&for_config.bounds.ca)).await;
-    let config = config.map_err(|_| Error::ConfigurationError)?.ok_or(Error::ConfigurationError)?;
+    let config = tls_settings(grant).await.ok_or(Error::ConfigurationError)?;
     let stream = TlsConnector::from(config).connect(name, tcp).await.map_err(|error| not_secure(&error))?;
     Ok(Box::new(stream))
+}
+
+/// What is needed first reads and parses the system's certificates: on a thread of its own, since look-ups may fill the runtime's pool.
+async fn tls_settings(grant: &Arc<Grant>) -> Option<Arc<ClientConfig>> {
+    if let Some(made) = grant.tls.0.get() {
+        return made.clone();
+    }
+    let (made, settings) = oneshot::channel();
+    let grant = grant.clone();
+    let make = move || drop(made.send(grant.tls.get(&grant.bounds.ca)));
+    std::thread::Builder::new().name("tq-tls".into()).spawn(make).ok()?;
+    settings.await.ok().flatten()
 }
 
 /// The guest has a code for it, and the log what to mend.
@@ -298,6 +308,23 @@ mod tests {
         assert_eq!(LOOKUPS.load(Ordering::SeqCst), 1);
         let second = connect(&grant, &target, end).await.map(drop).expect_err("another address");
         assert!(matches!(second.error, Error::DestinationIpProhibited), "{second:?}");
+    }
+
+    #[test]
+    fn settings_for_tls_do_not_wait_for_lookups() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().max_blocking_threads(1).build().expect("a runtime");
+        let (answer, no_answer) = std::sync::mpsc::channel::<()>();
+        let lookup = runtime.spawn_blocking(move || no_answer.recv());
+        let grant = {
+            let _within = runtime.enter();
+            Arc::new(grant_with("[]", look_up))
+        };
+        for _ in 0..2 {
+            let settings = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), tls_settings(&grant)).await });
+            assert!(settings.expect("in time").is_some());
+        }
+        drop(answer);
+        assert!(runtime.block_on(lookup).expect("no panic").is_err());
     }
 
     #[tokio::test]

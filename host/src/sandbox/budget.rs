@@ -1,0 +1,332 @@
+//! The memory that all handlers of a host have together.
+//!
+//! In: the budget; what each instance grows to. Out: which attempts may start, and which one is stopped where what runs outgrows the budget.
+//!
+//! ```text
+//! a version that needed much the last time ─▶ waits in line until there is as much ─▶ starts
+//! an instance grows, and there is no more ─▶ kept instances are dropped ─▶ the largest instance is stopped, and its tasks are released
+//! ```
+//!
+//! An instance of up to [`SMALL`] bytes has no account: it never waits and is never stopped. A stopped attempt was within its own grant, so it
+//! is not charged, and says nothing of its version; it waits for room when it comes back, as its version's need is known then.
+//!
+//! Not here: what one instance may have (`limits`), how large the machine is (`machine`).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::oneshot;
+
+use super::turns::Turn;
+use super::warm::Pool;
+
+/// Bytes that every instance may have without being counted.
+pub(super) const SMALL: u64 = 512 * 1024;
+
+pub(super) struct Budget {
+    total: u64,
+    books: Mutex<Books>,
+    /// Instances that wait for a task are the first that have to go.
+    kept: Weak<Pool>,
+}
+
+#[derive(Default)]
+struct Books {
+    /// What all accounts hold.
+    used: u64,
+    accounts: BTreeMap<u64, Entry>,
+    /// The next account's number.
+    next: u64,
+    waiting: VecDeque<Waiting>,
+}
+
+struct Entry {
+    held: u64,
+    state: Now,
+}
+
+enum Now {
+    /// Its instance has no call yet.
+    Starts,
+    Runs(Turn),
+    /// Its instance waits for a task.
+    IsKept,
+    /// It was told to go.
+    IsStopped,
+}
+
+struct Waiting {
+    bytes: u64,
+    start: oneshot::Sender<Account>,
+}
+
+impl Budget {
+    pub(super) fn new(total: u64, kept: &Arc<Pool>) -> Arc<Budget> {
+        Arc::new(Budget { total, books: Mutex::default(), kept: Arc::downgrade(kept) })
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// An account for a new instance that is expected to need so much. Waits until there is room for it.
+    pub(super) async fn start(self: &Arc<Budget>, expected: u64) -> Account {
+        if expected <= SMALL {
+            return Account { budget: self.clone(), number: None, held: 0, call: None };
+        }
+        let started = {
+            let mut books = self.books();
+            if !books.has_room(expected, self.total) && books.accounts.values().any(|entry| matches!(entry.state, Now::IsKept)) {
+                drop(books);
+                self.drop_kept();
+                books = self.books();
+            }
+            if books.waiting.is_empty() && books.has_room(expected, self.total) {
+                return self.open(&mut books, expected);
+            }
+            let (start, started) = oneshot::channel();
+            books.waiting.push_back(Waiting { bytes: expected, start });
+            started
+        };
+        // Whoever waits holds the budget, so nobody drops the other end.
+        match started.await {
+            Ok(account) => account,
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Whether an attempt waits for memory that a kept instance has.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.books().waiting.is_empty()
+    }
+
+    fn open(self: &Arc<Budget>, books: &mut Books, held: u64) -> Account {
+        let number = books.next;
+        books.next += 1;
+        books.used += held;
+        books.accounts.insert(number, Entry { held, state: Now::Starts });
+        Account { budget: self.clone(), number: Some(number), held, call: None }
+    }
+
+    fn drop_kept(&self) {
+        if let Some(kept) = self.kept.upgrade() {
+            kept.clear();
+        }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // Nothing panics while it is locked.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    fn has_room(&self, bytes: u64, total: u64) -> bool {
+        self.accounts.is_empty() || self.used.saturating_add(bytes) <= total
+    }
+
+    /// What those hold that were told to go.
+    fn leaving(&self) -> u64 {
+        self.accounts.values().filter(|entry| matches!(entry.state, Now::IsStopped)).map(|entry| entry.held).sum()
+    }
+
+    /// Tells the largest instance to go, a kept one before one that runs. Gives back in which state it was; None if there is no other.
+    fn stop_largest(&mut self) -> Option<Now> {
+        let may_go = self.accounts.values_mut().filter(|entry| matches!(entry.state, Now::Runs(_) | Now::IsKept));
+        let largest = may_go.max_by_key(|entry| (matches!(entry.state, Now::IsKept), entry.held))?;
+        Some(std::mem::replace(&mut largest.state, Now::IsStopped))
+    }
+}
+
+/// What one instance has of the budget. Goes back when it is dropped.
+pub(super) struct Account {
+    budget: Arc<Budget>,
+    /// None: it was never more than small.
+    number: Option<u64>,
+    held: u64,
+    /// Whom to stop.
+    call: Option<Turn>,
+}
+
+impl Account {
+    /// The instance has a call. False: it was told to go meanwhile, and is not to be used.
+    pub(super) fn begin(&mut self, call: Turn) -> bool {
+        if let Some(number) = self.number
+            && let Some(entry) = self.budget.books().accounts.get_mut(&number)
+        {
+            if matches!(entry.state, Now::IsStopped) {
+                return false;
+            }
+            entry.state = Now::Runs(call.clone());
+        }
+        self.call = Some(call);
+        true
+    }
+
+    /// The call has ended, and the instance may be kept.
+    pub(super) fn end(&mut self) {
+        self.call = None;
+        if let Some(number) = self.number
+            && let Some(entry) = self.budget.books().accounts.get_mut(&number)
+            && matches!(entry.state, Now::Runs(_))
+        {
+            entry.state = Now::IsKept;
+        }
+    }
+
+    /// The instance grows to `bytes` in all. False: it is the largest of all, and is stopped itself.
+    pub(super) fn grow(&mut self, bytes: u64) -> bool {
+        if bytes <= SMALL.max(self.held) {
+            return true;
+        }
+        let budget = self.budget.clone();
+        let mut books = budget.books();
+        let number = *self.number.get_or_insert_with(|| {
+            let number = books.next;
+            books.next += 1;
+            let state = self.call.clone().map_or(Now::Starts, Now::Runs);
+            books.accounts.insert(number, Entry { held: 0, state });
+            number
+        });
+        // As if it had it: it may be the largest by that.
+        books.used += bytes - self.held;
+        books.accounts.get_mut(&number).into_iter().for_each(|entry| entry.held = bytes);
+        let is_stopped = |books: &Books| books.accounts.get(&number).is_some_and(|entry| matches!(entry.state, Now::IsStopped));
+        let mut drops_kept = false;
+        while !is_stopped(&books) && books.used - books.leaving() > budget.total {
+            match books.stop_largest() {
+                Some(Now::Runs(call)) => call.evict(),
+                Some(_) => drops_kept = true,
+                None => break,
+            }
+        }
+        let is_refused = is_stopped(&books);
+        if is_refused {
+            books.used -= bytes - self.held;
+            books.accounts.get_mut(&number).into_iter().for_each(|entry| entry.held = self.held);
+        } else {
+            self.held = bytes;
+        }
+        drop(books);
+        if drops_kept && let Ok(guests) = tokio::runtime::Handle::try_current() {
+            // Not here, in the middle of a call of another instance.
+            guests.spawn(async move { budget.drop_kept() });
+        }
+        !is_refused
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut books = self.budget.books();
+        books.accounts.remove(&number);
+        books.used -= self.held;
+        let mut starting = Vec::new();
+        while let Some(waiting) = books.waiting.front()
+            && books.has_room(waiting.bytes, self.budget.total)
+            && let Some(Waiting { bytes, start }) = books.waiting.pop_front()
+        {
+            starting.push((start, self.budget.open(&mut books, bytes)));
+        }
+        drop(books);
+        for (start, account) in starting {
+            // Who has given up meanwhile gives it back by that.
+            drop(start.send(account));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::super::turns::Turns;
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    struct Host {
+        pool: Arc<Pool>,
+        budget: Arc<Budget>,
+        turns: Turns,
+    }
+
+    impl Host {
+        fn new(mib: u64) -> Host {
+            let pool = Arc::new(Pool::new(8));
+            Host { budget: Budget::new(mib * MIB, &pool), pool, turns: Turns::new(1) }
+        }
+
+        /// An instance that has begun, and its call.
+        fn begun(&self, expected: u64) -> Option<(Account, Turn)> {
+            let (mut account, call) = (self.budget.start(expected).now_or_never()?, self.turns.turn(self.pool.number()));
+            assert!(account.begin(call.clone()));
+            Some((account, call))
+        }
+
+        fn used(&self) -> u64 {
+            self.budget.books().used
+        }
+    }
+
+    #[test]
+    fn small_ones_are_not_counted_and_never_wait() {
+        let host = Host::new(1);
+        let all: Vec<_> = (0..100).map(|_| host.begun(SMALL).expect("room")).collect();
+        assert!(all.into_iter().all(|(mut account, _)| account.grow(SMALL)));
+        assert_eq!(host.used(), 0);
+    }
+
+    #[test]
+    fn the_largest_is_stopped_whoever_grows() {
+        let host = Host::new(100);
+        let [mut large, mut middle, mut small] = [(); 3].map(|()| host.begun(0).expect("room"));
+        assert!(large.0.grow(50 * MIB) && middle.0.grow(30 * MIB) && small.0.grow(20 * MIB));
+        assert!(small.0.grow(21 * MIB), "the others make room");
+        assert_eq!([&large, &middle, &small].map(|(_, call)| call.is_evicted()), [true, false, false]);
+        assert!(!large.0.grow(60 * MIB), "it goes");
+        assert!(middle.0.grow(60 * MIB), "in the room that it leaves");
+        assert!(!middle.0.grow(90 * MIB), "it is the largest itself");
+        assert_eq!([&middle, &small].map(|(_, call)| call.is_evicted()), [true, false]);
+        drop((large, middle));
+        assert_eq!(host.used(), 21 * MIB);
+        drop(small);
+        assert_eq!(host.used(), 0);
+    }
+
+    #[test]
+    fn what_needed_much_waits_before_it_starts() {
+        let host = Host::new(100);
+        let first = host.begun(60 * MIB).expect("room");
+        let mut second = Box::pin(host.budget.start(50 * MIB));
+        let mut third = Box::pin(host.budget.start(10 * MIB));
+        assert!(second.as_mut().now_or_never().is_none() && third.as_mut().now_or_never().is_none(), "in line, one behind the other");
+        assert!(host.begun(SMALL).is_some() && host.budget.is_wanted());
+        drop(first);
+        let second = second.now_or_never().expect("there is room now");
+        drop(third.now_or_never().expect("for both"));
+        assert_eq!(host.used(), 50 * MIB);
+        // One that gives up gives back what it was given meanwhile; one that needs more than there is runs alone.
+        let given_up = host.budget.start(60 * MIB);
+        let mut given_up = Box::pin(given_up);
+        assert!(given_up.as_mut().now_or_never().is_none());
+        let mut alone = Box::pin(host.budget.start(200 * MIB));
+        assert!(alone.as_mut().now_or_never().is_none());
+        drop(second);
+        drop(given_up);
+        assert_eq!(alone.now_or_never().expect("nobody else is there").held, 200 * MIB);
+        assert_eq!((host.used(), host.budget.is_wanted()), (0, false));
+    }
+
+    #[tokio::test]
+    async fn an_instance_that_waits_for_a_task_goes_first() {
+        let host = Host::new(100);
+        let [mut kept, mut running, mut grows] = [(); 3].map(|()| host.begun(0).expect("room"));
+        assert!(kept.0.grow(30 * MIB) && running.0.grow(60 * MIB));
+        kept.0.end();
+        assert!(grows.0.grow(20 * MIB));
+        assert!(!running.1.is_evicted());
+        assert!(!kept.0.begin(host.turns.turn(host.pool.number())), "it is not used again");
+    }
+}

@@ -150,9 +150,8 @@ impl Ending {
 #[derive(Debug, Clone, Copy)]
 pub struct SettleCall {
     pub lane: usize,
+    /// A call that is sent again, as its reply was lost, has the same number and gets the reply that the first one had.
     pub number: u64,
-    /// The same call was sent before, and its reply was lost: it gets the reply that the first one had.
-    pub is_repeated: bool,
 }
 
 /// What a settlement came to.
@@ -185,7 +184,7 @@ impl Queue {
             }
         }
         command.arg(&rules.group).arg(consumer).arg(millis(rules.retention)).arg(millis(rules.idempotency.window));
-        command.arg(call.number).arg(u8::from(call.is_repeated));
+        command.arg(call.number);
         batch.iter().for_each(|ending| self.add_ending(&mut command, consumer, ending));
         let reply = self.link.script_command(&script::SETTLE, &command).await?;
         let replies = self.shaped(WHAT, reply::array(reply))?;

@@ -116,7 +116,7 @@ impl Settler {
 
     /// Sends one call until there is a reply to it. Gives the jobs that Redis refused, each with its error; or all of them when told to give up.
     async fn carry_out(&self, batch: Vec<Job>, number: u64, pace: &mut Pace) -> Result<Vec<(Job, QueueError)>, Vec<Job>> {
-        let mut call = SettleCall { lane: self.lane, number, is_repeated: false };
+        let call = SettleCall { lane: self.lane, number };
         let replies = loop {
             let endings: Vec<&Ending> = batch.iter().map(|job| &job.ending).collect();
             let error = tokio::select! {
@@ -127,7 +127,6 @@ impl Settler {
                 },
                 () = self.give_up.cancelled() => return Err(batch),
             };
-            call.is_repeated = true;
             tokio::select! {
                 () = tokio::time::sleep(self.failed(&error, pace)) => {}
                 () = self.give_up.cancelled() => return Err(batch),

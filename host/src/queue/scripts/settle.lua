@@ -2,7 +2,7 @@
 --
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 the last reply to this consumer's calls of one kind
 --       then for each attempt: status, and if it says so, the marker of its idempotency key
--- ARGV  1 group · 2 consumer · 3 retention ms · 4 window ms · 5 number of this call · 6 1: the reply to an earlier call of this number was lost
+-- ARGV  1 group · 2 consumer · 3 retention ms · 4 window ms · 5 number of this call, higher than those before it
 --       then for each attempt: what (see below) · entry · attempt · plugin · enqueued-at ms · ms that it ran (empty: it did not)
 --         complete:  and the result, where it says so
 --         bury:      task id · error · how many values follow · the dead letter's fields, name and value
@@ -14,17 +14,16 @@
 -- Gives for each attempt 1: done; 0: somebody else settled or owns the task, nothing was written; or the text of an error: nothing was written.
 --
 -- XACK is the guard of each attempt, and the script's first write. A result is as good from a worker that lost its lease, if it comes
--- first; who buries or parks must be the owner. A call that is repeated gets the reply that the first one had.
+-- first; who buries or parks must be the owner. A call that is repeated gets the reply that the first one had, and one that arrives after a
+-- later one, since it was held up on its way, does nothing.
 local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
-if ARGV[6] == '1' then
-  local last = redis.call('GET', KEYS[5])
-  last = last and cmsgpack.unpack(last)
-  if last and last[1] == ARGV[5] then return last[2] end
-end
+local last = redis.call('GET', KEYS[5])
+last = last and cmsgpack.unpack(last)
+if last and tonumber(last[1]) >= tonumber(ARGV[5]) then return last[2] end
 
 local rules = rules_of(stream, KEYS[4], ARGV[3], ARGV[4])
 local now = tonumber(rules.now)
-local key, at = 5, 6
+local key, at = 5, 5
 local settled, out = {}, {}
 
 -- Times of starts, by how long ago they were: writing a number as text is dear.
@@ -64,6 +63,12 @@ end
 
 local function acked(status, entry)
   return redis.call('XACK', stream, group, entry) == 1 or is_kept(status, entry)
+end
+
+-- Whether the task's id belongs to another entry that has completed: then this one is a duplicate that did not come to the gate.
+local function is_duplicate(status, entry)
+  local known = redis.pcall('HMGET', status, 'status', 'entry')
+  return not known.err and known[1] == 'COMPLETED' and known[2] ~= entry
 end
 
 local function is_owner(status, entry)
@@ -118,6 +123,7 @@ local function bury(what, entry, attempt, plugin, enqueued_at, ran)
   local bad = wrong_type(KEYS[4], 'stream')
   if bad then return bad.err end
   if not is_owner(status, entry) or not acked(status, entry) then return 0 end
+  if is_duplicate(status, entry) then return 1 end
   fields[#fields + 1] = 'tq-failed-at'
   fields[#fields + 1] = rules.now
   end_attempt(status, marker, id, true, fields, 'FAILED', entry, attempt, plugin, enqueued_at, ran, 'error', error)
@@ -132,6 +138,7 @@ local function park(what, entry, attempt, _, enqueued_at)
   local bad = wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash')
   if bad then return bad.err end
   if not is_owner(status, entry) or not acked(status, entry) then return 0 end
+  if is_duplicate(status, entry) then return 1 end
   if is_marked(status) then
     end_task(rules, status, marker, id, true, nil, 'CANCELLED')
     return 1

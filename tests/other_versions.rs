@@ -14,7 +14,7 @@ const WORK: &str =
 /// When older hosts took these tasks.
 const THEN: &str = "1700000000000";
 
-/// Files a delayed task as `park.lua` and `enqueue.lua` do: a time that is over, and the fields as MessagePack.
+/// Files a delayed task as `settle.lua` and `enqueue.lua` do: a time that is over, and the fields as MessagePack.
 fn park(bench: &mut Bench, member: &str, fields: &[&str]) {
     const PARK: &str =
         "redis.call('ZADD', KEYS[1], 1, ARGV[1]) return redis.call('HSET', KEYS[2], ARGV[1], cmsgpack.pack({ unpack(ARGV, 2) }))";

@@ -5,7 +5,6 @@
 //!
 //! Not here: what one attempt may use (`limits`), what a guest may call (`host`).
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -31,11 +30,9 @@ const TABLE_ELEMENTS: usize = 128 * 1024;
 const MEMORY_KEEP_RESIDENT: usize = 256 * 1024;
 const TABLE_KEEP_RESIDENT: usize = 128 * 1024;
 
-/// Slots for memories that may wait with the content of the module that they had last, for each core. A module finds one of its own when
-/// a hundred plugins take turns; one that it does not find costs it several system calls.
-const WARM_SLOTS: u32 = 128;
-/// The engine's pool keeps a list of slots for each core, up to this many.
-const MOST_LISTS: usize = 16;
+/// Slots for memories that may wait, at most, with the content of the module that they had last. A module that finds one of its own spares several
+/// system calls; each keeps up to [`MEMORY_KEEP_RESIDENT`] bytes, and with them those of a version that is gone.
+const MOST_WARM_SLOTS: u32 = 256;
 
 /// The reservation with which 32-bit guests need no bounds checks.
 const FULL_RESERVATION: u64 = 4 << 30;
@@ -70,14 +67,12 @@ pub(super) fn that_compiles(reservation: u64) -> wasmtime::Result<Engine> {
 fn pooled(opts: &SandboxOptions, reservation: u64) -> Config {
     // One more than there are places for attempts: that of a self-check.
     let instances = opts.places().saturating_add(1);
-    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MOST_LISTS);
-    let warm_slots = WARM_SLOTS * u32::try_from(cores).unwrap_or(1);
     let memories = instances.saturating_mul(MEMORIES);
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
         .total_core_instances(instances.saturating_mul(CORE_INSTANCES))
-        .total_memories(memories.saturating_add(warm_slots))
-        .max_unused_warm_slots(warm_slots)
+        .total_memories(memories)
+        .max_unused_warm_slots(memories.min(MOST_WARM_SLOTS))
         .total_tables(instances.saturating_mul(TABLES))
         .total_stacks(instances)
         // With these bounds per component the pool cannot run out while every instance has a place (`warm`).

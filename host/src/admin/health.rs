@@ -60,7 +60,7 @@ pub struct Report {
     pub ready: bool,
     /// The first scan of the plugins is done.
     pub started: bool,
-    /// What has ended that the host needs, until it starts again.
+    /// The part of the host that has ended although the host needs it. It comes back with the next start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<&'static str>,
     pub queues: Vec<QueueReport>,

@@ -70,7 +70,7 @@ struct Registry {
 /// How long a start waits for the first scan.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What an operator is told when the watcher has ended.
+/// The message for the operator when the watcher has ended.
 pub const UNWATCHED: &str = "the watcher of the plugins folder has failed, which is a bug of tqhost: no new versions and grants are taken until the host starts again";
 
 /// Where plugins come from, and what makes handlers of them.

@@ -224,7 +224,7 @@ impl Queue {
     }
 }
 
-/// What the script says of a task that is to begin.
+/// The script's answer for one task that is to begin.
 enum Begin {
     Known(Begun),
     /// This task has its idempotency key.

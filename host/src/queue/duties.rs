@@ -13,7 +13,7 @@ use super::reply::{self, Shape, Shaped};
 use super::script::{self, Call};
 use super::{Queue, keys, millis};
 
-/// What a host has after a call.
+/// The duties of one host, as the script answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     /// Hosts with a lease, this one included.

@@ -48,7 +48,7 @@ pub struct Keys {
     pub schedule: String,
     /// A glob pattern that takes all keys of the queue but the stream and a dead letter key of its own name.
     pub all: String,
-    /// What stands before the names of all of these but the stream.
+    /// The common beginning of all these keys but the stream.
     pub base: String,
     task_prefix: String,
     settled_prefix: String,

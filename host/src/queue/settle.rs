@@ -100,7 +100,7 @@ pub struct Ending {
 impl Ending {
     /// `rules` are those of the queue. A task that is completed is let go of but for what its end needs.
     pub fn new(
-        subject: Subject,
+        mut subject: Subject,
         settlement: Settlement,
         plugin: Arc<str>,
         ran: Option<Duration>,
@@ -111,7 +111,6 @@ impl Ending {
             Subject::Task(task) => codec::idempotency_key(task, rules).map(<[u8]>::to_vec),
             Subject::Malformed(_) => None,
         };
-        let mut subject = subject;
         if let (Settlement::Complete { .. }, Subject::Task(task)) = (&settlement, &mut subject) {
             task.fields = Vec::new();
         }

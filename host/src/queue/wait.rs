@@ -1,4 +1,4 @@
-//! What is asked of many queues at once, each in one command: is there a new entry, a pause, a delayed task?
+//! Questions about many queues at once, each in one command: is there a new entry, a pause, a delayed task?
 //!
 //! So what a host costs while nothing happens does not grow with its queues. All keys of a call have to be on one server: on a cluster, each function
 //! is called once for each slot. Claims nothing and writes nothing, but for [`tell`].
@@ -88,7 +88,8 @@ pub async fn paused(link: &Link, queues: &[&Queue]) -> Result<Vec<bool>, QueueEr
     Ok(found.into_iter().map(|value| value != Value::Nil).collect())
 }
 
-/// Those of the queues that have delayed tasks, by their place in the list. One command if there are none; for each that has some, a few more.
+/// Finds the queues that have delayed tasks, by their place in the list. It takes one command if there are none, and a few more
+/// for each that has some.
 pub async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
     const WHAT: &str = "look for delayed tasks";
     let mut found = Vec::new();

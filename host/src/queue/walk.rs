@@ -202,7 +202,7 @@ impl Queue {
     }
 }
 
-/// Those of the next keys of the whole Redis that were built by tqhost, looking at `count` or about as many.
+/// Looks at about `count` of the next keys of the whole Redis, and gives those that tqhost built.
 pub(super) async fn all_keys(link: &Link, cursor: &str, count: usize) -> Result<Page<Vec<u8>>, QueueError> {
     const WHAT: &str = "look through the keys";
     let scan = redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(keys::EVERYTHING).arg("COUNT").arg(count).to_owned();

@@ -32,7 +32,7 @@ pub(super) struct Budget {
 
 #[derive(Default)]
 struct Books {
-    /// What all accounts hold.
+    /// The bytes of all accounts together.
     used: u64,
     accounts: BTreeMap<u64, Entry>,
     /// The next account's number.

@@ -66,7 +66,7 @@ pub struct Fetcher {
     is_behind: bool,
 }
 
-/// What a read says of when the next one should come.
+/// Whether the next read should come at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Read {
     /// There is more, or may be soon.
@@ -75,7 +75,7 @@ enum Read {
     Drained,
 }
 
-/// What ended a wait.
+/// The reason why a wait is over.
 enum Waited<T> {
     For(T),
     Stopped,

@@ -42,7 +42,7 @@ struct Table {
     is_stopped: bool,
 }
 
-/// What the table keeps beside the entry itself.
+/// The changing part of an entry in the table.
 #[derive(Debug)]
 struct Slot {
     /// When its lease was last known to be renewed.

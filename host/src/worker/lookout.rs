@@ -43,7 +43,7 @@ struct Inner {
     added: Notify,
 }
 
-/// What the loop remembers.
+/// The memory of the loop between two looks.
 struct Memory {
     renewed: Option<Instant>,
     /// The queues of which this host asked for the duties, by duty.

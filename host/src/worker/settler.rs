@@ -101,7 +101,7 @@ impl Settler {
         }
     }
 
-    /// What is waiting, up to the bounds of a call. None when nothing is, and nothing will come.
+    /// Takes the jobs that wait, up to the bounds of a call. None when nothing is, and nothing will come.
     async fn next(&self) -> Option<Vec<Job>> {
         let mut jobs = self.jobs.lock().await;
         let first = tokio::select! {

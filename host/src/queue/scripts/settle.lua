@@ -1,15 +1,15 @@
 -- Settles attempts: ends each task, or gives it back to be run again. One that cannot be settled does not keep the others.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 the last reply to this consumer's calls of one kind
+-- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 the last reply to this consumer's calls in one lane
 --       then for each attempt: status, and if it says so, the marker of its idempotency key
 -- ARGV  1 group · 2 consumer · 3 retention ms · 4 window ms · 5 number of this call, higher than those before it
 --       then for each attempt: what (see below) · entry · attempt · plugin · enqueued-at ms · ms that it ran (empty: it did not)
---         complete:  and the result, where it says so
+--         complete:  the result, where `what` says so
 --         bury:      task id · error · how many values follow · the dead letter's fields, name and value
 --         park:      delay ms · ms from which it counts (0: now) · error (empty: none) · how many values follow · the task's fields, name and
 --                    value, as the next delivery is to carry them
--- `what` begins with C (complete), B (bury) or P (park); then come, for complete, k: the task may have a status already, m: a marker is given
--- (with the task id as the next value), r: a result is given; for bury m: a marker is given.
+-- `what` begins with C (complete), B (bury) or P (park). After it, m says that a marker is given; for complete and park the task id is then the
+-- next value. For complete, k says that the task may have a status already, and r that a result is given.
 --
 -- Gives for each attempt 1: done; 0: somebody else settled or owns the task, nothing was written; or the text of an error: nothing was written.
 --

@@ -390,7 +390,8 @@ impl World {
         if new.is_empty() {
             return Ok(());
         }
-        let tasks: Vec<Start<'_>> = new.iter().map(|held| Start::of(&held.task, &self.queue.rules, Duration::ZERO)).collect();
+        let tasks: Vec<Start<'_>> =
+            new.iter().map(|held| Start::of(&held.task, codec::idempotency_key(&held.task, &self.queue.rules), Duration::ZERO)).collect();
         let begun = self.queue.begin(name, "plugin", &tasks).await.map_err(failed)?;
         let expected = tasks.iter().map(|task| self.reference.begin(name, task.entry));
         prop_assert_eq!(&begun, &expected.collect::<Vec<_>>());
@@ -549,7 +550,8 @@ fn ending(task: Task, end: End, known: bool, rules: &config::Queue) -> Ending {
         End::Reject => decide(Outcome::Reject { message: "no".into() }),
         End::Release => settle::release(&task),
     });
-    Ending::new(Subject::Task(Box::new(task)), verdict.settlement, "plugin".into(), Some(Duration::ZERO), known, rules)
+    let key = codec::idempotency_key(&task, rules).map(<[u8]>::to_vec);
+    Ending::new(Subject::Task(Box::new(task)), verdict.settlement, "plugin".into(), Some(Duration::ZERO), known, key)
 }
 
 fn chosen<T: Clone>(all: &[T], nth: usize) -> Option<T> {

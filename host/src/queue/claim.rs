@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::codec::{self, Entry};
+use super::codec::Entry;
 use super::error::QueueError;
 use super::link::Link;
 use super::reply::{self, Shape, Shaped};
 use super::script::{self, Call};
 use super::{Queue, millis};
-use crate::config;
 use crate::task::Task;
 
 /// What a reclaim found.
@@ -54,9 +53,8 @@ pub struct Start<'t> {
 }
 
 impl<'t> Start<'t> {
-    /// A task of the queue with these rules, which was claimed so long ago.
-    pub fn of(task: &'t Task, rules: &config::Queue, held: Duration) -> Start<'t> {
-        let key = codec::idempotency_key(task, rules);
+    /// A task with this idempotency key, which was claimed so long ago.
+    pub fn of(task: &'t Task, key: Option<&'t [u8]>, held: Duration) -> Start<'t> {
         Start { entry: &task.entry, id: &task.id, attempt: task.attempt, enqueued_at_ms: task.enqueued_at_ms, key, held }
     }
 }

@@ -13,7 +13,6 @@ use super::error::QueueError;
 use super::reply;
 use super::script::{self, Call};
 use super::{Queue, millis};
-use crate::config;
 use crate::task::Task;
 
 /// How an attempt is settled. What decides it is in `worker::settle`.
@@ -98,19 +97,15 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// `rules` are those of the queue. A task that is completed is let go of but for what its end needs.
+    /// `key` is the task's idempotency key. A completed task keeps no fields here: its end needs none of them.
     pub fn new(
         mut subject: Subject,
         settlement: Settlement,
         plugin: Arc<str>,
         ran: Option<Duration>,
         is_known: bool,
-        rules: &config::Queue,
+        key: Option<Vec<u8>>,
     ) -> Ending {
-        let key = match &subject {
-            Subject::Task(task) => codec::idempotency_key(task, rules).map(<[u8]>::to_vec),
-            Subject::Malformed(_) => None,
-        };
         if let (Settlement::Complete { .. }, Subject::Task(task)) = (&settlement, &mut subject) {
             task.fields = Vec::new();
         }

@@ -246,6 +246,11 @@ impl Hold {
         &self.entry.id
     }
 
+    /// The task's idempotency key.
+    pub fn key(&self) -> Option<&[u8]> {
+        self.entry.key.as_deref()
+    }
+
     /// Cancelled when the attempt has to end: its lease is lost, or the host stops.
     pub fn stop(&self) -> &CancellationToken {
         &self.entry.stop

@@ -55,7 +55,7 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
         let end = match decoded {
             Ok(task) => match settle::unrun(&task, &shared.queue.rules) {
                 Some(verdict) => (Subject::Task(Box::new(task)), verdict),
-                None if active.is_some() && is_plain(shared, &task, how) => {
+                None if active.is_some() && is_plain(shared, &task, &hold, how) => {
                     hold.begun(task.origin != Origin::Producer);
                     shared.gathering.add(shared, version, task, hold);
                     continue;
@@ -106,11 +106,10 @@ fn hold(shared: &Shared, decoded: &Result<Task, (codec::Malformed, Entry)>, sinc
 }
 
 /// Whether its delivery is all that has to be known of a task.
-fn is_plain(shared: &Shared, task: &Task, how: Claimed) -> bool {
-    let rules = &shared.queue.rules;
+fn is_plain(shared: &Shared, task: &Task, hold: &Hold, how: Claimed) -> bool {
     // While its reply was on its way for long, another host may have taken it over.
-    let is_fresh = matches!(how, Claimed::Read { since } if since.elapsed() < rules.lease / 2);
-    is_fresh && task.origin != Origin::Other && codec::idempotency_key(task, rules).is_none()
+    let is_fresh = matches!(how, Claimed::Read { since } if since.elapsed() < shared.queue.rules.lease / 2);
+    is_fresh && task.origin != Origin::Other && hold.key().is_none()
 }
 
 /// Lets a task run that has passed the gate, or counts why not.
@@ -135,7 +134,7 @@ fn go_on(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold, b
 async fn begin(shared: &Shared, plugin: &str, tasks: &[(Task, Hold)], since: Instant) -> Option<Vec<Begun>> {
     let mut pace = Pace::new(&shared.name, "begin");
     loop {
-        let starts: Vec<Start<'_>> = tasks.iter().map(|(task, _)| Start::of(task, &shared.queue.rules, since.elapsed())).collect();
+        let starts: Vec<Start<'_>> = tasks.iter().map(|(task, hold)| Start::of(task, hold.key(), since.elapsed())).collect();
         let wait = match shared.queue.begin(&shared.consumer, plugin, &starts).await {
             Ok(begun) => {
                 pace.succeeded();

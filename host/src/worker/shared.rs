@@ -59,7 +59,7 @@ impl Shared {
     /// Hands the end of an attempt to the settler; it waits while there is no room for more. `ran`: for how long, if it did.
     pub async fn settle(&self, subject: Subject, plugin: Arc<str>, ran: Option<Duration>, verdict: Verdict, hold: Hold) {
         let is_known = hold.settling();
-        let ending = Ending::new(subject, verdict.settlement, plugin, ran, is_known, &self.queue.rules);
+        let ending = Ending::new(subject, verdict.settlement, plugin, ran, is_known, hold.key().map(<[u8]>::to_vec));
         if let Some(job) = self.room.job(ending, verdict.label, hold).await {
             // The settler outlives the runners; when it has given up all the same, the task stays pending and is reclaimed.
             let _ = self.jobs.send(job);

@@ -144,6 +144,28 @@ fn data_47_a_lost_task_gives_its_key_back_to_the_next_one() {
     host.stop();
 }
 
+/// Somebody deleted the entry of a task that runs. It may end all the same, so neither its key nor its id is free.
+#[test]
+fn a_task_that_runs_without_its_entry_keeps_its_key_and_its_id() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 4\n");
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    bench.xadd("work", &[("tq-id", "first"), ("tq-key", "k"), ("ms", "6000")]);
+    bench.until("work", "first", "PROCESSING");
+    let _: u64 = bench.redis("XTRIM", ("work", "MAXLEN", 0));
+    host.until_count("tqhost_lost_entries_total", "work", 1);
+    let by_key = bench.xadd("work", &[("tq-key", "k"), ("ms", "0")]);
+    bench.until("work", &by_key, "CANCELLED");
+    bench.xadd("work", &[("tq-id", "first"), ("ms", "0")]);
+    host.until_ended_as("work", "duplicate", 2);
+    let enqueued = bench.tqhost(&["enqueue", "work", "ms=0", "--key", "k", "--json"]).ok().json();
+    assert_eq!(enqueued, json!({"id": "first", "duplicate": true}));
+    assert_eq!(bench.status("work", "first", "status"), "PROCESSING");
+    bench.until("work", "first", "COMPLETED");
+    host.until_ended_as("work", "completed", 1);
+    host.stop();
+}
+
 #[test]
 fn a_repeated_key_is_told_the_first_id() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nidempotency = { field = \"order\" }\n");

@@ -20,7 +20,7 @@ local function is_elsewhere(known, entry)
   if known.err or known[2] == entry then return false end
   if known[1] == 'COMPLETED' then return true end
   if known[1] ~= 'PENDING' and known[1] ~= 'PROCESSING' then return false end
-  if known[2] then return #redis.call('XRANGE', stream, known[2], known[2]) > 0 end
+  if known[2] then return is_there(stream, group, known[2], known[4]) end
   return known[3] and redis.call('ZSCORE', KEYS[2], known[3]) ~= false
 end
 
@@ -41,7 +41,7 @@ local function begin(status, marker, holder, entry, attempt, enqueued_at, id, he
     end_task(rules, status, marker, id, true, nil, 'CANCELLED', 'entry', entry)
     return 2
   end
-  if is_elsewhere(redis.pcall('HMGET', status, 'status', 'entry', 'parked_as'), entry) then
+  if is_elsewhere(redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'deleted'), entry) then
     drop(entry)
     return 3
   end

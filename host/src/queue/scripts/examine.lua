@@ -28,10 +28,8 @@ end
 local function verdict_of(status, known, is_second)
   local is, entry, member = known[1], known[2], known[3]
   if is == 'PENDING' or is == 'PROCESSING' then
-    if entry and (there(entry) or pending_of(KEYS[1], ARGV[1], entry)) then return 0 end
+    if entry and is_there(KEYS[1], ARGV[1], entry, known[10]) then return 0 end
     if member and delayed(member) then return 0 end
-    -- Its entry is gone, and its host still runs it.
-    if (tonumber(known[10] or '') or 0) > now_ms() then return 0 end
     if entry or is_second then return 5 end
     return 6
   end

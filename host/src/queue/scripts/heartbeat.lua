@@ -30,7 +30,7 @@ local function beat(status, marker, entry, id, percent, note)
     return 3
   end
   -- After the end of the whole stream or group, nobody will deliver its tasks again.
-  if #redis.call('XRANGE', stream, entry, entry) > 0 or pending_of(stream, group, entry) then return 0 end
+  if is_there(stream, group, entry) then return 0 end
   return note_lost(rules, status, marker, id, entry) and 4 or 0
 end
 

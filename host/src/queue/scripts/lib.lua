@@ -103,20 +103,23 @@ local function pending_of(stream, group, entry)
   return found[1]
 end
 
+-- Whether a task that has not ended is under this entry: it waits or runs there, or somebody deleted the entry and its host still runs it.
+-- `kept_until` is the field `deleted` of its status, by which heartbeat.lua says the latter.
+local function is_there(stream, group, entry, kept_until)
+  return #redis.call('XRANGE', stream, entry, entry) > 0 or pending_of(stream, group, entry) ~= nil
+    or (tonumber(kept_until or '') or 0) > now_ms()
+end
+
 -- Whether the task `id` that has an idempotency key is in no place any more, so that it will never run. Then it is ended, and its key is free.
 -- `holder` is the status of that task. A task whose place is not certain counts as being there.
 local function is_gone(rules, delayed, group, holder, marker, id)
   if redis.call('PTTL', marker) ~= -1 then return false end
-  local known = redis.pcall('HMGET', holder, 'status', 'entry', 'parked_as')
-  if known.err then return false end
-  if known[1] == 'PENDING' or known[1] == 'PROCESSING' then
-    local entry = known[2]
-    if not entry or #redis.call('XRANGE', rules.stream, entry, entry) > 0 or pending_of(rules.stream, group, entry) then return false end
-    if known[3] and redis.call('ZSCORE', delayed, known[3]) then return false end
-    end_lost(rules, holder, marker, id, 'its entry was deleted from the stream')
-    return true
-  end
-  return false
+  local known = redis.pcall('HMGET', holder, 'status', 'entry', 'parked_as', 'deleted')
+  if known.err or (known[1] ~= 'PENDING' and known[1] ~= 'PROCESSING') then return false end
+  if not known[2] or is_there(rules.stream, group, known[2], known[4]) then return false end
+  if known[3] and redis.call('ZSCORE', delayed, known[3]) then return false end
+  end_lost(rules, holder, marker, id, 'its entry was deleted from the stream')
+  return true
 end
 
 -- The entry that the group was given last, or nil where there is no group.

@@ -75,11 +75,6 @@ impl Redis {
         self.reconnects.load(Ordering::Relaxed)
     }
 
-    /// When Redis answered again after it had been silent for [`SILENCE`] or longer.
-    pub fn back(&self) -> Option<Back> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).back
-    }
-
     fn answered(&self) {
         let now = Instant::now();
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,9 +114,9 @@ struct Slot {
 }
 
 impl Link {
-    /// When Redis answered again after it had been silent, over whichever connection of this host.
+    /// When Redis answered again after it had been silent for [`SILENCE`] or longer, over whichever connection of this host.
     pub fn back(&self) -> Option<Back> {
-        self.redis.back()
+        self.redis.answers.lock().unwrap_or_else(PoisonError::into_inner).back
     }
 
     /// Where this connection leads, without a password.

@@ -112,12 +112,6 @@ impl Ending {
         Ending { subject, settlement, plugin, ran, is_known, key }
     }
 
-    /// Without a queue, for tests of what becomes of it on its way.
-    #[cfg(test)]
-    pub(crate) fn of_unread(subject: Subject, settlement: Settlement) -> Ending {
-        Ending { subject, settlement, plugin: "plugin".into(), ran: None, is_known: false, key: None }
-    }
-
     pub fn settlement(&self) -> &Settlement {
         &self.settlement
     }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 pub struct Idle {
     rest: watch::Sender<Rest>,
     paused: watch::Sender<Pause>,
-    duty: watch::Sender<bool>,
+    duty: AtomicBool,
     delayed: AtomicBool,
 }
 
@@ -40,7 +40,7 @@ impl Default for Idle {
         Idle {
             rest: watch::Sender::new(Rest::Awake),
             paused: watch::Sender::new(Pause::Unknown),
-            duty: watch::Sender::new(true),
+            duty: AtomicBool::new(true),
             delayed: AtomicBool::new(false),
         }
     }
@@ -79,15 +79,15 @@ impl Idle {
 
     /// Notes whether this host has the queue's duties.
     pub fn note_duty(&self, has: bool) {
-        self.duty.send_if_modified(|known| std::mem::replace(known, has) != has);
+        self.duty.store(has, Ordering::Release);
     }
 
-    /// Whether this host has the queue's duties: what one host does for all. It has, until it knows better.
+    /// Whether this host has the queue's duties, which one host does for all. It does them until it knows of another that has them.
     pub fn has_duty(&self) -> bool {
-        *self.duty.borrow()
+        self.duty.load(Ordering::Acquire)
     }
 
-    /// Notes whether the promoter knows of delayed tasks, and when the next one is due.
+    /// Notes whether the promoter knows of delayed tasks, and so sleeps until the next one is due.
     pub fn note_delayed(&self, some: bool) {
         self.delayed.store(some, Ordering::Release);
     }

@@ -52,7 +52,7 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
         };
         let decoded = codec::decode(&shared.name, entry);
         let Some(mut hold) = hold(shared, &decoded, since, permit) else { continue };
-        let end = match decoded {
+        let (subject, verdict) = match decoded {
             Ok(task) => match settle::unrun(&task, &shared.queue.rules) {
                 Some(verdict) => (Subject::Task(Box::new(task)), verdict),
                 None if active.is_some() && is_plain(shared, &task, &hold, how) => {
@@ -67,7 +67,7 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
             },
             Err((why, entry)) => (Subject::Malformed(entry), settle::malformed(&why.to_string())),
         };
-        shared.settle(end.0, label.clone(), None, end.1, hold).await;
+        shared.settle(subject, label.clone(), None, verdict, hold).await;
     }
     permits.unused();
     shared.begun.notify_one();
@@ -100,6 +100,7 @@ fn hold(shared: &Shared, decoded: &Result<Task, (codec::Malformed, Entry)>, sinc
             enqueued_at_ms: task.enqueued_at_ms,
             since,
         },
+        // It never runs, so that nobody asks for more than its entry.
         Err((_, entry)) => Claim { entry: &entry.id, task_id: &entry.id, key: None, attempt: 1, enqueued_at_ms: 0, since },
     };
     shared.inflight.hold(&claim, permit)

@@ -87,12 +87,15 @@ impl Janitor {
         Ok(Duration::from_secs_f64(asked as f64 / ASKED_PER_SECOND).max(STEP))
     }
 
-    /// Removes the consumers that are gone of the queue that has waited for it longest.
+    /// Removes the consumers that are gone from the queue that has waited for it longest.
     async fn sweep_one(&mut self, queues: &[Arc<Shared>]) -> Result<(), QueueError> {
-        self.swept.retain(|duty, _| queues.iter().any(|queue| queue.queue.duty() == *duty));
-        let due = |queue: &&Arc<Shared>| self.swept.get(&queue.queue.duty()).is_none_or(|at| at.elapsed() >= EVERY);
-        let Some(queue) = queues.iter().filter(due).min_by_key(|queue| self.swept.get(&queue.queue.duty())) else { return Ok(()) };
-        self.swept.insert(queue.queue.duty(), Instant::now());
+        let duties: HashMap<String, &Arc<Shared>> = queues.iter().map(|queue| (queue.queue.duty(), queue)).collect();
+        self.swept.retain(|duty, _| duties.contains_key(duty));
+        let Some((duty, queue)) = duties.into_iter().min_by_key(|(duty, _)| self.swept.get(duty).copied()) else { return Ok(()) };
+        if self.swept.get(&duty).is_some_and(|at| at.elapsed() < EVERY) {
+            return Ok(());
+        }
+        self.swept.insert(duty, Instant::now());
         // A pause lets go of nothing that is pending, however long it is; and a lease may be longer than an hour.
         let gone = GONE.max(queue.queue.rules.lease * 2);
         let removed = queue.queue.sweep_consumers(gone, MAX_BATCH).await?;

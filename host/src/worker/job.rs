@@ -69,7 +69,7 @@ mod tests {
     fn ending(bytes: usize) -> Ending {
         let entry = Entry { id: "1-0".into(), fields: Vec::new(), deliveries: 1 };
         let settlement = Settlement::Complete { result: Some(vec![0; bytes]) };
-        Ending::of_unread(Subject::Malformed(entry), settlement)
+        Ending::new(Subject::Malformed(entry), settlement, "plugin".into(), None, false, None)
     }
 
     #[tokio::test]

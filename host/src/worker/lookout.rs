@@ -38,7 +38,6 @@ pub struct Lookout(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// By a number that grows, so that they can be gone through in turn.
     queues: Mutex<Vec<Weak<Shared>>>,
     added: Notify,
 }

@@ -1,6 +1,7 @@
 //! `tqhost doctor`: what breaks a queue is found and mended, whatever is broken; what is only at work is left alone.
 
 use serde_json::Value;
+use tqhost::doctor::mend;
 
 use crate::support::{Bench, Producer, eventually};
 
@@ -231,7 +232,7 @@ fn a_task_that_was_promoted_is_found_behind_many_others() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     eventually("it is promoted", || (runtime.block_on(queue.promote(10)).expect("promoted").moved == 1).then_some(()));
     is_well(&bench);
-    let tended = runtime.block_on(queue.tend(vec![task(&id).into_bytes()], std::time::Duration::ZERO)).expect("a look");
+    let tended = runtime.block_on(mend::tend(&queue, vec![task(&id).into_bytes()], std::time::Duration::ZERO)).expect("a look");
     assert_eq!(tended.lost, Vec::<String>::new());
     assert_eq!(bench.status("work", &id, "status"), "PENDING");
 }

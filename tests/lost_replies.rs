@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tqhost::doctor::mend;
 use tqhost::queue::script;
 
 use crate::support::proxy::Proxy;
@@ -168,11 +169,11 @@ fn network_26_requeue() {
 #[test]
 fn network_26_mend() {
     let (mut bench, proxy) = ends::behind_proxy("");
-    load(&mut bench, &script::MEND);
+    load(&mut bench, &mend::MEND);
     let _: () = bench.redis("XGROUP", ("CREATE", "fine", "tqhost", "0", "MKSTREAM"));
     let id = bench.xadd("fine", &[("n", "1")]);
     let _: () = bench.redis("XGROUP", ("SETID", "fine", "tqhost", "$"));
-    proxy.lose_replies(script::MEND.sha1(), 1);
+    proxy.lose_replies(mend::MEND.sha1(), 1);
     assert_eq!((bench.tqhost(&["doctor", "fine", "--fix"]).code, proxy.hits()), (1, 1));
     bench.tqhost(&["doctor", "fine", "--fix"]).ok();
     let length: u64 = bench.redis("XLEN", "fine");
@@ -185,9 +186,9 @@ fn network_26_mend() {
 #[test]
 fn network_26_examine() {
     let (mut bench, proxy) = ends::behind_proxy("");
-    load(&mut bench, &script::EXAMINE);
+    load(&mut bench, &mend::EXAMINE);
     let _: u64 = bench.redis("HSET", ("tq:{fine}:task:gone", &[("status", "PENDING"), ("entry", "1-0")]));
-    proxy.lose_replies(script::EXAMINE.sha1(), 1);
+    proxy.lose_replies(mend::EXAMINE.sha1(), 1);
     assert_eq!((bench.tqhost(&["doctor", "fine", "--fix"]).code, proxy.hits()), (1, 1));
     bench.tqhost(&["doctor", "fine", "--fix"]).ok();
     assert_eq!(bench.status("fine", "gone", "status"), "FAILED");

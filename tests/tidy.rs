@@ -21,8 +21,13 @@ fn keys_of_redis_are_built_in_one_file() {
 }
 
 #[test]
-fn only_the_queue_speaks_redis_and_only_the_sandbox_and_the_plugins_know_wasmtime() {
+fn only_the_queue_and_the_doctor_speak_redis_and_only_the_sandbox_and_the_plugins_know_wasmtime() {
     check(imports);
+}
+
+#[test]
+fn the_queue_knows_nothing_that_stands_on_it() {
+    check(foundations);
 }
 
 #[test]
@@ -79,7 +84,7 @@ fn the_licences_of_all_dependencies_are_allowed() {
 
 #[test]
 fn every_rule_can_fail() {
-    let wrong: [(Rule, &str, &str); 24] = [
+    let wrong: [(Rule, &str, &str); 25] = [
         (headers, "host/src/x.rs", "use std::fs;\n"),
         (headers, "host/src/queue/scripts/x.lua", "local a = 1\n"),
         (key_prefixes, "host/src/queue/x.rs", "let key = format!(\"tq:{{{stream}}}:dead\");\n"),
@@ -88,6 +93,7 @@ fn every_rule_can_fail() {
         (imports, "host/src/queue.rs", "fn f(value: redis::Value) {}\n"),
         (imports, "host/src/worker/x.rs", "    use wasmtime_wasi::p2;\n"),
         (imports, "host/src/queue/x.rs", "let engine = wasmtime::Engine::default();\n"),
+        (foundations, "host/src/queue/x.rs", "use crate::doctor::Kind;\n"),
         (lengths, "host/src/x.rs", &"\n".repeat(MAX_LINES + 1)),
         (fuzz_lock, "host/Cargo.toml", "[dependencies]\nanother.workspace = true\n"),
         (ignored_tests, "tests/x.rs", "    #[ignore]\n"),
@@ -169,11 +175,11 @@ fn key_prefixes(files: &Files) -> Vec<String> {
     bad.map(|(place, _)| format!("{place} builds a key; keys are built in host/src/queue/keys.rs")).collect()
 }
 
-/// Redis is known in `queue/`, wasmtime in `sandbox/` and `plugins/`.
+/// Redis is known in `queue/` and `doctor/`, wasmtime in `sandbox/` and `plugins/`.
 fn imports(files: &Files) -> Vec<String> {
     let mut problems = Vec::new();
     let rules: [(&[&str], &[&str]); 2] = [
-        (&["redis"], &["host/src/queue/"]),
+        (&["redis"], &["host/src/queue/", "host/src/doctor/"]),
         (
             &["wasmtime", "wasmtime_wasi", "wasmtime_wasi_http", "wasmtime_wasi_io", "wasmparser", "wit_component"],
             &["host/src/sandbox/", "host/src/plugins/"],
@@ -190,6 +196,19 @@ fn imports(files: &Files) -> Vec<String> {
         }
     }
     problems
+}
+
+/// `queue/` imports only itself and what it stands on.
+fn foundations(files: &Files) -> Vec<String> {
+    const BELOW: [&str; 4] = ["chain", "config", "queue", "task"];
+    let module = |path: &str| path.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default().to_owned();
+    let queue = files.iter().filter(|(path, _)| path.starts_with("host/src/queue/") && path.ends_with(".rs"));
+    let imported = queue.flat_map(|(path, text)| lines(path, text)).flat_map(|(place, line)| {
+        let modules: Vec<String> = line.split("crate::").skip(1).map(module).collect();
+        modules.into_iter().map(move |module| (place.clone(), module))
+    });
+    let bad = imported.filter(|(_, module)| !BELOW.contains(&module.as_str()));
+    bad.map(|(place, module)| format!("{place} imports crate::{module}, which stands on host/src/queue/")).collect()
 }
 
 /// Whether a line has `name::` or `use name` as the beginning of a path.

@@ -9,6 +9,7 @@ pub mod app;
 pub mod chain;
 pub mod cli;
 pub mod config;
+pub mod doctor;
 pub mod embedded;
 mod file;
 pub mod logging;

@@ -1,7 +1,7 @@
 //! `tqhost doctor`: whether every task of a queue is in exactly one place, and nothing is stuck or orphaned.
 //!
 //! In: a queue's name; whether to mend. Out: the places, what is wrong and what becomes of it, and exit code 1 unless nothing is wrong or
-//! everything was mended. Not here: how it is found out (`queue::doctor`).
+//! everything was mended. Not here: how it is found out (`crate::doctor`).
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use super::exit::Failure;
 use super::output::{Align, Out, Paint, Table, Tone};
 use super::text;
 use crate::config::Config;
-use crate::queue::doctor::Report;
-use crate::queue::mend::Kind;
+use crate::doctor::{self, Finding, Kind, Report};
+use crate::queue::hosts;
 
 /// A report as JSON. The names are stable.
 #[derive(Debug, Serialize)]
@@ -57,7 +57,7 @@ impl<'a> ReportView<'a> {
     fn new(queue: &'a str, report: &'a Report) -> ReportView<'a> {
         let census = &report.census;
         let (queued, running, delayed, dead) = (census.queued, census.running, census.delayed, census.dead);
-        let finding = |finding: &'a crate::queue::doctor::Finding| FindingView {
+        let finding = |finding: &'a Finding| FindingView {
             kind: finding.kind,
             task: finding.task.as_deref(),
             key: &finding.key,
@@ -77,11 +77,11 @@ impl<'a> ReportView<'a> {
 
 pub async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Result<(), Failure> {
     let queue = open(config, name).await?;
-    let hosts = patiently(|| queue.hosts()).await?;
+    let hosts = patiently(|| hosts::list(&queue.link)).await?;
     let report = match fix {
         // What was mended before its reply was lost would not be told.
-        true => queue.examine_all(&hosts, true).await?,
-        false => patiently(|| queue.examine_all(&hosts, false)).await?,
+        true => doctor::examine(&queue, &hosts, true).await?,
+        false => patiently(|| doctor::examine(&queue, &hosts, false)).await?,
     };
     match out.json {
         true => out.json(&ReportView::new(&queue.rules.name, &report)),
@@ -157,8 +157,8 @@ fn verdict(report: &Report, fix: bool, paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::Warning;
     use crate::queue::Census;
-    use crate::queue::doctor::{Finding, Warning};
 
     fn report() -> Report {
         let finding = |kind, task: Option<&str>, what: &str, fixed| Finding {

@@ -88,7 +88,7 @@ pub(super) fn time_ms(reply: Value) -> Shaped<u64> {
 }
 
 /// The name in one item of XINFO GROUPS.
-pub(super) fn group_name(item: Value) -> Shaped<String> {
+pub(crate) fn group_name(item: Value) -> Shaped<String> {
     Info::read(item)?.text("name")
 }
 

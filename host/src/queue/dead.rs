@@ -234,7 +234,7 @@ impl Queue {
     }
 
     /// Redis's clock, in milliseconds since the Unix epoch.
-    pub(super) async fn now_ms(&self) -> Result<u64, QueueError> {
+    pub(crate) async fn now_ms(&self) -> Result<u64, QueueError> {
         let reply = self.link.command("ask for the time", &redis::cmd("TIME")).await?;
         self.shaped("ask for the time", super::census::time_ms(reply))
     }

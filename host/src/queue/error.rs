@@ -24,7 +24,7 @@ impl QueueError {
         QueueError::new(what, address, RedisError::from((ErrorKind::Extension, "refused", why)))
     }
 
-    pub(super) fn unexpected(what: &'static str, address: &str) -> QueueError {
+    pub(crate) fn unexpected(what: &'static str, address: &str) -> QueueError {
         let source = RedisError::from((ErrorKind::UnexpectedReturnType, "its reply has an unexpected form"));
         QueueError::new(what, address, source)
     }
@@ -46,7 +46,7 @@ impl QueueError {
     }
 
     /// A key holds something of another type.
-    pub(super) fn is_wrong_type(&self) -> bool {
+    pub(crate) fn is_wrong_type(&self) -> bool {
         self.source.code() == Some("WRONGTYPE")
     }
 

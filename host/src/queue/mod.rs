@@ -1,7 +1,8 @@
-//! Everything that speaks Redis: the queue's operations as methods of [`Queue`], each one script or one command.
+//! What Redis keeps of queues: their operations as methods of [`Queue`], each one script or one command.
 //!
 //! In: a queue's configuration, tasks, settlements. Out: entries, statuses, dead letters, figures. Nothing here loops over time or decides
-//! what should become of a task: that is `worker`. Commands try nothing twice by themselves, except to load a script.
+//! what should become of a task: that is `worker`. Commands try nothing twice by themselves, except to load a script. Not here: the looks
+//! at a whole queue, and at all of its keys (`doctor`, which stands on this module).
 
 pub mod cancel;
 pub mod census;
@@ -9,18 +10,16 @@ pub mod claim;
 pub mod codec;
 pub mod dead;
 pub mod delay;
-pub mod doctor;
 pub mod duties;
 pub mod error;
 pub mod hosts;
 pub mod keys;
 pub mod link;
 pub mod list;
-pub mod mend;
 pub mod pause;
 pub mod produce;
 pub mod rate;
-mod reply;
+pub(crate) mod reply;
 pub mod schedule;
 pub mod script;
 pub mod server;
@@ -28,7 +27,6 @@ pub mod settle;
 pub mod status;
 pub mod upkeep;
 pub mod wait;
-mod walk;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,8 +51,8 @@ const HEARD_AGAIN: Duration = Duration::from_secs(6);
 #[derive(Debug, Clone)]
 pub struct Queue {
     pub rules: Arc<config::Queue>,
-    keys: Arc<Keys>,
-    link: Link,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) link: Link,
 }
 
 impl Queue {
@@ -72,12 +70,12 @@ impl Queue {
     }
 
     /// A reply of an unexpected shape as an error of the call `what`.
-    fn shaped<T>(&self, what: &'static str, shaped: reply::Shaped<T>) -> Result<T, QueueError> {
+    pub(crate) fn shaped<T>(&self, what: &'static str, shaped: reply::Shaped<T>) -> Result<T, QueueError> {
         shaped.map_err(|reply::Shape| QueueError::unexpected(what, self.link.address()))
     }
 }
 
 /// Whole milliseconds, rounded up: a delay is never shortened to nothing.
-fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -54,6 +54,14 @@ pub fn text(value: Value) -> Shaped<String> {
     bytes(value).map(|bytes| String::from_utf8(bytes).unwrap_or_else(lossy))
 }
 
+/// Text; none for nil.
+pub fn optional(value: Value) -> Shaped<Option<String>> {
+    match value {
+        Value::Nil => Ok(None),
+        value => text(value).map(Some),
+    }
+}
+
 /// Name, value, name, value….
 pub fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
     if let Value::Map(items) = value {

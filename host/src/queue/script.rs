@@ -1,6 +1,6 @@
 //! The Lua scripts: each a file in `scripts/` with its own header, behind the common `lib.lua`.
 //!
-//! Not here: sending them (`link`), what their replies mean (`settle`, `claim`, `produce`, `dead`).
+//! Not here: sending them (`link`), what their replies mean (`settle`, `claim`, `produce`, `dead`), the doctor's scripts (`doctor`).
 
 use std::sync::LazyLock;
 
@@ -14,11 +14,15 @@ pub struct Script {
     sha1: String,
 }
 
+/// Declares scripts: each is a file in the folder `scripts/` beside the file that declares it.
 macro_rules! scripts {
     ($($constant:ident = $name:literal),* $(,)?) => {
-        $(pub static $constant: LazyLock<Script> = LazyLock::new(|| Script::new($name, include_str!(concat!("scripts/", $name, ".lua"))));)*
+        $(pub static $constant: std::sync::LazyLock<$crate::queue::script::Script> = std::sync::LazyLock::new(|| {
+            $crate::queue::script::Script::new($name, include_str!(concat!("scripts/", $name, ".lua")))
+        });)*
     };
 }
+pub(crate) use scripts;
 
 scripts! {
     BEGIN = "begin",
@@ -36,16 +40,12 @@ scripts! {
     RATE = "rate",
     LOSE = "lose",
     FIRE = "fire",
-    SURVEY = "survey",
-    CLAIMED = "claimed",
-    PARKED = "parked",
-    EXAMINE = "examine",
-    MEND = "mend",
     DUTIES = "duties",
 }
 
 impl Script {
-    fn new(name: &'static str, body: &str) -> Script {
+    /// `body` may use what is in `lib.lua`.
+    pub(crate) fn new(name: &'static str, body: &str) -> Script {
         let source = format!("{}\n{body}", include_str!("scripts/lib.lua"));
         let sha1 = redis::Script::new(&source).get_hash().to_owned();
         Script { name, source, sha1 }

@@ -39,7 +39,7 @@ impl Status {
         matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
     }
 
-    pub(super) fn parse(text: &[u8]) -> Option<Status> {
+    pub(crate) fn parse(text: &[u8]) -> Option<Status> {
         let all = [Status::Pending, Status::Processing, Status::Completed, Status::Failed, Status::Cancelled];
         all.into_iter().find(|status| status.as_str().as_bytes() == text)
     }

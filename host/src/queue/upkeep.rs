@@ -31,6 +31,14 @@ impl Queue {
         self.link.scripts("note lost tasks", &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
+    /// The marker that each task's status names.
+    pub(crate) async fn markers_of(&self, ids: &[&str]) -> Result<Vec<Option<Vec<u8>>>, QueueError> {
+        const WHAT: &str = "look at idempotency keys";
+        let ask = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("marker").to_owned();
+        let replies = self.link.pipeline(WHAT, &ids.iter().map(ask).collect::<Vec<_>>()).await?;
+        Ok(replies.into_iter().map(|reply| reply.ok().and_then(|reply| reply::bytes(reply).ok())).collect())
+    }
+
     /// The stream's other consumer groups. tqhost deletes entries when they are settled, whether these have read them or not.
     pub async fn other_groups(&self) -> Result<Vec<String>, QueueError> {
         const WHAT: &str = "look for other groups";

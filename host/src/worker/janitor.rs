@@ -2,7 +2,7 @@
 //! that somebody's deletions orphaned.
 //!
 //! Orphans are looked for in one walk through the keys of the whole Redis, for all queues together, in small pieces and at a pace that hardly shows: a
-//! shared Redis may hold millions of keys that are not ours. Not here: what an orphan is (`queue::mend`); `tqhost doctor` looks at a whole queue at once.
+//! shared Redis may hold millions of keys that are not ours. Not here: what an orphan is (`doctor::mend`); `tqhost doctor` looks at a whole queue at once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::lookout::Lookout;
 use super::pace::Pace;
 use super::shared::Shared;
-use crate::queue::mend::{self, Tended};
+use crate::doctor::mend::{self, Tended};
 use crate::queue::{Link, Queue, QueueError};
 
 /// The time between two steps: each sweeps one queue and looks at one piece of the keys.
@@ -127,7 +127,7 @@ impl Janitor {
 
 async fn tend(shared: &Shared, keys: Vec<Vec<u8>>) -> Result<(), QueueError> {
     let queue = shared.name.as_ref();
-    let Tended { lost, never_ran, freed, expiring } = shared.queue.tend(keys, MOMENT).await?;
+    let Tended { lost, never_ran, freed, expiring } = mend::tend(&shared.queue, keys, MOMENT).await?;
     if !lost.is_empty() {
         // Those that ran were counted when their entry was missed.
         shared.metrics.lost_entries(never_ran);

@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::error::QueueError;
-use super::link::Link;
-use super::reply::{self, Shape, Shaped};
-use super::script::{self, Call};
-use super::walk::{self, FIRST, START, optional};
-use super::{Queue, Status, keys, millis};
+use super::walk::{self, FIRST, START};
+use crate::queue::reply::{self, Shape, Shaped, optional};
+use crate::queue::script::{Call, scripts};
+use crate::queue::{Link, Queue, QueueError, Status, keys, millis};
+
+scripts! {
+    EXAMINE = "examine",
+    MEND = "mend",
+}
 
 /// Statuses in one call of the script.
 const STATUSES: usize = 100;
@@ -131,7 +134,7 @@ impl Queue {
         let keys = &self.keys;
         let rules = &self.rules;
         let call = |suspect: &Suspect| {
-            let call = Call::new(&script::MEND).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(&keys.dead);
+            let call = Call::new(&MEND).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(&keys.dead);
             let call = call.key(keys.task(&suspect.id)).key(suspect.marker.as_deref().unwrap_or(keys.stream.as_bytes()));
             let call = call.arg(suspect.kind.as_str()).arg(u8::from(mend)).arg(&rules.group).arg(&suspect.subject).arg(&suspect.id);
             call.arg(millis(rules.retention)).arg(millis(rules.idempotency.window)).arg(millis(suspect.patience))
@@ -234,7 +237,7 @@ impl Queue {
     /// Asks the script about tasks.
     async fn examine(&self, asked: &[Asked<'_>], mend: bool) -> Result<Vec<Examined>, QueueError> {
         let keys = &self.keys;
-        let mut call = Call::new(&script::EXAMINE).key(&keys.stream).key(&keys.delayed).key(&keys.parked);
+        let mut call = Call::new(&EXAMINE).key(&keys.stream).key(&keys.delayed).key(&keys.parked);
         for task in asked {
             call = call.key(keys.task(task.id)).key(task.marker.unwrap_or(keys.stream.as_bytes()));
         }
@@ -246,14 +249,6 @@ impl Queue {
         let reply = self.link.script(&call).await?;
         let examined: Shaped<Vec<Examined>> = reply::array(reply).and_then(|items| items.into_iter().map(Examined::read).collect());
         self.shaped("examine", examined.and_then(|all| if all.len() == asked.len() { Ok(all) } else { Err(Shape) }))
-    }
-
-    /// The marker that each task's status names.
-    pub(super) async fn markers_of(&self, ids: &[&str]) -> Result<Vec<Option<Vec<u8>>>, QueueError> {
-        const WHAT: &str = "look at idempotency keys";
-        let ask = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("marker").to_owned();
-        let replies = self.link.pipeline(WHAT, &ids.iter().map(ask).collect::<Vec<_>>()).await?;
-        Ok(replies.into_iter().map(|reply| reply.ok().and_then(|reply| reply::bytes(reply).ok())).collect())
     }
 }
 
@@ -346,34 +341,32 @@ pub async fn piece(link: &Link, queues: &[&Queue], from: Option<&str>, count: us
     Ok(piece)
 }
 
-impl Queue {
-    /// Mends what is orphaned among these statuses and markers, after `moment`. Tasks that wait behind more than 10,000 others are not looked for. May
-    /// be done by several at once.
-    pub async fn tend(&self, keys: Vec<Vec<u8>>, moment: Duration) -> Result<Tended, QueueError> {
-        const LOOK: usize = 10_000;
-        let mut found = KeySuspects::default();
-        self.look_at(keys, &mut found).await?;
-        found.tasks.retain(|task| task.kind != Kind::EndedButThere);
-        self.take_back(&mut found, LOOK).await?;
-        let mut tended = Tended::default();
-        if found.len() == 0 {
-            return Ok(tended);
-        }
-        tokio::time::sleep(moment).await;
-        for (task, judgement) in found.tasks.iter().zip(self.judge_tasks(&found.tasks, true).await?) {
-            match (task.kind, judgement) {
-                (Kind::LostTask, Judgement::Wrong { mended: true }) => {
-                    tended.never_ran += u64::from(task.status == Some(Status::Pending));
-                    tended.lost.push(task.id.clone());
-                }
-                (_, Judgement::Wrong { mended: true }) => tended.expiring += 1,
-                _ => {}
-            }
-        }
-        let judged = self.judge(&found.markers, true).await?;
-        tended.freed = judged.into_iter().filter(|judgement| *judgement == Judgement::Wrong { mended: true }).count() as u64;
-        Ok(tended)
+/// Mends what is orphaned among these statuses and markers, after `moment`. Tasks that wait behind more than 10,000 others are not looked for. May
+/// be done by several at once.
+pub async fn tend(queue: &Queue, keys: Vec<Vec<u8>>, moment: Duration) -> Result<Tended, QueueError> {
+    const LOOK: usize = 10_000;
+    let mut found = KeySuspects::default();
+    queue.look_at(keys, &mut found).await?;
+    found.tasks.retain(|task| task.kind != Kind::EndedButThere);
+    queue.take_back(&mut found, LOOK).await?;
+    let mut tended = Tended::default();
+    if found.len() == 0 {
+        return Ok(tended);
     }
+    tokio::time::sleep(moment).await;
+    for (task, judgement) in found.tasks.iter().zip(queue.judge_tasks(&found.tasks, true).await?) {
+        match (task.kind, judgement) {
+            (Kind::LostTask, Judgement::Wrong { mended: true }) => {
+                tended.never_ran += u64::from(task.status == Some(Status::Pending));
+                tended.lost.push(task.id.clone());
+            }
+            (_, Judgement::Wrong { mended: true }) => tended.expiring += 1,
+            _ => {}
+        }
+    }
+    let judged = queue.judge(&found.markers, true).await?;
+    tended.freed = judged.into_iter().filter(|judgement| *judgement == Judgement::Wrong { mended: true }).count() as u64;
+    Ok(tended)
 }
 
 impl serde::Serialize for Kind {

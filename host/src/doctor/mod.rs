@@ -4,19 +4,20 @@
 //!
 //! In: a queue, quiet or at work, and the hosts that announced themselves. Out: a [`Report`]. A task that is merely in motion is never in it:
 //! each suspicion is decided by a script that looks at the task's places at one moment. Not here: those scripts' calls (`mend`), the
-//! pages of the walk (`walk`).
+//! pages of the walk (`walk`), what Redis keeps and who writes it (`queue`).
+
+pub mod mend;
+mod walk;
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use super::codec;
-use super::error::QueueError;
-use super::hosts::{self, HostInfo};
-use super::mend::{Judgement, KeySuspects, Kind, Suspect};
-use super::reply;
-use super::walk::{FEW, FIRST, START};
-use super::{Census, Queue};
+use crate::queue::hosts::HostInfo;
+use crate::queue::{Census, Queue, QueueError, Status, codec, reply};
+pub use mend::Kind;
+use mend::{Judgement, KeySuspects, Suspect};
+use walk::{FEW, FIRST, START};
 
 /// How long a suspect has to move on.
 const MOMENT: Duration = Duration::from_millis(500);
@@ -81,28 +82,21 @@ struct Examination<'q> {
     listed: HashSet<(Kind, String)>,
 }
 
-impl Queue {
-    /// The hosts that announced themselves lately.
-    pub async fn hosts(&self) -> Result<Vec<HostInfo>, QueueError> {
-        hosts::list(&self.link).await
+/// Examines the queue; mends what can be mended if `mend`. `hosts` are those that announced themselves.
+pub async fn examine(queue: &Queue, hosts: &[HostInfo], mend: bool) -> Result<Report, QueueError> {
+    let report = Report::default();
+    let mut examination = Examination { queue, mend, report, suspects: Vec::new(), seen: HashSet::new(), listed: HashSet::new() };
+    if examination.types().await? {
+        examination.report.census = queue.census().await?;
+        examination.group(hosts).await?;
+        let claims = examination.claims().await?;
+        examination.stream().await?;
+        examination.delayed().await?;
+        examination.dead().await?;
+        examination.keys().await?;
+        examination.standing(claims, hosts).await?;
     }
-
-    /// Examines the queue; mends what can be mended if `mend`. `hosts` are those that announced themselves.
-    pub async fn examine_all(&self, hosts: &[HostInfo], mend: bool) -> Result<Report, QueueError> {
-        let report = Report::default();
-        let mut examination = Examination { queue: self, mend, report, suspects: Vec::new(), seen: HashSet::new(), listed: HashSet::new() };
-        if examination.types().await? {
-            examination.report.census = self.census().await?;
-            examination.group(hosts).await?;
-            let claims = examination.claims().await?;
-            examination.stream().await?;
-            examination.delayed().await?;
-            examination.dead().await?;
-            examination.keys().await?;
-            examination.standing(claims, hosts).await?;
-        }
-        Ok(examination.report)
-    }
+    Ok(examination.report)
 }
 
 impl Examination<'_> {
@@ -265,7 +259,7 @@ impl Examination<'_> {
         let judged = self.queue.judge_tasks(&found.tasks, self.mend).await?;
         for (task, judgement) in found.tasks.into_iter().zip(judged) {
             if let Judgement::Wrong { mended } = judgement {
-                let status = task.status.map_or("none", super::Status::as_str);
+                let status = task.status.map_or("none", Status::as_str);
                 let what = match task.kind {
                     Kind::LostTask => format!("its status is {status}, but it is in no place any more"),
                     Kind::EndedButThere => format!("its status is {status}, but its entry is still there"),

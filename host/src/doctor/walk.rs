@@ -7,11 +7,15 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::error::QueueError;
-use super::link::Link;
-use super::reply::{self, Shaped};
-use super::script::{self, Call};
-use super::{Queue, Status, keys, millis};
+use crate::queue::reply::{self, Shaped, optional};
+use crate::queue::script::{Call, scripts};
+use crate::queue::{Link, Queue, QueueError, Status, census, keys, millis};
+
+scripts! {
+    SURVEY = "survey",
+    CLAIMED = "claimed",
+    PARKED = "parked",
+}
 
 /// Entries, members and keys looked at in one step.
 const PAGE: usize = 200;
@@ -65,7 +69,7 @@ pub(super) const START: &str = "0";
 impl Queue {
     /// A page of `stream`, which is the queue's or that of its dead letters.
     pub(super) async fn survey(&self, stream: &str, from: &str) -> Result<Page<Seen>, QueueError> {
-        let call = Call::new(&script::SURVEY).key(stream).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
+        let call = Call::new(&SURVEY).key(stream).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
         let reply = self.link.script(&call).await?;
         let seen = |item| {
             let [entry, id, skipped] = reply::tuple(item)?;
@@ -78,7 +82,7 @@ impl Queue {
 
     /// A page of what is pending.
     pub(super) async fn claimed(&self, from: &str) -> Result<Page<Claimed>, QueueError> {
-        let call = Call::new(&script::CLAIMED).key(&self.keys.stream).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
+        let call = Call::new(&CLAIMED).key(&self.keys.stream).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
         let reply = self.link.script(&call).await?;
         let claimed = |item| {
             let [entry, idle, there] = reply::tuple(item)?;
@@ -89,7 +93,7 @@ impl Queue {
 
     /// A page of the delayed tasks' fields, of about `count` of them, and how many the next one should have.
     pub(super) async fn parked(&self, cursor: &str, count: usize) -> Result<(Page<Parked>, usize), QueueError> {
-        let call = Call::new(&script::PARKED).key(&self.keys.delayed).key(&self.keys.parked).arg(cursor).arg(count);
+        let call = Call::new(&PARKED).key(&self.keys.delayed).key(&self.keys.parked).arg(cursor).arg(count);
         let reply = self.link.script(&call).await?;
         let parked = |item| {
             let [member, id, forgotten, unreadable] = reply::tuple(item)?;
@@ -137,7 +141,7 @@ impl Queue {
         const WHAT: &str = "look for the group";
         match self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await {
             Ok(reply) => {
-                let names = |reply| reply::array(reply)?.into_iter().map(super::census::group_name).collect::<Shaped<Vec<_>>>();
+                let names = |reply| reply::array(reply)?.into_iter().map(census::group_name).collect::<Shaped<Vec<_>>>();
                 Ok(!self.shaped(WHAT, names(reply))?.contains(&self.rules.group))
             }
             Err(error) if error.is_no_group() => Ok(false),
@@ -215,12 +219,4 @@ fn page<T>(reply: Value, end: &str, item: impl Fn(Value) -> Shaped<T>) -> Shaped
     let [next, items] = reply::tuple(reply)?;
     let next = Some(reply::text(next)?).filter(|next| next != end);
     Ok(Page { next, items: reply::array(items)?.into_iter().map(item).collect::<Shaped<_>>()? })
-}
-
-/// Text; none for nil.
-pub(super) fn optional(value: Value) -> Shaped<Option<String>> {
-    match value {
-        Value::Nil => Ok(None),
-        value => reply::text(value).map(Some),
-    }
 }

@@ -5,7 +5,7 @@
 //!
 //!     add ─▶ Open ─▶ gather: full, over its time, another version, no permits left, or the worker stops claiming ─▶ runner
 //!
-//! Not here: what becomes of a batch (`runner`).
+//! Not here: how a batch begins (`crew`), what becomes of it (`runner`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,6 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::inflight::Hold;
-use super::runner;
 use super::shared::Shared;
 use crate::plugins::Version;
 use crate::task::Task;
@@ -36,7 +35,7 @@ impl Gathering {
         let most = if version.handler.takes_batches() { rules.largest_batch() } else { 1 };
         // A task that a host died of, perhaps, must not take others with it next time.
         if most < 2 || task.crashes > 0 {
-            runner::start(shared, version, vec![(task, hold)]);
+            shared.crew.begin(shared, version, vec![(task, hold)]);
             return;
         }
         let mut open = self.open();
@@ -98,9 +97,9 @@ async fn gather(shared: Arc<Shared>, version: Arc<Version>, first: (Task, Hold),
     // Where the plugin was removed meanwhile, this attempt has begun before that.
     let version = shared.versions.borrow().clone().unwrap_or(version);
     if version.handler.takes_batches() {
-        return runner::start(&shared, &version, members);
+        return shared.crew.begin(&shared, &version, members);
     }
     for member in members {
-        runner::start(&shared, &version, vec![member]);
+        shared.crew.begin(&shared, &version, vec![member]);
     }
 }

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::capacity::{Capacity, Line};
+use super::crew::Crew;
 use super::idle::Idle;
 use super::inflight::Inflight;
 use super::job::Room;
@@ -79,6 +80,7 @@ impl Worker {
             unseen: AtomicBool::new(false),
             claiming: Mutex::new(()),
             runners: TaskTracker::new(),
+            crew: Crew::default(),
             queue,
             consumer,
             versions,

@@ -8,6 +8,7 @@
 pub mod backoff;
 pub mod capacity;
 pub mod census;
+pub mod crew;
 pub mod fetcher;
 pub mod gather;
 pub mod heartbeat;

@@ -24,13 +24,8 @@ use crate::queue::{Subject, codec};
 use crate::sandbox::Attempt;
 use crate::task::Task;
 
-/// Runs a task, or several that were gathered for a version that takes batches, beside the others: on the guests' threads, so that the handler
-/// begins without another hop.
-pub fn start(shared: &Arc<Shared>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
-    drop(shared.runners.spawn_on(run(shared.clone(), version.clone(), members), version.handler.guests()));
-}
-
-async fn run(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
+/// Runs a task, or several that were gathered for a version that takes batches. On the guests' threads the handler begins without another hop.
+pub async fn run(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     for (task, _) in &members {
         // From when this entry was added: for a task that was delayed, from when it was due.
         shared.metrics.wait(age(codec::entry_time_ms(&task.entry)));
@@ -96,7 +91,7 @@ async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, H
 
 /// Runs a task of a batch by itself, beside the others.
 fn apart(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
-    drop(shared.runners.spawn_on(carry(shared.clone(), version.clone(), vec![(task, hold)]), version.handler.guests()));
+    drop(shared.runners.spawn(carry(shared.clone(), version.clone(), vec![(task, hold)])));
 }
 
 /// One attempt, which is stopped when all of its tasks are to stop. None: it was.

@@ -8,6 +8,7 @@ use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 use super::capacity::Line;
+use super::crew::Crew;
 use super::gather::Gathering;
 use super::idle::Idle;
 use super::inflight::{Hold, Inflight};
@@ -28,6 +29,7 @@ pub struct Shared {
     pub consumer: Arc<str>,
     pub inflight: Arc<Inflight>,
     pub gathering: Gathering,
+    pub crew: Crew,
     /// Its place among the queues of this host.
     pub line: Arc<Line>,
     /// The plugin's working version, if there is one.

@@ -8,12 +8,13 @@
 
 use std::time::Instant;
 
-use crate::support::allocations::Allocations;
+use serde_json::Value;
+
 use crate::support::{Bench, Host, eventually};
 
-/// Tasks that run before the measurement, so that scripts are loaded and buffers have their size.
-const FIRST: usize = 200;
-const TASKS: usize = 3000;
+/// Tasks of a host to which another one is compared that has [`TASKS`] more.
+const FEW: usize = 200;
+const TASKS: usize = 4000;
 const CONCURRENCY: usize = 100;
 const PAYLOAD_BYTES: usize = 200;
 
@@ -24,8 +25,8 @@ const BESIDE: Costs = Costs { commands: 100.0, to_redis: 15_000.0, from_redis: 1
 /// The most that a task may cost, next to what happens beside it: a tenth more than was seen, and a call more for every other task, as calls are
 /// for fewer tasks at a time on a machine that is busy. To set them anew,
 /// `cargo test --test e2e costs:: -- --nocapture` prints what is seen.
-const WITH_STATUS: Costs = Costs { commands: 5.5, to_redis: 250.0, from_redis: 285.0, allocations: 75.0 };
-const WITHOUT_STATUS: Costs = Costs { commands: 3.0, to_redis: 250.0, from_redis: 285.0, allocations: 75.0 };
+const WITH_STATUS: Costs = Costs { commands: 5.5, to_redis: 250.0, from_redis: 285.0, allocations: 62.0 };
+const WITHOUT_STATUS: Costs = Costs { commands: 3.0, to_redis: 250.0, from_redis: 285.0, allocations: 62.0 };
 
 /// Adds tasks with one small command: what their producer sends and gets is not the host's.
 const FILL: &str = "for n = 1, tonumber(ARGV[2]) do redis.call('XADD', KEYS[1], '*', 'content', ARGV[1]) end";
@@ -51,34 +52,22 @@ fn a_task_without_a_status_costs_no_more_than_this() {
     assert_costs("0s", WITHOUT_STATUS);
 }
 
-/// Lets a host run tasks that are there at once, and sees what that took.
+/// Lets a host run a few tasks and another one many, and sees what the difference is.
 #[track_caller]
 fn assert_costs(retention: &str, most: Costs) {
-    let mut bench = Bench::new(&format!("[queues.work]\nplugin = \"empty\"\nconcurrency = {CONCURRENCY}\nretention = \"{retention}\"\n"));
-    bench.install("empty", "empty");
-    let allocations = Allocations::new(bench.dir.path());
-    let mut command = Host::command(&bench.config());
-    // As little log as by default.
-    command.env("TQHOST_LOG", "info").envs(allocations.env());
-    let host = Host::spawn(command);
-    run(&mut bench, FIRST);
-    let (before, begin) = (seen(&mut bench, &allocations), Instant::now());
-    let asked = run(&mut bench, TASKS);
-    let (after, seconds) = (seen(&mut bench, &allocations), begin.elapsed().as_secs_f64());
-    assert_eq!(bench.places("work").dead, 0, "every task was completed");
-    host.stop();
-    // The producer's XADDs and its EVAL, the questions of `run` and the INFO between the two moments.
-    let of_test = (TASKS + 1 + asked + 1) as f64;
-    let figures: [(&str, Figure, f64); 4] = [
-        ("Redis commands", |costs| costs.commands, of_test),
-        ("bytes to Redis", |costs| costs.to_redis, 0.0),
-        ("bytes from Redis", |costs| costs.from_redis, 0.0),
-        ("allocations", |costs| costs.allocations, 0.0),
+    let begin = Instant::now();
+    let [few, many] = [FEW, FEW + TASKS].map(|tasks| costs_of(retention, tasks));
+    let seconds = begin.elapsed().as_secs_f64();
+    let figures: [(&str, Figure); 4] = [
+        ("Redis commands", |costs| costs.commands),
+        ("bytes to Redis", |costs| costs.to_redis),
+        ("bytes from Redis", |costs| costs.from_redis),
+        ("allocations", |costs| costs.allocations),
     ];
     let mut problems = Vec::new();
-    for (what, of, of_test) in figures {
-        let used = of(&after) - of(&before) - of_test;
-        let (each, allowed) = (used / TASKS as f64, of(&most) + of(&BESIDE) * seconds / TASKS as f64);
+    for (what, of) in figures {
+        let each = (of(&many) - of(&few)) / TASKS as f64;
+        let allowed = of(&most) + of(&BESIDE) * seconds / TASKS as f64;
         println!("{retention}: {what} per task: {each:.2}, {allowed:.2} allowed, {:.2} of that to the task", of(&most));
         assert!(each > 0.0, "{what} are counted");
         if each > allowed {
@@ -86,6 +75,40 @@ fn assert_costs(retention: &str, most: Costs) {
         }
     }
     assert!(problems.is_empty(), "{retention}: {}", problems.join("; "));
+}
+
+/// What a host and its Redis do for tasks that are there at once, start and stop included.
+#[track_caller]
+fn costs_of(retention: &str, tasks: usize) -> Costs {
+    let mut bench = Bench::new(&format!("[queues.work]\nplugin = \"empty\"\nconcurrency = {CONCURRENCY}\nretention = \"{retention}\"\n"));
+    bench.install("empty", "empty");
+    let mut command = Host::command(&bench.config());
+    // As little log as by default; and the allocator's own account at the end.
+    command.env("TQHOST_LOG", "info").env("_RJEM_MALLOC_CONF", "stats_print:true,stats_print_opts:Jgdablxe");
+    let host = Host::spawn(command);
+    let asked = run(&mut bench, tasks);
+    assert_eq!(bench.places("work").dead, 0, "every task was completed");
+    let text: String = bench.redis("INFO", ("commandstats", "stats"));
+    let number = |value: &str| value.parse::<f64>().expect("a number");
+    let stat =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(number).expect("a figure of Redis");
+    let calls = |line: &str| line.strip_prefix("cmdstat_")?.split("calls=").nth(1)?.split(',').next().map(number);
+    Costs {
+        // The producer's XADDs and the questions of `run` are not the host's.
+        commands: text.lines().filter_map(calls).sum::<f64>() - (tasks + asked) as f64,
+        to_redis: stat("total_net_input_bytes"),
+        from_redis: stat("total_net_output_bytes"),
+        allocations: allocations(&host.stop_for_log().raw()),
+    }
+}
+
+/// How often the host asked for memory, by its allocator's account.
+#[track_caller]
+fn allocations(log: &str) -> f64 {
+    let account = log.lines().find(|line| line.starts_with("{\"jemalloc\"")).expect("the allocator's account");
+    let account: Value = serde_json::from_str(account).expect("JSON");
+    let of = |kind: &str| account["jemalloc"]["stats.arenas"]["merged"][kind]["nrequests"].as_f64().expect("a number");
+    of("small") + of("large")
 }
 
 /// Adds tasks and waits until they are done. Gives how many commands it took to find out.
@@ -99,19 +122,4 @@ fn run(bench: &mut Bench, tasks: usize) -> usize {
         (left == 0).then_some(())
     });
     asked
-}
-
-/// What was used so far.
-fn seen(bench: &mut Bench, allocations: &Allocations) -> Costs {
-    let text: String = bench.redis("INFO", ("commandstats", "stats"));
-    let number = |value: &str| value.parse::<f64>().expect("a number");
-    let stat =
-        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(number).expect("a figure of Redis");
-    let calls = |line: &str| line.strip_prefix("cmdstat_")?.split("calls=").nth(1)?.split(',').next().map(number);
-    Costs {
-        commands: text.lines().filter_map(calls).sum(),
-        to_redis: stat("total_net_input_bytes"),
-        from_redis: stat("total_net_output_bytes"),
-        allocations: allocations.count() as f64,
-    }
 }

@@ -1,6 +1,5 @@
 //! What every test stands on: a Redis of its own, a folder of its own, hosts, commands.
 
-pub mod allocations;
 pub mod bench;
 pub mod clock;
 pub mod ends;

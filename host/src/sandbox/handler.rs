@@ -171,20 +171,12 @@ impl Handler {
     async fn run_here(&self, attempt: Attempt) -> Option<Report> {
         let loaded = &*self.0;
         // What is left half done by a panic is the instance, which goes with it.
-        let report = match AssertUnwindSafe(run(loaded, attempt)).catch_unwind().await {
-            Ok(report) => report?,
+        AssertUnwindSafe(run(loaded, attempt)).catch_unwind().await.unwrap_or_else(|_| {
             // A bug of the host, but this task's failure: the panic itself has been logged.
-            Err(_) => {
-                let message = "the host failed while it ran the handler".to_owned();
-                let ended = Ended::Failed { kind: FailureKind::Trap, message };
-                Report { ended, peak_memory: 0, duration: Duration::ZERO }
-            }
-        };
-        if matches!(report.ended, Ended::Failed { .. }) {
-            // It may have had all that it can have.
-            loaded.sandbox.0.gives_back.soon(&loaded.sandbox.0.sends_on);
-        }
-        Some(report)
+            let message = "the host failed while it ran the handler".to_owned();
+            let ended = Ended::Failed { kind: FailureKind::Trap, message };
+            Some(Report { ended, peak_memory: 0, duration: Duration::ZERO })
+        })
     }
 }
 

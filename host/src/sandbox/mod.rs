@@ -24,7 +24,6 @@ mod limits;
 mod log;
 mod machine;
 mod mask;
-mod memory;
 mod state;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -107,7 +106,6 @@ struct Shared {
     /// Taken only when this is dropped; requests of guests run there.
     requests: Option<Runtime>,
     sends_on: Handle,
-    gives_back: memory::GivesBack,
     _ticker: engine::Ticker,
 }
 
@@ -147,7 +145,6 @@ impl Sandbox {
         let (turns, check_permit) = (turns::Turns::new(cores), Semaphore::new(1));
         let (runs_on, guests) = (guests.handle().clone(), Some(guests));
         let (sends_on, requests) = (requests.handle().clone(), Some(requests));
-        let gives_back = memory::GivesBack::default();
         let shared = Shared {
             engine,
             reservation,
@@ -161,7 +158,6 @@ impl Sandbox {
             runs_on,
             requests,
             sends_on,
-            gives_back,
             _ticker: ticker,
         };
         Ok(Sandbox(Arc::new(shared)))
@@ -174,12 +170,10 @@ impl Sandbox {
 
     /// The same with less, or until it is not wanted any more.
     pub fn compile_with(&self, allowance: &Allowance, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
-        let compiled = match &self.0.compiler {
+        match &self.0.compiler {
             Compiler::Apart(program) => apart::compile(program, self.0.reservation, allowance, wasm),
             Compiler::Here => compiler::compile(&self.0.engine, allowance.cores, wasm),
-        };
-        memory::now();
-        compiled
+        }
     }
 
     /// Makes a handler of what [`Self::compile`] gave, now or earlier, out of a cache that only this user can write.

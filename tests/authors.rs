@@ -45,6 +45,14 @@ fn tried(guest: &str, args: &[&str]) -> Ran {
 }
 
 #[test]
+fn json_as_deep_as_its_parser_takes_fits_on_the_stack_that_handlers_are_linked_with() {
+    // serde_json stops at 128 levels; the object around it is one.
+    let deep = format!("{}{}", "[".repeat(126), "]".repeat(126));
+    let ran = tried("as-told", &["--field", &format!(r#"data={{"end":"ok","n":{deep}}}"#), "--json"]).ok();
+    assert!(ran.stdout.contains(r#""outcome":"completed""#) && ran.stdout.contains(&deep), "{ran:?}");
+}
+
+#[test]
 fn every_outcome_is_told_with_its_exit_code() {
     let table: [(&str, &[&str], i32, Value); 9] = [
         ("echo", &[], 0, json!({ "outcome": "completed", "kind": null, "message": null })),

@@ -1,5 +1,5 @@
 //! Completes at once, with no result. It imports no function and its memory never grows for tasks of up to 20 KiB, so it measures the
-//! host and nothing of its own: without the standard library, and with an allocator over an arena that is there from the start.
+//! host and nothing of its own: without the standard library, and with an allocator over the heap that is there from the start.
 #![cfg(target_family = "wasm")]
 #![no_std]
 
@@ -7,7 +7,7 @@ extern crate alloc;
 
 use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
-use core::cell::{Cell, UnsafeCell};
+use core::cell::Cell;
 
 // The SDK's file, so that there is one contract. Its imports are not used here, and the build drops them.
 wit_bindgen::generate!({ path: "../../wit/handler.wit", world: "tqhost:handler/task-handler" });
@@ -41,12 +41,17 @@ unsafe extern "C" fn cabi_realloc(old: *mut u8, old_len: usize, align: usize, ne
     }
 }
 
+/// Less than the heap that every handler is linked with (`plugins/.cargo/config.toml`).
 const ARENA_BYTES: usize = 24 << 10;
 const PAGE_BYTES: usize = 1 << 16;
 
+unsafe extern "C" {
+    /// Where the linker puts the heap.
+    static __heap_base: u8;
+}
+
 /// Hands out the arena from its start, and starts again when everything was given back: after each task.
 struct Bump {
-    arena: UnsafeCell<[u8; ARENA_BYTES]>,
     used: Cell<usize>,
     live: Cell<usize>,
 }
@@ -57,7 +62,7 @@ unsafe impl Sync for Bump {}
 // SAFETY: every block lies in the arena, or in pages of its own, and overlaps no block that is live.
 unsafe impl GlobalAlloc for Bump {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let base = self.arena.get() as usize;
+        let base = (&raw const __heap_base) as usize;
         let start = (base + self.used.get()).next_multiple_of(layout.align()) - base;
         if start + layout.size() > ARENA_BYTES {
             // Beyond the arena: fresh pages, never given back. Instances are short-lived.
@@ -73,7 +78,7 @@ unsafe impl GlobalAlloc for Bump {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, _: Layout) {
-        let base = self.arena.get() as usize;
+        let base = (&raw const __heap_base) as usize;
         if (base..base + ARENA_BYTES).contains(&(block as usize)) {
             self.live.set(self.live.get() - 1);
             if self.live.get() == 0 {
@@ -84,7 +89,7 @@ unsafe impl GlobalAlloc for Bump {
 }
 
 #[global_allocator]
-static MEMORY: Bump = Bump { arena: UnsafeCell::new([0; ARENA_BYTES]), used: Cell::new(0), live: Cell::new(0) };
+static MEMORY: Bump = Bump { used: Cell::new(0), live: Cell::new(0) };
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {

@@ -32,8 +32,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle completes without looking at XACK's answer",
         scripts: &[&script::SETTLE],
-        text: "if not acked(status, entry) then return 0 end\n  local is_known",
-        instead: "acked(status, entry)\n  local is_known",
+        text: "if not acked(status, entry) then return 0 end\n  end_attempt",
+        instead: "acked(status, entry)\n  end_attempt",
         found: "Overtaken",
     },
     Mutation {

@@ -176,6 +176,8 @@ impl World {
                 if !held.is_empty() {
                     let Held { task, begun, known } = held.remove(nth % held.len());
                     let end = if begun { end } else { End::Release };
+                    // Another host may have begun it once the lease is over; a host says so long before.
+                    let known = known || !self.reference.owned(name, &task.entry);
                     let (consumer, ending) = (name.clone(), ending(task, end, known, &self.queue.rules));
                     self.calls += 1;
                     self.numbers.insert(consumer.clone(), self.calls);

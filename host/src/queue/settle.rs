@@ -112,6 +112,11 @@ impl Ending {
         Ending { subject, settlement, plugin, ran, is_known, key }
     }
 
+    /// The task may have a status by now: another host may have taken it over, and begun it.
+    pub fn may_be_known(&mut self) {
+        self.is_known = true;
+    }
+
     pub fn settlement(&self) -> &Settlement {
         &self.settlement
     }

@@ -265,6 +265,11 @@ impl Hold {
         self.entry.is(Phase::Lost)
     }
 
+    /// For how long the entry was held.
+    pub fn age(&self) -> Duration {
+        self.entry.since.elapsed()
+    }
+
     /// The task begins without Redis being told. `is_known`: it has a status that says PENDING.
     pub fn begun(&mut self, is_known: bool) {
         self.is_known = is_known;

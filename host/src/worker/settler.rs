@@ -115,9 +115,15 @@ impl Settler {
     }
 
     /// Sends one call until there is a reply to it. Gives the jobs that Redis refused, each with its error; or all of them when told to give up.
-    async fn carry_out(&self, batch: Vec<Job>, number: u64, pace: &mut Pace) -> Result<Vec<(Job, QueueError)>, Vec<Job>> {
+    async fn carry_out(&self, mut batch: Vec<Job>, number: u64, pace: &mut Pace) -> Result<Vec<(Job, QueueError)>, Vec<Job>> {
         let call = SettleCall { lane: self.lane, number };
         let replies = loop {
+            for job in &mut batch {
+                // Longer, and another host may have it by now.
+                if job.hold.age() >= self.shared.queue.rules.lease / 2 {
+                    job.ending.may_be_known();
+                }
+            }
             let endings: Vec<&Ending> = batch.iter().map(|job| &job.ending).collect();
             let error = tokio::select! {
                 biased;

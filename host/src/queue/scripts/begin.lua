@@ -38,7 +38,7 @@ local function begin(status, marker, holder, entry, attempt, enqueued_at, id, he
   end
   if is_marked(status) then
     drop(entry)
-    end_task(rules, status, marker, id, true, nil, 'CANCELLED', 'entry', entry)
+    end_task(rules, status, marker, id, true, nil, 'CANCELLED', { 'entry', entry })
     return 2
   end
   if is_elsewhere(redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'deleted'), entry) then
@@ -50,8 +50,8 @@ local function begin(status, marker, holder, entry, attempt, enqueued_at, id, he
     if holder == stream then return first end
     if not is_gone(rules, KEYS[2], group, holder, marker, first) then
       drop(entry)
-      end_task(rules, status, stream, id, true, nil, 'CANCELLED', 'duplicate_of', first, 'error', 'duplicate of ' .. first,
-        'enqueued_at', enqueued_at, 'entry', entry)
+      end_task(rules, status, stream, id, true, nil, 'CANCELLED',
+        { 'duplicate_of', first, 'error', 'duplicate of ' .. first, 'enqueued_at', enqueued_at, 'entry', entry })
       return 3
     end
   end

@@ -36,7 +36,7 @@ if known[3] and redis.call('ZREM', KEYS[2], known[3]) == 1 then
 end
 if not found and status == '' then return '' end
 redis.call('HDEL', KEYS[4], 'entry')
-end_task(rules_of(KEYS[1], nil, ARGV[3], ARGV[4]), KEYS[4], KEYS[5], ARGV[2], true, nil, 'CANCELLED')
+end_task(rules_of(KEYS[1], nil, ARGV[3], ARGV[4]), KEYS[4], KEYS[5], ARGV[2], true, nil, 'CANCELLED', {})
 if not found then
   -- A day at least: if it is delivered later than that, or never was there, the mark is of no use.
   redis.call('HSET', KEYS[4], 'status', 'CANCELLED', 'cancel', '1')

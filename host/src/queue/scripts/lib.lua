@@ -51,12 +51,12 @@ end
 -- Ends a task. This is the only place where a task ends, whatever its end is and whoever found it.
 --
 -- `rules` comes from rules_of. `marker` is the key that holds the task's idempotency key (the stream: it has none). `is_known` is false for a
--- task that can have no status yet. `letter` is what the dead letter holds, or nil. `how` is COMPLETED, FAILED or CANCELLED; then come the
--- fields of the status that change.
+-- task that can have no status yet. `letter` is what the dead letter holds, or nil. `how` is COMPLETED, FAILED or CANCELLED; `changes` are
+-- the names and values of what else changes in the status.
 --
 -- In this order: the dead letter, the status and its retention, the idempotency key. Effects, flows and events of an end have their place
 -- here, too. The caller has acknowledged the entry before, or the first write here is a HDEL: Redis refuses nothing for want of memory.
-local function end_task(rules, status, marker, id, is_known, letter, how, ...)
+local function end_task(rules, status, marker, id, is_known, letter, how, changes)
   local dead = letter and redis.call('XADD', rules.dead, '*', unpack(letter))
   -- enqueue.lua knows a task by its id for a minute at least, so that a call that is repeated is not a second task.
   local is_enqueued = is_known and redis.pcall('HGET', status, 'enqueued') == '1'
@@ -64,7 +64,7 @@ local function end_task(rules, status, marker, id, is_known, letter, how, ...)
     if is_known then
       redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'deleted', how == 'COMPLETED' and 'error' or 'cancel')
     end
-    set_status(status, 'status', how, 'finished_at', rules.now, ...)
+    set_status(status, 'status', how, 'finished_at', rules.now, unpack(changes))
     if dead then redis.call('HSET', status, 'dead', dead) end
     redis.call('PEXPIRE', status, is_enqueued and tonumber(rules.retention) < 60000 and 60000 or rules.retention)
   elseif is_known then
@@ -81,7 +81,7 @@ end
 -- done what it stands for.
 local function end_lost(rules, status, marker, id, why)
   local at_once = setmetatable({ window = 0 }, { __index = rules })
-  end_task(at_once, status, marker, id, true, nil, 'FAILED', 'error', 'lost: ' .. why)
+  end_task(at_once, status, marker, id, true, nil, 'FAILED', { 'error', 'lost: ' .. why })
 end
 
 -- Ends a task of which somebody deleted the entry: unless the task has ended, or waits somewhere else. True when it was ended.

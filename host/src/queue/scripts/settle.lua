@@ -75,29 +75,34 @@ local function is_owner(status, entry)
   return owned(stream, group, entry, consumer) or is_kept(status, entry)
 end
 
+-- What changes in the status of a task that has none yet. It is one list for all of them: a new one for each would be dear.
+local first = { 'attempt', '', 'plugin', '', 'consumer', consumer, 'enqueued_at', '', 'started_at', '' }
+
 -- Only a task that may be known names its entry: of two tasks with one id, neither is taken for the other. The id of all others is their entry.
-local function end_attempt(status, marker, id, is_known, letter, how, entry, attempt, plugin, enqueued_at, ran, ...)
-  if not is_known then
-    return end_task(rules, status, marker, id, false, letter, how, 'attempt', attempt, 'plugin', plugin, 'consumer', consumer,
-      'enqueued_at', enqueued_at, 'started_at', started(ran), ...)
+-- `name` and `value` are one more field of the status, if there is one.
+local function end_attempt(is, status, marker, id, letter, how, entry, attempt, plugin, enqueued_at, ran, name, value)
+  if not is.known and not name then
+    first[2], first[4], first[8], first[10] = attempt, plugin, enqueued_at, started(ran)
+    return end_task(rules, status, marker, id, false, letter, how, first)
   end
-  if is_marked(status) then return end_task(rules, status, marker, id, true, nil, 'CANCELLED') end
-  end_task(rules, status, marker, id, true, letter, how, 'attempt', attempt, 'plugin', plugin, 'consumer', consumer,
-    'enqueued_at', enqueued_at, 'entry', entry, ...)
-  if ran ~= '' and rules.keeps then redis.call('HSET', status, 'started_at', started(ran)) end
+  if is.known and is_marked(status) then return end_task(rules, status, marker, id, true, nil, 'CANCELLED', {}) end
+  local changes = { 'attempt', attempt, 'plugin', plugin, 'consumer', consumer, 'enqueued_at', enqueued_at }
+  local function change(field, to)
+    changes[#changes + 1] = field
+    changes[#changes + 1] = to
+  end
+  if is.known then change('entry', entry) end
+  if ran ~= '' then change('started_at', started(ran)) end
+  if name then change(name, value) end
+  end_task(rules, status, marker, id, is.known, letter, how, changes)
 end
 
-local function complete(what, entry, attempt, plugin, enqueued_at, ran)
+local function complete(is, entry, attempt, plugin, enqueued_at, ran)
   local status, marker, id, result = next_key(), stream, false, nil
-  if string.find(what, 'm', 2, true) then marker, id = next_key(), next_value() end
-  if string.find(what, 'r', 2, true) then result = next_value() end
+  if is.keyed then marker, id = next_key(), next_value() end
+  if is.with_result then result = next_value() end
   if not acked(status, entry) then return 0 end
-  local is_known = string.find(what, 'k', 2, true) ~= nil
-  if result then
-    end_attempt(status, marker, id, is_known, nil, 'COMPLETED', entry, attempt, plugin, enqueued_at, ran, 'result', result)
-  else
-    end_attempt(status, marker, id, is_known, nil, 'COMPLETED', entry, attempt, plugin, enqueued_at, ran)
-  end
+  end_attempt(is, status, marker, id, nil, 'COMPLETED', entry, attempt, plugin, enqueued_at, ran, result and 'result', result)
   return 1
 end
 
@@ -116,9 +121,9 @@ local function packed(fields)
 end
 
 -- The dead letter comes with the ack or not at all: a key of another type in its place is an error before the first write.
-local function bury(what, entry, attempt, plugin, enqueued_at, ran)
+local function bury(is, entry, attempt, plugin, enqueued_at, ran)
   local status, marker = next_key(), stream
-  if string.find(what, 'm', 2, true) then marker = next_key() end
+  if is.keyed then marker = next_key() end
   local id, error, fields = next_value(), next_value(), packed(next_list())
   local bad = wrong_type(KEYS[4], 'stream')
   if bad then return bad.err end
@@ -126,21 +131,21 @@ local function bury(what, entry, attempt, plugin, enqueued_at, ran)
   if is_duplicate(status, entry) then return 1 end
   fields[#fields + 1] = 'tq-failed-at'
   fields[#fields + 1] = rules.now
-  end_attempt(status, marker, id, true, fields, 'FAILED', entry, attempt, plugin, enqueued_at, ran, 'error', error)
+  end_attempt(is, status, marker, id, fields, 'FAILED', entry, attempt, plugin, enqueued_at, ran, 'error', error)
   return 1
 end
 
 -- Delayed tasks are filed under the entry they came from, not under their id: two tasks may bear one id.
-local function park(what, entry, attempt, _, enqueued_at)
+local function park(is, entry, attempt, _, enqueued_at)
   local status, marker, id = next_key(), stream, false
-  if string.find(what, 'm', 2, true) then marker, id = next_key(), next_value() end
+  if is.keyed then marker, id = next_key(), next_value() end
   local delay, since, error, fields = tonumber(next_value()), tonumber(next_value()), next_value(), next_list()
   local bad = wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash')
   if bad then return bad.err end
   if not is_owner(status, entry) or not acked(status, entry) then return 0 end
   if is_duplicate(status, entry) then return 1 end
   if is_marked(status) then
-    end_task(rules, status, marker, id, true, nil, 'CANCELLED')
+    end_task(rules, status, marker, id, true, nil, 'CANCELLED', {})
     return 1
   end
   if since == 0 then since = now end
@@ -159,15 +164,55 @@ local function park(what, entry, attempt, _, enqueued_at)
   return 1
 end
 
+-- What the letters of `what` say. The kinds of ends are few, the attempts many.
 local kinds = { C = complete, B = bury, P = park }
-while at < #ARGV do
-  local what = next_value()
-  local entry, attempt, plugin, enqueued_at, ran = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
-  at = at + 5
-  local went, result = pcall(kinds[string.sub(what, 1, 1)], what, entry, attempt, plugin, enqueued_at, ran)
-  if not went then result = type(result) == 'table' and result.err or tostring(result) end
-  if result == 1 then settled[#settled + 1] = entry end
-  out[#out + 1] = result
+local meanings = {}
+local function meaning(what)
+  local is = meanings[what]
+  if not is then
+    local function has(letter) return string.find(what, letter, 2, true) ~= nil end
+    is = { settle = kinds[string.sub(what, 1, 1)], keyed = has('m'), with_result = has('r') }
+    is.known = has('k') or is.settle ~= complete
+    is.only_acked = not (rules.keeps or is.known or is.keyed)
+    meanings[what] = is
+  end
+  return is
+end
+
+-- Attempts of which no trace is kept: one command acknowledges them all. Their hosts hold them for less than a lease, so nobody else can have
+-- settled them; if somebody deleted what was pending, how many there were is told, and not which of them.
+local traceless, places = {}, {}
+
+local count, done, most = 0, 0, #ARGV
+while at < most do
+  local is, entry = meaning(ARGV[at + 1]), ARGV[at + 2]
+  at = at + 6
+  count = count + 1
+  local result = 0
+  if is.only_acked then
+    key = key + 1
+    if is.with_result then at = at + 1 end
+    traceless[#traceless + 1] = entry
+    places[#places + 1] = count
+  else
+    local went
+    went, result = pcall(is.settle, is, entry, ARGV[at - 3], ARGV[at - 2], ARGV[at - 1], ARGV[at])
+    if not went then result = type(result) == 'table' and result.err or tostring(result) end
+  end
+  if result == 1 then
+    done = done + 1
+    settled[done] = entry
+  end
+  out[count] = result
+end
+
+if #traceless > 0 then
+  local acked = redis.pcall('XACK', stream, group, unpack(traceless))
+  local refused = type(acked) == 'table' and acked.err
+  for i, place in ipairs(places) do
+    out[place] = refused or (i <= acked and 1 or 0)
+    if not refused then settled[done + i] = traceless[i] end
+  end
 end
 
 if #settled > 0 then redis.call('XDEL', stream, unpack(settled)) end

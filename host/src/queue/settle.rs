@@ -117,6 +117,18 @@ impl Ending {
         self.is_known = true;
     }
 
+    /// Where the plain ones of its call were run by this plugin.
+    fn kind(&self, plugin: Option<&str>) -> Kind {
+        let is_first = matches!(&self.subject, Subject::Task(task) if task.attempt == 1);
+        let is_like_others = plugin.is_none_or(|plugin| plugin == self.plugin.as_ref());
+        match &self.settlement {
+            _ if self.is_known || self.key.is_some() || self.ran.is_none() || !is_first || !is_like_others => Kind::Other,
+            Settlement::Complete { result: None } => Kind::Plain,
+            Settlement::Complete { result: Some(_) } => Kind::PlainWithResult,
+            _ => Kind::Other,
+        }
+    }
+
     pub fn settlement(&self) -> &Settlement {
         &self.settlement
     }
@@ -137,6 +149,15 @@ impl Ending {
                 Subject::Malformed(entry) => entry.fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>(),
             }
     }
+}
+
+/// How the script is told of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Completed, with no status before: in few words, before all others.
+    Plain,
+    PlainWithResult,
+    Other,
 }
 
 /// Names one call of [`Queue::settle`]. The calls of one consumer in one lane come one after the other and count up.
@@ -168,17 +189,24 @@ impl Queue {
         const WHAT: &str = "settle";
         let keys = &self.keys;
         let rules = &self.rules;
+        // The script takes plain ones first.
+        let mut order: Vec<usize> = (0..batch.len()).collect();
+        let plugin = batch.iter().find(|ending| ending.kind(None) != Kind::Other).map_or("", |ending| &ending.plugin);
+        let kind = |ending: &Ending| ending.kind(Some(plugin));
+        order.sort_by_key(|n| kind(batch[*n]));
+        let sorted = || order.iter().map(|n| batch[*n]);
+        let plain = |of| batch.iter().filter(|ending| kind(ending) == of).count();
         let mut command = script::SETTLE.command(5 + batch.iter().map(|ending| 1 + usize::from(ending.key.is_some())).sum::<usize>());
         command.arg(&keys.stream).arg(&keys.delayed).arg(&keys.parked).arg(&keys.dead).arg(keys.settled(consumer, call.lane));
-        for ending in batch {
+        for ending in sorted() {
             command.arg(keys.task(&ending.subject.id()));
             if let Some(key) = &ending.key {
                 command.arg(keys.marker(Some(key)));
             }
         }
         command.arg(&rules.group).arg(consumer).arg(millis(rules.retention)).arg(millis(rules.idempotency.window));
-        command.arg(call.number);
-        batch.iter().for_each(|ending| self.add_ending(&mut command, consumer, ending));
+        command.arg(call.number).arg(plain(Kind::Plain)).arg(plain(Kind::PlainWithResult)).arg(plugin);
+        sorted().for_each(|ending| self.add_ending(&mut command, consumer, ending, kind(ending)));
         let reply = self.link.script_command(&script::SETTLE, &command).await?;
         let replies = self.shaped(WHAT, reply::array(reply))?;
         if replies.len() != batch.len() {
@@ -192,13 +220,19 @@ impl Queue {
                 Err(QueueError::refused(WHAT, self.link.address(), why))
             }
         };
-        Ok(replies.into_iter().map(settled).collect())
+        let mut replies: Vec<_> = order.into_iter().zip(replies.into_iter().map(settled)).collect();
+        replies.sort_by_key(|(n, _)| *n);
+        Ok(replies.into_iter().map(|(_, reply)| reply).collect())
     }
 
-    fn add_ending(&self, command: &mut Cmd, consumer: &str, ending: &Ending) {
-        let Ending { subject, settlement, plugin, ran, is_known, key } = ending;
+    fn add_ending(&self, command: &mut Cmd, consumer: &str, ending: &Ending, kind: Kind) {
+        let Ending { subject, settlement, plugin, ran, key, .. } = ending;
         let mut begin = |what: &str, entry: &str, attempt: u32, enqueued_at: u64| {
-            command.arg(what).arg(entry).arg(attempt).arg(plugin.as_ref()).arg(enqueued_at);
+            if kind == Kind::Other {
+                command.arg(what).arg(entry).arg(attempt).arg(plugin.as_ref()).arg(enqueued_at);
+            } else {
+                command.arg(entry).arg(enqueued_at);
+            }
             match ran {
                 Some(ran) => command.arg(ran.as_millis() as u64),
                 None => command.arg(""),
@@ -206,13 +240,11 @@ impl Queue {
         };
         match (settlement, subject) {
             (Settlement::Complete { result }, Subject::Task(task)) => {
-                let what = match (*is_known || key.is_some(), key.is_some(), result.is_some()) {
-                    (false, false, false) => "C",
-                    (false, false, true) => "Cr",
-                    (_, false, false) => "Ck",
-                    (_, false, true) => "Ckr",
-                    (_, true, false) => "Ckm",
-                    (_, true, true) => "Ckmr",
+                let what = match (key.is_some(), result.is_some()) {
+                    (false, false) => "C",
+                    (false, true) => "Cr",
+                    (true, false) => "Cm",
+                    (true, true) => "Cmr",
                 };
                 begin(what, &task.entry, task.attempt, task.enqueued_at_ms);
                 if key.is_some() {

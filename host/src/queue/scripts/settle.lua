@@ -3,13 +3,18 @@
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 the last reply to this consumer's calls in one lane
 --       then for each attempt: status, and if it says so, the marker of its idempotency key
 -- ARGV  1 group · 2 consumer · 3 retention ms · 4 window ms · 5 number of this call, higher than those before it
---       then for each attempt: what (see below) · entry · attempt · plugin · enqueued-at ms · ms that it ran (empty: it did not)
+--       6 how many attempts are plain and have no result · 7 how many are plain and have one · 8 the plugin that ran them
+--       then for each plain attempt: entry · enqueued-at ms · ms that it ran · the result, if it has one
+--       then for each other attempt: what (see below) · entry · attempt · plugin · enqueued-at ms · ms that it ran (empty: it did not)
 --         complete:  the result, where `what` says so
 --         bury:      task id · error · how many values follow · the dead letter's fields, name and value
 --         park:      delay ms · ms from which it counts (0: now) · error (empty: none) · how many values follow · the task's fields, name and
 --                    value, as the next delivery is to carry them
 -- `what` begins with C (complete), B (bury) or P (park). After it, m says that a marker is given; for complete and park the task id is then the
--- next value. For complete, k says that the task may have a status already, and r that a result is given.
+-- next value. For complete, r says that a result is given.
+--
+-- Plain is a task that its first attempt completed, that cannot have a status yet, and that its host has held for too short a time for another
+-- host to have it.
 --
 -- Gives for each attempt 1: done; 0: somebody else settled or owns the task, nothing was written; or the text of an error: nothing was written.
 --
@@ -23,7 +28,7 @@ if last and tonumber(last[1]) >= tonumber(ARGV[5]) then return last[2] end
 
 local rules = rules_of(stream, KEYS[4], ARGV[3], ARGV[4])
 local now = tonumber(rules.now)
-local key, at = 5, 5
+local key, at = 5, 8
 local settled, out = {}, {}
 
 -- Times of starts, by how long ago they were: writing a number as text is dear.
@@ -75,34 +80,26 @@ local function is_owner(status, entry)
   return owned(stream, group, entry, consumer) or is_kept(status, entry)
 end
 
--- What changes in the status of a task that has none yet. It is one list for all of them: a new one for each would be dear.
-local first = { 'attempt', '', 'plugin', '', 'consumer', consumer, 'enqueued_at', '', 'started_at', '' }
-
--- Only a task that may be known names its entry: of two tasks with one id, neither is taken for the other. The id of all others is their entry.
--- `name` and `value` are one more field of the status, if there is one.
-local function end_attempt(is, status, marker, id, letter, how, entry, attempt, plugin, enqueued_at, ran, name, value)
-  if not is.known and not name then
-    first[2], first[4], first[8], first[10] = attempt, plugin, enqueued_at, started(ran)
-    return end_task(rules, status, marker, id, false, letter, how, first)
-  end
-  if is.known and is_marked(status) then return end_task(rules, status, marker, id, true, nil, 'CANCELLED', {}) end
-  local changes = { 'attempt', attempt, 'plugin', plugin, 'consumer', consumer, 'enqueued_at', enqueued_at }
+-- All but plain tasks name their entry: of two tasks with one id, neither is taken for the other. `name` and `value` are one more field of the
+-- status, if there is one.
+local function end_attempt(status, marker, id, letter, how, entry, attempt, plugin, enqueued_at, ran, name, value)
+  if is_marked(status) then return end_task(rules, status, marker, id, true, nil, 'CANCELLED', {}) end
+  local changes = { 'attempt', attempt, 'plugin', plugin, 'consumer', consumer, 'enqueued_at', enqueued_at, 'entry', entry }
   local function change(field, to)
     changes[#changes + 1] = field
     changes[#changes + 1] = to
   end
-  if is.known then change('entry', entry) end
   if ran ~= '' then change('started_at', started(ran)) end
   if name then change(name, value) end
-  end_task(rules, status, marker, id, is.known, letter, how, changes)
+  end_task(rules, status, marker, id, true, letter, how, changes)
 end
 
-local function complete(is, entry, attempt, plugin, enqueued_at, ran)
+local function complete(what, entry, attempt, plugin, enqueued_at, ran)
   local status, marker, id, result = next_key(), stream, false, nil
-  if is.keyed then marker, id = next_key(), next_value() end
-  if is.with_result then result = next_value() end
+  if string.find(what, 'm', 2, true) then marker, id = next_key(), next_value() end
+  if string.find(what, 'r', 2, true) then result = next_value() end
   if not acked(status, entry) then return 0 end
-  end_attempt(is, status, marker, id, nil, 'COMPLETED', entry, attempt, plugin, enqueued_at, ran, result and 'result', result)
+  end_attempt(status, marker, id, nil, 'COMPLETED', entry, attempt, plugin, enqueued_at, ran, result and 'result', result)
   return 1
 end
 
@@ -121,9 +118,9 @@ local function packed(fields)
 end
 
 -- The dead letter comes with the ack or not at all: a key of another type in its place is an error before the first write.
-local function bury(is, entry, attempt, plugin, enqueued_at, ran)
+local function bury(what, entry, attempt, plugin, enqueued_at, ran)
   local status, marker = next_key(), stream
-  if is.keyed then marker = next_key() end
+  if string.find(what, 'm', 2, true) then marker = next_key() end
   local id, error, fields = next_value(), next_value(), packed(next_list())
   local bad = wrong_type(KEYS[4], 'stream')
   if bad then return bad.err end
@@ -131,14 +128,14 @@ local function bury(is, entry, attempt, plugin, enqueued_at, ran)
   if is_duplicate(status, entry) then return 1 end
   fields[#fields + 1] = 'tq-failed-at'
   fields[#fields + 1] = rules.now
-  end_attempt(is, status, marker, id, fields, 'FAILED', entry, attempt, plugin, enqueued_at, ran, 'error', error)
+  end_attempt(status, marker, id, fields, 'FAILED', entry, attempt, plugin, enqueued_at, ran, 'error', error)
   return 1
 end
 
 -- Delayed tasks are filed under the entry they came from, not under their id: two tasks may bear one id.
-local function park(is, entry, attempt, _, enqueued_at)
+local function park(what, entry, attempt, _, enqueued_at)
   local status, marker, id = next_key(), stream, false
-  if is.keyed then marker, id = next_key(), next_value() end
+  if string.find(what, 'm', 2, true) then marker, id = next_key(), next_value() end
   local delay, since, error, fields = tonumber(next_value()), tonumber(next_value()), next_value(), next_list()
   local bad = wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash')
   if bad then return bad.err end
@@ -164,55 +161,61 @@ local function park(is, entry, attempt, _, enqueued_at)
   return 1
 end
 
--- What the letters of `what` say. The kinds of ends are few, the attempts many.
-local kinds = { C = complete, B = bury, P = park }
-local meanings = {}
-local function meaning(what)
-  local is = meanings[what]
-  if not is then
-    local function has(letter) return string.find(what, letter, 2, true) ~= nil end
-    is = { settle = kinds[string.sub(what, 1, 1)], keyed = has('m'), with_result = has('r') }
-    is.known = has('k') or is.settle ~= complete
-    is.only_acked = not (rules.keeps or is.known or is.keyed)
-    meanings[what] = is
+-- Which plain attempts are ours to settle, when fewer than all were pending: those with an entry; and those whose entry somebody deleted, if they
+-- have not ended with that.
+local function told_apart(entries, acked)
+  local ours = {}
+  for i, entry in ipairs(entries) do
+    ours[i] = redis.call('XDEL', stream, entry) == 1
+    if ours[i] then acked = acked - 1 end
   end
-  return is
+  for i = 1, #entries do
+    if not ours[i] and acked > 0 then
+      local status = redis.pcall('HGET', KEYS[5 + i], 'status')
+      ours[i] = status ~= 'CANCELLED' and status ~= 'COMPLETED' and status ~= 'FAILED'
+      if ours[i] then acked = acked - 1 end
+    end
+  end
+  return ours
 end
 
--- Attempts of which no trace is kept: one command acknowledges them all. Their hosts hold them for less than a lease, so nobody else can have
--- settled them; if somebody deleted what was pending, how many there were is told, and not which of them.
-local traceless, places = {}, {}
-
-local count, done, most = 0, 0, #ARGV
-while at < most do
-  local is, entry = meaning(ARGV[at + 1]), ARGV[at + 2]
-  at = at + 6
-  count = count + 1
-  local result = 0
-  if is.only_acked then
-    key = key + 1
-    if is.with_result then at = at + 1 end
-    traceless[#traceless + 1] = entry
-    places[#places + 1] = count
-  else
-    local went
-    went, result = pcall(is.settle, is, entry, ARGV[at - 3], ARGV[at - 2], ARGV[at - 1], ARGV[at])
-    if not went then result = type(result) == 'table' and result.err or tostring(result) end
-  end
-  if result == 1 then
-    done = done + 1
-    settled[done] = entry
-  end
-  out[count] = result
-end
-
-if #traceless > 0 then
-  local acked = redis.pcall('XACK', stream, group, unpack(traceless))
+-- Only a cancellation, or somebody's XDEL, can have come before, so that one command acknowledges them all.
+local function complete_plain(without, with)
+  local entries = {}
+  for i = 1, without do entries[i] = ARGV[6 + 3 * i] end
+  for i = 1, with do entries[without + i] = ARGV[5 + 3 * without + 4 * i] end
+  local acked = redis.pcall('XACK', stream, group, unpack(entries))
   local refused = type(acked) == 'table' and acked.err
-  for i, place in ipairs(places) do
-    out[place] = refused or (i <= acked and 1 or 0)
-    if not refused then settled[done + i] = traceless[i] end
+  local ours = not refused and acked < #entries and told_apart(entries, acked)
+  -- One list for all of them: a new one for each would be dear.
+  local changes = { 'attempt', '1', 'plugin', ARGV[8], 'consumer', consumer, 'enqueued_at', '', 'started_at', '' }
+  for i, entry in ipairs(entries) do
+    if refused or (ours and not ours[i]) then
+      out[i] = refused or 0
+    else
+      changes[8], changes[10] = ARGV[at + 2], started(ARGV[at + 3])
+      if i > without then changes[11], changes[12] = 'result', ARGV[at + 4] end
+      local went, why = pcall(end_task, rules, KEYS[5 + i], stream, false, false, nil, 'COMPLETED', changes)
+      out[i] = went and 1 or (type(why) == 'table' and why.err or tostring(why))
+      settled[#settled + 1] = entry
+    end
+    at = at + (i > without and 4 or 3)
   end
+  key = 5 + #entries
+end
+
+local count = ARGV[6] + ARGV[7]
+if count > 0 then complete_plain(tonumber(ARGV[6]), tonumber(ARGV[7])) end
+
+local kinds = { C = complete, B = bury, P = park }
+while at < #ARGV do
+  local what, entry = ARGV[at + 1], ARGV[at + 2]
+  at = at + 6
+  local went, result = pcall(kinds[string.sub(what, 1, 1)], what, entry, ARGV[at - 3], ARGV[at - 2], ARGV[at - 1], ARGV[at])
+  if not went then result = type(result) == 'table' and result.err or tostring(result) end
+  if result == 1 then settled[#settled + 1] = entry end
+  count = count + 1
+  out[count] = result
 end
 
 if #settled > 0 then redis.call('XDEL', stream, unpack(settled)) end

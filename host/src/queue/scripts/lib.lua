@@ -110,6 +110,16 @@ local function is_there(stream, group, entry, kept_until)
     or (tonumber(kept_until or '') or 0) > now_ms()
 end
 
+-- Whether a task's status says that its id belongs to another entry: one that has completed, is still there, or is among those delayed.
+local function is_elsewhere(stream, group, delayed, status, entry)
+  local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'deleted')
+  if known.err or known[2] == entry then return false end
+  if known[1] == 'COMPLETED' then return true end
+  if known[1] ~= 'PENDING' and known[1] ~= 'PROCESSING' then return false end
+  if known[2] then return is_there(stream, group, known[2], known[4]) end
+  return known[3] and type(redis.pcall('ZSCORE', delayed, known[3])) == 'string'
+end
+
 -- Whether the task `id` that has an idempotency key is in no place any more, so that it will never run. Then it is ended, and its key is free.
 -- `holder` is the status of that task. A task whose place is not certain counts as being there.
 local function is_gone(rules, delayed, group, holder, marker, id)

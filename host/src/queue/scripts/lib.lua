@@ -84,11 +84,12 @@ local function end_lost(rules, status, marker, id, why)
   end_task(at_once, status, marker, id, true, nil, 'FAILED', { 'error', 'lost: ' .. why })
 end
 
--- Ends a task of which somebody deleted the entry: unless the task has ended, or waits somewhere else. True when it was ended.
--- A task that was never begun may have no status before this; one that kept none may have ended.
-local function note_lost(rules, status, marker, id, entry)
-  local known = redis.pcall('HMGET', status, 'status', 'entry')
+-- Ends a task of which somebody deleted the entry: unless the task has ended, waits somewhere else, or runs all the same at another consumer
+-- than this one. True when it was ended. A task that was never begun may have no status before this; one that kept none may have ended.
+local function note_lost(rules, status, marker, id, entry, consumer)
+  local known = redis.pcall('HMGET', status, 'status', 'entry', 'consumer', 'deleted')
   if known.err then return false end
+  if known[3] ~= consumer and (tonumber(known[4] or '') or 0) > tonumber(rules.now) then return false end
   local is = known[1]
   if is and (known[2] ~= entry or (is ~= 'PENDING' and is ~= 'PROCESSING')) then return false end
   if not rules.keeps and not is then return false end

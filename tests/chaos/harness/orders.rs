@@ -198,3 +198,9 @@ pub fn of_queues(history: &History, sent: &Sent, losses: &[Loss], faults: &[Done
 pub fn is_lost((from_ms, to_ms): (u64, u64), losses: &[Loss]) -> bool {
     losses.iter().any(|loss| from_ms <= loss.1 && to_ms >= loss.0)
 }
+
+/// Whether Redis may have forgotten that this task was requeued.
+pub fn is_requeue_lost(name: &str, sent: &Sent, losses: &[Loss]) -> bool {
+    let is_it = |order: &Order| order.kind == Kind::Requeue && order.name == name && is_lost((order.from_ms, order.to_ms), losses);
+    sent.orders.iter().any(is_it)
+}

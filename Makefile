@@ -47,8 +47,8 @@ bench: plugins ## Measure the host (an hour and more; SECTION=throughput for one
 	cargo bench --locked --bench host -- $(SECTION)
 
 # A debug build: its assertions and checks of arithmetic are on, and being slower it is struck in more places.
-chaos: plugins ## Break hosts, Redis, network and plugins at random under load, and count every task (MINUTES=5 SEED=random)
-	cargo bench --locked --profile dev --bench chaos -- --minutes "$(or $(MINUTES),5)" --seed "$(SEED)"
+chaos: plugins ## Break hosts, Redis, network and plugins at random under load, and count every task (MINUTES=5 SEED=random REDIS=always|everysec|failover)
+	cargo bench --locked --profile dev --bench chaos -- --minutes "$(or $(MINUTES),5)" --seed "$(SEED)" --redis "$(or $(REDIS),always)"
 
 MINUTES ?= 10
 soak: plugins ## Run tasks for MINUTES (10) and see that the memory of host and Redis stays the same

@@ -10,29 +10,45 @@ use tqhost::queue::script;
 use self::harness::faults::{Done, now_ms};
 use self::harness::judge::{Case, Verdict, judge};
 use self::harness::load::Sent;
-use self::harness::plan::Fault;
+use self::harness::orders::{Kind, Order};
+use self::harness::plan::{Fault, Keeps};
 use self::harness::{LEASE, Wish, bench, run};
 use crate::support::{Bench, eventually};
 
 /// Long enough for every kind of fault, nearly; short enough for every day.
-const SHORT: Wish = Wish { seed: 20, duration: Duration::from_secs(22), pause: Duration::from_millis(20), keep: false };
+const SHORT: Wish = Wish { seed: 20, duration: Duration::from_secs(20), pause: Duration::from_millis(20), keeps: Keeps::All, keep: false };
 
-#[test]
-fn proof_chaos_short_form() {
-    let verdict = run(SHORT);
+#[track_caller]
+fn is_good(wish: Wish) {
+    let verdict = run(wish);
     println!("{}", verdict.table);
     assert!(verdict.is_good(), "{}", verdict.table);
 }
 
+#[test]
+fn proof_chaos_short_form() {
+    is_good(SHORT);
+}
+
+#[test]
+fn proof_chaos_with_a_redis_that_forgets_its_last_second() {
+    is_good(Wish { duration: Duration::from_secs(10), keeps: Keeps::AllButASecond, ..SHORT });
+}
+
+#[test]
+fn proof_chaos_with_a_failover() {
+    is_good(Wish { duration: Duration::from_secs(10), keeps: Keeps::WhatItsReplicaHas, ..SHORT });
+}
+
 /// Four tasks that were completed, and the host is gone.
 fn quiet() -> (Bench, Sent) {
-    let mut bench = bench();
+    let mut bench = bench(Keeps::All);
     let host = bench.host();
     let mut sent = Sent::default();
     for number in 0..4 {
         let name = format!("plain-{number}");
         add(&mut bench, &name);
-        sent.accepted.insert(name);
+        sent.accepted.insert(name, (0, 0));
     }
     eventually("all are done", || {
         (0..4).all(|number| bench.status("plain", &format!("plain-{number}"), "status") == "COMPLETED").then_some(())
@@ -42,8 +58,20 @@ fn quiet() -> (Bench, Sent) {
 }
 
 fn add(bench: &mut Bench, name: &str) -> String {
-    let data = format!("{{\"n\":\"{name}\",\"ms\":0,\"retries\":0,\"end\":\"ok\"}}");
-    bench.xadd("plain", &[("data", &data), ("tq-id", name)])
+    add_with(bench, name, "")
+}
+
+/// `told` is what the handler is told besides.
+fn add_with(bench: &mut Bench, name: &str, told: &str) -> String {
+    let data = format!("{{\"n\":\"{name}\",\"ms\":0,\"retries\":0,\"end\":\"ok\"{told}}}");
+    bench.xadd("plain", &[("data", &data), ("tq-id", name), ("pad", "1234")])
+}
+
+/// Deletes an entry of a task by hand, and writes that this completed it, or nothing.
+fn end(bench: &mut Bench, name: &str, entry: &str, status: Option<&str>) {
+    let script = "redis.call('XDEL', KEYS[1], ARGV[1]); if ARGV[2] then redis.call('HSET', KEYS[2], 'status', ARGV[2]) end";
+    let status_key = format!("tq:{{plain}}:task:{name}");
+    let _: redis::Value = bench.redis("EVAL", (script, 2, "plain", status_key, entry, status));
 }
 
 fn verdict(bench: &mut Bench, sent: &Sent) -> Verdict {
@@ -102,7 +130,7 @@ fn chaos_the_judge_finds_what_is_lost() {
     let (mut bench, mut sent) = quiet();
     let entry = add(&mut bench, "plain-4");
     let _: u64 = bench.redis("XDEL", ("plain", entry));
-    sent.accepted.insert("plain-5".to_owned());
+    sent.accepted.insert("plain-5".to_owned(), (0, 0));
     let mut lost = verdict(&mut bench, &sent).lost;
     lost.sort();
     assert_eq!(lost, ["plain-4", "plain-5"], "deleted; accepted and never written");
@@ -151,7 +179,7 @@ fn take_over(bench: &mut Bench, name: &str, in_haste: bool) {
 }
 
 fn stopped(host: usize, from_ms: u64) -> Done {
-    Done { fault: Fault::HostStopped, host: Some(host), from_ms, to_ms: now_ms() }
+    Done { fault: Fault::HostStopped, host: Some(host), from_ms, to_ms: now_ms(), loss: None }
 }
 
 #[test]
@@ -159,7 +187,7 @@ fn chaos_the_judge_finds_a_run_that_is_repeated_without_a_cause() {
     let (mut bench, sent) = quiet();
     let before = now_ms() - 2 * LEASE.as_millis() as u64;
     take_over(&mut bench, "plain-4", false);
-    let unexplained = "plain-4: run (1, 0) is repeated and no fault explains it";
+    let unexplained = "plain-4: run (0, 1, 0) is repeated and no fault explains it";
     for faults in [vec![], vec![stopped(1, before)], vec![Done { to_ms: before, ..stopped(0, before) }]] {
         let verdict = verdict_after(&mut bench, &sent, &faults);
         assert!(mentions(&verdict, unexplained), "none, of another host, or over before: {:?}", verdict.wrong);
@@ -188,4 +216,93 @@ fn chaos_the_judge_finds_a_fault_that_explains_too_much() {
     take_over(&mut bench, "plain-5", false);
     let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
     assert!(mentions(&verdict, "2 runs were repeated, and 1 were in hand"), "{:?}", verdict.wrong);
+}
+
+fn order(kind: Kind, name: &str, from_ms: u64) -> Order {
+    Order { kind, name: name.to_owned(), from_ms, to_ms: now_ms(), is_done: true }
+}
+
+#[test]
+fn chaos_the_judge_finds_what_nobody_ordered() {
+    let (mut bench, mut sent) = quiet();
+    let before = now_ms();
+    add(&mut bench, "plain-4");
+    bench.tqhost(&["cancel", "plain", "plain-4"]).ok();
+    bench.tqhost(&["pause", "plain"]).ok();
+    let dead = "tq:{plain}:dead";
+    let letter = bench.xadd(dead, &[("data", "{\"n\":\"plain-3\"}"), ("tq-reason", "rejected")]);
+    let _: u64 = bench.redis("XDEL", (dead, letter));
+    let findings =
+        ["plain-4: is CANCELLED, and nobody cancelled it then", "plain-3: was requeued 1 times by 0 orders", "and nobody ordered it"];
+    let early = |kind, name| Order { to_ms: before - 1, ..order(kind, name, before - 1) };
+    for orders in [vec![], vec![early(Kind::Cancel, "plain-4"), order(Kind::Requeue, "plain-4", before), early(Kind::Pause, "plain")]] {
+        sent.orders = orders;
+        let verdict = verdict(&mut bench, &sent);
+        findings.iter().for_each(|finding| assert!(mentions(&verdict, finding), "{finding}: {:?}", verdict.wrong));
+    }
+    sent.orders =
+        vec![order(Kind::Cancel, "plain-4", before), order(Kind::Requeue, "plain-3", before), order(Kind::Pause, "plain", before)];
+    let verdict = verdict(&mut bench, &sent);
+    findings.iter().for_each(|finding| assert!(!mentions(&verdict, finding), "{finding}: {:?}", verdict.wrong));
+}
+
+#[test]
+fn chaos_the_judge_finds_what_was_ordered_and_not_done() {
+    let (mut bench, mut sent) = quiet();
+    sent.orders = vec![order(Kind::Cancel, "plain-0", now_ms()), order(Kind::Requeue, "plain-1", 0), order(Kind::Pause, "plain", 0)];
+    let verdict = verdict(&mut bench, &sent);
+    for what in ["plain-0: was cancelled, and ended as", "plain-1: was requeued 0 times by 1 orders", "and Redis knows nothing of it"] {
+        assert!(mentions(&verdict, what), "{what}: {:?}", verdict.wrong);
+    }
+}
+
+#[test]
+fn chaos_the_judge_finds_a_claim_while_the_queue_is_paused() {
+    let (mut bench, sent) = quiet();
+    let before = now_ms();
+    let _: () = bench.redis("SET", ("tq:{plain}:paused", before - 5000));
+    take_over(&mut bench, "plain-4", false);
+    let _: u64 = bench.redis("DEL", "tq:{plain}:paused");
+    take_over(&mut bench, "plain-5", false);
+    let claims = |verdict: &Verdict| verdict.wrong.iter().filter(|line| line.contains("claimed a task of plain at")).count();
+    assert_eq!(claims(&verdict(&mut bench, &sent)), 2, "that of plain-4, by each host");
+    let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
+    assert_eq!(claims(&verdict), 1, "one of the hosts was stopped: {:?}", verdict.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_a_loss_that_is_older_or_newer_than_what_redis_may_forget() {
+    let (mut bench, mut sent) = quiet();
+    sent.accepted.insert("plain-4".to_owned(), (1000, 1010));
+    let cut = |from_ms, to_ms| Done { loss: Some((from_ms, to_ms)), fault: Fault::RedisCutShort, host: None, from_ms: 0, to_ms: 9000 };
+    for (loss, lost) in [((1010, 2000), 0), ((500, 1000), 0), ((1011, 2000), 1), ((500, 999), 1)] {
+        let verdict = verdict_after(&mut bench, &sent, &[cut(loss.0, loss.1)]);
+        assert_eq!(verdict.lost.len(), lost, "{loss:?}: {}", verdict.table);
+    }
+}
+
+#[test]
+fn chaos_the_judge_finds_a_task_that_was_sent_twice_and_ends_twice_or_never() {
+    let (mut bench, sent) = quiet();
+    for (name, ends) in
+        [("plain-4", [Some("COMPLETED"), Some("COMPLETED")]), ("plain-5", [None, None]), ("plain-6", [None, Some("COMPLETED")])]
+    {
+        let entries = [0, 1].map(|_| add_with(&mut bench, name, ",\"again\":true"));
+        entries.iter().zip(ends).for_each(|(entry, status)| end(&mut bench, name, entry, status));
+    }
+    let verdict = verdict(&mut bench, &sent);
+    assert_eq!((verdict.twice, verdict.lost), (vec!["plain-4".to_owned()], vec!["plain-5".to_owned()]), "{:?}", verdict.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_two_tasks_of_one_key_and_a_payload_that_is_cut() {
+    let (mut bench, sent) = quiet();
+    for name in ["plain-4", "plain-5"] {
+        let entry = add_with(&mut bench, name, ",\"key\":\"k\",\"pad\":5");
+        end(&mut bench, name, &entry, Some("COMPLETED"));
+    }
+    let verdict = verdict(&mut bench, &sent);
+    for what in ["of the 2 tasks with the key k, 2 were run", "plain-4: has 4 bytes of its payload of 5"] {
+        assert!(mentions(&verdict, what), "{what}: {:?}", verdict.wrong);
+    }
 }

@@ -256,3 +256,24 @@ fn worker_04_sigterm_at_the_start_leaves_nothing_behind() {
     let names: Vec<redis::Value> = bench.redis("XINFO", ("CONSUMERS", "first", "tqhost"));
     assert!(names.is_empty(), "no name is left behind: {names:?}");
 }
+
+/// Somebody deletes the entry of a task that a host took over from one that was stopped. What the first one finds when it wakes up is no loss.
+#[test]
+fn worker_05_a_host_that_wakes_up_does_not_end_what_another_one_runs_without_its_entry() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\n");
+    bench.install("sleeps", "sleeps");
+    let first = bench.host();
+    let id = bench.xadd("work", &[("ms", "5000")]);
+    bench.until("work", &id, "PROCESSING");
+    let consumer = bench.status("work", &id, "consumer");
+    first.signal(Signal::SIGSTOP);
+    let second = bench.host();
+    eventually("another host has it", || (bench.status("work", &id, "consumer") != consumer).then_some(()));
+    let _: u64 = bench.redis("XDEL", ("work", &id));
+    second.until_count("tqhost_lost_entries_total", "work", 1);
+    first.signal(Signal::SIGCONT);
+    first.until_count("tqhost_lease_lost_total", "work", 1);
+    bench.until("work", &id, "COMPLETED");
+    second.stop();
+    first.stop();
+}

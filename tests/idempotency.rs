@@ -124,6 +124,24 @@ fn data_46_one_producers_xadd_three_times_with_id_and_key_is_one_task() {
     host.stop();
 }
 
+/// The second one is not run when it is delivered, but put aside: it must not take the place of the first one.
+#[test]
+fn an_id_that_comes_again_with_a_delay_while_its_task_runs_is_a_duplicate() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 3\n");
+    bench.install("sleeps", "sleeps");
+    let host = bench.host();
+    let first = bench.xadd("work", &[("tq-id", "order-9"), ("ms", "3000")]);
+    bench.until("work", "order-9", "PROCESSING");
+    bench.xadd("work", &[("tq-id", "order-9"), ("tq-delay-ms", "1"), ("ms", "0")]);
+    eventually("the second one has ended", || (bench.places("work") == Places { length: 1, pending: 1, ..NOTHING }).then_some(()));
+    assert_eq!(bench.status("work", "order-9", "status"), "PROCESSING");
+    assert_eq!(bench.status("work", "order-9", "entry"), first);
+    bench.until("work", "order-9", "COMPLETED");
+    bench.until_drained("work");
+    host.until_ended_as("work", "completed", 1);
+    host.stop();
+}
+
 #[test]
 fn data_47_a_lost_task_gives_its_key_back_to_the_next_one() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");

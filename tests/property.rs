@@ -1,11 +1,12 @@
 //! Random operations and crashes against a real Redis, compared with a reference after every step.
 //!
-//! `property/reference.rs` says where each task has to be, `property/world.rs` carries the same operation out through `tqhost::queue::Queue`
-//! and looks where each task is. No operation waits: leases and delays end because the test says so. `property/mutants.rs` has the scripts
-//! without one of their guards each, which have to be found out.
+//! `property/reference.rs` says where each task has to be, `property/world.rs` carries the same operation out through `tqhost::queue::Queue`,
+//! `property/look.rs` looks where each task is. No operation waits: leases and delays end because the test says so. `property/mutants.rs` has
+//! the scripts without one of their guards each, which have to be found out.
 //!
 //! `TQHOST_PROPTEST_CASES` sets the number of cases. Not here: hosts (`faults.rs`), interleavings within an operation (`model.rs`).
 
+mod look;
 mod mutants;
 mod reference;
 mod world;
@@ -41,6 +42,24 @@ pub enum Op {
     Add {
         has_id: bool,
         key: Option<usize>,
+    },
+    /// Another one with an id that was there before.
+    AddAgain {
+        nth: usize,
+    },
+    /// Somebody else's XDEL.
+    Delete {
+        nth: usize,
+    },
+    /// The n-th time of the schedule. One that is late has no task.
+    Fire {
+        nth: usize,
+        is_late: bool,
+    },
+    /// Places for starts are taken, as many as the rate limit allows, and some of them used.
+    Start {
+        wanted: usize,
+        used: usize,
     },
     /// The call before was carried out, but its reply was lost.
     EnqueueAgain {
@@ -132,6 +151,10 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (any::<bool>(), key()).prop_map(|(delayed, key)| Op::Enqueue { delayed, key }),
         6 => (any::<bool>(), key()).prop_map(|(has_id, key)| Op::Add { has_id, key }),
         1 => nth().prop_map(|nth| Op::EnqueueAgain { nth }),
+        4 => nth().prop_map(|nth| Op::AddAgain { nth }),
+        2 => nth().prop_map(|nth| Op::Delete { nth }),
+        2 => (0..6usize, prop::bool::weighted(0.2)).prop_map(|(nth, is_late)| Op::Fire { nth, is_late }),
+        2 => (1..5usize, 0..5usize).prop_map(|(wanted, used)| Op::Start { wanted, used }),
         10 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Read { consumer, count }),
         1 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::ReadUnheard { consumer, count }),
         2 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Recover { consumer, count }),

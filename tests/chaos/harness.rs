@@ -3,16 +3,18 @@
 //! In: a seed and a time ([`Wish`]). Out: a [`Verdict`] with a table, and a folder with the logs when it is bad.
 //!
 //!     seed ─▶ plan ─▶ faults ─┐
-//!     load ─▶ Redis ◀─ proxies ◀─ hosts          quiet ─▶ history (Redis's record of every write) ─▶ judge
+//!     load, orders ─▶ Redis ◀─ proxies ◀─ hosts          quiet ─▶ history (Redis's record of every write) ─▶ judge
 //!
 //! `make chaos` runs it for as long as is asked for (`tests/chaos/main.rs`); a short form is a test (`tests/chaos.rs`).
 
 mod aof;
+mod failover;
 pub mod faults;
 mod history;
 pub mod judge;
 pub mod load;
 mod node;
+pub mod orders;
 pub mod plan;
 mod repeated;
 
@@ -22,11 +24,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use self::failover::Pair;
 use self::faults::Done;
 use self::judge::{Case, Verdict, judge};
 use self::load::Sent;
 use self::node::Node;
-use self::plan::Lane;
+use self::plan::{Keeps, Lane};
 use crate::support::proxy::Proxy;
 use crate::support::{Bench, Places};
 
@@ -53,13 +56,15 @@ pub struct Wish {
     pub duration: Duration,
     /// Between two tasks of a producer.
     pub pause: Duration,
+    /// What Redis may forget.
+    pub keeps: Keeps,
     /// Whether the folder is kept when all is well, too.
     pub keep: bool,
 }
 
 /// Runs it. A folder that is kept is named in the table.
 pub fn run(wish: Wish) -> Verdict {
-    let mut stage = Stage::set(bench());
+    let mut stage = Stage::set(bench(wish.keeps), wish.keeps);
     let (sent, done) = stage.break_things(wish);
     let mut verdict = stage.judge(&sent, &done);
     let (from, to) = (done.iter().map(|done| done.from_ms).min(), done.iter().map(|done| done.to_ms).max());
@@ -70,11 +75,16 @@ pub fn run(wish: Wish) -> Verdict {
     verdict
 }
 
-/// A Redis that has on the disk what it said, and keeps all of it.
-pub fn bench() -> Bench {
-    let bench = Bench::with_redis(&queues(), &["--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"]);
+/// A Redis that never rewrites its append-only file.
+pub fn bench(keeps: Keeps) -> Bench {
+    let bench = Bench::with_redis(&queues(), &arguments(keeps));
     PLUGINS.iter().for_each(|plugin| bench.install(plugin, plugin));
     bench
+}
+
+fn arguments(keeps: Keeps) -> [&'static str; 6] {
+    let fsync = if keeps == Keeps::All { "always" } else { "everysec" };
+    ["--appendfsync", fsync, "--auto-aof-rewrite-percentage", "0", "--repl-diskless-sync-delay", "0"]
 }
 
 fn queues() -> String {
@@ -100,18 +110,24 @@ struct Stage {
     bench: Bench,
     nodes: Vec<Node>,
     proxies: Vec<Proxy>,
+    pair: Option<Pair>,
     logs: PathBuf,
     wrong: Vec<String>,
     drained: Duration,
 }
 
 impl Stage {
-    fn set(mut bench: Bench) -> Stage {
+    fn set(mut bench: Bench, keeps: Keeps) -> Stage {
         // What panics leaves its traces, too.
         bench.dir.disable_cleanup(true);
         println!("its folder: {}", bench.dir.path().display());
         let logs = bench.dir.path().join("logs");
         std::fs::create_dir(&logs).expect("create a folder for the logs");
+        let pair = (keeps == Keeps::WhatItsReplicaHas).then(|| {
+            let pair = Pair::of(&bench.redis, &bench.dir.path().join("replica"), &arguments(keeps));
+            bench.configure_for(&queues(), pair.front.port);
+            pair
+        });
         let proxies: Vec<Proxy> = (0..HOSTS).map(|_| Proxy::start(bench.redis.port)).collect();
         let start = |(number, proxy): (usize, &Proxy)| {
             let config = bench.dir.path().join(format!("host-{number}.toml"));
@@ -121,15 +137,18 @@ impl Stage {
         };
         let mut nodes: Vec<Node> = proxies.iter().enumerate().map(start).collect();
         nodes.iter_mut().for_each(Node::until_ready);
-        Stage { bench, nodes, proxies, logs, wrong: Vec::new(), drained: Duration::ZERO }
+        Stage { bench, nodes, proxies, pair, logs, wrong: Vec::new(), drained: Duration::ZERO }
     }
 
     /// The whole plan, under load; then waits until all is well and nothing is left to do.
     fn break_things(&mut self, wish: Wish) -> (Sent, Vec<Done>) {
-        let url = format!("redis+unix://{}", self.bench.redis.dir().join("s").display());
+        let url = match &self.pair {
+            Some(pair) => format!("redis://127.0.0.1:{}", pair.front.port),
+            None => format!("redis+unix://{}", self.bench.redis.dir().join("s").display()),
+        };
         let (config, folder) = (self.bench.config(), self.bench.dir.path().to_owned());
         let plugins = PLUGINS.map(|plugin| self.bench.plugin_path(plugin));
-        let Stage { bench, nodes, proxies, .. } = self;
+        let Stage { bench, nodes, proxies, pair, .. } = self;
         let (mut nodes, mut redis) = (nodes.iter_mut(), Some(&mut bench.redis));
         let (stop, until) = (AtomicBool::new(false), Instant::now() + wish.duration);
         let (url, stop) = (url.as_str(), &stop);
@@ -137,9 +156,10 @@ impl Stage {
             let mut producers: Vec<_> =
                 QUEUES.iter().map(|queue| scope.spawn(move || load::produce(url, queue, wish.pause, wish.seed, stop))).collect();
             producers.push(scope.spawn(|| load::enqueue(&config, &folder, stop)));
+            producers.push(scope.spawn(|| orders::give(url, &config, wish.seed, stop)));
             let mut lanes = Vec::new();
             for lane in Lane::all() {
-                let steps = lane.plan(wish.seed, wish.duration);
+                let steps = lane.plan(wish.seed, wish.duration, wish.keeps);
                 lanes.push(match lane {
                     Lane::Host(_) => {
                         let node = nodes.next().expect("a host for each lane");
@@ -151,7 +171,8 @@ impl Stage {
                     }
                     Lane::Redis => {
                         let redis = redis.take().expect("one lane for Redis");
-                        scope.spawn(move || faults::run(lane, &steps, until, |step| faults::to_redis(redis, url, step)))
+                        let (pair, proxies) = (pair.as_ref(), proxies.as_slice());
+                        scope.spawn(move || faults::run(lane, &steps, until, |step| faults::to_redis(redis, pair, proxies, url, step)))
                     }
                     Lane::Plugins => {
                         let plugins = &plugins;
@@ -166,6 +187,9 @@ impl Stage {
             (sent, done)
         });
         let healed = Instant::now();
+        if let Some(pair) = self.pair.take() {
+            self.bench.redis = pair.replica;
+        }
         self.bench.db = self.bench.redis.connection();
         for node in &mut self.nodes {
             node.look_after();

@@ -1,7 +1,8 @@
 //! `make chaos`: the chaos test for as long as is asked for.
 //!
-//! In: `--minutes N` (5), `--seed N` (a random one), `--keep` (the folder, also when all is well). Out: a table; exit code 1 and a folder with evidence when something is not as
-//! it should be. The same seed gives the same plan of faults; what meets what is up to the machine.
+//! In: `--minutes N` (5), `--seed N` (a random one), `--redis always|everysec|failover` (what Redis may forget: nothing), `--keep` (the folder, also
+//! when all is well). Out: a table; exit code 1 and a folder with evidence when something is not as it should be. The same seed gives the same plan
+//! of faults; what meets what is up to the machine.
 
 mod harness;
 #[allow(dead_code, unused_imports, reason = "the tests use the rest")]
@@ -11,16 +12,24 @@ mod support;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use harness::plan::Keeps;
+
 fn main() -> ExitCode {
     // `cargo bench` hands over arguments of its own.
     let args: Vec<String> = std::env::args().collect();
     let after = |name: &str| args.iter().skip_while(|arg| *arg != name).nth(1).filter(|value| !value.is_empty());
     let minutes: f64 = after("--minutes").map_or(5.0, |value| value.parse().expect("--minutes takes a number"));
     let seed: u64 = after("--seed").map_or_else(|| fastrand::u64(0..1_000_000), |value| value.parse().expect("--seed takes a number"));
+    let keeps = match after("--redis").map_or("always", String::as_str) {
+        "always" => Keeps::All,
+        "everysec" => Keeps::AllButASecond,
+        "failover" => Keeps::WhatItsReplicaHas,
+        other => panic!("--redis takes always, everysec or failover, not {other}"),
+    };
     let keep = args.iter().any(|arg| arg == "--keep");
     println!("chaos for {minutes} minutes, seed {seed}");
     let duration = Duration::from_secs_f64(minutes * 60.0);
-    let verdict = harness::run(harness::Wish { seed, duration, pause: Duration::from_millis(10), keep });
+    let verdict = harness::run(harness::Wish { seed, duration, pause: Duration::from_millis(10), keeps, keep });
     println!("{}", verdict.table);
     if verdict.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

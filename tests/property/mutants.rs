@@ -21,8 +21,16 @@ pub struct Mutation {
 }
 
 /// The scripts that the property test calls and that use what `lib.lua` has.
-const ALL: &[&LazyLock<Script>] =
-    &[&script::SETTLE, &script::BEGIN, &script::HEARTBEAT, &script::CANCEL, &script::ENQUEUE, &script::PROMOTE, &script::REQUEUE];
+const ALL: &[&LazyLock<Script>] = &[
+    &script::SETTLE,
+    &script::BEGIN,
+    &script::HEARTBEAT,
+    &script::CANCEL,
+    &script::ENQUEUE,
+    &script::PROMOTE,
+    &script::REQUEUE,
+    &script::FIRE,
+];
 
 /// Something in Redis is not what the reference says.
 const DIFFERS: &str = "assertion failed";
@@ -175,6 +183,69 @@ pub const MUTATIONS: &[Mutation] = &[
         text: "keeps = tonumber(retention) > 0",
         instead: "keeps = true",
         found: DIFFERS,
+    },
+    Mutation {
+        what: "begin overlooks that another task has the id",
+        scripts: &[&script::BEGIN],
+        text: "if is_elsewhere(stream, group, KEYS[2], status, entry) then",
+        instead: "if false then",
+        found: "Duplicate",
+    },
+    Mutation {
+        what: "settle overlooks that another task has the id",
+        scripts: &[&script::SETTLE],
+        text: "return is_elsewhere(stream, group, KEYS[2], status, entry)",
+        instead: "return false",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "a task that was deleted keeps its key",
+        scripts: ALL,
+        text: "if redis.call('PTTL', marker) ~= -1 then return false end",
+        instead: "do return false end",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "the heartbeat overlooks that the entry was deleted",
+        scripts: &[&script::HEARTBEAT],
+        text: "if is_there then return 1 end",
+        instead: "do return 1 end",
+        found: "Deleted",
+    },
+    Mutation {
+        what: "a consumer ends a task that another one runs without its entry",
+        scripts: ALL,
+        text: "if known[3] ~= consumer and (tonumber(known[4] or '') or 0) > tonumber(rules.now) then return false end",
+        instead: "",
+        found: "Gone",
+    },
+    Mutation {
+        what: "settle does not know an entry that was deleted",
+        scripts: &[&script::SETTLE],
+        text: "return not known.err and known[1] and known[2] == consumer and known[3] == entry",
+        instead: "return false",
+        found: "Overtaken",
+    },
+    Mutation {
+        what: "a time of the schedule comes again",
+        scripts: &[&script::FIRE],
+        text: "if (tonumber(redis.call('HGET', KEYS[3], ARGV[1]) or '') or 0) >= time then return 0 end",
+        instead: "",
+        found: "Known",
+    },
+    Mutation {
+        what: "a time of the schedule that is too late has a task",
+        scripts: &[&script::FIRE],
+        text: "if late >= 0 and now - time > late then",
+        instead: "if false then",
+        found: "TooLate",
+    },
+    Mutation {
+        what: "more starts than the rate allows",
+        scripts: &[&script::RATE],
+        text: "math.max(0, math.min(want, math.floor((now + ahead * step - due) / step)))",
+        instead: "want",
+        found: "starts within",
     },
 ];
 

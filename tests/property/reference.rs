@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tqhost::queue::schedule::{self, Fired};
 use tqhost::queue::{Begun, Settlement, Status};
 
 /// Where a task is.
@@ -14,20 +15,28 @@ pub enum Place {
         consumer: String,
         deliveries: u32,
     },
+    /// Somebody deleted its entry, and this consumer may end it all the same.
+    Kept {
+        entry: String,
+        consumer: String,
+    },
     Delayed,
     Dead,
     /// Ended, or deleted by somebody.
     Nowhere,
 }
 
-/// What must be known of a task.
+/// What must be known of a task. Two may have one id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
+    pub id: String,
     pub place: Place,
-    /// None while it has none: a producer added it and nobody told of it, or it ended and statuses are not kept.
-    pub status: Option<Status>,
-    /// How it ended, if it did.
+    /// How it ended, if it did. A duplicate is cancelled.
     pub ended: Option<Status>,
+    /// Somebody deleted its entry.
+    pub deleted: bool,
+    /// Which one died before another.
+    died: u64,
     /// Its idempotency key.
     pub key: Option<usize>,
     /// Those that its entry bears, or the one that its dead letter had.
@@ -40,11 +49,26 @@ pub struct Known {
     pub commits: u32,
 }
 
-/// All tasks by id, and the order of those that wait in the stream.
+/// The status of an id.
+#[derive(Debug, Default)]
+pub struct Said {
+    /// None while it has none: a producer added it and nobody told of it, or it ended and statuses are not kept.
+    pub status: Option<Status>,
+    /// The task that it is about.
+    about: Option<String>,
+    /// Whoever requeues a task of an id wants it to run again, whatever others of this id did.
+    is_requeued: bool,
+}
+
+/// All tasks by name, which no two of them have in common, and the order of those that wait in the stream.
 #[derive(Debug)]
 pub struct Reference {
     pub tasks: BTreeMap<String, Known>,
+    pub said: BTreeMap<String, Said>,
     pub queue: VecDeque<String>,
+    /// Up to which time the schedule is dealt with.
+    scheduled: Option<u64>,
+    died: u64,
     /// For each idempotency key, the task that has it, and whether that one is still to end: after its end the key is kept for a while.
     pub keys: BTreeMap<usize, (String, bool)>,
     pub paused: bool,
@@ -55,20 +79,29 @@ pub struct Reference {
 
 impl Reference {
     pub fn backlog(&self) -> usize {
-        self.tasks.values().filter(|task| !matches!(task.place, Place::Dead | Place::Nowhere)).count()
+        self.tasks.values().filter(|task| !matches!(task.place, Place::Dead | Place::Nowhere | Place::Kept { .. })).count()
     }
 
     pub fn new(keeps: bool) -> Reference {
-        Reference { tasks: BTreeMap::new(), queue: VecDeque::new(), keys: BTreeMap::new(), paused: false, keeps, ripened: 0 }
+        Reference {
+            tasks: BTreeMap::new(),
+            said: BTreeMap::new(),
+            queue: VecDeque::new(),
+            scheduled: None,
+            died: 0,
+            keys: BTreeMap::new(),
+            paused: false,
+            keeps,
+            ripened: 0,
+        }
     }
 
     /// A host or a command enqueued it.
-    pub fn enqueue(&mut self, id: &str, delayed: bool, key: Option<usize>) {
-        self.add(id, key);
-        let task = self.task(id);
-        task.status = Some(Status::Pending);
+    pub fn enqueue(&mut self, name: &str, id: &str, delayed: bool, key: Option<usize>) {
+        self.add(name, id, key);
+        self.say(name, Some(Status::Pending));
         if delayed {
-            task.place = Place::Delayed;
+            self.task(name).place = Place::Delayed;
             self.queue.pop_back();
         }
         if let Some(key) = key {
@@ -77,11 +110,13 @@ impl Reference {
     }
 
     /// A producer added it.
-    pub fn add(&mut self, id: &str, key: Option<usize>) {
+    pub fn add(&mut self, name: &str, id: &str, key: Option<usize>) {
         let task = Known {
+            id: id.to_owned(),
             place: Place::Queued,
-            status: None,
             ended: None,
+            deleted: false,
+            died: 0,
             key,
             attempt: 1,
             deferrals: 0,
@@ -90,21 +125,106 @@ impl Reference {
             ripe: None,
             commits: 0,
         };
-        self.tasks.insert(id.to_owned(), task);
-        self.queue.push_back(id.to_owned());
+        self.tasks.insert(name.to_owned(), task);
+        self.said.entry(id.to_owned()).or_default();
+        self.queue.push_back(name.to_owned());
     }
 
-    /// The task that has this key, if that is another one.
-    pub fn holder(&self, key: Option<usize>, id: &str) -> Option<String> {
-        self.keys.get(&key?).filter(|(first, _)| first != id).map(|(first, _)| first.clone())
+    /// What the schedule makes of a time.
+    pub fn fire(&mut self, time: u64, is_late: bool, is_full: bool) -> Fired {
+        if self.scheduled >= Some(time) {
+            return Fired::Known;
+        }
+        if is_full && !is_late {
+            return Fired::Full;
+        }
+        self.scheduled = Some(time);
+        if is_late {
+            return Fired::TooLate;
+        }
+        let id = schedule::task_id(time);
+        self.enqueue(&id, &id, false, None);
+        Fired::Enqueued
     }
 
-    fn end(&mut self, id: &str, place: Place, how: Status) {
-        let status = self.keeps.then_some(how);
-        let task = self.task(id);
-        (task.place, task.status, task.ended) = (place, status, Some(how));
+    fn say(&mut self, name: &str, status: Option<Status>) {
+        let id = self.task(name).id.clone();
+        let said = self.said.entry(id).or_default();
+        (said.status, said.about) = (status, status.map(|_| name.to_owned()));
+    }
+
+    pub fn status(&self, id: &str) -> Option<Status> {
+        self.said.get(id).and_then(|said| said.status)
+    }
+
+    fn is_there(&self, name: &str) -> bool {
+        !matches!(self.tasks[name].place, Place::Dead | Place::Nowhere)
+    }
+
+    /// Whether the id of this task is another one's, that lives or has completed.
+    fn is_elsewhere(&self, name: &str) -> bool {
+        let said = &self.said[&self.tasks[name].id];
+        let Some(other) = said.about.as_deref().filter(|about| *about != name) else { return false };
+        said.status == Some(Status::Completed) || (said.status.is_some_and(|status| !status.is_end()) && self.is_there(other))
+    }
+
+    /// The id that has this key, if that is another one. One whose task somebody deleted has none.
+    pub fn holder(&mut self, key: Option<usize>, id: &str) -> Option<String> {
+        let (first, lives) = self.keys.get(&key?).filter(|(first, _)| first != id).cloned()?;
+        let said = &self.said[&first];
+        let lost = said.about.clone().filter(|about| lives && said.status.is_some_and(|status| !status.is_end()) && !self.is_there(about));
+        let Some(lost) = lost else { return Some(first) };
+        self.lose(&lost);
+        None
+    }
+
+    /// A task that was deleted is found to be lost.
+    fn lose(&mut self, name: &str) {
+        let id = self.task(name).id.clone();
+        self.end(name, Place::Nowhere, Status::Failed);
+        self.keys.retain(|_, (first, _)| *first != id);
+    }
+
+    fn end(&mut self, name: &str, place: Place, how: Status) {
+        self.say(name, self.keeps.then_some(how));
+        self.died += 1;
+        let died = self.died;
+        let task = self.task(name);
+        (task.place, task.ended, task.died) = (place, Some(how), died);
         (task.ripe, task.silent) = (None, false);
-        self.let_go_of_the_key(id);
+        let id = task.id.clone();
+        self.let_go_of_the_key(&id);
+    }
+
+    /// It is a duplicate of another one with its id, of which the status speaks.
+    fn drop(&mut self, name: &str) {
+        let task = self.task(name);
+        (task.place, task.ended, task.ripe, task.silent) = (Place::Nowhere, Some(Status::Cancelled), None, false);
+    }
+
+    /// Somebody deletes its entry. One that is pending is then kept by its consumer, which finds it out.
+    pub fn delete(&mut self, name: &str) {
+        self.queue.retain(|queued| queued != name);
+        let task = self.task(name);
+        task.deleted = true;
+        match task.place.clone() {
+            Place::Pending { entry, consumer, .. } => {
+                task.place = Place::Kept { entry, consumer };
+                self.say(name, Some(Status::Processing));
+            }
+            _ => task.place = Place::Nowhere,
+        }
+    }
+
+    /// Whether somebody deleted the entry of a task of this id.
+    pub fn is_deleted(&self, id: &str) -> bool {
+        self.tasks.values().any(|task| task.id == id && task.deleted)
+    }
+
+    /// The task with this entry that `consumer` keeps.
+    pub fn kept(&self, consumer: &str, entry: &str) -> Option<String> {
+        let is = |place: &Place| matches!(place, Place::Kept { entry: its, consumer: by } if its == entry && by == consumer);
+        self.tasks.iter().find(|(_, task)| is(&task.place)).map(|(name, _)| name.clone())
     }
 
     fn let_go_of_the_key(&mut self, id: &str) {
@@ -113,21 +233,21 @@ impl Reference {
 
     /// The next one in the stream now is pending.
     pub fn read(&mut self, consumer: &str, entry: &str) -> Option<String> {
-        let id = self.queue.pop_front()?;
-        let task = self.task(&id);
+        let name = self.queue.pop_front()?;
+        let task = self.task(&name);
         task.place = Place::Pending { entry: entry.to_owned(), consumer: consumer.to_owned(), deliveries: 1 };
         task.silent = false;
-        Some(id)
+        Some(name)
     }
 
     pub fn owned(&self, consumer: &str, entry: &str) -> bool {
         self.pending().any(|(_, its_entry, owner, _)| its_entry == entry && owner == consumer)
     }
 
-    /// Id, entry, consumer, and whether the lease ended; in the order of ids, not of entries.
+    /// Name, entry, consumer, and whether the lease ended; in the order of names, not of entries.
     pub fn pending(&self) -> impl Iterator<Item = (&str, &str, &str, bool)> {
-        self.tasks.iter().filter_map(|(id, task)| match &task.place {
-            Place::Pending { entry, consumer, .. } => Some((id.as_str(), entry.as_str(), consumer.as_str(), task.silent)),
+        self.tasks.iter().filter_map(|(name, task)| match &task.place {
+            Place::Pending { entry, consumer, .. } => Some((name.as_str(), entry.as_str(), consumer.as_str(), task.silent)),
             _ => None,
         })
     }
@@ -150,42 +270,63 @@ impl Reference {
         was_silent
     }
 
-    /// What the gate says.
-    pub fn begin(&mut self, consumer: &str, entry: &str) -> Begun {
-        let Some(id) = self.find(entry).filter(|_| self.owned(consumer, entry)) else { return Begun::Lost };
-        let key = self.task(&id).key;
+    /// What the gate says. None: another task has its key, and whether that one is still there is asked when all others have begun.
+    pub fn begin(&mut self, consumer: &str, entry: &str, is_asked_again: bool) -> Option<Begun> {
+        let Some(name) = self.find(entry).filter(|_| self.owned(consumer, entry)) else {
+            // Nobody delivers it again.
+            let gone = self.kept(consumer, entry);
+            gone.iter().for_each(|name| self.lose(name));
+            return Some(if gone.is_some() { Begun::Gone } else { Begun::Lost });
+        };
+        if self.is_elsewhere(&name) {
+            self.drop(&name);
+            return Some(Begun::Duplicate);
+        }
+        let Known { id, key, .. } = self.task(&name).clone();
+        if !is_asked_again && key.and_then(|key| self.keys.get(&key)).is_some_and(|(first, _)| *first != id) {
+            return None;
+        }
         if self.holder(key, &id).is_some() {
-            self.end(&id, Place::Nowhere, Status::Cancelled);
-            return Begun::Duplicate;
+            self.end(&name, Place::Nowhere, Status::Cancelled);
+            return Some(Begun::Duplicate);
         }
         if let Some(key) = key {
-            self.keys.insert(key, (id.clone(), true));
+            self.keys.insert(key, (id, true));
         }
-        let task = self.task(&id);
-        task.status = Some(Status::Processing);
-        Begun::Owned
+        self.say(&name, Some(Status::Processing));
+        Some(Begun::Owned)
     }
 
     /// Whether it is carried out. The crashes are those that the consumer knew of.
     pub fn settle(&mut self, consumer: &str, entry: &str, settlement: &Settlement, crashes: u32) -> bool {
-        let Some(id) = self.find(entry) else { return false };
-        if !matches!(settlement, Settlement::Complete { .. }) && !self.owned(consumer, entry) {
+        let kept = self.kept(consumer, entry);
+        let is_kept = kept.is_some();
+        let Some(name) = kept.or_else(|| self.find(entry)) else { return false };
+        let is_complete = matches!(settlement, Settlement::Complete { .. });
+        if !is_complete && !is_kept && !self.owned(consumer, entry) {
             return false;
+        }
+        if !is_complete && self.is_elsewhere(&name) {
+            self.drop(&name);
+            return true;
         }
         match settlement {
             Settlement::Complete { .. } => {
-                self.task(&id).commits += 1;
-                self.end(&id, Place::Nowhere, Status::Completed);
+                let is_second = self.is_elsewhere(&name) && !self.said[&self.tasks[&name].id].is_requeued;
+                assert!(!is_second, "two tasks of one id at the same time: {name}: {self:?}");
+                self.task(&name).commits += 1;
+                self.end(&name, Place::Nowhere, Status::Completed);
             }
-            Settlement::Bury { .. } => self.end(&id, Place::Dead, Status::Failed),
+            Settlement::Bury { .. } => self.end(&name, Place::Dead, Status::Failed),
             Settlement::Park { delay, next_attempt, deferrals, .. } => {
-                let task = self.task(&id);
-                task.status = Some(Status::Pending);
+                self.say(&name, Some(Status::Pending));
+                let task = self.task(&name);
+                task.deleted = false;
                 (task.attempt, task.deferrals, task.crashes) = (*next_attempt, *deferrals, crashes);
                 (task.ripe, task.silent) = (None, false);
                 if delay.is_zero() {
                     task.place = Place::Queued;
-                    self.queue.push_back(id);
+                    self.queue.push_back(name);
                 } else {
                     task.place = Place::Delayed;
                 }
@@ -195,16 +336,16 @@ impl Reference {
     }
 
     /// The score under which a delayed task is due.
-    pub fn ripen(&mut self, id: &str) -> u64 {
+    pub fn ripen(&mut self, name: &str) -> u64 {
         self.ripened += 1;
         let score = self.ripened;
-        self.task(id).ripe = Some(score);
+        self.task(name).ripe = Some(score);
         score
     }
 
     /// How many are moved.
     pub fn promote(&mut self, limit: usize) -> usize {
-        let ripe = |(id, task): (&String, &Known)| Some((task.ripe?, id.clone())).filter(|_| task.place == Place::Delayed);
+        let ripe = |(name, task): (&String, &Known)| Some((task.ripe?, name.clone())).filter(|_| task.place == Place::Delayed);
         let mut due: Vec<(u64, String)> = self.tasks.iter().filter_map(ripe).collect();
         due.sort();
         due.truncate(limit);
@@ -216,31 +357,53 @@ impl Reference {
         due.len()
     }
 
-    pub fn requeue(&mut self, id: &str) {
-        let task = self.task(id);
-        (task.place, task.status, task.ended) = (Place::Queued, Some(Status::Pending), None);
-        (task.attempt, task.deferrals, task.crashes) = (1, 0, 0);
-        self.queue.push_back(id.to_owned());
+    /// The dead letter of this id that is the oldest.
+    pub fn dead(&self, id: &str) -> Option<String> {
+        let dead = self.tasks.iter().filter(|(_, task)| task.id == id && task.place == Place::Dead);
+        dead.min_by_key(|(_, task)| task.died).map(|(name, _)| name.clone())
     }
 
-    /// The status that it had before. None: it is not known any more.
+    pub fn requeue(&mut self, name: &str) {
+        self.say(name, Some(Status::Pending));
+        let task = self.task(name);
+        (task.place, task.ended) = (Place::Queued, None);
+        (task.attempt, task.deferrals, task.crashes) = (1, 0, 0);
+        let id = task.id.clone();
+        self.said.entry(id).or_default().is_requeued = true;
+        self.queue.push_back(name.to_owned());
+    }
+
+    /// The status that this id had before. None: it is not known any more.
     pub fn cancel(&mut self, id: &str) -> Option<Status> {
-        let task = self.task(id);
-        let is_there = !matches!(task.place, Place::Dead | Place::Nowhere);
-        let before = task.status.or(is_there.then_some(Status::Pending))?;
-        if before.is_end() {
-            return Some(before);
-        }
-        self.queue.retain(|queued| queued != id);
-        self.end(id, Place::Nowhere, Status::Cancelled);
+        let said = &self.said[id];
+        let name = match said.status {
+            Some(before) if before.is_end() => return Some(before),
+            Some(_) => said.about.clone()?,
+            // The first one in the stream: those that are pending come before those that are not.
+            None => {
+                let of_id = |name: &&str| self.tasks[*name].id == id;
+                let pending = self.pending().map(|(name, entry, ..)| (place_in_stream(entry), name));
+                let first = pending.filter(|(_, name)| of_id(name)).min().map(|(_, name)| name);
+                first.or_else(|| self.queue.iter().map(String::as_str).find(of_id))?.to_owned()
+            }
+        };
+        let before = said.status.unwrap_or(Status::Pending);
+        self.queue.retain(|queued| *queued != name);
+        self.end(&name, Place::Nowhere, Status::Cancelled);
         Some(before)
     }
 
-    pub fn task(&mut self, id: &str) -> &mut Known {
-        self.tasks.get_mut(id).unwrap_or_else(|| panic!("{id} was enqueued"))
+    pub fn task(&mut self, name: &str) -> &mut Known {
+        self.tasks.get_mut(name).unwrap_or_else(|| panic!("{name} was enqueued"))
     }
 
-    pub fn ids(&self, is: impl Fn(&Known) -> bool) -> Vec<String> {
-        self.tasks.iter().filter(|(_, task)| is(task)).map(|(id, _)| id.clone()).collect()
+    pub fn names(&self, is: impl Fn(&Known) -> bool) -> Vec<String> {
+        self.tasks.iter().filter(|(_, task)| is(task)).map(|(name, _)| name.clone()).collect()
     }
+}
+
+/// Entries have the form MS-SEQUENCE.
+fn place_in_stream(entry: &str) -> Option<(u64, u64)> {
+    let (ms, sequence) = entry.split_once('-')?;
+    Some((ms.parse().ok()?, sequence.parse().ok()?))
 }

@@ -1,28 +1,34 @@
 //! Carries operations out on Redis and on the reference, and compares.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
-use tqhost::config;
+use tqhost::config::{self, times};
 use tqhost::queue::codec;
 use tqhost::queue::dead::DeadChoice;
+use tqhost::queue::rate::Places as Starts;
 use tqhost::queue::{
     Beat, Begun, DeadFilter, Ending, Enqueued, Entry, Lease, Link, NewTask, Queue, Redis, SettleCall, Settled, Start, Status, Subject,
 };
 use tqhost::task::{Field, Origin, Outcome, Task};
 use tqhost::worker::settle;
 
-use super::reference::{Place, Reference};
+use super::look::{Entries, PARKED, name_of, pairs};
+use super::reference::{Known, Place, Reference};
 use super::{CONSUMERS, End, Op};
 use crate::support::RedisServer;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MAX_BACKLOG: usize = 12;
-const STREAM: &str = "work";
-const GROUP: &str = "tqhost";
+/// Starts in a second, and how many may be taken ahead of time: those of a tenth of a second.
+const RATE: u32 = 20;
+const AHEAD: u64 = RATE as u64 / 10;
+
+pub const STREAM: &str = "work";
+pub const GROUP: &str = "tqhost";
 
 pub type Step = Result<(), TestCaseError>;
 
@@ -50,10 +56,10 @@ struct Call {
 }
 
 pub struct World {
-    reference: Reference,
+    pub reference: Reference,
     queue: Queue,
     link: Link,
-    db: redis::Connection,
+    pub db: redis::Connection,
     consumers: Vec<Consumer>,
     started: usize,
     added: usize,
@@ -62,6 +68,9 @@ pub struct World {
     /// Number of each consumer's last call, and how many calls there were.
     numbers: HashMap<String, u64>,
     calls: u64,
+    schedule: config::Schedule,
+    /// Redis's clock (µs) before and after places for starts were taken, and how many were used.
+    starts: Vec<(u64, u64, u64)>,
 }
 
 impl World {
@@ -85,7 +94,7 @@ impl World {
             max_deferrals: 1,
             max_crashes: 2,
             max_backlog: MAX_BACKLOG as u32,
-            rate_limit: None,
+            rate_limit: Some(config::model::Rate { count: RATE, per: Duration::from_secs(1) }),
             idempotency: Default::default(),
             retention: if keeps { HOUR } else { Duration::ZERO },
             list: None,
@@ -95,7 +104,11 @@ impl World {
         let consumers = (0..CONSUMERS).map(|n| Consumer { name: format!("c{n}"), held: Vec::new() }).collect();
         let queue = Queue::new(rules, redis.link());
         queue.ensure_group().await.map_err(failed)?;
+        let cron = times::parse_cron("0 0 * * *").expect("a cron expression");
+        let times = times::Times::new(vec![cron], times::parse_zone("UTC").expect("a time zone"));
         Ok(World {
+            schedule: config::Schedule { times, missed: config::Missed::Once, fields: Vec::new() },
+            starts: Vec::new(),
             reference: Reference::new(keeps),
             queue,
             link: redis.link_blocking_for(Duration::ZERO),
@@ -129,26 +142,31 @@ impl World {
                 };
                 prop_assert_eq!(self.enqueue(&task).await?, expected.clone());
                 if expected == Enqueued::Accepted {
-                    self.reference.enqueue(task.id(), delayed, key);
+                    self.reference.enqueue(&self.name(), task.id(), delayed, key);
                     self.enqueued.push(task);
                 }
             }
             Op::Add { has_id, key } => {
-                if self.reference.backlog() < MAX_BACKLOG {
-                    let Field { name, value } = self.field();
-                    let mut add = redis::cmd("XADD");
-                    add.arg(STREAM).arg("*").arg(&name).arg(value);
-                    let own = has_id.then(|| format!("own-{}", self.added));
-                    if let Some(id) = &own {
-                        add.arg("tq-id").arg(id);
+                let id = has_id.then(|| format!("own-{}", self.added));
+                self.add(id, key)?;
+            }
+            Op::AddAgain { nth } => {
+                let names = self.reference.names(|task| task.id.starts_with("own-"));
+                if let Some(name) = chosen(&names, nth) {
+                    let Known { id, key, .. } = self.reference.task(&name).clone();
+                    if !self.reference.is_deleted(&id) {
+                        self.add(Some(id), key)?;
                     }
-                    if let Some(key) = key {
-                        add.arg("tq-key").arg(format!("k{key}"));
-                    }
-                    let entry: String = add.query(&mut self.db).map_err(failed)?;
-                    self.reference.add(&own.unwrap_or(entry), key);
                 }
             }
+            Op::Delete { nth } => self.delete(nth).await?,
+            Op::Fire { nth, is_late } => {
+                let (time, late) = (1000 * (1 + nth as u64), is_late.then_some(HOUR));
+                let is_full = self.reference.backlog() >= MAX_BACKLOG;
+                let fired = self.queue.fire(&self.schedule, time, late).await.map_err(failed)?;
+                prop_assert_eq!(fired, self.reference.fire(time, is_late, is_full));
+            }
+            Op::Start { wanted, used } => self.start(wanted, used).await?,
             Op::EnqueueAgain { nth } => {
                 if let Some(task) = chosen(&self.enqueued, nth) {
                     prop_assert_eq!(self.enqueue(&task).await?, Enqueued::Accepted);
@@ -218,19 +236,23 @@ impl World {
                     .reference
                     .pending()
                     .filter(|found| !found.3)
-                    .map(|(id, entry, owner, _)| (id.into(), entry.into(), owner.into()))
+                    .map(|(name, entry, owner, _)| (name.into(), entry.into(), owner.into()))
                     .collect();
-                if let Some((id, entry, owner)) = chosen(&kept, nth) {
+                if let Some((name, entry, owner)) = chosen(&kept, nth) {
                     let idle = 2 * HOUR.as_millis() as u64;
-                    self.redis::<redis::Value>("XCLAIM", (STREAM, GROUP, owner, 0, entry, "IDLE", idle, "JUSTID"))?;
-                    self.reference.task(&id).silent = true;
+                    self.redis::<redis::Value>("XCLAIM", (STREAM, GROUP, owner, 0, &entry, "IDLE", idle, "JUSTID"))?;
+                    self.reference.task(&name).silent = true;
+                    // Another one may take it over and tell of it.
+                    let held = self.consumers.iter_mut().flat_map(|consumer| &mut consumer.held);
+                    held.filter(|held| held.task.entry == entry).for_each(|held| held.known = true);
                 }
             }
             Op::Ripen { nth } => {
-                let delayed = self.reference.ids(|task| task.place == Place::Delayed && task.ripe.is_none());
-                if let Some(id) = chosen(&delayed, nth) {
-                    let member: String = self.redis("HGET", (format!("tq:{{{STREAM}}}:task:{id}"), "parked_as"))?;
-                    let score = self.reference.ripen(&id);
+                let delayed = self.reference.names(|task| task.place == Place::Delayed && task.ripe.is_none());
+                if let Some(name) = chosen(&delayed, nth) {
+                    let parked: Vec<(String, String)> = self.redis("EVAL", (PARKED, 1, format!("tq:{{{STREAM}}}:parked")))?;
+                    let member = parked.into_iter().find(|(_, its)| *its == name).expect("a delayed task").0;
+                    let score = self.reference.ripen(&name);
                     self.redis::<u64>("ZADD", (format!("tq:{{{STREAM}}}:delayed"), "XX", score, member))?;
                 }
             }
@@ -239,14 +261,11 @@ impl World {
                 prop_assert_eq!((promoted.moved, promoted.lost), (self.reference.promote(limit) as u64, 0));
             }
             Op::Requeue { nth } => {
-                let ids = self.reference.ids(|_| true);
-                if let Some(id) = chosen(&ids, nth) {
-                    let is_dead = self.reference.task(&id).place == Place::Dead;
+                if let Some(id) = self.id(|_| true, nth) {
+                    let dead = self.reference.dead(&id);
                     let done = self.queue.requeue(&DeadChoice::Ids(vec![id.clone()]), None).await.map_err(failed)?;
-                    prop_assert_eq!((done.succeeded, done.skipped), (u64::from(is_dead), u64::from(!is_dead)));
-                    if is_dead {
-                        self.reference.requeue(&id);
-                    }
+                    prop_assert_eq!((done.succeeded, done.skipped), (u64::from(dead.is_some()), u64::from(dead.is_none())));
+                    dead.iter().for_each(|name| self.reference.requeue(name));
                 }
             }
             Op::RequeueAll => {
@@ -254,19 +273,19 @@ impl World {
                 let done = self.queue.requeue(&DeadChoice::All(DeadFilter::default()), None).await.map_err(failed)?;
                 prop_assert_eq!((done.succeeded, done.skipped), (letters.len() as u64, 0));
                 // Oldest first; that each of them is dead is seen when places are compared.
-                letters.iter().for_each(|letter| self.reference.requeue(&letter.id));
+                letters.iter().for_each(|letter| self.reference.requeue(&name_of(pairs(&letter.fields), &letter.id)));
             }
             Op::Purge { nth } => {
-                let dead = self.reference.ids(|task| task.place == Place::Dead);
-                if let Some(id) = chosen(&dead, nth) {
+                if let Some(id) = self.id(|task| task.place == Place::Dead, nth) {
+                    let dead = self.reference.dead(&id).expect("a dead letter");
                     let done = self.queue.purge(&DeadChoice::Ids(vec![id.clone()])).await.map_err(failed)?;
                     prop_assert_eq!((done.succeeded, done.skipped), (1, 0));
-                    self.reference.task(&id).place = Place::Nowhere;
+                    self.reference.task(&dead).place = Place::Nowhere;
                 }
             }
             Op::Cancel { nth } => {
-                let ids = self.reference.ids(|_| true);
-                if let Some(id) = chosen(&ids, nth) {
+                // Where somebody deleted the entry, a mark is left for whoever may have it: that is not looked at here.
+                if let Some(id) = self.id(|_| true, nth).filter(|id| !self.reference.is_deleted(id)) {
                     let before = self.queue.cancel(&id).await.map_err(failed)?;
                     prop_assert_eq!(before, self.reference.cancel(&id));
                 }
@@ -316,11 +335,93 @@ impl World {
                 self.step(Op::Settle { consumer: 0, nth: 0, end: End::Complete }).await?;
             }
         }
-        for (id, task) in &self.reference.tasks {
-            prop_assert!(task.ended.is_some(), "{id}: {task:?}");
-            prop_assert_eq!(task.commits, u32::from(task.ended == Some(Status::Completed)), "{}", id);
+        for (name, task) in &self.reference.tasks {
+            prop_assert!(task.ended.is_some() || task.deleted, "{name}: {task:?}");
+            prop_assert_eq!(task.commits, u32::from(task.ended == Some(Status::Completed)), "{}", name);
         }
         Ok(())
+    }
+
+    /// A producer's XADD, while there is room.
+    fn add(&mut self, id: Option<String>, key: Option<usize>) -> Step {
+        if self.reference.backlog() < MAX_BACKLOG {
+            let Field { name, value } = self.field();
+            let mut add = redis::cmd("XADD");
+            add.arg(STREAM).arg("*").arg(&name).arg(value);
+            if let Some(id) = &id {
+                add.arg("tq-id").arg(id);
+            }
+            if let Some(key) = key {
+                add.arg("tq-key").arg(format!("k{key}"));
+            }
+            let entry: String = add.query(&mut self.db).map_err(failed)?;
+            self.reference.add(&self.name(), &id.unwrap_or(entry), key);
+        }
+        Ok(())
+    }
+
+    /// Deletes an entry that waits, or one that a consumer holds, which is told by its next heartbeat: until then, it depends on what reclaims
+    /// come across.
+    async fn delete(&mut self, nth: usize) -> Step {
+        let entries: Entries = self.redis("XRANGE", (STREAM, "-", "+"))?;
+        let is_held = |consumer: &Consumer, entry: &str| {
+            self.reference.owned(&consumer.name, entry) && consumer.held.iter().any(|held| held.task.entry == entry)
+        };
+        let holder = |entry: &str| self.consumers.iter().position(|consumer| is_held(consumer, entry));
+        let able: Vec<(String, String, Option<usize>)> = entries
+            .into_iter()
+            .map(|(entry, fields)| (name_of(&fields, &entry), holder(&entry), entry))
+            .filter(|(name, holder, _)| holder.is_some() || self.reference.queue.contains(name))
+            .map(|(name, holder, entry)| (name, entry, holder))
+            .collect();
+        let Some((name, entry, holder)) = chosen(&able, nth) else { return Ok(()) };
+        // The other tasks of one id would have to be looked at, too.
+        let id = self.reference.task(&name).id.clone();
+        if self.reference.names(|task| task.id == id).len() > 1 {
+            return Ok(());
+        }
+        self.redis::<u64>("XDEL", (STREAM, &entry))?;
+        self.reference.delete(&name);
+        match holder {
+            Some(consumer) => self.beat(consumer).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes places for starts, and gives back those that are not used.
+    async fn start(&mut self, wanted: usize, used: usize) -> Step {
+        let from = self.now_us()?;
+        match self.queue.take_places(wanted).await.map_err(failed)? {
+            Starts::Taken(taken) => {
+                let used = used.min(taken);
+                self.queue.give_places_back(taken - used).await.map_err(failed)?;
+                let to = self.now_us()?;
+                self.starts.push((from, to, used as u64));
+                let step = 1_000_000 / u64::from(RATE);
+                let mut sum = 0;
+                for (first, _, used) in self.starts.iter().rev() {
+                    sum += used;
+                    prop_assert!(sum <= (to - first) / step + AHEAD, "{} starts within {} us", sum, to - first);
+                }
+            }
+            Starts::Wait(time) => prop_assert!(time <= Duration::from_secs(1) / RATE + Duration::from_millis(1), "waits for {:?}", time),
+        }
+        Ok(())
+    }
+
+    fn now_us(&mut self) -> Result<u64, TestCaseError> {
+        let (seconds, us): (u64, u64) = redis::cmd("TIME").query(&mut self.db).map_err(failed)?;
+        Ok(seconds * 1_000_000 + us)
+    }
+
+    /// The id of one of these tasks.
+    fn id(&self, is: impl Fn(&Known) -> bool, nth: usize) -> Option<String> {
+        chosen(&self.reference.names(is), nth).map(|name| self.reference.tasks[&name].id.clone())
+    }
+
+    /// The name of the task that was added last.
+    fn name(&self) -> String {
+        self.added.to_string()
     }
 
     /// What makes a task another one than all others.
@@ -343,7 +444,7 @@ impl World {
         let entries = self.queue.read(&self.link, name, count, None).await.map_err(failed)?;
         prop_assert_eq!(entries.len(), count.min(self.reference.queue.len()));
         for entry in &entries {
-            prop_assert_eq!(self.reference.read(name, &entry.id), Some(codec::id_of(entry)));
+            prop_assert_eq!(self.reference.read(name, &entry.id), Some(name_of(pairs(&entry.fields), &codec::id_of(entry))));
         }
         Ok(entries)
     }
@@ -367,7 +468,8 @@ impl World {
         let queue: Arc<str> = STREAM.into();
         for entry in entries {
             let task = codec::decode(&queue, entry).map_err(failed)?;
-            let known = self.reference.task(&task.id);
+            let name = self.reference.find(&task.entry).unwrap_or_default();
+            let known = self.reference.task(&name);
             let Place::Pending { deliveries, .. } = known.place else {
                 return Err(TestCaseError::fail(format!("{known:?} was delivered")));
             };
@@ -395,8 +497,11 @@ impl World {
         let tasks: Vec<Start<'_>> =
             new.iter().map(|held| Start::of(&held.task, codec::idempotency_key(&held.task, &self.queue.rules), Duration::ZERO)).collect();
         let begun = self.queue.begin(name, "plugin", &tasks).await.map_err(failed)?;
-        let expected = tasks.iter().map(|task| self.reference.begin(name, task.entry));
-        prop_assert_eq!(&begun, &expected.collect::<Vec<_>>());
+        let mut expected: Vec<Option<Begun>> = tasks.iter().map(|task| self.reference.begin(name, task.entry, false)).collect();
+        for (task, begun) in tasks.iter().zip(&mut expected).filter(|(_, begun)| begun.is_none()) {
+            *begun = self.reference.begin(name, task.entry, true);
+        }
+        prop_assert_eq!(begun.iter().copied().map(Some).collect::<Vec<_>>(), expected);
         let mut owned = begun.into_iter().map(|begun| begun == Begun::Owned);
         new.retain_mut(|held| {
             held.begun = owned.next().unwrap_or_default();
@@ -409,7 +514,7 @@ impl World {
 
     /// A lost lease is noted only: the consumer is late, and settles all the same.
     async fn beat(&mut self, consumer: usize) -> Step {
-        let Consumer { name, held } = &self.consumers[consumer];
+        let Consumer { name, held } = &mut self.consumers[consumer];
         if held.is_empty() {
             return Ok(());
         }
@@ -422,11 +527,16 @@ impl World {
         };
         let leases = self.queue.heartbeat(name, &held.iter().map(beat).collect::<Vec<_>>()).await.map_err(failed)?;
         let mut expected = Vec::new();
-        for Held { task, .. } in held {
-            expected.push(if self.reference.owned(name, &task.entry) {
-                self.reference.task(&task.id).silent = false;
+        for Held { task, known, .. } in held {
+            let owned = self.reference.find(&task.entry).filter(|_| self.reference.owned(name, &task.entry));
+            expected.push(if let Some(owned) = owned {
+                self.reference.task(&owned).silent = false;
                 Lease::Renewed
-            } else if self.reference.task(&task.id).status == Some(Status::Cancelled) {
+            } else if self.reference.kept(name, &task.entry).is_some() {
+                // Its status says so.
+                *known = true;
+                Lease::Deleted
+            } else if self.reference.status(&task.id) == Some(Status::Cancelled) {
                 Lease::Cancelled
             } else {
                 Lease::Lost
@@ -446,100 +556,9 @@ impl World {
         Ok(settled)
     }
 
-    /// Looks where every task is, without the library.
-    fn compare(&mut self) -> Step {
-        let mut found: BTreeMap<String, Vec<Place>> = BTreeMap::new();
-        let mut order = Vec::new();
-        let Places { pending, entries, members, parked, letters, paused } = self.places()?;
-        let mut pending: HashMap<String, (String, u32)> =
-            pending.into_iter().map(|(entry, consumer, _, deliveries)| (entry, (consumer, deliveries))).collect();
-        for (entry, fields) in entries {
-            let id = fields.get("tq-id").unwrap_or(&entry).clone();
-            let number = |name: &str, otherwise| fields.get(name).map_or(otherwise, |text: &String| text.parse().unwrap_or(u32::MAX));
-            let known = self.reference.task(&id);
-            prop_assert_eq!((number("tq-attempt", 1), number("tq-deferrals", 0)), (known.attempt, known.deferrals), "{}", id);
-            let place = match pending.remove(&entry) {
-                Some((consumer, deliveries)) => Place::Pending { entry, consumer, deliveries },
-                None => {
-                    order.push(id.clone());
-                    Place::Queued
-                }
-            };
-            found.entry(id).or_default().push(place);
-        }
-        prop_assert!(pending.is_empty(), "pending without an entry: {:?}", pending);
-        prop_assert_eq!(order, self.reference.queue.iter().cloned().collect::<Vec<_>>());
-        prop_assert_eq!(sorted(&members), sorted(&parked));
-        for (_, fields) in letters {
-            found.entry(fields["tq-id"].clone()).or_default().push(Place::Dead);
-        }
-        let mut delayed = 0;
-        let statuses = self.reference.tasks.keys().map(|id| ("HGETALL", format!("tq:{{{STREAM}}}:task:{id}")));
-        let statuses: Vec<HashMap<String, String>> = all(&mut self.db, statuses)?;
-        for ((id, known), status) in self.reference.tasks.iter().zip(statuses) {
-            prop_assert_eq!(status.get("status").map(String::as_str), known.status.map(Status::as_str), "{}: {:?}", id, known);
-            let mut places = found.remove(id).unwrap_or_default();
-            if status.get("parked_as").is_some_and(|member| members.contains(member)) {
-                places.push(Place::Delayed);
-                delayed += 1;
-            }
-            let expected: Vec<&Place> = Some(&known.place).into_iter().filter(|place| **place != Place::Nowhere).collect();
-            prop_assert_eq!(places.iter().collect::<Vec<_>>(), expected, "{}", id);
-        }
-        prop_assert!(found.is_empty(), "nobody knows {:?}", found);
-        prop_assert_eq!(delayed, members.len());
-        let keys = &self.reference.keys;
-        let markers = |name| keys.keys().map(move |key| (name, format!("tq:{{{STREAM}}}:key:k{key}")));
-        let holders: Vec<Option<String>> = all(&mut self.db, markers("GET"))?;
-        let expiries: Vec<i64> = all(&mut self.db, markers("PTTL"))?;
-        for ((key, (id, lives)), (holder, expires)) in keys.iter().zip(holders.iter().zip(expiries)) {
-            prop_assert_eq!((holder.as_ref(), expires == -1), (Some(id), *lives), "the key {}", key);
-        }
-        prop_assert_eq!(paused, self.reference.paused);
-        Ok(())
-    }
-
-    /// What is in Redis beside the statuses and the keys, in one go.
-    fn places(&mut self) -> Result<Places, TestCaseError> {
-        let key = |name: &str| format!("tq:{{{STREAM}}}:{name}");
-        let mut pipe = redis::pipe();
-        pipe.cmd("XPENDING").arg(STREAM).arg(GROUP).arg("-").arg("+").arg(1000);
-        pipe.cmd("XRANGE").arg(STREAM).arg("-").arg("+");
-        pipe.cmd("ZRANGE").arg(key("delayed")).arg(0).arg(-1);
-        pipe.cmd("HKEYS").arg(key("parked"));
-        pipe.cmd("XRANGE").arg(key("dead")).arg("-").arg("+");
-        pipe.cmd("EXISTS").arg(key("paused"));
-        let (pending, entries, members, parked, letters, paused) = pipe.query(&mut self.db).map_err(failed)?;
-        Ok(Places { pending, entries, members, parked, letters, paused })
-    }
-
     fn redis<T: redis::FromRedisValue>(&mut self, name: &str, args: impl redis::ToRedisArgs) -> Result<T, TestCaseError> {
         redis::cmd(name).arg(args).query(&mut self.db).map_err(|error| TestCaseError::fail(format!("{name}: {error}")))
     }
-}
-
-type Entries = Vec<(String, HashMap<String, String>)>;
-
-struct Places {
-    /// Entry, consumer, idle ms, deliveries.
-    pending: Vec<(String, String, u64, u32)>,
-    entries: Entries,
-    members: Vec<String>,
-    parked: Vec<String>,
-    letters: Entries,
-    paused: bool,
-}
-
-/// The replies to commands with one argument each, in one go.
-fn all<T: redis::FromRedisValue>(
-    db: &mut redis::Connection,
-    commands: impl Iterator<Item = (&'static str, String)>,
-) -> Result<Vec<T>, TestCaseError> {
-    let mut pipe = redis::pipe();
-    for (name, key) in commands {
-        pipe.cmd(name).arg(key);
-    }
-    if pipe.is_empty() { Ok(Vec::new()) } else { pipe.query(db).map_err(failed) }
 }
 
 /// What the host would settle: decided by the same function.
@@ -560,12 +579,6 @@ fn chosen<T: Clone>(all: &[T], nth: usize) -> Option<T> {
     if all.is_empty() { None } else { Some(all[nth % all.len()].clone()) }
 }
 
-fn sorted<T: Ord>(all: impl IntoIterator<Item = T>) -> Vec<T> {
-    let mut all: Vec<T> = all.into_iter().collect();
-    all.sort();
-    all
-}
-
-fn failed(error: impl std::fmt::Debug) -> TestCaseError {
+pub fn failed(error: impl std::fmt::Debug) -> TestCaseError {
     TestCaseError::fail(format!("{error:?}"))
 }

@@ -61,9 +61,10 @@ impl RedisServer {
         self.end(Signal::SIGKILL);
     }
 
-    /// The file to which it appends its commands.
+    /// The file to which it appends its commands. A replica begins a new one when it has got what its primary has.
     pub fn append_only_file(&self) -> PathBuf {
-        self.dir.join("appendonlydir/appendonly.aof.1.incr.aof")
+        let file = |number: u32| self.dir.join(format!("appendonlydir/appendonly.aof.{number}.incr.aof"));
+        (2..5).rev().map(file).find(|path| path.exists()).unwrap_or_else(|| file(1))
     }
 
     /// Starts it again on the same port, with the same data.

@@ -31,6 +31,10 @@ pub enum Phase {
     Settling,
 }
 
+/// Redis should have heard of an attempt long before this time is over. If it has not, this host was stopped; and another one that took the
+/// task over meanwhile has told of it. It is shorter than any lease.
+const OVERDUE: Duration = Duration::from_millis(500);
+
 /// The entries of one queue that this host owns.
 #[derive(Debug, Default)]
 pub struct Inflight(Mutex<Table>);
@@ -209,7 +213,12 @@ impl Inflight {
 
     /// Notes that the entry was deleted. False when that is known already, or it is not owned any more.
     pub fn deleted(&self, entry: &str) -> bool {
-        self.lock().slots.get_mut(entry).is_some_and(|slot| !std::mem::replace(&mut slot.deleted, true))
+        let mut table = self.lock();
+        // The heartbeat that found it out has written a status, also for one of which Redis was not told that it runs.
+        if let Some((Key(entry), _)) = table.slots.get_key_value(entry) {
+            entry.turn(Phase::Begun, Phase::Running);
+        }
+        table.slots.get_mut(entry).is_some_and(|slot| !std::mem::replace(&mut slot.deleted, true))
     }
 
     /// Whether the entry is owned here, and known to be deleted.
@@ -282,7 +291,7 @@ impl Hold {
         if !is_unheard {
             self.entry.turn(Phase::Running, Phase::Settling);
         }
-        self.is_known || !is_unheard
+        self.is_known || !is_unheard || self.entry.since.elapsed() >= OVERDUE
     }
 
     /// The attempt has run: another may take its permit.
@@ -320,7 +329,11 @@ mod tests {
     }
 
     fn hold(table: &Arc<Inflight>, line: &Arc<Line>, entry: &str) -> Option<Hold> {
-        let claim = Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
+        hold_since(table, line, entry, Instant::now())
+    }
+
+    fn hold_since(table: &Arc<Inflight>, line: &Arc<Line>, entry: &str, since: Instant) -> Option<Hold> {
+        let claim = Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since };
         table.hold(&claim, line.acquire(1).now_or_never().expect("a free permit"))
     }
 
@@ -377,6 +390,24 @@ mod tests {
         assert_eq!(next, None);
         assert!(table.unheard(least, later).0.is_empty());
         assert!(long.settling(), "it has a status by now, or will have");
+    }
+
+    #[tokio::test]
+    async fn what_another_host_may_have_taken_over_may_have_a_status() {
+        let table = Arc::new(Inflight::default());
+        let since = Instant::now().checked_sub(OVERDUE).expect("a time before");
+        let mut hold = hold_since(&table, &line(), "1-0", since).unwrap();
+        hold.begun(false);
+        assert!(hold.settling(), "this host was stopped");
+    }
+
+    #[tokio::test]
+    async fn redis_has_heard_of_what_runs_without_its_entry() {
+        let table = Arc::new(Inflight::default());
+        let mut hold = hold(&table, &line(), "1-0").unwrap();
+        hold.begun(false);
+        assert!(table.deleted("1-0") && !table.deleted("1-0"));
+        assert!(hold.settling(), "the heartbeat wrote a status");
     }
 
     #[tokio::test]

@@ -9,11 +9,12 @@ use nix::sys::signal::{Signal, kill};
 use tqhost::queue::script;
 
 use super::PLUGINS;
+use super::failover::Pair;
 use super::node::Node;
 use super::plan::{Fault, Lane, Step};
-use crate::support::RedisServer;
 use crate::support::bench::guest_path;
 use crate::support::proxy::Proxy;
+use crate::support::{RedisServer, eventually};
 
 /// A fault that was carried out.
 #[derive(Debug, Clone)]
@@ -22,14 +23,19 @@ pub struct Done {
     pub host: Option<usize>,
     pub from_ms: u64,
     pub to_ms: u64,
+    /// What Redis acknowledged in this time, and only that, may be gone.
+    pub loss: Option<Loss>,
 }
+
+/// From when to when, in milliseconds.
+pub type Loss = (u64, u64);
 
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Goes through the steps of a lane; begins none when its time is up.
-pub fn run(lane: Lane, steps: &[Step], until: Instant, mut carry_out: impl FnMut(&Step)) -> Vec<Done> {
+pub fn run(lane: Lane, steps: &[Step], until: Instant, mut carry_out: impl FnMut(&Step) -> Option<Loss>) -> Vec<Done> {
     let one = |step: &Step| {
         std::thread::sleep(step.quiet);
         note(lane, step, &mut carry_out)
@@ -41,16 +47,19 @@ pub fn run(lane: Lane, steps: &[Step], until: Instant, mut carry_out: impl FnMut
 pub fn run_on_host(lane: Lane, steps: &[Step], until: Instant, node: &mut Node) -> Vec<Done> {
     let one = |step: &Step| {
         node.rest(step.quiet);
-        note(lane, step, |step| to_host(node, step))
+        note(lane, step, |step| {
+            to_host(node, step);
+            None
+        })
     };
     // A host that is asked to stop takes its time, which no plan knows.
     steps.iter().take_while(|step| Instant::now() + step.quiet < until).map(one).collect()
 }
 
-fn note(lane: Lane, step: &Step, carry_out: impl FnOnce(&Step)) -> Done {
+fn note(lane: Lane, step: &Step, carry_out: impl FnOnce(&Step) -> Option<Loss>) -> Done {
     let from_ms = now_ms();
-    carry_out(step);
-    Done { fault: step.fault, host: lane.host(), from_ms, to_ms: now_ms() }
+    let loss = carry_out(step);
+    Done { fault: step.fault, host: lane.host(), from_ms, to_ms: now_ms(), loss }
 }
 
 fn to_host(node: &mut Node, step: &Step) {
@@ -73,7 +82,7 @@ fn to_host(node: &mut Node, step: &Step) {
     }
 }
 
-pub fn to_network(proxy: &Proxy, step: &Step) {
+pub fn to_network(proxy: &Proxy, step: &Step) -> Option<Loss> {
     let calls = [&script::SETTLE, &script::BEGIN, &script::PROMOTE, &script::HEARTBEAT, &script::RECLAIM];
     match step.fault {
         Fault::HalfOpen => proxy.forget_connections(),
@@ -87,9 +96,11 @@ pub fn to_network(proxy: &Proxy, step: &Step) {
     }
     std::thread::sleep(step.lasts);
     proxy.heal();
+    None
 }
 
-pub fn to_redis(redis: &mut RedisServer, url: &str, step: &Step) {
+/// Gives what it may have forgotten. `pair` is what a failover needs.
+pub fn to_redis(redis: &mut RedisServer, pair: Option<&Pair>, proxies: &[Proxy], url: &str, step: &Step) -> Option<Loss> {
     // Through a connection of its own: CLIENT KILL would cut one that is kept.
     let ask = |command: &mut redis::Cmd| {
         let connection = redis::Client::open(url).expect("a valid URL").get_connection_with_timeout(Duration::from_secs(20));
@@ -107,6 +118,17 @@ pub fn to_redis(redis: &mut RedisServer, url: &str, step: &Step) {
             std::thread::sleep(step.lasts);
             redis.start_again();
         }
+        Fault::RedisCutShort => {
+            let (from_ms, length) = written(redis);
+            std::thread::sleep(step.lasts);
+            redis.kill();
+            let to_ms = now_ms();
+            let file = std::fs::OpenOptions::new().write(true).open(redis.append_only_file()).expect("open the append-only file");
+            file.set_len(length).expect("cut the append-only file");
+            redis.start_again();
+            return Some((from_ms, to_ms));
+        }
+        Fault::RedisFailedOver => return Some(pair.expect("a replica").fail_over(redis, proxies, step.lasts)),
         Fault::RedisStopped => {
             kill(redis.pid(), Signal::SIGSTOP).expect("stop redis-server");
             std::thread::sleep(step.lasts);
@@ -116,6 +138,18 @@ pub fn to_redis(redis: &mut RedisServer, url: &str, step: &Step) {
         Fault::ClientsKilled => ask(redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")),
         _ => ask(redis::cmd("SCRIPT").arg("FLUSH")),
     }
+    None
+}
+
+/// A moment, and the length of the append-only file with all that was acknowledged before it. A busy disk makes Redis answer before it writes.
+fn written(redis: &RedisServer) -> (u64, u64) {
+    let mut db = redis.connection();
+    eventually("Redis has written what it acknowledged", || {
+        let at_ms = now_ms();
+        let info: String = redis::cmd("INFO").arg("persistence").query(&mut db).ok()?;
+        let length = std::fs::metadata(redis.append_only_file()).expect("the append-only file").len();
+        info.contains("aof_buffer_length:0\r").then_some((at_ms, length))
+    })
 }
 
 /// The handler with a custom section of its own: another digest, the same work.
@@ -128,7 +162,7 @@ fn version(plugin: &str, number: usize) -> Vec<u8> {
 }
 
 /// Does it to one of the plugins, whose files these are.
-pub fn to_plugins(paths: &[PathBuf; 2], step: &Step) {
+pub fn to_plugins(paths: &[PathBuf; 2], step: &Step) -> Option<Loss> {
     let which = step.choice / 8 % PLUGINS.len();
     let (path, good) = (paths[which].as_path(), version(PLUGINS[which], step.choice % 8));
     match step.fault {
@@ -150,6 +184,7 @@ pub fn to_plugins(paths: &[PathBuf; 2], step: &Step) {
         }
         _ => write_whole(path, &good),
     }
+    None
 }
 
 /// As a careful operator does.

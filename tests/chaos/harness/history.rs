@@ -2,12 +2,13 @@
 //!
 //! In: the append-only file. Out: for each task its deliveries, its ends, and whatever was not as it has to be after each single step:
 //! from its XADD (or LPUSH) on a task is in one place or has one end; and an entry that a consumer has is given to another one only when nothing
-//! was heard of the first one for a whole lease.
+//! was heard of the first one for a whole lease. A requeued dead letter begins another life. An id that its producer sent twice is one task: of its
+//! entries all but one are dropped.
 //!
 //! A plain task begins without a script, so what counts as a begin is a delivery: an XCLAIM for a consumer that did not have the entry. Redis
 //! writes one for each entry of XREADGROUP and XAUTOCLAIM. An XCLAIM for the consumer that has the entry is a heartbeat.
 //!
-//! Not here: how a task had to end (`judge`).
+//! Not here: how a task had to end (`judge`), what was ordered (`orders`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -26,11 +27,12 @@ pub struct Begin {
     pub kept_ms: u64,
     /// When the consumer had it no more: none while it has it.
     pub until_ms: Option<u64>,
-    /// Attempt and deferrals so far: without faults each pair begins once.
+    /// Without faults each begins once.
     pub turn: Turn,
 }
 
-type Turn = (u64, u64);
+/// How often the task was requeued, its attempt, and deferrals so far.
+pub type Turn = (usize, u64, u64);
 
 #[derive(Debug)]
 pub struct Track {
@@ -45,22 +47,51 @@ pub struct Track {
     pub begins: Vec<Begin>,
     /// How often PROCESSING was written.
     pub marks: u64,
-    /// `COMPLETED`, `CANCELLED`, or the reason of a dead letter.
+    /// `COMPLETED`, `CANCELLED`, [`DUPLICATE`], or the reason of a dead letter.
     pub ends: Vec<String>,
+    /// Ends from which it was brought back.
+    pub requeued: Vec<String>,
+    /// When it was cancelled.
+    pub cancelled_ms: u64,
+    /// When a host said that its entry was deleted.
+    pub lost_ms: Vec<u64>,
+    /// The task that had its key.
+    pub first: Option<String>,
+    /// How often its producer sent it, but for those entries that were dropped.
+    copies: i64,
+    pub dropped: u64,
     pub wrong: Vec<String>,
     /// Everything that was written about it, for the tasks that are watched.
     pub lines: Vec<String>,
 }
 
+/// The end of a task of which the key was another's.
+pub const DUPLICATE: &str = "DUPLICATE";
+
+/// A delivery while a queue was paused.
+#[derive(Debug)]
+pub struct Claim {
+    pub queue: &'static str,
+    pub consumer: String,
+    pub paused_ms: u64,
+    pub at_ms: u64,
+}
+
 #[derive(Default)]
 pub struct History {
     pub tasks: HashMap<String, Track>,
+    /// Queues that were paused, and when.
+    pub pauses: Vec<(&'static str, u64)>,
+    pub while_paused: Vec<Claim>,
     /// When tasks ended.
     pub ends_ms: Vec<u64>,
     watched: HashSet<String>,
     /// The task in an entry of a stream.
     entries: HashMap<(&'static str, String), Queued>,
     parked: HashMap<(&'static str, String), String>,
+    letters: HashMap<(&'static str, String), String>,
+    /// Since when.
+    paused: HashMap<&'static str, u64>,
     /// By queue and id.
     ids: HashMap<(&'static str, String), String>,
     list: VecDeque<String>,
@@ -86,6 +117,12 @@ struct Step {
     at: usize,
     acked: HashSet<String>,
     buried: HashSet<String>,
+    /// Tasks, and their entries that were deleted.
+    deleted: Vec<(String, String)>,
+    /// Entries under which tasks have ended.
+    ended: Vec<String>,
+    /// A producer's own command, not a script's.
+    is_single: bool,
 }
 
 /// What a key is to tqhost.
@@ -94,6 +131,7 @@ enum Key<'k> {
     Dead(&'static str),
     Parked(&'static str),
     Status(&'static str, &'k str),
+    Paused(&'static str),
     List,
     Other,
 }
@@ -112,6 +150,7 @@ fn key(bytes: &[u8]) -> Key<'_> {
         Some(("task", id)) => Key::Status(queue, id),
         None if rest == "dead" => Key::Dead(queue),
         None if rest == "parked" => Key::Parked(queue),
+        None if rest == "paused" => Key::Paused(queue),
         _ => Key::Other,
     }
 }
@@ -129,7 +168,7 @@ fn number(fields: &[&[u8]], name: &str) -> Option<u64> {
 }
 
 /// The object that starts with the task's name, wherever it is in these bytes.
-fn told(bytes: &[u8]) -> Option<Value> {
+pub fn told(bytes: &[u8]) -> Option<Value> {
     let from = bytes.windows(5).position(|window| window == b"{\"n\":")?;
     let length = bytes[from..].iter().position(|byte| *byte == b'}')?;
     serde_json::from_slice(&bytes[from..=from + length]).ok()
@@ -146,19 +185,24 @@ impl History {
     }
 
     fn step(&mut self, commands: &[Vec<&[u8]>]) {
-        let mut step = Step::default();
+        let mut step = Step { is_single: commands.len() == 1, ..Step::default() };
         for (at, command) in commands.iter().enumerate().filter(|(_, command)| command.len() > 1) {
             step.at = at;
             self.command(command, &mut step);
         }
         let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        step.touched.into_iter().for_each(|(name, at)| by_name.entry(name).or_default().push(at));
+        std::mem::take(&mut step.touched).into_iter().for_each(|(name, at)| by_name.entry(name).or_default().push(at));
         for (name, mut places) in by_name {
             places.dedup();
             let shown = || shown(places.iter().map(|at| commands[*at].as_slice()));
             let Some(task) = self.tasks.get_mut(&name) else { continue };
             let at_once = task.places + task.ends.len() as i64;
-            if at_once != 1 && task.wrong.len() < 5 {
+            if at_once == task.copies - 1 && task.copies > 1 {
+                (task.copies, task.dropped) = (task.copies - 1, task.dropped + 1);
+                let is_dropped =
+                    |begin: &Begin| step.deleted.contains(&(name.clone(), begin.entry.clone())) && !step.ended.contains(&begin.entry);
+                task.begins.retain(|begin| !is_dropped(begin));
+            } else if at_once != task.copies && task.wrong.len() < 5 {
                 let (places, ends) = (task.places, task.ends.join(", "));
                 task.wrong.push(format!("in {places} places, with the ends [{ends}], after {}", shown()));
             }
@@ -191,7 +235,13 @@ impl History {
                     let id = value(fields, "tq-id").map_or_else(|| entry.clone(), text);
                     self.move_by(&name, 1);
                     self.identify(queue, &name, id);
-                    let turn = (number(fields, "tq-attempt").unwrap_or(1), number(fields, "tq-deferrals").unwrap_or(0));
+                    let task = self.tasks.get_mut(&name).expect("a known task");
+                    task.look_at_payload(value(fields, "pad").map_or(0, <[u8]>::len));
+                    if step.is_single && task.told["again"] == true && task.places + task.ends.len() as i64 > 1 {
+                        task.copies += 1;
+                    }
+                    let lives = task.requeued.len() + usize::from(task.is_dead());
+                    let turn = (lives, number(fields, "tq-attempt").unwrap_or(1), number(fields, "tq-deferrals").unwrap_or(0));
                     let at_ms = time_of(&entry);
                     self.now_ms = self.now_ms.max(at_ms);
                     let is_delayed = number(fields, "tq-delay-ms").is_some_and(|delay| delay > 0);
@@ -218,6 +268,7 @@ impl History {
                 for entry in &command[2..] {
                     if let Some(queued) = self.entries.remove(&(queue, text(entry))) {
                         self.move_by(&queued.name, -1);
+                        step.deleted.push((queued.name.clone(), text(entry)));
                         step.touch(queued.name);
                     }
                 }
@@ -225,6 +276,7 @@ impl History {
             Key::Parked(queue) if is(command, "HSET") => {
                 let member = text(command[2]);
                 if let Some(name) = self.known(queue, told(command[3]), step) {
+                    self.tasks.get_mut(&name).expect("a known task").look_at_payload(command[3].len());
                     if let Some(id) = member.strip_prefix("new/") {
                         self.identify(queue, &name, id.to_owned());
                     }
@@ -246,10 +298,26 @@ impl History {
                 let Some(name) = self.known(queue, value(fields, "data").and_then(told), step) else { return };
                 let reason = value(fields, "tq-reason").map(text).unwrap_or_default();
                 self.ends_ms.extend(number(fields, "tq-failed-at"));
+                self.letters.insert((queue, text(command[2])), name.clone());
                 let task = self.tasks.get_mut(&name).expect("a known task");
+                task.look_at_payload(value(fields, "pad").map_or(0, <[u8]>::len));
                 task.ends.push(reason);
                 step.buried.insert(name);
             }
+            Key::Dead(queue) if is(command, "XDEL") => {
+                for entry in &command[2..] {
+                    let Some(name) = self.letters.remove(&(queue, text(entry))) else { continue };
+                    let task = self.tasks.get_mut(&name).expect("a known task");
+                    task.requeued.extend(task.ends.pop());
+                    step.touch(name);
+                }
+            }
+            Key::Paused(queue) if is(command, "SET") => {
+                let at_ms = text(command[2]).parse().unwrap_or_default();
+                self.paused.insert(queue, at_ms);
+                self.pauses.push((queue, at_ms));
+            }
+            Key::Paused(queue) => drop(self.paused.remove(queue)),
             Key::Status(queue, id) if is(command, "HSET") => {
                 let Some(name) = self.ids.get(&(queue, id.to_owned())).cloned() else { return };
                 self.status(&name, queue, &command[2..], step);
@@ -268,6 +336,9 @@ impl History {
         let task = self.tasks.get_mut(&queued.name).expect("a known task");
         step.touched.push((queued.name.clone(), step.at));
         let before = queued.owner.replace(consumer.clone());
+        if let Some(paused_ms) = self.paused.get(queue).copied().filter(|_| before.as_ref() != Some(&consumer)) {
+            self.while_paused.push(Claim { queue, consumer: consumer.clone(), paused_ms, at_ms });
+        }
         if queued.is_delayed {
             return;
         }
@@ -286,7 +357,7 @@ impl History {
         task.begins.push(Begin { at_ms, consumer, entry, kept_ms: at_ms, until_ms: None, turn: queued.turn });
     }
 
-    fn status(&mut self, name: &str, queue: &'static str, fields: &[&[u8]], step: &Step) {
+    fn status(&mut self, name: &str, queue: &'static str, fields: &[&[u8]], step: &mut Step) {
         let Some(status) = value(fields, "status") else { return };
         let Some(task) = self.tasks.get_mut(name) else { return };
         match status {
@@ -299,19 +370,32 @@ impl History {
                     task.wrong.push(format!("began after its end: attempt {attempt}"));
                 }
                 let queued = self.entries.get(&(queue, entry));
-                if queued.is_none_or(|queued| queued.owner != consumer || queued.turn.0 != attempt || queued.is_delayed) {
+                if queued.is_none_or(|queued| queued.owner != consumer || queued.turn.1 != attempt || queued.is_delayed) {
                     task.wrong
                         .push(format!("PROCESSING, attempt {attempt}, by {}, which had no such delivery", consumer.unwrap_or_default()));
                 }
             }
             b"COMPLETED" | b"CANCELLED" => {
-                if !step.acked.contains(name) {
-                    task.wrong.push(format!("{} without an ack", text(status)));
+                let at_ms = number(fields, "finished_at").unwrap_or_default();
+                self.ends_ms.push(at_ms);
+                step.ended.extend(value(fields, "entry").map(text));
+                let first = value(fields, "duplicate_of").map(text);
+                let end = if first.is_some() { DUPLICATE.to_owned() } else { text(status) };
+                if end == "CANCELLED" {
+                    task.cancelled_ms = at_ms;
+                } else if !step.acked.contains(name) {
+                    task.wrong.push(format!("{end} without an ack"));
                 }
-                task.ends.push(text(status));
-                self.ends_ms.extend(number(fields, "finished_at"));
+                // Each entry of a duplicate is one, and has no part in the runs of the others.
+                if first.is_some() && task.told["again"] == true {
+                    let entry = value(fields, "entry").unwrap_or_default();
+                    task.begins.retain(|begin| begin.entry.as_bytes() != entry);
+                }
+                let is_another = first.is_none() || task.first.is_none();
+                task.ends.extend(is_another.then_some(end));
+                task.first = first.or(task.first.take());
             }
-            b"FAILED" if !step.buried.contains(name) => task.wrong.push("FAILED without a dead letter: lost".to_owned()),
+            b"FAILED" if !step.buried.contains(name) => task.lost_ms.push(number(fields, "finished_at").unwrap_or_default()),
             _ => {}
         }
     }
@@ -330,6 +414,12 @@ impl History {
             begins: Vec::new(),
             marks: 0,
             ends: Vec::new(),
+            requeued: Vec::new(),
+            cancelled_ms: 0,
+            lost_ms: Vec::new(),
+            first: None,
+            copies: 1,
+            dropped: 0,
             wrong: Vec::new(),
             lines: Vec::new(),
         });
@@ -349,6 +439,20 @@ impl History {
     fn move_by(&mut self, name: &str, places: i64) {
         if let Some(task) = self.tasks.get_mut(name) {
             task.places += places;
+        }
+    }
+}
+
+impl Track {
+    fn is_dead(&self) -> bool {
+        self.ends.last().is_some_and(|end| !["COMPLETED", "CANCELLED", DUPLICATE].contains(&end.as_str()))
+    }
+
+    /// Where its fields are written, all of its payload has to be.
+    fn look_at_payload(&mut self, bytes: usize) {
+        let pad = self.told["pad"].as_u64().unwrap_or_default();
+        if (bytes as u64) < pad {
+            self.wrong.push(format!("has {bytes} bytes of its payload of {pad}"));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Says whether every task came to its one end, and shows what it goes by.
 //!
-//! In: Redis when all is quiet, its record of every write, what the producers were told, the faults, the hosts' logs. Out: a [`Verdict`].
+//! In: Redis when all is quiet, its record of every write, what producers and operators were told, the faults, the hosts' logs. Out: a [`Verdict`].
 //! What each task had to become stands in its payload. Conservation and commits are judged by Redis's record, which no host writes; the
 //! statuses that clients see are compared with it.
 
@@ -11,14 +11,18 @@ use std::path::Path;
 use redis::Connection;
 use serde_json::Value;
 
-use super::faults::Done;
-use super::history::{History, Track};
+use super::faults::{Done, Loss};
+use super::history::{DUPLICATE, History, Track, Turn};
 use super::load::Sent;
+use super::orders::{is_lost, is_requeue_lost, of_queues, of_task};
 use super::repeated::Repeated;
 use super::{LIST, MAX_RETRIES, QUEUES, TOGETHER};
 
 /// Guilty tasks of which the whole history is shown.
 const SHOWN: usize = 20;
+
+/// How long a host may work on what Redis forgot.
+const REMEMBERED_MS: u64 = 30_000;
 
 /// What a run came to.
 pub struct Verdict {
@@ -61,7 +65,11 @@ pub fn judge(case: Case) -> Verdict {
     // By the task's name, or without one.
     let mut wrong: Vec<(Option<&str>, String)> = case.wrong.into_iter().map(|why| (None, why)).collect();
     wrong.extend(places_left(case.db).into_iter().map(|why| (None, why)));
-    lost.extend(case.sent.accepted.iter().filter(|name| !history.tasks.contains_key(*name)).cloned());
+    let losses: Vec<Loss> = case.faults.iter().filter_map(|done| done.loss).collect();
+    let (forgotten, missing): (Vec<_>, Vec<_>) =
+        case.sent.accepted.iter().filter(|(name, _)| !history.tasks.contains_key(*name)).partition(|(_, asked)| is_lost(**asked, &losses));
+    lost.extend(missing.into_iter().map(|(name, _)| name.clone()));
+    wrong.extend(of_queues(&history, case.sent, &losses, case.faults, case.pids).into_iter().map(|why| (None, why)));
     let statuses = statuses(case.db, &history);
     let runs = runs(case.logs);
     let mut repeated = Repeated::new(case.faults, case.pids);
@@ -77,21 +85,37 @@ pub fn judge(case: Case) -> Verdict {
         let problems = task.wrong.iter().cloned().chain(as_told(task, status));
         wrong.extend(problems.map(|why| (Some(name.as_str()), why)));
         wrong.extend(repeated.add(name, task).into_iter().map(|why| (Some(name.as_str()), why)));
+        wrong.extend(of_task(name, task, case.sent, &losses).into_iter().map(|why| (Some(name.as_str()), why)));
         let seen = runs.get(&(task.queue.to_owned(), task.id.clone())).copied().unwrap_or_default();
-        if seen > task.begins.len() as u64 {
+        // Deliveries that Redis forgot while the task was there, or with that it was requeued.
+        let until_ms = task.begins.last().and_then(|begin| begin.until_ms).unwrap_or(u64::MAX);
+        let is_forgotten = is_lost((task.from_ms, until_ms), &losses) || is_requeue_lost(name, case.sent, &losses);
+        // A host may know a second entry that Redis forgot.
+        let knows_more = |at_ms: u64| task.told["again"] == true && is_lost((at_ms.saturating_sub(REMEMBERED_MS), at_ms), &losses);
+        if !task.lost_ms.iter().all(|at_ms| knows_more(*at_ms)) {
+            wrong.push((Some(name), "FAILED without a dead letter: lost".to_owned()));
+        }
+        if seen > task.begins.len() as u64 && !is_forgotten {
             wrong.push((Some(name), format!("ran {seen} times and was delivered {} times", task.begins.len())));
         }
-        if seen > 0 && task.ends == ["CANCELLED"] {
-            wrong.push((Some(name), format!("ran {seen} times, and is CANCELLED")));
+        if seen > 0 && task.ends == [DUPLICATE] && !is_forgotten {
+            wrong.push((Some(name), format!("ran {seen} times, and is a duplicate")));
         }
         if let Some(key) = task.told["key"].as_str() {
             keys.entry(key).or_default().push(task);
         }
     }
     for (key, tasks) in &keys {
-        let run = tasks.iter().filter(|task| task.ends.iter().any(|end| end != "CANCELLED")).count();
-        if run != 1 {
+        let ended_as = |end: &str| tasks.iter().filter(|task| task.ends == [end]).count();
+        let run = tasks.len() - ended_as("CANCELLED") - ended_as(DUPLICATE);
+        // One that was cancelled may have had the key before, or not.
+        if run != 1 && (run > 1 || ended_as("CANCELLED") == 0) {
             wrong.push((None, format!("of the {} tasks with the key {key}, {run} were run, not one", tasks.len())));
+        }
+        let named: HashSet<&str> = tasks.iter().filter_map(|task| task.first.as_deref()).collect();
+        let is_first = |task: &&&Track| named.contains(task.id.as_str()) && task.ends != [DUPLICATE];
+        if named.len() > 1 || tasks.iter().filter(is_first).count() != named.len() {
+            wrong.push((None, format!("duplicates of the key {key} are said to be those of {named:?}")));
         }
     }
     let batched = batched(&statuses);
@@ -101,6 +125,7 @@ pub fn judge(case: Case) -> Verdict {
     wrong.extend(repeated.beyond_what_was_in_flight().into_iter().map(|why| (None, why)));
     let mut table = String::new();
     let _ = tabulate(&mut table, &history, case.sent, &repeated, runs.values().sum());
+    let _ = writeln!(table, "  forgotten by Redis, as it may: {} tasks that were accepted", forgotten.len());
     let _ = writeln!(table, "  batches: {} tasks of `{TOGETHER}` were completed with others, {} alone", batched.together, batched.alone);
     let guilty: Vec<String> =
         lost.iter().chain(&stuck).chain(&twice).cloned().chain(wrong.iter().filter_map(|(name, _)| name.map(str::to_owned))).collect();
@@ -184,22 +209,31 @@ fn as_told(task: &Track, seen: Option<&Seen>) -> Vec<String> {
     let retries = task.told["retries"].as_u64().unwrap_or_default();
     let (expected, turns, attempt) = match task.told["end"].as_str() {
         // A duplicate is delivered and not run.
-        _ if end == "CANCELLED" && task.told["key"].is_string() && task.marks == 0 => ("CANCELLED", 1, 0),
+        _ if end == DUPLICATE && task.told["key"].is_string() && task.marks == 0 => (DUPLICATE, 1, 0),
         _ if retries > MAX_RETRIES => ("retries-exhausted", MAX_RETRIES + 1, MAX_RETRIES + 1),
         Some("reject") => ("rejected", retries + 1, retries + 1),
         Some("defer") => ("deferrals-exhausted", super::MAX_DEFERRALS + 1, 1),
         _ => ("COMPLETED", retries + 1, retries + 1),
     };
-    if end != expected {
+    if end == "CANCELLED" {
+        // It may have come to any of its turns.
+        return if seen.status == "CANCELLED" { wrong } else { vec![format!("its status says {:?}, not CANCELLED", seen.status)] };
+    }
+    if end != expected || task.requeued.iter().any(|end| end != expected) {
         wrong.push(format!("ended as {end}, not {expected}"));
     }
-    let status = if end == "COMPLETED" || end == "CANCELLED" { end } else { "FAILED" };
+    let status = match end.as_str() {
+        "COMPLETED" => "COMPLETED",
+        DUPLICATE => "CANCELLED",
+        _ => "FAILED",
+    };
+    let turns = turns * (1 + task.requeued.len() as u64);
     if seen.status != status {
         wrong.push(format!("its status says {:?}, not {status}", seen.status));
     }
-    let distinct: HashSet<(u64, u64)> = task.begins.iter().map(|begin| begin.turn).collect();
-    if distinct.len() as u64 != turns {
-        wrong.push(format!("began {distinct:?} (attempt, deferrals), not {turns} of them"));
+    let distinct: HashSet<Turn> = task.begins.iter().map(|begin| begin.turn).collect();
+    if distinct.len() as u64 != turns && (end != DUPLICATE || task.told["again"] != true) {
+        wrong.push(format!("began {distinct:?} (times requeued, attempt, deferrals), not {turns} of them"));
     }
     if attempt > 0 && seen.attempt != attempt {
         wrong.push(format!("ended on attempt {}, not {attempt}: a fault used one up", seen.attempt));
@@ -268,13 +302,22 @@ fn evidence(file: &[u8], names: &HashSet<String>, logs: &Path) -> String {
 fn tabulate(out: &mut String, history: &History, sent: &Sent, repeated: &Repeated, seen: u64) -> std::fmt::Result {
     repeated.tabulate(out)?;
     let ended = |is: fn(&str) -> bool| history.tasks.values().filter(|task| task.ends.iter().any(|end| is(end))).count();
-    let (completed, cancelled) = (ended(|end| end == "COMPLETED"), ended(|end| end == "CANCELLED"));
-    let dead = ended(|end| end != "COMPLETED" && end != "CANCELLED");
+    let (completed, cancelled, duplicates) =
+        (ended(|end| end == "COMPLETED"), ended(|end| end == "CANCELLED"), ended(|end| end == DUPLICATE));
+    let dead = ended(|end| !["COMPLETED", "CANCELLED", DUPLICATE].contains(&end));
+    let requeued: usize = history.tasks.values().map(|task| task.requeued.len()).sum();
+    let (large, again) =
+        history.tasks.values().fold((0, 0), |sum, task| (sum.0 + u64::from(task.told["pad"].is_u64()), sum.1 + task.dropped));
     writeln!(
         out,
-        "  tasks: {} ({} were sent without a reply, and may be among them); {completed} completed, {dead} dead, {cancelled} duplicates",
+        "  tasks: {} ({} were sent without a reply, and may be among them); {completed} completed, {dead} dead, {cancelled} cancelled, {duplicates} duplicates",
         history.tasks.len(),
         sent.unsure
+    )?;
+    writeln!(
+        out,
+        "  of them: {requeued} times one was requeued, {large} had 1 MiB, {again} entries of one that was sent twice were dropped; {} pauses",
+        history.pauses.len()
     )?;
     let (begun, told) = history.tasks.values().fold((0, 0), |sum, task| (sum.0 + task.begins.len(), sum.1 + task.marks));
     writeln!(out, "  runs: {begun} were delivered; of {told} clients were told PROCESSING; {seen} said so in the logs")?;

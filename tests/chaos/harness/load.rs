@@ -1,9 +1,9 @@
 //! What producers do while things break: plain XADD and LPUSH through connections of their own that no proxy stands in, and `tqhost enqueue`.
 //!
 //! Every task has a name of its own and says in its payload what its handler is to do, so whoever reads it knows how it has to end.
-//! A task whose reply was lost is not sent again: whether it is there is found out in the end.
+//! Whether a task whose reply was lost is there is found out in the end. Some tasks with an id are sent twice, whatever the reply was.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +11,9 @@ use std::time::Duration;
 use redis::Connection;
 use serde_json::{Value, json};
 
-use super::{LIST, QUEUES, TOGETHER};
+use super::faults::now_ms;
+use super::orders::Order;
+use super::{LIST, MAX_RETRIES, QUEUES, TOGETHER};
 use crate::support::bench::tqhost;
 
 /// A producer waits while so many tasks of its queue are in the stream.
@@ -19,22 +21,29 @@ const ENOUGH: u64 = 400;
 /// Tasks of one `tqhost enqueue`.
 const LINES: usize = 20;
 
+/// One of so many tasks has a large payload, and how large that is.
+const LARGE: (usize, usize) = (150, 1 << 20);
+/// Tasks of a queue between one that is sent twice and its second time, at most.
+const LATER: usize = 40;
+
 /// Queues whose producers give no ids.
 const PLAIN: [&str; 2] = ["plain", TOGETHER];
 
-/// What the producers know of their tasks.
+/// What the producers know of their tasks, and the operators of what they ordered.
 #[derive(Debug, Default)]
 pub struct Sent {
-    /// Redis, or the command, said so.
-    pub accepted: HashSet<String>,
+    /// Redis, or the command, said so: when it was asked, and when it had answered.
+    pub accepted: HashMap<String, (u64, u64)>,
     /// The reply did not come.
     pub unsure: u64,
+    pub orders: Vec<Order>,
 }
 
 impl Sent {
     pub fn merge(&mut self, other: Sent) {
         self.accepted.extend(other.accepted);
         self.unsure += other.unsure;
+        self.orders.extend(other.orders);
     }
 }
 
@@ -70,6 +79,14 @@ fn task(queue: &str, number: usize, random: &mut fastrand::Rng) -> (String, Valu
         }
         _ => {}
     }
+    if queue != "listed" && number % LARGE.0 == LARGE.0 / 2 {
+        told["pad"] = json!(LARGE.1);
+        fields.push(("pad", "x".repeat(LARGE.1)));
+    }
+    // After another end than this one, an id may come again and its task runs once more.
+    if ["keyed", "later"].contains(&queue) && end == "ok" && retries <= MAX_RETRIES && random.u32(0..10) == 0 {
+        told["again"] = json!(true);
+    }
     (name, told, fields)
 }
 
@@ -81,6 +98,8 @@ pub fn produce(url: &str, queue: &str, pause: Duration, seed: u64, stop: &Atomic
     let mut connection: Option<Connection> = None;
     let mut sent = Sent::default();
     let mut number = 0;
+    // With the number of the task before which it is sent.
+    let mut again: VecDeque<(usize, redis::Cmd)> = VecDeque::new();
     while !stop.load(Ordering::Acquire) {
         std::thread::sleep(pause);
         let Some(db) = connection.as_mut() else {
@@ -96,20 +115,28 @@ pub fn produce(url: &str, queue: &str, pause: Duration, seed: u64, stop: &Atomic
                 continue;
             }
         }
+        while let Some((_, add)) = again.pop_front_if(|(before, _)| *before <= number) {
+            // A producer that repeats itself does so because it does not know: nor does this one.
+            let _ = add.exec(db);
+        }
         let (name, told, fields) = task(queue, number, &mut random);
         number += 1;
-        let added: redis::RedisResult<redis::Value> = if queue == "listed" {
-            redis::cmd("LPUSH").arg(LIST).arg(told.to_string()).query(db)
+        let mut add = redis::cmd(if queue == "listed" { "LPUSH" } else { "XADD" });
+        if queue == "listed" {
+            add.arg(LIST).arg(told.to_string());
         } else {
-            let mut add = redis::cmd("XADD");
             add.arg(queue).arg("*").arg("data").arg(told.to_string());
             for (name, value) in fields {
                 add.arg(name).arg(value);
             }
-            add.query(db)
-        };
+        }
+        let from_ms = now_ms();
+        let added = add.exec(db);
+        if told["again"] == true {
+            again.push_back((number + random.usize(0..LATER), add));
+        }
         if added.is_ok() {
-            sent.accepted.insert(name);
+            sent.accepted.insert(name, (from_ms, now_ms()));
         } else {
             sent.unsure += 1;
             connection = None;
@@ -132,10 +159,11 @@ pub fn enqueue(config: &Path, folder: &Path, stop: &AtomicBool) -> Sent {
         };
         std::fs::write(&file, names.iter().map(line).collect::<Vec<_>>().join("\n")).expect("write tasks");
         let path = file.to_str().expect("a path");
+        let from_ms = now_ms();
         let ran = tqhost(config, &["--json", "enqueue", "later", "--jsonl", path, "--delay", "1s"]);
         if ran.code == 0 {
             assert_eq!(ran.stdout.lines().count(), LINES, "an id for each task: {ran:?}");
-            sent.accepted.extend(names);
+            sent.accepted.extend(names.into_iter().map(|name| (name, (from_ms, now_ms()))));
         } else {
             sent.unsure += LINES as u64;
         }

@@ -1,12 +1,23 @@
 //! Which faults come when: a function of the seed and nothing else.
 //!
 //! There are lanes, and they do not wait for each other: one for each host, one for each host's network, one for Redis, one for the plugins.
-//! Within a lane the kinds come in shuffled rounds, so that a short run has most of them.
+//! Within a lane the kinds come in shuffled rounds, so that a short run has most of them. What happens to Redis depends on what Redis may forget.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::{HOSTS, LEASE};
+
+/// What Redis keeps of what it has acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeps {
+    /// All: `appendfsync always`.
+    All,
+    /// What its disk had up to a second ago: `appendfsync everysec`, and its machine fails.
+    AllButASecond,
+    /// What its replica had, which lags: it fails for good, and the replica is promoted.
+    WhatItsReplicaHas,
+}
 
 /// What one line of faults is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +56,10 @@ pub enum Fault {
     ClientsKilled,
     /// SCRIPT FLUSH.
     ScriptsFlushed,
+    /// SIGKILL, and its disk has nothing of the last moments.
+    RedisCutShort,
+    /// Its replica learns nothing any more, SIGKILL, and the replica is promoted.
+    RedisFailedOver,
     /// Another good version.
     PluginReplaced,
     /// A file that is no plugin, then a good one.
@@ -80,10 +95,13 @@ impl Lane {
         }
     }
 
-    fn kinds(self) -> &'static [Fault] {
+    fn kinds(self, keeps: Keeps) -> &'static [Fault] {
         match self {
             Lane::Host(_) => &[Fault::HostKilled, Fault::HostStopped, Fault::HostRestarted],
             Lane::Network(_) => &[Fault::Partition, Fault::RepliesLost, Fault::SlowNetwork, Fault::HalfOpen],
+            // A Redis that is killed has written all that it acknowledged only where each write waits for the disk.
+            Lane::Redis if keeps == Keeps::AllButASecond => &[Fault::RedisCutShort, Fault::RedisShutDown],
+            Lane::Redis if keeps == Keeps::WhatItsReplicaHas => &[Fault::RedisFailedOver],
             Lane::Redis => &[
                 Fault::RedisKilled,
                 Fault::RedisShutDown,
@@ -106,18 +124,22 @@ impl Lane {
     }
 
     /// The faults of this lane that begin and end within `duration`.
-    pub fn plan(self, seed: u64, duration: Duration) -> Vec<Step> {
+    pub fn plan(self, seed: u64, duration: Duration, keeps: Keeps) -> Vec<Step> {
         let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(self.number()));
         let mut steps = Vec::new();
         let mut time = Duration::ZERO;
         let mut round: Vec<Fault> = Vec::new();
         loop {
             if round.is_empty() {
-                round = self.kinds().to_vec();
+                round = self.kinds(keeps).to_vec();
                 random.shuffle(&mut round);
             }
             let Some(fault) = round.pop() else { return steps };
-            let quiet = Duration::from_millis(random.u64(300..4000));
+            let mut quiet = Duration::from_millis(random.u64(300..4000));
+            // There is one replica, and so one failover.
+            if fault == Fault::RedisFailedOver {
+                quiet += duration.mul_f64(if steps.is_empty() { 0.3 } else { 1.0 });
+            }
             let lasts = Duration::from_millis(random.u64(fault.milliseconds()));
             time += quiet + lasts;
             if time > duration {
@@ -140,6 +162,7 @@ impl Fault {
             Fault::RepliesLost => 1000..3000,
             Fault::SlowNetwork => 2000..5000,
             Fault::RedisSleeps => 500..4000,
+            Fault::RedisCutShort | Fault::RedisFailedOver => 100..1000,
             Fault::PluginBad | Fault::PluginHalfWritten | Fault::PluginRemoved => 300..2000,
         }
     }
@@ -181,6 +204,8 @@ impl fmt::Display for Fault {
             Fault::RedisStopped => "Redis: SIGSTOP",
             Fault::ClientsKilled => "Redis: CLIENT KILL",
             Fault::ScriptsFlushed => "Redis: SCRIPT FLUSH",
+            Fault::RedisCutShort => "Redis: SIGKILL, and its last writes gone",
+            Fault::RedisFailedOver => "Redis: failover to a replica that lags",
             Fault::PluginReplaced => "plugin: a good version",
             Fault::PluginBad => "plugin: a bad file",
             Fault::PluginHalfWritten => "plugin: half written",

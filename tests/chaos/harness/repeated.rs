@@ -30,6 +30,13 @@ pub struct Repeated<'c> {
     slowest: String,
 }
 
+/// The host that a consumer is of.
+pub fn host(consumer: &str, pids: &HashMap<u32, usize>) -> Option<usize> {
+    // The name of a consumer is HOST-PID-RANDOM.
+    let pid = consumer.rsplit('-').nth(1).and_then(|pid| pid.parse::<u32>().ok())?;
+    pids.get(&pid).copied()
+}
+
 impl<'c> Repeated<'c> {
     pub fn new(faults: &'c [Done], pids: &'c HashMap<u32, usize>) -> Repeated<'c> {
         let (by_fault, in_hand) = (vec![0; faults.len()], vec![Vec::new(); faults.len()]);
@@ -66,7 +73,7 @@ impl<'c> Repeated<'c> {
 
     /// Notes a delivery with each fault that strikes it.
     fn note(&mut self, begin: &Begin) {
-        let host = self.host(&begin.consumer);
+        let host = host(&begin.consumer, self.pids);
         for (done, in_hand) in self.faults.iter().zip(&mut self.in_hand) {
             let until_ms = done.fault.strikes_until(done.to_ms);
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
@@ -77,15 +84,9 @@ impl<'c> Repeated<'c> {
         }
     }
 
-    fn host(&self, consumer: &str) -> Option<usize> {
-        // The name of a consumer is HOST-PID-RANDOM.
-        let pid = consumer.rsplit('-').nth(1).and_then(|pid| pid.parse::<u32>().ok())?;
-        self.pids.get(&pid).copied()
-    }
-
-    /// The first fault that explains why a run was repeated: what ends processes before what disturbs them.
+    /// The first fault that explains why a run was repeated: what ends processes, then what Redis forgot, then what disturbs them.
     fn cause(&self, before: &Begin, begin: &Begin) -> Option<usize> {
-        let host = self.host(&before.consumer);
+        let host = host(&before.consumer, self.pids);
         let is_taken_over = before.entry == begin.entry;
         // One that was given back is a new entry since then.
         let over_ms = if is_taken_over { begin.at_ms } else { time_of(&begin.entry) };
@@ -95,7 +96,13 @@ impl<'c> Repeated<'c> {
             can && is_here && done.from_ms <= over_ms && done.fault.strikes_until(done.to_ms) >= before.kept_ms
         };
         let rank = |done: &Done| {
-            (done.fault > Fault::HostRestarted, done.fault == Fault::SlowNetwork, done.fault > Fault::SlowNetwork, done.from_ms)
+            (
+                done.fault > Fault::HostRestarted,
+                done.loss.is_none(),
+                done.fault == Fault::SlowNetwork,
+                done.fault > Fault::SlowNetwork,
+                done.from_ms,
+            )
         };
         (0..self.faults.len()).filter(|at| explains(&self.faults[*at])).min_by_key(|at| rank(&self.faults[*at]))
     }

@@ -15,15 +15,6 @@ local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 local rules = rules_of(stream, nil, ARGV[4], ARGV[5])
 local out = {}
 
--- Whether a task's status says that its id belongs to another entry: one that has completed, or is still there.
-local function is_elsewhere(known, entry)
-  if known.err or known[2] == entry then return false end
-  if known[1] == 'COMPLETED' then return true end
-  if known[1] ~= 'PENDING' and known[1] ~= 'PROCESSING' then return false end
-  if known[2] then return is_there(stream, group, known[2], known[4]) end
-  return known[3] and redis.call('ZSCORE', KEYS[2], known[3]) ~= false
-end
-
 local function drop(entry)
   redis.call('XACK', stream, group, entry)
   redis.call('XDEL', stream, entry)
@@ -34,14 +25,14 @@ local function begin(status, marker, holder, entry, attempt, enqueued_at, id, he
     local is_deleted = #redis.call('XRANGE', stream, entry, entry) == 0
     -- After a lease another host may have ended it, so long ago that its status has expired.
     local is_told = redis.call('EXISTS', status) == 1 or tonumber(held) < tonumber(ARGV[6])
-    return is_deleted and is_told and note_lost(rules, status, marker, id, entry) and 4 or 0
+    return is_deleted and is_told and note_lost(rules, status, marker, id, entry, consumer) and 4 or 0
   end
   if is_marked(status) then
     drop(entry)
     end_task(rules, status, marker, id, true, nil, 'CANCELLED', { 'entry', entry })
     return 2
   end
-  if is_elsewhere(redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'deleted'), entry) then
+  if is_elsewhere(stream, group, KEYS[2], status, entry) then
     drop(entry)
     return 3
   end

@@ -31,7 +31,7 @@ local function beat(status, marker, entry, id, percent, note)
   end
   -- After the end of the whole stream or group, nobody will deliver its tasks again.
   if is_there(stream, group, entry) then return 0 end
-  return note_lost(rules, status, marker, id, entry) and 4 or 0
+  return note_lost(rules, status, marker, id, entry, consumer) and 4 or 0
 end
 
 local out = {}

@@ -86,11 +86,12 @@ local function end_lost(rules, status, marker, id, why)
   end_task(at_once, status, marker, id, true, nil, 'FAILED', { 'error', 'lost: ' .. why })
 end
 
--- Ends a task of which somebody deleted the entry: unless the task has ended, or waits somewhere else. True when it was ended.
--- A task that was never begun may have no status before this; one that kept none may have ended.
-local function note_lost(rules, status, marker, id, entry)
-  local known = redis.pcall('HMGET', status, 'status', 'entry')
+-- Ends a task of which somebody deleted the entry: unless the task has ended, waits somewhere else, or runs all the same at another consumer
+-- than this one. True when it was ended. A task that was never begun may have no status before this; one that kept none may have ended.
+local function note_lost(rules, status, marker, id, entry, consumer)
+  local known = redis.pcall('HMGET', status, 'status', 'entry', 'consumer', 'deleted')
   if known.err then return false end
+  if known[3] ~= consumer and (tonumber(known[4] or '') or 0) > tonumber(rules.now) then return false end
   local is = known[1]
   if is and (known[2] ~= entry or (is ~= 'PENDING' and is ~= 'PROCESSING')) then return false end
   if not rules.keeps and not is then return false end
@@ -110,6 +111,16 @@ end
 local function is_there(stream, group, entry, kept_until)
   return #redis.call('XRANGE', stream, entry, entry) > 0 or pending_of(stream, group, entry) ~= nil
     or (tonumber(kept_until or '') or 0) > now_ms()
+end
+
+-- Whether a task's status says that its id belongs to another entry: one that has completed, is still there, or is among those delayed.
+local function is_elsewhere(stream, group, delayed, status, entry)
+  local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'deleted')
+  if known.err or known[2] == entry then return false end
+  if known[1] == 'COMPLETED' then return true end
+  if known[1] ~= 'PENDING' and known[1] ~= 'PROCESSING' then return false end
+  if known[2] then return is_there(stream, group, known[2], known[4]) end
+  return known[3] and type(redis.pcall('ZSCORE', delayed, known[3])) == 'string'
 end
 
 -- Whether the task `id` that has an idempotency key is in no place any more, so that it will never run. Then it is ended, and its key is free.

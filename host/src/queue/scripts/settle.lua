@@ -70,10 +70,9 @@ local function acked(status, entry)
   return redis.call('XACK', stream, group, entry) == 1 or is_kept(status, entry)
 end
 
--- Whether the task's id belongs to another entry that has completed: then this one is a duplicate that did not come to the gate.
+-- Whether the task's id belongs to another entry: then this one is a duplicate that did not come to the gate. The status stays the other's.
 local function is_duplicate(status, entry)
-  local known = redis.pcall('HMGET', status, 'status', 'entry')
-  return not known.err and known[1] == 'COMPLETED' and known[2] ~= entry
+  return is_elsewhere(stream, group, KEYS[2], status, entry)
 end
 
 local function is_owner(status, entry)

@@ -353,7 +353,9 @@ fn what_stands_still_beside_a_host_that_is_ready_is_told() {
     read(&mut bench, 1);
     let delayed = enqueue(&bench, &["--delay", "1h"]);
     // The host may neither take over nor promote.
-    let _: () = bench.redis("ACL", ("SETUSER", "default", "-xautoclaim", "-xadd"));
+    let _: () = bench.redis("ACL", ("SETUSER", "test", "on", "nopass", "~*", "+@all"));
+    let _: () = bench.redis("AUTH", ("test", ""));
+    let _: () = bench.redis("ACL", ("SETUSER", "default", "-xclaim", "-xadd"));
     let host = bench.host();
     host.until_ready();
     is_well(&bench);

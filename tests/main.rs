@@ -35,6 +35,7 @@ mod model;
 mod other_versions;
 mod plugins;
 mod property;
+mod reclaim;
 mod reload;
 mod report_queue;
 mod resume_model;

@@ -133,7 +133,10 @@ fn found_out(model: System, property: &'static str) -> Vec<Step> {
 }
 
 fn without(change: impl FnOnce(&mut Guards)) -> System {
-    let mut model = ONE;
+    less(ONE, change)
+}
+
+fn less(mut model: System, change: impl FnOnce(&mut Guards)) -> System {
     change(&mut model.guards);
     model
 }
@@ -161,9 +164,7 @@ fn a_settlement_or_a_gate_that_overlooks_the_mark_undoes_a_cancellation() {
     for change in [(|guards: &mut Guards| guards.settlement_honours_the_mark = false) as fn(&mut Guards), |guards: &mut Guards| {
         guards.gate_honours_the_mark = false;
     }] {
-        let mut model = CANCELLED;
-        change(&mut model.guards);
-        let path = found_out(model, CANCELLATION);
+        let path = found_out(less(CANCELLED, change), CANCELLATION);
         assert!(path.iter().any(|step| matches!(step, Step::Promote(_))), "{path:?}");
     }
 }
@@ -209,4 +210,10 @@ fn a_heartbeat_without_justid_counts_as_a_crash() {
 fn a_claim_of_ones_own_entry_that_is_counted_counts_as_a_crash() {
     let path = found_out(without(|guards| guards.own_claims_count_nothing = false), DELIVERIES);
     assert!(matches!(path.last(), Some(Step::Reclaim(_) | Step::ReclaimUnheard(_))), "{path:?}");
+}
+
+#[test]
+fn a_claim_from_an_owner_that_lived_on_that_is_counted_counts_as_a_crash() {
+    let path = found_out(less(TWO, |guards| guards.living_owners_count_nothing = false), DELIVERIES);
+    assert!(matches!(path.last(), Some(Step::Reclaim(_))), "{path:?}");
 }

@@ -76,6 +76,8 @@ pub enum Op {
     Reclaim {
         consumer: usize,
         count: usize,
+        /// Whether the owners died, or lived on.
+        died: bool,
     },
     ReclaimUnheard {
         consumer: usize,
@@ -139,7 +141,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => consumer().prop_map(|consumer| Op::Beat { consumer }),
         14 => (consumer(), nth(), end).prop_map(|(consumer, nth, end)| Op::Settle { consumer, nth, end }),
         4 => nth().prop_map(|nth| Op::SettleAgain { nth }),
-        6 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Reclaim { consumer, count }),
+        6 => (consumer(), 1..4usize, any::<bool>()).prop_map(|(consumer, count, died)| Op::Reclaim { consumer, count, died }),
         1 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::ReclaimUnheard { consumer, count }),
         8 => nth().prop_map(|nth| Op::Silence { nth }),
         6 => nth().prop_map(|nth| Op::Ripen { nth }),
@@ -167,7 +169,7 @@ fn overtaken() -> impl Strategy<Value = Vec<Op>> {
             Op::Begin { consumer },
             Op::Silence { nth },
             Op::Silence { nth },
-            Op::Reclaim { consumer: other, count: 3 },
+            Op::Reclaim { consumer: other, count: 3, died: true },
             Op::Settle { consumer, nth, end },
         ]
     })

@@ -29,6 +29,8 @@ pub struct Guards {
     pub heartbeat_counts_nothing: bool,
     /// reclaim.lua counts no delivery of what the consumer owns already.
     pub own_claims_count_nothing: bool,
+    /// reclaim.lua counts no delivery of what a consumer left that lived on.
+    pub living_owners_count_nothing: bool,
 }
 
 impl Guards {
@@ -41,6 +43,7 @@ impl Guards {
         heartbeat_looks_for_the_owner: true,
         heartbeat_counts_nothing: true,
         own_claims_count_nothing: true,
+        living_owners_count_nothing: true,
     };
 }
 
@@ -99,7 +102,9 @@ pub struct Pending {
     pub deliveries: u8,
     /// Nobody renewed the lease in time.
     pub expired: bool,
-    /// Watched: who read or reclaimed it last, and how often it passed from one consumer to another.
+    /// Its owner read, or kept another entry alive, after that.
+    pub outlived: bool,
+    /// Watched: who read or reclaimed it last, and how often a consumer fell silent with it.
     pub claimed_by: u8,
     pub losses: u8,
 }
@@ -173,8 +178,10 @@ impl Store {
     /// XREADGROUP with COUNT 1.
     pub fn read(&mut self, consumer: u8) -> Option<Delivered> {
         let entry = self.stream.iter_mut().find(|entry| entry.pending.is_none())?;
-        entry.pending = Some(Pending { owner: consumer, deliveries: 1, expired: false, claimed_by: consumer, losses: 0 });
-        Some(delivered(entry))
+        entry.pending = Some(Pending { owner: consumer, deliveries: 1, expired: false, outlived: false, claimed_by: consumer, losses: 0 });
+        let delivered = delivered(entry);
+        self.is_alive(consumer);
+        Some(delivered)
     }
 
     /// recover.lua: the first entry that is pending for the consumer, and not among those in flight.
@@ -187,10 +194,19 @@ impl Store {
         let entry = self.stream.iter_mut().find(|entry| entry.pending.as_ref().is_some_and(|pending| pending.expired))?;
         let pending = entry.pending.as_mut()?;
         let is_own = pending.owner == consumer;
-        pending.deliveries += u8::from(!is_own || !guards.own_claims_count_nothing);
-        pending.losses += u8::from(!is_own);
-        (pending.owner, pending.claimed_by, pending.expired) = (consumer, consumer, false);
-        Some(delivered(entry))
+        let is_free = is_own && guards.own_claims_count_nothing || pending.outlived && guards.living_owners_count_nothing;
+        pending.deliveries += u8::from(!is_free);
+        pending.losses += u8::from(!is_own && !pending.outlived);
+        (pending.owner, pending.claimed_by, pending.expired, pending.outlived) = (consumer, consumer, false, false);
+        let delivered = delivered(entry);
+        self.is_alive(consumer);
+        Some(delivered)
+    }
+
+    /// Redis notes when a consumer read or claimed anything.
+    fn is_alive(&mut self, consumer: u8) {
+        let its = self.stream.iter_mut().filter_map(|entry| entry.pending.as_mut()).filter(|pending| pending.owner == consumer);
+        its.for_each(|pending| pending.outlived = pending.expired);
     }
 
     /// begin.lua for one entry; false when the consumer does not own it, or the task was cancelled.
@@ -239,6 +255,7 @@ impl Store {
                 pending.owner = consumer;
                 pending.expired = false;
                 pending.deliveries += u8::from(!guards.heartbeat_counts_nothing);
+                self.is_alive(consumer);
                 true
             }
             _ => false,

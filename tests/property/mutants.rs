@@ -102,15 +102,15 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "a reclaim of what is the consumer's own counts as a delivery",
         scripts: &[&script::RECLAIM],
-        text: "0, pending[1], 'JUSTID')",
-        instead: "0, pending[1])",
+        text: "if owner ~= consumer and",
+        instead: "if",
         found: DIFFERS,
     },
     Mutation {
-        what: "a reclaim does not look for the consumer's own first",
+        what: "a reclaim from an owner that lives counts as a crash",
         scripts: &[&script::RECLAIM],
-        text: "local own = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], '-', '+', limit, ARGV[2])",
-        instead: "local own = {}",
+        text: "and idle - silence_of(owner) < outlived then",
+        instead: "then",
         found: DIFFERS,
     },
     Mutation {

@@ -8,7 +8,7 @@ use tqhost::queue::{Begun, Settlement, Status};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     Queued,
-    /// `deliveries` is 1 + the consumers that lost it.
+    /// `deliveries` is 1 + the consumers that died with it.
     Pending {
         entry: String,
         consumer: String,
@@ -136,15 +136,15 @@ impl Reference {
         self.pending().find(|(_, its_entry, ..)| *its_entry == entry).map(|(id, ..)| id.to_owned())
     }
 
-    /// False when there is nothing to take over under this entry.
-    pub fn reclaim(&mut self, by: &str, entry: &str) -> bool {
+    /// False when there is nothing to take over under this entry. `died`: so did its owner.
+    pub fn reclaim(&mut self, by: &str, entry: &str, died: bool) -> bool {
         let Some(id) = self.find(entry) else { return false };
         let task = self.task(&id);
         let was_silent = std::mem::take(&mut task.silent);
         if let Place::Pending { consumer, deliveries, .. } = &mut task.place
             && consumer != by
         {
-            *deliveries += 1;
+            *deliveries += u32::from(died);
             by.clone_into(consumer);
         }
         was_silent

@@ -14,10 +14,13 @@ use super::script::{self, Call};
 use super::{Queue, millis};
 use crate::task::Task;
 
+/// Of entries that are claimed again, no more are taken in one call once they have so many bytes.
+const BYTES: usize = 4 << 20;
+
 /// What a reclaim found.
 #[derive(Debug, Default)]
 pub struct Reclaimed {
-    /// Where the next reclaim goes on; `0-0` when this one came to the end.
+    /// Where the next reclaim goes on; empty when this one came to the end.
     pub cursor: String,
     pub entries: Vec<Entry>,
     /// Ids of entries that somebody deleted while they were pending: their fields are gone.
@@ -116,11 +119,21 @@ impl Queue {
         self.shaped("read new tasks", read_reply(reply))
     }
 
-    /// Takes over up to `count` entries that nobody kept alive for a whole lease, of those at `cursor` and behind it.
-    pub async fn reclaim(&self, consumer: &str, cursor: &str, count: usize) -> Result<Reclaimed, QueueError> {
+    /// Takes over up to `count` entries that nobody kept alive for a whole lease, of those at `cursor` and behind it; few of them if they are
+    /// large. It counts as a crash of the task if its owner showed nothing of itself from `outlived` after its last heartbeat on.
+    pub async fn reclaim(&self, consumer: &str, cursor: &str, count: usize, outlived: Duration) -> Result<Reclaimed, QueueError> {
         let call = Call::new(&script::RECLAIM).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
-        let reply = self.link.script(&call.arg(millis(self.rules.lease)).arg(cursor).arg(count)).await?;
+        let call = call.arg(millis(self.rules.lease)).arg(cursor).arg(count).arg(BYTES).arg(millis(outlived));
+        let reply = self.link.script(&call).await?;
         self.shaped("reclaim", reclaim_reply(reply))
+    }
+
+    /// How long after the last heartbeat of a task a host must have shown something of itself, so that it did not die with the task. Heartbeats are
+    /// a third of a lease apart: one that lived on has shown itself two thirds later, and one that died, a third later at most.
+    ///
+    /// After an outage nobody is known to be dead, before every host has had a whole lease to come back.
+    pub fn outlived(&self) -> Duration {
+        if self.is_back_for_less_than(self.rules.lease) { Duration::ZERO } else { self.rules.lease / 2 }
     }
 
     /// The first entry, from the id `from` on, that nobody kept alive for as long as `idle`. Claims nothing.
@@ -141,7 +154,6 @@ impl Queue {
     /// them if they are large.
     pub async fn recover(&self, link: &Link, consumer: &str, in_flight: &[String], count: usize) -> Result<Recovered, QueueError> {
         const LOOK: usize = 100;
-        const BYTES: usize = 4 << 20;
         let mut found = Recovered::default();
         let mut from = "-".to_owned();
         while !from.is_empty() && found.entries.is_empty() {

@@ -97,14 +97,12 @@ pub struct Beat {
 }
 
 impl Queue {
-    /// Creates the group, at the stream's beginning, and the stream, where they are missing. False when the group was there.
+    /// Creates the group, at the stream's beginning, and the stream, where they are missing. False when the group was there: what it had been given
+    /// before a host came first is noted as history.
     pub async fn ensure_group(&self) -> Result<bool, QueueError> {
-        let mut create = redis::cmd("XGROUP");
-        create.arg("CREATE").arg(&self.keys.stream).arg(&self.rules.group).arg("0").arg("MKSTREAM");
-        match self.link.command("create the consumer group", &create).await {
-            Err(error) if error.is_busy_group() => Ok(false),
-            reply => reply.map(|_| true),
-        }
+        let call = Call::new(&script::GROUP).key(&self.keys.stream).key(&self.keys.history).arg(&self.rules.group);
+        let reply = self.link.script(&call).await?;
+        self.shaped("create the consumer group", reply::int(&reply).map(|created| created == 1))
     }
 
     /// Reads up to `count` new entries for `consumer`, waiting up to `block` for the first one, if at all. `link` is used for nothing else.

@@ -143,6 +143,13 @@ local function comes_after(a, b)
   return a_seq > b_seq
 end
 
+-- What is to be said of an entry, where the group was given `last` last: 1 when nobody will deliver it any more; 2 when it is history, as the group
+-- was done with it before tqhost came; 0 otherwise. `history` is the key with group.lua's note. Without a note no host has come yet.
+local function passed_over(stream, history, group, last, entry)
+  if not last or comes_after(entry, last) or pending_of(stream, group, entry) then return 0 end
+  return comes_after(entry, redis.call('HGET', history, group) or last) and 1 or 2
+end
+
 -- A delayed task's fields as they were parked, or nil when they cannot be read.
 local function parked_fields(packed)
   local read, fields = pcall(cmsgpack.unpack, packed)

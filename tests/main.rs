@@ -41,6 +41,7 @@ mod report_queue;
 mod resume_model;
 mod schedules;
 mod soak;
+mod suspects;
 mod swaps;
 mod tasks;
 mod tidy;

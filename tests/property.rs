@@ -59,8 +59,10 @@ pub enum Op {
         consumer: usize,
         count: usize,
     },
+    /// `alone`: what may have brought consumers down runs by itself.
     Begin {
         consumer: usize,
+        alone: bool,
     },
     Beat {
         consumer: usize,
@@ -137,7 +139,7 @@ fn op() -> impl Strategy<Value = Op> {
         10 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Read { consumer, count }),
         1 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::ReadUnheard { consumer, count }),
         2 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Recover { consumer, count }),
-        6 => consumer().prop_map(|consumer| Op::Begin { consumer }),
+        6 => (consumer(), any::<bool>()).prop_map(|(consumer, alone)| Op::Begin { consumer, alone }),
         4 => consumer().prop_map(|consumer| Op::Beat { consumer }),
         14 => (consumer(), nth(), end).prop_map(|(consumer, nth, end)| Op::Settle { consumer, nth, end }),
         4 => nth().prop_map(|nth| Op::SettleAgain { nth }),
@@ -166,7 +168,7 @@ fn overtaken() -> impl Strategy<Value = Vec<Op>> {
         let other = (consumer + 1) % CONSUMERS;
         vec![
             Op::Read { consumer, count: 1 },
-            Op::Begin { consumer },
+            Op::Begin { consumer, alone: false },
             Op::Silence { nth },
             Op::Silence { nth },
             Op::Reclaim { consumer: other, count: 3, died: true },
@@ -175,9 +177,25 @@ fn overtaken() -> impl Strategy<Value = Vec<Op>> {
     })
 }
 
+/// Consumers that fall silent with a task, one after the other, and now and then with a task that ran alone.
+fn brought_down() -> impl Strategy<Value = Vec<Op>> {
+    let round = (any::<bool>(), prop_oneof![3 => Just(true), 1 => Just(false)], 0..100usize);
+    (0..CONSUMERS, prop::collection::vec(round, 3..6)).prop_map(|(first, rounds)| {
+        let mut consumer = first;
+        let mut ops = vec![Op::Read { consumer, count: 1 }];
+        for (alone, died, nth) in rounds {
+            ops.extend([Op::Begin { consumer, alone }, Op::Silence { nth }, Op::Silence { nth }]);
+            consumer = (consumer + 1) % CONSUMERS;
+            ops.push(Op::Reclaim { consumer, count: 3, died });
+        }
+        ops.push(Op::Begin { consumer, alone: false });
+        ops
+    })
+}
+
 /// A case: whether the statuses of tasks that ended are kept, and what happens.
 fn case() -> impl Strategy<Value = (bool, Vec<Op>)> {
-    let some = prop_oneof![30 => op().prop_map(|op| vec![op]), 1 => overtaken()];
+    let some = prop_oneof![30 => op().prop_map(|op| vec![op]), 1 => overtaken(), 1 => brought_down()];
     let ops = prop::collection::vec(some, 1..STEPS).prop_map(|ops| ops.concat());
     (prop_oneof![3 => Just(true), 1 => Just(false)], ops)
 }

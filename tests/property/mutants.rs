@@ -79,6 +79,20 @@ pub const MUTATIONS: &[Mutation] = &[
         found: "Duplicate",
     },
     Mutation {
+        what: "begin overlooks that the host died while the task ran alone",
+        scripts: &[&script::BEGIN],
+        text: "if has_died and tonumber(crashes) >= tonumber(ARGV[7]) then return 5 end",
+        instead: "local _ = has_died",
+        found: "Crashed",
+    },
+    Mutation {
+        what: "begin leaves it noted that the task ran alone",
+        scripts: &[&script::BEGIN],
+        text: "'dead', 'duplicate_of', 'alone')",
+        instead: "'dead', 'duplicate_of')",
+        found: "Crashed",
+    },
+    Mutation {
         what: "begin does not take the key",
         scripts: &[&script::BEGIN],
         text: "redis.call('SET', marker, id)",

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tqhost::queue::{Begun, Settlement, Status};
+use tqhost::queue::{Begun, Settlement, Start, Status};
 
 /// Where a task is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub struct Known {
     pub attempt: u32,
     pub deferrals: u32,
     pub crashes: u32,
+    /// The entry under which it began to run alone, and how many crashes it had then.
+    pub alone: Option<(String, u32)>,
     /// Its lease ended; its delay ended, as the n-th one.
     pub silent: bool,
     pub ripe: Option<u64>,
@@ -86,6 +88,7 @@ impl Reference {
             attempt: 1,
             deferrals: 0,
             crashes: 0,
+            alone: None,
             silent: false,
             ripe: None,
             commits: 0,
@@ -151,9 +154,15 @@ impl Reference {
     }
 
     /// What the gate says.
-    pub fn begin(&mut self, consumer: &str, entry: &str) -> Begun {
+    pub fn begin(&mut self, consumer: &str, start: &Start<'_>, max_crashes: u32) -> Begun {
+        let Start { entry, crashes, alone, .. } = *start;
         let Some(id) = self.find(entry).filter(|_| self.owned(consumer, entry)) else { return Begun::Lost };
-        let key = self.task(&id).key;
+        let task = self.task(&id);
+        let has_died = task.alone.as_ref().is_some_and(|(ran, before)| ran == entry && crashes > *before);
+        if has_died && crashes >= max_crashes {
+            return Begun::Crashed;
+        }
+        let key = task.key;
         if self.holder(key, &id).is_some() {
             self.end(&id, Place::Nowhere, Status::Cancelled);
             return Begun::Duplicate;
@@ -163,6 +172,7 @@ impl Reference {
         }
         let task = self.task(&id);
         task.status = Some(Status::Processing);
+        task.alone = alone.then(|| (entry.to_owned(), crashes));
         Begun::Owned
     }
 

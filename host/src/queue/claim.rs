@@ -40,6 +40,8 @@ pub enum Begun {
     Duplicate,
     /// Somebody deleted its entry: nobody will run it.
     Gone,
+    /// It brought down as many hosts as it may, the last one while it ran alone: bury it.
+    Crashed,
 }
 
 /// A task that is to be marked as PROCESSING.
@@ -53,12 +55,17 @@ pub struct Start<'t> {
     pub key: Option<&'t [u8]>,
     /// How long ago it was claimed.
     pub held: Duration,
+    /// How many hosts died with it.
+    pub crashes: u32,
+    /// Nothing else runs in this host.
+    pub alone: bool,
 }
 
 impl<'t> Start<'t> {
     /// A task with this idempotency key, which was claimed so long ago.
     pub fn of(task: &'t Task, key: Option<&'t [u8]>, held: Duration) -> Start<'t> {
-        Start { entry: &task.entry, id: &task.id, attempt: task.attempt, enqueued_at_ms: task.enqueued_at_ms, key, held }
+        let Task { entry, id, attempt, enqueued_at_ms, crashes, .. } = task;
+        Start { entry, id, attempt: *attempt, enqueued_at_ms: *enqueued_at_ms, key, held, crashes: *crashes, alone: false }
     }
 }
 
@@ -198,9 +205,10 @@ impl Queue {
             call = call.key(keys.task(task.id)).key(keys.marker(task.key)).key(holder);
         }
         call = call.arg(&rules.group).arg(consumer).arg(plugin).arg(millis(rules.retention)).arg(millis(rules.idempotency.window));
-        call = call.arg(millis(rules.lease));
+        call = call.arg(millis(rules.lease)).arg(rules.max_crashes);
         for task in tasks {
             call = call.arg(task.entry).arg(task.attempt).arg(task.enqueued_at_ms).arg(task.id).arg(millis(task.held));
+            call = call.arg(task.crashes).arg(u8::from(task.alone));
         }
         let reply = self.link.script(&call).await?;
         self.shaped("begin", begin_reply(reply, tasks.len()))
@@ -249,7 +257,7 @@ impl Begin {
 }
 
 fn begin_reply(reply: Value, tasks: usize) -> Shaped<Vec<Begin>> {
-    const MEANINGS: [Begun; 5] = [Begun::Lost, Begun::Owned, Begun::Cancelled, Begun::Duplicate, Begun::Gone];
+    const MEANINGS: [Begun; 6] = [Begun::Lost, Begun::Owned, Begun::Cancelled, Begun::Duplicate, Begun::Gone, Begun::Crashed];
     let begun = |item| match item {
         Value::Int(code) => usize::try_from(code).ok().and_then(|code| MEANINGS.get(code)).copied().map(Begin::Known).ok_or(Shape),
         id => reply::text(id).map(Begin::HeldBy),

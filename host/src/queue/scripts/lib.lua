@@ -62,7 +62,7 @@ local function end_task(rules, status, marker, id, is_known, letter, how, change
   local is_enqueued = is_known and redis.pcall('HGET', status, 'enqueued') == '1'
   if rules.keeps then
     if is_known then
-      redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'deleted', how == 'COMPLETED' and 'error' or 'cancel')
+      redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'deleted', 'alone', how == 'COMPLETED' and 'error' or 'cancel')
     end
     set_status(status, 'status', how, 'finished_at', rules.now, unpack(changes))
     if dead then redis.call('HSET', status, 'dead', dead) end

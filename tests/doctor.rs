@@ -12,6 +12,8 @@ fn bench() -> Bench {
     let mut bench = Bench::new(QUEUE);
     bench.install("echo", "echo");
     let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
+    // As a host makes it: nothing was done before it came.
+    let _: u64 = bench.redis("HSET", ("tq:{work}:history", "tqhost", "0-0"));
     bench
 }
 
@@ -137,6 +139,68 @@ fn what_nobody_would_deliver_comes_back_and_runs() {
     bench.all_done("work", &[plain, acked, skipped]);
     is_well(&bench);
     host.stop();
+}
+
+/// Another consumer's group, which acknowledges and does not delete.
+#[test]
+fn what_was_acknowledged_before_tqhost_came_is_history() {
+    let mut bench = Bench::new(QUEUE);
+    bench.install("echo", "echo");
+    let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
+    let done: Vec<String> = (0..3).map(|_| bench.xadd("work", &[("n", "1")])).collect();
+    let left = bench.xadd("work", &[("n", "1")]);
+    read(&mut bench, 4);
+    let _: u64 = bench.redis("XACK", ("work", "tqhost", &done));
+    let history = |bench: &Bench, more: &[&str]| {
+        let report = doctor(bench, more);
+        assert_eq!(findings(&report), [""; 0], "{report:#}");
+        let notes = report["warnings"].as_array().expect("warnings");
+        let note = notes.iter().find(|note| note["kind"] == "history").expect("a note");
+        note["what"].as_str().expect("a text").to_owned()
+    };
+    assert!(history(&bench, &["--fix"]).starts_with("3 entries"), "no host has come yet");
+    let host = bench.host();
+    bench.until("work", &left, "COMPLETED");
+    let new = bench.xadd("work", &[("n", "1")]);
+    bench.until("work", &new, "COMPLETED");
+    assert!(history(&bench, &["--fix"]).starts_with("3 entries"));
+    host.stop();
+    let note: String = bench.redis("HGET", ("tq:{work}:history", "tqhost"));
+    assert_eq!(note, left, "what the group had been given last");
+
+    let orphan = bench.xadd("work", &[("n", "1")]);
+    read(&mut bench, 1);
+    let _: u64 = bench.redis("XGROUP", ("DELCONSUMER", "work", "tqhost", "foreign"));
+    let again = bench.host();
+    again.until_ready();
+    let report = doctor(&bench, &["--fix"]);
+    assert_eq!(findings(&report), [format!("undeliverable {orphan}")], "{report:#}");
+    bench.until("work", &orphan, "COMPLETED");
+    again.stop();
+    let note: String = bench.redis("HGET", ("tq:{work}:history", "tqhost"));
+    let there: Vec<(String, redis::Value)> = bench.redis("XRANGE", ("work", "-", "+"));
+    assert_eq!((note, there.into_iter().map(|(id, _)| id).collect::<Vec<_>>()), (left, done));
+}
+
+#[test]
+fn a_group_that_a_host_made_has_no_history() {
+    let mut bench = Bench::new(QUEUE);
+    bench.install("echo", "echo");
+    let note = |bench: &mut Bench| bench.redis::<String>("HGET", ("tq:{work}:history", "tqhost"));
+    bench.host().stop();
+    assert_eq!(note(&mut bench), "0-0");
+    let acked = bench.xadd("work", &[("n", "1")]);
+    read(&mut bench, 1);
+    let _: u64 = bench.redis("XACK", ("work", "tqhost", &acked));
+    // The next host finds the group and the note, and lets both be.
+    bench.host().stop();
+    assert_eq!(note(&mut bench), "0-0");
+    found_and_mended(&bench, &[format!("undeliverable {acked}")]);
+    // A group that is made anew is given everything again.
+    let _: u64 = bench.redis("HSET", ("tq:{work}:history", "tqhost", &acked));
+    let _: u64 = bench.redis("XGROUP", ("DESTROY", "work", "tqhost"));
+    bench.host().stop();
+    assert_eq!(note(&mut bench), "0-0");
 }
 
 #[test]
@@ -353,7 +417,9 @@ fn what_stands_still_beside_a_host_that_is_ready_is_told() {
     read(&mut bench, 1);
     let delayed = enqueue(&bench, &["--delay", "1h"]);
     // The host may neither take over nor promote.
-    let _: () = bench.redis("ACL", ("SETUSER", "default", "-xautoclaim", "-xadd"));
+    let _: () = bench.redis("ACL", ("SETUSER", "test", "on", "nopass", "~*", "+@all"));
+    let _: () = bench.redis("AUTH", ("test", ""));
+    let _: () = bench.redis("ACL", ("SETUSER", "default", "-xclaim", "-xadd"));
     let host = bench.host();
     host.until_ready();
     is_well(&bench);

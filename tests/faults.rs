@@ -121,11 +121,11 @@ fn worker_06_a_handler_longer_than_the_lease_runs_once() {
 }
 
 #[test]
-fn worker_08_a_task_whose_host_dies_each_time_is_dead_after_max_crashes() {
+fn worker_08_a_task_whose_host_dies_each_time_is_dead_after_max_crashes_and_one_alone() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nmax_crashes = 2\n");
     bench.install("sleeps", "sleeps");
     let id = bench.xadd("work", &[("ms", "30000")]);
-    for _ in 0..2 {
+    for _ in 0..3 {
         let host = bench.host();
         eventually("the task runs in this host", || {
             let running: f64 = host.metric("tqhost_task_wait_seconds_count{queue=\"work\"}");

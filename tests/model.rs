@@ -47,6 +47,7 @@ const DELIVERIES: &str = "deliveries are 1 + crashes";
 const ATTEMPTS: &str = "only a retry uses an attempt";
 const STATUS: &str = "the status tells the place";
 const COUNTED: &str = "who settled a task is told so";
+const ALONE: &str = "only a crash while it runs alone makes a task dead";
 const CANCELLATION: &str = "what is said to be cancelled stays so";
 const END: &str = "an end can be reached";
 
@@ -65,6 +66,7 @@ fn properties(model: &System) -> Vec<Property<System>> {
             there.into_iter().all(|payload| payload.attempt == 1 + state.store.tasks[usize::from(payload.task)].retries)
         }),
         Property::always(STATUS, status_tells_the_place),
+        Property::always(ALONE, |_: &System, state: &State| !state.store.tasks.iter().any(|task| task.is_wronged)),
         Property::always(COUNTED, |_: &System, state: &State| !state.is_miscounted),
         Property::always(CANCELLATION, |_: &System, state: &State| {
             state.store.tasks.iter().all(|task| !task.is_said_to_be_cancelled || task.status == Status::Cancelled)
@@ -73,17 +75,14 @@ fn properties(model: &System) -> Vec<Property<System>> {
         Property::sometimes(SEEN[0], |_: &System, state: &State| state.store.tasks.iter().any(|task| task.commits == 1)),
         Property::sometimes(SEEN[1], |_: &System, state: &State| state.store.stream.iter().any(|entry| entry.payload.attempt == 2)),
         Property::sometimes(SEEN[2], |_: &System, state: &State| state.store.tasks.iter().any(|task| task.dead == 1)),
-        Property::sometimes(SEEN[3], |_: &System, state: &State| {
-            state.hosts.iter().flat_map(|host| &host.held).any(|hold| store::crashed(&hold.of.payload))
-                && state.store.tasks.iter().any(|task| task.retries == 0)
-        }),
+        Property::sometimes(SEEN[3], |_: &System, state: &State| state.store.tasks.iter().any(|task| task.dead == 1 && task.died_alone)),
         Property::sometimes(SEEN[4], |_: &System, state: &State| {
             let settling = state.hosts.iter().flat_map(|host| &host.held).find(|hold| matches!(hold.stage, Stage::Settling(_)));
             settling.is_some_and(|hold| state.store.tasks[usize::from(hold.of.payload.task)].commits == 1)
         }),
         Property::sometimes(SEEN[5], |_: &System, state: &State| {
             state.hosts.iter().any(|host| host.life == Life::Down)
-                && state.hosts.iter().flat_map(|host| &host.held).any(|hold| hold.of.payload.crashes > 0 && hold.stage == Stage::Running)
+                && state.hosts.iter().flat_map(|host| &host.held).any(|hold| hold.of.payload.crashes > 0 && hold.stage == Stage::Alone)
         }),
     ];
     if model.faults.cancels > 0 {
@@ -133,7 +132,10 @@ fn found_out(model: System, property: &'static str) -> Vec<Step> {
 }
 
 fn without(change: impl FnOnce(&mut Guards)) -> System {
-    let mut model = ONE;
+    less(ONE, change)
+}
+
+fn less(mut model: System, change: impl FnOnce(&mut Guards)) -> System {
     change(&mut model.guards);
     model
 }
@@ -161,9 +163,7 @@ fn a_settlement_or_a_gate_that_overlooks_the_mark_undoes_a_cancellation() {
     for change in [(|guards: &mut Guards| guards.settlement_honours_the_mark = false) as fn(&mut Guards), |guards: &mut Guards| {
         guards.gate_honours_the_mark = false;
     }] {
-        let mut model = CANCELLED;
-        change(&mut model.guards);
-        let path = found_out(model, CANCELLATION);
+        let path = found_out(less(CANCELLED, change), CANCELLATION);
         assert!(path.iter().any(|step| matches!(step, Step::Promote(_))), "{path:?}");
     }
 }
@@ -209,4 +209,16 @@ fn a_heartbeat_without_justid_counts_as_a_crash() {
 fn a_claim_of_ones_own_entry_that_is_counted_counts_as_a_crash() {
     let path = found_out(without(|guards| guards.own_claims_count_nothing = false), DELIVERIES);
     assert!(matches!(path.last(), Some(Step::Reclaim(_) | Step::ReclaimUnheard(_))), "{path:?}");
+}
+
+#[test]
+fn a_claim_from_an_owner_that_lived_on_that_is_counted_counts_as_a_crash() {
+    let path = found_out(less(TWO, |guards| guards.living_owners_count_nothing = false), DELIVERIES);
+    assert!(matches!(path.last(), Some(Step::Reclaim(_))), "{path:?}");
+}
+
+#[test]
+fn a_host_that_runs_suspects_beside_others_makes_the_wrong_ones_dead() {
+    let path = found_out(less(TWO, |guards| guards.suspects_run_alone = false), ALONE);
+    assert!(path.iter().any(|step| matches!(step, Step::Alone(..))) && matches!(path.last(), Some(Step::Begin(..))), "{path:?}");
 }

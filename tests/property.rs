@@ -78,8 +78,10 @@ pub enum Op {
         consumer: usize,
         count: usize,
     },
+    /// `alone`: what may have brought consumers down runs by itself.
     Begin {
         consumer: usize,
+        alone: bool,
     },
     Beat {
         consumer: usize,
@@ -95,6 +97,8 @@ pub enum Op {
     Reclaim {
         consumer: usize,
         count: usize,
+        /// Whether the owners died, or lived on.
+        died: bool,
     },
     ReclaimUnheard {
         consumer: usize,
@@ -158,11 +162,11 @@ fn op() -> impl Strategy<Value = Op> {
         10 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Read { consumer, count }),
         1 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::ReadUnheard { consumer, count }),
         2 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Recover { consumer, count }),
-        6 => consumer().prop_map(|consumer| Op::Begin { consumer }),
+        6 => (consumer(), any::<bool>()).prop_map(|(consumer, alone)| Op::Begin { consumer, alone }),
         4 => consumer().prop_map(|consumer| Op::Beat { consumer }),
         14 => (consumer(), nth(), end).prop_map(|(consumer, nth, end)| Op::Settle { consumer, nth, end }),
         4 => nth().prop_map(|nth| Op::SettleAgain { nth }),
-        6 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::Reclaim { consumer, count }),
+        6 => (consumer(), 1..4usize, any::<bool>()).prop_map(|(consumer, count, died)| Op::Reclaim { consumer, count, died }),
         1 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::ReclaimUnheard { consumer, count }),
         8 => nth().prop_map(|nth| Op::Silence { nth }),
         6 => nth().prop_map(|nth| Op::Ripen { nth }),
@@ -187,18 +191,34 @@ fn overtaken() -> impl Strategy<Value = Vec<Op>> {
         let other = (consumer + 1) % CONSUMERS;
         vec![
             Op::Read { consumer, count: 1 },
-            Op::Begin { consumer },
+            Op::Begin { consumer, alone: false },
             Op::Silence { nth },
             Op::Silence { nth },
-            Op::Reclaim { consumer: other, count: 3 },
+            Op::Reclaim { consumer: other, count: 3, died: true },
             Op::Settle { consumer, nth, end },
         ]
     })
 }
 
+/// Consumers that fall silent with a task, one after the other, and now and then with a task that ran alone.
+fn brought_down() -> impl Strategy<Value = Vec<Op>> {
+    let round = (any::<bool>(), prop_oneof![3 => Just(true), 1 => Just(false)], 0..100usize);
+    (0..CONSUMERS, prop::collection::vec(round, 3..6)).prop_map(|(first, rounds)| {
+        let mut consumer = first;
+        let mut ops = vec![Op::Read { consumer, count: 1 }];
+        for (alone, died, nth) in rounds {
+            ops.extend([Op::Begin { consumer, alone }, Op::Silence { nth }, Op::Silence { nth }]);
+            consumer = (consumer + 1) % CONSUMERS;
+            ops.push(Op::Reclaim { consumer, count: 3, died });
+        }
+        ops.push(Op::Begin { consumer, alone: false });
+        ops
+    })
+}
+
 /// A case: whether the statuses of tasks that ended are kept, and what happens.
 fn case() -> impl Strategy<Value = (bool, Vec<Op>)> {
-    let some = prop_oneof![30 => op().prop_map(|op| vec![op]), 1 => overtaken()];
+    let some = prop_oneof![30 => op().prop_map(|op| vec![op]), 1 => overtaken(), 1 => brought_down()];
     let ops = prop::collection::vec(some, 1..STEPS).prop_map(|ops| ops.concat());
     (prop_oneof![3 => Just(true), 1 => Just(false)], ops)
 }

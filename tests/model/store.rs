@@ -4,8 +4,8 @@
 
 /// Tasks attempted more often than this are buried.
 const MAX_RETRIES: u8 = 1;
-/// Tasks that as many hosts lost are buried.
-const MAX_CRASHES: u8 = 2;
+/// Tasks that as many hosts died with run alone from then on, and are buried when another one dies.
+const MAX_CRASHES: u8 = 1;
 
 /// A consumer that will never ask for anything again. Names are unique per process start, so all of them are alike.
 pub const GONE: u8 = u8::MAX;
@@ -29,6 +29,10 @@ pub struct Guards {
     pub heartbeat_counts_nothing: bool,
     /// reclaim.lua counts no delivery of what the consumer owns already.
     pub own_claims_count_nothing: bool,
+    /// reclaim.lua counts no delivery of what a consumer left that lived on.
+    pub living_owners_count_nothing: bool,
+    /// A host runs nothing beside a task that hosts died with.
+    pub suspects_run_alone: bool,
 }
 
 impl Guards {
@@ -41,6 +45,8 @@ impl Guards {
         heartbeat_looks_for_the_owner: true,
         heartbeat_counts_nothing: true,
         own_claims_count_nothing: true,
+        living_owners_count_nothing: true,
+        suspects_run_alone: true,
     };
 }
 
@@ -86,6 +92,15 @@ pub struct Call {
     pub is_repeated: bool,
 }
 
+/// What the gate says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begun {
+    Owned,
+    /// The consumer does not own it, or it was cancelled.
+    Dropped,
+    Crashed,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
     pub id: u8,
@@ -99,7 +114,9 @@ pub struct Pending {
     pub deliveries: u8,
     /// Nobody renewed the lease in time.
     pub expired: bool,
-    /// Watched: who read or reclaimed it last, and how often it passed from one consumer to another.
+    /// Its owner read, or kept another entry alive, after that.
+    pub outlived: bool,
+    /// Watched: who read or reclaimed it last, and how often a consumer fell silent with it.
     pub claimed_by: u8,
     pub losses: u8,
 }
@@ -112,6 +129,12 @@ pub struct Known {
     pub is_found: bool,
     /// Cancelled where it was not found: whoever delivers it ends it.
     pub is_marked: bool,
+    /// Under which entry it began to run alone, and how many crashes it had then.
+    pub alone: Option<(u8, u8)>,
+    /// Watched: its owner runs nothing else, or died so; one fell silent with it so; it was found to have crashed, and none had.
+    pub runs_alone: bool,
+    pub died_alone: bool,
+    pub is_wronged: bool,
     /// Watched: it was ended as cancelled; somebody was told that it is.
     pub cancelled: u8,
     pub is_said_to_be_cancelled: bool,
@@ -144,6 +167,10 @@ impl Store {
             status: Status::Pending,
             is_found: true,
             is_marked: false,
+            alone: None,
+            runs_alone: false,
+            died_alone: false,
+            is_wronged: false,
             cancelled: 0,
             is_said_to_be_cancelled: false,
             commits: 0,
@@ -173,8 +200,10 @@ impl Store {
     /// XREADGROUP with COUNT 1.
     pub fn read(&mut self, consumer: u8) -> Option<Delivered> {
         let entry = self.stream.iter_mut().find(|entry| entry.pending.is_none())?;
-        entry.pending = Some(Pending { owner: consumer, deliveries: 1, expired: false, claimed_by: consumer, losses: 0 });
-        Some(delivered(entry))
+        entry.pending = Some(Pending { owner: consumer, deliveries: 1, expired: false, outlived: false, claimed_by: consumer, losses: 0 });
+        let delivered = delivered(entry);
+        self.is_alive(consumer);
+        Some(delivered)
     }
 
     /// recover.lua: the first entry that is pending for the consumer, and not among those in flight.
@@ -187,24 +216,42 @@ impl Store {
         let entry = self.stream.iter_mut().find(|entry| entry.pending.as_ref().is_some_and(|pending| pending.expired))?;
         let pending = entry.pending.as_mut()?;
         let is_own = pending.owner == consumer;
-        pending.deliveries += u8::from(!is_own || !guards.own_claims_count_nothing);
-        pending.losses += u8::from(!is_own);
-        (pending.owner, pending.claimed_by, pending.expired) = (consumer, consumer, false);
-        Some(delivered(entry))
+        let is_free = is_own && guards.own_claims_count_nothing || pending.outlived && guards.living_owners_count_nothing;
+        pending.deliveries += u8::from(!is_free);
+        let is_loss = !is_own && !pending.outlived;
+        pending.losses += u8::from(is_loss);
+        let known = &mut self.tasks[usize::from(entry.payload.task)];
+        known.died_alone |= is_loss && known.runs_alone;
+        (pending.owner, pending.claimed_by, pending.expired, pending.outlived) = (consumer, consumer, false, false);
+        let delivered = delivered(entry);
+        self.is_alive(consumer);
+        Some(delivered)
     }
 
-    /// begin.lua for one entry; false when the consumer does not own it, or the task was cancelled.
-    pub fn begin(&mut self, consumer: u8, of: Delivered, guards: &Guards) -> bool {
+    /// Redis notes when a consumer read or claimed anything.
+    fn is_alive(&mut self, consumer: u8) {
+        let its = self.stream.iter_mut().filter_map(|entry| entry.pending.as_mut()).filter(|pending| pending.owner == consumer);
+        its.for_each(|pending| pending.outlived = pending.expired);
+    }
+
+    /// begin.lua for one entry.
+    pub fn begin(&mut self, consumer: u8, of: Delivered, alone: bool, guards: &Guards) -> Begun {
         if !self.owns(consumer, of.entry) {
-            return false;
+            return Begun::Dropped;
         }
         let known = &mut self.tasks[usize::from(of.payload.task)];
         if known.is_marked && guards.gate_honours_the_mark {
             self.end_cancelled(of);
-            return false;
+            return Begun::Dropped;
+        }
+        let crashes = of.payload.crashes;
+        if crashes >= MAX_CRASHES && known.alone.is_some_and(|(ran, before)| ran == of.entry && crashes > before) {
+            known.is_wronged |= !known.died_alone;
+            return Begun::Crashed;
         }
         (known.status, known.is_found) = (Status::Processing, true);
-        true
+        known.alone = alone.then_some((of.entry, crashes));
+        Begun::Owned
     }
 
     /// cancel.lua.
@@ -239,6 +286,7 @@ impl Store {
                 pending.owner = consumer;
                 pending.expired = false;
                 pending.deliveries += u8::from(!guards.heartbeat_counts_nothing);
+                self.is_alive(consumer);
                 true
             }
             _ => false,
@@ -322,9 +370,15 @@ impl Store {
 
     /// Renames entries by `rename`, which keeps their order, so that states that differ in names only become one.
     pub fn rename_entries(&mut self, rename: impl Fn(u8) -> u8, next_id: u8) {
-        self.stream.iter_mut().for_each(|entry| entry.id = rename(entry.id));
         self.delayed.iter_mut().for_each(|(from, _)| *from = rename(*from));
         self.delayed.sort_unstable();
+        for known in &mut self.tasks {
+            // What is said of an entry that is gone, nobody asks for.
+            known.alone = known.alone.filter(|(ran, _)| self.stream.iter().any(|entry| entry.id == *ran));
+        }
+        let names = self.tasks.iter_mut().filter_map(|known| known.alone.as_mut());
+        names.for_each(|(ran, _)| *ran = rename(*ran));
+        self.stream.iter_mut().for_each(|entry| entry.id = rename(entry.id));
         self.replies.iter_mut().for_each(|(_, entry, _)| *entry = rename(*entry));
         self.replies.sort_unstable();
         self.next_id = next_id;
@@ -343,8 +397,8 @@ impl Store {
     }
 }
 
-/// Whether a task has brought down as many hosts as it may.
-pub fn crashed(payload: &Payload) -> bool {
+/// Whether a task has to run alone.
+pub fn is_suspect(payload: &Payload) -> bool {
     payload.crashes >= MAX_CRASHES
 }
 

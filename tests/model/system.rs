@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use stateright::Model;
 
-use super::store::{self, Call, Delivered, GONE, Guards, Settlement, Store};
+use super::store::{self, Begun, Call, Delivered, GONE, Guards, Settlement, Store};
 
 /// What a host is in the middle of with one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,6 +16,10 @@ pub enum Stage {
     Running,
     /// It runs, and Redis has not heard of it: its delivery was all that had to be known.
     Begun,
+    /// It passed the gate, and waits until nothing else runs.
+    Gated,
+    /// It runs, and nothing else does.
+    Alone,
     /// A heartbeat said so: the attempt is being stopped.
     Lost,
     /// Sent, and sent again, until there is a reply.
@@ -26,6 +30,8 @@ pub enum Stage {
 pub struct Hold {
     pub of: Delivered,
     pub stage: Stage,
+    /// Nothing else runs in this host until its settlement is known.
+    pub is_alone: bool,
     /// Its settlement was sent, and nothing was heard.
     pub is_sent: bool,
     /// Watched: its settlement was carried out.
@@ -94,6 +100,8 @@ pub enum Step {
     Begin(usize, u8),
     /// Redis hears of a task that runs.
     Tell(usize, u8),
+    /// Nothing else runs any more.
+    Alone(usize, u8),
     Heartbeat(usize, u8),
     /// The handler ends, or the host that stops ends it.
     End(usize, u8, Settlement),
@@ -146,7 +154,7 @@ impl Model for System {
                 let entry = hold.of.entry;
                 steps.push(Step::Heartbeat(n, entry));
                 match hold.stage {
-                    Stage::Begun | Stage::Running => {
+                    Stage::Begun | Stage::Running | Stage::Alone => {
                         steps.extend([Settlement::Retry, Settlement::Reject].map(|end| Step::End(n, entry, end)));
                     }
                     Stage::Settling(_) if left.lost_replies > 0 && may_send(host, entry) => steps.push(Step::SettleUnheard(n, entry)),
@@ -194,11 +202,13 @@ impl System {
                 steps.push(match hold.stage {
                     Stage::Claimed if host.life == Life::Stopping => Step::End(n, entry, Settlement::Release),
                     Stage::Claimed => Step::Begin(n, entry),
-                    Stage::Begun | Stage::Running => Step::End(n, entry, Settlement::Complete),
+                    Stage::Gated if host.life == Life::Stopping => Step::End(n, entry, Settlement::Release),
+                    Stage::Gated => Step::Alone(n, entry),
+                    Stage::Begun | Stage::Running | Stage::Alone => Step::End(n, entry, Settlement::Complete),
                     Stage::Lost => Step::Drop(n, entry),
                     Stage::Settling(_) => Step::Settle(n, entry),
                 });
-                if matches!(hold.stage, Stage::Begun | Stage::Running) && host.life == Life::Stopping {
+                if matches!(hold.stage, Stage::Begun | Stage::Running | Stage::Alone) && host.life == Life::Stopping {
                     steps.push(Step::End(n, entry, Settlement::Release));
                 }
                 if hold.stage == Stage::Begun {
@@ -237,7 +247,12 @@ impl System {
     }
 
     fn may_claim(&self, host: &Host) -> bool {
-        host.life == Life::Up && host.held.len() < self.permits
+        host.life == Life::Up && host.held.len() < self.permits && !self.is_taken(host)
+    }
+
+    /// Whether nothing may begin in this host, as one task runs alone.
+    fn is_taken(&self, host: &Host) -> bool {
+        self.guards.suspects_run_alone && host.held.iter().any(|hold| hold.is_alone)
     }
 
     /// None when the step cannot be taken.
@@ -270,19 +285,23 @@ impl System {
                 left.lost_replies -= 1;
             }
             Step::Begin(n, entry) => {
-                let consumer = hosts[n].consumer;
-                let hold = held(&mut hosts[n], entry)?;
-                if store.begin(consumer, hold.of, &self.guards) {
-                    hold.stage = Stage::Running;
-                } else {
-                    release(&mut hosts[n], entry);
+                let is_suspect = store::is_suspect(&held(&mut hosts[n], entry)?.of.payload);
+                if !is_suspect && self.is_taken(&hosts[n]) {
+                    return None;
                 }
+                self.begin(store, &mut hosts[n], entry, if is_suspect { Stage::Gated } else { Stage::Running })?;
+            }
+            Step::Alone(n, entry) => {
+                if self.guards.suspects_run_alone && hosts[n].held.iter().any(is_running) {
+                    return None;
+                }
+                self.begin(store, &mut hosts[n], entry, Stage::Alone)?;
             }
             Step::Tell(n, entry) => {
                 let consumer = hosts[n].consumer;
                 let hold = held(&mut hosts[n], entry)?;
                 // If it is lost, a heartbeat finds that out.
-                store.begin(consumer, hold.of, &self.guards);
+                store.begin(consumer, hold.of, false, &self.guards);
                 hold.stage = Stage::Running;
             }
             Step::Heartbeat(n, entry) => {
@@ -351,15 +370,31 @@ impl System {
         }
         Some(())
     }
+
+    /// Asks the gate for a task, which goes on in this stage if it may.
+    fn begin(&self, store: &mut Store, host: &mut Host, entry: u8, stage: Stage) -> Option<()> {
+        let consumer = host.consumer;
+        let hold = held(host, entry)?;
+        match store.begin(consumer, hold.of, stage == Stage::Alone, &self.guards) {
+            Begun::Owned => (hold.stage, hold.is_alone) = (stage, stage == Stage::Alone),
+            Begun::Crashed => hold.stage = Stage::Settling(Settlement::Reject),
+            Begun::Dropped => release(host, entry),
+        }
+        Some(())
+    }
 }
 
-/// What intake does with an entry: what is held already goes on; what brought down too many hosts is buried.
+/// What intake does with an entry: what is held already goes on.
 fn admit(host: &mut Host, of: Delivered, stage: Stage) {
     if host.held.iter().any(|hold| hold.of.entry == of.entry) {
         return;
     }
-    let stage = if store::crashed(&of.payload) { Stage::Settling(Settlement::Reject) } else { stage };
-    host.held.push(Hold { of, stage, is_sent: false, is_settled: false });
+    host.held.push(Hold { of, stage, is_alone: false, is_sent: false, is_settled: false });
+}
+
+/// An attempt that is being stopped still runs.
+fn is_running(hold: &Hold) -> bool {
+    hold.is_alone || matches!(hold.stage, Stage::Begun | Stage::Running | Stage::Lost)
 }
 
 /// A host repeats a call until it is answered, and sends no other one meanwhile.
@@ -400,6 +435,19 @@ fn tidy(state: &mut State) {
             down(host);
         }
         host.held.sort_unstable();
+    }
+    for (task, known) in store.tasks.iter_mut().enumerate() {
+        // Nobody asks, where it is not pending, or has ended.
+        known.runs_alone &= store.stream.iter().any(|entry| usize::from(entry.payload.task) == task && entry.pending.is_some());
+        known.died_alone &= (known.commits, known.cancelled) == (0, 0);
+    }
+    for entry in store.stream.clone() {
+        let owner = hosts.iter().find(|host| host.life != Life::Down && store.owns(host.consumer, entry.id));
+        let Some(host) = owner else { continue };
+        let mut running = host.held.iter().filter(|hold| is_running(hold));
+        let is_it = |hold: &Hold| hold.of.entry == entry.id && hold.is_alone;
+        let runs_alone = running.next().is_some_and(is_it) && running.next().is_none();
+        store.tasks[usize::from(entry.payload.task)].runs_alone = runs_alone;
     }
     // Nobody asks for these any more.
     let asks = |consumer: u8, entry: u8| {

@@ -87,6 +87,20 @@ pub const MUTATIONS: &[Mutation] = &[
         found: "Duplicate",
     },
     Mutation {
+        what: "begin overlooks that the host died while the task ran alone",
+        scripts: &[&script::BEGIN],
+        text: "if has_died and tonumber(crashes) >= tonumber(ARGV[7]) then return 5 end",
+        instead: "local _ = has_died",
+        found: "Crashed",
+    },
+    Mutation {
+        what: "begin leaves it noted that the task ran alone",
+        scripts: &[&script::BEGIN],
+        text: "'dead', 'duplicate_of', 'alone')",
+        instead: "'dead', 'duplicate_of')",
+        found: "Crashed",
+    },
+    Mutation {
         what: "begin does not take the key",
         scripts: &[&script::BEGIN],
         text: "redis.call('SET', marker, id)",
@@ -110,15 +124,15 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "a reclaim of what is the consumer's own counts as a delivery",
         scripts: &[&script::RECLAIM],
-        text: "0, pending[1], 'JUSTID')",
-        instead: "0, pending[1])",
+        text: "if owner ~= consumer and",
+        instead: "if",
         found: DIFFERS,
     },
     Mutation {
-        what: "a reclaim does not look for the consumer's own first",
+        what: "a reclaim from an owner that lives counts as a crash",
         scripts: &[&script::RECLAIM],
-        text: "local own = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], '-', '+', limit, ARGV[2])",
-        instead: "local own = {}",
+        text: "and idle - silence_of(owner) < outlived then",
+        instead: "then",
         found: DIFFERS,
     },
     Mutation {

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tqhost::queue::schedule::{self, Fired};
-use tqhost::queue::{Begun, Settlement, Status};
+use tqhost::queue::{Begun, Settlement, Start, Status};
 
 /// Where a task is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     Queued,
-    /// `deliveries` is 1 + the consumers that lost it.
+    /// `deliveries` is 1 + the consumers that died with it.
     Pending {
         entry: String,
         consumer: String,
@@ -43,6 +43,8 @@ pub struct Known {
     pub attempt: u32,
     pub deferrals: u32,
     pub crashes: u32,
+    /// The entry under which it began to run alone, and how many crashes it had then.
+    pub alone: Option<(String, u32)>,
     /// Its lease ended; its delay ended, as the n-th one.
     pub silent: bool,
     pub ripe: Option<u64>,
@@ -121,6 +123,7 @@ impl Reference {
             attempt: 1,
             deferrals: 0,
             crashes: 0,
+            alone: None,
             silent: false,
             ripe: None,
             commits: 0,
@@ -256,22 +259,23 @@ impl Reference {
         self.pending().find(|(_, its_entry, ..)| *its_entry == entry).map(|(id, ..)| id.to_owned())
     }
 
-    /// False when there is nothing to take over under this entry.
-    pub fn reclaim(&mut self, by: &str, entry: &str) -> bool {
+    /// False when there is nothing to take over under this entry. `died`: so did its owner.
+    pub fn reclaim(&mut self, by: &str, entry: &str, died: bool) -> bool {
         let Some(id) = self.find(entry) else { return false };
         let task = self.task(&id);
         let was_silent = std::mem::take(&mut task.silent);
         if let Place::Pending { consumer, deliveries, .. } = &mut task.place
             && consumer != by
         {
-            *deliveries += 1;
+            *deliveries += u32::from(died);
             by.clone_into(consumer);
         }
         was_silent
     }
 
     /// What the gate says. None: another task has its key, and whether that one is still there is asked when all others have begun.
-    pub fn begin(&mut self, consumer: &str, entry: &str, is_asked_again: bool) -> Option<Begun> {
+    pub fn begin(&mut self, consumer: &str, start: &Start<'_>, max_crashes: u32, is_asked_again: bool) -> Option<Begun> {
+        let Start { entry, crashes, alone, .. } = *start;
         let Some(name) = self.find(entry).filter(|_| self.owned(consumer, entry)) else {
             // Nobody delivers it again.
             let gone = self.kept(consumer, entry);
@@ -281,6 +285,11 @@ impl Reference {
         if self.is_elsewhere(&name) {
             self.drop(&name);
             return Some(Begun::Duplicate);
+        }
+        let task = self.task(&name);
+        let has_died = task.alone.as_ref().is_some_and(|(ran, before)| ran == entry && crashes > *before);
+        if has_died && crashes >= max_crashes {
+            return Some(Begun::Crashed);
         }
         let Known { id, key, .. } = self.task(&name).clone();
         if !is_asked_again && key.and_then(|key| self.keys.get(&key)).is_some_and(|(first, _)| *first != id) {
@@ -293,6 +302,7 @@ impl Reference {
         if let Some(key) = key {
             self.keys.insert(key, (id, true));
         }
+        self.task(&name).alone = alone.then(|| (entry.to_owned(), crashes));
         self.say(&name, Some(Status::Processing));
         Some(Begun::Owned)
     }

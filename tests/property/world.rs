@@ -44,6 +44,8 @@ struct Held {
     begun: bool,
     /// It may have a status.
     known: bool,
+    /// The gate said that it brought its consumer down while it ran alone.
+    crashed: bool,
 }
 
 /// A call that settled one attempt.
@@ -187,16 +189,15 @@ impl World {
                 prop_assert!(found.entries.iter().all(|entry| is_unseen(&entry.id)));
                 self.admit(consumer, found.entries, false)?;
             }
-            Op::Begin { consumer } => self.begin(consumer).await?,
+            Op::Begin { consumer, alone } => self.begin(consumer, alone).await?,
             Op::Beat { consumer } => self.beat(consumer).await?,
             Op::Settle { consumer, nth, end } => {
                 let Consumer { name, held } = &mut self.consumers[consumer];
                 if !held.is_empty() {
-                    let Held { task, begun, known } = held.remove(nth % held.len());
-                    let end = if begun { end } else { End::Release };
+                    let mut held = held.remove(nth % held.len());
                     // Another host may have begun it once the lease is over; a host says so long before.
-                    let known = known || !self.reference.owned(name, &task.entry);
-                    let (consumer, ending) = (name.clone(), ending(task, end, known, &self.queue.rules));
+                    held.known |= !self.reference.owned(name, &held.task.entry);
+                    let (consumer, ending) = (name.clone(), ending(held, end, &self.queue.rules));
                     self.calls += 1;
                     self.numbers.insert(consumer.clone(), self.calls);
                     let call = Call { consumer, number: self.calls, ending, settled: Settled::Done };
@@ -226,11 +227,11 @@ impl World {
                     }
                 }
             }
-            Op::Reclaim { consumer, count } => {
-                let entries = self.reclaim(consumer, count).await?;
+            Op::Reclaim { consumer, count, died } => {
+                let entries = self.reclaim(consumer, count, died).await?;
                 self.admit(consumer, entries, false)?;
             }
-            Op::ReclaimUnheard { consumer, count } => drop(self.reclaim(consumer, count).await?),
+            Op::ReclaimUnheard { consumer, count } => drop(self.reclaim(consumer, count, true).await?),
             Op::Silence { nth } => {
                 let kept: Vec<(String, String, String)> = self
                     .reference
@@ -325,9 +326,9 @@ impl World {
             let count = MAX_BACKLOG;
             for op in [
                 Op::Promote { limit: count },
-                Op::Reclaim { consumer: 0, count },
+                Op::Reclaim { consumer: 0, count, died: true },
                 Op::Read { consumer: 0, count },
-                Op::Begin { consumer: 0 },
+                Op::Begin { consumer: 0, alone: false },
             ] {
                 self.step(op).await?;
             }
@@ -449,16 +450,18 @@ impl World {
         Ok(entries)
     }
 
-    async fn reclaim(&mut self, consumer: usize, count: usize) -> Result<Vec<Entry>, TestCaseError> {
+    async fn reclaim(&mut self, consumer: usize, count: usize, died: bool) -> Result<Vec<Entry>, TestCaseError> {
         let name = &self.consumers[consumer].name;
         let silent = self.reference.pending().filter(|found| found.3).count();
         let first = self.queue.first_abandoned("-", self.queue.rules.lease).await.map_err(failed)?;
         prop_assert_eq!(first.is_some(), silent > 0);
-        let found = self.queue.reclaim(name, first.as_deref().unwrap_or("0-0"), count).await.map_err(failed)?;
+        // All consumers were heard of a moment ago: that is long after the leases ended that the test ended.
+        let outlived = if died { 10 * HOUR } else { HOUR / 2 };
+        let found = self.queue.reclaim(name, first.as_deref().unwrap_or("-"), count, outlived).await.map_err(failed)?;
         prop_assert!(found.lost.is_empty());
         prop_assert_eq!(found.entries.len(), count.min(silent));
         for entry in &found.entries {
-            prop_assert!(self.reference.reclaim(name, &entry.id), "{} was kept alive", entry.id);
+            prop_assert!(self.reference.reclaim(name, &entry.id, died), "{} was kept alive", entry.id);
         }
         Ok(found.entries)
     }
@@ -477,36 +480,40 @@ impl World {
             prop_assert_eq!((task.attempt, task.deferrals, task.crashes), expected);
             let held = &mut self.consumers[consumer].held;
             if !held.iter().any(|held| held.task.entry == task.entry) {
-                let begun = is_read && task.origin != Origin::Other && known.key.is_none();
+                let begun = is_read && task.origin != Origin::Other && task.crashes == 0 && known.key.is_none();
                 let known = !begun || task.origin != Origin::Producer;
-                held.push(Held { task, begun, known });
+                held.push(Held { task, begun, known, crashed: false });
             }
         }
         Ok(())
     }
 
-    /// Everything that is held and did not bring down too many consumers passes the gate, or is told of while it runs.
-    async fn begin(&mut self, consumer: usize) -> Step {
+    /// Everything that is held passes the gate, or is told of while it runs. `alone`: what must run alone does.
+    async fn begin(&mut self, consumer: usize, alone: bool) -> Step {
         let Consumer { name, held } = &mut self.consumers[consumer];
-        let (mut new, rest): (Vec<Held>, Vec<Held>) =
-            held.drain(..).partition(|held| settle::crashed(&held.task, &self.queue.rules).is_none());
+        let (mut new, rest): (Vec<Held>, Vec<Held>) = held.drain(..).partition(|held| !held.crashed);
         *held = rest;
         if new.is_empty() {
             return Ok(());
         }
-        let tasks: Vec<Start<'_>> =
-            new.iter().map(|held| Start::of(&held.task, codec::idempotency_key(&held.task, &self.queue.rules), Duration::ZERO)).collect();
+        let rules = &self.queue.rules;
+        let starts = new.iter().map(|Held { task, .. }| {
+            let start = Start::of(task, codec::idempotency_key(task, rules), Duration::ZERO);
+            Start { alone: alone && settle::is_suspect(task, rules), ..start }
+        });
+        let tasks: Vec<Start<'_>> = starts.collect();
         let begun = self.queue.begin(name, "plugin", &tasks).await.map_err(failed)?;
-        let mut expected: Vec<Option<Begun>> = tasks.iter().map(|task| self.reference.begin(name, task.entry, false)).collect();
+        let mut expected: Vec<Option<Begun>> =
+            tasks.iter().map(|task| self.reference.begin(name, task, rules.max_crashes, false)).collect();
         for (task, begun) in tasks.iter().zip(&mut expected).filter(|(_, begun)| begun.is_none()) {
-            *begun = self.reference.begin(name, task.entry, true);
+            *begun = self.reference.begin(name, task, rules.max_crashes, true);
         }
         prop_assert_eq!(begun.iter().copied().map(Some).collect::<Vec<_>>(), expected);
-        let mut owned = begun.into_iter().map(|begun| begun == Begun::Owned);
+        let mut begun = begun.into_iter();
         new.retain_mut(|held| {
-            held.begun = owned.next().unwrap_or_default();
-            held.known = true;
-            held.begun
+            let begun = begun.next();
+            (held.begun, held.known, held.crashed) = (begun == Some(Begun::Owned), true, begun == Some(Begun::Crashed));
+            held.begun || held.crashed
         });
         held.extend(new);
         Ok(())
@@ -519,7 +526,7 @@ impl World {
             return Ok(());
         }
         // A status that is not there yet has no place for progress.
-        let beat = |Held { task, begun, known }: &Held| Beat {
+        let beat = |Held { task, begun, known, .. }: &Held| Beat {
             entry: task.entry.clone(),
             task_id: task.id.clone(),
             key: codec::idempotency_key(task, &self.queue.rules).map(<[u8]>::to_vec),
@@ -562,15 +569,18 @@ impl World {
 }
 
 /// What the host would settle: decided by the same function.
-fn ending(task: Task, end: End, known: bool, rules: &config::Queue) -> Ending {
+fn ending(held: Held, end: End, rules: &config::Queue) -> Ending {
+    let Held { task, begun, known, crashed } = held;
     let decide = |outcome| settle::decide(outcome, &task, rules, 0.0);
-    let verdict = settle::crashed(&task, rules).unwrap_or_else(|| match end {
+    let verdict = match end {
+        _ if crashed => settle::crashed(&task),
+        _ if !begun => settle::release(&task),
         End::Complete => decide(Outcome::Completed { result: Some(b"done".into()) }),
         End::Retry => decide(Outcome::Retry { message: "busy".into(), after: None }),
         End::Defer => decide(Outcome::Defer { message: "not yet".into(), after: HOUR }),
         End::Reject => decide(Outcome::Reject { message: "no".into() }),
         End::Release => settle::release(&task),
-    });
+    };
     let key = codec::idempotency_key(&task, rules).map(<[u8]>::to_vec);
     Ending::new(Subject::Task(Box::new(task)), verdict.settlement, "plugin".into(), Some(Duration::ZERO), known, key)
 }

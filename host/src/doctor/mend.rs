@@ -136,7 +136,13 @@ impl Queue {
         let call = |suspect: &Suspect| {
             let call = Call::new(&MEND).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(&keys.dead);
             let call = call.key(keys.task(&suspect.id)).key(suspect.marker.as_deref().unwrap_or(keys.stream.as_bytes()));
-            let call = call.arg(suspect.kind.as_str()).arg(u8::from(mend)).arg(&rules.group).arg(&suspect.subject).arg(&suspect.id);
+            let call = call
+                .key(&keys.history)
+                .arg(suspect.kind.as_str())
+                .arg(u8::from(mend))
+                .arg(&rules.group)
+                .arg(&suspect.subject)
+                .arg(&suspect.id);
             call.arg(millis(rules.retention)).arg(millis(rules.idempotency.window)).arg(millis(suspect.patience))
         };
         let replies = self.link.scripts("look again", &suspects.iter().map(call).collect::<Vec<_>>()).await?;

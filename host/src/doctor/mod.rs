@@ -104,7 +104,13 @@ impl Examination<'_> {
     async fn types(&mut self) -> Result<bool, QueueError> {
         const WHAT: &str = "look at the types of keys";
         let keys = &self.queue.keys;
-        let mut expected = vec![(&keys.stream, "stream"), (&keys.delayed, "zset"), (&keys.parked, "hash"), (&keys.dead, "stream")];
+        let mut expected = vec![
+            (&keys.stream, "stream"),
+            (&keys.delayed, "zset"),
+            (&keys.parked, "hash"),
+            (&keys.history, "hash"),
+            (&keys.dead, "stream"),
+        ];
         expected.extend(self.queue.rules.list.as_ref().map(|list| (&list.key, "list")));
         let ask: Vec<_> = expected.iter().map(|(key, _)| redis::cmd("TYPE").arg(key).to_owned()).collect();
         let mut are_good = true;
@@ -165,10 +171,12 @@ impl Examination<'_> {
 
     async fn stream(&mut self) -> Result<(), QueueError> {
         let stream = &self.queue.keys.stream;
+        let mut history: u64 = 0;
         let mut next = Some(FIRST.to_owned());
         while let Some(from) = next {
             let page = self.queue.survey(stream, &from).await?;
             for seen in page.items {
+                history += u64::from(seen.is_history);
                 if seen.id != seen.entry && self.seen.len() < SEEN {
                     self.seen.insert(fingerprint(&seen.id));
                 }
@@ -178,6 +186,10 @@ impl Examination<'_> {
             }
             next = page.next;
             self.decide(BATCH).await?;
+        }
+        if history > 0 {
+            let what = format!("{history} entries were read and not deleted before tqhost came; they are left as they are");
+            self.report.warnings.push(Warning { kind: "history", what });
         }
         self.decide(1).await
     }

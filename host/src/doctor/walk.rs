@@ -38,8 +38,9 @@ pub(super) struct Seen {
     pub entry: String,
     /// The task's id.
     pub id: String,
-    /// The group has read it, but it is not pending.
+    /// The group has read it, but it is not pending: since tqhost came, or since before.
     pub skipped: bool,
+    pub is_history: bool,
 }
 
 /// What is pending.
@@ -69,13 +70,14 @@ pub(super) const START: &str = "0";
 impl Queue {
     /// A page of `stream`, which is the queue's or that of its dead letters.
     pub(super) async fn survey(&self, stream: &str, from: &str) -> Result<Page<Seen>, QueueError> {
-        let call = Call::new(&SURVEY).key(stream).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
+        let call = Call::new(&SURVEY).key(stream).key(&self.keys.history).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
         let reply = self.link.script(&call).await?;
         let seen = |item| {
             let [entry, id, skipped] = reply::tuple(item)?;
             let entry = reply::text(entry)?;
             let id = optional(id)?.unwrap_or_else(|| entry.clone());
-            Ok(Seen { entry, id, skipped: reply::int(&skipped)? == 1 })
+            let skipped = reply::int(&skipped)?;
+            Ok(Seen { entry, id, skipped: skipped == 1, is_history: skipped == 2 })
         };
         self.shaped("survey", page(reply, "", seen))
     }

@@ -14,10 +14,13 @@ use super::script::{self, Call};
 use super::{Queue, millis};
 use crate::task::Task;
 
+/// Of entries that are claimed again, no more are taken in one call once they have so many bytes.
+const BYTES: usize = 4 << 20;
+
 /// What a reclaim found.
 #[derive(Debug, Default)]
 pub struct Reclaimed {
-    /// Where the next reclaim goes on; `0-0` when this one came to the end.
+    /// Where the next reclaim goes on; empty when this one came to the end.
     pub cursor: String,
     pub entries: Vec<Entry>,
     /// Ids of entries that somebody deleted while they were pending: their fields are gone.
@@ -37,6 +40,8 @@ pub enum Begun {
     Duplicate,
     /// Somebody deleted its entry: nobody will run it.
     Gone,
+    /// It brought down as many hosts as it may, the last one while it ran alone: bury it.
+    Crashed,
 }
 
 /// A task that is to be marked as PROCESSING.
@@ -50,12 +55,17 @@ pub struct Start<'t> {
     pub key: Option<&'t [u8]>,
     /// How long ago it was claimed.
     pub held: Duration,
+    /// How many hosts died with it.
+    pub crashes: u32,
+    /// Nothing else runs in this host.
+    pub alone: bool,
 }
 
 impl<'t> Start<'t> {
     /// A task with this idempotency key, which was claimed so long ago.
     pub fn of(task: &'t Task, key: Option<&'t [u8]>, held: Duration) -> Start<'t> {
-        Start { entry: &task.entry, id: &task.id, attempt: task.attempt, enqueued_at_ms: task.enqueued_at_ms, key, held }
+        let Task { entry, id, attempt, enqueued_at_ms, crashes, .. } = task;
+        Start { entry, id, attempt: *attempt, enqueued_at_ms: *enqueued_at_ms, key, held, crashes: *crashes, alone: false }
     }
 }
 
@@ -94,14 +104,12 @@ pub struct Beat {
 }
 
 impl Queue {
-    /// Creates the group, at the stream's beginning, and the stream, where they are missing. False when the group was there.
+    /// Creates the group, at the stream's beginning, and the stream, where they are missing. False when the group was there: what it had been given
+    /// before a host came first is noted as history.
     pub async fn ensure_group(&self) -> Result<bool, QueueError> {
-        let mut create = redis::cmd("XGROUP");
-        create.arg("CREATE").arg(&self.keys.stream).arg(&self.rules.group).arg("0").arg("MKSTREAM");
-        match self.link.command("create the consumer group", &create).await {
-            Err(error) if error.is_busy_group() => Ok(false),
-            reply => reply.map(|_| true),
-        }
+        let call = Call::new(&script::GROUP).key(&self.keys.stream).key(&self.keys.history).arg(&self.rules.group);
+        let reply = self.link.script(&call).await?;
+        self.shaped("create the consumer group", reply::int(&reply).map(|created| created == 1))
     }
 
     /// Reads up to `count` new entries for `consumer`, waiting up to `block` for the first one, if at all. `link` is used for nothing else.
@@ -116,11 +124,21 @@ impl Queue {
         self.shaped("read new tasks", read_reply(reply))
     }
 
-    /// Takes over up to `count` entries that nobody kept alive for a whole lease, of those at `cursor` and behind it.
-    pub async fn reclaim(&self, consumer: &str, cursor: &str, count: usize) -> Result<Reclaimed, QueueError> {
+    /// Takes over up to `count` entries that nobody kept alive for a whole lease, of those at `cursor` and behind it; few of them if they are
+    /// large. It counts as a crash of the task if its owner showed nothing of itself from `outlived` after its last heartbeat on.
+    pub async fn reclaim(&self, consumer: &str, cursor: &str, count: usize, outlived: Duration) -> Result<Reclaimed, QueueError> {
         let call = Call::new(&script::RECLAIM).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
-        let reply = self.link.script(&call.arg(millis(self.rules.lease)).arg(cursor).arg(count)).await?;
+        let call = call.arg(millis(self.rules.lease)).arg(cursor).arg(count).arg(BYTES).arg(millis(outlived));
+        let reply = self.link.script(&call).await?;
         self.shaped("reclaim", reclaim_reply(reply))
+    }
+
+    /// How long after the last heartbeat of a task a host must have shown something of itself, so that it did not die with the task. Heartbeats are
+    /// a third of a lease apart: one that lived on has shown itself two thirds later, and one that died, a third later at most.
+    ///
+    /// After an outage nobody is known to be dead, before every host has had a whole lease to come back.
+    pub fn outlived(&self) -> Duration {
+        if self.is_back_for_less_than(self.rules.lease) { Duration::ZERO } else { self.rules.lease / 2 }
     }
 
     /// The first entry, from the id `from` on, that nobody kept alive for as long as `idle`. Claims nothing.
@@ -141,7 +159,6 @@ impl Queue {
     /// them if they are large.
     pub async fn recover(&self, link: &Link, consumer: &str, in_flight: &[String], count: usize) -> Result<Recovered, QueueError> {
         const LOOK: usize = 100;
-        const BYTES: usize = 4 << 20;
         let mut found = Recovered::default();
         let mut from = "-".to_owned();
         while !from.is_empty() && found.entries.is_empty() {
@@ -188,9 +205,10 @@ impl Queue {
             call = call.key(keys.task(task.id)).key(keys.marker(task.key)).key(holder);
         }
         call = call.arg(&rules.group).arg(consumer).arg(plugin).arg(millis(rules.retention)).arg(millis(rules.idempotency.window));
-        call = call.arg(millis(rules.lease));
+        call = call.arg(millis(rules.lease)).arg(rules.max_crashes);
         for task in tasks {
             call = call.arg(task.entry).arg(task.attempt).arg(task.enqueued_at_ms).arg(task.id).arg(millis(task.held));
+            call = call.arg(task.crashes).arg(u8::from(task.alone));
         }
         let reply = self.link.script(&call).await?;
         self.shaped("begin", begin_reply(reply, tasks.len()))
@@ -239,7 +257,7 @@ impl Begin {
 }
 
 fn begin_reply(reply: Value, tasks: usize) -> Shaped<Vec<Begin>> {
-    const MEANINGS: [Begun; 5] = [Begun::Lost, Begun::Owned, Begun::Cancelled, Begun::Duplicate, Begun::Gone];
+    const MEANINGS: [Begun; 6] = [Begun::Lost, Begun::Owned, Begun::Cancelled, Begun::Duplicate, Begun::Gone, Begun::Crashed];
     let begun = |item| match item {
         Value::Int(code) => usize::try_from(code).ok().and_then(|code| MEANINGS.get(code)).copied().map(Begin::Known).ok_or(Shape),
         id => reply::text(id).map(Begin::HeldBy),

@@ -40,11 +40,6 @@ impl QueueError {
         matches!(self.source.code(), Some("NOGROUP" | "UNBLOCKED")) || text.contains("NOGROUP") || text.contains("no such key")
     }
 
-    /// The group is there already.
-    pub(super) fn is_busy_group(&self) -> bool {
-        self.source.code() == Some("BUSYGROUP")
-    }
-
     /// A key holds something of another type.
     pub(crate) fn is_wrong_type(&self) -> bool {
         self.source.code() == Some("WRONGTYPE")

@@ -9,6 +9,7 @@
 //! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle, cancel, mend, examine |
 //! | `tq:{S}:rate`           | string | when the next task may start (µs); expires                | rate                                    |
 //! | `tq:{S}:paused`         | string | when the queue was paused (ms); there while it is         | pause, resume                           |
+//! | `tq:{S}:history`        | hash   | group → the entry that it had been given last when a host came first (0-0: a host made it) | group |
 //! | `tq:{S}:schedule`       | hash   | schedule → up to which time it is dealt with (ms)         | fire, and the scheduler's begin, reset, forget |
 //! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer's settlements; expires | settle, leave                |
 //! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle, enqueue, fire, requeue, mend, examine |
@@ -46,6 +47,7 @@ pub struct Keys {
     pub paused: String,
     pub rate: String,
     pub schedule: String,
+    pub history: String,
     /// A glob pattern that takes all keys of the queue but the stream and a dead letter key of its own name.
     pub all: String,
     /// The common beginning of all these keys but the stream.
@@ -76,6 +78,7 @@ impl Keys {
             paused: format!("{base}:paused"),
             rate: format!("{base}:rate"),
             schedule: format!("{base}:schedule"),
+            history: format!("{base}:history"),
             all: format!("{}:*", literal(&base)),
             task_prefix: format!("{base}:task:"),
             settled_prefix: format!("{base}:settled:"),

@@ -65,8 +65,13 @@ impl Queue {
     /// Whether Redis has only just answered again after a silence in which leases may have ended: then the hosts that live have had no time yet to
     /// renew theirs, and what looks abandoned may not be.
     pub fn is_just_back(&self) -> bool {
+        self.is_back_for_less_than(HEARD_AGAIN)
+    }
+
+    /// Whether there was a silence in which leases may have ended, and Redis has answered again for less than `time`.
+    fn is_back_for_less_than(&self, time: Duration) -> bool {
         let is_long = |back: &link::Back| back.silence >= self.rules.lease / 2;
-        self.link.back().is_some_and(|back| is_long(&back) && back.since.elapsed() < HEARD_AGAIN)
+        self.link.back().is_some_and(|back| is_long(&back) && back.since.elapsed() < time)
     }
 
     /// A reply of an unexpected shape as an error of the call `what`.

@@ -33,6 +33,7 @@ scripts! {
     RECOVER = "recover",
     ENQUEUE = "enqueue",
     REQUEUE = "requeue",
+    GROUP = "group",
     LEAVE = "leave",
     CANCEL = "cancel",
     MOVE = "move",

@@ -15,12 +15,17 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::alone::Alone;
+
 /// One start of a queue of priority 1, in virtual time. Divided by the priority, it is exact enough.
 const STEP: u64 = 1 << 32;
 
 /// What all queues of this host share. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Capacity(Arc<Mutex<Pool>>);
+pub struct Capacity {
+    pool: Arc<Mutex<Pool>>,
+    alone: Arc<Alone>,
+}
 
 #[derive(Debug)]
 struct Pool {
@@ -75,7 +80,8 @@ impl Capacity {
     /// Room for `limit` attempts; none: only the queues' own concurrency counts.
     pub fn new(limit: Option<u32>) -> Capacity {
         let most = limit.map(|limit| limit as usize);
-        Capacity(Arc::new(Mutex::new(Pool { most, out: 0, now: 0, seats: BTreeMap::new(), next_seat: 0 })))
+        let pool = Pool { most, out: 0, now: 0, seats: BTreeMap::new(), next_seat: 0 };
+        Capacity { pool: Arc::new(Mutex::new(pool)), alone: Arc::default() }
     }
 
     /// Another bound from now on. Nothing is taken from anybody: what is too much is not granted again.
@@ -111,7 +117,7 @@ impl Capacity {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pool> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -177,6 +183,7 @@ impl Line {
     /// Waits for a permit, and takes up to `most` of those that are there. Dropped while it waits, it leaves nothing behind.
     pub async fn acquire(self: &Arc<Line>, most: usize) -> Permits {
         let _turn = self.turn.lock().await;
+        drop(self.capacity.alone.beside().await);
         let _place = Place::new(self, 1);
         self.wait(1, most).await
     }
@@ -184,6 +191,7 @@ impl Line {
     /// Waits for `least` permits, or after `patience` for one; takes up to `most` of those that are there.
     pub async fn acquire_some(self: &Arc<Line>, least: usize, most: usize, patience: Duration) -> Permits {
         let _turn = self.turn.lock().await;
+        drop(self.capacity.alone.beside().await);
         let place = Place::new(self, least);
         match tokio::time::timeout(patience, self.wait(least, most)).await {
             Ok(permits) => permits,
@@ -202,6 +210,11 @@ impl Line {
             }
             told.await;
         }
+    }
+
+    /// What every attempt of this host asks before it begins. While one runs alone, or is about to, nobody gets a permit either.
+    pub fn alone(&self) -> &Alone {
+        &self.capacity.alone
     }
 
     /// Whether whoever took permits last will be back for more at once: then its place is kept.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::capacity::Permits;
 use crate::queue::Beat;
@@ -114,6 +114,8 @@ pub struct Hold {
     /// Whether the task's status may be there: it was begun by the script, or enqueued by a host.
     is_known: bool,
     permit: Option<Permits>,
+    /// Told when its settlement is known: nothing else runs in this host before.
+    alone: Option<DropGuard>,
 }
 
 /// A task that runs, and of which Redis has not heard.
@@ -149,7 +151,7 @@ impl Inflight {
             entry.stop.cancel();
         }
         table.slots.insert(Key(entry.clone()), Slot { renewed: claim.since, deleted: false });
-        Some(Hold { table: self.clone(), entry, is_known: true, permit: Some(permit) })
+        Some(Hold { table: self.clone(), entry, is_known: true, permit: Some(permit), alone: None })
     }
 
     /// The entries that are owned now.
@@ -292,6 +294,11 @@ impl Hold {
             self.entry.turn(Phase::Running, Phase::Settling);
         }
         self.is_known || !is_unheard || self.entry.since.elapsed() >= OVERDUE
+    }
+
+    /// The attempt runs alone. A crash counts against it until it is settled, so nothing else may run before that.
+    pub fn runs_alone(&mut self, settled: DropGuard) {
+        self.alone = Some(settled);
     }
 
     /// The attempt has run: another may take its permit.

@@ -1,7 +1,7 @@
 //! From claimed entries to running tasks.
 //!
-//! In: entries that Redis says are ours, with a permit for each. Out: a runner for each task that may run; a burial for what is malformed or
-//! crashed too often.
+//! In: entries that Redis says are ours, with a permit for each. Out: a runner for each task that may run; a burial for what is malformed, or
+//! brought its host down while it ran alone.
 //!
 //!     read just now, and plain ─────────────────────────────▶ runs; `teller` tells Redis, if it runs for long
 //!     everything else ─▶ the gate: a script that looks once more ─▶ runs, or is settled by the gate
@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use super::capacity::Permits;
 use super::inflight::{Claim, Hold};
 use super::pace::Pace;
-use super::settle;
 use super::shared::Shared;
+use super::{settle, suspect};
 use crate::admin;
 use crate::plugins::Version;
 use crate::queue::{Begun, Entry, Start, Subject, codec};
@@ -72,9 +72,19 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
     permits.unused();
     shared.begun.notify_one();
     if !gated.is_empty() {
-        let begun = if active.is_some() { begin(shared, &label, &gated, since).await } else { None };
+        let begun = if active.is_some() { begin(shared, &label, &gated, since, false).await } else { None };
         match begun {
-            Some(begun) => gated.into_iter().zip(begun).for_each(|((task, hold), begun)| go_on(shared, version, task, hold, begun)),
+            Some(begun) => {
+                for ((task, hold), begun) in gated.into_iter().zip(begun) {
+                    match go_on(shared, version, task, hold, begun).await {
+                        Some((task, hold)) if settle::is_suspect(&task, &shared.queue.rules) => {
+                            suspect::start(shared, version, task, hold);
+                        }
+                        Some((task, hold)) => shared.gathering.add(shared, version, task, hold),
+                        None => {}
+                    }
+                }
+            }
             None => {
                 for (task, hold) in gated {
                     let verdict = settle::release(&task);
@@ -110,14 +120,18 @@ fn hold(shared: &Shared, decoded: &Result<Task, (codec::Malformed, Entry)>, sinc
 fn is_plain(shared: &Shared, task: &Task, hold: &Hold, how: Claimed) -> bool {
     // While its reply was on its way for long, another host may have taken it over.
     let is_fresh = matches!(how, Claimed::Read { since } if since.elapsed() < shared.queue.rules.lease / 2);
-    is_fresh && task.origin != Origin::Other && hold.key().is_none()
+    is_fresh && task.origin != Origin::Other && task.crashes == 0 && hold.key().is_none()
 }
 
-/// Lets a task run that has passed the gate, or counts why not.
-fn go_on(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold, begun: Begun) {
+/// Gives a task back that has passed the gate. Counts why another one has not, and buries what brought its host down.
+pub async fn go_on(shared: &Shared, version: &Version, task: Task, hold: Hold, begun: Begun) -> Option<(Task, Hold)> {
     let queue = shared.name.as_ref();
     match begun {
-        Begun::Owned => shared.gathering.add(shared, version, task, hold),
+        Begun::Owned => return Some((task, hold)),
+        Begun::Crashed => {
+            let verdict = settle::crashed(&task);
+            shared.settle(Subject::Task(Box::new(task)), version.label(), None, verdict, hold).await;
+        }
         Begun::Cancelled => shared.metrics.settled(admin::Settled::Cancelled),
         Begun::Duplicate => {
             shared.metrics.settled(admin::Settled::Duplicate);
@@ -129,13 +143,15 @@ fn go_on(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold, b
             tracing::warn!(queue, task = task.id, "not run: another host owns this task by now");
         }
     }
+    None
 }
 
-/// Marks tasks as PROCESSING, however long Redis takes. None when the host stops meanwhile.
-async fn begin(shared: &Shared, plugin: &str, tasks: &[(Task, Hold)], since: Instant) -> Option<Vec<Begun>> {
+/// Marks tasks as PROCESSING, however long Redis takes, and whether they run `alone`. None when the host stops meanwhile.
+pub async fn begin(shared: &Shared, plugin: &str, tasks: &[(Task, Hold)], since: Instant, alone: bool) -> Option<Vec<Begun>> {
     let mut pace = Pace::new(&shared.name, "begin");
     loop {
-        let starts: Vec<Start<'_>> = tasks.iter().map(|(task, hold)| Start::of(task, hold.key(), since.elapsed())).collect();
+        let starts = tasks.iter().map(|(task, hold)| Start { alone, ..Start::of(task, hold.key(), since.elapsed()) });
+        let starts: Vec<Start<'_>> = starts.collect();
         let wait = match shared.queue.begin(&shared.consumer, plugin, &starts).await {
             Ok(begun) => {
                 pace.succeeded();

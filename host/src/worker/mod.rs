@@ -5,6 +5,7 @@
 //! keeps leases, [`census`] counts. What they share is in [`shared`]; [`lifecycle`] starts and stops them.
 //! For all queues together there are [`waiter`], [`lookout`] and [`janitor`]: what a host costs while nothing happens.
 
+pub mod alone;
 pub mod backoff;
 pub mod capacity;
 pub mod census;
@@ -29,6 +30,7 @@ pub mod settle;
 pub mod settler;
 pub mod shared;
 pub mod stop;
+pub mod suspect;
 pub mod teller;
 pub mod waiter;
 pub mod workers;

@@ -98,7 +98,7 @@ impl Reclaimer {
                 return Ok(());
             };
             let claiming = shared.claiming.lock().await;
-            let found = shared.queue.reclaim(&shared.consumer, &first, places).await;
+            let found = shared.queue.reclaim(&shared.consumer, &first, places, shared.queue.outlived()).await;
             // If its reply was lost, what it claimed is ours: the fetcher looks for it.
             let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
             shared.lost(&found.lost).await;
@@ -111,7 +111,7 @@ impl Reclaimer {
             drop(claiming);
             shared.queue.give_places_back(unused).await?;
             from = found.cursor;
-            if from == "0-0" {
+            if from.is_empty() {
                 break;
             }
         }

@@ -24,16 +24,26 @@ use crate::queue::{Subject, codec};
 use crate::sandbox::Attempt;
 use crate::task::Task;
 
-/// Runs a task, or several that were gathered for a version that takes batches. On the guests' threads the handler begins without another hop.
+/// Runs a task, or several that were gathered for a version that takes batches, beside the others. On the guests' threads the handler begins without
+/// another hop.
 pub async fn run(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
-    for (task, _) in &members {
-        // From when this entry was added: for a task that was delayed, from when it was due.
-        shared.metrics.wait(age(codec::entry_time_ms(&task.entry)));
-    }
-    carry(shared, version, members).await;
+    members.iter().for_each(|(task, _)| waited(&shared, task));
+    beside(shared, version, members).await;
 }
 
-async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
+/// Notes how long a task has waited that runs now: from when its entry was added, or for one that was delayed, from when it was due.
+pub fn waited(shared: &Shared, task: &Task) {
+    shared.metrics.wait(age(codec::entry_time_ms(&task.entry)));
+}
+
+/// Beside other attempts, but not beside one that runs alone.
+async fn beside(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
+    let _others = shared.line.alone().beside().await;
+    carry(shared.clone(), version, members).await;
+}
+
+/// Runs tasks whose turn it is.
+pub async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     let rules = &shared.queue.rules;
     let mut members = members;
     // A batch takes its time, and what was cancelled or lost meanwhile must not be run once more.
@@ -91,7 +101,7 @@ async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, H
 
 /// Runs a task of a batch by itself, beside the others.
 fn apart(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
-    drop(shared.runners.spawn(carry(shared.clone(), version.clone(), vec![(task, hold)])));
+    drop(shared.runners.spawn(beside(shared.clone(), version.clone(), vec![(task, hold)])));
 }
 
 /// One attempt, which is stopped when all of its tasks are to stop. None: it was.

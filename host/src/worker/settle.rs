@@ -18,6 +18,9 @@ const MAX_ERROR_CHARS: usize = 500;
 /// A deferral is never longer, whatever the handler asks for.
 const LONGEST_DEFERRAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// A task with so many crashes runs alone, also where more are allowed.
+const CRASHES: u32 = 2;
+
 /// A settlement and the name under which it is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
@@ -46,16 +49,21 @@ pub fn decide(outcome: Outcome, task: &Task, rules: &config::Queue, jitter: f64)
     }
 }
 
-/// What becomes of a task that is not to run now: malformed, dead after crashes, or delayed. None: it is.
+/// What becomes of a task that is not to run now: malformed, or delayed. None: it is.
 pub fn unrun(task: &Task, rules: &config::Queue) -> Option<Verdict> {
     let bad = codec::check(task, rules).err().map(|why| malformed(&why.to_string()));
-    bad.or_else(|| crashed(task, rules)).or_else(|| delayed(task))
+    bad.or_else(|| delayed(task))
 }
 
-/// Whether a task has brought down, or been lost by, as many hosts as it may.
-pub fn crashed(task: &Task, rules: &config::Queue) -> Option<Verdict> {
-    (task.crashes > 0 && task.crashes >= rules.max_crashes)
-        .then(|| bury(Reason::Crashed, &format!("{} hosts died or fell silent while they ran it", task.crashes)))
+/// Whether a task has to run alone, as hosts died while they ran it.
+pub fn is_suspect(task: &Task, rules: &config::Queue) -> bool {
+    task.crashes >= rules.max_crashes.min(CRASHES)
+}
+
+/// What becomes of a task that has brought down as many hosts as it may, the last one while it ran alone.
+pub fn crashed(task: &Task) -> Verdict {
+    let error = format!("{} hosts died or fell silent while they ran it, the last one while it ran nothing else", task.crashes);
+    bury(Reason::Crashed, &error)
 }
 
 /// Gives a task back unchanged, because this host stops: no attempt is used.
@@ -220,10 +228,15 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_takes_hosts_down_is_dead_after_max_crashes() {
-        assert_eq!(crashed(&task(1, 0, 0), &rules()), None);
-        assert_eq!(crashed(&task(1, 0, 1), &rules()), None);
-        assert_eq!(crashed(&task(1, 0, 2), &rules()).map(|verdict| verdict.label), Some(admin::Settled::Crashed));
+    fn a_task_with_a_second_crash_runs_alone_or_with_its_first_where_that_is_all_it_may_have() {
+        let suspects = |max_crashes| {
+            let rules = config::Queue { max_crashes, ..rules() };
+            [0, 1, 2, 3].map(|crashes| is_suspect(&task(1, 0, crashes), &rules))
+        };
+        assert_eq!(suspects(1), [false, true, true, true]);
+        assert_eq!(suspects(2), [false, false, true, true]);
+        assert_eq!(suspects(1000), [false, false, true, true]);
+        assert_eq!(crashed(&task(1, 0, 3)).label, admin::Settled::Crashed);
     }
 
     #[test]

@@ -89,12 +89,13 @@ impl Teller {
                 shared.inflight.lost(&task.entry);
             }
             // Cancelled, or another host's: the next heartbeat finds out which.
-            Begun::Lost | Begun::Cancelled | Begun::Duplicate | Begun::Gone => {}
+            Begun::Lost | Begun::Cancelled | Begun::Duplicate | Begun::Gone | Begun::Crashed => {}
         }
     }
 }
 
 fn start(task: &Unheard) -> Start<'_> {
     let Unheard { entry, task_id, attempt, enqueued_at_ms, since } = task;
-    Start { entry, id: task_id, attempt: *attempt, enqueued_at_ms: *enqueued_at_ms, key: None, held: since.elapsed() }
+    let (attempt, enqueued_at_ms) = (*attempt, *enqueued_at_ms);
+    Start { entry, id: task_id, attempt, enqueued_at_ms, key: None, held: since.elapsed(), crashes: 0, alone: false }
 }

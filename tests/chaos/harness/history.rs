@@ -6,7 +6,7 @@
 //! entries all but one are dropped.
 //!
 //! A plain task begins without a script, so what counts as a begin is a delivery: an XCLAIM for a consumer that did not have the entry. Redis
-//! writes one for each entry of XREADGROUP and XAUTOCLAIM. An XCLAIM for the consumer that has the entry is a heartbeat.
+//! writes one for each entry of XREADGROUP. An XCLAIM for the consumer that has the entry is a heartbeat.
 //!
 //! Not here: how a task had to end (`judge`), what was ordered (`orders`).
 

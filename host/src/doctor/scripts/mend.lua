@@ -1,6 +1,7 @@
 -- Decides on one suspicion about a task, and mends what is wrong, if told to.
 --
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 status of the task · 6 marker of an idempotency key (the stream: none)
+--       7 history
 -- ARGV  1 what is suspected · 2 1: mend · 3 group · 4 the entry, member or task id that it is about · 5 task id · 6 retention ms · 7 window ms
 --       8 lease ms; of what stands still: the ms after which it does
 -- Gives { 1 when it is so, 1 when it was mended }.
@@ -35,8 +36,7 @@ end
 -- Read by the group, but not pending: nobody will deliver it. It comes back as a new entry; a task that has ended under it has left it over.
 judges['undeliverable'] = function(mends)
   local entry = entry_of(KEYS[1])
-  local last = last_delivered(KEYS[1], ARGV[3])
-  if not entry or not last or comes_after(subject, last) or pending_of(KEYS[1], ARGV[3], subject) then return false end
+  if not entry or passed_over(KEYS[1], KEYS[7], ARGV[3], last_delivered(KEYS[1], ARGV[3]), subject) ~= 1 then return false end
   if not mends then return true end
   local known = redis.pcall('HMGET', KEYS[5], 'status', 'entry')
   if known.err then known = {} end

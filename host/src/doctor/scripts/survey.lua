@@ -1,9 +1,9 @@
 -- Looks at a page of a stream: which tasks are in it, and which of them nobody will deliver any more.
 --
--- KEYS  1 stream (or dead letters, which have no group)
+-- KEYS  1 stream (or dead letters, which have no group) · 2 history
 -- ARGV  1 group · 2 first id to look at ('-' at first) · 3 how many to look at · 4 bytes beyond which no more are looked at (at least one is)
 -- Gives the id to go on at ('' when done), and for each entry { entry, the task id it bears or false, 1 when the group has read it and it is not
---   pending }. Writes nothing.
+--   pending, 2 when that was so before tqhost came, else 0 }. Writes nothing.
 --
 -- Fields may be large, and Redis copies them for every look: one entry is fetched first, then as many as fit if they are like those before.
 local last = last_delivered(KEYS[1], ARGV[1])
@@ -13,8 +13,7 @@ while count > 0 do
   local found = redis.call('XRANGE', KEYS[1], from, '+', 'COUNT', count)
   for _, entry in ipairs(found) do
     for _, part in ipairs(entry[2]) do size = size + #part end
-    local skipped = last and not comes_after(entry[1], last) and not pending_of(KEYS[1], ARGV[1], entry[1])
-    out[#out + 1] = { entry[1], id_in(entry[2]), skipped and 1 or 0 }
+    out[#out + 1] = { entry[1], id_in(entry[2]), passed_over(KEYS[1], KEYS[2], ARGV[1], last, entry[1]) }
     from = '(' .. entry[1]
   end
   if #found < count then return { '', out } end

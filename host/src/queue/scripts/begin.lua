@@ -3,13 +3,16 @@
 --
 -- KEYS  1 stream · 2 delayed · then for each task: status, marker of its idempotency key (the stream: it has none), status of the task that has
 --       this key (the stream: not known)
--- ARGV  1 group · 2 consumer · 3 plugin · 4 retention ms · 5 window ms · 6 lease ms · then for each task: entry, attempt, enqueued-at ms, id, ms
---       since it was claimed
+-- ARGV  1 group · 2 consumer · 3 plugin · 4 retention ms · 5 window ms · 6 lease ms · 7 max crashes · then for each task: entry, attempt,
+--       enqueued-at ms, id, ms since it was claimed, crashes, 1: it runs alone in its host
 -- Gives for each task 1: owned (run it), 0: not (somebody else has it: drop it); and of what is settled by this, because it must not run,
 --   2: it was cancelled while it waited, 3: another task has its key or its id, 4: somebody deleted the stream or the entry, and nobody will
---   deliver it again (its status says so). Or the id of the task that has its key: nothing was written, call again with the status of that task.
+--   deliver it again (its status says so). 5: its host died while it ran alone, and it has no crashes left: bury it. Or the id of the task that
+--   has its key: nothing was written, call again with the status of that task.
 --
 -- The first write is a PERSIST or a XACK, which are also allowed when there is no memory left: settling frees some, so tasks must go on.
+-- While a task runs alone, its status says under which entry, and how many crashes it had by then: one more means that its host died while
+-- nothing else ran in it.
 -- The marker holds the id of the first task, so a task that lost its host is not taken for its own duplicate. Safe to run again.
 local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 local rules = rules_of(stream, nil, ARGV[4], ARGV[5])
@@ -20,7 +23,7 @@ local function drop(entry)
   redis.call('XDEL', stream, entry)
 end
 
-local function begin(status, marker, holder, entry, attempt, enqueued_at, id, held)
+local function begin(status, marker, holder, entry, attempt, enqueued_at, id, held, crashes, alone)
   if not owned(stream, group, entry, consumer) then
     local is_deleted = #redis.call('XRANGE', stream, entry, entry) == 0
     -- After a lease another host may have ended it, so long ago that its status has expired.
@@ -36,6 +39,10 @@ local function begin(status, marker, holder, entry, attempt, enqueued_at, id, he
     drop(entry)
     return 3
   end
+  local noted = redis.pcall('HGET', status, 'alone')
+  local ran, before = string.match(type(noted) == 'string' and noted or '', '^(%S+) (%d+)$')
+  local has_died = ran == entry and tonumber(crashes) > tonumber(before)
+  if has_died and tonumber(crashes) >= tonumber(ARGV[7]) then return 5 end
   local first = first_task(stream, marker)
   if first and first ~= id then
     if holder == stream then return first end
@@ -49,7 +56,8 @@ local function begin(status, marker, holder, entry, attempt, enqueued_at, id, he
   redis.call('PERSIST', status)
   set_status(status, 'status', 'PROCESSING', 'attempt', attempt, 'plugin', ARGV[3], 'consumer', consumer, 'enqueued_at', enqueued_at,
     'started_at', string.format('%.0f', tonumber(rules.now) - tonumber(held)), 'entry', entry)
-  redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as', 'dead', 'duplicate_of')
+  redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as', 'dead', 'duplicate_of', 'alone')
+  if alone == '1' then redis.call('HSET', status, 'alone', entry .. ' ' .. crashes) end
   if marker ~= stream then
     redis.call('SET', marker, id)
     redis.call('HSET', status, 'marker', marker)
@@ -58,7 +66,7 @@ local function begin(status, marker, holder, entry, attempt, enqueued_at, id, he
 end
 
 for i = 1, (#KEYS - 2) / 3 do
-  local k, a = 3 * i, 5 * i + 2
-  out[i] = begin(KEYS[k], KEYS[k + 1], KEYS[k + 2], ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
+  local k, a = 3 * i, 7 * i + 1
+  out[i] = begin(KEYS[k], KEYS[k + 1], KEYS[k + 2], unpack(ARGV, a, a + 6))
 end
 return out

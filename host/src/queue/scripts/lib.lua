@@ -62,7 +62,7 @@ local function end_task(rules, status, marker, id, is_known, letter, how, change
   local is_enqueued = is_known and redis.pcall('HGET', status, 'enqueued') == '1'
   if rules.keeps then
     if is_known then
-      redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'deleted', how == 'COMPLETED' and 'error' or 'cancel')
+      redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'deleted', 'alone', how == 'COMPLETED' and 'error' or 'cancel')
     end
     -- Most often there is nothing in its way, and a call less for every task.
     local written = redis.pcall('HSET', status, 'status', how, 'finished_at', rules.now, unpack(changes))
@@ -154,6 +154,13 @@ local function comes_after(a, b)
   if a_ms ~= b_ms then a_seq, b_seq = a_ms, b_ms end
   if #a_seq ~= #b_seq then return #a_seq > #b_seq end
   return a_seq > b_seq
+end
+
+-- What is to be said of an entry, where the group was given `last` last: 1 when nobody will deliver it any more; 2 when it is history, as the group
+-- was done with it before tqhost came; 0 otherwise. `history` is the key with group.lua's note. Without a note no host has come yet.
+local function passed_over(stream, history, group, last, entry)
+  if not last or comes_after(entry, last) or pending_of(stream, group, entry) then return 0 end
+  return comes_after(entry, redis.call('HGET', history, group) or last) and 1 or 2
 end
 
 -- A delayed task's fields as they were parked, or nil when they cannot be read.

@@ -1,0 +1,19 @@
+-- Creates the consumer group, at the stream's beginning, and the stream, where they are missing. Notes once for each group what it had been given
+-- before tqhost came.
+--
+-- KEYS  1 stream · 2 history: group → the entry that it had been given last (0-0: tqhost made the group)
+-- ARGV  1 group
+-- Gives 1 when it created the group, 0 when it was there.
+--
+-- A group that is made anew is given everything again, so that nothing is history any more. Safe to run again.
+local bad = wrong_type(KEYS[2], 'hash')
+if bad then return bad end
+local last = last_delivered(KEYS[1], ARGV[1])
+if last then
+  if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then redis.call('HSET', KEYS[2], ARGV[1], last) end
+  return 0
+end
+local created = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
+if created.err then return created end
+redis.call('HSET', KEYS[2], ARGV[1], '0-0')
+return 1

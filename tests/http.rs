@@ -406,6 +406,41 @@ fn a_response_that_is_not_read_keeps_its_connection_from_others() {
 }
 
 #[test]
+fn names_that_are_not_found_hold_up_no_other_plugin() {
+    const SLOW: usize = 9;
+    const TASKS: usize = 8;
+    let web = Web::start();
+    let port = web.port;
+    let slow = |n| {
+        format!(
+            "[queues.slow-{n}]\nconcurrency = {TASKS}\n\
+             [plugins.slow-{n}]\nallowed_hosts = [\"http://*.test\"]\nhttp = {{ connect_timeout = \"1s\" }}\n"
+        )
+    };
+    let mut bench = Bench::new(&format!(
+        "shutdown_grace = \"0s\"\n[queues.work]\nplugin = \"fetches\"\n\
+         [plugins.fetches]\nallowed_hosts = [{{ host = \"http://*.test:{port}\", private_addresses = [\"127.0.0.1\"] }}]\n{}",
+        (0..SLOW).map(slow).collect::<String>()
+    ));
+    bench.install("fetches", "fetches");
+    for n in 0..SLOW {
+        bench.install("fetches", &format!("slow-{n}"));
+    }
+    let host = bench.host_with_env(names(bench.dir.path(), &[("found.test", "127.0.0.1"), ("not-found.test", "never")]));
+    let queues = || (0..SLOW).flat_map(|n| std::iter::repeat_n(format!("slow-{n}"), TASKS));
+    let ids: Vec<(String, String)> = queues().map(|queue| (bench.xadd(&queue, &[("url", "http://not-found.test")]), queue)).collect();
+    for (id, queue) in &ids {
+        bench.until(queue, id, "COMPLETED");
+        let found = bench.status(queue, id, "result");
+        assert!(found.contains("\"DnsTimeout\""), "{found}");
+    }
+    // What waits for their names waits on, although nobody wants to know any more.
+    let found = fetched(&mut bench, &format!("http://found.test:{port}/echo"));
+    assert_eq!(found["status"], 200, "{found}");
+    host.stop();
+}
+
+#[test]
 fn certificates_are_checked() {
     let authority = Authority::new();
     let (good, wrong_name, plain) = (Web::start_tls(&authority, "localhost"), Web::start_tls(&authority, "other.example"), Web::start());

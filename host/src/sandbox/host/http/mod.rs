@@ -18,7 +18,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -35,13 +35,13 @@ use super::State;
 use crate::config::hosts::{Host, Scheme, parse_host};
 use crate::config::{self, AllowedHost};
 use crate::sandbox::log::Subject;
+use crate::sandbox::share::Owner;
+use crate::sandbox::turns::Polls;
 
 pub use counts::Requests;
 
 use counts::{Counted, End};
 
-/// Names looked up at once for one plugin; what a slow name server holds is its own plugin's.
-const MAX_LOOKUPS: usize = 8;
 /// Different refusals that one attempt has logged.
 const MAX_REFUSALS: usize = 32;
 /// Header fields of one message, as bytes of the host. A guest may hold as many as it may hold handles, outside of its own memory.
@@ -63,31 +63,25 @@ pub(in crate::sandbox) struct Grant {
     bounds: config::Http,
     /// Free connections.
     connections: Arc<Semaphore>,
-    lookups: Arc<Semaphore>,
     lookup: connect::Lookup,
     tls: connect::Tls,
     runtime: Handle,
-    /// Where its requests are counted; nowhere before somebody asks for it.
-    counts: OnceLock<Arc<Requests>>,
+    polls: Polls,
+    owner: Arc<Owner>,
 }
 
 impl Grant {
-    pub(in crate::sandbox) fn new(plugin: &config::Plugin, runtime: Handle) -> Grant {
+    pub(in crate::sandbox) fn new(plugin: &config::Plugin, runtime: Handle, polls: Polls, owner: Arc<Owner>) -> Grant {
         Grant {
             hosts: plugin.allowed_hosts.clone(),
             bounds: plugin.http.clone(),
             connections: Arc::new(Semaphore::new(plugin.http.max_connections as usize)),
-            lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
             lookup: connect::system_lookup,
             tls: connect::Tls::default(),
             runtime,
-            counts: OnceLock::new(),
+            polls,
+            owner,
         }
-    }
-
-    /// From now on, and once: a second word changes nothing.
-    pub(in crate::sandbox) fn count_in(&self, requests: Arc<Requests>) {
-        self.counts.get_or_init(|| requests);
     }
 
     /// Whether no request is allowed.
@@ -233,7 +227,7 @@ impl WasiHttpHooks for Hooks {
         options: Option<RequestOptions>,
         _: Box<dyn Future<Output = Result<(), Error>> + Send>,
     ) -> Box<dyn Future<Output = Exchanged> + Send> {
-        let mut counted = Counted::new(self.grant.counts.get());
+        let mut counted = Counted::new(self.grant.owner.share().clone());
         let exchange = match self.admit(request, options) {
             Ok(exchange) => exchange,
             Err(error) => {
@@ -251,7 +245,8 @@ impl WasiHttpHooks for Hooks {
             }
         };
         // Either end of it stops it: the attempt's, and that of the guest's handle.
-        let running = wasmtime_wasi::runtime::AbortOnDropJoinHandle::from(self.grant.runtime.spawn(running));
+        let running =
+            wasmtime_wasi::runtime::AbortOnDropJoinHandle::from(self.grant.runtime.spawn(self.grant.polls.clone().share(running)));
         Box::new(async move {
             let response = response.await.unwrap_or(Err(Error::ConnectionTerminated))?;
             let rest: Box<dyn Future<Output = Result<(), Error>> + Send> = Box::new(async move {

@@ -185,6 +185,8 @@ pub struct PluginStatus {
     /// How many requests ended how; for the metrics.
     #[serde(skip)]
     pub requests: [(&'static str, u64); Requests::RESULTS.len()],
+    /// Lines of its handlers that were dropped; for the metrics.
+    pub log_lines_dropped: u64,
     pub reloads_ok: u64,
     pub reloads_failed: u64,
     pub rolled_back: u64,
@@ -527,6 +529,7 @@ impl Slot {
             failures: self.figures.failures.load(Ordering::Relaxed),
             peak_memory: self.figures.peak_memory.load(Ordering::Relaxed),
             requests: self.figures.share.requests.totals(),
+            log_lines_dropped: self.figures.share.lines_dropped(),
             reloads_ok: about.reloads_ok,
             reloads_failed: about.reloads_failed,
             rolled_back: about.rolled_back,

@@ -28,6 +28,7 @@ use super::failure::{self, Phase};
 use super::host;
 use super::limits::Limits;
 use super::log::GuestLog;
+use super::log_rate::Quota;
 use super::mask::Mask;
 use super::share::{Owner, Share};
 use super::state::{Interrupts, State};
@@ -57,12 +58,19 @@ pub(super) struct Loaded {
     /// What an instance of it is likely to need.
     expected: AtomicU64,
     pub(super) max_output: u64,
+    max_log_rate: u64,
     pub(super) number: Number,
     /// What is kept of its instances; None: each has one task.
     warm: Option<config::Warm>,
 }
 
 impl Loaded {
+    /// The log of one attempt.
+    pub(super) fn log(&self, tasks: Arc<Vec<Task>>, plugin: Arc<str>) -> GuestLog {
+        let quota = Quota { share: self.owner.share().clone(), rate: self.max_log_rate };
+        GuestLog::new(tasks, plugin, self.mask.clone(), quota)
+    }
+
     /// An instance has needed so much: the next one may need it at once, and after many that needed less it is forgotten.
     fn needs(&self, peak: u64) {
         let expected = self.expected.load(Ordering::Relaxed);
@@ -139,6 +147,7 @@ impl Handler {
             owner,
             expected: AtomicU64::new(0),
             max_output: grants.max_output,
+            max_log_rate: grants.max_log_rate,
             number,
             warm: grants.warm,
         }))
@@ -207,7 +216,7 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
     // A timeout beyond what the clock can hold is as good as a year.
     let timeout = attempt.timeout.min(Duration::from_secs(365 * 24 * 3600));
     let deadline = started + timeout;
-    let log = GuestLog::new(attempt.tasks.clone(), attempt.plugin.clone(), loaded.mask.clone());
+    let log = loaded.log(attempt.tasks.clone(), attempt.plugin.clone());
     let tasks = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
     instance.tasks = instance.tasks.saturating_add(tasks);
     // For each call anew. Results that are not parts of each other are no larger than the memory that they come from.

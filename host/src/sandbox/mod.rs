@@ -22,6 +22,7 @@ mod handler;
 mod host;
 mod limits;
 mod log;
+mod log_rate;
 mod machine;
 mod mask;
 mod share;

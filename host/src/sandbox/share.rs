@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 
 use super::host::http::Requests;
+use super::log_rate::Lines;
 
 /// Names that are looked up for one plugin at once. A lookup holds a thread and cannot be broken off, so a name server that does not answer may
 /// hold all of them for long. The plugin's other names wait then.
@@ -21,11 +22,20 @@ pub struct Share {
     pub requests: Requests,
     /// Free places for lookups.
     pub(super) lookups: Arc<Semaphore>,
+    /// What its handlers log.
+    pub(super) lines: Lines,
+}
+
+impl Share {
+    /// Lines of its handlers that were dropped, since they logged more than they may.
+    pub fn lines_dropped(&self) -> u64 {
+        self.lines.dropped()
+    }
 }
 
 impl Default for Share {
     fn default() -> Share {
-        Share { requests: Requests::default(), lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)) }
+        Share { requests: Requests::default(), lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)), lines: Lines::default() }
     }
 }
 

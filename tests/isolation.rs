@@ -490,7 +490,7 @@ const MISBEHAVING: [Case; 57] = [
     ("hoards-memories", &[("a", "1")], Dies("out-of-memory: ")),
     ("hoards-tables", &[("a", "1")], Dies("out-of-memory: ")),
     ("hoards-handles", &[("a", "1")], Dies("trap: ")),
-    ("hoards-requests", &[("a", "1")], Dies("trap: ")),
+    ("hoards-requests", &[("a", "1")], Dies("out-of-memory: ")),
     ("floods-log", &[("a", "1")], Completes("")),
     ("floods-stdout", &[("a", "1")], Completes("")),
     ("floods-progress", &[("a", "1")], Completes("")),

@@ -16,6 +16,7 @@ mod exchange;
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +30,8 @@ use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, LinkerInstance, Resource};
 use wasmtime_wasi_http::p2::bindings;
 use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode, HostOutgoingRequest as _, Method, OutgoingRequest};
-use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttp, WasiHttpCtx, WasiHttpHooks};
+use wasmtime_wasi_http::p2::types::{HostIncomingResponse, HostOutgoingRequest};
+use wasmtime_wasi_http::{Error, FieldMap, RequestOptions, WasiBody, WasiHttp, WasiHttpCtx, WasiHttpHooks};
 
 use super::State;
 use crate::config::hosts::{Host, Scheme, parse_host};
@@ -56,6 +58,26 @@ const BODY_CHUNK: usize = 16 * 1024;
 const AFTER_ATTEMPT: Duration = Duration::from_secs(1);
 /// The name under which the interface is linked; older ones of its series resolve to it.
 const TYPES: &str = "wasi:http/types@0.2.12";
+
+/// What a header field has in a map beside its name and value.
+const FIELD: usize = 160;
+
+/// Bytes of the host that a handle stands for. Those of responses that are not read are not here: `max_concurrent` bounds them.
+pub(in crate::sandbox) fn weight(handle: &dyn Any) -> u64 {
+    let fields = |fields: &FieldMap| fields.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum::<usize>();
+    let bytes = if let Some(map) = handle.downcast_ref::<FieldMap>() {
+        fields(map)
+    } else if let Some(request) = handle.downcast_ref::<HostOutgoingRequest>() {
+        let texts = [&request.authority, &request.path_with_query].map(|text| text.as_ref().map_or(0, String::len));
+        let body = if request.body.is_some() { 2 * BODY_CHUNK } else { 0 };
+        fields(&request.headers) + texts.iter().sum::<usize>() + body
+    } else if let Some(response) = handle.downcast_ref::<HostIncomingResponse>() {
+        fields(&response.headers)
+    } else {
+        0
+    };
+    bytes as u64
+}
 
 /// What one version of a plugin is granted, and what its attempts share.
 pub(in crate::sandbox) struct Grant {

@@ -42,6 +42,16 @@ fn until_all_rest(bench: &mut Bench, hosts: usize) {
     });
 }
 
+/// So many queues and a host of theirs, which all rest.
+fn resting(count: usize, more: &str) -> (Bench, Host) {
+    let mut bench = Bench::new(&queues(count, more));
+    bench.install("echo", "echo");
+    let host = bench.host();
+    host.until_ready();
+    until_all_rest(&mut bench, 1);
+    (bench, host)
+}
+
 /// The host that has the duties of a queue.
 fn holder(bench: &mut Bench, queue: &str) -> String {
     let holder: Option<String> = bench.redis("HGET", ("tq:hosts:duties", format!("{queue} tqhost")));
@@ -72,10 +82,7 @@ fn idle_queues_cost_few_commands_and_four_hosts_less_than_double() {
 
 #[test]
 fn a_queue_that_rests_wakes_for_a_task_of_any_kind() {
-    let mut bench = Bench::new(&queues(5, ""));
-    bench.install("echo", "echo");
-    let host = bench.host();
-    host.until_ready();
+    let (mut bench, host) = resting(5, "");
     for n in 0..5 {
         until_all_rest(&mut bench, 1);
         let queue = format!("q{n}");
@@ -89,11 +96,7 @@ fn a_queue_that_rests_wakes_for_a_task_of_any_kind() {
 
 #[test]
 fn a_broken_queue_leaves_the_wait_and_holds_up_nobody() {
-    let mut bench = Bench::new(&queues(5, ""));
-    bench.install("echo", "echo");
-    let host = bench.host();
-    host.until_ready();
-    until_all_rest(&mut bench, 1);
+    let (mut bench, host) = resting(5, "");
     let _: () = bench.redis("SET", ("q1", "not a stream"));
     host.until_unready("WRONGTYPE");
     for queue in ["q0", "q2", "q3", "q4"] {
@@ -111,10 +114,7 @@ fn a_broken_queue_leaves_the_wait_and_holds_up_nobody() {
 
 #[test]
 fn a_stream_that_is_deleted_while_its_queue_rests_is_found_again() {
-    let mut bench = Bench::new(&queues(2, ""));
-    bench.install("echo", "echo");
-    let host = bench.host();
-    host.until_ready();
+    let (mut bench, host) = resting(2, "");
     for _ in 0..2 {
         until_all_rest(&mut bench, 1);
         let _: u64 = bench.redis("DEL", "q0");
@@ -130,11 +130,7 @@ fn a_stream_that_is_deleted_while_its_queue_rests_is_found_again() {
 
 #[test]
 fn a_queue_that_rests_and_has_to_share_the_host_wakes_too() {
-    let mut bench = Bench::new(&queues(3, "concurrency = 1\n"));
-    bench.install("echo", "echo");
-    let host = bench.host();
-    host.until_ready();
-    until_all_rest(&mut bench, 1);
+    let (mut bench, host) = resting(3, "concurrency = 1\n");
     for n in 0..3 {
         let queue = format!("q{n}");
         let id = bench.xadd(&queue, &[("n", "1")]);
@@ -145,11 +141,7 @@ fn a_queue_that_rests_and_has_to_share_the_host_wakes_too() {
 
 #[test]
 fn a_pause_is_seen_while_a_queue_rests_and_ends_as_soon_as_it_is_resumed() {
-    let mut bench = Bench::new(&queues(2, ""));
-    bench.install("echo", "echo");
-    let host = bench.host();
-    host.until_ready();
-    until_all_rest(&mut bench, 1);
+    let (mut bench, host) = resting(2, "");
     bench.tqhost(&["pause", "q0"]).ok();
     eventually("the pause is seen", || host.get("/readyz").body.contains("paused").then_some(()));
     let id = bench.xadd("q0", &[("n", "1")]);

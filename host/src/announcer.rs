@@ -143,6 +143,7 @@ fn row(plugin: &PluginStatus) -> PluginRow {
         state: plugin.state.as_str().to_owned(),
         peak_memory: plugin.peak_memory,
         requests: plugin.requests.to_vec(),
+        log_lines_dropped: plugin.log_lines_dropped,
     }
 }
 

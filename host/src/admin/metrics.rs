@@ -135,6 +135,8 @@ pub struct PluginRow {
     pub peak_memory: u64,
     /// Requests of its handlers so far, by what became of them: each label `result` there is, with its count.
     pub requests: Vec<(&'static str, u64)>,
+    /// Lines of its handlers that were dropped so far, since they logged more than they may.
+    pub log_lines_dropped: u64,
 }
 
 /// All series of the process. Clones share them.
@@ -423,6 +425,12 @@ impl Collector for Plugins {
                 let labels = [("plugin", row.plugin.as_str()), ("result", *result)];
                 requests.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(count, None)?;
             }
+        }
+        let help = "Log lines of the plugin's handlers that were dropped, since they logged more than max_log_rate";
+        let mut dropped = out.encode_descriptor("guest_log_lines_dropped", help, None, MetricType::Counter)?;
+        for row in rows.values() {
+            let labels = [("plugin", row.plugin.as_str())];
+            dropped.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&row.log_lines_dropped, None)?;
         }
         Ok(())
     }

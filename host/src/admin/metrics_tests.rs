@@ -26,7 +26,7 @@ const DESIGN: [(&str, &str); 14] = [
 ];
 
 /// What there is beside that.
-const MORE: [(&str, &str); 1] = [("tqhost_batches_total", "queue,result")];
+const MORE: [(&str, &str); 2] = [("tqhost_batches_total", "queue,result"), ("tqhost_guest_log_lines_dropped_total", "plugin")];
 
 fn row(plugin: &str, version: &str, state: &str, peak_memory: u64) -> PluginRow {
     PluginRow {
@@ -35,6 +35,7 @@ fn row(plugin: &str, version: &str, state: &str, peak_memory: u64) -> PluginRow 
         state: state.to_owned(),
         peak_memory,
         requests: vec![("ok", 3), ("denied", 0)],
+        log_lines_dropped: 5,
     }
 }
 
@@ -159,6 +160,7 @@ fn a_former_plugin_version_leaves_nothing_behind() {
     for line in ["{plugin=\"mail\",result=\"ok\"} 3\n", "{plugin=\"mail\",result=\"denied\"} 0\n"] {
         assert!(text.contains(&format!("tqhost_http_requests_total{line}")), "{line}{text}");
     }
+    assert!(text.contains("tqhost_guest_log_lines_dropped_total{plugin=\"mail\"} 5\n"), "{text}");
     assert_eq!(memory, [format!("tqhost_guest_memory_bytes{{plugin=\"mail\"}} {}", i64::MAX)]);
     for line in [
         "tqhost_plugin_reloads_total{plugin=\"mail\",result=\"ok\"} 1\n",

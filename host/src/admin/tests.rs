@@ -29,8 +29,14 @@ impl Server {
         let addr = listener.local_addr().unwrap();
         let health = Health::new(Duration::from_secs(600));
         let refresh = |metrics: &Metrics| {
-            let row =
-                PluginRow { plugin: "mail".into(), version: "v1".into(), state: "active".into(), peak_memory: 7, requests: Vec::new() };
+            let row = PluginRow {
+                plugin: "mail".into(),
+                version: "v1".into(),
+                state: "active".into(),
+                peak_memory: 7,
+                requests: Vec::new(),
+                log_lines_dropped: 0,
+            };
             metrics.set_plugins(&[row]);
         };
         let state =

@@ -66,6 +66,8 @@ enum State {
 struct Grants {
     memory: u64,
     max_output: u64,
+    /// Bytes in a second.
+    max_log_rate: u64,
     /// Names only.
     config: Vec<String>,
     /// Where its handlers may send requests.
@@ -113,10 +115,11 @@ enum Instance {
 
 impl Grants {
     fn new(plugin: &config::Plugin) -> Grants {
-        let config::Plugin { config, memory, max_output, allowed_hosts, http, warm } = plugin;
+        let config::Plugin { config, memory, max_output, max_log_rate, allowed_hosts, http, warm } = plugin;
         Grants {
             memory: *memory,
             max_output: *max_output,
+            max_log_rate: *max_log_rate,
             config: config.keys().cloned().collect(),
             allowed_hosts: allowed_hosts.iter().map(AllowedHost::new).collect(),
             http: (!allowed_hosts.is_empty()).then(|| Http::new(http)),

@@ -188,6 +188,8 @@ pub struct Plugin {
     pub memory: u64,
     /// Bytes of one result.
     pub max_output: u64,
+    /// Bytes of log lines in a second, of all its handlers in this host; eight times as much at once.
+    pub max_log_rate: u64,
     /// Where its handlers may send requests; empty: nowhere.
     pub allowed_hosts: Vec<AllowedHost>,
     pub http: Http,
@@ -198,11 +200,12 @@ pub struct Plugin {
 impl Plugin {
     /// The keys whose values differ.
     pub fn differences(&self, other: &Plugin) -> Vec<&'static str> {
-        let Plugin { config, memory, max_output, allowed_hosts, http, warm } = self;
+        let Plugin { config, memory, max_output, max_log_rate, allowed_hosts, http, warm } = self;
         let differ = [
             ("config", *config != other.config),
             ("memory", *memory != other.memory),
             ("max_output", *max_output != other.max_output),
+            ("max_log_rate", *max_log_rate != other.max_log_rate),
             ("allowed_hosts", *allowed_hosts != other.allowed_hosts),
             ("http", *http != other.http),
             ("instance", *warm != other.warm),
@@ -226,6 +229,7 @@ impl Default for Plugin {
             config: BTreeMap::new(),
             memory: 128 << 20,
             max_output: 1 << 20,
+            max_log_rate: 256 << 10,
             allowed_hosts: Vec::new(),
             http: Http::default(),
             warm: None,

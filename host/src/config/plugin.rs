@@ -11,10 +11,11 @@ use super::source::secret_of_plugin;
 use super::{hosts, http, instance};
 
 pub(super) const KEYS: Keys =
-    Keys { known: &["config", "memory", "max_output", "allowed_hosts", "http", "instance"], later: &[], elsewhere: &[] };
+    Keys { known: &["config", "memory", "max_output", "max_log_rate", "allowed_hosts", "http", "instance"], later: &[], elsewhere: &[] };
 
 const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=4 << 30;
 const MAX_OUTPUT_BYTES: RangeInclusive<u64> = 1..=64 << 20;
+const LOG_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 30;
 
 /// All plugins; one that no queue runs is a warning, since its queue may come later.
 pub(super) fn read(item: Option<Item>, queues: &[Queue]) -> BTreeMap<String, Plugin> {
@@ -39,6 +40,7 @@ fn read_plugin(name: &str, item: &Item, queues: &[Queue]) -> Option<Plugin> {
         config: table.get("config").map(|item| read_config(&item)).unwrap_or_default(),
         memory: table.get("memory").and_then(|item| item.size(MEMORY_BYTES)).unwrap_or(default.memory),
         max_output: table.get("max_output").and_then(|item| item.size(MAX_OUTPUT_BYTES)).unwrap_or(default.max_output),
+        max_log_rate: table.get("max_log_rate").and_then(|item| item.size(LOG_BYTES)).unwrap_or(default.max_log_rate),
         allowed_hosts,
         http: http_item.map(|item| http::read(&item)).unwrap_or_default(),
         warm: table.get("instance").and_then(|item| instance::read(&item)),
@@ -62,14 +64,15 @@ mod tests {
             [plugins.b]
             memory = "64MiB"
             max_output = 4096
+            max_log_rate = "1MiB"
             config = { model = "small" }
             [plugins.spare]
         "#;
         let config = parse(text).expect("valid");
-        let grants: Vec<_> = config.plugins.values().map(|plugin| (plugin.memory, plugin.max_output)).collect();
-        assert_eq!(grants, [(128 << 20, 1 << 20), (64 << 20, 4096), (128 << 20, 1 << 20)]);
+        let grants: Vec<_> = config.plugins.values().map(|plugin| (plugin.memory, plugin.max_output, plugin.max_log_rate)).collect();
+        assert_eq!(grants, [(128 << 20, 1 << 20, 256 << 10), (64 << 20, 4096, 1 << 20), (128 << 20, 1 << 20, 256 << 10)]);
         assert_eq!(config.plugins["b"].config["model"].expose(), "small");
-        assert_eq!(config.warnings, ["line 9: plugins.spare: no queue has this plugin"]);
+        assert_eq!(config.warnings, ["line 10: plugins.spare: no queue has this plugin"]);
     }
 
     #[test]
@@ -82,6 +85,7 @@ mod tests {
             ("memory = -1", "is negative"),
             ("memory = true", "must be a size like"),
             ("max_output = 0", "write \"1B\" to \"64MiB\""),
+            ("max_log_rate = \"100B\"", "write \"1KiB\" to \"1GiB\""),
             ("config = \"x\"", "must be a table"),
             ("config = { retries = 5 }", "plugins.a.config.retries: is an integer, but must be a string"),
             ("allowed_hosts = \"https://a.example\"", "plugins.a.allowed_hosts: is a string, but must be a list"),

@@ -18,7 +18,7 @@ use super::locked::{self, Locked};
 use super::probation::{Probation, Ruling, Verdict};
 use super::quarantine::{Good, Notes, Quarantine};
 use crate::config;
-use crate::sandbox::{Attempt, Ended, Handler, Report, Requests};
+use crate::sandbox::{Attempt, Ended, Handler, Report, Requests, Share};
 use crate::task::{FailureKind, Outcome};
 
 /// One version of a plugin that works. Attempts hold it until they end.
@@ -84,7 +84,7 @@ impl Version {
     /// The same version with other grants.
     fn regranted(&self, grants: &config::Plugin) -> Arc<Version> {
         let handler = self.handler.with_grants(grants);
-        handler.count_requests(self.figures.requests.clone());
+        handler.belongs_to(self.figures.share.clone());
         Arc::new(Version {
             plugin: self.plugin.clone(),
             label: self.label.clone(),
@@ -123,7 +123,7 @@ pub struct Figures {
     attempts: AtomicU64,
     failures: AtomicU64,
     peak_memory: AtomicU64,
-    requests: Arc<Requests>,
+    share: Arc<Share>,
 }
 
 impl Figures {
@@ -185,6 +185,8 @@ pub struct PluginStatus {
     /// How many requests ended how; for the metrics.
     #[serde(skip)]
     pub requests: [(&'static str, u64); Requests::RESULTS.len()],
+    /// Lines of its handlers that were dropped; for the metrics.
+    pub log_lines_dropped: u64,
     pub reloads_ok: u64,
     pub reloads_failed: u64,
     pub rolled_back: u64,
@@ -482,7 +484,7 @@ impl Slot {
     }
 
     fn version(self: &Arc<Self>, digest: String, handler: Handler, loaded: Loaded, probation: Probation) -> Arc<Version> {
-        handler.count_requests(self.figures.requests.clone());
+        handler.belongs_to(self.figures.share.clone());
         Arc::new(Version {
             plugin: self.name.clone(),
             label: format!("{}@{}", self.name, short(&digest)).into(),
@@ -526,7 +528,8 @@ impl Slot {
             attempts: self.figures.attempts.load(Ordering::Relaxed),
             failures: self.figures.failures.load(Ordering::Relaxed),
             peak_memory: self.figures.peak_memory.load(Ordering::Relaxed),
-            requests: self.figures.requests.totals(),
+            requests: self.figures.share.requests.totals(),
+            log_lines_dropped: self.figures.share.lines_dropped(),
             reloads_ok: about.reloads_ok,
             reloads_failed: about.reloads_failed,
             rolled_back: about.rolled_back,

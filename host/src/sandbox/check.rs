@@ -16,7 +16,6 @@ use super::call::Export;
 use super::failure::{self, Phase};
 use super::handler::{AbortOnDrop, Handler, Loaded, is_interrupt, store};
 use super::limits::Limits;
-use super::log::GuestLog;
 use super::state::Interrupts;
 use crate::task::{FailureKind, Origin, Task};
 
@@ -62,7 +61,7 @@ async fn run(loaded: Arc<Loaded>, check: Export<(), (Reply,)>, plugin: Arc<str>,
     let shared: &Shared = &loaded.sandbox.0;
     let Ok(_permit) = shared.check_permit.acquire().await else { return Err(CheckError::Hindered("the host stops".into())) };
     let deadline = Instant::now() + timeout;
-    let (log, turn) = (GuestLog::new(Arc::new(vec![nobody()]), plugin, loaded.mask.clone()), shared.turns.turn(loaded.number));
+    let (log, turn) = (loaded.log(Arc::new(vec![nobody()]), plugin), shared.turns.turn(loaded.number));
     let mut limits = Limits::new(loaded.memory, shared.budget.start(0).await);
     limits.claim(turn.clone());
     let mut store = store(shared, &loaded, limits);

@@ -26,10 +26,11 @@ use wasmtime::{Store, UpdateDeadline};
 use super::call::{self, Exports};
 use super::failure::{self, Phase};
 use super::host;
-use super::host::http::Requests;
 use super::limits::Limits;
 use super::log::GuestLog;
+use super::log_rate::Quota;
 use super::mask::Mask;
+use super::share::{Owner, Share};
 use super::state::{Interrupts, State};
 use super::turns::Turn;
 use super::warm::{Instance, Number};
@@ -52,16 +53,24 @@ pub(super) struct Loaded {
     pub(super) config: Arc<BTreeMap<String, Secret>>,
     pub(super) mask: Arc<Mask>,
     pub(super) http: Arc<host::http::Grant>,
+    pub(super) owner: Arc<Owner>,
     pub(super) memory: u64,
     /// What an instance of it is likely to need.
     expected: AtomicU64,
     pub(super) max_output: u64,
+    max_log_rate: u64,
     pub(super) number: Number,
     /// What is kept of its instances; None: each has one task.
     warm: Option<config::Warm>,
 }
 
 impl Loaded {
+    /// The log of one attempt.
+    pub(super) fn log(&self, tasks: Arc<Vec<Task>>, plugin: Arc<str>) -> GuestLog {
+        let quota = Quota { share: self.owner.share().clone(), rate: self.max_log_rate };
+        GuestLog::new(tasks, plugin, self.mask.clone(), quota)
+    }
+
     /// An instance has needed so much: the next one may need it at once, and after many that needed less it is forgotten.
     fn needs(&self, peak: u64) {
         let expected = self.expected.load(Ordering::Relaxed);
@@ -126,10 +135,22 @@ impl Report {
 impl Handler {
     pub(super) fn new(sandbox: Sandbox, exports: Exports, grants: &config::Plugin) -> Handler {
         let (config, mask) = (Arc::new(grants.config.clone()), Arc::new(Mask::new(&grants.config)));
-        let http = Arc::new(host::http::Grant::new(grants, sandbox.0.sends_on.clone()));
-        let (number, memory, max_output, warm) =
-            (sandbox.0.pool.number(), grants.memory.min(sandbox.0.budget.total()), grants.max_output, grants.warm);
-        Handler(Arc::new(Loaded { sandbox, exports, config, mask, http, memory, expected: AtomicU64::new(0), max_output, number, warm }))
+        let (number, owner) = (sandbox.0.pool.number(), Arc::<Owner>::default());
+        let http = host::http::Grant::new(grants, sandbox.0.sends_on.clone(), sandbox.0.sends_in.polls(number), owner.clone());
+        Handler(Arc::new(Loaded {
+            memory: grants.memory.min(sandbox.0.budget.total()),
+            sandbox,
+            exports,
+            config,
+            mask,
+            http: Arc::new(http),
+            owner,
+            expected: AtomicU64::new(0),
+            max_output: grants.max_output,
+            max_log_rate: grants.max_log_rate,
+            number,
+            warm: grants.warm,
+        }))
     }
 
     /// Whether an attempt may be at several tasks.
@@ -142,9 +163,9 @@ impl Handler {
         self.0.http.is_empty() && component::interfaces_of(self.0.exports.pre.component()).makes_requests()
     }
 
-    /// Lets its requests be counted.
-    pub fn count_requests(&self, requests: Arc<Requests>) {
-        self.0.http.count_in(requests);
+    /// It is a version of this plugin, and uses what the plugin has of the host.
+    pub fn belongs_to(&self, plugin: Arc<Share>) {
+        self.0.owner.belongs_to(plugin);
     }
 
     /// The same code with other grants, and instances of its own.
@@ -195,7 +216,7 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
     // A timeout beyond what the clock can hold is as good as a year.
     let timeout = attempt.timeout.min(Duration::from_secs(365 * 24 * 3600));
     let deadline = started + timeout;
-    let log = GuestLog::new(attempt.tasks.clone(), attempt.plugin.clone(), loaded.mask.clone());
+    let log = loaded.log(attempt.tasks.clone(), attempt.plugin.clone());
     let tasks = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
     instance.tasks = instance.tasks.saturating_add(tasks);
     // For each call anew. Results that are not parts of each other are no larger than the memory that they come from.

@@ -1,4 +1,4 @@
-//! What one instance may hold: bytes of all its memories, elements of all its tables.
+//! What one instance may hold: bytes of all its memories and of what its handles stand for, elements of all its tables.
 //!
 //! In: every growth that the guest asks for, its initial memories included. Out: yes or no, the peak, and whether
 //! something was ever refused, which tells an out-of-memory from other traps.
@@ -17,6 +17,8 @@ pub(super) struct Limits {
     /// Its part of what all instances have together.
     account: Account,
     used: u64,
+    /// Bytes of the host that its handles stand for, at the last look.
+    behind_handles: u64,
     peak: u64,
     elements: usize,
     /// What the last permitted growth added, in case it fails after all.
@@ -26,12 +28,12 @@ pub(super) struct Limits {
 
 impl Limits {
     pub(super) fn new(memory: u64, account: Account) -> Limits {
-        Limits { memory, account, used: 0, peak: 0, elements: 0, pending: 0, refused: None }
+        Limits { memory, account, used: 0, behind_handles: 0, peak: 0, elements: 0, pending: 0, refused: None }
     }
 
     /// A new attempt: what the instance holds counts on, what happened in the one before does not.
     pub(super) fn begin(&mut self) {
-        self.peak = self.used;
+        self.peak = self.used + self.behind_handles;
         self.pending = 0;
         self.refused = None;
     }
@@ -46,7 +48,23 @@ impl Limits {
         self.account.end();
     }
 
-    /// The most bytes that all memories together held at once.
+    /// The guest's handles stand for so many bytes of the host. False: with them it has more than it may have.
+    pub(super) fn hold(&mut self, bytes: u64) -> bool {
+        let all = self.used.saturating_add(bytes);
+        if all > self.memory {
+            self.refused = Some(format!("its handles stand for {bytes} bytes beside {} in use; {} are granted", self.used, self.memory));
+            return false;
+        }
+        if !self.account.grow(all) {
+            self.refused = Some("all handlers together have no more memory".to_owned());
+            return false;
+        }
+        self.behind_handles = bytes;
+        self.peak = self.peak.max(all);
+        true
+    }
+
+    /// The most bytes that all memories together held at once, with what the handles stand for.
     pub(super) fn peak(&self) -> u64 {
         self.peak
     }
@@ -61,21 +79,23 @@ impl ResourceLimiter for Limits {
     fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         let delta = desired.saturating_sub(current) as u64;
         self.pending = 0;
-        if self.used.saturating_add(delta) > self.memory {
-            self.refused = Some(format!("it asked for {delta} bytes beside {} in use; {} are granted", self.used, self.memory));
+        let before = self.used + self.behind_handles;
+        let all = before.saturating_add(delta);
+        if all > self.memory {
+            self.refused = Some(format!("it asked for {delta} bytes beside {before} in use; {} are granted", self.memory));
             return Ok(false);
         }
         if let Some(maximum) = maximum.filter(|maximum| desired > *maximum) {
             self.refused = Some(format!("it asked for {desired} bytes in a memory that declares a maximum of {maximum}"));
             return Ok(false);
         }
-        if !self.account.grow(self.used + delta) {
+        if !self.account.grow(all) {
             self.refused = Some("all handlers together have no more memory".to_owned());
             return Ok(false);
         }
         self.pending = delta;
         self.used += delta;
-        self.peak = self.peak.max(self.used);
+        self.peak = self.peak.max(all);
         Ok(true)
     }
 
@@ -132,6 +152,21 @@ mod tests {
         assert!(!limits.memory_growing(40, 41, None).unwrap());
         assert_eq!(limits.peak(), 100);
         assert!(limits.refused().unwrap().contains("100 are granted"));
+    }
+
+    #[test]
+    fn what_handles_stand_for_counts_with_the_memory() {
+        let mut limits = limits(100);
+        assert!(limits.memory_growing(0, 60, None).unwrap());
+        assert!(limits.hold(40));
+        assert!(!limits.memory_growing(60, 61, None).unwrap());
+        assert!(!limits.hold(41));
+        assert!(limits.refused().unwrap().contains("41 bytes beside 60 in use; 100 are granted"));
+        assert!(limits.hold(10));
+        assert!(limits.memory_growing(60, 90, None).unwrap());
+        assert_eq!(limits.peak(), 100);
+        limits.begin();
+        assert_eq!((limits.peak(), limits.refused()), (100, None));
     }
 
     #[test]

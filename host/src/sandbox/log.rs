@@ -3,7 +3,7 @@
 //! In: bytes on stdout and stderr, messages from wasi:logging. Out: tracing events with target `guest`, one per line,
 //! and the guest's last words for the error of a failed attempt.
 //!
-//! Everything is bounded: a line, and all lines of an attempt. Nothing a guest prints can end a log line or move the
+//! Everything is bounded: a line, all lines of an attempt, and what a plugin logs in a second (`log_rate`). Nothing a guest prints can end a log line or move the
 //! cursor of whoever reads it, and none of its plugin's secrets comes through.
 
 use std::borrow::Cow;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use tracing::Level;
 
+use super::log_rate::Quota;
 use super::mask::Mask;
 use crate::task::Task;
 
@@ -31,6 +32,7 @@ pub(super) struct Subject {
     tasks: Arc<Vec<Task>>,
     plugin: Arc<str>,
     mask: Arc<Mask>,
+    quota: Quota,
 }
 
 /// The log of one attempt. The default one is of none: what it is told goes nowhere.
@@ -63,8 +65,8 @@ impl Stream {
 }
 
 impl GuestLog {
-    pub(super) fn new(tasks: Arc<Vec<Task>>, plugin: Arc<str>, mask: Arc<Mask>) -> GuestLog {
-        let subject = Some(Subject { tasks, plugin, mask: mask.clone() });
+    pub(super) fn new(tasks: Arc<Vec<Task>>, plugin: Arc<str>, mask: Arc<Mask>, quota: Quota) -> GuestLog {
+        let subject = Some(Subject { tasks, plugin, mask: mask.clone(), quota });
         GuestLog { subject, mask, budget: BUDGET, ..GuestLog::default() }
     }
 
@@ -185,7 +187,7 @@ impl GuestLog {
 }
 
 impl Subject {
-    /// Says what the host has refused the guest. Does not count against the budget, which the guest could use up first: whoever calls
+    /// Says what the host has refused the guest. Does not count against the attempt's budget, which the guest could use up first: whoever calls
     /// bounds it.
     pub(super) fn refused(&self, text: &str) {
         self.send(Level::WARN, "http", &clean(self.mask.text(text).as_bytes()));
@@ -195,12 +197,20 @@ impl Subject {
         let Some(first) = self.tasks.first() else { return };
         let (queue, task, plugin) = (&*first.queue, clean(first.id.as_bytes()), &*self.plugin);
         let batch = Some(self.tasks.len()).filter(|tasks| *tasks > 1);
+        macro_rules! send {
+            ($send:ident, $level:ident) => {
+                // What the filter drops costs the plugin nothing.
+                if tracing::enabled!(target: "guest", Level::$level) && self.quota.take(&self.plugin, text.len()) {
+                    tracing::$send!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}");
+                }
+            };
+        }
         match level {
-            Level::ERROR => tracing::error!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}"),
-            Level::WARN => tracing::warn!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}"),
-            Level::INFO => tracing::info!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}"),
-            Level::DEBUG => tracing::debug!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}"),
-            Level::TRACE => tracing::trace!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}"),
+            Level::ERROR => send!(error, ERROR),
+            Level::WARN => send!(warn, WARN),
+            Level::INFO => send!(info, INFO),
+            Level::DEBUG => send!(debug, DEBUG),
+            Level::TRACE => send!(trace, TRACE),
         }
     }
 }
@@ -272,7 +282,7 @@ mod tests {
             .with_max_level(Level::TRACE)
             .with_writer(move || writer.clone())
             .finish();
-        let mut log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::new(mask()));
+        let mut log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::new(mask()), testing::quota());
         tracing::subscriber::with_default(subscriber, || print(&mut log));
         let bytes = sink.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -340,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_remembered_whole() {
-        let mut log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default());
+        let mut log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default(), testing::quota());
         log.write(Stream::Stderr, b"before\n\nthread 'main' panicked at src/lib.rs:5:9:\nboom\nnote: run with `RUST_BACKTRACE=1`\n");
         assert_eq!(log.last_words(), Some("thread 'main' panicked at src/lib.rs:5:9: boom"));
     }

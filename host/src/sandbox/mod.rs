@@ -22,8 +22,10 @@ mod handler;
 mod host;
 mod limits;
 mod log;
+mod log_rate;
 mod machine;
 mod mask;
+mod share;
 mod state;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -50,6 +52,7 @@ pub use component::Interfaces;
 pub use error::LoadError;
 pub use handler::{Attempt, Ended, Handler, Report};
 pub use host::http::Requests;
+pub use share::Share;
 
 use state::State;
 
@@ -59,8 +62,9 @@ pub fn default_memory() -> u64 {
     machine::memory().map_or(u64::MAX, |bytes| bytes / 2)
 }
 
-/// Lookups of names that run at once, of all plugins; each of them holds a thread.
-const MAX_LOOKUPS: usize = 64;
+/// Threads for lookups of names. No more plugins may look names up at once than this has room for; each has a bound of its own, so that none of them
+/// waits for those of others.
+const MAX_LOOKUP_THREADS: usize = 500 * share::MAX_LOOKUPS;
 
 /// How large the sandbox is.
 #[derive(Debug, Clone)]
@@ -106,6 +110,8 @@ struct Shared {
     /// Taken only when this is dropped; requests of guests run there.
     requests: Option<Runtime>,
     sends_on: Handle,
+    /// Plugins share its thread: each poll of a request is a turn.
+    sends_in: turns::Turns,
     _ticker: engine::Ticker,
 }
 
@@ -134,9 +140,11 @@ impl Sandbox {
         let requests = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("tq-http")
+            // What comes in for one plugin is seen after a few polls for the others.
+            .event_interval(8)
             .enable_io()
             .enable_time()
-            .max_blocking_threads(MAX_LOOKUPS)
+            .max_blocking_threads(MAX_LOOKUP_THREADS)
             .build()
             .context("cannot start the thread for requests")?;
         let ticker = engine::Ticker::start(&engine).context("cannot start the epoch thread")?;
@@ -158,6 +166,7 @@ impl Sandbox {
             runs_on,
             requests,
             sends_on,
+            sends_in: turns::Turns::new(1),
             _ticker: ticker,
         };
         Ok(Sandbox(Arc::new(shared)))

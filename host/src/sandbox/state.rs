@@ -13,15 +13,17 @@ use wasmtime_wasi::cli::{WasiCliCtx, WasiCliCtxView};
 use wasmtime_wasi::clocks::{WasiClocksCtx, WasiClocksCtxView};
 use wasmtime_wasi_http::WasiHttpCtxView;
 
-use super::host::http::{Client, Grant};
+use super::host::http::{self, Client, Grant};
 use super::limits::Limits;
 use super::log::GuestLog;
 use super::turns::Turn;
 use crate::config::Secret;
 use crate::task::Progress;
 
-/// Handles that one guest may hold at once. Some stand for bytes of the host (`host::http` says how many).
+/// Handles that one guest may hold at once. Some stand for bytes of the host, which count as its memory (`host::http` says how many).
 const MAX_RESOURCES: usize = 1024;
+/// Calls of wasi:http between two looks at what its handles stand for. Each may add 16 KiB.
+const WEIGH_EVERY: u32 = 16;
 
 pub(super) struct State {
     pub(super) limits: Limits,
@@ -39,6 +41,8 @@ pub(super) struct State {
     clocks: Option<WasiClocksCtx>,
     grant: Arc<Grant>,
     http: Option<Box<Client>>,
+    /// Calls of wasi:http until now.
+    http_calls: u32,
 }
 
 /// What a handler that computes looks at with every tick, beside its deadline.
@@ -66,6 +70,7 @@ impl State {
             clocks: None,
             grant,
             http: None,
+            http_calls: 0,
         }
     }
 
@@ -81,6 +86,9 @@ impl State {
     /// left open.
     pub(super) fn end(&mut self) -> usize {
         *self.log() = GuestLog::default();
+        // No more than at the last look, unless the guest has gone on with a few calls.
+        let weight = self.weight();
+        self.limits.hold(weight);
         self.limits.rest();
         (self.progress, self.http, self.interrupts) = (Vec::new(), None, None);
         self.table.iter_mut().count()
@@ -99,6 +107,7 @@ impl State {
     }
 
     pub(super) fn http(&mut self) -> WasiHttpCtxView<'_> {
+        self.weigh();
         let (grant, log, deadline) = (&self.grant, &self.log, self.deadline);
         let client = self.http.get_or_insert_with(|| {
             let subject = log.lock().unwrap_or_else(PoisonError::into_inner).subject();
@@ -106,5 +115,23 @@ impl State {
         });
         let (hooks, ctx) = client.parts();
         WasiHttpCtxView { hooks, table: &mut self.table, ctx }
+    }
+
+    fn weight(&mut self) -> u64 {
+        self.table.iter_mut().map(|handle| http::weight(handle)).sum()
+    }
+
+    /// Counts what its handles stand for, with every few calls. A guest that has too much by them loses them all: whatever it does next with one is
+    /// a trap, and an out-of-memory.
+    fn weigh(&mut self) {
+        self.http_calls = self.http_calls.wrapping_add(1);
+        if !self.http_calls.is_multiple_of(WEIGH_EVERY) {
+            return;
+        }
+        let weight = self.weight();
+        if !self.limits.hold(weight) {
+            self.table = ResourceTable::new();
+            self.table.set_max_capacity(0);
+        }
     }
 }

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use wit_component::StringEncoding;
 use wit_parser::Resolve;
 
+use super::log_rate::Quota;
 use super::{Attempt, Compiler, Report, Sandbox, SandboxOptions};
 use crate::task::{Field, Origin, Outcome, Progress, Task};
 
@@ -125,4 +126,9 @@ pub(crate) fn attempt() -> Attempt {
         progress: vec![Progress::default()],
         stop: CancellationToken::new(),
     }
+}
+
+/// Of a plugin that may log as much as it wants.
+pub(super) fn quota() -> Quota {
+    Quota { share: Arc::default(), rate: u64::MAX }
 }

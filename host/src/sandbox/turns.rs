@@ -14,9 +14,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot};
@@ -59,21 +60,31 @@ impl Turns {
 
     /// Waits until the version has the next turn, and the call is the first in its line.
     async fn acquire(&self, version: Number) -> Option<Held> {
-        let turn = {
-            let mut line = self.line();
-            if line.free > 0 {
-                line.free -= 1;
-                drop(line);
-                return Some(Held(Some(self.clone())));
-            }
-            let (give, turn) = oneshot::channel();
-            match line.waiting.iter_mut().find(|(other, _)| *other == version) {
-                Some((_, calls)) => calls.push_back(give),
-                None => line.waiting.push_back((version, VecDeque::from([give]))),
-            }
-            turn
-        };
-        turn.await.ok()
+        match self.ask(version) {
+            Ok(held) => Some(held),
+            Err(turn) => turn.await.ok(),
+        }
+    }
+
+    /// A turn, or else a place in the version's line.
+    fn ask(&self, version: Number) -> Result<Held, oneshot::Receiver<Held>> {
+        let mut line = self.line();
+        if line.free > 0 {
+            line.free -= 1;
+            drop(line);
+            return Ok(Held(Some(self.clone())));
+        }
+        let (give, turn) = oneshot::channel();
+        match line.waiting.iter_mut().find(|(other, _)| *other == version) {
+            Some((_, calls)) => calls.push_back(give),
+            None => line.waiting.push_back((version, VecDeque::from([give]))),
+        }
+        Err(turn)
+    }
+
+    /// For all work of a version that is done in short polls.
+    pub(super) fn polls(&self, version: Number) -> Polls {
+        Polls { turns: self.clone(), version }
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -113,6 +124,43 @@ impl Drop for Held {
                 Err(mut held) => drop(held.0.take()),
             }
         }
+    }
+}
+
+/// The polls of one version, each of which is a turn.
+#[derive(Clone)]
+pub(super) struct Polls {
+    turns: Turns,
+    version: Number,
+}
+
+impl Polls {
+    /// Does some work, and waits for the version's turn before each poll.
+    pub(super) async fn share<T>(self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        let mut turn: Option<oneshot::Receiver<Held>> = None;
+        let mut held: Option<Held> = None;
+        poll_fn(|context| {
+            if held.is_none() && turn.is_none() {
+                match self.turns.ask(self.version) {
+                    Err(next) => turn = Some(next),
+                    Ok(now) => {
+                        // The others that are awake, on the same thread, get in line before this one goes on.
+                        held = Some(now);
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+            }
+            if let Some(next) = &mut turn {
+                held = ready!(Pin::new(next).poll(context)).ok();
+                turn = None;
+            }
+            let polled = work.as_mut().poll(context);
+            held = None;
+            polled
+        })
+        .await
     }
 }
 
@@ -306,6 +354,50 @@ mod tests {
             call.await.expect("each of them ends");
         }
         assert_eq!(turns.free(), 1);
+    }
+
+    #[tokio::test]
+    async fn versions_share_a_thread_and_not_polls() {
+        /// Something else has come in already. (What yields to the runtime is not awake before the others are asleep.)
+        async fn is_awake() {
+            let mut is_over = false;
+            poll_fn(|context| {
+                context.waker().wake_by_ref();
+                if std::mem::replace(&mut is_over, true) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+        const MANY: usize = 50;
+        const POLLS: usize = 100;
+        let (turns, [many, one]) = (Turns::new(1), versions());
+        let polls = Arc::new(AtomicUsize::new(0));
+        let busy: Vec<_> = (0..MANY)
+            .map(|_| {
+                let polls = polls.clone();
+                tokio::spawn(turns.polls(many).share(async move {
+                    loop {
+                        polls.fetch_add(1, Ordering::Relaxed);
+                        is_awake().await;
+                    }
+                }))
+            })
+            .collect();
+        let few = tokio::spawn(turns.polls(one).share(async {
+            for _ in 0..POLLS {
+                is_awake().await;
+            }
+        }));
+        few.await.expect("it ends");
+        let polls = polls.load(Ordering::Relaxed);
+        // The version with one call has to get in line again each time, behind a few of the others.
+        assert!((POLLS..5 * POLLS).contains(&polls), "{polls} polls of the others beside {POLLS}");
+        for work in &busy {
+            work.abort();
+        }
+        for work in busy {
+            assert!(work.await.expect_err("it was ended").is_cancelled());
+        }
+        assert_eq!(turns.free(), 1, "whoever is ended gives its turn back");
     }
 
     #[tokio::test]

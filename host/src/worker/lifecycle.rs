@@ -16,6 +16,7 @@ use super::idle::Idle;
 use super::inflight::Inflight;
 use super::job::Room;
 use super::lookout::Lookout;
+use super::pace::Pace;
 use super::shared::Shared;
 use super::stop::Stop;
 use super::waiter::Waiter;
@@ -114,9 +115,12 @@ impl Worker {
         let groups = janitor::warn_of_other_groups(shared.clone());
         worker.claimers.spawn(claiming.clone().run_until_cancelled_owned(groups));
         let jobs: settler::Jobs = Arc::new(Mutex::new(waiting));
+        let pace = Pace::new(&shared.name, "settle");
         for lane in 0..settler::LANES {
             let (drained, give_up) = (worker.drained.clone(), shared.stop.settling.clone());
-            worker.settler.spawn(settler::Settler { shared: shared.clone(), lane, jobs: jobs.clone(), drained, give_up }.run());
+            worker
+                .settler
+                .spawn(settler::Settler { shared: shared.clone(), lane, pace: pace.another(), jobs: jobs.clone(), drained, give_up }.run());
         }
         worker.servants.spawn(teller::Teller { shared: shared.clone() }.run(worker.served.clone()));
         worker.servants.spawn(heartbeat::Heartbeat { shared: shared.clone(), retired: worker.retired.clone() }.run(worker.served.clone()));

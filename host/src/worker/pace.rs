@@ -1,5 +1,6 @@
 //! What a loop does about errors of Redis: says so once, waits a little longer each time, and says when it is over.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
@@ -13,48 +14,120 @@ const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_se
 /// An outage that goes on is mentioned this often.
 const REMIND: Duration = Duration::from_secs(30);
 
-/// The errors of one loop.
+/// The errors of one loop. What is of one kind with it, such as the lanes of a settler, tells of an outage together.
 pub struct Pace {
     queue: String,
     what: &'static str,
-    outage: Option<Outage>,
+    /// The next waits, from an error until it works again.
+    waits: Option<ExponentialBackoff>,
+    outage: Arc<Mutex<Outage>>,
 }
 
+#[derive(Default)]
 struct Outage {
-    since: Instant,
-    said: Instant,
-    waits: ExponentialBackoff,
+    /// Loops that wait for its end.
+    loops: usize,
+    since: Option<Instant>,
+    /// What was said last, and when.
+    said: Option<(Instant, String)>,
 }
 
 impl Pace {
     /// For the loop `what` of the queue `queue`.
     pub fn new(queue: &str, what: &'static str) -> Pace {
-        Pace { queue: queue.to_owned(), what, outage: None }
+        Pace { queue: queue.to_owned(), what, waits: None, outage: Arc::default() }
+    }
+
+    /// For another loop of the same kind.
+    pub fn another(&self) -> Pace {
+        Pace { queue: self.queue.clone(), what: self.what, waits: None, outage: self.outage.clone() }
     }
 
     /// Notes an error and gives how long to wait before the next try.
     pub fn failed(&mut self, error: &QueueError) -> Duration {
-        let now = Instant::now();
-        let Pace { queue, what, outage } = self;
-        let fresh = outage.is_none();
-        let outage = outage.get_or_insert_with(|| Outage { since: now, said: now, waits: waits() });
-        if fresh || now.duration_since(outage.said) >= REMIND {
-            outage.said = now;
-            let for_seconds = now.duration_since(outage.since).as_secs();
-            tracing::warn!(queue, r#loop = what, for_seconds, error = chain(error), "Redis does not do its part; trying again");
+        self.failed_at(Instant::now(), chain(error))
+    }
+
+    fn failed_at(&mut self, now: Instant, error: String) -> Duration {
+        let is_first = self.waits.is_none();
+        let mut outage = self.outage();
+        outage.loops += usize::from(is_first);
+        let for_seconds = now.duration_since(*outage.since.get_or_insert(now)).as_secs();
+        let is_known = outage.said.as_ref().is_some_and(|(at, said)| now.duration_since(*at) < REMIND && (!is_first || *said == error));
+        if !is_known {
+            tracing::warn!(queue = self.queue, r#loop = self.what, for_seconds, error, "Redis does not do its part; trying again");
+            outage.said = Some((now, error));
         }
-        outage.waits.next().unwrap_or(WAIT.1)
+        drop(outage);
+        self.waits.get_or_insert_with(waits).next().unwrap_or(WAIT.1)
     }
 
     /// Notes that it works.
     pub fn succeeded(&mut self) {
-        if let Some(outage) = self.outage.take() {
-            let after_seconds = outage.since.elapsed().as_secs();
+        if let Some(since) = self.leave() {
+            let after_seconds = since.elapsed().as_secs();
             tracing::info!(queue = self.queue, r#loop = self.what, after_seconds, "Redis answers again");
         }
+    }
+
+    /// The outage is over for this loop. Gives since when it was, if it is over for all.
+    fn leave(&mut self) -> Option<Instant> {
+        self.waits.take()?;
+        let mut outage = self.outage();
+        outage.loops -= 1;
+        if outage.loops > 0 {
+            return None;
+        }
+        std::mem::take(&mut *outage).since
+    }
+
+    fn outage(&self) -> MutexGuard<'_, Outage> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Pace {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
 fn waits() -> ExponentialBackoff {
     ExponentialBuilder::default().with_min_delay(WAIT.0).with_max_delay(WAIT.1).with_max_times(usize::MAX).with_jitter().build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When something was said last, and how many loops wait.
+    fn known(pace: &Pace) -> (Option<Instant>, usize) {
+        let outage = pace.outage();
+        (outage.said.as_ref().map(|(at, _)| *at), outage.loops)
+    }
+
+    #[test]
+    fn loops_of_one_kind_tell_of_an_outage_once() {
+        let mut first = Pace::new("q", "settle");
+        let mut second = first.another();
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        for seconds in 0..3 {
+            first.failed_at(at(seconds), "a".into());
+            second.failed_at(at(seconds), "a".into());
+        }
+        assert_eq!(known(&first), (Some(began), 2));
+        let later = began + REMIND;
+        second.failed_at(later, "a".into());
+        first.failed_at(later + Duration::from_secs(1), "a".into());
+        assert_eq!(known(&first), (Some(later), 2), "it goes on");
+        assert_eq!((first.leave(), known(&first)), (None, (Some(later), 1)), "it is not over for the other one");
+        first.failed_at(later, "a".into());
+        assert_eq!(known(&first), (Some(later), 2), "nor new for this one");
+        assert_eq!(first.leave(), None);
+        first.failed_at(later + Duration::from_secs(2), "b".into());
+        assert_eq!(known(&first), (Some(later + Duration::from_secs(2)), 2), "another error is told of");
+        drop(first);
+        assert_eq!((second.leave(), known(&second)), (Some(began), (None, 0)));
+    }
 }

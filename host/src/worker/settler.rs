@@ -37,6 +37,7 @@ pub type Jobs = Arc<Mutex<mpsc::UnboundedReceiver<Job>>>;
 pub struct Settler {
     pub shared: Arc<Shared>,
     pub lane: usize,
+    pub pace: Pace,
     pub jobs: Jobs,
     /// Cancelled when no job will come any more.
     pub drained: CancellationToken,
@@ -46,7 +47,7 @@ pub struct Settler {
 
 impl Settler {
     pub async fn run(self) {
-        let mut pace = Pace::new(&self.shared.queue.rules.name, "settle");
+        let mut pace = self.pace.another();
         let mut refused: Vec<Job> = Vec::new();
         let mut again_at = Instant::now();
         let (mut number, mut last) = (0, 0);

@@ -1,6 +1,6 @@
 //! A shared library for LD_PRELOAD: whoever is started with it finds the addresses of some names that no name server knows.
 //!
-//! In: `FAKE_NAMES`, as in `a.test=127.0.0.1,b.test=::1`. Every other name is looked up as always. Compiled by `names.rs` beside this folder.
+//! In: `FAKE_NAMES`, as in `a.test=127.0.0.1,b.test=::1`; the lookup of a name with `=never` does not end. Every other name is looked up as always. Compiled by `names.rs` beside this folder.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::transmute;
@@ -26,5 +26,8 @@ pub unsafe extern "C" fn getaddrinfo(node: *const c_char, service: *const c_char
     // SAFETY: it is null or a text that ends with a zero byte.
     let name = (!node.is_null()).then(|| unsafe { CStr::from_ptr(node) }).and_then(|name| name.to_str().ok());
     let instead = name.and_then(address);
+    while instead.as_deref() == Some(c"never") {
+        std::thread::park();
+    }
     real(instead.as_ref().map_or(node, |address| address.as_ptr()), service, hints, found)
 }

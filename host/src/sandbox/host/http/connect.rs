@@ -9,13 +9,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{OnceCell, oneshot};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use wasmtime_wasi_http::Error;
@@ -71,7 +71,7 @@ async fn lookup(grant: &Arc<Grant>, target: &Target) -> Result<Vec<SocketAddr>, 
         Host::Domain(name) => name.clone(),
     };
     // A lookup cannot be broken off: it keeps its place until it ends, whoever waits for it.
-    let place = grant.lookups.clone().acquire_owned().await.map_err(|_| Error::DnsTimeout)?;
+    let place = grant.owner.share().lookups.clone().acquire_owned().await.map_err(|_| Error::DnsTimeout)?;
     let (find, port) = (grant.lookup, target.port);
     let found = tokio::task::spawn_blocking(move || {
         let found = find(&name, port);
@@ -149,14 +149,14 @@ async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<
 
 /// What is needed first reads and parses the system's certificates: on a thread of its own, since look-ups may fill the runtime's pool.
 async fn tls_settings(grant: &Arc<Grant>) -> Option<Arc<ClientConfig>> {
-    if let Some(made) = grant.tls.0.get() {
-        return made.clone();
-    }
-    let (made, settings) = oneshot::channel();
-    let grant = grant.clone();
-    let make = move || drop(made.send(grant.tls.get(&grant.bounds.ca)));
-    std::thread::Builder::new().name("tq-tls".into()).spawn(make).ok()?;
-    settings.await.ok().flatten()
+    let make = async || {
+        let (made, settings) = oneshot::channel();
+        let grant = grant.clone();
+        let make = move || drop(made.send(client_config(&grant.bounds.ca)));
+        std::thread::Builder::new().name("tq-tls".into()).spawn(make).ok()?;
+        settings.await.ok().flatten()
+    };
+    grant.tls.get_or_init(make).await.clone()
 }
 
 /// The guest has a code for it, and the log what to mend.
@@ -178,15 +178,8 @@ fn tls_error(cause: Option<&rustls::Error>) -> Error {
     }
 }
 
-/// The TLS settings of one plugin, made when they are first needed.
-#[derive(Default)]
-pub(super) struct Tls(OnceLock<Option<Arc<ClientConfig>>>);
-
-impl Tls {
-    fn get(&self, ca: &[rustls::pki_types::CertificateDer<'static>]) -> Option<Arc<ClientConfig>> {
-        self.0.get_or_init(|| client_config(ca)).clone()
-    }
-}
+/// The TLS settings of one version, made when they are first needed.
+pub(super) type Tls = OnceCell<Option<Arc<ClientConfig>>>;
 
 fn client_config(ca: &[rustls::pki_types::CertificateDer<'static>]) -> Option<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
@@ -330,8 +323,9 @@ mod tests {
     #[tokio::test]
     async fn a_lookup_that_gets_no_answer_ends_in_time() {
         let grant = Arc::new(grant_with("[]", look_up));
-        let places = u32::try_from(grant.lookups.available_permits()).expect("a few");
-        let _taken = grant.lookups.acquire_many(places).await.expect("all places");
+        let lookups = &grant.owner.share().lookups;
+        let places = u32::try_from(lookups.available_permits()).expect("a few");
+        let _taken = lookups.acquire_many(places).await.expect("all places");
         let refused = connect(&grant, &target("http://both.example"), Instant::now()).await.map(drop).expect_err("no place");
         assert!(matches!(refused.error, Error::DnsTimeout), "{refused:?}");
     }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wasmtime_wasi_http::Error;
 
+use crate::sandbox::share::Share;
+
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
@@ -51,13 +53,13 @@ impl Requests {
 
 /// Counts one request when it is dropped: as aborted, unless it was told otherwise.
 pub(super) struct Counted {
-    requests: Option<Arc<Requests>>,
+    share: Arc<Share>,
     end: End,
 }
 
 impl Counted {
-    pub(super) fn new(requests: Option<&Arc<Requests>>) -> Counted {
-        Counted { requests: requests.cloned(), end: End::Aborted }
+    pub(super) fn new(share: Arc<Share>) -> Counted {
+        Counted { share, end: End::Aborted }
     }
 
     pub(super) fn ended(&mut self, end: End) {
@@ -67,9 +69,7 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        if let Some(requests) = &self.requests {
-            requests.0[self.end as usize].fetch_add(1, Ordering::Relaxed);
-        }
+        self.share.requests.0[self.end as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -79,9 +79,10 @@ mod tests {
 
     #[test]
     fn each_request_is_counted_once_under_its_name() {
-        let requests: Arc<Requests> = Arc::default();
+        let share: Arc<Share> = Arc::default();
+        let requests = &share.requests;
         for (name, end) in Requests::RESULTS.into_iter().zip([End::Ok, End::Denied, End::Timeout, End::Error, End::Aborted]) {
-            let mut counted = Counted::new(Some(&requests));
+            let mut counted = Counted::new(share.clone());
             counted.ended(End::Error);
             counted.ended(end);
             let before = requests.totals();
@@ -90,9 +91,8 @@ mod tests {
                 assert_eq!(after - before, u64::from(found == name), "{name}");
             }
         }
-        drop(Counted::new(Some(&requests)));
+        drop(Counted::new(share.clone()));
         assert_eq!(requests.totals()[4], ("aborted", 2));
-        drop(Counted::new(None));
     }
 
     #[test]

@@ -16,9 +16,10 @@ mod exchange;
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -29,19 +30,20 @@ use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, LinkerInstance, Resource};
 use wasmtime_wasi_http::p2::bindings;
 use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode, HostOutgoingRequest as _, Method, OutgoingRequest};
-use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttp, WasiHttpCtx, WasiHttpHooks};
+use wasmtime_wasi_http::p2::types::{HostIncomingResponse, HostOutgoingRequest};
+use wasmtime_wasi_http::{Error, FieldMap, RequestOptions, WasiBody, WasiHttp, WasiHttpCtx, WasiHttpHooks};
 
 use super::State;
 use crate::config::hosts::{Host, Scheme, parse_host};
 use crate::config::{self, AllowedHost};
 use crate::sandbox::log::Subject;
+use crate::sandbox::share::Owner;
+use crate::sandbox::turns::Polls;
 
 pub use counts::Requests;
 
 use counts::{Counted, End};
 
-/// Names looked up at once for one plugin; what a slow name server holds is its own plugin's.
-const MAX_LOOKUPS: usize = 8;
 /// Different refusals that one attempt has logged.
 const MAX_REFUSALS: usize = 32;
 /// Header fields of one message, as bytes of the host. A guest may hold as many as it may hold handles, outside of its own memory.
@@ -57,37 +59,51 @@ const AFTER_ATTEMPT: Duration = Duration::from_secs(1);
 /// The name under which the interface is linked; older ones of its series resolve to it.
 const TYPES: &str = "wasi:http/types@0.2.12";
 
+/// What a header field has in a map beside its name and value.
+const FIELD: usize = 160;
+
+/// Bytes of the host that a handle stands for. Those of responses that are not read are not here: `max_concurrent` bounds them.
+pub(in crate::sandbox) fn weight(handle: &dyn Any) -> u64 {
+    let fields = |fields: &FieldMap| fields.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum::<usize>();
+    let bytes = if let Some(map) = handle.downcast_ref::<FieldMap>() {
+        fields(map)
+    } else if let Some(request) = handle.downcast_ref::<HostOutgoingRequest>() {
+        let texts = [&request.authority, &request.path_with_query].map(|text| text.as_ref().map_or(0, String::len));
+        let body = if request.body.is_some() { 2 * BODY_CHUNK } else { 0 };
+        fields(&request.headers) + texts.iter().sum::<usize>() + body
+    } else if let Some(response) = handle.downcast_ref::<HostIncomingResponse>() {
+        fields(&response.headers)
+    } else {
+        0
+    };
+    bytes as u64
+}
+
 /// What one version of a plugin is granted, and what its attempts share.
 pub(in crate::sandbox) struct Grant {
     hosts: Vec<AllowedHost>,
     bounds: config::Http,
     /// Free connections.
     connections: Arc<Semaphore>,
-    lookups: Arc<Semaphore>,
     lookup: connect::Lookup,
     tls: connect::Tls,
     runtime: Handle,
-    /// Where its requests are counted; nowhere before somebody asks for it.
-    counts: OnceLock<Arc<Requests>>,
+    polls: Polls,
+    owner: Arc<Owner>,
 }
 
 impl Grant {
-    pub(in crate::sandbox) fn new(plugin: &config::Plugin, runtime: Handle) -> Grant {
+    pub(in crate::sandbox) fn new(plugin: &config::Plugin, runtime: Handle, polls: Polls, owner: Arc<Owner>) -> Grant {
         Grant {
             hosts: plugin.allowed_hosts.clone(),
             bounds: plugin.http.clone(),
             connections: Arc::new(Semaphore::new(plugin.http.max_connections as usize)),
-            lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
             lookup: connect::system_lookup,
             tls: connect::Tls::default(),
             runtime,
-            counts: OnceLock::new(),
+            polls,
+            owner,
         }
-    }
-
-    /// From now on, and once: a second word changes nothing.
-    pub(in crate::sandbox) fn count_in(&self, requests: Arc<Requests>) {
-        self.counts.get_or_init(|| requests);
     }
 
     /// Whether no request is allowed.
@@ -233,7 +249,7 @@ impl WasiHttpHooks for Hooks {
         options: Option<RequestOptions>,
         _: Box<dyn Future<Output = Result<(), Error>> + Send>,
     ) -> Box<dyn Future<Output = Exchanged> + Send> {
-        let mut counted = Counted::new(self.grant.counts.get());
+        let mut counted = Counted::new(self.grant.owner.share().clone());
         let exchange = match self.admit(request, options) {
             Ok(exchange) => exchange,
             Err(error) => {
@@ -251,7 +267,8 @@ impl WasiHttpHooks for Hooks {
             }
         };
         // Either end of it stops it: the attempt's, and that of the guest's handle.
-        let running = wasmtime_wasi::runtime::AbortOnDropJoinHandle::from(self.grant.runtime.spawn(running));
+        let running =
+            wasmtime_wasi::runtime::AbortOnDropJoinHandle::from(self.grant.runtime.spawn(self.grant.polls.clone().share(running)));
         Box::new(async move {
             let response = response.await.unwrap_or(Err(Error::ConnectionTerminated))?;
             let rest: Box<dyn Future<Output = Result<(), Error>> + Send> = Box::new(async move {

@@ -6,6 +6,8 @@ use super::*;
 use crate::config::{Config, Plugin};
 use crate::sandbox::log::GuestLog;
 use crate::sandbox::testing;
+use crate::sandbox::turns::Turns;
+use crate::sandbox::warm::Pool;
 
 pub(super) fn target(url: &str) -> Target {
     Target::of(&url.parse().expect(url)).expect(url)
@@ -15,11 +17,12 @@ pub(super) fn target(url: &str) -> Target {
 pub(super) fn grant_with(hosts: &str, lookup: fn(&str, u16) -> std::io::Result<Vec<SocketAddr>>) -> Grant {
     let text = format!("[queues.a]\n[plugins.a]\nallowed_hosts = {hosts}\nhttp = {{ max_concurrent = 2, max_requests = 5 }}");
     let config = Config::parse(&text, std::path::Path::new("/x/tqhost.toml"), &|_| None).expect("valid");
-    Grant { lookup, ..Grant::new(&config.plugins["a"], Handle::current()) }
+    let polls = Turns::new(1).polls(Pool::new(1).number());
+    Grant { lookup, ..Grant::new(&config.plugins["a"], Handle::current(), polls, Arc::default()) }
 }
 
 fn client(hosts: &[&str]) -> Hooks {
-    let log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default());
+    let log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default(), testing::quota());
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     Client::new(Arc::new(grant_with(&format!("{hosts:?}"), |_, _| Ok(Vec::new()))), log.subject(), deadline).hooks
 }

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use futures_util::FutureExt as _;
+use tokio::runtime::Handle;
 use tokio_util::sync::ReusableBoxFuture;
 
 use super::inflight::Hold;
@@ -45,26 +46,25 @@ struct Start {
 impl Crew {
     /// Begins an attempt at a task, or at several that were gathered for a version that takes batches, beside the others.
     pub fn begin(&self, shared: &Arc<Shared>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
-        let guests = version.handler.guests();
-        // More of them would only wait for threads.
-        let most = guests.metrics().num_workers();
         let mut line = self.line();
         line.starts.push_back(Start { version: version.clone(), members });
-        if line.workers < most {
-            line.workers += 1;
+        if line.workers == 0 {
+            line.workers = 1;
             drop(line);
-            drop(shared.runners.spawn_on(work(shared.clone()), guests));
+            worker(shared, version.handler.guests());
         }
     }
 
-    /// What a worker begins next. None: it is no worker any more.
-    fn next(&self) -> Option<Start> {
+    /// What a worker begins next, and whether another one has to be there for what is left. None: it is no worker any more.
+    fn next(&self, most: usize) -> Option<(Start, bool)> {
         let mut line = self.line();
-        let next = line.starts.pop_front();
-        if next.is_none() {
+        let Some(next) = line.starts.pop_front() else {
             line.workers -= 1;
-        }
-        next
+            return None;
+        };
+        let is_wanted = !line.starts.is_empty() && line.workers < most;
+        line.workers += usize::from(is_wanted);
+        Some((next, is_wanted))
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -72,11 +72,22 @@ impl Crew {
     }
 }
 
+/// One more worker. Each brings the next one along, which is dear for whoever is not on the guests' threads.
+fn worker(shared: &Arc<Shared>, guests: &Handle) {
+    drop(shared.runners.spawn_on(work(shared.clone()), guests));
+}
+
 async fn work(shared: Arc<Shared>) {
+    let guests = Handle::current();
+    // More of them would only wait for threads.
+    let most = guests.metrics().num_workers();
     // One piece of memory for all attempts that need not wait.
     let mut place: Option<ReusableBoxFuture<'static, ()>> = None;
     let mut in_a_row = 0;
-    while let Some(Start { version, members }) = shared.crew.next() {
+    while let Some((Start { version, members }, is_another_wanted)) = shared.crew.next(most) {
+        if is_another_wanted {
+            worker(&shared, &guests);
+        }
         // A panic of the host has been logged. It ends the attempt, which stays pending and is reclaimed, and not the worker.
         let run = AssertUnwindSafe(runner::run(shared.clone(), version, members)).catch_unwind().map(drop);
         let attempt = match &mut place {

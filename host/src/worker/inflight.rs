@@ -31,10 +31,6 @@ pub enum Phase {
     Settling,
 }
 
-/// Redis should have heard of an attempt long before this time is over. If it has not, this host was stopped; and another one that took the
-/// task over meanwhile has told of it. It is shorter than any lease.
-const OVERDUE: Duration = Duration::from_millis(500);
-
 /// The entries of one queue that this host owns.
 #[derive(Debug, Default)]
 pub struct Inflight(Mutex<Table>);
@@ -293,7 +289,7 @@ impl Hold {
         if !is_unheard {
             self.entry.turn(Phase::Running, Phase::Settling);
         }
-        self.is_known || !is_unheard || self.entry.since.elapsed() >= OVERDUE
+        self.is_known || !is_unheard
     }
 
     /// The attempt runs alone. A crash counts against it until it is settled, so nothing else may run before that.
@@ -336,11 +332,7 @@ mod tests {
     }
 
     fn hold(table: &Arc<Inflight>, line: &Arc<Line>, entry: &str) -> Option<Hold> {
-        hold_since(table, line, entry, Instant::now())
-    }
-
-    fn hold_since(table: &Arc<Inflight>, line: &Arc<Line>, entry: &str, since: Instant) -> Option<Hold> {
-        let claim = Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since };
+        let claim = Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
         table.hold(&claim, line.acquire(1).now_or_never().expect("a free permit"))
     }
 
@@ -397,15 +389,6 @@ mod tests {
         assert_eq!(next, None);
         assert!(table.unheard(least, later).0.is_empty());
         assert!(long.settling(), "it has a status by now, or will have");
-    }
-
-    #[tokio::test]
-    async fn what_another_host_may_have_taken_over_may_have_a_status() {
-        let table = Arc::new(Inflight::default());
-        let since = Instant::now().checked_sub(OVERDUE).expect("a time before");
-        let mut hold = hold_since(&table, &line(), "1-0", since).unwrap();
-        hold.begun(false);
-        assert!(hold.settling(), "this host was stopped");
     }
 
     #[tokio::test]

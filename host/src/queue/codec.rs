@@ -57,6 +57,13 @@ pub struct Entry {
     pub deliveries: u32,
 }
 
+impl Entry {
+    /// About how many bytes it has.
+    pub fn bytes(&self) -> usize {
+        self.fields.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+}
+
 /// Why an entry is not a task.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {

@@ -146,7 +146,7 @@ impl Ending {
         result
             + match &self.subject {
                 Subject::Task(task) => task.fields.iter().map(|field| field.name.len() + field.value.len()).sum(),
-                Subject::Malformed(entry) => entry.fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>(),
+                Subject::Malformed(entry) => entry.bytes(),
             }
     }
 }

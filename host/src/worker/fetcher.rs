@@ -27,12 +27,14 @@ use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::rate::Places;
 use crate::queue::wait::{self, Place};
-use crate::queue::{Link, QueueError, Redis};
+use crate::queue::{Entry, Link, QueueError, Redis};
 
 /// How long a read waits for the first entry. Stopping takes so long at most.
 const BLOCK: Duration = Duration::from_secs(1);
 /// Entries claimed at once, however many permits are free: so many are marked in one script.
 const MAX_BATCH: usize = 100;
+/// Bytes that a read may bring, if entries are as large as they were lately: no command of Redis says how many bytes to read.
+const MAX_BYTES: usize = 4 << 20;
 /// While there is more to read than there are permits, a read waits so long for more of them: short tasks bring theirs back one by one.
 const GATHER: Duration = Duration::from_millis(1);
 /// Entries claimed at once over the connection that other queues read from too: large ones hold these up.
@@ -62,8 +64,27 @@ pub struct Fetcher {
     is_woken_often: bool,
     /// Entries claimed at once, as far as the connection carries them.
     batch: usize,
+    sizes: Sizes,
     /// The last read brought all that it asked for.
     is_behind: bool,
+}
+
+/// Bytes of the largest entry lately.
+#[derive(Default)]
+struct Sizes(usize);
+
+impl Sizes {
+    /// One large entry is remembered for some reads: others may follow.
+    fn saw(&mut self, entries: &[Entry]) {
+        if let Some(largest) = entries.iter().map(Entry::bytes).max() {
+            self.0 = largest.max(self.0 - self.0 / 8);
+        }
+    }
+
+    /// How many entries fit into so many bytes; at least one.
+    fn fit(&self, bytes: usize) -> usize {
+        (bytes / self.0.max(1)).max(1)
+    }
 }
 
 /// Whether the next read should come at once.
@@ -95,6 +116,7 @@ impl Fetcher {
             woken: None,
             is_woken_often: false,
             batch: MAX_BATCH,
+            sizes: Sizes::default(),
             is_behind: false,
             quiet: 0,
         }
@@ -175,6 +197,7 @@ impl Fetcher {
         let entries = read?;
         self.pulse.beat(FetchState::Reading);
         let (unused, found) = (places - entries.len().min(places), entries.len());
+        self.sizes.saw(&entries);
         self.is_behind = found == count;
         if let (Some((seat, _)), Some(last)) = (&self.seat, entries.last()) {
             seat.claimed(last.id.clone());
@@ -303,6 +326,7 @@ impl Fetcher {
     async fn permits(&self, stop: &CancellationToken) -> Waited<Permits> {
         let line = &self.shared.line;
         let batch = if self.own.is_some() { self.batch } else { self.batch.min(SHARED_BATCH) };
+        let batch = batch.min(self.sizes.fit(MAX_BYTES));
         let acquire = async {
             // A queue that shares must take what it is given.
             if self.is_behind && !line.is_shared() {
@@ -346,5 +370,26 @@ impl Fetcher {
             Ok(true) => tracing::warn!(queue, "the stream or its consumer group was deleted; created anew, at the stream's beginning"),
             Err(error) => tracing::debug!(queue, error = chain(&error), "could not create the consumer group"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_is_as_large_as_entries_were_lately() {
+        let entry = |bytes: usize| Entry { id: "1-0".into(), fields: vec![("a".into(), vec![0; bytes - 1])], deliveries: 1 };
+        let mut sizes = Sizes::default();
+        assert!(sizes.fit(MAX_BYTES) >= MAX_BATCH, "nothing is known yet");
+        sizes.saw(&[entry(100), entry(1 << 20)]);
+        assert_eq!(sizes.fit(MAX_BYTES), 4);
+        sizes.saw(&[]);
+        sizes.saw(&[entry(16 << 20)]);
+        assert_eq!(sizes.fit(MAX_BYTES), 1);
+        for _ in 0..100 {
+            sizes.saw(&[entry(100)]);
+        }
+        assert!(sizes.fit(MAX_BYTES) >= MAX_BATCH);
     }
 }

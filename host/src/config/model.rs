@@ -229,7 +229,7 @@ impl Default for Plugin {
             config: BTreeMap::new(),
             memory: 128 << 20,
             max_output: 1 << 20,
-            max_log_rate: 256 << 10,
+            max_log_rate: 1 << 20,
             allowed_hosts: Vec::new(),
             http: Http::default(),
             warm: None,

@@ -64,13 +64,13 @@ mod tests {
             [plugins.b]
             memory = "64MiB"
             max_output = 4096
-            max_log_rate = "1MiB"
+            max_log_rate = "2MiB"
             config = { model = "small" }
             [plugins.spare]
         "#;
         let config = parse(text).expect("valid");
         let grants: Vec<_> = config.plugins.values().map(|plugin| (plugin.memory, plugin.max_output, plugin.max_log_rate)).collect();
-        assert_eq!(grants, [(128 << 20, 1 << 20, 256 << 10), (64 << 20, 4096, 1 << 20), (128 << 20, 1 << 20, 256 << 10)]);
+        assert_eq!(grants, [(128 << 20, 1 << 20, 1 << 20), (64 << 20, 4096, 2 << 20), (128 << 20, 1 << 20, 1 << 20)]);
         assert_eq!(config.plugins["b"].config["model"].expose(), "small");
         assert_eq!(config.warnings, ["line 10: plugins.spare: no queue has this plugin"]);
     }

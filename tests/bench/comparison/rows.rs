@@ -87,9 +87,9 @@ pub static ROWS: [Row; 17] = [
         ..bare("sandboxed-status", "sandboxed loop with a status, `empty`", &["status"], Some("empty"), 300_000)
     },
     bare("sandboxed-echo", "sandboxed loop with a status, `echo`", &["status"], Some("echo"), 200_000),
-    Row { latency: true, statuses: STATUSES, ..tqhost("tqhost-empty", "tqhost, `empty`, 24h, 100 at once", "empty", "24h", 100) },
-    tqhost("tqhost-empty-0s", "tqhost, `empty`, 0s, 100 at once", "empty", "0s", 100),
-    Row { latency: true, statuses: STATUSES, ..tqhost("tqhost-echo", "tqhost, `echo`, 24h, 100 at once", "echo", "24h", 100) },
+    Row { latency: true, statuses: STATUSES, ..tqhost("tqhost-empty", "tqhost, `empty`, 24h, 400 at once", "empty", "24h", 400) },
+    tqhost("tqhost-empty-0s", "tqhost, `empty`, 0s, 400 at once", "empty", "0s", 400),
+    Row { latency: true, statuses: STATUSES, ..tqhost("tqhost-echo", "tqhost, `echo`, 24h, 400 at once", "echo", "24h", 400) },
     Row { latency: true, statuses: STATUSES, ..tqhost("tqhost-empty-10", "tqhost, `empty`, 24h, 10 at once", "empty", "24h", 10) },
     tqhost("tqhost-empty-0s-10", "tqhost, `empty`, 0s, 10 at once", "empty", "0s", 10),
     tqhost("tqhost-echo-10", "tqhost, `echo`, 24h, 10 at once", "echo", "24h", 10),

@@ -111,7 +111,7 @@ fn chaos_the_judge_finds_a_second_commit() {
     let careless = script::SETTLE.source.replace("entry) == 1 or is_kept", "entry) >= 0 or is_kept");
     assert_ne!(careless, script::SETTLE.source);
     let keys = ["plain", "d", "p", "l", "tq:{plain}:settled:host-1-x:0", "tq:{plain}:task:plain-2"];
-    let arguments = ["tqhost", "host-1-x", "86400000", "1000", "1", "Ckr", "1-1", "1", "p", "1", "0", "{}"];
+    let arguments = ["tqhost", "host-1-x", "86400000", "1000", "1", "0", "0", "", "Cr", "1-1", "1", "p", "1", "0", "{}"];
     let settled: Vec<u64> = bench.redis("EVAL", (&careless, keys.len(), &keys, &arguments));
     assert_eq!(settled, [1]);
     let verdict = verdict(&mut bench, &sent);

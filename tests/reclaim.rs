@@ -91,7 +91,7 @@ fn after_a_silence_of_redis_nobody_is_taken_for_dead_for_a_lease() {
     let consumers = Consumers::new(&bench);
     let task = read(&mut bench, "cut-off", "1");
     let mut sleeping = bench.redis.connection();
-    let silence = std::thread::spawn(move || redis::cmd("DEBUG").arg("SLEEP").arg(2.5).exec(&mut sleeping));
+    let silence = std::thread::spawn(move || redis::cmd("DEBUG").arg("SLEEP").arg(3.5).exec(&mut sleeping));
     eventually("Redis was silent", || {
         consumers.runtime.block_on(consumers.queue.first_abandoned("-", Duration::from_secs(60))).expect("a look");
         consumers.queue.is_just_back().then_some(())

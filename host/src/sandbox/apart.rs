@@ -149,11 +149,13 @@ fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Res
 
 /// What became of a process that gave no answer.
 fn failed(status: ExitStatus, words: &str) -> LoadError {
+    // Said by the program, or before that by its allocator, which has nothing else to complain of.
+    let is_out_of_memory = words.starts_with("memory allocation of") || words.starts_with("<jemalloc>: ");
     let words = words.lines().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
     let signal = status.signal().and_then(|signal| Signal::try_from(signal).ok());
     match signal {
         Some(Signal::SIGXCPU) => LoadError::TooCostly(format!("more than {MAX_SECONDS} s of processor time")),
-        Some(Signal::SIGABRT) if words.starts_with("memory allocation of") => {
+        Some(Signal::SIGABRT) if is_out_of_memory => {
             LoadError::TooCostly(format!("more memory than it may have, {} GiB or what the system allows", MAX_MEMORY >> 30))
         }
         // By the system, where it has no more memory, by somebody, or because it did not get on: the same file may be compiled another time.
@@ -233,10 +235,9 @@ mod tests {
     #[test]
     fn what_became_of_the_process_says_what_is_to_be_done() {
         assert_eq!(of(Signal::SIGXCPU, ""), "compiling it takes more than 600 s of processor time");
-        assert_eq!(
-            of(Signal::SIGABRT, "memory allocation of 7 bytes failed\n"),
-            "compiling it takes more memory than it may have, 4 GiB or what the system allows"
-        );
+        for words in ["memory allocation of 7 bytes failed\n", "<jemalloc>: background thread creation failed (11)\n"] {
+            assert_eq!(of(Signal::SIGABRT, words), "compiling it takes more memory than it may have, 4 GiB or what the system allows");
+        }
         assert_eq!(
             of(Signal::SIGABRT, "\nthread 'x' has overflowed its stack\n"),
             "not a valid WebAssembly component: compiling it ends with SIGABRT: thread 'x' has overflowed its stack"

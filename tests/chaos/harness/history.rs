@@ -276,7 +276,10 @@ impl History {
             Key::Parked(queue) if is(command, "HSET") => {
                 let member = text(command[2]);
                 if let Some(name) = self.known(queue, told(command[3]), step) {
-                    self.tasks.get_mut(&name).expect("a known task").look_at_payload(command[3].len());
+                    let task = self.tasks.get_mut(&name).expect("a known task");
+                    task.look_at_payload(command[3].len());
+                    // The write bears no time: it came after what came before it.
+                    task.from_ms = if task.from_ms == 0 { self.now_ms } else { task.from_ms };
                     if let Some(id) = member.strip_prefix("new/") {
                         self.identify(queue, &name, id.to_owned());
                     }

@@ -89,9 +89,10 @@ pub fn judge(case: Case) -> Verdict {
         let seen = runs.get(&(task.queue.to_owned(), task.id.clone())).copied().unwrap_or_default();
         // Deliveries that Redis forgot while the task was there, or with that it was requeued.
         let until_ms = task.begins.last().and_then(|begin| begin.until_ms).unwrap_or(u64::MAX);
-        let is_forgotten = is_lost((task.from_ms, until_ms), &losses) || is_requeue_lost(name, case.sent, &losses);
-        // A host may know a second entry that Redis forgot.
+        // A host may know another entry that Redis forgot.
         let knows_more = |at_ms: u64| task.told["again"] == true && is_lost((at_ms.saturating_sub(REMEMBERED_MS), at_ms), &losses);
+        let is_forgotten =
+            is_lost((task.from_ms, until_ms), &losses) || is_requeue_lost(name, case.sent, &losses) || knows_more(task.from_ms);
         if !task.lost_ms.iter().all(|at_ms| knows_more(*at_ms)) {
             wrong.push((Some(name), "FAILED without a dead letter: lost".to_owned()));
         }

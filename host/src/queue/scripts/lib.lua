@@ -89,6 +89,8 @@ end
 -- Ends a task of which somebody deleted the entry: unless the task has ended, waits somewhere else, or runs all the same at another consumer
 -- than this one. True when it was ended. A task that was never begun may have no status before this; one that kept none may have ended.
 local function note_lost(rules, status, marker, id, entry, consumer)
+  -- Whoever missed it may have done so before Redis came back with an older state of things.
+  if #redis.call('XRANGE', rules.stream, entry, entry) > 0 then return false end
   local known = redis.pcall('HMGET', status, 'status', 'entry', 'consumer', 'deleted')
   if known.err then return false end
   if known[3] ~= consumer and (tonumber(known[4] or '') or 0) > tonumber(rules.now) then return false end

@@ -160,12 +160,12 @@ local function park(what, entry, attempt, _, enqueued_at)
   return 1
 end
 
--- Which plain attempts are ours to settle, when fewer than all were pending: those with an entry; and those whose entry somebody deleted, if they
--- have not ended with that.
+-- Which plain attempts are ours to settle, when fewer than all were pending: those with an entry, unless it is still to be delivered, as Redis
+-- forgot that it was; and those whose entry somebody deleted, if they have not ended with that.
 local function told_apart(entries, acked)
-  local ours = {}
+  local ours, last = {}, last_delivered(stream, group) or '0-0'
   for i, entry in ipairs(entries) do
-    ours[i] = redis.call('XDEL', stream, entry) == 1
+    ours[i] = not comes_after(entry, last) and #redis.call('XRANGE', stream, entry, entry) > 0
     if ours[i] then acked = acked - 1 end
   end
   for i = 1, #entries do

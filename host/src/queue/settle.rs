@@ -117,12 +117,10 @@ impl Ending {
         self.is_known = true;
     }
 
-    /// Where the plain ones of its call were run by this plugin.
-    fn kind(&self, plugin: Option<&str>) -> Kind {
+    fn kind(&self) -> Kind {
         let is_first = matches!(&self.subject, Subject::Task(task) if task.attempt == 1);
-        let is_like_others = plugin.is_none_or(|plugin| plugin == self.plugin.as_ref());
         match &self.settlement {
-            _ if self.is_known || self.key.is_some() || self.ran.is_none() || !is_first || !is_like_others => Kind::Other,
+            _ if self.is_known || self.key.is_some() || self.ran.is_none() || !is_first => Kind::Other,
             Settlement::Complete { result: None } => Kind::Plain,
             Settlement::Complete { result: Some(_) } => Kind::PlainWithResult,
             _ => Kind::Other,
@@ -154,7 +152,7 @@ impl Ending {
 /// How the script is told of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// Completed, with no status before: in few words, before all others.
+    /// Completed by its first attempt, with no status before: in few words, before all others. Those of one call have one plugin.
     Plain,
     PlainWithResult,
     Other,
@@ -190,15 +188,16 @@ impl Queue {
         let keys = &self.keys;
         let rules = &self.rules;
         // The script takes plain ones first.
+        let plugin = batch.iter().find(|ending| ending.kind() != Kind::Other).map_or("", |ending| &ending.plugin);
+        let kind = |ending: &&Ending| if ending.plugin.as_ref() == plugin { ending.kind() } else { Kind::Other };
+        let kinds: Vec<Kind> = batch.iter().map(kind).collect();
         let mut order: Vec<usize> = (0..batch.len()).collect();
-        let plugin = batch.iter().find(|ending| ending.kind(None) != Kind::Other).map_or("", |ending| &ending.plugin);
-        let kind = |ending: &Ending| ending.kind(Some(plugin));
-        order.sort_by_key(|n| kind(batch[*n]));
-        let sorted = || order.iter().map(|n| batch[*n]);
-        let plain = |of| batch.iter().filter(|ending| kind(ending) == of).count();
+        order.sort_by_key(|n| kinds[*n]);
+        let sorted = || order.iter().map(|n| (batch[*n], kinds[*n]));
+        let plain = |of| kinds.iter().filter(|kind| **kind == of).count();
         let mut command = script::SETTLE.command(5 + batch.iter().map(|ending| 1 + usize::from(ending.key.is_some())).sum::<usize>());
         command.arg(&keys.stream).arg(&keys.delayed).arg(&keys.parked).arg(&keys.dead).arg(keys.settled(consumer, call.lane));
-        for ending in sorted() {
+        for (ending, _) in sorted() {
             command.arg(keys.task(&ending.subject.id()));
             if let Some(key) = &ending.key {
                 command.arg(keys.marker(Some(key)));
@@ -206,7 +205,7 @@ impl Queue {
         }
         command.arg(&rules.group).arg(consumer).arg(millis(rules.retention)).arg(millis(rules.idempotency.window));
         command.arg(call.number).arg(plain(Kind::Plain)).arg(plain(Kind::PlainWithResult)).arg(plugin);
-        sorted().for_each(|ending| self.add_ending(&mut command, consumer, ending, kind(ending)));
+        sorted().for_each(|(ending, kind)| self.add_ending(&mut command, consumer, ending, kind));
         let reply = self.link.script_command(&script::SETTLE, &command).await?;
         let replies = self.shaped(WHAT, reply::array(reply))?;
         if replies.len() != batch.len() {

@@ -182,16 +182,14 @@ fn step(priority: u32) -> u64 {
 impl Line {
     /// Waits for a permit, and takes up to `most` of those that are there. Dropped while it waits, it leaves nothing behind.
     pub async fn acquire(self: &Arc<Line>, most: usize) -> Permits {
-        let _turn = self.turn.lock().await;
-        drop(self.capacity.alone.beside().await);
+        let _turn = self.turn().await;
         let _place = Place::new(self, 1);
         self.wait(1, most).await
     }
 
     /// Waits for `least` permits, or after `patience` for one; takes up to `most` of those that are there.
     pub async fn acquire_some(self: &Arc<Line>, least: usize, most: usize, patience: Duration) -> Permits {
-        let _turn = self.turn.lock().await;
-        drop(self.capacity.alone.beside().await);
+        let _turn = self.turn().await;
         let place = Place::new(self, least);
         match tokio::time::timeout(patience, self.wait(least, most)).await {
             Ok(permits) => permits,
@@ -200,6 +198,13 @@ impl Line {
                 self.wait(1, most).await
             }
         }
+    }
+
+    /// The turn of one loop of the queue, once no attempt of the host runs alone.
+    async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        let turn = self.turn.lock().await;
+        drop(self.capacity.alone.beside().await);
+        turn
     }
 
     async fn wait(self: &Arc<Line>, least: usize, most: usize) -> Permits {

@@ -118,9 +118,8 @@ impl Worker {
         let pace = Pace::new(&shared.name, "settle");
         for lane in 0..settler::LANES {
             let (drained, give_up) = (worker.drained.clone(), shared.stop.settling.clone());
-            worker
-                .settler
-                .spawn(settler::Settler { shared: shared.clone(), lane, pace: pace.another(), jobs: jobs.clone(), drained, give_up }.run());
+            let settler = settler::Settler { shared: shared.clone(), lane, jobs: jobs.clone(), drained, give_up };
+            worker.settler.spawn(settler.run(pace.another()));
         }
         worker.servants.spawn(teller::Teller { shared: shared.clone() }.run(worker.served.clone()));
         worker.servants.spawn(heartbeat::Heartbeat { shared: shared.clone(), retired: worker.retired.clone() }.run(worker.served.clone()));

@@ -37,7 +37,6 @@ pub type Jobs = Arc<Mutex<mpsc::UnboundedReceiver<Job>>>;
 pub struct Settler {
     pub shared: Arc<Shared>,
     pub lane: usize,
-    pub pace: Pace,
     pub jobs: Jobs,
     /// Cancelled when no job will come any more.
     pub drained: CancellationToken,
@@ -46,8 +45,8 @@ pub struct Settler {
 }
 
 impl Settler {
-    pub async fn run(self) {
-        let mut pace = self.pace.another();
+    /// `pace` is one of its queue's settlers, which tell of an outage together.
+    pub async fn run(self, mut pace: Pace) {
         let mut refused: Vec<Job> = Vec::new();
         let mut again_at = Instant::now();
         let (mut number, mut last) = (0, 0);

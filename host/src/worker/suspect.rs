@@ -65,12 +65,9 @@ async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: H
 struct Keeper {
     shared: Arc<Shared>,
     plugin: Arc<str>,
-    entry: String,
-    id: String,
+    /// Without its fields.
+    task: Task,
     key: Option<Vec<u8>>,
-    attempt: u32,
-    enqueued_at_ms: u64,
-    crashes: u32,
     _turn: Turn,
 }
 
@@ -79,12 +76,8 @@ impl Keeper {
         Keeper {
             shared: shared.clone(),
             plugin: plugin.clone(),
-            entry: task.entry.clone(),
-            id: task.id.clone(),
+            task: Task { fields: Vec::new(), ..task.clone() },
             key: hold.key().map(<[u8]>::to_vec),
-            attempt: task.attempt,
-            enqueued_at_ms: task.enqueued_at_ms,
-            crashes: task.crashes,
             _turn: turn,
         }
     }
@@ -94,10 +87,9 @@ impl Keeper {
         let began = Instant::now();
         let mut pace = Pace::new(&self.shared.name, "begin");
         sleep(LONGEST).await;
-        let Keeper { shared, plugin, entry, id, key, attempt, enqueued_at_ms, crashes, .. } = &self;
+        let Keeper { shared, plugin, task, key, .. } = &self;
         loop {
-            let (attempt, enqueued_at_ms, key, held) = (*attempt, *enqueued_at_ms, key.as_deref(), began.elapsed());
-            let start = Start { entry, id, attempt, enqueued_at_ms, key, held, crashes: *crashes, alone: false };
+            let start = Start::of(task, key.as_deref(), began.elapsed());
             match shared.queue.begin(&shared.consumer, plugin, &[start]).await {
                 // Whoever is not its owner any more finds that out by a heartbeat.
                 Ok(_) => break,

@@ -58,6 +58,11 @@ pub struct Case<'c> {
     pub wrong: Vec<String>,
 }
 
+/// From when a task was seen until its host had it no more.
+fn life(task: &Track) -> (u64, u64) {
+    (task.from_ms, task.begins.last().and_then(|begin| begin.until_ms).unwrap_or(u64::MAX))
+}
+
 pub fn judge(case: Case) -> Verdict {
     let file = std::fs::read(case.append_only_file).expect("read the append-only file");
     let history = History::read(&file, HashSet::new());
@@ -88,11 +93,9 @@ pub fn judge(case: Case) -> Verdict {
         wrong.extend(of_task(name, task, case.sent, &losses).into_iter().map(|why| (Some(name.as_str()), why)));
         let seen = runs.get(&(task.queue.to_owned(), task.id.clone())).copied().unwrap_or_default();
         // Deliveries that Redis forgot while the task was there, or with that it was requeued.
-        let until_ms = task.begins.last().and_then(|begin| begin.until_ms).unwrap_or(u64::MAX);
         // A host may know another entry that Redis forgot.
         let knows_more = |at_ms: u64| task.told["again"] == true && is_lost((at_ms.saturating_sub(REMEMBERED_MS), at_ms), &losses);
-        let is_forgotten =
-            is_lost((task.from_ms, until_ms), &losses) || is_requeue_lost(name, case.sent, &losses) || knows_more(task.from_ms);
+        let is_forgotten = is_lost(life(task), &losses) || is_requeue_lost(name, case.sent, &losses) || knows_more(task.from_ms);
         if !task.lost_ms.iter().all(|at_ms| knows_more(*at_ms)) {
             wrong.push((Some(name), "FAILED without a dead letter: lost".to_owned()));
         }
@@ -110,9 +113,7 @@ pub fn judge(case: Case) -> Verdict {
         let ended_as = |end: &str| tasks.iter().filter(|task| task.ends == [end]).count();
         let run = tasks.len() - ended_as("CANCELLED") - ended_as(DUPLICATE);
         // A Redis that forgot who has the key gives it to the next one; the first one runs on.
-        let lives =
-            |task: &&&Track| is_lost((task.from_ms, task.begins.last().and_then(|begin| begin.until_ms).unwrap_or(u64::MAX)), &losses);
-        if run > 1 && tasks.iter().any(|task| lives(&task)) {
+        if run > 1 && tasks.iter().any(|task| is_lost(life(task), &losses)) {
             continue;
         }
         // One that was cancelled may have had the key before, or not.

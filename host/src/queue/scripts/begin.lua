@@ -25,10 +25,9 @@ end
 
 local function begin(status, marker, holder, entry, attempt, enqueued_at, id, held, crashes, alone)
   if not owned(stream, group, entry, consumer) then
-    local is_deleted = #redis.call('XRANGE', stream, entry, entry) == 0
     -- After a lease another host may have ended it, so long ago that its status has expired.
     local is_told = redis.call('EXISTS', status) == 1 or tonumber(held) < tonumber(ARGV[6])
-    return is_deleted and is_told and note_lost(rules, status, marker, id, entry, consumer) and 4 or 0
+    return is_told and note_lost(rules, status, marker, id, entry, consumer) and 4 or 0
   end
   if is_marked(status) then
     drop(entry)

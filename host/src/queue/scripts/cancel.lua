@@ -17,12 +17,7 @@ for _, entry in ipairs({ known[2] or '', ARGV[2], ARGV[5] }) do
     local there = redis.call('XRANGE', KEYS[1], entry, entry)
     if there[1] then
       -- Another task may have been given an id that looks like an entry's.
-      local id = entry
-      local fields = there[1][2]
-      for i = 1, #fields, 2 do
-        if fields[i] == 'tq-id' then id = fields[i + 1] end
-      end
-      if id == ARGV[2] then
+      if (id_in(there[1][2]) or entry) == ARGV[2] then
         redis.call('XACK', KEYS[1], ARGV[1], entry)
         redis.call('XDEL', KEYS[1], entry)
         found = true

@@ -137,13 +137,19 @@ local function is_gone(rules, delayed, group, holder, marker, id)
   return true
 end
 
+-- A list of names and values, as XINFO gives them, by name.
+local function named(list)
+  local about = {}
+  for i = 1, #list, 2 do about[list[i]] = list[i + 1] end
+  return about
+end
+
 -- The entry that the group was given last, or nil where there is no group.
 local function last_delivered(stream, group)
   local groups = redis.pcall('XINFO', 'GROUPS', stream)
   if groups.err then return nil end
   for _, fields in ipairs(groups) do
-    local about = {}
-    for i = 1, #fields, 2 do about[fields[i]] = fields[i + 1] end
+    local about = named(fields)
     if about['name'] == group then return about['last-delivered-id'] end
   end
   return nil

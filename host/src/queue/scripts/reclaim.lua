@@ -18,8 +18,7 @@ local function silence_of(owner)
   if not silences then
     silences = {}
     for _, fields in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
-      local about = {}
-      for i = 1, #fields, 2 do about[fields[i]] = fields[i + 1] end
+      local about = named(fields)
       silences[about['name']] = about['idle']
     end
   end

@@ -170,7 +170,7 @@ local function told_apart(entries, acked)
   end
   for i = 1, #entries do
     if not ours[i] and acked > 0 then
-      local status = redis.pcall('HGET', KEYS[5 + i], 'status')
+      local status = redis.pcall('HGET', KEYS[key + i], 'status')
       ours[i] = status ~= 'CANCELLED' and status ~= 'COMPLETED' and status ~= 'FAILED'
       if ours[i] then acked = acked - 1 end
     end
@@ -180,27 +180,30 @@ end
 
 -- Only a cancellation, or somebody's XDEL, can have come before, so that one command acknowledges them all.
 local function complete_plain(without, with)
-  local entries = {}
-  for i = 1, without do entries[i] = ARGV[6 + 3 * i] end
-  for i = 1, with do entries[without + i] = ARGV[5 + 3 * without + 4 * i] end
+  local entries, from = {}, at
+  for i = 1, without + with do
+    entries[i] = ARGV[at + 1]
+    at = at + (i > without and 4 or 3)
+  end
+  at = from
   local acked = redis.pcall('XACK', stream, group, unpack(entries))
   local refused = type(acked) == 'table' and acked.err
   local ours = not refused and acked < #entries and told_apart(entries, acked)
   -- One list for all of them: a new one for each would be dear.
   local changes = { 'attempt', '1', 'plugin', ARGV[8], 'consumer', consumer, 'enqueued_at', '', 'started_at', '' }
   for i, entry in ipairs(entries) do
+    local status = next_key()
     if refused or (ours and not ours[i]) then
       out[i] = refused or 0
     else
       changes[8], changes[10] = ARGV[at + 2], started(ARGV[at + 3])
       if i > without then changes[11], changes[12] = 'result', ARGV[at + 4] end
-      local went, why = pcall(end_task, rules, KEYS[5 + i], stream, false, false, nil, 'COMPLETED', changes)
+      local went, why = pcall(end_task, rules, status, stream, false, false, nil, 'COMPLETED', changes)
       out[i] = went and 1 or (type(why) == 'table' and why.err or tostring(why))
       settled[#settled + 1] = entry
     end
     at = at + (i > without and 4 or 3)
   end
-  key = 5 + #entries
 end
 
 local count = ARGV[6] + ARGV[7]

@@ -7,8 +7,7 @@ local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
 if consumers.err then return 0 end
 local removed = 0
 for _, fields in ipairs(consumers) do
-  local about = {}
-  for i = 1, #fields, 2 do about[fields[i]] = fields[i + 1] end
+  local about = named(fields)
   if removed < tonumber(ARGV[3]) and about['pending'] == 0 and about['idle'] > tonumber(ARGV[2]) then
     redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], about['name'])
     removed = removed + 1

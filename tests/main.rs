@@ -40,6 +40,7 @@ mod reload;
 mod report_queue;
 mod resume_model;
 mod schedules;
+mod settlements;
 mod soak;
 mod suspects;
 mod swaps;

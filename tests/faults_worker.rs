@@ -257,7 +257,8 @@ fn worker_04_sigterm_at_the_start_leaves_nothing_behind() {
     assert!(names.is_empty(), "no name is left behind: {names:?}");
 }
 
-/// Somebody deletes the entry of a task that a host took over from one that was stopped. What the first one finds when it wakes up is no loss.
+/// Somebody deletes the entry of a task that a host took over from one that was stopped. What the first one
+/// finds when it wakes up is no loss.
 #[test]
 fn worker_05_a_host_that_wakes_up_does_not_end_what_another_one_runs_without_its_entry() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\n");

@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::support::names::names;
 use crate::support::{Authority, Bench, Host, Places, Web, eventually};
 
-/// What a host may use at most, in KiB: itself in a debug build, and ten attempts, each with 16 MiB of memory, what its handles stand for included, and
-/// what it reads and writes at once.
+/// What a host may use at most, in KiB: itself in a debug build, and ten attempts, each with 16 MiB of
+/// memory, what its handles stand for included, and what it reads and writes at once.
 const MEMORY: u64 = (96 << 10) + 10 * (24 << 10);
 
 /// A bench with the guest as the plugin and the queue `fetches`, with these grants and rules, beside the queue `other` of a plugin that is well.

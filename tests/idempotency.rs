@@ -124,7 +124,8 @@ fn data_46_one_producers_xadd_three_times_with_id_and_key_is_one_task() {
     host.stop();
 }
 
-/// The second one is not run when it is delivered, but put aside: it must not take the place of the first one.
+/// The second one is not run when it is delivered, but put aside: it must not take the place of the first
+/// one.
 #[test]
 fn an_id_that_comes_again_with_a_delay_while_its_task_runs_is_a_duplicate() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 3\n");
@@ -162,7 +163,8 @@ fn data_47_a_lost_task_gives_its_key_back_to_the_next_one() {
     host.stop();
 }
 
-/// Somebody deleted the entry of a task that runs. It may end all the same, so neither its key nor its id is free.
+/// Somebody deleted the entry of a task that runs. It may end all the same, so neither its key nor its id is
+/// free.
 #[test]
 fn a_task_that_runs_without_its_entry_keeps_its_key_and_its_id() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 4\n");

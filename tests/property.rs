@@ -1,8 +1,9 @@
 //! Random operations and crashes against a real Redis, compared with a reference after every step.
 //!
-//! `property/reference.rs` says where each task has to be, `property/world.rs` carries the same operation out through `tqhost::queue::Queue`,
-//! `property/look.rs` looks where each task is. No operation waits: leases and delays end because the test says so. `property/mutants.rs` has
-//! the scripts without one of their guards each, which have to be found out.
+//! `property/reference.rs` says where each task has to be, `property/world.rs` carries the same operation out
+//! through `tqhost::queue::Queue`, `property/look.rs` looks where each task is. No operation waits: leases
+//! and delays end because the test says so. `property/mutants.rs` has the scripts without one of their guards
+//! each, which have to be found out.
 //!
 //! `TQHOST_PROPTEST_CASES` sets the number of cases. Not here: hosts (`faults.rs`), interleavings within an operation (`model.rs`).
 

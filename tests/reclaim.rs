@@ -46,7 +46,8 @@ fn read(bench: &mut Bench, consumer: &str, ms: &str) -> String {
     id
 }
 
-/// The owner keeps an entry of its own alive, or says that it has not done so for a minute. Either is a sign of life.
+/// The owner keeps an entry of its own alive, or says that it has not done so for a minute. Either is a sign
+/// of life.
 fn keep(bench: &mut Bench, owner: &str, entry: &str, idle_ms: u32) {
     let _: redis::Value = bench.redis("XCLAIM", (STREAM, "tqhost", owner, 0, entry, "IDLE", idle_ms, "JUSTID"));
 }

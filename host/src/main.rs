@@ -3,8 +3,8 @@
 use std::ffi::CStr;
 use std::process::ExitCode;
 
-/// A task's memory is often given up by another thread than the one that asked for it, which the system's allocator is slow at: with it the
-/// host takes a quarter more time for a short task.
+/// A task's memory is often given up by another thread than the one that asked for it, which the system's
+/// allocator is slow at: with it the host takes a quarter more time for a short task.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

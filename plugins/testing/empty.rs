@@ -1,5 +1,6 @@
 //! Completes at once, with no result. It imports no function and its memory never grows for tasks of up to 20 KiB, so it measures the
-//! host and nothing of its own: without the standard library, and with an allocator over the heap that is there from the start.
+//! host and nothing of its own: without the standard library, and with an allocator over the heap that is
+//! there from the start.
 #![cfg(target_family = "wasm")]
 #![no_std]
 

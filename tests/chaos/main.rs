@@ -1,8 +1,9 @@
 //! `make chaos`: the chaos test for as long as is asked for.
 //!
-//! In: `--minutes N` (5), `--seed N` (a random one), `--redis always|everysec|failover` (what Redis may forget: nothing), `--keep` (the folder, also
-//! when all is well). Out: a table; exit code 1 and a folder with evidence when something is not as it should be. The same seed gives the same plan
-//! of faults; what meets what is up to the machine.
+//! In: `--minutes N` (5), `--seed N` (a random one), `--redis always|everysec|failover` (what Redis may
+//! forget: nothing), `--keep` (the folder, also when all is well). Out: a table; exit code 1 and a folder
+//! with evidence when something is not as it should be. The same seed gives the same plan of faults; what
+//! meets what is up to the machine.
 
 mod harness;
 #[allow(dead_code, unused_imports, reason = "the tests use the rest")]

@@ -131,7 +131,8 @@ pub struct Known {
     pub is_marked: bool,
     /// Under which entry it began to run alone, and how many crashes it had then.
     pub alone: Option<(u8, u8)>,
-    /// Watched: its owner runs nothing else, or died so; one fell silent with it so; it was found to have crashed, and none had.
+    /// Watched: its owner runs nothing else, or died so; one fell silent with it so; it was found to have
+    /// crashed, and none had.
     pub runs_alone: bool,
     pub died_alone: bool,
     pub is_wronged: bool,

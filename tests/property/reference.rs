@@ -54,7 +54,8 @@ pub struct Known {
 /// The status of an id.
 #[derive(Debug, Default)]
 pub struct Said {
-    /// None while it has none: a producer added it and nobody told of it, or it ended and statuses are not kept.
+    /// None while it has none: a producer added it and nobody told of it, or it ended and statuses are not
+    /// kept.
     pub status: Option<Status>,
     /// The task that it is about.
     about: Option<String>,
@@ -273,7 +274,8 @@ impl Reference {
         was_silent
     }
 
-    /// What the gate says. None: another task has its key, and whether that one is still there is asked when all others have begun.
+    /// What the gate says. None: another task has its key, and whether that one is still there is asked when
+    /// all others have begun.
     pub fn begin(&mut self, consumer: &str, start: &Start<'_>, max_crashes: u32, is_asked_again: bool) -> Option<Begun> {
         let Start { entry, crashes, alone, .. } = *start;
         let Some(name) = self.find(entry).filter(|_| self.owned(consumer, entry)) else {

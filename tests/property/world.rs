@@ -285,7 +285,8 @@ impl World {
                 }
             }
             Op::Cancel { nth } => {
-                // Where somebody deleted the entry, a mark is left for whoever may have it: that is not looked at here.
+                // Where somebody deleted the entry, a mark is left for whoever may have it: that is not
+                // looked at here.
                 if let Some(id) = self.id(|_| true, nth).filter(|id| !self.reference.is_deleted(id)) {
                     let before = self.queue.cancel(&id).await.map_err(failed)?;
                     prop_assert_eq!(before, self.reference.cancel(&id));
@@ -361,8 +362,8 @@ impl World {
         Ok(())
     }
 
-    /// Deletes an entry that waits, or one that a consumer holds, which is told by its next heartbeat: until then, it depends on what reclaims
-    /// come across.
+    /// Deletes an entry that waits, or one that a consumer holds, which is told by its next heartbeat: until
+    /// then, it depends on what reclaims come across.
     async fn delete(&mut self, nth: usize) -> Step {
         let entries: Entries = self.redis("XRANGE", (STREAM, "-", "+"))?;
         let is_held = |consumer: &Consumer, entry: &str| {
@@ -488,7 +489,8 @@ impl World {
         Ok(())
     }
 
-    /// Everything that is held passes the gate, or is told of while it runs. `alone`: what must run alone does.
+    /// Everything that is held passes the gate, or is told of while it runs. `alone`: what must run alone
+    /// does.
     async fn begin(&mut self, consumer: usize, alone: bool) -> Step {
         let Consumer { name, held } = &mut self.consumers[consumer];
         let (mut new, rest): (Vec<Held>, Vec<Held>) = held.drain(..).partition(|held| !held.crashed);

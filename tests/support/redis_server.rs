@@ -61,7 +61,8 @@ impl RedisServer {
         self.end(Signal::SIGKILL);
     }
 
-    /// The file to which it appends its commands. A replica begins a new one when it has got what its primary has.
+    /// The file to which it appends its commands. A replica begins a new one when it has got what its primary
+    /// has.
     pub fn append_only_file(&self) -> PathBuf {
         let file = |number: u32| self.dir.join(format!("appendonlydir/appendonly.aof.{number}.incr.aof"));
         (2..5).rev().map(file).find(|path| path.exists()).unwrap_or_else(|| file(1))

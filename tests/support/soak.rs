@@ -84,7 +84,8 @@ impl Soak {
         for queue in ["bad", "deferred", "trapped"] {
             self.bench.tqhost(&["dead", "purge", queue, "--all", "--yes"]).ok();
         }
-        // Streams stay, and what hosts say of themselves, the last replies to the settlements of a host that runs, and what a group had been given.
+        // Streams stay, and what hosts say of themselves, the last replies to the settlements of a host that
+        // runs, and what a group had been given.
         let redis_keys = eventually("statuses have expired", || {
             let mut kept: Vec<String> = self.bench.redis("KEYS", "*");
             kept.retain(|key| !key.contains(":settled:") && !key.ends_with(":history"));

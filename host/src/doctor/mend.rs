@@ -347,8 +347,8 @@ pub async fn piece(link: &Link, queues: &[&Queue], from: Option<&str>, count: us
     Ok(piece)
 }
 
-/// Mends what is orphaned among these statuses and markers, after `moment`. Tasks that wait behind more than 10,000 others are not looked for. May
-/// be done by several at once.
+/// Mends what is orphaned among these statuses and markers, after `moment`. Tasks that wait behind more than
+/// 10,000 others are not looked for. May be done by several at once.
 pub async fn tend(queue: &Queue, keys: Vec<Vec<u8>>, moment: Duration) -> Result<Tended, QueueError> {
     const LOOK: usize = 10_000;
     let mut found = KeySuspects::default();

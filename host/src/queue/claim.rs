@@ -14,7 +14,7 @@ use super::script::{self, Call};
 use super::{Queue, millis};
 use crate::task::Task;
 
-/// Of entries that are claimed again, no more are taken in one call once they have so many bytes.
+/// A call that claims entries again takes no more of them once they have so many bytes.
 const BYTES: usize = 4 << 20;
 
 /// What a reclaim found.
@@ -104,8 +104,8 @@ pub struct Beat {
 }
 
 impl Queue {
-    /// Creates the group, at the stream's beginning, and the stream, where they are missing. False when the group was there: what it had been given
-    /// before a host came first is noted as history.
+    /// Creates the group, at the stream's beginning, and the stream, where they are missing. False when the
+    /// group was there: what it had been given before a host came first is noted as history.
     pub async fn ensure_group(&self) -> Result<bool, QueueError> {
         let call = Call::new(&script::GROUP).key(&self.keys.stream).key(&self.keys.history).arg(&self.rules.group);
         let reply = self.link.script(&call).await?;
@@ -124,8 +124,9 @@ impl Queue {
         self.shaped("read new tasks", read_reply(reply))
     }
 
-    /// Takes over up to `count` entries that nobody kept alive for a whole lease, of those at `cursor` and behind it; few of them if they are
-    /// large. It counts as a crash of the task if its owner showed nothing of itself from `outlived` after its last heartbeat on.
+    /// Takes over up to `count` entries that nobody kept alive for a whole lease, of those at `cursor` and
+    /// behind it; few of them if they are large. It counts as a crash of the task if its owner showed nothing
+    /// of itself from `outlived` after its last heartbeat on.
     pub async fn reclaim(&self, consumer: &str, cursor: &str, count: usize, outlived: Duration) -> Result<Reclaimed, QueueError> {
         let call = Call::new(&script::RECLAIM).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
         let call = call.arg(millis(self.rules.lease)).arg(cursor).arg(count).arg(BYTES).arg(millis(outlived));
@@ -133,8 +134,9 @@ impl Queue {
         self.shaped("reclaim", reclaim_reply(reply))
     }
 
-    /// How long after the last heartbeat of a task a host must have shown something of itself, so that it did not die with the task. Heartbeats are
-    /// a third of a lease apart: one that lived on has shown itself two thirds later, and one that died, a third later at most.
+    /// How long after the last heartbeat of a task a host must have shown something of itself, so that it did
+    /// not die with the task. Heartbeats are a third of a lease apart: one that lived on has shown itself two
+    /// thirds later, and one that died, a third later at most.
     ///
     /// After an outage nobody is known to be dead, before every host has had a whole lease to come back.
     pub fn outlived(&self) -> Duration {

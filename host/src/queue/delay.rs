@@ -24,7 +24,8 @@ type Due = (Vec<u8>, String);
 impl Queue {
     /// Moves up to `limit` delayed tasks that are due back into the stream.
     pub async fn promote(&self, limit: usize) -> Result<Promoted, QueueError> {
-        // The script needs the status of each task before it moves the task, so the first call only lists what is due.
+        // The script needs the status of each task before it moves the task, so the first call only lists
+        // what is due.
         let (looked, due) = self.promote_these(&[], limit).await?;
         if due.is_empty() {
             return Ok(looked);

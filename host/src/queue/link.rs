@@ -114,7 +114,8 @@ struct Slot {
 }
 
 impl Link {
-    /// When Redis answered again after it had been silent for [`SILENCE`] or longer, over whichever connection of this host.
+    /// When Redis answered again after it had been silent for [`SILENCE`] or longer, over whichever
+    /// connection of this host.
     pub fn back(&self) -> Option<Back> {
         self.redis.answers.lock().unwrap_or_else(PoisonError::into_inner).back
     }

@@ -1,8 +1,10 @@
-//! What Redis keeps of queues: their operations as methods of [`Queue`], each one script or one command.
+//! Holds all that Redis keeps of queues. Each operation is a method of [`Queue`], and one script or one
+//! command.
 //!
 //! In: a queue's configuration, tasks, settlements. Out: entries, statuses, dead letters, figures. Nothing here loops over time or decides
-//! what should become of a task: that is `worker`. Commands try nothing twice by themselves, except to load a script. Not here: the looks
-//! at a whole queue, and at all of its keys (`doctor`, which stands on this module).
+//! what should become of a task: that is `worker`. Commands try nothing twice by themselves, except to load a
+//! script. Not here: the looks at a whole queue, and at all of its keys (`doctor`, which stands on this
+//! module).
 
 pub mod cancel;
 pub mod census;
@@ -68,7 +70,8 @@ impl Queue {
         self.is_back_for_less_than(HEARD_AGAIN)
     }
 
-    /// Whether there was a silence in which leases may have ended, and Redis has answered again for less than `time`.
+    /// Whether there was a silence in which leases may have ended, and Redis has answered again for less than
+    /// `time`.
     fn is_back_for_less_than(&self, time: Duration) -> bool {
         let is_long = |back: &link::Back| back.silence >= self.rules.lease / 2;
         self.link.back().is_some_and(|back| is_long(&back) && back.since.elapsed() < time)

@@ -1,6 +1,7 @@
 //! The Lua scripts: each a file in `scripts/` with its own header, behind the common `lib.lua`.
 //!
-//! Not here: sending them (`link`), what their replies mean (`settle`, `claim`, `produce`, `dead`), the doctor's scripts (`doctor`).
+//! Not here: sending them (`link`), what their replies mean (`settle`, `claim`, `produce`, `dead`), the
+//! doctor's scripts (`doctor`).
 
 use std::sync::LazyLock;
 

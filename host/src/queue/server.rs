@@ -4,7 +4,8 @@ use super::error::QueueError;
 use super::link::Link;
 use super::reply;
 
-/// Streams of older servers lack what the scripts need: an XCLAIM that drops deleted entries, TIME before writes.
+/// Streams of older servers lack what the scripts need: an XCLAIM that drops deleted entries, TIME before
+/// writes.
 const OLDEST: (u32, u32) = (7, 0);
 
 /// Why a server cannot be used.

@@ -97,7 +97,8 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// `key` is the task's idempotency key. A completed task keeps no fields here: its end needs none of them.
+    /// `key` is the task's idempotency key. A completed task keeps no fields here: its end needs none of
+    /// them.
     pub fn new(
         mut subject: Subject,
         settlement: Settlement,
@@ -152,7 +153,8 @@ impl Ending {
 /// How the script is told of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// Completed by its first attempt, with no status before: in few words, before all others. Those of one call have one plugin.
+    /// Completed by its first attempt, with no status before: in few words, before all others. Those of one
+    /// call have one plugin.
     Plain,
     PlainWithResult,
     Other,

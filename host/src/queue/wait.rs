@@ -88,8 +88,8 @@ pub async fn paused(link: &Link, queues: &[&Queue]) -> Result<Vec<bool>, QueueEr
     Ok(found.into_iter().map(|value| value != Value::Nil).collect())
 }
 
-/// Finds the queues that have delayed tasks, by their place in the list. It takes one command if there are none, and a few more
-/// for each that has some.
+/// Finds the queues that have delayed tasks, by their place in the list. It takes one command if there are
+/// none, and a few more for each that has some.
 pub async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
     const WHAT: &str = "look for delayed tasks";
     let mut found = Vec::new();

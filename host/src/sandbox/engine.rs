@@ -30,8 +30,9 @@ const TABLE_ELEMENTS: usize = 128 * 1024;
 const MEMORY_KEEP_RESIDENT: usize = 256 * 1024;
 const TABLE_KEEP_RESIDENT: usize = 128 * 1024;
 
-/// Slots for memories that may wait, at most, with the content of the module that they had last. A module that finds one of its own spares several
-/// system calls; each keeps up to [`MEMORY_KEEP_RESIDENT`] bytes, and with them those of a version that is gone.
+/// Slots for memories that may wait, at most, with the content of the module that they had last. A module
+/// that finds one of its own spares several system calls; each keeps up to [`MEMORY_KEEP_RESIDENT`] bytes,
+/// and with them those of a version that is gone.
 const MOST_WARM_SLOTS: u32 = 256;
 
 /// The reservation with which 32-bit guests need no bounds checks.

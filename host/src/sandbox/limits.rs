@@ -1,4 +1,5 @@
-//! What one instance may hold: bytes of all its memories and of what its handles stand for, elements of all its tables.
+//! Bounds what one instance holds: the bytes of all its memories and of what its handles stand for, and the
+//! elements of all its tables.
 //!
 //! In: every growth that the guest asks for, its initial memories included. Out: yes or no, the peak, and whether
 //! something was ever refused, which tells an out-of-memory from other traps.
@@ -48,7 +49,8 @@ impl Limits {
         self.account.end();
     }
 
-    /// The guest's handles stand for so many bytes of the host. False: with them it has more than it may have.
+    /// The guest's handles stand for so many bytes of the host. False: with them it has more than it may
+    /// have.
     pub(super) fn hold(&mut self, bytes: u64) -> bool {
         let all = self.used.saturating_add(bytes);
         if all > self.memory {

@@ -3,8 +3,9 @@
 //! In: bytes on stdout and stderr, messages from wasi:logging. Out: tracing events with target `guest`, one per line,
 //! and the guest's last words for the error of a failed attempt.
 //!
-//! Everything is bounded: a line, all lines of an attempt, and what a plugin logs in a second (`log_rate`). Nothing a guest prints can end a log line or move the
-//! cursor of whoever reads it, and none of its plugin's secrets comes through.
+//! Everything is bounded: a line, all lines of an attempt, and what a plugin logs in a second (`log_rate`).
+//! Nothing a guest prints can end a log line or move the cursor of whoever reads it, and none of its plugin's
+//! secrets comes through.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -187,8 +188,8 @@ impl GuestLog {
 }
 
 impl Subject {
-    /// Says what the host has refused the guest. Does not count against the attempt's budget, which the guest could use up first: whoever calls
-    /// bounds it.
+    /// Says what the host has refused the guest. Does not count against the attempt's budget, which the guest
+    /// could use up first: whoever calls bounds it.
     pub(super) fn refused(&self, text: &str) {
         self.send(Level::WARN, "http", &clean(self.mask.text(text).as_bytes()));
     }

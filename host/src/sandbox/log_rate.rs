@@ -1,7 +1,8 @@
 //! How much a plugin may log in a second, in all of its attempts together.
 //!
-//! In: the size of each line, before it goes out. Out: whether it may; and every [`PERIOD`] one line of the host that says how much was dropped, if anything
-//! was. Without it a handler with many tasks fills the disk, or the room of the lines that wait for stderr, and with that drops the lines of all others.
+//! In: the size of each line, before it goes out. Out: whether it may; and every [`PERIOD`] one line of the
+//! host that says how much was dropped, if anything was. Without it a handler with many tasks fills the disk,
+//! or the room of the lines that wait for stderr, and with that drops the lines of all others.
 //!
 //! Not here: how much one attempt may log (`log`).
 
@@ -15,7 +16,7 @@ use super::share::Share;
 
 /// A plugin may log as much at once as in so many seconds.
 const BURST: u64 = 8;
-/// What a line has beside its text: time, queue, task, plugin.
+/// A line has about so many bytes beside its text, for its time, queue, task and plugin.
 const FIELDS: u64 = 192;
 /// Dropped lines are told of no more often than this.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -33,7 +34,7 @@ struct Now {
     /// Bytes that were logged and are not forgiven yet.
     level: u64,
     forgiven: Option<Instant>,
-    /// What is to be told of. Somebody will.
+    /// The dropped lines that were not told of yet. While there are any, a task waits to tell of them.
     untold: Option<Dropped>,
 }
 
@@ -43,7 +44,7 @@ struct Dropped {
     bytes: u64,
 }
 
-/// What one version may log of its plugin's part.
+/// The right of one version to log. All versions of a plugin share what was logged.
 #[derive(Debug, Clone)]
 pub(super) struct Quota {
     pub(super) share: Arc<Share>,

@@ -62,8 +62,8 @@ pub fn default_memory() -> u64 {
     machine::memory().map_or(u64::MAX, |bytes| bytes / 2)
 }
 
-/// Threads for lookups of names. No more plugins may look names up at once than this has room for; each has a bound of its own, so that none of them
-/// waits for those of others.
+/// Threads for lookups of names. No more plugins may look names up at once than this has room for; each has a
+/// bound of its own, so that none of them waits for those of others.
 const MAX_LOOKUP_THREADS: usize = 500 * share::MAX_LOOKUPS;
 
 /// How large the sandbox is.

@@ -1,7 +1,7 @@
-//! What a plugin has of the host's shared things, over all of its versions.
+//! Keeps the part that each plugin has of the host's shared things, over all of its versions.
 //!
-//! In: what its handlers use. Out: how much of it there is left for them, and the counts for the metrics. A plugin that has used up its part waits, or
-//! goes without, and no other plugin notices.
+//! In: what its handlers use. Out: how much of it there is left for them, and the counts for the metrics. A
+//! plugin that has used up its part waits, or goes without, and no other plugin notices.
 //!
 //! Not here: what belongs to one attempt (`state`), turns to compute (`turns`), memory (`budget`).
 
@@ -12,8 +12,8 @@ use tokio::sync::Semaphore;
 use super::host::http::Requests;
 use super::log_rate::Lines;
 
-/// Names that are looked up for one plugin at once. A lookup holds a thread and cannot be broken off, so a name server that does not answer may
-/// hold all of them for long. The plugin's other names wait then.
+/// Names that are looked up for one plugin at once. A lookup holds a thread and cannot be broken off, so a
+/// name server that does not answer may hold all of them for long. The plugin's other names wait then.
 pub(super) const MAX_LOOKUPS: usize = 8;
 
 /// The part of one plugin.
@@ -22,7 +22,7 @@ pub struct Share {
     pub requests: Requests,
     /// Free places for lookups.
     pub(super) lookups: Arc<Semaphore>,
-    /// What its handlers log.
+    /// Counts what its handlers log.
     pub(super) lines: Lines,
 }
 
@@ -39,7 +39,8 @@ impl Default for Share {
     }
 }
 
-/// Whose part a version uses: its plugin's, and a part of its own until it is a plugin's version, as in its self-check.
+/// Whose part a version uses: its plugin's, and a part of its own until it is a plugin's version, as in its
+/// self-check.
 #[derive(Debug, Default)]
 pub(super) struct Owner {
     plugin: OnceLock<Arc<Share>>,

@@ -20,7 +20,8 @@ use super::turns::Turn;
 use crate::config::Secret;
 use crate::task::Progress;
 
-/// Handles that one guest may hold at once. Some stand for bytes of the host, which count as its memory (`host::http` says how many).
+/// Handles that one guest may hold at once. Some stand for bytes of the host, which count as its memory
+/// (`host::http` says how many).
 const MAX_RESOURCES: usize = 1024;
 /// Calls of wasi:http between two looks at what its handles stand for. Each may add 16 KiB.
 const WEIGH_EVERY: u32 = 16;
@@ -121,8 +122,8 @@ impl State {
         self.table.iter_mut().map(|handle| http::weight(handle)).sum()
     }
 
-    /// Counts what its handles stand for, with every few calls. A guest that has too much by them loses them all: whatever it does next with one is
-    /// a trap, and an out-of-memory.
+    /// Counts what its handles stand for, with every few calls. A guest that has too much by them loses them
+    /// all: whatever it does next with one is a trap, and an out-of-memory.
     fn weigh(&mut self) {
         self.http_calls = self.http_calls.wrapping_add(1);
         if !self.http_calls.is_multiple_of(WEIGH_EVERY) {

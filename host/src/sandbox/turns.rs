@@ -358,7 +358,8 @@ mod tests {
 
     #[tokio::test]
     async fn versions_share_a_thread_and_not_polls() {
-        /// Something else has come in already. (What yields to the runtime is not awake before the others are asleep.)
+        /// Something else has come in already. (What yields to the runtime is not awake before the others are
+        /// asleep.)
         async fn is_awake() {
             let mut is_over = false;
             poll_fn(|context| {

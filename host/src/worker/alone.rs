@@ -1,6 +1,7 @@
 //! Lets one attempt run alone in its host: no other one runs in the process meanwhile, of whichever queue.
 //!
-//! In: attempts that run beside others, and now and then one that must not. Out: guards, which say when they may run. Nobody is stopped for it.
+//! In: attempts that run beside others, and now and then one that must not. Out: guards, which say when they
+//! may run. Nobody is stopped for it.
 //!
 //! Not here: which task has to run alone, and what follows from it (`suspect`).
 
@@ -45,8 +46,9 @@ impl Alone {
 
     /// Waits until nothing else runs.
     ///
-    /// Nothing new begins for a while, and then everything goes on for longer than that, so that a host whose other attempts take hours is held up
-    /// for a quarter of the time at most. Each try is twice as long as the one before: one of them is longer than the longest attempt.
+    /// Nothing new begins for a while, and then everything goes on for longer than that, so that a host whose
+    /// other attempts take hours is held up for a quarter of the time at most. Each try is twice as long as
+    /// the one before: one of them is longer than the longest attempt.
     pub async fn alone(&self) -> Turn {
         let first = self.first.clone().lock_owned().await;
         let mut patience = self.patience;

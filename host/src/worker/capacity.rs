@@ -217,7 +217,8 @@ impl Line {
         }
     }
 
-    /// What every attempt of this host asks before it begins. While one runs alone, or is about to, nobody gets a permit either.
+    /// What every attempt of this host asks before it begins. While one runs alone, or is about to, nobody
+    /// gets a permit either.
     pub fn alone(&self) -> &Alone {
         &self.capacity.alone
     }

@@ -1,13 +1,13 @@
 //! Begins attempts on the guests' threads, without a task of the runtime for each.
 //!
-//! In: attempts as they are to begin. Out: each is run by one of a few workers, one after the other; one that has to wait for something goes
-//! on as a task of its own, so that nobody waits for it.
+//! In: attempts as they are to begin. Out: each is run by one of a few workers, one after the other; one that
+//! has to wait for something goes on as a task of its own, so that nobody waits for it.
 //!
 //!     begin ─▶ line ─▶ worker: polls it once ─▶ over
 //!                                           └─▶ waits: spawned
 //!
-//! A task of the runtime costs more than a short attempt: memory of its own, places in two lists, a thread that is woken. Not here: what an
-//! attempt does (`runner`).
+//! A task of the runtime costs more than a short attempt: memory of its own, places in two lists, a thread
+//! that is woken. Not here: what an attempt does (`runner`).
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -24,7 +24,8 @@ use super::shared::Shared;
 use crate::plugins::Version;
 use crate::task::Task;
 
-/// After so many attempts a worker lets other tasks of the runtime have the thread: those of other queues, and what was spawned here.
+/// After so many attempts a worker lets other tasks of the runtime have the thread: those of other queues,
+/// and what was spawned here.
 const IN_A_ROW: usize = 16;
 
 /// What is to begin in one queue, and who begins it.
@@ -44,7 +45,8 @@ struct Start {
 }
 
 impl Crew {
-    /// Begins an attempt at a task, or at several that were gathered for a version that takes batches, beside the others.
+    /// Begins an attempt at a task, or at several that were gathered for a version that takes batches, beside
+    /// the others.
     pub fn begin(&self, shared: &Arc<Shared>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
         let mut line = self.line();
         line.starts.push_back(Start { version: version.clone(), members });
@@ -55,7 +57,8 @@ impl Crew {
         }
     }
 
-    /// What a worker begins next, and whether another one has to be there for what is left. None: it is no worker any more.
+    /// What a worker begins next, and whether another one has to be there for what is left. None: it is no
+    /// worker any more.
     fn next(&self, most: usize) -> Option<(Start, bool)> {
         let mut line = self.line();
         let Some(next) = line.starts.pop_front() else {
@@ -88,7 +91,8 @@ async fn work(shared: Arc<Shared>) {
         if is_another_wanted {
             worker(&shared, &guests);
         }
-        // A panic of the host has been logged. It ends the attempt, which stays pending and is reclaimed, and not the worker.
+        // A panic of the host has been logged. It ends the attempt, which stays pending and is reclaimed, and
+        // not the worker.
         let run = AssertUnwindSafe(runner::run(shared.clone(), version, members)).catch_unwind().map(drop);
         let attempt = match &mut place {
             Some(place) => {

@@ -33,7 +33,8 @@ use crate::queue::{Entry, Link, QueueError, Redis};
 const BLOCK: Duration = Duration::from_secs(1);
 /// Entries claimed at once, however many permits are free: so many are marked in one script.
 const MAX_BATCH: usize = 100;
-/// Bytes that a read may bring, if entries are as large as they were lately: no command of Redis says how many bytes to read.
+/// Bytes that a read may bring, if entries are as large as they were lately: no command of Redis says how
+/// many bytes to read.
 const MAX_BYTES: usize = 4 << 20;
 /// While there is more to read than there are permits, a read waits so long for more of them: short tasks bring theirs back one by one.
 const GATHER: Duration = Duration::from_millis(1);

@@ -82,7 +82,8 @@ impl Idle {
         self.duty.store(has, Ordering::Release);
     }
 
-    /// Whether this host has the queue's duties, which one host does for all. It does them until it knows of another that has them.
+    /// Whether this host has the queue's duties, which one host does for all. It does them until it knows of
+    /// another that has them.
     pub fn has_duty(&self) -> bool {
         self.duty.load(Ordering::Acquire)
     }

@@ -212,7 +212,8 @@ impl Inflight {
     /// Notes that the entry was deleted. False when that is known already, or it is not owned any more.
     pub fn deleted(&self, entry: &str) -> bool {
         let mut table = self.lock();
-        // The heartbeat that found it out has written a status, also for one of which Redis was not told that it runs.
+        // The heartbeat that found it out has written a status, also for one of which Redis was not told that
+        // it runs.
         if let Some((Key(entry), _)) = table.slots.get_key_value(entry) {
             entry.turn(Phase::Begun, Phase::Running);
         }
@@ -292,7 +293,8 @@ impl Hold {
         self.is_known || !is_unheard
     }
 
-    /// The attempt runs alone. A crash counts against it until it is settled, so nothing else may run before that.
+    /// The attempt runs alone. A crash counts against it until it is settled, so nothing else may run before
+    /// that.
     pub fn runs_alone(&mut self, settled: DropGuard) {
         self.alone = Some(settled);
     }

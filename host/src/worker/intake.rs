@@ -1,7 +1,7 @@
 //! From claimed entries to running tasks.
 //!
-//! In: entries that Redis says are ours, with a permit for each. Out: a runner for each task that may run; a burial for what is malformed, or
-//! brought its host down while it ran alone.
+//! In: entries that Redis says are ours, with a permit for each. Out: a runner for each task that may run; a
+//! burial for what is malformed, or brought its host down while it ran alone.
 //!
 //!     read just now, and plain ─────────────────────────────▶ runs; `teller` tells Redis, if it runs for long
 //!     everything else ─▶ the gate: a script that looks once more ─▶ runs, or is settled by the gate
@@ -123,7 +123,8 @@ fn is_plain(shared: &Shared, task: &Task, hold: &Hold, how: Claimed) -> bool {
     is_fresh && task.origin != Origin::Other && task.crashes == 0 && hold.key().is_none()
 }
 
-/// Gives a task back that has passed the gate. Counts why another one has not, and buries what brought its host down.
+/// Gives a task back that has passed the gate. Counts why another one has not, and buries what brought its
+/// host down.
 pub async fn go_on(shared: &Shared, version: &Version, task: Task, hold: Hold, begun: Begun) -> Option<(Task, Hold)> {
     let queue = shared.name.as_ref();
     match begun {
@@ -146,7 +147,8 @@ pub async fn go_on(shared: &Shared, version: &Version, task: Task, hold: Hold, b
     None
 }
 
-/// Marks tasks as PROCESSING, however long Redis takes, and whether they run `alone`. None when the host stops meanwhile.
+/// Marks tasks as PROCESSING, however long Redis takes, and whether they run `alone`. None when the host
+/// stops meanwhile.
 pub async fn begin(shared: &Shared, plugin: &str, tasks: &[(Task, Hold)], since: Instant, alone: bool) -> Option<Vec<Begun>> {
     let mut pace = Pace::new(&shared.name, "begin");
     loop {

@@ -2,7 +2,8 @@
 //! that somebody's deletions orphaned.
 //!
 //! Orphans are looked for in one walk through the keys of the whole Redis, for all queues together, in small pieces and at a pace that hardly shows: a
-//! shared Redis may hold millions of keys that are not ours. Not here: what an orphan is (`doctor::mend`); `tqhost doctor` looks at a whole queue at once.
+//! shared Redis may hold millions of keys that are not ours. Not here: what an orphan is (`doctor::mend`);
+//! `tqhost doctor` looks at a whole queue at once.
 
 use std::collections::HashMap;
 use std::sync::Arc;

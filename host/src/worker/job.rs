@@ -25,7 +25,8 @@ pub struct Job {
     _room: OwnedSemaphorePermit,
 }
 
-/// The bound of the ends that wait to be settled, in tasks and in bytes. An attempt that ends while there is no room keeps its permit to run until there is.
+/// The bound of the ends that wait to be settled, in tasks and in bytes. An attempt that ends while there is
+/// no room keeps its permit to run until there is.
 #[derive(Debug, Clone)]
 pub struct Room {
     units: Arc<Semaphore>,

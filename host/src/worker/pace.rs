@@ -14,7 +14,8 @@ const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_se
 /// An outage that goes on is mentioned this often.
 const REMIND: Duration = Duration::from_secs(30);
 
-/// The errors of one loop. What is of one kind with it, such as the lanes of a settler, tells of an outage together.
+/// The errors of one loop. What is of one kind with it, such as the lanes of a settler, tells of an outage
+/// together.
 pub struct Pace {
     queue: String,
     what: &'static str,

@@ -24,14 +24,15 @@ use crate::queue::{Subject, codec};
 use crate::sandbox::Attempt;
 use crate::task::Task;
 
-/// Runs a task, or several that were gathered for a version that takes batches, beside the others. On the guests' threads the handler begins without
-/// another hop.
+/// Runs a task, or several that were gathered for a version that takes batches, beside the others. On the
+/// guests' threads the handler begins without another hop.
 pub async fn run(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     members.iter().for_each(|(task, _)| waited(&shared, task));
     beside(shared, version, members).await;
 }
 
-/// Notes how long a task has waited that runs now: from when its entry was added, or for one that was delayed, from when it was due.
+/// Notes how long a task has waited that runs now: from when its entry was added, or for one that was
+/// delayed, from when it was due.
 pub fn waited(shared: &Shared, task: &Task) {
     shared.metrics.wait(age(codec::entry_time_ms(&task.entry)));
 }

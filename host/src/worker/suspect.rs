@@ -1,11 +1,13 @@
 //! Runs a task that may have brought hosts down: alone in this host, and Redis knows that it does.
 //!
-//! In: a task with two crashes, or as many as it may have, that has passed the gate. Out: as of every other task, one settlement.
+//! In: a task with two crashes, or as many as it may have, that has passed the gate. Out: as of every other
+//! task, one settlement.
 //!
 //!     passed the gate ─▶ waits until nothing else runs ─▶ the gate once more: it runs alone ─▶ runner
 //!
-//! Who dies while it runs with others says little of any of them. Who dies while it runs alone does: the gate of the next host finds the note, and
-//! the crash that came after it (`scripts/begin.lua`). While it waits here, a crash is one of those that it did not run in.
+//! Who dies while it runs with others says little of any of them. Who dies while it runs alone does: the gate
+//! of the next host finds the note, and the crash that came after it (`scripts/begin.lua`). While it waits
+//! here, a crash is one of those that it did not run in.
 
 use std::sync::Arc;
 
@@ -24,7 +26,8 @@ use crate::task::Task;
 /// One that has run alone for so long goes on beside others: as long as the default of `timeout`.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Runs it, once nothing else runs in this host. On the host's threads, which speak to Redis: the call hops to the guests'.
+/// Runs it, once nothing else runs in this host. On the host's threads, which speak to Redis: the call hops
+/// to the guests'.
 pub fn start(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
     drop(shared.runners.spawn(run(shared.clone(), version.clone(), task, hold)));
 }
@@ -82,7 +85,8 @@ impl Keeper {
         }
     }
 
-    /// Lets others run beside it after a while, and takes the note back before. It is dropped when the task is settled.
+    /// Lets others run beside it after a while, and takes the note back before. It is dropped when the task
+    /// is settled.
     async fn run(self) {
         let began = Instant::now();
         let mut pace = Pace::new(&self.shared.name, "begin");

@@ -1,7 +1,8 @@
 //! A replica of Redis that is promoted when the primary is gone.
 //!
-//! The replica hears of everything through a wire of its own, and until it is promoted it is what a replica is: a moment behind. Its append-only
-//! file then is the record of what happened: what it had not heard of has never been.
+//! The replica hears of everything through a wire of its own, and until it is promoted it is what a replica
+//! is: a moment behind. Its append-only file then is the record of what happened: what it had not heard of
+//! has never been.
 
 use std::path::Path;
 use std::time::Duration;
@@ -34,7 +35,8 @@ impl Pair {
         Pair { replica, wire, front }
     }
 
-    /// Promotes the replica, which lags by so much. Gives from when to when the primary acknowledged what is gone.
+    /// Promotes the replica, which lags by so much. Gives from when to when the primary acknowledged what is
+    /// gone.
     pub fn fail_over(&self, primary: &mut RedisServer, proxies: &[Proxy], lag: Duration) -> Loss {
         let mut db = primary.connection();
         let from_ms = eventually("the replica is level with its primary", || {

@@ -141,7 +141,8 @@ pub fn to_redis(redis: &mut RedisServer, pair: Option<&Pair>, proxies: &[Proxy],
     None
 }
 
-/// A moment, and the length of the append-only file with all that was acknowledged before it. A busy disk makes Redis answer before it writes.
+/// A moment, and the length of the append-only file with all that was acknowledged before it. A busy disk
+/// makes Redis answer before it writes.
 fn written(redis: &RedisServer) -> (u64, u64) {
     let mut db = redis.connection();
     eventually("Redis has written what it acknowledged", || {

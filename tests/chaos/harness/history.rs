@@ -2,8 +2,8 @@
 //!
 //! In: the append-only file. Out: for each task its deliveries, its ends, and whatever was not as it has to be after each single step:
 //! from its XADD (or LPUSH) on a task is in one place or has one end; and an entry that a consumer has is given to another one only when nothing
-//! was heard of the first one for a whole lease. A requeued dead letter begins another life. An id that its producer sent twice is one task: of its
-//! entries all but one are dropped.
+//! was heard of the first one for a whole lease. A requeued dead letter begins another life. An id that its
+//! producer sent twice is one task: of its entries all but one are dropped.
 //!
 //! A plain task begins without a script, so what counts as a begin is a delivery: an XCLAIM for a consumer that did not have the entry. Redis
 //! writes one for each entry of XREADGROUP. An XCLAIM for the consumer that has the entry is a heartbeat.

@@ -1,8 +1,9 @@
 //! Says whether every task came to its one end, and shows what it goes by.
 //!
-//! In: Redis when all is quiet, its record of every write, what producers and operators were told, the faults, the hosts' logs. Out: a [`Verdict`].
-//! What each task had to become stands in its payload. Conservation and commits are judged by Redis's record, which no host writes; the
-//! statuses that clients see are compared with it.
+//! In: Redis when all is quiet, its record of every write, what producers and operators were told, the
+//! faults, the hosts' logs. Out: a [`Verdict`]. What each task had to become stands in its payload.
+//! Conservation and commits are judged by Redis's record, which no host writes; the statuses that clients see
+//! are compared with it.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;

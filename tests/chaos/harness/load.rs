@@ -1,7 +1,8 @@
 //! What producers do while things break: plain XADD and LPUSH through connections of their own that no proxy stands in, and `tqhost enqueue`.
 //!
 //! Every task has a name of its own and says in its payload what its handler is to do, so whoever reads it knows how it has to end.
-//! Whether a task whose reply was lost is there is found out in the end. Some tasks with an id are sent twice, whatever the reply was.
+//! Whether a task whose reply was lost is there is found out in the end. Some tasks with an id are sent
+//! twice, whatever the reply was.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};

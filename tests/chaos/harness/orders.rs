@@ -1,7 +1,9 @@
-//! What operators order while things break, by the command line: cancel, pause, resume, requeue. And whether what Redis did was ordered.
+//! What operators order while things break, by the command line: cancel, pause, resume, requeue. And whether
+//! what Redis did was ordered.
 //!
-//! In: the orders with their answers, and the history. Out: what nobody ordered, and what was ordered, answered and not done. An order that
-//! was not answered may have been carried out or not. An answer that Redis forgot promises nothing.
+//! In: the orders with their answers, and the history. Out: what nobody ordered, and what was ordered,
+//! answered and not done. An order that was not answered may have been carried out or not. An answer that
+//! Redis forgot promises nothing.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -71,7 +73,8 @@ pub fn give(url: &str, config: &Path, seed: u64, stop: &AtomicBool) -> Sent {
             _ if random.bool() => waiting(&mut db, queue, &mut random),
             _ => delayed(&mut db, queue),
         });
-        // One that is sent twice may run though it was cancelled: under the entry that came then. Others are ordered once of each kind.
+        // One that is sent twice may run though it was cancelled: under the entry that came then. Others are
+        // ordered once of each kind.
         if let Ok(Some((told, id))) = found
             && let Some(name) = told["n"].as_str()
             && told["again"] != true
@@ -130,7 +133,8 @@ fn dead(db: &mut Connection, queue: &str, random: &mut fastrand::Rng) -> Found {
     Ok(in_entry(entries, random))
 }
 
-/// One that is delayed: it has an id of its own, or is filed under the entry that it had first, or under its id.
+/// One that is delayed: it has an id of its own, or is filed under the entry that it had first, or under its
+/// id.
 fn delayed(db: &mut Connection, queue: &str) -> Found {
     let parked: Vec<(String, Vec<u8>)> =
         redis::cmd("HRANDFIELD").arg(format!("tq:{{{queue}}}:parked")).arg(1).arg("WITHVALUES").query(db)?;
@@ -166,7 +170,8 @@ pub fn of_task(name: &str, task: &Track, sent: &Sent, losses: &[Loss]) -> Vec<St
     wrong
 }
 
-/// What is wrong with pauses: those that nobody ordered or nobody wrote, and hosts that claimed tasks nevertheless.
+/// What is wrong with pauses: those that nobody ordered or nobody wrote, and hosts that claimed tasks
+/// nevertheless.
 pub fn of_queues(history: &History, sent: &Sent, losses: &[Loss], faults: &[Done], pids: &HashMap<u32, usize>) -> Vec<String> {
     let pauses = || sent.orders.iter().filter(|order| order.kind == Kind::Pause);
     let is_one = |order: &Order, (queue, at_ms): &(&str, u64)| order.name == *queue && order.from_ms <= *at_ms && *at_ms <= order.to_ms;

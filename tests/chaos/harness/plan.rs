@@ -1,7 +1,8 @@
 //! Which faults come when: a function of the seed and nothing else.
 //!
 //! There are lanes, and they do not wait for each other: one for each host, one for each host's network, one for Redis, one for the plugins.
-//! Within a lane the kinds come in shuffled rounds, so that a short run has most of them. What happens to Redis depends on what Redis may forget.
+//! Within a lane the kinds come in shuffled rounds, so that a short run has most of them. What happens to
+//! Redis depends on what Redis may forget.
 
 use std::fmt;
 use std::time::Duration;
@@ -99,7 +100,8 @@ impl Lane {
         match self {
             Lane::Host(_) => &[Fault::HostKilled, Fault::HostStopped, Fault::HostRestarted],
             Lane::Network(_) => &[Fault::Partition, Fault::RepliesLost, Fault::SlowNetwork, Fault::HalfOpen],
-            // A Redis that is killed has written all that it acknowledged only where each write waits for the disk.
+            // A Redis that is killed has written all that it acknowledged only where each write waits for the
+            // disk.
             Lane::Redis if keeps == Keeps::AllButASecond => &[Fault::RedisCutShort, Fault::RedisShutDown],
             Lane::Redis if keeps == Keeps::WhatItsReplicaHas => &[Fault::RedisFailedOver],
             Lane::Redis => &[

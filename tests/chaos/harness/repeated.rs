@@ -84,7 +84,8 @@ impl<'c> Repeated<'c> {
         }
     }
 
-    /// The first fault that explains why a run was repeated: what ends processes, then what Redis forgot, then what disturbs them.
+    /// The first fault that explains why a run was repeated: what ends processes, then what Redis forgot,
+    /// then what disturbs them.
     fn cause(&self, before: &Begin, begin: &Begin) -> Option<usize> {
         let host = host(&before.consumer, self.pids);
         let is_taken_over = before.entry == begin.entry;

@@ -1,6 +1,7 @@
 //! A shared library for LD_PRELOAD: whoever is started with it finds the addresses of some names that no name server knows.
 //!
-//! In: `FAKE_NAMES`, as in `a.test=127.0.0.1,b.test=::1`; the lookup of a name with `=never` does not end. Every other name is looked up as always. Compiled by `names.rs` beside this folder.
+//! In: `FAKE_NAMES`, as in `a.test=127.0.0.1,b.test=::1`; the lookup of a name with `=never` does not end.
+//! Every other name is looked up as always. Compiled by `names.rs` beside this folder.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::transmute;

@@ -11,9 +11,9 @@
 --   has its key: nothing was written, call again with the status of that task.
 --
 -- The first write is a PERSIST or a XACK, which are also allowed when there is no memory left: settling frees some, so tasks must go on.
--- While a task runs alone, its status says under which entry, and how many crashes it had by then: one more means that its host died while
--- nothing else ran in it.
--- The marker holds the id of the first task, so a task that lost its host is not taken for its own duplicate. Safe to run again.
+-- While a task runs alone, its status says under which entry, and how many crashes it had by then: one more
+-- means that its host died while nothing else ran in it. The marker holds the id of the first task, so a task
+-- that lost its host is not taken for its own duplicate. Safe to run again.
 local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 local rules = rules_of(stream, nil, ARGV[4], ARGV[5])
 local out = {}

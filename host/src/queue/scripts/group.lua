@@ -1,11 +1,12 @@
--- Creates the consumer group, at the stream's beginning, and the stream, where they are missing. Notes once for each group what it had been given
--- before tqhost came.
+-- Creates the consumer group, at the stream's beginning, and the stream, where they are missing. Notes once
+-- for each group what it had been given before tqhost came.
 --
 -- KEYS  1 stream · 2 history: group → the entry that it had been given last (0-0: tqhost made the group)
 -- ARGV  1 group
 -- Gives 1 when it created the group, 0 when it was there.
 --
--- A group that is made anew is given everything again, so that nothing is history any more. Safe to run again.
+-- A group that is made anew is given everything again, so that nothing is history any more. Safe to run
+-- again.
 local bad = wrong_type(KEYS[2], 'hash')
 if bad then return bad end
 local last = last_delivered(KEYS[1], ARGV[1])

@@ -51,8 +51,8 @@ end
 -- Ends a task. This is the only place where a task ends, whatever its end is and whoever found it.
 --
 -- `rules` comes from rules_of. `marker` is the key that holds the task's idempotency key (the stream: it has none). `is_known` is false for a
--- task that can have no status yet. `letter` is what the dead letter holds, or nil. `how` is COMPLETED, FAILED or CANCELLED; `changes` are
--- the names and values of what else changes in the status.
+-- task that can have no status yet. `letter` is what the dead letter holds, or nil. `how` is COMPLETED,
+-- FAILED or CANCELLED; `changes` are the names and values of what else changes in the status.
 --
 -- In this order: the dead letter, the status and its retention, the idempotency key. Effects, flows and events of an end have their place
 -- here, too. The caller has acknowledged the entry before, or the first write here is a HDEL: Redis refuses nothing for want of memory.
@@ -86,8 +86,9 @@ local function end_lost(rules, status, marker, id, why)
   end_task(at_once, status, marker, id, true, nil, 'FAILED', { 'error', 'lost: ' .. why })
 end
 
--- Ends a task of which somebody deleted the entry: unless the task has ended, waits somewhere else, or runs all the same at another consumer
--- than this one. True when it was ended. A task that was never begun may have no status before this; one that kept none may have ended.
+-- Ends a task of which somebody deleted the entry: unless the task has ended, waits somewhere else, or runs
+-- all the same at another consumer than this one. True when it was ended. A task that was never begun may
+-- have no status before this; one that kept none may have ended.
 local function note_lost(rules, status, marker, id, entry, consumer)
   -- Whoever missed it may have done so before Redis came back with an older state of things.
   if #redis.call('XRANGE', rules.stream, entry, entry) > 0 then return false end
@@ -108,14 +109,16 @@ local function pending_of(stream, group, entry)
   return found[1]
 end
 
--- Whether a task that has not ended is under this entry: it waits or runs there, or somebody deleted the entry and its host still runs it.
--- `kept_until` is the field `deleted` of its status, by which heartbeat.lua says the latter.
+-- Whether a task that has not ended is under this entry: it waits or runs there, or somebody deleted the
+-- entry and its host still runs it. `kept_until` is the field `deleted` of its status, by which heartbeat.lua
+-- says the latter.
 local function is_there(stream, group, entry, kept_until)
   return #redis.call('XRANGE', stream, entry, entry) > 0 or pending_of(stream, group, entry) ~= nil
     or (tonumber(kept_until or '') or 0) > now_ms()
 end
 
--- Whether a task's status says that its id belongs to another entry: one that has completed, is still there, or is among those delayed.
+-- Whether a task's status says that its id belongs to another entry: one that has completed, is still there,
+-- or is among those delayed.
 local function is_elsewhere(stream, group, delayed, status, entry)
   local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'deleted')
   if known.err or known[2] == entry then return false end
@@ -164,8 +167,9 @@ local function comes_after(a, b)
   return a_seq > b_seq
 end
 
--- What is to be said of an entry, where the group was given `last` last: 1 when nobody will deliver it any more; 2 when it is history, as the group
--- was done with it before tqhost came; 0 otherwise. `history` is the key with group.lua's note. Without a note no host has come yet.
+-- Says whether the group has passed over an entry; `last` is the entry that the group was given last. Gives 1
+-- when nobody will deliver it any more, 2 when it is history, as the group was done with it before tqhost
+-- came, and 0 otherwise. `history` is the key with group.lua's note. Without a note no host has come yet.
 local function passed_over(stream, history, group, last, entry)
   if not last or comes_after(entry, last) or pending_of(stream, group, entry) then return 0 end
   return comes_after(entry, redis.call('HGET', history, group) or last) and 1 or 2

@@ -3,12 +3,13 @@
 -- KEYS  1 stream
 -- ARGV  1 group · 2 consumer · 3 lease ms · 4 id to begin at · 5 how many at most · 6 bytes beyond which no more are taken (at least one is)
 --       7 ms: an owner that showed itself so long after the entry's last heartbeat did not die with it (0: nobody did)
--- Gives the id to go on at ('' when done), the entries as { id, fields, deliveries }, and the ids of entries that were deleted while they were
---   pending.
+-- Gives the id to go on at ('' when done), the entries as { id, fields, deliveries }, and the ids of entries
+-- that were deleted while they were pending.
 --
--- The delivery count is 1 + crashes, so it grows only where the owner died. A host that fell silent and woke up did not, nor did an owner that
--- read or kept other entries alive after it should have renewed this one.
--- After a lost reply the entries are ours, unseen: recover.lua finds them, or this script after another lease.
+-- The delivery count is 1 + crashes, so it grows only where the owner died. A host that fell silent and woke
+-- up did not, nor did an owner that read or kept other entries alive after it should have renewed this one.
+-- After a lost reply the entries are ours, unseen: recover.lua finds them, or this script after another
+-- lease.
 local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 local limit, bytes, outlived = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local silences

@@ -10,11 +10,11 @@
 --         bury:      task id · error · how many values follow · the dead letter's fields, name and value
 --         park:      delay ms · ms from which it counts (0: now) · error (empty: none) · how many values follow · the task's fields, name and
 --                    value, as the next delivery is to carry them
--- `what` begins with C (complete), B (bury) or P (park). After it, m says that a marker is given; for complete and park the task id is then the
--- next value. For complete, r says that a result is given.
+-- `what` begins with C (complete), B (bury) or P (park). After it, m says that a marker is given; for
+-- complete and park the task id is then the next value. For complete, r says that a result is given.
 --
--- Plain is a task that its first attempt completed, that cannot have a status yet, and that its host has held for too short a time for another
--- host to have it.
+-- Plain is a task that its first attempt completed, that cannot have a status yet, and that its host has held
+-- for too short a time for another host to have it.
 --
 -- Gives for each attempt 1: done; 0: somebody else settled or owns the task, nothing was written; or the text of an error: nothing was written.
 --
@@ -70,7 +70,8 @@ local function acked(status, entry)
   return redis.call('XACK', stream, group, entry) == 1 or is_kept(status, entry)
 end
 
--- Whether the task's id belongs to another entry: then this one is a duplicate that did not come to the gate. The status stays the other's.
+-- Whether the task's id belongs to another entry: then this one is a duplicate that did not come to the gate.
+-- The status stays the other's.
 local function is_duplicate(status, entry)
   return is_elsewhere(stream, group, KEYS[2], status, entry)
 end
@@ -79,8 +80,8 @@ local function is_owner(status, entry)
   return owned(stream, group, entry, consumer) or is_kept(status, entry)
 end
 
--- All but plain tasks name their entry: of two tasks with one id, neither is taken for the other. `name` and `value` are one more field of the
--- status, if there is one.
+-- All but plain tasks name their entry: of two tasks with one id, neither is taken for the other. `name` and
+-- `value` are one more field of the status, if there is one.
 local function end_attempt(status, marker, id, letter, how, entry, attempt, plugin, enqueued_at, ran, name, value)
   if is_marked(status) then return end_task(rules, status, marker, id, true, nil, 'CANCELLED', {}) end
   local changes = { 'attempt', attempt, 'plugin', plugin, 'consumer', consumer, 'enqueued_at', enqueued_at, 'entry', entry }
@@ -160,8 +161,9 @@ local function park(what, entry, attempt, _, enqueued_at)
   return 1
 end
 
--- Which plain attempts are ours to settle, when fewer than all were pending: those with an entry, unless it is still to be delivered, as Redis
--- forgot that it was; and those whose entry somebody deleted, if they have not ended with that.
+-- Which plain attempts are ours to settle, when fewer than all were pending: those with an entry, unless it
+-- is still to be delivered, as Redis forgot that it was; and those whose entry somebody deleted, if they have
+-- not ended with that.
 local function told_apart(entries, acked)
   local ours, last = {}, last_delivered(stream, group) or '0-0'
   for i, entry in ipairs(entries) do

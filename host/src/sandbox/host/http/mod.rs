@@ -59,10 +59,11 @@ const AFTER_ATTEMPT: Duration = Duration::from_secs(1);
 /// The name under which the interface is linked; older ones of its series resolve to it.
 const TYPES: &str = "wasi:http/types@0.2.12";
 
-/// What a header field has in a map beside its name and value.
+/// A header field takes so many bytes in a map, beside its name and value.
 const FIELD: usize = 160;
 
-/// Bytes of the host that a handle stands for. Those of responses that are not read are not here: `max_concurrent` bounds them.
+/// Bytes of the host that a handle stands for. Those of responses that are not read are not here:
+/// `max_concurrent` bounds them.
 pub(in crate::sandbox) fn weight(handle: &dyn Any) -> u64 {
     let fields = |fields: &FieldMap| fields.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum::<usize>();
     let bytes = if let Some(map) = handle.downcast_ref::<FieldMap>() {

@@ -76,7 +76,9 @@ impl Activity {
     }
 
     fn ended(&mut self, ids: &[String]) -> usize {
-        ids.iter().filter(|id| !matches!(self.status(id, "status").as_str(), "" | "PENDING" | "PROCESSING")).count()
+        ids.iter()
+            .filter(|id| !matches!(self.status(id, "status").as_str(), "" | "PENDING" | "PROCESSING"))
+            .count()
     }
 
     fn dead(&mut self) -> Vec<HashMap<String, String>> {
@@ -124,10 +126,15 @@ impl Activity {
                 let (status, of) = (self.status(id, "status"), self.status(id, "duplicate_of"));
                 prop_assert_eq!((status.as_str(), &of), ("CANCELLED", first));
             }
-            prop_assert_eq!(&self.bench.redis::<String>("GET", format!("tq:{{{STREAM}}}:key:{event}")), first);
+            prop_assert_eq!(
+                &self.bench.redis::<String>("GET", format!("tq:{{{STREAM}}}:key:{event}")),
+                first
+            );
             let letters: Vec<_> = dead.iter().filter(|letter| letter["eventId"] == event).collect();
             prop_assert_eq!(letters.len(), usize::from(is_bad(*n)), "{}", event);
-            prop_assert!(letters.iter().all(|letter| letter["tq-id"] == *first && letter["data"] == data(&event)));
+            prop_assert!(
+                letters.iter().all(|letter| letter["tq-id"] == *first && letter["data"] == data(&event))
+            );
         }
         Ok(())
     }
@@ -143,8 +150,15 @@ fn is_bad(n: usize) -> bool {
 
 #[test]
 fn every_event_is_committed_once_whatever_is_sent_twice_and_killed() {
-    let cases = std::env::var("TQHOST_ACTIVITY_CASES").map_or(CASES, |text| text.parse().expect("TQHOST_ACTIVITY_CASES is a number"));
-    let config = Config { cases, failure_persistence: None, max_shrink_iters: 10, max_shrink_time: 60_000, ..Config::default() };
+    let cases = std::env::var("TQHOST_ACTIVITY_CASES")
+        .map_or(CASES, |text| text.parse().expect("TQHOST_ACTIVITY_CASES is a number"));
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 10,
+        max_shrink_time: 60_000,
+        ..Config::default()
+    };
     let activity = RefCell::new(Activity::start());
     let checked = TestRunner::new(config).run(&ops(), |ops| activity.borrow_mut().case(&ops));
     let Activity { hosts, bench: _redis, .. } = activity.into_inner();
@@ -161,11 +175,23 @@ fn a_dead_event_says_what_is_needed_to_replay_it_and_is_replayed_once() {
     eventually("it is dead", || (activity.dead().len() == 1).then_some(()));
     let letter = activity.dead().remove(0);
     let names: HashSet<&str> = letter.keys().map(String::as_str).collect();
-    for name in ["tq-id", "tq-queue", "tq-reason", "tq-error", "tq-attempts", "tq-enqueued-at", "tq-failed-at", "tq-consumer", "tq-plugin"]
-    {
+    for name in [
+        "tq-id",
+        "tq-queue",
+        "tq-reason",
+        "tq-error",
+        "tq-attempts",
+        "tq-enqueued-at",
+        "tq-failed-at",
+        "tq-consumer",
+        "tq-plugin",
+    ] {
         assert!(names.contains(name), "{name} is missing in {letter:?}");
     }
-    assert_eq!((&letter["tq-id"], &letter["data"], letter["tq-reason"].as_str()), (&id, &data("e"), "rejected"));
+    assert_eq!(
+        (&letter["tq-id"], &letter["data"], letter["tq-reason"].as_str()),
+        (&id, &data("e"), "rejected")
+    );
     // Its duplicates are those of a task that has ended: they do nothing.
     let again = activity.event("e", 3);
     activity.bench.until(STREAM, &again, "CANCELLED");

@@ -68,7 +68,12 @@ fn every_outcome_is_told_with_its_exit_code() {
             json!({ "kind": "timeout", "message": "the handler did not end within 100ms: most of that it computed" }),
         ),
         ("hoards", &[], 1, json!({ "outcome": "failed", "kind": "out-of-memory" })),
-        ("big-result", &["--field", "bytes=1100000"], 1, json!({ "outcome": "failed", "kind": "output-too-large" })),
+        (
+            "big-result",
+            &["--field", "bytes=1100000"],
+            1,
+            json!({ "outcome": "failed", "kind": "output-too-large" }),
+        ),
     ];
     for (guest, args, code, expected) in table {
         let args = [&["--field", "a=1", "--json"], args].concat();
@@ -78,7 +83,10 @@ fn every_outcome_is_told_with_its_exit_code() {
         for (name, value) in expected.as_object().expect("an object") {
             assert_eq!(&view[name], value, "{guest}: {view}");
         }
-        assert!(view["run_ms"].as_f64() > Some(0.0) && view["peak_memory"].as_u64() > Some(0), "{guest}: {view}");
+        assert!(
+            view["run_ms"].as_f64() > Some(0.0) && view["peak_memory"].as_u64() > Some(0),
+            "{guest}: {view}"
+        );
         // For people: the outcome's word, and why.
         let ran = tried(guest, &args.iter().copied().filter(|arg| *arg != "--json").collect::<Vec<_>>());
         let outcome = view["outcome"].as_str().expect("a word");
@@ -93,16 +101,34 @@ fn every_outcome_is_told_with_its_exit_code() {
 #[test]
 fn a_task_comes_from_a_file_from_stdin_and_from_the_command_line() {
     let folder = tempfile::tempdir().expect("a folder");
-    fs::write(folder.path().join("task.json"), "{\n  \"text\": \"ü\",\n  \"n\": 12345678901234567890.50,\n  \"o\": {\"x\": [1]}\n}\n")
-        .expect("write");
+    fs::write(
+        folder.path().join("task.json"),
+        "{\n  \"text\": \"ü\",\n  \"n\": 12345678901234567890.50,\n  \"o\": {\"x\": [1]}\n}\n",
+    )
+    .expect("write");
     fs::write(folder.path().join("cv.txt"), "from a file").expect("write");
     let echo = guest_path("echo");
     let echo = fs::canonicalize(echo).expect("a path");
-    let args = ["try", echo.to_str().expect("UTF-8"), "task.json", "--field", "text=@cv.txt", "--field", "more=a=b", "--attempt", "3"];
+    let args = [
+        "try",
+        echo.to_str().expect("UTF-8"),
+        "task.json",
+        "--field",
+        "text=@cv.txt",
+        "--field",
+        "more=a=b",
+        "--attempt",
+        "3",
+    ];
     let view = run(folder.path(), &[&args[..], &["--id", "t-7", "--json"]].concat()).ok().json();
     let result = &view["result"];
-    let fields = json!({ "n": "12345678901234567890.50", "o": "{\"x\": [1]}", "text": "from a file", "more": "a=b" });
-    assert_eq!((&result["fields"], &result["attempt"], &result["id"]), (&fields, &json!(3), &json!("t-7")), "{view}");
+    let fields =
+        json!({ "n": "12345678901234567890.50", "o": "{\"x\": [1]}", "text": "from a file", "more": "a=b" });
+    assert_eq!(
+        (&result["fields"], &result["attempt"], &result["id"]),
+        (&fields, &json!(3), &json!("t-7")),
+        "{view}"
+    );
 
     let mut piped = command(folder.path(), &["try", echo.to_str().expect("UTF-8"), "-", "--json"]);
     piped.stdin(fs::File::open(folder.path().join("task.json")).expect("open"));
@@ -113,9 +139,16 @@ fn a_task_comes_from_a_file_from_stdin_and_from_the_command_line() {
 #[test]
 fn what_a_handler_prints_is_shown() {
     let ran = tried("panics", &["--field", "a=1"]);
-    assert!(ran.stdout.contains("error log    panic: panicked at") && ran.stdout.contains("boom on attempt 1"), "{ran:#?}");
+    assert!(
+        ran.stdout.contains("error log    panic: panicked at") && ran.stdout.contains("boom on attempt 1"),
+        "{ran:#?}"
+    );
     let view = tried("panics", &["--field", "a=1", "--json"]).json();
-    assert_eq!((&view["log"][0]["level"], &view["log"][0]["stream"]), (&json!("error"), &json!("log")), "{view}");
+    assert_eq!(
+        (&view["log"][0]["level"], &view["log"][0]["stream"]),
+        (&json!("error"), &json!("log")),
+        "{view}"
+    );
     // Only once, however often it runs; and a budget holds.
     let view = tried("floods-log", &["--field", "a=1", "--json"]).json();
     let lines = view["log"].as_array().expect("lines");
@@ -123,19 +156,24 @@ fn what_a_handler_prints_is_shown() {
     assert!(last.contains("the rest of this attempt is dropped"), "{last}");
     let view = tried("echo", &["--field", "a=1", "--runs", "5", "--json"]).ok().json();
     assert_eq!(view["runs"], 5);
-    let [least, median, most] = ["least_ms", "run_ms", "most_ms"].map(|name| view[name].as_f64().expect(name));
+    let [least, median, most] =
+        ["least_ms", "run_ms", "most_ms"].map(|name| view[name].as_f64().expect(name));
     assert!(least <= median && median <= most, "{view}");
 }
 
 #[test]
 fn grants_are_those_of_a_configuration() {
     let folder = tempfile::tempdir().expect("a folder");
-    let config =
-        "[queues.q]\nplugin = \"p\"\nmax_retries = 8\n[queues.r]\n[plugins.p]\nconfig = { model = \"small\", secret = \"hunter2\" }\n";
+    let config = "[queues.q]\nplugin = \"p\"\nmax_retries = 8\n[queues.r]\n[plugins.p]\nconfig = { model = \"small\", secret = \"hunter2\" }\n";
     fs::write(folder.path().join("tqhost.toml"), config).expect("write");
     let guest = fs::canonicalize(guest_path("reads-config")).expect("a path");
     let of = |args: &[&str]| {
-        run(folder.path(), &[&["try", guest.to_str().expect("UTF-8"), "--field", "key=model", "--json"], args].concat()).ok().json()
+        run(
+            folder.path(),
+            &[&["try", guest.to_str().expect("UTF-8"), "--field", "key=model", "--json"], args].concat(),
+        )
+        .ok()
+        .json()
     };
     let granted = of(&["--plugin", "p"]);
     assert!(granted["result"].to_string().contains("small"), "{granted}");
@@ -148,10 +186,13 @@ fn grants_are_those_of_a_configuration() {
 #[test]
 fn a_self_check_is_run_before_the_task() {
     let folder = tempfile::tempdir().expect("a folder");
-    let plugin = |name: &str| format!("[queues.{name}]\n[plugins.{name}]\nconfig = {{ self-check = \"{name}\" }}\n");
+    let plugin =
+        |name: &str| format!("[queues.{name}]\n[plugins.{name}]\nconfig = {{ self-check = \"{name}\" }}\n");
     fs::write(folder.path().join("tqhost.toml"), ["ok", "no", "trap"].map(plugin).concat()).expect("write");
     let guest = fs::canonicalize(guest_path("checks-itself")).expect("a path");
-    let of = |args: &[&str]| run(folder.path(), &[&["try", guest.to_str().expect("UTF-8"), "--field", "a=1"], args].concat());
+    let of = |args: &[&str]| {
+        run(folder.path(), &[&["try", guest.to_str().expect("UTF-8"), "--field", "a=1"], args].concat())
+    };
     let ran = of(&["--plugin", "ok"]).ok();
     let (passed, completed) = (ran.stdout.find("self-check passed in "), ran.stdout.find("completed in "));
     assert!(passed.is_some() && passed < completed, "{ran:#?}");
@@ -161,28 +202,49 @@ fn a_self_check_is_run_before_the_task() {
     for (args, why) in [
         (&["--plugin", "no"][..], "self-check: the self-check is told to be `no`\n"),
         (&["--queue", "trap"], "self-check: trap: wasm trap: "),
-        (&[], "self-check: the self-check is not told what to do (it was granted the defaults: --plugin or --queue take grants"),
+        (
+            &[],
+            "self-check: the self-check is not told what to do (it was granted the defaults: --plugin or --queue take grants",
+        ),
     ] {
         let ran = of(args);
-        assert!(ran.code == 1 && ran.stderr.contains(why) && !ran.stdout.contains("completed"), "{args:?}: {ran:#?}");
+        assert!(
+            ran.code == 1 && ran.stderr.contains(why) && !ran.stdout.contains("completed"),
+            "{args:?}: {ran:#?}"
+        );
         let ran = of(&[args, &["--json"]].concat());
-        assert!(ran.code == 1 && ran.stdout.is_empty() && ran.stderr.contains("{\"error\":"), "{args:?}: {ran:#?}");
+        assert!(
+            ran.code == 1 && ran.stdout.is_empty() && ran.stderr.contains("{\"error\":"),
+            "{args:?}: {ran:#?}"
+        );
     }
 }
 
 #[test]
 fn runs_have_the_instances_that_they_are_said_to_have() {
     let folder = tempfile::tempdir().expect("a folder");
-    fs::write(folder.path().join("tqhost.toml"), "[queues.fresh]\n[queues.kept]\n[plugins.kept]\ninstance = { warm = 1 }\n")
-        .expect("write");
+    fs::write(
+        folder.path().join("tqhost.toml"),
+        "[queues.fresh]\n[queues.kept]\n[plugins.kept]\ninstance = { warm = 1 }\n",
+    )
+    .expect("write");
     let guest = fs::canonicalize(guest_path("remembers")).expect("a path");
-    let of =
-        |args: &[&str]| run(folder.path(), &[&["try", guest.to_str().expect("UTF-8"), "--field", "a=1", "--runs", "3"], args].concat());
-    for (queue, instance, tasks, words) in
-        [("fresh", "per-task", 1, "each in a fresh instance: "), ("kept", "warm", 3, "in instances that are kept: ")]
-    {
+    let of = |args: &[&str]| {
+        run(
+            folder.path(),
+            &[&["try", guest.to_str().expect("UTF-8"), "--field", "a=1", "--runs", "3"], args].concat(),
+        )
+    };
+    for (queue, instance, tasks, words) in [
+        ("fresh", "per-task", 1, "each in a fresh instance: "),
+        ("kept", "warm", 3, "in instances that are kept: "),
+    ] {
         let view = of(&["--queue", queue, "--json"]).ok().json();
-        assert_eq!((&view["instance"], &view["result"]["tasks"]), (&json!(instance), &json!(tasks)), "{view}");
+        assert_eq!(
+            (&view["instance"], &view["result"]["tasks"]),
+            (&json!(instance), &json!(tasks)),
+            "{view}"
+        );
         let text = of(&["--queue", queue]).ok().stdout;
         assert!(text.contains(&format!("(median of 3 runs, {words}")), "{text}");
     }
@@ -195,14 +257,20 @@ fn mistakes_are_told() {
     fs::write(folder.path().join("reserved.json"), "{\"tq-id\": \"1\"}").expect("write");
     fs::write(folder.path().join("text.wasm"), "(module)").expect("write");
     fs::write(folder.path().join("tqhost.toml"), "[queues.q]\n").expect("write");
-    let paths = ["echo", "wrong-world", "wrong-version", "wants-files"].map(|guest| fs::canonicalize(guest_path(guest)).expect("a path"));
-    let [echo, wrong_world, wrong_version, wants_files] = paths.each_ref().map(|path| path.to_str().expect("UTF-8"));
+    let paths = ["echo", "wrong-world", "wrong-version", "wants-files"]
+        .map(|guest| fs::canonicalize(guest_path(guest)).expect("a path"));
+    let [echo, wrong_world, wrong_version, wants_files] =
+        paths.each_ref().map(|path| path.to_str().expect("UTF-8"));
     let task = ["--field", "a=1"];
     let table: [(&[&str], i32, &str); 16] = [
         (&["nowhere.wasm", task[0], task[1]], 1, "nowhere.wasm: there is no such file"),
         (&[".", task[0], task[1]], 1, ".: it is a directory, not a file"),
         (&["text.wasm", task[0], task[1]], 1, "text.wasm: this is not a WebAssembly file: it is a text file"),
-        (&[wrong_world, task[0], task[1]], 1, "it exports no tqhost:handler/handler; it exports tqhost:testing/greeter@0.1.0"),
+        (
+            &[wrong_world, task[0], task[1]],
+            1,
+            "it exports no tqhost:handler/handler; it exports tqhost:testing/greeter@0.1.0",
+        ),
         (&[wrong_version, task[0], task[1]], 1, "but this tqhost runs tqhost:handler/handler@0.1.0"),
         (&[wants_files, task[0], task[1]], 1, "(handlers have no filesystem)"),
         (&[echo], 2, "<TASK.json>"),
@@ -213,7 +281,11 @@ fn mistakes_are_told() {
         (&[echo, "--field", "a=@nowhere"], 1, "field a: cannot read nowhere"),
         (&[echo, "-", "--watch"], 2, "stdin cannot be watched"),
         (&[echo, "--field", "a=1", "--queue", "p"], 2, "no queue \"p\" is configured"),
-        (&[echo, "--field", "a=1", "--config", "tqhost.toml"], 2, "has no plugin \"echo\": name one with --plugin or --queue"),
+        (
+            &[echo, "--field", "a=1", "--config", "tqhost.toml"],
+            2,
+            "has no plugin \"echo\": name one with --plugin or --queue",
+        ),
         (&[echo, "--field", "a=1", "--config", "nowhere.toml"], 78, "there is no such file"),
     ];
     for (args, code, why) in table {
@@ -236,7 +308,8 @@ impl Watching {
 
     fn start_command(mut command: Command) -> Watching {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start tqhost");
-        let (lines, errors) = (lines(child.stdout.take().expect("a pipe")), lines(child.stderr.take().expect("a pipe")));
+        let (lines, errors) =
+            (lines(child.stdout.take().expect("a pipe")), lines(child.stderr.take().expect("a pipe")));
         Watching { child, lines, errors }
     }
 
@@ -247,7 +320,10 @@ impl Watching {
 
     #[track_caller]
     fn error(&self) -> String {
-        eventually("a line on stderr", || self.errors.try_recv().ok())["error"].as_str().expect("an error").to_owned()
+        eventually("a line on stderr", || self.errors.try_recv().ok())["error"]
+            .as_str()
+            .expect("an error")
+            .to_owned()
     }
 }
 
@@ -282,7 +358,11 @@ fn a_watched_handler_runs_again_when_something_changed() {
     fs::write(folder.path().join("more.txt"), "one").expect("write");
     let mut watching = Watching::start(folder.path(), &["task.json", "--field", "more=@more.txt"]);
     let first = watching.next();
-    assert_eq!((&first["result"]["version"], &first["result"]["fields"]), (&json!("1"), &json!({ "a": "1", "more": "one" })), "{first}");
+    assert_eq!(
+        (&first["result"]["version"], &first["result"]["fields"]),
+        (&json!("1"), &json!({ "a": "1", "more": "one" })),
+        "{first}"
+    );
     // What a field is read from is watched too.
     fs::write(folder.path().join("more.txt"), "two").expect("write");
     let again = watching.next();
@@ -314,13 +394,20 @@ fn a_handler_that_never_ends_is_broken_off_when_it_is_mended() {
         fs::rename(folder.path().join("h.new"), folder.path().join("h.wasm")).expect("rename");
     };
     install("loops");
-    let watching = Watching::start_command(command(folder.path(), &["try", "h.wasm", "--field", "a=1", "--watch", "--timeout", "1h"]));
-    let says =
-        |text: &str| eventually(text, || watching.lines.try_iter().find(|line| line.as_str().is_some_and(|line| line.contains(text))));
+    let watching = Watching::start_command(command(
+        folder.path(),
+        &["try", "h.wasm", "--field", "a=1", "--watch", "--timeout", "1h"],
+    ));
+    let says = |text: &str| {
+        eventually(text, || {
+            watching.lines.try_iter().find(|line| line.as_str().is_some_and(|line| line.contains(text)))
+        })
+    };
     says("compiled");
     install("echo");
     says("completed in");
-    let is_noted = |line: Value| line.as_str().is_some_and(|line| line.contains("broken off, as a file has changed"));
+    let is_noted =
+        |line: Value| line.as_str().is_some_and(|line| line.contains("broken off, as a file has changed"));
     eventually("it says so", || watching.errors.try_iter().any(is_noted).then_some(()));
 }
 
@@ -377,7 +464,8 @@ fn built(lang: &str, folder: &str, change: impl Fn(&Path), target: &str) -> Path
     let made = temporary.path().join(NAME);
     change(&made);
     let project = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder).join(lang);
-    let files: Vec<&str> = said["files"].as_array().expect("files").iter().map(|file| file.as_str().expect("a path")).collect();
+    let files: Vec<&str> =
+        said["files"].as_array().expect("files").iter().map(|file| file.as_str().expect("a path")).collect();
     assert!(files.contains(&"README.md") && files.contains(&"task.json"), "{said}");
     let is_same = |file: &&str| fs::read(made.join(file)).ok() == fs::read(project.join(file)).ok();
     // Cargo writes its lock anew.

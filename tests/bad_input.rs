@@ -108,7 +108,10 @@ fn no_configuration_file() {
     // For programs too.
     let ran = bench.tqhost(&["queues", "--json"]);
     let error: Value = serde_json::from_str(&ran.stderr).expect("JSON");
-    assert!(ran.code == 78 && error["error"].as_str().is_some_and(|error| error.contains("no such file")), "{ran:#?}");
+    assert!(
+        ran.code == 78 && error["error"].as_str().is_some_and(|error| error.contains("no such file")),
+        "{ran:#?}"
+    );
 }
 
 #[test]
@@ -116,11 +119,23 @@ fn a_configuration_that_is_wrong() {
     let bench = Bench::new("[queues.work]\n");
     let table: [(&str, &[&str]); 9] = [
         ("[queues.work]\nlease = \n", &["line 2: column", "not TOML"]),
-        ("[queues.work]\nmax_retires = 3\n", &["line 2: queues.work.max_retires: unknown key: did you mean `max_retries`?"]),
-        ("[queues.work]\ntimeout = \"5 minutes\"\n", &["line 2: queues.work.timeout: \"5 minutes\" is not a duration", "\"30s\""]),
+        (
+            "[queues.work]\nmax_retires = 3\n",
+            &["line 2: queues.work.max_retires: unknown key: did you mean `max_retries`?"],
+        ),
+        (
+            "[queues.work]\ntimeout = \"5 minutes\"\n",
+            &["line 2: queues.work.timeout: \"5 minutes\" is not a duration", "\"30s\""],
+        ),
         ("[queues.work]\ntimeout = 5\n", &["has no unit: write \"5s\""]),
-        ("[queues.work]\nenqueue_to = [\"a\"]\n", &["queues.work.enqueue_to: not supported by this version of tqhost yet"]),
-        ("[queues.a]\nstream = \"s\"\n[queues.b]\nstream = \"s\"\n", &["queues.b.stream: \"s\" is the stream of the queue \"a\" too"]),
+        (
+            "[queues.work]\nenqueue_to = [\"a\"]\n",
+            &["queues.work.enqueue_to: not supported by this version of tqhost yet"],
+        ),
+        (
+            "[queues.a]\nstream = \"s\"\n[queues.b]\nstream = \"s\"\n",
+            &["queues.b.stream: \"s\" is the stream of the queue \"a\" too"],
+        ),
         (
             "[queues.work]\n[admin]\nlisten = \"0.0.0.0:7700\"\n",
             &["admin.token: is required", "0.0.0.0:7700 can be reached from other machines"],
@@ -141,9 +156,14 @@ fn commands_need_no_secrets_of_plugins() {
     let config = "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\n\
                   config = { model = { env = \"NOT_SET_ANYWHERE\" }, key = { file = \"nowhere\" } }\n";
     let bench = Bench::new(config);
-    for args in
-        [&["enqueue", "work", "a=1"][..], &["queues"], &["plugins"], &["pause", "work"], &["resume", "work"], &["dead", "list", "work"]]
-    {
+    for args in [
+        &["enqueue", "work", "a=1"][..],
+        &["queues"],
+        &["plugins"],
+        &["pause", "work"],
+        &["resume", "work"],
+        &["dead", "list", "work"],
+    ] {
         bench.tqhost(args).ok();
     }
     for args in [&["check"][..], &["run"]] {
@@ -193,7 +213,10 @@ fn plugins_that_cannot_be_used_fail_the_check_and_missing_ones_do_not() {
     let table = [
         (bench.dir.path().join("text"), "this is not a WebAssembly file: it is a text file"),
         (guest("wrong-world"), "it exports no tqhost:handler/handler"),
-        (guest("wrong-version"), "it exports tqhost:handler/handler@0.2.0, but this tqhost runs tqhost:handler/handler@0.1.0"),
+        (
+            guest("wrong-version"),
+            "it exports tqhost:handler/handler@0.2.0, but this tqhost runs tqhost:handler/handler@0.1.0",
+        ),
         (guest("wants-files"), "it imports what handlers cannot have: wasi:filesystem"),
     ];
     for (file, why) in table {
@@ -202,8 +225,15 @@ fn plugins_that_cannot_be_used_fail_the_check_and_missing_ones_do_not() {
         assert!(ran.code == 1 && ran.stdout.contains(why), "{why}: {ran:#?}");
         let ran = bench.tqhost(&["check", "--json"]);
         let view = ran.json();
-        assert_eq!((ran.code, &view["ok"], &view["plugins"][0]["state"]), (1, &false.into(), &"bad".into()), "{why}");
-        assert!(view["plugins"][0]["error"].as_str().is_some_and(|error| error.contains(why)), "{why}: {view}");
+        assert_eq!(
+            (ran.code, &view["ok"], &view["plugins"][0]["state"]),
+            (1, &false.into(), &"bad".into()),
+            "{why}"
+        );
+        assert!(
+            view["plugins"][0]["error"].as_str().is_some_and(|error| error.contains(why)),
+            "{why}: {view}"
+        );
     }
     bench.install("echo", "p");
     bench.tqhost(&["check"]).ok();
@@ -224,7 +254,9 @@ fn redis_that_cannot_be_reached() {
 fn a_password_that_is_wrong_or_missing() {
     let bench = Bench::with_redis("[queues.work]\n", &["--requirepass", "something-else"]);
     for url in [bench.redis.url(), format!("redis://:{PASSWORD}@127.0.0.1:{}", bench.redis.port)] {
-        bench.configure(&format!("[queues.work]\n[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+        bench.configure(&format!(
+            "[queues.work]\n[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"
+        ));
         let texts = ["refused the credentials; check user and password in redis.url"];
         let ran = bench.tqhost(&["queues"]);
         refused(&ran, 1, &texts);
@@ -238,7 +270,9 @@ fn the_password_of_redis_is_never_printed() {
     let mut bench = Bench::with_redis("[queues.work]\nplugin = \"echo\"\n", &["--requirepass", PASSWORD]);
     bench.install("echo", "echo");
     let url = format!("redis://:{PASSWORD}@127.0.0.1:{}", bench.redis.port);
-    bench.configure(&format!("[queues.work]\nplugin = \"echo\"\n[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+    bench.configure(&format!(
+        "[queues.work]\nplugin = \"echo\"\n[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"
+    ));
     redis::cmd("AUTH").arg(PASSWORD).query::<()>(&mut bench.db).expect("AUTH");
     let host = bench.host();
     let mut said: Vec<String> = Vec::new();
@@ -276,8 +310,15 @@ fn an_admin_address_that_is_in_use() {
     let bench = Bench::new("[queues.work]\n");
     let taken = TcpListener::bind("127.0.0.1:0").expect("take a port");
     let address = taken.local_addr().expect("an address");
-    bench.configure(&format!("[queues.work]\n[redis]\nurl = \"{}\"\n[admin]\nlisten = \"{address}\"\n", bench.redis.url()));
-    does_not_run(command(&bench), 1, &[&format!("admin.listen: {address} is in use by another process; choose another address")]);
+    bench.configure(&format!(
+        "[queues.work]\n[redis]\nurl = \"{}\"\n[admin]\nlisten = \"{address}\"\n",
+        bench.redis.url()
+    ));
+    does_not_run(
+        command(&bench),
+        1,
+        &[&format!("admin.listen: {address} is in use by another process; choose another address")],
+    );
 }
 
 #[test]
@@ -290,7 +331,11 @@ fn a_queue_that_is_not_configured() {
         &["dead", "list", "resume_analyse"],
         &["dead", "requeue", "resume_analyse", "--all"],
     ] {
-        refused(&bench.tqhost(args), 2, &["no queue \"resume_analyse\" is configured; did you mean resume-analyze?", "reports"]);
+        refused(
+            &bench.tqhost(args),
+            2,
+            &["no queue \"resume_analyse\" is configured; did you mean resume-analyze?", "reports"],
+        );
     }
     refused(&bench.tqhost(&["explode"]), 2, &["explode", "Usage"]);
 }
@@ -327,21 +372,37 @@ fn one_bad_line_keeps_the_whole_file_out() {
         refused(&bench.tqhost(&["enqueue", "work", "--jsonl", &file]), 1, &["nothing was enqueued", why]);
         assert_eq!(bench.redis::<u64>("EXISTS", "work"), 0, "{bad}");
     }
-    refused(&bench.tqhost(&["enqueue", "work", "--jsonl", "/no/such/file"]), 1, &["/no/such/file", "No such file"]);
+    refused(
+        &bench.tqhost(&["enqueue", "work", "--jsonl", "/no/such/file"]),
+        1,
+        &["/no/such/file", "No such file"],
+    );
 }
 
 #[test]
 fn what_is_not_there_is_said_to_be_not_there() {
     let bench = Bench::new("[queues.work]\n");
-    refused(&bench.tqhost(&["status", "work", "1-0"]), 1, &["queue work knows no task \"1-0\"", "more than 1d ago"]);
-    refused(&bench.tqhost(&["dead", "show", "work", "1-0"]), 1, &["queue work has no dead letter \"1-0\"", "tqhost dead list work"]);
+    refused(
+        &bench.tqhost(&["status", "work", "1-0"]),
+        1,
+        &["queue work knows no task \"1-0\"", "more than 1d ago"],
+    );
+    refused(
+        &bench.tqhost(&["dead", "show", "work", "1-0"]),
+        1,
+        &["queue work has no dead letter \"1-0\"", "tqhost dead list work"],
+    );
 }
 
 #[test]
 fn a_second_host_on_the_same_private_redis() {
     let bench = embedded();
     let host = bench.host();
-    does_not_run(command(&bench), 1, &[&format!("another tqhost (pid {}) runs with this data_dir", host.pid())]);
+    does_not_run(
+        command(&bench),
+        1,
+        &[&format!("another tqhost (pid {}) runs with this data_dir", host.pid())],
+    );
     // The first one is no worse for it.
     eventually("it is ready", || (host.get("/readyz").status == 200).then_some(()));
     bench.tqhost(&["queues"]).ok();
@@ -351,8 +412,14 @@ fn a_second_host_on_the_same_private_redis() {
 #[test]
 fn commands_for_a_private_redis_whose_host_is_not_running() {
     let bench = embedded();
-    for args in [&["queues"][..], &["enqueue", "work", "a=1"], &["status", "work", "1-0"], &["dead", "list", "work"]] {
-        refused(&bench.tqhost(args), 1, &["no host is running with the embedded Redis of", ".tqhost", "start `tqhost run` first"]);
+    for args in
+        [&["queues"][..], &["enqueue", "work", "a=1"], &["status", "work", "1-0"], &["dead", "list", "work"]]
+    {
+        refused(
+            &bench.tqhost(args),
+            1,
+            &["no host is running with the embedded Redis of", ".tqhost", "start `tqhost run` first"],
+        );
     }
     // These know something all the same.
     bench.tqhost(&["check"]).ok();
@@ -361,14 +428,20 @@ fn commands_for_a_private_redis_whose_host_is_not_running() {
     let mut host = bench.host();
     host.signal(Signal::SIGKILL);
     host.ended();
-    let ran = eventually("its Redis is gone too", || Some(bench.tqhost(&["queues"])).filter(|ran| ran.code != 0));
+    let ran =
+        eventually("its Redis is gone too", || Some(bench.tqhost(&["queues"])).filter(|ran| ran.code != 0));
     // Wherever in its end it is caught.
     refused(&ran, 1, &["embedded Redis of", "`tqhost run`"]);
 }
 
 #[test]
 fn commands_for_a_private_redis_that_ends_while_they_use_it() {
-    let texts = ["no host is running with the embedded Redis of", ".tqhost", "start `tqhost run` first", "did not answer"];
+    let texts = [
+        "no host is running with the embedded Redis of",
+        ".tqhost",
+        "start `tqhost run` first",
+        "did not answer",
+    ];
     let moments: [&[&str]; 3] = [&[], &["PING"], &["PING", "INFO"]];
     for answered in moments {
         for args in [&["queues"][..], &["queues", "--json"], &["queues", "work"], &["plugins"]] {
@@ -385,7 +458,11 @@ fn commands_for_a_private_redis_that_ends_while_they_use_it() {
     // And one that is there and of no use.
     let listener = UnixListener::bind(bench.dir.path().join("other")).expect("listen");
     std::fs::rename(bench.dir.path().join("other"), private_socket(&bench)).expect("rename a socket");
-    let closes = ["the embedded Redis of", ".tqhost", "is there and does not answer; the log of `tqhost run` says more"];
+    let closes = [
+        "the embedded Redis of",
+        ".tqhost",
+        "is there and does not answer; the log of `tqhost run` says more",
+    ];
     std::thread::spawn(move || listener.incoming().for_each(drop));
     refused(&bench.tqhost(&["queues"]), 1, &closes);
 }
@@ -403,6 +480,10 @@ fn no_redis_server_on_path() {
     does_not_run(
         without(&empty),
         1,
-        &["there is no redis-server and no valkey-server on PATH", "apt install redis-server", "or set redis.url"],
+        &[
+            "there is no redis-server and no valkey-server on PATH",
+            "apt install redis-server",
+            "or set redis.url",
+        ],
     );
 }

@@ -16,7 +16,9 @@ type Fields<'f> = &'f [(&'f str, &'f str)];
 const EMPTY: Places = Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: 0 };
 
 fn bench_with(rules: &str, grants: &str) -> Bench {
-    let bench = Bench::new(&format!("[queues.work]\n{RULES}\n{rules}\n[plugins.batches]\nmemory = \"16MiB\"\n{grants}\n"));
+    let bench = Bench::new(&format!(
+        "[queues.work]\n{RULES}\n{rules}\n[plugins.batches]\nmemory = \"16MiB\"\n{grants}\n"
+    ));
     bench.install("batches", "batches");
     bench
 }
@@ -117,17 +119,28 @@ fn each_task_of_a_batch_ends_in_its_own_way() {
     let mut dead: Vec<(String, String, String)> = bench
         .dead("work")
         .into_iter()
-        .map(|letter| (letter["tq-id"].clone(), letter["tq-reason"].clone(), format!("{} {}", letter["tq-attempts"], letter["tq-error"])))
+        .map(|letter| {
+            (
+                letter["tq-id"].clone(),
+                letter["tq-reason"].clone(),
+                format!("{} {}", letter["tq-attempts"], letter["tq-error"]),
+            )
+        })
         .collect();
     dead.sort();
-    let told: Vec<(&str, &str, &str)> = dead.iter().map(|(id, reason, error)| (id.as_str(), reason.as_str(), error.as_str())).collect();
+    let told: Vec<(&str, &str, &str)> =
+        dead.iter().map(|(id, reason, error)| (id.as_str(), reason.as_str(), error.as_str())).collect();
     assert_eq!(
         told,
         [
             (rejected.as_str(), "rejected", "1 as told"),
             (retried, "retries-exhausted", "2 retry: as told"),
             (deferred, "deferrals-exhausted", "1 as told"),
-            (big, "retries-exhausted", "2 output-too-large: the handler returned 4000 bytes, max_output is 2048"),
+            (
+                big,
+                "retries-exhausted",
+                "2 output-too-large: the handler returned 4000 bytes, max_output is 2048"
+            ),
         ]
     );
     assert_eq!(batches(&host, "apart"), 0.0, "the call itself was well each time");
@@ -147,7 +160,11 @@ fn the_guilty_is_found(guilty: &[(&str, &str)], rules: &str, error: &str) {
     bench.until("work", &ids[2], "FAILED");
     let [letter] = &bench.dead("work")[..] else { panic!("one dead letter") };
     assert!(letter["tq-error"].starts_with(error), "{letter:?}");
-    assert_eq!((letter["tq-id"].as_str(), letter["tq-attempts"].as_str()), (ids[2].as_str(), "2"), "{letter:?}");
+    assert_eq!(
+        (letter["tq-id"].as_str(), letter["tq-attempts"].as_str()),
+        (ids[2].as_str(), "2"),
+        "{letter:?}"
+    );
     assert_eq!(batches(&host, "apart"), 1.0);
     let said = host.log("a batch failed; its tasks run again one by one");
     assert_eq!((said["tasks"].as_u64(), said["queue"].as_str()), (Some(5), Some("work")), "{said}");
@@ -198,7 +215,8 @@ fn a_batch_of_which_every_call_fails_still_gets_its_tasks_done() {
 #[test]
 fn a_task_that_is_cancelled_does_not_stop_its_batch() {
     let mut bench = bench_with("timeout = \"60s\"", "");
-    let (host, ids) = together(&mut bench, [&[("ms", "4000")] as Fields, &[("ms", "4000")], &[("ms", "4000")]]);
+    let (host, ids) =
+        together(&mut bench, [&[("ms", "4000")] as Fields, &[("ms", "4000")], &[("ms", "4000")]]);
     // It shows its progress on each of its tasks.
     for id in &ids {
         eventually("progress is shown", || (bench.status("work", id, "progress") == "50").then_some(()));
@@ -214,7 +232,10 @@ fn a_task_that_is_cancelled_does_not_stop_its_batch() {
 #[test]
 fn a_batch_of_which_nothing_is_left_is_stopped() {
     let mut bench = bench();
-    bench.configure_for("[queues.work]\nplugin = \"batches\"\nconcurrency = 2\ntimeout = \"1h\"\n", bench.redis.port);
+    bench.configure_for(
+        "[queues.work]\nplugin = \"batches\"\nconcurrency = 2\ntimeout = \"1h\"\n",
+        bench.redis.port,
+    );
     let (host, ids) = together(&mut bench, [&[("ms", "3600000")] as Fields; 2]);
     bench.until_running("work", 2);
     for id in &ids {
@@ -248,8 +269,7 @@ fn what_is_cancelled_while_it_waits_for_others_is_not_run() {
 fn nothing_waits_for_tasks_that_cannot_come() {
     let mut bench = bench();
     // Ten tasks may be together by the queue's rules, four by the host's; a test would not live to see the end of this wait.
-    let queue =
-        "concurrency = 4\n[queues.work]\nplugin = \"batches\"\nbatch = { max_wait = \"1m\" }\n[queues.other]\nplugin = \"batches\"\n";
+    let queue = "concurrency = 4\n[queues.work]\nplugin = \"batches\"\nbatch = { max_wait = \"1m\" }\n[queues.other]\nplugin = \"batches\"\n";
     bench.configure_for(queue, bench.redis.port);
     let (host, ids) = together(&mut bench, [&[("a", "1")] as Fields; 4]);
     let sizes: BTreeSet<u64> = ids.iter().map(|id| result(&mut bench, id).0).collect();
@@ -277,12 +297,16 @@ fn a_host_that_stops_gives_a_batch_back() {
     let mut bench = bench();
     let queues = format!("shutdown_grace = \"0s\"\n[queues.work]\n{RULES}\n");
     bench.configure_for(&queues, bench.redis.port);
-    let (mut host, ids) = together(&mut bench, [&[("ms", "3600000"), ("do", "ok")] as Fields, &[("a", "1")], &[("a", "1")]]);
+    let (mut host, ids) =
+        together(&mut bench, [&[("ms", "3600000"), ("do", "ok")] as Fields, &[("a", "1")], &[("a", "1")]]);
     bench.until_running("work", 3);
     host.signal(Signal::SIGTERM);
     assert_eq!(host.ended(), 0);
     for id in &ids {
-        assert_eq!((bench.status("work", id, "status"), bench.status("work", id, "attempt")), ("PENDING".into(), "1".into()));
+        assert_eq!(
+            (bench.status("work", id, "status"), bench.status("work", id, "attempt")),
+            ("PENDING".into(), "1".into())
+        );
     }
     assert_eq!(bench.places("work").pending, 0);
 }
@@ -312,15 +336,27 @@ fn a_batch_can_be_tried() {
     };
     let ran = try_with("[{\"a\": 1}, {\"do\": \"reject\"}]");
     let view = ran.json();
-    assert_eq!((view["outcome"].as_str(), view["tasks"][0]["outcome"].as_str()), (Some("mixed"), Some("completed")), "{view}");
+    assert_eq!(
+        (view["outcome"].as_str(), view["tasks"][0]["outcome"].as_str()),
+        (Some("mixed"), Some("completed")),
+        "{view}"
+    );
     assert_eq!(view["tasks"][1]["outcome"], "reject");
     assert_eq!(view["tasks"][1]["id"], "try-2");
     let view = try_with("[{\"do\": \"reject\"}, {\"do\": \"reject\"}]").json();
-    assert_eq!((view["outcome"].as_str(), view["tasks"].as_array().map(Vec::len)), (Some("reject"), Some(2)), "{view}");
+    assert_eq!(
+        (view["outcome"].as_str(), view["tasks"].as_array().map(Vec::len)),
+        (Some("reject"), Some(2)),
+        "{view}"
+    );
     let view = try_with("[{\"a\": 1}, {\"do\": \"trap\"}]").json();
     assert_eq!((view["outcome"].as_str(), view["kind"].as_str()), (Some("failed"), Some("trap")), "{view}");
     let view = try_with("[{\"a\": 1}, {\"a\": 2}]").ok().json();
-    assert_eq!((view["outcome"].as_str(), view["tasks"].as_array().map(Vec::len)), (Some("completed"), Some(2)), "{view}");
+    assert_eq!(
+        (view["outcome"].as_str(), view["tasks"].as_array().map(Vec::len)),
+        (Some("completed"), Some(2)),
+        "{view}"
+    );
     let view = try_with("{\"a\": 1}").ok().json();
     assert_eq!((view["outcome"].as_str(), &view["tasks"]), (Some("completed"), &Value::Null));
 }

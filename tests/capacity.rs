@@ -5,7 +5,9 @@ use crate::support::{Bench, Host, eventually};
 /// Queues that run `sleeps` with these priorities, in a host of `capacity` attempts at once.
 fn queues(capacity: u32, priorities: &[(&str, u32)]) -> String {
     let head = format!("concurrency = {capacity}\n[defaults]\nplugin = \"sleeps\"\nretention = \"0s\"\n");
-    priorities.iter().fold(head, |text, (name, priority)| text + &format!("[queues.{name}]\npriority = {priority}\n"))
+    priorities
+        .iter()
+        .fold(head, |text, (name, priority)| text + &format!("[queues.{name}]\npriority = {priority}\n"))
 }
 
 /// Adds `count` tasks that take so long.
@@ -31,12 +33,15 @@ fn share(capacity: u32, priorities: &[(&str, u32)], each: usize) {
     bench.install("sleeps", "sleeps");
     let host = bench.host();
     let (first, _) = priorities[0];
-    eventually("the first queue is three quarters done", || (completed(&host, first) >= each as u64 * 3 / 4).then_some(()));
+    eventually("the first queue is three quarters done", || {
+        (completed(&host, first) >= each as u64 * 3 / 4).then_some(())
+    });
     let done: Vec<u64> = priorities.iter().map(|(name, _)| completed(&host, name)).collect();
     for (name, _) in priorities {
         assert!(bench.places(name).length > 0, "{name} has tasks left: {done:?}");
     }
-    let (all, weights): (u64, u32) = (done.iter().sum(), priorities.iter().map(|(_, priority)| priority).sum());
+    let (all, weights): (u64, u32) =
+        (done.iter().sum(), priorities.iter().map(|(_, priority)| priority).sum());
     for ((name, priority), done) in priorities.iter().zip(&done) {
         let due = all as f64 * f64::from(*priority) / f64::from(weights);
         assert!((*done as f64 / due - 1.0).abs() < 0.1, "{name} did {done}, due were {due:.0}");

@@ -16,7 +16,13 @@ use self::harness::{LEASE, Wish, bench, run};
 use crate::support::{Bench, eventually};
 
 /// Long enough for every kind of fault, nearly; short enough for every day.
-const SHORT: Wish = Wish { seed: 20, duration: Duration::from_secs(20), pause: Duration::from_millis(20), keeps: Keeps::All, keep: false };
+const SHORT: Wish = Wish {
+    seed: 20,
+    duration: Duration::from_secs(20),
+    pause: Duration::from_millis(20),
+    keeps: Keeps::All,
+    keep: false,
+};
 
 #[track_caller]
 fn is_good(wish: Wish) {
@@ -46,7 +52,9 @@ fn quiet() -> (Bench, Sent) {
         sent.accepted.insert(name, (0, 0));
     }
     eventually("all are done", || {
-        (0..4).all(|number| bench.status("plain", &format!("plain-{number}"), "status") == "COMPLETED").then_some(())
+        (0..4)
+            .all(|number| bench.status("plain", &format!("plain-{number}"), "status") == "COMPLETED")
+            .then_some(())
     });
     host.stop();
     (bench, sent)
@@ -106,18 +114,24 @@ fn chaos_the_judge_finds_a_second_commit() {
     let careless = script::SETTLE.source.replace("entry) == 1 or is_kept", "entry) >= 0 or is_kept");
     assert_ne!(careless, script::SETTLE.source);
     let keys = ["plain", "d", "p", "l", "tq:{plain}:settled:host-1-x:0", "tq:{plain}:task:plain-2"];
-    let arguments = ["tqhost", "host-1-x", "86400000", "1000", "1", "0", "0", "", "Cr", "1-1", "1", "p", "1", "0", "{}"];
+    let arguments =
+        ["tqhost", "host-1-x", "86400000", "1000", "1", "0", "0", "", "Cr", "1-1", "1", "p", "1", "0", "{}"];
     let settled: Vec<u64> = bench.redis("EVAL", (&careless, keys.len(), &keys, &arguments));
     assert_eq!(settled, [1]);
     let verdict = verdict(&mut bench, &sent);
     assert_eq!(verdict.twice, ["plain-2"], "{}", verdict.table);
     assert!(
-        mentions(&verdict, "plain-2: COMPLETED without an ack") && mentions(&verdict, "with the ends [COMPLETED, COMPLETED]"),
+        mentions(&verdict, "plain-2: COMPLETED without an ack")
+            && mentions(&verdict, "with the ends [COMPLETED, COMPLETED]"),
         "{:?}",
         verdict.wrong
     );
     let writes = verdict.evidence.matches("COMPLETED").count();
-    assert!(writes == 2 && verdict.evidence.contains("XADD plain"), "its history is shown: {}", verdict.evidence);
+    assert!(
+        writes == 2 && verdict.evidence.contains("XADD plain"),
+        "its history is shown: {}",
+        verdict.evidence
+    );
 }
 
 #[test]
@@ -165,7 +179,8 @@ fn take_over(bench: &mut Bench, name: &str, in_haste: bool) {
     let read = ("GROUP", "tqhost", "host-10-x", "COUNT", 1, "STREAMS", "plain", ">");
     let _: redis::Value = bench.redis("XREADGROUP", read);
     let idle = if in_haste { 0 } else { LEASE.as_millis() as u64 };
-    let _: redis::Value = bench.redis("XCLAIM", ("plain", "tqhost", "host-10-x", 0, &entry, "IDLE", idle, "JUSTID"));
+    let _: redis::Value =
+        bench.redis("XCLAIM", ("plain", "tqhost", "host-10-x", 0, &entry, "IDLE", idle, "JUSTID"));
     let _: redis::Value = bench.redis("XCLAIM", ("plain", "tqhost", "host-11-y", idle, &entry));
     let _: u64 = bench.redis("XACK", ("plain", "tqhost", &entry));
     // What comes next comes at a later time, and times are in milliseconds.
@@ -185,7 +200,11 @@ fn chaos_the_judge_finds_a_run_that_is_repeated_without_a_cause() {
     let unexplained = "plain-4: run (0, 1, 0) is repeated and no fault explains it";
     for faults in [vec![], vec![stopped(1, before)], vec![Done { to_ms: before, ..stopped(0, before) }]] {
         let verdict = verdict_after(&mut bench, &sent, &faults);
-        assert!(mentions(&verdict, unexplained), "none, of another host, or over before: {:?}", verdict.wrong);
+        assert!(
+            mentions(&verdict, unexplained),
+            "none, of another host, or over before: {:?}",
+            verdict.wrong
+        );
         assert!(!mentions(&verdict, "after it was kept"), "{:?}", verdict.wrong);
     }
     let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
@@ -227,26 +246,51 @@ fn chaos_the_judge_finds_what_nobody_ordered() {
     let dead = "tq:{plain}:dead";
     let letter = bench.xadd(dead, &[("data", "{\"n\":\"plain-3\"}"), ("tq-reason", "rejected")]);
     let _: u64 = bench.redis("XDEL", (dead, letter));
-    let findings =
-        ["plain-4: is CANCELLED, and nobody cancelled it then", "plain-3: was requeued 1 times by 0 orders", "and nobody ordered it"];
+    let findings = [
+        "plain-4: is CANCELLED, and nobody cancelled it then",
+        "plain-3: was requeued 1 times by 0 orders",
+        "and nobody ordered it",
+    ];
     let early = |kind, name| Order { to_ms: before - 1, ..order(kind, name, before - 1) };
-    for orders in [vec![], vec![early(Kind::Cancel, "plain-4"), order(Kind::Requeue, "plain-4", before), early(Kind::Pause, "plain")]] {
+    for orders in [
+        vec![],
+        vec![
+            early(Kind::Cancel, "plain-4"),
+            order(Kind::Requeue, "plain-4", before),
+            early(Kind::Pause, "plain"),
+        ],
+    ] {
         sent.orders = orders;
         let verdict = verdict(&mut bench, &sent);
-        findings.iter().for_each(|finding| assert!(mentions(&verdict, finding), "{finding}: {:?}", verdict.wrong));
+        findings
+            .iter()
+            .for_each(|finding| assert!(mentions(&verdict, finding), "{finding}: {:?}", verdict.wrong));
     }
-    sent.orders =
-        vec![order(Kind::Cancel, "plain-4", before), order(Kind::Requeue, "plain-3", before), order(Kind::Pause, "plain", before)];
+    sent.orders = vec![
+        order(Kind::Cancel, "plain-4", before),
+        order(Kind::Requeue, "plain-3", before),
+        order(Kind::Pause, "plain", before),
+    ];
     let verdict = verdict(&mut bench, &sent);
-    findings.iter().for_each(|finding| assert!(!mentions(&verdict, finding), "{finding}: {:?}", verdict.wrong));
+    findings
+        .iter()
+        .for_each(|finding| assert!(!mentions(&verdict, finding), "{finding}: {:?}", verdict.wrong));
 }
 
 #[test]
 fn chaos_the_judge_finds_what_was_ordered_and_not_done() {
     let (mut bench, mut sent) = quiet();
-    sent.orders = vec![order(Kind::Cancel, "plain-0", now_ms()), order(Kind::Requeue, "plain-1", 0), order(Kind::Pause, "plain", 0)];
+    sent.orders = vec![
+        order(Kind::Cancel, "plain-0", now_ms()),
+        order(Kind::Requeue, "plain-1", 0),
+        order(Kind::Pause, "plain", 0),
+    ];
     let verdict = verdict(&mut bench, &sent);
-    for what in ["plain-0: was cancelled, and ended as", "plain-1: was requeued 0 times by 1 orders", "and Redis knows nothing of it"] {
+    for what in [
+        "plain-0: was cancelled, and ended as",
+        "plain-1: was requeued 0 times by 1 orders",
+        "and Redis knows nothing of it",
+    ] {
         assert!(mentions(&verdict, what), "{what}: {:?}", verdict.wrong);
     }
 }
@@ -259,7 +303,9 @@ fn chaos_the_judge_finds_a_claim_while_the_queue_is_paused() {
     take_over(&mut bench, "plain-4", false);
     let _: u64 = bench.redis("DEL", "tq:{plain}:paused");
     take_over(&mut bench, "plain-5", false);
-    let claims = |verdict: &Verdict| verdict.wrong.iter().filter(|line| line.contains("claimed a task of plain at")).count();
+    let claims = |verdict: &Verdict| {
+        verdict.wrong.iter().filter(|line| line.contains("claimed a task of plain at")).count()
+    };
     assert_eq!(claims(&verdict(&mut bench, &sent)), 2, "that of plain-4, by each host");
     let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
     assert_eq!(claims(&verdict), 1, "one of the hosts was stopped: {:?}", verdict.wrong);
@@ -269,7 +315,13 @@ fn chaos_the_judge_finds_a_claim_while_the_queue_is_paused() {
 fn chaos_the_judge_finds_a_loss_that_is_older_or_newer_than_what_redis_may_forget() {
     let (mut bench, mut sent) = quiet();
     sent.accepted.insert("plain-4".to_owned(), (1000, 1010));
-    let cut = |from_ms, to_ms| Done { loss: Some((from_ms, to_ms)), fault: Fault::RedisCutShort, host: None, from_ms: 0, to_ms: 9000 };
+    let cut = |from_ms, to_ms| Done {
+        loss: Some((from_ms, to_ms)),
+        fault: Fault::RedisCutShort,
+        host: None,
+        from_ms: 0,
+        to_ms: 9000,
+    };
     for (loss, lost) in [((1010, 2000), 0), ((500, 1000), 0), ((1011, 2000), 1), ((500, 999), 1)] {
         let verdict = verdict_after(&mut bench, &sent, &[cut(loss.0, loss.1)]);
         assert_eq!(verdict.lost.len(), lost, "{loss:?}: {}", verdict.table);
@@ -279,14 +331,21 @@ fn chaos_the_judge_finds_a_loss_that_is_older_or_newer_than_what_redis_may_forge
 #[test]
 fn chaos_the_judge_finds_a_task_that_was_sent_twice_and_ends_twice_or_never() {
     let (mut bench, sent) = quiet();
-    for (name, ends) in
-        [("plain-4", [Some("COMPLETED"), Some("COMPLETED")]), ("plain-5", [None, None]), ("plain-6", [None, Some("COMPLETED")])]
-    {
+    for (name, ends) in [
+        ("plain-4", [Some("COMPLETED"), Some("COMPLETED")]),
+        ("plain-5", [None, None]),
+        ("plain-6", [None, Some("COMPLETED")]),
+    ] {
         let entries = [0, 1].map(|_| add_with(&mut bench, name, ",\"again\":true"));
         entries.iter().zip(ends).for_each(|(entry, status)| end(&mut bench, name, entry, status));
     }
     let verdict = verdict(&mut bench, &sent);
-    assert_eq!((verdict.twice, verdict.lost), (vec!["plain-4".to_owned()], vec!["plain-5".to_owned()]), "{:?}", verdict.wrong);
+    assert_eq!(
+        (verdict.twice, verdict.lost),
+        (vec!["plain-4".to_owned()], vec!["plain-5".to_owned()]),
+        "{:?}",
+        verdict.wrong
+    );
 }
 
 #[test]

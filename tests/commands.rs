@@ -12,14 +12,23 @@ use crate::support::{Bench, Host, Ran, eventually};
 /// A command as a child, for those that take input or are watched.
 fn child(bench: &Bench, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
-    command.arg("--config").arg(bench.config()).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .arg("--config")
+        .arg(bench.config())
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
 /// The JSON values of a command that prints one per line.
 #[track_caller]
 fn lines(ran: &Ran) -> Vec<Value> {
-    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {ran:#?}"))).collect()
+    ran.stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {ran:#?}")))
+        .collect()
 }
 
 /// An object has exactly these names.
@@ -70,13 +79,22 @@ fn a_task_from_enqueue_to_its_status() {
     std::fs::write(bench.dir.path().join("cv.txt"), "ten years of this").expect("write");
     let file = format!("cv=@{}", bench.dir.path().join("cv.txt").display());
     let id = enqueue(&bench, &["work", "name=Ada=Lovelace", &file, "at=@@home"]);
-    let status = eventually("it ends", || Some(ask(&bench, &["status", "work", &id])).filter(|status| status["status"] == "COMPLETED"));
+    let status = eventually("it ends", || {
+        Some(ask(&bench, &["status", "work", &id])).filter(|status| status["status"] == "COMPLETED")
+    });
     has(&status, &STATUS);
-    assert_eq!((&status["id"], &status["queue"], &status["attempt"]), (&id.as_str().into(), &"work".into(), &1.into()));
-    assert_eq!(status["result"]["fields"], json!({ "name": "Ada=Lovelace", "cv": "ten years of this", "at": "@home" }));
+    assert_eq!(
+        (&status["id"], &status["queue"], &status["attempt"]),
+        (&id.as_str().into(), &"work".into(), &1.into())
+    );
+    assert_eq!(
+        status["result"]["fields"],
+        json!({ "name": "Ada=Lovelace", "cv": "ten years of this", "at": "@home" })
+    );
     assert_eq!(status["result"]["id"], id.as_str());
     assert!(status["plugin"].as_str().is_some_and(|plugin| plugin.starts_with("echo@")), "{status}");
-    let times = ["enqueued_at", "started_at", "finished_at"].map(|name| status[name].as_u64().expect("a time"));
+    let times =
+        ["enqueued_at", "started_at", "finished_at"].map(|name| status[name].as_u64().expect("a time"));
     assert!(times.is_sorted(), "{times:?}");
     // For people.
     let text = bench.tqhost(&["status", "work", &id]).ok().stdout;
@@ -88,7 +106,9 @@ fn a_task_from_enqueue_to_its_status() {
 
 #[test]
 fn enqueue_can_wait_for_the_end() {
-    let bench = Bench::new("[queues.work]\nplugin = \"echo\"\n[queues.no]\nplugin = \"rejects\"\n[queues.later]\nplugin = \"missing\"\n");
+    let bench = Bench::new(
+        "[queues.work]\nplugin = \"echo\"\n[queues.no]\nplugin = \"rejects\"\n[queues.later]\nplugin = \"missing\"\n",
+    );
     bench.install("echo", "echo");
     bench.install("rejects", "rejects");
     let host = bench.host();
@@ -112,18 +132,21 @@ fn many_tasks_from_a_file_and_from_stdin() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
     bench.install("echo", "echo");
     let host = bench.host();
-    let tasks: String = (0..450).map(|n| format!("{{\"n\": {n}, \"name\": \"ü\", \"list\": [1, 2]}}\n")).collect();
+    let tasks: String =
+        (0..450).map(|n| format!("{{\"n\": {n}, \"name\": \"ü\", \"list\": [1, 2]}}\n")).collect();
     let path = bench.dir.path().join("tasks.jsonl");
     std::fs::write(&path, format!("\n{tasks}\n")).expect("write");
     let ran = bench.tqhost(&["enqueue", "work", "--jsonl", &path.display().to_string(), "--json"]).ok();
-    let ids: BTreeSet<String> = lines(&ran).iter().map(|line| line["id"].as_str().expect("an id").to_owned()).collect();
+    let ids: BTreeSet<String> =
+        lines(&ran).iter().map(|line| line["id"].as_str().expect("an id").to_owned()).collect();
     assert_eq!(ids.len(), 450);
     let last = lines(&ran).last().expect("a line")["id"].as_str().expect("an id").to_owned();
     bench.until("work", &last, "COMPLETED");
     let result: Value = serde_json::from_str(&bench.status("work", &last, "result")).expect("JSON");
     assert_eq!(result["fields"], json!({ "n": "449", "name": "ü", "list": "[1, 2]" }));
 
-    let mut child = child(&bench, &["enqueue", "work", "--jsonl", "-", "--wait", "--json"]).spawn().expect("start");
+    let mut child =
+        child(&bench, &["enqueue", "work", "--jsonl", "-", "--wait", "--json"]).spawn().expect("start");
     child.stdin.take().expect("stdin").write_all(tasks.as_bytes()).expect("write");
     let ran: Ran = child.wait_with_output().expect("wait").into();
     let ran = ran.ok();
@@ -143,7 +166,8 @@ fn a_delayed_task_is_pending_and_starts_no_earlier() {
     let near = enqueue(&bench, &["work", "a=1", "--delay", "1s"]);
     bench.until("work", &near, "COMPLETED");
     let status = ask(&bench, &["status", "work", &near]);
-    let [enqueued, started] = ["enqueued_at", "started_at"].map(|name| status[name].as_u64().expect("a time"));
+    let [enqueued, started] =
+        ["enqueued_at", "started_at"].map(|name| status[name].as_u64().expect("a time"));
     assert!(started >= enqueued + 1000, "started after {} ms", started - enqueued);
     let status = ask(&bench, &["status", "work", &far]);
     assert_eq!((&status["status"], &status["started_at"]), (&"PENDING".into(), &Value::Null));
@@ -160,17 +184,22 @@ fn a_watched_task_shows_every_change_until_its_end() {
     let id = enqueue(&bench, &["slow", "ms=1500"]);
     let mut watch = child(&bench, &["status", "slow", &id, "--watch", "--json"]).spawn().expect("start");
     let mut said = BufReader::new(watch.stdout.take().expect("stdout")).lines();
-    let mut next = || said.next().map(|line| serde_json::from_str::<Value>(&line.expect("a line")).expect("JSON"));
+    let mut next =
+        || said.next().map(|line| serde_json::from_str::<Value>(&line.expect("a line")).expect("JSON"));
     assert_eq!(next().expect("a line")["status"], "PENDING");
     bench.install("progress", "progress");
     let mut seen = Vec::new();
     while let Some(status) = next() {
         has(&status, &STATUS);
-        seen.push((status["status"].as_str().expect("a status").to_owned(), status["progress"].as_u64().unwrap_or(0)));
+        seen.push((
+            status["status"].as_str().expect("a status").to_owned(),
+            status["progress"].as_u64().unwrap_or(0),
+        ));
     }
     assert!(watch.wait().expect("wait").success());
     assert_eq!(seen.last().map(|(status, _)| status.as_str()), Some("COMPLETED"), "{seen:?}");
-    let running: Vec<u64> = seen.iter().filter(|(status, _)| status == "PROCESSING").map(|(_, progress)| *progress).collect();
+    let running: Vec<u64> =
+        seen.iter().filter(|(status, _)| status == "PROCESSING").map(|(_, progress)| *progress).collect();
     assert!(running.is_sorted() && running.contains(&10) && running.contains(&50), "{seen:?}");
     host.stop();
 }
@@ -201,7 +230,10 @@ fn queues_count_what_is_where() {
     ];
     for queue in ask(&bench, &["queues"]).as_array().expect("a list") {
         has(queue, &names);
-        assert_eq!((&queue["state"], &queue["queued"], &queue["oldest_ms"]), (&"no-host".into(), &0.into(), &Value::Null));
+        assert_eq!(
+            (&queue["state"], &queue["queued"], &queue["oldest_ms"]),
+            (&"no-host".into(), &0.into(), &Value::Null)
+        );
     }
     bench.install("rejects", "rejects");
     bench.install("loops", "loops");
@@ -216,20 +248,31 @@ fn queues_count_what_is_where() {
     for _ in 0..4 {
         enqueue(&bench, &["busy", "a=1"]);
     }
-    let expected =
-        [("no", "reading", [0, 0, 0, 2]), ("later", "waiting-for-plugin", [3, 0, 1, 0]), ("busy", "waiting-for-permit", [3, 1, 0, 0])];
+    let expected = [
+        ("no", "reading", [0, 0, 0, 2]),
+        ("later", "waiting-for-plugin", [3, 0, 1, 0]),
+        ("busy", "waiting-for-permit", [3, 1, 0, 0]),
+    ];
     for (queue, state, counts) in expected {
         let view = eventually(&format!("{queue} is {state}, {counts:?}"), || {
             let view = ask(&bench, &["queues", queue]);
-            let found = ["queued", "running", "delayed", "dead"].map(|name| view[name].as_u64().expect("a count"));
+            let found =
+                ["queued", "running", "delayed", "dead"].map(|name| view[name].as_u64().expect("a count"));
             (view["state"] == state && found == counts).then_some(view)
         });
         has(&view, &names);
         assert_eq!(view["oldest_ms"].is_null(), counts[0] == 0, "{view}");
-        assert_eq!((view["hosts"].as_array().map(Vec::len), view["consumers"].as_array().is_some()), (Some(1), true), "{view}");
+        assert_eq!(
+            (view["hosts"].as_array().map(Vec::len), view["consumers"].as_array().is_some()),
+            (Some(1), true),
+            "{view}"
+        );
     }
     let text = bench.tqhost(&["queues"]).ok().stdout;
-    assert!(text.contains("waits for plugin missing") && text.contains("busy") && text.contains("ready"), "{text}");
+    assert!(
+        text.contains("waits for plugin missing") && text.contains("busy") && text.contains("ready"),
+        "{text}"
+    );
     host.stop();
 }
 
@@ -238,7 +281,9 @@ fn with_dead(tasks: usize) -> (Bench, Host, Vec<String>) {
     let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\nconcurrency = 20\n");
     bench.install("rejects", "p");
     let host = bench.host();
-    let ids: Vec<String> = (0..tasks).map(|n| bench.xadd("work", &[("n", &format!("n{n}.")), ("tq-key", &format!("k{n}"))])).collect();
+    let ids: Vec<String> = (0..tasks)
+        .map(|n| bench.xadd("work", &[("n", &format!("n{n}.")), ("tq-key", &format!("k{n}"))]))
+        .collect();
     eventually("all are dead", || (bench.places("work").dead == tasks as u64).then_some(()));
     (bench, host, ids)
 }
@@ -252,14 +297,32 @@ fn dead_letters_are_listed_shown_requeued_and_purged() {
     let (mut bench, host, ids) = with_dead(12);
     let malformed = bench.xadd("work", &[("tq-attempt", "many"), ("n", "x")]);
     bench.until("work", &malformed, "FAILED");
-    let list =
-        |args: &[&str]| -> Vec<Value> { ask(&bench, &[&["dead", "list", "work"], args].concat()).as_array().expect("a list").clone() };
+    let list = |args: &[&str]| -> Vec<Value> {
+        ask(&bench, &[&["dead", "list", "work"], args].concat()).as_array().expect("a list").clone()
+    };
     let all = list(&[]);
     assert_eq!(all.len(), 13);
     for letter in &all {
-        has(letter, &["id", "entry", "queue", "reason", "error", "attempts", "enqueued_at", "failed_at", "consumer", "plugin"]);
+        has(
+            letter,
+            &[
+                "id",
+                "entry",
+                "queue",
+                "reason",
+                "error",
+                "attempts",
+                "enqueued_at",
+                "failed_at",
+                "consumer",
+                "plugin",
+            ],
+        );
     }
-    assert_eq!(list(&["--reason", "malformed"]).iter().map(|letter| letter["id"].clone()).collect::<Vec<_>>(), [malformed.as_str()]);
+    assert_eq!(
+        list(&["--reason", "malformed"]).iter().map(|letter| letter["id"].clone()).collect::<Vec<_>>(),
+        [malformed.as_str()]
+    );
     assert_eq!(list(&["--match", "n7."])[0]["id"], ids[7].as_str());
     assert_eq!((list(&["--match", "n1"]).len(), list(&["--limit", "5"]).len()), (3, 5));
     let letter = ask(&bench, &["dead", "show", "work", &ids[3]]);
@@ -278,9 +341,16 @@ fn dead_letters_are_listed_shown_requeued_and_purged() {
     assert_eq!(done, redriven(2, 2), "what is not dead, or not there, is counted as skipped");
     for id in &ids[..2] {
         bench.until("work", id, "COMPLETED");
-        assert_eq!((bench.status("work", id, "attempt"), bench.status("work", id, "error")), ("1".into(), String::new()));
+        assert_eq!(
+            (bench.status("work", id, "attempt"), bench.status("work", id, "error")),
+            ("1".into(), String::new())
+        );
         let result: Value = serde_json::from_str(&bench.status("work", id, "result")).expect("JSON");
-        assert_eq!((&result["id"], &result["attempt"]), (&id.as_str().into(), &1.into()), "the same task again");
+        assert_eq!(
+            (&result["id"], &result["attempt"]),
+            (&id.as_str().into(), &1.into()),
+            "the same task again"
+        );
     }
     assert_eq!(ask(&bench, &["dead", "requeue", "work", &ids[0]]), redriven(0, 1), "once is enough");
     // n1. is back already: n10. and n11. are left of those that match.
@@ -289,7 +359,10 @@ fn dead_letters_are_listed_shown_requeued_and_purged() {
     bench.until("work", &ids[11], "COMPLETED");
 
     assert_eq!(ask(&bench, &["dead", "purge", "work", &ids[2], &ids[0]]), redriven(1, 1));
-    assert_eq!(ask(&bench, &["dead", "purge", "work", "--all", "--reason", "malformed", "--yes"]), redriven(1, 0));
+    assert_eq!(
+        ask(&bench, &["dead", "purge", "work", "--all", "--reason", "malformed", "--yes"]),
+        redriven(1, 0)
+    );
     let unsure = bench.tqhost(&["dead", "purge", "work", "--all"]);
     assert!(unsure.code == 2 && unsure.stderr.contains("--yes"), "{unsure:#?}");
     assert_eq!(bench.places("work").dead, 7);
@@ -336,7 +409,11 @@ fn requeueing_twice_in_parallel_adds_up() {
         })
     };
     let both = twice(&named);
-    assert_eq!(both.map(|(succeeded, skipped)| succeeded + skipped), [400, 400], "each is told of all that it asked for: {both:?}");
+    assert_eq!(
+        both.map(|(succeeded, skipped)| succeeded + skipped),
+        [400, 400],
+        "each is told of all that it asked for: {both:?}"
+    );
     assert_eq!(both[0].0 + both[1].0, 400, "each letter was requeued by one of them: {both:?}");
     let both = twice(&["dead", "requeue", "work", "--json", "--all"]);
     assert_eq!(both[0].0 + both[1].0, 200, "{both:?}");
@@ -352,7 +429,8 @@ fn requeueing_twice_in_parallel_adds_up() {
 
 #[test]
 fn plugins_show_versions_and_figures() {
-    let bench = Bench::new("[queues.work]\nplugin = \"echo\"\n[queues.bad]\nplugin = \"traps\"\nmax_retries = 0\n");
+    let bench =
+        Bench::new("[queues.work]\nplugin = \"echo\"\n[queues.bad]\nplugin = \"traps\"\nmax_retries = 0\n");
     bench.install("echo", "echo");
     let view = ask(&bench, &["plugins"]);
     assert_eq!((&view["hosts"], view["files"].as_array().map(Vec::len)), (&0.into(), Some(2)), "{view}");
@@ -390,7 +468,11 @@ fn plugins_show_versions_and_figures() {
                 "history",
             ],
         );
-        assert_eq!((&row["state"], row["version"].as_str().map(str::len)), (&"active".into(), Some(64)), "{row}");
+        assert_eq!(
+            (&row["state"], row["version"].as_str().map(str::len)),
+            (&"active".into(), Some(64)),
+            "{row}"
+        );
         assert_eq!(row["failures"], u64::from(row["name"] == "traps"), "{row}");
         assert!(row["peak_memory"].as_u64() > Some(1 << 16), "{row}");
     }
@@ -401,19 +483,34 @@ fn plugins_show_versions_and_figures() {
 
 #[test]
 fn check_shows_exports_imports_and_the_names_of_grants() {
-    let bench = Bench::new("[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\nconfig = { api_key = \"hunter2\" }\n");
+    let bench = Bench::new(
+        "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\nconfig = { api_key = \"hunter2\" }\n",
+    );
     bench.install("reads-config", "reads-config");
     let view = ask(&bench, &["check"]);
     has(&view, &["config", "redis", "warnings", "queues", "plugins", "ok"]);
     let plugin = &view["plugins"][0];
-    assert_eq!((&view["ok"], &plugin["state"], &plugin["grants"]["config"]), (&true.into(), &"good".into(), &json!(["api_key"])));
+    assert_eq!(
+        (&view["ok"], &plugin["state"], &plugin["grants"]["config"]),
+        (&true.into(), &"good".into(), &json!(["api_key"]))
+    );
     let any = |list: &Value, text: &str| {
-        list.as_array().expect("a list").iter().any(|name| name.as_str().is_some_and(|name| name.contains(text)))
+        list.as_array()
+            .expect("a list")
+            .iter()
+            .any(|name| name.as_str().is_some_and(|name| name.contains(text)))
     };
-    assert!(any(&plugin["exports"], "tqhost:handler/handler@0.1.0") && any(&plugin["imports"], "wasi:config/store"), "{plugin}");
+    assert!(
+        any(&plugin["exports"], "tqhost:handler/handler@0.1.0")
+            && any(&plugin["imports"], "wasi:config/store"),
+        "{plugin}"
+    );
     let text = bench.tqhost(&["check"]).ok().stdout;
     assert!(
-        text.contains("All good.") && text.contains("api_key") && !text.contains("hunter2") && !view.to_string().contains("hunter2"),
+        text.contains("All good.")
+            && text.contains("api_key")
+            && !text.contains("hunter2")
+            && !view.to_string().contains("hunter2"),
         "{text}"
     );
 }
@@ -430,7 +527,8 @@ fn embedded() -> Bench {
 fn embedded_pid(bench: &Bench) -> Pid {
     let socket = bench.dir.path().join(".tqhost/redis/redis.sock");
     let client = redis::Client::open(format!("redis+unix://{}", socket.display())).expect("a URL");
-    let info: String = redis::cmd("INFO").arg("server").query(&mut client.get_connection().expect("connect")).expect("INFO");
+    let info: String =
+        redis::cmd("INFO").arg("server").query(&mut client.get_connection().expect("connect")).expect("INFO");
     let pid = info.lines().find_map(|line| line.strip_prefix("process_id:")).expect("a pid");
     Pid::from_raw(pid.trim().parse().expect("a number"))
 }
@@ -459,7 +557,9 @@ fn without_a_redis_the_host_brings_its_own_and_commands_find_it() {
     assert_eq!(ask(&bench, &["status", "work", id])["result"]["id"], id);
     assert_eq!(ask(&bench, &["queues", "later"])["queued"], 1);
     bench.install("echo", "missing");
-    eventually("it runs", || (ask(&bench, &["status", "later", &waits])["status"] == "COMPLETED").then_some(()));
+    eventually("it runs", || {
+        (ask(&bench, &["status", "later", &waits])["status"] == "COMPLETED").then_some(())
+    });
     host.stop();
 }
 
@@ -475,7 +575,9 @@ fn the_private_redis_ends_with_a_host_that_is_killed_and_keeps_what_it_had() {
     assert_ne!(embedded_pid(&bench), pid);
     assert_eq!(ask(&bench, &["status", "later", &waits])["status"], "PENDING");
     bench.install("echo", "missing");
-    eventually("it runs", || (ask(&bench, &["status", "later", &waits])["status"] == "COMPLETED").then_some(()));
+    eventually("it runs", || {
+        (ask(&bench, &["status", "later", &waits])["status"] == "COMPLETED").then_some(())
+    });
     host.stop();
 }
 
@@ -488,7 +590,10 @@ fn the_admin_address_answers_and_every_documented_series_is_there() {
     assert_eq!((live.status, live.body.as_str()), (200, "ok"));
     let ready = eventually("it is ready", || Some(host.get("/readyz")).filter(|ready| ready.status == 200));
     let report: Value = serde_json::from_str(&ready.body).expect("JSON");
-    assert_eq!((&report["ready"], &report["started"], &report["queues"][0]["queue"]), (&true.into(), &true.into(), &"work".into()));
+    assert_eq!(
+        (&report["ready"], &report["started"], &report["queues"][0]["queue"]),
+        (&true.into(), &true.into(), &"work".into())
+    );
     assert_eq!(host.get("/nowhere").status, 404);
     let id = bench.xadd("work", &[("a", "1")]);
     bench.until("work", &id, "COMPLETED");
@@ -515,7 +620,9 @@ fn the_admin_address_answers_and_every_documented_series_is_there() {
     for state in ["queued", "running", "delayed", "dead"] {
         assert!(host.metric(&format!("tqhost_queue_tasks{{queue=\"work\",state=\"{state}\"}}")) < 1.5);
     }
-    for name in ["queue_oldest_seconds", "lost_entries_total", "lease_lost_total", "reclaimed_total", "fetch_stalled"] {
+    for name in
+        ["queue_oldest_seconds", "lost_entries_total", "lease_lost_total", "reclaimed_total", "fetch_stalled"]
+    {
         assert!(host.metric(&format!("tqhost_{name}{{queue=\"work\"}}")) < 0.5, "{name}");
     }
     assert!(host.metric("tqhost_redis_reconnects_total") < 0.5);
@@ -530,7 +637,9 @@ fn the_admin_address_answers_and_every_documented_series_is_there() {
 fn with_a_token_the_metrics_ask_for_it_and_the_health_does_not() {
     let bench = Bench::new("[queues.work]\n");
     let url = bench.redis.url();
-    bench.configure(&format!("[queues.work]\n[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"hunter2\"\n"));
+    bench.configure(&format!(
+        "[queues.work]\n[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"hunter2\"\n"
+    ));
     let host = bench.host();
     let refused = host.get("/metrics");
     assert_eq!(refused.status, 401, "{}", refused.body);

@@ -74,11 +74,15 @@ fn it_has_no_secrets_and_is_bounded() {
     kill(pid, Signal::SIGSTOP).expect("stop");
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("its limits");
     refused(&bench, "there is a file, which is being compiled");
-    for (name, most) in [("Max cpu time", "600"), ("Max data size", "4294967296"), ("Max core file size", "0")] {
+    for (name, most) in
+        [("Max cpu time", "600"), ("Max data size", "4294967296"), ("Max core file size", "0")]
+    {
         let limit = limits.lines().find_map(|line| line.strip_prefix(name)).expect(name);
         assert_eq!(limit.split_whitespace().next(), Some(most), "{name}");
     }
-    assert!(fs::read_to_string(format!("/proc/{}/environ", host.pid())).expect("the host's").contains(SECRET));
+    assert!(
+        fs::read_to_string(format!("/proc/{}/environ", host.pid())).expect("the host's").contains(SECRET)
+    );
     let environ = fs::read_to_string(format!("/proc/{pid}/environ")).expect("its own");
     assert!(environ.is_empty() || environ.starts_with("LD_LIBRARY_PATH="), "{environ}");
     // The host's files and connections stay its own; what it has been started with itself may be there.
@@ -88,7 +92,11 @@ fn it_has_no_secrets_and_is_bounded() {
         .collect();
     let folder = bench.dir.path().display().to_string();
     assert!(open.len() >= 3, "{open:?}");
-    assert!(open.iter().all(|file| !file.starts_with("socket:") && !file.contains("epoll") && !file.contains(&folder)), "{open:?}");
+    assert!(
+        open.iter()
+            .all(|file| !file.starts_with("socket:") && !file.contains("epoll") && !file.contains(&folder)),
+        "{open:?}"
+    );
     works(&mut bench, &host);
     host.stop();
 }
@@ -132,8 +140,14 @@ fn a_crash_of_it_is_an_error_of_the_file() {
 fn what_takes_too_much_is_refused() {
     // The same bounds, as if the file were so much larger.
     is_an_error_of_the_file(&[
-        (&|pid| process::bound(pid, Resource::Cpu, 1), "compiling it takes more than 600 s of processor time"),
-        (&|pid| process::bound(pid, Resource::Data, 64 << 20), "compiling it takes more memory than it may have"),
+        (
+            &|pid| process::bound(pid, Resource::Cpu, 1),
+            "compiling it takes more than 600 s of processor time",
+        ),
+        (
+            &|pid| process::bound(pid, Resource::Data, 64 << 20),
+            "compiling it takes more memory than it may have",
+        ),
     ]);
 }
 
@@ -184,11 +198,15 @@ fn others_do_not_wait_for_one_that_takes_long() {
     kill(pid, Signal::SIGSTOP).expect("stop");
     // Other grants are there at once, also where they are checked before.
     bench.configure_for(&queues("a = \"2\""), bench.redis.port);
-    within(Duration::from_secs(20), "both have other grants", || (host.logged("plugin has other grants").len() == 2).then_some(()));
+    within(Duration::from_secs(20), "both have other grants", || {
+        (host.logged("plugin has other grants").len() == 2).then_some(())
+    });
     // And what is compiled already.
     put(&bench, "checked", &guest("echo"));
     within(Duration::from_secs(20), "it has another version", || {
-        host.logged("plugin loaded").into_iter().find(|line| line["plugin"] == "checked" && line["digest"] == digest(&guest("echo"))[..12])
+        host.logged("plugin loaded")
+            .into_iter()
+            .find(|line| line["plugin"] == "checked" && line["digest"] == digest(&guest("echo"))[..12])
     });
     // What is not compiled comes after a while.
     let other = guest("echo-v2");

@@ -37,7 +37,10 @@ fn a_full_queue_refuses_and_trims_nothing() {
     bench.tqhost(&["enqueue", "work", "n=2", "--delay", "1s"]).ok();
     let refused = bench.tqhost(&["enqueue", "work", "n=3"]);
     assert_eq!(refused.code, 1);
-    assert!(refused.stderr.contains("queue work is full") && refused.stderr.contains("max_backlog"), "{refused:?}");
+    assert!(
+        refused.stderr.contains("queue work is full") && refused.stderr.contains("max_backlog"),
+        "{refused:?}"
+    );
     let lines = bench.dir.path().join("lines");
     std::fs::write(&lines, "{\"n\": 4}\n{\"n\": 5}\n").expect("write a file");
     let refused = bench.tqhost(&["enqueue", "work", "--jsonl", &lines.display().to_string()]);
@@ -56,7 +59,10 @@ fn a_paused_queue_claims_nothing_in_any_host() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n[queues.other]\nplugin = \"echo\"\n");
     bench.install("echo", "echo");
     let hosts = [bench.host(), bench.host()];
-    assert_eq!(bench.tqhost(&["pause", "work", "--json"]).ok().json(), json!({"queue": "work", "paused": true, "changed": true}));
+    assert_eq!(
+        bench.tqhost(&["pause", "work", "--json"]).ok().json(),
+        json!({"queue": "work", "paused": true, "changed": true})
+    );
     assert_eq!(bench.tqhost(&["pause", "work", "--json"]).ok().json()["changed"], false);
     for host in &hosts {
         eventually("the pause is seen", || host.get("/readyz").body.contains("paused").then_some(()));
@@ -77,7 +83,9 @@ fn a_paused_queue_claims_nothing_in_any_host() {
 fn a_task_can_be_cancelled_wherever_it_is() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\n");
     bench.install("sleeps", "sleeps");
-    let enqueue = |bench: &Bench, args: &[&str]| bench.tqhost(&[&["enqueue", "work"], args].concat()).ok().stdout.trim().to_owned();
+    let enqueue = |bench: &Bench, args: &[&str]| {
+        bench.tqhost(&[&["enqueue", "work"], args].concat()).ok().stdout.trim().to_owned()
+    };
     // Queued: by its own id, under an id of the producer's, by tqhost.
     let entry = bench.xadd("work", &[("ms", "0")]);
     let _: String = bench.redis("XADD", ("work", "*", "tq-id", "mine", "ms", "0"));
@@ -113,7 +121,8 @@ fn a_task_can_be_cancelled_wherever_it_is() {
 
 #[test]
 fn a_task_that_waits_under_an_unknown_entry_is_dropped_when_it_is_delivered() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"100ms\", \"1h\"] }\n");
+    let mut bench =
+        Bench::new("[queues.work]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"100ms\", \"1h\"] }\n");
     bench.install("fails-twice", "fails-twice");
     let host = bench.host();
     let id = bench.xadd("work", &[("n", "1")]);
@@ -139,12 +148,14 @@ fn a_task_that_waits_under_an_unknown_entry_is_dropped_when_it_is_delivered() {
 
 #[test]
 fn a_rate_limit_holds_for_all_hosts_together() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nconcurrency = 50\nrate_limit = \"50/s\"\n");
+    let mut bench =
+        Bench::new("[queues.work]\nplugin = \"empty\"\nconcurrency = 50\nrate_limit = \"50/s\"\n");
     bench.install("empty", "empty");
     let ids: Vec<String> = (0..150).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
     let hosts = [bench.host(), bench.host(), bench.host()];
     bench.until_drained("work");
-    let mut started: Vec<u64> = ids.iter().map(|id| bench.status("work", id, "started_at").parse().expect("a time")).collect();
+    let mut started: Vec<u64> =
+        ids.iter().map(|id| bench.status("work", id, "started_at").parse().expect("a time")).collect();
     started.sort_unstable();
     // Redis's own times. In any second no more than 50 and the tenth of it that may be taken ahead, give or take a place for rounding.
     for window in started.windows(57) {
@@ -192,19 +203,31 @@ fn dead_letters_are_chosen_by_their_age_and_come_back_no_faster_than_told() {
         }
         let _: String = add.query(&mut bench.db).expect("XADD");
     }
-    let listed = |bench: &Bench, args: &[&str]| bench.tqhost(&[&["dead", "list", "work", "--json"], args].concat()).ok().json();
+    let listed = |bench: &Bench, args: &[&str]| {
+        bench.tqhost(&[&["dead", "list", "work", "--json"], args].concat()).ok().json()
+    };
     assert_eq!(listed(&bench, &["--older-than", "59m"]).as_array().map(Vec::len), Some(2));
     assert_eq!(listed(&bench, &["--newer-than", "59m"]).as_array().map(Vec::len), Some(8));
-    assert_eq!(bench.tqhost(&["dead", "purge", "work", "--all", "--older-than", "59m", "--yes", "--json"]).ok().json()["succeeded"], 2);
+    assert_eq!(
+        bench
+            .tqhost(&["dead", "purge", "work", "--all", "--older-than", "59m", "--yes", "--json"])
+            .ok()
+            .json()["succeeded"],
+        2
+    );
     let clock = |bench: &mut Bench| -> f64 {
         let (seconds, micros): (f64, f64) = redis::cmd("TIME").query(&mut bench.db).expect("TIME");
         seconds + micros / 1e6
     };
     let before = clock(&mut bench);
-    let requeued = bench.tqhost(&["dead", "requeue", "work", "--all", "--rate", "10/s", "--json"]).ok().json();
+    let requeued =
+        bench.tqhost(&["dead", "requeue", "work", "--all", "--rate", "10/s", "--json"]).ok().json();
     assert_eq!(requeued, json!({"succeeded": 8, "skipped": 0}));
     let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("work", "-", "+"));
-    let times: Vec<u64> = entries.iter().map(|(id, _)| id.split('-').next().and_then(|ms| ms.parse().ok()).expect("an entry id")).collect();
+    let times: Vec<u64> = entries
+        .iter()
+        .map(|(id, _)| id.split('-').next().and_then(|ms| ms.parse().ok()).expect("an entry id"))
+        .collect();
     assert!(times[7] - times[0] >= 7 * 100, "one in a tenth of a second: {times:?}");
     assert!(clock(&mut bench) - before >= 0.7);
     assert_eq!(bench.tqhost(&["dead", "requeue", "work", "--all", "--rate", "fast"]).code, 2);

@@ -20,7 +20,8 @@ const PAYLOAD_BYTES: usize = 200;
 
 /// What Redis and the host may do beside the tasks, for each second: heartbeats, looks at what is due, and the questions
 /// of this test. On a machine that is not busy there is hardly a second of it.
-const BESIDE: Costs = Costs { commands: 100.0, to_redis: 15_000.0, from_redis: 15_000.0, allocations: 4_000.0 };
+const BESIDE: Costs =
+    Costs { commands: 100.0, to_redis: 15_000.0, from_redis: 15_000.0, allocations: 4_000.0 };
 
 /// The most that a task may cost, next to what happens beside it: a tenth more than was seen, and a call more for every other task, as calls are
 /// for fewer tasks at a time on a machine that is busy. To set them anew,
@@ -68,7 +69,10 @@ fn assert_costs(retention: &str, most: Costs) {
     for (what, of) in figures {
         let each = (of(&many) - of(&few)) / TASKS as f64;
         let allowed = of(&most) + of(&BESIDE) * seconds / TASKS as f64;
-        println!("{retention}: {what} per task: {each:.2}, {allowed:.2} allowed, {:.2} of that to the task", of(&most));
+        println!(
+            "{retention}: {what} per task: {each:.2}, {allowed:.2} allowed, {:.2} of that to the task",
+            of(&most)
+        );
         assert!(each > 0.0, "{what} are counted");
         if each > allowed {
             problems.push(format!("{what} per task: {each:.2}, more than {allowed:.2}"));
@@ -80,7 +84,9 @@ fn assert_costs(retention: &str, most: Costs) {
 /// What a host and its Redis do for tasks that are there at once, start and stop included.
 #[track_caller]
 fn costs_of(retention: &str, tasks: usize) -> Costs {
-    let mut bench = Bench::new(&format!("[queues.work]\nplugin = \"empty\"\nconcurrency = {CONCURRENCY}\nretention = \"{retention}\"\n"));
+    let mut bench = Bench::new(&format!(
+        "[queues.work]\nplugin = \"empty\"\nconcurrency = {CONCURRENCY}\nretention = \"{retention}\"\n"
+    ));
     bench.install("empty", "empty");
     let mut command = Host::command(&bench.config());
     // As little log as by default; and the allocator's own account at the end.
@@ -90,9 +96,14 @@ fn costs_of(retention: &str, tasks: usize) -> Costs {
     assert_eq!(bench.places("work").dead, 0, "every task was completed");
     let text: String = bench.redis("INFO", ("commandstats", "stats"));
     let number = |value: &str| value.parse::<f64>().expect("a number");
-    let stat =
-        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(number).expect("a figure of Redis");
-    let calls = |line: &str| line.strip_prefix("cmdstat_")?.split("calls=").nth(1)?.split(',').next().map(number);
+    let stat = |name: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(number)
+            .expect("a figure of Redis")
+    };
+    let calls =
+        |line: &str| line.strip_prefix("cmdstat_")?.split("calls=").nth(1)?.split(',').next().map(number);
     Costs {
         // The producer's XADDs and the questions of `run` are not the host's.
         commands: text.lines().filter_map(calls).sum::<f64>() - (tasks + asked) as f64,
@@ -105,9 +116,12 @@ fn costs_of(retention: &str, tasks: usize) -> Costs {
 /// How often the host asked for memory, by its allocator's account.
 #[track_caller]
 fn allocations(log: &str) -> f64 {
-    let account = log.lines().find(|line| line.starts_with("{\"jemalloc\"")).expect("the allocator's account");
+    let account =
+        log.lines().find(|line| line.starts_with("{\"jemalloc\"")).expect("the allocator's account");
     let account: Value = serde_json::from_str(account).expect("JSON");
-    let of = |kind: &str| account["jemalloc"]["stats.arenas"]["merged"][kind]["nrequests"].as_f64().expect("a number");
+    let of = |kind: &str| {
+        account["jemalloc"]["stats.arenas"]["merged"][kind]["nrequests"].as_f64().expect("a number")
+    };
     of("small") + of("large")
 }
 

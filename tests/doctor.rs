@@ -30,7 +30,8 @@ fn doctor(bench: &Bench, more: &[&str]) -> Value {
 fn findings(report: &Value) -> Vec<String> {
     let text = |finding: &Value, name: &str| finding[name].as_str().unwrap_or("-").to_owned();
     let found = report["findings"].as_array().expect("findings");
-    let mut all: Vec<String> = found.iter().map(|finding| text(finding, "kind") + " " + &text(finding, "task")).collect();
+    let mut all: Vec<String> =
+        found.iter().map(|finding| text(finding, "kind") + " " + &text(finding, "task")).collect();
     all.sort();
     all
 }
@@ -60,7 +61,8 @@ fn enqueue(bench: &Bench, more: &[&str]) -> String {
 }
 
 fn read(bench: &mut Bench, count: usize) {
-    let _: redis::Value = bench.redis("XREADGROUP", ("GROUP", "tqhost", "foreign", "COUNT", count, "STREAMS", "work", ">"));
+    let _: redis::Value =
+        bench.redis("XREADGROUP", ("GROUP", "tqhost", "foreign", "COUNT", count, "STREAMS", "work", ">"));
 }
 
 fn task(id: &str) -> String {
@@ -78,7 +80,10 @@ fn a_healthy_queue_is_well_in_every_state() {
     enqueue(&bench, &[]);
     enqueue(&bench, &["--delay", "1h", "--key", "k"]);
     let report = is_well(&bench);
-    assert_eq!(report["places"], serde_json::json!({ "queued": 2, "running": 0, "delayed": 1, "dead": 0, "ended": 0 }));
+    assert_eq!(
+        report["places"],
+        serde_json::json!({ "queued": 2, "running": 0, "delayed": 1, "dead": 0, "ended": 0 })
+    );
     assert_eq!(report["warnings"][0]["kind"], "no-host", "{report:#}");
     let text = bench.tqhost(&["doctor", "work"]).ok().stdout;
     assert!(text.contains("Nothing is wrong.") && text.contains("QUEUED"), "{text}");
@@ -87,7 +92,11 @@ fn a_healthy_queue_is_well_in_every_state() {
     let host = bench.host();
     eventually("the tasks run", || (bench.places("work").length == 0).then_some(()));
     let report = is_well(&bench);
-    assert_eq!((&report["places"]["ended"], &report["warnings"]), (&Value::from(2), &serde_json::json!([])), "{report:#}");
+    assert_eq!(
+        (&report["places"]["ended"], &report["warnings"]),
+        (&Value::from(2), &serde_json::json!([])),
+        "{report:#}"
+    );
     host.stop();
 }
 
@@ -116,7 +125,10 @@ fn what_was_deleted_while_it_was_pending_is_lost() {
         assert_eq!(bench.status("work", id, "status"), "FAILED");
         assert!(bench.redis::<i64>("TTL", task(id)) > 0);
     }
-    assert!(!bench.redis::<bool>("EXISTS", "tq:{work}:key:k"), "the key is free: nobody has done what it stands for");
+    assert!(
+        !bench.redis::<bool>("EXISTS", "tq:{work}:key:k"),
+        "the key is free: nobody has done what it stands for"
+    );
     assert_eq!(bench.places("work"), Default::default());
 }
 
@@ -215,7 +227,11 @@ fn an_entry_that_its_task_has_left_over_is_deleted() {
     let report = doctor(&bench, &[]);
     assert_eq!(findings(&report), [format!("ended-but-there {id}"), format!("undeliverable {id}")]);
     let report = doctor(&bench, &["--fix"]);
-    assert_eq!((findings(&report), &report["ok"]), (vec![format!("undeliverable {id}")], &Value::Bool(true)), "{report:#}");
+    assert_eq!(
+        (findings(&report), &report["ok"]),
+        (vec![format!("undeliverable {id}")], &Value::Bool(true)),
+        "{report:#}"
+    );
     is_well(&bench);
     assert_eq!(bench.places("work").length, 0);
 }
@@ -294,9 +310,13 @@ fn a_task_that_was_promoted_is_found_behind_many_others() {
     let id = enqueue(&bench, &["--delay", "1ms"]);
     let queue = queue(&bench);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    eventually("it is promoted", || (runtime.block_on(queue.promote(10)).expect("promoted").moved == 1).then_some(()));
+    eventually("it is promoted", || {
+        (runtime.block_on(queue.promote(10)).expect("promoted").moved == 1).then_some(())
+    });
     is_well(&bench);
-    let tended = runtime.block_on(mend::tend(&queue, vec![task(&id).into_bytes()], std::time::Duration::ZERO)).expect("a look");
+    let tended = runtime
+        .block_on(mend::tend(&queue, vec![task(&id).into_bytes()], std::time::Duration::ZERO))
+        .expect("a look");
     assert_eq!(tended.lost, Vec::<String>::new());
     assert_eq!(bench.status("work", &id, "status"), "PENDING");
 }
@@ -338,16 +358,25 @@ fn what_is_in_two_places_is_told() {
     let mut bench = bench();
     let id = enqueue(&bench, &["--delay", "1h"]);
     let at = bench.status("work", &id, "enqueued_at");
-    let dead = ["tq:{work}:dead", "*", "tq-id", &id, "tq-reason", "rejected", "tq-enqueued-at"].map(str::to_owned);
+    let dead =
+        ["tq:{work}:dead", "*", "tq-id", &id, "tq-reason", "rejected", "tq-enqueued-at"].map(str::to_owned);
     let _: String = bench.redis("XADD", [&dead[..], &[at]].concat());
     // Another task of the same id died before.
     let _: String = bench.redis("XADD", [&dead[..], &["7".to_owned()]].concat());
     let report = doctor(&bench, &["--fix"]);
-    assert_eq!((findings(&report), &report["ok"]), (vec![format!("dead-but-alive {id}")], &Value::Bool(false)), "{report:#}");
+    assert_eq!(
+        (findings(&report), &report["ok"]),
+        (vec![format!("dead-but-alive {id}")], &Value::Bool(false)),
+        "{report:#}"
+    );
     let _: u64 = bench.redis("HSET", (task(&id), "status", "COMPLETED"));
     let _: u64 = bench.redis("EXPIRE", (task(&id), 1000));
     let report = doctor(&bench, &[]);
-    assert_eq!(findings(&report), [format!("dead-but-alive {id}"), format!("ended-but-there {id}")], "{report:#}");
+    assert_eq!(
+        findings(&report),
+        [format!("dead-but-alive {id}"), format!("ended-but-there {id}")],
+        "{report:#}"
+    );
     bench.tqhost(&["dead", "purge", "work", "--all", "--yes"]).ok();
     assert_eq!(findings(&doctor(&bench, &[])), [format!("ended-but-there {id}")]);
 }
@@ -375,7 +404,10 @@ fn keys_of_another_type_are_named() {
     is_well(&bench);
     let _: () = bench.redis("SET", (DELAYED, "1"));
     let report = doctor(&bench, &["--fix"]);
-    assert_eq!((findings(&report), &report["findings"][0]["key"]), (vec!["wrong-type -".to_owned()], &Value::from(DELAYED)));
+    assert_eq!(
+        (findings(&report), &report["findings"][0]["key"]),
+        (vec!["wrong-type -".to_owned()], &Value::from(DELAYED))
+    );
     let text = bench.tqhost(&["doctor", "work"]).stdout;
     assert!(text.contains("holds a string, not a zset") && text.contains("1 finding"), "{text}");
 }
@@ -395,7 +427,11 @@ fn many_findings_are_counted_and_twenty_thousand_tasks_are_walked_in_pages() {
     for n in 0..20_000 {
         pipe.cmd("XADD").arg("work").arg("*").arg("tq-id").arg(format!("t{n}")).arg("n").arg(n).ignore();
         if n % 2 == 0 {
-            pipe.cmd("HSET").arg(task(&format!("t{n}"))).arg(("status", "PENDING")).arg(("attempt", 1)).ignore();
+            pipe.cmd("HSET")
+                .arg(task(&format!("t{n}")))
+                .arg(("status", "PENDING"))
+                .arg(("attempt", 1))
+                .ignore();
         }
     }
     pipe.query::<()>(&mut bench.db).expect("tasks");
@@ -406,7 +442,10 @@ fn many_findings_are_counted_and_twenty_thousand_tasks_are_walked_in_pages() {
     assert_eq!(report["findings"].as_array().map(Vec::len), Some(100));
     assert_eq!(report["more"], serde_json::json!({ "undeliverable": 19_900 }));
     let report = doctor(&bench, &["--fix"]);
-    assert_eq!((&report["ok"], &report["more"]), (&Value::Bool(true), &serde_json::json!({ "undeliverable": 19_900 })));
+    assert_eq!(
+        (&report["ok"], &report["more"]),
+        (&Value::Bool(true), &serde_json::json!({ "undeliverable": 19_900 }))
+    );
     assert_eq!(is_well(&bench)["places"]["queued"], 20_000);
 }
 
@@ -423,11 +462,13 @@ fn what_stands_still_beside_a_host_that_is_ready_is_told() {
     let host = bench.host();
     host.until_ready();
     is_well(&bench);
-    let _: redis::Value = bench.redis("XCLAIM", ("work", "tqhost", "foreign", 0, &claimed, "IDLE", 60_000, "JUSTID"));
+    let _: redis::Value =
+        bench.redis("XCLAIM", ("work", "tqhost", "foreign", 0, &claimed, "IDLE", 60_000, "JUSTID"));
     let _: u64 = bench.redis("ZADD", (DELAYED, 1, format!("new/{delayed}")));
     eventually("the host says that it is ready", || {
         let report = doctor(&bench, &["--fix"]);
-        (findings(&report) == [format!("stuck-claim {claimed}"), format!("stuck-delayed {delayed}")]).then_some(())
+        (findings(&report) == [format!("stuck-claim {claimed}"), format!("stuck-delayed {delayed}")])
+            .then_some(())
     });
     let _: () = bench.redis("ACL", ("SETUSER", "default", "+@all"));
     bench.all_done("work", &[claimed, delayed]);
@@ -476,7 +517,9 @@ fn the_janitor_of_a_host_finds_what_is_orphaned() {
         let counted: u64 = hosts.iter().map(|host| host.count("tqhost_lost_entries_total", "work")).sum();
         (counted == 1).then_some(())
     });
-    eventually("it is told", || hosts.iter().any(|host| !host.logged("tasks are lost").is_empty()).then_some(()));
+    eventually("it is told", || {
+        hosts.iter().any(|host| !host.logged("tasks are lost").is_empty()).then_some(())
+    });
     is_well(&bench);
     hosts.into_iter().for_each(|host| host.stop());
 }

@@ -10,7 +10,8 @@ use crate::support::{Bench, Places, Producer, eventually, within};
 const NOTHING: Places = Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: 0 };
 
 /// Tasks whose handler takes a while.
-const SLEEPS: &str = "[queues.work]\nplugin = \"sleeps\"\nconcurrency = 50\nlease = \"1s\"\nmax_crashes = 100\n";
+const SLEEPS: &str =
+    "[queues.work]\nplugin = \"sleeps\"\nconcurrency = 50\nlease = \"1s\"\nmax_crashes = 100\n";
 /// Tasks whose handler is done at once.
 const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\n";
 
@@ -79,10 +80,19 @@ fn worker_04_sigterm_gives_tasks_back_that_outlast_the_grace_period() {
     until_running(&mut bench, 1);
     host.stop();
     assert_eq!(bench.places("work"), Places { length: 1, ..NOTHING });
-    assert_eq!((bench.status("work", &id, "status").as_str(), bench.status("work", &id, "attempt").as_str()), ("PENDING", "1"));
+    assert_eq!(
+        (bench.status("work", &id, "status").as_str(), bench.status("work", &id, "attempt").as_str()),
+        ("PENDING", "1")
+    );
     let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("work", "-", "+"));
-    assert!(entries[0].1.windows(2).any(|pair| pair == ["tq-id", id.as_str()]), "it keeps its id: {entries:?}");
-    assert!(entries[0].1.windows(2).any(|pair| pair == ["tq-attempt", "1"]), "no attempt is charged: {entries:?}");
+    assert!(
+        entries[0].1.windows(2).any(|pair| pair == ["tq-id", id.as_str()]),
+        "it keeps its id: {entries:?}"
+    );
+    assert!(
+        entries[0].1.windows(2).any(|pair| pair == ["tq-attempt", "1"]),
+        "no attempt is charged: {entries:?}"
+    );
 }
 
 #[test]
@@ -97,7 +107,8 @@ fn worker_05_sigstop_for_longer_than_the_lease_commits_once() {
     second.log("took over tasks whose host fell silent");
     zombie.signal(Signal::SIGCONT);
     all_done(&mut bench, &ids);
-    let completed = |host: &crate::support::Host| host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"completed\"}");
+    let completed =
+        |host: &crate::support::Host| host.metric("tqhost_tasks_total{queue=\"work\",outcome=\"completed\"}");
     eventually("both hosts are done", || {
         let running = |host: &crate::support::Host| host.get("/readyz").status == 200;
         (running(&zombie) && (completed(&zombie) + completed(&second) - 10.0).abs() < 0.5).then_some(())
@@ -224,7 +235,10 @@ fn redis_45_healthy_tasks_are_not_charged_for_a_redis_that_stood_still_for_longe
     }
     bench.all_done("work", &ids);
     for host in &hosts {
-        assert_eq!((host.count("tqhost_reclaimed_total", "work"), host.count("tqhost_lease_lost_total", "work")), (0, 0));
+        assert_eq!(
+            (host.count("tqhost_reclaimed_total", "work"), host.count("tqhost_lease_lost_total", "work")),
+            (0, 0)
+        );
     }
     for host in hosts {
         host.stop();
@@ -262,7 +276,9 @@ fn redis_22_killed_connections_are_made_anew_and_nothing_delivered_is_forgotten(
 
 #[test]
 fn data_32_what_cannot_be_dead_lettered_is_not_acked() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"rejects\"\nlease = \"1s\"\n[queues.other]\nplugin = \"empty\"\n");
+    let mut bench = Bench::new(
+        "[queues.work]\nplugin = \"rejects\"\nlease = \"1s\"\n[queues.other]\nplugin = \"empty\"\n",
+    );
     bench.install("rejects", "rejects");
     bench.install("empty", "empty");
     let host = bench.host();
@@ -314,7 +330,8 @@ fn data_29_a_task_whose_entry_is_deleted_while_it_runs_may_still_complete() {
 
 #[test]
 fn data_31_a_task_with_as_many_fields_as_there_may_be_survives_its_retries() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"50ms\"] }\n");
+    let mut bench =
+        Bench::new("[queues.work]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"50ms\"] }\n");
     bench.install("fails-twice", "fails-twice");
     let host = bench.host();
     let names: Vec<String> = (0..1000).map(|n| format!("f{n}")).collect();

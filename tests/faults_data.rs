@@ -12,7 +12,8 @@ use crate::support::proxy::Proxy;
 use crate::support::{Bench, Clock, Host, Places, RedisServer, eventually};
 
 /// Retried at once, twice.
-const TWICE: &str = "[queues.work]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"100ms\"] }\nlease = \"1s\"\n";
+const TWICE: &str =
+    "[queues.work]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"100ms\"] }\nlease = \"1s\"\n";
 
 fn start(queues: &str, guests: &[&str]) -> (Bench, Host) {
     let bench = Bench::new(queues);
@@ -41,7 +42,8 @@ fn data_29_new_entries_that_somebody_else_trimmed_are_gone_and_the_rest_is_done(
 
 #[test]
 fn data_29_running_tasks_whose_entries_somebody_else_trimmed_are_counted_and_may_end() {
-    let (mut bench, host) = start("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 20\n", &["sleeps"]);
+    let (mut bench, host) =
+        start("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 20\n", &["sleeps"]);
     // Longer than several leases: heartbeats go on, although there is nothing left to renew.
     let ids: Vec<String> = (0..10).map(|_| bench.xadd("work", &[("ms", "4000")])).collect();
     bench.until_running("work", 10);
@@ -85,7 +87,10 @@ fn data_30_a_status_of_another_type_is_replaced() {
     bench.until("work", &other, "COMPLETED");
     bench.until_drained("work");
     assert_eq!(bench.redis::<String>("TYPE", "tq:{work}:task:mine"), "hash");
-    assert_eq!((bench.status("work", "mine", "status").as_str(), bench.status("work", &id, "status").as_str()), ("COMPLETED", ""));
+    assert_eq!(
+        (bench.status("work", "mine", "status").as_str(), bench.status("work", &id, "status").as_str()),
+        ("COMPLETED", "")
+    );
     host.stop();
 }
 
@@ -97,7 +102,9 @@ fn in_the_way(key: &str) {
     let id = bench.xadd("work", &[("n", "1")]);
     eventually("the log names the key", || {
         let lines = host.logged("Redis does not do its part");
-        let names = |line: &Value| line["loop"] == "settle" && line["error"].as_str().is_some_and(|error| error.contains(key));
+        let names = |line: &Value| {
+            line["loop"] == "settle" && line["error"].as_str().is_some_and(|error| error.contains(key))
+        };
         lines.iter().any(names).then_some(())
     });
     let (length, (pending, ..)): (u64, (u64, redis::Value, redis::Value, redis::Value)) =
@@ -145,9 +152,12 @@ fn data_30_delayed_tasks_that_cannot_be_read_do_not_hold_up_the_others() {
     bench.install("empty", "empty");
     let good = bench.tqhost(&["enqueue", "work", "n=1", "--delay", "10ms"]).ok().stdout.trim().to_owned();
     // Not MessagePack at all, cut off, not a list of names and values, and not there.
-    for (score, member, fields) in
-        [(1, "a", &b"\xc1"[..]), (2, "b", b"\x92\xa1n"), (3, "c", b"\x93\xa1n\xa11\xa1m"), (4, "d", b"\x92\x90\x90")]
-    {
+    for (score, member, fields) in [
+        (1, "a", &b"\xc1"[..]),
+        (2, "b", b"\x92\xa1n"),
+        (3, "c", b"\x93\xa1n\xa11\xa1m"),
+        (4, "d", b"\x92\x90\x90"),
+    ] {
         let _: i64 = bench.redis("ZADD", ("tq:{work}:delayed", score, member));
         let _: i64 = bench.redis("HSET", ("tq:{work}:parked", member, fields));
     }
@@ -228,7 +238,10 @@ fn data_31_a_result_over_the_limit_is_no_result() {
     bench.until("work", &fits, "COMPLETED");
     bench.until("work", &over, "FAILED");
     let error = bench.status("work", &over, "error");
-    assert!(error.starts_with("output-too-large: ") && bench.status("work", &over, "result").is_empty(), "{error}");
+    assert!(
+        error.starts_with("output-too-large: ") && bench.status("work", &over, "result").is_empty(),
+        "{error}"
+    );
     host.stop();
 }
 
@@ -242,7 +255,10 @@ fn data_33_one_id_for_two_tasks_is_one_task() {
     host.until_ended_as("work", "completed", 1);
     host.until_ended_as("work", "duplicate", 1);
     assert_eq!(host.ended_as("work", "retried"), 2);
-    assert_eq!((bench.status("work", "same", "status").as_str(), bench.status("work", "same", "attempt").as_str()), ("COMPLETED", "3"));
+    assert_eq!(
+        (bench.status("work", "same", "status").as_str(), bench.status("work", "same", "attempt").as_str()),
+        ("COMPLETED", "3")
+    );
     assert!(bench.redis::<i64>("TTL", "tq:{work}:task:same") > 0);
     host.stop();
 }
@@ -254,7 +270,9 @@ fn data_33_one_id_for_two_dead_letters_and_a_cancelled_task() {
     let host = bench.host();
     for dead in [1, 2] {
         bench.xadd("work", &[("tq-id", "same"), ("n", "1")]);
-        eventually("it is dead", || (bench.places("work") == Places { dead, ..Places::default() }).then_some(()));
+        eventually("it is dead", || {
+            (bench.places("work") == Places { dead, ..Places::default() }).then_some(())
+        });
     }
     host.stop();
     // Each time the oldest one.
@@ -275,7 +293,9 @@ fn data_33_one_id_for_two_dead_letters_and_a_cancelled_task() {
 
 #[test]
 fn data_35_20_000_delayed_tasks_due_at_once() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nconcurrency = 100\nmax_backlog = 100000\nretention = \"0s\"\n");
+    let mut bench = Bench::new(
+        "[queues.work]\nplugin = \"empty\"\nconcurrency = 100\nmax_backlog = 100000\nretention = \"0s\"\n",
+    );
     bench.install("empty", "empty");
     let mut pipe = redis::pipe();
     // As `tqhost enqueue --delay` files them: ["n", "1"] in MessagePack.
@@ -310,7 +330,9 @@ fn data_35_dead_tasks_behind_100_000_healthy_ones_are_found() {
 
 /// Tasks that are pending: so many of a host that is there, and after them 50 of one that has been silent for an hour.
 fn behind_healthy_ones(healthy: usize) -> (Bench, Vec<String>) {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nlease = \"10m\"\nconcurrency = 10\nmax_crashes = 10\n");
+    let mut bench = Bench::new(
+        "[queues.work]\nplugin = \"empty\"\nlease = \"10m\"\nconcurrency = 10\nmax_crashes = 10\n",
+    );
     bench.install("empty", "empty");
     let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
     let mut ids: Vec<String> = Vec::new();
@@ -320,7 +342,8 @@ fn behind_healthy_ones(healthy: usize) -> (Bench, Vec<String>) {
             pipe.cmd("XADD").arg("work").arg("*").arg("n").arg(n);
         }
         ids.extend(pipe.query::<Vec<String>>(&mut bench.db).expect("XADD"));
-        let _: redis::Value = bench.redis("XREADGROUP", ("GROUP", "tqhost", "alive", "COUNT", 5000, "STREAMS", "work", ">"));
+        let _: redis::Value =
+            bench.redis("XREADGROUP", ("GROUP", "tqhost", "alive", "COUNT", 5000, "STREAMS", "work", ">"));
     }
     let dead = ids.split_off(healthy);
     let mut claim = redis::cmd("XCLAIM");
@@ -340,7 +363,9 @@ fn data_36_10_000_dead_letters_requeued_twice_at_once_and_killed_halfway() {
     }
     let ids: Vec<String> = pipe.query(&mut bench.db).expect("XADD");
     let host = bench.host();
-    eventually("all are dead", || (bench.places("work") == Places { dead: 10_000, ..Places::default() }).then_some(()));
+    eventually("all are dead", || {
+        (bench.places("work") == Places { dead: 10_000, ..Places::default() }).then_some(())
+    });
     host.stop();
     // Through a slow network, so that there is a middle.
     let proxy = Proxy::start(bench.redis.port);
@@ -373,7 +398,9 @@ fn data_36_10_000_dead_letters_requeued_twice_at_once_and_killed_halfway() {
     assert_eq!(bench.places_but_dead("work").length, 10_000);
     assert_eq!(dead(), 0);
     let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("work", "-", "+"));
-    let named = |fields: &[String]| fields.chunks(2).find(|pair| pair[0] == "tq-id").map(|pair| pair[1].clone()).expect("an id");
+    let named = |fields: &[String]| {
+        fields.chunks(2).find(|pair| pair[0] == "tq-id").map(|pair| pair[1].clone()).expect("an id")
+    };
     let requeued: HashSet<String> = entries.iter().map(|(_, fields)| named(fields)).collect();
     assert_eq!(requeued, ids.into_iter().collect(), "each came back once");
 }
@@ -411,8 +438,13 @@ fn data_39_a_hosts_clock_that_jumps_changes_no_lease_and_no_delay() {
     let clock = Clock::new(bench.dir.path());
     clock.shift(3600);
     let shifted = bench.host_with_env(clock.env());
-    let time =
-        |host: &Host| host.log("tqhost is running")["timestamp"].as_str().expect("a time").parse::<jiff::Timestamp>().expect("a time");
+    let time = |host: &Host| {
+        host.log("tqhost is running")["timestamp"]
+            .as_str()
+            .expect("a time")
+            .parse::<jiff::Timestamp>()
+            .expect("a time")
+    };
     assert!(time(&shifted).duration_since(jiff::Timestamp::now()).as_secs() > 3500, "its clock is ahead");
     let other = bench.host();
     for jump in [-3600, 3600, 0] {
@@ -423,13 +455,17 @@ fn data_39_a_hosts_clock_that_jumps_changes_no_lease_and_no_delay() {
         bench.all_done("work", &slow);
         bench.all_done("twice", &retried);
         for id in retried {
-            let time = |bench: &mut Bench, field| bench.status("twice", &id, field).parse::<u64>().expect("a time");
+            let time =
+                |bench: &mut Bench, field| bench.status("twice", &id, field).parse::<u64>().expect("a time");
             let took = time(&mut bench, "finished_at") - time(&mut bench, "enqueued_at");
             assert!((2000..20_000).contains(&took), "two delays of a second took {took} ms");
         }
     }
     for host in [shifted, other] {
-        assert_eq!((host.count("tqhost_reclaimed_total", "work"), host.count("tqhost_lease_lost_total", "work")), (0, 0));
+        assert_eq!(
+            (host.count("tqhost_reclaimed_total", "work"), host.count("tqhost_lease_lost_total", "work")),
+            (0, 0)
+        );
         host.until_ready();
         host.stop();
     }
@@ -462,7 +498,9 @@ fn data_39_redis_s_clock_that_jumps_loses_nothing_and_commits_once() {
     jump(&mut bench, 3600);
     bench.all_done("work", &ids);
     bench.all_done("twice", &retried);
-    eventually("each was committed once", || ((committed("work"), committed("twice")) == (6, 6)).then_some(()));
+    eventually("each was committed once", || {
+        ((committed("work"), committed("twice")) == (6, 6)).then_some(())
+    });
     // Back: what was delayed before stays so for as long as the clock takes to come there again. Nothing else waits for it.
     let late = bench.xadd("twice", &[("n", "1")]);
     eventually("it is delayed", || (bench.places("twice").delayed == 1).then_some(()));

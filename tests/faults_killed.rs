@@ -115,13 +115,15 @@ fn worker_02_kill_9_around_leave() {
 #[test]
 fn worker_02_kill_9_around_move() {
     for fate in BOTH {
-        let (mut bench, proxy) = ends::behind_proxy("[queues.reports]\nlist = \"report:queue\"\nplugin = \"echo\"\n");
+        let (mut bench, proxy) =
+            ends::behind_proxy("[queues.reports]\nlist = \"report:queue\"\nplugin = \"echo\"\n");
         hold(&mut bench, &proxy, &script::MOVE, fate);
         for n in 0..20 {
             let _: u64 = bench.redis("LPUSH", ("report:queue", n));
         }
         kill_held(&proxy, bench.host_that_may_fail());
-        let (listed, queued): (u64, u64) = (bench.redis("LLEN", "report:queue"), bench.redis("XLEN", "reports"));
+        let (listed, queued): (u64, u64) =
+            (bench.redis("LLEN", "report:queue"), bench.redis("XLEN", "reports"));
         // The host may have run some of what it had moved.
         let done = bench.redis::<Vec<String>>("KEYS", "tq:{reports}:task:*").len() as u64;
         if fate == Fate::HoldRequest {
@@ -136,7 +138,9 @@ fn worker_02_kill_9_around_move() {
             for key in keys {
                 let result: Option<String> = bench.redis("HGET", (key, "result"));
                 let result: serde_json::Value = serde_json::from_str(&result?).expect("JSON");
-                results.push(result["fields"]["data"].as_str().and_then(|data| data.parse().ok()).expect("a number"));
+                results.push(
+                    result["fields"]["data"].as_str().and_then(|data| data.parse().ok()).expect("a number"),
+                );
             }
             (results.len() >= 20).then_some(results)
         });
@@ -150,8 +154,14 @@ fn worker_02_kill_9_around_move() {
 
 #[test]
 fn worker_02_kill_9_around_rate_and_sweep() {
-    for (script, fate) in [(&script::RATE, BOTH[0]), (&script::RATE, BOTH[1]), (&script::SWEEP, BOTH[0]), (&script::SWEEP, BOTH[1])] {
-        let (mut bench, proxy) = ends::behind_proxy("[queues.rated]\nplugin = \"echo\"\nrate_limit = \"100/s\"\n");
+    for (script, fate) in [
+        (&script::RATE, BOTH[0]),
+        (&script::RATE, BOTH[1]),
+        (&script::SWEEP, BOTH[0]),
+        (&script::SWEEP, BOTH[1]),
+    ] {
+        let (mut bench, proxy) =
+            ends::behind_proxy("[queues.rated]\nplugin = \"echo\"\nrate_limit = \"100/s\"\n");
         // A name that is gone: not for long enough to be swept.
         let _: () = bench.redis("XGROUP", ("CREATE", "rated", "tqhost", "0", "MKSTREAM"));
         let _: i64 = bench.redis("XGROUP", ("CREATECONSUMER", "rated", "tqhost", "gone"));
@@ -171,7 +181,8 @@ fn worker_02_kill_9_around_enqueue() {
             let (mut bench, proxy) = ends::behind_proxy("");
             hold(&mut bench, &proxy, &script::ENQUEUE, fate);
             kill_command(&bench, &proxy, &["enqueue", "fine", "n=1", "--key", "k", "--delay", delay]);
-            let (queued, delayed): (u64, u64) = (bench.redis("XLEN", "fine"), bench.redis("ZCARD", "tq:{fine}:delayed"));
+            let (queued, delayed): (u64, u64) =
+                (bench.redis("XLEN", "fine"), bench.redis("ZCARD", "tq:{fine}:delayed"));
             assert_eq!(queued + delayed, accepted, "accepted as a whole, or not at all");
             // Whoever does not know asks again with the same key.
             let told = bench.tqhost(&["enqueue", "fine", "n=1", "--key", "k", "--json"]).ok().json();
@@ -211,7 +222,9 @@ fn worker_02_kill_9_around_requeue() {
 fn worker_02_kill_9_around_cancel() {
     for fate in BOTH {
         let (mut bench, proxy) = ends::behind_proxy("");
-        let enqueue = |bench: &Bench, args: &[&str]| bench.tqhost(&[&["enqueue", "slow"], args].concat()).ok().stdout.trim().to_owned();
+        let enqueue = |bench: &Bench, args: &[&str]| {
+            bench.tqhost(&[&["enqueue", "slow"], args].concat()).ok().stdout.trim().to_owned()
+        };
         // Delayed, queued, running.
         for place in ["delayed", "queued", "running"] {
             let id = match place {

@@ -21,7 +21,9 @@ fn network_25_half_open_connections_are_given_up_and_made_anew() {
     proxy.forget_connections();
     let ids: Vec<String> = (0..20).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
     // A read may take a second, and its reply ten more; then the connection is made anew, without anybody's help.
-    within(Duration::from_secs(30), "the tasks are done", || (bench.places("work").length == 0).then_some(()));
+    within(Duration::from_secs(30), "the tasks are done", || {
+        (bench.places("work").length == 0).then_some(())
+    });
     bench.all_done("work", &ids);
     assert!(host.metric("tqhost_redis_reconnects_total") > 0.5);
     host.until_ready();
@@ -43,7 +45,9 @@ fn network_27_a_partition_longer_than_the_lease_then_healed() {
     let other = bench.host();
     // They end in the host that is cut off, too; what it says of that is under way when the network heals.
     other.log("took over tasks whose host fell silent");
-    eventually("the attempts of the host that is cut off have ended", || (parted.logged("attempt ended").len() >= 10).then_some(()));
+    eventually("the attempts of the host that is cut off have ended", || {
+        (parted.logged("attempt ended").len() >= 10).then_some(())
+    });
     proxy.heal();
     bench.all_done("work", &ids);
     eventually("each was committed once", || {
@@ -77,7 +81,11 @@ fn network_28_latency_and_jitter_cost_time_only() {
     bench.all_done("twice", &twice);
     for queue in ["work", "twice"] {
         let sum = |name| hosts.iter().map(|host| host.count(name, queue)).sum::<u64>();
-        assert_eq!((sum("tqhost_reclaimed_total"), sum("tqhost_lease_lost_total")), (0, 0), "no lease was lost to a slow network");
+        assert_eq!(
+            (sum("tqhost_reclaimed_total"), sum("tqhost_lease_lost_total")),
+            (0, 0),
+            "no lease was lost to a slow network"
+        );
         eventually("each was committed once", || {
             (hosts.iter().map(|host| host.ended_as(queue, "completed")).sum::<u64>() == 100).then_some(())
         });

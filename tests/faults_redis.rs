@@ -8,7 +8,8 @@ use crate::support::proxy::Proxy;
 use crate::support::{Bench, Host, Places, Producer, RedisServer, eventually};
 
 const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\n";
-const SLEEPS: &str = "[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 10\nmax_crashes = 10\n";
+const SLEEPS: &str =
+    "[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 10\nmax_crashes = 10\n";
 
 /// A host with the plugin of the queue `work` works, and says so.
 fn works(bench: &mut Bench, host: &Host) {
@@ -33,7 +34,8 @@ fn redis_12_everysec_a_crash_of_redis_alone_loses_nothing_that_it_had_written() 
     // ran it.
     let written = std::fs::read(bench.redis.append_only_file()).expect("the append-only file");
     let written = String::from_utf8_lossy(&written);
-    let kept: Vec<String> = accepted.iter().filter(|id| written.contains(&format!("\r\n{id}\r\n"))).cloned().collect();
+    let kept: Vec<String> =
+        accepted.iter().filter(|id| written.contains(&format!("\r\n{id}\r\n"))).cloned().collect();
     assert!(kept.len() * 2 > accepted.len(), "{} of {} were written", kept.len(), accepted.len());
     bench.all_done("work", &kept);
     works(&mut bench, &host);
@@ -62,7 +64,8 @@ fn redis_12_everysec_a_crash_of_the_machine_loses_the_tail_and_nothing_else() {
     let ids = producer.stop();
     bench.db = bench.redis.connection();
     bench.until_drained("work");
-    let lost: Vec<&String> = ids.iter().filter(|id| bench.status("work", id, "status") != "COMPLETED").collect();
+    let lost: Vec<&String> =
+        ids.iter().filter(|id| bench.status("work", id, "status") != "COMPLETED").collect();
     assert!(!lost.is_empty() && lost.len() <= 210, "what was in the tail is lost: {}", lost.len());
     assert!(lost.iter().all(|id| !kept.contains(id)), "what was on the disk is not: {lost:?}");
     assert_eq!(bench.places("work"), Places::default(), "nothing is stuck");
@@ -169,7 +172,8 @@ fn pair(queues: &str, guest: &str) -> Pair {
     bench.configure_for(queues, front.port);
     let dir = tempfile::tempdir().expect("a folder");
     let master = format!("127.0.0.1 {}", wire.port);
-    let replica = RedisServer::start(dir.path(), &["--replicaof", &master, "--repl-diskless-sync-delay", "0"]);
+    let replica =
+        RedisServer::start(dir.path(), &["--replicaof", &master, "--repl-diskless-sync-delay", "0"]);
     let _: () = bench.redis("CONFIG", ("SET", "repl-diskless-sync-delay", "0"));
     let mut db = replica.connection();
     eventually("the replica follows", || {
@@ -207,8 +211,13 @@ fn redis_15_failover_to_a_replica_that_lags_behind() {
     bench.redis = replica;
     bench.db = db;
     bench.until_drained("work");
-    let lost: Vec<&String> = ids.iter().filter(|id| bench.status("work", id, "status") != "COMPLETED").collect();
-    assert!(!lost.is_empty() && lost.len() <= 110, "what the replica had not heard of is lost: {}", lost.len());
+    let lost: Vec<&String> =
+        ids.iter().filter(|id| bench.status("work", id, "status") != "COMPLETED").collect();
+    assert!(
+        !lost.is_empty() && lost.len() <= 110,
+        "what the replica had not heard of is lost: {}",
+        lost.len()
+    );
     assert!(lost.iter().all(|id| !kept.contains(id)), "what it had is not: {lost:?}");
     assert_eq!(bench.places("work"), Places::default(), "nothing is stuck");
     host.until_ready();
@@ -256,7 +265,9 @@ fn redis_18_without_memory_nothing_is_accepted_and_everything_is_settled() {
     bench.tqhost(&["pause", "twice"]).ok();
     bench.tqhost(&["pause", "bad"]).ok();
     host.log("tqhost is running");
-    eventually("the pauses are seen", || (host.get("/readyz").body.matches("\"paused\"").count() == 2).then_some(()));
+    eventually("the pauses are seen", || {
+        (host.get("/readyz").body.matches("\"paused\"").count() == 2).then_some(())
+    });
     let (twice, bad) = (bench.xadd("twice", &[("n", "1")]), bench.xadd("bad", &[("n", "1")]));
     let _: () = bench.redis("CONFIG", ("SET", "maxmemory", "1"));
     // Refused, in words that say why, and nothing half written.
@@ -269,7 +280,9 @@ fn redis_18_without_memory_nothing_is_accepted_and_everything_is_settled() {
         bench.until("work", id, "COMPLETED");
     }
     bench.until_drained("work");
-    let resumed = |bench: &mut Bench, queue: &str| assert_eq!(bench.redis::<i64>("DEL", format!("tq:{{{queue}}}:paused")), 1);
+    let resumed = |bench: &mut Bench, queue: &str| {
+        assert_eq!(bench.redis::<i64>("DEL", format!("tq:{{{queue}}}:paused")), 1)
+    };
     resumed(&mut bench, "bad");
     bench.until("bad", &bad, "FAILED");
     resumed(&mut bench, "twice");
@@ -278,7 +291,11 @@ fn redis_18_without_memory_nothing_is_accepted_and_everything_is_settled() {
         let lines = host.logged("Redis does not do its part");
         lines.iter().any(|line| line["queue"] == "twice" && line["loop"] == "promote").then_some(())
     });
-    assert_eq!(bench.places("twice"), Places { delayed: 1, parked: 1, ..Places::default() }, "it waits for memory");
+    assert_eq!(
+        bench.places("twice"),
+        Places { delayed: 1, parked: 1, ..Places::default() },
+        "it waits for memory"
+    );
     // There is memory again: no restart is needed.
     let _: () = bench.redis("CONFIG", ("SET", "maxmemory", "0"));
     bench.until("twice", &twice, "COMPLETED");
@@ -315,7 +332,8 @@ fn redis_20_misconf_writes_are_refused_until_redis_can_save() {
             // One that is under way already is as good.
             let _ = redis::cmd("BGSAVE").query::<redis::Value>(&mut bench.db);
             let info: String = bench.redis("INFO", "persistence");
-            info.contains(if works { "rdb_last_bgsave_status:ok" } else { "rdb_last_bgsave_status:err" }).then_some(())
+            info.contains(if works { "rdb_last_bgsave_status:ok" } else { "rdb_last_bgsave_status:err" })
+                .then_some(())
         });
     };
     writes_refused(
@@ -394,12 +412,15 @@ fn redis_23_while_redis_loads_its_data_the_host_waits() {
     let ids: Vec<String> = (0..5).map(|_| bench.xadd("work", &[("ms", "500")])).collect();
     bench.until_running("work", 5);
     // Each of its commands takes a millisecond to load, and others are answered meanwhile.
-    let _: () = bench.redis("CONFIG", ("SET", "key-load-delay", "1000", "loading-process-events-interval-bytes", "1024"));
+    let _: () = bench
+        .redis("CONFIG", ("SET", "key-load-delay", "1000", "loading-process-events-interval-bytes", "1024"));
     let mut loading = bench.redis.connection();
     let load = std::thread::spawn(move || redis::cmd("DEBUG").arg("LOADAOF").query::<()>(&mut loading));
     eventually("a settlement is refused while Redis loads", || {
         let lines = host.logged("Redis does not do its part");
-        let told = |line: &serde_json::Value| line["error"].as_str().is_some_and(|error| error.contains("loading the dataset"));
+        let told = |line: &serde_json::Value| {
+            line["error"].as_str().is_some_and(|error| error.contains("loading the dataset"))
+        };
         lines.iter().any(|line| line["loop"] == "settle" && told(line)).then_some(())
     });
     load.join().expect("the thread").expect("DEBUG LOADAOF");
@@ -482,7 +503,12 @@ fn denied(command: &str, mut see: impl FnMut(&mut Bench, &Host)) {
     bench.until("work", &running, "COMPLETED");
     works(&mut bench, &host);
     assert_eq!(bench.status("work", &running, "attempt"), "1");
-    assert_eq!(host.count("tqhost_lease_lost_total", "work"), 0, "a refusal is no lost lease: {}", host.raw());
+    assert_eq!(
+        host.count("tqhost_lease_lost_total", "work"),
+        0,
+        "a refusal is no lost lease: {}",
+        host.raw()
+    );
     host.stop();
 }
 
@@ -491,7 +517,9 @@ fn refused(host: &Host, place: &str) {
     eventually("the refusal is in the log", || {
         let lines = host.logged("Redis does not do its part");
         let told = |line: &serde_json::Value| {
-            line["error"].as_str().is_some_and(|error| error.contains("permissions") || error.contains("can't run this command"))
+            line["error"].as_str().is_some_and(|error| {
+                error.contains("permissions") || error.contains("can't run this command")
+            })
         };
         lines.iter().any(|line| line["loop"] == place && told(line)).then_some(())
     });
@@ -544,7 +572,8 @@ fn redis_21_a_busy_script_of_somebody_else_is_waited_out() {
     let _: () = bench.redis("CONFIG", ("SET", "busy-reply-threshold", "100"));
     let mut busy = bench.redis.connection();
     busy.set_read_timeout(Some(Duration::from_secs(30))).expect("set a time-out");
-    let script = std::thread::spawn(move || redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut busy));
+    let script =
+        std::thread::spawn(move || redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut busy));
     host.until_unready("BUSY");
     let _: () = bench.redis("SCRIPT", "KILL");
     assert!(script.join().expect("the thread").is_err());

@@ -129,12 +129,15 @@ fn worker_03_killed_between_a_handlers_success_and_its_settlement() {
 #[test]
 fn worker_07_heartbeats_do_not_keep_a_hung_handler_alive() {
     let rules = "timeout = \"3s\"\nlease = \"1s\"\nmax_retries = 0\n";
-    let mut bench = Bench::new(&format!("[queues.busy]\nplugin = \"loops\"\n{rules}[queues.parked]\nplugin = \"sleeps\"\n{rules}"));
+    let mut bench = Bench::new(&format!(
+        "[queues.busy]\nplugin = \"loops\"\n{rules}[queues.parked]\nplugin = \"sleeps\"\n{rules}"
+    ));
     bench.install("loops", "loops");
     bench.install("sleeps", "sleeps");
     // A second host would take the tasks over if their leases ran out.
     let hosts = [bench.host(), bench.host()];
-    let ids = [("busy", bench.xadd("busy", &[("n", "1")])), ("parked", bench.xadd("parked", &[("ms", "600000")]))];
+    let ids =
+        [("busy", bench.xadd("busy", &[("n", "1")])), ("parked", bench.xadd("parked", &[("ms", "600000")]))];
     for (queue, id) in &ids {
         bench.until(queue, id, "FAILED");
         let error = bench.status(queue, id, "error");
@@ -144,7 +147,10 @@ fn worker_07_heartbeats_do_not_keep_a_hung_handler_alive() {
         assert!((3000..10_000).contains(&took), "{queue} was ended after {took} ms");
         assert_eq!(bench.places(queue), Places { dead: 1, ..Places::default() });
         for host in &hosts {
-            assert_eq!((host.count("tqhost_reclaimed_total", queue), host.count("tqhost_lease_lost_total", queue)), (0, 0));
+            assert_eq!(
+                (host.count("tqhost_reclaimed_total", queue), host.count("tqhost_lease_lost_total", queue)),
+                (0, 0)
+            );
         }
     }
     hosts.into_iter().for_each(Host::stop);
@@ -206,7 +212,10 @@ fn rolling_restart(new_first: bool) {
     for id in &ids {
         assert_eq!(bench.status("work", id, "attempt"), "1", "a restart charges no attempt");
     }
-    assert_eq!((released, old.count("tqhost_reclaimed_total", "work"), old.count("tqhost_lease_lost_total", "work")), (0, 0, 0));
+    assert_eq!(
+        (released, old.count("tqhost_reclaimed_total", "work"), old.count("tqhost_lease_lost_total", "work")),
+        (0, 0, 0)
+    );
     assert_eq!(consumers(&mut bench).len(), 1, "hosts that stop leave no name behind");
     old.stop();
 }
@@ -238,7 +247,11 @@ fn worker_04_a_host_that_cannot_start_has_claimed_nothing() {
     assert_eq!(host.ended(), 1);
     eventually("it says why", || host.raw().contains("cannot prepare the queue `q9`").then_some(()));
     assert_eq!(bench.status("q0", &id, "status"), "", "it was not begun");
-    assert_eq!(bench.places("q0"), Places { length: 1, ..Places::default() }, "it was not delivered to a host that is gone");
+    assert_eq!(
+        bench.places("q0"),
+        Places { length: 1, ..Places::default() },
+        "it was not delivered to a host that is gone"
+    );
 }
 
 #[test]

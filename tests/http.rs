@@ -58,12 +58,19 @@ fn still_well(bench: &mut Bench, host: &Host, web: &Web) {
 fn a_request_goes_to_the_hosts_that_are_allowed_and_nowhere_else() {
     let (web, other) = (Web::start(), Web::start());
     let port = web.port;
-    let mut bench = bench("fetches", &format!("allowed_hosts = [\"{}\", \"http://*.example.org:{port}\"]", web.origin()), "");
+    let mut bench = bench(
+        "fetches",
+        &format!("allowed_hosts = [\"{}\", \"http://*.example.org:{port}\"]", web.origin()),
+        "",
+    );
     let host = bench.host();
-    let found = result(&mut bench, &[("url", &format!("{}/echo?key=value", web.origin())), ("headers", "x-own: 1")]);
+    let found =
+        result(&mut bench, &[("url", &format!("{}/echo?key=value", web.origin())), ("headers", "x-own: 1")]);
     assert_eq!((&found["status"], &found["type"]), (&200.into(), &"text/plain".into()), "{found}");
     let head = found["body"].as_str().expect("a body").to_lowercase();
-    for line in ["get /echo?key=value http/1.1\r\n", &format!("\r\nhost: 127.0.0.1:{port}\r\n"), "\r\nx-own: 1\r\n"] {
+    for line in
+        ["get /echo?key=value http/1.1\r\n", &format!("\r\nhost: 127.0.0.1:{port}\r\n"), "\r\nx-own: 1\r\n"]
+    {
         assert!(head.contains(line), "{line:?} in {head}");
     }
     assert_eq!(head.matches("host:").count(), 1, "{head}");
@@ -72,7 +79,9 @@ fn a_request_goes_to_the_hosts_that_are_allowed_and_nowhere_else() {
         let found = fetched(&mut bench, &format!("http://{spelling}:{port}/echo"));
         assert_eq!(found["status"], 200, "{spelling}: {found}");
         assert!(
-            found["body"].as_str().is_some_and(|head| head.to_lowercase().contains(&format!("\r\nhost: 127.0.0.1:{port}\r\n"))),
+            found["body"]
+                .as_str()
+                .is_some_and(|head| head.to_lowercase().contains(&format!("\r\nhost: 127.0.0.1:{port}\r\n"))),
             "{found}"
         );
     }
@@ -99,15 +108,28 @@ fn a_request_goes_to_the_hosts_that_are_allowed_and_nowhere_else() {
         assert_eq!(error(&mut bench, &url), code, "{url}");
     }
     assert_eq!((web.requests(), other.requests()), (5, 0));
-    let said = host.log(&format!("a request to http://127.0.0.2:{port} is refused: allowed_hosts does not allow it"));
-    assert_eq!((&said["plugin"], &said["queue"], &said["level"]), (&"fetches".into(), &"work".into(), &"WARN".into()), "{said}");
+    let said = host
+        .log(&format!("a request to http://127.0.0.2:{port} is refused: allowed_hosts does not allow it"));
+    assert_eq!(
+        (&said["plugin"], &said["queue"], &said["level"]),
+        (&"fetches".into(), &"work".into(), &"WARN".into()),
+        "{said}"
+    );
     assert!(said["task"].is_string(), "{said}");
     assert!(!host.raw().contains("hunter2"), "no query and no password is logged");
 
     // Headers about the connection are the host's.
-    for header in ["host: evil.example", "connection: keep-alive", "transfer-encoding: chunked", "proxy-authorization: x"] {
+    for header in [
+        "host: evil.example",
+        "connection: keep-alive",
+        "transfer-encoding: chunked",
+        "proxy-authorization: x",
+    ] {
         let found = result(&mut bench, &[("url", &format!("{}/echo", web.origin())), ("headers", header)]);
-        assert!(found["error"].as_str().is_some_and(|error| error.contains("Forbidden")), "{header}: {found}");
+        assert!(
+            found["error"].as_str().is_some_and(|error| error.contains("Forbidden")),
+            "{header}: {found}"
+        );
     }
     let found = result(&mut bench, &[("url", &format!("{}/echo", web.origin())), ("method", "CONNECT")]);
     assert_eq!(found["error"], "HttpRequestMethodInvalid", "{found}");
@@ -118,16 +140,31 @@ fn a_request_goes_to_the_hosts_that_are_allowed_and_nowhere_else() {
 #[test]
 fn a_redirect_is_a_new_request() {
     let (web, other) = (Web::start(), Web::start());
-    let mut bench = bench("fetches", &format!("allowed_hosts = [\"{}\", \"http://localhost:{}\"]", web.origin(), web.port), "");
+    let mut bench = bench(
+        "fetches",
+        &format!("allowed_hosts = [\"{}\", \"http://localhost:{}\"]", web.origin(), web.port),
+        "",
+    );
     let host = bench.host();
     let to = |target: &str| format!("{}/redirect?to={target}", web.origin());
     let mut follow = |url: &str| result(&mut bench, &[("url", url), ("redirects", "2")]);
     let found = follow(&to(&format!("http://localhost:{}/echo", web.port)));
     assert_eq!(found["status"], 200, "{found}");
-    assert!(found["body"].as_str().is_some_and(|head| head.to_lowercase().contains("\r\nhost: localhost:")), "{found}");
-    for target in [format!("{}/echo", other.origin()), "http://169.254.169.254/latest".to_owned(), format!("http://[::1]:{}/", web.port)] {
+    assert!(
+        found["body"].as_str().is_some_and(|head| head.to_lowercase().contains("\r\nhost: localhost:")),
+        "{found}"
+    );
+    for target in [
+        format!("{}/echo", other.origin()),
+        "http://169.254.169.254/latest".to_owned(),
+        format!("http://[::1]:{}/", web.port),
+    ] {
         let found = follow(&to(&target));
-        assert_eq!((&found["error"], &found["url"]), (&"HttpRequestDenied".into(), &target.into()), "{found}");
+        assert_eq!(
+            (&found["error"], &found["url"]),
+            (&"HttpRequestDenied".into(), &target.into()),
+            "{found}"
+        );
     }
     assert_eq!(other.requests(), 0);
     let found = fetched(&mut bench, &to("http://169.254.169.254/"));
@@ -141,8 +178,12 @@ fn a_name_of_an_address_that_is_not_public_is_refused_and_so_is_a_redirect_to_it
     let port = web.port;
     let grants = format!("allowed_hosts = [\"{}\", \"http://*.test:{port}\"]", web.origin());
     let mut bench = bench("fetches", &grants, "");
-    let known =
-        [("inside.test", "127.0.0.1"), ("mapped.test", "::ffff:127.0.0.1"), ("metadata.test", "169.254.169.254"), ("zero.test", "0.0.0.0")];
+    let known = [
+        ("inside.test", "127.0.0.1"),
+        ("mapped.test", "::ffff:127.0.0.1"),
+        ("metadata.test", "169.254.169.254"),
+        ("zero.test", "0.0.0.0"),
+    ];
     let host = bench.host_with_env(names(bench.dir.path(), &known));
     host.log("tqhost is running");
     let prohibited = "DestinationIpProhibited";
@@ -195,17 +236,22 @@ fn private_addresses_are_of_one_entry_and_serve_no_other() {
     ]);
     assert_eq!(json["plugins"][0]["grants"]["allowed_hosts"], expected, "{json}");
 
-    let host = bench.host_with_env(names(bench.dir.path(), &[("hooks.test", "127.0.0.1"), ("ledger.test", "127.0.0.1")]));
+    let host = bench
+        .host_with_env(names(bench.dir.path(), &[("hooks.test", "127.0.0.1"), ("ledger.test", "127.0.0.1")]));
     host.log("tqhost is running");
     let prohibited = "DestinationIpProhibited";
     let [hooks, ledger] = ["hooks", "ledger"].map(|name| format!("http://{name}.test:{port}"));
     assert_eq!(error(&mut bench, &format!("{hooks}/echo")), prohibited);
     let why = "it is at 127.0.0.1, a loopback address, which is not in private_addresses of its entry in allowed_hosts";
     host.log(&format!("a request to {hooks} is refused: {why}"));
-    assert_eq!((fetched(&mut bench, &format!("{ledger}/echo"))["status"].clone(), web.requests()), (200.into(), 1));
+    assert_eq!(
+        (fetched(&mut bench, &format!("{ledger}/echo"))["status"].clone(), web.requests()),
+        (200.into(), 1)
+    );
     // Neither a connection before it nor a redirect lends it to the other name.
     assert_eq!(error(&mut bench, &format!("{hooks}/echo")), prohibited);
-    let found = result(&mut bench, &[("url", &format!("{ledger}/redirect?to={hooks}/echo")), ("redirects", "1")]);
+    let found =
+        result(&mut bench, &[("url", &format!("{ledger}/redirect?to={hooks}/echo")), ("redirects", "1")]);
     assert_eq!((&found["error"], web.requests()), (&prohibited.into(), 2), "{found}");
     still_well(&mut bench, &host, &web);
     host.stop();
@@ -214,13 +260,21 @@ fn private_addresses_are_of_one_entry_and_serve_no_other() {
 #[test]
 fn what_became_of_requests_is_counted() {
     let web = Web::start();
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("an address").port();
-    let grants =
-        format!("allowed_hosts = [\"{}\", \"http://127.0.0.1:{closed}\"]\nhttp = {{ max_response_body = \"1MiB\" }}", web.origin());
+    let closed = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|taken| taken.local_addr())
+        .expect("an address")
+        .port();
+    let grants = format!(
+        "allowed_hosts = [\"{}\", \"http://127.0.0.1:{closed}\"]\nhttp = {{ max_response_body = \"1MiB\" }}",
+        web.origin()
+    );
     let mut bench = bench("fetches", &grants, "timeout = \"3s\"");
     let host = bench.host();
     let counted = |host: &Host| {
-        let of = |result| host.metric(&format!("tqhost_http_requests_total{{plugin=\"fetches\",result=\"{result}\"}}")) as u64;
+        let of = |result| {
+            host.metric(&format!("tqhost_http_requests_total{{plugin=\"fetches\",result=\"{result}\"}}"))
+                as u64
+        };
         ["ok", "denied", "timeout", "error", "aborted"].map(of)
     };
     assert_eq!(counted(&host), [0; 5]);
@@ -240,7 +294,8 @@ fn what_became_of_requests_is_counted() {
     let mut bytes = std::fs::read(bench.plugin_path("fetches")).expect("read the guest");
     bytes.extend([0, 3, 1, b'x', 1]);
     std::fs::write(bench.plugin_path("fetches").with_extension("new"), bytes).expect("write");
-    std::fs::rename(bench.plugin_path("fetches").with_extension("new"), bench.plugin_path("fetches")).expect("rename");
+    std::fs::rename(bench.plugin_path("fetches").with_extension("new"), bench.plugin_path("fetches"))
+        .expect("rename");
     eventually("the new version is loaded", || (host.logged("plugin loaded").len() == 3).then_some(()));
     assert_eq!(fetched(&mut bench, &format!("{}/echo", web.origin()))["status"], 200);
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");
@@ -257,7 +312,11 @@ fn without_allowed_hosts_every_request_is_refused_and_it_is_said() {
     let mut bench = bench("fetches", "", "");
     let host = bench.host();
     let said = host.log("its allowed_hosts allows none");
-    assert_eq!((&said["plugin"], &said["level"]), (&"fetches".into(), &"INFO".into()), "a handler may do without: {said}");
+    assert_eq!(
+        (&said["plugin"], &said["level"]),
+        (&"fetches".into(), &"INFO".into()),
+        "a handler may do without: {said}"
+    );
     assert_eq!(error(&mut bench, &format!("{}/echo", web.origin())), "HttpRequestDenied");
     assert_eq!(host.log("is refused: allowed_hosts does not allow it")["level"], "WARN");
     assert_eq!(web.requests(), 0);
@@ -266,26 +325,44 @@ fn without_allowed_hosts_every_request_is_refused_and_it_is_said() {
     let checked = bench.tqhost(&["check"]).ok().stdout;
     assert!(checked.contains("it can make requests (wasi:http), and allowed_hosts allows none"), "{checked}");
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");
-    bench.configure(&text.replace("[plugins.fetches]", "[plugins.fetches]\nallowed_hosts = [\"https://api.example.com\"]"));
+    bench.configure(
+        &text
+            .replace("[plugins.fetches]", "[plugins.fetches]\nallowed_hosts = [\"https://api.example.com\"]"),
+    );
     let checked = bench.tqhost(&["check"]).ok().stdout;
-    assert!(checked.contains("requests to https://api.example.com") && !checked.contains("allows none"), "{checked}");
+    assert!(
+        checked.contains("requests to https://api.example.com") && !checked.contains("allows none"),
+        "{checked}"
+    );
     let json = bench.tqhost(&["check", "--json"]).ok().json();
-    assert_eq!((&json["plugins"][0]["makes_requests"], &json["plugins"][1]["makes_requests"]), (&true.into(), &false.into()), "{json}");
+    assert_eq!(
+        (&json["plugins"][0]["makes_requests"], &json["plugins"][1]["makes_requests"]),
+        (&true.into(), &false.into()),
+        "{json}"
+    );
 }
 
 #[test]
 fn every_wait_has_an_end_that_the_handler_is_told_of() {
     let web = Web::start();
     let times = "between_bytes_timeout = \"500ms\", timeout = \"50s\"";
-    let mut bench = bench("fetches", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {times} }}", web.origin()), "");
+    let mut bench =
+        bench("fetches", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {times} }}", web.origin()), "");
     let host = bench.host();
     let found = result(&mut bench, &[("url", &format!("{}/silent", web.origin())), ("firstByteMs", "200")]);
     assert_eq!(found["error"], "ConnectionReadTimeout", "{found}");
     let found = fetched(&mut bench, &format!("{}/stuck", web.origin()));
-    assert_eq!((&found["status"], &found["size"], &found["error"]), (&200.into(), &1.into(), &"ConnectionReadTimeout".into()), "{found}");
+    assert_eq!(
+        (&found["status"], &found["size"], &found["error"]),
+        (&200.into(), &1.into(), &"ConnectionReadTimeout".into()),
+        "{found}"
+    );
     let found = fetched(&mut bench, &format!("{}/cut", web.origin()));
     assert_eq!((&found["size"], &found["error"]), (&10.into(), &"HttpResponseIncomplete".into()), "{found}");
-    assert_eq!(error(&mut bench, &format!("{}/big-head", web.origin())), "HttpResponseHeaderSectionSize(None)");
+    assert_eq!(
+        error(&mut bench, &format!("{}/big-head", web.origin())),
+        "HttpResponseHeaderSectionSize(None)"
+    );
     still_well(&mut bench, &host, &web);
     host.stop();
 
@@ -299,7 +376,8 @@ fn every_wait_has_an_end_that_the_handler_is_told_of() {
     let found = fetched(&mut bench, &format!("{}/drip", web.origin()));
     assert_eq!((&found["status"], &found["error"]), (&200.into(), &"HttpResponseTimeout".into()), "{found}");
     assert_eq!(error(&mut bench, &format!("{}/drip-head", web.origin())), "HttpResponseTimeout");
-    let found = result(&mut bench, &[("url", &format!("{}/drip-head", web.origin())), ("firstByteMs", "300")]);
+    let found =
+        result(&mut bench, &[("url", &format!("{}/drip-head", web.origin())), ("firstByteMs", "300")]);
     assert_eq!(found["error"], "ConnectionReadTimeout", "{found}");
     still_well(&mut bench, &host, &web);
     host.stop();
@@ -315,7 +393,11 @@ fn a_request_ends_with_its_attempt() {
     let ids = paths.map(|path| bench.xadd("work", &[("url", &format!("{}{path}", web.origin()))]));
     for id in &ids {
         bench.until("work", id, "FAILED");
-        assert!(bench.status("work", id, "error").starts_with("timeout: "), "{}", bench.status("work", id, "error"));
+        assert!(
+            bench.status("work", id, "error").starts_with("timeout: "),
+            "{}",
+            bench.status("work", id, "error")
+        );
     }
     still_well(&mut bench, &host, &web);
     // A task that is cancelled, too.
@@ -334,23 +416,41 @@ fn a_request_ends_with_its_attempt() {
 fn bodies_are_cut_at_their_bound() {
     let web = Web::start();
     let bounds = "max_request_body = \"100KiB\", max_response_body = \"1MiB\"";
-    let mut bench = bench("fetches", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
+    let mut bench =
+        bench("fetches", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
     let host = bench.host();
     let found = fetched(&mut bench, &format!("{}/endless", web.origin()));
-    assert!(found["error"].as_str().is_some_and(|error| error.starts_with("HttpResponseBodySize(Some(")), "{found}");
+    assert!(
+        found["error"].as_str().is_some_and(|error| error.starts_with("HttpResponseBodySize(Some(")),
+        "{found}"
+    );
     assert!(found["size"].as_u64().is_some_and(|size| size <= 1 << 20 && size > 900 << 10), "{found}");
     let found = fetched(&mut bench, &format!("{}/chunks", web.origin()));
-    assert!(found["error"].as_str().is_some_and(|error| error.starts_with("HttpResponseBodySize(Some(")), "{found}");
-    assert_eq!(error(&mut bench, &format!("{}/declared", web.origin())), "HttpResponseBodySize(Some(1073741824))");
-    let post =
-        |size: &'static str| [("url", format!("{}/size", web.origin())), ("method", "POST".to_owned()), ("bodySize", size.to_owned())];
+    assert!(
+        found["error"].as_str().is_some_and(|error| error.starts_with("HttpResponseBodySize(Some(")),
+        "{found}"
+    );
+    assert_eq!(
+        error(&mut bench, &format!("{}/declared", web.origin())),
+        "HttpResponseBodySize(Some(1073741824))"
+    );
+    let post = |size: &'static str| {
+        [
+            ("url", format!("{}/size", web.origin())),
+            ("method", "POST".to_owned()),
+            ("bodySize", size.to_owned()),
+        ]
+    };
     let mut sent = |size| {
         let fields = post(size);
         result(&mut bench, &fields.each_ref().map(|(name, value)| (*name, value.as_str())))
     };
     assert_eq!(sent("102400")["body"], "102400");
     let found = sent("1000000");
-    assert!(found["error"].as_str().is_some_and(|error| error.starts_with("HttpRequestBodySize(Some(")), "{found}");
+    assert!(
+        found["error"].as_str().is_some_and(|error| error.starts_with("HttpRequestBodySize(Some(")),
+        "{found}"
+    );
     still_well(&mut bench, &host, &web);
     host.stop();
 }
@@ -365,7 +465,11 @@ fn requests_at_once_are_bounded() {
     let stuck = format!("{}/stuck", web.origin());
     let found = result(&mut bench, &[("url", &stuck), ("count", "50")]);
     assert_eq!(found["statuses"], serde_json::json!({ "200": 4 }), "{found}");
-    assert_eq!(found["errors"], serde_json::json!({ "ConnectionLimitReached": 36, "HttpRequestDenied": 10 }), "{found}");
+    assert_eq!(
+        found["errors"],
+        serde_json::json!({ "ConnectionLimitReached": 36, "HttpRequestDenied": 10 }),
+        "{found}"
+    );
     assert_eq!(web.open().1, 4);
     still_well(&mut bench, &host, &web);
     host.stop();
@@ -375,11 +479,16 @@ fn requests_at_once_are_bounded() {
 fn attempts_together_have_no_more_connections_than_their_plugin() {
     let web = Web::start();
     let bounds = "max_connections = 3, connect_timeout = \"2s\"";
-    let mut bench = bench("fetches", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
+    let mut bench =
+        bench("fetches", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
     let host = bench.host();
-    let ids: Vec<String> = (0..5).map(|_| bench.xadd("work", &[("url", &format!("{}/silent", web.origin()))])).collect();
-    let ended = |bench: &mut Bench| ids.iter().filter(|id| bench.status("work", id, "status") == "COMPLETED").cloned().collect::<Vec<_>>();
-    let ended = eventually("two get no connection", || Some(ended(&mut bench)).filter(|ended| ended.len() == 2));
+    let ids: Vec<String> =
+        (0..5).map(|_| bench.xadd("work", &[("url", &format!("{}/silent", web.origin()))])).collect();
+    let ended = |bench: &mut Bench| {
+        ids.iter().filter(|id| bench.status("work", id, "status") == "COMPLETED").cloned().collect::<Vec<_>>()
+    };
+    let ended =
+        eventually("two get no connection", || Some(ended(&mut bench)).filter(|ended| ended.len() == 2));
     for id in ended {
         let found = bench.status("work", &id, "result");
         assert!(found.contains("\"ConnectionLimitReached\""), "{found}");
@@ -396,11 +505,16 @@ fn attempts_together_have_no_more_connections_than_their_plugin() {
 fn a_response_that_is_not_read_keeps_its_connection_from_others() {
     let web = Web::start();
     let bounds = "max_connections = 2, connect_timeout = \"2s\"";
-    let mut bench = bench("opens-many", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
+    let mut bench =
+        bench("opens-many", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
     let host = bench.host();
     // It has no body, so all of it is there and its connection is closed. What counts is that the handler has not heard of its end.
     let found = result(&mut bench, &[("url", &format!("{}/nowhere", web.origin())), ("count", "3")]);
-    assert_eq!((&found["statuses"]["404"], &found["errors"]["ConnectionLimitReached"]), (&2.into(), &1.into()), "{found}");
+    assert_eq!(
+        (&found["statuses"]["404"], &found["errors"]["ConnectionLimitReached"]),
+        (&2.into(), &1.into()),
+        "{found}"
+    );
     still_well(&mut bench, &host, &web);
     host.stop();
 }
@@ -426,9 +540,11 @@ fn names_that_are_not_found_hold_up_no_other_plugin() {
     for n in 0..SLOW {
         bench.install("fetches", &format!("slow-{n}"));
     }
-    let host = bench.host_with_env(names(bench.dir.path(), &[("found.test", "127.0.0.1"), ("not-found.test", "never")]));
+    let host = bench
+        .host_with_env(names(bench.dir.path(), &[("found.test", "127.0.0.1"), ("not-found.test", "never")]));
     let queues = || (0..SLOW).flat_map(|n| std::iter::repeat_n(format!("slow-{n}"), TASKS));
-    let ids: Vec<(String, String)> = queues().map(|queue| (bench.xadd(&queue, &[("url", "http://not-found.test")]), queue)).collect();
+    let ids: Vec<(String, String)> =
+        queues().map(|queue| (bench.xadd(&queue, &[("url", "http://not-found.test")]), queue)).collect();
     for (id, queue) in &ids {
         bench.until(queue, id, "COMPLETED");
         let found = bench.status(queue, id, "result");
@@ -443,7 +559,8 @@ fn names_that_are_not_found_hold_up_no_other_plugin() {
 #[test]
 fn certificates_are_checked() {
     let authority = Authority::new();
-    let (good, wrong_name, plain) = (Web::start_tls(&authority, "localhost"), Web::start_tls(&authority, "other.example"), Web::start());
+    let (good, wrong_name, plain) =
+        (Web::start_tls(&authority, "localhost"), Web::start_tls(&authority, "other.example"), Web::start());
     let hosts = [&good, &wrong_name, &plain].map(|web| format!("https://localhost:{}", web.port));
     let mut bench = bench("fetches", &format!("allowed_hosts = {hosts:?}\nhttp = {{ ca = \"ca.pem\" }}"), "");
     std::fs::write(bench.dir.path().join("ca.pem"), authority.pem()).expect("write the certificate");
@@ -451,7 +568,9 @@ fn certificates_are_checked() {
     let found = fetched(&mut bench, &format!("{}/echo", hosts[0]));
     assert_eq!(found["status"], 200, "{found}");
     assert!(
-        found["body"].as_str().is_some_and(|head| head.to_lowercase().contains(&format!("\r\nhost: localhost:{}\r\n", good.port))),
+        found["body"].as_str().is_some_and(|head| head
+            .to_lowercase()
+            .contains(&format!("\r\nhost: localhost:{}\r\n", good.port))),
         "{found}"
     );
     assert_eq!(error(&mut bench, &format!("{}/echo", hosts[1])), "TlsCertificateError");

@@ -46,7 +46,11 @@ fn a_crash_between_start_and_end_does_not_lose_the_task() {
     let id = bench.xadd("events", &[("eventId", "a"), ("ms", "1000")]);
     let host = bench.host();
     bench.until("events", &id, "PROCESSING");
-    assert_eq!(bench.redis::<i64>("PTTL", "tq:{events}:key:a"), -1, "the marker is held while the task lives");
+    assert_eq!(
+        bench.redis::<i64>("PTTL", "tq:{events}:key:a"),
+        -1,
+        "the marker is held while the task lives"
+    );
     host.kill();
     let duplicate = bench.xadd("events", &[("eventId", "a"), ("ms", "1000")]);
     let host = bench.host();
@@ -58,12 +62,18 @@ fn a_crash_between_start_and_end_does_not_lose_the_task() {
 
 #[test]
 fn a_task_keeps_its_key_through_retries_and_gives_it_back_in_the_end() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"always-fails\"\nmax_retries = 2\nbackoff = { delays = [\"50ms\"] }\n");
+    let mut bench = Bench::new(
+        "[queues.work]\nplugin = \"always-fails\"\nmax_retries = 2\nbackoff = { delays = [\"50ms\"] }\n",
+    );
     bench.install("always-fails", "always-fails");
     let host = bench.host();
     let id = bench.xadd("work", &[("tq-key", "k"), ("n", "1")]);
     bench.until("work", &id, "FAILED");
-    assert_eq!(bench.status("work", &id, "attempt"), "3", "its own key does not make it a duplicate of itself");
+    assert_eq!(
+        bench.status("work", &id, "attempt"),
+        "3",
+        "its own key does not make it a duplicate of itself"
+    );
     assert!(bench.redis::<i64>("PTTL", "tq:{work}:key:k") > 0);
     // Brought back, it is the same task.
     bench.tqhost(&["dead", "requeue", "work", &id]).ok();
@@ -78,8 +88,9 @@ fn data_34_a_thousand_enqueues_of_one_key_at_once_are_one_task() {
     let mut same: HashSet<String> = HashSet::new();
     std::thread::scope(|scope| {
         let bench = &bench;
-        let calls: Vec<_> =
-            (0..20).map(|_| scope.spawn(move || bench.tqhost(&["enqueue", "work", "n=1", "--key", "k"]).ok().stdout)).collect();
+        let calls: Vec<_> = (0..20)
+            .map(|_| scope.spawn(move || bench.tqhost(&["enqueue", "work", "n=1", "--key", "k"]).ok().stdout))
+            .collect();
         same.extend(calls.into_iter().map(|call| call.join().expect("a call")));
     });
     assert_eq!(same.len(), 1, "all are told the same id");
@@ -102,7 +113,9 @@ fn data_34_a_thousand_enqueues_of_one_key_at_once_are_one_task() {
 #[test]
 fn data_46_one_producers_xadd_three_times_with_id_and_key_is_one_task() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 3\n");
-    let add = |bench: &mut Bench, id: &str, ms: &str| bench.xadd("work", &[("tq-id", id), ("tq-key", "k"), ("ms", ms)]);
+    let add = |bench: &mut Bench, id: &str, ms: &str| {
+        bench.xadd("work", &[("tq-id", id), ("tq-key", "k"), ("ms", ms)])
+    };
     for _ in 0..3 {
         add(&mut bench, "order-7", "300");
     }
@@ -112,7 +125,11 @@ fn data_46_one_producers_xadd_three_times_with_id_and_key_is_one_task() {
     host.until_ended_as("work", "duplicate", 2);
     add(&mut bench, "order-7", "0");
     host.until_ended_as("work", "duplicate", 3);
-    assert_eq!(bench.status("work", "order-7", "status"), "COMPLETED", "a duplicate leaves the status as it is");
+    assert_eq!(
+        bench.status("work", "order-7", "status"),
+        "COMPLETED",
+        "a duplicate leaves the status as it is"
+    );
     host.until_ended_as("work", "completed", 1);
     assert_eq!(bench.places("work"), NOTHING);
     // After a cancellation the id may come again.
@@ -134,7 +151,9 @@ fn an_id_that_comes_again_with_a_delay_while_its_task_runs_is_a_duplicate() {
     let first = bench.xadd("work", &[("tq-id", "order-9"), ("ms", "3000")]);
     bench.until("work", "order-9", "PROCESSING");
     bench.xadd("work", &[("tq-id", "order-9"), ("tq-delay-ms", "1"), ("ms", "0")]);
-    eventually("the second one has ended", || (bench.places("work") == Places { length: 1, pending: 1, ..NOTHING }).then_some(()));
+    eventually("the second one has ended", || {
+        (bench.places("work") == Places { length: 1, pending: 1, ..NOTHING }).then_some(())
+    });
     assert_eq!(bench.status("work", "order-9", "status"), "PROCESSING");
     assert_eq!(bench.status("work", "order-9", "entry"), first);
     bench.until("work", "order-9", "COMPLETED");

@@ -15,7 +15,8 @@ fn queues(count: usize, more: &str) -> String {
 /// Commands that Redis has carried out so far, those within scripts included.
 fn commands(bench: &mut Bench) -> u64 {
     let stats: String = bench.redis("INFO", "commandstats");
-    let calls = stats.lines().filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok());
+    let calls =
+        stats.lines().filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok());
     calls.sum()
 }
 

@@ -62,7 +62,9 @@ fn an_instance_per_task_never_sees_anything_of_another_task() {
 /// Runs tasks of two plugins that leave what they can, in turn, and gives what each of them saw.
 fn looks_around(instance: &str) -> Vec<Value> {
     let queue = |name: &str| format!("[queues.{name}]\nconcurrency = 1\nmax_retries = 0\n");
-    let grants = |name: &str, key: &str| format!("[plugins.{name}]\nmemory = \"16MiB\"\nconfig = {{ {key} = \"small\" }}\n{instance}\n");
+    let grants = |name: &str, key: &str| {
+        format!("[plugins.{name}]\nmemory = \"16MiB\"\nconfig = {{ {key} = \"small\" }}\n{instance}\n")
+    };
     let text = [queue("first"), queue("second"), grants("first", "a"), grants("second", "b")].concat();
     let mut bench = Bench::new(&text);
     bench.install("looks-around", "first");
@@ -105,7 +107,11 @@ fn a_kept_instance_finds_what_its_own_tasks_have_left_and_nothing_else() {
     for (n, seen) in seen.iter().enumerate() {
         // Two tasks have an instance of each plugin, one after the other: the second of them finds what the first has left.
         let own = 100_000 + n;
-        let (found, kept) = if n / 2 % 2 == 0 { (json!([]), json!([own])) } else { (json!([own - 2]), json!([own - 2, own])) };
+        let (found, kept) = if n / 2 % 2 == 0 {
+            (json!([]), json!([own]))
+        } else {
+            (json!([own - 2]), json!([own - 2, own]))
+        };
         assert_eq!((&seen["found"], &seen["kept"]), (&found, &kept), "task {n}: {seen}");
         assert_eq!((&seen["environment"], &seen["stdin"]), (&json!([]), &json!(0)));
     }
@@ -156,7 +162,8 @@ fn attempts_at_once_have_an_instance_each() {
         for id in &ids {
             bench.until("work", id, "PROCESSING");
         }
-        let mut tasks: Vec<u64> = ids.iter().map(|id| result(&mut bench, id)["tasks"].as_u64().expect("a number")).collect();
+        let mut tasks: Vec<u64> =
+            ids.iter().map(|id| result(&mut bench, id)["tasks"].as_u64().expect("a number")).collect();
         tasks.sort_unstable();
         // All four at work at once; of the second four, two at most have an instance that was kept.
         assert!(tasks == [1, 1, 1, 1] || tasks == [1, 1, 2, 2], "{tasks:?}");
@@ -208,7 +215,11 @@ fn memory_that_tasks_leave_is_the_failure_of_the_one_that_meets_the_limit() {
     // Each time it was one attempt that failed, for what others had left; its next one had a fresh instance.
     assert_eq!(bench.places("work").dead, 0);
     let log = host.stop_for_log();
-    let failed = log.logged("attempt ended").into_iter().filter(|line| line.to_string().contains("OutOfMemory")).count();
+    let failed = log
+        .logged("attempt ended")
+        .into_iter()
+        .filter(|line| line.to_string().contains("OutOfMemory"))
+        .count();
     assert_eq!(failed as u64, leaked, "{}", log.raw());
 }
 
@@ -249,8 +260,12 @@ fn instance_can_be_changed_while_the_host_runs() {
     let change = |bench: &Bench, host: &Host, grants: &str| {
         let before = host.logged("the configuration was read again").len();
         bench.configure_for(&config(grants), bench.redis.port);
-        eventually("the configuration is taken", || (host.logged("the configuration was read again").len() > before).then_some(()));
-        eventually("the grants are taken", || (host.logged("plugin has other grants").len() > before).then_some(()));
+        eventually("the configuration is taken", || {
+            (host.logged("the configuration was read again").len() > before).then_some(())
+        });
+        eventually("the grants are taken", || {
+            (host.logged("plugin has other grants").len() > before).then_some(())
+        });
     };
     host.until_ready();
     assert_eq!(tasks(&mut bench, 2), [1, 2]);
@@ -279,7 +294,9 @@ fn requests_are_counted_for_each_task_of_a_warm_instance() {
         // What is refused is told of with the task that asked.
         let id = bench.xadd("work", &[("url", denied)]);
         assert_eq!(result(&mut bench, &id)["error"], "HttpRequestDenied");
-        eventually("the refusal is logged", || host.logged("is refused").iter().any(|line| line["task"] == id.as_str()).then_some(()));
+        eventually("the refusal is logged", || {
+            host.logged("is refused").iter().any(|line| line["task"] == id.as_str()).then_some(())
+        });
     }
     eventually("all connections are closed", || (web.open().0 == 0).then_some(()));
     assert_eq!((web.requests(), host.stop_for_log().logged("is refused").len()), (4, 4));
@@ -298,7 +315,10 @@ fn a_response_that_a_task_leaves_behind_keeps_no_connection_from_the_next_one() 
     // Responses that are there as a whole, and such as never end.
     for (n, path) in ["/echo", "/stuck"].repeat(3).into_iter().enumerate() {
         let id = bench.xadd("work", &[("url", &format!("{}{path}", web.origin())), ("forget", "1")]);
-        assert_eq!(result(&mut bench, &id), json!({ "status": 200, "forgotten": n + 1, "url": format!("{}{path}", web.origin()) }));
+        assert_eq!(
+            result(&mut bench, &id),
+            json!({ "status": 200, "forgotten": n + 1, "url": format!("{}{path}", web.origin()) })
+        );
     }
     eventually("all connections are closed", || (web.open().0 == 0).then_some(()));
     host.stop();

@@ -46,10 +46,17 @@ fn all_die(guest: &str, rules: &str, fields: &[(&str, &str)], kind: &str) -> (Be
     }
     // The trickle has gone on meanwhile, and goes on.
     trickle.more(3);
-    assert_eq!(bench.places("bad"), Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: TASKS as u64 });
+    assert_eq!(
+        bench.places("bad"),
+        Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: TASKS as u64 }
+    );
     for letter in bench.dead("bad") {
         assert!(letter["tq-error"].starts_with(&format!("{kind}: ")), "{letter:?}");
-        assert_eq!((letter["tq-reason"].as_str(), letter["tq-attempts"].as_str()), ("retries-exhausted", "2"), "{letter:?}");
+        assert_eq!(
+            (letter["tq-reason"].as_str(), letter["tq-attempts"].as_str()),
+            ("retries-exhausted", "2"),
+            "{letter:?}"
+        );
         assert!(ids.contains(&letter["tq-id"]), "{letter:?}");
     }
     still_well(&mut bench, &host);
@@ -80,7 +87,11 @@ fn still_well_within(bench: &mut Bench, host: &Host, bound: u64) {
 
 /// The log lines of guests that contain `text`, for one task; each has to say where it comes from.
 fn lines_of(host: &Host, text: &str, queue: &str, plugin: &str, id: &str) -> Vec<Value> {
-    let lines: Vec<Value> = host.logged(text).into_iter().filter(|line| line["target"] == "guest" && line["task"] == id).collect();
+    let lines: Vec<Value> = host
+        .logged(text)
+        .into_iter()
+        .filter(|line| line["target"] == "guest" && line["task"] == id)
+        .collect();
     for line in &lines {
         assert_eq!((line["queue"].as_str(), line["plugin"].as_str()), (Some(queue), Some(plugin)), "{line}");
     }
@@ -174,10 +185,13 @@ fn a_loop_before_the_first_call() {
 
 #[test]
 fn floods_of_errors_are_cut_and_cleaned() {
-    let (mut bench, host, _) = all_die("floods-errors", "", &[("bytes", "3000000"), ("end", "retry")], "output-too-large");
+    let (mut bench, host, _) =
+        all_die("floods-errors", "", &[("bytes", "3000000"), ("end", "retry")], "output-too-large");
     for end in ["retry", "reject", "defer"] {
         let id = bench.xadd("bad", &[("bytes", "1000000"), ("end", end)]);
-        let error = eventually("it has ended", || Some(bench.status("bad", &id, "error")).filter(|error| !error.is_empty()));
+        let error = eventually("it has ended", || {
+            Some(bench.status("bad", &id, "error")).filter(|error| !error.is_empty())
+        });
         assert!(error.contains("forged") && error.len() < 5000, "{end}: {error:.1000}");
         assert!(!error.contains(['\n', '\u{1b}']), "{end}: no line ends in it: {error:.1000}");
     }
@@ -187,12 +201,16 @@ fn floods_of_errors_are_cut_and_cleaned() {
     assert!(due.len() == 2 && due.iter().all(|(_, due)| *due < (now.0 + 8 * 24 * 3600) * 1000), "{due:?}");
     still_well(&mut bench, &host);
     let log = host.stop_for_log().raw();
-    assert!(log.lines().all(|line| !line.starts_with("{\"level\"") && !line.contains('\u{1b}')), "no line of the log is forged");
+    assert!(
+        log.lines().all(|line| !line.starts_with("{\"level\"") && !line.contains('\u{1b}')),
+        "no line of the log is forged"
+    );
 }
 
 #[test]
 fn huge_arguments_of_host_functions_end_the_attempt() {
-    let (mut bench, host, _) = all_die("floods-arguments", "", &[("bytes", "3000000"), ("call", "log")], "trap");
+    let (mut bench, host, _) =
+        all_die("floods-arguments", "", &[("bytes", "3000000"), ("call", "log")], "trap");
     // The same calls with arguments that are long and not too long, and one more than that.
     for (call, fits) in [
         ("log", "100000"),
@@ -249,7 +267,9 @@ fn loops_in_host_calls_in_every_slot_keep_nobody_else_from_working() {
 /// Runs a handler that never ends in every slot, a task with each of these fields.
 #[track_caller]
 fn busy(guest: &str, fields: [(&str, &str); SLOTS]) {
-    let bad = format!("[queues.bad]\nplugin = \"{guest}\"\nconcurrency = {SLOTS}\ntimeout = \"1h\"\nlease = \"1s\"\n");
+    let bad = format!(
+        "[queues.bad]\nplugin = \"{guest}\"\nconcurrency = {SLOTS}\ntimeout = \"1h\"\nlease = \"1s\"\n"
+    );
     let mut bench = Bench::new(&format!(
         "shutdown_grace = \"0s\"\n{bad}\
          [queues.ends]\nplugin = \"{guest}\"\nmax_retries = 1\nbackoff = \"none\"\ntimeout = \"500ms\"\n\
@@ -265,7 +285,8 @@ fn busy(guest: &str, fields: [(&str, &str); SLOTS]) {
     // A second host has room for them, and takes over whatever is without a heartbeat for a lease. It serves nothing else.
     let takes_over = bench.dir.path().join("takes-over.toml");
     let (url, admin) = (format!("redis://127.0.0.1:{}", bench.redis.port), "127.0.0.1:0");
-    std::fs::write(&takes_over, format!("{bad}[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"{admin}\"\n")).expect("write");
+    std::fs::write(&takes_over, format!("{bad}[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"{admin}\"\n"))
+        .expect("write");
     let second = Host::start(&takes_over, "info,tqhost=debug");
     second.until_ready();
     // Meanwhile the first one fetches, answers, and ends who exceeds a timeout: three times two timeouts are three leases.
@@ -288,7 +309,10 @@ fn busy(guest: &str, fields: [(&str, &str); SLOTS]) {
         (queue["state"] == "waiting-for-permit" && queue["ok"] == true).then_some(())
     });
     for id in &ids {
-        assert_eq!((bench.status("bad", id, "status"), bench.status("bad", id, "attempt")), ("PROCESSING".into(), "1".into()));
+        assert_eq!(
+            (bench.status("bad", id, "status"), bench.status("bad", id, "attempt")),
+            ("PROCESSING".into(), "1".into())
+        );
     }
     assert_eq!(bench.status("bad", &waits, "status"), "");
     assert!(host.metric("tqhost_lease_lost_total{queue=\"bad\"}") < 0.5);
@@ -296,7 +320,10 @@ fn busy(guest: &str, fields: [(&str, &str); SLOTS]) {
     // And the host can still be stopped; the tasks go back without having used an attempt.
     host.stop();
     for id in &ids {
-        assert_eq!((bench.status("bad", id, "status"), bench.status("bad", id, "attempt")), ("PENDING".into(), "1".into()));
+        assert_eq!(
+            (bench.status("bad", id, "status"), bench.status("bad", id, "attempt")),
+            ("PENDING".into(), "1".into())
+        );
     }
 }
 
@@ -321,14 +348,19 @@ fn floods(guest: &str) {
     let ids: Vec<String> = (0..TASKS).map(|_| bench.xadd("bad", &[("a", "1")])).collect();
     for id in &ids {
         bench.until("bad", id, "COMPLETED");
-        eventually("the line about the cut", || (lines_of(&host, CUT, "bad", guest, id).len() == 1).then_some(()));
+        eventually("the line about the cut", || {
+            (lines_of(&host, CUT, "bad", guest, id).len() == 1).then_some(())
+        });
     }
     trickle.more(3);
     still_well(&mut bench, &host);
     trickle.stop();
     // Each attempt may print 256 KiB; the rest of its 10 MiB is gone. Every byte can cost some more in JSON, and every line its fields.
     for id in &ids {
-        let printed: usize = lines_of(&host, "", "bad", guest, id).iter().map(|line| line["message"].as_str().map_or(0, str::len)).sum();
+        let printed: usize = lines_of(&host, "", "bad", guest, id)
+            .iter()
+            .map(|line| line["message"].as_str().map_or(0, str::len))
+            .sum();
         assert!(printed <= 260 << 10, "{printed} bytes of {id} were logged");
     }
     host.stop();
@@ -347,7 +379,11 @@ fn a_plugin_that_floods_the_log_is_held_to_its_rate_and_no_other_is() {
     let host = bench.host();
     let printed = |plugin: &str| -> Vec<usize> {
         let of = |line: &Value| line["target"] == "guest" && line["plugin"] == plugin;
-        host.logged("").iter().filter(|line| of(line)).map(|line| line["message"].as_str().map_or(0, str::len)).collect()
+        host.logged("")
+            .iter()
+            .filter(|line| of(line))
+            .map(|line| line["message"].as_str().map_or(0, str::len))
+            .collect()
     };
     let began = Instant::now();
     let ids: Vec<String> = (0..FLOODS).map(|_| bench.xadd("bad", &[("a", "1")])).collect();
@@ -358,23 +394,32 @@ fn a_plugin_that_floods_the_log_is_held_to_its_rate_and_no_other_is() {
     let id = bench.xadd("once", &[("a", "1")]);
     bench.until("once", &id, "COMPLETED");
     eventually("the line about the cut", || {
-        (lines_of(&host, "the handler has printed more than its budget", "once", "once", &id).len() == 1).then_some(())
+        (lines_of(&host, "the handler has printed more than its budget", "once", "once", &id).len() == 1)
+            .then_some(())
     });
     let lines = printed("once");
     assert!(lines.iter().sum::<usize>() > 200 << 10, "{lines:?}");
     let (shown, most) = (printed("floods-log"), RATE * (8.0 + began.elapsed().as_secs_f64()));
-    assert!((shown.iter().sum::<usize>() as f64) < most, "{} bytes are more than {most}", shown.iter().sum::<usize>());
+    assert!(
+        (shown.iter().sum::<usize>() as f64) < most,
+        "{} bytes are more than {most}",
+        shown.iter().sum::<usize>()
+    );
     // What is missing is counted, and told of.
     let dropped = (FLOODS * lines.len() - shown.len()) as u64;
     eventually("it is counted", || {
-        (host.metric("tqhost_guest_log_lines_dropped_total{plugin=\"floods-log\"}") as u64 == dropped).then_some(())
+        (host.metric("tqhost_guest_log_lines_dropped_total{plugin=\"floods-log\"}") as u64 == dropped)
+            .then_some(())
     });
     let told = eventually("it is told of", || {
         let told = host.logged("it logs more than its max_log_rate");
         (told.iter().filter_map(|line| line["lines"].as_u64()).sum::<u64>() == dropped).then_some(told)
     });
     assert!(told.iter().all(|line| line["plugin"] == "floods-log" && line["level"] == "WARN"), "{told:?}");
-    assert!(told.len() <= 1 + began.elapsed().as_secs() as usize / 10, "not more often than every ten seconds: {told:?}");
+    assert!(
+        told.len() <= 1 + began.elapsed().as_secs() as usize / 10,
+        "not more often than every ten seconds: {told:?}"
+    );
     host.stop();
 }
 
@@ -385,7 +430,8 @@ fn floods_of_progress_are_written_no_oftener_than_any_other() {
     let trickle = Trickle::start(&bench, "healthy", 1);
     let commands = |bench: &mut Bench| {
         let info: String = bench.redis("INFO", "stats");
-        let line = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).expect("a count");
+        let line =
+            info.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).expect("a count");
         line.parse::<u64>().expect("a number")
     };
     let before = commands(&mut bench);
@@ -412,14 +458,21 @@ fn files_that_are_huge_or_have_other_bytes_are_told_of_and_nothing_else_happens(
     let put = |bytes: &[u8], length: u64| {
         let new = bench.plugin_path("echo-v2").with_extension("new");
         std::fs::write(&new, bytes).expect("write");
-        std::fs::File::options().write(true).open(&new).and_then(|file| file.set_len(length)).expect("a length");
+        std::fs::File::options()
+            .write(true)
+            .open(&new)
+            .and_then(|file| file.set_len(length))
+            .expect("a length");
         std::fs::rename(new, bench.plugin_path("echo-v2")).expect("rename");
     };
     let good = std::fs::read(guest_path("echo-v2")).expect("read a guest");
     // A file with a hole: 16 GiB that nobody may read.
     put(&good, 16 << 30);
     let line = eventually("it is told of", || {
-        host.logged("plugin cannot be used").iter().find(|line| line.to_string().contains("larger than 64 MiB")).cloned()
+        host.logged("plugin cannot be used")
+            .iter()
+            .find(|line| line.to_string().contains("larger than 64 MiB"))
+            .cloned()
     });
     let why = "the file is larger than 64 MiB: it has 17179869184 bytes";
     assert!(line["error"] == why && line["digest"].is_null() && line["took"].is_string(), "{line}");
@@ -429,7 +482,10 @@ fn files_that_are_huge_or_have_other_bytes_are_told_of_and_nothing_else_happens(
     assert!(last["version"].is_null() && last["took_ms"].is_u64() && last["reason"] == why, "{row}");
     let told = || {
         let of_it = |text| host.logged(text).iter().filter(|line| line["plugin"] == "echo-v2").count();
-        ["plugin cannot be used", "plugin loaded", "is the active version again"].map(of_it).iter().sum::<usize>()
+        ["plugin cannot be used", "plugin loaded", "is the active version again"]
+            .map(of_it)
+            .iter()
+            .sum::<usize>()
     };
     for n in 1..=10 {
         // Spread over the file, header and end included.
@@ -573,7 +629,11 @@ fn after_each_of_them_the_host_is_what_it_was() {
     let web = Web::start();
     let name = |n: usize| format!("{}-{n}", MISBEHAVING[n].0);
     let queue = |n: usize| {
-        let timeout = if matches!(MISBEHAVING[n].2, Dies(text) if text.starts_with("timeout: ")) { "300ms" } else { "60s" };
+        let timeout = if matches!(MISBEHAVING[n].2, Dies(text) if text.starts_with("timeout: ")) {
+            "300ms"
+        } else {
+            "60s"
+        };
         format!(
             "[queues.{0}]\nconcurrency = {SLOTS}\nmax_retries = 0\nmax_deferrals = 0\nbackoff = \"none\"\ntimeout = \"{timeout}\"\n\
              [plugins.{0}]\nmemory = \"16MiB\"\nallowed_hosts = [\"{1}\", \"http://inside.test\"]\nhttp = {{ timeout = \"500ms\" }}\n",
@@ -599,8 +659,10 @@ fn after_each_of_them_the_host_is_what_it_was() {
     // The allocator keeps something for each of its threads, which may not have met everything the first time.
     for round in 0..3 {
         for (n, (guest, fields, end)) in MISBEHAVING.iter().enumerate() {
-            let fields: Vec<(&str, String)> = fields.iter().map(|(name, value)| (*name, value.replace("WEB", &web.origin()))).collect();
-            let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let fields: Vec<(&str, String)> =
+                fields.iter().map(|(name, value)| (*name, value.replace("WEB", &web.origin()))).collect();
+            let fields: Vec<(&str, &str)> =
+                fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
             let ids: Vec<String> = (0..TASKS).map(|_| bench.xadd(&name(n), &fields)).collect();
             for id in &ids {
                 match end {
@@ -612,12 +674,18 @@ fn after_each_of_them_the_host_is_what_it_was() {
                     Dies(text) => {
                         bench.until(&name(n), id, "FAILED");
                         let error = bench.status(&name(n), id, "error");
-                        assert!(error.starts_with(text) && error.len() < 5000, "{guest} {fields:?}: {error:.1000}");
+                        assert!(
+                            error.starts_with(text) && error.len() < 5000,
+                            "{guest} {fields:?}: {error:.1000}"
+                        );
                     }
                     Waits(text) => {
                         assert_eq!(bench.status(&name(n), id, "status"), "", "{guest}");
-                        let told = |line: &Value| line["plugin"] == name(n) && line.to_string().contains(text);
-                        eventually(&format!("{guest} is refused"), || host.logged("plugin").iter().any(told).then_some(()));
+                        let told =
+                            |line: &Value| line["plugin"] == name(n) && line.to_string().contains(text);
+                        eventually(&format!("{guest} is refused"), || {
+                            host.logged("plugin").iter().any(told).then_some(())
+                        });
                     }
                 }
             }
@@ -626,10 +694,13 @@ fn after_each_of_them_the_host_is_what_it_was() {
             still_well_within(&mut bench, &host, before + ((KEPT + SLOTS as u64 * (16 + HELD)) << 10));
             // In the last round all of that is there already: what comes on top then is a leak, or less than one grant.
             let bound = if round < 2 { before + (KEPT << 10) } else { most + (16 << 10) };
-            let now = eventually(&format!("less than {bound} KiB ({before} before all) after {guest} {fields:?}"), || {
-                let (now, _) = host.memory();
-                (now < bound).then_some(now)
-            });
+            let now = eventually(
+                &format!("less than {bound} KiB ({before} before all) after {guest} {fields:?}"),
+                || {
+                    let (now, _) = host.memory();
+                    (now < bound).then_some(now)
+                },
+            );
             most = if round < 2 { most.max(now) } else { most };
         }
     }
@@ -655,7 +726,10 @@ fn a_task_longer_than_its_lease_is_not_run_twice() {
     let hosts = [bench.host(), bench.host()];
     let id = bench.xadd("long", &[("ms", "9000")]);
     bench.until("long", &id, "COMPLETED");
-    assert_eq!((bench.status("long", &id, "attempt"), bench.status("long", &id, "result")), ("1".into(), "slept".into()));
+    assert_eq!(
+        (bench.status("long", &id, "attempt"), bench.status("long", &id, "result")),
+        ("1".into(), "slept".into())
+    );
     for host in &hosts {
         for name in ["tqhost_reclaimed_total", "tqhost_lease_lost_total"] {
             assert_eq!(host.count(name, "long"), 0, "{name}");
@@ -691,7 +765,9 @@ fn no_secret_gets_out_though_its_handler_says_it() {
         let told = bench.status("tells", id, field);
         assert!(told.contains(text), "{end}: {told}");
         for said in ["printed: [secret]", "complained: [secret]", "logged: [secret]"] {
-            eventually(said, || (!lines_of(&host, said, "tells", "tells-secrets", id).is_empty()).then_some(()));
+            eventually(said, || {
+                (!lines_of(&host, said, "tells", "tells-secrets", id).is_empty()).then_some(())
+            });
         }
     }
     bench.until("tells", &shown, "COMPLETED");
@@ -699,7 +775,10 @@ fn no_secret_gets_out_though_its_handler_says_it() {
     let log = host.stop_for_log().raw();
     bench.redis.stop();
     let stored = written(&bench);
-    assert!(stored.contains("noted: [secret]") && log.contains("printed: [secret]"), "what was looked into is the right thing");
+    assert!(
+        stored.contains("noted: [secret]") && log.contains("printed: [secret]"),
+        "what was looked into is the right thing"
+    );
     assert!(!log.contains(SECRET), "the log has a secret:\n{log}");
     assert!(!stored.contains(SECRET), "Redis has a secret");
     assert!(pages.iter().all(|page| !page.contains(SECRET)), "{pages:?}");
@@ -708,7 +787,9 @@ fn no_secret_gets_out_though_its_handler_says_it() {
 /// All that was ever written to a Redis that has stopped: its append-only file has every change since the start.
 fn written(bench: &Bench) -> String {
     let mut stored = Vec::new();
-    for file in std::fs::read_dir(bench.dir.path().join("redis/appendonlydir")).expect("the append-only files") {
+    for file in
+        std::fs::read_dir(bench.dir.path().join("redis/appendonlydir")).expect("the append-only files")
+    {
         stored.extend(std::fs::read(file.expect("a file").path()).expect("read"));
     }
     String::from_utf8_lossy(&stored).into_owned()
@@ -728,7 +809,12 @@ fn a_plugin_reads_its_own_configuration_and_no_secret_gets_out() {
          [plugins.reads-all]\nconfig = { api_key = { env = \"TEST_QUIET_KEY\" } }\n",
     );
     std::fs::write(bench.dir.path().join("key"), SECRETS[2]).expect("write a secret");
-    for (guest, plugin) in [("reads-config", "reads-config"), ("echo", "echo"), ("panics", "panics"), ("reads-config", "reads-all")] {
+    for (guest, plugin) in [
+        ("reads-config", "reads-config"),
+        ("echo", "echo"),
+        ("panics", "panics"),
+        ("reads-config", "reads-all"),
+    ] {
         bench.install(guest, plugin);
     }
     let mut command = Host::command(&bench.config());
@@ -739,7 +825,10 @@ fn a_plugin_reads_its_own_configuration_and_no_secret_gets_out() {
     bench.until("reads", &read, "COMPLETED");
     let result: Value = serde_json::from_str(&bench.status("reads", &read, "result")).expect("JSON");
     // What other plugins are granted is not there.
-    assert_eq!(result, serde_json::json!({ "model": "small", "not-granted": null, "all": { "model": "small" } }));
+    assert_eq!(
+        result,
+        serde_json::json!({ "model": "small", "not-granted": null, "all": { "model": "small" } })
+    );
     let kept = bench.xadd("keeps", &[("a", "1")]);
     bench.until("keeps", &kept, "COMPLETED");
     let failed = bench.xadd("fails", &[("a", "1")]);

@@ -64,7 +64,9 @@ fn host(handlers: &[&str], grants: &str) -> (Bench, Host) {
     }
     let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     let host = bench.host_that_may_fail();
-    within(COMPILES, "all handlers are loaded", || (host.logged("plugin loaded").len() == handlers.len()).then_some(()));
+    within(COMPILES, "all handlers are loaded", || {
+        (host.logged("plugin loaded").len() == handlers.len()).then_some(())
+    });
     host.log("tqhost is running");
     (bench, host)
 }
@@ -80,7 +82,10 @@ fn rows_become_a_csv_file() {
     let rows = r#"[{"id":1,"name":"Ada \"A\", née"},{"id":2,"name":"=1+1","more":[1]}]"#;
     let all = bench.xadd("report", &[("rows", rows)]);
     let some = bench.xadd("report", &[("rows", rows), ("columns", r#"["name","nothing"]"#), ("total", "2")]);
-    assert_eq!(result(&mut bench, "report", &all), "id,name,more\r\n1,\"Ada \"\"A\"\", née\",\r\n2,'=1+1,[1]\r\n");
+    assert_eq!(
+        result(&mut bench, "report", &all),
+        "id,name,more\r\n1,\"Ada \"\"A\"\", née\",\r\n2,'=1+1,[1]\r\n"
+    );
     assert_eq!(result(&mut bench, "report", &some), "name,nothing\r\n\"Ada \"\"A\"\", née\",\r\n'=1+1,\r\n");
     let bad = [
         (vec![("other", "1")], "field `rows` is missing"),
@@ -94,7 +99,10 @@ fn rows_become_a_csv_file() {
         bench.until("report", &id, "FAILED");
         let error = bench.status("report", &id, "error");
         assert!(error.contains(why), "{error}");
-        assert_eq!(bench.dead("report").last().map(|letter| letter["tq-reason"].clone()).as_deref(), Some("rejected"));
+        assert_eq!(
+            bench.dead("report").last().map(|letter| letter["tq-reason"].clone()).as_deref(),
+            Some("rejected")
+        );
     }
     // Two rows of three: later, and no attempt is used.
     let early = bench.xadd("report", &[("rows", rows), ("total", "3")]);
@@ -110,8 +118,10 @@ fn a_configuration_that_cannot_be_used_is_retried_until_the_attempts_are_used_up
     let report = bench.xadd("report", &[("rows", "[]")]);
     let stream = "knowledgebase:vectorize:stream";
     let document = bench.xadd(stream, &[("kbId", "1"), ("content", "text")]);
-    for (stream, id, why) in [("report", &report, "`delimiter` is not one character"), (stream, &document, "`dimensions` is not a number")]
-    {
+    for (stream, id, why) in [
+        ("report", &report, "`delimiter` is not one character"),
+        (stream, &document, "`dimensions` is not a number"),
+    ] {
         bench.until(stream, id, "FAILED");
         assert!(bench.status(stream, id, "error").contains(why), "{}", bench.status(stream, id, "error"));
         assert_eq!(bench.status(stream, id, "attempt"), "2");
@@ -120,25 +130,45 @@ fn a_configuration_that_cannot_be_used_is_retried_until_the_attempts_are_used_up
 
 #[test]
 fn documents_become_pieces_with_keywords_and_vectors() {
-    let (mut bench, _host) = host(&["vectorize-text"], "[plugins.vectorize-text]\nconfig = { chunk_characters = \"200\" }");
+    let (mut bench, _host) =
+        host(&["vectorize-text"], "[plugins.vectorize-text]\nconfig = { chunk_characters = \"200\" }");
     let stream = "knowledgebase:vectorize:stream";
-    let about = |what: &str| format!("A document about {what}. {}", format!("It tells of {what} again. ").repeat(4));
-    let content = format!("{}\n\n{}\n\n{}", about("redis streams"), about("gardening roses"), about("redis streams"));
+    let about =
+        |what: &str| format!("A document about {what}. {}", format!("It tells of {what} again. ").repeat(4));
+    let content =
+        format!("{}\n\n{}\n\n{}", about("redis streams"), about("gardening roses"), about("redis streams"));
     let id = bench.xadd(stream, &[("kbId", "kb-7"), ("content", &content)]);
     let chinese = bench.xadd(stream, &[("kbId", "8"), ("content", "消费者组记录位置。消费者可以认领消息。")]);
     let view: Value = serde_json::from_str(&result(&mut bench, stream, &id)).expect("JSON");
-    assert_eq!((&view["kbId"], &view["dimensions"], &view["method"]), (&json!("kb-7"), &json!(512), &json!("hashed-ngrams")));
+    assert_eq!(
+        (&view["kbId"], &view["dimensions"], &view["method"]),
+        (&json!("kb-7"), &json!(512), &json!("hashed-ngrams"))
+    );
     let pieces = view["chunks"].as_array().expect("pieces");
     assert_eq!(pieces.len(), 3, "{view}");
-    let text =
-        |piece: &Value| content[piece["from"].as_u64().expect("from") as usize..piece["to"].as_u64().expect("to") as usize].to_owned();
-    assert!(text(&pieces[0]).starts_with("A document about redis") && text(&pieces[1]).starts_with("A document about gardening"));
-    assert!(pieces[1]["keywords"].to_string().contains("\"roses\"") && !pieces[0]["keywords"].to_string().contains("roses"), "{view}");
+    let text = |piece: &Value| {
+        content[piece["from"].as_u64().expect("from") as usize..piece["to"].as_u64().expect("to") as usize]
+            .to_owned()
+    };
+    assert!(
+        text(&pieces[0]).starts_with("A document about redis")
+            && text(&pieces[1]).starts_with("A document about gardening")
+    );
+    assert!(
+        pieces[1]["keywords"].to_string().contains("\"roses\"")
+            && !pieces[0]["keywords"].to_string().contains("roses"),
+        "{view}"
+    );
     // The two pieces about the same are nearer to each other than to the third.
     let likeness = |a: &Value, b: &Value| -> f64 {
-        let weights = |piece: &Value| -> Vec<(u64, f64)> { serde_json::from_value(piece["vector"].clone()).expect("a vector") };
+        let weights = |piece: &Value| -> Vec<(u64, f64)> {
+            serde_json::from_value(piece["vector"].clone()).expect("a vector")
+        };
         let b = weights(b);
-        weights(a).iter().filter_map(|(place, weight)| Some(weight * b.iter().find(|(other, _)| other == place)?.1)).sum()
+        weights(a)
+            .iter()
+            .filter_map(|(place, weight)| Some(weight * b.iter().find(|(other, _)| other == place)?.1))
+            .sum()
     };
     assert!((likeness(&pieces[0], &pieces[0]) - 1.0).abs() < 0.01, "{view}");
     assert!(likeness(&pieces[0], &pieces[2]) > likeness(&pieces[0], &pieces[1]) + 0.2, "{view}");
@@ -153,13 +183,17 @@ fn documents_become_pieces_with_keywords_and_vectors() {
         let id = bench.xadd(stream, &fields);
         bench.until(stream, &id, "FAILED");
         assert!(bench.status(stream, &id, "error").contains(why), "{}", bench.status(stream, &id, "error"));
-        assert_eq!(bench.dead(stream).last().map(|letter| letter["tq-reason"].clone()).as_deref(), Some("rejected"));
+        assert_eq!(
+            bench.dead(stream).last().map(|letter| letter["tq-reason"].clone()).as_deref(),
+            Some("rejected")
+        );
     }
 }
 
 /// A file's bytes up to the end of its header, and what they say.
 fn images() -> Vec<(Vec<u8>, &'static str, u32, u32)> {
-    let png = [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], &1920_u32.to_be_bytes(), &1080_u32.to_be_bytes()].concat();
+    let png =
+        [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], &1920_u32.to_be_bytes(), &1080_u32.to_be_bytes()].concat();
     let gif = [&b"GIF89a"[..], &320_u16.to_le_bytes(), &200_u16.to_le_bytes()].concat();
     // A profile that looks like a frame, a marker without a length, and one with more of its first byte.
     let jpeg = [&b"\xff\xd8\xff\xe0\0\x0b\xff\xc0\0\x11\x08\0\x01\0\x01\xff\x01\xff\xff\xff\xc2\0\x11\x08\x01\xe0\x02\x80"[..]].concat();
@@ -182,7 +216,11 @@ fn images() -> Vec<(Vec<u8>, &'static str, u32, u32)> {
 fn add(bench: &mut Bench, images: &[Vec<u8>]) -> Vec<String> {
     let mut pipe = redis::pipe();
     for image in images {
-        pipe.cmd("XADD").arg("images").arg("*").arg("traceparent").arg("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+        pipe.cmd("XADD")
+            .arg("images")
+            .arg("*")
+            .arg("traceparent")
+            .arg("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
         pipe.arg("image").arg(&image[..]);
     }
     pipe.query(&mut bench.db).expect("XADD")
@@ -197,7 +235,10 @@ fn images_tell_their_size_and_damaged_ones_are_rejected() {
         let ids = add(&mut bench, &files);
         for (id, (bytes, format, width, height)) in ids.iter().zip(&good) {
             let seen: Value = serde_json::from_str(&result(&mut bench, "images", id)).expect("JSON");
-            assert_eq!(seen, json!({ "format": format, "width": width, "height": height, "bytes": bytes.len() }));
+            assert_eq!(
+                seen,
+                json!({ "format": format, "width": width, "height": height, "bytes": bytes.len() })
+            );
             let line = host.log(&format!("{format}, {width} x {height}"));
             assert_eq!((&line["task"], &line["plugin"]), (&json!(id), &json!("image-info")));
         }
@@ -206,17 +247,26 @@ fn images_tell_their_size_and_damaged_ones_are_rejected() {
             let ids = add(bench, files);
             bench.until_drained("images");
             let rejected = |id: &String| {
-                let (status, error) = (bench.status("images", id, "status"), bench.status("images", id, "error"));
-                assert!(status == "COMPLETED" || status == "FAILED" && error.starts_with("field `image` "), "{id}: {status}: {error}");
+                let (status, error) =
+                    (bench.status("images", id, "status"), bench.status("images", id, "error"));
+                assert!(
+                    status == "COMPLETED" || status == "FAILED" && error.starts_with("field `image` "),
+                    "{id}: {status}: {error}"
+                );
                 status == "FAILED"
             };
             ids.iter().map(rejected).collect()
         };
-        let cut: Vec<Vec<u8>> = files.iter().flat_map(|file| (0..file.len()).map(|length| file[..length].to_vec())).collect();
+        let cut: Vec<Vec<u8>> =
+            files.iter().flat_map(|file| (0..file.len()).map(|length| file[..length].to_vec())).collect();
         assert!(ended(&mut bench, &cut).into_iter().all(|rejected| rejected));
         let with = |byte: u8, file: &Vec<u8>, at: usize| [&file[..at], &[byte], &file[at + 1..]].concat();
-        let changed: Vec<Vec<u8>> =
-            files.iter().flat_map(|file| (0..file.len()).flat_map(move |at| [0, 1, 0xff].map(|byte| with(byte, file, at)))).collect();
+        let changed: Vec<Vec<u8>> = files
+            .iter()
+            .flat_map(|file| {
+                (0..file.len()).flat_map(move |at| [0, 1, 0xff].map(|byte| with(byte, file, at)))
+            })
+            .collect();
         let rejected = ended(&mut bench, &changed);
         assert!(rejected.contains(&true) && rejected.contains(&false));
         // More than an instance has to begin with, again and again: what a task took is given back.
@@ -253,10 +303,17 @@ fn an_exception_tells_its_author_what_it_was() {
     for (queue, end, what, place) in table {
         let (id, error) = ended(queue, end);
         let trap = "trap: wasm trap: wasm `unreachable` instruction executed: ";
-        assert!(error.strip_prefix(trap).is_some_and(|error| error.starts_with(what) && error.contains(place)), "{queue} {end}: {error}");
+        assert!(
+            error.strip_prefix(trap).is_some_and(|error| error.starts_with(what) && error.contains(place)),
+            "{queue} {end}: {error}"
+        );
         // The log has it with the task's id.
-        let is_told = |line: &Value| line["task"] == *id && line["level"] == "ERROR" && line["message"].to_string().contains(place);
-        eventually(&format!("{queue} {end} is logged"), || host.logged(what).iter().any(is_told).then_some(()));
+        let is_told = |line: &Value| {
+            line["task"] == *id && line["level"] == "ERROR" && line["message"].to_string().contains(place)
+        };
+        eventually(&format!("{queue} {end} is logged"), || {
+            host.logged(what).iter().any(is_told).then_some(())
+        });
     }
     // Without the helper that a project has, the engine knows only that it has ended.
     for queue in ["javascript", "python"] {
@@ -269,16 +326,29 @@ fn an_exception_tells_its_author_what_it_was() {
 #[test]
 fn a_version_that_throws_is_rolled_back_and_what_follows_from_a_failed_request_is_not_held_against_it() {
     let web = Web::start();
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("an address").port();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|taken| taken.local_addr())
+        .expect("an address")
+        .port();
     let closed = format!("http://127.0.0.1:{closed}");
     let (mut bench, host) = host(&GUESTS, &may_ask(&[&web.origin(), &closed], ""));
-    let outside = [format!("{}/down", web.origin()), format!("{}/busy", web.origin()), format!("{}/cut", web.origin()), closed];
-    for (queue, what) in [("javascript", "TypeError: boom in JavaScript"), ("python", "LookupError: boom in Python")] {
+    let outside = [
+        format!("{}/down", web.origin()),
+        format!("{}/busy", web.origin()),
+        format!("{}/cut", web.origin()),
+        closed,
+    ];
+    for (queue, what) in
+        [("javascript", "TypeError: boom in JavaScript"), ("python", "LookupError: boom in Python")]
+    {
         let guest = format!("in-{queue}");
         let new = version(&guest, 1);
         put(&bench, &guest, &new);
         within(COMPILES, "the new version runs", || {
-            host.logged("plugin loaded").iter().any(|line| line["plugin"] == *guest && line["on_probation"] == true).then_some(())
+            host.logged("plugin loaded")
+                .iter()
+                .any(|line| line["plugin"] == *guest && line["on_probation"] == true)
+                .then_some(())
         });
         for url in &outside {
             let id = bench.xadd(queue, &[("end", "throw"), ("url", url)]);
@@ -287,7 +357,8 @@ fn a_version_that_throws_is_rolled_back_and_what_follows_from_a_failed_request_i
             assert!(error.starts_with(&format!("retry: {what}")), "{queue} {url}: {error}");
         }
         let ids = [(); 6].map(|()| bench.xadd(queue, &[("end", "throw")]));
-        let reason = said(&host, "plugin version rolled back", &new)["reason"].as_str().expect("a reason").to_owned();
+        let reason =
+            said(&host, "plugin version rolled back", &new)["reason"].as_str().expect("a reason").to_owned();
         let why = "it spoiled 6 tasks, and 4 ended well; trap: wasm trap: wasm `unreachable` instruction executed: ";
         assert!(reason.starts_with(&format!("{why}{what}")), "{reason}");
         // The first version is no better, and is all there is.
@@ -305,7 +376,8 @@ fn what_is_random_differs_from_task_to_task() {
             let id = bench.xadd(queue, &[("end", "random")]);
             serde_json::from_str(&result(&mut bench, queue, &id)).expect("JSON")
         });
-        let drawn = |seen: &Value| seen["drawn"].as_array().cloned().unwrap_or_else(|| vec![seen["drawn"].clone()]);
+        let drawn =
+            |seen: &Value| seen["drawn"].as_array().cloned().unwrap_or_else(|| vec![seen["drawn"].clone()]);
         for (one, other) in drawn(&one).into_iter().zip(drawn(&other)) {
             assert!(one.is_f64() && one != other, "{queue}: {one} {other}");
         }
@@ -335,7 +407,11 @@ fn what_is_printed_bears_its_task() {
             for (_, level, text) in lines.iter().filter(|(of, ..)| *of == queue) {
                 let line = host.log(&text.replace("{}", id));
                 let expected = (json!(id), json!(queue), json!(level.to_uppercase()));
-                assert_eq!((line["task"].clone(), line["queue"].clone(), line["level"].clone()), expected, "{line}");
+                assert_eq!(
+                    (line["task"].clone(), line["queue"].clone(), line["level"].clone()),
+                    expected,
+                    "{line}"
+                );
             }
             if queue == "python" {
                 let seen: Value = serde_json::from_str(&seen).expect("JSON");
@@ -355,7 +431,10 @@ fn what_is_printed_bears_its_task() {
 #[test]
 fn several_tasks_come_in_one_call() {
     let (mut bench, host) = host(&["in-javascript", "in-python"], "");
-    for (queue, boom) in [("javascript-batches", "TypeError: boom in JavaScript"), ("python-batches", "LookupError: boom in Python")] {
+    for (queue, boom) in [
+        ("javascript-batches", "TypeError: boom in JavaScript"),
+        ("python-batches", "LookupError: boom in Python"),
+    ] {
         // In one step, so that they come together.
         let together = |bench: &mut Bench, ends: &[&str]| -> Vec<String> {
             let mut pipe = redis::pipe();
@@ -383,7 +462,9 @@ fn several_tasks_come_in_one_call() {
 
 /// Tables that allow the guests to ask these hosts.
 fn may_ask(hosts: &[&str], http: &str) -> String {
-    GUESTS.map(|guest| format!("[plugins.{guest}]\nallowed_hosts = {hosts:?}\nhttp = {{ {http} }}\n")).concat()
+    GUESTS
+        .map(|guest| format!("[plugins.{guest}]\nallowed_hosts = {hosts:?}\nhttp = {{ {http} }}\n"))
+        .concat()
 }
 
 #[test]
@@ -399,7 +480,11 @@ fn requests_are_answered() {
         let seen = answered(&[("url", &echo), ("header", "x-whose")]);
         assert_eq!((&seen["status"], &seen["type"]), (&json!(200), &json!("text/plain")), "{queue}: {seen}");
         let head = seen["body"].as_str().expect("a body").to_lowercase();
-        for line in ["get /echo?key=value http/1.1\r\n", &format!("\r\nhost: 127.0.0.1:{}\r\n", web.port), "\r\nx-whose: own\r\n"] {
+        for line in [
+            "get /echo?key=value http/1.1\r\n",
+            &format!("\r\nhost: 127.0.0.1:{}\r\n", web.port),
+            "\r\nx-whose: own\r\n",
+        ] {
             assert!(head.contains(line), "{queue}: {line:?} in {head}");
         }
         // More than the host takes at once.
@@ -417,15 +502,22 @@ fn requests_are_answered() {
 #[test]
 fn requests_that_fail_become_retries_or_rejections_that_say_why() {
     let (web, other) = (Web::start(), Web::start());
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("an address").port();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|taken| taken.local_addr())
+        .expect("an address")
+        .port();
     let closed = format!("http://127.0.0.1:{closed}");
-    let bounds = "max_request_body = \"100KiB\", max_response_body = \"1MiB\", between_bytes_timeout = \"500ms\"";
+    let bounds =
+        "max_request_body = \"100KiB\", max_response_body = \"1MiB\", between_bytes_timeout = \"500ms\"";
     let (mut bench, host) = host(&GUESTS, &may_ask(&[&web.origin(), &closed], bounds));
     let page = |path: &str| format!("{}{path}", web.origin());
-    let denied = format!("retry: the request to 127.0.0.1:{} is refused: the plugin's allowed_hosts do not allow it", other.port);
+    let denied = format!(
+        "retry: the request to 127.0.0.1:{} is refused: the plugin's allowed_hosts do not allow it",
+        other.port
+    );
     let refused = format!("retry: {} refuses connections", closed.trim_start_matches("http://"));
-    let [late, early] =
-        ["did not answer in time", "ended the connection too early"].map(|why| format!("retry: 127.0.0.1:{} {why}", web.port));
+    let [late, early] = ["did not answer in time", "ended the connection too early"]
+        .map(|why| format!("retry: 127.0.0.1:{} {why}", web.port));
     let large = "the response is larger than the plugin's max_response_body".to_owned();
     let url = "the url has no host, or a user name in it".to_owned();
     let none: [(&str, &str); 0] = [];
@@ -452,7 +544,12 @@ fn requests_that_fail_become_retries_or_rejections_that_say_why() {
         (page("/drip"), time, late, "HTTP-response-timeout"),
         (page("/echo"), &[("header", "host")], "the header `host` cannot be sent".into(), "forbidden"),
         (format!("http://user:hunter2@127.0.0.1:{}/", web.port), &none, url, "HTTP-request-URI-invalid"),
-        ("ftp://127.0.0.1/".into(), &none, "the url does not begin with http:// or https://".into(), "HTTP-request-URI-invalid"),
+        (
+            "ftp://127.0.0.1/".into(),
+            &none,
+            "the url does not begin with http:// or https://".into(),
+            "HTTP-request-URI-invalid",
+        ),
     ];
     for queue in ["javascript", "python"] {
         for (url, fields, why, code) in &table {
@@ -491,13 +588,21 @@ fn requests_that_fail_become_retries_or_rejections_that_say_why() {
 fn without_a_grant_no_request_leaves_and_who_makes_none_is_not_told_of() {
     let web = Web::start();
     let (mut bench, host) = host(&["in-javascript", "in-python", "report-csv", "vectorize-text"], "");
-    let mut told: Vec<Value> = host.until_logged("its allowed_hosts allows none", 2).iter().map(|line| line["plugin"].clone()).collect();
+    let mut told: Vec<Value> = host
+        .until_logged("its allowed_hosts allows none", 2)
+        .iter()
+        .map(|line| line["plugin"].clone())
+        .collect();
     told.sort_by_key(ToString::to_string);
     assert_eq!(told, ["in-javascript", "in-python"]);
     for queue in ["javascript", "python"] {
         let id = bench.xadd(queue, &[("url", &format!("{}/echo", web.origin()))]);
         bench.until(queue, &id, "FAILED");
-        assert!(bench.status(queue, &id, "error").contains("allowed_hosts do not allow it"), "{}", bench.status(queue, &id, "error"));
+        assert!(
+            bench.status(queue, &id, "error").contains("allowed_hosts do not allow it"),
+            "{}",
+            bench.status(queue, &id, "error")
+        );
     }
     assert_eq!(web.requests(), 0);
     host.stop();
@@ -512,7 +617,9 @@ fn a_busy_server_says_when_to_come_again() {
     let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     for guest in GUESTS {
         let (config, url) = (config.to_str().expect("UTF-8"), format!("url={}/busy", web.origin()));
-        let view = tried_with(&cache_of("languages"), guest, &["--config", config, "--field", &url, "--json"]).json();
+        let view =
+            tried_with(&cache_of("languages"), guest, &["--config", config, "--field", &url, "--json"])
+                .json();
         assert_eq!(
             (&view["outcome"], &view["after_ms"], &view["message"]),
             (&json!("retry"), &json!(7000), &json!("the server is busy")),
@@ -520,8 +627,12 @@ fn a_busy_server_says_when_to_come_again() {
         );
         // Also where the handler does not look at the answer, and throws.
         let url = format!("url={}/down", web.origin());
-        let view =
-            tried_with(&cache_of("languages"), guest, &["--config", config, "--field", &url, "--field", "end=throw", "--json"]).json();
+        let view = tried_with(
+            &cache_of("languages"),
+            guest,
+            &["--config", config, "--field", &url, "--field", "end=throw", "--json"],
+        )
+        .json();
         assert_eq!((&view["outcome"], &view["after_ms"]), (&json!("retry"), &json!(9000)), "{view}");
     }
 }
@@ -533,7 +644,8 @@ fn globals_are_seen_by_later_tasks_of_a_warm_instance_only() {
         let seen: Value = serde_json::from_str(&result(bench, queue, &id)).expect("JSON");
         seen["tasks"].as_u64().expect("a number")
     };
-    let warm = GUESTS.map(|guest| format!("[plugins.{guest}]\ninstance = {{ warm = 1, max_tasks = 3 }}\n")).concat();
+    let warm =
+        GUESTS.map(|guest| format!("[plugins.{guest}]\ninstance = {{ warm = 1, max_tasks = 3 }}\n")).concat();
     for (grants, expected) in [("", [1, 1, 1, 1, 1]), (&*warm, [1, 2, 3, 1, 2])] {
         let (mut bench, host) = host(&GUESTS, grants);
         for queue in ["javascript", "python"] {
@@ -552,13 +664,26 @@ fn they_can_be_tried() {
     let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     for (handler, expected) in [("report-csv", "Ada Lovelace"), ("vectorize-text", "hashed-ngrams")] {
         let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins").join(handler).join("task.json");
-        let view = tried_with(&cache_of("languages"), handler, &[sample.to_str().expect("UTF-8"), "--json"]).ok().json();
+        let view = tried_with(&cache_of("languages"), handler, &[sample.to_str().expect("UTF-8"), "--json"])
+            .ok()
+            .json();
         assert!(view["result"].to_string().contains(expected), "{view}");
-        assert_eq!((&view["log"][0]["level"], &view["progress"]["percent"]), (&json!("info"), &json!(50)), "{view}");
+        assert_eq!(
+            (&view["log"][0]["level"], &view["progress"]["percent"]),
+            (&json!("info"), &json!(50)),
+            "{view}"
+        );
         let ran = tried_with(&cache_of("languages"), handler, &["--field", "other=1", "--json"]);
         assert_eq!((ran.code, &ran.json()["outcome"]), (1, &json!("reject")));
     }
-    let sample = format!("image=@{}", Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/image-info/sample.png").display());
+    let sample = format!(
+        "image=@{}",
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/image-info/sample.png").display()
+    );
     let view = tried_with(&cache_of("guests"), "image-info", &["--field", &sample, "--json"]).ok().json();
-    assert_eq!((&view["result"]["width"], &view["log"][0]["text"]), (&json!(32), &json!("png, 32 x 20")), "{view}");
+    assert_eq!(
+        (&view["result"]["width"], &view["log"][0]["text"]),
+        (&json!(32), &json!("png, 32 x 20")),
+        "{view}"
+    );
 }

@@ -12,12 +12,14 @@ fn results(bench: &mut Bench) -> Vec<String> {
     let mut cursor = 0u64;
     let mut done: Vec<(u64, u64, String)> = Vec::new();
     loop {
-        let (next, keys): (u64, Vec<String>) = bench.redis("SCAN", (cursor, "MATCH", "tq:{reports}:task:*", "COUNT", 1000));
+        let (next, keys): (u64, Vec<String>) =
+            bench.redis("SCAN", (cursor, "MATCH", "tq:{reports}:task:*", "COUNT", 1000));
         for key in keys {
             let result: Option<String> = bench.redis("HGET", (&key, "result"));
             let Some(result) = result else { continue };
             let result: serde_json::Value = serde_json::from_str(&result).expect("JSON");
-            let (ms, sequence) = key.rsplit(':').next().and_then(|id| id.split_once('-')).expect("an entry id");
+            let (ms, sequence) =
+                key.rsplit(':').next().and_then(|id| id.split_once('-')).expect("an entry id");
             let data = result["fields"]["data"].as_str().expect("the item").to_owned();
             done.push((ms.parse().expect("ms"), sequence.parse().expect("a number"), data));
         }
@@ -54,7 +56,9 @@ fn items_become_tasks_in_order_with_two_hosts() {
 
 #[test]
 fn items_survive_hosts_that_are_killed() {
-    let mut bench = Bench::new("[queues.reports]\nlist = \"report:queue\"\nplugin = \"echo\"\nlease = \"1s\"\nmax_crashes = 100\n");
+    let mut bench = Bench::new(
+        "[queues.reports]\nlist = \"report:queue\"\nplugin = \"echo\"\nlease = \"1s\"\nmax_crashes = 100\n",
+    );
     bench.install("echo", "echo");
     let mut sent = 0;
     for _ in 0..3 {
@@ -73,7 +77,8 @@ fn items_survive_hosts_that_are_killed() {
 
 #[test]
 fn a_full_queue_leaves_items_in_the_list() {
-    let mut bench = Bench::new("[queues.reports]\nlist = \"report:queue\"\nplugin = \"echo\"\nmax_backlog = 5\n");
+    let mut bench =
+        Bench::new("[queues.reports]\nlist = \"report:queue\"\nplugin = \"echo\"\nmax_backlog = 5\n");
     push(&mut bench, (0..20).map(|n| n.to_string()));
     // Its plugin is not there yet, so nothing leaves the queue.
     let host = bench.host();
@@ -92,7 +97,10 @@ fn items_that_are_no_json_are_dead_letters_where_the_queue_says_that_they_are_js
     bench.install("echo", "echo");
     let host = bench.host();
     let bad: [(&[u8], &str); 3] = [
-        (b"{\"RecordId\": 7, hunter2", "the field data is not JSON: key must be a string at line 1 column 17"),
+        (
+            b"{\"RecordId\": 7, hunter2",
+            "the field data is not JSON: key must be a string at line 1 column 17",
+        ),
         (b"", "the field data is not JSON: EOF while parsing a value at line 1 column 0"),
         (b"\"\xff\"", "the field data is not JSON: not UTF-8 at byte 1"),
     ];
@@ -113,24 +121,37 @@ fn items_that_are_no_json_are_dead_letters_where_the_queue_says_that_they_are_js
     bench.until_drained("reports");
     eventually("all are settled", || (bench.places("reports").dead == 4).then_some(()));
     let listed = bench.tqhost(&["dead", "list", "reports", "--reason", "malformed", "--json"]).ok().json();
-    let mut errors: Vec<&str> = listed.as_array().expect("a list").iter().map(|dead| dead["error"].as_str().expect("an error")).collect();
+    let mut errors: Vec<&str> = listed
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|dead| dead["error"].as_str().expect("an error"))
+        .collect();
     errors.sort_unstable();
     let mut expected: Vec<&str> = bad.iter().map(|(_, why)| *why).collect();
     expected.push("the field data is not JSON: EOF while parsing an object at line 1 column 1");
     expected.sort_unstable();
     assert_eq!(errors, expected);
-    assert!(bench.tqhost(&["dead", "list", "reports", "--match", "hunter2"]).ok().stdout.contains("malformed"), "it is in its dead letter");
+    assert!(
+        bench.tqhost(&["dead", "list", "reports", "--match", "hunter2"]).ok().stdout.contains("malformed"),
+        "it is in its dead letter"
+    );
     assert!(!host.stop_for_log().raw().contains("hunter2"), "the item is not in the log");
 }
 
 #[test]
 fn a_key_of_another_type_is_told_and_disturbs_nobody() {
-    let mut bench = Bench::new("[queues.reports]\nlist = \"report:queue\"\nplugin = \"echo\"\n[queues.other]\nplugin = \"echo\"\n");
+    let mut bench = Bench::new(
+        "[queues.reports]\nlist = \"report:queue\"\nplugin = \"echo\"\n[queues.other]\nplugin = \"echo\"\n",
+    );
     bench.install("echo", "echo");
     let _: () = bench.redis("SET", ("report:queue", "not a list"));
     let host = bench.host();
     let line = host.log("Redis does not do its part");
-    assert!(line["loop"] == "move" && line["error"].as_str().is_some_and(|error| error.contains("WRONGTYPE")), "{line}");
+    assert!(
+        line["loop"] == "move" && line["error"].as_str().is_some_and(|error| error.contains("WRONGTYPE")),
+        "{line}"
+    );
     for stream in ["reports", "other"] {
         let id = bench.xadd(stream, &[("data", "x")]);
         bench.until(stream, &id, "COMPLETED");

@@ -137,13 +137,17 @@ fn network_26_enqueue() {
 #[test]
 fn network_26_fire() {
     // Its plugin is not there, so what was enqueued stays in the stream.
-    let (mut bench, proxy) = ends::behind_proxy("[queues.ticks]\nplugin = \"missing\"\n[queues.ticks.schedule]\ncron = \"* * * * * *\"\n");
+    let (mut bench, proxy) = ends::behind_proxy(
+        "[queues.ticks]\nplugin = \"missing\"\n[queues.ticks.schedule]\ncron = \"* * * * * *\"\n",
+    );
     load(&mut bench, &script::FIRE);
     proxy.lose_replies(script::FIRE.sha1(), LOST);
     let host = bench.host();
     eventually("the planned replies are lost", || (proxy.hits() == LOST).then_some(()));
     let so_far: usize = bench.redis("XLEN", "ticks");
-    let length = eventually("the schedule goes on", || Some(bench.redis::<usize>("XLEN", "ticks")).filter(|length| *length > so_far + 1));
+    let length = eventually("the schedule goes on", || {
+        Some(bench.redis::<usize>("XLEN", "ticks")).filter(|length| *length > so_far + 1)
+    });
     let entries: Vec<(String, HashMap<String, String>)> = bench.redis("XRANGE", ("ticks", "-", "+"));
     let times: HashSet<&String> = entries.iter().map(|(_, fields)| &fields["scheduled_at"]).collect();
     assert!(times.len() == entries.len() && times.len() >= length, "each time once: {entries:?}");
@@ -163,7 +167,11 @@ fn network_26_requeue() {
     assert_eq!((first.code, proxy.hits()), (1, 1), "it says that it does not know: {first:?}");
     let second = bench.tqhost(&["dead", "requeue", "bad", &id, "--json"]).ok();
     assert_eq!(second.json(), serde_json::json!({"succeeded": 0, "skipped": 1}));
-    assert_eq!(bench.places("bad"), Places { length: 1, pending: 0, delayed: 0, parked: 0, dead: 0 }, "it came back once");
+    assert_eq!(
+        bench.places("bad"),
+        Places { length: 1, pending: 0, delayed: 0, parked: 0, dead: 0 },
+        "it came back once"
+    );
 }
 
 #[test]

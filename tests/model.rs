@@ -52,37 +52,75 @@ const CANCELLATION: &str = "what is said to be cancelled stays so";
 const END: &str = "an end can be reached";
 
 /// Reached somewhere, or the model is too small to say anything.
-const SEEN: [&str; 6] = ["completed", "retried", "dead", "dead by crashes", "overtaken", "taken back from the dead"];
+const SEEN: [&str; 6] =
+    ["completed", "retried", "dead", "dead by crashes", "overtaken", "taken back from the dead"];
 
 fn properties(model: &System) -> Vec<Property<System>> {
     let mut all = vec![
-        Property::always(CONSERVATION, |model: &System, state: &State| (0..model.tasks).all(|task| state.store.places(task) == 1)),
-        Property::always(COMMIT, |_: &System, state: &State| state.store.tasks.iter().all(|task| task.commits <= 1)),
+        Property::always(CONSERVATION, |model: &System, state: &State| {
+            (0..model.tasks).all(|task| state.store.places(task) == 1)
+        }),
+        Property::always(COMMIT, |_: &System, state: &State| {
+            state.store.tasks.iter().all(|task| task.commits <= 1)
+        }),
         Property::always(OWNER, |_: &System, state: &State| !state.store.failed_by_a_stranger),
-        Property::always(LEASE, |_: &System, state: &State| pending(state).all(|pending| pending.owner == pending.claimed_by)),
-        Property::always(DELIVERIES, |_: &System, state: &State| pending(state).all(|pending| pending.deliveries == 1 + pending.losses)),
+        Property::always(LEASE, |_: &System, state: &State| {
+            pending(state).all(|pending| pending.owner == pending.claimed_by)
+        }),
+        Property::always(DELIVERIES, |_: &System, state: &State| {
+            pending(state).all(|pending| pending.deliveries == 1 + pending.losses)
+        }),
         Property::always(ATTEMPTS, |_: &System, state: &State| {
-            let there = state.store.stream.iter().map(|entry| entry.payload).chain(state.store.delayed.iter().map(|(_, payload)| *payload));
-            there.into_iter().all(|payload| payload.attempt == 1 + state.store.tasks[usize::from(payload.task)].retries)
+            let there = state
+                .store
+                .stream
+                .iter()
+                .map(|entry| entry.payload)
+                .chain(state.store.delayed.iter().map(|(_, payload)| *payload));
+            there
+                .into_iter()
+                .all(|payload| payload.attempt == 1 + state.store.tasks[usize::from(payload.task)].retries)
         }),
         Property::always(STATUS, status_tells_the_place),
-        Property::always(ALONE, |_: &System, state: &State| !state.store.tasks.iter().any(|task| task.is_wronged)),
+        Property::always(ALONE, |_: &System, state: &State| {
+            !state.store.tasks.iter().any(|task| task.is_wronged)
+        }),
         Property::always(COUNTED, |_: &System, state: &State| !state.is_miscounted),
         Property::always(CANCELLATION, |_: &System, state: &State| {
-            state.store.tasks.iter().all(|task| !task.is_said_to_be_cancelled || task.status == Status::Cancelled)
+            state
+                .store
+                .tasks
+                .iter()
+                .all(|task| !task.is_said_to_be_cancelled || task.status == Status::Cancelled)
         }),
         Property::always(END, System::comes_to_an_end),
-        Property::sometimes(SEEN[0], |_: &System, state: &State| state.store.tasks.iter().any(|task| task.commits == 1)),
-        Property::sometimes(SEEN[1], |_: &System, state: &State| state.store.stream.iter().any(|entry| entry.payload.attempt == 2)),
-        Property::sometimes(SEEN[2], |_: &System, state: &State| state.store.tasks.iter().any(|task| task.dead == 1)),
-        Property::sometimes(SEEN[3], |_: &System, state: &State| state.store.tasks.iter().any(|task| task.dead == 1 && task.died_alone)),
+        Property::sometimes(SEEN[0], |_: &System, state: &State| {
+            state.store.tasks.iter().any(|task| task.commits == 1)
+        }),
+        Property::sometimes(SEEN[1], |_: &System, state: &State| {
+            state.store.stream.iter().any(|entry| entry.payload.attempt == 2)
+        }),
+        Property::sometimes(SEEN[2], |_: &System, state: &State| {
+            state.store.tasks.iter().any(|task| task.dead == 1)
+        }),
+        Property::sometimes(SEEN[3], |_: &System, state: &State| {
+            state.store.tasks.iter().any(|task| task.dead == 1 && task.died_alone)
+        }),
         Property::sometimes(SEEN[4], |_: &System, state: &State| {
-            let settling = state.hosts.iter().flat_map(|host| &host.held).find(|hold| matches!(hold.stage, Stage::Settling(_)));
+            let settling = state
+                .hosts
+                .iter()
+                .flat_map(|host| &host.held)
+                .find(|hold| matches!(hold.stage, Stage::Settling(_)));
             settling.is_some_and(|hold| state.store.tasks[usize::from(hold.of.payload.task)].commits == 1)
         }),
         Property::sometimes(SEEN[5], |_: &System, state: &State| {
             state.hosts.iter().any(|host| host.life == Life::Down)
-                && state.hosts.iter().flat_map(|host| &host.held).any(|hold| hold.of.payload.crashes > 0 && hold.stage == Stage::Alone)
+                && state
+                    .hosts
+                    .iter()
+                    .flat_map(|host| &host.held)
+                    .any(|hold| hold.of.payload.crashes > 0 && hold.stage == Stage::Alone)
         }),
     ];
     if model.faults.cancels > 0 {
@@ -90,7 +128,8 @@ fn properties(model: &System) -> Vec<Property<System>> {
             state.store.tasks.iter().any(|task| task.is_marked)
         }));
         all.push(Property::sometimes("marked while it ran, unheard", |_: &System, state: &State| {
-            let begun = state.hosts.iter().flat_map(|host| &host.held).find(|hold| hold.stage == Stage::Begun);
+            let begun =
+                state.hosts.iter().flat_map(|host| &host.held).find(|hold| hold.stage == Stage::Begun);
             begun.is_some_and(|hold| state.store.tasks[usize::from(hold.of.payload.task)].is_marked)
         }));
     }
@@ -115,14 +154,20 @@ fn status_tells_the_place(_: &System, state: &State) -> bool {
 /// Goes through all states. Fails with the steps to the first one in which something does not hold.
 fn holds(model: System) {
     let checker = model.checker().threads(2).spawn_bfs().join();
-    println!("{} states, {} steps, depth {}", checker.unique_state_count(), checker.state_count(), checker.max_depth());
+    println!(
+        "{} states, {} steps, depth {}",
+        checker.unique_state_count(),
+        checker.state_count(),
+        checker.max_depth()
+    );
     checker.assert_properties();
     assert!(checker.unique_state_count() > 10_000, "the model is smaller than it was meant to be");
 }
 
 /// A way to the first state on it in which `property` does not hold.
 fn found_out(model: System, property: &'static str) -> Vec<Step> {
-    let checker = model.checker().threads(1).finish_when(HasDiscoveries::AllOf([property].into())).spawn_bfs().join();
+    let checker =
+        model.checker().threads(1).finish_when(HasDiscoveries::AllOf([property].into())).spawn_bfs().join();
     let path = checker.discovery(property).unwrap_or_else(|| panic!("not found out: {property}"));
     let is_held = checker.model().property(property).condition;
     let good = path.into_vec().into_iter().take_while(|(state, _)| is_held(checker.model(), state));
@@ -143,7 +188,13 @@ fn less(mut model: System, change: impl FnOnce(&mut Guards)) -> System {
 #[test]
 fn one_task_two_hosts_and_every_fault() {
     // Too many states for every day: 4.8 million, some minutes.
-    let large = std::env::var_os("TQHOST_MODEL_LARGE").map(|_| Faults { crashes: 2, stops: 1, stalls: 2, lost_replies: 2, cancels: 0 });
+    let large = std::env::var_os("TQHOST_MODEL_LARGE").map(|_| Faults {
+        crashes: 2,
+        stops: 1,
+        stalls: 2,
+        lost_replies: 2,
+        cancels: 0,
+    });
     holds(System { faults: large.unwrap_or(ONE.faults), ..ONE });
 }
 
@@ -160,9 +211,12 @@ fn without_the_replies_that_are_kept_a_settlement_is_not_counted() {
 
 #[test]
 fn a_settlement_or_a_gate_that_overlooks_the_mark_undoes_a_cancellation() {
-    for change in [(|guards: &mut Guards| guards.settlement_honours_the_mark = false) as fn(&mut Guards), |guards: &mut Guards| {
-        guards.gate_honours_the_mark = false;
-    }] {
+    for change in [
+        (|guards: &mut Guards| guards.settlement_honours_the_mark = false) as fn(&mut Guards),
+        |guards: &mut Guards| {
+            guards.gate_honours_the_mark = false;
+        },
+    ] {
         let path = found_out(less(CANCELLED, change), CANCELLATION);
         assert!(path.iter().any(|step| matches!(step, Step::Promote(_))), "{path:?}");
     }
@@ -220,5 +274,9 @@ fn a_claim_from_an_owner_that_lived_on_that_is_counted_counts_as_a_crash() {
 #[test]
 fn a_host_that_runs_suspects_beside_others_makes_the_wrong_ones_dead() {
     let path = found_out(less(TWO, |guards| guards.suspects_run_alone = false), ALONE);
-    assert!(path.iter().any(|step| matches!(step, Step::Alone(..))) && matches!(path.last(), Some(Step::Begin(..))), "{path:?}");
+    assert!(
+        path.iter().any(|step| matches!(step, Step::Alone(..)))
+            && matches!(path.last(), Some(Step::Begin(..))),
+        "{path:?}"
+    );
 }

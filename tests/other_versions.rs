@@ -9,15 +9,13 @@ use serde_json::json;
 
 use crate::support::{Bench, Places, eventually};
 
-const WORK: &str =
-    "[queues.work]\nplugin = \"work\"\nlease = \"1s\"\nbackoff = { delays = [\"50ms\"] }\nidempotency = { field = \"key\" }\n";
+const WORK: &str = "[queues.work]\nplugin = \"work\"\nlease = \"1s\"\nbackoff = { delays = [\"50ms\"] }\nidempotency = { field = \"key\" }\n";
 /// When older hosts took these tasks.
 const THEN: &str = "1700000000000";
 
 /// Files a delayed task as `settle.lua` and `enqueue.lua` do: a time that is over, and the fields as MessagePack.
 fn park(bench: &mut Bench, member: &str, fields: &[&str]) {
-    const PARK: &str =
-        "redis.call('ZADD', KEYS[1], 1, ARGV[1]) return redis.call('HSET', KEYS[2], ARGV[1], cmsgpack.pack({ unpack(ARGV, 2) }))";
+    const PARK: &str = "redis.call('ZADD', KEYS[1], 1, ARGV[1]) return redis.call('HSET', KEYS[2], ARGV[1], cmsgpack.pack({ unpack(ARGV, 2) }))";
     let _: i64 = bench.redis("EVAL", (PARK, 2, "tq:{work}:delayed", "tq:{work}:parked", member, fields));
 }
 
@@ -33,26 +31,64 @@ fn proof_44_what_an_older_host_left_is_done_by_a_newer_one() {
     let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
     // Running when its host died: delivered once, with a status that does not say under which entry.
     let lost: String = bench.redis("XADD", ("work", "*", "n", "lost"));
-    let _: redis::Value = bench.redis("XREADGROUP", ("GROUP", "tqhost", "older-host", "STREAMS", "work", ">"));
-    status(&mut bench, &lost, &["status", "PROCESSING", "attempt", "1", "consumer", "older-host", "plugin", "work@0", "progress", "50"]);
+    let _: redis::Value =
+        bench.redis("XREADGROUP", ("GROUP", "tqhost", "older-host", "STREAMS", "work", ">"));
+    status(
+        &mut bench,
+        &lost,
+        &[
+            "status",
+            "PROCESSING",
+            "attempt",
+            "1",
+            "consumer",
+            "older-host",
+            "plugin",
+            "work@0",
+            "progress",
+            "50",
+        ],
+    );
     // Queued: on its second attempt, with a status that says nothing more; and marked as cancelled, the place not being known.
-    let _: String = bench.redis("XADD", ("work", "*", "n", "2", "tq-id", "queued", "tq-attempt", "2", "tq-enqueued-at", THEN));
+    let _: String = bench
+        .redis("XADD", ("work", "*", "n", "2", "tq-id", "queued", "tq-attempt", "2", "tq-enqueued-at", THEN));
     status(&mut bench, "queued", &["status", "PENDING"]);
     let _: String = bench.redis("XADD", ("work", "*", "n", "3", "tq-id", "cancelled", "tq-attempt", "2"));
     status(&mut bench, "cancelled", &["status", "PENDING", "attempt", "2"]);
     // Delayed: after a failure under the entry it had, and new, under its id.
-    park(&mut bench, "1700000000000-5", &["n", "4", "tq-id", "delayed", "tq-attempt", "3", "tq-enqueued-at", THEN]);
+    park(
+        &mut bench,
+        "1700000000000-5",
+        &["n", "4", "tq-id", "delayed", "tq-attempt", "3", "tq-enqueued-at", THEN],
+    );
     park(&mut bench, "new/fresh", &["n", "5", "tq-id", "fresh"]);
     status(&mut bench, "delayed", &["status", "PENDING", "attempt", "3", "error", "retry: busy"]);
     // A key that is held without its task's status saying so; its task comes back to it.
     let _: () = bench.redis("SET", ("tq:{work}:key:k", "keyed"));
     let _: String = bench.redis("XADD", ("work", "*", "key", "k", "tq-id", "keyed"));
     // Dead: with the reasons, and with the producer's fields only.
-    let reasons =
-        ["tq-queue", "work", "tq-reason", "retries-exhausted", "tq-error", "retry: busy", "tq-attempts", "4", "tq-failed-at", THEN];
-    let _: String = bench.redis("XADD", ("tq:{work}:dead", "*", "n", "6", "tq-id", "dead", "tq-enqueued-at", THEN, &reasons[..]));
+    let reasons = [
+        "tq-queue",
+        "work",
+        "tq-reason",
+        "retries-exhausted",
+        "tq-error",
+        "retry: busy",
+        "tq-attempts",
+        "4",
+        "tq-failed-at",
+        THEN,
+    ];
+    let _: String = bench.redis(
+        "XADD",
+        ("tq:{work}:dead", "*", "n", "6", "tq-id", "dead", "tq-enqueued-at", THEN, &reasons[..]),
+    );
     let bare: String = bench.redis("XADD", ("tq:{work}:dead", "*", "n", "7"));
-    status(&mut bench, "dead", &["status", "FAILED", "attempt", "4", "error", "retry: busy", "finished_at", THEN]);
+    status(
+        &mut bench,
+        "dead",
+        &["status", "FAILED", "attempt", "4", "error", "retry: busy", "finished_at", THEN],
+    );
 
     for id in [&lost, "queued", "delayed", "dead"] {
         let shown = bench.tqhost(&["status", "work", id, "--json"]).ok().json();
@@ -76,7 +112,10 @@ fn proof_44_what_an_older_host_left_is_done_by_a_newer_one() {
         assert_eq!(bench.status("work", id, "enqueued_at"), THEN, "{id}");
     }
     bench.until_drained("work");
-    assert_eq!((bench.places("work"), bench.status("work", "cancelled", "status").as_str()), (Places::default(), "CANCELLED"));
+    assert_eq!(
+        (bench.places("work"), bench.status("work", "cancelled", "status").as_str()),
+        (Places::default(), "CANCELLED")
+    );
     host.until_ended_as("work", "completed", 7);
     host.until_count("tqhost_reclaimed_total", "work", 1);
     assert_eq!(host.count("tqhost_lost_entries_total", "work"), 0);
@@ -113,7 +152,10 @@ fn proof_44_what_only_a_newer_host_knows_is_carried_along() {
     assert!(bench.tqhost(&["dead", "list", "work"]).ok().stdout.contains("flow-failed"));
     bench.install("echo", "work");
     eventually("the other plugin is there", || (host.logged("plugin loaded").len() == 2).then_some(()));
-    assert_eq!(bench.tqhost(&["dead", "requeue", "work", "--all", "--json"]).ok().json(), json!({"succeeded": 2, "skipped": 0}));
+    assert_eq!(
+        bench.tqhost(&["dead", "requeue", "work", "--all", "--json"]).ok().json(),
+        json!({"succeeded": 2, "skipped": 0})
+    );
     for id in [&id, "other"] {
         bench.until("work", id, "COMPLETED");
     }

@@ -28,9 +28,15 @@ fn a_queue_waits_for_its_plugin_and_says_so() {
     let host = bench.host();
     assert_eq!(host.log("plugin missing")["plugin"], "late");
     let id = bench.xadd("waits", &[("a", "1")]);
-    let said = eventually("it waits", || readiness(&host, "waits").filter(|queue| queue["state"] == "waiting-for-plugin"));
+    let said = eventually("it waits", || {
+        readiness(&host, "waits").filter(|queue| queue["state"] == "waiting-for-plugin")
+    });
     assert_eq!((&said["ok"], &said["reason"]), (&true.into(), &"its plugin has no working version".into()));
-    assert_eq!(host.get("/readyz").status, 200, "the other queues of a host must not be cut off because one waits");
+    assert_eq!(
+        host.get("/readyz").status,
+        200,
+        "the other queues of a host must not be cut off because one waits"
+    );
     assert_eq!(eventually("it is shown", || row(&bench, "late"))["state"], "missing");
     assert_eq!(bench.places("waits"), Places { length: 1, pending: 0, delayed: 0, parked: 0, dead: 0 });
 
@@ -71,7 +77,9 @@ fn a_bad_file_is_named_everywhere_and_the_old_version_goes_on() {
     let good = guest("echo");
     for (count, (what, bytes, why)) in bad_files().iter().enumerate() {
         put(&bench, "echo", bytes);
-        let line = eventually(&format!("{what} is refused"), || host.logged("plugin cannot be used").into_iter().nth(count));
+        let line = eventually(&format!("{what} is refused"), || {
+            host.logged("plugin cannot be used").into_iter().nth(count)
+        });
         assert!(line["error"].as_str().is_some_and(|error| error.contains(why)), "{what}: {line}");
         assert_eq!((&line["level"], &line["plugin"]), (&"ERROR".into(), &"echo".into()), "{what}: {line}");
         assert_eq!(line["active"], digest(&good)[..12], "{what}: {line}");
@@ -79,15 +87,28 @@ fn a_bad_file_is_named_everywhere_and_the_old_version_goes_on() {
         bench.until("work", &id, "COMPLETED");
         assert_eq!(bench.status("work", &id, "plugin"), label("echo", &good), "{what}");
         host.until_metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"failed\"}", count as u64 + 1);
-        assert!(host.metric(&format!("tqhost_plugin_info{{plugin=\"echo\",state=\"failed\",version=\"{}\"}}", digest(&good))) > 0.5);
+        assert!(
+            host.metric(&format!(
+                "tqhost_plugin_info{{plugin=\"echo\",state=\"failed\",version=\"{}\"}}",
+                digest(&good)
+            )) > 0.5
+        );
         // Hosts tell of themselves every few seconds.
         let row = eventually(&format!("`tqhost plugins` tells of {what}"), || {
             row(&bench, "echo").filter(|row| row["error"].as_str().is_some_and(|error| error.contains(why)))
         });
-        assert_eq!((&row["state"], &row["version"]), (&"failed".into(), &digest(&good).into()), "{what}: {row}");
+        assert_eq!(
+            (&row["state"], &row["version"]),
+            (&"failed".into(), &digest(&good).into()),
+            "{what}: {row}"
+        );
         assert_eq!(row["failed_reloads"], count + 1, "{what}: {row}");
         let last = row["history"].as_array().and_then(|changes| changes.last()).expect("a change");
-        assert_eq!((&last["what"], &last["version"]), (&"failed".into(), &digest(bytes).into()), "{what}: {row}");
+        assert_eq!(
+            (&last["what"], &last["version"]),
+            (&"failed".into(), &digest(bytes).into()),
+            "{what}: {row}"
+        );
         assert!(last["took_ms"].is_u64() && last["reason"] == row["error"], "{what}: {row}");
         assert!(line["took"].is_string() && line["digest"] == digest(bytes)[..12], "{what}: {line}");
     }
@@ -95,7 +116,12 @@ fn a_bad_file_is_named_everywhere_and_the_old_version_goes_on() {
     // The file that was good is good again, without a new version.
     put(&bench, "echo", &good);
     host.log("plugin file is the active version again");
-    assert!(host.metric(&format!("tqhost_plugin_info{{plugin=\"echo\",state=\"active\",version=\"{}\"}}", digest(&good))) > 0.5);
+    assert!(
+        host.metric(&format!(
+            "tqhost_plugin_info{{plugin=\"echo\",state=\"active\",version=\"{}\"}}",
+            digest(&good)
+        )) > 0.5
+    );
     assert_eq!(host.get("/readyz").status, 200);
     host.stop();
 }
@@ -106,9 +132,15 @@ fn a_first_file_that_is_bad_leaves_the_tasks_queued_until_a_good_one_comes() {
     bench.install("wants-files", "p");
     let host = bench.host();
     let line = host.log("plugin cannot be used");
-    assert!(line["error"].as_str().is_some_and(|error| error.contains("wasi:filesystem")) && line["active"].is_null(), "{line}");
+    assert!(
+        line["error"].as_str().is_some_and(|error| error.contains("wasi:filesystem"))
+            && line["active"].is_null(),
+        "{line}"
+    );
     let id = bench.xadd("work", &[("a", "1")]);
-    eventually("it waits", || readiness(&host, "work").filter(|queue| queue["state"] == "waiting-for-plugin"));
+    eventually("it waits", || {
+        readiness(&host, "work").filter(|queue| queue["state"] == "waiting-for-plugin")
+    });
     assert_eq!(bench.places("work"), Places { length: 1, pending: 0, delayed: 0, parked: 0, dead: 0 });
     bench.install("echo", "p");
     bench.until("work", &id, "COMPLETED");
@@ -129,7 +161,9 @@ fn a_file_that_is_removed_drains_its_queue() {
     bench.until("work", &running, "COMPLETED");
     assert_eq!(bench.status("work", &running, "attempt"), "1");
     // It was not run, though a read was waiting for entries when the file went.
-    eventually("it waits", || readiness(&host, "work").filter(|queue| queue["state"] == "waiting-for-plugin"));
+    eventually("it waits", || {
+        readiness(&host, "work").filter(|queue| queue["state"] == "waiting-for-plugin")
+    });
     eventually("it is back in its place", || (bench.places("work").pending == 0).then_some(()));
     assert!(["", "PENDING"].contains(&bench.status("work", &rest, "status").as_str()));
     bench.install("sleeps", "sleeps");
@@ -151,11 +185,19 @@ fn an_attempt_ends_on_the_version_that_it_began_with() {
     loaded(&host, &new);
     let next = bench.xadd("work", &[("ms", "0")]);
     bench.until("work", &next, "COMPLETED");
-    assert_eq!(bench.status("work", &next, "plugin"), label("sleeps", &new), "what begins after the swap begins on the new version");
+    assert_eq!(
+        bench.status("work", &next, "plugin"),
+        label("sleeps", &new),
+        "what begins after the swap begins on the new version"
+    );
     assert_eq!(bench.status("work", &running, "status"), "PROCESSING", "the swap did not wait for it");
     bench.until("work", &running, "COMPLETED");
     assert_eq!(
-        (bench.status("work", &running, "plugin"), bench.status("work", &running, "result"), bench.status("work", &running, "attempt")),
+        (
+            bench.status("work", &running, "plugin"),
+            bench.status("work", &running, "result"),
+            bench.status("work", &running, "attempt")
+        ),
         (label("sleeps", &old), "slept".into(), "1".into())
     );
     host.stop();
@@ -186,9 +228,12 @@ fn ten_versions_are_swapped_under_load_and_nothing_is_lost() {
         let written = trickle.count();
         installed.push(new.clone());
         loaded(&host, &next);
-        let at = eventually(&format!("{new} runs tasks"), || trickle.done()[written..].iter().position(|task| task.plugin == new));
+        let at = eventually(&format!("{new} runs tasks"), || {
+            trickle.done()[written..].iter().position(|task| task.plugin == new)
+        });
         // While it was read, compiled and linked, the old one went on: more tasks ended than could have been running when it was written.
-        let meanwhile = trickle.done()[written..written + at].iter().filter(|task| task.plugin == old).count();
+        let meanwhile =
+            trickle.done()[written..written + at].iter().filter(|task| task.plugin == old).count();
         assert!(meanwhile > 4, "only {meanwhile} tasks ended on {old} while {new} was made ready");
     }
     let done = trickle.stop();
@@ -205,8 +250,11 @@ fn ten_versions_are_swapped_under_load_and_nothing_is_lost() {
 
 /// The one file of compiled code.
 fn cached(bench: &Bench) -> PathBuf {
-    let files = std::fs::read_dir(bench.dir.path().join(".tqhost/cache")).expect("the cache").map(|file| file.expect("a file").path());
-    let mut code: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|extension| extension == "cwasm")).collect();
+    let files = std::fs::read_dir(bench.dir.path().join(".tqhost/cache"))
+        .expect("the cache")
+        .map(|file| file.expect("a file").path());
+    let mut code: Vec<PathBuf> =
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "cwasm")).collect();
     assert_eq!(code.len(), 1, "{code:?}");
     code.remove(0)
 }

@@ -241,9 +241,11 @@ fn every_place_is_the_one_that_the_reference_says() {
     let dir = tempfile::tempdir().expect("create a folder");
     let redis = RedisServer::start(dir.path(), &[]);
     let runtime = runtime();
-    let cases = std::env::var("TQHOST_PROPTEST_CASES").map_or(CASES, |text| text.parse().expect("TQHOST_PROPTEST_CASES is a number"));
+    let cases = std::env::var("TQHOST_PROPTEST_CASES")
+        .map_or(CASES, |text| text.parse().expect("TQHOST_PROPTEST_CASES is a number"));
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
-    let checked = TestRunner::new(config).run(&case(), |case| runtime.block_on(play(&redis, &redis.url(), case)));
+    let checked =
+        TestRunner::new(config).run(&case(), |case| runtime.block_on(play(&redis, &redis.url(), case)));
     if let Err(failed) = checked {
         panic!("{failed}");
     }

@@ -42,14 +42,16 @@ impl Consumers {
 
 fn read(bench: &mut Bench, consumer: &str, ms: &str) -> String {
     let id = bench.xadd(STREAM, &[("ms", ms)]);
-    let _: redis::Value = bench.redis("XREADGROUP", ("GROUP", "tqhost", consumer, "COUNT", 1, "STREAMS", STREAM, ">"));
+    let _: redis::Value =
+        bench.redis("XREADGROUP", ("GROUP", "tqhost", consumer, "COUNT", 1, "STREAMS", STREAM, ">"));
     id
 }
 
 /// The owner keeps an entry of its own alive, or says that it has not done so for a minute. Either is a sign
 /// of life.
 fn keep(bench: &mut Bench, owner: &str, entry: &str, idle_ms: u32) {
-    let _: redis::Value = bench.redis("XCLAIM", (STREAM, "tqhost", owner, 0, entry, "IDLE", idle_ms, "JUSTID"));
+    let _: redis::Value =
+        bench.redis("XCLAIM", (STREAM, "tqhost", owner, 0, entry, "IDLE", idle_ms, "JUSTID"));
 }
 
 fn deliveries(entries: &[Entry]) -> Vec<(&str, u32)> {
@@ -68,7 +70,11 @@ fn a_take_over_is_a_crash_of_the_task_if_its_owner_died_with_it() {
     let kept = read(&mut bench, "lives", "1");
     keep(&mut bench, "lives", &left, 60_000);
     keep(&mut bench, "lives", &kept, 0);
-    assert_eq!(deliveries(&consumers.reclaim("-").0), [(left.as_str(), 1)], "its owner lives, and did not renew it");
+    assert_eq!(
+        deliveries(&consumers.reclaim("-").0),
+        [(left.as_str(), 1)],
+        "its owner lives, and did not renew it"
+    );
 }
 
 #[test]
@@ -94,7 +100,10 @@ fn after_a_silence_of_redis_nobody_is_taken_for_dead_for_a_lease() {
     let mut sleeping = bench.redis.connection();
     let silence = std::thread::spawn(move || redis::cmd("DEBUG").arg("SLEEP").arg(3.5).exec(&mut sleeping));
     eventually("Redis was silent", || {
-        consumers.runtime.block_on(consumers.queue.first_abandoned("-", Duration::from_secs(60))).expect("a look");
+        consumers
+            .runtime
+            .block_on(consumers.queue.first_abandoned("-", Duration::from_secs(60)))
+            .expect("a look");
         consumers.queue.is_just_back().then_some(())
     });
     silence.join().expect("the thread").expect("DEBUG SLEEP");
@@ -109,7 +118,8 @@ fn a_take_over_is_bounded_in_bytes() {
     let consumers = Consumers::new(&bench);
     let large = "x".repeat(2 << 20);
     let small: Vec<String> = (0..2).map(|_| bench.xadd(STREAM, &[("content", "x")])).collect();
-    let ids: Vec<String> = small.into_iter().chain((0..5).map(|_| bench.xadd(STREAM, &[("content", &large)]))).collect();
+    let ids: Vec<String> =
+        small.into_iter().chain((0..5).map(|_| bench.xadd(STREAM, &[("content", &large)]))).collect();
     let _: redis::Value = bench.redis("XREADGROUP", ("GROUP", "tqhost", "dies", "STREAMS", STREAM, ">"));
     consumers.until_abandoned(&ids[6]);
     let (mut from, mut taken, mut steps) = ("-".to_owned(), Vec::new(), Vec::new());

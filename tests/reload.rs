@@ -17,7 +17,9 @@ const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\n";
 fn change(bench: &Bench, host: &Host, queues: &str) {
     let before = host.logged("the configuration was read again").len();
     bench.configure_for(queues, bench.redis.port);
-    eventually("the configuration is taken", || (host.logged("the configuration was read again").len() > before).then_some(()));
+    eventually("the configuration is taken", || {
+        (host.logged("the configuration was read again").len() > before).then_some(())
+    });
 }
 
 #[test]
@@ -32,7 +34,9 @@ fn a_queue_that_is_added_works_and_one_that_is_removed_stops() {
         bench.until(queue, &id, "COMPLETED");
     }
     change(&bench, &host, "[queues.more]\nplugin = \"empty\"\n");
-    eventually("its figures are gone", || (!host.get("/metrics").body.contains("queue=\"work\"")).then_some(()));
+    eventually("its figures are gone", || {
+        (!host.get("/metrics").body.contains("queue=\"work\"")).then_some(())
+    });
     host.until_ready();
     let waiting = bench.xadd("work", &[("n", "2")]);
     let id = bench.xadd("more", &[("n", "2")]);
@@ -55,7 +59,10 @@ fn an_attempt_ends_under_the_rules_that_it_began_with() {
     let next = bench.xadd("work", &[("ms", "5000")]);
     change(&bench, &host, after);
     // One at a time holds for the old and the new rules together.
-    assert_eq!((bench.places("work").pending, bench.status("work", &long, "status").as_str()), (1, "PROCESSING"));
+    assert_eq!(
+        (bench.places("work").pending, bench.status("work", &long, "status").as_str()),
+        (1, "PROCESSING")
+    );
     bench.until("work", &long, "COMPLETED");
     bench.until("work", &next, "FAILED");
     let dead = bench.dead("work");
@@ -89,7 +96,10 @@ fn changes_under_load_lose_nothing_and_run_nothing_twice() {
     bench.all_done("work", &ids);
     // Each was committed once.
     host.until_ended_as("work", "completed", ids.len() as u64);
-    assert_eq!((host.count("tqhost_reclaimed_total", "work"), host.count("tqhost_lease_lost_total", "work")), (0, 0));
+    assert_eq!(
+        (host.count("tqhost_reclaimed_total", "work"), host.count("tqhost_lease_lost_total", "work")),
+        (0, 0)
+    );
     assert_eq!(bench.places("work").dead, 0);
     host.stop();
 }
@@ -110,12 +120,19 @@ fn a_bad_file_changes_nothing_and_is_reported() {
     // More than the sandbox has room for: known only to the host.
     fs::write(bench.config(), format!("{good}[plugins.empty]\nmemory = \"1GiB\"\n")).expect("write");
     eventually("it says so to the commands", || {
-        bench.tqhost(&["queues"]).ok().stdout.contains("plugins.empty.memory: 1024MiB is more than the 128MiB").then_some(())
+        bench
+            .tqhost(&["queues"])
+            .ok()
+            .stdout
+            .contains("plugins.empty.memory: 1024MiB is more than the 128MiB")
+            .then_some(())
     });
     fs::remove_file(bench.config()).expect("remove");
     fs::write(bench.config(), &good).expect("write");
     host.log("again what this host runs by");
-    eventually("nothing is said any more", || (!bench.tqhost(&["queues"]).ok().stdout.contains("1024MiB")).then_some(()));
+    eventually("nothing is said any more", || {
+        (!bench.tqhost(&["queues"]).ok().stdout.contains("1024MiB")).then_some(())
+    });
     let id = bench.xadd("work", &[("n", "2")]);
     bench.until("work", &id, "COMPLETED");
     host.stop();
@@ -123,8 +140,11 @@ fn a_bad_file_changes_nothing_and_is_reported() {
 
 #[test]
 fn grants_change_without_a_new_file() {
-    let config =
-        |model: &str| format!("[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\nconfig = {{ model = \"{model}\" }}\n");
+    let config = |model: &str| {
+        format!(
+            "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\nconfig = {{ model = \"{model}\" }}\n"
+        )
+    };
     let mut bench = Bench::new(&config("here"));
     bench.install("reads-config", "reads-config");
     let host = bench.host();
@@ -174,15 +194,20 @@ fn a_plugin_checks_itself_with_grants_before_they_are_its_own() {
     change(&bench, &host, &config("trap", "1KiB"));
     let told = host.log("plugin cannot be used");
     assert!(
-        told["error"].as_str().is_some_and(|error| error.starts_with("self-check with its new grants, without which it runs on: trap")),
+        told["error"].as_str().is_some_and(
+            |error| error.starts_with("self-check with its new grants, without which it runs on: trap")
+        ),
         "{told}"
     );
     ends(&mut bench, "COMPLETED");
     let given = |count: usize| drop(host.until_logged("plugin has other grants", count));
-    let shown = |bench: &Bench, state: &str| eventually(state, || row(bench, "checks-itself").filter(|row| row["state"] == state));
+    let shown = |bench: &Bench, state: &str| {
+        eventually(state, || row(bench, "checks-itself").filter(|row| row["state"] == state))
+    };
     let refused = shown(&bench, "failed");
     assert!(
-        refused["version"].is_string() && refused["error"].as_str().is_some_and(|error| error.contains("with its new grants")),
+        refused["version"].is_string()
+            && refused["error"].as_str().is_some_and(|error| error.contains("with its new grants")),
         "{refused}"
     );
     assert_eq!(
@@ -315,7 +340,8 @@ fn a_change_does_not_hold_up_a_shutdown() {
 
 #[test]
 fn a_shorter_lease_is_no_crash_of_what_runs() {
-    let config = |lease: &str| format!("[queues.work]\nplugin = \"sleeps\"\nmax_crashes = 1\nlease = \"{lease}\"\n");
+    let config =
+        |lease: &str| format!("[queues.work]\nplugin = \"sleeps\"\nmax_crashes = 1\nlease = \"{lease}\"\n");
     let mut bench = Bench::new(&config("30s"));
     bench.install("sleeps", "sleeps");
     let host = bench.host();

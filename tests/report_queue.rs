@@ -15,9 +15,21 @@ use serde_json::{Value, json};
 use crate::support::{Bench, Host, Places, eventually};
 
 /// Tries random cases, one after the other, on one host.
-fn check<T: Debug>(host: Reports, cases: u32, strategy: impl Strategy<Value = T>, test: impl Fn(&mut Reports, T) -> TestCaseResult) {
-    let cases = std::env::var("TQHOST_REPORT_CASES").map_or(cases, |text| text.parse().expect("TQHOST_REPORT_CASES is a number"));
-    let config = Config { cases, failure_persistence: None, max_shrink_iters: 20, max_shrink_time: 60_000, ..Config::default() };
+fn check<T: Debug>(
+    host: Reports,
+    cases: u32,
+    strategy: impl Strategy<Value = T>,
+    test: impl Fn(&mut Reports, T) -> TestCaseResult,
+) {
+    let cases = std::env::var("TQHOST_REPORT_CASES")
+        .map_or(cases, |text| text.parse().expect("TQHOST_REPORT_CASES is a number"));
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 20,
+        max_shrink_time: 60_000,
+        ..Config::default()
+    };
     let host = RefCell::new(host);
     let checked = TestRunner::new(config).run(&strategy, |case| test(&mut host.borrow_mut(), case));
     // Its Redis goes after it.
@@ -67,7 +79,9 @@ impl Reports {
         let lines = eventually(&format!("{count} attempts end"), || {
             Some(self.host.logged("attempt ended")).filter(|lines| lines.len() >= from + count)
         });
-        let attempt = |line: &Value| (line["task"].as_str().expect("an id").to_owned(), line["attempt"].as_u64().expect("a number"));
+        let attempt = |line: &Value| {
+            (line["task"].as_str().expect("an id").to_owned(), line["attempt"].as_u64().expect("a number"))
+        };
         lines[from..from + count].iter().map(attempt).collect()
     }
 
@@ -78,7 +92,8 @@ impl Reports {
         eventually(&format!("{count} tasks of {queue} are completed"), || {
             let keys: Vec<String> = self.bench.redis("KEYS", format!("{prefix}*"));
             for key in keys {
-                let (status, result): (String, Option<String>) = self.bench.redis("HMGET", (&key, "status", "result"));
+                let (status, result): (String, Option<String>) =
+                    self.bench.redis("HMGET", (&key, "status", "result"));
                 let ("COMPLETED", Some(result)) = (status.as_str(), result) else { continue };
                 let id = key.strip_prefix(&prefix).expect("the prefix");
                 done.insert(order(id), (id.to_owned(), serde_json::from_str(&result).expect("JSON")));
@@ -122,7 +137,10 @@ fn any_json() -> impl Strategy<Value = Vec<u8>> {
     ];
     let value = leaf.prop_recursive(4, 24, 5, |inner| {
         let map = prop::collection::btree_map(any::<String>(), inner.clone(), 0..5);
-        prop_oneof![prop::collection::vec(inner, 0..5).prop_map(Value::from), map.prop_map(|map| map.into_iter().collect())]
+        prop_oneof![
+            prop::collection::vec(inner, 0..5).prop_map(Value::from),
+            map.prop_map(|map| map.into_iter().collect())
+        ]
     });
     (value, any::<bool>(), "[ \t\r\n]{0,3}").prop_map(|(value, pretty, space)| {
         let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
@@ -148,7 +166,10 @@ list = "blob:queue"
 
 #[test]
 fn an_item_arrives_byte_for_byte() {
-    let items = (prop::collection::vec(any_json(), 0..8), prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..8));
+    let items = (
+        prop::collection::vec(any_json(), 0..8),
+        prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..8),
+    );
     check(Reports::start(ECHO, &["echo"]), 60, items, |reports, (texts, blobs)| {
         for (queue, list, items) in [("reports", "report:queue", texts), ("blobs", "blob:queue", blobs)] {
             reports.push(list, &items);
@@ -198,8 +219,7 @@ backoff = { delays = ["20ms", "40ms"] }
 "#;
 
 /// The fields of all tasks that wait for their next attempt.
-const PARKED: &str =
-    "local all = {} for _, packed in ipairs(redis.call('HVALS', KEYS[1])) do all[#all + 1] = cmsgpack.unpack(packed) end return all";
+const PARKED: &str = "local all = {} for _, packed in ipairs(redis.call('HVALS', KEYS[1])) do all[#all + 1] = cmsgpack.unpack(packed) end return all";
 
 #[test]
 fn a_failed_attempt_adds_one_to_the_count_and_keeps_id_and_enqueue_time() {
@@ -209,30 +229,46 @@ fn a_failed_attempt_adds_one_to_the_count_and_keeps_id_and_enqueue_time() {
         let mut delayed: Vec<HashMap<String, String>> = Vec::new();
         eventually("all are dead", || {
             let parked: Vec<Vec<String>> = reports.bench.redis("EVAL", (PARKED, 1, "tq:{reports}:parked"));
-            let named = |fields: &Vec<String>| fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+            let named = |fields: &Vec<String>| {
+                fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+            };
             delayed.extend(parked.iter().map(named));
-            (reports.bench.places("reports") == Places { dead: count as u64, ..Places::default() }).then_some(())
+            (reports.bench.places("reports") == Places { dead: count as u64, ..Places::default() })
+                .then_some(())
         });
         let mut counts: HashMap<String, Vec<u64>> = HashMap::new();
         for (id, attempt) in reports.attempts(3 * count) {
             counts.entry(id).or_default().push(attempt);
         }
         let dead = reports.dead("reports");
-        let mut order_of_items: Vec<(&str, &str)> = dead.iter().map(|dead| (dead["tq-id"].as_str(), dead["data"].as_str())).collect();
+        let mut order_of_items: Vec<(&str, &str)> =
+            dead.iter().map(|dead| (dead["tq-id"].as_str(), dead["data"].as_str())).collect();
         order_of_items.sort_by_key(|(id, _)| order(id));
-        prop_assert_eq!(order_of_items.iter().map(|(_, data)| *data).collect::<Vec<_>>(), items.iter().collect::<Vec<_>>());
+        prop_assert_eq!(
+            order_of_items.iter().map(|(_, data)| *data).collect::<Vec<_>>(),
+            items.iter().collect::<Vec<_>>()
+        );
         let data: HashMap<&str, &str> = order_of_items.into_iter().collect();
         for letter in &dead {
             let id = &letter["tq-id"];
             prop_assert_eq!(counts.get(id), Some(&vec![1, 2, 3]));
-            prop_assert_eq!((&letter["tq-attempts"], &letter["tq-reason"]), (&"3".to_owned(), &"retries-exhausted".to_owned()));
+            prop_assert_eq!(
+                (&letter["tq-attempts"], &letter["tq-reason"]),
+                (&"3".to_owned(), &"retries-exhausted".to_owned())
+            );
             prop_assert_eq!(&letter["tq-enqueued-at"], &added_at(id));
             let mut status = |field| reports.bench.status("reports", id, field);
-            prop_assert_eq!((status("status"), status("attempt"), status("enqueued_at")), ("FAILED".into(), "3".into(), added_at(id)));
+            prop_assert_eq!(
+                (status("status"), status("attempt"), status("enqueued_at")),
+                ("FAILED".into(), "3".into(), added_at(id))
+            );
         }
         for fields in &delayed {
             let id = &fields["tq-id"];
-            prop_assert_eq!((data.get(id.as_str()), &fields["tq-enqueued-at"]), (Some(&fields["data"].as_str()), &added_at(id)));
+            prop_assert_eq!(
+                (data.get(id.as_str()), &fields["tq-enqueued-at"]),
+                (Some(&fields["data"].as_str()), &added_at(id))
+            );
             prop_assert!(matches!(fields["tq-attempt"].as_str(), "2" | "3"), "{:?}", fields);
         }
         let _: u64 = reports.bench.redis("DEL", "tq:{reports}:dead");
@@ -307,11 +343,18 @@ fn picture(bench: &mut Bench, ids: &[String], without: &HashSet<String>, pending
     dead.retain(|letter| !without.contains(&letter["tq-id"]));
     let all: Vec<(String, String, u64, u64)> = bench.redis("XPENDING", ("reports", "tqhost", "-", "+", 1000));
     Picture {
-        statuses: kept.into_iter().map(|id| bench.redis("HGETALL", format!("tq:{{reports}}:task:{id}"))).collect(),
+        statuses: kept
+            .into_iter()
+            .map(|id| bench.redis("HGETALL", format!("tq:{{reports}}:task:{id}")))
+            .collect(),
         dead,
         delayed: bench.redis("ZRANGE", ("tq:{reports}:delayed", 0, -1, "WITHSCORES")),
         parked: bench.redis("HGETALL", "tq:{reports}:parked"),
-        pending: all.into_iter().filter(|row| pending.contains(&row.0)).map(|(entry, owner, _, count)| (entry, owner, count)).collect(),
+        pending: all
+            .into_iter()
+            .filter(|row| pending.contains(&row.0))
+            .map(|(entry, owner, _, count)| (entry, owner, count))
+            .collect(),
     }
 }
 
@@ -323,9 +366,13 @@ fn only_dead_tasks_are_requeued_from_the_beginning_and_the_counts_add_up() {
     reports.bench.until("reports", &running, "PROCESSING");
     // `flaky` rejects what does not say when to succeed: an item of the list.
     reports.bench.install("flaky", "reports");
-    eventually("the other plugin is there", || (reports.host.logged("plugin loaded").len() == 2).then_some(()));
+    eventually("the other plugin is there", || {
+        (reports.host.logged("plugin loaded").len() == 2).then_some(())
+    });
     let case_running = running.clone();
-    check(reports, 50, (states(), ask()), move |reports, (states, ask)| one_requeue(reports, &states, &ask, &case_running));
+    check(reports, 50, (states(), ask()), move |reports, (states, ask)| {
+        one_requeue(reports, &states, &ask, &case_running)
+    });
 }
 
 fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str) -> TestCaseResult {
@@ -342,7 +389,9 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
     let mut ids: Vec<String> = Vec::new();
     for (n, state) in states.iter().enumerate() {
         let data = item(n);
-        let xadd = |bench: &mut Bench, more: [(&str, &str); 2]| bench.xadd("reports", &[&[("data", data.as_str())], &more[..]].concat());
+        let xadd = |bench: &mut Bench, more: [(&str, &str); 2]| {
+            bench.xadd("reports", &[&[("data", data.as_str())], &more[..]].concat())
+        };
         ids.push(match state {
             State::Rejected => {
                 let _: u64 = bench.redis("LPUSH", ("report:queue", &data));
@@ -366,18 +415,24 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
     let letters = bench.dead("reports");
     for (n, state) in states.iter().enumerate() {
         if *state == State::Rejected {
-            let letter = letters.iter().find(|letter| letter["data"] == item(n) && letter["tq-reason"] == "rejected");
+            let letter =
+                letters.iter().find(|letter| letter["data"] == item(n) && letter["tq-reason"] == "rejected");
             ids[n] = letter.expect("its dead letter")["tq-id"].clone();
         }
     }
 
     // The host stands still meanwhile, so that what the command leaves can be looked at.
     reports.host.signal(Signal::SIGSTOP);
-    let of = |state| -> HashSet<String> { (0..states.len()).filter(|n| states[*n] == state).map(|n| ids[n].clone()).collect() };
+    let of = |state| -> HashSet<String> {
+        (0..states.len()).filter(|n| states[*n] == state).map(|n| ids[n].clone()).collect()
+    };
     let all_dead = || of(State::Rejected).union(&of(State::Exhausted)).cloned().collect::<HashSet<_>>();
     let (args, asked, requeued): (Vec<String>, u64, HashSet<String>) = match ask {
         Ask::Ids(chosen) => {
-            let chosen: Vec<String> = chosen.iter().map(|n| ids.get(*n).cloned().unwrap_or_else(|| format!("unknown-{n}"))).collect();
+            let chosen: Vec<String> = chosen
+                .iter()
+                .map(|n| ids.get(*n).cloned().unwrap_or_else(|| format!("unknown-{n}")))
+                .collect();
             let requeued = all_dead().into_iter().filter(|id| chosen.contains(id)).collect();
             (chosen.clone(), chosen.len() as u64, requeued)
         }
@@ -391,7 +446,8 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
             (vec!["--all".into(), "--reason".into(), (*reason).into()], requeued.len() as u64, requeued)
         }
     };
-    let pending: Vec<(String, String, u64, u64)> = bench.redis("XPENDING", ("reports", "tqhost", "-", "+", 10));
+    let pending: Vec<(String, String, u64, u64)> =
+        bench.redis("XPENDING", ("reports", "tqhost", "-", "+", 10));
     let pending: Vec<String> = pending.into_iter().map(|row| row.0).collect();
     let before = picture(bench, &ids, &requeued, &pending);
     let mut command = vec!["dead", "requeue", "reports", "--json"];
@@ -402,12 +458,16 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
     prop_assert_eq!(told, json!({"succeeded": succeeded, "skipped": skipped}));
     prop_assert_eq!(before, after, "what was not dead, or not asked for, is as it was");
     let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("reports", "-", "+"));
-    let entries: Vec<HashMap<String, String>> =
-        entries.into_iter().map(|(_, fields)| fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()).collect();
+    let entries: Vec<HashMap<String, String>> = entries
+        .into_iter()
+        .map(|(_, fields)| fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
+        .collect();
     for id in &requeued {
-        let mut status: BTreeMap<String, String> = bench.redis("HGETALL", format!("tq:{{reports}}:task:{id}"));
+        let mut status: BTreeMap<String, String> =
+            bench.redis("HGETALL", format!("tq:{{reports}}:task:{id}"));
         status.retain(|name, _| !["entry", "plugin", "consumer"].contains(&name.as_str()));
-        let anew = [("attempt", "1".to_owned()), ("enqueued_at", added_at(id)), ("status", "PENDING".to_owned())];
+        let anew =
+            [("attempt", "1".to_owned()), ("enqueued_at", added_at(id)), ("status", "PENDING".to_owned())];
         prop_assert_eq!(status, anew.into_iter().map(|(name, value)| (name.to_owned(), value)).collect());
         let back: Vec<_> = entries.iter().filter(|fields| fields.get("tq-id") == Some(id)).collect();
         prop_assert_eq!(back.len(), 1);
@@ -426,7 +486,8 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
         (bench.places("reports") == expected).then_some(())
     });
     for id in &requeued {
-        let (status, attempt) = (bench.status("reports", id, "status"), bench.status("reports", id, "attempt"));
+        let (status, attempt) =
+            (bench.status("reports", id, "status"), bench.status("reports", id, "attempt"));
         let expected = if of(State::Exhausted).contains(id) { ("PENDING", "2") } else { ("FAILED", "1") };
         prop_assert_eq!((status.as_str(), attempt.as_str()), expected);
     }
@@ -459,10 +520,14 @@ fn a_failed_report_waits_10_30_and_60_seconds_and_is_then_in_the_named_list_of_t
     for (failed, delay) in [(1, 10_000), (2, 30_000), (3, 60_000)] {
         let bench = &mut reports.bench;
         let (member, due): (String, u64) = eventually("it waits", || {
-            let delayed: Vec<(String, u64)> = bench.redis("ZRANGE", ("tq:{reports}:delayed", 0, -1, "WITHSCORES"));
+            let delayed: Vec<(String, u64)> =
+                bench.redis("ZRANGE", ("tq:{reports}:delayed", 0, -1, "WITHSCORES"));
             delayed.into_iter().next().filter(|(_, due)| *due > before)
         });
-        assert!((before + delay..=now(bench) + delay).contains(&due), "attempt {failed}: due at {due}, after {before}");
+        assert!(
+            (before + delay..=now(bench) + delay).contains(&due),
+            "attempt {failed}: due at {due}, after {before}"
+        );
         (id, _) = reports.attempts(1).remove(0);
         let bench = &mut reports.bench;
         assert_eq!(
@@ -475,16 +540,23 @@ fn a_failed_report_waits_10_30_and_60_seconds_and_is_then_in_the_named_list_of_t
     }
     let bench = &mut reports.bench;
     bench.until("reports", &id, "FAILED");
-    let letters: Vec<(String, HashMap<String, String>)> = bench.redis("XRANGE", ("report:queue:dead", "-", "+"));
+    let letters: Vec<(String, HashMap<String, String>)> =
+        bench.redis("XRANGE", ("report:queue:dead", "-", "+"));
     let [(_, letter)] = &letters[..] else { panic!("one dead letter: {letters:?}") };
-    assert_eq!((letter["data"].clone(), letter["tq-attempts"].as_str(), letter["tq-id"].as_str()), (record(7), "4", id.as_str()));
+    assert_eq!(
+        (letter["data"].clone(), letter["tq-attempts"].as_str(), letter["tq-id"].as_str()),
+        (record(7), "4", id.as_str())
+    );
     assert_eq!(bench.places("reports"), Places::default());
     reports.host.stop();
 }
 
 #[test]
 fn at_shutdown_the_report_that_runs_is_finished_and_no_other_is_begun() {
-    let mut reports = Reports::start(&ECHO.replace("\"echo\"", "\"work\"").replace("[queues.blobs]\nlist = \"blob:queue\"\n", ""), &[]);
+    let mut reports = Reports::start(
+        &ECHO.replace("\"echo\"", "\"work\"").replace("[queues.blobs]\nlist = \"blob:queue\"\n", ""),
+        &[],
+    );
     reports.bench.install("sleeps", "work");
     let current = reports.bench.xadd("reports", &[("ms", "1000")]);
     reports.bench.until("reports", &current, "PROCESSING");
@@ -493,18 +565,31 @@ fn at_shutdown_the_report_that_runs_is_finished_and_no_other_is_begun() {
     let Reports { mut bench, host, .. } = reports;
     host.stop();
     assert_eq!(
-        (bench.status("reports", &current, "status").as_str(), bench.status("reports", &current, "attempt").as_str()),
+        (
+            bench.status("reports", &current, "status").as_str(),
+            bench.status("reports", &current, "attempt").as_str()
+        ),
         ("COMPLETED", "1")
     );
     let Places { length, pending, dead, delayed, .. } = bench.places("reports");
     assert_eq!((length + bench.redis::<u64>("LLEN", "report:queue"), pending, dead, delayed), (5, 0, 0, 0));
     assert_eq!(bench.redis::<u64>("DEL", format!("tq:{{reports}}:task:{current}")), 1);
-    assert_eq!(bench.redis::<Vec<String>>("KEYS", "tq:{reports}:task:*"), Vec::<String>::new(), "nothing else was begun");
+    assert_eq!(
+        bench.redis::<Vec<String>>("KEYS", "tq:{reports}:task:*"),
+        Vec::<String>::new(),
+        "nothing else was begun"
+    );
     bench.install("echo", "work");
     let host = bench.host();
     let mut reports = Reports { bench, host, seen: 0 };
     let results = reports.results("reports", 5);
-    assert_eq!(results.iter().map(|(_, result)| result["fields"]["data"].as_str().expect("text")).collect::<Vec<_>>(), items);
+    assert_eq!(
+        results
+            .iter()
+            .map(|(_, result)| result["fields"]["data"].as_str().expect("text"))
+            .collect::<Vec<_>>(),
+        items
+    );
     reports.host.stop();
 }
 
@@ -517,7 +602,8 @@ enum Trouble {
 
 #[test]
 fn after_an_error_of_redis_it_listens_again_and_the_order_stays() {
-    let trouble = prop_oneof![3 => Just(Trouble::Disconnect), 2 => Just(Trouble::Unblock), 1 => Just(Trouble::Restart)];
+    let trouble =
+        prop_oneof![3 => Just(Trouble::Disconnect), 2 => Just(Trouble::Unblock), 1 => Just(Trouble::Restart)];
     let troubles = prop::collection::vec((trouble, 1..15usize), 1..4);
     check(Reports::start(ECHO, &["echo"]), 5, troubles, |reports, troubles| {
         let mut sent: Vec<String> = Vec::new();
@@ -542,7 +628,8 @@ fn after_an_error_of_redis_it_listens_again_and_the_order_stays() {
             }
         }
         let results = reports.results("reports", sent.len());
-        let data: Vec<&str> = results.iter().map(|(_, result)| result["fields"]["data"].as_str().unwrap_or_default()).collect();
+        let data: Vec<&str> =
+            results.iter().map(|(_, result)| result["fields"]["data"].as_str().unwrap_or_default()).collect();
         prop_assert_eq!(data, sent.iter().collect::<Vec<_>>(), "each became one task, in order");
         // Whoever was cut off before its end was known may have run twice; what runs first does not change.
         let (all, ran) = eventually("the log has them all", || {

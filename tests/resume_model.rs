@@ -66,8 +66,13 @@ fn ended(says: Vec<Said>, rules: &str, status: &str) -> (Bench, String, Llm) {
 #[track_caller]
 fn completed(says: Vec<Said>) -> (Value, Llm) {
     let (mut bench, id, llm) = ended(says, "", "COMPLETED");
-    let result: Value = serde_json::from_str(&bench.status("resumes", &id, "result")).expect("a result in JSON");
-    assert_eq!((&result["method"], &result["model"], &result["score"]), (&"model".into(), &"small".into(), &65.into()), "{result}");
+    let result: Value =
+        serde_json::from_str(&bench.status("resumes", &id, "result")).expect("a result in JSON");
+    assert_eq!(
+        (&result["method"], &result["model"], &result["score"]),
+        (&"model".into(), &"small".into(), &65.into()),
+        "{result}"
+    );
     (result, llm)
 }
 
@@ -108,7 +113,11 @@ fn nowhere_but_at_the_server(bench: &mut Bench, host: Host, llm: &Llm) {
 #[test]
 fn a_model_is_asked_and_its_answer_is_the_result() {
     let (result, llm) = completed(vec![good_content()]);
-    assert_eq!((&result["resumeId"], &result["contact"]["name"]), (&"7".into(), &"Maya Lindqvist".into()), "{result}");
+    assert_eq!(
+        (&result["resumeId"], &result["contact"]["name"]),
+        (&"7".into(), &"Maya Lindqvist".into()),
+        "{result}"
+    );
     let [asked] = &llm.asked()[..] else { panic!("one request") };
     assert!(asked.head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{}", asked.head);
     assert_eq!((&asked.body["model"], &asked.body["temperature"]), (&"small".into(), &0.into()));
@@ -125,11 +134,16 @@ fn without_a_model_nothing_is_asked_and_nobody_is_alarmed() {
     let host = bench.host();
     let id = bench.xadd("resumes", &[("resumeId", "7"), ("content", CONTENT)]);
     bench.until("resumes", &id, "COMPLETED");
-    let result: Value = serde_json::from_str(&bench.status("resumes", &id, "result")).expect("a result in JSON");
+    let result: Value =
+        serde_json::from_str(&bench.status("resumes", &id, "result")).expect("a result in JSON");
     assert_eq!((&result["method"], result.get("model")), (&"rules".into(), None), "{result}");
     assert_eq!(llm.asked().len(), 0);
-    let alarming: Vec<Value> =
-        host.stop_for_log().logged("").into_iter().filter(|line| line["plugin"] == "resume-analyze" && line["level"] == "WARN").collect();
+    let alarming: Vec<Value> = host
+        .stop_for_log()
+        .logged("")
+        .into_iter()
+        .filter(|line| line["plugin"] == "resume-analyze" && line["level"] == "WARN")
+        .collect();
     assert!(alarming.is_empty(), "{alarming:?}");
 }
 
@@ -152,7 +166,10 @@ fn a_server_that_recovers_gets_the_task_done() {
 
 #[test]
 fn a_busy_server_is_asked_when_it_says() {
-    let (_, llm) = completed(vec![Said::status(429, "retry-after: 1\r\n", "{\"error\":{\"message\":\"slow down\"}}"), good_content()]);
+    let (_, llm) = completed(vec![
+        Said::status(429, "retry-after: 1\r\n", "{\"error\":{\"message\":\"slow down\"}}"),
+        good_content(),
+    ]);
     let asked = llm.asked();
     assert_eq!(asked.len(), 2);
     // The backoff would have been a millisecond. Redis's clock and this one may differ by a little.
@@ -178,9 +195,17 @@ fn a_busy_server_is_asked_when_it_says() {
 fn a_model_that_gives_no_good_answer_is_a_retry_with_the_reason() {
     let wrong = Said::content(&good().to_string().replace("\"score\":13", "\"score\":99"));
     let (error, reason, asked) = died(vec![wrong], "");
-    assert_eq!(error, "retry: the model's answer is not usable, twice: `parts.contact.score` must be a whole number from 0 to 15");
-    assert_eq!((reason.as_str(), asked), ("retries-exhausted", 4), "two attempts, each with one chance to put it right");
-    let (error, _, asked) = died(vec![Said::content("no"), Said::content("no, really"), Said::status(500, "", "")], "");
+    assert_eq!(
+        error,
+        "retry: the model's answer is not usable, twice: `parts.contact.score` must be a whole number from 0 to 15"
+    );
+    assert_eq!(
+        (reason.as_str(), asked),
+        ("retries-exhausted", 4),
+        "two attempts, each with one chance to put it right"
+    );
+    let (error, _, asked) =
+        died(vec![Said::content("no"), Said::content("no, really"), Said::status(500, "", "")], "");
     assert_eq!((error.as_str(), asked), ("retry: the model's server failed (500)", 3));
 }
 
@@ -208,7 +233,10 @@ fn what_no_attempt_would_change_is_rejected() {
 fn what_the_operator_can_mend_is_retried_and_told() {
     let body = format!("{{\"error\":{{\"message\":\"Incorrect API key provided: {KEY}\"}}}}");
     let (error, reason, asked) = died(vec![Said::status(401, "", &body)], "");
-    assert_eq!(error, "retry: the model's server refuses the key (401): look at `api_key` of the plugin's configuration");
+    assert_eq!(
+        error,
+        "retry: the model's server refuses the key (401): look at `api_key` of the plugin's configuration"
+    );
     assert_eq!((reason.as_str(), asked), ("retries-exhausted", 2));
 
     // No such grant.
@@ -220,7 +248,13 @@ fn what_the_operator_can_mend_is_retried_and_told() {
     let id = bench.xadd("resumes", &[("resumeId", "7"), ("content", CONTENT)]);
     bench.until("resumes", &id, "FAILED");
     let error = bench.status("resumes", &id, "error");
-    assert!(error.contains(&format!("the request to 127.0.0.1:{} is refused: the plugin's allowed_hosts", llm.port)), "{error}");
+    assert!(
+        error.contains(&format!(
+            "the request to 127.0.0.1:{} is refused: the plugin's allowed_hosts",
+            llm.port
+        )),
+        "{error}"
+    );
     assert_eq!(llm.asked().len(), 0);
     host.stop();
 }
@@ -228,7 +262,10 @@ fn what_the_operator_can_mend_is_retried_and_told() {
 #[test]
 fn a_server_that_is_slow_or_gone_is_a_retry_with_the_reason() {
     let (error, reason, asked) = died(vec![Said::Silence], "timeout = \"2s\"");
-    assert_eq!((error.as_str(), reason.as_str(), asked), ("retry: the model did not answer in time", "retries-exhausted", 2));
+    assert_eq!(
+        (error.as_str(), reason.as_str(), asked),
+        ("retry: the model did not answer in time", "retries-exhausted", 2)
+    );
     let (error, _, asked) = died(vec![Said::Half], "");
     assert!(error.ends_with("ended the connection too early"), "{error}");
     assert_eq!(asked, 2);

@@ -18,13 +18,18 @@ const YEARLY_KEY: &str = "tq:{yearly}:schedule";
 /// The tasks in a stream, as field by name, in their order.
 fn entries(bench: &mut Bench, stream: &str) -> Vec<HashMap<String, String>> {
     let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", (stream, "-", "+"));
-    entries.into_iter().map(|(_, fields)| fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()).collect()
+    entries
+        .into_iter()
+        .map(|(_, fields)| fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
+        .collect()
 }
 
 /// Waits until a stream has so many entries.
 #[track_caller]
 fn until_length(bench: &mut Bench, stream: &str, length: u64) {
-    eventually(&format!("{stream} has {length} tasks"), || (bench.redis::<u64>("XLEN", stream) >= length).then_some(()));
+    eventually(&format!("{stream} has {length} tasks"), || {
+        (bench.redis::<u64>("XLEN", stream) >= length).then_some(())
+    });
 }
 
 /// The tasks of a stream whose plugin is missing: no time has two, and none comes before an earlier one. Gives their ids.
@@ -54,11 +59,16 @@ fn stopped_long_ago(bench: &mut Bench) -> u64 {
     let years = |count: u64| count * 365 * 86_400_000;
     let _: u64 = bench.redis("HSET", (YEARLY_KEY, YEARLY_NAME, next - years(4)));
     // The last time was one year before the next one, of 365 or 366 days.
-    [next - years(1), next - years(1) - 86_400_000].into_iter().find(|ms| is_new_year(*ms)).expect("a first of January")
+    [next - years(1), next - years(1) - 86_400_000]
+        .into_iter()
+        .find(|ms| is_new_year(*ms))
+        .expect("a first of January")
 }
 
 fn is_new_year(ms: u64) -> bool {
-    let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).expect("a time")).expect("a time").to_zoned(jiff::tz::TimeZone::UTC);
+    let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).expect("a time"))
+        .expect("a time")
+        .to_zoned(jiff::tz::TimeZone::UTC);
     time.day_of_year() == 1
 }
 
@@ -72,8 +82,13 @@ fn each_time_has_one_task_with_three_hosts() {
     bench.install("echo", "echo");
     for id in &ids {
         bench.until("ticks", id, "COMPLETED");
-        let result: serde_json::Value = serde_json::from_str(&bench.status("ticks", id, "result")).expect("JSON");
-        assert_eq!(result["names"], serde_json::json!(["kind", "scheduled_at"]), "this is what the handler sees");
+        let result: serde_json::Value =
+            serde_json::from_str(&bench.status("ticks", id, "result")).expect("JSON");
+        assert_eq!(
+            result["names"],
+            serde_json::json!(["kind", "scheduled_at"]),
+            "this is what the handler sees"
+        );
         assert_eq!(result["fields"]["scheduled_at"], id.trim_start_matches("schedule-"));
     }
     hosts.into_iter().for_each(Host::stop);
@@ -122,7 +137,11 @@ fn the_script_enqueues_a_time_once() {
     assert_eq!(fire(5000), Fired::Known, "its status has expired, but the time was noted");
     assert_eq!(fire(6000), Fired::Enqueued);
     let _: u64 = bench.redis("DEL", YEARLY_KEY);
-    assert_eq!((fire(6000), noted(&mut bench)), (Fired::Known, Some(6000)), "the note is gone, but the task is known");
+    assert_eq!(
+        (fire(6000), noted(&mut bench)),
+        (Fired::Known, Some(6000)),
+        "the note is gone, but the task is known"
+    );
 
     assert_eq!((fire(7000), noted(&mut bench)), (Fired::Full, Some(6000)), "it waits");
     let late = |time| try_to_fire(time, Some(Duration::from_secs(60))).expect("an answer");
@@ -131,8 +150,10 @@ fn the_script_enqueues_a_time_once() {
     assert_eq!(late(now), Fired::Full);
     let _: u64 = bench.redis("XTRIM", ("yearly", "MAXLEN", 1));
     assert_eq!([late(now), late(now)], [Fired::Enqueued, Fired::Known]);
-    let times: Vec<String> =
-        entries(&mut bench, "yearly").into_iter().map(|mut task| task.remove("scheduled_at").expect("a time")).collect();
+    let times: Vec<String> = entries(&mut bench, "yearly")
+        .into_iter()
+        .map(|mut task| task.remove("scheduled_at").expect("a time"))
+        .collect();
     assert_eq!(times, ["6000".to_owned(), now.to_string()]);
 }
 
@@ -161,7 +182,8 @@ fn times_that_were_missed_have_one_task() {
     let task = entries(&mut bench, "yearly").remove(0);
     assert_eq!(task["scheduled_at"], last.to_string());
     eventually("one of them says so", || {
-        let said: usize = hosts.iter().map(|host| host.logged("there is one task for the last of them").len()).sum();
+        let said: usize =
+            hosts.iter().map(|host| host.logged("there is one task for the last of them").len()).sum();
         (said == 1).then_some(())
     });
     assert_eq!(bench.redis::<u64>("HGET", (YEARLY_KEY, YEARLY_NAME)), last);
@@ -171,13 +193,17 @@ fn times_that_were_missed_have_one_task() {
     bench.configure_for(&format!("{YEARLY}{SECONDLY}"), bench.redis.port);
     let started = bench.status("yearly", &task["tq-id"], "started_at");
     let host = bench.host();
-    eventually("schedules are looked at", || (bench.redis::<u64>("HLEN", "tq:{ticks}:schedule") == 1).then_some(()));
+    eventually("schedules are looked at", || {
+        (bench.redis::<u64>("HLEN", "tq:{ticks}:schedule") == 1).then_some(())
+    });
     let added = |bench: &mut Bench| -> u64 {
         let about: HashMap<String, redis::Value> = bench.redis("XINFO", ("STREAM", "yearly"));
         redis::from_redis_value(about["entries-added"].clone()).expect("a number")
     };
     let begun: u64 = bench.redis("HGET", ("tq:{ticks}:schedule", "* * * * * * UTC"));
-    eventually("again and again", || (bench.redis::<u64>("HGET", ("tq:{ticks}:schedule", "* * * * * * UTC")) > begun + 1500).then_some(()));
+    eventually("again and again", || {
+        (bench.redis::<u64>("HGET", ("tq:{ticks}:schedule", "* * * * * * UTC")) > begun + 1500).then_some(())
+    });
     host.stop();
     assert_eq!(added(&mut bench), 1, "a host that starts later does not do it again");
     assert_eq!(bench.status("yearly", &task["tq-id"], "started_at"), started);
@@ -226,13 +252,18 @@ fn a_paused_queue_collects_its_tasks() {
 
 #[test]
 fn what_comes_while_the_one_before_runs_may_be_told_not_to() {
-    let schedule = SECONDLY.replace("plugin = \"echo\"", "plugin = \"sleeps\"\nidempotency = { field = \"kind\", window = \"1s\" }");
+    let schedule = SECONDLY.replace(
+        "plugin = \"echo\"",
+        "plugin = \"sleeps\"\nidempotency = { field = \"kind\", window = \"1s\" }",
+    );
     let mut bench = Bench::new(&schedule.replace("kind = \"tick\"", "kind = \"tick\", ms = \"4000\""));
     bench.install("sleeps", "sleeps");
     let host = bench.host();
     let (id, first) = eventually("one is not run", || {
         let keys: Vec<String> = bench.redis("KEYS", "tq:{ticks}:task:schedule-*");
-        keys.into_iter().find_map(|key| Some((key.clone(), bench.redis::<Option<String>>("HGET", (&key, "duplicate_of"))?)))
+        keys.into_iter().find_map(|key| {
+            Some((key.clone(), bench.redis::<Option<String>>("HGET", (&key, "duplicate_of"))?))
+        })
     });
     assert_eq!(bench.redis::<String>("HGET", (&id, "status")), "CANCELLED");
     bench.until("ticks", &first, "COMPLETED");
@@ -251,7 +282,8 @@ fn only_redis_knows_what_time_it_is() {
     until_length(&mut bench, "ticks", so_far + 2);
     once_each(&mut bench, "ticks");
     for task in entries(&mut bench, "ticks") {
-        let [time, enqueued] = ["scheduled_at", "tq-enqueued-at"].map(|name| task[name].parse::<u64>().expect("a time"));
+        let [time, enqueued] =
+            ["scheduled_at", "tq-enqueued-at"].map(|name| task[name].parse::<u64>().expect("a time"));
         assert!((time..time + 60_000).contains(&enqueued), "{task:?}");
     }
     host.stop();
@@ -288,30 +320,41 @@ fn what_happens_to_the_keys_is_told_and_survived() {
     let _: () = bench.redis("SET", ("tq:{ticks}:schedule", "not a hash"));
     let host = bench.host();
     let line = host.log("Redis does not do its part");
-    assert!(line["loop"] == "schedule" && line["error"].as_str().is_some_and(|error| error.contains("WRONGTYPE")), "{line}");
+    assert!(
+        line["loop"] == "schedule" && line["error"].as_str().is_some_and(|error| error.contains("WRONGTYPE")),
+        "{line}"
+    );
     let id = bench.xadd("ticks", &[("n", "1")]);
     bench.until("ticks", &id, "COMPLETED");
     let _: u64 = bench.redis("DEL", "tq:{ticks}:schedule");
     let completed = |bench: &mut Bench| {
         let ids: Vec<String> = bench.redis("KEYS", "tq:{ticks}:task:schedule-*");
         ids.into_iter()
-            .filter(|key| bench.redis::<Option<String>>("HGET", (key, "status")).as_deref() == Some("COMPLETED"))
+            .filter(|key| {
+                bench.redis::<Option<String>>("HGET", (key, "status")).as_deref() == Some("COMPLETED")
+            })
             .collect::<HashSet<_>>()
     };
     eventually("the schedule goes on", || (!completed(&mut bench).is_empty()).then_some(()));
     let _: u64 = bench.redis("DEL", "ticks");
     let so_far = completed(&mut bench).len();
-    eventually("without its group and stream, too", || (completed(&mut bench).len() > so_far + 1).then_some(()));
+    eventually("without its group and stream, too", || {
+        (completed(&mut bench).len() > so_far + 1).then_some(())
+    });
     host.stop();
 }
 
 #[test]
 fn the_commands_tell_when_it_comes_next() {
-    let bench =
-        Bench::new("[queues.nightly]\nplugin = \"echo\"\n[queues.nightly.schedule]\ncron = \"0 3 * * *\"\ntimezone = \"Europe/Berlin\"\n");
+    let bench = Bench::new(
+        "[queues.nightly]\nplugin = \"echo\"\n[queues.nightly.schedule]\ncron = \"0 3 * * *\"\ntimezone = \"Europe/Berlin\"\n",
+    );
     bench.install("echo", "echo");
     let check = bench.tqhost(&["check"]).ok().stdout;
-    assert!(check.contains("schedule 0 3 * * * (Europe/Berlin), next ") && check.contains(" 03:00:00 (in "), "{check}");
+    assert!(
+        check.contains("schedule 0 3 * * * (Europe/Berlin), next ") && check.contains(" 03:00:00 (in "),
+        "{check}"
+    );
     let queue = bench.tqhost(&["queues", "nightly"]).ok().stdout;
     assert!(queue.contains("0 3 * * * (Europe/Berlin), next "), "{queue}");
     let json = bench.tqhost(&["queues", "nightly", "--json"]).ok().json();

@@ -45,7 +45,8 @@ impl Settler {
 
 fn deliver(bench: &mut Bench, consumer: &str) -> String {
     let id = bench.xadd(STREAM, &[("content", "x")]);
-    let _: redis::Value = bench.redis("XREADGROUP", ("GROUP", "tqhost", consumer, "COUNT", 1, "STREAMS", STREAM, ">"));
+    let _: redis::Value =
+        bench.redis("XREADGROUP", ("GROUP", "tqhost", consumer, "COUNT", 1, "STREAMS", STREAM, ">"));
     id
 }
 
@@ -61,7 +62,8 @@ fn settle_all(bench: &mut Bench) -> ([String; 6], Vec<Settled>) {
     let _: u64 = bench.redis("XGROUP", ("DELCONSUMER", STREAM, "tqhost", "gone"));
     let _: String = bench.redis("XGROUP", ("SETID", STREAM, "tqhost", &with_result));
     let ids = [there, cancelled, deleted, settled, with_result, forgotten];
-    let endings: Vec<Ending> = ids.iter().enumerate().map(|(n, id)| completed(id, (n == 4).then_some("result"))).collect();
+    let endings: Vec<Ending> =
+        ids.iter().enumerate().map(|(n, id)| completed(id, (n == 4).then_some("result"))).collect();
     let settled = settler.settle(&endings.iter().collect::<Vec<_>>());
     let left: Vec<(String, redis::Value)> = bench.redis("XRANGE", (STREAM, "-", "+"));
     assert_eq!(left.iter().map(|(id, _)| id).collect::<Vec<_>>(), [&ids[5]], "it is still to be delivered");
@@ -74,8 +76,11 @@ fn of_several_plain_tasks_only_those_are_completed_that_are_still_there() {
     let (ids, settled) = settle_all(&mut bench);
     let (done, overtaken) = (Settled::Done, Settled::Overtaken);
     assert_eq!(settled, [done, overtaken, done, overtaken, done, overtaken]);
-    let statuses = ids.each_ref().map(|id| bench.redis::<Option<String>>("HGET", (format!("tq:{{{STREAM}}}:task:{id}"), "status")));
-    let expected = [Some("COMPLETED"), Some("CANCELLED"), Some("COMPLETED"), Some("COMPLETED"), Some("COMPLETED"), None];
+    let statuses = ids
+        .each_ref()
+        .map(|id| bench.redis::<Option<String>>("HGET", (format!("tq:{{{STREAM}}}:task:{id}"), "status")));
+    let expected =
+        [Some("COMPLETED"), Some("CANCELLED"), Some("COMPLETED"), Some("COMPLETED"), Some("COMPLETED"), None];
     assert_eq!(statuses.each_ref().map(Option::as_deref), expected);
     assert_eq!(bench.status(STREAM, &ids[4], "result"), "result");
 }
@@ -87,6 +92,9 @@ fn without_statuses_as_many_are_completed_as_were_still_there() {
     assert_eq!(settled.iter().filter(|settled| **settled == Settled::Done).count(), 3);
     assert_eq!((settled[0], settled[4], settled[5]), (Settled::Done, Settled::Done, Settled::Overtaken));
     for id in &ids {
-        assert!(!bench.redis::<bool>("EXISTS", format!("tq:{{{STREAM}}}:task:{id}")), "{id} leaves no status");
+        assert!(
+            !bench.redis::<bool>("EXISTS", format!("tq:{{{STREAM}}}:task:{id}")),
+            "{id} leaves no status"
+        );
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::support::{Bench, Host};
 
-const QUEUES: &str = "concurrency = 10\n[defaults]\nplugin = \"sleeps\"\nlease = \"1s\"\n[queues.work]\n[queues.other]\n";
+const QUEUES: &str =
+    "concurrency = 10\n[defaults]\nplugin = \"sleeps\"\nlease = \"1s\"\n[queues.work]\n[queues.other]\n";
 
 fn bench() -> Bench {
     let bench = Bench::new(QUEUES);

@@ -107,7 +107,10 @@ fn active(bench: &Bench) -> BTreeMap<String, String> {
     let all = bench.tqhost(&["plugins", "--json"]).ok().json();
     let rows = all["plugins"].as_array().expect("a list").clone();
     let text = |row: &Value, name: &str| row[name].as_str().unwrap_or_default().to_owned();
-    rows.iter().filter(|row| row["state"] == "active").map(|row| (text(row, "name"), text(row, "version"))).collect()
+    rows.iter()
+        .filter(|row| row["state"] == "active")
+        .map(|row| (text(row, "name"), text(row, "version")))
+        .collect()
 }
 
 #[test]

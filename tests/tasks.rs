@@ -10,13 +10,19 @@ const NOTHING: Places = Places { length: 0, pending: 0, delayed: 0, parked: 0, d
 
 #[test]
 fn a_producer_that_knows_only_xadd_gets_its_task_done() {
-    let mut bench = Bench::new("[queues.work]\nstream = \"resume:analyze:stream\"\ngroup = \"analyze-group\"\nplugin = \"echo\"\n");
+    let mut bench = Bench::new(
+        "[queues.work]\nstream = \"resume:analyze:stream\"\ngroup = \"analyze-group\"\nplugin = \"echo\"\n",
+    );
     bench.install("echo", "echo");
     // Before the first start of the host, when there is no group yet: nothing is skipped.
-    let id = bench.xadd("resume:analyze:stream", &[("resumeId", "7"), ("content", "…"), ("traceparent", "00-abc-def-01")]);
+    let id = bench.xadd(
+        "resume:analyze:stream",
+        &[("resumeId", "7"), ("content", "…"), ("traceparent", "00-abc-def-01")],
+    );
     let host = bench.host();
     bench.until("resume:analyze:stream", &id, "COMPLETED");
-    let result: Value = serde_json::from_str(&bench.status("resume:analyze:stream", &id, "result")).expect("the result is JSON");
+    let result: Value = serde_json::from_str(&bench.status("resume:analyze:stream", &id, "result"))
+        .expect("the result is JSON");
     assert_eq!(result["id"], id);
     assert_eq!(result["queue"], "work");
     assert_eq!((&result["attempt"], &result["max-attempts"]), (&1.into(), &4.into()));
@@ -65,14 +71,20 @@ fn ten_thousand_tasks_leave_ten_thousand_results_and_nothing_else() {
     assert_eq!(keys.remove("task status"), Some(10_000));
     let mut left: Vec<String> = keys.into_keys().filter(|key| !key.starts_with("tq:host")).collect();
     left.sort();
-    assert_eq!(left, ["many", "tq:{many}:history"], "only the empty stream with its group is left, and what that had been given before");
+    assert_eq!(
+        left,
+        ["many", "tq:{many}:history"],
+        "only the empty stream with its group is left, and what that had been given before"
+    );
     let consumers: Vec<redis::Value> = bench.redis("XINFO", ("CONSUMERS", "many", "tqhost"));
     assert_eq!(consumers.len(), 0, "a host that stops leaves no consumer behind");
 }
 
 #[test]
 fn a_handler_that_fails_twice_succeeds_on_attempt_3_after_the_configured_delays() {
-    let mut bench = Bench::new("[queues.twice]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"300ms\", \"700ms\"] }\n");
+    let mut bench = Bench::new(
+        "[queues.twice]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"300ms\", \"700ms\"] }\n",
+    );
     bench.install("fails-twice", "fails-twice");
     let host = bench.host();
     let id = bench.xadd("twice", &[("a", "1")]);
@@ -91,22 +103,28 @@ fn a_handler_that_fails_twice_succeeds_on_attempt_3_after_the_configured_delays(
 
 #[test]
 fn a_handler_that_always_fails_is_dead_after_its_attempts_with_every_field() {
-    let mut bench =
-        Bench::new("[queues.bad]\nplugin = \"always-fails\"\nmax_retries = 2\nbackoff = \"none\"\ndead_letter = \"bad:dead\"\n");
+    let mut bench = Bench::new(
+        "[queues.bad]\nplugin = \"always-fails\"\nmax_retries = 2\nbackoff = \"none\"\ndead_letter = \"bad:dead\"\n",
+    );
     bench.install("always-fails", "always-fails");
     let host = bench.host();
     let id = bench.xadd("bad", &[("a", "1"), ("b", "two"), ("tq-key", "k")]);
     bench.until("bad", &id, "FAILED");
     let dead: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("bad:dead", "-", "+"));
     assert_eq!(dead.len(), 1);
-    let fields: HashMap<&str, &str> = dead[0].1.chunks(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
+    let fields: HashMap<&str, &str> =
+        dead[0].1.chunks(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
     assert_eq!((fields["a"], fields["b"], fields["tq-key"]), ("1", "two", "k"));
-    assert_eq!((fields["tq-id"], fields["tq-queue"], fields["tq-reason"]), (id.as_str(), "bad", "retries-exhausted"));
+    assert_eq!(
+        (fields["tq-id"], fields["tq-queue"], fields["tq-reason"]),
+        (id.as_str(), "bad", "retries-exhausted")
+    );
     assert_eq!(fields["tq-attempts"], "3");
     assert!(fields["tq-error"].starts_with("retry: "), "{}", fields["tq-error"]);
     assert!(fields["tq-plugin"].starts_with("always-fails@"));
     assert!(!fields["tq-consumer"].is_empty());
-    let (enqueued, failed): (u64, u64) = (fields["tq-enqueued-at"].parse().expect("ms"), fields["tq-failed-at"].parse().expect("ms"));
+    let (enqueued, failed): (u64, u64) =
+        (fields["tq-enqueued-at"].parse().expect("ms"), fields["tq-failed-at"].parse().expect("ms"));
     assert_eq!(id.split('-').next(), Some(fields["tq-enqueued-at"]));
     assert!(failed >= enqueued);
     assert_eq!(bench.places("bad"), NOTHING);
@@ -142,8 +160,9 @@ fn a_deferral_uses_no_attempt_and_ends_after_max_deferrals() {
 
 #[test]
 fn a_handlers_own_wait_is_clamped_to_the_queues_maximum() {
-    let mut bench =
-        Bench::new("[queues.after]\nplugin = \"retry-after\"\nmax_retries = 1\nbackoff = { base = \"1ms\", max = \"200ms\" }\n");
+    let mut bench = Bench::new(
+        "[queues.after]\nplugin = \"retry-after\"\nmax_retries = 1\nbackoff = { base = \"1ms\", max = \"200ms\" }\n",
+    );
     bench.install("retry-after", "retry-after");
     let host = bench.host();
     let id = bench.xadd("after", &[("afterMs", "3600000")]);
@@ -157,7 +176,13 @@ fn what_is_no_task_is_set_aside_and_the_batch_goes_on() {
     let mut bench = Bench::new("[queues.mixed]\nplugin = \"echo\"\n");
     bench.install("echo", "echo");
     let bad = bench.xadd("mixed", &[("tq-attempt", "many"), ("a", "1")]);
-    let binary: String = redis::cmd("XADD").arg("mixed").arg("*").arg(&[0xff_u8, 0x00][..]).arg("x").query(&mut bench.db).expect("XADD");
+    let binary: String = redis::cmd("XADD")
+        .arg("mixed")
+        .arg("*")
+        .arg(&[0xff_u8, 0x00][..])
+        .arg("x")
+        .query(&mut bench.db)
+        .expect("XADD");
     let mut many = redis::cmd("XADD");
     many.arg("mixed").arg("*");
     for n in 0..5000 {
@@ -177,7 +202,9 @@ fn what_is_no_task_is_set_aside_and_the_batch_goes_on() {
 
 #[test]
 fn payloads_of_any_bytes_and_sizes_arrive_as_they_were_sent() {
-    let mut bench = Bench::new("[queues.bytes]\nplugin = \"echo\"\nmax_retries = 0\n[plugins.echo]\nmax_output = \"16MiB\"\n");
+    let mut bench = Bench::new(
+        "[queues.bytes]\nplugin = \"echo\"\nmax_retries = 0\n[plugins.echo]\nmax_output = \"16MiB\"\n",
+    );
     bench.install("echo", "echo");
     let host = bench.host();
     let empty = bench.xadd("bytes", &[("", "")]);

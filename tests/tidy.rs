@@ -72,7 +72,17 @@ fn the_licences_of_all_dependencies_are_allowed() {
     let mut problems = Vec::new();
     for manifest in ["Cargo.toml", "plugins/Cargo.toml"] {
         let mut tree = Command::new(env!("CARGO"));
-        tree.args(["tree", "--workspace", "--locked", "--offline", "--prefix", "none", "--no-dedupe", "--format", "{p}|{l}"]);
+        tree.args([
+            "tree",
+            "--workspace",
+            "--locked",
+            "--offline",
+            "--prefix",
+            "none",
+            "--no-dedupe",
+            "--format",
+            "{p}|{l}",
+        ]);
         let output = tree.arg("--manifest-path").arg(root().join(manifest)).output().expect("run cargo tree");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let lines = String::from_utf8(output.stdout).expect("UTF-8");
@@ -117,7 +127,8 @@ fn every_rule_can_fail() {
         files.push((path.to_owned(), text.to_owned()));
         // What is described twice is described.
         if path.ends_with("unused.rs") {
-            files.push(("plugins/testing/README.md".to_owned(), "| `unused` | does | becomes |\n".to_owned()));
+            files
+                .push(("plugins/testing/README.md".to_owned(), "| `unused` | does | becomes |\n".to_owned()));
         }
         assert_eq!(rule(&files).len(), 1, "a rule must find what is wrong in {path}: {text:.60}");
     }
@@ -125,18 +136,28 @@ fn every_rule_can_fail() {
     let files = repository();
     for name in MISBEHAVIOURS {
         let mut files = files.clone();
-        let readme = files.iter_mut().find(|(path, _)| path == "plugins/testing/README.md").expect("the list of guests");
-        readme.1 = readme.1.lines().filter(|line| !line.starts_with(&format!("| {name} |"))).map(|line| format!("{line}\n")).collect();
+        let readme = files
+            .iter_mut()
+            .find(|(path, _)| path == "plugins/testing/README.md")
+            .expect("the list of guests");
+        readme.1 = readme
+            .1
+            .lines()
+            .filter(|line| !line.starts_with(&format!("| {name} |")))
+            .map(|line| format!("{line}\n"))
+            .collect();
         assert_eq!(misbehaviours(&files).len(), 1, "{name}");
     }
     let allowed = BTreeSet::from(["MIT".to_owned(), "Apache-2.0".to_owned()]);
-    let found = licences("a v1|MIT\nb v1|GPL-3.0\nc v1|\nd v1|MIT AND GPL-3.0\ne v1|GPL-3.0 OR MIT\n", &allowed);
+    let found =
+        licences("a v1|MIT\nb v1|GPL-3.0\nc v1|\nd v1|MIT AND GPL-3.0\ne v1|GPL-3.0 OR MIT\n", &allowed);
     assert_eq!(found.len(), 3, "{found:?}");
 }
 
 #[test]
 fn licence_expressions() {
-    let allowed = BTreeSet::from(["MIT", "Apache-2.0", "Zlib", "Apache-2.0 WITH LLVM-exception"].map(str::to_owned));
+    let allowed =
+        BTreeSet::from(["MIT", "Apache-2.0", "Zlib", "Apache-2.0 WITH LLVM-exception"].map(str::to_owned));
     let table = [
         ("MIT", true),
         ("GPL-3.0", false),
@@ -164,14 +185,19 @@ type Rule = fn(&Files) -> Vec<String>;
 fn headers(files: &Files) -> Vec<String> {
     let opening = |path: &str| if path.ends_with(".rs") { "//! " } else { "-- " };
     let bare = files.iter().filter(|(path, text)| is_code(path) && !text.starts_with(opening(path)));
-    bare.map(|(path, _)| format!("{path} does not open with a `{}` header", opening(path).trim_end())).collect()
+    bare.map(|(path, _)| format!("{path} does not open with a `{}` header", opening(path).trim_end()))
+        .collect()
 }
 
 /// Only `queue/keys.rs` builds keys; `config/names.rs` refuses names that look like them.
 fn key_prefixes(files: &Files) -> Vec<String> {
     let may = ["host/src/queue/keys.rs", "host/src/config/names.rs"];
-    let code = files.iter().filter(|(path, _)| path.starts_with("host/src/") && is_code(path) && !may.contains(&path.as_str()));
-    let bad = code.flat_map(|(path, text)| lines(path, text).filter(|(_, line)| line.contains("\"tq:") || line.contains("'tq:")));
+    let code = files
+        .iter()
+        .filter(|(path, _)| path.starts_with("host/src/") && is_code(path) && !may.contains(&path.as_str()));
+    let bad = code.flat_map(|(path, text)| {
+        lines(path, text).filter(|(_, line)| line.contains("\"tq:") || line.contains("'tq:"))
+    });
     bad.map(|(place, _)| format!("{place} builds a key; keys are built in host/src/queue/keys.rs")).collect()
 }
 
@@ -181,17 +207,31 @@ fn imports(files: &Files) -> Vec<String> {
     let rules: [(&[&str], &[&str]); 2] = [
         (&["redis"], &["host/src/queue/", "host/src/doctor/"]),
         (
-            &["wasmtime", "wasmtime_wasi", "wasmtime_wasi_http", "wasmtime_wasi_io", "wasmparser", "wit_component"],
+            &[
+                "wasmtime",
+                "wasmtime_wasi",
+                "wasmtime_wasi_http",
+                "wasmtime_wasi_io",
+                "wasmparser",
+                "wit_component",
+            ],
             &["host/src/sandbox/", "host/src/plugins/"],
         ),
     ];
-    for (path, text) in files.iter().filter(|(path, _)| path.starts_with("host/src/") && path.ends_with(".rs")) {
+    for (path, text) in
+        files.iter().filter(|(path, _)| path.starts_with("host/src/") && path.ends_with(".rs"))
+    {
         for (crates, may) in rules {
             if may.iter().any(|folder| path.starts_with(folder)) {
                 continue;
             }
             for (place, line) in lines(path, text) {
-                problems.extend(crates.iter().filter(|name| names_crate(line, name)).map(|name| format!("{place} uses the crate {name}")));
+                problems.extend(
+                    crates
+                        .iter()
+                        .filter(|name| names_crate(line, name))
+                        .map(|name| format!("{place} uses the crate {name}")),
+                );
             }
         }
     }
@@ -201,14 +241,17 @@ fn imports(files: &Files) -> Vec<String> {
 /// `queue/` imports only itself and what it stands on.
 fn foundations(files: &Files) -> Vec<String> {
     const BELOW: [&str; 4] = ["chain", "config", "queue", "task"];
-    let module = |path: &str| path.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default().to_owned();
+    let module = |path: &str| {
+        path.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default().to_owned()
+    };
     let queue = files.iter().filter(|(path, _)| path.starts_with("host/src/queue/") && path.ends_with(".rs"));
     let imported = queue.flat_map(|(path, text)| lines(path, text)).flat_map(|(place, line)| {
         let modules: Vec<String> = line.split("crate::").skip(1).map(module).collect();
         modules.into_iter().map(move |module| (place.clone(), module))
     });
     let bad = imported.filter(|(_, module)| !BELOW.contains(&module.as_str()));
-    bad.map(|(place, module)| format!("{place} imports crate::{module}, which stands on host/src/queue/")).collect()
+    bad.map(|(place, module)| format!("{place} imports crate::{module}, which stands on host/src/queue/"))
+        .collect()
 }
 
 /// Whether a line has `name::` or `use name` as the beginning of a path.
@@ -217,7 +260,9 @@ fn names_crate(line: &str, name: &str) -> bool {
     line.match_indices(name).any(|(at, _)| {
         let before = line[..at].chars().next_back().is_some_and(is_word);
         let after = &line[at + name.len()..];
-        !before && (after.starts_with("::") || line[..at].trim_end().ends_with("use") && after.starts_with([';', ' ']))
+        !before
+            && (after.starts_with("::")
+                || line[..at].trim_end().ends_with("use") && after.starts_with([';', ' ']))
     })
 }
 
@@ -229,17 +274,24 @@ fn lengths(files: &Files) -> Vec<String> {
 
 /// The fuzzer is a workspace of its own, which nothing else builds: its lock file would be found out of date by whoever fuzzes next.
 fn fuzz_lock(files: &Files) -> Vec<String> {
-    let name = |line: &str| line.trim_matches([' ', '"', ',']).split([' ', '.']).next().unwrap_or_default().to_owned();
+    let name = |line: &str| {
+        line.trim_matches([' ', '"', ',']).split([' ', '.']).next().unwrap_or_default().to_owned()
+    };
     let between = |path: &str, from: &str, to: &str| -> BTreeSet<String> {
         let texts = files.iter().filter(|(found, _)| found == path).map(|(_, text)| text);
-        let sections =
-            texts.filter_map(|text| text.split_once(from).map(|(_, after)| after.split_once(to).map_or(after, |(within, _)| within)));
+        let sections = texts.filter_map(|text| {
+            text.split_once(from).map(|(_, after)| after.split_once(to).map_or(after, |(within, _)| within))
+        });
         sections.flat_map(str::lines).map(name).filter(|name| !name.is_empty()).collect()
     };
     let wanted = between("host/Cargo.toml", "[dependencies]\n", "\n\n");
-    let locked = between("tests/fuzz/Cargo.lock", "name = \"tqhost\"\nversion = \"0.1.0\"\ndependencies = [\n", "]");
+    let locked =
+        between("tests/fuzz/Cargo.lock", "name = \"tqhost\"\nversion = \"0.1.0\"\ndependencies = [\n", "]");
     let (missing, left) = (wanted.difference(&locked), locked.difference(&wanted));
-    missing.chain(left).map(|name| format!("tests/fuzz/Cargo.lock: {name}: run `cargo metadata` in tests/fuzz")).collect()
+    missing
+        .chain(left)
+        .map(|name| format!("tests/fuzz/Cargo.lock: {name}: run `cargo metadata` in tests/fuzz"))
+        .collect()
 }
 
 /// An ignored test is one that nobody runs.
@@ -252,7 +304,9 @@ fn ignored_tests(files: &Files) -> Vec<String> {
 
 /// Paths in ARCHITECTURE.md are those of the repository, or are within `host/src`.
 fn architecture_paths(files: &Files) -> Vec<String> {
-    let known = |path: &str| files.iter().any(|(file, _)| file == path || path.ends_with('/') && file.starts_with(path));
+    let known = |path: &str| {
+        files.iter().any(|(file, _)| file == path || path.ends_with('/') && file.starts_with(path))
+    };
     let mut problems = Vec::new();
     for (place, line) in all_lines(files, "ARCHITECTURE.md") {
         // What stands between backticks is every second part.
@@ -272,8 +326,13 @@ fn is_path(word: &str) -> bool {
 
 /// `a/{b,c}.lua` as `a/b.lua` and `a/c.lua`.
 fn braces(word: &str) -> Vec<String> {
-    let parts = word.split_once('{').and_then(|(head, rest)| rest.split_once('}').map(|(inner, tail)| (head, inner, tail)));
-    parts.map_or_else(|| vec![word.to_owned()], |(head, inner, tail)| inner.split(',').map(|one| format!("{head}{one}{tail}")).collect())
+    let parts = word
+        .split_once('{')
+        .and_then(|(head, rest)| rest.split_once('}').map(|(inner, tail)| (head, inner, tail)));
+    parts.map_or_else(
+        || vec![word.to_owned()],
+        |(head, inner, tail)| inner.split(',').map(|one| format!("{head}{one}{tail}")).collect(),
+    )
 }
 
 /// Links to files that are there, and to headings that are in them.
@@ -281,11 +340,17 @@ fn links(files: &Files) -> Vec<String> {
     let mut problems = Vec::new();
     for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".md")) {
         for (place, line) in prose(path, text) {
-            for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|target| !target.contains("://")) {
+            for target in line
+                .split("](")
+                .skip(1)
+                .filter_map(|rest| rest.split(')').next())
+                .filter(|target| !target.contains("://"))
+            {
                 let (file, heading) = target.split_once('#').unwrap_or((target, ""));
                 let file = if file.is_empty() { path.clone() } else { joined(path, file) };
-                let found =
-                    files.iter().filter(|(known, _)| *known == file || known.starts_with(&format!("{}/", file.trim_end_matches('/'))));
+                let found = files.iter().filter(|(known, _)| {
+                    *known == file || known.starts_with(&format!("{}/", file.trim_end_matches('/')))
+                });
                 let texts: Vec<&String> = found.map(|(_, text)| text).collect();
                 if texts.is_empty() {
                     problems.push(format!("{place} links to {target}, which does not exist"));
@@ -316,7 +381,10 @@ fn headings(text: &str) -> BTreeSet<String> {
         let kept = title.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         kept.collect::<String>().to_lowercase().replace(' ', "-")
     };
-    prose("", text).filter(|(_, line)| line.starts_with('#')).map(|(_, line)| anchor(line.trim_start_matches('#'))).collect()
+    prose("", text)
+        .filter(|(_, line)| line.starts_with('#'))
+        .map(|(_, line)| anchor(line.trim_start_matches('#')))
+        .collect()
 }
 
 /// The lines of a document that are not in a block of code.
@@ -336,18 +404,33 @@ fn guests(files: &Files) -> Vec<String> {
         let path = path.strip_prefix("plugins/testing/")?;
         sources.iter().find_map(|source| path.strip_suffix(source)).map(str::to_owned)
     };
-    let guests: BTreeSet<String> =
-        files.iter().filter_map(|(path, _)| guest(path)).filter(|name| name != "lib" && !name.contains('/')).collect();
+    let guests: BTreeSet<String> = files
+        .iter()
+        .filter_map(|(path, _)| guest(path))
+        .filter(|name| name != "lib" && !name.contains('/'))
+        .collect();
     let row = |line: &str| line.strip_prefix("| `")?.split('`').next().map(str::to_owned);
-    let rows: BTreeSet<String> = all_lines(files, "plugins/testing/README.md").filter_map(|(_, line)| row(line)).collect();
-    let is_test = |path: &str| path.starts_with("tests/") && path != "tests/tidy.rs" || path.ends_with("tests.rs") || path == "demo/run.sh";
+    let rows: BTreeSet<String> =
+        all_lines(files, "plugins/testing/README.md").filter_map(|(_, line)| row(line)).collect();
+    let is_test = |path: &str| {
+        path.starts_with("tests/") && path != "tests/tidy.rs"
+            || path.ends_with("tests.rs")
+            || path == "demo/run.sh"
+    };
     let tests: Vec<&String> = files.iter().filter(|(path, _)| is_test(path)).map(|(_, text)| text).collect();
     let is_used = |name: &str| {
-        [format!("\"{name}\""), format!("testing/{name}.wasm")].iter().any(|word| tests.iter().any(|text| text.contains(word)))
+        [format!("\"{name}\""), format!("testing/{name}.wasm")]
+            .iter()
+            .any(|word| tests.iter().any(|text| text.contains(word)))
     };
-    let mut problems: Vec<String> =
-        guests.difference(&rows).map(|name| format!("the guest {name} has no row in plugins/testing/README.md")).collect();
-    problems.extend(rows.difference(&guests).map(|name| format!("plugins/testing/README.md describes {name}, which does not exist")));
+    let mut problems: Vec<String> = guests
+        .difference(&rows)
+        .map(|name| format!("the guest {name} has no row in plugins/testing/README.md"))
+        .collect();
+    problems.extend(
+        rows.difference(&guests)
+            .map(|name| format!("plugins/testing/README.md describes {name}, which does not exist")),
+    );
     for name in guests.intersection(&rows) {
         if !is_used(name) {
             problems.push(format!("no test uses the guest {name}"));
@@ -398,7 +481,11 @@ fn misbehaviours(files: &Files) -> Vec<String> {
     let quoted = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<String>>();
     let (mut problems, mut found) = (Vec::new(), BTreeSet::new());
     let isolation = text("tests/isolation.rs");
-    let all = isolation.split("const MISBEHAVING").nth(1).and_then(|rest| rest.split("\n];").next()).unwrap_or_default();
+    let all = isolation
+        .split("const MISBEHAVING")
+        .nth(1)
+        .and_then(|rest| rest.split("\n];").next())
+        .unwrap_or_default();
     for (place, line) in all_lines(files, "plugins/testing/README.md") {
         // Of three columns the last one names tests.
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
@@ -414,10 +501,12 @@ fn misbehaviours(files: &Files) -> Vec<String> {
         let guests = quoted(guests);
         for guest in &guests {
             let path = format!("plugins/testing/{guest}");
-            if !files.iter().any(|(file, _)| *file == format!("{path}.rs") || *file == format!("{path}.wat")) {
+            if !files.iter().any(|(file, _)| *file == format!("{path}.rs") || *file == format!("{path}.wat"))
+            {
                 problems.push(format!("{place}: there is no guest {guest}"));
             } else if !all.contains(&format!("(\"{guest}\", ")) {
-                problems.push(format!("{place}: {guest} is not in the list MISBEHAVING of tests/isolation.rs"));
+                problems
+                    .push(format!("{place}: {guest} is not in the list MISBEHAVING of tests/isolation.rs"));
             }
         }
         // One word about each row is enough.
@@ -426,9 +515,15 @@ fn misbehaviours(files: &Files) -> Vec<String> {
         }
         for test in quoted(tests) {
             let (module, function) = test.split_once("::").unwrap_or((&test, ""));
-            let file = if module == "hostile" { "host/src/sandbox/tests/hostile.rs".to_owned() } else { format!("tests/{module}.rs") };
+            let file = if module == "hostile" {
+                "host/src/sandbox/tests/hostile.rs".to_owned()
+            } else {
+                format!("tests/{module}.rs")
+            };
             let code = text(&file);
-            let uses = guests.is_empty() || module == "hostile" || guests.iter().any(|guest| code.contains(&format!("\"{guest}\"")));
+            let uses = guests.is_empty()
+                || module == "hostile"
+                || guests.iter().any(|guest| code.contains(&format!("\"{guest}\"")));
             if !code.contains(&format!("fn {function}()")) {
                 problems.push(format!("{place}: there is no test {test}"));
             } else if !uses {
@@ -437,7 +532,9 @@ fn misbehaviours(files: &Files) -> Vec<String> {
         }
     }
     let missing = MISBEHAVIOURS.iter().filter(|name| !found.contains(**name));
-    problems.extend(missing.map(|name| format!("plugins/testing/README.md has no row for the misbehaviour `{name}`")));
+    problems.extend(
+        missing.map(|name| format!("plugins/testing/README.md has no row for the misbehaviour `{name}`")),
+    );
     problems
 }
 
@@ -452,7 +549,10 @@ fn allowed_licences(deny: &str) -> BTreeSet<String> {
 fn licences(lines: &str, allowed: &BTreeSet<String>) -> Vec<String> {
     let packages: BTreeSet<(&str, &str)> = lines.lines().filter_map(|line| line.split_once('|')).collect();
     let bad = packages.into_iter().filter(|(_, licence)| !is_allowed(licence, allowed));
-    bad.map(|(package, licence)| format!("{package} has the licence `{licence}`, which deny.toml does not allow")).collect()
+    bad.map(|(package, licence)| {
+        format!("{package} has the licence `{licence}`, which deny.toml does not allow")
+    })
+    .collect()
 }
 
 /// Evaluates an SPDX expression; what is not one is not allowed. The old `/` is read as OR.
@@ -509,7 +609,10 @@ fn repository() -> Files {
         for entry in std::fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("an entry").path();
             let name = path.file_name().and_then(|name| name.to_str()).expect("a name in UTF-8").to_owned();
-            if path.is_dir() && name != "target" && (!name.starts_with('.') || matches!(name.as_str(), ".cargo" | ".ci")) {
+            if path.is_dir()
+                && name != "target"
+                && (!name.starts_with('.') || matches!(name.as_str(), ".cargo" | ".ci"))
+            {
                 folders.push(path);
             } else if path.is_file()
                 && let Ok(text) = std::fs::read_to_string(&path)

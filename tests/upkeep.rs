@@ -8,17 +8,20 @@ fn data_37_names_of_hosts_that_are_gone_are_removed_and_what_is_pending_is_not()
     bench.install("echo", "echo");
     let pending = bench.xadd("work", &[("n", "1")]);
     let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0"));
-    let _: redis::Value = bench.redis("XREADGROUP", ("GROUP", "tqhost", "holds-one", "COUNT", 1, "STREAMS", "work", ">"));
+    let _: redis::Value =
+        bench.redis("XREADGROUP", ("GROUP", "tqhost", "holds-one", "COUNT", 1, "STREAMS", "work", ">"));
     let mut pipe = redis::pipe();
     for n in 0..2000 {
         pipe.cmd("XGROUP").arg("CREATECONSUMER").arg("work").arg("tqhost").arg(format!("gone-{n}")).ignore();
     }
     pipe.query::<()>(&mut bench.db).expect("consumers");
-    let consumers = |bench: &mut Bench| bench.redis::<Vec<redis::Value>>("XINFO", ("CONSUMERS", "work", "tqhost")).len();
+    let consumers =
+        |bench: &mut Bench| bench.redis::<Vec<redis::Value>>("XINFO", ("CONSUMERS", "work", "tqhost")).len();
     assert_eq!(consumers(&mut bench), 2001);
     let queue = queue(&bench);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let sweep = |limit| runtime.block_on(queue.sweep_consumers(std::time::Duration::ZERO, limit)).expect("a sweep");
+    let sweep =
+        |limit| runtime.block_on(queue.sweep_consumers(std::time::Duration::ZERO, limit)).expect("a sweep");
     // Idle times count from the consumer's last command, in whole milliseconds.
     eventually("a first part is removed", || (sweep(500) == 500).then_some(()));
     assert_eq!(consumers(&mut bench), 1501);
@@ -26,7 +29,10 @@ fn data_37_names_of_hosts_that_are_gone_are_removed_and_what_is_pending_is_not()
     assert_eq!(consumers(&mut bench), 1, "the one with something pending stays");
     let host = bench.host();
     // Its task is taken over after the lease, and its name is of no use any more.
-    bench.redis::<redis::Value>("XCLAIM", ("work", "tqhost", "holds-one", 0, &pending, "IDLE", 60_000, "JUSTID"));
+    bench.redis::<redis::Value>(
+        "XCLAIM",
+        ("work", "tqhost", "holds-one", 0, &pending, "IDLE", 60_000, "JUSTID"),
+    );
     bench.until("work", &pending, "COMPLETED");
     assert!(sweep(10_000) >= 1);
     let left: Vec<Vec<redis::Value>> = bench.redis("XINFO", ("CONSUMERS", "work", "tqhost"));
@@ -43,7 +49,10 @@ fn queue(bench: &Bench) -> tqhost::queue::Queue {
 
 #[test]
 fn redis_19_what_may_lose_tasks_is_told_at_the_start() {
-    let mut bench = Bench::with_redis("[queues.work]\nplugin = \"echo\"\n", &["--maxmemory-policy", "allkeys-lru", "--appendonly", "no"]);
+    let mut bench = Bench::with_redis(
+        "[queues.work]\nplugin = \"echo\"\n",
+        &["--maxmemory-policy", "allkeys-lru", "--appendonly", "no"],
+    );
     bench.install("echo", "echo");
     bench.xadd("work", &[("n", "1")]);
     let _: () = bench.redis("XGROUP", ("CREATE", "work", "reports", "0"));

@@ -48,22 +48,41 @@ fn a_bad_version_is_rolled_back_under_load_as_if_nothing_had_happened() {
     let trickle = Trickle::start(&bench, "work", 8);
     trickle.more(10);
     let mut given_back = 0;
-    for (count, bad) in ["checks-then-traps", "traps-at-start", "hoards-at-once", "panics"].into_iter().enumerate() {
+    for (count, bad) in
+        ["checks-then-traps", "traps-at-start", "hoards-at-once", "panics"].into_iter().enumerate()
+    {
         let bytes = guest(bad);
         put(&bench, "p", &bytes);
         let line = rolled_back(&host, &bytes);
-        assert_eq!((&line["plugin"], &line["level"], line["good"].as_str()), (&"p".into(), &"ERROR".into(), Some(&digest(&good)[..12])));
-        assert!(line["reason"].as_str().is_some_and(|why| why.starts_with("it spoiled 6 tasks, and 0 ended well; ")), "{bad}: {line}");
+        assert_eq!(
+            (&line["plugin"], &line["level"], line["good"].as_str()),
+            (&"p".into(), &"ERROR".into(), Some(&digest(&good)[..12]))
+        );
+        assert!(
+            line["reason"]
+                .as_str()
+                .is_some_and(|why| why.starts_with("it spoiled 6 tasks, and 0 ended well; ")),
+            "{bad}: {line}"
+        );
         trickle.more(30);
         let row = shown(&bench, "the quarantine", |row| row["rolled_back"] == count + 1);
-        assert_eq!((&row["state"], &row["version"]), (&"quarantined".into(), &digest(&good).into()), "{bad}: {row}");
+        assert_eq!(
+            (&row["state"], &row["version"]),
+            (&"quarantined".into(), &digest(&good).into()),
+            "{bad}: {row}"
+        );
         assert!(row["error"].as_str().is_some_and(|error| error.contains("rolled back to")), "{bad}: {row}");
         host.until_metric(&reloads("rolled-back"), count as u64 + 1);
         given_back = eventually("those it spoiled are given back", || {
             Some(host.ended_as("work", "given-back")).filter(|now| *now >= given_back + 6)
         });
     }
-    assert!(host.metric(&format!("tqhost_plugin_info{{plugin=\"p\",state=\"quarantined\",version=\"{}\"}}", digest(&good))) > 0.5);
+    assert!(
+        host.metric(&format!(
+            "tqhost_plugin_info{{plugin=\"p\",state=\"quarantined\",version=\"{}\"}}",
+            digest(&good)
+        )) > 0.5
+    );
     let done = trickle.stop();
     untouched(&mut bench, &done, &[&good]);
     for outcome in ["retried", "retries-exhausted", "released"] {
@@ -92,7 +111,9 @@ fn a_version_that_loops_is_rolled_back() {
         let reason = rolled_back(&host, &bad)["reason"].as_str().expect("a reason").to_owned();
         assert!(reason.ends_with(why), "{reason}");
         trickle.more(30);
-        eventually("those it spoiled are given back", || (host.ended_as("work", "given-back") >= 6 * count).then_some(()));
+        eventually("those it spoiled are given back", || {
+            (host.ended_as("work", "given-back") >= 6 * count).then_some(())
+        });
     }
     let done = trickle.stop();
     untouched(&mut bench, &done, &[&good]);
@@ -113,9 +134,14 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
     let service = TcpListener::bind("127.0.0.1:0").expect("listen");
     service.set_nonblocking(true).expect("a listener that does not wait");
     let origin = format!("http://{}", service.local_addr().expect("an address"));
-    let grants = format!("[plugins.p]\nallowed_hosts = [\"{origin}\"]\nconfig = {{ service = \"{origin}/\" }}\n");
-    let mut bench = Bench::new(&format!("[queues.p]\n[queues.q]\n[queues.r]\n{grants}[plugins.q]\nconfig = {{ self-check = \"no\" }}\n"));
-    [("p", "echo"), ("q", "echo"), ("r", "echo-v2")].iter().for_each(|(name, guest)| bench.install(guest, name));
+    let grants =
+        format!("[plugins.p]\nallowed_hosts = [\"{origin}\"]\nconfig = {{ service = \"{origin}/\" }}\n");
+    let mut bench = Bench::new(&format!(
+        "[queues.p]\n[queues.q]\n[queues.r]\n{grants}[plugins.q]\nconfig = {{ self-check = \"no\" }}\n"
+    ));
+    [("p", "echo"), ("q", "echo"), ("r", "echo-v2")]
+        .iter()
+        .for_each(|(name, guest)| bench.install(guest, name));
     let host = bench.host();
     let (old, new, bad) = (guest("echo"), guest("checks-a-service"), guest("checks-itself"));
     put(&bench, "q", &bad);
@@ -125,7 +151,9 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
     // Others do not wait for it.
     put(&bench, "r", &old);
     eventually("another plugin has its version", || {
-        host.logged("plugin loaded").into_iter().find(|line| line["plugin"] == "r" && line["digest"] == digest(&old)[..12])
+        host.logged("plugin loaded")
+            .into_iter()
+            .find(|line| line["plugin"] == "r" && line["digest"] == digest(&old)[..12])
     });
     assert_eq!(host.logged("plugin cannot be used").len(), 1, "the self-check still waits");
     let line = said(&host, "plugin cannot be used", &new);
@@ -149,7 +177,8 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
     std::thread::spawn(move || {
         for mut client in service.incoming().map_while(Result::ok) {
             // The request that was given up is among them.
-            let head = BufReader::new(&client).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+            let head =
+                BufReader::new(&client).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
             head.for_each(drop);
             let _ = client.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
         }
@@ -168,7 +197,8 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
 #[test]
 fn a_version_whose_self_check_fails_gets_no_task() {
     let plugins = ["fail", "trap", "hoard", "loop", "ok"];
-    let queue = |name: &str| format!("[queues.{name}]\n[plugins.{name}]\nconfig = {{ self-check = \"{name}\" }}\n");
+    let queue =
+        |name: &str| format!("[queues.{name}]\n[plugins.{name}]\nconfig = {{ self-check = \"{name}\" }}\n");
     let queues: String = plugins.iter().map(|name| queue(name)).collect();
     let mut bench = Bench::new(&queues);
     plugins.iter().for_each(|name| bench.install("echo", name));
@@ -181,7 +211,8 @@ fn a_version_whose_self_check_fails_gets_no_task() {
         ("loop", "self-check: timeout: it did not end within 10s"),
     ] {
         put(&bench, plugin, &new);
-        let refused = || host.logged("plugin cannot be used").into_iter().find(|line| line["plugin"] == plugin);
+        let refused =
+            || host.logged("plugin cannot be used").into_iter().find(|line| line["plugin"] == plugin);
         let line = eventually(&format!("{plugin} is refused"), refused);
         assert!(line["error"].as_str().is_some_and(|error| error.starts_with(why)), "{line}");
         assert_eq!(line["active"], digest(&old)[..12], "{line}");
@@ -191,13 +222,23 @@ fn a_version_whose_self_check_fails_gets_no_task() {
         let row = eventually("it is shown", || row(&bench, plugin).filter(|row| row["state"] == "failed"));
         assert!(row["error"].as_str().is_some_and(|error| error.starts_with(why)), "{row}");
         let last = last_change(&row);
-        assert_eq!((&last["what"], &last["version"]), (&"self-check-failed".into(), &digest(&new).into()), "{row}");
+        assert_eq!(
+            (&last["what"], &last["version"]),
+            (&"self-check-failed".into(), &digest(&new).into()),
+            "{row}"
+        );
         let (took, least) = (last["took_ms"].as_u64(), if plugin == "loop" { 10_000 } else { 0 });
         assert!(took >= Some(least) && line["took"].is_string(), "{line}\n{row}");
-        assert_eq!((row["retry_at"].is_u64(), line["again"].is_string()), (plugin == "loop", plugin == "loop"), "{line}\n{row}");
+        assert_eq!(
+            (row["retry_at"].is_u64(), line["again"].is_string()),
+            (plugin == "loop", plugin == "loop"),
+            "{line}\n{row}"
+        );
     }
     put(&bench, "ok", &new);
-    eventually("it passes", || host.logged("plugin loaded").into_iter().find(|line| line["digest"] == digest(&new)[..12]));
+    eventually("it passes", || {
+        host.logged("plugin loaded").into_iter().find(|line| line["digest"] == digest(&new)[..12])
+    });
     let id = bench.xadd("ok", &[("a", "1")]);
     bench.until("ok", &id, "COMPLETED");
     assert_eq!(bench.status("ok", &id, "plugin"), label("ok", &new));
@@ -225,7 +266,11 @@ fn a_bad_first_version_is_charged_as_always() {
     }
     eventually("all are dead", || (bench.places("work").dead == 10).then_some(()));
     for dead in bench.dead("work") {
-        assert_eq!((dead["tq-reason"].as_str(), dead["tq-attempts"].as_str()), ("retries-exhausted", "2"), "{dead:?}");
+        assert_eq!(
+            (dead["tq-reason"].as_str(), dead["tq-attempts"].as_str()),
+            ("retries-exhausted", "2"),
+            "{dead:?}"
+        );
     }
     assert_eq!(host.ended_as("work", "given-back"), 0);
     host.until_metric(&reloads("rolled-back"), 0);
@@ -246,16 +291,24 @@ fn a_quarantine_lasts_until_there_is_another_content() {
     let path = bench.plugin_path("p");
     let quarantined = |count: usize| {
         let what = "plugin version is in quarantine";
-        eventually(&format!("{what} for the {count}. time"), || (host.logged(what).len() == count).then_some(()));
+        eventually(&format!("{what} for the {count}. time"), || {
+            (host.logged(what).len() == count).then_some(())
+        });
     };
     // Touched: nothing to say. Written over in pieces: half a file comes and goes, and the whole one is known.
-    std::fs::File::options().append(true).open(&path).and_then(|file| file.set_modified(std::time::SystemTime::now())).expect("touch");
+    std::fs::File::options()
+        .append(true)
+        .open(&path)
+        .and_then(|file| file.set_modified(std::time::SystemTime::now()))
+        .expect("touch");
     overwrite(&path, &bad, &trickle);
     // Removed, and copied there anew.
     std::fs::remove_file(&path).expect("remove a plugin");
     host.log("plugin removed");
     put(&bench, "p", &bad);
-    eventually("it is refused", || (!host.logged("plugin version is in quarantine").is_empty()).then_some(()));
+    eventually("it is refused", || {
+        (!host.logged("plugin version is in quarantine").is_empty()).then_some(())
+    });
     host.log("the last good version of the plugin runs again");
     trickle.more(10);
     // Something unusable in between.
@@ -308,7 +361,8 @@ fn until_attempts(host: &Host, id: &str, attempts: usize) {
 
 #[test]
 fn a_task_that_traps_on_every_version_comes_to_its_end() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\nmax_retries = 2\nbackoff = { base = \"100ms\" }\n");
+    let mut bench =
+        Bench::new("[queues.work]\nplugin = \"p\"\nmax_retries = 2\nbackoff = { base = \"100ms\" }\n");
     let (old, new) = (version("traps-if-told", 1), version("traps-if-told", 2));
     put(&bench, "p", &old);
     let host = bench.host();
@@ -325,7 +379,10 @@ fn a_task_that_traps_on_every_version_comes_to_its_end() {
     let poison = bench.xadd("work", &[("trap", "yes")]);
     said(&host, "plugin version confirmed", &new);
     let dead = eventually("it is dead", || bench.dead("work").into_iter().next());
-    assert_eq!((&dead["tq-id"], &dead["tq-attempts"], &dead["tq-reason"]), (&poison, &"3".into(), &"retries-exhausted".into()));
+    assert_eq!(
+        (&dead["tq-id"], &dead["tq-attempts"], &dead["tq-reason"]),
+        (&poison, &"3".into(), &"retries-exhausted".into())
+    );
     assert_eq!(dead["tq-plugin"], label("p", &new));
     host.until_ended_as("work", "given-back", 5);
     until_attempts(&host, &poison, 5 + 3);
@@ -336,9 +393,15 @@ fn a_task_that_traps_on_every_version_comes_to_its_end() {
     loaded(&host, &next);
     let poison = bench.xadd("work", &[("trap", "yes")]);
     let line = rolled_back(&host, &next);
-    assert!(line["reason"].as_str().is_some_and(|why| why.starts_with("it spoiled 1 task, and 0 ended well")), "{line}");
+    assert!(
+        line["reason"].as_str().is_some_and(|why| why.starts_with("it spoiled 1 task, and 0 ended well")),
+        "{line}"
+    );
     let dead = eventually("it is dead", || bench.dead("work").into_iter().nth(1));
-    assert_eq!((&dead["tq-id"], &dead["tq-attempts"], &dead["tq-plugin"]), (&poison, &"3".into(), &label("p", &new)));
+    assert_eq!(
+        (&dead["tq-id"], &dead["tq-attempts"], &dead["tq-plugin"]),
+        (&poison, &"3".into(), &label("p", &new))
+    );
     host.until_ended_as("work", "given-back", 5 + 6);
     until_attempts(&host, &poison, 6 + 3);
     host.stop();
@@ -368,7 +431,8 @@ fn two_hosts_judge_each_for_itself() {
 
 #[test]
 fn twenty_versions_good_and_bad_in_any_order_lose_and_spoil_nothing() {
-    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_nanos() as u64;
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_nanos()
+        as u64;
     println!("seed {seed}");
     let mut random = random(seed);
     let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\nmax_retries = 0\n");
@@ -411,7 +475,11 @@ fn twenty_versions_good_and_bad_in_any_order_lose_and_spoil_nothing() {
     let good: Vec<&[u8]> = installed.iter().map(Vec::as_slice).collect();
     untouched(&mut bench, &done, &good);
     for host in hosts {
-        assert_eq!((host.ended_as("work", "retried"), host.ended_as("work", "retries-exhausted")), (0, 0), "seed {seed}");
+        assert_eq!(
+            (host.ended_as("work", "retried"), host.ended_as("work", "retries-exhausted")),
+            (0, 0),
+            "seed {seed}"
+        );
         host.stop();
     }
 }

@@ -41,8 +41,26 @@ pub struct Announcer {
 struct Rate(VecDeque<(Instant, u64)>);
 
 impl Announcer {
-    pub fn new(id: Arc<str>, link: Link, redis: Redis, plugins: Plugins, health: Health, board: Board, refused: Refused) -> Announcer {
-        Announcer { id, started_at: now_ms(), link, redis, plugins, health, board, refused, rates: HashMap::new() }
+    pub fn new(
+        id: Arc<str>,
+        link: Link,
+        redis: Redis,
+        plugins: Plugins,
+        health: Health,
+        board: Board,
+        refused: Refused,
+    ) -> Announcer {
+        Announcer {
+            id,
+            started_at: now_ms(),
+            link,
+            redis,
+            plugins,
+            health,
+            board,
+            refused,
+            rates: HashMap::new(),
+        }
     }
 
     /// Sets what is not counted as it happens: for the metrics, before a scrape.
@@ -97,7 +115,9 @@ impl Announcer {
             HostQueue {
                 name: queue.name.to_string(),
                 state: health
-                    .map_or("starting", |health| if health.ok || health.state == "starting" { health.state } else { "stalled" })
+                    .map_or("starting", |health| {
+                        if health.ok || health.state == "starting" { health.state } else { "stalled" }
+                    })
                     .to_owned(),
                 running: queue.running() as u64,
                 completed: totals.completed,

@@ -76,19 +76,25 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
     let grants = reload::grants(&config);
     let max_memory = grants.values().map(|grant| grant.memory).max().unwrap_or_default();
     let max_warm = reload::warm(&config);
-    let opts = SandboxOptions { max_concurrent: max_attempts, max_warm, max_memory, compiler: Compiler::apart() };
+    let opts =
+        SandboxOptions { max_concurrent: max_attempts, max_warm, max_memory, compiler: Compiler::apart() };
     let sandbox = Sandbox::within(opts, config.memory.unwrap_or_else(sandbox::default_memory))?;
     let watching = CancellationToken::new();
     let watchers = TaskTracker::new();
-    let source = Source { sandbox, dir: config.plugins_dir.clone(), cache_dir: config.data_dir.join("cache") };
+    let source =
+        Source { sandbox, dir: config.plugins_dir.clone(), cache_dir: config.data_dir.join("cache") };
     let plugins = Plugins::start(source, grants, watching.clone(), &watchers).await?;
 
     // 4. The queues. Before the first claim: every group is there, and signals are heard. A host that ended now would leave tasks behind.
     let mut signals = Signals::listen()?;
     let mut file = Watch::new(&config.path).context("cannot listen to SIGHUP")?;
-    let queues: Vec<Queue> = config.queues.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
+    let queues: Vec<Queue> =
+        config.queues.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
     for queue in &queues {
-        queue.ensure_group().await.with_context(|| format!("cannot prepare the queue `{}`", queue.rules.name))?;
+        queue
+            .ensure_group()
+            .await
+            .with_context(|| format!("cannot prepare the queue `{}`", queue.rules.name))?;
     }
     let host = Host {
         redis: redis.clone(),
@@ -122,7 +128,15 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
 
     // 5. What others see of it.
     let refused = Refused::default();
-    let announcer = Announcer::new(host_id.clone(), link.clone(), redis.clone(), plugins.clone(), health, workers.board(), refused.clone());
+    let announcer = Announcer::new(
+        host_id.clone(),
+        link.clone(),
+        redis.clone(),
+        plugins.clone(),
+        health,
+        workers.board(),
+        refused.clone(),
+    );
     let _ = refresh.set(announcer.refresher());
     servants.spawn(announcer.run(serving.clone()));
     tracing::info!(
@@ -160,7 +174,11 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
         }
     }
     let running = workers.running();
-    tracing::info!(running, grace_seconds = config.shutdown_grace.as_secs(), "stopping: no new tasks; waiting for those that run");
+    tracing::info!(
+        running,
+        grace_seconds = config.shutdown_grace.as_secs(),
+        "stopping: no new tasks; waiting for those that run"
+    );
 
     // 7. Nothing new; then an end to what runs, at the end of the grace period or on a second signal; then to what cannot be settled.
     stop.claiming.cancel();
@@ -207,8 +225,12 @@ pub fn open_redis(config: &Config) -> anyhow::Result<Redis> {
 
 /// This host's name in every group: readable, and unique for each start.
 fn host_id() -> String {
-    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "host".into());
-    let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(64).collect();
+    let host = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_else(|| "host".into());
+    let host: String =
+        host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(64).collect();
     // The random end of the id: its beginning is the time.
     let unique = uuid::Uuid::now_v7().simple().to_string();
     format!("{host}-{}-{}", std::process::id(), &unique[20..])

@@ -22,7 +22,10 @@ mod tests {
 
     #[test]
     fn a_cause_is_told_once() {
-        let error = Err::<(), _>(anyhow!("refused")).context("connect: refused").context("status").expect_err("an error");
+        let error = Err::<(), _>(anyhow!("refused"))
+            .context("connect: refused")
+            .context("status")
+            .expect_err("an error");
         assert_eq!(chain(error.as_ref()), "status: connect: refused");
     }
 }

@@ -115,7 +115,11 @@ pub fn socket_path(data_dir: &Path) -> PathBuf {
         let _ = write!(name, "{byte:02x}");
     }
     let short = std::env::temp_dir().join(&name).join("redis.sock");
-    if short.as_os_str().len() <= MAX_SOCKET_PATH_BYTES { short } else { Path::new("/tmp").join(name).join("redis.sock") }
+    if short.as_os_str().len() <= MAX_SOCKET_PATH_BYTES {
+        short
+    } else {
+        Path::new("/tmp").join(name).join("redis.sock")
+    }
 }
 
 /// Whether anybody listens there.

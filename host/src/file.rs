@@ -42,8 +42,12 @@ pub(crate) fn look(path: &Path) -> Found {
         Ok(meta) if meta.is_file() => Found::File(Stamp::of(&meta)),
         Ok(meta) if meta.is_dir() => Found::Other("it is a directory, not a file"),
         Ok(_) => Found::Other("it is not a regular file"),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Found::Missing,
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Found::Other("no permission to look at it"),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Found::Missing
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Found::Other("no permission to look at it")
+        }
         Err(_) => Found::Other("it cannot be looked at"),
     }
 }
@@ -80,9 +84,9 @@ impl Stamp {
     /// Whether the last change is so long ago that there is no need to wait and look again.
     pub(crate) fn is_old(self) -> bool {
         let Ok(now) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) else { return false };
-        [self.modified, self.changed]
-            .into_iter()
-            .all(|(seconds, _)| u64::try_from(seconds).is_ok_and(|seconds| Duration::from_secs(seconds) + LONG_AGO * 2 < now))
+        [self.modified, self.changed].into_iter().all(|(seconds, _)| {
+            u64::try_from(seconds).is_ok_and(|seconds| Duration::from_secs(seconds) + LONG_AGO * 2 < now)
+        })
     }
 
     fn holds(self, file: &File) -> io::Result<bool> {

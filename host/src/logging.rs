@@ -53,7 +53,8 @@ pub fn init(format: LogFormat) -> anyhow::Result<LogGuard> {
     };
     let filter = filter(&directives)?;
     let ansi = io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let (lines, guard) = Lines::start(io::stderr(), MAX_WAITING_BYTES).context("cannot start the thread that writes the log")?;
+    let (lines, guard) = Lines::start(io::stderr(), MAX_WAITING_BYTES)
+        .context("cannot start the thread that writes the log")?;
     subscriber(format, filter, ansi, lines).try_init().context("logging was already started")?;
     Ok(guard)
 }
@@ -68,15 +69,23 @@ impl Drop for LogGuard {
     }
 }
 
-fn subscriber<W>(format: LogFormat, filter: EnvFilter, ansi: bool, writer: W) -> Box<dyn Subscriber + Send + Sync>
+fn subscriber<W>(
+    format: LogFormat,
+    filter: EnvFilter,
+    ansi: bool,
+    writer: W,
+) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     // Internal errors would be printed with eprintln!, which panics on a closed stderr.
-    let builder = tracing_subscriber::fmt().with_writer(writer).with_env_filter(filter).log_internal_errors(false);
+    let builder =
+        tracing_subscriber::fmt().with_writer(writer).with_env_filter(filter).log_internal_errors(false);
     match format {
         LogFormat::Text => Box::new(builder.with_ansi(ansi).finish()),
-        LogFormat::Json => Box::new(builder.with_ansi(false).json().flatten_event(true).with_span_list(false).finish()),
+        LogFormat::Json => {
+            Box::new(builder.with_ansi(false).json().flatten_event(true).with_span_list(false).finish())
+        }
     }
 }
 
@@ -94,9 +103,13 @@ fn filter(directives: &str) -> anyhow::Result<EnvFilter> {
     if !directives.contains('{')
         && let Some(word) = words.find(bare)
     {
-        bail!("{VARIABLE}: `{word}` is not a level (off, error, warn, info, debug, trace) and not target=level");
+        bail!(
+            "{VARIABLE}: `{word}` is not a level (off, error, warn, info, debug, trace) and not target=level"
+        );
     }
-    EnvFilter::builder().parse(format!("{BASE},{tidy}")).map_err(|error| anyhow!("{VARIABLE}: `{directives}`: {error}"))
+    EnvFilter::builder()
+        .parse(format!("{BASE},{tidy}"))
+        .map_err(|error| anyhow!("{VARIABLE}: `{directives}`: {error}"))
 }
 
 /// Lines on their way to a writer that may be slow, stuck or gone. Clones share them.
@@ -133,7 +146,11 @@ impl Lines {
     fn write_to(&self, mut out: impl Write) {
         loop {
             let waiting = self.lock();
-            let mut waiting = self.0.changed.wait_while(waiting, |waiting| waiting.text.is_empty()).unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = self
+                .0
+                .changed
+                .wait_while(waiting, |waiting| waiting.text.is_empty())
+                .unwrap_or_else(PoisonError::into_inner);
             let text = std::mem::take(&mut waiting.text);
             let dropped = std::mem::take(&mut waiting.dropped);
             waiting.writing = true;
@@ -152,7 +169,11 @@ impl Lines {
     fn flush_within(&self, limit: Duration) -> bool {
         let waiting = self.lock();
         let unwritten = |waiting: &mut Waiting| waiting.writing || !waiting.text.is_empty();
-        let (_waiting, waited) = self.0.changed.wait_timeout_while(waiting, limit, unwritten).unwrap_or_else(PoisonError::into_inner);
+        let (_waiting, waited) = self
+            .0
+            .changed
+            .wait_timeout_while(waiting, limit, unwritten)
+            .unwrap_or_else(PoisonError::into_inner);
         !waited.timed_out()
     }
 }
@@ -198,7 +219,9 @@ mod tests {
     impl Write for Gate {
         fn write(&mut self, text: &[u8]) -> io::Result<usize> {
             self.permissions.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
-            self.written.send(String::from_utf8(text.to_vec()).unwrap()).map_err(|_| io::ErrorKind::BrokenPipe)?;
+            self.written
+                .send(String::from_utf8(text.to_vec()).unwrap())
+                .map_err(|_| io::ErrorKind::BrokenPipe)?;
             Ok(text.len())
         }
 
@@ -251,7 +274,11 @@ mod tests {
         };
         let shown = |directives: &str| {
             let text = logged(LogFormat::Text, directives, log);
-            ["one", "two", "three", "four", "five"].into_iter().filter(|word| text.contains(word)).collect::<Vec<_>>().join(" ")
+            ["one", "two", "three", "four", "five"]
+                .into_iter()
+                .filter(|word| text.contains(word))
+                .collect::<Vec<_>>()
+                .join(" ")
         };
         assert_eq!(shown(""), "two five");
         assert_eq!(shown("debug"), "two four five");
@@ -266,7 +293,9 @@ mod tests {
             let error = format!("{:#}", filter(bad).unwrap_err());
             assert!(error.starts_with("TQHOST_LOG: `"), "{bad}: {error}");
         }
-        for good in ["", " ", "OFF", "warn", "info,tqhost=debug", "[task{id=1}]=trace", "tqhost::worker=debug,"] {
+        for good in
+            ["", " ", "OFF", "warn", "info,tqhost=debug", "[task{id=1}]=trace", "tqhost::worker=debug,"]
+        {
             assert!(filter(good).is_ok(), "{good}");
         }
     }

@@ -71,8 +71,16 @@ impl Watch {
             watcher.watch(file.parent().unwrap_or(Path::new(".")), notify::RecursiveMode::NonRecursive)?;
             Ok(watcher)
         });
-        let hints = hints.inspect_err(|error| tracing::warn!(%error, "changes of the configuration are noticed late")).ok();
-        Ok(Watch { file: file.to_owned(), seen: Found::Missing, hint, _hints: hints, hangup: signal(SignalKind::hangup())? })
+        let hints = hints
+            .inspect_err(|error| tracing::warn!(%error, "changes of the configuration are noticed late"))
+            .ok();
+        Ok(Watch {
+            file: file.to_owned(),
+            seen: Found::Missing,
+            hint,
+            _hints: hints,
+            hangup: signal(SignalKind::hangup())?,
+        })
     }
 
     /// Waits for a new, stable state of the file, or for SIGHUP. Dropped while it waits, it misses nothing.
@@ -100,7 +108,8 @@ impl Watch {
                 candidate = None;
                 continue;
             }
-            let since = candidate.filter(|(known, _)| *known == stamp).map_or_else(Instant::now, |(_, since)| since);
+            let since =
+                candidate.filter(|(known, _)| *known == stamp).map_or_else(Instant::now, |(_, since)| since);
             candidate = Some((stamp, since));
             if since.elapsed() >= SETTLE {
                 self.seen = found;
@@ -111,7 +120,9 @@ impl Watch {
 
     async fn look(&self) -> Found {
         let file = self.file.clone();
-        tokio::task::spawn_blocking(move || file::look(&file)).await.unwrap_or(Found::Other("it cannot be looked at"))
+        tokio::task::spawn_blocking(move || file::look(&file))
+            .await
+            .unwrap_or(Found::Other("it cannot be looked at"))
     }
 }
 
@@ -161,7 +172,10 @@ impl Reloader<'_> {
             }
             Err(why) => {
                 self.metrics.config_reload(false);
-                tracing::error!(why, "the configuration was changed, and cannot be used: everything stays as it is");
+                tracing::error!(
+                    why,
+                    "the configuration was changed, and cannot be used: everything stays as it is"
+                );
                 self.refused.set(Some(why));
             }
         }
@@ -191,11 +205,16 @@ impl Reloader<'_> {
                 "more instances may be kept than this host has room for: some are given up early until its next start"
             );
         }
-        let queues: Vec<Queue> = new.queues.iter().map(|rules| Queue::new(rules.clone(), self.link.clone())).collect();
+        let queues: Vec<Queue> =
+            new.queues.iter().map(|rules| Queue::new(rules.clone(), self.link.clone())).collect();
         for queue in &queues {
             // Without Redis the fetch loop does it later.
             if let Err(error) = queue.ensure_group().await {
-                tracing::warn!(queue = queue.rules.name, error = chain(&error), "could not prepare the queue yet");
+                tracing::warn!(
+                    queue = queue.rules.name,
+                    error = chain(&error),
+                    "could not prepare the queue yet"
+                );
             }
         }
         self.plugins.update(grants(&new));

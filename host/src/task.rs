@@ -71,11 +71,19 @@ pub enum Outcome {
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Outcome::Completed { result } => f.debug_struct("Completed").field("result_bytes", &result.as_ref().map(Vec::len)).finish(),
-            Outcome::Retry { message, after } => f.debug_struct("Retry").field("message", message).field("after", after).finish(),
+            Outcome::Completed { result } => {
+                f.debug_struct("Completed").field("result_bytes", &result.as_ref().map(Vec::len)).finish()
+            }
+            Outcome::Retry { message, after } => {
+                f.debug_struct("Retry").field("message", message).field("after", after).finish()
+            }
             Outcome::Reject { message } => f.debug_struct("Reject").field("message", message).finish(),
-            Outcome::Defer { message, after } => f.debug_struct("Defer").field("message", message).field("after", after).finish(),
-            Outcome::Failed { kind, message } => f.debug_struct("Failed").field("kind", kind).field("message", message).finish(),
+            Outcome::Defer { message, after } => {
+                f.debug_struct("Defer").field("message", message).field("after", after).finish()
+            }
+            Outcome::Failed { kind, message } => {
+                f.debug_struct("Failed").field("kind", kind).field("message", message).finish()
+            }
         }
     }
 }

@@ -9,7 +9,9 @@ fn handle(_: Task) -> Result<(), Failure> {
     let url = format!("http://127.0.0.1/{}", "x".repeat(16_000));
     let headers = format!("x-long: {}", "x".repeat(16_000));
     loop {
-        held.push(Request { url: &url, headers: &headers, ..Request::default() }.hold().map_err(Failure::reject)?);
+        held.push(
+            Request { url: &url, headers: &headers, ..Request::default() }.hold().map_err(Failure::reject)?,
+        );
     }
 }
 

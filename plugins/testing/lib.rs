@@ -22,7 +22,8 @@ pub fn sleep(duration: Duration) {
 
 /// The task as the handler saw it, and the version of the handler that saw it.
 pub fn echo(task: &Task, version: &str) -> Json<Value> {
-    let fields: Map<String, Value> = task.fields.iter().map(|field| (field.name.clone(), value(&field.value))).collect();
+    let fields: Map<String, Value> =
+        task.fields.iter().map(|field| (field.name.clone(), value(&field.value))).collect();
     let names: Vec<&str> = task.fields.iter().map(|field| field.name.as_str()).collect();
     Json(json!({
         "version": version,
@@ -88,6 +89,9 @@ mod tests {
         let Json(echo) = echo(&Task::sample([("b", b"1".as_slice()), ("a", b"\xff\x00")]), "7");
         assert_eq!(echo["names"], json!(["b", "a"]));
         assert_eq!(echo["fields"], json!({ "b": "1", "a": { "hex": "ff00" } }));
-        assert_eq!((&echo["version"], &echo["attempt"], &echo["max-attempts"]), (&json!("7"), &json!(1), &json!(3)));
+        assert_eq!(
+            (&echo["version"], &echo["attempt"], &echo["max-attempts"]),
+            (&json!("7"), &json!(1), &json!(3))
+        );
     }
 }

@@ -33,7 +33,8 @@ fn handle(task: Task) -> Result<Json<Value>, Failure> {
     let mut at = 0;
     while at + MARK.len() + 8 < end {
         if MARK.iter().enumerate().all(|(n, byte)| peek(at + n) == *byte) {
-            let digits: Vec<u8> = (at + MARK.len()..end).map(peek).take_while(u8::is_ascii_digit).take(18).collect();
+            let digits: Vec<u8> =
+                (at + MARK.len()..end).map(peek).take_while(u8::is_ascii_digit).take(18).collect();
             let number = digits.iter().fold(0_u64, |number, digit| number * 10 + u64::from(digit - b'0'));
             // What was cut off at the end of the memory is not a number of anybody.
             let after = at + MARK.len() + digits.len();

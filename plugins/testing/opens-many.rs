@@ -9,8 +9,10 @@ use tqhost_handler::{Failure, Json, Task, handler};
 
 fn handle(task: Task) -> Result<Json<Value>, Failure> {
     let url = task.text("url")?;
-    let sent: Vec<_> = (0..task.number::<u32>("count")?).map(|_| Request { url, ..Request::default() }.send()).collect();
-    let (mut held, mut statuses, mut errors) = (Vec::new(), BTreeMap::<u16, u32>::new(), BTreeMap::<String, u32>::new());
+    let sent: Vec<_> =
+        (0..task.number::<u32>("count")?).map(|_| Request { url, ..Request::default() }.send()).collect();
+    let (mut held, mut statuses, mut errors) =
+        (Vec::new(), BTreeMap::<u16, u32>::new(), BTreeMap::<String, u32>::new());
     for sent in sent {
         match sent.and_then(|sent| sent.wait()) {
             Ok(response) => {

@@ -25,7 +25,9 @@ thread_local! {
 }
 
 fn handle(task: Task) -> Result<Json<Value>, Failure> {
-    let number = |name: &str| task.text_opt(name).map(|text| text.and_then(|text| text.parse().ok()).unwrap_or(0_usize));
+    let number = |name: &str| {
+        task.text_opt(name).map(|text| text.and_then(|text| text.parse().ok()).unwrap_or(0_usize))
+    };
     let (keep, ms, end) = (number("keep")?, number("ms")?, task.text_opt("end")?);
     let seen = MEMORY.with_borrow_mut(|memory| {
         memory.tasks += 1;

@@ -18,7 +18,9 @@ const SLOW: u64 = 10_000;
 
 /// In the stream: what producers added while no host was there.
 pub fn queued() {
-    println!("a backlog of {TASKS} tasks of 200 bytes in the stream, empty handler, concurrency 100, retention 24h");
+    println!(
+        "a backlog of {TASKS} tasks of 200 bytes in the stream, empty handler, concurrency 100, retention 24h"
+    );
     let mut bench = bench("24h");
     fill(&mut bench, &"x".repeat(200), TASKS);
     drain(bench);
@@ -26,7 +28,9 @@ pub fn queued() {
 
 /// All of them delayed, and due before the host starts.
 pub fn delayed() {
-    println!("{TASKS} delayed tasks of 200 bytes, all due at the start, empty handler, concurrency 100, retention 0s");
+    println!(
+        "{TASKS} delayed tasks of 200 bytes, all due at the start, empty handler, concurrency 100, retention 0s"
+    );
     let mut bench = bench("0s");
     let file = bench.dir.path().join("tasks.jsonl");
     let mut lines = std::io::BufWriter::new(std::fs::File::create(&file).expect("a file"));
@@ -38,13 +42,18 @@ pub fn delayed() {
     let began = Instant::now();
     let file = file.to_str().expect("UTF-8");
     bench.tqhost(&["enqueue", "work", "--jsonl", file, "--delay", "1s"]).ok();
-    println!("  enqueued by the command: {:>9.0} tasks per second", TASKS as f64 / began.elapsed().as_secs_f64());
+    println!(
+        "  enqueued by the command: {:>9.0} tasks per second",
+        TASKS as f64 / began.elapsed().as_secs_f64()
+    );
     assert_eq!(bench.redis::<usize>("ZCARD", "tq:{work}:delayed"), TASKS);
     drain(bench);
 }
 
 fn bench(retention: &str) -> Bench {
-    Bench::new(&format!("[queues.work]\nplugin = \"empty\"\nconcurrency = 100\nmax_backlog = 2000000\nretention = \"{retention}\"\n"))
+    Bench::new(&format!(
+        "[queues.work]\nplugin = \"empty\"\nconcurrency = 100\nmax_backlog = 2000000\nretention = \"{retention}\"\n"
+    ))
 }
 
 /// Lets a host do them all, and tells how it went.
@@ -66,8 +75,13 @@ fn drain(mut bench: Bench) {
         last = Instant::now();
         part += 1;
     }
-    println!("  tasks per second, tenth by tenth: {}", rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" "));
-    println!("  host: at most {resident} MiB resident; Redis: {before} MiB before, at most {used} MiB on the way");
+    println!(
+        "  tasks per second, tenth by tenth: {}",
+        rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ")
+    );
+    println!(
+        "  host: at most {resident} MiB resident; Redis: {before} MiB before, at most {used} MiB on the way"
+    );
     println!("  of more than {} ms: {}", SLOW / 1000, slow(&mut bench));
     let stats: String = bench.redis("INFO", "latencystats");
     let script = stats.lines().find(|line| line.contains("_evalsha:")).unwrap_or("no script ran").trim();
@@ -86,7 +100,8 @@ fn eventually_slowly(what: &str, bench: &mut Bench, host: &Host, resident: &mut 
         }
         // Progress, so that a host that does nothing does not hang the bench.
         eventually(what, || {
-            let now = bench.redis::<usize>("XLEN", "work") + bench.redis::<usize>("ZCARD", "tq:{work}:delayed");
+            let now =
+                bench.redis::<usize>("XLEN", "work") + bench.redis::<usize>("ZCARD", "tq:{work}:delayed");
             (now < left).then_some(())
         });
     }
@@ -111,7 +126,11 @@ fn slow(bench: &mut Bench) -> String {
     if found.is_empty() {
         return "none".to_owned();
     }
-    found.iter().map(|(name, (count, longest))| format!("{name} {count} (at most {longest} ms)")).collect::<Vec<_>>().join(", ")
+    found
+        .iter()
+        .map(|(name, (count, longest))| format!("{name} {count} (at most {longest} ms)"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn first_four(entry: redis::Value) -> (u64, u64, u64, Vec<String>) {
@@ -121,8 +140,18 @@ fn first_four(entry: redis::Value) -> (u64, u64, u64, Vec<String>) {
 }
 
 fn script_name(sha: &str) -> String {
-    let known = [&script::BEGIN, &script::SETTLE, &script::PROMOTE, &script::HEARTBEAT, &script::RECLAIM, &script::ENQUEUE];
-    known.iter().find(|script| script.sha1() == sha).map_or_else(|| sha.to_owned(), |script| script.name.to_owned())
+    let known = [
+        &script::BEGIN,
+        &script::SETTLE,
+        &script::PROMOTE,
+        &script::HEARTBEAT,
+        &script::RECLAIM,
+        &script::ENQUEUE,
+    ];
+    known
+        .iter()
+        .find(|script| script.sha1() == sha)
+        .map_or_else(|| sha.to_owned(), |script| script.name.to_owned())
 }
 
 fn redis_mib(bench: &mut Bench) -> u64 {

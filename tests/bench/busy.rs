@@ -49,13 +49,21 @@ pub fn slots() {
         ("a running task since its last heartbeat", |seen| &seen.idle),
         ("a timeout of a handler that computes, late by", |seen| &seen.late),
     ];
-    println!("  {:48} {:^26}   {:^26}   times", "ms: median, 99 of 100, most", "while they wait", "while they compute");
+    println!(
+        "  {:48} {:^26}   {:^26}   times",
+        "ms: median, 99 of 100, most", "while they wait", "while they compute"
+    );
     for (label, values) in what {
-        let of = |runs: &[Seen], share| median(&mut runs.iter().map(|seen| quantile(values(seen), share)).collect::<Vec<_>>());
+        let of = |runs: &[Seen], share| {
+            median(&mut runs.iter().map(|seen| quantile(values(seen), share)).collect::<Vec<_>>())
+        };
         let three = |runs: &[Seen]| [0.5, 0.99, 1.0].map(|share| of(runs, share));
         let (a, b) = (three(&waiting), three(&busy));
         let times = [0, 1, 2].map(|n| format!("{:.1}", b[n] / a[n].max(0.01))).join(" ");
-        println!("  {label:48} {:>8.1} {:>8.1} {:>8.1}   {:>8.1} {:>8.1} {:>8.1}   {times}", a[0], a[1], a[2], b[0], b[1], b[2]);
+        println!(
+            "  {label:48} {:>8.1} {:>8.1} {:>8.1}   {:>8.1} {:>8.1} {:>8.1}   {times}",
+            a[0], a[1], a[2], b[0], b[1], b[2]
+        );
     }
     let rate = |runs: &[Seen]| median(&mut runs.iter().map(|seen| seen.rate).collect::<Vec<_>>());
     let (a, b) = (rate(&waiting), rate(&busy));
@@ -111,8 +119,12 @@ fn watched(bench: &mut Bench, host: &Host) -> Seen {
         if late.last().is_none_or(|id: &String| bench.status("late", id, "status") == "FAILED") {
             late.push(bench.xadd("late", &[("a", "1")]));
         }
-        let held: Vec<(String, String, f64, u64)> = bench.redis("XPENDING", ("held", "tqhost", "-", "+", SLOTS));
-        assert!(held.len() == SLOTS && held.iter().all(|entry| entry.3 == 1), "all of them run, for the first time: {held:?}");
+        let held: Vec<(String, String, f64, u64)> =
+            bench.redis("XPENDING", ("held", "tqhost", "-", "+", SLOTS));
+        assert!(
+            held.len() == SLOTS && held.iter().all(|entry| entry.3 == 1),
+            "all of them run, for the first time: {held:?}"
+        );
         seen.idle.extend(held.iter().map(|entry| entry.2));
         thread::sleep(BEAT);
     }

@@ -43,7 +43,8 @@ impl Setup {
     /// Gets everything that a row needs, or says why it cannot be had.
     fn ready(&mut self, row: &Row) -> Result<measure::Places, String> {
         let programs = self.folder("programs")?;
-        let bullmq = if matches!(row.worker, Worker::Bullmq) { self.folder("bullmq")? } else { PathBuf::new() };
+        let bullmq =
+            if matches!(row.worker, Worker::Bullmq) { self.folder("bullmq")? } else { PathBuf::new() };
         let redis = if row.newer_redis { Some(self.folder("redis")?) } else { None };
         Ok(measure::Places { programs, bullmq, redis })
     }
@@ -121,14 +122,20 @@ fn from_env<T: FromStr>(name: &str, default: T) -> T {
 fn set_up(part: &str) -> Found {
     println!("  getting ready: {part}");
     let script = repository().join("scripts/bench-peers.sh");
-    let output = Command::new(script).arg(part).stdin(Stdio::null()).output().expect("run scripts/bench-peers.sh");
+    let output =
+        Command::new(script).arg(part).stdin(Stdio::null()).output().expect("run scripts/bench-peers.sh");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
     let said = text(&output.stderr);
     if output.status.success() {
         return Ok(PathBuf::from(text(&output.stdout)));
     }
     eprintln!("{said}");
-    Err(said.lines().last().unwrap_or("scripts/bench-peers.sh failed").trim_start_matches("bench-peers: ").to_owned())
+    Err(said
+        .lines()
+        .last()
+        .unwrap_or("scripts/bench-peers.sh failed")
+        .trim_start_matches("bench-peers: ")
+        .to_owned())
 }
 
 fn repository() -> &'static Path {

@@ -70,8 +70,16 @@ pub fn others() {
     }
     println!("  all: without {}; with {}; {}", without.told(), with.told(), with.against(&mut without));
     let ratio = at(&mut with.all, 0.99) / at(&mut without.all, 0.99);
-    assert!(ratio <= MOST, "the p99 of the others is {ratio:.2} times as long while something is compiled, more than {MOST} times");
-    println!("  {} tasks without, {} with; compiled in {:.1} s (median)", without.all.len(), with.all.len(), median(&mut took));
+    assert!(
+        ratio <= MOST,
+        "the p99 of the others is {ratio:.2} times as long while something is compiled, more than {MOST} times"
+    );
+    println!(
+        "  {} tasks without, {} with; compiled in {:.1} s (median)",
+        without.all.len(),
+        with.all.len(),
+        median(&mut took)
+    );
     assert_eq!(meter.stop(), 0, "tasks without an end");
     assert_eq!(bench.places("short").dead, 0, "every task was completed");
     host.stop();
@@ -99,7 +107,10 @@ impl Times {
     fn against(&mut self, other: &mut Times) -> String {
         let mut ratio = |part| at(&mut self.all, part) / at(&mut other.all, part);
         let (p50, p99) = (ratio(0.5), ratio(0.99));
-        format!("p50 {p50:.2} times, p99 {p99:.2} times [{:.2}]", median(&mut self.seconds) / median(&mut other.seconds))
+        format!(
+            "p50 {p50:.2} times, p99 {p99:.2} times [{:.2}]",
+            median(&mut self.seconds) / median(&mut other.seconds)
+        )
     }
 }
 
@@ -153,7 +164,15 @@ impl Meter {
             while !stopped.load(Ordering::Relaxed) {
                 let id = format!("t{n}");
                 shared.lock().expect("the notes").sent.insert(id.clone(), Instant::now());
-                let _: String = redis::cmd("XADD").arg("short").arg("*").arg("tq-id").arg(id).arg("n").arg(n).query(&mut db).expect("XADD");
+                let _: String = redis::cmd("XADD")
+                    .arg("short")
+                    .arg("*")
+                    .arg("tq-id")
+                    .arg(id)
+                    .arg("n")
+                    .arg(n)
+                    .query(&mut db)
+                    .expect("XADD");
                 n += 1;
                 std::thread::sleep((begin + PACE * n).saturating_duration_since(Instant::now()));
             }
@@ -163,11 +182,14 @@ impl Meter {
 
     /// The times of the tasks that were added in between.
     fn between(&self, from: Instant, to: Instant) -> Times {
-        let done: Vec<(Instant, f64)> = within(Duration::from_secs(60), "tasks of this time are done", || {
-            let notes = self.notes.lock().expect("the notes");
-            let open = notes.sent.values().any(|sent| *sent <= to);
-            (!open).then(|| notes.done.iter().filter(|(sent, _)| (from..to).contains(sent)).copied().collect())
-        });
+        let done: Vec<(Instant, f64)> =
+            within(Duration::from_secs(60), "tasks of this time are done", || {
+                let notes = self.notes.lock().expect("the notes");
+                let open = notes.sent.values().any(|sent| *sent <= to);
+                (!open).then(|| {
+                    notes.done.iter().filter(|(sent, _)| (from..to).contains(sent)).copied().collect()
+                })
+            });
         let mut seconds: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
         done.iter().for_each(|(sent, ms)| seconds.entry((*sent - from).as_secs()).or_default().push(*ms));
         let seconds = seconds.into_values().map(|mut second| at(&mut second, 0.99)).collect();

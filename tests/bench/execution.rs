@@ -50,7 +50,10 @@ const WAYS: [Way; 7] = [
 ];
 
 pub fn compared() {
-    println!("ways to run guests on {} cores, {RUNS} runs of each in turn; medians of the runs", ways::cores());
+    println!(
+        "ways to run guests on {} cores, {RUNS} runs of each in turn; medians of the runs",
+        ways::cores()
+    );
     let (engine, component) = ways::engine(64);
     let ticker = Ticker::start(&engine);
     throughput(&engine, &component);
@@ -79,7 +82,9 @@ fn middle<T>(runs: &[T], value: impl Fn(&T) -> f64) -> f64 {
 
 /// Short calls per second with nobody else there.
 fn throughput(engine: &Engine, component: &Component) {
-    println!("\n  short calls per second, {CALLERS} at once, nobody else there; times those of the first way");
+    println!(
+        "\n  short calls per second, {CALLERS} at once, nobody else there; times those of the first way"
+    );
     println!("  {:28} {:>9} {:>6} {:>9} {:>6}", "", "fresh", "times", "reused", "times");
     let rate = |host: &Host, reuse| {
         let begin = Instant::now();
@@ -90,18 +95,30 @@ fn throughput(engine: &Engine, component: &Component) {
     let (base, base_reused) = (middle(&seen[0], |rate| rate.0), middle(&seen[0], |rate| rate.1));
     for (way, runs) in WAYS.iter().zip(&seen) {
         let (fresh, reused) = (middle(runs, |rate| rate.0), middle(runs, |rate| rate.1));
-        println!("  {:28} {fresh:>9.0} {:>6.2} {reused:>9.0} {:>6.2}", way.label, fresh / base, reused / base_reused);
+        println!(
+            "  {:28} {fresh:>9.0} {:>6.2} {reused:>9.0} {:>6.2}",
+            way.label,
+            fresh / base,
+            reused / base_reused
+        );
     }
 }
 
 /// Makes short calls, each caller one after the other as long as `goes_on` says so of its count. Gives the count of all.
-async fn callers(starter: &Starter, reuse: bool, goes_on: impl Fn(u32) -> bool + Copy + Send + 'static) -> u32 {
+async fn callers(
+    starter: &Starter,
+    reuse: bool,
+    goes_on: impl Fn(u32) -> bool + Copy + Send + 'static,
+) -> u32 {
     let start = |_| {
         let starter = starter.clone();
         tokio::spawn(async move {
             let (mut done, mut kept): (u32, Option<Instance>) = (0, None);
             while goes_on(done) {
-                let ended = starter.start(Call::Short, Instant::now() + LONG, kept.take()).await.expect("a short call");
+                let ended = starter
+                    .start(Call::Short, Instant::now() + LONG, kept.take())
+                    .await
+                    .expect("a short call");
                 kept = reuse.then_some(ended.instance);
                 done += 1;
             }
@@ -139,8 +156,11 @@ fn beside(engine: &Engine, component: &Component, busy: usize) {
     let work = |runs: &[Seen]| middle(runs, |seen| seen.work.iter().sum());
     for (way, runs) in WAYS.iter().zip(&seen) {
         let of = |what: fn(&Seen) -> &[f64], share| middle(runs, |seen| quantile(what(seen), share));
-        let three = |what: fn(&Seen) -> &[f64]| format!("{:>7.2} {:>7.2} {:>7.2}", of(what, 0.5), of(what, 0.99), of(what, 1.0));
-        let (ticker, requests, short) = (three(|seen| &seen.ticker), three(|seen| &seen.requests), three(|seen| &seen.short));
+        let three = |what: fn(&Seen) -> &[f64]| {
+            format!("{:>7.2} {:>7.2} {:>7.2}", of(what, 0.5), of(what, 0.99), of(what, 1.0))
+        };
+        let (ticker, requests, short) =
+            (three(|seen| &seen.ticker), three(|seen| &seen.requests), three(|seen| &seen.short));
         print!("  {:28} {ticker} {requests} {short}", way.label);
         if busy > 0 {
             let (late, latest) = (of(|seen| &seen.late, 0.5), of(|seen| &seen.late, 1.0));
@@ -188,7 +208,13 @@ fn window(host: &Host, busy: usize) -> Seen {
         }
         took
     });
-    let mut seen = Seen { ticker: Vec::new(), requests: Vec::new(), short: Vec::new(), late: Vec::new(), work: Vec::new() };
+    let mut seen = Seen {
+        ticker: Vec::new(),
+        requests: Vec::new(),
+        short: Vec::new(),
+        late: Vec::new(),
+        work: Vec::new(),
+    };
     for ended in ends(host, busy) {
         seen.late.push(ms(ended.at.saturating_duration_since(end)));
         seen.work.push(ended.work as f64);
@@ -236,20 +262,30 @@ fn crowd(engine: &Engine, component: &Component) {
     });
     let base = middle(&seen[0], |seen| seen.1);
     for (way, runs) in WAYS.iter().zip(&seen) {
-        println!("  {:28} {:>9.0} calls/s, work {:.2}", way.label, middle(runs, |seen| seen.0), middle(runs, |seen| seen.1) / base);
+        println!(
+            "  {:28} {:>9.0} calls/s, work {:.2}",
+            way.label,
+            middle(runs, |seen| seen.0),
+            middle(runs, |seen| seen.1) / base
+        );
     }
 }
 
 /// What a guest that waits takes, its instance included.
 fn memory() {
-    println!("\n  memory of each of {WAITING} guests that wait, instances included, and threads of the process meanwhile");
+    println!(
+        "\n  memory of each of {WAITING} guests that wait, instances included, and threads of the process meanwhile"
+    );
     for way in WAYS.iter().filter(|way| way.nice == 0) {
         let (engine, component) = ways::engine(u32::try_from(WAITING).expect("a small number"));
         let host = Host::new(&engine, &component, *way);
         let starter = host.starter();
         let before = status("VmRSS:");
-        let waiting: Vec<_> = (0..WAITING).map(|_| starter.start(Call::Waits, Instant::now() + LONG, None)).collect();
-        eventually("all guests wait", || (host.gate().waiting.load(Ordering::Relaxed) == WAITING).then_some(()));
+        let waiting: Vec<_> =
+            (0..WAITING).map(|_| starter.start(Call::Waits, Instant::now() + LONG, None)).collect();
+        eventually("all guests wait", || {
+            (host.gate().waiting.load(Ordering::Relaxed) == WAITING).then_some(())
+        });
         let (after, threads) = (status("VmRSS:"), status("Threads:"));
         host.gate().open();
         ends(&host, waiting);

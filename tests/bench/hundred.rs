@@ -9,7 +9,8 @@ use crate::swaps::cache;
 use std::time::{Duration, Instant};
 
 /// What each of the plugins is a copy of, and how many of it. Of each handler in a language that brings its own runtime there are some.
-const MIX: [(&str, u32); 5] = [("echo", 50), ("resume-analyze", 40), ("fetches", 2), ("report-csv", 5), ("vectorize-text", 3)];
+const MIX: [(&str, u32); 5] =
+    [("echo", 50), ("resume-analyze", 40), ("fetches", 2), ("report-csv", 5), ("vectorize-text", 3)];
 
 pub fn start() {
     let all: u32 = MIX.iter().map(|(_, count)| count).sum();
@@ -20,9 +21,12 @@ pub fn start() {
 }
 
 fn measure(label: &str, mix: &[(&str, u32)]) {
-    let names: Vec<(&str, String)> =
-        mix.iter().flat_map(|(guest, count)| (0..*count).map(move |n| (*guest, format!("{guest}-{n}")))).collect();
-    let queues: String = names.iter().map(|(_, name)| format!("[queues.{name}]\nconcurrency = 4\n")).collect();
+    let names: Vec<(&str, String)> = mix
+        .iter()
+        .flat_map(|(guest, count)| (0..*count).map(move |n| (*guest, format!("{guest}-{n}"))))
+        .collect();
+    let queues: String =
+        names.iter().map(|(_, name)| format!("[queues.{name}]\nconcurrency = 4\n")).collect();
     let bench = Bench::new(&queues);
     let mut files = 0;
     for (mark, (from, name)) in (0..).zip(&names) {
@@ -34,7 +38,9 @@ fn measure(label: &str, mix: &[(&str, u32)]) {
     for from in ["cold: compiled", "from the cache", "from the cache"] {
         let begin = Instant::now();
         let host = quiet_host(&bench);
-        within(Duration::from_secs(1200), "it is ready", || (host.get("/readyz").status == 200).then_some(()));
+        within(Duration::from_secs(1200), "it is ready", || {
+            (host.get("/readyz").status == 200).then_some(())
+        });
         let took = begin.elapsed().as_secs_f64();
         assert_eq!(host.logged("plugin loaded").len(), names.len(), "all are active");
         let again = host.logged("plugin loaded").iter().filter(|line| line["from_cache"] == false).count();

@@ -50,7 +50,8 @@ fn at_rest(bench: &mut Bench, hosts: usize) -> Vec<Host> {
     eventually("all queues rest", || {
         let clients: String = bench.redis("CLIENT", "LIST");
         let blocked: Vec<&str> = clients.lines().filter(|line| line.contains(" flags=b ")).collect();
-        (blocked.len() == hosts.len() && blocked.iter().all(|line| line.contains(" cmd=xread "))).then_some(())
+        (blocked.len() == hosts.len() && blocked.iter().all(|line| line.contains(" cmd=xread ")))
+            .then_some(())
     });
     hosts
 }
@@ -101,6 +102,8 @@ fn commands(bench: &mut Bench) -> u64 {
 /// Seconds of processor time of Redis so far.
 fn redis_cpu(bench: &mut Bench) -> f64 {
     let info: String = bench.redis("INFO", "cpu");
-    let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok()).expect("a number");
+    let value = |name: &str| {
+        info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok()).expect("a number")
+    };
     value("used_cpu_user:") + value("used_cpu_sys:")
 }

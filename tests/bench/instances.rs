@@ -19,13 +19,22 @@ pub fn calls() {
     println!("calls per second, {CONCURRENT} at once, {RUNS} runs of each in turn: median (least to most)");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let resume = fs::read(sample()).expect("a sample resume");
-    let sandbox =
-        Sandbox::new(SandboxOptions { max_concurrent: CONCURRENT, max_warm: CONCURRENT, max_memory: 128 << 20, compiler: Compiler::Here })
-            .expect("a sandbox");
+    let sandbox = Sandbox::new(SandboxOptions {
+        max_concurrent: CONCURRENT,
+        max_warm: CONCURRENT,
+        max_memory: 128 << 20,
+        compiler: Compiler::Here,
+    })
+    .expect("a sandbox");
     for (guest, content, calls) in [("empty", &b"x".repeat(200), 20_000), ("resume-analyze", &resume, 500)] {
         let wasm = fs::read(guest_path(guest)).expect("a guest");
-        let fresh = sandbox.load(&sandbox.compile(&wasm).expect("it compiles"), &Plugin::default()).expect("a handler");
-        let warm = fresh.with_grants(&Plugin { warm: Some(Warm { idle: CONCURRENT, max_tasks: 1000 }), ..Plugin::default() });
+        let fresh = sandbox
+            .load(&sandbox.compile(&wasm).expect("it compiles"), &Plugin::default())
+            .expect("a handler");
+        let warm = fresh.with_grants(&Plugin {
+            warm: Some(Warm { idle: CONCURRENT, max_tasks: 1000 }),
+            ..Plugin::default()
+        });
         let (mut of_fresh, mut of_warm) = (Vec::new(), Vec::new());
         for _ in 0..RUNS {
             of_fresh.push(runtime.block_on(rate(&fresh, content, calls)));
@@ -35,7 +44,11 @@ pub fn calls() {
         for (label, mut rates) in [("fresh for each", of_fresh), ("warm", of_warm)] {
             let rate = median(&mut rates);
             let times = rate / base;
-            println!("  {guest:15} {label:15} {rate:>9.0}  ({:.0} to {:.0})  {times:.2} times as many", rates[0], rates[rates.len() - 1]);
+            println!(
+                "  {guest:15} {label:15} {rate:>9.0}  ({:.0} to {:.0})  {times:.2} times as many",
+                rates[0],
+                rates[rates.len() - 1]
+            );
         }
     }
 }

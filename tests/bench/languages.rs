@@ -51,11 +51,19 @@ struct Figures {
 pub fn costs() {
     println!("handlers by language, {RUNS} runs of each in turn: medians; ratios to the first line");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let sandbox =
-        Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 1, max_memory: MEMORY, compiler: Compiler::Here }).expect("a sandbox");
+    let sandbox = Sandbox::new(SandboxOptions {
+        max_concurrent: 1,
+        max_warm: 1,
+        max_memory: MEMORY,
+        compiler: Compiler::Here,
+    })
+    .expect("a sandbox");
     let cases = cases();
     let mut all: Vec<Figures> = cases.iter().map(|case| figures(case, &sandbox, &runtime)).collect();
-    println!("  {:34} {:>9} {:>14} {:>9} {:>16} {:>16} {:>10}", "", "file", "compile", "load", "fresh call", "warm call", "memory");
+    println!(
+        "  {:34} {:>9} {:>14} {:>9} {:>16} {:>16} {:>10}",
+        "", "file", "compile", "load", "fresh call", "warm call", "memory"
+    );
     let first = &all[0];
     let (compile, fresh, warm) = (first.compile_ms, first.fresh_us, first.warm_us);
     for (case, seen) in cases.iter().zip(&all) {
@@ -76,7 +84,9 @@ pub fn costs() {
     let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache/bench-languages");
     for _ in 0..RUNS {
         for (case, figures) in cases.iter().zip(&mut all) {
-            for (grants, (tasks, rates)) in ["", "instance = { warm = 10 }"].iter().zip(case.tasks.iter().zip(&mut figures.rates)) {
+            for (grants, (tasks, rates)) in
+                ["", "instance = { warm = 10 }"].iter().zip(case.tasks.iter().zip(&mut figures.rates))
+            {
                 rates.push(rate(case, grants, *tasks, &data));
             }
         }
@@ -98,7 +108,12 @@ fn cases() -> Vec<Case> {
     let of_sample = |handler: &str| -> Vec<(String, Vec<u8>)> {
         let text = fs::read_to_string(plugins.join(handler).join("task.json")).expect("a sample");
         let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).expect("JSON");
-        fields.iter().map(|(name, value)| field(name, value.as_str().map_or(value.to_string(), str::to_owned).as_bytes())).collect()
+        fields
+            .iter()
+            .map(|(name, value)| {
+                field(name, value.as_str().map_or(value.to_string(), str::to_owned).as_bytes())
+            })
+            .collect()
     };
     let resume = fs::read(sample()).expect("a sample resume");
     let image = fs::read(plugins.join("image-info/sample.png")).expect("a sample image");
@@ -107,7 +122,12 @@ fn cases() -> Vec<Case> {
     vec![
         case("Rust, empty, no std", "empty", vec![field("content", text.as_bytes())], [10_000, 10_000]),
         case("Rust, echo, with the SDK", "echo", vec![field("content", text.as_bytes())], [10_000, 10_000]),
-        case("Rust, resume-analyze", "resume-analyze", vec![field("resumeId", b"1"), field("content", &resume)], [300, 300]),
+        case(
+            "Rust, resume-analyze",
+            "resume-analyze",
+            vec![field("resumeId", b"1"), field("content", &resume)],
+            [300, 300],
+        ),
         case("C, image-info", "image-info", vec![field("image", &image)], [10_000, 10_000]),
         case("JavaScript, report-csv", "report-csv", of_sample("report-csv"), [1_000, 10_000]),
         case("Python, vectorize-text", "vectorize-text", of_sample("vectorize-text"), [500, 2_000]),
@@ -131,7 +151,8 @@ fn figures(case: &Case, sandbox: &Sandbox, runtime: &Runtime) -> Figures {
     }
     let code = fs::read(file.path()).expect("read");
     let fresh = sandbox.load(&code, &Plugin::default()).expect("it is loaded");
-    let warm = fresh.with_grants(&Plugin { warm: Some(Warm { idle: 1, max_tasks: 1_000_000 }), ..Plugin::default() });
+    let warm = fresh
+        .with_grants(&Plugin { warm: Some(Warm { idle: 1, max_tasks: 1_000_000 }), ..Plugin::default() });
     let (fresh_us, peak) = runtime.block_on(calls(&fresh, &case.fields));
     let (warm_us, _) = runtime.block_on(calls(&warm, &case.fields));
     let rates = [Vec::new(), Vec::new()];
@@ -140,7 +161,10 @@ fn figures(case: &Case, sandbox: &Sandbox, runtime: &Runtime) -> Figures {
 
 /// The median of a call in µs, by this process's clock, and the most memory of an instance.
 async fn calls(handler: &Handler, fields: &[(String, Vec<u8>)]) -> (f64, u64) {
-    let fields = fields.iter().map(|(name, value)| Field { name: name.as_str().into(), value: value.clone() }).collect();
+    let fields = fields
+        .iter()
+        .map(|(name, value)| Field { name: name.as_str().into(), value: value.clone() })
+        .collect();
     let tasks = a_task(fields);
     let (mut times, mut peak) = (Vec::new(), 0);
     for _ in 0..CALLS {
@@ -157,7 +181,9 @@ async fn calls(handler: &Handler, fields: &[(String, Vec<u8>)]) -> (f64, u64) {
 /// Tasks per second of a queue with ten attempts at once, from the moment at which the plugin is loaded to the last task's end.
 fn rate(case: &Case, grants: &str, tasks: usize, data: &Path) -> f64 {
     let guest = case.guest;
-    let config = format!("data_dir = {data:?}\n[queues.work]\nplugin = \"{guest}\"\nconcurrency = 10\n[plugins.{guest}]\n{grants}\n");
+    let config = format!(
+        "data_dir = {data:?}\n[queues.work]\nplugin = \"{guest}\"\nconcurrency = 10\n[plugins.{guest}]\n{grants}\n"
+    );
     let mut bench = Bench::new(&config);
     for _ in 0..tasks.div_ceil(1000) {
         let mut pipe = redis::pipe();
@@ -186,7 +212,10 @@ fn rate(case: &Case, grants: &str, tasks: usize, data: &Path) -> f64 {
 /// What this process has used of all cores so far.
 fn processor_ms() -> f64 {
     let used = getrusage(UsageWho::RUSAGE_SELF).expect("getrusage");
-    [used.user_time(), used.system_time()].iter().map(|time| time.tv_sec() as f64 * 1000.0 + time.tv_usec() as f64 / 1000.0).sum()
+    [used.user_time(), used.system_time()]
+        .iter()
+        .map(|time| time.tv_sec() as f64 * 1000.0 + time.tv_usec() as f64 / 1000.0)
+        .sum()
 }
 
 fn ms(begin: Instant) -> f64 {

@@ -71,7 +71,15 @@ fn throughput() {
         ("empty handler, 200 bytes, concurrency 10", "empty", 10, "empty", payload.as_str(), TASKS, "24h"),
         ("empty handler, 200 bytes, concurrency 100", "empty", 100, "empty", payload.as_str(), TASKS, "24h"),
         ("the same, no status kept (retention 0s)", "empty", 100, "empty", payload.as_str(), TASKS, "0s"),
-        ("resume-analyze, a real resume, concurrency 10", "resume-analyze", 10, "resume-analyze", resume.as_str(), 500, "24h"),
+        (
+            "resume-analyze, a real resume, concurrency 10",
+            "resume-analyze",
+            10,
+            "resume-analyze",
+            resume.as_str(),
+            500,
+            "24h",
+        ),
     ];
     for _ in 0..RUNS {
         bare.push(bare_loop(&payload));
@@ -84,10 +92,21 @@ fn throughput() {
         }
     }
     let base = median(&mut bare);
-    println!("  {:50} {:>9.0}  ({:.0} to {:.0})", "bare loop: XREADGROUP COUNT 100, XACK + XDEL", base, bare[0], bare[bare.len() - 1]);
+    println!(
+        "  {:50} {:>9.0}  ({:.0} to {:.0})",
+        "bare loop: XREADGROUP COUNT 100, XACK + XDEL",
+        base,
+        bare[0],
+        bare[bare.len() - 1]
+    );
     for (label, mut rates) in rows {
         let rate = median(&mut rates);
-        println!("  {label:50} {rate:>9.0}  ({:.0} to {:.0})  {:.3} of the bare loop", rates[0], rates[rates.len() - 1], rate / base);
+        println!(
+            "  {label:50} {rate:>9.0}  ({:.0} to {:.0})  {:.3} of the bare loop",
+            rates[0],
+            rates[rates.len() - 1],
+            rate / base
+        );
     }
 }
 
@@ -100,7 +119,8 @@ fn bare_loop(payload: &str) -> f64 {
     let mut done = 0;
     while done < TASKS {
         type Entries = Vec<(String, Vec<(String, Vec<String>)>)>;
-        let read: Entries = bench.redis("XREADGROUP", ("GROUP", "tqhost", "c", "COUNT", 100, "STREAMS", "work", ">"));
+        let read: Entries =
+            bench.redis("XREADGROUP", ("GROUP", "tqhost", "c", "COUNT", 100, "STREAMS", "work", ">"));
         let mut pipe = redis::pipe();
         for (id, _) in &read[0].1 {
             pipe.cmd("XACK").arg("work").arg("tqhost").arg(id).ignore();
@@ -113,9 +133,17 @@ fn bare_loop(payload: &str) -> f64 {
 }
 
 /// From the moment at which the plugin appears to the moment at which the last task is settled.
-fn host_rate(guest: &str, concurrency: u32, plugin: &str, content: &str, tasks: usize, retention: &str) -> f64 {
-    let mut bench =
-        Bench::new(&format!("[queues.work]\nplugin = \"{plugin}\"\nconcurrency = {concurrency}\nretention = \"{retention}\"\n"));
+fn host_rate(
+    guest: &str,
+    concurrency: u32,
+    plugin: &str,
+    content: &str,
+    tasks: usize,
+    retention: &str,
+) -> f64 {
+    let mut bench = Bench::new(&format!(
+        "[queues.work]\nplugin = \"{plugin}\"\nconcurrency = {concurrency}\nretention = \"{retention}\"\n"
+    ));
     fill(&mut bench, content, tasks);
     let host = quiet_host(&bench);
     bench.install(guest, plugin);
@@ -151,7 +179,14 @@ fn fill_stream(bench: &mut Bench, stream: &str, content: &str, tasks: usize) {
         let now = left.min(1000);
         let mut pipe = redis::pipe();
         for _ in 0..now {
-            pipe.cmd("XADD").arg(stream).arg("*").arg("resumeId").arg("1").arg("content").arg(content).ignore();
+            pipe.cmd("XADD")
+                .arg(stream)
+                .arg("*")
+                .arg("resumeId")
+                .arg("1")
+                .arg("content")
+                .arg(content)
+                .ignore();
         }
         pipe.query::<()>(&mut bench.db).expect("XADD");
         left -= now;
@@ -170,7 +205,11 @@ fn start() {
         }
         for (label, mut times) in [("cold: compiles", cold), ("warm: from the cache", warm)] {
             let time = median(&mut times);
-            println!("  {plugins:>3} plugins, {label:22} {time:>7.0}  ({:.0} to {:.0})", times[0], times[times.len() - 1]);
+            println!(
+                "  {plugins:>3} plugins, {label:22} {time:>7.0}  ({:.0} to {:.0})",
+                times[0],
+                times[times.len() - 1]
+            );
         }
     }
 }
@@ -211,7 +250,10 @@ fn resident_mib(host: &Host) -> u64 {
 
 fn sample() -> std::path::PathBuf {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/resume-analyze/samples");
-    let mut samples: Vec<_> = fs::read_dir(folder).expect("samples").filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    let mut samples: Vec<_> = fs::read_dir(folder)
+        .expect("samples")
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .collect();
     samples.sort_by_key(|path| fs::metadata(path).map(|data| data.len()).unwrap_or_default());
     // One of middling length stands for all.
     samples.swap_remove(samples.len() / 2)

@@ -19,7 +19,9 @@ const WARM_UP: u32 = 200;
 /// Every way in which a version can come and go, ten times and more, with two hosts at work.
 pub fn under_load() {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos() as u64;
-    println!("{SWAPS} swaps of one plugin in every way, two hosts, 20 attempts at once in each, a task every 2 ms (seed {seed})");
+    println!(
+        "{SWAPS} swaps of one plugin in every way, two hosts, 20 attempts at once in each, a task every 2 ms (seed {seed})"
+    );
     let begin = Instant::now();
     let verdict = swaps::run(seed, SWAPS);
     println!("{verdict}\n  in {:.0} s", begin.elapsed().as_secs_f64());
@@ -28,7 +30,9 @@ pub fn under_load() {
 
 /// Four plugins, of which one has another version with each swap; one in ten fails its check, one in ten is rolled back.
 pub fn thousand() {
-    println!("{THOUSAND} swaps of four plugins; what the host uses when it has nothing to do, and the folder of compiled code");
+    println!(
+        "{THOUSAND} swaps of four plugins; what the host uses when it has nothing to do, and the folder of compiled code"
+    );
     let queues: String = PLUGINS.iter().map(|name| format!("[queues.{name}]\nmax_retries = 0\n")).collect();
     let mut bench = Bench::new(&queues);
     let guests = ["echo", "echo-v2", "as-told"].map(guest);
@@ -86,13 +90,20 @@ fn judge(early: &Uses, late: &Uses) {
     assert!(late.threads <= early.threads + 4, "threads grow");
     assert!(late.mappings * 10 <= early.mappings * 11, "mappings grow");
     assert!(late.resident_kib * 10 <= early.resident_kib * 11, "memory grows");
-    println!("  flat from {WARM_UP} on: the same files, no more threads, mappings and memory than a tenth more");
+    println!(
+        "  flat from {WARM_UP} on: the same files, no more threads, mappings and memory than a tenth more"
+    );
 }
 
 fn add(bench: &mut Bench, queue: &str, tasks: usize) {
     let mut pipe = redis::pipe();
     for _ in 0..tasks {
-        pipe.cmd("XADD").arg(queue).arg("*").arg("data").arg(r#"{"n": "a", "ms": 1, "retries": 0, "end": "ok"}"#).ignore();
+        pipe.cmd("XADD")
+            .arg(queue)
+            .arg("*")
+            .arg("data")
+            .arg(r#"{"n": "a", "ms": 1, "retries": 0, "end": "ok"}"#)
+            .ignore();
     }
     pipe.query::<()>(&mut bench.db).expect("XADD");
 }
@@ -109,5 +120,7 @@ fn at_rest(bench: &mut Bench, host: &Host) -> Uses {
 /// Files in the folder of compiled code, and their bytes.
 pub fn cache(bench: &Bench) -> (usize, u64) {
     let files = fs::read_dir(bench.dir.path().join(".tqhost/cache")).expect("the cache");
-    files.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.and_then(|file| file.metadata()).map_or(0, |meta| meta.len())))
+    files.fold((0, 0), |(count, bytes), file| {
+        (count + 1, bytes + file.and_then(|file| file.metadata()).map_or(0, |meta| meta.len()))
+    })
 }

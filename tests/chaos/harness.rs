@@ -69,7 +69,8 @@ pub fn run(wish: Wish) -> Verdict {
     let mut verdict = stage.judge(&sent, &done);
     let (from, to) = (done.iter().map(|done| done.from_ms).min(), done.iter().map(|done| done.to_ms).max());
     let seconds = to.unwrap_or_default().saturating_sub(from.unwrap_or_default()) / 1000;
-    let title = format!("chaos: seed {}, {seconds} s of faults, {HOSTS} hosts, {} queues", wish.seed, QUEUES.len());
+    let title =
+        format!("chaos: seed {}, {seconds} s of faults, {HOSTS} hosts, {} queues", wish.seed, QUEUES.len());
     verdict.table = format!("{title}\n{}", verdict.table);
     stage.end(&mut verdict, wish.keep);
     verdict
@@ -97,7 +98,10 @@ fn queues() -> String {
         let own = match queue {
             "listed" => format!("list = \"{LIST}\"\n"),
             // Several calls at once, so that one long task does not hold up all others.
-            TOGETHER => format!("plugin = \"{}\"\nbatch = {{ max_tasks = {BATCH}, max_wait = \"50ms\" }}\n", PLUGINS[1]),
+            TOGETHER => format!(
+                "plugin = \"{}\"\nbatch = {{ max_tasks = {BATCH}, max_wait = \"50ms\" }}\n",
+                PLUGINS[1]
+            ),
             _ => String::new(),
         };
         let _ = write!(text, "[queues.{queue}]\n{own}");
@@ -131,7 +135,11 @@ impl Stage {
         let proxies: Vec<Proxy> = (0..HOSTS).map(|_| Proxy::start(bench.redis.port)).collect();
         let start = |(number, proxy): (usize, &Proxy)| {
             let config = bench.dir.path().join(format!("host-{number}.toml"));
-            let text = format!("{}[redis]\nurl = \"redis://127.0.0.1:{}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n", queues(), proxy.port);
+            let text = format!(
+                "{}[redis]\nurl = \"redis://127.0.0.1:{}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n",
+                queues(),
+                proxy.port
+            );
             std::fs::write(&config, text).expect("write a configuration");
             Node::start(number, config, &logs)
         };
@@ -153,8 +161,10 @@ impl Stage {
         let (stop, until) = (AtomicBool::new(false), Instant::now() + wish.duration);
         let (url, stop) = (url.as_str(), &stop);
         let (sent, done) = std::thread::scope(|scope| {
-            let mut producers: Vec<_> =
-                QUEUES.iter().map(|queue| scope.spawn(move || load::produce(url, queue, wish.pause, wish.seed, stop))).collect();
+            let mut producers: Vec<_> = QUEUES
+                .iter()
+                .map(|queue| scope.spawn(move || load::produce(url, queue, wish.pause, wish.seed, stop)))
+                .collect();
             producers.push(scope.spawn(|| load::enqueue(&config, &folder, stop)));
             producers.push(scope.spawn(|| orders::give(url, &config, wish.seed, stop)));
             let mut lanes = Vec::new();
@@ -167,20 +177,29 @@ impl Stage {
                     }
                     Lane::Network(host) => {
                         let proxy = &proxies[host];
-                        scope.spawn(move || faults::run(lane, &steps, until, |step| faults::to_network(proxy, step)))
+                        scope.spawn(move || {
+                            faults::run(lane, &steps, until, |step| faults::to_network(proxy, step))
+                        })
                     }
                     Lane::Redis => {
                         let redis = redis.take().expect("one lane for Redis");
                         let (pair, proxies) = (pair.as_ref(), proxies.as_slice());
-                        scope.spawn(move || faults::run(lane, &steps, until, |step| faults::to_redis(redis, pair, proxies, url, step)))
+                        scope.spawn(move || {
+                            faults::run(lane, &steps, until, |step| {
+                                faults::to_redis(redis, pair, proxies, url, step)
+                            })
+                        })
                     }
                     Lane::Plugins => {
                         let plugins = &plugins;
-                        scope.spawn(move || faults::run(lane, &steps, until, |step| faults::to_plugins(plugins, step)))
+                        scope.spawn(move || {
+                            faults::run(lane, &steps, until, |step| faults::to_plugins(plugins, step))
+                        })
                     }
                 });
             }
-            let done: Vec<Done> = lanes.into_iter().flat_map(|lane| lane.join().expect("a lane of faults")).collect();
+            let done: Vec<Done> =
+                lanes.into_iter().flat_map(|lane| lane.join().expect("a lane of faults")).collect();
             stop.store(true, Ordering::Release);
             let mut sent = Sent::default();
             producers.into_iter().for_each(|producer| sent.merge(producer.join().expect("a producer")));
@@ -233,7 +252,8 @@ impl Stage {
             node.stop();
             self.wrong.append(&mut node.wrong);
         }
-        let pids: HashMap<u32, usize> = self.nodes.iter().flat_map(|node| node.pids.iter().map(move |pid| (*pid, node.number))).collect();
+        let pids: HashMap<u32, usize> =
+            self.nodes.iter().flat_map(|node| node.pids.iter().map(move |pid| (*pid, node.number))).collect();
         let mut verdict = judge(Case {
             append_only_file: &self.bench.redis.append_only_file(),
             db: &mut self.bench.db,
@@ -269,7 +289,12 @@ impl Stage {
 /// Puts what is known of the guilty into the folder, and names it.
 fn write_evidence(verdict: &mut Verdict, folder: &Path) {
     let path = folder.join("evidence.txt");
-    let lists = [("lost", &verdict.lost), ("stuck", &verdict.stuck), ("committed twice", &verdict.twice), ("wrong", &verdict.wrong)];
+    let lists = [
+        ("lost", &verdict.lost),
+        ("stuck", &verdict.stuck),
+        ("committed twice", &verdict.twice),
+        ("wrong", &verdict.wrong),
+    ];
     let mut text = verdict.table.clone();
     for (what, names) in lists {
         for name in names {
@@ -280,7 +305,8 @@ fn write_evidence(verdict: &mut Verdict, folder: &Path) {
     std::fs::write(&path, &text).expect("write the evidence");
     let word = if verdict.is_good() { "all is well" } else { "BAD" };
     let _ = writeln!(verdict.table, "  {word}: the evidence is in {}", path.display());
-    let worst = verdict.lost.iter().chain(&verdict.stuck).chain(&verdict.twice).chain(&verdict.wrong).take(10);
+    let worst =
+        verdict.lost.iter().chain(&verdict.stuck).chain(&verdict.twice).chain(&verdict.wrong).take(10);
     for line in worst {
         let _ = writeln!(verdict.table, "    {line}");
     }

@@ -18,9 +18,12 @@ use harness::plan::Keeps;
 fn main() -> ExitCode {
     // `cargo bench` hands over arguments of its own.
     let args: Vec<String> = std::env::args().collect();
-    let after = |name: &str| args.iter().skip_while(|arg| *arg != name).nth(1).filter(|value| !value.is_empty());
-    let minutes: f64 = after("--minutes").map_or(5.0, |value| value.parse().expect("--minutes takes a number"));
-    let seed: u64 = after("--seed").map_or_else(|| fastrand::u64(0..1_000_000), |value| value.parse().expect("--seed takes a number"));
+    let after =
+        |name: &str| args.iter().skip_while(|arg| *arg != name).nth(1).filter(|value| !value.is_empty());
+    let minutes: f64 =
+        after("--minutes").map_or(5.0, |value| value.parse().expect("--minutes takes a number"));
+    let seed: u64 = after("--seed")
+        .map_or_else(|| fastrand::u64(0..1_000_000), |value| value.parse().expect("--seed takes a number"));
     let keeps = match after("--redis").map_or("always", String::as_str) {
         "always" => Keeps::All,
         "everysec" => Keeps::AllButASecond,
@@ -30,7 +33,8 @@ fn main() -> ExitCode {
     let keep = args.iter().any(|arg| arg == "--keep");
     println!("chaos for {minutes} minutes, seed {seed}");
     let duration = Duration::from_secs_f64(minutes * 60.0);
-    let verdict = harness::run(harness::Wish { seed, duration, pause: Duration::from_millis(10), keeps, keep });
+    let verdict =
+        harness::run(harness::Wish { seed, duration, pause: Duration::from_millis(10), keeps, keep });
     println!("{}", verdict.table);
     if verdict.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

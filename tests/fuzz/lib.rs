@@ -31,7 +31,15 @@ pub fn bear_panics() {
 /// One for all inputs, with the limits of a small plugin.
 pub fn sandbox() -> &'static Sandbox {
     static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
-    SANDBOX.get_or_init(|| Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory: 16 << 20, compiler: Compiler::Here }).expect("a sandbox"))
+    SANDBOX.get_or_init(|| {
+        Sandbox::new(SandboxOptions {
+            max_concurrent: 1,
+            max_warm: 0,
+            max_memory: 16 << 20,
+            compiler: Compiler::Here,
+        })
+        .expect("a sandbox")
+    })
 }
 
 /// An attempt that is over soon.

@@ -201,7 +201,14 @@ impl Store {
     /// XREADGROUP with COUNT 1.
     pub fn read(&mut self, consumer: u8) -> Option<Delivered> {
         let entry = self.stream.iter_mut().find(|entry| entry.pending.is_none())?;
-        entry.pending = Some(Pending { owner: consumer, deliveries: 1, expired: false, outlived: false, claimed_by: consumer, losses: 0 });
+        entry.pending = Some(Pending {
+            owner: consumer,
+            deliveries: 1,
+            expired: false,
+            outlived: false,
+            claimed_by: consumer,
+            losses: 0,
+        });
         let delivered = delivered(entry);
         self.is_alive(consumer);
         Some(delivered)
@@ -214,16 +221,21 @@ impl Store {
 
     /// reclaim.lua with a limit of 1.
     pub fn reclaim(&mut self, consumer: u8, guards: &Guards) -> Option<Delivered> {
-        let entry = self.stream.iter_mut().find(|entry| entry.pending.as_ref().is_some_and(|pending| pending.expired))?;
+        let entry = self
+            .stream
+            .iter_mut()
+            .find(|entry| entry.pending.as_ref().is_some_and(|pending| pending.expired))?;
         let pending = entry.pending.as_mut()?;
         let is_own = pending.owner == consumer;
-        let is_free = is_own && guards.own_claims_count_nothing || pending.outlived && guards.living_owners_count_nothing;
+        let is_free = is_own && guards.own_claims_count_nothing
+            || pending.outlived && guards.living_owners_count_nothing;
         pending.deliveries += u8::from(!is_free);
         let is_loss = !is_own && !pending.outlived;
         pending.losses += u8::from(is_loss);
         let known = &mut self.tasks[usize::from(entry.payload.task)];
         known.died_alone |= is_loss && known.runs_alone;
-        (pending.owner, pending.claimed_by, pending.expired, pending.outlived) = (consumer, consumer, false, false);
+        (pending.owner, pending.claimed_by, pending.expired, pending.outlived) =
+            (consumer, consumer, false, false);
         let delivered = delivered(entry);
         self.is_alive(consumer);
         Some(delivered)
@@ -231,7 +243,11 @@ impl Store {
 
     /// Redis notes when a consumer read or claimed anything.
     fn is_alive(&mut self, consumer: u8) {
-        let its = self.stream.iter_mut().filter_map(|entry| entry.pending.as_mut()).filter(|pending| pending.owner == consumer);
+        let its = self
+            .stream
+            .iter_mut()
+            .filter_map(|entry| entry.pending.as_mut())
+            .filter(|pending| pending.owner == consumer);
         its.for_each(|pending| pending.outlived = pending.expired);
     }
 
@@ -246,7 +262,9 @@ impl Store {
             return Begun::Dropped;
         }
         let crashes = of.payload.crashes;
-        if crashes >= MAX_CRASHES && known.alone.is_some_and(|(ran, before)| ran == of.entry && crashes > before) {
+        if crashes >= MAX_CRASHES
+            && known.alone.is_some_and(|(ran, before)| ran == of.entry && crashes > before)
+        {
             known.is_wronged |= !known.died_alone;
             return Begun::Crashed;
         }
@@ -295,9 +313,20 @@ impl Store {
     }
 
     /// A call of settle.lua with one attempt; true when it is carried out.
-    pub fn settle(&mut self, consumer: u8, of: Delivered, settlement: Settlement, call: Call, guards: &Guards) -> bool {
-        let last = self.replies.iter().find(|(sender, number, _)| (*sender, Some(*number)) == (consumer, call.number));
-        if let (Some((_, _, reply)), true) = (last, call.is_repeated && guards.repeated_calls_get_their_reply) {
+    pub fn settle(
+        &mut self,
+        consumer: u8,
+        of: Delivered,
+        settlement: Settlement,
+        call: Call,
+        guards: &Guards,
+    ) -> bool {
+        let last = self
+            .replies
+            .iter()
+            .find(|(sender, number, _)| (*sender, Some(*number)) == (consumer, call.number));
+        if let (Some((_, _, reply)), true) = (last, call.is_repeated && guards.repeated_calls_get_their_reply)
+        {
             return *reply;
         }
         let is_done = self.end(consumer, of, settlement, guards);
@@ -361,7 +390,9 @@ impl Store {
     }
 
     pub fn owns(&self, consumer: u8, id: u8) -> bool {
-        self.stream.iter().any(|entry| entry.id == id && entry.pending.as_ref().is_some_and(|pending| pending.owner == consumer))
+        self.stream.iter().any(|entry| {
+            entry.id == id && entry.pending.as_ref().is_some_and(|pending| pending.owner == consumer)
+        })
     }
 
     fn add(&mut self, payload: Payload) {
@@ -390,7 +421,11 @@ impl Store {
         let known = &self.tasks[usize::from(task)];
         let queued = self.stream.iter().filter(|entry| entry.payload.task == task).count();
         let delayed = self.delayed.iter().filter(|(_, payload)| payload.task == task).count();
-        queued + delayed + usize::from(known.dead) + usize::from(known.cancelled) + usize::from(known.commits.min(1))
+        queued
+            + delayed
+            + usize::from(known.dead)
+            + usize::from(known.cancelled)
+            + usize::from(known.commits.min(1))
     }
 
     pub fn all_ended(&self) -> bool {

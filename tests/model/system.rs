@@ -140,7 +140,13 @@ impl Model for System {
     fn init_states(&self) -> Vec<State> {
         let host = |consumer| Host { life: Life::Up, consumer, held: Vec::new(), unseen: false };
         let hosts = (0..HOSTS as u8).map(host).collect();
-        vec![State { store: Store::new(self.tasks, self.are_delayed), hosts, late: Vec::new(), left: self.faults, is_miscounted: false }]
+        vec![State {
+            store: Store::new(self.tasks, self.are_delayed),
+            hosts,
+            late: Vec::new(),
+            left: self.faults,
+            is_miscounted: false,
+        }]
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
@@ -155,9 +161,13 @@ impl Model for System {
                 steps.push(Step::Heartbeat(n, entry));
                 match hold.stage {
                     Stage::Begun | Stage::Running | Stage::Alone => {
-                        steps.extend([Settlement::Retry, Settlement::Reject].map(|end| Step::End(n, entry, end)));
+                        steps.extend(
+                            [Settlement::Retry, Settlement::Reject].map(|end| Step::End(n, entry, end)),
+                        );
                     }
-                    Stage::Settling(_) if left.lost_replies > 0 && may_send(host, entry) => steps.push(Step::SettleUnheard(n, entry)),
+                    Stage::Settling(_) if left.lost_replies > 0 && may_send(host, entry) => {
+                        steps.push(Step::SettleUnheard(n, entry))
+                    }
                     _ => {}
                 }
             }
@@ -176,7 +186,14 @@ impl Model for System {
         }
         if left.stalls > 0 {
             let kept = |id| !is_abandoned(state, id);
-            steps.extend(state.store.stream.iter().filter(|entry| can_expire(entry) && kept(entry.id)).map(|entry| Step::Expire(entry.id)));
+            steps.extend(
+                state
+                    .store
+                    .stream
+                    .iter()
+                    .filter(|entry| can_expire(entry) && kept(entry.id))
+                    .map(|entry| Step::Expire(entry.id)),
+            );
         }
     }
 
@@ -208,7 +225,9 @@ impl System {
                     Stage::Lost => Step::Drop(n, entry),
                     Stage::Settling(_) => Step::Settle(n, entry),
                 });
-                if matches!(hold.stage, Stage::Begun | Stage::Running | Stage::Alone) && host.life == Life::Stopping {
+                if matches!(hold.stage, Stage::Begun | Stage::Running | Stage::Alone)
+                    && host.life == Life::Stopping
+                {
                     steps.push(Step::End(n, entry, Settlement::Release));
                 }
                 if hold.stage == Stage::Begun {
@@ -223,7 +242,8 @@ impl System {
         if state.hosts.iter().any(|host| host.life == Life::Up) {
             steps.extend((0..state.store.delayed.len()).map(Step::Promote));
         }
-        let abandoned = state.store.stream.iter().filter(|entry| can_expire(entry) && is_abandoned(state, entry.id));
+        let abandoned =
+            state.store.stream.iter().filter(|entry| can_expire(entry) && is_abandoned(state, entry.id));
         steps.extend(abandoned.map(|entry| Step::Expire(entry.id)));
         steps.extend((0..HOSTS).filter(|&n| state.hosts[n].life == Life::Down).map(Step::Start));
     }
@@ -261,7 +281,11 @@ impl System {
         match step {
             Step::Read(n) => {
                 let delivered = store.read(hosts[n].consumer)?;
-                admit(&mut hosts[n], delivered, if delivered.payload.is_new { Stage::Begun } else { Stage::Claimed });
+                admit(
+                    &mut hosts[n],
+                    delivered,
+                    if delivered.payload.is_new { Stage::Begun } else { Stage::Claimed },
+                );
             }
             Step::ReadUnheard(n) => {
                 store.read(hosts[n].consumer)?;
@@ -289,7 +313,12 @@ impl System {
                 if !is_suspect && self.is_taken(&hosts[n]) {
                     return None;
                 }
-                self.begin(store, &mut hosts[n], entry, if is_suspect { Stage::Gated } else { Stage::Running })?;
+                self.begin(
+                    store,
+                    &mut hosts[n],
+                    entry,
+                    if is_suspect { Stage::Gated } else { Stage::Running },
+                )?;
             }
             Step::Alone(n, entry) => {
                 if self.guards.suspects_run_alone && hosts[n].held.iter().any(is_running) {
@@ -307,11 +336,15 @@ impl System {
             Step::Heartbeat(n, entry) => {
                 let consumer = hosts[n].consumer;
                 let hold = held(&mut hosts[n], entry)?;
-                if !store.heartbeat(consumer, entry, &self.guards) && !matches!(hold.stage, Stage::Settling(_)) {
+                if !store.heartbeat(consumer, entry, &self.guards)
+                    && !matches!(hold.stage, Stage::Settling(_))
+                {
                     hold.stage = Stage::Lost;
                 }
             }
-            Step::End(n, entry, settlement) => held(&mut hosts[n], entry)?.stage = Stage::Settling(settlement),
+            Step::End(n, entry, settlement) => {
+                held(&mut hosts[n], entry)?.stage = Stage::Settling(settlement)
+            }
             Step::Drop(n, entry) => release(&mut hosts[n], entry),
             Step::Settle(n, entry) => {
                 let hold = *held(&mut hosts[n], entry)?;
@@ -327,7 +360,13 @@ impl System {
             Step::SettleUnheard(n, entry) => {
                 let hold = *held(&mut hosts[n], entry)?;
                 let Stage::Settling(settlement) = hold.stage else { return None };
-                late.push(Late { consumer: hosts[n].consumer, of: hold.of, settlement, is_repeated: hold.is_sent, is_forgotten: false });
+                late.push(Late {
+                    consumer: hosts[n].consumer,
+                    of: hold.of,
+                    settlement,
+                    is_repeated: hold.is_sent,
+                    is_forgotten: false,
+                });
                 held(&mut hosts[n], entry)?.is_sent = true;
                 left.lost_replies -= 1;
             }
@@ -336,7 +375,10 @@ impl System {
                 let call = Call { number: (!is_forgotten).then_some(of.entry), is_repeated };
                 if store.settle(consumer, of, settlement, call, &self.guards) && !is_forgotten {
                     let sender = hosts.iter_mut().find(|host| host.consumer == consumer);
-                    sender.and_then(|host| held(host, of.entry)).into_iter().for_each(|hold| hold.is_settled = true);
+                    sender
+                        .and_then(|host| held(host, of.entry))
+                        .into_iter()
+                        .for_each(|hold| hold.is_settled = true);
                 }
             }
             Step::Promote(index) => store.promote(index),
@@ -438,7 +480,10 @@ fn tidy(state: &mut State) {
     }
     for (task, known) in store.tasks.iter_mut().enumerate() {
         // Nobody asks, where it is not pending, or has ended.
-        known.runs_alone &= store.stream.iter().any(|entry| usize::from(entry.payload.task) == task && entry.pending.is_some());
+        known.runs_alone &= store
+            .stream
+            .iter()
+            .any(|entry| usize::from(entry.payload.task) == task && entry.pending.is_some());
         known.died_alone &= (known.commits, known.cancelled) == (0, 0);
     }
     for entry in store.stream.clone() {
@@ -452,11 +497,15 @@ fn tidy(state: &mut State) {
     // Nobody asks for these any more.
     let asks = |consumer: u8, entry: u8| {
         let of = |host: &&Host| host.consumer == consumer;
-        hosts.iter().find(of).is_some_and(|host| host.held.iter().any(|hold| hold.of.entry == entry && hold.is_sent))
+        hosts
+            .iter()
+            .find(of)
+            .is_some_and(|host| host.held.iter().any(|hold| hold.of.entry == entry && hold.is_sent))
     };
     store.replies.retain(|(consumer, entry, _)| asks(*consumer, *entry));
     late.iter_mut().for_each(|late| late.is_forgotten |= !asks(late.consumer, late.of.entry));
-    let known: BTreeSet<u8> = hosts.iter().map(|host| host.consumer).chain(late.iter().map(|late| late.consumer)).collect();
+    let known: BTreeSet<u8> =
+        hosts.iter().map(|host| host.consumer).chain(late.iter().map(|late| late.consumer)).collect();
     for pending in store.stream.iter_mut().filter_map(|entry| entry.pending.as_mut()) {
         for name in [&mut pending.owner, &mut pending.claimed_by] {
             if !known.contains(name) {
@@ -465,7 +514,9 @@ fn tidy(state: &mut State) {
         }
     }
     let ids = store.stream.iter().map(|entry| entry.id).chain(store.delayed.iter().map(|(from, _)| *from));
-    let ids = ids.chain(hosts.iter().flat_map(|host| &host.held).map(|hold| hold.of.entry)).chain(late.iter().map(|late| late.of.entry));
+    let ids = ids
+        .chain(hosts.iter().flat_map(|host| &host.held).map(|hold| hold.of.entry))
+        .chain(late.iter().map(|late| late.of.entry));
     let ids: Vec<u8> = ids.collect::<BTreeSet<u8>>().into_iter().collect();
     let rename = |id| ids.binary_search(&id).map_or(0, |index| index as u8 + 1);
     store.rename_entries(rename, ids.len() as u8 + 1);

@@ -29,13 +29,22 @@ impl World {
         let mut found: BTreeMap<String, Vec<Place>> = BTreeMap::new();
         let mut order = Vec::new();
         let Places { pending, entries, mut members, parked, letters, paused } = self.places()?;
-        let mut pending: HashMap<String, (String, u32)> =
-            pending.into_iter().map(|(entry, consumer, _, deliveries)| (entry, (consumer, deliveries))).collect();
+        let mut pending: HashMap<String, (String, u32)> = pending
+            .into_iter()
+            .map(|(entry, consumer, _, deliveries)| (entry, (consumer, deliveries)))
+            .collect();
         for (entry, fields) in entries {
             let name = name_of(&fields, &entry);
-            let number = |name: &str, otherwise| fields.get(name).map_or(otherwise, |text: &String| text.parse().unwrap_or(u32::MAX));
+            let number = |name: &str, otherwise| {
+                fields.get(name).map_or(otherwise, |text: &String| text.parse().unwrap_or(u32::MAX))
+            };
             let known = self.reference.task(&name);
-            prop_assert_eq!((number("tq-attempt", 1), number("tq-deferrals", 0)), (known.attempt, known.deferrals), "{}", name);
+            prop_assert_eq!(
+                (number("tq-attempt", 1), number("tq-deferrals", 0)),
+                (known.attempt, known.deferrals),
+                "{}",
+                name
+            );
             prop_assert_eq!(fields.get("tq-id").unwrap_or(&known.id), &known.id);
             let place = match pending.remove(&entry) {
                 Some((consumer, deliveries)) => Place::Pending { entry, consumer, deliveries },
@@ -51,15 +60,20 @@ impl World {
         members.sort();
         prop_assert_eq!(members, sorted(parked.iter().map(|(member, _)| member.clone())));
         parked.into_iter().for_each(|(_, name)| found.entry(name).or_default().push(Place::Delayed));
-        letters.iter().for_each(|(entry, fields)| found.entry(name_of(fields, entry)).or_default().push(Place::Dead));
-        let statuses = self.reference.said.keys().map(|id| ("HGET", (format!("tq:{{{STREAM}}}:task:{id}"), "status")));
+        letters
+            .iter()
+            .for_each(|(entry, fields)| found.entry(name_of(fields, entry)).or_default().push(Place::Dead));
+        let statuses =
+            self.reference.said.keys().map(|id| ("HGET", (format!("tq:{{{STREAM}}}:task:{id}"), "status")));
         let statuses: Vec<Option<String>> = all(&mut self.db, statuses)?;
         for ((id, said), status) in self.reference.said.iter().zip(statuses) {
             prop_assert_eq!(status.as_deref(), said.status.map(Status::as_str), "{}: {:?}", id, said);
         }
         for (name, known) in &self.reference.tasks {
-            let expected: Vec<&Place> =
-                Some(&known.place).into_iter().filter(|place| !matches!(place, Place::Nowhere | Place::Kept { .. })).collect();
+            let expected: Vec<&Place> = Some(&known.place)
+                .into_iter()
+                .filter(|place| !matches!(place, Place::Nowhere | Place::Kept { .. }))
+                .collect();
             let places = found.remove(name).unwrap_or_default();
             prop_assert_eq!(places.iter().collect::<Vec<_>>(), expected, "{}", name);
         }
@@ -85,7 +99,8 @@ impl World {
         pipe.cmd("EVAL").arg(PARKED).arg(1).arg(key("parked"));
         pipe.cmd("XRANGE").arg(key("dead")).arg("-").arg("+");
         pipe.cmd("EXISTS").arg(key("paused"));
-        let (pending, entries, members, parked, letters, paused) = pipe.query(&mut self.db).map_err(failed)?;
+        let (pending, entries, members, parked, letters, paused) =
+            pipe.query(&mut self.db).map_err(failed)?;
         Ok(Places { pending, entries, members, parked, letters, paused })
     }
 }
@@ -116,9 +131,15 @@ fn all<T: redis::FromRedisValue>(
 }
 
 /// What a task's fields call it; its id where a schedule made it.
-pub fn name_of<'f, N: AsRef<[u8]> + 'f, V: AsRef<[u8]> + 'f>(fields: impl IntoIterator<Item = (&'f N, &'f V)>, id: &str) -> String {
-    let fields: Vec<(&[u8], &[u8])> = fields.into_iter().map(|(name, value)| (name.as_ref(), value.as_ref())).collect();
-    let value = |name: &[u8]| fields.iter().find(|field| field.0 == name).map(|field| String::from_utf8_lossy(field.1).into_owned());
+pub fn name_of<'f, N: AsRef<[u8]> + 'f, V: AsRef<[u8]> + 'f>(
+    fields: impl IntoIterator<Item = (&'f N, &'f V)>,
+    id: &str,
+) -> String {
+    let fields: Vec<(&[u8], &[u8])> =
+        fields.into_iter().map(|(name, value)| (name.as_ref(), value.as_ref())).collect();
+    let value = |name: &[u8]| {
+        fields.iter().find(|field| field.0 == name).map(|field| String::from_utf8_lossy(field.1).into_owned())
+    };
     value(b"n").or_else(|| value(b"tq-id")).unwrap_or_else(|| id.to_owned())
 }
 

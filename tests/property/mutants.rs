@@ -273,9 +273,14 @@ impl Mutation {
     fn load(&self, db: &mut redis::Connection) -> Vec<Mutant> {
         let load = |script: &&LazyLock<Script>| {
             let places = script.source.matches(self.text).count();
-            assert_eq!(places, 1, "{}: {} has the text in so many places: {}", self.what, script.name, self.text);
+            assert_eq!(
+                places, 1,
+                "{}: {} has the text in so many places: {}",
+                self.what, script.name, self.text
+            );
             let source = script.source.replace(self.text, self.instead);
-            let mutant = redis::cmd("SCRIPT").arg("LOAD").arg(source).query(db).expect("a script that can be read");
+            let mutant =
+                redis::cmd("SCRIPT").arg("LOAD").arg(source).query(db).expect("a script that can be read");
             Mutant { original: script.sha1().to_owned(), mutant }
         };
         self.scripts.iter().map(load).collect()
@@ -298,7 +303,8 @@ impl Mutator {
             let mutants = std::sync::Arc::new(mutants);
             for client in listener.incoming().map_while(Result::ok) {
                 let server = TcpStream::connect(("127.0.0.1", upstream)).expect("Redis");
-                let (back, out) = (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
+                let (back, out) =
+                    (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
                 std::thread::spawn(move || pass(back, out, <[u8]>::to_vec));
                 let mutants = mutants.clone();
                 std::thread::spawn(move || pass(client, server, |data| mutated(data, &mutants)));

@@ -82,7 +82,10 @@ pub struct Reference {
 
 impl Reference {
     pub fn backlog(&self) -> usize {
-        self.tasks.values().filter(|task| !matches!(task.place, Place::Dead | Place::Nowhere | Place::Kept { .. })).count()
+        self.tasks
+            .values()
+            .filter(|task| !matches!(task.place, Place::Dead | Place::Nowhere | Place::Kept { .. }))
+            .count()
     }
 
     pub fn new(keeps: bool) -> Reference {
@@ -169,14 +172,17 @@ impl Reference {
     fn is_elsewhere(&self, name: &str) -> bool {
         let said = &self.said[&self.tasks[name].id];
         let Some(other) = said.about.as_deref().filter(|about| *about != name) else { return false };
-        said.status == Some(Status::Completed) || (said.status.is_some_and(|status| !status.is_end()) && self.is_there(other))
+        said.status == Some(Status::Completed)
+            || (said.status.is_some_and(|status| !status.is_end()) && self.is_there(other))
     }
 
     /// The id that has this key, if that is another one. One whose task somebody deleted has none.
     pub fn holder(&mut self, key: Option<usize>, id: &str) -> Option<String> {
         let (first, lives) = self.keys.get(&key?).filter(|(first, _)| first != id).cloned()?;
         let said = &self.said[&first];
-        let lost = said.about.clone().filter(|about| lives && said.status.is_some_and(|status| !status.is_end()) && !self.is_there(about));
+        let lost = said.about.clone().filter(|about| {
+            lives && said.status.is_some_and(|status| !status.is_end()) && !self.is_there(about)
+        });
         let Some(lost) = lost else { return Some(first) };
         self.lose(&lost);
         None
@@ -203,7 +209,8 @@ impl Reference {
     /// It is a duplicate of another one with its id, of which the status speaks.
     fn drop(&mut self, name: &str) {
         let task = self.task(name);
-        (task.place, task.ended, task.ripe, task.silent) = (Place::Nowhere, Some(Status::Cancelled), None, false);
+        (task.place, task.ended, task.ripe, task.silent) =
+            (Place::Nowhere, Some(Status::Cancelled), None, false);
     }
 
     /// Somebody deletes its entry. One that is pending is then kept by its consumer, which finds it out.
@@ -251,7 +258,9 @@ impl Reference {
     /// Name, entry, consumer, and whether the lease ended; in the order of names, not of entries.
     pub fn pending(&self) -> impl Iterator<Item = (&str, &str, &str, bool)> {
         self.tasks.iter().filter_map(|(name, task)| match &task.place {
-            Place::Pending { entry, consumer, .. } => Some((name.as_str(), entry.as_str(), consumer.as_str(), task.silent)),
+            Place::Pending { entry, consumer, .. } => {
+                Some((name.as_str(), entry.as_str(), consumer.as_str(), task.silent))
+            }
             _ => None,
         })
     }
@@ -276,7 +285,13 @@ impl Reference {
 
     /// What the gate says. None: another task has its key, and whether that one is still there is asked when
     /// all others have begun.
-    pub fn begin(&mut self, consumer: &str, start: &Start<'_>, max_crashes: u32, is_asked_again: bool) -> Option<Begun> {
+    pub fn begin(
+        &mut self,
+        consumer: &str,
+        start: &Start<'_>,
+        max_crashes: u32,
+        is_asked_again: bool,
+    ) -> Option<Begun> {
         let Start { entry, crashes, alone, .. } = *start;
         let Some(name) = self.find(entry).filter(|_| self.owned(consumer, entry)) else {
             // Nobody delivers it again.
@@ -357,7 +372,9 @@ impl Reference {
 
     /// How many are moved.
     pub fn promote(&mut self, limit: usize) -> usize {
-        let ripe = |(name, task): (&String, &Known)| Some((task.ripe?, name.clone())).filter(|_| task.place == Place::Delayed);
+        let ripe = |(name, task): (&String, &Known)| {
+            Some((task.ripe?, name.clone())).filter(|_| task.place == Place::Delayed)
+        };
         let mut due: Vec<(u64, String)> = self.tasks.iter().filter_map(ripe).collect();
         due.sort();
         due.truncate(limit);

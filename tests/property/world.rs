@@ -11,7 +11,8 @@ use tqhost::queue::codec;
 use tqhost::queue::dead::DeadChoice;
 use tqhost::queue::rate::Places as Starts;
 use tqhost::queue::{
-    Beat, Begun, DeadFilter, Ending, Enqueued, Entry, Lease, Link, NewTask, Queue, Redis, SettleCall, Settled, Start, Status, Subject,
+    Beat, Begun, DeadFilter, Ending, Enqueued, Entry, Lease, Link, NewTask, Queue, Redis, SettleCall,
+    Settled, Start, Status, Subject,
 };
 use tqhost::task::{Field, Origin, Outcome, Task};
 use tqhost::worker::settle;
@@ -103,7 +104,8 @@ impl World {
             schedule: None,
             dead_letter: None,
         };
-        let consumers = (0..CONSUMERS).map(|n| Consumer { name: format!("c{n}"), held: Vec::new() }).collect();
+        let consumers =
+            (0..CONSUMERS).map(|n| Consumer { name: format!("c{n}"), held: Vec::new() }).collect();
         let queue = Queue::new(rules, redis.link());
         queue.ensure_group().await.map_err(failed)?;
         let cron = times::parse_cron("0 0 * * *").expect("a cron expression");
@@ -133,7 +135,8 @@ impl World {
     async fn carry_out(&mut self, op: Op) -> Step {
         match op {
             Op::Enqueue { delayed, key } => {
-                let mut task = NewTask::new(vec![self.field()], if delayed { HOUR } else { Duration::ZERO }).expect("a task");
+                let mut task = NewTask::new(vec![self.field()], if delayed { HOUR } else { Duration::ZERO })
+                    .expect("a task");
                 if let Some(key) = key {
                     task = task.with_key(format!("k{key}")).expect("a key");
                 }
@@ -183,9 +186,14 @@ impl World {
                 let Consumer { name, held } = &self.consumers[consumer];
                 let in_flight: Vec<String> = held.iter().map(|held| held.task.entry.clone()).collect();
                 let found = self.queue.recover(&self.link, name, &in_flight, count).await.map_err(failed)?;
-                let is_unseen = |entry: &str| self.reference.owned(name, entry) && !in_flight.iter().any(|held| held == entry);
+                let is_unseen = |entry: &str| {
+                    self.reference.owned(name, entry) && !in_flight.iter().any(|held| held == entry)
+                };
                 let unseen = self.reference.pending().filter(|(_, entry, ..)| is_unseen(entry)).count();
-                prop_assert_eq!((found.entries.len(), found.lost, found.more), (count.min(unseen), vec![], unseen > count));
+                prop_assert_eq!(
+                    (found.entries.len(), found.lost, found.more),
+                    (count.min(unseen), vec![], unseen > count)
+                );
                 prop_assert!(found.entries.iter().all(|entry| is_unseen(&entry.id)));
                 self.admit(consumer, found.entries, false)?;
             }
@@ -212,7 +220,11 @@ impl World {
                         Some(last) if nth % 2 == 0 || *last == call.number => {
                             let is_last = *last == call.number;
                             let again = SettleCall { lane: 0, number: call.number };
-                            let mut replies = self.queue.settle(&call.consumer, again, &[&call.ending]).await.map_err(failed)?;
+                            let mut replies = self
+                                .queue
+                                .settle(&call.consumer, again, &[&call.ending])
+                                .await
+                                .map_err(failed)?;
                             let settled = replies.remove(0).map_err(failed)?;
                             prop_assert!(!is_last || settled == call.settled, "the reply that was lost");
                         }
@@ -241,7 +253,10 @@ impl World {
                     .collect();
                 if let Some((name, entry, owner)) = chosen(&kept, nth) {
                     let idle = 2 * HOUR.as_millis() as u64;
-                    self.redis::<redis::Value>("XCLAIM", (STREAM, GROUP, owner, 0, &entry, "IDLE", idle, "JUSTID"))?;
+                    self.redis::<redis::Value>(
+                        "XCLAIM",
+                        (STREAM, GROUP, owner, 0, &entry, "IDLE", idle, "JUSTID"),
+                    )?;
                     self.reference.task(&name).silent = true;
                     // Another one may take it over and tell of it.
                     let held = self.consumers.iter_mut().flat_map(|consumer| &mut consumer.held);
@@ -249,9 +264,11 @@ impl World {
                 }
             }
             Op::Ripen { nth } => {
-                let delayed = self.reference.names(|task| task.place == Place::Delayed && task.ripe.is_none());
+                let delayed =
+                    self.reference.names(|task| task.place == Place::Delayed && task.ripe.is_none());
                 if let Some(name) = chosen(&delayed, nth) {
-                    let parked: Vec<(String, String)> = self.redis("EVAL", (PARKED, 1, format!("tq:{{{STREAM}}}:parked")))?;
+                    let parked: Vec<(String, String)> =
+                        self.redis("EVAL", (PARKED, 1, format!("tq:{{{STREAM}}}:parked")))?;
                     let member = parked.into_iter().find(|(_, its)| *its == name).expect("a delayed task").0;
                     let score = self.reference.ripen(&name);
                     self.redis::<u64>("ZADD", (format!("tq:{{{STREAM}}}:delayed"), "XX", score, member))?;
@@ -264,17 +281,27 @@ impl World {
             Op::Requeue { nth } => {
                 if let Some(id) = self.id(|_| true, nth) {
                     let dead = self.reference.dead(&id);
-                    let done = self.queue.requeue(&DeadChoice::Ids(vec![id.clone()]), None).await.map_err(failed)?;
-                    prop_assert_eq!((done.succeeded, done.skipped), (u64::from(dead.is_some()), u64::from(dead.is_none())));
+                    let done =
+                        self.queue.requeue(&DeadChoice::Ids(vec![id.clone()]), None).await.map_err(failed)?;
+                    prop_assert_eq!(
+                        (done.succeeded, done.skipped),
+                        (u64::from(dead.is_some()), u64::from(dead.is_none()))
+                    );
                     dead.iter().for_each(|name| self.reference.requeue(name));
                 }
             }
             Op::RequeueAll => {
                 let letters = self.queue.dead_letters(&DeadFilter::default(), 1000).await.map_err(failed)?;
-                let done = self.queue.requeue(&DeadChoice::All(DeadFilter::default()), None).await.map_err(failed)?;
+                let done = self
+                    .queue
+                    .requeue(&DeadChoice::All(DeadFilter::default()), None)
+                    .await
+                    .map_err(failed)?;
                 prop_assert_eq!((done.succeeded, done.skipped), (letters.len() as u64, 0));
                 // Oldest first; that each of them is dead is seen when places are compared.
-                letters.iter().for_each(|letter| self.reference.requeue(&name_of(pairs(&letter.fields), &letter.id)));
+                letters
+                    .iter()
+                    .for_each(|letter| self.reference.requeue(&name_of(pairs(&letter.fields), &letter.id)));
             }
             Op::Purge { nth } => {
                 if let Some(id) = self.id(|task| task.place == Place::Dead, nth) {
@@ -292,8 +319,14 @@ impl World {
                     prop_assert_eq!(before, self.reference.cancel(&id));
                 }
             }
-            Op::Pause => prop_assert_eq!(self.queue.pause().await.map_err(failed)?, !std::mem::replace(&mut self.reference.paused, true)),
-            Op::Resume => prop_assert_eq!(self.queue.resume().await.map_err(failed)?, std::mem::take(&mut self.reference.paused)),
+            Op::Pause => prop_assert_eq!(
+                self.queue.pause().await.map_err(failed)?,
+                !std::mem::replace(&mut self.reference.paused, true)
+            ),
+            Op::Resume => prop_assert_eq!(
+                self.queue.resume().await.map_err(failed)?,
+                std::mem::take(&mut self.reference.paused)
+            ),
             Op::Crash { consumer } => {
                 self.consumers[consumer] = Consumer { name: format!("c{}", self.started), held: Vec::new() };
                 self.started += 1;
@@ -367,7 +400,8 @@ impl World {
     async fn delete(&mut self, nth: usize) -> Step {
         let entries: Entries = self.redis("XRANGE", (STREAM, "-", "+"))?;
         let is_held = |consumer: &Consumer, entry: &str| {
-            self.reference.owned(&consumer.name, entry) && consumer.held.iter().any(|held| held.task.entry == entry)
+            self.reference.owned(&consumer.name, entry)
+                && consumer.held.iter().any(|held| held.task.entry == entry)
         };
         let holder = |entry: &str| self.consumers.iter().position(|consumer| is_held(consumer, entry));
         let able: Vec<(String, String, Option<usize>)> = entries
@@ -403,10 +437,19 @@ impl World {
                 let mut sum = 0;
                 for (first, _, used) in self.starts.iter().rev() {
                     sum += used;
-                    prop_assert!(sum <= (to - first) / step + AHEAD, "{} starts within {} us", sum, to - first);
+                    prop_assert!(
+                        sum <= (to - first) / step + AHEAD,
+                        "{} starts within {} us",
+                        sum,
+                        to - first
+                    );
                 }
             }
-            Starts::Wait(time) => prop_assert!(time <= Duration::from_secs(1) / RATE + Duration::from_millis(1), "waits for {:?}", time),
+            Starts::Wait(time) => prop_assert!(
+                time <= Duration::from_secs(1) / RATE + Duration::from_millis(1),
+                "waits for {:?}",
+                time
+            ),
         }
         Ok(())
     }
@@ -446,19 +489,31 @@ impl World {
         let entries = self.queue.read(&self.link, name, count, None).await.map_err(failed)?;
         prop_assert_eq!(entries.len(), count.min(self.reference.queue.len()));
         for entry in &entries {
-            prop_assert_eq!(self.reference.read(name, &entry.id), Some(name_of(pairs(&entry.fields), &codec::id_of(entry))));
+            prop_assert_eq!(
+                self.reference.read(name, &entry.id),
+                Some(name_of(pairs(&entry.fields), &codec::id_of(entry)))
+            );
         }
         Ok(entries)
     }
 
-    async fn reclaim(&mut self, consumer: usize, count: usize, died: bool) -> Result<Vec<Entry>, TestCaseError> {
+    async fn reclaim(
+        &mut self,
+        consumer: usize,
+        count: usize,
+        died: bool,
+    ) -> Result<Vec<Entry>, TestCaseError> {
         let name = &self.consumers[consumer].name;
         let silent = self.reference.pending().filter(|found| found.3).count();
         let first = self.queue.first_abandoned("-", self.queue.rules.lease).await.map_err(failed)?;
         prop_assert_eq!(first.is_some(), silent > 0);
         // All consumers were heard of a moment ago: that is long after the leases ended that the test ended.
         let outlived = if died { 10 * HOUR } else { HOUR / 2 };
-        let found = self.queue.reclaim(name, first.as_deref().unwrap_or("-"), count, outlived).await.map_err(failed)?;
+        let found = self
+            .queue
+            .reclaim(name, first.as_deref().unwrap_or("-"), count, outlived)
+            .await
+            .map_err(failed)?;
         prop_assert!(found.lost.is_empty());
         prop_assert_eq!(found.entries.len(), count.min(silent));
         for entry in &found.entries {
@@ -481,7 +536,8 @@ impl World {
             prop_assert_eq!((task.attempt, task.deferrals, task.crashes), expected);
             let held = &mut self.consumers[consumer].held;
             if !held.iter().any(|held| held.task.entry == task.entry) {
-                let begun = is_read && task.origin != Origin::Other && task.crashes == 0 && known.key.is_none();
+                let begun =
+                    is_read && task.origin != Origin::Other && task.crashes == 0 && known.key.is_none();
                 let known = !begun || task.origin != Origin::Producer;
                 held.push(Held { task, begun, known, crashed: false });
             }
@@ -514,7 +570,8 @@ impl World {
         let mut begun = begun.into_iter();
         new.retain_mut(|held| {
             let begun = begun.next();
-            (held.begun, held.known, held.crashed) = (begun == Some(Begun::Owned), true, begun == Some(Begun::Crashed));
+            (held.begun, held.known, held.crashed) =
+                (begun == Some(Begun::Owned), true, begun == Some(Begun::Crashed));
             held.begun || held.crashed
         });
         held.extend(new);
@@ -534,7 +591,8 @@ impl World {
             key: codec::idempotency_key(task, &self.queue.rules).map(<[u8]>::to_vec),
             progress: (*begun && *known).then(|| (1, "on its way".into())),
         };
-        let leases = self.queue.heartbeat(name, &held.iter().map(beat).collect::<Vec<_>>()).await.map_err(failed)?;
+        let leases =
+            self.queue.heartbeat(name, &held.iter().map(beat).collect::<Vec<_>>()).await.map_err(failed)?;
         let mut expected = Vec::new();
         for Held { task, known, .. } in held {
             let owned = self.reference.find(&task.entry).filter(|_| self.reference.owned(name, &task.entry));
@@ -557,16 +615,26 @@ impl World {
 
     async fn settle(&mut self, call: &Call) -> Result<Settled, TestCaseError> {
         let Call { consumer, number, ending, .. } = call;
-        let Subject::Task(task) = ending.subject() else { return Err(TestCaseError::fail("only tasks are settled")) };
+        let Subject::Task(task) = ending.subject() else {
+            return Err(TestCaseError::fail("only tasks are settled"));
+        };
         let call = SettleCall { lane: 0, number: *number };
-        let settled = self.queue.settle(consumer, call, &[ending]).await.map_err(failed)?.remove(0).map_err(failed)?;
+        let settled =
+            self.queue.settle(consumer, call, &[ending]).await.map_err(failed)?.remove(0).map_err(failed)?;
         let is_done = self.reference.settle(consumer, &task.entry, ending.settlement(), task.crashes);
         prop_assert_eq!(settled, if is_done { Settled::Done } else { Settled::Overtaken });
         Ok(settled)
     }
 
-    fn redis<T: redis::FromRedisValue>(&mut self, name: &str, args: impl redis::ToRedisArgs) -> Result<T, TestCaseError> {
-        redis::cmd(name).arg(args).query(&mut self.db).map_err(|error| TestCaseError::fail(format!("{name}: {error}")))
+    fn redis<T: redis::FromRedisValue>(
+        &mut self,
+        name: &str,
+        args: impl redis::ToRedisArgs,
+    ) -> Result<T, TestCaseError> {
+        redis::cmd(name)
+            .arg(args)
+            .query(&mut self.db)
+            .map_err(|error| TestCaseError::fail(format!("{name}: {error}")))
     }
 }
 
@@ -584,7 +652,14 @@ fn ending(held: Held, end: End, rules: &config::Queue) -> Ending {
         End::Release => settle::release(&task),
     };
     let key = codec::idempotency_key(&task, rules).map(<[u8]>::to_vec);
-    Ending::new(Subject::Task(Box::new(task)), verdict.settlement, "plugin".into(), Some(Duration::ZERO), known, key)
+    Ending::new(
+        Subject::Task(Box::new(task)),
+        verdict.settlement,
+        "plugin".into(),
+        Some(Duration::ZERO),
+        known,
+        key,
+    )
 }
 
 fn chosen<T: Clone>(all: &[T], nth: usize) -> Option<T> {

@@ -20,7 +20,8 @@ const WARM_UP: usize = 50;
 const WARM_UP_TASKS: usize = 300;
 
 fn main() -> ExitCode {
-    let minutes: u64 = std::env::var("MINUTES").map_or(10, |text| text.parse().expect("MINUTES is a whole number"));
+    let minutes: u64 =
+        std::env::var("MINUTES").map_or(10, |text| text.parse().expect("MINUTES is a whole number"));
     let mut soak = Soak::start();
     for n in 1..=WARM_UP {
         replace_handler(&soak, n);

@@ -128,7 +128,9 @@ impl Bench {
     /// Waits until a task has this status.
     #[track_caller]
     pub fn until(&mut self, stream: &str, id: &str, status: &str) {
-        eventually(&format!("{id} of {stream} is {status}"), || (self.status(stream, id, "status") == status).then_some(()));
+        eventually(&format!("{id} of {stream} is {status}"), || {
+            (self.status(stream, id, "status") == status).then_some(())
+        });
     }
 
     /// Queued, pending, delayed and dead tasks of a stream with the group `tqhost`.
@@ -143,28 +145,37 @@ impl Bench {
 
     fn count_places(&mut self, stream: &str, beside: &[&str]) -> Places {
         let keys: Vec<String> = beside.iter().map(|place| format!("tq:{{{stream}}}:{place}")).collect();
-        let (length, pending, delayed, parked, dead) = self.redis("EVAL", (PLACES, 1 + keys.len(), stream, keys, "tqhost"));
+        let (length, pending, delayed, parked, dead) =
+            self.redis("EVAL", (PLACES, 1 + keys.len(), stream, keys, "tqhost"));
         Places { length, pending, delayed, parked, dead }
     }
 
     /// The dead letters of a stream, oldest first, each with its fields by name.
     pub fn dead(&mut self, stream: &str) -> Vec<HashMap<String, String>> {
-        let entries: Vec<(String, Vec<String>)> = self.redis("XRANGE", (format!("tq:{{{stream}}}:dead"), "-", "+"));
-        entries.into_iter().map(|(_, fields)| fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()).collect()
+        let entries: Vec<(String, Vec<String>)> =
+            self.redis("XRANGE", (format!("tq:{{{stream}}}:dead"), "-", "+"));
+        entries
+            .into_iter()
+            .map(|(_, fields)| fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
+            .collect()
     }
 
     /// Waits until this many tasks of a stream are claimed.
     #[track_caller]
     pub fn until_pending(&mut self, stream: &str, pending: u64) {
-        eventually(&format!("{pending} tasks of {stream} are claimed"), || (self.places(stream).pending == pending).then_some(()));
+        eventually(&format!("{pending} tasks of {stream} are claimed"), || {
+            (self.places(stream).pending == pending).then_some(())
+        });
     }
 
     /// Waits until this many tasks of a stream are claimed and have begun: one that is claimed may still have to be marked as running.
     #[track_caller]
     pub fn until_running(&mut self, stream: &str, running: usize) {
         eventually(&format!("{running} tasks of {stream} run"), || {
-            let pending: Vec<(String, String, u64, u64)> = self.redis("XPENDING", (stream, "tqhost", "-", "+", 1000));
-            let begun = pending.iter().filter(|(id, ..)| self.status(stream, id, "status") == "PROCESSING").count();
+            let pending: Vec<(String, String, u64, u64)> =
+                self.redis("XPENDING", (stream, "tqhost", "-", "+", 1000));
+            let begun =
+                pending.iter().filter(|(id, ..)| self.status(stream, id, "status") == "PROCESSING").count();
             (begun == running && pending.len() == running).then_some(())
         });
     }
@@ -265,7 +276,10 @@ impl Log {
     pub fn logged(&self, text: &str) -> Vec<Value> {
         let mut seen = self.seen.lock().expect("the log");
         seen.extend(self.lines.try_iter());
-        seen.iter().filter(|line| line["message"].as_str().is_some_and(|message| message.contains(text))).cloned().collect()
+        seen.iter()
+            .filter(|line| line["message"].as_str().is_some_and(|message| message.contains(text)))
+            .cloned()
+            .collect()
     }
 
     /// Everything it wrote.
@@ -299,7 +313,11 @@ impl Host {
     /// What starts a host, for a test that changes something about it.
     pub fn command(config: &Path) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
-        command.arg("--config").arg(config).args(["run", "--log-format", "json"]).env("TQHOST_LOG", "info,tqhost=debug");
+        command
+            .arg("--config")
+            .arg(config)
+            .args(["run", "--log-format", "json"])
+            .env("TQHOST_LOG", "info,tqhost=debug");
         command
     }
 
@@ -324,7 +342,9 @@ impl Host {
     /// Waits for a log line whose message contains `text`, and gives it. Lines that came before count too.
     #[track_caller]
     pub fn log(&self, text: &str) -> Value {
-        eventually(&format!("a log line with {text:?}; the log:\n{}", self.raw()), || self.logged(text).into_iter().next())
+        eventually(&format!("a log line with {text:?}; the log:\n{}", self.raw()), || {
+            self.logged(text).into_iter().next()
+        })
     }
 
     /// The log lines so far whose message contains `text`.
@@ -362,7 +382,9 @@ impl Host {
     /// Waits until `/readyz` says that the host is not ready because of this.
     #[track_caller]
     pub fn until_unready(&self, why: &str) {
-        let unready = |answer: &Response| answer.status == 503 && answer.body.to_lowercase().contains(&why.to_lowercase());
+        let unready = |answer: &Response| {
+            answer.status == 503 && answer.body.to_lowercase().contains(&why.to_lowercase())
+        };
         eventually(&format!("/readyz says {why:?}"), || unready(&self.get("/readyz")).then_some(()));
     }
 
@@ -407,7 +429,8 @@ impl Host {
         let found = text.lines().find(|line| {
             let Some((head, _)) = line.rsplit_once(' ') else { return false };
             let (line_name, line_labels) = head.trim_end_matches('}').split_once('{').unwrap_or((head, ""));
-            line_name == name && labels.iter().all(|label| line_labels.split(',').any(|known| known == *label))
+            line_name == name
+                && labels.iter().all(|label| line_labels.split(',').any(|known| known == *label))
         });
         let line = found.unwrap_or_else(|| panic!("no series {series} in\n{text}"));
         line.rsplit_once(' ').and_then(|(_, value)| value.parse().ok()).expect("a number")
@@ -425,7 +448,10 @@ impl Host {
     pub fn memory(&self) -> (u64, u64) {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("read /proc");
         let value = |name| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name} in {status}"));
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .unwrap_or_else(|| panic!("no {name} in {status}"));
             line.trim().trim_end_matches(" kB").parse().expect("a number")
         };
         (value("VmRSS:"), value("VmHWM:"))

@@ -27,6 +27,9 @@ impl Clock {
 
     /// What a program needs in its environment.
     pub fn env(&self) -> Vec<(String, PathBuf)> {
-        vec![("LD_PRELOAD".to_owned(), self.library.clone()), ("SHIFTED_CLOCK".to_owned(), self.shift.clone())]
+        vec![
+            ("LD_PRELOAD".to_owned(), self.library.clone()),
+            ("SHIFTED_CLOCK".to_owned(), self.shift.clone()),
+        ]
     }
 }

@@ -45,7 +45,8 @@ pub fn add(bench: &mut Bench, slow: &str) -> Vec<Added> {
 pub fn each_ended_once(bench: &mut Bench, added: &[Added]) {
     for queue in ["fine", "twice", "bad", "slow"] {
         bench.until_drained(queue);
-        let dead = if queue == "bad" { added.iter().filter(|(of, _)| *of == queue).count() as u64 } else { 0 };
+        let dead =
+            if queue == "bad" { added.iter().filter(|(of, _)| *of == queue).count() as u64 } else { 0 };
         assert_eq!(bench.places(queue), Places { dead, ..Places::default() }, "{queue}");
     }
     for (queue, id) in added {

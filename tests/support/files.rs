@@ -54,7 +54,9 @@ pub fn put_at(target: &Path, bytes: &[u8]) {
 #[track_caller]
 pub fn said(host: &Host, what: &str, bytes: &[u8]) -> Value {
     let digest = &digest(bytes)[..12];
-    eventually(&format!("{what:?} of {digest}"), || host.logged(what).into_iter().find(|line| line["digest"] == digest))
+    eventually(&format!("{what:?} of {digest}"), || {
+        host.logged(what).into_iter().find(|line| line["digest"] == digest)
+    })
 }
 
 /// Waits for the line that says that this version was loaded.

@@ -14,7 +14,8 @@ pub struct Response {
 pub fn get(address: &str, path: &str) -> Response {
     let mut stream = TcpStream::connect(address).expect("connect to the admin address");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("set a time-out");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("send a request");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+        .expect("send a request");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("read an answer");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");

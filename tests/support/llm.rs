@@ -42,7 +42,9 @@ pub enum Said {
 impl Said {
     /// What a model has written.
     pub fn content(content: &str) -> Said {
-        Said::choice(&json!({ "message": { "role": "assistant", "content": content }, "finish_reason": "stop" }))
+        Said::choice(
+            &json!({ "message": { "role": "assistant", "content": content }, "finish_reason": "stop" }),
+        )
     }
 
     pub fn choice(choice: &Value) -> Said {
@@ -88,7 +90,9 @@ fn answer(tcp: TcpStream, asked: &Mutex<Vec<Asked>>, says: &[Said]) -> Option<()
     while !head.ends_with("\r\n\r\n") {
         stream.read_line(&mut head).ok().filter(|read| *read > 0)?;
     }
-    let size = head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok())?;
+    let size = head
+        .lines()
+        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok())?;
     let mut body = vec![0; size];
     stream.read_exact(&mut body).ok()?;
     let body = serde_json::from_slice(&body).ok()?;
@@ -100,7 +104,10 @@ fn answer(tcp: TcpStream, asked: &Mutex<Vec<Asked>>, says: &[Said]) -> Option<()
     let tcp = stream.get_mut();
     match says.get(number).or(says.last())? {
         Said::Page { status, headers, body } => {
-            let head = format!("HTTP/1.1 {status} Said\r\n{headers}content-type: application/json\r\ncontent-length: {}\r\n", body.len());
+            let head = format!(
+                "HTTP/1.1 {status} Said\r\n{headers}content-type: application/json\r\ncontent-length: {}\r\n",
+                body.len()
+            );
             write!(tcp, "{head}connection: close\r\n\r\n{body}").ok()
         }
         Said::Silence => {

@@ -16,7 +16,10 @@ pub fn preload(dir: &Path, name: &str) -> PathBuf {
     let library = dir.join(format!("libpreload_{name}.so"));
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let mut build = Command::new(rustc);
-    build.args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-C", "panic=abort", "-o"]).arg(&library).arg(source);
+    build
+        .args(["--edition", "2024", "--crate-type", "cdylib", "-O", "-C", "panic=abort", "-o"])
+        .arg(&library)
+        .arg(source);
     assert!(build.status().expect("run rustc").success(), "the library of preload/{name}.rs is built");
     library
 }

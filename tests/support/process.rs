@@ -24,11 +24,15 @@ pub struct Uses {
 
 impl Uses {
     pub fn of(pid: Pid) -> Uses {
-        let folder = |name: &str| fs::read_dir(format!("/proc/{pid}/{name}")).expect("read /proc").count() as u64;
+        let folder =
+            |name: &str| fs::read_dir(format!("/proc/{pid}/{name}")).expect("read /proc").count() as u64;
         let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("read /proc");
         let rollup = text("smaps_rollup");
         let kib = |name: &str| -> u64 {
-            let line = rollup.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name} in {rollup}"));
+            let line = rollup
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .unwrap_or_else(|| panic!("no {name} in {rollup}"));
             line.trim().trim_end_matches(" kB").parse().expect("a number")
         };
         Uses {
@@ -45,7 +49,9 @@ impl Uses {
 /// The processes that compile for this one.
 pub fn compilers(of: Pid) -> Vec<Pid> {
     let parent = format!("PPid:\t{of}\n");
-    let pids = fs::read_dir("/proc").expect("read /proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let pids = fs::read_dir("/proc")
+        .expect("read /proc")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let compiles = |pid: &i32| {
         // Those that end meanwhile are none.
         let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
@@ -70,7 +76,8 @@ pub fn bound(pid: Pid, resource: Resource, most: u64) {
 impl fmt::Display for Uses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Uses { files, threads, mappings, resident_kib, proportional_kib, anonymous_kib } = self;
-        let [resident, proportional, anonymous] = [resident_kib, proportional_kib, anonymous_kib].map(|kib| *kib as f64 / 1024.0);
+        let [resident, proportional, anonymous] =
+            [resident_kib, proportional_kib, anonymous_kib].map(|kib| *kib as f64 / 1024.0);
         write!(
             f,
             "{files:>4} files, {threads:>3} threads, {mappings:>5} mappings, {resident:>6.1} MiB resident (PSS {proportional:.1}, anonymous {anonymous:.1})"

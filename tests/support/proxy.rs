@@ -68,7 +68,9 @@ impl Proxy {
                 };
                 let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)) else { continue };
                 let network = shared.clone();
-                std::thread::spawn(move || Pass { network, number, fate: Arc::default() }.run(client, server));
+                std::thread::spawn(move || {
+                    Pass { network, number, fate: Arc::default() }.run(client, server)
+                });
             }
         });
         Proxy { port, network }
@@ -137,7 +139,8 @@ impl Network {
 
     /// Waits as long as data has to. False when the connection is forgotten.
     fn carries(&self, number: usize) -> bool {
-        let state = self.changed.wait_while(self.lock(), |state| state.parted).expect("the state of the network");
+        let state =
+            self.changed.wait_while(self.lock(), |state| state.parted).expect("the state of the network");
         let (alive, delay) = (number >= state.alive_from, state.delay.clone());
         drop(state);
         if let Some(delay) = delay {

@@ -31,14 +31,21 @@ impl RedisServer {
         let extra: Vec<String> = extra.iter().map(ToString::to_string).collect();
         // Somebody else may take a free port before redis-server does: then it ends, and another port is tried.
         for _ in 0..20 {
-            let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("find a free port").port();
+            let port = TcpListener::bind("127.0.0.1:0")
+                .and_then(|listener| listener.local_addr())
+                .expect("find a free port")
+                .port();
             let child = spawn(&dir, port, &extra, &env);
-            let mut server = RedisServer { child, dir: dir.clone(), port, extra: extra.clone(), env: env.clone() };
+            let mut server =
+                RedisServer { child, dir: dir.clone(), port, extra: extra.clone(), env: env.clone() };
             if server.answers() {
                 return server;
             }
         }
-        panic!("redis-server does not start: {}", std::fs::read_to_string(dir.join("log")).unwrap_or_default());
+        panic!(
+            "redis-server does not start: {}",
+            std::fs::read_to_string(dir.join("log")).unwrap_or_default()
+        );
     }
 
     pub fn url(&self) -> String {
@@ -47,7 +54,8 @@ impl RedisServer {
 
     /// A connection through the Unix socket.
     pub fn connection(&self) -> redis::Connection {
-        let client = redis::Client::open(format!("redis+unix://{}", self.socket().display())).expect("a valid URL");
+        let client =
+            redis::Client::open(format!("redis+unix://{}", self.socket().display())).expect("a valid URL");
         eventually("redis-server takes a connection", || client.get_connection().ok())
     }
 
@@ -89,7 +97,8 @@ impl RedisServer {
 
     /// Waits until it answers; false when it has ended instead.
     fn answers(&mut self) -> bool {
-        let client = redis::Client::open(format!("redis+unix://{}", self.socket().display())).expect("a valid URL");
+        let client =
+            redis::Client::open(format!("redis+unix://{}", self.socket().display())).expect("a valid URL");
         eventually("redis-server answers, or ends", || {
             if self.child.try_wait().expect("look after redis-server").is_some() {
                 return Some(false);
@@ -121,7 +130,16 @@ fn spawn(dir: &Path, port: u16, extra: &[String], env: &[(String, PathBuf)]) -> 
     let log = std::fs::File::create(dir.join("log")).expect("create the log of redis-server");
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--unixsocket"]).arg(dir.join("s"));
-    command.arg("--dir").arg(dir).args(["--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--enable-debug-command", "yes"]);
+    command.arg("--dir").arg(dir).args([
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "everysec",
+        "--save",
+        "",
+        "--enable-debug-command",
+        "yes",
+    ]);
     command.args(extra).envs(env.iter().cloned()).stdin(Stdio::null()).stdout(log);
     command.spawn().expect("start redis-server: is it installed? (`make setup`)")
 }

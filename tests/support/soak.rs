@@ -89,7 +89,9 @@ impl Soak {
         let redis_keys = eventually("statuses have expired", || {
             let mut kept: Vec<String> = self.bench.redis("KEYS", "*");
             kept.retain(|key| !key.contains(":settled:") && !key.ends_with(":history"));
-            kept.iter().all(|key| !key.starts_with("tq:{") || key.ends_with(":dead")).then_some(kept.len() as u64)
+            kept.iter()
+                .all(|key| !key.starts_with("tq:{") || key.ends_with(":dead"))
+                .then_some(kept.len() as u64)
         });
         self.look(redis_keys)
     }
@@ -123,10 +125,16 @@ impl Soak {
         let _: redis::Value = self.bench.redis("MEMORY", "PURGE");
         let info: String = self.bench.redis("INFO", "everything");
         let value = |name: &str| -> u64 {
-            let line = info.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name} in {info}"));
+            let line = info
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .unwrap_or_else(|| panic!("no {name} in {info}"));
             line.trim().parse().expect("a number")
         };
-        let count = |folder: &str| std::fs::read_dir(format!("/proc/{}/{folder}", self.host.pid())).expect("read /proc").count() as u64;
+        let count = |folder: &str| {
+            std::fs::read_dir(format!("/proc/{}/{folder}", self.host.pid())).expect("read /proc").count()
+                as u64
+        };
         Use {
             host_kib: self.host.memory().0,
             host_files: count("fd"),
@@ -146,7 +154,10 @@ impl Soak {
 pub fn growth(early: &Use, late: &Use) -> Vec<String> {
     const MEMORY: f64 = 1.25;
     const COUNTS: u64 = 3;
-    let memory = [("the host's memory", early.host_kib, late.host_kib), ("Redis's memory", early.redis_bytes, late.redis_bytes)];
+    let memory = [
+        ("the host's memory", early.host_kib, late.host_kib),
+        ("Redis's memory", early.redis_bytes, late.redis_bytes),
+    ];
     let counts = [
         ("the host's files", early.host_files, late.host_files),
         ("the host's threads", early.host_threads, late.host_threads),

@@ -101,7 +101,11 @@ pub struct Verdict {
 impl Verdict {
     pub fn is_good(&self) -> bool {
         let Verdict { lost, dead, charged, elsewhere, left, .. } = self;
-        lost.is_empty() && *dead == 0 && charged.is_empty() && elsewhere.is_empty() && *left == Places::default()
+        lost.is_empty()
+            && *dead == 0
+            && charged.is_empty()
+            && elsewhere.is_empty()
+            && *left == Places::default()
     }
 }
 
@@ -110,7 +114,19 @@ impl fmt::Display for Verdict {
         for (way, count) in &self.swaps {
             writeln!(f, "  {count:>4} × {way}")?;
         }
-        let Verdict { tasks, versions, rolled_back, refused, given_back, lost, dead, charged, elsewhere, left, .. } = self;
+        let Verdict {
+            tasks,
+            versions,
+            rolled_back,
+            refused,
+            given_back,
+            lost,
+            dead,
+            charged,
+            elsewhere,
+            left,
+            ..
+        } = self;
         writeln!(
             f,
             "  {tasks} tasks, completed by {versions} versions; {refused} times refused, {rolled_back} times rolled back, in {HOSTS} hosts"
@@ -127,7 +143,11 @@ impl fmt::Display for Verdict {
 
 /// How many, and the first few.
 fn some(names: &[String]) -> String {
-    if names.is_empty() { "0".to_owned() } else { format!("{} ({})", names.len(), names[..names.len().min(5)].join(", ")) }
+    if names.is_empty() {
+        "0".to_owned()
+    } else {
+        format!("{} ({})", names.len(), names[..names.len().min(5)].join(", "))
+    }
 }
 
 /// Numbers that differ from seed to seed and can be had again.
@@ -206,10 +226,19 @@ impl Swaps {
             | Way::Linked
             | Way::BadThenGoodAtOnce
             | Way::TwoGoodAtOnce => (self.good_one(way, kind), "plugin loaded"),
-            Way::HalfRenamed | Way::CutOff | Way::Empty | Way::Text | Way::WrongWorld | Way::NotOffered | Way::SelfCheckFails => {
-                (self.unusable_one(way), "plugin cannot be used")
-            }
-            Way::Traps | Way::TrapsAtStart | Way::LoopsAtStart | Way::Loops | Way::Panics | Way::WantsTooMuch => {
+            Way::HalfRenamed
+            | Way::CutOff
+            | Way::Empty
+            | Way::Text
+            | Way::WrongWorld
+            | Way::NotOffered
+            | Way::SelfCheckFails => (self.unusable_one(way), "plugin cannot be used"),
+            Way::Traps
+            | Way::TrapsAtStart
+            | Way::LoopsAtStart
+            | Way::Loops
+            | Way::Panics
+            | Way::WantsTooMuch => {
                 let bytes = self.next(match way {
                     Way::Traps => "checks-then-traps",
                     Way::TrapsAtStart => "traps-at-start",
@@ -331,7 +360,8 @@ impl Swaps {
             for id in ids {
                 pipe.cmd("HMGET").arg(format!("tq:{{work}}:task:{id}")).arg(&["status", "attempt", "plugin"]);
             }
-            let found: Vec<(Option<String>, Option<String>, Option<String>)> = pipe.query(&mut bench.db).expect("HMGET");
+            let found: Vec<(Option<String>, Option<String>, Option<String>)> =
+                pipe.query(&mut bench.db).expect("HMGET");
             for (id, (status, attempt, plugin)) in ids.iter().zip(found) {
                 let (status, plugin) = (status.unwrap_or_default(), plugin.unwrap_or_default());
                 match status.as_str() {
@@ -357,7 +387,10 @@ impl Swaps {
                     verdict.charged.push(format!("{ended} {outcome} in host {number}"));
                 }
             }
-            let reloads = |result: &str| host.metric(&format!("tqhost_plugin_reloads_total{{plugin=\"p\",result=\"{result}\"}}")) as u64;
+            let reloads = |result: &str| {
+                host.metric(&format!("tqhost_plugin_reloads_total{{plugin=\"p\",result=\"{result}\"}}"))
+                    as u64
+            };
             verdict.given_back += host.ended_as("work", "given-back");
             verdict.rolled_back += reloads("rolled-back");
             verdict.refused += reloads("failed");

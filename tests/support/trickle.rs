@@ -33,7 +33,8 @@ impl Trickle {
             let (stop, done) = (stop.clone(), done.clone());
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    let add: redis::RedisResult<String> = redis::cmd("XADD").arg(&stream).arg("*").arg("worker").arg(worker).query(&mut db);
+                    let add: redis::RedisResult<String> =
+                        redis::cmd("XADD").arg(&stream).arg("*").arg("worker").arg(worker).query(&mut db);
                     let id = add.expect("XADD");
                     let key = format!("tq:{{{stream}}}:task:{id}");
                     let plugin = eventually(&format!("{id} of {stream} is COMPLETED"), || {

@@ -13,7 +13,8 @@ pub fn build(source: &Path, target: &Path) {
     let world = "package tqhost:by-hand; world guest { export tqhost:handler/handler@0.1.0; }";
     let package = resolve.push_str("world.wit", world).expect("a world");
     let world = resolve.select_world(&[package], Some("guest")).expect("the world");
-    wit_component::embed_component_metadata(&mut bytes, &resolve, world, StringEncoding::UTF8).expect("embed the type");
+    wit_component::embed_component_metadata(&mut bytes, &resolve, world, StringEncoding::UTF8)
+        .expect("embed the type");
     let new = tempfile::NamedTempFile::new_in(target.parent().expect("a folder")).expect("a file");
     std::fs::write(new.path(), bytes).expect("write a guest");
     new.persist(target).expect("rename a guest");

@@ -110,8 +110,12 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.0).expect("a certificate");
         let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS");
-        builder.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).expect("a server")
+        let builder =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS");
+        builder
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .expect("a server")
     }
 }
 
@@ -132,7 +136,9 @@ fn answer(stream: impl Read + Write, seen: &Seen) {
         "/echo" => page(stream.get_mut(), "200 OK", "content-type: text/plain\r\n", &head),
         "/size" => {
             let size = match length(&head) {
-                Some(length) => std::io::copy(&mut stream.by_ref().take(length), &mut std::io::sink()).unwrap_or(0),
+                Some(length) => {
+                    std::io::copy(&mut stream.by_ref().take(length), &mut std::io::sink()).unwrap_or(0)
+                }
                 None => chunks(&mut stream) as u64,
             };
             page(stream.get_mut(), "200 OK", "", &size.to_string())
@@ -147,11 +153,18 @@ fn answer(stream: impl Read + Write, seen: &Seen) {
             let to = path.split_once("to=").map(|(_, to)| to).unwrap_or_default();
             page(stream.get_mut(), "302 Found", &format!("location: {to}\r\n"), "")
         }
-        "/declared" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1073741824\r\n\r\n").map(|()| gone(&mut stream)),
+        "/declared" => stream
+            .get_mut()
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1073741824\r\n\r\n")
+            .map(|()| gone(&mut stream)),
         "/endless" => endless(stream.get_mut()),
         "/chunks" => chunked(stream.get_mut()),
-        "/drip" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\n\r\n").and_then(|()| drip(stream.get_mut())),
-        "/drip-head" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nx-slow: ").and_then(|()| drip(stream.get_mut())),
+        "/drip" => {
+            stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\n\r\n").and_then(|()| drip(stream.get_mut()))
+        }
+        "/drip-head" => {
+            stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nx-slow: ").and_then(|()| drip(stream.get_mut()))
+        }
         "/stuck" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\n\r\nx").map(|()| gone(&mut stream)),
         "/silent" => {
             gone(&mut stream);
@@ -165,7 +178,11 @@ fn answer(stream: impl Read + Write, seen: &Seen) {
 }
 
 fn page(stream: &mut impl Write, status: &str, headers: &str, body: &str) -> std::io::Result<()> {
-    write!(stream, "HTTP/1.1 {status}\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 fn endless(stream: &mut impl Write) -> std::io::Result<()> {

@@ -81,7 +81,12 @@ pub struct QueueReport {
 impl Health {
     /// `stall_after`: a fetch loop that has not beaten for longer is stalled.
     pub fn new(stall_after: Duration) -> Self {
-        Health(Arc::new(Inner { stall_after, started: AtomicBool::new(false), failed: OnceLock::new(), pulses: Mutex::default() }))
+        Health(Arc::new(Inner {
+            stall_after,
+            started: AtomicBool::new(false),
+            failed: OnceLock::new(),
+            pulses: Mutex::default(),
+        }))
     }
 
     /// The first scan of the plugins is done.
@@ -121,9 +126,15 @@ impl Health {
 
     fn report_at(&self, now: Instant) -> Report {
         let started = self.0.started.load(Ordering::Acquire);
-        let queues: Vec<QueueReport> = lock(&self.0.pulses).iter().map(|pulse| pulse.report(now, self.0.stall_after)).collect();
+        let queues: Vec<QueueReport> =
+            lock(&self.0.pulses).iter().map(|pulse| pulse.report(now, self.0.stall_after)).collect();
         let failed = self.0.failed.get().copied();
-        Report { ready: started && failed.is_none() && queues.iter().all(|queue| queue.ok), started, failed, queues }
+        Report {
+            ready: started && failed.is_none() && queues.iter().all(|queue| queue.ok),
+            started,
+            failed,
+            queues,
+        }
     }
 }
 
@@ -189,16 +200,26 @@ impl FetchPulse {
         let no_sign = || format!("no sign of life for {} s", silent.as_secs());
         let (state, ok, reason) = match &seen.event {
             Event::Starting => ("starting", false, Some("the fetch loop has not started yet".to_owned())),
-            Event::Fault(reason) if stalled => ("faulted", false, Some(format!("{reason}; {} since", no_sign()))),
+            Event::Fault(reason) if stalled => {
+                ("faulted", false, Some(format!("{reason}; {} since", no_sign())))
+            }
             Event::Fault(reason) => ("faulted", false, Some(reason.clone())),
             Event::Beat(state) if stalled => (state.as_str(), false, Some(no_sign())),
-            Event::Beat(FetchState::WaitingForPlugin) => {
-                (FetchState::WaitingForPlugin.as_str(), true, Some("its plugin has no working version".to_owned()))
-            }
+            Event::Beat(FetchState::WaitingForPlugin) => (
+                FetchState::WaitingForPlugin.as_str(),
+                true,
+                Some("its plugin has no working version".to_owned()),
+            ),
             Event::Beat(state) => (state.as_str(), true, None),
         };
         let since = now.saturating_duration_since(seen.since).as_millis();
-        QueueReport { queue: self.0.queue.clone(), state, since_ms: u64::try_from(since).unwrap_or(u64::MAX), ok, reason }
+        QueueReport {
+            queue: self.0.queue.clone(),
+            state,
+            since_ms: u64::try_from(since).unwrap_or(u64::MAX),
+            ok,
+            reason,
+        }
     }
 }
 
@@ -236,13 +257,41 @@ mod tests {
         (&[Do::Beat(1, Reading)], 12, "reading", 11, false, Some("no sign of life for 11 s")),
         (&[Do::Beat(1, Reading), Do::Beat(9, Reading)], 19, "reading", 18, true, None),
         (&[Do::Beat(1, Reading), Do::Beat(9, WaitingForPermit)], 12, "waiting-for-permit", 3, true, None),
-        (&[Do::Beat(1, WaitingForPermit)], 40, "waiting-for-permit", 39, false, Some("no sign of life for 39 s")),
+        (
+            &[Do::Beat(1, WaitingForPermit)],
+            40,
+            "waiting-for-permit",
+            39,
+            false,
+            Some("no sign of life for 39 s"),
+        ),
         (&[Do::Beat(1, Paused)], 2, "paused", 1, true, None),
-        (&[Do::Beat(1, WaitingForPlugin)], 5, "waiting-for-plugin", 4, true, Some("its plugin has no working version")),
-        (&[Do::Beat(1, WaitingForPlugin)], 15, "waiting-for-plugin", 14, false, Some("no sign of life for 14 s")),
+        (
+            &[Do::Beat(1, WaitingForPlugin)],
+            5,
+            "waiting-for-plugin",
+            4,
+            true,
+            Some("its plugin has no working version"),
+        ),
+        (
+            &[Do::Beat(1, WaitingForPlugin)],
+            15,
+            "waiting-for-plugin",
+            14,
+            false,
+            Some("no sign of life for 14 s"),
+        ),
         (&[Do::Fault(1, "NOGROUP")], 2, "faulted", 1, false, Some("NOGROUP")),
         (&[Do::Fault(1, "refused"), Do::Fault(3, "reset")], 4, "faulted", 3, false, Some("reset")),
-        (&[Do::Fault(1, "refused")], 21, "faulted", 20, false, Some("refused; no sign of life for 20 s since")),
+        (
+            &[Do::Fault(1, "refused")],
+            21,
+            "faulted",
+            20,
+            false,
+            Some("refused; no sign of life for 20 s since"),
+        ),
         (&[Do::Beat(1, Reading), Do::Fault(2, "refused"), Do::Beat(3, Reading)], 4, "reading", 1, true, None),
     ];
 
@@ -261,7 +310,13 @@ mod tests {
                 }
             }
             let report = health.report_at(second(*at));
-            let row = QueueReport { queue: "mail".to_owned(), state, since_ms: since * 1000, ok: *ok, reason: reason.map(str::to_owned) };
+            let row = QueueReport {
+                queue: "mail".to_owned(),
+                state,
+                since_ms: since * 1000,
+                ok: *ok,
+                reason: reason.map(str::to_owned),
+            };
             assert_eq!(report, Report { ready: *ok, started: true, failed: None, queues: vec![row] });
         }
     }

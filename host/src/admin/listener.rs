@@ -26,9 +26,9 @@ const IDLE: Duration = Duration::from_secs(30);
 /// Binds `admin.listen`.
 pub async fn bind(addr: SocketAddr) -> anyhow::Result<TcpListener> {
     match TcpListener::bind(addr).await {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            Err(anyhow!("admin.listen: {addr} is in use by another process; choose another address, or port 0"))
-        }
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(anyhow!(
+            "admin.listen: {addr} is in use by another process; choose another address, or port 0"
+        )),
         bound => bound.with_context(|| format!("admin.listen: cannot listen on {addr}")),
     }
 }
@@ -85,7 +85,11 @@ impl Connection {
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         self.check(cx)?;
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
@@ -120,7 +124,10 @@ mod tests {
         let taken = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let addr = taken.local_addr().unwrap();
         let error = format!("{:#}", bind(addr).await.unwrap_err());
-        assert_eq!(error, format!("admin.listen: {addr} is in use by another process; choose another address, or port 0"));
+        assert_eq!(
+            error,
+            format!("admin.listen: {addr} is in use by another process; choose another address, or port 0")
+        );
     }
 
     #[tokio::test]

@@ -23,7 +23,10 @@ use prometheus_client::registry::{Metric, Registry};
 use serde::{Deserialize, Serialize};
 
 /// Upper bounds in seconds, for durations as well as for waits.
-const BUCKETS: [f64; 18] = [0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+const BUCKETS: [f64; 18] = [
+    0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
+    600.0,
+];
 
 /// What became of a new version of a plugin: the label `result`.
 pub const RELOADS: [&str; 3] = ["ok", "failed", "rolled-back"];
@@ -69,8 +72,13 @@ impl Settled {
     ];
 
     /// The outcomes that end in the dead-letter stream.
-    const DEAD: [Settled; 5] =
-        [Settled::Rejected, Settled::RetriesExhausted, Settled::DeferralsExhausted, Settled::Crashed, Settled::Malformed];
+    const DEAD: [Settled; 5] = [
+        Settled::Rejected,
+        Settled::RetriesExhausted,
+        Settled::DeferralsExhausted,
+        Settled::Crashed,
+        Settled::Malformed,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -208,18 +216,63 @@ impl Metrics {
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
         let inner = Inner {
             tasks: add(r, "tasks", "Attempts settled, by what became of the task", Family::default()),
-            batches: add(r, "batches", "Calls of a handler for several tasks, by how they ended", Family::default()),
-            duration: add(r, "task_duration_seconds", "How long attempts ran", Family::new_with_constructor(histogram)),
-            wait: add(r, "task_wait_seconds", "How long tasks waited for an attempt", Family::new_with_constructor(histogram)),
+            batches: add(
+                r,
+                "batches",
+                "Calls of a handler for several tasks, by how they ended",
+                Family::default(),
+            ),
+            duration: add(
+                r,
+                "task_duration_seconds",
+                "How long attempts ran",
+                Family::new_with_constructor(histogram),
+            ),
+            wait: add(
+                r,
+                "task_wait_seconds",
+                "How long tasks waited for an attempt",
+                Family::new_with_constructor(histogram),
+            ),
             sizes: add(r, "queue_tasks", "Tasks in each place", Family::default()),
-            oldest: add(r, "queue_oldest_seconds", "Age of the oldest queued task, 0 if there is none", Family::default()),
-            lost_entries: add(r, "lost_entries", "Pending entries that somebody else removed from the stream", Family::default()),
-            lease_lost: add(r, "lease_lost", "Attempts stopped because another host took the task", Family::default()),
+            oldest: add(
+                r,
+                "queue_oldest_seconds",
+                "Age of the oldest queued task, 0 if there is none",
+                Family::default(),
+            ),
+            lost_entries: add(
+                r,
+                "lost_entries",
+                "Pending entries that somebody else removed from the stream",
+                Family::default(),
+            ),
+            lease_lost: add(
+                r,
+                "lease_lost",
+                "Attempts stopped because another host took the task",
+                Family::default(),
+            ),
             reclaimed: add(r, "reclaimed", "Tasks taken over from a dead host", Family::default()),
-            fetch_stalled: add(r, "fetch_stalled", "1 while the fetch loop makes no progress", Family::default()),
+            fetch_stalled: add(
+                r,
+                "fetch_stalled",
+                "1 while the fetch loop makes no progress",
+                Family::default(),
+            ),
             reloads: add(r, "plugin_reloads", "Plugin versions tried", Family::default()),
-            config_reloads: add(r, "config_reloads", "Changes of the configuration file, taken or refused", Family::default()),
-            reconnects: add(r, "redis_reconnects", "Connections to Redis that were made again", Counter::default()),
+            config_reloads: add(
+                r,
+                "config_reloads",
+                "Changes of the configuration file, taken or refused",
+                Family::default(),
+            ),
+            reconnects: add(
+                r,
+                "redis_reconnects",
+                "Connections to Redis that were made again",
+                Counter::default(),
+            ),
             plugins: Plugins::default(),
             registry: Registry::default(),
         };
@@ -234,8 +287,12 @@ impl Metrics {
         let labels = QueueLabels { queue: queue() };
         let size = |state| all.sizes.get_or_create_owned(&StateLabels { queue: queue(), state });
         QueueMetrics(Arc::new(QueueHandles {
-            settled: Settled::ALL.map(|s| all.tasks.get_or_create_owned(&OutcomeLabels { queue: queue(), outcome: s.as_str() })),
-            batches: Batch::ALL.map(|b| all.batches.get_or_create_owned(&BatchLabels { queue: queue(), result: b.as_str() })),
+            settled: Settled::ALL.map(|s| {
+                all.tasks.get_or_create_owned(&OutcomeLabels { queue: queue(), outcome: s.as_str() })
+            }),
+            batches: Batch::ALL.map(|b| {
+                all.batches.get_or_create_owned(&BatchLabels { queue: queue(), result: b.as_str() })
+            }),
             duration: all.duration.get_or_create_owned(&labels),
             wait: all.wait.get_or_create_owned(&labels),
             sizes: [size("queued"), size("running"), size("delayed"), size("dead")],
@@ -410,13 +467,19 @@ impl Collector for Plugins {
         let help = "The version in use of each plugin, and its state";
         let mut info = out.encode_descriptor("plugin_info", help, None, MetricType::Gauge)?;
         for row in rows.values() {
-            let labels = [("plugin", row.plugin.as_str()), ("version", row.version.as_str()), ("state", row.state.as_str())];
+            let labels = [
+                ("plugin", row.plugin.as_str()),
+                ("version", row.version.as_str()),
+                ("state", row.state.as_str()),
+            ];
             info.encode_family(&labels)?.encode_gauge(&1i64)?;
         }
         let help = "The most memory that one instance of the plugin has used";
         let mut memory = out.encode_descriptor("guest_memory_bytes", help, None, MetricType::Gauge)?;
         for row in rows.values() {
-            memory.encode_family(&[("plugin", row.plugin.as_str())])?.encode_gauge(&clamp(row.peak_memory))?;
+            memory
+                .encode_family(&[("plugin", row.plugin.as_str())])?
+                .encode_gauge(&clamp(row.peak_memory))?;
         }
         let help = "Requests of the plugin's handlers, by what became of them";
         let mut requests = out.encode_descriptor("http_requests", help, None, MetricType::Counter)?;
@@ -426,11 +489,15 @@ impl Collector for Plugins {
                 requests.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(count, None)?;
             }
         }
-        let help = "Log lines of the plugin's handlers that were dropped, since they logged more than max_log_rate";
-        let mut dropped = out.encode_descriptor("guest_log_lines_dropped", help, None, MetricType::Counter)?;
+        let help =
+            "Log lines of the plugin's handlers that were dropped, since they logged more than max_log_rate";
+        let mut dropped =
+            out.encode_descriptor("guest_log_lines_dropped", help, None, MetricType::Counter)?;
         for row in rows.values() {
             let labels = [("plugin", row.plugin.as_str())];
-            dropped.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&row.log_lines_dropped, None)?;
+            dropped
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, f64>(&row.log_lines_dropped, None)?;
         }
         Ok(())
     }

@@ -26,7 +26,8 @@ const DESIGN: [(&str, &str); 14] = [
 ];
 
 /// What there is beside that.
-const MORE: [(&str, &str); 2] = [("tqhost_batches_total", "queue,result"), ("tqhost_guest_log_lines_dropped_total", "plugin")];
+const MORE: [(&str, &str); 2] =
+    [("tqhost_batches_total", "queue,result"), ("tqhost_guest_log_lines_dropped_total", "plugin")];
 
 fn row(plugin: &str, version: &str, state: &str, peak_memory: u64) -> PluginRow {
     PluginRow {
@@ -45,8 +46,13 @@ fn scraped(text: &str) -> BTreeMap<String, String> {
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let series = line.rsplit_once(' ').unwrap().0;
         let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-        let name = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-        let names = labels.trim_end_matches('}').split(',').filter_map(|pair| pair.split_once('=')).map(|(label, _)| label);
+        let name =
+            ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        let names = labels
+            .trim_end_matches('}')
+            .split(',')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(label, _)| label);
         let names = names.filter(|label| *label != "le").collect::<Vec<_>>().join(",");
         found.insert(name.to_owned(), names);
     }
@@ -118,7 +124,16 @@ fn what_is_counted_is_shown_and_totalled() {
     mail.census(5, 6, 7, 8, Some(Duration::from_millis(1500)));
     mail.fetch_stalled(true);
     metrics.redis_reconnected();
-    let totals = Totals { completed: 2, retried: 1, deferred: 1, dead: 5, released: 1, reclaimed: 4, lease_lost: 3, lost_entries: 2 };
+    let totals = Totals {
+        completed: 2,
+        retried: 1,
+        deferred: 1,
+        dead: 5,
+        released: 1,
+        reclaimed: 4,
+        lease_lost: 3,
+        lost_entries: 2,
+    };
     assert_eq!(mail.totals(), totals);
     assert_eq!(metrics.queue("other").totals(), Totals::default());
     let text = metrics.encode();
@@ -156,7 +171,8 @@ fn a_former_plugin_version_leaves_nothing_behind() {
     let text = metrics.encode();
     let info: Vec<&str> = text.lines().filter(|line| line.starts_with("tqhost_plugin_info{")).collect();
     assert_eq!(info, [r#"tqhost_plugin_info{plugin="mail",version="v2",state="quara\"ntined"} 1"#]);
-    let memory: Vec<&str> = text.lines().filter(|line| line.starts_with("tqhost_guest_memory_bytes{")).collect();
+    let memory: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("tqhost_guest_memory_bytes{")).collect();
     for line in ["{plugin=\"mail\",result=\"ok\"} 3\n", "{plugin=\"mail\",result=\"denied\"} 0\n"] {
         assert!(text.contains(&format!("tqhost_http_requests_total{line}")), "{line}{text}");
     }

@@ -39,8 +39,12 @@ impl Server {
             };
             metrics.set_plugins(&[row]);
         };
-        let state =
-            AdminState { metrics: Metrics::new(), health: health.clone(), token: token.map(Secret::new), refresh: Arc::new(refresh) };
+        let state = AdminState {
+            metrics: Metrics::new(),
+            health: health.clone(),
+            token: token.map(Secret::new),
+            refresh: Arc::new(refresh),
+        };
         let stop = CancellationToken::new();
         let serving = tokio::spawn(serve_limited(Limited::with(listener, places, idle), state, stop.clone()));
         Server { addr, health, stop, serving }
@@ -120,7 +124,11 @@ async fn metrics_are_refreshed_and_open_without_a_token() {
     let server = Server::plain().await;
     let answer = server.request("GET /metrics", "").await;
     assert_eq!(answer.status, 200);
-    assert!(answer.head.contains("\r\ncontent-type: application/openmetrics-text; version=1.0.0"), "{}", answer.head);
+    assert!(
+        answer.head.contains("\r\ncontent-type: application/openmetrics-text; version=1.0.0"),
+        "{}",
+        answer.head
+    );
     assert!(answer.body.contains("tqhost_guest_memory_bytes{plugin=\"mail\"} 7\n"), "{}", answer.body);
     assert!(answer.body.ends_with("# EOF\n"));
 }
@@ -128,13 +136,21 @@ async fn metrics_are_refreshed_and_open_without_a_token() {
 #[tokio::test]
 async fn metrics_ask_for_the_token() {
     let server = Server::start(Some("s3cret"), 8, Duration::from_secs(600)).await;
-    for refused in ["", "Authorization: Bearer \r\n", "Authorization: Bearer s3cre\r\n", "Authorization: Bearer s3cret2\r\n"] {
+    for refused in [
+        "",
+        "Authorization: Bearer \r\n",
+        "Authorization: Bearer s3cre\r\n",
+        "Authorization: Bearer s3cret2\r\n",
+    ] {
         let answer = server.request("GET /metrics", refused).await;
         answer.assert_problem(401, "Unauthorized");
         assert!(answer.head.contains("\r\nwww-authenticate: bearer"), "{}", answer.head);
         assert!(!answer.body.contains("s3cret"));
     }
-    server.request("GET /metrics", "Authorization: Basic s3cret\r\n").await.assert_problem(401, "Unauthorized");
+    server
+        .request("GET /metrics", "Authorization: Basic s3cret\r\n")
+        .await
+        .assert_problem(401, "Unauthorized");
     for accepted in ["Authorization: Bearer s3cret\r\n", "authorization: bearer s3cret\r\n"] {
         assert_eq!(server.request("GET /metrics", accepted).await.status, 200);
     }

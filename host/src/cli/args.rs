@@ -18,8 +18,7 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-const EXIT_CODES: &str =
-    "Exit codes: 0 done, 1 failed, 2 wrong usage (also a queue that is not configured), 78 missing or wrong configuration.";
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage (also a queue that is not configured), 78 missing or wrong configuration.";
 
 /// Task queues on Redis Streams, with the business work in sandboxed WebAssembly components.
 #[derive(Debug, Parser)]

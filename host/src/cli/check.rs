@@ -123,16 +123,24 @@ impl Grants {
             config: config.keys().cloned().collect(),
             allowed_hosts: allowed_hosts.iter().map(AllowedHost::new).collect(),
             http: (!allowed_hosts.is_empty()).then(|| Http::new(http)),
-            instance: warm.map_or(Instance::PerTask, |warm| Instance::Warm { warm: warm.idle, max_tasks: warm.max_tasks }),
+            instance: warm.map_or(Instance::PerTask, |warm| Instance::Warm {
+                warm: warm.idle,
+                max_tasks: warm.max_tasks,
+            }),
         }
     }
 
     fn render(&self) -> String {
-        let mut lines = vec![format!("memory {}, output {}", text::size(self.memory), text::size(self.max_output))];
+        let mut lines =
+            vec![format!("memory {}, output {}", text::size(self.memory), text::size(self.max_output))];
         lines.push(match self.instance {
             Instance::PerTask => "an instance per task".to_owned(),
             Instance::Warm { warm, max_tasks } => {
-                format!("{} kept warm, each for {}", text::plural(warm.into(), "instance"), text::plural(max_tasks.into(), "task"))
+                format!(
+                    "{} kept warm, each for {}",
+                    text::plural(warm.into(), "instance"),
+                    text::plural(max_tasks.into(), "task")
+                )
             }
         });
         if !self.config.is_empty() {
@@ -141,7 +149,9 @@ impl Grants {
         if let Some(http) = &self.http {
             let hosts: Vec<&str> = self.allowed_hosts.iter().map(|entry| entry.host.as_str()).collect();
             lines.push(format!("requests to {}", hosts.join(", ")));
-            lines.extend(self.allowed_hosts.iter().filter_map(AllowedHost::render).map(|line| format!("  {line}")));
+            lines.extend(
+                self.allowed_hosts.iter().filter_map(AllowedHost::render).map(|line| format!("  {line}")),
+            );
             lines.extend(http.render().into_iter().map(|line| format!("  {line}")));
         }
         lines.join("\n")
@@ -150,7 +160,10 @@ impl Grants {
 
 impl AllowedHost {
     fn new(entry: &config::AllowedHost) -> AllowedHost {
-        AllowedHost { host: entry.to_string(), private_addresses: entry.private_addresses.iter().map(ToString::to_string).collect() }
+        AllowedHost {
+            host: entry.to_string(),
+            private_addresses: entry.private_addresses.iter().map(ToString::to_string).collect(),
+        }
     }
 
     fn render(&self) -> Option<String> {
@@ -184,7 +197,11 @@ impl Http {
                 "at most {} by one attempt, {} at once; {} at once in this host",
                 self.max_requests, self.max_concurrent, self.max_connections
             ),
-            format!("bodies of {} out, {} in", text::size(self.max_request_body), text::size(self.max_response_body)),
+            format!(
+                "bodies of {} out, {} in",
+                text::size(self.max_request_body),
+                text::size(self.max_response_body)
+            ),
             format!(
                 "times: connect {}, first byte {}, between bytes {}, all {whole}",
                 time(self.connect_timeout_ms),
@@ -200,13 +217,25 @@ impl Http {
 }
 
 pub fn run(config: &Config, out: &mut Out) -> Result<(), Failure> {
-    let max_memory = config.plugins.values().map(|plugin| plugin.memory).max().unwrap_or(0).max(config::Plugin::default().memory);
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory, compiler: Compiler::apart() })?;
+    let max_memory = config
+        .plugins
+        .values()
+        .map(|plugin| plugin.memory)
+        .max()
+        .unwrap_or(0)
+        .max(config::Plugin::default().memory);
+    let sandbox = Sandbox::new(SandboxOptions {
+        max_concurrent: 1,
+        max_warm: 0,
+        max_memory,
+        compiler: Compiler::apart(),
+    })?;
     let redis = match &config.redis {
         config::Redis::Embedded => format!("embedded, under {}", config.data_dir.display()),
         config::Redis::Url(url) => Redis::open(url.expose()).context("redis.url")?.address().to_owned(),
     };
-    let plugins: Vec<PluginView> = files::plugin_names(config).iter().map(|name| examine(config, &sandbox, name)).collect();
+    let plugins: Vec<PluginView> =
+        files::plugin_names(config).iter().map(|name| examine(config, &sandbox, name)).collect();
     let now_ms = text::now_ms();
     let queue = |queue: &config::Queue| QueueView {
         queue: queue.name.clone(),
@@ -255,7 +284,9 @@ fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> PluginView {
                 view.makes_requests = found.makes_requests();
                 (view.exports, view.imports) = (found.exports, found.imports);
             });
-            let loaded = found.and_then(|()| sandbox.compile(&content.bytes)).and_then(|code| sandbox.load(&code, &grants));
+            let loaded = found
+                .and_then(|()| sandbox.compile(&content.bytes))
+                .and_then(|code| sandbox.load(&code, &grants));
             view.version = Some(content.digest);
             loaded.err().map(|error| chain(&error))
         }
@@ -267,10 +298,16 @@ fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> PluginView {
 
 fn render(view: &CheckView, paint: Paint) -> String {
     let mut head = vec![("configuration", view.config.clone()), ("redis", view.redis.clone())];
-    head.extend(view.warnings.iter().map(|warning| ("warning", paint.tone(Tone::Odd, &text::escape(warning)))));
+    head.extend(
+        view.warnings.iter().map(|warning| ("warning", paint.tone(Tone::Odd, &text::escape(warning)))),
+    );
     let with_stream = |queue: &QueueView| {
-        let stream = if queue.stream == queue.queue { String::new() } else { format!(" (stream {})", queue.stream) };
-        let schedule = queue.schedule.as_ref().map_or_else(String::new, |schedule| format!("\n  schedule {}", schedule.words));
+        let stream =
+            if queue.stream == queue.queue { String::new() } else { format!(" (stream {})", queue.stream) };
+        let schedule = queue
+            .schedule
+            .as_ref()
+            .map_or_else(String::new, |schedule| format!("\n  schedule {}", schedule.words));
         format!("{}{stream} → plugin {}{schedule}", queue.queue, queue.plugin)
     };
     let queues: Vec<String> = view.queues.iter().map(with_stream).collect();
@@ -296,7 +333,10 @@ fn render_plugin(plugin: &PluginView, paint: Paint) -> String {
         (State::Good, _) => paint.tone(Tone::Good, "good"),
         (State::Missing, true) => paint.tone(Tone::Odd, "missing"),
         (State::Missing, false) => paint.tone(Tone::Odd, "missing: its queue waits"),
-        (State::Bad, _) => paint.tone(Tone::Bad, &format!("bad: {}", text::escape_block(plugin.error.as_deref().unwrap_or_default()))),
+        (State::Bad, _) => paint.tone(
+            Tone::Bad,
+            &format!("bad: {}", text::escape_block(plugin.error.as_deref().unwrap_or_default())),
+        ),
     };
     let mut lines = vec![("state", state), ("file", plugin.file.clone())];
     if let (Some(bytes), Some(version)) = (plugin.bytes, &plugin.version) {
@@ -307,7 +347,11 @@ fn render_plugin(plugin: &PluginView, paint: Paint) -> String {
     lines.push(("imports", by_package(&plugin.imports)));
     lines.push(("grants", plugin.grants.render()));
     if plugin.makes_requests && plugin.grants.allowed_hosts.is_empty() {
-        lines.push(("note", "it can make requests (wasi:http), and allowed_hosts allows none: each would be refused".to_owned()));
+        lines.push((
+            "note",
+            "it can make requests (wasi:http), and allowed_hosts allows none: each would be refused"
+                .to_owned(),
+        ));
     }
     lines.retain(|(_, value)| !value.is_empty());
     format!("{}\n{}", paint.tone(Tone::Title, &format!("plugin {}", plugin.plugin)), sheet(paint, &lines))
@@ -317,7 +361,9 @@ fn render_plugin(plugin: &PluginView, paint: Paint) -> String {
 fn by_package(names: &[String]) -> String {
     let mut packages: Vec<(String, Vec<&str>)> = Vec::new();
     for name in names {
-        let (path, version) = name.split_once('@').map_or((name.as_str(), String::new()), |(path, version)| (path, format!("@{version}")));
+        let (path, version) = name
+            .split_once('@')
+            .map_or((name.as_str(), String::new()), |(path, version)| (path, format!("@{version}")));
         let (package, interface) = path.split_once('/').unwrap_or((path, ""));
         let package = format!("{package}{version}");
         match packages.iter_mut().find(|(known, _)| *known == package) {
@@ -338,13 +384,20 @@ mod tests {
     fn checked(folder: &std::path::Path) -> CheckView {
         let config = files::tests::config(folder);
         std::fs::write(folder.join("plugins/p.wasm"), "(module)").expect("write");
-        let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory: 1 << 20, compiler: Compiler::Here })
-            .expect("a sandbox");
-        let mut plugins: Vec<PluginView> = ["p", "b"].iter().map(|name| examine(&config, &sandbox, name)).collect();
+        let sandbox = Sandbox::new(SandboxOptions {
+            max_concurrent: 1,
+            max_warm: 0,
+            max_memory: 1 << 20,
+            compiler: Compiler::Here,
+        })
+        .expect("a sandbox");
+        let mut plugins: Vec<PluginView> =
+            ["p", "b"].iter().map(|name| examine(&config, &sandbox, name)).collect();
         for plugin in &mut plugins {
             plugin.file = plugin.file.replace(&folder.display().to_string(), "/srv");
         }
-        let queues = vec![QueueView { queue: "a".into(), stream: "a".into(), plugin: "p".into(), schedule: None }];
+        let queues =
+            vec![QueueView { queue: "a".into(), stream: "a".into(), plugin: "p".into(), schedule: None }];
         CheckView {
             config: "/srv/tqhost.toml".into(),
             redis: "redis://localhost".into(),
@@ -357,7 +410,8 @@ mod tests {
 
     #[test]
     fn interfaces_of_a_package_share_a_line() {
-        let names = ["wasi:io/poll@0.2.6", "tqhost:handler/types@0.1.0", "wasi:io/error@0.2.6", "odd\u{7}"].map(str::to_owned);
+        let names = ["wasi:io/poll@0.2.6", "tqhost:handler/types@0.1.0", "wasi:io/error@0.2.6", "odd\u{7}"]
+            .map(str::to_owned);
         assert_eq!(by_package(&names), "wasi:io@0.2.6  poll, error\ntqhost:handler@0.1.0  types\nodd\\u{7}");
     }
 

@@ -25,9 +25,15 @@ pub fn rules<'c>(config: &'c Config, name: &str) -> Result<&'c config::Queue, Fa
 
 fn unknown_queue(name: &str, names: &[&str]) -> String {
     let allowed = (name.len() / 3).clamp(1, 3);
-    let nearest = if name.len() > 64 { None } else { names.iter().map(|known| (edits(name, known), *known)).min() };
-    let meant = nearest.filter(|(edits, _)| *edits <= allowed).map(|(_, known)| format!("; did you mean {known}?"));
-    format!("no queue {name:?} is configured{} Configured: {}", meant.as_deref().unwrap_or("."), names.join(", "))
+    let nearest =
+        if name.len() > 64 { None } else { names.iter().map(|known| (edits(name, known), *known)).min() };
+    let meant =
+        nearest.filter(|(edits, _)| *edits <= allowed).map(|(_, known)| format!("; did you mean {known}?"));
+    format!(
+        "no queue {name:?} is configured{} Configured: {}",
+        meant.as_deref().unwrap_or("."),
+        names.join(", ")
+    )
 }
 
 /// Connects to the Redis of the configuration, and looks whether it can be used.
@@ -39,14 +45,22 @@ pub async fn connect(config: &Config) -> Result<Link, Failure> {
 
 /// Says what to do about a private Redis that did not answer, at whichever call of a command that was.
 pub async fn explain(failure: Failure, config: &Config) -> Failure {
-    let is_connection = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref().is_some_and(QueueError::is_connection);
+    let is_connection = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref().is_some_and(QueueError::is_connection)
+    };
     match failure {
-        Failure::Failed(error) if matches!(config.redis, config::Redis::Embedded) && error.chain().any(is_connection) => {
+        Failure::Failed(error)
+            if matches!(config.redis, config::Redis::Embedded) && error.chain().any(is_connection) =>
+        {
             let folder = config.data_dir.display();
             let what = if embedded::takes_connections(&config.data_dir).await {
-                format!("the embedded Redis of {folder} is there and does not answer; the log of `tqhost run` says more")
+                format!(
+                    "the embedded Redis of {folder} is there and does not answer; the log of `tqhost run` says more"
+                )
             } else {
-                format!("no host is running with the embedded Redis of {folder}; start `tqhost run` first, or set redis.url")
+                format!(
+                    "no host is running with the embedded Redis of {folder}; start `tqhost run` first, or set redis.url"
+                )
             };
             Failure::Failed(error.context(what))
         }
@@ -61,11 +75,14 @@ pub async fn open(config: &Config, name: &str) -> Result<Queue, Failure> {
 }
 
 /// Makes a call again while Redis does not answer. Only for calls that change nothing when they are carried out twice.
-pub async fn patiently<T, F: Future<Output = Result<T, QueueError>>>(call: impl Fn() -> F) -> Result<T, QueueError> {
+pub async fn patiently<T, F: Future<Output = Result<T, QueueError>>>(
+    call: impl Fn() -> F,
+) -> Result<T, QueueError> {
     let start = Instant::now();
     loop {
         match call().await {
-            Err(error) if error.is_connection() && !error.is_authentication() && start.elapsed() < PATIENCE => {}
+            Err(error)
+                if error.is_connection() && !error.is_authentication() && start.elapsed() < PATIENCE => {}
             reply => return reply,
         }
     }
@@ -80,6 +97,9 @@ mod tests {
         let names = ["resume-analyze", "reports"];
         let expected = "no queue \"resume_analyse\" is configured; did you mean resume-analyze? Configured: resume-analyze, reports";
         assert_eq!(unknown_queue("resume_analyse", &names), expected);
-        assert_eq!(unknown_queue("mail", &names), "no queue \"mail\" is configured. Configured: resume-analyze, reports");
+        assert_eq!(
+            unknown_queue("mail", &names),
+            "no queue \"mail\" is configured. Configured: resume-analyze, reports"
+        );
     }
 }

@@ -19,7 +19,9 @@ pub async fn cancel(config: &Config, queue: &str, id: &str, out: &mut Out) -> Re
     let name = &queue.rules.name;
     let Some(before) = patiently(|| queue.cancel(id)).await? else {
         let retention = show_duration(queue.rules.retention);
-        let what = format!("queue {name} knows no task {id:?}: it was never there, or it ended more than {retention} ago");
+        let what = format!(
+            "queue {name} knows no task {id:?}: it was never there, or it ended more than {retention} ago"
+        );
         return Err(anyhow!(what).into());
     };
     if matches!(before, Status::Completed | Status::Failed) {

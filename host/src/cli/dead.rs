@@ -52,7 +52,10 @@ struct FieldView {
 
 impl<'a> DeadView<'a> {
     fn new(letter: &'a DeadLetter, with_fields: bool) -> DeadView<'a> {
-        let pair = |(name, value): &(Vec<u8>, Vec<u8>)| FieldView { name: value::text_json(name), value: value::text_json(value) };
+        let pair = |(name, value): &(Vec<u8>, Vec<u8>)| FieldView {
+            name: value::text_json(name),
+            value: value::text_json(value),
+        };
         DeadView {
             id: &letter.id,
             entry: &letter.entry,
@@ -92,7 +95,13 @@ pub async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> Result
     }
 }
 
-async fn list(config: &Config, name: &str, filter: FilterArgs, limit: usize, out: &mut Out) -> Result<(), Failure> {
+async fn list(
+    config: &Config,
+    name: &str,
+    filter: FilterArgs,
+    limit: usize,
+    out: &mut Out,
+) -> Result<(), Failure> {
     let queue = open(config, name).await?;
     let FilterArgs { reason, text, older_than, newer_than } = filter;
     let filter = DeadFilter { reason, text, older_than, newer_than };
@@ -111,9 +120,14 @@ async fn list(config: &Config, name: &str, filter: FilterArgs, limit: usize, out
         (0, true) => format!("None of the {} of {name} match.", text::plural(all, "dead letter")),
         (0, false) if all == 0 => format!("Queue {name} has no dead letters."),
         (_, true) if letters.len() == limit => {
-            format!("The first {shown} that match, of {} in all; --limit shows more.", text::plural(all, "dead letter"))
+            format!(
+                "The first {shown} that match, of {} in all; --limit shows more.",
+                text::plural(all, "dead letter")
+            )
         }
-        (_, false) if shown < all => format!("{shown} of {}; --limit shows more.", text::plural(all, "dead letter")),
+        (_, false) if shown < all => {
+            format!("{shown} of {}; --limit shows more.", text::plural(all, "dead letter"))
+        }
         (_, true) => format!("{shown} of {} match.", text::plural(all, "dead letter")),
         (_, false) => return Ok(()),
     };
@@ -130,7 +144,8 @@ fn table(letters: &[DeadLetter], now_ms: u64, paint: Paint) -> String {
         ("ERROR", Align::Left),
     ]);
     for letter in letters {
-        let ago = || format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(letter.failed_at))));
+        let ago =
+            || format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(letter.failed_at))));
         // 0: somebody else wrote this letter, without a time.
         let died = if letter.failed_at == 0 { text::NONE.to_owned() } else { ago() };
         table.row([
@@ -147,7 +162,10 @@ fn table(letters: &[DeadLetter], now_ms: u64, paint: Paint) -> String {
 async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> Result<(), Failure> {
     let queue = open(config, name).await?;
     let Some(letter) = patiently(|| queue.dead_letter(id)).await? else {
-        return Err(anyhow!("queue {name} has no dead letter {id:?}; `tqhost dead list {name}` shows those it has").into());
+        return Err(anyhow!(
+            "queue {name} has no dead letter {id:?}; `tqhost dead list {name}` shows those it has"
+        )
+        .into());
     };
     match out.json {
         true => out.json(&DeadView::new(&letter, true)),
@@ -185,7 +203,8 @@ fn render(letter: &DeadLetter, now_ms: u64, zone: &TimeZone, paint: Paint) -> St
             (text::escape(&String::from_utf8_lossy(name)), cut + &rest)
         })
         .collect();
-    let fields: Vec<(&str, String)> = fields.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+    let fields: Vec<(&str, String)> =
+        fields.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
     format!("{}\n\n{}\n{}", sheet(paint, &lines), paint.tone(Tone::Title, "FIELDS"), sheet(paint, &fields))
 }
 
@@ -214,14 +233,17 @@ fn print(done: Redriven, what: &str, out: &mut Out) {
 
 fn sentence(Redriven { succeeded, skipped }: Redriven, what: &str) -> String {
     let why = if what == "requeued" { "not dead, or they can never run" } else { "not dead" };
-    let skipped = if skipped == 0 { ", 0 skipped".to_owned() } else { format!(", {skipped} skipped ({why})") };
+    let skipped =
+        if skipped == 0 { ", 0 skipped".to_owned() } else { format!(", {skipped} skipped ({why})") };
     format!("{} {what}{skipped}", text::plural(succeeded, "dead letter"))
 }
 
 /// Asks before all of a queue's dead letters are deleted. Where nobody can answer, `--yes` has to be there.
 fn confirm(args: &RedriveArgs) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
-        return Err(Failure::Usage("purge --all deletes for good: add --yes where nobody can be asked".into()));
+        return Err(Failure::Usage(
+            "purge --all deletes for good: add --yes where nobody can be asked".into(),
+        ));
     }
     let which = if filter(args).is_empty() { "" } else { "that match " };
     let mut stderr = io::stderr();

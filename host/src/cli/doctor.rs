@@ -69,7 +69,11 @@ impl<'a> ReportView<'a> {
             places: PlacesView { queued, running, delayed, dead, ended: report.ended },
             findings: report.findings.iter().map(finding).collect(),
             more: report.more.iter().map(|(kind, count)| (kind.as_str(), *count)).collect(),
-            warnings: report.warnings.iter().map(|warning| WarningView { kind: warning.kind, what: &warning.what }).collect(),
+            warnings: report
+                .warnings
+                .iter()
+                .map(|warning| WarningView { kind: warning.kind, what: &warning.what })
+                .collect(),
             ok: report.open == 0,
         }
     }
@@ -93,9 +97,22 @@ pub async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Resul
 fn render(queue: &str, report: &Report, fix: bool, paint: Paint) -> String {
     let census = &report.census;
     let right = |title| (title, Align::Right);
-    let mut places =
-        Table::new(&[("QUEUE", Align::Left), right("QUEUED"), right("RUNNING"), right("DELAYED"), right("DEAD"), right("ENDED")]);
-    places.row([queue.into(), census.queued.into(), census.running.into(), census.delayed.into(), census.dead.into(), report.ended.into()]);
+    let mut places = Table::new(&[
+        ("QUEUE", Align::Left),
+        right("QUEUED"),
+        right("RUNNING"),
+        right("DELAYED"),
+        right("DEAD"),
+        right("ENDED"),
+    ]);
+    places.row([
+        queue.into(),
+        census.queued.into(),
+        census.running.into(),
+        census.delayed.into(),
+        census.dead.into(),
+        report.ended.into(),
+    ]);
     let mut parts = vec![places.render(paint)];
     if !report.findings.is_empty() {
         parts.push(findings(report, paint));
@@ -114,7 +131,8 @@ fn findings(report: &Report, paint: Paint) -> String {
     for finding in &report.findings {
         let (mark, tone) = if finding.fixed { ("fixed", Tone::Good) } else { ("wrong", Tone::Bad) };
         let about = finding.task.as_deref().unwrap_or(&finding.key);
-        let line = format!("  {}  {}: {}", paint.tone(tone, mark), text::escape(about), text::escape(&finding.what));
+        let line =
+            format!("  {}  {}: {}", paint.tone(tone, mark), text::escape(about), text::escape(&finding.what));
         kinds.entry(finding.kind).or_default().push(line);
     }
     let block = |(kind, lines): (Kind, Vec<String>)| {
@@ -129,8 +147,12 @@ fn remedy(kind: Kind) -> &'static str {
     match kind {
         Kind::WrongType => "something else than tqhost uses this key; rename or delete it",
         Kind::NoGroup => "--fix creates the group, from the stream's beginning",
-        Kind::DeletedEntry => "the task is lost; --fix says so on its status, when its lease is over (its attempt may still end)",
-        Kind::Undeliverable => "--fix puts the task back at the end of the stream; of one that has ended, it deletes the entry",
+        Kind::DeletedEntry => {
+            "the task is lost; --fix says so on its status, when its lease is over (its attempt may still end)"
+        }
+        Kind::Undeliverable => {
+            "--fix puts the task back at the end of the stream; of one that has ended, it deletes the entry"
+        }
         Kind::DelayedWithoutFields => "the task is lost; --fix says so on its status",
         Kind::FieldsWithoutDelay => "--fix lets the task run now",
         Kind::UnreadableFields => "--fix makes it due now, and its delivery makes a dead letter of it",
@@ -149,8 +171,12 @@ fn verdict(report: &Report, fix: bool, paint: Paint) -> String {
     match (found, open) {
         (0, _) => paint.tone(Tone::Good, "Nothing is wrong."),
         (found, 0) => paint.tone(Tone::Good, &format!("{}, all fixed.", text::plural(*found, "finding"))),
-        (found, open) if fix => paint.tone(Tone::Bad, &format!("{}, {open} of them not fixed.", text::plural(*found, "finding"))),
-        (found, _) => paint.tone(Tone::Bad, &format!("{}; run it again with --fix.", text::plural(*found, "finding"))),
+        (found, open) if fix => {
+            paint.tone(Tone::Bad, &format!("{}, {open} of them not fixed.", text::plural(*found, "finding")))
+        }
+        (found, _) => {
+            paint.tone(Tone::Bad, &format!("{}; run it again with --fix.", text::plural(*found, "finding")))
+        }
     }
 }
 
@@ -172,7 +198,12 @@ mod tests {
             census: Census { queued: 2, running: 3, delayed: 1, dead: 2, ..Census::default() },
             ended: 5120,
             findings: vec![
-                finding(Kind::LostTask, Some("a\u{1b}"), "its status is PENDING, but it is in no place any more", true),
+                finding(
+                    Kind::LostTask,
+                    Some("a\u{1b}"),
+                    "its status is PENDING, but it is in no place any more",
+                    true,
+                ),
                 finding(Kind::NoGroup, None, "it has no group tqhost: nobody can take its tasks", false),
             ],
             more: BTreeMap::from([(Kind::LostTask, 7)]),
@@ -190,6 +221,8 @@ mod tests {
 
     #[test]
     fn a_report_as_json() {
-        insta::assert_snapshot!(serde_json::to_string_pretty(&ReportView::new("work", &report())).expect("JSON"));
+        insta::assert_snapshot!(
+            serde_json::to_string_pretty(&ReportView::new("work", &report())).expect("JSON")
+        );
     }
 }

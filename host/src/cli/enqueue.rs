@@ -40,19 +40,35 @@ pub async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<()
             });
             let task = task.map_err(|error| Failure::Usage(error.to_string()))?;
             let link = connect(config).await?;
-            let mut sender =
-                Sender { queue: Queue::new(rules, link.clone()), link, wait: args.wait, ids: Vec::new(), sent: 0, duplicates: 0 };
+            let mut sender = Sender {
+                queue: Queue::new(rules, link.clone()),
+                link,
+                wait: args.wait,
+                ids: Vec::new(),
+                sent: 0,
+                duplicates: 0,
+            };
             sender.send(&[task], &[None], out).await?;
             sender
         }
         Some(path) => {
             let lines = checked(path, delay)?;
             let link = connect(config).await?;
-            let mut sender =
-                Sender { queue: Queue::new(rules, link.clone()), link, wait: args.wait, ids: Vec::new(), sent: 0, duplicates: 0 };
+            let mut sender = Sender {
+                queue: Queue::new(rules, link.clone()),
+                link,
+                wait: args.wait,
+                ids: Vec::new(),
+                sent: 0,
+                duplicates: 0,
+            };
             sender.send_lines(&lines, delay, out).await?;
             if !out.json {
-                let known = if sender.duplicates > 0 { format!(", {} were there already", sender.duplicates) } else { String::new() };
+                let known = if sender.duplicates > 0 {
+                    format!(", {} were there already", sender.duplicates)
+                } else {
+                    String::new()
+                };
                 out.line(format!("{} enqueued in {}{known}", text::plural(sender.sent, "task"), args.queue));
             }
             sender
@@ -102,7 +118,8 @@ impl Sender {
 
     /// Sends a batch, and prints its ids. `lines` has each task's line, where it has one.
     async fn send(&mut self, tasks: &[NewTask], lines: &[Option<u64>], out: &mut Out) -> Result<(), Failure> {
-        let replies = patiently(|| self.queue.enqueue(tasks)).await.map_err(|error| self.stopped(error.into()))?;
+        let replies =
+            patiently(|| self.queue.enqueue(tasks)).await.map_err(|error| self.stopped(error.into()))?;
         let mut refused: Option<(Option<u64>, anyhow::Error)> = None;
         for ((task, line), reply) in tasks.iter().zip(lines).zip(replies) {
             match reply {
@@ -137,7 +154,11 @@ impl Sender {
 
     fn full(&self) -> anyhow::Error {
         let rules = &self.queue.rules;
-        anyhow!("queue {} is full: {} tasks or more wait or run (max_backlog); try again later, or raise it", rules.name, rules.max_backlog)
+        anyhow!(
+            "queue {} is full: {} tasks or more wait or run (max_backlog); try again later, or raise it",
+            rules.name,
+            rules.max_backlog
+        )
     }
 
     fn accepted(&mut self, id: &str, is_line: bool, out: &mut Out) {
@@ -155,7 +176,9 @@ impl Sender {
     /// The failure, with how far it came. A single task needs no such words.
     fn stopped(&self, failure: Failure) -> Failure {
         match failure {
-            Failure::Failed(error) if self.sent > 0 => error.context(format!("stopped after {}", text::plural(self.sent, "task"))).into(),
+            Failure::Failed(error) if self.sent > 0 => {
+                error.context(format!("stopped after {}", text::plural(self.sent, "task"))).into()
+            }
             failure => failure,
         }
     }
@@ -164,7 +187,9 @@ impl Sender {
         let name = &self.queue.rules.name;
         if !out.json && self.sent > 0 {
             let hosts = hosts::list(&self.link).await;
-            if hosts.is_ok_and(|hosts| !hosts.iter().any(|host| host.queues.iter().any(|queue| queue.name == *name))) {
+            if hosts.is_ok_and(|hosts| {
+                !hosts.iter().any(|host| host.queues.iter().any(|queue| queue.name == *name))
+            }) {
                 note(&format!("tqhost: no running host has the queue {name}; waiting until one does"));
             }
         }
@@ -184,7 +209,11 @@ impl Sender {
                 }
             }
             let limit = show_duration(timeout.unwrap_or_default());
-            let which = if left.len() == 1 { left[0].clone() } else { format!("{} of {} tasks", left.len(), self.sent) };
+            let which = if left.len() == 1 {
+                left[0].clone()
+            } else {
+                format!("{} of {} tasks", left.len(), self.sent)
+            };
             return Err(anyhow!("not ended after {limit}: {which}").into());
         }
         if !ends.single && !out.json {
@@ -218,7 +247,10 @@ impl Ends {
         let error = status.error.as_deref().map(text::escape).filter(|_| status.status != Status::Completed);
         let error = error.map(|error| format!(": {error}")).unwrap_or_default();
         if self.single {
-            let took = status.enqueued_at.zip(status.finished_at).map(|(from, to)| Duration::from_millis(to.saturating_sub(from)));
+            let took = status
+                .enqueued_at
+                .zip(status.finished_at)
+                .map(|(from, to)| Duration::from_millis(to.saturating_sub(from)));
             let took = took.map(|took| format!(" after {}", text::took(took))).unwrap_or_default();
             out.line(format!("{word}{took}, attempt {}{error}", status.attempt));
             if let Some(result) = &status.result {
@@ -249,9 +281,17 @@ impl Ends {
     }
 
     fn summary(&self) -> String {
-        let all = [(self.completed, "completed"), (self.failed, "failed"), (self.cancelled, "cancelled"), (self.unknown, "unknown")];
-        let shown: Vec<String> =
-            all.iter().filter(|(count, word)| *count > 0 || *word == "completed").map(|(count, word)| format!("{count} {word}")).collect();
+        let all = [
+            (self.completed, "completed"),
+            (self.failed, "failed"),
+            (self.cancelled, "cancelled"),
+            (self.unknown, "unknown"),
+        ];
+        let shown: Vec<String> = all
+            .iter()
+            .filter(|(count, word)| *count > 0 || *word == "completed")
+            .map(|(count, word)| format!("{count} {word}"))
+            .collect();
         shown.join(", ")
     }
 }
@@ -265,14 +305,23 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("tasks.jsonl");
         std::fs::write(&path, "{\"a\":1}\n{\"a\":}\n").expect("write");
-        let Err(Failure::Failed(error)) = checked(&path, Duration::ZERO) else { panic!("a bad file was taken") };
+        let Err(Failure::Failed(error)) = checked(&path, Duration::ZERO) else {
+            panic!("a bad file was taken")
+        };
         let told = format!("{error:#}");
-        assert!(told.starts_with("nothing was enqueued: ") && told.contains("tasks.jsonl line 2: not a JSON object: column 6:"), "{told}");
+        assert!(
+            told.starts_with("nothing was enqueued: ")
+                && told.contains("tasks.jsonl line 2: not a JSON object: column 6:"),
+            "{told}"
+        );
     }
 
     #[test]
     fn a_summary_counts_what_happened() {
         assert_eq!(Ends::default().summary(), "0 completed");
-        assert_eq!(Ends { completed: 998, failed: 2, ..Ends::default() }.summary(), "998 completed, 2 failed");
+        assert_eq!(
+            Ends { completed: 998, failed: 2, ..Ends::default() }.summary(),
+            "998 completed, 2 failed"
+        );
     }
 }

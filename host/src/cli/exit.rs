@@ -52,7 +52,11 @@ impl Failure {
     /// Prints the error, if there is something to say, and gives the exit code. A stderr that is closed is no reason to fail differently.
     pub fn report(&self, json: bool) -> u8 {
         if let Some(message) = self.message() {
-            let line = if json { json!({ "error": message }).to_string() } else { format!("tqhost: {}", text::escape_block(&message)) };
+            let line = if json {
+                json!({ "error": message }).to_string()
+            } else {
+                format!("tqhost: {}", text::escape_block(&message))
+            };
             let _ = writeln!(io::stderr(), "{line}");
         }
         self.code()

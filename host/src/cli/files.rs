@@ -49,7 +49,8 @@ pub fn read(config: &Config, name: &str) -> PluginFile {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         content => Some(content),
     };
-    let queues = config.queues.iter().filter(|queue| queue.plugin == name).map(|queue| queue.name.clone()).collect();
+    let queues =
+        config.queues.iter().filter(|queue| queue.plugin == name).map(|queue| queue.name.clone()).collect();
     PluginFile { name: name.to_owned(), path, queues, content }
 }
 
@@ -61,7 +62,10 @@ fn content(path: &Path) -> io::Result<Content> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it is larger than {} MiB", MAX_FILE >> 20)));
+        return Err(io::Error::new(
+            ErrorKind::FileTooLarge,
+            format!("it is larger than {} MiB", MAX_FILE >> 20),
+        ));
     }
     let mut digest = String::new();
     for byte in Sha256::digest(&bytes) {

@@ -88,7 +88,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for GuestLog {
                     Level::INFO => Tone::Busy,
                     _ => Tone::Faint,
                 };
-                let _ = writeln!(io::stdout(), "{} {}", paint.tone(tone, &format!("{:5} {:6}", line.level, line.stream)), line.text);
+                let _ = writeln!(
+                    io::stdout(),
+                    "{} {}",
+                    paint.tone(tone, &format!("{:5} {:6}", line.level, line.stream)),
+                    line.text
+                );
             }
             None => self.kept().lines.push(line),
         }

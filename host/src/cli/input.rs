@@ -36,7 +36,11 @@ pub fn field(arg: &OsStr) -> Result<Field, Failure> {
     };
     let value = match value {
         [b'@', b'@', ..] => value[1..].to_vec(),
-        [b'@'] => return Err(Failure::Usage(format!("field {name}: no file is named after @ (write {name}=@@ for the text @)"))),
+        [b'@'] => {
+            return Err(Failure::Usage(format!(
+                "field {name}: no file is named after @ (write {name}=@@ for the text @)"
+            )));
+        }
         [b'@', path @ ..] => {
             let path = Path::new(OsStr::from_bytes(path));
             read_value(path).with_context(|| format!("field {name}: cannot read {}", path.display()))?
@@ -79,18 +83,24 @@ pub fn stdin() -> Result<Vec<u8>, Failure> {
 /// The fields of one JSON object that may have many lines, or of each object of a list. At least one. `name` is the file's.
 pub fn whole_objects(bytes: &[u8], name: &str) -> Result<Vec<Vec<Field>>, Failure> {
     let bytes = bytes.trim_ascii();
-    let read = if bytes.starts_with(b"[") { objects(bytes) } else { object(bytes).map(|fields| vec![fields]) };
+    let read =
+        if bytes.starts_with(b"[") { objects(bytes) } else { object(bytes).map(|fields| vec![fields]) };
     read.map_err(|why| anyhow!("{name}: {why}").into())
 }
 
 fn objects(list: &[u8]) -> Result<Vec<Vec<Field>>, String> {
-    let text = std::str::from_utf8(list).map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to() + 1))?;
+    let text = std::str::from_utf8(list)
+        .map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to() + 1))?;
     let mut rest = text.strip_prefix('[').unwrap_or(text).trim_ascii_start();
     let mut tasks = Vec::new();
     loop {
         let number = tasks.len() + 1;
         if rest.starts_with(']') {
-            return Err(if tasks.is_empty() { "the list has no task".into() } else { format!("task {number} is missing after the comma") });
+            return Err(if tasks.is_empty() {
+                "the list has no task".into()
+            } else {
+                format!("task {number} is missing after the comma")
+            });
         }
         let (_, written, after) = json::<IgnoredAny>(rest).map_err(|why| format!("task {number}: {why}"))?;
         tasks.push(object(written.trim_ascii().as_bytes()).map_err(|why| format!("task {number}: {why}"))?);
@@ -136,7 +146,10 @@ impl Lines {
     }
 
     /// Goes through the file from its beginning: every line that is not blank is a task of its own.
-    pub fn tasks(&self, delay: Duration) -> Result<impl Iterator<Item = Result<Line, Failure>> + '_, Failure> {
+    pub fn tasks(
+        &self,
+        delay: Duration,
+    ) -> Result<impl Iterator<Item = Result<Line, Failure>> + '_, Failure> {
         let mut file = &self.file;
         file.rewind().with_context(|| format!("cannot read {}", self.name))?;
         let mut reader = BufReader::with_capacity(1 << 16, file);
@@ -144,13 +157,21 @@ impl Lines {
         Ok(std::iter::from_fn(move || self.next(&mut reader, &mut number, delay).transpose()))
     }
 
-    fn next(&self, reader: &mut impl BufRead, number: &mut u64, delay: Duration) -> Result<Option<Line>, Failure> {
+    fn next(
+        &self,
+        reader: &mut impl BufRead,
+        number: &mut u64,
+        delay: Duration,
+    ) -> Result<Option<Line>, Failure> {
         let mut line = Vec::new();
         loop {
             *number += 1;
             line.clear();
-            let read =
-                reader.by_ref().take(MAX_LINE + 2).read_until(b'\n', &mut line).with_context(|| format!("cannot read {}", self.name))?;
+            let read = reader
+                .by_ref()
+                .take(MAX_LINE + 2)
+                .read_until(b'\n', &mut line)
+                .with_context(|| format!("cannot read {}", self.name))?;
             let bad = |why: String| Failure::from(anyhow!("{} line {number}: {why}", self.name));
             if read == 0 {
                 return Ok(None);
@@ -160,7 +181,8 @@ impl Lines {
                 return Err(bad(format!("it is longer than {} MiB", MAX_LINE >> 20)));
             }
             if !text.is_empty() {
-                let task = object(text).and_then(|fields| NewTask::new(fields, delay).map_err(|error| error.to_string()));
+                let task = object(text)
+                    .and_then(|fields| NewTask::new(fields, delay).map_err(|error| error.to_string()));
                 return Ok(Some(Line { number: *number, bytes: text.len(), task: task.map_err(bad)? }));
             }
         }
@@ -176,8 +198,10 @@ fn spool(from: &mut impl Read) -> io::Result<File> {
 /// Reads a JSON object as fields, in its order: strings as they are, other values as they are written there. A number so keeps all its
 /// digits.
 fn object(line: &[u8]) -> Result<Vec<Field>, String> {
-    let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to() + 1))?;
-    let mut rest = text.strip_prefix('{').ok_or("not a JSON object: write {\"name\": \"value\"}")?.trim_ascii_start();
+    let text = std::str::from_utf8(line)
+        .map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to() + 1))?;
+    let mut rest =
+        text.strip_prefix('{').ok_or("not a JSON object: write {\"name\": \"value\"}")?.trim_ascii_start();
     let bad = |rest: &str, why: &str| {
         let before = &text[..text.len() - rest.len()];
         let line = before.matches('\n').count();
@@ -235,7 +259,10 @@ mod tests {
     use super::*;
 
     fn pairs(fields: &[Field]) -> Vec<(&str, &str)> {
-        fields.iter().map(|field| (field.name.as_str(), std::str::from_utf8(&field.value).expect("text"))).collect()
+        fields
+            .iter()
+            .map(|field| (field.name.as_str(), std::str::from_utf8(&field.value).expect("text")))
+            .collect()
     }
 
     fn said(failure: Failure) -> String {
@@ -251,7 +278,10 @@ mod tests {
         let read = |text: &str| whole_objects(text.as_bytes(), "t.json").map_err(said);
         assert_eq!(read(" {\"a\": 1}\n").expect("one").len(), 1);
         let tasks = read("[ {\"a\": 1.50},\n {\"a\": [1, {}]} ]\n").expect("two");
-        assert_eq!(tasks.iter().map(|task| pairs(task)).collect::<Vec<_>>(), [[("a", "1.50")], [("a", "[1, {}]")]]);
+        assert_eq!(
+            tasks.iter().map(|task| pairs(task)).collect::<Vec<_>>(),
+            [[("a", "1.50")], [("a", "[1, {}]")]]
+        );
         for (text, why) in [
             ("[]", "t.json: the list has no task"),
             ("[{},]", "t.json: task 2 is missing after the comma"),
@@ -273,13 +303,19 @@ mod tests {
         std::fs::write(&path, [0xff, b'\n']).expect("write");
         let from_file = field(format!("content=@{}", path.display()).as_ref()).expect("a field");
         assert_eq!(from_file, Field { name: "content".into(), value: vec![0xff, b'\n'] });
-        for (arg, name, value) in
-            [("a=1", "a", "1"), ("a=", "a", ""), ("a=b=c", "a", "b=c"), ("a=@@home", "a", "@home"), ("a=@@", "a", "@")]
-        {
+        for (arg, name, value) in [
+            ("a=1", "a", "1"),
+            ("a=", "a", ""),
+            ("a=b=c", "a", "b=c"),
+            ("a=@@home", "a", "@home"),
+            ("a=@@", "a", "@"),
+        ] {
             assert_eq!(field(arg.as_ref()).expect(arg), Field { name: name.into(), value: value.into() });
             assert_eq!(file_of(arg.as_ref()), None, "{arg}");
         }
-        for (arg, path) in [("a=@x/y.txt", Some("x/y.txt")), ("a=@x=@y", Some("x=@y")), ("a=@", None), ("@x", None)] {
+        for (arg, path) in
+            [("a=@x/y.txt", Some("x/y.txt")), ("a=@x=@y", Some("x=@y")), ("a=@", None), ("@x", None)]
+        {
             assert_eq!(file_of(arg.as_ref()), path.map(Path::new), "{arg}");
         }
         assert_eq!(field(OsStr::from_bytes(b"a=\xff")).expect("bytes").value, [0xff]);
@@ -301,8 +337,14 @@ mod tests {
     #[test]
     fn values_are_taken_as_they_are_written() {
         let line = r#"{"s": "ü\n\"", "n":123456789012345678901.50, "b" :true,"z":null, "o": {"x": [1, "}"]}, "n": -1e2 }"#;
-        let expected =
-            [("s", "ü\n\""), ("n", "123456789012345678901.50"), ("b", "true"), ("z", "null"), ("o", r#"{"x": [1, "}"]}"#), ("n", "-1e2")];
+        let expected = [
+            ("s", "ü\n\""),
+            ("n", "123456789012345678901.50"),
+            ("b", "true"),
+            ("z", "null"),
+            ("o", r#"{"x": [1, "}"]}"#),
+            ("n", "-1e2"),
+        ];
         assert_eq!(pairs(&object(line.as_bytes()).expect("fields")), expected);
     }
 
@@ -326,10 +368,15 @@ mod tests {
 
     #[test]
     fn an_object_may_have_many_lines() {
-        let fields = whole_objects(b"\n{\n  \"a\": \"x\",\n  \"b\": [1,\n 2]\n}\n", "t.json").expect("fields").remove(0);
+        let fields = whole_objects(b"\n{\n  \"a\": \"x\",\n  \"b\": [1,\n 2]\n}\n", "t.json")
+            .expect("fields")
+            .remove(0);
         assert_eq!(pairs(&fields), [("a", "x"), ("b", "[1,\n 2]")]);
         let told = |text: &str| said(whole_objects(text.as_bytes(), "t.json").expect_err(text));
-        assert_eq!(told("{\n  \"a\": 1\n  \"b\": 2\n}"), "t.json: not a JSON object: line 3 column 3: expected `,` or `}`");
+        assert_eq!(
+            told("{\n  \"a\": 1\n  \"b\": 2\n}"),
+            "t.json: not a JSON object: line 3 column 3: expected `,` or `}`"
+        );
         assert!(told("").starts_with("t.json: not a JSON object: write"));
         assert!(told("{\"a\":").ends_with("column 6: it ends too early"));
     }
@@ -342,7 +389,11 @@ mod tests {
     fn a_file_is_read_again_from_its_beginning() {
         let lines = lines_of(b"{\"a\":1}\n\n  {\"a\":2}\r\n{\"a\":3}");
         for _ in 0..2 {
-            let numbers: Vec<u64> = lines.tasks(Duration::ZERO).expect("a file").map(|task| task.expect("a task").number).collect();
+            let numbers: Vec<u64> = lines
+                .tasks(Duration::ZERO)
+                .expect("a file")
+                .map(|task| task.expect("a task").number)
+                .collect();
             assert_eq!(numbers, [1, 3, 4]);
         }
     }

@@ -79,7 +79,11 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
             return finish(done, out);
         }
         Some(Command::Compile { reservation, host, behind }) => {
-            return Ok(sandbox::serve_compiler(reservation, if behind { Cores::Half } else { Cores::All }, host)?);
+            return Ok(sandbox::serve_compiler(
+                reservation,
+                if behind { Cores::Half } else { Cores::All },
+                host,
+            )?);
         }
         _ => {}
     }
@@ -93,7 +97,10 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
                 Some(Command::Run(RunArgs { log_format })) => log_format.or(args.log_format),
                 _ => args.log_format,
             };
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()
+                .context("cannot start the runtime")?;
             let done = runtime.block_on(run::run(config, log_format.unwrap_or_default()));
             // A compilation that is under way ends with the process.
             runtime.shutdown_timeout(Duration::from_secs(1));
@@ -127,7 +134,10 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
 }
 
 fn commands_runtime() -> Result<Runtime, Failure> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?)
+    Ok(tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?)
 }
 
 fn finish(done: Result<(), Failure>, out: Out) -> Result<(), Failure> {

@@ -20,7 +20,9 @@ pub fn run(args: &NewArgs, out: &mut Out) -> Result<(), Failure> {
     let name = &args.name;
     check_name(name).map_err(|why| Failure::Usage(format!("the name {name:?} {why}")))?;
     if name.starts_with('-') {
-        return Err(Failure::Usage(format!("the name {name:?} must not begin with a dash: commands would take it for an option")));
+        return Err(Failure::Usage(format!(
+            "the name {name:?} must not begin with a dash: commands would take it for an option"
+        )));
     }
     let folder = Path::new(name);
     match fs::create_dir(folder) {

@@ -34,7 +34,10 @@ impl Out {
             return;
         }
         let mut stdout = io::stdout().lock();
-        let written = stdout.write_all(text.as_ref().as_bytes()).and_then(|()| stdout.write_all(b"\n")).and_then(|()| stdout.flush());
+        let written = stdout
+            .write_all(text.as_ref().as_bytes())
+            .and_then(|()| stdout.write_all(b"\n"))
+            .and_then(|()| stdout.flush());
         if let Err(error) = written {
             self.closed = true;
             self.error = Some(error).filter(|error| error.kind() != ErrorKind::BrokenPipe);
@@ -141,10 +144,16 @@ impl Table {
 
     /// All of it, without an end of line at the end.
     pub fn render(&self, paint: Paint) -> String {
-        let titles: Vec<Cell> = self.columns.iter().map(|(title, _)| Cell::tone(*title, Tone::Title)).collect();
+        let titles: Vec<Cell> =
+            self.columns.iter().map(|(title, _)| Cell::tone(*title, Tone::Title)).collect();
         let lines: Vec<&Vec<Cell>> = std::iter::once(&titles).chain(self.rows.iter()).collect();
         let widest = |column| {
-            lines.iter().filter_map(|cells: &&Vec<Cell>| cells.get(column)).map(|cell: &Cell| width(&cell.text)).max().unwrap_or(0)
+            lines
+                .iter()
+                .filter_map(|cells: &&Vec<Cell>| cells.get(column))
+                .map(|cell: &Cell| width(&cell.text))
+                .max()
+                .unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.columns.len()).map(widest).collect();
         let line = |cells: &Vec<Cell>| {
@@ -200,7 +209,11 @@ mod tests {
     #[test]
     fn colours_take_no_room() {
         let coloured = table().render(Paint { colour: true });
-        assert!(coloured.contains("    \u{1b}[1mDEAD\u{1b}[0m") && coloured.contains("  \u{1b}[32mready\u{1b}[0m"), "{coloured:?}");
+        assert!(
+            coloured.contains("    \u{1b}[1mDEAD\u{1b}[0m")
+                && coloured.contains("  \u{1b}[32mready\u{1b}[0m"),
+            "{coloured:?}"
+        );
     }
 
     #[test]

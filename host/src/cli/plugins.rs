@@ -44,16 +44,21 @@ struct FileView {
 }
 
 pub async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(), Failure> {
-    let names: Vec<String> = files::plugin_names(config).into_iter().filter(|name| only.is_none_or(|only| only == name)).collect();
+    let names: Vec<String> =
+        files::plugin_names(config).into_iter().filter(|name| only.is_none_or(|only| only == name)).collect();
     if let (Some(only), true) = (only, names.is_empty()) {
         return Err(Failure::Usage(format!("no queue uses a plugin `{only}`")));
     }
     // Without its host, the embedded Redis is not there either.
-    let is_down = matches!(config.redis, config::Redis::Embedded) && !embedded::socket_path(&config.data_dir).exists();
+    let is_down =
+        matches!(config.redis, config::Redis::Embedded) && !embedded::socket_path(&config.data_dir).exists();
     let hosts = if is_down { Vec::new() } else { hosts::list(&connect(config).await?).await? };
     let view = PluginsView {
         hosts: hosts.len(),
-        plugins: rows(&hosts).into_iter().filter(|row| only.is_none_or(|only| row.plugin.name == only)).collect(),
+        plugins: rows(&hosts)
+            .into_iter()
+            .filter(|row| only.is_none_or(|only| row.plugin.name == only))
+            .collect(),
         files: hosts.is_empty().then(|| names.iter().map(|name| file(config, name)).collect()),
     };
     match (out.json, &view.files) {
@@ -74,18 +79,29 @@ pub async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(
 
 /// By plugin, then in the order of the hosts.
 fn rows(hosts: &[HostInfo]) -> Vec<PluginView<'_>> {
-    let mut rows: Vec<_> = hosts.iter().flat_map(|host| host.plugins.iter().map(|plugin| PluginView { host: &host.id, plugin })).collect();
+    let mut rows: Vec<_> = hosts
+        .iter()
+        .flat_map(|host| host.plugins.iter().map(|plugin| PluginView { host: &host.id, plugin }))
+        .collect();
     rows.sort_by(|a, b| a.plugin.name.cmp(&b.plugin.name));
     rows
 }
 
 fn file(config: &Config, name: &str) -> FileView {
     let file = files::read(config, name);
-    let mut view = FileView { plugin: file.name, file: file.path.display().to_string(), bytes: None, version: None, error: None };
+    let mut view = FileView {
+        plugin: file.name,
+        file: file.path.display().to_string(),
+        bytes: None,
+        version: None,
+        error: None,
+    };
     match file.content {
         None => view.error = Some("missing".into()),
         Some(Err(error)) => view.error = Some(error.to_string()),
-        Some(Ok(content)) => (view.bytes, view.version) = (Some(content.bytes.len() as u64), Some(content.digest)),
+        Some(Ok(content)) => {
+            (view.bytes, view.version) = (Some(content.bytes.len() as u64), Some(content.digest))
+        }
     }
     view
 }
@@ -145,7 +161,11 @@ fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
         }
     }
     let table = table.render(paint);
-    if errors.is_empty() { table } else { format!("{table}\n\n{}", paint.tone(Tone::Bad, &errors.join("\n"))) }
+    if errors.is_empty() {
+        table
+    } else {
+        format!("{table}\n\n{}", paint.tone(Tone::Bad, &errors.join("\n")))
+    }
 }
 
 /// What happened to the versions of a plugin, newest first.
@@ -159,7 +179,10 @@ fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
         ("REASON", Align::Left),
     ]);
     let none = || text::NONE.to_owned();
-    let mut changes: Vec<_> = rows.iter().flat_map(|row| row.plugin.history.iter().rev().map(move |change| (row.host, change))).collect();
+    let mut changes: Vec<_> = rows
+        .iter()
+        .flat_map(|row| row.plugin.history.iter().rev().map(move |change| (row.host, change)))
+        .collect();
     changes.sort_by_key(|(_, change)| std::cmp::Reverse(change.at));
     for (host, change) in changes {
         let tone = match change.what.as_str() {
@@ -180,7 +203,12 @@ fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
 }
 
 fn render_files(files: &[FileView], paint: Paint) -> String {
-    let mut table = Table::new(&[("PLUGIN", Align::Left), ("FILE", Align::Left), ("SIZE", Align::Right), ("VERSION", Align::Left)]);
+    let mut table = Table::new(&[
+        ("PLUGIN", Align::Left),
+        ("FILE", Align::Left),
+        ("SIZE", Align::Right),
+        ("VERSION", Align::Left),
+    ]);
     for file in files {
         let version = match (&file.version, &file.error) {
             (Some(version), _) => Cell::from(short(version)),
@@ -201,7 +229,13 @@ mod tests {
 
     fn change(what: &str, reason: Option<&str>) -> HostChange {
         let version = Some("77ac0aa2b7d4e5f60718".to_owned());
-        HostChange { at: 1_700_000_100_000, what: what.into(), version, took_ms: Some(1234), reason: reason.map(str::to_owned) }
+        HostChange {
+            at: 1_700_000_100_000,
+            what: what.into(),
+            version,
+            took_ms: Some(1234),
+            reason: reason.map(str::to_owned),
+        }
     }
 
     fn host() -> HostInfo {

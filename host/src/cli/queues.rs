@@ -56,20 +56,30 @@ struct HostView<'a> {
 }
 
 impl<'a> QueueView<'a> {
-    fn new(rules: &'a config::Queue, census: &'a Census, hosts: &'a [HostInfo], now_ms: u64) -> QueueView<'a> {
+    fn new(
+        rules: &'a config::Queue,
+        census: &'a Census,
+        hosts: &'a [HostInfo],
+        now_ms: u64,
+    ) -> QueueView<'a> {
         let on = |host: &'a HostInfo| {
             let queue = host.queues.iter().find(|queue| queue.name == rules.name)?;
             Some(HostView { host: &host.id, queue, config_error: host.config_error.as_deref() })
         };
         let hosts: Vec<HostView> = hosts.iter().filter_map(on).collect();
         // A state that this version does not know comes last.
-        let badness = |view: &&HostView| STATES.iter().position(|state| *state == view.queue.state).unwrap_or(STATES.len());
+        let badness = |view: &&HostView| {
+            STATES.iter().position(|state| *state == view.queue.state).unwrap_or(STATES.len())
+        };
         QueueView {
             queue: &rules.name,
             stream: &rules.stream,
             group: &rules.group,
             plugin: &rules.plugin,
-            state: hosts.iter().min_by_key(badness).map_or(NO_HOST.to_owned(), |view| view.queue.state.clone()),
+            state: hosts
+                .iter()
+                .min_by_key(badness)
+                .map_or(NO_HOST.to_owned(), |view| view.queue.state.clone()),
             paused: census.paused,
             queued: census.queued,
             running: census.running,
@@ -129,14 +139,18 @@ pub async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(
     for (rules, census) in join_all(chosen.into_iter().map(count)).await {
         match census {
             Ok(census) => counted.push((rules, census)),
-            Err(error) => failed = failed.or_else(|| Some(anyhow::Error::new(error).context(format!("queue {}", rules.name)))),
+            Err(error) => {
+                failed = failed
+                    .or_else(|| Some(anyhow::Error::new(error).context(format!("queue {}", rules.name))))
+            }
         }
     }
     if let Some(error) = failed.take_if(|_| counted.is_empty()) {
         return Err(error.into());
     }
     let now_ms = text::now_ms();
-    let views: Vec<QueueView> = counted.iter().map(|(rules, census)| QueueView::new(rules, census, &hosts, now_ms)).collect();
+    let views: Vec<QueueView> =
+        counted.iter().map(|(rules, census)| QueueView::new(rules, census, &hosts, now_ms)).collect();
     match (name, out.json, views.first()) {
         (Some(_), true, Some(view)) => out.json(view),
         (Some(_), false, Some(view)) => out.line(detail(view, out.paint)),
@@ -225,12 +239,18 @@ fn detail(view: &QueueView, paint: Paint) -> String {
             let (words, tone) = state(&queue.state, view.plugin);
             let rate = format!("{:.1}", queue.rate);
             let figures = [queue.running, queue.completed, queue.retried, queue.dead].map(Cell::from);
-            table.row([text::escape(host).into()].into_iter().chain(figures).chain([rate.into(), Cell::tone(words, tone)]));
+            table.row(
+                [text::escape(host).into()]
+                    .into_iter()
+                    .chain(figures)
+                    .chain([rate.into(), Cell::tone(words, tone)]),
+            );
         }
         parts.push(table.render(paint));
     }
     if !view.consumers.is_empty() {
-        let mut table = Table::new(&[("CONSUMER", Align::Left), ("PENDING", Align::Right), ("IDLE", Align::Right)]);
+        let mut table =
+            Table::new(&[("CONSUMER", Align::Left), ("PENDING", Align::Right), ("IDLE", Align::Right)]);
         for consumer in view.consumers {
             table.row([
                 text::escape(&consumer.name).into(),
@@ -251,14 +271,37 @@ mod tests {
     const PLAIN: Paint = Paint { colour: false };
 
     fn host(id: &str, state: &str) -> HostInfo {
-        let queue =
-            HostQueue { name: "resume-analyze".into(), state: state.into(), running: 2, completed: 90, retried: 3, dead: 1, rate: 1.25 };
-        HostInfo { id: id.into(), version: "0.1.0".into(), pid: 7, started_at: 0, queues: vec![queue], plugins: vec![], config_error: None }
+        let queue = HostQueue {
+            name: "resume-analyze".into(),
+            state: state.into(),
+            running: 2,
+            completed: 90,
+            retried: 3,
+            dead: 1,
+            rate: 1.25,
+        };
+        HostInfo {
+            id: id.into(),
+            version: "0.1.0".into(),
+            pid: 7,
+            started_at: 0,
+            queues: vec![queue],
+            plugins: vec![],
+            config_error: None,
+        }
     }
 
     fn census() -> Census {
         let consumers = vec![Consumer { name: "box-1".into(), pending: 4, idle_ms: 65_000 }];
-        Census { queued: 12, running: 4, delayed: 1, dead: 3, paused: false, oldest: Some(Duration::from_secs(192)), consumers }
+        Census {
+            queued: 12,
+            running: 4,
+            delayed: 1,
+            dead: 3,
+            paused: false,
+            oldest: Some(Duration::from_secs(192)),
+            consumers,
+        }
     }
 
     #[test]
@@ -282,10 +325,14 @@ mod tests {
     #[test]
     fn a_schedule_tells_its_next_time() {
         let config = "[queues.nightly.schedule]\ncron = \"0 3 * * *\"\ntimezone = \"Europe/Berlin\"\n";
-        let config = Config::parse(config, std::path::Path::new("/srv/tqhost.toml"), &|_| None).expect("a configuration");
+        let config = Config::parse(config, std::path::Path::new("/srv/tqhost.toml"), &|_| None)
+            .expect("a configuration");
         let census = Census::default();
         let view = QueueView::new(&config.queues[0], &census, &[], 1_700_000_000_000);
         let detail = detail(&view, PLAIN);
-        assert!(detail.ends_with("schedule  0 3 * * * (Europe/Berlin), next 2023-11-15 03:00:00 (in 3h 46m)"), "{detail}");
+        assert!(
+            detail.ends_with("schedule  0 3 * * * (Europe/Berlin), next 2023-11-15 03:00:00 (in 3h 46m)"),
+            "{detail}"
+        );
     }
 }

@@ -22,7 +22,8 @@ impl ScheduleView {
     pub fn new(schedule: &Schedule, now_ms: u64) -> ScheduleView {
         let times = &schedule.times;
         let next_ms = times.next(now_ms);
-        let next = next_ms.map_or_else(|| text::NONE.to_owned(), |next_ms| text::when(next_ms, now_ms, times.zone()));
+        let next = next_ms
+            .map_or_else(|| text::NONE.to_owned(), |next_ms| text::when(next_ms, now_ms, times.zone()));
         ScheduleView {
             cron: times.expressions().to_vec(),
             timezone: times.zone_name().to_owned(),
@@ -46,7 +47,10 @@ mod tests {
         // 2023-11-14 22:13:20 in UTC.
         let now_ms = 1_700_000_000_000;
         let view = ScheduleView::new(&schedule, now_ms);
-        assert_eq!(view.words, "0 3 * * * and 0 12 * * MON (Europe/Berlin), next 2023-11-15 03:00:00 (in 3h 46m)");
+        assert_eq!(
+            view.words,
+            "0 3 * * * and 0 12 * * MON (Europe/Berlin), next 2023-11-15 03:00:00 (in 3h 46m)"
+        );
         assert_eq!(view.next_ms, Some(1_700_013_600_000));
     }
 }

@@ -73,7 +73,11 @@ pub async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(),
         let Some(task) = patiently(|| queue.status(&args.id)).await? else {
             return Err(match last {
                 Some(_) => {
-                    anyhow!("task {} ended, and nothing of it is kept (retention {})", args.id, show_duration(queue.rules.retention))
+                    anyhow!(
+                        "task {} ended, and nothing of it is kept (retention {})",
+                        args.id,
+                        show_duration(queue.rules.retention)
+                    )
                 }
                 None => anyhow!(unknown(&queue.rules, &args.id)),
             }
@@ -112,10 +116,14 @@ pub async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(),
 fn unknown(rules: &config::Queue, id: &str) -> String {
     let queue = &rules.name;
     if rules.retention == Duration::ZERO {
-        return format!("queue {queue} knows no task {id:?}: it was never there, or it ended (the queue keeps no results: retention 0s)");
+        return format!(
+            "queue {queue} knows no task {id:?}: it was never there, or it ended (the queue keeps no results: retention 0s)"
+        );
     }
     let retention = show_duration(rules.retention);
-    format!("queue {queue} knows no task {id:?}: it was never there, or it ended more than {retention} ago (the queue's retention)")
+    format!(
+        "queue {queue} knows no task {id:?}: it was never there, or it ended more than {retention} ago (the queue's retention)"
+    )
 }
 
 /// The colour of a status.
@@ -149,7 +157,8 @@ fn render(rules: &config::Queue, task: &TaskStatus, now_ms: u64, zone: &TimeZone
             lines.push((label, text::escape_block(text)));
         }
     }
-    let times = [("enqueued", task.enqueued_at), ("started", task.started_at), ("finished", task.finished_at)];
+    let times =
+        [("enqueued", task.enqueued_at), ("started", task.started_at), ("finished", task.finished_at)];
     for (label, time) in times {
         if let Some(time) = time {
             lines.push((label, text::when(time, now_ms, zone)));
@@ -177,8 +186,11 @@ fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> Stri
     let mut parts = vec![text::local(now_ms, zone, "%H:%M:%S"), word, format!("attempt {}", task.attempt)];
     match task.status {
         Status::Processing if task.progress.is_some() || task.note.is_some() => parts.push(progress(task)),
-        Status::Pending => parts
-            .extend(task.due_at.filter(|due| *due > now_ms).map(|due| format!("in {}", text::age(Duration::from_millis(due - now_ms))))),
+        Status::Pending => parts.extend(
+            task.due_at
+                .filter(|due| *due > now_ms)
+                .map(|due| format!("in {}", text::age(Duration::from_millis(due - now_ms)))),
+        ),
         _ => {}
     }
     if task.status != Status::Completed {
@@ -228,17 +240,35 @@ pub mod tests {
     #[test]
     fn a_completed_task() {
         let result = Some(br#"{"score":0.9,"skills":["rust"]}"#.to_vec());
-        let done =
-            TaskStatus { status: Status::Completed, progress: None, note: None, error: None, result, finished_at: Some(NOW), ..task() };
+        let done = TaskStatus {
+            status: Status::Completed,
+            progress: None,
+            note: None,
+            error: None,
+            result,
+            finished_at: Some(NOW),
+            ..task()
+        };
         insta::assert_snapshot!(render(&rules(), &done, NOW, &TimeZone::UTC, PLAIN));
         insta::assert_json_snapshot!(TaskView::new("resume-analyze", &done));
     }
 
     #[test]
     fn a_delayed_task() {
-        let delayed = TaskStatus { status: Status::Pending, due_at: Some(NOW + 192_000), progress: None, note: None, ..task() };
-        assert!(render(&rules(), &delayed, NOW, &TimeZone::UTC, PLAIN).contains("PENDING, delayed for 3m 12s"));
-        assert!(change(&delayed, NOW, &TimeZone::UTC, PLAIN).contains("PENDING     attempt 2  in 3m 12s  trap: \\u{1b}[2J"));
+        let delayed = TaskStatus {
+            status: Status::Pending,
+            due_at: Some(NOW + 192_000),
+            progress: None,
+            note: None,
+            ..task()
+        };
+        assert!(
+            render(&rules(), &delayed, NOW, &TimeZone::UTC, PLAIN).contains("PENDING, delayed for 3m 12s")
+        );
+        assert!(
+            change(&delayed, NOW, &TimeZone::UTC, PLAIN)
+                .contains("PENDING     attempt 2  in 3m 12s  trap: \\u{1b}[2J")
+        );
     }
 
     #[test]

@@ -109,7 +109,9 @@ pub fn language(language: Language) -> &'static str {
 /// What has to be on the machine that builds it.
 pub fn needs(language: Language) -> &'static str {
     match language {
-        Language::Rust => "make, and Rust 1.95 or newer from rustup (on Debian 12, its packages for WebAssembly serve too: see build.sh)",
+        Language::Rust => {
+            "make, and Rust 1.95 or newer from rustup (on Debian 12, its packages for WebAssembly serve too: see build.sh)"
+        }
         Language::Javascript => "make, and Node.js 20 or newer with npm",
         Language::Python => "make, and Python 3.10 or newer with venv",
     }
@@ -144,8 +146,12 @@ fn requests(language: Language) -> &'static str {
         Language::Rust => {
             "give the SDK its feature in `Cargo.toml`, `tqhost-handler = { path = \"sdk\", features = [\"http\"] }`; then `tqhost_handler::http` makes them"
         }
-        Language::Javascript => "take the two slashes from the line with `wasi:http` in `wit/world.wit`; then `tqhost-http.js` makes them",
-        Language::Python => "take the two slashes from the line with `wasi:http` in `wit/world.wit`; then `tqhost_http.py` makes them",
+        Language::Javascript => {
+            "take the two slashes from the line with `wasi:http` in `wit/world.wit`; then `tqhost-http.js` makes them"
+        }
+        Language::Python => {
+            "take the two slashes from the line with `wasi:http` in `wit/world.wit`; then `tqhost_http.py` makes them"
+        }
     }
 }
 
@@ -176,7 +182,9 @@ pub fn files(lang: Language, name: &str) -> Vec<File> {
         let mut text = marks.iter().fold((*text).to_owned(), |text, (mark, value)| text.replace(mark, value));
         if path.starts_with("sdk/src/") {
             // In the repository the interface lies two folders up, in a project one.
-            text = text.replace("\"../../wit/handler.wit\"", "\"../wit/handler.wit\"").replace("repository's", "project's");
+            text = text
+                .replace("\"../../wit/handler.wit\"", "\"../wit/handler.wit\"")
+                .replace("repository's", "project's");
         }
         if path.starts_with("wit/deps/") {
             // The compiler of JavaScript brings a whole 0.2.3 of its own, and refuses another one that is cut down.
@@ -222,14 +230,28 @@ mod tests {
     #[test]
     fn requests_take_one_line_of_the_world() {
         let table = [
-            (Language::Javascript, "tqhost-http.js", include_str!("../../../plugins/testing/in-javascript/world.wit")),
-            (Language::Python, "tqhost_http.py", include_str!("../../../plugins/testing/in-python/world.wit")),
+            (
+                Language::Javascript,
+                "tqhost-http.js",
+                include_str!("../../../plugins/testing/in-javascript/world.wit"),
+            ),
+            (
+                Language::Python,
+                "tqhost_http.py",
+                include_str!("../../../plugins/testing/in-python/world.wit"),
+            ),
         ];
         let line = "import wasi:http/outgoing-handler@0.2.4;";
         for (lang, helper, guest) in table {
             let project = files(lang, "x");
-            assert!(text(&project, "wit/world.wit").contains(&format!("\n  // {line}\n")) && guest.contains(&format!("\n  {line}\n")));
-            assert!(text(&project, helper).contains(&format!("`{line}`")) && text(&project, "README.md").contains(helper));
+            assert!(
+                text(&project, "wit/world.wit").contains(&format!("\n  // {line}\n"))
+                    && guest.contains(&format!("\n  {line}\n"))
+            );
+            assert!(
+                text(&project, helper).contains(&format!("`{line}`"))
+                    && text(&project, "README.md").contains(helper)
+            );
             assert!(text(&project, "wit/deps/http/http.wit").contains("\npackage wasi:http@0.2.4;\n"));
         }
         assert!(text(&files(Language::Rust, "x"), "README.md").contains("features = [\"http\"]"));
@@ -272,8 +294,8 @@ mod tests {
     #[test]
     fn locks_belong_to_their_manifests() {
         let project = files(Language::Javascript, "x");
-        let [manifest, lock] =
-            ["package.json", "package-lock.json"].map(|path| serde_json::from_str::<serde_json::Value>(&text(&project, path)).expect(path));
+        let [manifest, lock] = ["package.json", "package-lock.json"]
+            .map(|path| serde_json::from_str::<serde_json::Value>(&text(&project, path)).expect(path));
         assert_eq!(lock["packages"][""]["devDependencies"], manifest["devDependencies"]);
         assert_eq!(lock["name"], manifest["name"]);
     }

@@ -44,7 +44,10 @@ pub fn width(text: &str) -> usize {
 
 fn columns(c: char) -> usize {
     match c {
-        '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{20d0}'..='\u{20ff}' | '\u{fe00}'..='\u{fe0f}' => 0,
+        '\u{300}'..='\u{36f}'
+        | '\u{200b}'..='\u{200d}'
+        | '\u{20d0}'..='\u{20ff}'
+        | '\u{fe00}'..='\u{fe0f}' => 0,
         '\u{1100}'..='\u{115f}'
         | '\u{2e80}'..='\u{a4cf}'
         | '\u{ac00}'..='\u{d7a3}'
@@ -92,7 +95,11 @@ pub fn took(duration: Duration) -> String {
 }
 
 fn two(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
-    if small == 0 { format!("{large}{large_unit}") } else { format!("{large}{large_unit} {small}{small_unit}") }
+    if small == 0 {
+        format!("{large}{large_unit}")
+    } else {
+        format!("{large}{large_unit} {small}{small_unit}")
+    }
 }
 
 /// `1.2 MiB`.
@@ -118,7 +125,9 @@ pub fn plural(count: u64, one: &str) -> String {
 
 /// Milliseconds since the Unix epoch, by this machine's clock.
 pub fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Local time and how long ago or ahead that is: `2026-03-01 12:00:00 (3m 12s ago)`.
@@ -151,7 +160,14 @@ mod tests {
 
     #[test]
     fn ages_have_two_units() {
-        let table = [(0, "0s"), (350, "350ms"), (12_999, "12s"), (192_000, "3m 12s"), (3_600_000, "1h"), (90_000_000, "1d 1h")];
+        let table = [
+            (0, "0s"),
+            (350, "350ms"),
+            (12_999, "12s"),
+            (192_000, "3m 12s"),
+            (3_600_000, "1h"),
+            (90_000_000, "1d 1h"),
+        ];
         for (ms, shown) in table {
             assert_eq!(age(Duration::from_millis(ms)), shown);
         }

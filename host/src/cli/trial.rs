@@ -112,7 +112,12 @@ pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) ->
         _ => None,
     };
     let log = GuestLog::start((!out.json).then_some(out.paint))?;
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory: grants.memory, compiler: Compiler::apart() })?;
+    let sandbox = Sandbox::new(SandboxOptions {
+        max_concurrent: 1,
+        max_warm: 0,
+        max_memory: grants.memory,
+        compiler: Compiler::apart(),
+    })?;
     let singles = Singles::new(sandbox, cache_dir().as_deref());
     let is_granted = is_named || args.plugin.is_some() || args.queue.is_some();
     let trial = Trial { args, plugin: plugin.into(), grants, rules, singles, log, stdin, is_granted };
@@ -132,7 +137,10 @@ impl Trial {
     /// Tries whatever is new, for ever. What is wrong with a version is told, and the next one awaited.
     async fn watch(&self, out: &mut Out) -> Result<(), Failure> {
         let of_fields = self.args.fields.iter().filter_map(|arg| input::file_of(arg));
-        let files = [Some(self.args.handler.as_path()), self.args.task.as_deref()].into_iter().flatten().chain(of_fields);
+        let files = [Some(self.args.handler.as_path()), self.args.task.as_deref()]
+            .into_iter()
+            .flatten()
+            .chain(of_fields);
         let mut watch = Watch::new(files.map(Path::to_owned).collect());
         let mut last = None;
         loop {
@@ -187,7 +195,10 @@ impl Trial {
             (None, Some(path)) => {
                 let is_file = fs::metadata(path).map(|meta| meta.is_file()).unwrap_or(true);
                 let bytes = if is_file { plugins::read(path).await } else { input::read_value(path) };
-                input::whole_objects(&bytes.map_err(|error| anyhow!("{}: {error:#}", path.display()))?, &path.display().to_string())?
+                input::whole_objects(
+                    &bytes.map_err(|error| anyhow!("{}: {error:#}", path.display()))?,
+                    &path.display().to_string(),
+                )?
             }
             (None, None) => vec![Vec::new()],
         };
@@ -196,7 +207,8 @@ impl Trial {
             fields.retain(|field| !named.iter().any(|other| other.name == field.name));
             fields.extend(named.iter().cloned());
             // What no producer could enqueue, no handler gets.
-            NewTask::new(fields.clone(), Duration::ZERO).map_err(|error| Failure::from(anyhow!("the task: {error}")))?;
+            NewTask::new(fields.clone(), Duration::ZERO)
+                .map_err(|error| Failure::from(anyhow!("the task: {error}")))?;
         }
         Ok(tasks)
     }
@@ -208,7 +220,8 @@ impl Trial {
         let allowance = Allowance::full();
         let _stops = allowance.stop.clone().drop_guard();
         let loaded = tokio::task::spawn_blocking(move || singles.load(&bytes, &grants, &allowance)).await;
-        let single = loaded.context("compiling failed")?.map_err(|error| anyhow!("{path}: {}", chain(&error)))?;
+        let single =
+            loaded.context("compiling failed")?.map_err(|error| anyhow!("{path}: {}", chain(&error)))?;
         if tasks.len() > 1 && !single.handler.takes_batches() {
             let why = "it exports no tqhost:handler/batch-handler: give it one task instead of a list";
             return Err(anyhow!("{path}: {why}").into());
@@ -216,7 +229,11 @@ impl Trial {
         if !out.json {
             let how = if single.from_cache { "loaded, compiled before," } else { "compiled" };
             let version = short(&single.digest);
-            out.line(format!("{path}: {}, version {version}, {how} in {}", text::size(single.bytes), took(single.took)));
+            out.line(format!(
+                "{path}: {}, version {version}, {how} in {}",
+                text::size(single.bytes),
+                took(single.took)
+            ));
         }
         // One before may have been broken off.
         self.log.mute(false);
@@ -231,7 +248,8 @@ impl Trial {
         for run in 0..self.args.runs {
             self.log.mute(run > 0);
             let attempt = self.attempt(&tasks, progress.clone());
-            let report = single.handler.run(attempt).await.ok_or_else(|| anyhow!("the attempt was stopped"))?;
+            let report =
+                single.handler.run(attempt).await.ok_or_else(|| anyhow!("the attempt was stopped"))?;
             durations.push(report.duration);
             let is_completed = is_completed(&report, tasks.len());
             let peak = last.as_ref().map_or(0, |report| report.peak_memory).max(report.peak_memory);
@@ -262,8 +280,11 @@ impl Trial {
         }
         let started = Instant::now();
         single.handler.self_check(&self.plugin, CHECK_TIMEOUT).await.map_err(|error| {
-            let hint =
-                if self.is_granted { "" } else { " (it was granted the defaults: --plugin or --queue take grants from a configuration)" };
+            let hint = if self.is_granted {
+                ""
+            } else {
+                " (it was granted the defaults: --plugin or --queue take grants from a configuration)"
+            };
             anyhow!("{}: self-check: {error}{hint}", self.args.handler.display())
         })?;
         Ok(Some(started.elapsed()))
@@ -312,8 +333,16 @@ impl Trial {
         let runs = match view.runs {
             1 => String::new(),
             runs => {
-                let how = if self.grants.warm.is_some() { "in instances that are kept" } else { "each in a fresh instance" };
-                format!(" (median of {runs} runs, {how}: {} to {})", took(ms(view.least_ms)), took(ms(view.most_ms)))
+                let how = if self.grants.warm.is_some() {
+                    "in instances that are kept"
+                } else {
+                    "each in a fresh instance"
+                };
+                format!(
+                    " (median of {runs} runs, {how}: {} to {})",
+                    took(ms(view.least_ms)),
+                    took(ms(view.most_ms))
+                )
             }
         };
         let said = out.paint.tone(view.end.tone(), view.end.outcome);
@@ -347,14 +376,17 @@ impl EndView {
         match outcome {
             Outcome::Completed { result } => view.result = result.as_deref().map(value::result_json),
             Outcome::Retry { message, after } => {
-                (view.outcome, view.message, view.after_ms) = ("retry", Some(message.clone()), after.map(after_ms));
+                (view.outcome, view.message, view.after_ms) =
+                    ("retry", Some(message.clone()), after.map(after_ms));
             }
             Outcome::Reject { message } => (view.outcome, view.message) = ("reject", Some(message.clone())),
             Outcome::Defer { message, after } => {
-                (view.outcome, view.message, view.after_ms) = ("defer", Some(message.clone()), Some(after_ms(*after)));
+                (view.outcome, view.message, view.after_ms) =
+                    ("defer", Some(message.clone()), Some(after_ms(*after)));
             }
             Outcome::Failed { kind, message } => {
-                (view.outcome, view.kind, view.message) = ("failed", Some(kind.as_str()), Some(message.clone()));
+                (view.outcome, view.kind, view.message) =
+                    ("failed", Some(kind.as_str()), Some(message.clone()));
             }
         }
         view
@@ -384,9 +416,12 @@ impl EndView {
 
     /// What went wrong, and when it is to be tried again.
     fn words(&self) -> Option<String> {
-        let after = self.after_ms.map(|after_ms| format!("again after {}", text::took(Duration::from_millis(after_ms))));
+        let after = self
+            .after_ms
+            .map(|after_ms| format!("again after {}", text::took(Duration::from_millis(after_ms))));
         let message = self.message.as_deref().map(text::escape);
-        let words: Vec<String> = [self.kind.map(str::to_owned), message, after].into_iter().flatten().collect();
+        let words: Vec<String> =
+            [self.kind.map(str::to_owned), message, after].into_iter().flatten().collect();
         (!words.is_empty()).then(|| words.join(": "))
     }
 }
@@ -414,7 +449,10 @@ fn view(
     let (end, each) = match &outcomes[..] {
         [outcome] => (EndView::new(outcome), None),
         several => {
-            let views = tasks.iter().zip(several).map(|(task, outcome)| TaskView { id: task.id.clone(), end: EndView::new(outcome) });
+            let views = tasks
+                .iter()
+                .zip(several)
+                .map(|(task, outcome)| TaskView { id: task.id.clone(), end: EndView::new(outcome) });
             (EndView::of_all(report, several), Some(views.collect()))
         }
     };
@@ -439,7 +477,11 @@ fn view(
 }
 
 /// The plugin's name, the rules it is run by and its grants: those of the configuration where one was asked for, else the defaults.
-fn granted(path: &Path, is_named: bool, args: &TryArgs) -> Result<(String, config::Queue, config::Plugin), Failure> {
+fn granted(
+    path: &Path,
+    is_named: bool,
+    args: &TryArgs,
+) -> Result<(String, config::Queue, config::Plugin), Failure> {
     let stem = args.handler.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     if !is_named && args.plugin.is_none() && args.queue.is_none() {
         // What a queue is by default.
@@ -454,7 +496,9 @@ fn granted(path: &Path, is_named: bool, args: &TryArgs) -> Result<(String, confi
     let user = config.queues.iter().find(|queue| queue.plugin == plugin);
     if user.is_none() && !config.plugins.contains_key(&plugin) {
         let file = config.path.display();
-        let why = format!("{file} has no plugin {plugin:?}: name one with --plugin or --queue, or leave --config out for the defaults");
+        let why = format!(
+            "{file} has no plugin {plugin:?}: name one with --plugin or --queue, or leave --config out for the defaults"
+        );
         return Err(Failure::Usage(why));
     }
     let grants = config.plugins.get(&plugin).cloned().unwrap_or_default();
@@ -486,7 +530,11 @@ fn ms(value: f64) -> Duration {
 
 /// Short times with their digits, as they are what is compared.
 fn took(duration: Duration) -> String {
-    if duration < Duration::from_millis(100) { format!("{:.2}ms", millis(duration)) } else { text::took(duration) }
+    if duration < Duration::from_millis(100) {
+        format!("{:.2}ms", millis(duration))
+    } else {
+        text::took(duration)
+    }
 }
 
 #[cfg(test)]
@@ -505,8 +553,12 @@ mod tests {
 
     #[test]
     fn without_a_configuration_the_defaults_hold() {
-        let (plugin, rules, grants) = granted(Path::new("/no/such"), false, &args("tqhost try a/b.wasm t.json")).expect("defaults");
-        assert_eq!((plugin.as_str(), rules.timeout, rules.max_retries, grants.memory), ("b", Duration::from_secs(60), 3, 128 << 20));
+        let (plugin, rules, grants) =
+            granted(Path::new("/no/such"), false, &args("tqhost try a/b.wasm t.json")).expect("defaults");
+        assert_eq!(
+            (plugin.as_str(), rules.timeout, rules.max_retries, grants.memory),
+            ("b", Duration::from_secs(60), 3, 128 << 20)
+        );
     }
 
     #[test]
@@ -515,13 +567,17 @@ mod tests {
         let path = folder.path().join("tqhost.toml");
         let text = "[queues.a]\ntimeout = \"5s\"\nplugin = \"p\"\n[queues.b]\ntimeout = \"7s\"\n[plugins.p]\nmemory = \"64MiB\"\n";
         fs::write(&path, text).expect("write");
-        let told =
-            |line: &str| granted(&path, true, &args(line)).map(|(name, rules, grants)| (name, rules.timeout.as_secs(), grants.memory));
-        for line in ["tqhost try p.wasm t", "tqhost try x.wasm t --plugin p", "tqhost try x.wasm t --queue a"] {
+        let told = |line: &str| {
+            granted(&path, true, &args(line))
+                .map(|(name, rules, grants)| (name, rules.timeout.as_secs(), grants.memory))
+        };
+        for line in ["tqhost try p.wasm t", "tqhost try x.wasm t --plugin p", "tqhost try x.wasm t --queue a"]
+        {
             assert_eq!(told(line).expect(line), ("p".to_owned(), 5, 64 << 20), "{line}");
         }
         assert_eq!(told("tqhost try p.wasm t --queue b").expect("b"), ("b".to_owned(), 7, 128 << 20));
-        for line in ["tqhost try x.wasm t", "tqhost try x.wasm t --queue c", "tqhost try x.wasm t --plugin c"] {
+        for line in ["tqhost try x.wasm t", "tqhost try x.wasm t --queue c", "tqhost try x.wasm t --plugin c"]
+        {
             assert!(matches!(told(line), Err(Failure::Usage(_))), "{line}");
         }
     }

@@ -22,7 +22,9 @@ pub fn text_json(bytes: &[u8]) -> Value {
 /// For people: JSON with its own indentation, else text, else how much it is.
 pub fn shown(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return format!("{} bytes (binary)", bytes.len()) };
-    let pretty = |value: Value| (value.is_object() || value.is_array()).then(|| serde_json::to_string_pretty(&value).ok()).flatten();
+    let pretty = |value: Value| {
+        (value.is_object() || value.is_array()).then(|| serde_json::to_string_pretty(&value).ok()).flatten()
+    };
     let pretty = serde_json::from_str(text).ok().and_then(pretty);
     text::escape_block(pretty.as_deref().unwrap_or(text))
 }

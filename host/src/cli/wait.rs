@@ -40,7 +40,8 @@ pub async fn until_end(
             let status = patiently(|| queue.status(id)).await?;
             Ok((id.clone(), status))
         });
-        let seen: Vec<(String, Option<TaskStatus>)> = stream::iter(looks).buffered(PARALLEL).try_collect().await?;
+        let seen: Vec<(String, Option<TaskStatus>)> =
+            stream::iter(looks).buffered(PARALLEL).try_collect().await?;
         let looked_at = seen.len();
         let mut over = HashSet::new();
         for (id, status) in seen {

@@ -26,8 +26,9 @@ fn read_table(table: &Table) -> Admin {
         && !listen.ip().is_loopback()
         && token_item.is_none()
     {
-        let why =
-            format!("is required, because {listen} can be reached from other machines: write token = {{ env = \"TQHOST_ADMIN_TOKEN\" }}");
+        let why = format!(
+            "is required, because {listen} can be reached from other machines: write token = {{ env = \"TQHOST_ADMIN_TOKEN\" }}"
+        );
         item.named_as(table.key_of("token")).problem(why);
     }
     Admin { listen, token: token_item.as_ref().and_then(read_token) }
@@ -35,7 +36,12 @@ fn read_table(table: &Table) -> Admin {
 
 fn read_listen(item: &Item) -> Option<SocketAddr> {
     let text = item.string()?;
-    let wrong = || item.problem(format!("{} is not an IP address with a port: write \"127.0.0.1:7700\"", show_text(text)));
+    let wrong = || {
+        item.problem(format!(
+            "{} is not an IP address with a port: write \"127.0.0.1:7700\"",
+            show_text(text)
+        ))
+    };
     text.parse().map_err(|_| wrong()).ok()
 }
 
@@ -46,7 +52,9 @@ fn read_token(item: &Item) -> Option<Secret> {
         return None;
     }
     if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
-        item.problem("has spaces, line ends or non-ASCII characters in it, which an Authorization header cannot carry");
+        item.problem(
+            "has spaces, line ends or non-ASCII characters in it, which an Authorization header cannot carry",
+        );
         return None;
     }
     Some(token)

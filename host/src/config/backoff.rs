@@ -12,9 +12,11 @@ use super::model::Backoff;
 use super::reader::{Item, Keys, Table};
 use super::units::show_duration;
 
-pub(super) const KEYS: Keys = Keys { known: &["base", "max", "jitter", "delays"], later: &[], elsewhere: &[] };
+pub(super) const KEYS: Keys =
+    Keys { known: &["base", "max", "jitter", "delays"], later: &[], elsewhere: &[] };
 
-pub(super) const DEFAULT: Backoff = Backoff::Exponential { base: Duration::from_secs(1), max: Duration::from_secs(60), jitter: 0.2 };
+pub(super) const DEFAULT: Backoff =
+    Backoff::Exponential { base: Duration::from_secs(1), max: Duration::from_secs(60), jitter: 0.2 };
 
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
 const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=MONTH;
@@ -42,7 +44,9 @@ pub(super) fn read(item: &Item, default: &Backoff) -> Option<Backoff> {
 }
 
 fn read_exponential(item: &Item, table: &Table, default: &Backoff) -> Option<Backoff> {
-    let ((Backoff::Exponential { base, max, jitter }, _) | (_, Backoff::Exponential { base, max, jitter })) = (default, &DEFAULT) else {
+    let ((Backoff::Exponential { base, max, jitter }, _) | (_, Backoff::Exponential { base, max, jitter })) =
+        (default, &DEFAULT)
+    else {
         return None;
     };
     let (base_item, max_item) = (table.get("base"), table.get("max"));
@@ -52,8 +56,11 @@ fn read_exponential(item: &Item, table: &Table, default: &Backoff) -> Option<Bac
     let (base, max, jitter) = (base?, max?, jitter?);
     if base > max {
         let told = if max_item.is_some() { "" } else { " (which was not set here)" };
-        let why =
-            format!("base (\"{}\") is longer than max (\"{}\"){told}: raise max or lower base", show_duration(base), show_duration(max));
+        let why = format!(
+            "base (\"{}\") is longer than max (\"{}\"){told}: raise max or lower base",
+            show_duration(base),
+            show_duration(max)
+        );
         item.problem(why);
         return None;
     }
@@ -69,7 +76,9 @@ fn read_delays(table: &Table, delays: &Item) -> Option<Backoff> {
     let items = delays.list()?;
     if items.is_empty() || items.len() > MAX_DELAYS {
         let count = items.len();
-        delays.problem(format!("has {count} entries: write 1 to {MAX_DELAYS}, like [\"10s\", \"30s\", \"60s\"]"));
+        delays.problem(format!(
+            "has {count} entries: write 1 to {MAX_DELAYS}, like [\"10s\", \"30s\", \"60s\"]"
+        ));
         return None;
     }
     let read: Vec<_> = items.iter().map(|item| item.duration(DELAY)).collect();
@@ -106,9 +115,16 @@ mod tests {
     #[test]
     fn parts_come_from_the_default_backoff() {
         let backoff_of = |defaults: &str, own: &str| {
-            parse(&format!("[defaults]\nbackoff = {defaults}\n[queues.a]\nbackoff = {own}")).expect(own).queues.remove(0).backoff
+            parse(&format!("[defaults]\nbackoff = {defaults}\n[queues.a]\nbackoff = {own}"))
+                .expect(own)
+                .queues
+                .remove(0)
+                .backoff
         };
-        assert_eq!(backoff_of("{ base = \"5s\", max = \"2m\" }", "{ jitter = 0.5 }"), exponential(5, 120, 0.5));
+        assert_eq!(
+            backoff_of("{ base = \"5s\", max = \"2m\" }", "{ jitter = 0.5 }"),
+            exponential(5, 120, 0.5)
+        );
         assert_eq!(backoff_of("{ delays = [\"5s\"] }", "{ jitter = 0.5 }"), exponential(1, 60, 0.5));
     }
 
@@ -121,7 +137,10 @@ mod tests {
             ("[\"10s\"]", "or { delays = "),
             ("{ base = \"0s\" }", "queues.a.backoff.base: \"0s\" is out of bounds"),
             ("{ max = \"31d\" }", "queues.a.backoff.max"),
-            ("{ base = \"5m\" }", "queues.a.backoff: base (\"5m\") is longer than max (\"1m\") (which was not set here)"),
+            (
+                "{ base = \"5m\" }",
+                "queues.a.backoff: base (\"5m\") is longer than max (\"1m\") (which was not set here)",
+            ),
             ("{ base = \"5s\", max = \"1s\" }", "is longer than max (\"1s\"): raise max"),
             ("{ jitter = 1.1 }", "write 0 to 1"),
             ("{ jitter = nan }", "out of bounds"),

@@ -11,7 +11,18 @@ use super::reader::{Context, Keys, Table};
 use super::{admin, plugin, queue, redis_url};
 
 pub(super) const KEYS: Keys = Keys {
-    known: &["plugins_dir", "data_dir", "shutdown_grace", "concurrency", "memory", "redis", "admin", "defaults", "queues", "plugins"],
+    known: &[
+        "plugins_dir",
+        "data_dir",
+        "shutdown_grace",
+        "concurrency",
+        "memory",
+        "redis",
+        "admin",
+        "defaults",
+        "queues",
+        "plugins",
+    ],
     later: &["blobs"],
     elsewhere: &[],
 };
@@ -25,7 +36,9 @@ const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from
 /// Reads everything; what is wrong stands in the context, and the value is then of no use.
 pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Path) -> Config {
     let root = Table::root(cx, entries, &KEYS);
-    let folder = |name, default| root.get(name).and_then(|item| item.path()).unwrap_or_else(|| cx.folder.join(default));
+    let folder = |name, default| {
+        root.get(name).and_then(|item| item.path()).unwrap_or_else(|| cx.folder.join(default))
+    };
     let grace = root.get("shutdown_grace").and_then(|item| item.duration(SHUTDOWN_GRACE));
     let concurrency = root.get("concurrency").and_then(|item| item.integer(CONCURRENCY));
     let queues = queue::read(&root);
@@ -57,7 +70,10 @@ mod tests {
 
     #[test]
     fn relative_paths_begin_at_the_folder_of_the_file() {
-        let config = parse("plugins_dir = \"p/q\"\ndata_dir = \"/var/lib/tqhost\"\nshutdown_grace = \"0s\"\n[queues.a]").expect("valid");
+        let config = parse(
+            "plugins_dir = \"p/q\"\ndata_dir = \"/var/lib/tqhost\"\nshutdown_grace = \"0s\"\n[queues.a]",
+        )
+        .expect("valid");
         assert_eq!(config.plugins_dir, Path::new("/etc/tqhost/p/q"));
         assert_eq!(config.data_dir, Path::new("/var/lib/tqhost"));
         assert_eq!(config.shutdown_grace, Duration::ZERO);
@@ -76,7 +92,10 @@ mod tests {
         let [warning] = &warnings(queues)[..] else { panic!("one warning") };
         assert!(warning.contains("set concurrency at the top"), "{warning}");
         let config = parse(&format!("concurrency = 5\n{queues}")).expect("valid");
-        assert_eq!((config.concurrency, config.queues[0].priority, config.queues[1].priority), (Some(5), 2, 1));
+        assert_eq!(
+            (config.concurrency, config.queues[0].priority, config.queues[1].priority),
+            (Some(5), 2, 1)
+        );
         assert_eq!(config.warnings, Vec::<String>::new());
         assert_eq!(warnings("[defaults]\npriority = 2\n[queues.a]\n[queues.b]"), Vec::<String>::new());
     }

@@ -51,9 +51,9 @@ impl AllowedHost {
     pub fn allows(&self, scheme: Scheme, host: &Host<String>, port: u16) -> bool {
         let is_host = match (&self.host, host) {
             (HostPattern::Exactly(allowed), host) => allowed == host,
-            (HostPattern::Below(parent), Host::Domain(name)) => {
-                name.strip_suffix(parent.as_str()).is_some_and(|labels| labels.len() > 1 && labels.ends_with('.'))
-            }
+            (HostPattern::Below(parent), Host::Domain(name)) => name
+                .strip_suffix(parent.as_str())
+                .is_some_and(|labels| labels.len() > 1 && labels.ends_with('.')),
             (HostPattern::Below(_), _) => false,
         };
         is_host && self.scheme == scheme && self.port == port
@@ -92,7 +92,8 @@ pub fn parse_host(text: &str) -> Option<Host<String>> {
     match Host::parse(text).ok()? {
         Host::Domain(name) => {
             let name = name.strip_suffix('.').unwrap_or(&name);
-            let is_name = name.len() <= 253 && name.split('.').all(|label| !label.is_empty() && label.len() <= 63);
+            let is_name =
+                name.len() <= 253 && name.split('.').all(|label| !label.is_empty() && label.len() <= 63);
             is_name.then(|| Host::Domain(name.to_owned()))
         }
         address => Some(address),
@@ -128,12 +129,16 @@ fn read_entry(entry: &Item) -> Option<AllowedHost> {
                 return None;
             };
             let host = read_host(&host)?;
-            if let (Some(private), HostPattern::Exactly(Host::Ipv4(_) | Host::Ipv6(_))) = (private, &host.host) {
+            if let (Some(private), HostPattern::Exactly(Host::Ipv4(_) | Host::Ipv6(_))) =
+                (private, &host.host)
+            {
                 private.warn("has no effect: the host is an address, so that no name is looked up");
             }
             Some(AllowedHost { private_addresses, ..host })
         }
-        _ => entry.wrong_type(&format!("a string like \"https://api.example.com\", or a table like {WITH_ADDRESSES}")),
+        _ => entry.wrong_type(&format!(
+            "a string like \"https://api.example.com\", or a table like {WITH_ADDRESSES}"
+        )),
     }
 }
 
@@ -175,7 +180,10 @@ fn parse(text: &str) -> Result<AllowedHost, String> {
     }
     if rest.contains(['/', '?', '#', '\\']) {
         let host = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
-        return Err(format!("has a path: hosts are allowed as a whole, write {}", show_text(&format!("{}://{host}", scheme.name()))));
+        return Err(format!(
+            "has a path: hosts are allowed as a whole, write {}",
+            show_text(&format!("{}://{host}", scheme.name()))
+        ));
     }
     let (host, port) = split_port(rest)?;
     let port = match port {
@@ -212,11 +220,14 @@ fn parse_pattern(text: &str) -> Result<HostPattern, String> {
             "has a wildcard in a place where it cannot be: it stands for names below a domain, as in \"https://*.example.org\"".into()
         );
     }
-    let host = parse_host(name).filter(|_| !name.contains('%')).ok_or_else(|| format!("is not a host: {FORM}"))?;
+    let host =
+        parse_host(name).filter(|_| !name.contains('%')).ok_or_else(|| format!("is not a host: {FORM}"))?;
     match &host {
         Host::Domain(name) if is_wildcard => return Ok(HostPattern::Below(name.clone())),
         Host::Domain(_) => return Ok(HostPattern::Exactly(host)),
-        _ if is_wildcard => return Err("has a wildcard in front of an address, which has nothing below it".into()),
+        _ if is_wildcard => {
+            return Err("has a wildcard in front of an address, which has nothing below it".into());
+        }
         Host::Ipv4(address) => {
             if address.is_unspecified() || address.is_multicast() || address.is_broadcast() {
                 return Err("is not the address of a host".into());
@@ -273,7 +284,10 @@ mod tests {
             ("*", "is not a host"),
             ("ftp://example.com", "a scheme that handlers cannot use"),
             ("*://example.com", "a scheme that handlers cannot use"),
-            ("https://example.com/", "has a path: hosts are allowed as a whole, write \"https://example.com\""),
+            (
+                "https://example.com/",
+                "has a path: hosts are allowed as a whole, write \"https://example.com\"",
+            ),
             ("https://example.com/v1/chat", "has a path"),
             ("https://example.com?x=1", "has a path"),
             ("https://example.com#x", "has a path"),
@@ -312,9 +326,14 @@ mod tests {
         }
         let told = problem("[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://fine.example\", \"x/y\", 5]");
         assert!(told.contains("line 3: plugins.a.allowed_hosts[1]: \"x/y\" is not a host"), "{told}");
-        let with_user =
-            problem("[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://me:hunter2@example.com\", \"me:hunter2@example.com\"]");
-        assert!(with_user.contains("\"https://…@example.com\" has a user name in it") && !with_user.contains("hunter2"), "{with_user}");
+        let with_user = problem(
+            "[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://me:hunter2@example.com\", \"me:hunter2@example.com\"]",
+        );
+        assert!(
+            with_user.contains("\"https://…@example.com\" has a user name in it")
+                && !with_user.contains("hunter2"),
+            "{with_user}"
+        );
         assert!(told.contains("allowed_hosts[2]: is an integer, but must be a string like"), "{told}");
     }
 
@@ -329,9 +348,12 @@ mod tests {
                 { host = "https://*.example.org" },
             ]
         "#;
-        let blocks = |host: &AllowedHost| host.private_addresses.iter().map(Block::to_string).collect::<Vec<_>>().join(" ");
+        let blocks = |host: &AllowedHost| {
+            host.private_addresses.iter().map(Block::to_string).collect::<Vec<_>>().join(" ")
+        };
         let entry = |host: &AllowedHost| (host.to_string(), blocks(host));
-        let hosts: Vec<_> = config(text).expect("valid").plugins["a"].allowed_hosts.iter().map(entry).collect();
+        let hosts: Vec<_> =
+            config(text).expect("valid").plugins["a"].allowed_hosts.iter().map(entry).collect();
         let expected = [
             ("http://hooks.partner.example", ""),
             ("https://ledger.internal", "10.0.0.0/8 127.0.0.1/32 fd00::/8 0.0.0.0/0"),
@@ -339,13 +361,19 @@ mod tests {
         ];
         assert_eq!(hosts, expected.map(|(host, blocks)| (host.to_owned(), blocks.to_owned())));
         let of_tables = "[[plugins.a.allowed_hosts]]\nhost = \"http://x.test\"\nprivate_addresses = [\"10.1.2.3\"]\n[queues.a]";
-        assert_eq!(config(of_tables).expect("valid").plugins["a"].allowed_hosts[0].private_addresses.len(), 1);
+        assert_eq!(
+            config(of_tables).expect("valid").plugins["a"].allowed_hosts[0].private_addresses.len(),
+            1
+        );
     }
 
     #[test]
     fn wrong_entries_with_private_addresses() {
         let table = [
-            ("{ host = \"ledger.internal\" }", ".host: \"ledger.internal\" has no scheme: write \"https://ledger.internal\""),
+            (
+                "{ host = \"ledger.internal\" }",
+                ".host: \"ledger.internal\" has no scheme: write \"https://ledger.internal\"",
+            ),
             ("{ host = 5 }", ".host: is an integer, but must be a string"),
             ("{}", ": has no host: write { host = "),
             ("{ private_addresses = [\"10.0.0.0/8\"] }", ": has no host: write { host = "),
@@ -355,14 +383,22 @@ mod tests {
             ("\"10.0.0.0/8\"", ".private_addresses: is a string, but must be a list"),
             ("[5]", ".private_addresses[0]: is an integer, but must be a string"),
             ("[\"10.0.0.0/33\"]", ".private_addresses[0]: \"10.0.0.0/33\" is not an address or a block"),
-            ("[\"::1\", \"10.0.0.1/8\"]", ".private_addresses[1]: \"10.0.0.1/8\" has bits of its address set beyond the first 8"),
+            (
+                "[\"::1\", \"10.0.0.1/8\"]",
+                ".private_addresses[1]: \"10.0.0.1/8\" has bits of its address set beyond the first 8",
+            ),
             ("[\"10.0.0.0/+8\"]", "is not an address or a block"),
             ("[\"localhost\"]", "is not an address or a block"),
         ]
         .map(|(blocks, why)| (format!("{{ host = \"http://x.test\", private_addresses = {blocks} }}"), why));
         for (entry, why) in table.map(|(entry, why)| (entry.to_owned(), why)).into_iter().chain(blocks) {
-            let told = problem(&format!("[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://fine.example\", {entry}]"));
-            assert!(told.contains(why) && told.contains("line 3: plugins.a.allowed_hosts[1]"), "{entry}: {told}");
+            let told = problem(&format!(
+                "[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://fine.example\", {entry}]"
+            ));
+            assert!(
+                told.contains(why) && told.contains("line 3: plugins.a.allowed_hosts[1]"),
+                "{entry}: {told}"
+            );
         }
     }
 
@@ -392,7 +428,11 @@ mod tests {
         for (entry, scheme, host, port, allowed) in table {
             let scheme = if scheme == "http" { Scheme::Http } else { Scheme::Https };
             let host = parse_host(host).expect(host);
-            assert_eq!(parse(entry).expect(entry).allows(scheme, &host, port), allowed, "{entry} and {host}:{port}");
+            assert_eq!(
+                parse(entry).expect(entry).allows(scheme, &host, port),
+                allowed,
+                "{entry} and {host}:{port}"
+            );
         }
     }
 

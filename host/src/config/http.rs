@@ -91,7 +91,8 @@ pub(super) fn read(item: &Item) -> Http {
     let default = Http::default();
     let Some(table) = item.table(&KEYS) else { return default };
     let duration = |key, default| table.get(key).and_then(|item| item.duration(TIMEOUT)).unwrap_or(default);
-    let count = |key, bounds, default| table.get(key).and_then(|item| item.integer(bounds)).unwrap_or(default);
+    let count =
+        |key, bounds, default| table.get(key).and_then(|item| item.integer(bounds)).unwrap_or(default);
     let size = |key, default| table.get(key).and_then(|item| item.size(BODY_BYTES)).unwrap_or(default);
     Http {
         connect_timeout: duration("connect_timeout", default.connect_timeout),
@@ -131,7 +132,9 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let mut store = RootCertStore::empty();
     for (index, certificate) in found.iter().enumerate() {
         let added = store.add(certificate.clone());
-        added.map_err(|error| format!("holds a certificate (number {}) that cannot be used: {error}", index + 1))?;
+        added.map_err(|error| {
+            format!("holds a certificate (number {}) that cannot be used: {error}", index + 1)
+        })?;
     }
     Ok(found)
 }
@@ -157,7 +160,12 @@ mod tests {
             max_response_body = "1MiB"
         "#;
         let http = parse(text).expect("valid").plugins["a"].http.clone();
-        let times = [http.connect_timeout, http.first_byte_timeout, http.between_bytes_timeout, http.timeout.expect("set")];
+        let times = [
+            http.connect_timeout,
+            http.first_byte_timeout,
+            http.between_bytes_timeout,
+            http.timeout.expect("set"),
+        ];
         assert_eq!(times, [5, 120, 10, 3600].map(Duration::from_secs));
         assert_eq!((http.max_concurrent, http.max_connections, http.max_requests), (2, 20, 10));
         assert_eq!((http.max_request_body, http.max_response_body), (0, 1 << 20));
@@ -177,13 +185,19 @@ mod tests {
             ("max_response_body = \"5GiB\"", "out of bounds"),
             ("max_body = 5", "unknown key"),
             ("allowed_hosts = []", "belongs beside http"),
-            ("private_addresses = [\"10.0.0.0/8\"]", "[{ host = \"https://ledger.internal\", private_addresses = [\"10.4.0.0/16\"] }]"),
+            (
+                "private_addresses = [\"10.0.0.0/8\"]",
+                "[{ host = \"https://ledger.internal\", private_addresses = [\"10.4.0.0/16\"] }]",
+            ),
             ("ca = \"missing.pem\"", "/etc/tqhost/missing.pem cannot be read"),
             ("ca = 5", "must be a string"),
         ];
         for (line, why) in table {
             let problem = problem(&format!("[queues.a]\n[plugins.a.http]\n{line}"));
-            assert!(problem.contains(why) && problem.contains("line 3: plugins.a.http."), "{line}: {problem}");
+            assert!(
+                problem.contains(why) && problem.contains("line 3: plugins.a.http."),
+                "{line}: {problem}"
+            );
         }
     }
 
@@ -191,7 +205,10 @@ mod tests {
     fn a_ca_file_holds_certificates() {
         let folder = tempfile::tempdir().expect("a folder");
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("write");
-        write("good.pem", &rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate").cert.pem());
+        write(
+            "good.pem",
+            &rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate").cert.pem(),
+        );
         write("empty.pem", "");
         write("key.pem", &rcgen::KeyPair::generate().expect("a key").serialize_pem());
         write("cut.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n");
@@ -206,7 +223,10 @@ mod tests {
             (".", "is not a regular file"),
         ] {
             let problem = problem_in(&text(name), folder.path());
-            assert!(problem.contains(why) && problem.contains("line 3: plugins.a.http.ca"), "{name}: {problem}");
+            assert!(
+                problem.contains(why) && problem.contains("line 3: plugins.a.http.ca"),
+                "{name}: {problem}"
+            );
         }
     }
 }

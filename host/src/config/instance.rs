@@ -27,7 +27,8 @@ pub(super) fn read(item: &Item) -> Option<Warm> {
         }
         DeValue::Table(_) => {
             let table = item.table(&KEYS)?;
-            let max_tasks = table.get("max_tasks").map_or(Some(DEFAULT_MAX_TASKS), |item| item.integer(MAX_TASKS));
+            let max_tasks =
+                table.get("max_tasks").map_or(Some(DEFAULT_MAX_TASKS), |item| item.integer(MAX_TASKS));
             let Some(warm) = table.get("warm") else {
                 item.problem(format!("has no warm, the number of instances to keep: {FORMS}"));
                 return None;
@@ -60,7 +61,10 @@ mod tests {
     #[test]
     fn bad_kinds() {
         let table = [
-            ("\"warm\"", "\"warm\" is not a kind of instance: write \"per-task\" or { warm = 4, max_tasks = 1000 }"),
+            (
+                "\"warm\"",
+                "\"warm\" is not a kind of instance: write \"per-task\" or { warm = 4, max_tasks = 1000 }",
+            ),
             ("4", "is an integer, but must be the string \"per-task\""),
             ("true", "is a boolean, but must be"),
             ("{}", "has no warm"),
@@ -73,7 +77,10 @@ mod tests {
         ];
         for (value, why) in table {
             let problem = problem(&format!("[queues.a]\n[plugins.a]\ninstance = {value}"));
-            assert!(problem.contains(why) && problem.contains("line 3: plugins.a.instance"), "{value}: {problem}");
+            assert!(
+                problem.contains(why) && problem.contains("line 3: plugins.a.instance"),
+                "{value}: {problem}"
+            );
         }
     }
 }

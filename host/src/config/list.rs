@@ -22,7 +22,9 @@ pub(super) fn read(item: &Item) -> Option<List> {
             };
             Some(List { key: key.checked(check_key)?, items: items? })
         }
-        _ => item.wrong_type("a string like \"report:queue\", or a table like { key = \"report:queue\", items = \"json\" }"),
+        _ => item.wrong_type(
+            "a string like \"report:queue\", or a table like { key = \"report:queue\", items = \"json\" }",
+        ),
     }
 }
 
@@ -58,12 +60,18 @@ mod tests {
     #[test]
     fn bad_lists() {
         let table = [
-            ("5", "queues.a.list: is an integer, but must be a string like \"report:queue\", or a table like { key = "),
+            (
+                "5",
+                "queues.a.list: is an integer, but must be a string like \"report:queue\", or a table like { key = ",
+            ),
             ("\"\"", "queues.a.list: \"\" is empty"),
             ("{ items = \"json\" }", "queues.a.list: has no key: write list = { key = "),
             ("{ key = \"\" }", "queues.a.list.key: \"\" is empty"),
             ("{ key = 5 }", "queues.a.list.key: is an integer, but must be a string"),
-            ("{ key = \"l\", items = \"JSON\" }", "queues.a.list.items: \"JSON\" is not what items can be: write \"bytes\" or \"json\""),
+            (
+                "{ key = \"l\", items = \"JSON\" }",
+                "queues.a.list.items: \"JSON\" is not what items can be: write \"bytes\" or \"json\"",
+            ),
             ("{ key = \"l\", items = true }", "queues.a.list.items: is a boolean, but must be a string"),
             ("{ key = \"l\", item = \"json\" }", "queues.a.list.item: unknown key: did you mean `items`?"),
             ("{ key = \"b\", items = \"json\" }", "queues.a.list: \"b\" is a key of the queue \"b\" already"),

@@ -64,24 +64,42 @@ impl Config {
     }
 
     fn load_with(path: &Path, secrets: Secrets) -> Result<Config, ConfigErrors> {
-        let path = std::path::absolute(path).map_err(|error| ConfigErrors::of_file(path, format!("is not a path: {error}")))?;
+        let path = std::path::absolute(path)
+            .map_err(|error| ConfigErrors::of_file(path, format!("is not a path: {error}")))?;
         let text = read_text(&path).map_err(|why| ConfigErrors::of_file(&path, why))?;
         Config::parse_with(&text, &path, &|name| std::env::var(name).ok(), secrets)
     }
 
     /// Checks `text` as if it stood in the file `path`; `env` looks up environment variables.
-    pub fn parse(text: &str, path: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigErrors> {
+    pub fn parse(
+        text: &str,
+        path: &Path,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Config, ConfigErrors> {
         Config::parse_with(text, path, env, Secrets::OfAll)
     }
 
-    fn parse_with(text: &str, path: &Path, env: &dyn Fn(&str) -> Option<String>, secrets: Secrets) -> Result<Config, ConfigErrors> {
+    fn parse_with(
+        text: &str,
+        path: &Path,
+        env: &dyn Fn(&str) -> Option<String>,
+        secrets: Secrets,
+    ) -> Result<Config, ConfigErrors> {
         let (document, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
-            let problems = errors.iter().take(MAX_SYNTAX_ERRORS).map(|error| syntax_problem(text, error)).collect();
+            let problems =
+                errors.iter().take(MAX_SYNTAX_ERRORS).map(|error| syntax_problem(text, error)).collect();
             return Err(ConfigErrors::new(path, problems));
         }
         let folder = path.parent().unwrap_or(Path::new("."));
-        let cx = reader::Context { text, folder, env, secrets, problems: RefCell::default(), warnings: RefCell::default() };
+        let cx = reader::Context {
+            text,
+            folder,
+            env,
+            secrets,
+            problems: RefCell::default(),
+            warnings: RefCell::default(),
+        };
         let config = general::read(&cx, document.get_ref(), path);
         let problems = cx.problems.take();
         if problems.is_empty() { Ok(config) } else { Err(ConfigErrors::new(path, problems)) }
@@ -106,7 +124,11 @@ fn syntax_problem(text: &str, error: &toml::de::Error) -> Problem {
     let offset = error.span().map(|span| span.start);
     let column = offset.map_or_else(String::new, |offset| format!("column {}: ", column_of(text, offset)));
     let message = error.message().replace('\n', ", ");
-    Problem { line: offset.map(|offset| line_of(text, offset)), key: String::new(), text: format!("{column}not TOML: {message}") }
+    Problem {
+        line: offset.map(|offset| line_of(text, offset)),
+        key: String::new(),
+        text: format!("{column}not TOML: {message}"),
+    }
 }
 
 #[cfg(test)]
@@ -158,9 +180,15 @@ config = { api_key = { env = "MISSING" } }
     #[test]
     fn syntax_errors_have_line_and_column_and_no_text_of_the_file() {
         let told = problem("[queues.a]\n[redis]\nurl = \"redis://:hunter2@host\nx = 1\n");
-        assert!(told.contains("line 3: column ") && told.contains("not TOML: ") && !told.contains("hunter2"), "{told}");
+        assert!(
+            told.contains("line 3: column ") && told.contains("not TOML: ") && !told.contains("hunter2"),
+            "{told}"
+        );
         let told = problem("[queues.a]\ntoken = hunter2\n[queues.a]\n");
-        assert!(told.contains("line 2: column 9: ") && told.contains("line 3: ") && !told.contains("hunter2"), "{told}");
+        assert!(
+            told.contains("line 2: column 9: ") && told.contains("line 3: ") && !told.contains("hunter2"),
+            "{told}"
+        );
     }
 
     #[test]
@@ -168,7 +196,12 @@ config = { api_key = { env = "MISSING" } }
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("binary"), [b'a', 0xff]).expect("write");
         std::fs::write(folder.path().join("big"), vec![b'#'; (1 << 20) + 1]).expect("write");
-        for (name, why) in [("missing", "no such file"), (".", "cannot be read"), ("binary", "at byte 1"), ("big", "bigger than 1MiB")] {
+        for (name, why) in [
+            ("missing", "no such file"),
+            (".", "cannot be read"),
+            ("binary", "at byte 1"),
+            ("big", "bigger than 1MiB"),
+        ] {
             let error = Config::load(&folder.path().join(name)).expect_err(name).to_string();
             assert!(error.contains(why) && error.contains(folder.path().to_str().expect("UTF-8")), "{error}");
         }
@@ -215,7 +248,10 @@ config = { api_key = { env = "MISSING" } }
 
     /// The text from a heading of the document to the next one of the same level.
     fn section(heading: &str) -> &'static str {
-        let start = DOCUMENT.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no heading {heading}")) + 1 + heading.len();
+        let start =
+            DOCUMENT.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no heading {heading}"))
+                + 1
+                + heading.len();
         let level = format!("\n{} ", &heading[..heading.find(' ').unwrap_or_default()]);
         let text = &DOCUMENT[start..];
         text.find(&level).map_or(text, |end| &text[..end])
@@ -223,12 +259,18 @@ config = { api_key = { env = "MISSING" } }
 
     #[test]
     fn the_example_of_the_document_is_valid() {
-        let example = section("## Example").split("```").nth(1).and_then(|block| block.strip_prefix("toml\n")).expect("an example");
+        let example = section("## Example")
+            .split("```")
+            .nth(1)
+            .and_then(|block| block.strip_prefix("toml\n"))
+            .expect("an example");
         let env = |name: &str| ["TQHOST_ADMIN_TOKEN", "LLM_KEY"].contains(&name).then(|| "secret".to_owned());
-        let config = Config::parse(example, Path::new("/etc/tqhost/tqhost.toml"), &env).unwrap_or_else(|errors| panic!("{errors}"));
+        let config = Config::parse(example, Path::new("/etc/tqhost/tqhost.toml"), &env)
+            .unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(config.warnings, Vec::<String>::new());
         for key in queue::KEYS.known {
-            let is_there = example.contains(&format!("\n{key} = ")) || example.contains(&format!(".{key}]\n"));
+            let is_there =
+                example.contains(&format!("\n{key} = ")) || example.contains(&format!(".{key}]\n"));
             assert!(is_there, "{key} is missing in the example");
         }
     }

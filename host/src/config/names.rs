@@ -36,7 +36,9 @@ pub(super) fn check_key(key: &str) -> Result<(), String> {
         return Err("must not have control characters in it".into());
     }
     if key.starts_with(RESERVED_PREFIX) {
-        return Err(format!("begins with {RESERVED_PREFIX}, as only keys of tqhost itself do: write another name"));
+        return Err(format!(
+            "begins with {RESERVED_PREFIX}, as only keys of tqhost itself do: write another name"
+        ));
     }
     Ok(())
 }
@@ -76,7 +78,9 @@ mod tests {
             assert_eq!(check_stream(stream), Ok(()), "{stream}");
         }
         let too_long = "x".repeat(513);
-        for stream in ["", "{}", "a{", "a}", "}a{", "{a}{b}", "{{a}}", "{a}}", "a\nb", "tq:{s}:dead", &too_long] {
+        for stream in
+            ["", "{}", "a{", "a}", "}a{", "{a}{b}", "{{a}}", "{a}}", "a\nb", "tq:{s}:dead", &too_long]
+        {
             assert!(check_stream(stream).is_err(), "{stream}");
         }
     }

@@ -10,8 +10,11 @@ use super::secret::Secret;
 use super::source::secret_of_plugin;
 use super::{hosts, http, instance};
 
-pub(super) const KEYS: Keys =
-    Keys { known: &["config", "memory", "max_output", "max_log_rate", "allowed_hosts", "http", "instance"], later: &[], elsewhere: &[] };
+pub(super) const KEYS: Keys = Keys {
+    known: &["config", "memory", "max_output", "max_log_rate", "allowed_hosts", "http", "instance"],
+    later: &[],
+    elsewhere: &[],
+};
 
 const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=4 << 30;
 const MAX_OUTPUT_BYTES: RangeInclusive<u64> = 1..=64 << 20;
@@ -20,7 +23,10 @@ const LOG_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 30;
 /// All plugins; one that no queue runs is a warning, since its queue may come later.
 pub(super) fn read(item: Option<Item>, queues: &[Queue]) -> BTreeMap<String, Plugin> {
     let named = item.map(|item| item.named()).unwrap_or_default();
-    named.into_iter().filter_map(|(name, item)| Some((name.to_owned(), read_plugin(name, &item, queues)?))).collect()
+    named
+        .into_iter()
+        .filter_map(|(name, item)| Some((name.to_owned(), read_plugin(name, &item, queues)?)))
+        .collect()
 }
 
 fn read_plugin(name: &str, item: &Item, queues: &[Queue]) -> Option<Plugin> {
@@ -39,8 +45,14 @@ fn read_plugin(name: &str, item: &Item, queues: &[Queue]) -> Option<Plugin> {
     Some(Plugin {
         config: table.get("config").map(|item| read_config(&item)).unwrap_or_default(),
         memory: table.get("memory").and_then(|item| item.size(MEMORY_BYTES)).unwrap_or(default.memory),
-        max_output: table.get("max_output").and_then(|item| item.size(MAX_OUTPUT_BYTES)).unwrap_or(default.max_output),
-        max_log_rate: table.get("max_log_rate").and_then(|item| item.size(LOG_BYTES)).unwrap_or(default.max_log_rate),
+        max_output: table
+            .get("max_output")
+            .and_then(|item| item.size(MAX_OUTPUT_BYTES))
+            .unwrap_or(default.max_output),
+        max_log_rate: table
+            .get("max_log_rate")
+            .and_then(|item| item.size(LOG_BYTES))
+            .unwrap_or(default.max_log_rate),
         allowed_hosts,
         http: http_item.map(|item| http::read(&item)).unwrap_or_default(),
         warm: table.get("instance").and_then(|item| instance::read(&item)),
@@ -48,7 +60,10 @@ fn read_plugin(name: &str, item: &Item, queues: &[Queue]) -> Option<Plugin> {
 }
 
 fn read_config(item: &Item) -> BTreeMap<String, Secret> {
-    item.named().into_iter().filter_map(|(name, item)| Some((name.to_owned(), secret_of_plugin(&item)?))).collect()
+    item.named()
+        .into_iter()
+        .filter_map(|(name, item)| Some((name.to_owned(), secret_of_plugin(&item)?)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -69,8 +84,15 @@ mod tests {
             [plugins.spare]
         "#;
         let config = parse(text).expect("valid");
-        let grants: Vec<_> = config.plugins.values().map(|plugin| (plugin.memory, plugin.max_output, plugin.max_log_rate)).collect();
-        assert_eq!(grants, [(128 << 20, 1 << 20, 1 << 20), (64 << 20, 4096, 2 << 20), (128 << 20, 1 << 20, 1 << 20)]);
+        let grants: Vec<_> = config
+            .plugins
+            .values()
+            .map(|plugin| (plugin.memory, plugin.max_output, plugin.max_log_rate))
+            .collect();
+        assert_eq!(
+            grants,
+            [(128 << 20, 1 << 20, 1 << 20), (64 << 20, 4096, 2 << 20), (128 << 20, 1 << 20, 1 << 20)]
+        );
         assert_eq!(config.plugins["b"].config["model"].expose(), "small");
         assert_eq!(config.warnings, ["line 10: plugins.spare: no queue has this plugin"]);
     }
@@ -88,7 +110,10 @@ mod tests {
             ("max_log_rate = \"100B\"", "write \"1KiB\" to \"1GiB\""),
             ("config = \"x\"", "must be a table"),
             ("config = { retries = 5 }", "plugins.a.config.retries: is an integer, but must be a string"),
-            ("allowed_hosts = \"https://a.example\"", "plugins.a.allowed_hosts: is a string, but must be a list"),
+            (
+                "allowed_hosts = \"https://a.example\"",
+                "plugins.a.allowed_hosts: is a string, but must be a list",
+            ),
             ("http = \"10s\"", "plugins.a.http: is a string, but must be a table"),
             ("memroy = 5", "did you mean `memory`"),
         ];
@@ -97,6 +122,8 @@ mod tests {
             assert!(problem.contains(why) && problem.contains("line 3: plugins.a."), "{line}: {problem}");
         }
         assert!(problem("[queues.a]\n[plugins.\"a b\"]").contains("the plugin's name may have only"));
-        assert!(problem("[queues.a]\n[plugins]\na = 1").contains("plugins.a: is an integer, but must be a table"));
+        assert!(
+            problem("[queues.a]\n[plugins]\na = 1").contains("plugins.a: is an integer, but must be a table")
+        );
     }
 }

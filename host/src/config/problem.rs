@@ -81,9 +81,16 @@ mod tests {
         let problem = |line, key: &str, text: &str| Problem { line, key: key.into(), text: text.into() };
         let errors = ConfigErrors::new(
             Path::new("/etc/tqhost.toml"),
-            vec![problem(None, "queues", "none"), problem(Some(7), "b", "wrong"), problem(Some(2), "a", "odd")],
+            vec![
+                problem(None, "queues", "none"),
+                problem(Some(7), "b", "wrong"),
+                problem(Some(2), "a", "odd"),
+            ],
         );
-        assert_eq!(errors.to_string(), "/etc/tqhost.toml: 3 problems\n  line 2: a: odd\n  line 7: b: wrong\n  queues: none");
+        assert_eq!(
+            errors.to_string(),
+            "/etc/tqhost.toml: 3 problems\n  line 2: a: odd\n  line 7: b: wrong\n  queues: none"
+        );
         assert_eq!(ConfigErrors::of_file(Path::new("x"), "gone".into()).to_string(), "x: 1 problem\n  gone");
     }
 

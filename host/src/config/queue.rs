@@ -41,7 +41,10 @@ pub(super) const KEYS: Keys = Keys {
         "schedule",
     ],
     later: LATER,
-    elsewhere: &[("delays", "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }")],
+    elsewhere: &[(
+        "delays",
+        "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }",
+    )],
 };
 
 pub(super) const DEFAULTS_KEYS: Keys = Keys {
@@ -138,14 +141,18 @@ pub(super) fn read(root: &Table) -> Vec<Queue> {
     let defaults = root.get("defaults").and_then(|item| item.table(&DEFAULTS_KEYS));
     let defaults = defaults.map_or_else(Rules::default, |table| read_rules(&table, &Rules::default()));
     let Some(queues) = root.get("queues") else {
-        root.context().problem("queues", "there is no queue: add a table [queues.NAME] for each of your streams");
+        root.context()
+            .problem("queues", "there is no queue: add a table [queues.NAME] for each of your streams");
         return Vec::new();
     };
     let named = queues.named();
     if named.is_empty() && queues.value().is_table() {
         queues.problem("there is no queue: add a table [queues.NAME] for each of your streams");
     }
-    let read: Vec<_> = named.into_iter().filter_map(|(name, item)| Some((read_queue(name, &item, &defaults)?, item))).collect();
+    let read: Vec<_> = named
+        .into_iter()
+        .filter_map(|(name, item)| Some((read_queue(name, &item, &defaults)?, item)))
+        .collect();
     check_streams(&read);
     read.into_iter().map(|(queue, _)| queue).collect()
 }
@@ -157,12 +164,18 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
     let table = item.table(&KEYS)?;
     let rules = read_rules(&table, defaults);
     if let Some(most) = rules.batch.max_tasks.filter(|most| *most > rules.concurrency) {
-        let why = format!("{most} is more than the queue's concurrency, {}: no batch is larger than that", rules.concurrency);
+        let why = format!(
+            "{most} is more than the queue's concurrency, {}: no batch is larger than that",
+            rules.concurrency
+        );
         item.named_as(format!("{}.batch.max_tasks", item.key)).warn(&why);
     }
     Some(Queue {
         name: name.to_owned(),
-        stream: table.get("stream").and_then(|item| item.checked(check_stream)).unwrap_or_else(|| name.to_owned()),
+        stream: table
+            .get("stream")
+            .and_then(|item| item.checked(check_stream))
+            .unwrap_or_else(|| name.to_owned()),
         group: rules.group,
         plugin: rules.plugin.unwrap_or_else(|| name.to_owned()),
         concurrency: rules.concurrency,
@@ -188,7 +201,10 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
     let integer = |name, bounds| table.get(name).and_then(|item| item.integer(bounds));
     let duration = |name, bounds| table.get(name).and_then(|item| item.duration(bounds));
     Rules {
-        group: table.get("group").and_then(|item| item.checked(check_key)).unwrap_or_else(|| base.group.clone()),
+        group: table
+            .get("group")
+            .and_then(|item| item.checked(check_key))
+            .unwrap_or_else(|| base.group.clone()),
         plugin: table.get("plugin").and_then(|item| item.checked(check_name)).or_else(|| base.plugin.clone()),
         concurrency: integer("concurrency", CONCURRENCY).unwrap_or(base.concurrency),
         batch: table.get("batch").map_or(base.batch, |item| read_batch(&item, base.batch)),
@@ -196,7 +212,10 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
         lease: duration("lease", LEASE).unwrap_or(base.lease),
         timeout: duration("timeout", TIMEOUT).unwrap_or(base.timeout),
         max_retries: integer("max_retries", MAX_RETRIES).unwrap_or(base.max_retries),
-        backoff: table.get("backoff").and_then(|item| backoff::read(&item, &base.backoff)).unwrap_or_else(|| base.backoff.clone()),
+        backoff: table
+            .get("backoff")
+            .and_then(|item| backoff::read(&item, &base.backoff))
+            .unwrap_or_else(|| base.backoff.clone()),
         max_deferrals: integer("max_deferrals", MAX_DEFERRALS).unwrap_or(base.max_deferrals),
         max_crashes: integer("max_crashes", MAX_CRASHES).unwrap_or(base.max_crashes),
         max_backlog: integer("max_backlog", MAX_BACKLOG).unwrap_or(base.max_backlog),
@@ -204,7 +223,9 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
             .get("rate_limit")
             .and_then(|item| item.checked(|text| parse_rate(text).map(drop)))
             .map_or(base.rate_limit, |text| parse_rate(&text).ok()),
-        idempotency: table.get("idempotency").map_or_else(|| base.idempotency.clone(), |item| read_idempotency(&item, &base.idempotency)),
+        idempotency: table
+            .get("idempotency")
+            .map_or_else(|| base.idempotency.clone(), |item| read_idempotency(&item, &base.idempotency)),
         retention: duration("retention", RETENTION).unwrap_or(base.retention),
     }
 }
@@ -232,14 +253,19 @@ fn check_streams(queues: &[(Queue, Item)]) {
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
     for (queue, item) in queues {
         if let Some(owner) = owners.insert(&queue.stream, &queue.name) {
-            let why = format!("{:?} is the stream of the queue {owner:?} too: give every queue its own", queue.stream);
+            let why = format!(
+                "{:?} is the stream of the queue {owner:?} too: give every queue its own",
+                queue.stream
+            );
             item.named_as(format!("{}.stream", item.key)).problem(why);
         }
     }
     for (queue, item) in queues {
         let Some(dead_letter) = &queue.dead_letter else { continue };
         if let Some(owner) = owners.get(dead_letter.as_str()) {
-            let why = format!("{dead_letter:?} is the stream of the queue {owner:?}: dead letters need a stream that is no queue's");
+            let why = format!(
+                "{dead_letter:?} is the stream of the queue {owner:?}: dead letters need a stream that is no queue's"
+            );
             item.named_as(format!("{}.dead_letter", item.key)).problem(why);
         }
     }
@@ -247,10 +273,15 @@ fn check_streams(queues: &[(Queue, Item)]) {
         // Keys of a stream with a hash tag begin with its whole name, so those of the one would be found among those of the other.
         let inside = |other: &&&str| {
             let rest = queue.stream.strip_prefix(**other).filter(|_| other.contains('{'));
-            rest.is_some_and(|rest| [":task", ":key"].iter().any(|part| rest == *part || rest.starts_with(&format!("{part}:"))))
+            rest.is_some_and(|rest| {
+                [":task", ":key"].iter().any(|part| rest == *part || rest.starts_with(&format!("{part}:")))
+            })
         };
         if let Some(other) = owners.keys().find(inside) {
-            let why = format!("{:?} looks like a key that belongs to the stream {other:?}: choose another name", queue.stream);
+            let why = format!(
+                "{:?} looks like a key that belongs to the stream {other:?}: choose another name",
+                queue.stream
+            );
             item.named_as(format!("{}.stream", item.key)).problem(why);
         }
     }
@@ -258,7 +289,9 @@ fn check_streams(queues: &[(Queue, Item)]) {
     for (queue, item) in queues {
         let Some(dead_letter) = &queue.dead_letter else { continue };
         if let Some(owner) = dead.insert(dead_letter, &queue.name) {
-            let why = format!("{dead_letter:?} holds the dead letters of the queue {owner:?} too: requeueing would mix them up");
+            let why = format!(
+                "{dead_letter:?} holds the dead letters of the queue {owner:?} too: requeueing would mix them up"
+            );
             item.named_as(format!("{}.dead_letter", item.key)).problem(why);
         }
     }
@@ -273,7 +306,9 @@ fn check_lists<'q>(queues: &'q [(Queue, Item)], mut owners: BTreeMap<&'q str, &'
     for (queue, item) in queues {
         let Some(List { key: list, .. }) = &queue.list else { continue };
         if let Some(owner) = owners.insert(list, &queue.name) {
-            let why = format!("{list:?} is a key of the queue {owner:?} already: give every queue a list of its own");
+            let why = format!(
+                "{list:?} is a key of the queue {owner:?} already: give every queue a list of its own"
+            );
             item.named_as(format!("{}.list", item.key)).problem(why);
         }
     }
@@ -335,14 +370,21 @@ mod tests {
             dead_letter = "resume:dead"
         "#;
         let queues = parse(text).expect("valid").queues;
-        assert_eq!(queues.iter().map(|q| q.name.as_str()).collect::<Vec<_>>(), ["z", "a"], "in the order of the file");
+        assert_eq!(
+            queues.iter().map(|q| q.name.as_str()).collect::<Vec<_>>(),
+            ["z", "a"],
+            "in the order of the file"
+        );
         let [z, a] = &queues[..] else { panic!("two queues") };
         assert_eq!(
             (z.group.as_str(), z.plugin.as_str(), z.concurrency, z.lease, z.retention),
             ("g", "shared", 3, 5 * SECOND, Duration::ZERO)
         );
         assert_eq!((&z.backoff, z.timeout), (&Backoff::None, 60 * SECOND));
-        assert_eq!((a.stream.as_str(), a.group.as_str(), a.plugin.as_str()), ("resume:{analyze}:stream", "g", "own"));
+        assert_eq!(
+            (a.stream.as_str(), a.group.as_str(), a.plugin.as_str()),
+            ("resume:{analyze}:stream", "g", "own")
+        );
         assert_eq!((a.concurrency, a.lease, a.timeout, a.max_retries), (16, 5 * SECOND, 90 * SECOND, 0));
         assert_eq!((a.max_deferrals, a.max_crashes, a.dead_letter.as_deref()), (1, 1, Some("resume:dead")));
         assert_eq!(a.backoff, Backoff::Exponential { base: 2 * SECOND, max: 60 * SECOND, jitter: 0.2 });
@@ -357,7 +399,9 @@ mod tests {
         assert!(config.queues.iter().all(|queue| queue.batch.max_wait.is_zero()));
         assert_eq!(
             config.warnings,
-            ["line 5: queues.b.batch.max_tasks: 20 is more than the queue's concurrency, 10: no batch is larger than that"]
+            [
+                "line 5: queues.b.batch.max_tasks: 20 is more than the queue's concurrency, 10: no batch is larger than that"
+            ]
         );
     }
 
@@ -385,7 +429,10 @@ mod tests {
             ("plugin = \"../x\"", "queues.a.plugin: "),
             ("batch = 5", "queues.a.batch: is an integer, but must be a table"),
             ("batch = { max_tasks = 0 }", "queues.a.batch.max_tasks: 0 is out of bounds: write 1 to 1000"),
-            ("batch = { max_wait = \"61s\" }", "queues.a.batch.max_wait: \"1m1s\" is out of bounds: write \"0s\" to \"1m\""),
+            (
+                "batch = { max_wait = \"61s\" }",
+                "queues.a.batch.max_wait: \"1m1s\" is out of bounds: write \"0s\" to \"1m\"",
+            ),
             ("batch = { size = 5 }", "queues.a.batch.size: "),
             ("group = \"\"", "queues.a.group: \"\" is empty"),
             ("delays = [\"1s\"]", "write backoff = { delays"),
@@ -418,8 +465,14 @@ mod tests {
             ("[queues]\na = 5", "line 2: queues.a: is an integer, but must be a table"),
             ("[queues.\".a\"]", "queues.\".a\": the queue's name must not begin with a dot"),
             ("[queues.\"a:b\"]", "the queue's name may have only"),
-            ("[queues.a]\n[defaults]\nstream = \"x\"", "line 3: defaults.stream: makes no sense as a default"),
-            ("[queues.a]\nstream = \"x{t}\"\n[queues.b]\nstream = \"x{t}:task\"", "queues.b.stream: \"x{t}:task\" looks like a key"),
+            (
+                "[queues.a]\n[defaults]\nstream = \"x\"",
+                "line 3: defaults.stream: makes no sense as a default",
+            ),
+            (
+                "[queues.a]\nstream = \"x{t}\"\n[queues.b]\nstream = \"x{t}:task\"",
+                "queues.b.stream: \"x{t}:task\" looks like a key",
+            ),
             ("[queues.a]\n[defaults]\nlist = \"x\"", "defaults.list: makes no sense as a default"),
             ("[queues.a]\n[defaults.schedule]", "defaults.schedule: makes no sense as a default"),
             ("[queues.a]\n[defaults]\nrate_limit = \"x\"", "defaults.rate_limit: \"x\" is not a rate"),

@@ -75,7 +75,12 @@ impl<'a> Table<'a> {
     pub fn get(&self, name: &'static str) -> Option<Item<'a>> {
         debug_assert!(self.keys.known.contains(&name), "{name} is read but not listed among the known keys");
         let (key, value) = self.entries.get_key_value(name)?;
-        Some(Item { cx: self.cx, key: join(&self.key, name), offset: key.span().start, value: value.get_ref() })
+        Some(Item {
+            cx: self.cx,
+            key: join(&self.key, name),
+            offset: key.span().start,
+            value: value.get_ref(),
+        })
     }
 
     /// The key in full, whether it is in the file or not.
@@ -140,7 +145,10 @@ impl<'a> Item<'a> {
     /// A string that `check` finds no fault with.
     pub fn checked(&self, check: impl Fn(&str) -> Result<(), String>) -> Option<String> {
         let text = self.string()?;
-        check(text).map_err(|why| self.problem(format!("{} {why}", show_text(text)))).ok().map(|()| text.to_owned())
+        check(text)
+            .map_err(|why| self.problem(format!("{} {why}", show_text(text))))
+            .ok()
+            .map(|()| text.to_owned())
     }
 
     pub fn path(&self) -> Option<PathBuf> {
@@ -180,7 +188,8 @@ impl<'a> Item<'a> {
         if bounds.contains(&duration) {
             return Some(duration);
         }
-        let [shown, least, most] = [duration, *bounds.start(), *bounds.end()].map(|d| format!("\"{}\"", show_duration(d)));
+        let [shown, least, most] =
+            [duration, *bounds.start(), *bounds.end()].map(|d| format!("\"{}\"", show_duration(d)));
         self.out_of_bounds(shown, least, most)
     }
 
@@ -189,14 +198,17 @@ impl<'a> Item<'a> {
         let parsed = match self.value {
             DeValue::String(text) => parse_size(text),
             DeValue::Integer(number) if number.as_str().starts_with('-') => parse_size(&number.to_string()),
-            DeValue::Integer(number) => Ok(u64::from_str_radix(number.as_str(), number.radix()).unwrap_or(u64::MAX)),
+            DeValue::Integer(number) => {
+                Ok(u64::from_str_radix(number.as_str(), number.radix()).unwrap_or(u64::MAX))
+            }
             _ => return self.wrong_type("a size like \"64MiB\""),
         };
         let size = parsed.map_err(|why| self.problem(why)).ok()?;
         if bounds.contains(&size) {
             return Some(size);
         }
-        let [shown, least, most] = [size, *bounds.start(), *bounds.end()].map(|bytes| format!("\"{}\"", show_size(bytes)));
+        let [shown, least, most] =
+            [size, *bounds.start(), *bounds.end()].map(|bytes| format!("\"{}\"", show_size(bytes)));
         self.out_of_bounds(shown, least, most)
     }
 
@@ -240,12 +252,17 @@ impl<'a> Item<'a> {
     }
 }
 
-fn entries_in_order<'a>(cx: &'a Context<'a>, parent: &str, entries: &'a DeTable<'a>) -> Vec<(&'a str, Item<'a>)> {
+fn entries_in_order<'a>(
+    cx: &'a Context<'a>,
+    parent: &str,
+    entries: &'a DeTable<'a>,
+) -> Vec<(&'a str, Item<'a>)> {
     let mut items: Vec<_> = entries
         .iter()
         .map(|(name, value)| {
             let name_text: &'a str = name.get_ref();
-            let item = Item { cx, key: join(parent, name_text), offset: name.span().start, value: value.get_ref() };
+            let item =
+                Item { cx, key: join(parent, name_text), offset: name.span().start, value: value.get_ref() };
             (name_text, item)
         })
         .collect();

@@ -30,9 +30,12 @@ fn read_url(item: &Item) -> Option<Secret> {
 }
 
 fn check_url(url: &str) -> Result<(), &'static str> {
-    const FORM: &str = "the url must begin with redis://, rediss:// or redis+unix://, like \"redis://127.0.0.1:6379\"";
+    const FORM: &str =
+        "the url must begin with redis://, rediss:// or redis+unix://, like \"redis://127.0.0.1:6379\"";
     if url.is_empty() {
-        return Err("the url is empty: take the key out for a private Redis, or write a url like \"redis://127.0.0.1:6379\"");
+        return Err(
+            "the url is empty: take the key out for a private Redis, or write a url like \"redis://127.0.0.1:6379\"",
+        );
     }
     if url.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return Err("the url has spaces or line ends in it: percent-encode them");
@@ -50,12 +53,16 @@ fn check_url(url: &str) -> Result<(), &'static str> {
 
 /// What comes after `redis://`: `[user:password@]host[:port][/database][?options]`.
 fn check_server(rest: &str) -> Result<(), &'static str> {
-    const PORT: &str = "the port in the url is not a number from 1 to 65535 (in a password, percent-encode / ? # @ and :)";
-    const HOST: &str = "the url has no host: write \"redis://127.0.0.1:6379\" (in a password, percent-encode / ? # @ and :)";
+    const PORT: &str =
+        "the port in the url is not a number from 1 to 65535 (in a password, percent-encode / ? # @ and :)";
+    const HOST: &str =
+        "the url has no host: write \"redis://127.0.0.1:6379\" (in a password, percent-encode / ? # @ and :)";
     let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let address = authority.rsplit_once('@').map_or(authority, |(_, address)| address);
     let (host, port) = match address.strip_prefix('[').map(|v6| v6.split_once(']')) {
-        Some(Some((host, after))) => (host, if after.is_empty() { None } else { Some(after.strip_prefix(':').ok_or(PORT)?) }),
+        Some(Some((host, after))) => {
+            (host, if after.is_empty() { None } else { Some(after.strip_prefix(':').ok_or(PORT)?) })
+        }
         Some(None) => return Err("the url has an IPv6 address without its closing bracket"),
         None => address.split_once(':').map_or((address, None), |(host, port)| (host, Some(port))),
     };
@@ -67,9 +74,12 @@ fn check_server(rest: &str) -> Result<(), &'static str> {
     {
         return Err(PORT);
     }
-    let database = tail.strip_prefix('/').map_or("", |path| path.split(['?', '#']).next().unwrap_or_default());
+    let database =
+        tail.strip_prefix('/').map_or("", |path| path.split(['?', '#']).next().unwrap_or_default());
     if !database.is_empty() && database.parse::<u32>().is_err() {
-        return Err("the database after the host in the url is not a number, like \"redis://127.0.0.1:6379/0\"");
+        return Err(
+            "the database after the host in the url is not a number, like \"redis://127.0.0.1:6379/0\"",
+        );
     }
     Ok(())
 }

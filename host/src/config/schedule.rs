@@ -100,14 +100,18 @@ mod tests {
     use super::*;
 
     fn read_one(lines: &str) -> Schedule {
-        let config = parse(&format!("[queues.a]\n[queues.a.schedule]\n{lines}")).unwrap_or_else(|errors| panic!("{errors}"));
+        let config = parse(&format!("[queues.a]\n[queues.a.schedule]\n{lines}"))
+            .unwrap_or_else(|errors| panic!("{errors}"));
         config.queues[0].schedule.clone().expect("a schedule")
     }
 
     #[test]
     fn good_schedules() {
         let schedule = read_one("cron = \"0 3 * * *\"");
-        assert_eq!((schedule.times.expressions(), schedule.times.zone_name()), (&["0 3 * * *".to_owned()][..], "UTC"));
+        assert_eq!(
+            (schedule.times.expressions(), schedule.times.zone_name()),
+            (&["0 3 * * *".to_owned()][..], "UTC")
+        );
         assert_eq!((schedule.missed, schedule.fields.as_slice()), (Missed::Once, &[][..]));
         let text = "cron = [\"0 3 * * *\", \"*/10 * * * * *\"]\ntimezone = \"Europe/Berlin\"\nmissed = \"skip\"\nfields = { kind = \"nightly\", n = \"1\" }";
         let schedule = read_one(text);
@@ -139,10 +143,19 @@ mod tests {
                 "cron = \"@daily\"\ntimezone = \"Berlin\"",
                 "queues.a.schedule.timezone: \"Berlin\" is not a time zone: did you mean \"Europe/Berlin\"?",
             ),
-            ("cron = \"@daily\"\ntimezone = \"Mars/Olympus\"", "write a name of the IANA database, like \"Europe/Berlin\", or \"UTC\""),
-            ("cron = \"@daily\"\nmissed = \"all\"", "must be \"once\" (one task for all times that were missed) or \"skip\""),
+            (
+                "cron = \"@daily\"\ntimezone = \"Mars/Olympus\"",
+                "write a name of the IANA database, like \"Europe/Berlin\", or \"UTC\"",
+            ),
+            (
+                "cron = \"@daily\"\nmissed = \"all\"",
+                "must be \"once\" (one task for all times that were missed) or \"skip\"",
+            ),
             ("cron = \"@daily\"\nfields = 5", "queues.a.schedule.fields: is an integer, but must be a table"),
-            ("cron = \"@daily\"\nfields = { n = 5 }", "queues.a.schedule.fields.n: is an integer, but must be a string"),
+            (
+                "cron = \"@daily\"\nfields = { n = 5 }",
+                "queues.a.schedule.fields.n: is an integer, but must be a string",
+            ),
             ("cron = \"@daily\"\nfields = { tq-id = \"x\" }", "reserved for tqhost"),
             ("cron = \"@daily\"\nfields = { scheduled_at = \"x\" }", "it holds the time of the schedule"),
             ("cron = \"@daily\"\nzone = \"UTC\"", "unknown key"),
@@ -154,7 +167,8 @@ mod tests {
             assert!(problem.contains(why) && problem.contains("1 problem\n"), "{lines}: {problem}");
         }
         assert!(
-            problem("[queues.a]\nschedule = \"0 3 * * *\"").contains("queues.a.schedule: must be a table: write [queues.NAME.schedule]")
+            problem("[queues.a]\nschedule = \"0 3 * * *\"")
+                .contains("queues.a.schedule: must be a table: write [queues.NAME.schedule]")
         );
     }
 }

@@ -64,7 +64,9 @@ fn from_env(name: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<String, 
     let shown = show_text(name);
     match env(name) {
         Some(text) if text.is_empty() => Err(format!("the environment variable {shown} is empty")),
-        Some(text) if text.len() as u64 > MAX_BYTES => Err(format!("the environment variable {shown} is longer than 64KiB")),
+        Some(text) if text.len() as u64 > MAX_BYTES => {
+            Err(format!("the environment variable {shown} is longer than 64KiB"))
+        }
         Some(text) => Ok(text),
         None => Err(format!("the environment variable {shown} is not set, or is not UTF-8")),
     }
@@ -104,8 +106,15 @@ mod tests {
         let config = parse_in(text, folder.path()).expect("valid");
         let values = &config.plugins["a"].config;
         let exposed: Vec<_> = values.iter().map(|(name, secret)| (name.as_str(), secret.expose())).collect();
-        assert_eq!(exposed, [("env", "from-env"), ("file", "from-file"), ("none", ""), ("plain", "from-text")]);
-        let apart: Vec<_> = values.iter().filter(|(_, secret)| secret.is_kept_apart()).map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            exposed,
+            [("env", "from-env"), ("file", "from-file"), ("none", ""), ("plain", "from-text")]
+        );
+        let apart: Vec<_> = values
+            .iter()
+            .filter(|(_, secret)| secret.is_kept_apart())
+            .map(|(name, _)| name.as_str())
+            .collect();
         assert_eq!(apart, ["env", "file"]);
     }
 
@@ -132,7 +141,10 @@ mod tests {
         for (value, why) in table {
             let text = format!("[queues.a]\n[plugins.a.config]\nkey = {value}\n");
             let problem = problem_in(&text, folder.path());
-            assert!(problem.contains(why) && problem.contains("line 3: plugins.a.config.key"), "{value}: {problem}");
+            assert!(
+                problem.contains(why) && problem.contains("line 3: plugins.a.config.key"),
+                "{value}: {problem}"
+            );
         }
     }
 }

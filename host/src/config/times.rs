@@ -65,13 +65,19 @@ impl Times {
     /// The first time after this one. None only beyond what calendars hold.
     pub fn next(&self, after_ms: u64) -> Option<u64> {
         let after = self.at(after_ms)?;
-        self.expressions.iter().filter_map(|cron| millis(&cron.find_next_occurrence(&after, false).ok()?)).min()
+        self.expressions
+            .iter()
+            .filter_map(|cron| millis(&cron.find_next_occurrence(&after, false).ok()?))
+            .min()
     }
 
     /// The last time that is not after this one.
     pub fn latest(&self, until_ms: u64) -> Option<u64> {
         let until = self.at(until_ms)?;
-        self.expressions.iter().filter_map(|cron| millis(&cron.find_previous_occurrence(&until, true).ok()?)).max()
+        self.expressions
+            .iter()
+            .filter_map(|cron| millis(&cron.find_previous_occurrence(&until, true).ok()?))
+            .max()
     }
 
     fn at(&self, ms: u64) -> Option<Zoned> {
@@ -107,7 +113,9 @@ pub fn parse_cron(text: &str) -> Result<(String, Cron), String> {
         }
         for (field, (name, letters, bounds)) in fields.iter().zip(&FIELDS[FIELDS.len() - fields.len()..]) {
             if !is_field(field, name, letters) {
-                return Err(format!("cannot be read: its {name} {field:?} must be {bounds}, also with * , - and /"));
+                return Err(format!(
+                    "cannot be read: its {name} {field:?} must be {bounds}, also with * , - and /"
+                ));
             }
         }
     }
@@ -122,8 +130,10 @@ pub fn parse_cron(text: &str) -> Result<(String, Cron), String> {
 
 /// Whether one field can be read, where the other ones hold anything.
 fn is_field(field: &str, name: &str, letters: &str) -> bool {
-    let known = |c: char| c.is_ascii_digit() || "*,-/".contains(c) || letters.contains(c.to_ascii_uppercase());
-    let alone: Vec<&str> = FIELDS.iter().map(|(other, ..)| if *other == name { field } else { "*" }).collect();
+    let known =
+        |c: char| c.is_ascii_digit() || "*,-/".contains(c) || letters.contains(c.to_ascii_uppercase());
+    let alone: Vec<&str> =
+        FIELDS.iter().map(|(other, ..)| if *other == name { field } else { "*" }).collect();
     field.chars().all(known) && parser().parse(&alone.join(" ")).is_ok()
 }
 
@@ -144,14 +154,27 @@ pub fn parse_zone(text: &str) -> Result<TimeZone, String> {
         let place = name.rsplit_once('/').map_or(usize::MAX, |(_, place)| edits(place, text));
         edits(name, text).min(place)
     };
-    let known = || jiff::tz::db().available().map(|name| name.to_string()).filter(|name| !name.contains(|c: char| c.is_ascii_digit()));
-    let near = || known().map(|name| (distance(&name), name)).filter(|(distance, _)| *distance <= far).min().map(|(_, name)| name);
+    let known = || {
+        jiff::tz::db()
+            .available()
+            .map(|name| name.to_string())
+            .filter(|name| !name.contains(|c: char| c.is_ascii_digit()))
+    };
+    let near = || {
+        known()
+            .map(|name| (distance(&name), name))
+            .filter(|(distance, _)| *distance <= far)
+            .min()
+            .map(|(_, name)| name)
+    };
     // Etc/GMT+2 and its like mean the contrary of what one thinks: no name with a number is offered.
     let is_name = (1..=64).contains(&text.len()) && !text.contains(|c: char| c.is_ascii_digit());
     let meant = if is_name { near() } else { None };
     Err(match meant {
         Some(name) => format!("is not a time zone: did you mean {name:?}?"),
-        None => "is not a time zone: write a name of the IANA database, like \"Europe/Berlin\", or \"UTC\"".into(),
+        None => {
+            "is not a time zone: write a name of the IANA database, like \"Europe/Berlin\", or \"UTC\"".into()
+        }
     })
 }
 
@@ -183,26 +206,45 @@ mod tests {
     fn a_time_of_day_in_the_gap_comes_right_after_it() {
         // On 2026-03-29 at 02:00 the clocks in Berlin are put forward to 03:00, which is 01:00 UTC.
         let daily = times(&["30 2 * * *"], BERLIN);
-        assert_eq!(after(&daily, "2026-03-27T12:00:00Z", 3), ["2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"]);
+        assert_eq!(
+            after(&daily, "2026-03-27T12:00:00Z", 3),
+            ["2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"]
+        );
         let before_it = times(&["30 1 * * *"], BERLIN);
-        assert_eq!(after(&before_it, "2026-03-28T12:00:00Z", 2), ["2026-03-29T00:30:00Z", "2026-03-29T23:30:00Z"]);
+        assert_eq!(
+            after(&before_it, "2026-03-28T12:00:00Z", 2),
+            ["2026-03-29T00:30:00Z", "2026-03-29T23:30:00Z"]
+        );
         let every_half_hour = times(&["*/30 * * * *"], BERLIN);
         assert_eq!(
             after(&every_half_hour, "2026-03-29T00:00:00Z", 3),
             ["2026-03-29T00:30:00Z", "2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z"]
         );
         let twice = times(&["0,30 2 * * *"], BERLIN);
-        assert_eq!(after(&twice, "2026-03-28T12:00:00Z", 2), ["2026-03-30T00:00:00Z", "2026-03-30T00:30:00Z"]);
+        assert_eq!(
+            after(&twice, "2026-03-28T12:00:00Z", 2),
+            ["2026-03-30T00:00:00Z", "2026-03-30T00:30:00Z"]
+        );
     }
 
     #[test]
     fn a_time_of_day_in_the_overlap_comes_once() {
         // On 2026-10-25 at 03:00 the clocks in Berlin are put back to 02:00: from 00:00 to 02:00 UTC it is between 2 and 3 twice.
         let daily = times(&["30 2 * * *"], BERLIN);
-        assert_eq!(after(&daily, "2026-10-24T12:00:00Z", 2), ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]);
+        assert_eq!(
+            after(&daily, "2026-10-24T12:00:00Z", 2),
+            ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]
+        );
         let hourly = times(&["30 * * * *"], BERLIN);
-        assert_eq!(after(&hourly, "2026-10-25T00:00:00Z", 3), ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z"]);
-        assert_eq!(daily.latest(ms("2026-10-25T01:45:00Z")), Some(ms("2026-10-25T00:30:00Z")), "not the second half past two");
+        assert_eq!(
+            after(&hourly, "2026-10-25T00:00:00Z", 3),
+            ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z"]
+        );
+        assert_eq!(
+            daily.latest(ms("2026-10-25T01:45:00Z")),
+            Some(ms("2026-10-25T00:30:00Z")),
+            "not the second half past two"
+        );
     }
 
     #[test]
@@ -219,7 +261,10 @@ mod tests {
     #[test]
     fn a_time_is_its_own_latest_and_not_its_own_next() {
         let secondly = times(&["* * * * * *"], "UTC");
-        assert_eq!((secondly.latest(5_000), secondly.latest(5_999), secondly.next(5_000)), (Some(5_000), Some(5_000), Some(6_000)));
+        assert_eq!(
+            (secondly.latest(5_000), secondly.latest(5_999), secondly.next(5_000)),
+            (Some(5_000), Some(5_000), Some(6_000))
+        );
         assert_eq!((secondly.latest(u64::MAX), secondly.next(u64::MAX)), (None, None));
     }
 

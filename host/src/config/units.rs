@@ -37,16 +37,20 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         if after.starts_with('.') || after.starts_with(',') {
             return Err(format!("{shown} has a fraction: write it in a smaller unit, like \"1500ms\""));
         }
-        let Some(index) = TIMES.iter().position(|(name, _)| *name == unit).filter(|_| !digits.is_empty()) else {
+        let Some(index) = TIMES.iter().position(|(name, _)| *name == unit).filter(|_| !digits.is_empty())
+        else {
             return Err(format!(
                 "{shown} is not a duration: write whole numbers with the units d, h, m, s or ms, like \"30s\" or \"1m30s\""
             ));
         };
         if index < next_unit {
-            return Err(format!("{shown} is not a duration: each unit comes once, the largest first, like \"1m30s\""));
+            return Err(format!(
+                "{shown} is not a duration: each unit comes once, the largest first, like \"1m30s\""
+            ));
         }
         let part = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(TIMES[index].1));
-        total_ms = part.and_then(|ms| total_ms.checked_add(ms)).ok_or_else(|| format!("{shown} is too long"))?;
+        total_ms =
+            part.and_then(|ms| total_ms.checked_add(ms)).ok_or_else(|| format!("{shown} is too long"))?;
         (rest, next_unit) = (after, index + 1);
     }
     Ok(Duration::from_millis(total_ms))
@@ -63,14 +67,21 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         return Err(format!("{shown} has no unit: write \"{text}MiB\" or \"{text}B\""));
     }
     let Some((_, bytes)) = SIZES.iter().find(|(name, _)| *name == unit).filter(|_| !digits.is_empty()) else {
-        return Err(format!("{shown} is not a size: write a whole number with the unit B, KiB, MiB or GiB, like \"64MiB\""));
+        return Err(format!(
+            "{shown} is not a size: write a whole number with the unit B, KiB, MiB or GiB, like \"64MiB\""
+        ));
     };
-    digits.parse::<u64>().ok().and_then(|n| n.checked_mul(*bytes)).ok_or_else(|| format!("{shown} is too big"))
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(*bytes))
+        .ok_or_else(|| format!("{shown} is too big"))
 }
 
 /// Reads `100/s`, `30/m` or `1000/h`. The error is to stand behind the text.
 pub fn parse_rate(text: &str) -> Result<Rate, String> {
-    let wrong = || format!("is not a rate: write a whole number from 1 to {MAX_RATE} and s, m or h, like \"100/s\"");
+    let wrong =
+        || format!("is not a rate: write a whole number from 1 to {MAX_RATE} and s, m or h, like \"100/s\"");
     let (count, unit) = text.split_once('/').ok_or_else(wrong)?;
     let per = match unit {
         "s" => Duration::from_secs(1),
@@ -79,7 +90,8 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
         _ => return Err(wrong()),
     };
     let is_number = !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit());
-    let count = count.parse().ok().filter(|count| is_number && (1..=MAX_RATE).contains(count)).ok_or_else(wrong)?;
+    let count =
+        count.parse().ok().filter(|count| is_number && (1..=MAX_RATE).contains(count)).ok_or_else(wrong)?;
     Ok(Rate { count, per })
 }
 
@@ -98,7 +110,8 @@ pub fn show_duration(duration: Duration) -> String {
 
 /// In the largest unit that needs no fraction.
 pub fn show_size(bytes: u64) -> String {
-    let (unit, size) = SIZES.into_iter().find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size)).unwrap_or(("B", 1));
+    let (unit, size) =
+        SIZES.into_iter().find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size)).unwrap_or(("B", 1));
     format!("{}{unit}", bytes / size)
 }
 
@@ -123,7 +136,10 @@ mod tests {
     #[test]
     fn rates() {
         let rate = |count, seconds| Ok(Rate { count, per: Duration::from_secs(seconds) });
-        assert_eq!([parse_rate("100/s"), parse_rate("1/m"), parse_rate("1000000/h")], [rate(100, 1), rate(1, 60), rate(1_000_000, 3600)]);
+        assert_eq!(
+            [parse_rate("100/s"), parse_rate("1/m"), parse_rate("1000000/h")],
+            [rate(100, 1), rate(1, 60), rate(1_000_000, 3600)]
+        );
         for bad in ["", "100", "0/s", "+1/s", "1.5/s", "1000001/s", "10/d", "/s", "10/"] {
             let why = parse_rate(bad).expect_err(bad);
             assert!(why.contains("like \"100/s\""), "{why}");

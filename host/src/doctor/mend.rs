@@ -134,8 +134,11 @@ impl Queue {
         let keys = &self.keys;
         let rules = &self.rules;
         let call = |suspect: &Suspect| {
-            let call = Call::new(&MEND).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(&keys.dead);
-            let call = call.key(keys.task(&suspect.id)).key(suspect.marker.as_deref().unwrap_or(keys.stream.as_bytes()));
+            let call =
+                Call::new(&MEND).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(&keys.dead);
+            let call = call
+                .key(keys.task(&suspect.id))
+                .key(suspect.marker.as_deref().unwrap_or(keys.stream.as_bytes()));
             let call = call
                 .key(&keys.history)
                 .arg(suspect.kind.as_str())
@@ -143,7 +146,9 @@ impl Queue {
                 .arg(&rules.group)
                 .arg(&suspect.subject)
                 .arg(&suspect.id);
-            call.arg(millis(rules.retention)).arg(millis(rules.idempotency.window)).arg(millis(suspect.patience))
+            call.arg(millis(rules.retention))
+                .arg(millis(rules.idempotency.window))
+                .arg(millis(suspect.patience))
         };
         let replies = self.link.scripts("look again", &suspects.iter().map(call).collect::<Vec<_>>()).await?;
         let judgement = |reply: Value| {
@@ -155,8 +160,13 @@ impl Queue {
     }
 
     /// Looks at statuses and markers for the first time.
-    pub(super) async fn look_at(&self, keys: Vec<Vec<u8>>, found: &mut KeySuspects) -> Result<(), QueueError> {
-        let (markers, others): (Vec<Vec<u8>>, Vec<Vec<u8>>) = keys.into_iter().partition(|key| self.keys.is_marker(key));
+    pub(super) async fn look_at(
+        &self,
+        keys: Vec<Vec<u8>>,
+        found: &mut KeySuspects,
+    ) -> Result<(), QueueError> {
+        let (markers, others): (Vec<Vec<u8>>, Vec<Vec<u8>>) =
+            keys.into_iter().partition(|key| self.keys.is_marker(key));
         let ids: Vec<String> = others.iter().filter_map(|key| self.keys.task_of(key)).collect();
         for some in ids.chunks(STATUSES) {
             let asked: Vec<Asked> = some.iter().map(|id| Asked { id, look: b"", marker: None }).collect();
@@ -176,8 +186,11 @@ impl Queue {
 
     async fn look_at_markers(&self, markers: &[Vec<u8>], found: &mut KeySuspects) -> Result<(), QueueError> {
         const WHAT: &str = "look at idempotency keys";
-        let ask = |marker: &Vec<u8>| [redis::cmd("PTTL").arg(marker).to_owned(), redis::cmd("GET").arg(marker).to_owned()];
-        let mut replies = self.link.pipeline(WHAT, &markers.iter().flat_map(ask).collect::<Vec<_>>()).await?.into_iter();
+        let ask = |marker: &Vec<u8>| {
+            [redis::cmd("PTTL").arg(marker).to_owned(), redis::cmd("GET").arg(marker).to_owned()]
+        };
+        let mut replies =
+            self.link.pipeline(WHAT, &markers.iter().flat_map(ask).collect::<Vec<_>>()).await?.into_iter();
         let mut held = Vec::new();
         for marker in markers {
             let (Some(expires), Some(id)) = (replies.next(), replies.next()) else { break };
@@ -185,18 +198,23 @@ impl Queue {
                 Err(error) if error.is_wrong_type() => found.wrong_type.push(marker.clone()),
                 // One that expires frees its key by itself.
                 id => {
-                    if let (-1, Some(id)) = (self.shaped(WHAT, reply::int(&expires?))?, self.shaped(WHAT, optional(id?))?) {
+                    if let (-1, Some(id)) =
+                        (self.shaped(WHAT, reply::int(&expires?))?, self.shaped(WHAT, optional(id?))?)
+                    {
                         held.push((marker.clone(), id));
                     }
                 }
             }
         }
-        let ask = |(_, id): &(Vec<u8>, String)| redis::cmd("HGET").arg(self.keys.task(id)).arg("status").to_owned();
+        let ask =
+            |(_, id): &(Vec<u8>, String)| redis::cmd("HGET").arg(self.keys.task(id)).arg("status").to_owned();
         let replies = self.link.pipeline(WHAT, &held.iter().map(ask).collect::<Vec<_>>()).await?;
         for ((marker, id), status) in held.into_iter().zip(replies) {
             let status = match status {
                 Err(error) if error.is_wrong_type() => continue,
-                status => self.shaped(WHAT, optional(status?))?.and_then(|text| Status::parse(text.as_bytes())),
+                status => {
+                    self.shaped(WHAT, optional(status?))?.and_then(|text| Status::parse(text.as_bytes()))
+                }
             };
             match status {
                 Some(status) if !status.is_end() => continue,
@@ -204,7 +222,14 @@ impl Queue {
                 None => drop(found.unknown.insert(id.clone())),
             }
             let (kind, patience) = (Kind::OrphanedKey, Duration::ZERO);
-            found.markers.push(Suspect { kind, subject: id.clone(), id, key: marker.clone(), marker: Some(marker), patience });
+            found.markers.push(Suspect {
+                kind,
+                subject: id.clone(),
+                id,
+                key: marker.clone(),
+                marker: Some(marker),
+                patience,
+            });
         }
         Ok(())
     }
@@ -213,13 +238,15 @@ impl Queue {
     /// more, those that were not found are taken back too: nothing can be said of them.
     pub(super) async fn take_back(&self, suspects: &mut KeySuspects, limit: usize) -> Result<(), QueueError> {
         let waiting = suspects.tasks.iter().filter(|task| task.waits_since.is_some());
-        let mut ids: HashSet<String> = waiting.map(|task| task.id.clone()).chain(suspects.unknown.iter().cloned()).collect();
+        let mut ids: HashSet<String> =
+            waiting.map(|task| task.id.clone()).chain(suspects.unknown.iter().cloned()).collect();
         if ids.is_empty() {
             return Ok(());
         }
         let all = ids.clone();
         let since = suspects.tasks.iter().filter_map(|task| task.waits_since).min().unwrap_or(0);
-        let from = if suspects.unknown.is_empty() && since > 0 { format!("{since}-0") } else { FIRST.to_owned() };
+        let from =
+            if suspects.unknown.is_empty() && since > 0 { format!("{since}-0") } else { FIRST.to_owned() };
         let is_whole = self.find_all(&mut ids, &from, limit).await?;
         let is_innocent = |id: &String| all.contains(id) && (!is_whole || !ids.contains(id));
         suspects.tasks.retain(|task| task.waits_since.is_none() || !is_innocent(&task.id));
@@ -228,7 +255,11 @@ impl Queue {
     }
 
     /// Looks again at tasks, and mends them if `mend`.
-    pub(super) async fn judge_tasks(&self, suspects: &[TaskSuspect], mend: bool) -> Result<Vec<Judgement>, QueueError> {
+    pub(super) async fn judge_tasks(
+        &self,
+        suspects: &[TaskSuspect],
+        mend: bool,
+    ) -> Result<Vec<Judgement>, QueueError> {
         let mut out = Vec::with_capacity(suspects.len());
         for some in suspects.chunks(STATUSES) {
             let asked: Vec<Asked> = some.iter().map(TaskSuspect::asked).collect();
@@ -248,13 +279,21 @@ impl Queue {
             call = call.key(keys.task(task.id)).key(task.marker.unwrap_or(keys.stream.as_bytes()));
         }
         let rules = &self.rules;
-        call = call.arg(&rules.group).arg(millis(rules.retention)).arg(millis(rules.idempotency.window)).arg(u8::from(mend));
+        call = call
+            .arg(&rules.group)
+            .arg(millis(rules.retention))
+            .arg(millis(rules.idempotency.window))
+            .arg(u8::from(mend));
         for task in asked {
             call = call.arg(task.id).arg(task.look);
         }
         let reply = self.link.script(&call).await?;
-        let examined: Shaped<Vec<Examined>> = reply::array(reply).and_then(|items| items.into_iter().map(Examined::read).collect());
-        self.shaped("examine", examined.and_then(|all| if all.len() == asked.len() { Ok(all) } else { Err(Shape) }))
+        let examined: Shaped<Vec<Examined>> =
+            reply::array(reply).and_then(|items| items.into_iter().map(Examined::read).collect());
+        self.shaped(
+            "examine",
+            examined.and_then(|all| if all.len() == asked.len() { Ok(all) } else { Err(Shape) }),
+        )
     }
 }
 
@@ -297,7 +336,14 @@ impl Examined {
             _ => return None,
         };
         let waits_since = (self.verdict == 6).then_some(self.came_after);
-        Some(TaskSuspect { id: id.to_owned(), kind, status: self.status, look: self.look, marker: self.marker, waits_since })
+        Some(TaskSuspect {
+            id: id.to_owned(),
+            kind,
+            status: self.status,
+            look: self.look,
+            marker: self.marker,
+            waits_since,
+        })
     }
 }
 
@@ -326,10 +372,16 @@ pub struct Piece {
 }
 
 /// Looks at about `count` keys of the whole Redis, from where the last piece ended. What expires by itself is passed over.
-pub async fn piece(link: &Link, queues: &[&Queue], from: Option<&str>, count: usize) -> Result<Piece, QueueError> {
+pub async fn piece(
+    link: &Link,
+    queues: &[&Queue],
+    from: Option<&str>,
+    count: usize,
+) -> Result<Piece, QueueError> {
     const WHAT: &str = "look through the keys";
     let page = walk::all_keys(link, from.unwrap_or(START), count).await?;
-    let places: HashMap<&[u8], usize> = queues.iter().enumerate().map(|(place, queue)| (queue.keys.base.as_bytes(), place)).collect();
+    let places: HashMap<&[u8], usize> =
+        queues.iter().enumerate().map(|(place, queue)| (queue.keys.base.as_bytes(), place)).collect();
     let owned = |key: Vec<u8>| {
         let place = keys::bases(&key).find_map(|base| places.get(base).copied())?;
         Some((place, key))
@@ -371,7 +423,8 @@ pub async fn tend(queue: &Queue, keys: Vec<Vec<u8>>, moment: Duration) -> Result
         }
     }
     let judged = queue.judge(&found.markers, true).await?;
-    tended.freed = judged.into_iter().filter(|judgement| *judgement == Judgement::Wrong { mended: true }).count() as u64;
+    tended.freed =
+        judged.into_iter().filter(|judgement| *judgement == Judgement::Wrong { mended: true }).count() as u64;
     Ok(tended)
 }
 

@@ -85,7 +85,14 @@ struct Examination<'q> {
 /// Examines the queue; mends what can be mended if `mend`. `hosts` are those that announced themselves.
 pub async fn examine(queue: &Queue, hosts: &[HostInfo], mend: bool) -> Result<Report, QueueError> {
     let report = Report::default();
-    let mut examination = Examination { queue, mend, report, suspects: Vec::new(), seen: HashSet::new(), listed: HashSet::new() };
+    let mut examination = Examination {
+        queue,
+        mend,
+        report,
+        suspects: Vec::new(),
+        seen: HashSet::new(),
+        listed: HashSet::new(),
+    };
     if examination.types().await? {
         examination.report.census = queue.census().await?;
         examination.group(hosts).await?;
@@ -159,7 +166,13 @@ impl Examination<'_> {
             for claim in page.items {
                 abandoned += u64::from(u128::from(claim.idle_ms) > lease.as_millis());
                 if !claim.is_there {
-                    self.suspect(Kind::DeletedEntry, claim.entry.clone(), claim.entry, &self.queue.keys.stream, lease);
+                    self.suspect(
+                        Kind::DeletedEntry,
+                        claim.entry.clone(),
+                        claim.entry,
+                        &self.queue.keys.stream,
+                        lease,
+                    );
                 }
             }
             next = page.next;
@@ -188,7 +201,9 @@ impl Examination<'_> {
             self.decide(BATCH).await?;
         }
         if history > 0 {
-            let what = format!("{history} entries were read and not deleted before tqhost came; they are left as they are");
+            let what = format!(
+                "{history} entries were read and not deleted before tqhost came; they are left as they are"
+            );
             self.report.warnings.push(Warning { kind: "history", what });
         }
         self.decide(1).await
@@ -232,7 +247,13 @@ impl Examination<'_> {
             let not_dead = self.queue.not_dead(&ids).await?;
             for (seen, not_dead) in page.items.iter().zip(not_dead) {
                 if not_dead {
-                    self.suspect(Kind::DeadButAlive, seen.entry.clone(), seen.id.clone(), dead, Duration::ZERO);
+                    self.suspect(
+                        Kind::DeadButAlive,
+                        seen.entry.clone(),
+                        seen.id.clone(),
+                        dead,
+                        Duration::ZERO,
+                    );
                 }
             }
             next = page.next;
@@ -300,7 +321,10 @@ impl Examination<'_> {
             self.report.warnings.push(Warning { kind: "no-host", what });
         }
         if abandoned > 0 && !states.is_empty() && !states.contains(&"reading") {
-            let what = format!("{abandoned} tasks of hosts that fell silent wait for a host that is ready (now: {})", states.join(", "));
+            let what = format!(
+                "{abandoned} tasks of hosts that fell silent wait for a host that is ready (now: {})",
+                states.join(", ")
+            );
             self.report.warnings.push(Warning { kind: "waiting-for-host", what });
         }
         if census.paused && waiting > 0 {
@@ -308,11 +332,14 @@ impl Examination<'_> {
             self.report.warnings.push(Warning { kind: "paused", what });
         }
         let lives = |name: &str| hosts.iter().any(|host| name.starts_with(&host.id));
-        let gone =
-            census.consumers.iter().filter(|consumer| consumer.pending == 0 && consumer.idle_ms > 3_600_000 && !lives(&consumer.name));
+        let gone = census.consumers.iter().filter(|consumer| {
+            consumer.pending == 0 && consumer.idle_ms > 3_600_000 && !lives(&consumer.name)
+        });
         let idle = gone.count();
         if idle > 0 {
-            let what = format!("{idle} consumers are gone and have nothing pending; a running host removes their names");
+            let what = format!(
+                "{idle} consumers are gone and have nothing pending; a running host removes their names"
+            );
             self.report.warnings.push(Warning { kind: "gone-consumers", what });
         }
         if states.is_empty() {
@@ -327,7 +354,8 @@ impl Examination<'_> {
             };
             still.extend(abandoned.map(|entry| (Kind::StuckClaim, entry, claim_patience)));
         }
-        still.extend(self.queue.first_overdue(GRACE).await?.map(|member| (Kind::StuckDelayed, member, GRACE)));
+        still
+            .extend(self.queue.first_overdue(GRACE).await?.map(|member| (Kind::StuckDelayed, member, GRACE)));
         if still.is_empty() {
             return Ok(());
         }
@@ -344,7 +372,14 @@ impl Examination<'_> {
     }
 
     fn suspect(&mut self, kind: Kind, subject: String, id: String, key: &str, patience: Duration) {
-        self.suspects.push(Suspect { kind, subject, id, key: key.as_bytes().to_vec(), marker: None, patience });
+        self.suspects.push(Suspect {
+            kind,
+            subject,
+            id,
+            key: key.as_bytes().to_vec(),
+            marker: None,
+            patience,
+        });
     }
 
     /// Looks again at the suspects, a moment later, if there are so many.
@@ -359,7 +394,8 @@ impl Examination<'_> {
     async fn judge(&mut self) -> Result<(), QueueError> {
         let mut suspects = std::mem::take(&mut self.suspects);
         // What is lost frees its idempotency key.
-        let lost: Vec<usize> = (0..suspects.len()).filter(|n| suspects[*n].kind == Kind::DelayedWithoutFields).collect();
+        let lost: Vec<usize> =
+            (0..suspects.len()).filter(|n| suspects[*n].kind == Kind::DelayedWithoutFields).collect();
         let ids: Vec<&str> = lost.iter().map(|n| suspects[*n].id.as_str()).collect();
         let markers = self.queue.markers_of(&ids).await?;
         for (n, marker) in lost.into_iter().zip(markers) {
@@ -404,14 +440,22 @@ fn sentence(suspect: &Suspect) -> String {
     let Suspect { subject, patience, .. } = suspect;
     match suspect.kind {
         Kind::DeletedEntry => format!("entry {subject} is pending, but somebody deleted it from the stream"),
-        Kind::Undeliverable => format!("entry {subject} was read by the group and is not pending: nobody will deliver it"),
+        Kind::Undeliverable => {
+            format!("entry {subject} was read by the group and is not pending: nobody will deliver it")
+        }
         Kind::DelayedWithoutFields => format!("{subject} is delayed, but its fields were deleted"),
-        Kind::FieldsWithoutDelay => format!("the fields of {subject} are there, but nothing says when it is due"),
+        Kind::FieldsWithoutDelay => {
+            format!("the fields of {subject} are there, but nothing says when it is due")
+        }
         Kind::UnreadableFields => format!("the fields of {subject} cannot be read"),
         Kind::DeadButAlive => {
-            format!("it has the dead letter {subject}, but its status says that it lives or is completed (unless two tasks bear this id)")
+            format!(
+                "it has the dead letter {subject}, but its status says that it lives or is completed (unless two tasks bear this id)"
+            )
         }
-        Kind::OrphanedKey => "it holds this idempotency key, but has ended or is not known any more".to_owned(),
+        Kind::OrphanedKey => {
+            "it holds this idempotency key, but has ended or is not known any more".to_owned()
+        }
         Kind::StuckClaim => {
             format!(
                 "entry {subject} was left by its host {} seconds ago or more, and a host that is ready does not take it over",
@@ -419,7 +463,10 @@ fn sentence(suspect: &Suspect) -> String {
             )
         }
         Kind::StuckDelayed => {
-            format!("{subject} has been due for {} seconds or more, and the running hosts do not move it", patience.as_secs())
+            format!(
+                "{subject} has been due for {} seconds or more, and the running hosts do not move it",
+                patience.as_secs()
+            )
         }
         _ => String::new(),
     }

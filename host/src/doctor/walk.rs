@@ -70,7 +70,13 @@ pub(super) const START: &str = "0";
 impl Queue {
     /// A page of `stream`, which is the queue's or that of its dead letters.
     pub(super) async fn survey(&self, stream: &str, from: &str) -> Result<Page<Seen>, QueueError> {
-        let call = Call::new(&SURVEY).key(stream).key(&self.keys.history).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
+        let call = Call::new(&SURVEY)
+            .key(stream)
+            .key(&self.keys.history)
+            .arg(&self.rules.group)
+            .arg(from)
+            .arg(PAGE)
+            .arg(BYTES);
         let reply = self.link.script(&call).await?;
         let seen = |item| {
             let [entry, id, skipped] = reply::tuple(item)?;
@@ -84,17 +90,26 @@ impl Queue {
 
     /// A page of what is pending.
     pub(super) async fn claimed(&self, from: &str) -> Result<Page<Claimed>, QueueError> {
-        let call = Call::new(&CLAIMED).key(&self.keys.stream).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
+        let call =
+            Call::new(&CLAIMED).key(&self.keys.stream).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
         let reply = self.link.script(&call).await?;
         let claimed = |item| {
             let [entry, idle, there] = reply::tuple(item)?;
-            Ok(Claimed { entry: reply::text(entry)?, idle_ms: reply::count(&idle)?, is_there: reply::int(&there)? == 1 })
+            Ok(Claimed {
+                entry: reply::text(entry)?,
+                idle_ms: reply::count(&idle)?,
+                is_there: reply::int(&there)? == 1,
+            })
         };
         self.shaped("claimed", page(reply, "", claimed))
     }
 
     /// A page of the delayed tasks' fields, of about `count` of them, and how many the next one should have.
-    pub(super) async fn parked(&self, cursor: &str, count: usize) -> Result<(Page<Parked>, usize), QueueError> {
+    pub(super) async fn parked(
+        &self,
+        cursor: &str,
+        count: usize,
+    ) -> Result<(Page<Parked>, usize), QueueError> {
         let call = Call::new(&PARKED).key(&self.keys.delayed).key(&self.keys.parked).arg(cursor).arg(count);
         let reply = self.link.script(&call).await?;
         let parked = |item| {
@@ -117,7 +132,8 @@ impl Queue {
         let scan = redis::cmd("ZSCAN").arg(&self.keys.delayed).arg(cursor).arg("COUNT").arg(PAGE).to_owned();
         let reply = self.link.command(WHAT, &scan).await?;
         let [cursor, found] = self.shaped(WHAT, reply::tuple(reply))?;
-        let members: Vec<Vec<u8>> = self.shaped(WHAT, reply::pairs(found))?.into_iter().map(|(member, _)| member).collect();
+        let members: Vec<Vec<u8>> =
+            self.shaped(WHAT, reply::pairs(found))?.into_iter().map(|(member, _)| member).collect();
         let known = |member: &Vec<u8>| redis::cmd("HEXISTS").arg(&self.keys.parked).arg(member).to_owned();
         let replies = self.link.pipeline(WHAT, &members.iter().map(known).collect::<Vec<_>>()).await?;
         let mut items = Vec::new();
@@ -133,7 +149,13 @@ impl Queue {
     /// The queue's statuses and markers among the next `count` keys of the whole Redis, or about as many.
     pub(super) async fn keys(&self, cursor: &str, count: usize) -> Result<Page<Vec<u8>>, QueueError> {
         const WHAT: &str = "look through the keys";
-        let scan = redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(&self.keys.all).arg("COUNT").arg(count).to_owned();
+        let scan = redis::cmd("SCAN")
+            .arg(cursor)
+            .arg("MATCH")
+            .arg(&self.keys.all)
+            .arg("COUNT")
+            .arg(count)
+            .to_owned();
         let reply = self.link.command(WHAT, &scan).await?;
         self.shaped(WHAT, page(reply, START, reply::bytes))
     }
@@ -143,7 +165,9 @@ impl Queue {
         const WHAT: &str = "look for the group";
         match self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await {
             Ok(reply) => {
-                let names = |reply| reply::array(reply)?.into_iter().map(census::group_name).collect::<Shaped<Vec<_>>>();
+                let names = |reply| {
+                    reply::array(reply)?.into_iter().map(census::group_name).collect::<Shaped<Vec<_>>>()
+                };
                 Ok(!self.shaped(WHAT, names(reply))?.contains(&self.rules.group))
             }
             Err(error) if error.is_no_group() => Ok(false),
@@ -159,7 +183,10 @@ impl Queue {
         let is_so = |status: Status| !status.is_end() || status == Status::Completed;
         let known = |reply: Result<Value, QueueError>| match reply {
             Err(error) if error.is_wrong_type() => Ok(false),
-            reply => Ok(self.shaped(WHAT, optional(reply?))?.and_then(|text| Status::parse(text.as_bytes())).is_some_and(is_so)),
+            reply => Ok(self
+                .shaped(WHAT, optional(reply?))?
+                .and_then(|text| Status::parse(text.as_bytes()))
+                .is_some_and(is_so)),
         };
         replies.into_iter().map(known).collect()
     }
@@ -171,12 +198,20 @@ impl Queue {
         let mut range = redis::cmd("ZRANGEBYSCORE");
         range.arg(&self.keys.delayed).arg("-inf").arg(before).arg("LIMIT").arg(0).arg(1);
         let reply = self.link.command(WHAT, &range).await?;
-        self.shaped(WHAT, reply::array(reply).and_then(|items| items.into_iter().next().map(reply::text).transpose()))
+        self.shaped(
+            WHAT,
+            reply::array(reply).and_then(|items| items.into_iter().next().map(reply::text).transpose()),
+        )
     }
 
     /// Looks for tasks in the stream, from the entry `from` on, and among the delayed ones, and takes those that it finds out of `ids`.
     /// Looks at no more than about `limit` of them; gives whether that was all.
-    pub(super) async fn find_all(&self, ids: &mut HashSet<String>, from: &str, limit: usize) -> Result<bool, QueueError> {
+    pub(super) async fn find_all(
+        &self,
+        ids: &mut HashSet<String>,
+        from: &str,
+        limit: usize,
+    ) -> Result<bool, QueueError> {
         let mut looked = 0;
         let mut next = Some(from.to_owned());
         while let Some(from) = next.filter(|_| !ids.is_empty()) {
@@ -211,7 +246,8 @@ impl Queue {
 /// Looks at about `count` of the next keys of the whole Redis, and gives those that tqhost built.
 pub(super) async fn all_keys(link: &Link, cursor: &str, count: usize) -> Result<Page<Vec<u8>>, QueueError> {
     const WHAT: &str = "look through the keys";
-    let scan = redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(keys::EVERYTHING).arg("COUNT").arg(count).to_owned();
+    let scan =
+        redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(keys::EVERYTHING).arg("COUNT").arg(count).to_owned();
     let reply = link.command(WHAT, &scan).await?;
     page(reply, START, reply::bytes).map_err(|reply::Shape| QueueError::unexpected(WHAT, link.address()))
 }

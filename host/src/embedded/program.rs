@@ -19,7 +19,10 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) async fn find(path: &OsStr) -> Result<PathBuf, EmbeddedError> {
     let mut first_error = None;
     for name in NAMES {
-        let Some(program) = std::env::split_paths(path).map(|folder| folder.join(name)).find(|program| is_executable(program)) else {
+        let Some(program) = std::env::split_paths(path)
+            .map(|folder| folder.join(name))
+            .find(|program| is_executable(program))
+        else {
             continue;
         };
         match check_version(&program).await {
@@ -31,7 +34,10 @@ pub(super) async fn find(path: &OsStr) -> Result<PathBuf, EmbeddedError> {
 }
 
 fn is_executable(path: &Path) -> bool {
-    path.is_absolute() && path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    path.is_absolute()
+        && path
+            .metadata()
+            .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 async fn check_version(program: &Path) -> Result<(), EmbeddedError> {
@@ -44,7 +50,9 @@ async fn check_version(program: &Path) -> Result<(), EmbeddedError> {
     };
     match parse_version(&output) {
         None => Err(unknown(format!("{:?}", output.chars().take(100).collect::<String>()))),
-        Some((version, found)) if version < OLDEST => Err(EmbeddedError::TooOld { program: program.to_owned(), found: found.to_owned() }),
+        Some((version, found)) if version < OLDEST => {
+            Err(EmbeddedError::TooOld { program: program.to_owned(), found: found.to_owned() })
+        }
         Some(_) => Ok(()),
     }
 }

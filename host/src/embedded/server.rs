@@ -176,7 +176,16 @@ fn command(launch: &Launch) -> io::Result<Command> {
     let mut command = Command::new(&launch.program);
     command.args(["--port", "0", "--daemonize", "no", "--unixsocketperm", "700"]);
     command.arg("--unixsocket").arg(&launch.socket).arg("--dir").arg(&launch.folder);
-    command.args(["--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"]);
+    command.args([
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "everysec",
+        "--save",
+        "",
+        "--maxmemory-policy",
+        "noeviction",
+    ]);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     // Out of reach of the terminal's Ctrl-C: the host needs Redis until its attempts are settled.
     command.process_group(0);

@@ -66,7 +66,10 @@ async fn a_killed_server_is_started_again() {
     let first = redis.server.pid().expect("a pid");
     kill(first, Signal::SIGKILL).expect("kill");
     eventually("another process", || async { redis.server.pid().is_some_and(|pid| pid != first) }).await;
-    eventually("it answers", || async { socket::ping(&socket_path(dir.path())).await == Some(socket::Answer::Pong) }).await;
+    eventually("it answers", || async {
+        socket::ping(&socket_path(dir.path())).await == Some(socket::Answer::Pong)
+    })
+    .await;
     assert_eq!(ask(dir.path(), "STRLEN k").await, ":1");
     redis.stop().await;
 }
@@ -76,7 +79,12 @@ async fn one_data_dir_has_one_host() {
     let dir = temp();
     let redis = Embedded::start(dir.path()).await.expect("a server");
     let error = Embedded::start(dir.path()).await.expect_err("the folder is taken");
-    assert!(error.to_string().contains(&format!("another tqhost (pid {}) runs with this data_dir", std::process::id())), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("another tqhost (pid {}) runs with this data_dir", std::process::id())),
+        "{error}"
+    );
     assert_eq!(ask(dir.path(), "PING").await, "+PONG", "the first one is not disturbed");
     redis.stop().await;
     Embedded::start(dir.path()).await.expect("free again").stop().await;
@@ -101,7 +109,10 @@ async fn an_orphan_is_shut_down_first() {
         .stdout(Stdio::null())
         .spawn()
         .expect("redis-server");
-    eventually("the orphan answers", || async { socket::ping(&socket_path(dir.path())).await == Some(socket::Answer::Pong) }).await;
+    eventually("the orphan answers", || async {
+        socket::ping(&socket_path(dir.path())).await == Some(socket::Answer::Pong)
+    })
+    .await;
     assert_eq!(ask(dir.path(), "SET k v").await, "+OK");
 
     let redis = Embedded::start(dir.path()).await.expect("a server");
@@ -115,7 +126,11 @@ async fn a_long_data_dir_has_its_socket_elsewhere() {
     let dir = temp();
     let long = dir.path().join("long ".repeat(30));
     let socket = socket_path(&long);
-    assert!(socket.as_os_str().len() <= MAX_SOCKET_PATH_BYTES && !socket.starts_with(&long), "{}", socket.display());
+    assert!(
+        socket.as_os_str().len() <= MAX_SOCKET_PATH_BYTES && !socket.starts_with(&long),
+        "{}",
+        socket.display()
+    );
     assert_eq!(socket, socket_path(&long));
     assert_ne!(socket, socket_path(&long.join("other")));
     let redis = Embedded::start(&long).await.expect("a server");
@@ -137,7 +152,10 @@ async fn without_a_program_the_message_tells_how_to_get_one() {
     let dir = temp();
     let error = Embedded::start_from(dir.path(), dir.path().as_os_str()).await.expect_err("no program");
     let told = error.to_string();
-    assert!(["apt install", "dnf install", "brew install", "redis.url"].iter().all(|word| told.contains(word)), "{told}");
+    assert!(
+        ["apt install", "dnf install", "brew install", "redis.url"].iter().all(|word| told.contains(word)),
+        "{told}"
+    );
 }
 
 #[tokio::test]

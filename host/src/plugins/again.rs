@@ -42,7 +42,12 @@ struct Again {
 
 impl Failed {
     /// At `now`; tried again after `pause`, if there is one.
-    pub(super) fn new(digest: Option<String>, error: String, pause: Option<Duration>, now: Instant) -> Failed {
+    pub(super) fn new(
+        digest: Option<String>,
+        error: String,
+        pause: Option<Duration>,
+        now: Instant,
+    ) -> Failed {
         Failed { digest, error, again: pause.map(|pause| Again { at: now + pause, pause }) }
     }
 

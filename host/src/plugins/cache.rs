@@ -63,7 +63,9 @@ impl Cache {
         match read(&path) {
             Ok(code) => Ok(Some(code)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+            {
                 tracing::warn!(path = %path.display(), %error, "removing a cached file that cannot be used");
                 self.remove(name);
                 Ok(None)
@@ -277,6 +279,9 @@ mod tests {
         let of_each = fs::metadata(root.path().join("a.cwasm")).unwrap().len();
         let stay = BTreeSet::from([root.path().join("a.cwasm")]);
         prune(root.path(), &stay, MAX_FILES, 2 * of_each + 1).unwrap();
-        assert_eq!(["a", "b", "c", "d"].map(|name| cache.get(name).unwrap().is_some()), [true, false, true, true]);
+        assert_eq!(
+            ["a", "b", "c", "d"].map(|name| cache.get(name).unwrap().is_some()),
+            [true, false, true, true]
+        );
     }
 }

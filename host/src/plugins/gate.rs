@@ -161,8 +161,8 @@ mod tests {
     #[tokio::test]
     async fn whoever_gives_up_leaves_the_turn_to_others() {
         let gate = Gate::new(Duration::from_secs(3600));
-        let [first, second] =
-            [gate.clone(), gate.clone()].map(|gate| tokio::spawn(async move { gate.compile(std::future::pending::<()>()).await }));
+        let [first, second] = [gate.clone(), gate.clone()]
+            .map(|gate| tokio::spawn(async move { gate.compile(std::future::pending::<()>()).await }));
         while gate.next.available_permits() > 0 {
             yield_now().await;
         }

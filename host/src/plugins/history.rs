@@ -68,9 +68,16 @@ pub(super) struct History(VecDeque<Change>);
 
 impl History {
     /// What is the same as the change before takes its place: a version that is tried again and again must not drive the others out.
-    pub(super) fn add(&mut self, what: What, digest: Option<&str>, took: Option<Duration>, reason: Option<&str>) {
+    pub(super) fn add(
+        &mut self,
+        what: What,
+        digest: Option<&str>,
+        took: Option<Duration>,
+        reason: Option<&str>,
+    ) {
         let reason = reason.map(|reason| reason.chars().take(MAX_REASON_CHARS).collect::<String>());
-        let is_same = |last: &Change| last.what == what && last.digest.as_deref() == digest && last.reason == reason;
+        let is_same =
+            |last: &Change| last.what == what && last.digest.as_deref() == digest && last.reason == reason;
         if self.0.back().is_some_and(is_same) {
             self.0.pop_back();
         }
@@ -115,6 +122,9 @@ mod tests {
         let took = Some(Duration::from_secs(7));
         history.add(What::Failed, Some(&(KEPT + 2).to_string()), took, Some(&"é".repeat(400)));
         let list = history.list();
-        assert_eq!((list.len(), list[0].digest.as_deref(), list[KEPT - 1].took_ms), (KEPT, Some("3"), Some(7000)));
+        assert_eq!(
+            (list.len(), list[0].digest.as_deref(), list[KEPT - 1].took_ms),
+            (KEPT, Some("3"), Some(7000))
+        );
     }
 }

@@ -53,7 +53,11 @@ impl Loader {
     }
 
     /// The same for a file that is gone, as far as the cache has its code. An error is one that may pass.
-    pub(super) fn load_cached(&self, digest: &str, grants: &config::Plugin) -> Result<Option<Loaded>, LoadError> {
+    pub(super) fn load_cached(
+        &self,
+        digest: &str,
+        grants: &config::Plugin,
+    ) -> Result<Option<Loaded>, LoadError> {
         let started = Instant::now();
         let name = self.name(digest);
         let Some(code) = self.cache.get(&name).map_err(LoadError::Hindered)? else { return Ok(None) };

@@ -102,7 +102,12 @@ impl Default for Times {
 impl Plugins {
     /// Tries every file that is there once, then goes on watching in the background until `stop`. Large files that were never compiled may
     /// take minutes: after [`PATIENCE`] it gives the registry as it is, and the rest comes while the host runs.
-    pub async fn start(source: Source, wanted: Wanted, stop: CancellationToken, tracker: &TaskTracker) -> anyhow::Result<Plugins> {
+    pub async fn start(
+        source: Source,
+        wanted: Wanted,
+        stop: CancellationToken,
+        tracker: &TaskTracker,
+    ) -> anyhow::Result<Plugins> {
         Plugins::start_with(Times::default(), source, wanted, stop, tracker).await
     }
 
@@ -114,7 +119,9 @@ impl Plugins {
         tracker: &TaskTracker,
     ) -> anyhow::Result<Plugins> {
         let Source { sandbox, dir, cache_dir } = source;
-        let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir)).await.context("cannot look at the cache")?;
+        let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir))
+            .await
+            .context("cannot look at the cache")?;
         let notes = Notes::new(cache.dir());
         let loader = loader::Loader::new(sandbox, cache);
         let plugins = Plugins(Arc::new(Registry {
@@ -126,7 +133,8 @@ impl Plugins {
             at_work: AtomicBool::new(false),
         }));
         plugins.update(wanted);
-        let watcher = watcher::Watcher::new(dir, loader, plugins.clone(), plugins.0.wanted.subscribe(), times);
+        let watcher =
+            watcher::Watcher::new(dir, loader, plugins.clone(), plugins.0.wanted.subscribe(), times);
         let watching = tokio::spawn(watcher.run(stop.clone()));
         let unwatched = plugins.0.unwatched.clone();
         tracker.spawn(async move {
@@ -163,7 +171,8 @@ impl Plugins {
     /// gets its new grants at once, whatever its file holds by now; one that lies in its file and checks itself does that with them first.
     pub fn update(&self, wanted: Wanted) {
         let gone: Vec<Arc<Slot>> = {
-            let mut slots = Locked::<_, Arc<Slot>>::new(self.0.slots.write().unwrap_or_else(PoisonError::into_inner));
+            let mut slots =
+                Locked::<_, Arc<Slot>>::new(self.0.slots.write().unwrap_or_else(PoisonError::into_inner));
             for name in wanted.keys() {
                 slots.entry(name.clone()).or_insert_with(|| Arc::new(Slot::new(name, self.0.notes.clone())));
             }

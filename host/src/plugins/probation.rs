@@ -76,7 +76,12 @@ struct Evidence {
 impl Probation {
     /// For a version that takes over from a good one.
     pub(super) fn new(now: Instant) -> Probation {
-        Probation(Mutex::new(State::Open(Evidence { since: now, sound: 0, spoiled: HashMap::new(), last: String::new() })))
+        Probation(Mutex::new(State::Open(Evidence {
+            since: now,
+            sound: 0,
+            spoiled: HashMap::new(),
+            last: String::new(),
+        })))
     }
 
     /// For a version that does not.
@@ -173,7 +178,10 @@ impl Evidence {
         }
         if spoiled >= SPOILED || (is_due && spoiled > self.sound as usize) {
             let tasks = if spoiled == 1 { "task" } else { "tasks" };
-            return Some(Verdict::Bad(format!("it spoiled {spoiled} {tasks}, and {} ended well; {}", self.sound, self.last)));
+            return Some(Verdict::Bad(format!(
+                "it spoiled {spoiled} {tasks}, and {} ended well; {}",
+                self.sound, self.last
+            )));
         }
         is_due.then_some(Verdict::Good)
     }
@@ -196,7 +204,10 @@ enum End {
 
 fn end(outcome: &Outcome) -> End {
     match outcome {
-        Outcome::Completed { .. } | Outcome::Retry { .. } | Outcome::Reject { .. } | Outcome::Defer { .. } => End::Sound,
+        Outcome::Completed { .. }
+        | Outcome::Retry { .. }
+        | Outcome::Reject { .. }
+        | Outcome::Defer { .. } => End::Sound,
         // To make an instance takes as long for each task and waits for no service as a rule: who is not ready in time never will be. And who
         // computes for all of its time in most of its tasks has a loop without an end, or is too slow for this queue.
         Outcome::Failed {
@@ -237,9 +248,13 @@ mod tests {
     #[test]
     fn most_of_the_first_tasks_decide() {
         let now = Instant::now();
-        for kind in
-            [FailureKind::Trap, FailureKind::Instantiate, FailureKind::StartTimeout, FailureKind::BusyTimeout, FailureKind::OutOfMemory]
-        {
+        for kind in [
+            FailureKind::Trap,
+            FailureKind::Instantiate,
+            FailureKind::StartTimeout,
+            FailureKind::BusyTimeout,
+            FailureKind::OutOfMemory,
+        ] {
             let probation = Probation::new(now);
             for n in 0..4 {
                 assert_eq!(probation.judge("sound", &ok(), now), (Ruling::AsUsual, None));
@@ -257,7 +272,12 @@ mod tests {
         for n in 0..5 {
             assert_eq!(probation.judge(&format!("{n}"), &trap(), now), (back(250), None));
         }
-        let sound = [ok(), Outcome::Reject { message: String::new() }, Outcome::Retry { message: String::new(), after: None }, ok()];
+        let sound = [
+            ok(),
+            Outcome::Reject { message: String::new() },
+            Outcome::Retry { message: String::new(), after: None },
+            ok(),
+        ];
         for outcome in sound {
             assert_eq!(probation.judge("s", &outcome, now), (Ruling::AsUsual, None));
         }
@@ -276,7 +296,10 @@ mod tests {
             assert_eq!(probation.judge("poison", &trap(), now), (back(wait), None));
         }
         let (ruling, verdict) = probation.judge("poison", &trap(), now);
-        assert_eq!((ruling, verdict), (back(250), Some(Verdict::Bad("it spoiled 1 task, and 0 ended well; trap: boom".into()))));
+        assert_eq!(
+            (ruling, verdict),
+            (back(250), Some(Verdict::Bad("it spoiled 1 task, and 0 ended well; trap: boom".into())))
+        );
         // Another task was done: it is the task.
         let probation = Probation::new(now);
         probation.judge("other", &ok(), now);
@@ -311,7 +334,10 @@ mod tests {
         spoiled.judge("a", &trap(), now);
         assert!(matches!(spoiled.look(now + LASTS), Some(Verdict::Bad(_))));
         let late = Probation::new(now);
-        assert!(matches!(late.judge("a", &trap(), now + LASTS), (Ruling::GiveBack(_), Some(Verdict::Bad(_)))));
+        assert!(matches!(
+            late.judge("a", &trap(), now + LASTS),
+            (Ruling::GiveBack(_), Some(Verdict::Bad(_)))
+        ));
     }
 
     #[test]

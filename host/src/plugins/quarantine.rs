@@ -69,7 +69,9 @@ impl Notes {
             Some(note) => {
                 let temporary = path.with_extension(format!("{}.tmp", uuid::Uuid::now_v7()));
                 let text = serde_json::to_vec(&note).unwrap_or_default();
-                fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path)).inspect_err(|_| drop(fs::remove_file(&temporary)))
+                fs::write(&temporary, text)
+                    .and_then(|()| fs::rename(&temporary, &path))
+                    .inspect_err(|_| drop(fs::remove_file(&temporary)))
             }
         };
         match written {
@@ -93,7 +95,8 @@ mod tests {
     fn a_note_is_read_as_it_was_written_and_nothing_else_is() {
         let root = tempfile::tempdir().unwrap();
         let notes = Notes::new(Some(root.path()));
-        let note = Quarantine { digest: "a".into(), why: "é".into(), good: Good { digest: "b".into(), bytes: 7 } };
+        let note =
+            Quarantine { digest: "a".into(), why: "é".into(), good: Good { digest: "b".into(), bytes: 7 } };
         assert_eq!(notes.read("p"), None);
         notes.write("p", || Some(note.clone()));
         assert_eq!((notes.read("p"), notes.read("q")), (Some(note), None));

@@ -107,13 +107,20 @@ impl Version {
 
 impl Drop for Version {
     fn drop(&mut self) {
-        debug_assert!(!locked::is_held(), "a version of {} is dropped under a lock of the registry", self.plugin);
+        debug_assert!(
+            !locked::is_held(),
+            "a version of {} is dropped under a lock of the registry",
+            self.plugin
+        );
     }
 }
 
 impl std::fmt::Debug for Version {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Version").field("plugin", &self.plugin).field("digest", &self.digest).finish_non_exhaustive()
+        f.debug_struct("Version")
+            .field("plugin", &self.plugin)
+            .field("digest", &self.digest)
+            .finish_non_exhaustive()
     }
 }
 
@@ -255,7 +262,13 @@ impl Slot {
             rolled_back: 0,
             history: History::default(),
         };
-        Slot { name: name.into(), active: watch::Sender::new(None), figures: Arc::default(), about: Mutex::new(about), notes }
+        Slot {
+            name: name.into(),
+            active: watch::Sender::new(None),
+            figures: Arc::default(),
+            about: Mutex::new(about),
+            notes,
+        }
     }
 
     /// Looks, once, what was in quarantine when the host ended last. Blocking; comes before anything is published.
@@ -342,14 +355,16 @@ impl Slot {
     pub(super) fn begins(&self) {
         let mut about = self.about();
         if about.state == PluginState::Missing {
-            about.error = Some("there is a file, which is being compiled and checked, or waits for its turn".into());
+            about.error =
+                Some("there is a file, which is being compiled and checked, or waits for its turn".into());
         }
     }
 
     /// Whether the file holds the active version, and that wants to look at its grants before it runs with them.
     pub(super) fn checks_grants(&self) -> bool {
         let about = self.about();
-        about.state == PluginState::Active && self.active.borrow().as_ref().is_some_and(|active| active.handler.checks_itself())
+        about.state == PluginState::Active
+            && self.active.borrow().as_ref().is_some_and(|active| active.handler.checks_itself())
     }
 
     /// From now on attempts begin with these grants, on the version to go back to as well; what runs keeps those it has.
@@ -423,7 +438,8 @@ impl Slot {
         let (active, digest) = (self.active.borrow().clone(), short(&version.digest));
         let took = version.since.elapsed();
         // The same content may have been put there twice.
-        let only = about.good.as_ref().is_some_and(|good| good.digest == version.digest) && matches!(verdict, Verdict::Bad(_));
+        let only = about.good.as_ref().is_some_and(|good| good.digest == version.digest)
+            && matches!(verdict, Verdict::Bad(_));
         if let Some(active) = active.as_ref().filter(|active| active.digest == version.digest && !only) {
             active.probation.follow(&verdict);
         }
@@ -440,7 +456,9 @@ impl Slot {
             }
             Verdict::Bad(why) => match (active, about.good.clone()) {
                 // Nothing is rolled back to itself: whatever an older attempt of it said, it is all there is.
-                (Some(active), Some(good)) if active.digest == version.digest && good.digest != version.digest => {
+                (Some(active), Some(good))
+                    if active.digest == version.digest && good.digest != version.digest =>
+                {
                     about.history.add(What::RolledBack, Some(&version.digest), Some(took), Some(&why));
                     about.rolled_back += 1;
                     let back_to = short(&good.digest).to_owned();
@@ -455,7 +473,9 @@ impl Slot {
                     tracing::warn!(plugin = %self.name, digest, reason = why, "plugin version has failed, and was removed before that");
                     self.quarantine(&mut about, version, &good, why);
                 }
-                _ => tracing::info!(plugin = %self.name, digest, reason = why, "plugin version has failed, and was replaced before that"),
+                _ => {
+                    tracing::info!(plugin = %self.name, digest, reason = why, "plugin version has failed, and was replaced before that")
+                }
             },
         }
     }
@@ -483,7 +503,13 @@ impl Slot {
         tokio::task::spawn_blocking(move || slot.notes.write(&slot.name, || slot.about().quarantine.clone()))
     }
 
-    fn version(self: &Arc<Self>, digest: String, handler: Handler, loaded: Loaded, probation: Probation) -> Arc<Version> {
+    fn version(
+        self: &Arc<Self>,
+        digest: String,
+        handler: Handler,
+        loaded: Loaded,
+        probation: Probation,
+    ) -> Arc<Version> {
         handler.belongs_to(self.figures.share.clone());
         Arc::new(Version {
             plugin: self.name.clone(),
@@ -522,7 +548,8 @@ impl Slot {
             error: about.error.clone(),
             retry_at_ms: about.retry_at_ms,
             loaded_at_ms: active.map(|_| about.loaded_at_ms),
-            compile_ms: active.map(|version| u64::try_from(version.loaded.took.as_millis()).unwrap_or(u64::MAX)),
+            compile_ms: active
+                .map(|version| u64::try_from(version.loaded.took.as_millis()).unwrap_or(u64::MAX)),
             from_cache: active.map(|version| version.loaded.from_cache),
             bytes: active.map(|version| version.loaded.bytes),
             attempts: self.figures.attempts.load(Ordering::Relaxed),
@@ -570,7 +597,11 @@ mod tests {
         for round in 0..20 {
             let root = tempfile::tempdir().unwrap();
             let slot = Arc::new(Slot::new("p", Notes::new(Some(root.path()))));
-            let verdict = |n: u64| Quarantine { digest: n.to_string(), why: String::new(), good: Good { digest: String::new(), bytes: n } };
+            let verdict = |n: u64| Quarantine {
+                digest: n.to_string(),
+                why: String::new(),
+                good: Good { digest: String::new(), bytes: n },
+            };
             let noting: Vec<JoinHandle<()>> = (0..50)
                 .map(|n| {
                     // Put in quarantine, and lifted again by another content.

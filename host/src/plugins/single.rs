@@ -52,9 +52,15 @@ impl Singles {
     }
 
     /// Loads what [`read`] gave. Blocks while it compiles.
-    pub fn load(&self, bytes: &[u8], grants: &config::Plugin, allowance: &Allowance) -> Result<Single, LoadError> {
+    pub fn load(
+        &self,
+        bytes: &[u8],
+        grants: &config::Plugin,
+        allowance: &Allowance,
+    ) -> Result<Single, LoadError> {
         let digest = hex(&Sha256::digest(bytes));
-        let Loaded { handler, took, from_cache } = self.loader.load(bytes, &digest, grants, allowance, || Some(BTreeSet::new()))?;
+        let Loaded { handler, took, from_cache } =
+            self.loader.load(bytes, &digest, grants, allowance, || Some(BTreeSet::new()))?;
         Ok(Single { handler, digest, bytes: bytes.len() as u64, took, from_cache })
     }
 }
@@ -107,11 +113,16 @@ impl Watch {
         let mut hints = watcher.ok();
         for path in &paths {
             // The folder, since a file that is replaced by a rename is another file.
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let folder =
+                path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             if let Some(watcher) = &mut hints
                 && let Err(error) = watcher.watch(folder, notify::RecursiveMode::NonRecursive)
             {
-                tracing::warn!("cannot watch {} ({error}); looking every {} s instead", folder.display(), RESCAN.as_secs());
+                tracing::warn!(
+                    "cannot watch {} ({error}); looking every {} s instead",
+                    folder.display(),
+                    RESCAN.as_secs()
+                );
             }
         }
         let mut watch = Watch { paths, seen: Vec::new(), hint, _hints: hints };

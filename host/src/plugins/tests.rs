@@ -69,7 +69,10 @@ type Active = watch::Receiver<Option<Arc<Version>>>;
 
 /// Waits for the next published value.
 async fn next(active: &mut Active) -> Option<Arc<Version>> {
-    tokio::time::timeout(Duration::from_secs(20), active.changed()).await.expect("nothing was published").unwrap();
+    tokio::time::timeout(Duration::from_secs(20), active.changed())
+        .await
+        .expect("nothing was published")
+        .unwrap();
     active.borrow_and_update().clone()
 }
 
@@ -91,7 +94,9 @@ async fn until(plugins: &Plugins, wanted: impl Fn(&super::PluginStatus) -> bool)
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("the status did not become what was wanted")
+    tokio::time::timeout(Duration::from_secs(20), waiting)
+        .await
+        .expect("the status did not become what was wanted")
 }
 
 #[tokio::test]
@@ -273,7 +278,10 @@ async fn a_version_that_spoils_most_tasks_is_rolled_back_and_stays_away_until_an
     spoil(&version).await;
     assert!(Arc::ptr_eq(&next(&mut active).await.unwrap(), &good), "the very version that was good");
     let status = plugins.status().remove(0);
-    assert_eq!((status.state, status.rolled_back, status.digest.as_ref()), (PluginState::Quarantined, 1, Some(&good.digest)));
+    assert_eq!(
+        (status.state, status.rolled_back, status.digest.as_ref()),
+        (PluginState::Quarantined, 1, Some(&good.digest))
+    );
     let why = format!("rolled back to {}: it spoiled 6 tasks, and 0 ended well; trap: ", &good.digest[..12]);
     assert!(status.error.as_ref().is_some_and(|error| error.starts_with(&why)), "{status:?}");
     assert_eq!(changes(&plugins), [What::Loaded, What::Loaded, What::RolledBack, What::Quarantined]);
@@ -295,14 +303,21 @@ async fn a_version_that_spoils_most_tasks_is_rolled_back_and_stays_away_until_an
     // A start knows it too, and has the good version from the cache.
     let again = folder.start().await;
     let status = again.status().remove(0);
-    assert_eq!((status.state, status.digest.as_ref(), status.from_cache), (PluginState::Quarantined, Some(&good.digest), Some(true)));
+    assert_eq!(
+        (status.state, status.digest.as_ref(), status.from_cache),
+        (PluginState::Quarantined, Some(&good.digest), Some(true))
+    );
     assert_eq!(status.bytes, Some(handler(ECHO).len() as u64));
 
     // Another content is another version; then the first one may be tried again.
     folder.put(&marked(DONE, 2));
     assert_eq!(result(&next(&mut active).await.unwrap()).await, None);
     assert_eq!((plugins.status()[0].state, plugins.status()[0].error.clone()), (PluginState::Active, None));
-    let noted = || fs::read_dir(folder.root.path().join("cache")).unwrap().any(|file| file.unwrap().path().ends_with("p.quarantine"));
+    let noted = || {
+        fs::read_dir(folder.root.path().join("cache"))
+            .unwrap()
+            .any(|file| file.unwrap().path().ends_with("p.quarantine"))
+    };
     until(&plugins, |_| !noted()).await;
     folder.put(&bad);
     assert_ne!(next(&mut active).await.unwrap().digest, good.digest);
@@ -319,13 +334,21 @@ async fn without_the_good_versions_code_a_start_lets_the_queue_wait() {
     spoil(&next(&mut active).await.unwrap()).await;
     let noted = folder.root.path().join("cache/p.quarantine");
     until(&plugins, |_| noted.exists()).await;
-    for code in folder.cached().into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "cwasm")) {
+    for code in folder
+        .cached()
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "cwasm"))
+    {
         fs::remove_file(code).unwrap();
     }
     let again = folder.start().await;
     let status = again.status().remove(0);
     assert_eq!((status.state, status.digest), (PluginState::Quarantined, None));
-    assert!(status.error.is_some_and(|error| error.ends_with("(it is not in the cache): put another version there")));
+    assert!(
+        status
+            .error
+            .is_some_and(|error| error.ends_with("(it is not in the cache): put another version there"))
+    );
     assert!(again.subscribe("p").borrow().is_none());
 }
 
@@ -372,7 +395,9 @@ async fn a_version_on_probation_is_replaced_by_one_that_goes_back_to_the_last_go
     for n in 0..5 {
         assert_eq!(attempt(&passed, n).await.1, Ruling::AsUsual);
     }
-    assert!(!plugins.status()[0].on_probation && changes(&plugins).ends_with(&[What::Loaded, What::Confirmed]));
+    assert!(
+        !plugins.status()[0].on_probation && changes(&plugins).ends_with(&[What::Loaded, What::Confirmed])
+    );
     folder.put(&marked("unreachable", 4));
     spoil(&next(&mut active).await.unwrap()).await;
     assert!(Arc::ptr_eq(&next(&mut active).await.unwrap(), &passed));
@@ -432,7 +457,10 @@ const QUICK: Times = Times {
 /// Lets that self-check pass from so many seconds on.
 fn from(later: u64) -> config::Plugin {
     let from = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + later;
-    config::Plugin { config: BTreeMap::from([("from".to_owned(), config::Secret::new(from.to_string()))]), ..config::Plugin::default() }
+    config::Plugin {
+        config: BTreeMap::from([("from".to_owned(), config::Secret::new(from.to_string()))]),
+        ..config::Plugin::default()
+    }
 }
 
 #[tokio::test]
@@ -501,8 +529,14 @@ async fn the_last_good_version_is_tried_again_when_a_start_was_too_busy_for_it()
     let status = again.status().remove(0);
     assert_eq!((status.state, status.digest.as_ref()), (PluginState::Quarantined, None));
     let why = format!("{} cannot run in its place (self-check: timeout: ", &good.digest[..12]);
-    assert!(status.retry_at_ms.is_some() && status.error.as_ref().is_some_and(|error| error.contains(&why)), "{status:?}");
+    assert!(
+        status.retry_at_ms.is_some() && status.error.as_ref().is_some_and(|error| error.contains(&why)),
+        "{status:?}"
+    );
     let status = until(&again, |status| status.digest.as_ref() == Some(&good.digest)).await;
     assert_eq!((status.state, status.retry_at_ms), (PluginState::Quarantined, None));
-    assert!(status.error.is_some_and(|error| !error.contains(&why)), "nothing is said any more of what is over");
+    assert!(
+        status.error.is_some_and(|error| !error.contains(&why)),
+        "nothing is said any more of what is over"
+    );
 }

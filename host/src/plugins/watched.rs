@@ -95,7 +95,17 @@ impl Fresh {
 impl Watched {
     pub(super) fn new(slot: Arc<Slot>, path: PathBuf, grants: config::Plugin, times: Times) -> Watched {
         let (granted, seen) = (grants.clone(), Some(Found::Missing));
-        Watched { slot, path, grants, granted, seen, candidate: None, failed: None, is_ungranted: false, times }
+        Watched {
+            slot,
+            path,
+            grants,
+            granted,
+            seen,
+            candidate: None,
+            failed: None,
+            is_ungranted: false,
+            times,
+        }
     }
 
     /// Other grants, or the same, from now on.
@@ -203,7 +213,13 @@ impl Watched {
     }
 
     /// Takes the file, unless it is told to stop: then it is as if the file had only just been found.
-    pub(super) async fn take_unless(mut self, stop: CancellationToken, stamp: Stamp, place: Place, means: Means) -> Watched {
+    pub(super) async fn take_unless(
+        mut self,
+        stop: CancellationToken,
+        stamp: Stamp,
+        place: Place,
+        means: Means,
+    ) -> Watched {
         tokio::select! {
             biased;
             () = self.take(stamp, place, &means) => {}
@@ -246,7 +262,13 @@ impl Watched {
             self.regrant_unasked();
             self.seen = Some(Found::File(stamp));
             self.candidate = None;
-            self.fail(What::Failed, None, format!("{}: it has {} bytes", LoadError::TooLarge, stamp.bytes()), started, false);
+            self.fail(
+                What::Failed,
+                None,
+                format!("{}: it has {} bytes", LoadError::TooLarge, stamp.bytes()),
+                started,
+                false,
+            );
             return Content::Known;
         }
         let (path, slot) = (self.path.clone(), self.slot.clone());
@@ -315,7 +337,9 @@ impl Watched {
             let _stops = stop.drop_guard();
             let read = gate.read(gate.line_up(), blocking(move || read_now(&path))).await;
             let loading = blocking(move || match read {
-                Some(Ok(Some((bytes, now)))) if now == digest => loader.load(&bytes, &digest, &grants, &allowance, || registry.in_use()),
+                Some(Ok(Some((bytes, now)))) if now == digest => {
+                    loader.load(&bytes, &digest, &grants, &allowance, || registry.in_use())
+                }
                 Some(Ok(_)) | None => Err(LoadError::Abandoned),
                 Some(Err(error)) => Err(LoadError::Hindered(format!("the file cannot be read: {error}"))),
             });
@@ -333,8 +357,12 @@ impl Watched {
         };
         match loaded {
             Some(Ok(loaded)) => return Some(Fresh::of(new, loaded, started)),
-            Some(Err(error)) => self.fail(What::Failed, Some(new.digest), error.to_string(), started, error.may_pass()),
-            None => self.fail(What::Failed, Some(new.digest), "the compiler failed on it".into(), started, false),
+            Some(Err(error)) => {
+                self.fail(What::Failed, Some(new.digest), error.to_string(), started, error.may_pass())
+            }
+            None => {
+                self.fail(What::Failed, Some(new.digest), "the compiler failed on it".into(), started, false)
+            }
         }
         None
     }
@@ -357,8 +385,18 @@ impl Watched {
                 if *is_active && self.is_in_quarantine(&new, means).await {
                     return;
                 }
-                let what = if *is_active { "self-check with its new grants, without which it runs on" } else { "self-check" };
-                return self.fail(What::SelfCheckFailed, Some(new.digest), format!("{what}: {error}"), started, error.may_pass());
+                let what = if *is_active {
+                    "self-check with its new grants, without which it runs on"
+                } else {
+                    "self-check"
+                };
+                return self.fail(
+                    What::SelfCheckFailed,
+                    Some(new.digest),
+                    format!("{what}: {error}"),
+                    started,
+                    error.may_pass(),
+                );
             }
         }
         self.failed = None;
@@ -390,7 +428,8 @@ impl Watched {
     /// Lets attempts begin with the grants that are configured now. `since` is when it was begun with.
     fn regrant(&mut self, since: Instant) {
         self.is_ungranted = false;
-        let (reason, took) = (format!("other {}", self.granted.differences(&self.grants).join(", ")), since.elapsed());
+        let (reason, took) =
+            (format!("other {}", self.granted.differences(&self.grants).join(", ")), since.elapsed());
         self.granted = self.grants.clone();
         self.slot.regrant(&self.grants, took, &reason);
         let digest = self.slot.digest();
@@ -410,10 +449,12 @@ impl Watched {
         self.regrant_unasked();
         let again = match refusal {
             Refusal::Covered => None,
-            Refusal::Bare(good) => match while_it_stays(&means.gate, &self.path, new, self.load_good(&good, means)).await {
-                Some(found) => self.reinstate(good, found, &new.digest),
-                None => return self.put_off(new.stamp),
-            },
+            Refusal::Bare(good) => {
+                match while_it_stays(&means.gate, &self.path, new, self.load_good(&good, means)).await {
+                    Some(found) => self.reinstate(good, found, &new.digest),
+                    None => return self.put_off(new.stamp),
+                }
+            }
         };
         self.failed = Some(Failed::new(Some(new.digest.clone()), String::new(), again, Instant::now()));
     }
@@ -433,7 +474,12 @@ impl Watched {
     }
 
     /// Runs the last good version in place of the one in quarantine. Gives the pause after which that is tried again.
-    fn reinstate(&self, good: Good, found: Result<loader::Loaded, (String, bool)>, instead_of: &str) -> Option<Duration> {
+    fn reinstate(
+        &self,
+        good: Good,
+        found: Result<loader::Loaded, (String, bool)>,
+        instead_of: &str,
+    ) -> Option<Duration> {
         let label = short(&good.digest).to_owned();
         match found {
             Ok(loader::Loaded { handler, took, from_cache }) => {
@@ -443,7 +489,10 @@ impl Watched {
             }
             Err((error, may_pass)) => {
                 let again = may_pass.then(|| self.times.pauses.next(self.failed.as_ref(), instead_of));
-                self.slot.lacks_good(&format!("{label} cannot run in its place ({error}): put another version there"), again);
+                self.slot.lacks_good(
+                    &format!("{label} cannot run in its place ({error}): put another version there"),
+                    again,
+                );
                 tracing::error!(
                     plugin = %self.slot.name,
                     digest = label,

@@ -68,10 +68,17 @@ struct Away {
 }
 
 impl Watcher {
-    pub(super) fn new(dir: PathBuf, loader: Loader, registry: Plugins, wanted: watch::Receiver<Wanted>, times: Times) -> Watcher {
+    pub(super) fn new(
+        dir: PathBuf,
+        loader: Loader,
+        registry: Plugins,
+        wanted: watch::Receiver<Wanted>,
+        times: Times,
+    ) -> Watcher {
         let means = Means { loader, registry, gate: Gate::new(times.patience) };
         let (here, away, taking, hint) = (Vec::new(), Vec::new(), JoinSet::new(), Arc::new(Notify::new()));
-        let mut watcher = Watcher { dir, means, here, away, taking, wanted, times, hint, hints: None, deaf: false };
+        let mut watcher =
+            Watcher { dir, means, here, away, taking, wanted, times, hint, hints: None, deaf: false };
         watcher.adopt();
         watcher
     }
@@ -178,7 +185,10 @@ impl Watcher {
     /// Waits until there may be something to do.
     async fn wait(&mut self) {
         let next = Instant::now() + RESCAN;
-        let next = [self.next_settled(), self.here.iter().filter_map(Watched::due).min()].into_iter().flatten().fold(next, Instant::min);
+        let next = [self.next_settled(), self.here.iter().filter_map(Watched::due).min()]
+            .into_iter()
+            .flatten()
+            .fold(next, Instant::min);
         tokio::select! {
             () = self.hint.notified() => tokio::time::sleep(BURST).await,
             Ok(()) = self.wanted.changed() => self.adopt(),
@@ -199,7 +209,11 @@ impl Watcher {
         self.listen(id);
         let paths: Vec<PathBuf> = self.here.iter().map(|plugin| plugin.path.clone()).collect();
         // A folder on a network may take its time to answer.
-        let Some(found) = blocking(move || paths.iter().map(|path| file::look(path)).collect::<Vec<_>>()).await else { return };
+        let Some(found) =
+            blocking(move || paths.iter().map(|path| file::look(path)).collect::<Vec<_>>()).await
+        else {
+            return;
+        };
         let now = Instant::now();
         self.away.iter().for_each(|plugin| plugin.slot.look(now));
         let mut new = Vec::new();

@@ -19,7 +19,12 @@ impl Queue {
             marker => self.shaped("cancel", reply::bytes(marker))?,
         };
         let call = |entry: &str| {
-            let call = Call::new(&script::CANCEL).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(keys.task(id)).key(&marker);
+            let call = Call::new(&script::CANCEL)
+                .key(&keys.stream)
+                .key(&keys.delayed)
+                .key(&keys.parked)
+                .key(keys.task(id))
+                .key(&marker);
             let call = call.arg(&self.rules.group).arg(id).arg(millis(self.rules.retention));
             call.arg(millis(self.rules.idempotency.window)).arg(entry)
         };

@@ -54,7 +54,8 @@ impl Queue {
                 ],
             )
             .await?;
-        let [time, length, delayed, dead, paused, groups, consumers] = self.shaped(WHAT, replies.try_into().map_err(|_| Shape))?;
+        let [time, length, delayed, dead, paused, groups, consumers] =
+            self.shaped(WHAT, replies.try_into().map_err(|_| Shape))?;
         let now_ms = self.shaped(WHAT, time_ms(time?))?;
         let length = self.shaped(WHAT, reply::count(&length?))?;
         let group = match groups {
@@ -63,13 +64,18 @@ impl Queue {
             Err(error) => return Err(error),
         };
         let consumers = match consumers {
-            Ok(consumers) => self.shaped(WHAT, reply::array(consumers).and_then(|all| all.into_iter().map(consumer).collect()))?,
+            Ok(consumers) => self.shaped(
+                WHAT,
+                reply::array(consumers).and_then(|all| all.into_iter().map(consumer).collect()),
+            )?,
             Err(error) if error.is_no_group() => Vec::new(),
             Err(error) => return Err(error),
         };
         let (running, last_delivered) = group.unwrap_or((0, "0-0".to_owned()));
         let first = self.range(&keys.stream, &format!("({last_delivered}"), "+", 1).await?;
-        let age = |entry: &codec::Entry| Duration::from_millis(now_ms.saturating_sub(codec::entry_time_ms(&entry.id)));
+        let age = |entry: &codec::Entry| {
+            Duration::from_millis(now_ms.saturating_sub(codec::entry_time_ms(&entry.id)))
+        };
         Ok(Census {
             queued: length.saturating_sub(running),
             running,
@@ -105,7 +111,11 @@ pub(super) fn find_group(reply: Value, name: &str) -> Shaped<Option<(u64, String
 
 fn consumer(item: Value) -> Shaped<Consumer> {
     let fields = Info::read(item)?;
-    Ok(Consumer { name: fields.text("name")?, pending: fields.count("pending")?, idle_ms: fields.count("idle")? })
+    Ok(Consumer {
+        name: fields.text("name")?,
+        pending: fields.count("pending")?,
+        idle_ms: fields.count("idle")?,
+    })
 }
 
 /// One item of an XINFO reply: names with values of different kinds.

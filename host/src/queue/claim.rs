@@ -65,7 +65,16 @@ impl<'t> Start<'t> {
     /// A task with this idempotency key, which was claimed so long ago.
     pub fn of(task: &'t Task, key: Option<&'t [u8]>, held: Duration) -> Start<'t> {
         let Task { entry, id, attempt, enqueued_at_ms, crashes, .. } = task;
-        Start { entry, id, attempt: *attempt, enqueued_at_ms: *enqueued_at_ms, key, held, crashes: *crashes, alone: false }
+        Start {
+            entry,
+            id,
+            attempt: *attempt,
+            enqueued_at_ms: *enqueued_at_ms,
+            key,
+            held,
+            crashes: *crashes,
+            alone: false,
+        }
     }
 }
 
@@ -107,13 +116,20 @@ impl Queue {
     /// Creates the group, at the stream's beginning, and the stream, where they are missing. False when the
     /// group was there: what it had been given before a host came first is noted as history.
     pub async fn ensure_group(&self) -> Result<bool, QueueError> {
-        let call = Call::new(&script::GROUP).key(&self.keys.stream).key(&self.keys.history).arg(&self.rules.group);
+        let call =
+            Call::new(&script::GROUP).key(&self.keys.stream).key(&self.keys.history).arg(&self.rules.group);
         let reply = self.link.script(&call).await?;
         self.shaped("create the consumer group", reply::int(&reply).map(|created| created == 1))
     }
 
     /// Reads up to `count` new entries for `consumer`, waiting up to `block` for the first one, if at all. `link` is used for nothing else.
-    pub async fn read(&self, link: &Link, consumer: &str, count: usize, block: Option<Duration>) -> Result<Vec<Entry>, QueueError> {
+    pub async fn read(
+        &self,
+        link: &Link,
+        consumer: &str,
+        count: usize,
+        block: Option<Duration>,
+    ) -> Result<Vec<Entry>, QueueError> {
         let mut read = redis::cmd("XREADGROUP");
         read.arg("GROUP").arg(&self.rules.group).arg(consumer).arg("COUNT").arg(count);
         if let Some(block) = block {
@@ -127,7 +143,13 @@ impl Queue {
     /// Takes over up to `count` entries that nobody kept alive for a whole lease, of those at `cursor` and
     /// behind it; few of them if they are large. It counts as a crash of the task if its owner showed nothing
     /// of itself from `outlived` after its last heartbeat on.
-    pub async fn reclaim(&self, consumer: &str, cursor: &str, count: usize, outlived: Duration) -> Result<Reclaimed, QueueError> {
+    pub async fn reclaim(
+        &self,
+        consumer: &str,
+        cursor: &str,
+        count: usize,
+        outlived: Duration,
+    ) -> Result<Reclaimed, QueueError> {
         let call = Call::new(&script::RECLAIM).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
         let call = call.arg(millis(self.rules.lease)).arg(cursor).arg(count).arg(BYTES).arg(millis(outlived));
         let reply = self.link.script(&call).await?;
@@ -147,7 +169,14 @@ impl Queue {
     pub async fn first_abandoned(&self, from: &str, idle: Duration) -> Result<Option<String>, QueueError> {
         const WHAT: &str = "look for abandoned tasks";
         let mut pending = redis::cmd("XPENDING");
-        pending.arg(&self.keys.stream).arg(&self.rules.group).arg("IDLE").arg(millis(idle)).arg(from).arg("+").arg(1);
+        pending
+            .arg(&self.keys.stream)
+            .arg(&self.rules.group)
+            .arg("IDLE")
+            .arg(millis(idle))
+            .arg(from)
+            .arg("+")
+            .arg(1);
         let reply = self.link.command(WHAT, &pending).await?;
         let first = |reply| {
             let Some(row) = reply::array(reply)?.into_iter().next() else { return Ok(None) };
@@ -159,12 +188,19 @@ impl Queue {
 
     /// Up to `count` of the entries pending for `consumer` that are not `in_flight`: delivered, but never seen. They are read over `link`, few of
     /// them if they are large.
-    pub async fn recover(&self, link: &Link, consumer: &str, in_flight: &[String], count: usize) -> Result<Recovered, QueueError> {
+    pub async fn recover(
+        &self,
+        link: &Link,
+        consumer: &str,
+        in_flight: &[String],
+        count: usize,
+    ) -> Result<Recovered, QueueError> {
         const LOOK: usize = 100;
         let mut found = Recovered::default();
         let mut from = "-".to_owned();
         while !from.is_empty() && found.entries.is_empty() {
-            let call = Call::new(&script::RECOVER).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
+            let call =
+                Call::new(&script::RECOVER).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
             let reply = link.script(&call.arg(&from).arg(LOOK).arg(count).arg(BYTES).arg(in_flight)).await?;
             from = self.shaped("recover", recover_reply(reply, &mut found.entries, &mut found.lost))?;
         }
@@ -173,7 +209,12 @@ impl Queue {
     }
 
     /// Marks claimed tasks as PROCESSING by `plugin` (`name@digest`). Gives what became of each.
-    pub async fn begin(&self, consumer: &str, plugin: &str, tasks: &[Start<'_>]) -> Result<Vec<Begun>, QueueError> {
+    pub async fn begin(
+        &self,
+        consumer: &str,
+        plugin: &str,
+        tasks: &[Start<'_>],
+    ) -> Result<Vec<Begun>, QueueError> {
         let holders = vec![None; tasks.len()];
         let mut begun = self.begin_beside(consumer, plugin, tasks, &holders).await?;
         // Another task has the key. Whether that one can still run is asked once more, by its status.
@@ -181,7 +222,9 @@ impl Queue {
         if !held.is_empty() {
             let again: Vec<Start<'_>> = held.iter().map(|n| tasks[*n].clone()).collect();
             let holders: Vec<Option<String>> = held.iter().map(|n| begun[*n].holder()).collect();
-            for (n, result) in held.into_iter().zip(self.begin_beside(consumer, plugin, &again, &holders).await?) {
+            for (n, result) in
+                held.into_iter().zip(self.begin_beside(consumer, plugin, &again, &holders).await?)
+            {
                 begun[n] = result;
             }
         }
@@ -206,10 +249,20 @@ impl Queue {
             let holder = holder.as_ref().map_or_else(|| keys.stream.clone(), |holder| keys.task(holder));
             call = call.key(keys.task(task.id)).key(keys.marker(task.key)).key(holder);
         }
-        call = call.arg(&rules.group).arg(consumer).arg(plugin).arg(millis(rules.retention)).arg(millis(rules.idempotency.window));
+        call = call
+            .arg(&rules.group)
+            .arg(consumer)
+            .arg(plugin)
+            .arg(millis(rules.retention))
+            .arg(millis(rules.idempotency.window));
         call = call.arg(millis(rules.lease)).arg(rules.max_crashes);
         for task in tasks {
-            call = call.arg(task.entry).arg(task.attempt).arg(task.enqueued_at_ms).arg(task.id).arg(millis(task.held));
+            call = call
+                .arg(task.entry)
+                .arg(task.attempt)
+                .arg(task.enqueued_at_ms)
+                .arg(task.id)
+                .arg(millis(task.held));
             call = call.arg(task.crashes).arg(u8::from(task.alone));
         }
         let reply = self.link.script(&call).await?;
@@ -222,15 +275,26 @@ impl Queue {
         for beat in beats {
             call = call.key(self.keys.task(&beat.task_id)).key(self.keys.marker(beat.key.as_deref()));
         }
-        call = call.arg(&self.rules.group).arg(consumer).arg(millis(self.rules.retention)).arg(millis(self.rules.lease));
+        call = call
+            .arg(&self.rules.group)
+            .arg(consumer)
+            .arg(millis(self.rules.retention))
+            .arg(millis(self.rules.lease));
         for beat in beats {
-            let (percent, note) = beat.progress.as_ref().map_or((String::new(), ""), |(percent, note)| (percent.to_string(), note));
+            let (percent, note) = beat
+                .progress
+                .as_ref()
+                .map_or((String::new(), ""), |(percent, note)| (percent.to_string(), note));
             call = call.arg(&beat.entry).arg(&beat.task_id).arg(percent).arg(note);
         }
         let reply = self.link.script(&call).await?;
         self.shaped(
             "heartbeat",
-            reply::codes(reply, [Lease::Lost, Lease::Renewed, Lease::Cancelled, Lease::Deleted, Lease::Gone], beats.len()),
+            reply::codes(
+                reply,
+                [Lease::Lost, Lease::Renewed, Lease::Cancelled, Lease::Deleted, Lease::Gone],
+                beats.len(),
+            ),
         )
     }
 
@@ -259,9 +323,15 @@ impl Begin {
 }
 
 fn begin_reply(reply: Value, tasks: usize) -> Shaped<Vec<Begin>> {
-    const MEANINGS: [Begun; 6] = [Begun::Lost, Begun::Owned, Begun::Cancelled, Begun::Duplicate, Begun::Gone, Begun::Crashed];
+    const MEANINGS: [Begun; 6] =
+        [Begun::Lost, Begun::Owned, Begun::Cancelled, Begun::Duplicate, Begun::Gone, Begun::Crashed];
     let begun = |item| match item {
-        Value::Int(code) => usize::try_from(code).ok().and_then(|code| MEANINGS.get(code)).copied().map(Begin::Known).ok_or(Shape),
+        Value::Int(code) => usize::try_from(code)
+            .ok()
+            .and_then(|code| MEANINGS.get(code))
+            .copied()
+            .map(Begin::Known)
+            .ok_or(Shape),
         id => reply::text(id).map(Begin::HeldBy),
     };
     let found: Vec<Begin> = reply::array(reply)?.into_iter().map(begun).collect::<Shaped<_>>()?;
@@ -282,7 +352,11 @@ fn read_reply(reply: Value) -> Shaped<Vec<Entry>> {
 
 fn reclaim_reply(reply: Value) -> Shaped<Reclaimed> {
     let [cursor, found, lost] = reply::tuple(reply)?;
-    let entries = reply::array(found)?.into_iter().map(delivered).map(|entry| entry?.ok_or(Shape)).collect::<Shaped<_>>()?;
+    let entries = reply::array(found)?
+        .into_iter()
+        .map(delivered)
+        .map(|entry| entry?.ok_or(Shape))
+        .collect::<Shaped<_>>()?;
     let lost = reply::array(lost)?.into_iter().map(reply::text).collect::<Shaped<_>>()?;
     Ok(Reclaimed { cursor: reply::text(cursor)?, entries, lost })
 }

@@ -37,7 +37,16 @@ const KEY: &str = "tq-key";
 const KNOWN: [&str; 6] = [ID, ATTEMPT, DEFERRALS, CRASHES, DELAY, ENQUEUED_AT];
 const TRACEPARENT: &str = "traceparent";
 /// What a dead letter has beside its task's fields. Dropped when it becomes a task again.
-const DEAD_ONLY: [&str; 8] = ["tq-queue", "tq-reason", "tq-error", "tq-attempts", "tq-failed-at", "tq-consumer", "tq-plugin", "tq-packed"];
+const DEAD_ONLY: [&str; 8] = [
+    "tq-queue",
+    "tq-reason",
+    "tq-error",
+    "tq-attempts",
+    "tq-failed-at",
+    "tq-consumer",
+    "tq-plugin",
+    "tq-packed",
+];
 
 /// The field of a list's item (`scripts/move.lua`).
 const ITEM: &str = "data";
@@ -160,7 +169,8 @@ pub fn check(task: &Task, rules: &config::Queue) -> Result<(), Malformed> {
 
 /// Looks at every byte and keeps none. That it is UTF-8 has to be asked for: what is ignored in a string is not looked at.
 fn check_json(bytes: &[u8]) -> Result<(), Malformed> {
-    let text = std::str::from_utf8(bytes).map_err(|error| Malformed::NotJson(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| Malformed::NotJson(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
     serde_json::from_str::<IgnoredAny>(text).map(drop).map_err(|error| Malformed::NotJson(error.to_string()))
 }
 
@@ -181,7 +191,9 @@ pub fn encode(task: &Task, attempt: u32, deferrals: u32) -> RawFields {
 
 /// A task's idempotency key: `tq-key`, or else the value of the field that the queue names. An empty one is none.
 pub fn idempotency_key<'t>(task: &'t Task, rules: &config::Queue) -> Option<&'t [u8]> {
-    let find = |fields: &'t [Field], name: &str| fields.iter().find(|field| field.name == name).map(|field| field.value.as_slice());
+    let find = |fields: &'t [Field], name: &str| {
+        fields.iter().find(|field| field.name == name).map(|field| field.value.as_slice())
+    };
     let named = || rules.idempotency.field.as_deref().and_then(|name| find(&task.fields, name));
     find(&task.reserved, KEY).or_else(named).filter(|key| !key.is_empty())
 }
@@ -220,7 +232,8 @@ pub fn entry_time_ms(entry: &str) -> u64 {
 
 /// Whether this is the form of a stream entry's id: `ms-sequence`.
 pub fn is_entry_id(id: &str) -> bool {
-    let digits = |part: &str| !part.is_empty() && part.len() <= 20 && part.bytes().all(|byte| byte.is_ascii_digit());
+    let digits =
+        |part: &str| !part.is_empty() && part.len() <= 20 && part.bytes().all(|byte| byte.is_ascii_digit());
     id.split_once('-').is_some_and(|(ms, sequence)| digits(ms) && digits(sequence))
 }
 
@@ -272,8 +285,14 @@ mod tests {
     #[test]
     fn an_entry_of_a_plain_producer_is_a_task_on_its_first_attempt() {
         let task = decoded(&[("resumeId", "7"), ("content", "…"), ("resumeId", "8")]).unwrap();
-        assert_eq!((task.id.as_str(), task.attempt, task.enqueued_at_ms), ("1700000000123-4", 1, 1_700_000_000_123));
-        assert_eq!(task.fields.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["resumeId", "content", "resumeId"]);
+        assert_eq!(
+            (task.id.as_str(), task.attempt, task.enqueued_at_ms),
+            ("1700000000123-4", 1, 1_700_000_000_123)
+        );
+        assert_eq!(
+            task.fields.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(),
+            ["resumeId", "content", "resumeId"]
+        );
     }
 
     #[test]
@@ -302,11 +321,19 @@ mod tests {
             (b"{'a': 1}", "key must be a string at line 1 column 2"),
             (b"{} {}", "trailing characters at line 1 column 4"),
             (b"01", "invalid number at line 1 column 2"),
-            (b"\"a\nb\"", "control character (\\u0000-\\u001F) found while parsing a string at line 1 column 2"),
+            (
+                b"\"a\nb\"",
+                "control character (\\u0000-\\u001F) found while parsing a string at line 1 column 2",
+            ),
             (b"{\"a\": \"\xff\"}", "not UTF-8 at byte 7"),
         ];
         for (bytes, why) in bad {
-            assert_eq!(check_json(bytes), Err(Malformed::NotJson(why.into())), "{}", String::from_utf8_lossy(bytes));
+            assert_eq!(
+                check_json(bytes),
+                Err(Malformed::NotJson(why.into())),
+                "{}",
+                String::from_utf8_lossy(bytes)
+            );
         }
     }
 
@@ -319,7 +346,13 @@ mod tests {
 
     #[test]
     fn a_dead_letter_comes_back_on_its_first_attempt() {
-        let dead = vec![raw("a", &1), raw("tq-id", "x"), raw("tq-attempt", &4), raw("tq-reason", "rejected"), raw("tq-key", "k")];
+        let dead = vec![
+            raw("a", &1),
+            raw("tq-id", "x"),
+            raw("tq-attempt", &4),
+            raw("tq-reason", "rejected"),
+            raw("tq-key", "k"),
+        ];
         assert_eq!(revived("x", &dead), [raw("a", &1), raw("tq-key", "k"), raw("tq-id", "x")]);
     }
 

@@ -46,7 +46,8 @@ impl DeadLetter {
             found.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
         };
         let id = Some(text("tq-id")).filter(|id| !id.is_empty()).unwrap_or_else(|| entry.id.clone());
-        let is_own = |(name, _): &&(Vec<u8>, Vec<u8>)| !std::str::from_utf8(name).is_ok_and(codec::is_reserved);
+        let is_own =
+            |(name, _): &&(Vec<u8>, Vec<u8>)| !std::str::from_utf8(name).is_ok_and(codec::is_reserved);
         DeadLetter {
             id,
             queue: text("tq-queue"),
@@ -96,7 +97,8 @@ impl DeadFilter {
     fn takes(&self, letter: &DeadLetter, now_ms: u64) -> bool {
         let age = Duration::from_millis(now_ms.saturating_sub(letter.failed_at));
         let has = |text: &str| {
-            let in_fields = || letter.fields.iter().any(|(_, value)| String::from_utf8_lossy(value).contains(text));
+            let in_fields =
+                || letter.fields.iter().any(|(_, value)| String::from_utf8_lossy(value).contains(text));
             letter.error.contains(text) || letter.id.contains(text) || in_fields()
         };
         self.reason.as_ref().is_none_or(|reason| *reason == letter.reason)
@@ -132,12 +134,18 @@ enum Step {
 
 impl Queue {
     /// Up to `limit` dead letters that the filter takes, oldest first.
-    pub async fn dead_letters(&self, filter: &DeadFilter, limit: usize) -> Result<Vec<DeadLetter>, QueueError> {
+    pub async fn dead_letters(
+        &self,
+        filter: &DeadFilter,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, QueueError> {
         let now_ms = self.now_ms().await?;
         let mut out = Vec::new();
         let mut pages = Pages::new(None);
         while let Some(page) = pages.next(self).await? {
-            out.extend(page.into_iter().filter(|letter| filter.takes(letter, now_ms)).take(limit - out.len()));
+            out.extend(
+                page.into_iter().filter(|letter| filter.takes(letter, now_ms)).take(limit - out.len()),
+            );
             if out.len() >= limit {
                 break;
             }
@@ -176,7 +184,8 @@ impl Queue {
         match choice {
             DeadChoice::All(filter) => {
                 while let Some(page) = pages.next(self).await? {
-                    let chosen: Vec<_> = page.into_iter().filter(|letter| filter.takes(letter, now_ms)).collect();
+                    let chosen: Vec<_> =
+                        page.into_iter().filter(|letter| filter.takes(letter, now_ms)).collect();
                     let succeeded = self.redrive_page(&chosen, step).await?;
                     done.succeeded += succeeded;
                     done.skipped += chosen.len() as u64 - succeeded;
@@ -188,7 +197,8 @@ impl Queue {
                     && let Some(page) = pages.next(self).await?
                 {
                     let mut chosen = Vec::new();
-                    for letter in page.into_iter().filter(|letter| letter.is_named(&open)).collect::<Vec<_>>() {
+                    for letter in page.into_iter().filter(|letter| letter.is_named(&open)).collect::<Vec<_>>()
+                    {
                         if open.remove(letter.id.as_str()) {
                             chosen.push(letter);
                         }
@@ -220,7 +230,9 @@ impl Queue {
             Step::Purge if letters.is_empty() => {}
             Step::Purge => {
                 let mut delete = redis::cmd("XDEL");
-                delete.arg(&self.keys.dead).arg(letters.iter().map(|letter| &letter.entry).collect::<Vec<_>>());
+                delete
+                    .arg(&self.keys.dead)
+                    .arg(letters.iter().map(|letter| &letter.entry).collect::<Vec<_>>());
                 let reply = self.link.command("purge", &delete).await?;
                 succeeded = self.shaped("purge", reply::count(&reply))?;
             }
@@ -229,7 +241,10 @@ impl Queue {
     }
 
     fn requeue_call(&self, letter: &DeadLetter) -> Call {
-        let call = Call::new(&script::REQUEUE).key(&self.keys.stream).key(&self.keys.dead).key(self.keys.task(&letter.id));
+        let call = Call::new(&script::REQUEUE)
+            .key(&self.keys.stream)
+            .key(&self.keys.dead)
+            .key(self.keys.task(&letter.id));
         with_fields(call.arg(&letter.entry).arg(letter.enqueued_at), codec::revived(&letter.id, &letter.raw))
     }
 
@@ -241,7 +256,8 @@ impl Queue {
 
     /// The newest dead letter's entry id; `0-0` when there is none.
     async fn last_dead(&self) -> Result<String, QueueError> {
-        let command: Cmd = redis::cmd("XREVRANGE").arg(&self.keys.dead).arg("+").arg("-").arg("COUNT").arg(1).to_owned();
+        let command: Cmd =
+            redis::cmd("XREVRANGE").arg(&self.keys.dead).arg("+").arg("-").arg("COUNT").arg(1).to_owned();
         let reply = self.link.command("read dead letters", &command).await?;
         let first = |reply| {
             let Some(entry) = reply::array(reply)?.into_iter().next() else { return Ok("0-0".to_owned()) };

@@ -46,8 +46,13 @@ impl Queue {
         let read = |reply| {
             let [moved, lost, next, due] = reply::tuple(reply)?;
             let next_due = u64::try_from(reply::int(&next)?).ok().map(Duration::from_millis);
-            let due = reply::pairs(due)?.into_iter().map(|(member, id)| (member, String::from_utf8_lossy(&id).into_owned()));
-            Ok((Promoted { moved: reply::count(&moved)?, lost: reply::count(&lost)?, next_due }, due.collect()))
+            let due = reply::pairs(due)?
+                .into_iter()
+                .map(|(member, id)| (member, String::from_utf8_lossy(&id).into_owned()));
+            Ok((
+                Promoted { moved: reply::count(&moved)?, lost: reply::count(&lost)?, next_due },
+                due.collect(),
+            ))
         };
         self.shaped("promote", read(reply))
     }

@@ -31,7 +31,8 @@ impl Queue {
 
 /// Renews the lease of `host`, and takes the duties of those queues that no other host has.
 pub async fn hold(link: &Link, host: &str, lease: Duration, queues: &[&Queue]) -> Result<Held, QueueError> {
-    let mut call = Call::new(&script::DUTIES).key(keys::DUTIES).key(keys::DUTY_HOSTS).arg(host).arg(millis(lease));
+    let mut call =
+        Call::new(&script::DUTIES).key(keys::DUTIES).key(keys::DUTY_HOSTS).arg(host).arg(millis(lease));
     for queue in queues {
         call = call.arg(queue.duty());
     }

@@ -37,7 +37,9 @@ impl QueueError {
     /// The stream or its group is gone: it was deleted, or the whole database was flushed.
     pub fn is_no_group(&self) -> bool {
         let text = self.source.to_string();
-        matches!(self.source.code(), Some("NOGROUP" | "UNBLOCKED")) || text.contains("NOGROUP") || text.contains("no such key")
+        matches!(self.source.code(), Some("NOGROUP" | "UNBLOCKED"))
+            || text.contains("NOGROUP")
+            || text.contains("no such key")
     }
 
     /// A key holds something of another type.
@@ -47,7 +49,8 @@ impl QueueError {
 
     /// The credentials were refused, or none were given where some are needed.
     pub fn is_authentication(&self) -> bool {
-        self.source.kind() == ErrorKind::AuthenticationFailed || matches!(self.source.code(), Some("WRONGPASS" | "NOAUTH"))
+        self.source.kind() == ErrorKind::AuthenticationFailed
+            || matches!(self.source.code(), Some("WRONGPASS" | "NOAUTH"))
     }
 
     /// Redis could not be reached or did not answer: the call may have been carried out or not.
@@ -65,7 +68,10 @@ impl fmt::Display for QueueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let QueueError { what, address, .. } = self;
         if self.is_authentication() {
-            write!(f, "{what}: Redis at {address} refused the credentials; check user and password in redis.url")
+            write!(
+                f,
+                "{what}: Redis at {address} refused the credentials; check user and password in redis.url"
+            )
         } else if self.source.kind() == ErrorKind::InvalidClientConfig {
             write!(f, "{what}: {address} is not an address of a Redis")
         } else if self.is_connection() {

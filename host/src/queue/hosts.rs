@@ -97,11 +97,15 @@ pub struct HostChange {
 pub async fn announce(link: &Link, host: &HostInfo, said: &mut Option<String>) -> Result<(), QueueError> {
     const WHAT: &str = "announce this host";
     let json = serde_json::to_string(host).unwrap_or_default();
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis()
+            as u64;
     let (key, expires) = (keys::host(&host.id), EXPIRES.as_millis() as u64);
     let add = redis::cmd("ZADD").arg(keys::HOSTS).arg(now).arg(&host.id).to_owned();
     if said.as_ref() == Some(&json) {
-        let replies = link.pipeline(WHAT, &[redis::cmd("PEXPIRE").arg(&key).arg(expires).to_owned(), add.clone()]).await?;
+        let replies = link
+            .pipeline(WHAT, &[redis::cmd("PEXPIRE").arg(&key).arg(expires).to_owned(), add.clone()])
+            .await?;
         let [kept, added] = replies.try_into().map_err(|_| QueueError::unexpected(WHAT, link.address()))?;
         added?;
         if kept? == redis::Value::Int(1) {
@@ -122,15 +126,25 @@ pub async fn announce(link: &Link, host: &HostInfo, said: &mut Option<String>) -
 
 /// Takes the announcement back at shutdown.
 pub async fn withdraw(link: &Link, id: &str) -> Result<(), QueueError> {
-    let commands = [redis::cmd("DEL").arg(keys::host(id)).to_owned(), redis::cmd("ZREM").arg(keys::HOSTS).arg(id).to_owned()];
+    let commands = [
+        redis::cmd("DEL").arg(keys::host(id)).to_owned(),
+        redis::cmd("ZREM").arg(keys::HOSTS).arg(id).to_owned(),
+    ];
     link.pipeline("withdraw this host", &commands).await?.into_iter().try_for_each(|reply| reply.map(drop))
 }
 
 /// The hosts that announced themselves lately.
 pub async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
     let shape = |_| QueueError::unexpected("list hosts", link.address());
-    let ids = link.command("list hosts", redis::cmd("ZREVRANGE").arg(keys::HOSTS).arg(0).arg(MAX_HOSTS - 1)).await?;
-    let ids = reply::array(ids).map_err(shape)?.into_iter().map(reply::text).collect::<Result<Vec<_>, _>>().map_err(shape)?;
+    let ids = link
+        .command("list hosts", redis::cmd("ZREVRANGE").arg(keys::HOSTS).arg(0).arg(MAX_HOSTS - 1))
+        .await?;
+    let ids = reply::array(ids)
+        .map_err(shape)?
+        .into_iter()
+        .map(reply::text)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(shape)?;
     if ids.is_empty() {
         return Ok(Vec::new());
     }

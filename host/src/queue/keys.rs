@@ -62,7 +62,8 @@ pub const EVERYTHING: &str = "tq:*";
 
 /// The bases of queues whose status or marker this key may be.
 pub fn bases(key: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let ends = (0..key.len()).filter(|at| [&b":task:"[..], b":key:"].iter().any(|part| key[*at..].starts_with(part)));
+    let ends = (0..key.len())
+        .filter(|at| [&b":task:"[..], b":key:"].iter().any(|part| key[*at..].starts_with(part)));
     ends.map(|end| &key[..end])
 }
 

@@ -12,7 +12,10 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, ServerErrorKind, Value};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, ServerErrorKind,
+    Value,
+};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -60,8 +63,10 @@ impl Redis {
         // Our two TLS users must not fight over a process default; an error says only that one is set already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let address: Arc<str> = without_password(url).into();
-        let info = url.into_connection_info().map_err(|error| QueueError::new("read redis.url", &address, error))?;
-        let client = Client::open(info).map_err(|error| QueueError::new("read redis.url", &address, error))?;
+        let info =
+            url.into_connection_info().map_err(|error| QueueError::new("read redis.url", &address, error))?;
+        let client =
+            Client::open(info).map_err(|error| QueueError::new("read redis.url", &address, error))?;
         Ok(Redis { client, address, reconnects: Arc::default(), answers: Arc::default() })
     }
 
@@ -78,7 +83,9 @@ impl Redis {
     fn answered(&self) {
         let now = Instant::now();
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(silence) = answers.last.replace(now).map(|last| now - last).filter(|silence| *silence >= SILENCE) {
+        if let Some(silence) =
+            answers.last.replace(now).map(|last| now - last).filter(|silence| *silence >= SILENCE)
+        {
             answers.back = Some(Back { since: now, silence });
         }
     }
@@ -90,8 +97,9 @@ impl Redis {
 
     /// A connection for calls that block for at most `block`. It must not be shared: everything behind such a call waits.
     pub fn link_blocking_for(&self, block: Duration) -> Link {
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(Some(block + RESPONSE_TIMEOUT));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(block + RESPONSE_TIMEOUT));
         Link { redis: self.clone(), config, slot: Arc::new(Mutex::new(Slot::default())) }
     }
 }
@@ -139,7 +147,11 @@ impl Link {
 
     /// Sends commands in one go and gives each its own reply. The outer error says that the connection failed: any of them
     /// may have been carried out.
-    pub async fn pipeline(&self, what: &'static str, commands: &[Cmd]) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+    pub async fn pipeline(
+        &self,
+        what: &'static str,
+        commands: &[Cmd],
+    ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
         let mut replies = Vec::with_capacity(commands.len());
         for chunk in commands.chunks(MAX_PIPELINE) {
             let (mut connection, epoch) = self.connection(what).await?;
@@ -173,7 +185,11 @@ impl Link {
     }
 
     /// Calls scripts in one go. Scripts that Redis forgot (restart, `SCRIPT FLUSH`) are loaded and only their calls repeated.
-    pub async fn scripts(&self, what: &'static str, calls: &[Call]) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
+    pub async fn scripts(
+        &self,
+        what: &'static str,
+        calls: &[Call],
+    ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
         let commands: Vec<Cmd> = calls.iter().map(Call::command).collect();
         let mut replies = self.pipeline(what, &commands).await?;
         for (reply, call) in replies.iter_mut().zip(calls) {
@@ -203,7 +219,12 @@ impl Link {
                 if slot.epoch > 0 {
                     self.redis.reconnects.fetch_add(1, Ordering::Relaxed);
                 }
-                *slot = Slot { connection: Some(connection.clone()), epoch: slot.epoch + 1, failures: 0, not_before: None };
+                *slot = Slot {
+                    connection: Some(connection.clone()),
+                    epoch: slot.epoch + 1,
+                    failures: 0,
+                    not_before: None,
+                };
                 Ok((connection, slot.epoch))
             }
             Err(error) => {
@@ -215,7 +236,12 @@ impl Link {
     }
 
     /// Drops the connection after an error that says that it is of no use any more.
-    async fn check<T>(&self, what: &'static str, epoch: u64, reply: Result<T, RedisError>) -> Result<T, QueueError> {
+    async fn check<T>(
+        &self,
+        what: &'static str,
+        epoch: u64,
+        reply: Result<T, RedisError>,
+    ) -> Result<T, QueueError> {
         match reply {
             Ok(value) => {
                 self.redis.answered();
@@ -238,7 +264,10 @@ impl Link {
 /// A server that turned into a replica, or lost its primary, may have a successor behind the same address.
 fn ends_connection(error: &RedisError) -> bool {
     match error.kind() {
-        ErrorKind::Server(kind) => matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown | ServerErrorKind::BusyLoading),
+        ErrorKind::Server(kind) => matches!(
+            kind,
+            ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown | ServerErrorKind::BusyLoading
+        ),
         ErrorKind::Io | ErrorKind::Parse => true,
         _ => error.is_unrecoverable_error() || error.is_timeout(),
     }
@@ -247,7 +276,11 @@ fn ends_connection(error: &RedisError) -> bool {
 /// The delay after the n-th failure in a row.
 fn reconnect_delay(failures: usize) -> Duration {
     let (min, max) = RECONNECT_DELAY;
-    let delays = ExponentialBuilder::default().with_min_delay(min).with_max_delay(max).with_max_times(usize::MAX).with_jitter();
+    let delays = ExponentialBuilder::default()
+        .with_min_delay(min)
+        .with_max_delay(max)
+        .with_max_times(usize::MAX)
+        .with_jitter();
     // With jitter a delay is up to twice as long, and never shorter.
     delays.build().nth(failures.min(16)).unwrap_or(max).min(max * 2)
 }
@@ -268,7 +301,10 @@ mod tests {
     #[test]
     fn an_address_shows_no_password() {
         assert_eq!(without_password("redis://user:p@ss@host:6379/2?x=secret"), "redis://host:6379/2");
-        assert_eq!(without_password("redis+unix:///run/redis.sock?pass=secret"), "redis+unix:///run/redis.sock");
+        assert_eq!(
+            without_password("redis+unix:///run/redis.sock?pass=secret"),
+            "redis+unix:///run/redis.sock"
+        );
         assert_eq!(without_password("redis://127.0.0.1"), "redis://127.0.0.1");
     }
 

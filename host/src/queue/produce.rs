@@ -103,7 +103,9 @@ impl Queue {
         match found {
             Some(enqueued) => Ok(enqueued),
             // The key is free now. Whoever takes it before this call has it.
-            None => Ok(self.enqueued(self.link.script(&self.enqueue_call(task, None)).await?)?.unwrap_or(Enqueued::Duplicate(first))),
+            None => Ok(self
+                .enqueued(self.link.script(&self.enqueue_call(task, None)).await?)?
+                .unwrap_or(Enqueued::Duplicate(first))),
         }
     }
 
@@ -120,14 +122,25 @@ impl Queue {
     /// `holder` has the task's key.
     fn enqueue_call(&self, task: &NewTask, holder: Option<&str>) -> Call {
         let keys = &self.keys;
-        let call = Call::new(&script::ENQUEUE).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(keys.task(&task.id));
+        let call = Call::new(&script::ENQUEUE)
+            .key(&keys.stream)
+            .key(&keys.delayed)
+            .key(&keys.parked)
+            .key(keys.task(&task.id));
         let named = || {
             let name = self.rules.idempotency.field.as_ref()?;
-            task.fields.iter().find(|field| field.name == *name).map(|field| field.value.as_slice()).filter(|key| !key.is_empty())
+            task.fields
+                .iter()
+                .find(|field| field.name == *name)
+                .map(|field| field.value.as_slice())
+                .filter(|key| !key.is_empty())
         };
         let key = task.key.as_ref().map(String::as_bytes).or_else(named);
-        let call = call.key(keys.marker(key)).key(holder.map_or_else(|| keys.stream.clone(), |holder| keys.task(holder)));
-        let mut fields: codec::RawFields = task.fields.iter().map(|field| (field.name.clone().into_bytes(), field.value.clone())).collect();
+        let call = call
+            .key(keys.marker(key))
+            .key(holder.map_or_else(|| keys.stream.clone(), |holder| keys.task(holder)));
+        let mut fields: codec::RawFields =
+            task.fields.iter().map(|field| (field.name.clone().into_bytes(), field.value.clone())).collect();
         fields.push(codec::raw("tq-id", &task.id));
         fields.extend(task.key.as_ref().map(|key| codec::raw("tq-key", key)));
         let call = call.arg(millis(task.delay)).arg(&task.id).arg(self.rules.max_backlog);

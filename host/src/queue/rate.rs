@@ -26,13 +26,19 @@ impl Queue {
     pub async fn take_places(&self, want: usize) -> Result<Places, QueueError> {
         let Some(rate) = self.rules.rate_limit else { return Ok(Places::Taken(want)) };
         let [taken, wait_ms] = self.places(rate, i64::try_from(want).unwrap_or(i64::MAX)).await?;
-        Ok(if taken > 0 { Places::Taken(taken as usize) } else { Places::Wait(Duration::from_millis(wait_ms.max(1))) })
+        Ok(if taken > 0 {
+            Places::Taken(taken as usize)
+        } else {
+            Places::Wait(Duration::from_millis(wait_ms.max(1)))
+        })
     }
 
     /// Gives back places that were not used.
     pub async fn give_places_back(&self, unused: usize) -> Result<(), QueueError> {
         match self.rules.rate_limit {
-            Some(rate) if unused > 0 => self.places(rate, -i64::try_from(unused).unwrap_or(i64::MAX)).await.map(drop),
+            Some(rate) if unused > 0 => {
+                self.places(rate, -i64::try_from(unused).unwrap_or(i64::MAX)).await.map(drop)
+            }
             _ => Ok(()),
         }
     }

@@ -25,7 +25,9 @@ pub fn tuple<const N: usize>(value: Value) -> Shaped<[Value; N]> {
 pub fn int(value: &Value) -> Shaped<i64> {
     match value {
         Value::Int(n) => Ok(*n),
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or(Shape),
+        Value::BulkString(bytes) => {
+            std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or(Shape)
+        }
         _ => Err(Shape),
     }
 }
@@ -77,7 +79,9 @@ pub fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
 
 /// One of `meanings` for each of the things asked about: a script gives its place in that list.
 pub fn codes<T: Copy, const N: usize>(value: Value, meanings: [T; N], expected: usize) -> Shaped<Vec<T>> {
-    let meaning = |code: &Value| usize::try_from(int(code)?).ok().and_then(|code| meanings.get(code)).copied().ok_or(Shape);
+    let meaning = |code: &Value| {
+        usize::try_from(int(code)?).ok().and_then(|code| meanings.get(code)).copied().ok_or(Shape)
+    };
     let found: Vec<T> = array(value)?.iter().map(meaning).collect::<Shaped<_>>()?;
     if found.len() == expected { Ok(found) } else { Err(Shape) }
 }

@@ -71,8 +71,11 @@ impl Queue {
     pub async fn forget_other_schedules(&self, name: &str) -> Result<(), QueueError> {
         const WHAT: &str = "forget former schedules";
         let names = self.link.command(WHAT, redis::cmd("HKEYS").arg(&self.keys.schedule)).await?;
-        let names =
-            self.shaped(WHAT, reply::array(names).and_then(|names| names.into_iter().map(reply::bytes).collect::<Result<Vec<_>, _>>()))?;
+        let names = self.shaped(
+            WHAT,
+            reply::array(names)
+                .and_then(|names| names.into_iter().map(reply::bytes).collect::<Result<Vec<_>, _>>()),
+        )?;
         let former: Vec<Vec<u8>> = names.into_iter().filter(|known| known != name.as_bytes()).collect();
         if former.is_empty() {
             return Ok(());
@@ -81,13 +84,24 @@ impl Queue {
     }
 
     /// Enqueues the task of a time, unless that was dealt with, or is past by more than `late`. May be repeated after an error.
-    pub async fn fire(&self, schedule: &Schedule, time_ms: u64, late: Option<Duration>) -> Result<Fired, QueueError> {
+    pub async fn fire(
+        &self,
+        schedule: &Schedule,
+        time_ms: u64,
+        late: Option<Duration>,
+    ) -> Result<Fired, QueueError> {
         let id = task_id(time_ms);
         let keys = &self.keys;
-        let call = Call::new(&script::FIRE).key(&keys.stream).key(&keys.delayed).key(&keys.schedule).key(keys.task(&id));
+        let call = Call::new(&script::FIRE)
+            .key(&keys.stream)
+            .key(&keys.delayed)
+            .key(&keys.schedule)
+            .key(keys.task(&id));
         let late_ms = late.map_or(-1, |late| i64::try_from(millis(late)).unwrap_or(i64::MAX));
-        let call = call.arg(schedule.times.name()).arg(time_ms).arg(&id).arg(self.rules.max_backlog).arg(late_ms);
-        let mut fields: codec::RawFields = schedule.fields.iter().map(|(name, value)| codec::raw(name, value)).collect();
+        let call =
+            call.arg(schedule.times.name()).arg(time_ms).arg(&id).arg(self.rules.max_backlog).arg(late_ms);
+        let mut fields: codec::RawFields =
+            schedule.fields.iter().map(|(name, value)| codec::raw(name, value)).collect();
         fields.push(codec::raw(Schedule::TIME_FIELD, &time_ms));
         fields.push(codec::raw("tq-id", &id));
         let reply = self.link.script(&with_fields(call, fields)).await?;

@@ -21,11 +21,20 @@ pub enum Unusable {
 pub async fn check(link: &Link) -> Result<String, Unusable> {
     link.command("connect", &redis::cmd("PING")).await?;
     // INFO may be denied to this user; that is no reason not to work.
-    let Ok(info) = link.command("ask for the version", redis::cmd("INFO").arg("server")).await else { return Ok(String::new()) };
+    let Ok(info) = link.command("ask for the version", redis::cmd("INFO").arg("server")).await else {
+        return Ok(String::new());
+    };
     let info = reply::text(info).unwrap_or_default();
-    let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or_default().trim().to_owned();
+    let version = info
+        .lines()
+        .find_map(|line| line.strip_prefix("redis_version:"))
+        .unwrap_or_default()
+        .trim()
+        .to_owned();
     match parse(&version) {
-        Some(found) if found < OLDEST => Err(Unusable::TooOld { address: link.address().to_owned(), version }),
+        Some(found) if found < OLDEST => {
+            Err(Unusable::TooOld { address: link.address().to_owned(), version })
+        }
         _ => Ok(version),
     }
 }
@@ -41,7 +50,11 @@ mod tests {
 
     #[test]
     fn versions_compare_as_numbers() {
-        assert!(parse("6.2.14") < Some(OLDEST) && parse("7.0.15") >= Some(OLDEST) && parse("10.1.0") > Some(OLDEST));
+        assert!(
+            parse("6.2.14") < Some(OLDEST)
+                && parse("7.0.15") >= Some(OLDEST)
+                && parse("10.1.0") > Some(OLDEST)
+        );
         assert_eq!(parse("unstable"), None);
     }
 }

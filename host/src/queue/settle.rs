@@ -44,8 +44,13 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Reason; 5] =
-        [Reason::Rejected, Reason::RetriesExhausted, Reason::DeferralsExhausted, Reason::Crashed, Reason::Malformed];
+    pub const ALL: [Reason; 5] = [
+        Reason::Rejected,
+        Reason::RetriesExhausted,
+        Reason::DeferralsExhausted,
+        Reason::Crashed,
+        Reason::Malformed,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -144,7 +149,9 @@ impl Ending {
         };
         result
             + match &self.subject {
-                Subject::Task(task) => task.fields.iter().map(|field| field.name.len() + field.value.len()).sum(),
+                Subject::Task(task) => {
+                    task.fields.iter().map(|field| field.name.len() + field.value.len()).sum()
+                }
                 Subject::Malformed(entry) => entry.bytes(),
             }
     }
@@ -190,22 +197,34 @@ impl Queue {
         let keys = &self.keys;
         let rules = &self.rules;
         // The script takes plain ones first.
-        let plugin = batch.iter().find(|ending| ending.kind() != Kind::Other).map_or("", |ending| &ending.plugin);
-        let kind = |ending: &&Ending| if ending.plugin.as_ref() == plugin { ending.kind() } else { Kind::Other };
+        let plugin =
+            batch.iter().find(|ending| ending.kind() != Kind::Other).map_or("", |ending| &ending.plugin);
+        let kind =
+            |ending: &&Ending| if ending.plugin.as_ref() == plugin { ending.kind() } else { Kind::Other };
         let kinds: Vec<Kind> = batch.iter().map(kind).collect();
         let mut order: Vec<usize> = (0..batch.len()).collect();
         order.sort_by_key(|n| kinds[*n]);
         let sorted = || order.iter().map(|n| (batch[*n], kinds[*n]));
         let plain = |of| kinds.iter().filter(|kind| **kind == of).count();
-        let mut command = script::SETTLE.command(5 + batch.iter().map(|ending| 1 + usize::from(ending.key.is_some())).sum::<usize>());
-        command.arg(&keys.stream).arg(&keys.delayed).arg(&keys.parked).arg(&keys.dead).arg(keys.settled(consumer, call.lane));
+        let mut command = script::SETTLE
+            .command(5 + batch.iter().map(|ending| 1 + usize::from(ending.key.is_some())).sum::<usize>());
+        command
+            .arg(&keys.stream)
+            .arg(&keys.delayed)
+            .arg(&keys.parked)
+            .arg(&keys.dead)
+            .arg(keys.settled(consumer, call.lane));
         for (ending, _) in sorted() {
             command.arg(keys.task(&ending.subject.id()));
             if let Some(key) = &ending.key {
                 command.arg(keys.marker(Some(key)));
             }
         }
-        command.arg(&rules.group).arg(consumer).arg(millis(rules.retention)).arg(millis(rules.idempotency.window));
+        command
+            .arg(&rules.group)
+            .arg(consumer)
+            .arg(millis(rules.retention))
+            .arg(millis(rules.idempotency.window));
         command.arg(call.number).arg(plain(Kind::Plain)).arg(plain(Kind::PlainWithResult)).arg(plugin);
         sorted().for_each(|(ending, kind)| self.add_ending(&mut command, consumer, ending, kind));
         let reply = self.link.script_command(&script::SETTLE, &command).await?;
@@ -254,7 +273,12 @@ impl Queue {
                 command.arg(result.as_ref());
             }
             (Settlement::Park { delay, from, next_attempt, deferrals, error }, Subject::Task(task)) => {
-                begin(if key.is_some() { "Pm" } else { "P" }, &task.entry, *next_attempt, task.enqueued_at_ms);
+                begin(
+                    if key.is_some() { "Pm" } else { "P" },
+                    &task.entry,
+                    *next_attempt,
+                    task.enqueued_at_ms,
+                );
                 if key.is_some() {
                     command.arg(&task.id);
                 }

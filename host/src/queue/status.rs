@@ -91,7 +91,8 @@ impl TaskStatus {
     }
 
     fn read(id: &str, fields: codec::RawFields) -> Option<TaskStatus> {
-        let status = fields.iter().find(|(name, _)| name == b"status").and_then(|(_, value)| Status::parse(value))?;
+        let status =
+            fields.iter().find(|(name, _)| name == b"status").and_then(|(_, value)| Status::parse(value))?;
         let mut task = TaskStatus::new(id, status);
         for (name, value) in fields {
             let text = || String::from_utf8_lossy(&value).into_owned();
@@ -121,7 +122,8 @@ impl Queue {
     /// A task that a plain producer added has no status key before its first attempt: it is then looked for in the stream (the first
     /// 10,000 entries, when it has an id of its own) and among the dead letters.
     pub async fn status(&self, id: &str) -> Result<Option<TaskStatus>, QueueError> {
-        let known = self.link.command("read a task's status", redis::cmd("HGETALL").arg(self.keys.task(id))).await?;
+        let known =
+            self.link.command("read a task's status", redis::cmd("HGETALL").arg(self.keys.task(id))).await?;
         let fields = self.shaped("read a task's status", reply::pairs(known))?;
         if let Some(status) = TaskStatus::read(id, fields) {
             return Ok(Some(status));
@@ -164,9 +166,18 @@ impl Queue {
     }
 
     /// Up to `count` entries of a stream, from `first` to `last`.
-    pub(super) async fn range(&self, stream: &str, first: &str, last: &str, count: usize) -> Result<Vec<codec::Entry>, QueueError> {
+    pub(super) async fn range(
+        &self,
+        stream: &str,
+        first: &str,
+        last: &str,
+        count: usize,
+    ) -> Result<Vec<codec::Entry>, QueueError> {
         let what = "read a stream";
-        let reply = self.link.command(what, redis::cmd("XRANGE").arg(stream).arg(first).arg(last).arg("COUNT").arg(count)).await?;
+        let reply = self
+            .link
+            .command(what, redis::cmd("XRANGE").arg(stream).arg(first).arg(last).arg("COUNT").arg(count))
+            .await?;
         let entry = |item| {
             let [id, fields] = reply::tuple(item)?;
             Ok(codec::Entry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })

@@ -13,7 +13,11 @@ use super::{Queue, millis};
 impl Queue {
     /// Removes up to `limit` consumers that have nothing pending and asked for nothing for `idle`. Gives how many.
     pub async fn sweep_consumers(&self, idle: Duration, limit: usize) -> Result<u64, QueueError> {
-        let call = Call::new(&script::SWEEP).key(&self.keys.stream).arg(&self.rules.group).arg(millis(idle)).arg(limit);
+        let call = Call::new(&script::SWEEP)
+            .key(&self.keys.stream)
+            .arg(&self.rules.group)
+            .arg(millis(idle))
+            .arg(limit);
         let reply = self.link.script(&call).await?;
         self.shaped("sweep", reply::count(&reply))
     }
@@ -43,7 +47,9 @@ impl Queue {
     pub async fn other_groups(&self) -> Result<Vec<String>, QueueError> {
         const WHAT: &str = "look for other groups";
         let reply = self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await?;
-        let names = |reply| reply::array(reply)?.into_iter().map(super::census::group_name).collect::<Result<Vec<_>, _>>();
+        let names = |reply| {
+            reply::array(reply)?.into_iter().map(super::census::group_name).collect::<Result<Vec<_>, _>>()
+        };
         let names = self.shaped(WHAT, names(reply))?;
         Ok(names.into_iter().filter(|name| *name != self.rules.group).collect())
     }
@@ -51,18 +57,22 @@ impl Queue {
 
 /// What about this Redis may lose tasks: one sentence for each thing, with the way out. Empty where it does not tell.
 pub async fn dangers(link: &Link) -> Vec<&'static str> {
-    let info = async |section| match link.command("ask for its state", redis::cmd("INFO").arg(section)).await {
+    let info = async |section| match link.command("ask for its state", redis::cmd("INFO").arg(section)).await
+    {
         Ok(reply) => reply::text(reply).unwrap_or_default(),
         Err(_) => String::new(),
     };
     let save = link.command("ask for its configuration", redis::cmd("CONFIG").arg("GET").arg("save")).await;
-    let snapshots = save.ok().and_then(|reply| reply::pairs(reply).ok()).and_then(|pairs| pairs.into_iter().next());
+    let snapshots =
+        save.ok().and_then(|reply| reply::pairs(reply).ok()).and_then(|pairs| pairs.into_iter().next());
     judge(&info("memory").await, &info("persistence").await, snapshots.map(|(_, value)| !value.is_empty()))
 }
 
 /// `snapshots`: whether any save point is configured; none where that is not known.
 fn judge(memory: &str, persistence: &str, snapshots: Option<bool>) -> Vec<&'static str> {
-    let field = |info: &str, name: &str| info.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()));
+    let field = |info: &str, name: &str| {
+        info.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
+    };
     let mut found = Vec::new();
     if field(memory, "maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
         found.push("Redis may evict keys when its memory is full, and with them whole queues: set maxmemory-policy to noeviction");

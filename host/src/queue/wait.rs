@@ -115,14 +115,19 @@ pub async fn tell(link: &Link) {
     let mut add = redis::cmd("XADD");
     add.arg(keys::TOLD).arg("MAXLEN").arg("~").arg(SIGNALS).arg("*").arg("look").arg(1);
     if let Err(error) = link.command("tell the hosts", &add).await {
-        tracing::debug!(error = chain(&error), "could not tell the hosts to look; they will find out by themselves");
+        tracing::debug!(
+            error = chain(&error),
+            "could not tell the hosts to look; they will find out by themselves"
+        );
     }
 }
 
 /// From here on it can be waited for that hosts are told something.
 pub async fn signals(link: &Link) -> Result<Place, QueueError> {
     const WHAT: &str = "look what hosts were told";
-    let reply = link.command(WHAT, redis::cmd("XREVRANGE").arg(keys::TOLD).arg("+").arg("-").arg("COUNT").arg(1)).await?;
+    let reply = link
+        .command(WHAT, redis::cmd("XREVRANGE").arg(keys::TOLD).arg("+").arg("-").arg("COUNT").arg(1))
+        .await?;
     let newest = |reply| -> Shaped<Option<String>> {
         let Some(entry) = reply::array(reply)?.pop() else { return Ok(None) };
         let [id, _] = reply::tuple(entry)?;

@@ -77,7 +77,12 @@ impl Compiler {
 }
 
 /// The host's side. Blocks until the process has ended.
-pub(super) fn compile(program: &Path, reservation: u64, allowance: &Allowance, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
+pub(super) fn compile(
+    program: &Path,
+    reservation: u64,
+    allowance: &Allowance,
+    wasm: &[u8],
+) -> Result<Vec<u8>, LoadError> {
     if wasm.len() as u64 > MAX_FILE {
         return Err(LoadError::TooLarge);
     }
@@ -94,20 +99,26 @@ pub(super) fn compile(program: &Path, reservation: u64, allowance: &Allowance, w
     command.env_clear().envs(std::env::var_os(LIBRARIES).map(|path| (OsString::from(LIBRARIES), path)));
     // Not in the group that a terminal sends its signals to.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| LoadError::Hindered(format!("cannot start the process that compiles it: {error}")))?;
+    let mut child = command.spawn().map_err(|error| {
+        LoadError::Hindered(format!("cannot start the process that compiles it: {error}"))
+    })?;
     let said = converse(&mut child, wasm, &allowance.stop);
     if said.is_err() {
         // It ends, or has ended.
         let _ = child.kill();
     }
-    let lost = |error| LoadError::Hindered(format!("cannot speak with the process that compiles it: {error}"));
+    let lost =
+        |error| LoadError::Hindered(format!("cannot speak with the process that compiles it: {error}"));
     let status = child.wait().map_err(lost)?;
     let (mut answer, words) = said.map_err(lost)?;
     match answer.pop().filter(|_| status.success()) {
         Some(CODE) => Ok(answer),
-        Some(_) if answer.len() as u64 >= MAX_CODE => Err(LoadError::TooCostly(format!("more than {} MiB of code", MAX_CODE >> 20))),
-        Some(ERROR) => Err(serde_json::from_slice(&answer)
-            .unwrap_or_else(|error| LoadError::Malformed(format!("compiling it fails, and the reason cannot be read: {error}")))),
+        Some(_) if answer.len() as u64 >= MAX_CODE => {
+            Err(LoadError::TooCostly(format!("more than {} MiB of code", MAX_CODE >> 20)))
+        }
+        Some(ERROR) => Err(serde_json::from_slice(&answer).unwrap_or_else(|error| {
+            LoadError::Malformed(format!("compiling it fails, and the reason cannot be read: {error}"))
+        })),
         _ if allowance.stop.is_cancelled() => Err(LoadError::Abandoned),
         _ => Err(failed(status, &words)),
     }
@@ -115,7 +126,9 @@ pub(super) fn compile(program: &Path, reservation: u64, allowance: &Allowance, w
 
 /// Gives the file to the process, and takes what it says: its answer, and the beginning of what it writes to stderr. Ends it when that is not wanted.
 fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Result<(Vec<u8>, String)> {
-    let (Some(mut stdin), Some(mut stdout), Some(mut stderr)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
+    let (Some(mut stdin), Some(mut stdout), Some(mut stderr)) =
+        (child.stdin.take(), child.stdout.take(), child.stderr.take())
+    else {
         return Err(io::ErrorKind::BrokenPipe.into());
     };
     let thread = || thread::Builder::new().name("tq-compile".into());
@@ -155,13 +168,14 @@ fn failed(status: ExitStatus, words: &str) -> LoadError {
     let signal = status.signal().and_then(|signal| Signal::try_from(signal).ok());
     match signal {
         Some(Signal::SIGXCPU) => LoadError::TooCostly(format!("more than {MAX_SECONDS} s of processor time")),
-        Some(Signal::SIGABRT) if is_out_of_memory => {
-            LoadError::TooCostly(format!("more memory than it may have, {} GiB or what the system allows", MAX_MEMORY >> 30))
-        }
+        Some(Signal::SIGABRT) if is_out_of_memory => LoadError::TooCostly(format!(
+            "more memory than it may have, {} GiB or what the system allows",
+            MAX_MEMORY >> 30
+        )),
         // By the system, where it has no more memory, by somebody, or because it did not get on: the same file may be compiled another time.
-        Some(Signal::SIGKILL) => {
-            LoadError::Hindered("the process that compiled it was killed, as a system without free memory does".into())
-        }
+        Some(Signal::SIGKILL) => LoadError::Hindered(
+            "the process that compiled it was killed, as a system without free memory does".into(),
+        ),
         Some(signal @ (Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP)) => {
             LoadError::Hindered(format!("the process that compiled it was ended by {}", signal.as_str()))
         }
@@ -176,8 +190,13 @@ pub fn serve(reservation: u64, cores: Cores, host: u32) -> anyhow::Result<()> {
     let compile = || {
         confine(host).map_err(|error| hindered(error.to_string()))?;
         let mut wasm = Vec::new();
-        io::stdin().lock().take(MAX_FILE + 1).read_to_end(&mut wasm).map_err(|error| hindered(error.to_string()))?;
-        let engine = super::engine::that_compiles(reservation).map_err(|error| hindered(format!("{error:#}")))?;
+        io::stdin()
+            .lock()
+            .take(MAX_FILE + 1)
+            .read_to_end(&mut wasm)
+            .map_err(|error| hindered(error.to_string()))?;
+        let engine =
+            super::engine::that_compiles(reservation).map_err(|error| hindered(format!("{error:#}")))?;
         compiler::compile(&engine, cores, &wasm)
     };
     let (kind, answer) = match compile() {
@@ -235,14 +254,22 @@ mod tests {
     #[test]
     fn what_became_of_the_process_says_what_is_to_be_done() {
         assert_eq!(of(Signal::SIGXCPU, ""), "compiling it takes more than 600 s of processor time");
-        for words in ["memory allocation of 7 bytes failed\n", "<jemalloc>: background thread creation failed (11)\n"] {
-            assert_eq!(of(Signal::SIGABRT, words), "compiling it takes more memory than it may have, 4 GiB or what the system allows");
+        for words in
+            ["memory allocation of 7 bytes failed\n", "<jemalloc>: background thread creation failed (11)\n"]
+        {
+            assert_eq!(
+                of(Signal::SIGABRT, words),
+                "compiling it takes more memory than it may have, 4 GiB or what the system allows"
+            );
         }
         assert_eq!(
             of(Signal::SIGABRT, "\nthread 'x' has overflowed its stack\n"),
             "not a valid WebAssembly component: compiling it ends with SIGABRT: thread 'x' has overflowed its stack"
         );
-        assert_eq!(of(Signal::SIGSEGV, ""), "not a valid WebAssembly component: compiling it ends with SIGSEGV: it said nothing");
+        assert_eq!(
+            of(Signal::SIGSEGV, ""),
+            "not a valid WebAssembly component: compiling it ends with SIGSEGV: it said nothing"
+        );
         let killed = failed(ExitStatus::from_raw(Signal::SIGKILL as i32), "");
         assert!(killed.may_pass(), "{killed}");
         assert!(!failed(ExitStatus::from_raw(1 << 8), "no").may_pass());
@@ -257,7 +284,8 @@ mod tests {
     #[test]
     fn a_program_that_says_something_else_gives_no_code() {
         for program in ["/bin/true", "/bin/false", "/bin/echo"] {
-            let error = compile(Path::new(program), 1 << 16, &Allowance::full(), &vec![0; 1 << 20]).unwrap_err();
+            let error =
+                compile(Path::new(program), 1 << 16, &Allowance::full(), &vec![0; 1 << 20]).unwrap_err();
             assert!(error.to_string().contains("compiling it ends with exit status"), "{program}: {error}");
         }
     }

@@ -76,7 +76,9 @@ impl Budget {
         }
         let started = {
             let mut books = self.books();
-            if !books.has_room(expected, self.total) && books.accounts.values().any(|entry| matches!(entry.state, Now::IsKept)) {
+            if !books.has_room(expected, self.total)
+                && books.accounts.values().any(|entry| matches!(entry.state, Now::IsKept))
+            {
                 drop(books);
                 self.drop_kept();
                 books = self.books();
@@ -127,12 +129,17 @@ impl Books {
 
     /// What those hold that were told to go.
     fn leaving(&self) -> u64 {
-        self.accounts.values().filter(|entry| matches!(entry.state, Now::IsStopped)).map(|entry| entry.held).sum()
+        self.accounts
+            .values()
+            .filter(|entry| matches!(entry.state, Now::IsStopped))
+            .map(|entry| entry.held)
+            .sum()
     }
 
     /// Tells the largest instance to go, a kept one before one that runs. Gives back in which state it was; None if there is no other.
     fn stop_largest(&mut self) -> Option<Now> {
-        let may_go = self.accounts.values_mut().filter(|entry| matches!(entry.state, Now::Runs(_) | Now::IsKept));
+        let may_go =
+            self.accounts.values_mut().filter(|entry| matches!(entry.state, Now::Runs(_) | Now::IsKept));
         let largest = may_go.max_by_key(|entry| (matches!(entry.state, Now::IsKept), entry.held))?;
         Some(std::mem::replace(&mut largest.state, Now::IsStopped))
     }
@@ -191,7 +198,9 @@ impl Account {
         // As if it had it: it may be the largest by that.
         books.used += bytes - self.held;
         books.accounts.get_mut(&number).into_iter().for_each(|entry| entry.held = bytes);
-        let is_stopped = |books: &Books| books.accounts.get(&number).is_some_and(|entry| matches!(entry.state, Now::IsStopped));
+        let is_stopped = |books: &Books| {
+            books.accounts.get(&number).is_some_and(|entry| matches!(entry.state, Now::IsStopped))
+        };
         let mut drops_kept = false;
         while !is_stopped(&books) && books.used - books.leaving() > budget.total {
             match books.stop_largest() {
@@ -260,7 +269,8 @@ mod tests {
 
         /// An instance that has begun, and its call.
         fn begun(&self, expected: u64) -> Option<(Account, Turn)> {
-            let (mut account, call) = (self.budget.start(expected).now_or_never()?, self.turns.turn(self.pool.number()));
+            let (mut account, call) =
+                (self.budget.start(expected).now_or_never()?, self.turns.turn(self.pool.number()));
             assert!(account.begin(call.clone()));
             Some((account, call))
         }
@@ -301,7 +311,10 @@ mod tests {
         let first = host.begun(60 * MIB).expect("room");
         let mut second = Box::pin(host.budget.start(50 * MIB));
         let mut third = Box::pin(host.budget.start(10 * MIB));
-        assert!(second.as_mut().now_or_never().is_none() && third.as_mut().now_or_never().is_none(), "in line, one behind the other");
+        assert!(
+            second.as_mut().now_or_never().is_none() && third.as_mut().now_or_never().is_none(),
+            "in line, one behind the other"
+        );
         assert!(host.begun(SMALL).is_some() && host.budget.is_wanted());
         drop(first);
         let second = second.now_or_never().expect("there is room now");

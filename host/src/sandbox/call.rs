@@ -10,7 +10,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use wasmtime::Store;
 use wasmtime::component::types::ComponentItem;
-use wasmtime::component::{self as engine, ComponentExportIndex, ComponentNamedList, InstancePre, Lift, Lower, TypedFunc};
+use wasmtime::component::{
+    self as engine, ComponentExportIndex, ComponentNamedList, InstancePre, Lift, Lower, TypedFunc,
+};
 
 use super::failure::{self, Phase};
 use super::handler::{Attempt, Ended};
@@ -66,7 +68,8 @@ impl<P: ComponentNamedList + Lower, R: ComponentNamedList + Lift> Export<P, R> {
     fn find(pre: &InstancePre<State>, interface: &str, name: &str) -> Result<Option<Self>, LoadError> {
         let component = pre.component();
         let Some((_, found)) = component.get_export(None, interface) else { return Ok(None) };
-        let Some((ComponentItem::ComponentFunc(function), index)) = component.get_export(Some(&found), name) else {
+        let Some((ComponentItem::ComponentFunc(function), index)) = component.get_export(Some(&found), name)
+        else {
             let interface = interface.split('@').next().unwrap_or(interface);
             return Err(LoadError::WrongType(format!("{interface} has no function `{name}`")));
         };
@@ -78,9 +81,14 @@ impl<P: ComponentNamedList + Lower, R: ComponentNamedList + Lift> Export<P, R> {
 
     /// The function in an instance of its component.
     #[allow(unsafe_code, reason = "to check the type again for every task costs as much as a small task")]
-    pub(super) fn of(self, instance: &engine::Instance, store: &mut Store<State>) -> wasmtime::Result<TypedFunc<P, R>> {
+    pub(super) fn of(
+        self,
+        instance: &engine::Instance,
+        store: &mut Store<State>,
+    ) -> wasmtime::Result<TypedFunc<P, R>> {
         let function = instance.get_func(store, self.index);
-        let function = function.ok_or_else(|| wasmtime::format_err!("the instance is of another component"))?;
+        let function =
+            function.ok_or_else(|| wasmtime::format_err!("the instance is of another component"))?;
         // SAFETY: `find` has checked the type of the function at this index, and an index is good for no other component than its own.
         Ok(unsafe { TypedFunc::new_unchecked(function) })
     }
@@ -96,17 +104,22 @@ pub(super) async fn call(
     let Instance { store, running, .. } = instance;
     let instance = match running {
         Some(running) => running,
-        None => running.insert(exports.pre.instantiate_async(&mut *store).await.map_err(|error| (error, Phase::Instantiate))?),
+        None => running.insert(
+            exports.pre.instantiate_async(&mut *store).await.map_err(|error| (error, Phase::Instantiate))?,
+        ),
     };
     // By the clock that the handler may have of others; to make the instance has taken time from the attempt.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let deadline_ms = u64::try_from((now + deadline.saturating_duration_since(Instant::now())).as_millis()).unwrap_or(u64::MAX);
+    let deadline_ms = u64::try_from((now + deadline.saturating_duration_since(Instant::now())).as_millis())
+        .unwrap_or(u64::MAX);
     let shown = |task, fields| shown(task, fields, attempt.max_attempts, deadline_ms);
     let failed = |error| (error, Phase::Call);
     if let (Some(handle_batch), 2..) = (exports.handle_batch, attempt.tasks.len()) {
         let fields: Vec<Vec<types::Field<'_>>> = attempt.tasks.iter().map(fields).collect();
-        let tasks: Vec<guest::Task<'_>> = attempt.tasks.iter().zip(&fields).map(|(task, fields)| shown(task, fields)).collect();
-        let function: TypedFunc<(&[guest::Task<'_>],), _> = handle_batch.of(instance, store).map_err(failed)?;
+        let tasks: Vec<guest::Task<'_>> =
+            attempt.tasks.iter().zip(&fields).map(|(task, fields)| shown(task, fields)).collect();
+        let function: TypedFunc<(&[guest::Task<'_>],), _> =
+            handle_batch.of(instance, store).map_err(failed)?;
         let (replies,) = function.call_async(store, (&tasks,)).await.map_err(failed)?;
         return Ok(replies);
     }
@@ -122,7 +135,12 @@ fn fields(task: &Task) -> Vec<types::Field<'_>> {
     task.fields.iter().map(|field| types::Field { name: &field.name, value: &field.value }).collect()
 }
 
-fn shown<'t>(task: &'t Task, fields: &'t [types::Field<'t>], max_attempts: u32, deadline_ms: u64) -> guest::Task<'t> {
+fn shown<'t>(
+    task: &'t Task,
+    fields: &'t [types::Field<'t>],
+    max_attempts: u32,
+    deadline_ms: u64,
+) -> guest::Task<'t> {
     guest::Task {
         id: &task.id,
         queue: &task.queue,
@@ -151,13 +169,15 @@ fn outcome(reply: Reply, max_output: u64, mask: &Mask) -> Outcome {
             message: format!("the handler returned {} bytes, max_output is {max_output}", result.len()),
         },
         Ok(result) => Outcome::Completed { result: result.map(|result| without_secrets(result, mask)) },
-        Err(guest::Failure::Retry(retry)) => {
-            Outcome::Retry { message: failure::bounded(retry.message, mask), after: retry.after_ms.map(Duration::from_millis) }
-        }
+        Err(guest::Failure::Retry(retry)) => Outcome::Retry {
+            message: failure::bounded(retry.message, mask),
+            after: retry.after_ms.map(Duration::from_millis),
+        },
         Err(guest::Failure::Reject(message)) => Outcome::Reject { message: failure::bounded(message, mask) },
-        Err(guest::Failure::Defer(defer)) => {
-            Outcome::Defer { message: failure::bounded(defer.message, mask), after: Duration::from_millis(defer.after_ms) }
-        }
+        Err(guest::Failure::Defer(defer)) => Outcome::Defer {
+            message: failure::bounded(defer.message, mask),
+            after: Duration::from_millis(defer.after_ms),
+        },
     }
 }
 

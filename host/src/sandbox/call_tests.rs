@@ -7,11 +7,13 @@ use super::super::{Attempt, Compiler, Ended, Handler, Interfaces, LoadError, San
 use crate::config;
 use crate::task::{FailureKind, Outcome, Progress, Task};
 
-const WORLD: &str = "world test { export tqhost:handler/handler@0.1.0; export tqhost:handler/batch-handler@0.1.0; }";
+const WORLD: &str =
+    "world test { export tqhost:handler/handler@0.1.0; export tqhost:handler/batch-handler@0.1.0; }";
 
 /// A handler that rejects what is alone, and gives so many results for a batch: memory that is zero is results that are ok and empty.
 fn batching(results: &str) -> Vec<u8> {
-    let rejects = "(i32.store8 (i32.const 16) (i32.const 1)) (i32.store8 (i32.const 24) (i32.const 1)) (i32.const 16)";
+    let rejects =
+        "(i32.store8 (i32.const 16) (i32.const 1)) (i32.store8 (i32.const 24) (i32.const 1)) (i32.const 16)";
     let batch = format!(
         r#"(func (export "tqhost:handler/batch-handler@0.1.0#handle-batch") (param $tasks i32) (param $count i32) (result i32)
             (i32.store (i32.const 512) (i32.const 1024))
@@ -28,7 +30,11 @@ fn load(wasm: &[u8]) -> Result<Handler, LoadError> {
 
 fn several(count: usize) -> Attempt {
     let task = |n: usize| Task { id: n.to_string(), ..testing::task() };
-    Attempt { tasks: Arc::new((0..count).map(task).collect()), progress: vec![Progress::default(); count], ..attempt() }
+    Attempt {
+        tasks: Arc::new((0..count).map(task).collect()),
+        progress: vec![Progress::default(); count],
+        ..attempt()
+    }
 }
 
 #[tokio::test]
@@ -43,7 +49,9 @@ async fn several_tasks_go_to_the_batch_handler_and_one_to_the_handler() {
 
 #[tokio::test]
 async fn another_number_of_results_is_the_failure_of_the_call() {
-    for (results, count) in [("(i32.const 2)", 2), ("(i32.const 0)", 0), ("(i32.add (local.get $count) (i32.const 1))", 4)] {
+    for (results, count) in
+        [("(i32.const 2)", 2), ("(i32.const 0)", 0), ("(i32.add (local.get $count) (i32.const 1))", 4)]
+    {
         let report = load(&batching(results)).unwrap().run(several(3)).await.unwrap();
         let Ended::Failed { kind: FailureKind::Trap, message } = &report.ended else { panic!("{report:?}") };
         assert_eq!(*message, format!("the handler gave {count} results for 3 tasks"));
@@ -80,7 +88,10 @@ async fn results_that_share_their_bytes_are_no_larger_together_than_a_memory() {
     let is_whole = |outcome: &Outcome| matches!(outcome, Outcome::Completed { result: Some(result) } if result.len() == 1 << 20);
     assert!(outcomes.iter().all(is_whole));
     let report = handler.run(several(20)).await.unwrap();
-    assert!(matches!(report.ended, Ended::Failed { kind: FailureKind::OutputTooLarge, .. }), "more than the 16 MiB that are granted");
+    assert!(
+        matches!(report.ended, Ended::Failed { kind: FailureKind::OutputTooLarge, .. }),
+        "more than the 16 MiB that are granted"
+    );
 }
 
 #[tokio::test]
@@ -92,10 +103,20 @@ async fn a_handler_without_a_batch_handler_is_never_taken_to_have_run_several() 
 
 #[tokio::test]
 async fn a_warm_instance_counts_each_task_of_a_batch() {
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 1, max_warm: 1, max_memory: 16 << 20, compiler: Compiler::Here }).unwrap();
+    let sandbox = Sandbox::new(SandboxOptions {
+        max_concurrent: 1,
+        max_warm: 1,
+        max_memory: 16 << 20,
+        compiler: Compiler::Here,
+    })
+    .unwrap();
     let compiled = sandbox.compile(&batching("(local.get $count)")).unwrap();
     for (max_tasks, kept) in [(3, 0), (4, 1)] {
-        let grants = config::Plugin { memory: 16 << 20, warm: Some(config::Warm { idle: 1, max_tasks }), ..config::Plugin::default() };
+        let grants = config::Plugin {
+            memory: 16 << 20,
+            warm: Some(config::Warm { idle: 1, max_tasks }),
+            ..config::Plugin::default()
+        };
         let handler = sandbox.load(&compiled, &grants).unwrap();
         handler.run(several(3)).await.unwrap();
         assert_eq!(sandbox.0.pool.kept(), kept, "after 3 of {max_tasks}");
@@ -109,12 +130,22 @@ fn a_batch_handler_of_another_shape_is_refused_when_it_is_loaded() {
     assert_ne!(wit, other);
     let batch = r#"(func (export "tqhost:handler/batch-handler@0.1.0#handle-batch") (param i32 i32) (result i32) (i32.const 512))"#;
     let Err(error) = load(&embed_in(&module(batch, DONE), WORLD, &other)) else { panic!("loaded") };
-    assert!(error.to_string().starts_with("the types do not match wit/handler.wit: the function `handle-batch`: "), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("the types do not match wit/handler.wit: the function `handle-batch`: "),
+        "{error}"
+    );
 
     let found = Interfaces {
-        exports: ["tqhost:handler/handler@0.1.0", "tqhost:handler/batch-handler@0.2.0"].map(str::to_owned).into(),
+        exports: ["tqhost:handler/handler@0.1.0", "tqhost:handler/batch-handler@0.2.0"]
+            .map(str::to_owned)
+            .into(),
         imports: Vec::new(),
     };
     let error = found.check().expect_err("another version").to_string();
-    assert_eq!(error, "it exports tqhost:handler/batch-handler@0.2.0, but this tqhost runs tqhost:handler/batch-handler@0.1.0");
+    assert_eq!(
+        error,
+        "it exports tqhost:handler/batch-handler@0.2.0, but this tqhost runs tqhost:handler/batch-handler@0.1.0"
+    );
 }

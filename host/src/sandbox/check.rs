@@ -53,13 +53,22 @@ impl Handler {
         let Some(check) = self.0.exports.self_check else { return Ok(()) };
         let mut guest = AbortOnDrop(self.guests().spawn(run(self.0.clone(), check, plugin.clone(), timeout)));
         let ran = (&mut guest.0).await;
-        ran.unwrap_or_else(|error| Err(CheckError::Hindered(format!("the host failed while it ran it: {error}"))))
+        ran.unwrap_or_else(|error| {
+            Err(CheckError::Hindered(format!("the host failed while it ran it: {error}")))
+        })
     }
 }
 
-async fn run(loaded: Arc<Loaded>, check: Export<(), (Reply,)>, plugin: Arc<str>, timeout: Duration) -> Result<(), CheckError> {
+async fn run(
+    loaded: Arc<Loaded>,
+    check: Export<(), (Reply,)>,
+    plugin: Arc<str>,
+    timeout: Duration,
+) -> Result<(), CheckError> {
     let shared: &Shared = &loaded.sandbox.0;
-    let Ok(_permit) = shared.check_permit.acquire().await else { return Err(CheckError::Hindered("the host stops".into())) };
+    let Ok(_permit) = shared.check_permit.acquire().await else {
+        return Err(CheckError::Hindered("the host stops".into()));
+    };
     let deadline = Instant::now() + timeout;
     let (log, turn) = (loaded.log(Arc::new(vec![nobody()]), plugin), shared.turns.turn(loaded.number));
     let mut limits = Limits::new(loaded.memory, shared.budget.start(0).await);
@@ -69,7 +78,12 @@ async fn run(loaded: Arc<Loaded>, check: Export<(), (Reply,)>, plugin: Arc<str>,
     store.data_mut().begin(log, Vec::new(), deadline, interrupts);
     let mut made = None;
     let call = async {
-        let instance = loaded.exports.pre.instantiate_async(&mut store).await.map_err(|error| (error, Phase::Instantiate))?;
+        let instance = loaded
+            .exports
+            .pre
+            .instantiate_async(&mut store)
+            .await
+            .map_err(|error| (error, Phase::Instantiate))?;
         let instance = made.insert(instance);
         let function = check.of(instance, &mut store).map_err(|error| (error, Phase::Call))?;
         let (reply,) = function.call_async(&mut store, ()).await.map_err(|error| (error, Phase::Call))?;
@@ -81,14 +95,20 @@ async fn run(loaded: Arc<Loaded>, check: Export<(), (Reply,)>, plugin: Arc<str>,
     let mut log = state.log();
     log.finish();
     let (kind, message) = match ended {
-        Ok(Err(_)) if turn.is_evicted() => return Err(CheckError::Hindered("all handlers together have no more memory".into())),
+        Ok(Err(_)) if turn.is_evicted() => {
+            return Err(CheckError::Hindered("all handlers together have no more memory".into()));
+        }
         Ok(Ok(reply)) => return reply.map_err(|why| CheckError::Failed(failure::bounded(why, &loaded.mask))),
-        Ok(Err((error, phase))) if !is_interrupt(&error) => failure::classify(&error, phase, &state.limits, &log),
+        Ok(Err((error, phase))) if !is_interrupt(&error) => {
+            failure::classify(&error, phase, &state.limits, &log)
+        }
         Ok(Err(_)) | Err(_) => phase.timed_out("it", timeout, turn.waited()),
     };
     let why = format!("{}: {message}", kind.as_str());
     Err(match kind {
-        FailureKind::Timeout | FailureKind::BusyTimeout | FailureKind::StartTimeout => CheckError::Hindered(why),
+        FailureKind::Timeout | FailureKind::BusyTimeout | FailureKind::StartTimeout => {
+            CheckError::Hindered(why)
+        }
         // What its own code does wrong there is a trap.
         FailureKind::Instantiate => CheckError::Hindered(why),
         FailureKind::Trap | FailureKind::OutOfMemory | FailureKind::OutputTooLarge => CheckError::Failed(why),

@@ -7,7 +7,8 @@ use super::super::{Attempt, CHECK_TIMEOUT, CheckError, Handler, LoadError};
 use crate::config::Plugin;
 use crate::task::Outcome;
 
-const WORLD: &str = "world test { export tqhost:handler/handler@0.1.0; export tqhost:handler/lifecycle@0.1.0; }";
+const WORLD: &str =
+    "world test { export tqhost:handler/handler@0.1.0; export tqhost:handler/lifecycle@0.1.0; }";
 
 fn export(body: &str) -> String {
     format!(r#"(func (export "tqhost:handler/lifecycle@0.1.0#self-check") (result i32) {body})"#)
@@ -50,10 +51,17 @@ async fn a_self_check_passes_or_says_what_is_wrong() {
 #[tokio::test]
 async fn a_self_check_has_the_limits_of_an_attempt() {
     let error = failed("unreachable").await;
-    assert!(error.starts_with("trap: wasm trap: wasm `unreachable` instruction executed (a panic"), "{error}");
+    assert!(
+        error.starts_with("trap: wasm trap: wasm `unreachable` instruction executed (a panic"),
+        "{error}"
+    );
     let late = |why: &str| Err(CheckError::Hindered(why.into()));
-    assert_eq!(check("(loop $l (br $l)) (i32.const 64)").await, late("timeout: it did not end within 300ms: most of that it computed"));
-    let wat = module(&format!("(func $start (loop $l (br $l))) (start $start) {}", export("(i32.const 64)")), DONE);
+    assert_eq!(
+        check("(loop $l (br $l)) (i32.const 64)").await,
+        late("timeout: it did not end within 300ms: most of that it computed")
+    );
+    let wat =
+        module(&format!("(func $start (loop $l (br $l))) (start $start) {}", export("(i32.const 64)")), DONE);
     let loops_at_start = load(&embed(&wat, WORLD)).self_check(&"p".into(), Duration::from_millis(300)).await;
     assert_eq!(loops_at_start, late("timeout: not instantiated within 300ms"));
     let hoard = "(loop $l (br_if $l (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable";
@@ -71,11 +79,18 @@ async fn a_busy_host_does_not_hold_up_a_self_check() {
     let running: Vec<_> = (0..4)
         .map(|_| {
             let (busy, stop) = (busy.clone(), stop.clone());
-            tokio::spawn(async move { busy.run(Attempt { stop, timeout: Duration::from_secs(3600), ..attempt() }).await.map(|_| ()) })
+            tokio::spawn(async move {
+                busy.run(Attempt { stop, timeout: Duration::from_secs(3600), ..attempt() }).await.map(|_| ())
+            })
         })
         .collect();
     let started = Instant::now();
-    assert_eq!(compiled(&checked("(i32.const 64)")).self_check(&"p".into(), CHECK_TIMEOUT).await, Ok(()), "after {:?}", started.elapsed());
+    assert_eq!(
+        compiled(&checked("(i32.const 64)")).self_check(&"p".into(), CHECK_TIMEOUT).await,
+        Ok(()),
+        "after {:?}",
+        started.elapsed()
+    );
     stop.cancel();
     for attempt in running {
         assert_eq!(attempt.await.unwrap(), None);
@@ -108,5 +123,8 @@ fn a_self_check_of_another_shape_is_refused_when_it_is_loaded() {
         imports: vec![],
     };
     let error = interfaces.check().unwrap_err().to_string();
-    assert_eq!(error, "it exports tqhost:handler/lifecycle@0.2.0, but this tqhost runs tqhost:handler/lifecycle@0.1.0");
+    assert_eq!(
+        error,
+        "it exports tqhost:handler/lifecycle@0.2.0, but this tqhost runs tqhost:handler/lifecycle@0.1.0"
+    );
 }

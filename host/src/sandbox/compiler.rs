@@ -46,9 +46,11 @@ pub(super) fn compile(engine: &wasmtime::Engine, cores: Cores, wasm: &[u8]) -> R
     let compile = || {
         let component = component::from_bytes(wasm)?;
         component::interfaces(&component)?.check()?;
-        engine.precompile_component(&component).map_err(|error| match error.downcast_ref::<wasmtime::OutOfMemory>() {
-            Some(_) => LoadError::TooCostly("more memory than there is".into()),
-            None => LoadError::Malformed(format!("{error:#}")),
+        engine.precompile_component(&component).map_err(|error| {
+            match error.downcast_ref::<wasmtime::OutOfMemory>() {
+                Some(_) => LoadError::TooCostly("more memory than there is".into()),
+                None => LoadError::Malformed(format!("{error:#}")),
+            }
         })
     };
     contained(|| behind(cores, compile))

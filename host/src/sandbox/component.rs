@@ -44,19 +44,27 @@ impl Interfaces {
             return Err(LoadError::WrongWorld { exports: self.exports.clone() });
         }
         if !works {
-            return Err(LoadError::WrongVersion { found: handlers.join(" and "), offered: HANDLER_OFFERED.into() });
+            return Err(LoadError::WrongVersion {
+                found: handlers.join(" and "),
+                offered: HANDLER_OFFERED.into(),
+            });
         }
         // One of another version would be passed over without a word.
         for offered in OPTIONAL {
             let (name, _) = offered.split_once('@').unwrap_or((offered, ""));
             let of_name = |export: &&String| export.split_once('@').is_some_and(|(other, _)| other == name);
-            let is_other = |export: &&String| export.split_once('@').is_none_or(|(_, version)| !host::is_compatible(version, "0.1"));
+            let is_other = |export: &&String| {
+                export.split_once('@').is_none_or(|(_, version)| !host::is_compatible(version, "0.1"))
+            };
             if let Some(found) = self.exports.iter().filter(of_name).find(is_other) {
                 return Err(LoadError::WrongVersion { found: found.clone(), offered: offered.into() });
             }
         }
-        let imports: Vec<String> =
-            self.imports.iter().filter_map(|import| host::refusal(import).map(|why| format!("{import} ({why})"))).collect();
+        let imports: Vec<String> = self
+            .imports
+            .iter()
+            .filter_map(|import| host::refusal(import).map(|why| format!("{import} ({why})")))
+            .collect();
         if imports.is_empty() { Ok(()) } else { Err(LoadError::NotOffered { imports }) }
     }
 
@@ -72,7 +80,9 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Result<Cow<'_, [u8]>, LoadError> {
         return Err(LoadError::TooLarge);
     }
     if Engine::detect_precompiled(bytes).is_some() {
-        return Err(LoadError::NotWasm("it holds compiled code, which is never taken from a plugin file".into()));
+        return Err(LoadError::NotWasm(
+            "it holds compiled code, which is never taken from a plugin file".into(),
+        ));
     }
     if Parser::is_component(bytes) {
         return Ok(Cow::Borrowed(bytes));
@@ -85,7 +95,9 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Result<Cow<'_, [u8]>, LoadError> {
         [0x7f, b'E', b'L', b'F', ..] => "it is a native program or library (ELF)".into(),
         [0, b'a', b's', b'm', ..] => "its header is cut off or of an unknown version".into(),
         [b'\0', rest @ ..] if rest.iter().all(|byte| *byte == 0) => "it holds zeros only".into(),
-        _ if std::str::from_utf8(&bytes[..bytes.len().min(512)]).is_ok_and(|text| !text.contains('\0')) => "it is a text file".into(),
+        _ if std::str::from_utf8(&bytes[..bytes.len().min(512)]).is_ok_and(|text| !text.contains('\0')) => {
+            "it is a text file".into()
+        }
         _ => "it does not begin with the WebAssembly header".into(),
     }))
 }

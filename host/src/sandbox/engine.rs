@@ -47,7 +47,11 @@ pub(super) fn build(opts: &SandboxOptions) -> wasmtime::Result<(Engine, u64)> {
     };
     // Limits on address space (ulimit -v, small containers) refuse the full pool.
     let small = opts.max_memory.next_multiple_of(64 * 1024).clamp(64 * 1024, FULL_RESERVATION);
-    tracing::warn!(error = format!("{error:#}"), max_memory = small, "no address space for the instance pool; trying smaller slots");
+    tracing::warn!(
+        error = format!("{error:#}"),
+        max_memory = small,
+        "no address space for the instance pool; trying smaller slots"
+    );
     match Engine::new(&pooled(opts, small)) {
         Ok(engine) => Ok((engine, small)),
         Err(error) => {
@@ -102,7 +106,12 @@ fn base(reservation: u64) -> Config {
     config.concurrency_support(false);
     // What no compiler emits for handlers is not offered to them. Without garbage collection a store needs no slot of the pool for its heap.
     config.gc_support(false).wasm_gc(false).wasm_function_references(false).wasm_exceptions(false);
-    config.wasm_threads(false).wasm_memory64(false).wasm_tail_call(false).wasm_relaxed_simd(false).wasm_custom_page_sizes(false);
+    config
+        .wasm_threads(false)
+        .wasm_memory64(false)
+        .wasm_tail_call(false)
+        .wasm_relaxed_simd(false)
+        .wasm_custom_page_sizes(false);
     config
 }
 

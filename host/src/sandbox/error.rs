@@ -54,7 +54,9 @@ impl LoadError {
     /// What the engine says of compiled code.
     pub(super) fn of_compiled(error: &wasmtime::Error) -> LoadError {
         let why = format!("{error:#}");
-        let is_from_system = |cause: &(dyn std::error::Error + 'static)| cause.is::<rustix::io::Errno>() || cause.is::<std::io::Error>();
+        let is_from_system = |cause: &(dyn std::error::Error + 'static)| {
+            cause.is::<rustix::io::Errno>() || cause.is::<std::io::Error>()
+        };
         if error.chain().any(is_from_system) { LoadError::Hindered(why) } else { LoadError::Unusable(why) }
     }
 }
@@ -69,13 +71,19 @@ mod tests {
 
     #[test]
     fn what_the_system_refuses_may_pass_and_what_is_wrong_with_the_code_does_not() {
-        let refused = wasmtime::Error::from(rustix::io::Errno::NOMEM).context("mmap failed to allocate 0x1000 bytes").context("loading");
+        let refused = wasmtime::Error::from(rustix::io::Errno::NOMEM)
+            .context("mmap failed to allocate 0x1000 bytes")
+            .context("loading");
         let error = LoadError::of_compiled(&refused);
         assert!(error.may_pass(), "{error}");
-        assert!(error.to_string().starts_with("it cannot be compiled or loaded for now: loading: mmap failed"), "{error}");
+        assert!(
+            error.to_string().starts_with("it cannot be compiled or loaded for now: loading: mmap failed"),
+            "{error}"
+        );
         let files = wasmtime::Error::from(std::io::Error::other("too many open files")).context("loading");
         assert!(LoadError::of_compiled(&files).may_pass());
-        let parts = wasmtime::Error::msg("it has 65 core instances, which exceeds the configured maximum of 64");
+        let parts =
+            wasmtime::Error::msg("it has 65 core instances, which exceeds the configured maximum of 64");
         assert!(matches!(LoadError::of_compiled(&parts), LoadError::Unusable(_)));
         assert!(!LoadError::Malformed(String::new()).may_pass());
     }

@@ -29,14 +29,24 @@ impl Phase {
         let late = format!("{who} did not end within {timeout:?}");
         match self {
             Phase::Instantiate => (FailureKind::StartTimeout, format!("not instantiated within {timeout:?}")),
-            Phase::Call if waited < timeout / 2 => (FailureKind::BusyTimeout, format!("{late}: most of that it computed")),
-            Phase::Call => (FailureKind::Timeout, format!("{late}: most of that it waited, for a service, a clock or other handlers")),
+            Phase::Call if waited < timeout / 2 => {
+                (FailureKind::BusyTimeout, format!("{late}: most of that it computed"))
+            }
+            Phase::Call => (
+                FailureKind::Timeout,
+                format!("{late}: most of that it waited, for a service, a clock or other handlers"),
+            ),
         }
     }
 }
 
 /// Tells the kinds of failure apart.
-pub(super) fn classify(error: &Error, phase: Phase, limits: &Limits, log: &GuestLog) -> (FailureKind, String) {
+pub(super) fn classify(
+    error: &Error,
+    phase: Phase,
+    limits: &Limits,
+    log: &GuestLog,
+) -> (FailureKind, String) {
     // A guest that was refused memory dies in many ways: unreachable, abort, exit, an exception of its language.
     if let Some(refused) = limits.refused() {
         return (FailureKind::OutOfMemory, with_last_words(refused, log));
@@ -54,7 +64,10 @@ pub(super) fn classify(error: &Error, phase: Phase, limits: &Limits, log: &Guest
         return (FailureKind::Trap, with_last_words(&format!("{trap}{hint}"), log));
     }
     if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {
-        return (FailureKind::Trap, with_last_words(&format!("the handler called exit({code}) instead of returning"), log));
+        return (
+            FailureKind::Trap,
+            with_last_words(&format!("the handler called exit({code}) instead of returning"), log),
+        );
     }
     let cause = error.root_cause().to_string();
     if is_result_too_large(error, &cause) {
@@ -68,7 +81,8 @@ pub(super) fn classify(error: &Error, phase: Phase, limits: &Limits, log: &Guest
 /// function has a backtrace), and wasmtime says so, in a text and a type that it keeps to itself; a test holds it to
 /// this text.
 fn is_result_too_large(error: &Error, cause: &str) -> bool {
-    error.downcast_ref::<WasmBacktrace>().is_none() && cause.contains("fuel allocated for hostcalls has been exhausted")
+    error.downcast_ref::<WasmBacktrace>().is_none()
+        && cause.contains("fuel allocated for hostcalls has been exhausted")
 }
 
 fn with_last_words(cause: &str, log: &GuestLog) -> String {

@@ -127,7 +127,9 @@ impl Report {
     pub fn outcomes(&self, tasks: usize) -> Vec<Outcome> {
         match &self.ended {
             Ended::Each(outcomes) => outcomes.clone(),
-            Ended::Failed { kind, message } => vec![Outcome::Failed { kind: *kind, message: message.clone() }; tasks],
+            Ended::Failed { kind, message } => {
+                vec![Outcome::Failed { kind: *kind, message: message.clone() }; tasks]
+            }
         }
     }
 }
@@ -136,7 +138,12 @@ impl Handler {
     pub(super) fn new(sandbox: Sandbox, exports: Exports, grants: &config::Plugin) -> Handler {
         let (config, mask) = (Arc::new(grants.config.clone()), Arc::new(Mask::new(&grants.config)));
         let (number, owner) = (sandbox.0.pool.number(), Arc::<Owner>::default());
-        let http = host::http::Grant::new(grants, sandbox.0.sends_on.clone(), sandbox.0.sends_in.polls(number), owner.clone());
+        let http = host::http::Grant::new(
+            grants,
+            sandbox.0.sends_on.clone(),
+            sandbox.0.sends_in.polls(number),
+            owner.clone(),
+        );
         Handler(Arc::new(Loaded {
             memory: grants.memory.min(sandbox.0.budget.total()),
             sandbox,
@@ -288,7 +295,8 @@ async fn instance(loaded: &Loaded, stop: &CancellationToken, call: &Turn) -> Opt
     }
     let made = async {
         let place = shared.pool.place().await?;
-        let mut limits = Limits::new(loaded.memory, shared.budget.start(loaded.expected.load(Ordering::Relaxed)).await);
+        let mut limits =
+            Limits::new(loaded.memory, shared.budget.start(loaded.expected.load(Ordering::Relaxed)).await);
         limits.claim(call.clone()).then(|| Instance::new(store(shared, loaded, limits), place))
     };
     tokio::select! {
@@ -299,7 +307,8 @@ async fn instance(loaded: &Loaded, stop: &CancellationToken, call: &Turn) -> Opt
 }
 
 pub(super) fn store(shared: &Shared, loaded: &Loaded, limits: Limits) -> Store<State> {
-    let mut store = Store::new(&shared.engine, State::new(limits, loaded.config.clone(), loaded.http.clone()));
+    let mut store =
+        Store::new(&shared.engine, State::new(limits, loaded.config.clone(), loaded.http.clone()));
     store.limiter(|state| &mut state.limits);
     store.epoch_deadline_callback(|store| Ok(tick(store.data())));
     store.set_epoch_deadline(1);

@@ -29,7 +29,16 @@ pub(super) struct Limits {
 
 impl Limits {
     pub(super) fn new(memory: u64, account: Account) -> Limits {
-        Limits { memory, account, used: 0, behind_handles: 0, peak: 0, elements: 0, pending: 0, refused: None }
+        Limits {
+            memory,
+            account,
+            used: 0,
+            behind_handles: 0,
+            peak: 0,
+            elements: 0,
+            pending: 0,
+            refused: None,
+        }
     }
 
     /// A new attempt: what the instance holds counts on, what happened in the one before does not.
@@ -54,7 +63,10 @@ impl Limits {
     pub(super) fn hold(&mut self, bytes: u64) -> bool {
         let all = self.used.saturating_add(bytes);
         if all > self.memory {
-            self.refused = Some(format!("its handles stand for {bytes} bytes beside {} in use; {} are granted", self.used, self.memory));
+            self.refused = Some(format!(
+                "its handles stand for {bytes} bytes beside {} in use; {} are granted",
+                self.used, self.memory
+            ));
             return false;
         }
         if !self.account.grow(all) {
@@ -78,17 +90,27 @@ impl Limits {
 }
 
 impl ResourceLimiter for Limits {
-    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
         let delta = desired.saturating_sub(current) as u64;
         self.pending = 0;
         let before = self.used + self.behind_handles;
         let all = before.saturating_add(delta);
         if all > self.memory {
-            self.refused = Some(format!("it asked for {delta} bytes beside {before} in use; {} are granted", self.memory));
+            self.refused = Some(format!(
+                "it asked for {delta} bytes beside {before} in use; {} are granted",
+                self.memory
+            ));
             return Ok(false);
         }
         if let Some(maximum) = maximum.filter(|maximum| desired > *maximum) {
-            self.refused = Some(format!("it asked for {desired} bytes in a memory that declares a maximum of {maximum}"));
+            self.refused = Some(format!(
+                "it asked for {desired} bytes in a memory that declares a maximum of {maximum}"
+            ));
             return Ok(false);
         }
         if !self.account.grow(all) {
@@ -108,10 +130,16 @@ impl ResourceLimiter for Limits {
         Ok(())
     }
 
-    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
         let elements = self.elements.saturating_add(desired.saturating_sub(current));
         if elements > TABLE_ELEMENTS || maximum.is_some_and(|maximum| desired > maximum) {
-            self.refused = Some(format!("it asked for {elements} table elements; {TABLE_ELEMENTS} are allowed"));
+            self.refused =
+                Some(format!("it asked for {elements} table elements; {TABLE_ELEMENTS} are allowed"));
             return Ok(false);
         }
         self.elements = elements;

@@ -100,7 +100,11 @@ impl GuestLog {
 
     /// Takes one message of wasi:logging.
     pub(super) fn message(&mut self, level: Level, context: &str, message: &str) {
-        let text = if context.is_empty() { Cow::Borrowed(message) } else { Cow::Owned(format!("{context}: {message}")) };
+        let text = if context.is_empty() {
+            Cow::Borrowed(message)
+        } else {
+            Cow::Owned(format!("{context}: {message}"))
+        };
         let mask = self.mask.clone();
         let text = mask.text(&text);
         let text = clean(text.as_bytes());
@@ -130,7 +134,11 @@ impl GuestLog {
         let mask = self.mask.clone();
         let masked = mask.bytes(&line);
         // At the end of a line that did not fit there may be the beginning of a secret.
-        let shown = if is_cut { &masked[..masked.len().saturating_sub(mask.longest()).min(MAX_LINE)] } else { &masked[..] };
+        let shown = if is_cut {
+            &masked[..masked.len().saturating_sub(mask.longest()).min(MAX_LINE)]
+        } else {
+            &masked[..]
+        };
         let text = clean_part(shown, is_cut);
         if stream == Stream::Stderr {
             self.hear(&text);
@@ -180,7 +188,11 @@ impl GuestLog {
         if let Some(subject) = &self.subject {
             if !std::mem::replace(&mut self.introduced, true) && subject.tasks.len() > 1 {
                 let ids: Vec<&str> = subject.tasks.iter().map(|task| task.id.as_str()).collect();
-                subject.send(level, "host", &clean(format!("a batch of the tasks {}", ids.join(" ")).as_bytes()));
+                subject.send(
+                    level,
+                    "host",
+                    &clean(format!("a batch of the tasks {}", ids.join(" ")).as_bytes()),
+                );
             }
             subject.send(level, stream, text);
         }
@@ -283,7 +295,8 @@ mod tests {
             .with_max_level(Level::TRACE)
             .with_writer(move || writer.clone())
             .finish();
-        let mut log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::new(mask()), testing::quota());
+        let mut log =
+            GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::new(mask()), testing::quota());
         tracing::subscriber::with_default(subscriber, || print(&mut log));
         let bytes = sink.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -298,7 +311,10 @@ mod tests {
         });
         let lines: Vec<&str> = out.lines().collect();
         assert_eq!(lines.len(), 3, "{out}");
-        assert!(lines[1].starts_with(" INFO guest: two queue=\"q\" task=\"1-0\" plugin=\"p\" stream=\"stdout\""), "{out}");
+        assert!(
+            lines[1].starts_with(" INFO guest: two queue=\"q\" task=\"1-0\" plugin=\"p\" stream=\"stdout\""),
+            "{out}"
+        );
     }
 
     #[test]
@@ -343,7 +359,9 @@ mod tests {
         let longest = mask().longest();
         for before in MAX_LINE - longest - 2..=MAX_LINE + 2 * longest {
             // What stands in front of it is taken out as well, so that more of the line is shown.
-            let out = printed(|log| log.write(Stream::Stdout, format!("{SECRET}{}{SECRET}\n", "x".repeat(before)).as_bytes()));
+            let out = printed(|log| {
+                log.write(Stream::Stdout, format!("{SECRET}{}{SECRET}\n", "x".repeat(before)).as_bytes())
+            });
             assert!(!out.contains("hunter"), "{before}: {out}");
             assert_eq!(out.contains(" … (cut)"), before + 2 * SECRET.len() > MAX_LINE + longest, "{before}");
         }
@@ -351,8 +369,12 @@ mod tests {
 
     #[test]
     fn a_panic_is_remembered_whole() {
-        let mut log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default(), testing::quota());
-        log.write(Stream::Stderr, b"before\n\nthread 'main' panicked at src/lib.rs:5:9:\nboom\nnote: run with `RUST_BACKTRACE=1`\n");
+        let mut log =
+            GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default(), testing::quota());
+        log.write(
+            Stream::Stderr,
+            b"before\n\nthread 'main' panicked at src/lib.rs:5:9:\nboom\nnote: run with `RUST_BACKTRACE=1`\n",
+        );
         assert_eq!(log.last_words(), Some("thread 'main' panicked at src/lib.rs:5:9: boom"));
     }
 }

@@ -125,7 +125,9 @@ mod tests {
     fn a_burst_and_then_the_rate() {
         const RATE: u64 = 1000;
         let (mut now, began) = (Now::default(), Instant::now());
-        let mut lines = |ms: u64| (0..10_000).take_while(|_| now.take(100, RATE, began + Duration::from_millis(ms))).count();
+        let mut lines = |ms: u64| {
+            (0..10_000).take_while(|_| now.take(100, RATE, began + Duration::from_millis(ms))).count()
+        };
         assert_eq!([lines(0), lines(50), lines(100), lines(1100), lines(1_000_000)], [80, 0, 1, 10, 80]);
     }
 

@@ -26,7 +26,11 @@ fn memory_under(root: &Path) -> Option<u64> {
         };
         // A limit of a group above holds as well. In a container the path may be that of the machine, of which only the top is there.
         let groups = Path::new(path.trim_start_matches('/')).ancestors();
-        groups.filter_map(|group| fs::read_to_string(root.join(folder).join(group).join(file)).ok()?.trim().parse().ok()).min()
+        groups
+            .filter_map(|group| {
+                fs::read_to_string(root.join(folder).join(group).join(file)).ok()?.trim().parse().ok()
+            })
+            .min()
     });
     limits.chain(total(&fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default())).min()
 }
@@ -50,9 +54,18 @@ mod tests {
         let table: &[(Files, Option<u64>)] = &[
             (&[], None),
             (&[MEMINFO], Some(1_024_000)),
-            (&[MEMINFO, ("proc/self/cgroup", "0::/a/b\n"), ("sys/fs/cgroup/a/b/memory.max", "max\n")], Some(1_024_000)),
-            (&[MEMINFO, ("proc/self/cgroup", "0::/a/b\n"), ("sys/fs/cgroup/a/memory.max", "4096\n")], Some(4096)),
-            (&[MEMINFO, ("proc/self/cgroup", "0::/elsewhere\n"), ("sys/fs/cgroup/memory.max", "8192\n")], Some(8192)),
+            (
+                &[MEMINFO, ("proc/self/cgroup", "0::/a/b\n"), ("sys/fs/cgroup/a/b/memory.max", "max\n")],
+                Some(1_024_000),
+            ),
+            (
+                &[MEMINFO, ("proc/self/cgroup", "0::/a/b\n"), ("sys/fs/cgroup/a/memory.max", "4096\n")],
+                Some(4096),
+            ),
+            (
+                &[MEMINFO, ("proc/self/cgroup", "0::/elsewhere\n"), ("sys/fs/cgroup/memory.max", "8192\n")],
+                Some(8192),
+            ),
             (
                 &[
                     MEMINFO,
@@ -62,7 +75,10 @@ mod tests {
                 ],
                 Some(512),
             ),
-            (&[MEMINFO, ("proc/self/cgroup", "0::/a\n"), ("sys/fs/cgroup/a/memory.max", "99999999999\n")], Some(1_024_000)),
+            (
+                &[MEMINFO, ("proc/self/cgroup", "0::/a\n"), ("sys/fs/cgroup/a/memory.max", "99999999999\n")],
+                Some(1_024_000),
+            ),
         ];
         for (files, expected) in table {
             let root = tempfile::tempdir().expect("a folder");

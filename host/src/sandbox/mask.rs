@@ -29,7 +29,8 @@ const LONGEST_IN_BASE64: usize = 4 * 1024;
 /// What a URL takes as it is (RFC 3986).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// The same for `encodeURIComponent` of JavaScript.
-const OF_JAVASCRIPT: &AsciiSet = &UNRESERVED.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*');
+const OF_JAVASCRIPT: &AsciiSet =
+    &UNRESERVED.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*');
 /// The same for `quote` of Python.
 const OF_PYTHON: &AsciiSet = &UNRESERVED.remove(b'/');
 
@@ -51,7 +52,8 @@ impl Mask {
         let finder = (!texts.is_empty()).then(|| {
             // Of a long key, the kind that is taken otherwise has a kilobyte for each byte.
             let kind = AhoCorasickKind::ContiguousNFA;
-            let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).kind(Some(kind)).build(&texts);
+            let finder =
+                AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).kind(Some(kind)).build(&texts);
             finder.expect("a secret has 64 KiB at most, far from the 2 GiB that cannot be looked for")
         });
         Mask { finder, longest }
@@ -64,14 +66,18 @@ impl Mask {
 
     pub(super) fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match &self.finder {
-            Some(finder) if finder.is_match(text) => finder.replace_all(text, &vec![SHOWN; finder.patterns_len()]).into(),
+            Some(finder) if finder.is_match(text) => {
+                finder.replace_all(text, &vec![SHOWN; finder.patterns_len()]).into()
+            }
             _ => text.into(),
         }
     }
 
     pub(super) fn bytes<'b>(&self, bytes: &'b [u8]) -> Cow<'b, [u8]> {
         match &self.finder {
-            Some(finder) if finder.is_match(bytes) => finder.replace_all_bytes(bytes, &vec![SHOWN; finder.patterns_len()]).into(),
+            Some(finder) if finder.is_match(bytes) => {
+                finder.replace_all_bytes(bytes, &vec![SHOWN; finder.patterns_len()]).into()
+            }
             _ => bytes.into(),
         }
     }
@@ -84,7 +90,8 @@ fn forms(text: &str) -> impl Iterator<Item = String> {
 
 /// How a text is written in a URL, and in a form.
 fn in_url(text: &str) -> [String; 4] {
-    let [strict, javascript, python] = [UNRESERVED, OF_JAVASCRIPT, OF_PYTHON].map(|set| utf8_percent_encode(text, set).to_string());
+    let [strict, javascript, python] =
+        [UNRESERVED, OF_JAVASCRIPT, OF_PYTHON].map(|set| utf8_percent_encode(text, set).to_string());
     [strict, javascript, python, form_urlencoded::byte_serialize(text.as_bytes()).collect()]
 }
 
@@ -97,7 +104,8 @@ fn in_base64(text: &str) -> impl Iterator<Item = String> {
             let bytes = [&[0; 3][..before], text.as_bytes()].concat();
             // A digit is six bits.
             let own = (before * 8).div_ceil(6)..bytes.len() * 8 / 6;
-            [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)].map(|digits| digits[own.clone()].to_owned())
+            [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)]
+                .map(|digits| digits[own.clone()].to_owned())
         })
     })
 }
@@ -159,13 +167,20 @@ mod tests {
         let mask = mask(&[secret]);
         let mut ascii = String::new();
         for unit in serde_json::to_string(secret).unwrap().encode_utf16() {
-            if unit < 128 { ascii.push(unit as u8 as char) } else { ascii.push_str(&format!("\\u{unit:04x}")) }
+            if unit < 128 {
+                ascii.push(unit as u8 as char)
+            } else {
+                ascii.push_str(&format!("\\u{unit:04x}"))
+            }
         }
         // As it prints it: both kinds of quotes are in it.
         let python = "'pa\"ss\\\\word\\'ü🔑\\n2nd-line-of-it'".to_owned();
         for said in [serde_json::json!({ "key": secret }).to_string(), ascii, format!("{secret:?}"), python] {
             let shown = mask.text(&said).into_owned();
-            assert!(!shown.contains("ss") && !shown.contains("2nd") && shown.contains("[secret]"), "{said} is {shown}");
+            assert!(
+                !shown.contains("ss") && !shown.contains("2nd") && shown.contains("[secret]"),
+                "{said} is {shown}"
+            );
         }
     }
 
@@ -195,7 +210,10 @@ mod tests {
                     let shown = mask.text(&said).into_owned();
                     let left = shown.replace(SHOWN, "");
                     // What is beside it, and up to two digits at either end.
-                    assert!(shown.contains(SHOWN) && left.len() <= (before + after) * 8 / 6 + 4, "{bytes}: {said} is {shown}");
+                    assert!(
+                        shown.contains(SHOWN) && left.len() <= (before + after) * 8 / 6 + 4,
+                        "{bytes}: {said} is {shown}"
+                    );
                 }
             }
         }
@@ -207,7 +225,8 @@ mod tests {
 
     #[test]
     fn what_is_short_or_stands_in_the_configuration_is_left() {
-        let config = [("model", Secret::new("a-long-name-of-a-model")), ("pin", Secret::kept_apart("1234567"))];
+        let config =
+            [("model", Secret::new("a-long-name-of-a-model")), ("pin", Secret::kept_apart("1234567"))];
         let mask = Mask::new(&config.map(|(name, secret)| (name.to_owned(), secret)).into());
         assert_eq!(mask.text("a-long-name-of-a-model 1234567"), "a-long-name-of-a-model 1234567");
         assert_eq!(mask.longest(), 0);

@@ -123,9 +123,11 @@ impl Sandbox {
 
     /// The same, where all handlers together have no more than so many bytes of memory.
     pub fn within(opts: SandboxOptions, memory: u64) -> anyhow::Result<Sandbox> {
-        let (engine, reservation) = engine::build(&opts).map_err(|error| anyhow!("cannot start the WebAssembly engine: {error:#}"))?;
+        let (engine, reservation) = engine::build(&opts)
+            .map_err(|error| anyhow!("cannot start the WebAssembly engine: {error:#}"))?;
         let mut linker = Linker::new(&engine);
-        host::add_to_linker(&mut linker).map_err(|error| anyhow!("cannot link the host interfaces: {error:#}"))?;
+        host::add_to_linker(&mut linker)
+            .map_err(|error| anyhow!("cannot link the host interfaces: {error:#}"))?;
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let guests = tokio::runtime::Builder::new_multi_thread()
             // Half of them for those that compute for long, the others for everybody else: ARCHITECTURE.md has the figures.
@@ -190,7 +192,11 @@ impl Sandbox {
     pub fn load(&self, compiled: &[u8], grants: &config::Plugin) -> Result<Handler, LoadError> {
         let component = self.deserialize(compiled)?;
         component::interfaces_of(&component).check()?;
-        let pre = self.0.linker.instantiate_pre(&component).map_err(|error| LoadError::WrongType(format!("{error:#}")))?;
+        let pre = self
+            .0
+            .linker
+            .instantiate_pre(&component)
+            .map_err(|error| LoadError::WrongType(format!("{error:#}")))?;
         Ok(Handler::new(self.clone(), call::Exports::find(pre)?, grants))
     }
 
@@ -211,7 +217,8 @@ impl Sandbox {
         // SAFETY: by the contract of `load` these bytes come from `compile`. The cache keeps them in a directory that
         // only this user can enter and checks their digest; files from the plugins folder that hold compiled code are
         // refused by `component::from_bytes`.
-        unsafe { Component::deserialize(&self.0.engine, compiled) }.map_err(|error| LoadError::of_compiled(&error))
+        unsafe { Component::deserialize(&self.0.engine, compiled) }
+            .map_err(|error| LoadError::of_compiled(&error))
     }
 }
 

@@ -35,7 +35,11 @@ impl Share {
 
 impl Default for Share {
     fn default() -> Share {
-        Share { requests: Requests::default(), lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)), lines: Lines::default() }
+        Share {
+            requests: Requests::default(),
+            lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
+            lines: Lines::default(),
+        }
     }
 }
 

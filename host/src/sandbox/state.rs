@@ -76,7 +76,13 @@ impl State {
     }
 
     /// Makes everything new that belongs to one attempt.
-    pub(super) fn begin(&mut self, log: GuestLog, progress: Vec<Progress>, deadline: Instant, interrupts: Interrupts) {
+    pub(super) fn begin(
+        &mut self,
+        log: GuestLog,
+        progress: Vec<Progress>,
+        deadline: Instant,
+        interrupts: Interrupts,
+    ) {
         self.limits.begin();
         *self.log() = log;
         (self.progress, self.deadline, self.http) = (progress, deadline, None);

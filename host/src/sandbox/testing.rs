@@ -45,7 +45,8 @@ pub(crate) const ECHO: &str = "
     (i32.const 16)";
 
 /// Completes without a result.
-pub(crate) const DONE: &str = "(i32.store8 (i32.const 16) (i32.const 0)) (i32.store8 (i32.const 24) (i32.const 0)) (i32.const 16)";
+pub(crate) const DONE: &str =
+    "(i32.store8 (i32.const 16) (i32.const 0)) (i32.store8 (i32.const 24) (i32.const 0)) (i32.const 16)";
 
 /// Compiles `wat` and embeds the component type of `world`, which may use wit/handler.wit.
 pub(crate) fn embed(wat: &str, world: &str) -> Vec<u8> {
@@ -92,7 +93,13 @@ const FOREIGN: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn sandbox() -> Sandbox {
-    Sandbox::new(SandboxOptions { max_concurrent: 4, max_warm: 0, max_memory: 16 << 20, compiler: Compiler::Here }).unwrap()
+    Sandbox::new(SandboxOptions {
+        max_concurrent: 4,
+        max_warm: 0,
+        max_memory: 16 << 20,
+        compiler: Compiler::Here,
+    })
+    .unwrap()
 }
 
 pub(crate) fn task() -> Task {

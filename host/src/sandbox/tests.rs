@@ -59,11 +59,19 @@ async fn no_part_of_a_memory_is_left_to_the_next_attempt() {
     let places = [64, 100 << 10, 255 << 10, 257 << 10, 500 << 10, 513 << 10, 600 << 10];
     let data = [2048, 200 << 10, 300 << 10];
     let segments: String = data.map(|at| format!(r#"(data (i32.const {at}) "abcd")"#)).concat();
-    let as_it_was = |at, value: u32| format!("(if (i32.ne (i32.load (i32.const {at})) (i32.const {value})) (then unreachable))");
-    let checks: String = places.iter().map(|at| as_it_was(*at, 0)).chain(data.iter().map(|at| as_it_was(*at, 0x6463_6261))).collect();
-    let writes: String = places.iter().chain(&data).map(|at| format!("(i32.store (i32.const {at}) (i32.const 77))")).collect();
+    let as_it_was = |at, value: u32| {
+        format!("(if (i32.ne (i32.load (i32.const {at})) (i32.const {value})) (then unreachable))")
+    };
+    let checks: String = places
+        .iter()
+        .map(|at| as_it_was(*at, 0))
+        .chain(data.iter().map(|at| as_it_was(*at, 0x6463_6261)))
+        .collect();
+    let writes: String =
+        places.iter().chain(&data).map(|at| format!("(i32.store (i32.const {at}) (i32.const 77))")).collect();
     let grow = "(if (i32.ne (memory.grow (i32.const 2)) (i32.const 8)) (then unreachable))";
-    let wat = module(&segments, &format!("{grow} {checks} {writes} {DONE}")).replace("\"memory\") 1)", "\"memory\") 8)");
+    let wat = module(&segments, &format!("{grow} {checks} {writes} {DONE}"))
+        .replace("\"memory\") 1)", "\"memory\") 8)");
     let sandbox = testing::sandbox();
     let handler = load(&sandbox, &embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"));
     let other = load(&sandbox, &testing::handler(ECHO));
@@ -91,7 +99,8 @@ async fn guests_run_on_their_own_threads_and_what_is_there_takes_no_further_hop(
     free.wait();
     assert!(elsewhere.is_none(), "nothing of a guest runs on a thread that is not theirs");
     // An attempt that the clock interrupts in its first poll goes on in the next one.
-    let at_once = |handler: Handler| async move { (0..100).find_map(|_| handler.run(attempt()).now_or_never()) };
+    let at_once =
+        |handler: Handler| async move { (0..100).find_map(|_| handler.run(attempt()).now_or_never()) };
     let report = guests.spawn(at_once(handler)).await.unwrap().expect("one of them ends in its first poll");
     assert_eq!(outcome(&report.unwrap()), Outcome::Completed { result: Some(b"1-0".to_vec()) });
 }
@@ -123,7 +132,9 @@ async fn a_panic_of_the_host_is_a_failure_of_the_task_that_met_it() {
         }
     }
     let extra = r#"(import "wasi:logging/logging" "log" (func $log (param i32 i32 i32 i32 i32)))"#;
-    let body = format!("(call $log (i32.const 4) (i32.const 600) (i32.const 5) (i32.const 605) (i32.const 5)) {DONE}");
+    let body = format!(
+        "(call $log (i32.const 4) (i32.const 600) (i32.const 5) (i32.const 605) (i32.const 5)) {DONE}"
+    );
     let world = "world test { import wasi:logging/logging; export tqhost:handler/handler@0.1.0; }";
     let sandbox = testing::sandbox();
     let handler = load(&sandbox, &embed(&module(extra, &body), world));
@@ -148,7 +159,10 @@ fn proposals_that_no_compiler_of_handlers_needs_are_refused() {
         ("exceptions", "(tag (param i32))"),
         ("function references", "(type $f (func)) (func (param (ref $f)))"),
         ("tail calls", "(func $f return_call $f)"),
-        ("relaxed SIMD", "(func (param v128 v128) (drop (i8x16.relaxed_swizzle (local.get 0) (local.get 1))))"),
+        (
+            "relaxed SIMD",
+            "(func (param v128 v128) (drop (i8x16.relaxed_swizzle (local.get 0) (local.get 1))))",
+        ),
     ] {
         assert!(matches!(compiles(extra), Err(LoadError::Malformed(_))), "{what}");
     }
@@ -167,9 +181,15 @@ fn proposals_that_no_compiler_of_handlers_needs_are_refused() {
 async fn the_ways_to_fail_are_told_apart() {
     let (kind, message) = failure("unreachable").await;
     let hint = "(a panic, an abort or an uncaught exception, and nothing was logged about it)";
-    assert_eq!((kind, message), (FailureKind::Trap, format!("wasm trap: wasm `unreachable` instruction executed {hint}")));
+    assert_eq!(
+        (kind, message),
+        (FailureKind::Trap, format!("wasm trap: wasm `unreachable` instruction executed {hint}"))
+    );
     let (kind, message) = failure("(loop $l (br $l)) (i32.const 16)").await;
-    assert_eq!((kind, message.as_str()), (FailureKind::BusyTimeout, "the handler did not end within 300ms: most of that it computed"));
+    assert_eq!(
+        (kind, message.as_str()),
+        (FailureKind::BusyTimeout, "the handler did not end within 300ms: most of that it computed")
+    );
     let hoard = "(loop $l (br_if $l (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable";
     let (kind, message) = failure(hoard).await;
     assert_eq!(kind, FailureKind::OutOfMemory);
@@ -180,7 +200,11 @@ async fn the_ways_to_fail_are_told_apart() {
 
 #[tokio::test]
 async fn stack_overflow_is_a_trap() {
-    let wat = module("", &format!("(call $deep) {DONE}")).replacen("(memory ", "(func $deep (call $deep) (call $deep)) (memory ", 1);
+    let wat = module("", &format!("(call $deep) {DONE}")).replacen(
+        "(memory ",
+        "(func $deep (call $deep) (call $deep)) (memory ",
+        1,
+    );
     let report = run(&embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"), attempt()).await;
     let Outcome::Failed { kind: FailureKind::Trap, message } = outcome(&report) else { panic!("{report:?}") };
     assert!(message.contains("call stack exhausted"), "{message}");
@@ -208,16 +232,26 @@ async fn results_are_measured_before_and_after_they_are_copied() {
         handler(&body)
     };
     // Within the slack: copied, then refused.
-    let Outcome::Failed { kind, message } = outcome(&run(&result(70_000, 2), attempt()).await) else { panic!() };
-    assert_eq!((kind, message.as_str()), (FailureKind::OutputTooLarge, "the handler returned 70000 bytes, max_output is 65536"));
+    let Outcome::Failed { kind, message } = outcome(&run(&result(70_000, 2), attempt()).await) else {
+        panic!()
+    };
+    assert_eq!(
+        (kind, message.as_str()),
+        (FailureKind::OutputTooLarge, "the handler returned 70000 bytes, max_output is 65536")
+    );
     // Beyond it: never copied. Holds wasmtime to the text that `failure` looks for.
     let sandbox = testing::sandbox();
     let compiled = sandbox.compile(&result(4_000_000, 100)).unwrap();
     let big = sandbox.load(&compiled, &Plugin { memory: 16 << 20, ..grants() }).unwrap();
     let Outcome::Failed { kind, message } = outcome(&big.run(attempt()).await.unwrap()) else { panic!() };
-    assert_eq!((kind, message.as_str()), (FailureKind::OutputTooLarge, "what the handler returned is larger than max_output"));
+    assert_eq!(
+        (kind, message.as_str()),
+        (FailureKind::OutputTooLarge, "what the handler returned is larger than max_output")
+    );
     // Not the guest's memory at all: a trap, not an output.
-    let Outcome::Failed { kind, .. } = outcome(&run(&result(4_000_000, 1), attempt()).await) else { panic!() };
+    let Outcome::Failed { kind, .. } = outcome(&run(&result(4_000_000, 1), attempt()).await) else {
+        panic!()
+    };
     assert_eq!(kind, FailureKind::Trap);
 }
 
@@ -312,15 +346,22 @@ async fn a_guest_that_waits_ends_at_its_timeout_while_others_compute() {
 async fn exit_is_a_trap_with_words() {
     let extra = r#"(import "wasi:cli/exit@0.2.3" "exit" (func $exit (param i32)))"#;
     let world = "world test { import wasi:cli/exit@0.2.3; export tqhost:handler/handler@0.1.0; }";
-    let ended = outcome(&run(&embed(&module(extra, &format!("(call $exit (i32.const 1)) {DONE}")), world), attempt()).await);
+    let ended = outcome(
+        &run(&embed(&module(extra, &format!("(call $exit (i32.const 1)) {DONE}")), world), attempt()).await,
+    );
     let message = "the handler called exit(1) instead of returning".to_owned();
     assert_eq!(ended, Outcome::Failed { kind: FailureKind::Trap, message });
 }
 
 #[tokio::test]
 async fn a_pool_that_finds_no_address_space_is_made_smaller() {
-    let sandbox =
-        Sandbox::new(SandboxOptions { max_concurrent: 20_000, max_warm: 0, max_memory: 1 << 20, compiler: Compiler::Here }).unwrap();
+    let sandbox = Sandbox::new(SandboxOptions {
+        max_concurrent: 20_000,
+        max_warm: 0,
+        max_memory: 1 << 20,
+        compiler: Compiler::Here,
+    })
+    .unwrap();
     let report = load(&sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
     assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()) });
 }
@@ -394,10 +435,15 @@ fn wrong_worlds_are_named() {
 
     let newer = include_str!("../../../wit/handler.wit").replace("handler@0.1.0", "handler@0.2.0");
     let wat = module("", DONE).replace("@0.1.0#", "@0.2.0#");
-    let message = refused(&testing::embed_in(&wat, "world test { export tqhost:handler/handler@0.2.0; }", &newer));
-    assert_eq!(message, "it exports tqhost:handler/handler@0.2.0, but this tqhost runs tqhost:handler/handler@0.1.0");
+    let message =
+        refused(&testing::embed_in(&wat, "world test { export tqhost:handler/handler@0.2.0; }", &newer));
+    assert_eq!(
+        message,
+        "it exports tqhost:handler/handler@0.2.0, but this tqhost runs tqhost:handler/handler@0.1.0"
+    );
 
-    let imports = r#"(import "wasi:sockets/network@0.2.3" "ping" (func)) (import "acme:api/api" "ping" (func))"#;
+    let imports =
+        r#"(import "wasi:sockets/network@0.2.3" "ping" (func)) (import "acme:api/api" "ping" (func))"#;
     let world = "world test { import wasi:sockets/network@0.2.3; import acme:api/api; export tqhost:handler/handler@0.1.0; }";
     let message = refused(&embed(&module(imports, DONE), world));
     assert!(message.contains("wasi:sockets/network@0.2.3 (handlers have no sockets); "), "{message}");
@@ -411,7 +457,9 @@ fn wrong_types_are_found_when_a_component_is_loaded() {
         (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 64))
         (func (export "tqhost:handler/handler@0.1.0#handle") (param i32 i32) (result i32) (i32.const 1)))"#;
     let sandbox = testing::sandbox();
-    let compiled = sandbox.compile(&testing::embed_in(wat, "world test { export tqhost:handler/handler@0.1.0; }", other)).unwrap();
+    let compiled = sandbox
+        .compile(&testing::embed_in(wat, "world test { export tqhost:handler/handler@0.1.0; }", other))
+        .unwrap();
     let Err(error) = sandbox.load(&compiled, &grants()) else { panic!("loaded") };
     assert!(matches!(error, LoadError::WrongType(_)), "{error}");
 }

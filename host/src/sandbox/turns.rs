@@ -43,12 +43,23 @@ struct Line {
 
 impl Turns {
     pub(super) fn new(at_once: usize) -> Turns {
-        Turns(Arc::new(Mutex::new(Line { free: at_once, computing: BTreeMap::new(), waiting: VecDeque::new() })))
+        Turns(Arc::new(Mutex::new(Line {
+            free: at_once,
+            computing: BTreeMap::new(),
+            waiting: VecDeque::new(),
+        })))
     }
 
     /// For one call of a version.
     pub(super) fn turn(&self, version: Number) -> Turn {
-        let now = Now { since: Instant::now(), held: None, in_turns: None, in_line: None, left: None, waited: Duration::ZERO };
+        let now = Now {
+            since: Instant::now(),
+            held: None,
+            in_turns: None,
+            in_line: None,
+            left: None,
+            waited: Duration::ZERO,
+        };
         Turn(Arc::new(Call {
             turns: self.clone(),
             version,
@@ -344,7 +355,8 @@ mod tests {
                     for _ in 0..100 {
                         turn.clone().next().await;
                         let count = counts[n].fetch_add(1, Ordering::Relaxed);
-                        let least = counts.iter().map(|count| count.load(Ordering::Relaxed)).min().expect("three");
+                        let least =
+                            counts.iter().map(|count| count.load(Ordering::Relaxed)).min().expect("three");
                         assert!(count <= least + 1, "nobody is ahead by more than its turn: {counts:?}");
                     }
                 }))
@@ -423,7 +435,10 @@ mod tests {
             call.await.expect("each of them ends");
         }
         let order = order.lock().expect("no panic");
-        assert!(order[..4].windows(2).all(|turns| turns[0] != turns[1]), "one turn of either, while both wait: {order:?}");
+        assert!(
+            order[..4].windows(2).all(|turns| turns[0] != turns[1]),
+            "one turn of either, while both wait: {order:?}"
+        );
         assert_eq!(order[4..], [many, many]);
         assert_eq!(turns.free(), 1);
     }

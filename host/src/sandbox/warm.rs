@@ -67,7 +67,11 @@ struct Resting {
 
 impl Pool {
     pub(super) fn new(places: u32) -> Pool {
-        Pool { places: Arc::new(Semaphore::new(places.max(1) as usize)), idle: Mutex::default(), numbers: AtomicU64::new(0) }
+        Pool {
+            places: Arc::new(Semaphore::new(places.max(1) as usize)),
+            idle: Mutex::default(),
+            numbers: AtomicU64::new(0),
+        }
     }
 
     /// A number that no version has.
@@ -142,7 +146,12 @@ impl Pool {
             given_up.extend(resting.drain(..late));
         }
         idle.instances.retain(|_, resting| !resting.is_empty());
-        let next = idle.instances.values().filter_map(|resting| resting.front()).map(|resting| resting.since + IDLE).min();
+        let next = idle
+            .instances
+            .values()
+            .filter_map(|resting| resting.front())
+            .map(|resting| resting.since + IDLE)
+            .min();
         idle.watched = next.is_some();
         drop(idle);
         drop(given_up);

@@ -14,7 +14,8 @@ pub fn delay(backoff: &Backoff, attempt: u32, jitter: f64) -> Duration {
         Backoff::None => Duration::ZERO,
         Backoff::Delays(delays) => delays.get(retry as usize).or(delays.last()).copied().unwrap_or_default(),
         Backoff::Exponential { base, max, jitter: spread } => {
-            let grown = base.checked_mul(1u32.checked_shl(retry).unwrap_or(u32::MAX)).unwrap_or(*max).min(*max);
+            let grown =
+                base.checked_mul(1u32.checked_shl(retry).unwrap_or(u32::MAX)).unwrap_or(*max).min(*max);
             grown.mul_f64((1.0 + spread * jitter.clamp(-1.0, 1.0)).max(0.0)).min(*max)
         }
     }
@@ -41,7 +42,8 @@ mod tests {
 
     #[test]
     fn exponential_delays_double_up_to_the_maximum() {
-        let waits: Vec<u128> = (1..=5).map(|attempt| delay(&exponential(1000, 6000, 0.0), attempt, 0.7).as_millis()).collect();
+        let waits: Vec<u128> =
+            (1..=5).map(|attempt| delay(&exponential(1000, 6000, 0.0), attempt, 0.7).as_millis()).collect();
         assert_eq!(waits, [1000, 2000, 4000, 6000, 6000]);
     }
 

@@ -157,7 +157,11 @@ impl Pool {
 
 impl Seat {
     fn demand(&self) -> usize {
-        if self.waits_for > 0 || self.wants_more { self.most.saturating_sub(self.taken + self.granted) } else { 0 }
+        if self.waits_for > 0 || self.wants_more {
+            self.most.saturating_sub(self.taken + self.granted)
+        } else {
+            0
+        }
     }
 
     fn grant(&mut self, count: usize) {
@@ -253,7 +257,8 @@ impl Line {
     /// Whether another attempt could begin now, by the queue's own concurrency and the host's.
     pub fn has_room(&self) -> bool {
         let pool = self.capacity.lock();
-        pool.most.is_none_or(|most| pool.out < most) && pool.seats.get(&self.seat).is_some_and(|seat| seat.taken < seat.most)
+        pool.most.is_none_or(|most| pool.out < most)
+            && pool.seats.get(&self.seat).is_some_and(|seat| seat.taken < seat.most)
     }
 
     /// What the queue's own concurrency leaves.
@@ -473,13 +478,18 @@ mod tests {
 
     #[test]
     fn starts_go_by_priority() {
-        for (priorities, limit) in [(vec![2, 1], 1), (vec![2, 1], 10), (vec![5, 3, 1], 3), (vec![1, 1, 1], 7), (vec![1000, 1], 10)] {
+        for (priorities, limit) in
+            [(vec![2, 1], 1), (vec![2, 1], 10), (vec![5, 3, 1], 3), (vec![1, 1, 1], 7), (vec![1000, 1], 10)]
+        {
             let rounds = 20_000;
             let starts = shares(&priorities, limit, rounds);
             let (all, weight): (usize, u32) = (starts.iter().sum(), priorities.iter().sum());
             for (start, priority) in starts.iter().zip(&priorities) {
                 let due = all as f64 * f64::from(*priority) / f64::from(weight);
-                assert!((*start as f64 - due).abs() <= f64::from(limit) + 2.0, "{priorities:?} {limit}: {starts:?}");
+                assert!(
+                    (*start as f64 - due).abs() <= f64::from(limit) + 2.0,
+                    "{priorities:?} {limit}: {starts:?}"
+                );
             }
         }
     }

@@ -170,11 +170,16 @@ impl Fetcher {
         if shared.unseen.load(Ordering::Acquire) {
             // The reclaimer claims for the same consumer: between its claim and its intake, its entries would look unseen too.
             let claiming = shared.claiming.lock().await;
-            let found = shared.queue.recover(link, &shared.consumer, &shared.inflight.entries(), count).await?;
+            let found =
+                shared.queue.recover(link, &shared.consumer, &shared.inflight.entries(), count).await?;
             shared.unseen.store(found.more, Ordering::Release);
             shared.lost(&found.lost).await;
             if !found.entries.is_empty() {
-                tracing::info!(queue = shared.name.as_ref(), tasks = found.entries.len(), "took up tasks that were delivered unseen");
+                tracing::info!(
+                    queue = shared.name.as_ref(),
+                    tasks = found.entries.len(),
+                    "took up tasks that were delivered unseen"
+                );
                 intake::admit(&shared, version, found.entries, Claimed::Again, permits).await;
                 drop(claiming);
                 return Ok(Read::Busy);
@@ -367,9 +372,16 @@ impl Fetcher {
     async fn recreate_group(&self) {
         let queue = self.shared.name.as_ref();
         match self.shared.queue.ensure_group().await {
-            Ok(false) => tracing::debug!(queue, "a read was ended; the stream and its consumer group are there"),
-            Ok(true) => tracing::warn!(queue, "the stream or its consumer group was deleted; created anew, at the stream's beginning"),
-            Err(error) => tracing::debug!(queue, error = chain(&error), "could not create the consumer group"),
+            Ok(false) => {
+                tracing::debug!(queue, "a read was ended; the stream and its consumer group are there")
+            }
+            Ok(true) => tracing::warn!(
+                queue,
+                "the stream or its consumer group was deleted; created anew, at the stream's beginning"
+            ),
+            Err(error) => {
+                tracing::debug!(queue, error = chain(&error), "could not create the consumer group")
+            }
         }
     }
 }
@@ -380,7 +392,11 @@ mod tests {
 
     #[test]
     fn a_read_is_as_large_as_entries_were_lately() {
-        let entry = |bytes: usize| Entry { id: "1-0".into(), fields: vec![("a".into(), vec![0; bytes - 1])], deliveries: 1 };
+        let entry = |bytes: usize| Entry {
+            id: "1-0".into(),
+            fields: vec![("a".into(), vec![0; bytes - 1])],
+            deliveries: 1,
+        };
         let mut sizes = Sizes::default();
         assert!(sizes.fit(MAX_BYTES) >= MAX_BATCH, "nothing is known yet");
         sizes.saw(&[entry(100), entry(1 << 20)]);

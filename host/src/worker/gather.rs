@@ -50,12 +50,20 @@ impl Gathering {
                     return;
                 }
                 // It runs by now.
-                Err(mpsc::error::TrySendError::Closed(back) | mpsc::error::TrySendError::Full(back)) => member = back,
+                Err(mpsc::error::TrySendError::Closed(back) | mpsc::error::TrySendError::Full(back)) => {
+                    member = back
+                }
             }
         }
         let (members, more) = mpsc::channel(most);
         *open = Some(Open { version: version.clone(), room: most - 1, members });
-        drop(shared.runners.spawn(gather(shared.clone(), version.clone(), member, more, rules.batch.max_wait)));
+        drop(shared.runners.spawn(gather(
+            shared.clone(),
+            version.clone(),
+            member,
+            more,
+            rules.batch.max_wait,
+        )));
     }
 
     /// Lets the open batch run with what it has: nothing more can come.
@@ -74,7 +82,13 @@ impl Gathering {
 }
 
 /// Waits for more, and runs what there is then on the version that is active then.
-async fn gather(shared: Arc<Shared>, version: Arc<Version>, first: (Task, Hold), mut more: mpsc::Receiver<(Task, Hold)>, wait: Duration) {
+async fn gather(
+    shared: Arc<Shared>,
+    version: Arc<Version>,
+    first: (Task, Hold),
+    mut more: mpsc::Receiver<(Task, Hold)>,
+    wait: Duration,
+) {
     let mut members = vec![first];
     let mut over = std::pin::pin!(tokio::time::sleep(wait));
     loop {

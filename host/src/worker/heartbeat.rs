@@ -71,7 +71,11 @@ impl Heartbeat {
                             }
                         }
                         Lease::Cancelled if self.shared.inflight.lost(&beat.entry) => {
-                            tracing::info!(queue = self.shared.name.as_ref(), task = beat.task_id, "cancelled while it ran");
+                            tracing::info!(
+                                queue = self.shared.name.as_ref(),
+                                task = beat.task_id,
+                                "cancelled while it ran"
+                            );
                             self.shared.metrics.settled(admin::Settled::Cancelled);
                         }
                         Lease::Deleted | Lease::Gone => {

@@ -169,7 +169,12 @@ impl Inflight {
             // A status that is not there yet has no place for progress.
             let progress = if entry.is(Phase::Begun) { None } else { entry.progress.take() };
             let is_due = progress.is_some() || now.duration_since(slot.renewed) >= every;
-            is_due.then(|| Beat { entry: entry.id.clone(), task_id: entry.task_id.clone(), key: entry.key.clone(), progress })
+            is_due.then(|| Beat {
+                entry: entry.id.clone(),
+                task_id: entry.task_id.clone(),
+                key: entry.key.clone(),
+                progress,
+            })
         };
         self.lock().slots.iter().filter_map(due).collect()
     }
@@ -178,7 +183,9 @@ impl Inflight {
     pub fn unsaid(&self, beats: &[Beat]) {
         let table = self.lock();
         for beat in beats {
-            if let (Some((Key(entry), _)), Some(progress)) = (table.slots.get_key_value(beat.entry.as_str()), &beat.progress) {
+            if let (Some((Key(entry), _)), Some(progress)) =
+                (table.slots.get_key_value(beat.entry.as_str()), &beat.progress)
+            {
                 entry.progress.put_back(progress.clone());
             }
         }
@@ -334,7 +341,8 @@ mod tests {
     }
 
     fn hold(table: &Arc<Inflight>, line: &Arc<Line>, entry: &str) -> Option<Hold> {
-        let claim = Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
+        let claim =
+            Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
         table.hold(&claim, line.acquire(1).now_or_never().expect("a free permit"))
     }
 
@@ -415,13 +423,21 @@ mod tests {
         let said = |beats: &[Beat]| beats.iter().map(|beat| beat.progress.clone()).collect::<Vec<_>>();
         assert_eq!(said(&beats), [Some((100, "far".to_owned()))]);
         table.unsaid(&beats);
-        assert_eq!(said(&table.due(every, now)), [Some((100, "far".to_owned()))], "what did not arrive is said again");
+        assert_eq!(
+            said(&table.due(every, now)),
+            [Some((100, "far".to_owned()))],
+            "what did not arrive is said again"
+        );
         let later = Instant::now() + every;
         assert_eq!(table.due(every, later).len(), 1);
         table.renewed("1-0", later);
         assert!(table.due(every, later).is_empty());
         first.progress().set(1, "new");
         table.unsaid(&beats);
-        assert_eq!(said(&table.due(every, later)), [Some((1, "new".to_owned()))], "unless there is something newer");
+        assert_eq!(
+            said(&table.due(every, later)),
+            [Some((1, "new".to_owned()))],
+            "unless there is something newer"
+        );
     }
 }

@@ -35,7 +35,13 @@ pub enum Claimed {
 ///
 /// `version` is the one that was active when the claim began. A claim can wait for a while: what it brought is run by the version that is
 /// active now, and given back if there is none any more.
-pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<Entry>, how: Claimed, mut permits: Permits) {
+pub async fn admit(
+    shared: &Arc<Shared>,
+    version: &Arc<Version>,
+    entries: Vec<Entry>,
+    how: Claimed,
+    mut permits: Permits,
+) {
     let active = shared.versions.borrow().clone();
     let version = active.as_ref().unwrap_or(version);
     let label = version.label();
@@ -100,7 +106,12 @@ pub async fn admit(shared: &Arc<Shared>, version: &Arc<Version>, entries: Vec<En
 }
 
 /// Takes an entry into the table of what is in flight. None when it is there already.
-fn hold(shared: &Shared, decoded: &Result<Task, (codec::Malformed, Entry)>, since: Instant, permit: Permits) -> Option<Hold> {
+fn hold(
+    shared: &Shared,
+    decoded: &Result<Task, (codec::Malformed, Entry)>,
+    since: Instant,
+    permit: Permits,
+) -> Option<Hold> {
     let claim = match decoded {
         Ok(task) => Claim {
             entry: &task.entry,
@@ -111,7 +122,9 @@ fn hold(shared: &Shared, decoded: &Result<Task, (codec::Malformed, Entry)>, sinc
             since,
         },
         // It never runs, so that nobody asks for more than its entry.
-        Err((_, entry)) => Claim { entry: &entry.id, task_id: &entry.id, key: None, attempt: 1, enqueued_at_ms: 0, since },
+        Err((_, entry)) => {
+            Claim { entry: &entry.id, task_id: &entry.id, key: None, attempt: 1, enqueued_at_ms: 0, since }
+        }
     };
     shared.inflight.hold(&claim, permit)
 }
@@ -125,7 +138,13 @@ fn is_plain(shared: &Shared, task: &Task, hold: &Hold, how: Claimed) -> bool {
 
 /// Gives a task back that has passed the gate. Counts why another one has not, and buries what brought its
 /// host down.
-pub async fn go_on(shared: &Shared, version: &Version, task: Task, hold: Hold, begun: Begun) -> Option<(Task, Hold)> {
+pub async fn go_on(
+    shared: &Shared,
+    version: &Version,
+    task: Task,
+    hold: Hold,
+    begun: Begun,
+) -> Option<(Task, Hold)> {
     let queue = shared.name.as_ref();
     match begun {
         Begun::Owned => return Some((task, hold)),
@@ -149,10 +168,17 @@ pub async fn go_on(shared: &Shared, version: &Version, task: Task, hold: Hold, b
 
 /// Marks tasks as PROCESSING, however long Redis takes, and whether they run `alone`. None when the host
 /// stops meanwhile.
-pub async fn begin(shared: &Shared, plugin: &str, tasks: &[(Task, Hold)], since: Instant, alone: bool) -> Option<Vec<Begun>> {
+pub async fn begin(
+    shared: &Shared,
+    plugin: &str,
+    tasks: &[(Task, Hold)],
+    since: Instant,
+    alone: bool,
+) -> Option<Vec<Begun>> {
     let mut pace = Pace::new(&shared.name, "begin");
     loop {
-        let starts = tasks.iter().map(|(task, hold)| Start { alone, ..Start::of(task, hold.key(), since.elapsed()) });
+        let starts =
+            tasks.iter().map(|(task, hold)| Start { alone, ..Start::of(task, hold.key(), since.elapsed()) });
         let starts: Vec<Start<'_>> = starts.collect();
         let wait = match shared.queue.begin(&shared.consumer, plugin, &starts).await {
             Ok(begun) => {

@@ -90,9 +90,13 @@ impl Janitor {
 
     /// Removes the consumers that are gone from the queue that has waited for it longest.
     async fn sweep_one(&mut self, queues: &[Arc<Shared>]) -> Result<(), QueueError> {
-        let duties: HashMap<String, &Arc<Shared>> = queues.iter().map(|queue| (queue.queue.duty(), queue)).collect();
+        let duties: HashMap<String, &Arc<Shared>> =
+            queues.iter().map(|queue| (queue.queue.duty(), queue)).collect();
         self.swept.retain(|duty, _| duties.contains_key(duty));
-        let Some((duty, queue)) = duties.into_iter().min_by_key(|(duty, _)| self.swept.get(duty).copied()) else { return Ok(()) };
+        let Some((duty, queue)) = duties.into_iter().min_by_key(|(duty, _)| self.swept.get(duty).copied())
+        else {
+            return Ok(());
+        };
         if self.swept.get(&duty).is_some_and(|at| at.elapsed() < EVERY) {
             return Ok(());
         }
@@ -135,7 +139,12 @@ async fn tend(shared: &Shared, keys: Vec<Vec<u8>>) -> Result<(), QueueError> {
         tracing::error!(queue, tasks = ?lost, "tasks are lost: somebody deleted them; their statuses say so now");
     }
     if freed + expiring > 0 {
-        tracing::warn!(queue, keys = freed, statuses = expiring, "what was kept for tasks that are gone expires now");
+        tracing::warn!(
+            queue,
+            keys = freed,
+            statuses = expiring,
+            "what was kept for tasks that are gone expires now"
+        );
     }
     Ok(())
 }

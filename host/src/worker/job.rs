@@ -44,7 +44,8 @@ impl Room {
     pub async fn job(&self, ending: Ending, label: crate::admin::Settled, mut hold: Hold) -> Option<Job> {
         // One that is larger than all there is takes all of it.
         let units = (1 + ending.bytes() / BYTES_PER_UNIT).min(self.most);
-        let _room = self.units.clone().acquire_many_owned(u32::try_from(units).unwrap_or(u32::MAX)).await.ok()?;
+        let _room =
+            self.units.clone().acquire_many_owned(u32::try_from(units).unwrap_or(u32::MAX)).await.ok()?;
         hold.has_run();
         Some(Job { ending, label, hold, _room })
     }
@@ -63,7 +64,8 @@ mod tests {
     use crate::queue::{Settlement, Subject};
 
     fn hold(table: &Arc<Inflight>, line: &Arc<Line>, entry: &str) -> Hold {
-        let claim = Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
+        let claim =
+            Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
         table.hold(&claim, line.acquire(1).now_or_never().expect("a free permit")).expect("a new entry")
     }
 
@@ -75,10 +77,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_that_finds_no_room_keeps_its_permit_until_there_is_some() {
-        let (room, table, line) = (Room::new(1), Arc::new(Inflight::default()), Capacity::new(None).line(3, 1));
+        let (room, table, line) =
+            (Room::new(1), Arc::new(Inflight::default()), Capacity::new(None).line(3, 1));
         let [large, small, larger] = ["1-0", "2-0", "3-0"].map(|entry| hold(&table, &line, entry));
         // All units but two.
-        let first = room.job(ending((UNITS.0 - 3) * BYTES_PER_UNIT), Settled::Completed, large).await.expect("there is room");
+        let first = room
+            .job(ending((UNITS.0 - 3) * BYTES_PER_UNIT), Settled::Completed, large)
+            .await
+            .expect("there is room");
         let second = room.job(ending(0), Settled::Completed, small).await.expect("there is room");
         assert_eq!(line.free(), 2, "what has run has no permit any more, although it is not settled");
         let mut third = std::pin::pin!(room.job(ending(usize::pow(2, 24)), Settled::Completed, larger));

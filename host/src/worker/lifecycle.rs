@@ -20,7 +20,9 @@ use super::pace::Pace;
 use super::shared::Shared;
 use super::stop::Stop;
 use super::waiter::Waiter;
-use super::{census, fetcher, gather, heartbeat, janitor, mover, promoter, reclaimer, scheduler, settler, teller};
+use super::{
+    census, fetcher, gather, heartbeat, janitor, mover, promoter, reclaimer, scheduler, settler, teller,
+};
 use crate::admin::{FetchPulse, QueueMetrics};
 use crate::chain::chain;
 use crate::plugins::Version;
@@ -107,7 +109,9 @@ impl Worker {
         worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
         if let Some(list) = shared.queue.rules.list.clone() {
             let link = host.redis.link_blocking_for(mover::BLOCK);
-            worker.claimers.spawn(mover::Mover { shared: shared.clone(), list: list.key, link }.run(claiming.clone()));
+            worker
+                .claimers
+                .spawn(mover::Mover { shared: shared.clone(), list: list.key, link }.run(claiming.clone()));
         }
         if let Some(schedule) = shared.queue.rules.schedule.clone() {
             worker.claimers.spawn(scheduler::Scheduler::new(shared.clone(), schedule).run(claiming.clone()));
@@ -118,11 +122,15 @@ impl Worker {
         let pace = Pace::new(&shared.name, "settle");
         for lane in 0..settler::LANES {
             let (drained, give_up) = (worker.drained.clone(), shared.stop.settling.clone());
-            let settler = settler::Settler { shared: shared.clone(), lane, jobs: jobs.clone(), drained, give_up };
+            let settler =
+                settler::Settler { shared: shared.clone(), lane, jobs: jobs.clone(), drained, give_up };
             worker.settler.spawn(settler.run(pace.another()));
         }
         worker.servants.spawn(teller::Teller { shared: shared.clone() }.run(worker.served.clone()));
-        worker.servants.spawn(heartbeat::Heartbeat { shared: shared.clone(), retired: worker.retired.clone() }.run(worker.served.clone()));
+        worker.servants.spawn(
+            heartbeat::Heartbeat { shared: shared.clone(), retired: worker.retired.clone() }
+                .run(worker.served.clone()),
+        );
         worker.servants.spawn(census::CensusTaker { shared }.run(worker.retired.clone()));
         worker
     }

@@ -100,11 +100,19 @@ impl Lookout {
         }
         match duties::leave(&link, &host).await {
             Ok(()) => wait::tell(&link).await,
-            Err(error) => tracing::debug!(error = chain(&error), "could not hand over the duties of this host"),
+            Err(error) => {
+                tracing::debug!(error = chain(&error), "could not hand over the duties of this host")
+            }
         }
     }
 
-    async fn look(&self, link: &Link, waiter: &Waiter, host: &str, memory: &mut Memory) -> Result<(), QueueError> {
+    async fn look(
+        &self,
+        link: &Link,
+        waiter: &Waiter,
+        host: &str,
+        memory: &mut Memory,
+    ) -> Result<(), QueueError> {
         let queues = self.queues();
         if !queues.is_empty() {
             look_for_pauses(link, &queues).await?;
@@ -137,10 +145,16 @@ async fn look_for_pauses(link: &Link, queues: &[Arc<Shared>]) -> Result<(), Queu
 }
 
 /// Gives how many hosts there are. A host that may not ask for duties has all of them: to do them twice does no harm.
-async fn hold_duties(link: &Link, host: &str, queues: &[Arc<Shared>], asked: &mut HashMap<String, Queue>) -> Result<u64, QueueError> {
+async fn hold_duties(
+    link: &Link,
+    host: &str,
+    queues: &[Arc<Shared>],
+    asked: &mut HashMap<String, Queue>,
+) -> Result<u64, QueueError> {
     let before = std::mem::take(asked);
     asked.extend(queues.iter().map(|queue| (queue.queue.duty(), queue.queue.clone())));
-    let gone: Vec<&Queue> = before.iter().filter(|(duty, _)| !asked.contains_key(*duty)).map(|(_, queue)| queue).collect();
+    let gone: Vec<&Queue> =
+        before.iter().filter(|(duty, _)| !asked.contains_key(*duty)).map(|(_, queue)| queue).collect();
     let all: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
     let held = async {
         if !gone.is_empty() {
@@ -167,7 +181,12 @@ async fn look_for_delayed(link: &Link, queues: &[Arc<Shared>], turn: &mut usize)
     let (known, unknown): (Vec<_>, Vec<_>) =
         queues.iter().filter(|queue| queue.idle.has_duty()).partition(|queue| queue.idle.has_delayed());
     let count = known.len().min(DELAYED);
-    known.iter().cycle().skip(*turn % known.len().max(1)).take(count).for_each(|queue| queue.parked.notify_one());
+    known
+        .iter()
+        .cycle()
+        .skip(*turn % known.len().max(1))
+        .take(count)
+        .for_each(|queue| queue.parked.notify_one());
     *turn = turn.wrapping_add(count);
     let asked: Vec<&Queue> = unknown.iter().map(|queue| &queue.queue).collect();
     for found in wait::with_delayed(link, &asked).await? {

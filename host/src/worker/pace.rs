@@ -54,9 +54,18 @@ impl Pace {
         let mut outage = self.outage();
         outage.loops += usize::from(is_first);
         let for_seconds = now.duration_since(*outage.since.get_or_insert(now)).as_secs();
-        let is_known = outage.said.as_ref().is_some_and(|(at, said)| now.duration_since(*at) < REMIND && (!is_first || *said == error));
+        let is_known = outage
+            .said
+            .as_ref()
+            .is_some_and(|(at, said)| now.duration_since(*at) < REMIND && (!is_first || *said == error));
         if !is_known {
-            tracing::warn!(queue = self.queue, r#loop = self.what, for_seconds, error, "Redis does not do its part; trying again");
+            tracing::warn!(
+                queue = self.queue,
+                r#loop = self.what,
+                for_seconds,
+                error,
+                "Redis does not do its part; trying again"
+            );
             outage.said = Some((now, error));
         }
         drop(outage);
@@ -94,7 +103,12 @@ impl Drop for Pace {
 }
 
 fn waits() -> ExponentialBackoff {
-    ExponentialBuilder::default().with_min_delay(WAIT.0).with_max_delay(WAIT.1).with_max_times(usize::MAX).with_jitter().build()
+    ExponentialBuilder::default()
+        .with_min_delay(WAIT.0)
+        .with_max_delay(WAIT.1)
+        .with_max_times(usize::MAX)
+        .with_jitter()
+        .build()
 }
 
 #[cfg(test)]
@@ -122,7 +136,11 @@ mod tests {
         second.failed_at(later, "a".into());
         first.failed_at(later + Duration::from_secs(1), "a".into());
         assert_eq!(known(&first), (Some(later), 2), "it goes on");
-        assert_eq!((first.leave(), known(&first)), (None, (Some(later), 1)), "it is not over for the other one");
+        assert_eq!(
+            (first.leave(), known(&first)),
+            (None, (Some(later), 1)),
+            "it is not over for the other one"
+        );
         first.failed_at(later, "a".into());
         assert_eq!(known(&first), (Some(later), 2), "nor new for this one");
         assert_eq!(first.leave(), None);

@@ -104,7 +104,11 @@ impl Reclaimer {
             shared.lost(&found.lost).await;
             if !found.entries.is_empty() {
                 shared.metrics.reclaimed(found.entries.len() as u64);
-                tracing::warn!(queue = shared.name.as_ref(), tasks = found.entries.len(), "took over tasks whose host fell silent");
+                tracing::warn!(
+                    queue = shared.name.as_ref(),
+                    tasks = found.entries.len(),
+                    "took over tasks whose host fell silent"
+                );
             }
             let unused = places - found.entries.len().min(places);
             intake::admit(shared, &version, found.entries, intake::Claimed::Again, permits).await;

@@ -49,7 +49,11 @@ pub async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Tas
     let mut members = members;
     // A batch takes its time, and what was cancelled or lost meanwhile must not be run once more.
     for (task, _) in members.extract_if(.., |(_, hold)| hold.is_lost()) {
-        tracing::info!(queue = rules.name, task = task.id, "not run: this host does not own the task any more");
+        tracing::info!(
+            queue = rules.name,
+            task = task.id,
+            "not run: this host does not own the task any more"
+        );
     }
     if members.is_empty() {
         return;
@@ -65,7 +69,14 @@ pub async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Tas
             }
             for ((task, hold), (outcome, ruling)) in members.zip(ends) {
                 shared.metrics.duration(duration);
-                tracing::debug!(queue = rules.name, task = task.id, attempt = task.attempt, ?outcome, ?ruling, "attempt ended");
+                tracing::debug!(
+                    queue = rules.name,
+                    task = task.id,
+                    attempt = task.attempt,
+                    ?outcome,
+                    ?ruling,
+                    "attempt ended"
+                );
                 let verdict = match ruling {
                     Ruling::AsUsual => settle::decide(outcome, &task, rules, fastrand::f64() * 2.0 - 1.0),
                     Ruling::GiveBack(delay) => settle::give_back(&outcome, &task, delay),
@@ -90,7 +101,11 @@ pub async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Tas
         None => {
             for (task, hold) in members {
                 if hold.is_lost() {
-                    tracing::info!(queue = rules.name, task = task.id, "stopped: this host does not own the task any more");
+                    tracing::info!(
+                        queue = rules.name,
+                        task = task.id,
+                        "stopped: this host does not own the task any more"
+                    );
                 } else {
                     let verdict = settle::release(&task);
                     settle(&shared, &version, task, None, hold, verdict).await;
@@ -106,7 +121,12 @@ fn apart(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
 }
 
 /// One attempt, which is stopped when all of its tasks are to stop. None: it was.
-async fn attempt(shared: &Shared, version: &Arc<Version>, tasks: &Arc<Vec<Task>>, holds: &[Hold]) -> Option<(Duration, Judged)> {
+async fn attempt(
+    shared: &Shared,
+    version: &Arc<Version>,
+    tasks: &Arc<Vec<Task>>,
+    holds: &[Hold],
+) -> Option<(Duration, Judged)> {
     let rules = &shared.queue.rules;
     let stop = if let [hold] = holds { hold.stop().clone() } else { CancellationToken::new() };
     let attempt = Attempt {
@@ -132,7 +152,14 @@ async fn attempt(shared: &Shared, version: &Arc<Version>, tasks: &Arc<Vec<Task>>
     }
 }
 
-async fn settle(shared: &Shared, version: &Version, task: Task, ran: Option<Duration>, hold: Hold, verdict: settle::Verdict) {
+async fn settle(
+    shared: &Shared,
+    version: &Version,
+    task: Task,
+    ran: Option<Duration>,
+    hold: Hold,
+    verdict: settle::Verdict,
+) {
     shared.settle(Subject::Task(Box::new(task)), version.label(), ran, verdict, hold).await;
 }
 

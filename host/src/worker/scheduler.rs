@@ -95,7 +95,11 @@ impl Scheduler {
             return Ok(FULL);
         }
         let next = plan.next.unwrap_or(Duration::MAX);
-        Ok(if self.shared.idle.has_duty() { next.min(LOOK.0) } else { next.saturating_add(LEAVE_TO_DUTY).min(LOOK.1) })
+        Ok(if self.shared.idle.has_duty() {
+            next.min(LOOK.0)
+        } else {
+            next.saturating_add(LEAVE_TO_DUTY).min(LOOK.1)
+        })
     }
 
     /// Up to where the schedule is dealt with. One that was never seen begins now: nothing of it was missed.
@@ -104,7 +108,12 @@ impl Scheduler {
         match done_ms {
             Some(done_ms) if done_ms <= now_ms + AHEAD_MS => Ok(done_ms),
             Some(done_ms) => {
-                tracing::warn!(queue = self.shared.name.as_ref(), done_ms, now_ms, "Redis's clock went back; the schedule begins anew");
+                tracing::warn!(
+                    queue = self.shared.name.as_ref(),
+                    done_ms,
+                    now_ms,
+                    "Redis's clock went back; the schedule begins anew"
+                );
                 queue.reset_schedule(&self.name, now_ms).await.map(|()| now_ms)
             }
             None => {
@@ -125,16 +134,30 @@ impl Scheduler {
         let was_full = std::mem::replace(&mut self.full, fired == Fired::Full);
         match fired {
             Fired::Enqueued if passed_over => {
-                tracing::warn!(queue, scheduled_at = due_ms, "times of the schedule passed; there is one task for the last of them");
+                tracing::warn!(
+                    queue,
+                    scheduled_at = due_ms,
+                    "times of the schedule passed; there is one task for the last of them"
+                );
             }
-            Fired::Enqueued => tracing::debug!(queue, scheduled_at = due_ms, "enqueued the task of the schedule"),
+            Fired::Enqueued => {
+                tracing::debug!(queue, scheduled_at = due_ms, "enqueued the task of the schedule")
+            }
             Fired::Known => {}
             Fired::Full if was_full => {}
             Fired::Full => {
-                tracing::warn!(queue, scheduled_at = due_ms, "the queue is full: the task of the schedule is enqueued when there is room");
+                tracing::warn!(
+                    queue,
+                    scheduled_at = due_ms,
+                    "the queue is full: the task of the schedule is enqueued when there is room"
+                );
             }
             Fired::TooLate => {
-                tracing::warn!(queue, scheduled_at = due_ms, "a time of the schedule was missed, and is left out");
+                tracing::warn!(
+                    queue,
+                    scheduled_at = due_ms,
+                    "a time of the schedule was missed, and is left out"
+                );
             }
         }
         Ok(())
@@ -168,7 +191,10 @@ mod tests {
         assert_eq!(plan(0, MINUTE - 1), Plan { due_ms: None, passed_over: false, next: next(1) });
         assert_eq!(plan(0, MINUTE), Plan { due_ms: Some(MINUTE), passed_over: false, next: next(MINUTE) });
         assert_eq!(plan(0, 2 * MINUTE - 1), Plan { due_ms: Some(MINUTE), passed_over: false, next: next(1) });
-        assert_eq!(plan(MINUTE, MINUTE + 5), Plan { due_ms: None, passed_over: false, next: next(MINUTE - 5) });
+        assert_eq!(
+            plan(MINUTE, MINUTE + 5),
+            Plan { due_ms: None, passed_over: false, next: next(MINUTE - 5) }
+        );
     }
 
     #[test]

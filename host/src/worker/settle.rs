@@ -31,11 +31,17 @@ pub struct Verdict {
 /// What follows from an attempt that ended by itself or was ended by the sandbox. `jitter` is a random number from -1 to 1.
 pub fn decide(outcome: Outcome, task: &Task, rules: &config::Queue, jitter: f64) -> Verdict {
     match outcome {
-        Outcome::Completed { result } => Verdict { settlement: Settlement::Complete { result }, label: admin::Settled::Completed },
+        Outcome::Completed { result } => {
+            Verdict { settlement: Settlement::Complete { result }, label: admin::Settled::Completed }
+        }
         Outcome::Retry { message, after } => retry(&format!("retry: {message}"), after, task, rules, jitter),
-        Outcome::Failed { kind, message } => retry(&format!("{}: {message}", kind.as_str()), None, task, rules, jitter),
+        Outcome::Failed { kind, message } => {
+            retry(&format!("{}: {message}", kind.as_str()), None, task, rules, jitter)
+        }
         Outcome::Reject { message } => bury(Reason::Rejected, &message),
-        Outcome::Defer { message, .. } if task.deferrals >= rules.max_deferrals => bury(Reason::DeferralsExhausted, &message),
+        Outcome::Defer { message, .. } if task.deferrals >= rules.max_deferrals => {
+            bury(Reason::DeferralsExhausted, &message)
+        }
         Outcome::Defer { message, after } => Verdict {
             settlement: Settlement::Park {
                 delay: after.min(LONGEST_DEFERRAL),
@@ -62,7 +68,10 @@ pub fn is_suspect(task: &Task, rules: &config::Queue) -> bool {
 
 /// What becomes of a task that has brought down as many hosts as it may, the last one while it ran alone.
 pub fn crashed(task: &Task) -> Verdict {
-    let error = format!("{} hosts died or fell silent while they ran it, the last one while it ran nothing else", task.crashes);
+    let error = format!(
+        "{} hosts died or fell silent while they ran it, the last one while it ran nothing else",
+        task.crashes
+    );
     bury(Reason::Crashed, &error)
 }
 
@@ -87,7 +96,13 @@ pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Verdict {
         _ => String::new(),
     };
     Verdict {
-        settlement: Settlement::Park { delay, from: From::Now, next_attempt: task.attempt, deferrals: task.deferrals, error: cut(&error) },
+        settlement: Settlement::Park {
+            delay,
+            from: From::Now,
+            next_attempt: task.attempt,
+            deferrals: task.deferrals,
+            error: cut(&error),
+        },
         label: admin::Settled::GivenBack,
     }
 }
@@ -196,7 +211,13 @@ mod tests {
     }
 
     fn park(seconds: u64, next_attempt: u32, deferrals: u32, error: &str) -> Settlement {
-        Settlement::Park { delay: Duration::from_secs(seconds), from: From::Now, next_attempt, deferrals, error: error.into() }
+        Settlement::Park {
+            delay: Duration::from_secs(seconds),
+            from: From::Now,
+            next_attempt,
+            deferrals,
+            error: error.into(),
+        }
     }
 
     fn dead(reason: Reason, error: &str) -> Settlement {
@@ -205,11 +226,18 @@ mod tests {
 
     #[test]
     fn every_outcome_has_its_settlement() {
-        let retry = |after: Option<u64>| Outcome::Retry { message: "busy".into(), after: after.map(Duration::from_secs) };
+        let retry = |after: Option<u64>| Outcome::Retry {
+            message: "busy".into(),
+            after: after.map(Duration::from_secs),
+        };
         let defer = |after| Outcome::Defer { message: "not yet".into(), after: Duration::from_secs(after) };
         let trap = || Outcome::Failed { kind: FailureKind::Trap, message: "unreachable".into() };
         let table = [
-            (Outcome::Completed { result: Some(b"x".to_vec()) }, task(3, 0, 0), Settlement::Complete { result: Some(b"x".to_vec()) }),
+            (
+                Outcome::Completed { result: Some(b"x".to_vec()) },
+                task(3, 0, 0),
+                Settlement::Complete { result: Some(b"x".to_vec()) },
+            ),
             (retry(None), task(1, 0, 0), park(1, 2, 0, "retry: busy")),
             (retry(None), task(2, 1, 0), park(5, 3, 1, "retry: busy")),
             (retry(None), task(3, 0, 0), dead(Reason::RetriesExhausted, "retry: busy")),
@@ -223,7 +251,11 @@ mod tests {
             (defer(60), task(1, 2, 0), dead(Reason::DeferralsExhausted, "not yet")),
         ];
         for (outcome, task, settlement) in table {
-            assert_eq!(decide(outcome.clone(), &task, &rules(), 0.0).settlement, settlement, "{outcome:?} on {task:?}");
+            assert_eq!(
+                decide(outcome.clone(), &task, &rules(), 0.0).settlement,
+                settlement,
+                "{outcome:?} on {task:?}"
+            );
         }
     }
 
@@ -249,7 +281,10 @@ mod tests {
         let trap = Outcome::Failed { kind: FailureKind::Trap, message: "unreachable".into() };
         // Even on its last attempt.
         let verdict = give_back(&trap, &task(3, 1, 1), Duration::from_secs(2));
-        assert_eq!((verdict.settlement, verdict.label), (park(2, 3, 1, "not charged: trap: unreachable"), admin::Settled::GivenBack));
+        assert_eq!(
+            (verdict.settlement, verdict.label),
+            (park(2, 3, 1, "not charged: trap: unreachable"), admin::Settled::GivenBack)
+        );
     }
 
     #[test]

@@ -85,7 +85,11 @@ impl Settler {
                     }
                 }
                 Ok(failed) => {
-                    let wait = failed.iter().map(|(_, error)| self.failed(error, &mut pace)).max().unwrap_or_default();
+                    let wait = failed
+                        .iter()
+                        .map(|(_, error)| self.failed(error, &mut pace))
+                        .max()
+                        .unwrap_or_default();
                     again_at = Instant::now() + wait;
                     refused.extend(failed.into_iter().map(|(job, _)| job));
                 }
@@ -97,7 +101,11 @@ impl Settler {
         }
         if !refused.is_empty() {
             let queue = &self.shared.queue.rules.name;
-            tracing::warn!(queue, tasks = refused.len(), "stopped before these tasks could be settled; another host will run them again");
+            tracing::warn!(
+                queue,
+                tasks = refused.len(),
+                "stopped before these tasks could be settled; another host will run them again"
+            );
         }
     }
 
@@ -115,7 +123,12 @@ impl Settler {
     }
 
     /// Sends one call until there is a reply to it. Gives the jobs that Redis refused, each with its error; or all of them when told to give up.
-    async fn carry_out(&self, mut batch: Vec<Job>, number: u64, pace: &mut Pace) -> Result<Vec<(Job, QueueError)>, Vec<Job>> {
+    async fn carry_out(
+        &self,
+        mut batch: Vec<Job>,
+        number: u64,
+        pace: &mut Pace,
+    ) -> Result<Vec<(Job, QueueError)>, Vec<Job>> {
         let call = SettleCall { lane: self.lane, number };
         let replies = loop {
             for job in &mut batch {

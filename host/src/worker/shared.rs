@@ -59,9 +59,17 @@ impl Shared {
     }
 
     /// Hands the end of an attempt to the settler; it waits while there is no room for more. `ran`: for how long, if it did.
-    pub async fn settle(&self, subject: Subject, plugin: Arc<str>, ran: Option<Duration>, verdict: Verdict, hold: Hold) {
+    pub async fn settle(
+        &self,
+        subject: Subject,
+        plugin: Arc<str>,
+        ran: Option<Duration>,
+        verdict: Verdict,
+        hold: Hold,
+    ) {
         let is_known = hold.settling();
-        let ending = Ending::new(subject, verdict.settlement, plugin, ran, is_known, hold.key().map(<[u8]>::to_vec));
+        let ending =
+            Ending::new(subject, verdict.settlement, plugin, ran, is_known, hold.key().map(<[u8]>::to_vec));
         if let Some(job) = self.room.job(ending, verdict.label, hold).await {
             // The settler outlives the runners; when it has given up all the same, the task stays pending and is reclaimed.
             let _ = self.jobs.send(job);
@@ -83,12 +91,17 @@ impl Shared {
 
     /// Counts entries of which nobody can run or settle the tasks any more, and ends these tasks.
     pub async fn lost(&self, entries: &[String]) {
-        let new: Vec<String> = entries.iter().filter(|entry| !self.inflight.is_deleted(entry)).cloned().collect();
+        let new: Vec<String> =
+            entries.iter().filter(|entry| !self.inflight.is_deleted(entry)).cloned().collect();
         self.count_deleted(&new);
         if !entries.is_empty()
             && let Err(error) = self.queue.lose(entries).await
         {
-            tracing::debug!(queue = self.name.as_ref(), error = chain(&error), "could not note on their statuses that tasks are lost");
+            tracing::debug!(
+                queue = self.name.as_ref(),
+                error = chain(&error),
+                "could not note on their statuses that tasks are lost"
+            );
         }
     }
 }

@@ -16,6 +16,10 @@ pub struct Stop {
 impl Stop {
     /// Stops when this does, or earlier by itself.
     pub fn child(&self) -> Stop {
-        Stop { claiming: self.claiming.child_token(), running: self.running.child_token(), settling: self.settling.child_token() }
+        Stop {
+            claiming: self.claiming.child_token(),
+            running: self.running.child_token(),
+            settling: self.settling.child_token(),
+        }
     }
 }

@@ -34,7 +34,12 @@ pub fn start(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hol
 
 async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: Hold) {
     let queue = shared.name.as_ref();
-    tracing::info!(queue, task = task.id, crashes = task.crashes, "it runs alone, as hosts died while they ran it");
+    tracing::info!(
+        queue,
+        task = task.id,
+        crashes = task.crashes,
+        "it runs alone, as hosts died while they ran it"
+    );
     let stop = hold.stop().clone();
     let turn = tokio::select! {
         turn = shared.line.alone().alone() => Some(turn),

@@ -97,5 +97,14 @@ impl Teller {
 fn start(task: &Unheard) -> Start<'_> {
     let Unheard { entry, task_id, attempt, enqueued_at_ms, since } = task;
     let (attempt, enqueued_at_ms) = (*attempt, *enqueued_at_ms);
-    Start { entry, id: task_id, attempt, enqueued_at_ms, key: None, held: since.elapsed(), crashes: 0, alone: false }
+    Start {
+        entry,
+        id: task_id,
+        attempt,
+        enqueued_at_ms,
+        key: None,
+        held: since.elapsed(),
+        crashes: 0,
+        alone: false,
+    }
 }

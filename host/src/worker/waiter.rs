@@ -99,7 +99,11 @@ pub enum Wake {
 impl Default for Waiter {
     fn default() -> Waiter {
         let seats = Seats { taken: BTreeMap::new(), next: 0, turn_every: BLOCK };
-        Waiter(Arc::new(Inner { seats: Mutex::new(seats), redis: watch::Sender::new(None), told: Notify::new() }))
+        Waiter(Arc::new(Inner {
+            seats: Mutex::new(seats),
+            redis: watch::Sender::new(None),
+            told: Notify::new(),
+        }))
     }
 }
 
@@ -121,7 +125,9 @@ impl Waiter {
         let said = tokio::time::timeout(BLOCK * 2, redis.wait_for(Option::is_some)).await;
         match said.ok().and_then(Result::ok).and_then(|said| said.clone()) {
             Some(Err(why)) => Err(why),
-            Some(Ok(at)) if at.elapsed() > FRESH => Err(format!("no answer for {} s", at.elapsed().as_secs())),
+            Some(Ok(at)) if at.elapsed() > FRESH => {
+                Err(format!("no answer for {} s", at.elapsed().as_secs()))
+            }
             Some(Ok(_)) => Ok(()),
             None => Err("no answer yet".to_owned()),
         }
@@ -216,7 +222,11 @@ impl Waiter {
     /// Wakes those that wait for this stream.
     fn wake(&self, found: &Place) {
         let mut seats = self.seats();
-        for taken in seats.taken.values_mut().filter(|taken| taken.is_waited_for() && taken.place.stream == found.stream) {
+        for taken in seats
+            .taken
+            .values_mut()
+            .filter(|taken| taken.is_waited_for() && taken.place.stream == found.stream)
+        {
             taken.place = found.clone();
             taken.stage.send_replace(Stage::New);
         }

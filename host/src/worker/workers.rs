@@ -96,7 +96,10 @@ impl Workers {
         let mut before = std::mem::take(&mut self.running);
         for queue in queues {
             let name = queue.rules.name.clone();
-            let same = before.iter().position(|running| *running.worker.shared.name == *name).map(|at| before.remove(at));
+            let same = before
+                .iter()
+                .position(|running| *running.worker.shared.name == *name)
+                .map(|at| before.remove(at));
             let running = match same {
                 Some(running) if running.worker.shared.queue.rules == queue.rules => running,
                 Some(Running { worker, line }) => {
@@ -141,10 +144,12 @@ impl Workers {
         });
         let host = &self.host;
         // A worker before it may still heartbeat under a name of its own; what that one has in hand is not this one's to recover.
-        let consumer = later.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
+        let consumer =
+            later.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
         let versions = self.plugins.subscribe(&queue.rules.plugin);
         let (metrics, pulse) = (self.metrics.queue(&queue.rules.name), self.health.queue(&queue.rules.name));
-        let worker = Worker::start(host, queue, consumer, line.clone(), versions, (metrics, pulse), later.is_some());
+        let worker =
+            Worker::start(host, queue, consumer, line.clone(), versions, (metrics, pulse), later.is_some());
         Running { worker, line }
     }
 
@@ -190,8 +195,12 @@ impl Board {
         posts.queues.extend(running.iter().map(|Running { worker, .. }| {
             let shared = &worker.shared;
             let own = Arc::downgrade(&shared.inflight);
-            let others = before.iter().filter(|posted| posted.name == shared.name).flat_map(|posted| posted.inflight.iter());
-            let mut inflight: Vec<_> = others.filter(|other| other.strong_count() > 0 && !other.ptr_eq(&own)).cloned().collect();
+            let others = before
+                .iter()
+                .filter(|posted| posted.name == shared.name)
+                .flat_map(|posted| posted.inflight.iter());
+            let mut inflight: Vec<_> =
+                others.filter(|other| other.strong_count() > 0 && !other.ptr_eq(&own)).cloned().collect();
             inflight.push(own);
             Posted { name: shared.name.clone(), metrics: shared.metrics.clone(), inflight }
         }));

@@ -57,7 +57,11 @@ impl Experience {
     pub fn new(mut periods: Vec<Period>, years_stated: Option<i32>, now: Month) -> Experience {
         periods.sort_by(|a, b| b.cmp(a));
         let months = dates::months_covered(&periods, now);
-        Experience { years_from_dates: (months > 0).then(|| (f64::from(months) / 1.2).round() / 10.0), years_stated, periods }
+        Experience {
+            years_from_dates: (months > 0).then(|| (f64::from(months) / 1.2).round() / 10.0),
+            years_stated,
+            periods,
+        }
     }
 
     pub fn years(&self) -> Option<f64> {
@@ -83,7 +87,8 @@ pub fn analyze(resume_id: &str, content: &str, now: Month) -> Result<Analysis, U
     let skills = skills::find(&text, &sections);
     let education = education::find(&text, &sections, now);
     let experience = experience(&text, &sections, now);
-    let (is_resume, is_resume_because) = verdict(&text, &sections, &contact, &experience, &education, &skills);
+    let (is_resume, is_resume_because) =
+        verdict(&text, &sections, &contact, &experience, &education, &skills);
     let facts = Facts {
         text: &text,
         sections: &sections,
@@ -132,7 +137,10 @@ fn experience(text: &Text, sections: &Sections, now: Month) -> Experience {
                 // The next line counts as well: a school's name often stands above or below its years. With a heading, what is
                 // before it is a summary's, and only columns run together are looked at.
                 let beside = &lines[at.saturating_sub(1)..(at + 2).min(lines.len())];
-                let columns = sections.found.iter().any(|section| section.from_line <= *number && *number <= section.to_line);
+                let columns = sections
+                    .found
+                    .iter()
+                    .any(|section| section.from_line <= *number && *number <= section.to_line);
                 (!headed || columns) && !beside.iter().any(|(_, line)| education::is_about_study(line))
             }
             Some(_) => false,
@@ -153,10 +161,9 @@ fn verdict(
     education: &[Study],
     skills: &[Skill],
 ) -> (bool, String) {
-    let titled = text
-        .filled()
-        .take(3)
-        .any(|(_, line)| ["resume", "résumé", "curriculum vitae", "简历"].iter().any(|word| line.to_lowercase().contains(word)));
+    let titled = text.filled().take(3).any(|(_, line)| {
+        ["resume", "résumé", "curriculum vitae", "简历"].iter().any(|word| line.to_lowercase().contains(word))
+    });
     let evidence = [
         (2, contact.email.is_some() || contact.phone.is_some(), "an email or phone number", "邮箱或电话"),
         (2, sections.has(Kind::Experience) || experience.years().is_some(), "work experience", "工作经历"),
@@ -167,8 +174,11 @@ fn verdict(
     ];
     let points: u32 = evidence.iter().filter(|(_, found, ..)| *found).map(|(points, ..)| points).sum();
     let names = |wanted: bool| -> String {
-        let names: Vec<&str> =
-            evidence.iter().filter(|(_, found, ..)| *found == wanted).map(|(.., en, zh)| text.language.pick(en, zh)).collect();
+        let names: Vec<&str> = evidence
+            .iter()
+            .filter(|(_, found, ..)| *found == wanted)
+            .map(|(.., en, zh)| text.language.pick(en, zh))
+            .collect();
         names.join(&text.language.say(", ", "、"))
     };
     if points >= 4 {

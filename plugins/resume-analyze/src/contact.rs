@@ -28,23 +28,31 @@ fn expression(text: &str) -> Regex {
     Regex::new(text).expect("a valid expression")
 }
 
-static EMAIL: LazyLock<Regex> =
-    LazyLock::new(|| expression(r"(?i)([a-z0-9._%+-]+)(?:@|\s*[\[(]\s*at\s*[\])]\s*)([a-z0-9-]+(?:\.[a-z0-9-]+)+)"));
+static EMAIL: LazyLock<Regex> = LazyLock::new(|| {
+    expression(r"(?i)([a-z0-9._%+-]+)(?:@|\s*[\[(]\s*at\s*[\])]\s*)([a-z0-9-]+(?:\.[a-z0-9-]+)+)")
+});
 static LINK: LazyLock<Regex> = LazyLock::new(|| {
     expression(
         r"(?i)(?:https?://|www\.|(?:github|gitlab|gitee|linkedin|orcid|scholar\.google|zhihu|juejin)\.(?:com|cn|org|io)/)[a-z0-9._~:/?#@!&=%+-]+",
     )
 });
 static PHONE: LazyLock<Regex> = LazyLock::new(|| expression(r"\+?\(?\d[\d ().-]{6,18}\d"));
-static PHONE_LABEL: LazyLock<Regex> = LazyLock::new(|| expression(r"(?i)\b(?:phone|tel|telephone|mobile|cell)\b|电话|手机|联系方式"));
+static PHONE_LABEL: LazyLock<Regex> =
+    LazyLock::new(|| expression(r"(?i)\b(?:phone|tel|telephone|mobile|cell)\b|电话|手机|联系方式"));
 static CHINESE_MOBILE: LazyLock<Regex> = LazyLock::new(|| expression(r"\b1[3-9]\d[ -]?\d{4}[ -]?\d{4}\b"));
-static YEARS: LazyLock<Regex> = LazyLock::new(|| expression(r"\b(?:19|20)\d\d\s*[./-]|[./-]\s*(?:19|20)\d\d\b"));
-static NAME_LABEL: LazyLock<Regex> = LazyLock::new(|| expression(r"(?i)(?:^|\s)(?:full name|name|姓\s*名)\s*:\s*([^|,;\t]+)"));
+static YEARS: LazyLock<Regex> =
+    LazyLock::new(|| expression(r"\b(?:19|20)\d\d\s*[./-]|[./-]\s*(?:19|20)\d\d\b"));
+static NAME_LABEL: LazyLock<Regex> =
+    LazyLock::new(|| expression(r"(?i)(?:^|\s)(?:full name|name|姓\s*名)\s*:\s*([^|,;\t]+)"));
 static PLACE_LABEL: LazyLock<Regex> = LazyLock::new(|| {
-    expression(r"(?i)(?:^|[\s|])(?:location|address|based in|city|现居地|现居|居住地|所在地|所在城市|地址|城市|籍贯)\s*:?\s*([^|;\t]+)")
+    expression(
+        r"(?i)(?:^|[\s|])(?:location|address|based in|city|现居地|现居|居住地|所在地|所在城市|地址|城市|籍贯)\s*:?\s*([^|;\t]+)",
+    )
 });
 static PLACE: LazyLock<Regex> = LazyLock::new(|| {
-    expression(r"^[A-Z][A-Za-z.'-]+(?: [A-Z][A-Za-z.'-]+){0,2}, ?(?:[A-Z]{2,3}|[A-Z][a-z]+(?: [A-Z][a-z]+){0,2})(?: \d{5})?$")
+    expression(
+        r"^[A-Z][A-Za-z.'-]+(?: [A-Z][A-Za-z.'-]+){0,2}, ?(?:[A-Z]{2,3}|[A-Z][a-z]+(?: [A-Z][a-z]+){0,2})(?: \d{5})?$",
+    )
 });
 
 const CITIES: &[&str] = &[
@@ -131,8 +139,10 @@ const NO_NAME: &[&str] = &[
 impl Contact {
     pub fn find(text: &Text) -> Contact {
         let top: Vec<&str> = text.filled().map(|(_, line)| line).take(TOP_LINES).collect();
-        let email =
-            text.filled().find_map(|(_, line)| EMAIL.captures(line)).map(|found| format!("{}@{}", &found[1], &found[2]).to_lowercase());
+        let email = text
+            .filled()
+            .find_map(|(_, line)| EMAIL.captures(line))
+            .map(|found| format!("{}@{}", &found[1], &found[2]).to_lowercase());
         let mut links: Vec<String> = Vec::new();
         for (_, line) in text.filled() {
             for found in LINK.find_iter(line) {
@@ -160,7 +170,9 @@ fn phone(text: &Text, top: &[&str]) -> Option<String> {
     };
     text.filled()
         .find_map(|(_, line)| CHINESE_MOBILE.find(line).map(|found| found.as_str().to_string()))
-        .or_else(|| text.filled().filter(|(_, line)| PHONE_LABEL.is_match(line)).find_map(|(_, line)| number(line)))
+        .or_else(|| {
+            text.filled().filter(|(_, line)| PHONE_LABEL.is_match(line)).find_map(|(_, line)| number(line))
+        })
         .or_else(|| top.iter().find_map(|line| number(line)))
 }
 
@@ -185,26 +197,41 @@ fn name(text: &Text, top: &[&str]) -> Option<String> {
 
 fn name_of(part: &str, all_caps: bool) -> Option<String> {
     let part = part.trim_matches(|c: char| !c.is_alphanumeric());
-    let chinese: String =
-        part.split(['(', ' ', ',']).next().unwrap_or("").trim_end_matches("的简历").trim_end_matches("个人简历").chars().collect();
+    let chinese: String = part
+        .split(['(', ' ', ','])
+        .next()
+        .unwrap_or("")
+        .trim_end_matches("的简历")
+        .trim_end_matches("个人简历")
+        .chars()
+        .collect();
     let count = chinese.chars().count();
     if (2..=4).contains(&count) && chinese.chars().all(is_cjk) {
         const SURNAMES: &str = "王李张刘陈杨黄赵吴周徐孙马朱胡郭何林高罗郑梁谢宋唐许邓韩冯曹彭曾肖田董潘袁蔡蒋余于杜叶程魏苏吕丁任卢姚沈钟姜崔谭陆范汪廖石金韦贾夏付方邹熊白孟秦邱侯江尹薛闫段雷龙黎史陶贺毛郝顾龚邵万覃武钱戴严莫孔向常欧阳";
-        let titled = ["简历", "工程师", "经历", "教育", "技能", "信息", "高级", "项目"].iter().any(|word| chinese.contains(word));
+        let titled = ["简历", "工程师", "经历", "教育", "技能", "信息", "高级", "项目"]
+            .iter()
+            .any(|word| chinese.contains(word));
         return (SURNAMES.contains(chinese.chars().next()?) && !titled).then_some(chinese);
     }
     let part = part.split(['(', ',']).next().unwrap_or("").trim();
-    let title = |word: &&str| ["dr", "prof", "mr", "mrs", "ms"].contains(&word.trim_end_matches('.').to_lowercase().as_str());
+    let title = |word: &&str| {
+        ["dr", "prof", "mr", "mrs", "ms"].contains(&word.trim_end_matches('.').to_lowercase().as_str())
+    };
     let words: Vec<&str> = part.split_whitespace().skip_while(title).collect();
     let named = (2..=4).contains(&words.len())
         && words.iter().all(|word| {
             word.chars().all(|c| c.is_alphabetic() && !is_cjk(c) || ".'-".contains(c))
-                && (word.starts_with(char::is_uppercase) || ["de", "van", "von", "der", "da", "bin"].contains(word))
+                && (word.starts_with(char::is_uppercase)
+                    || ["de", "van", "von", "der", "da", "bin"].contains(word))
                 && !NO_NAME.contains(&word.to_lowercase().as_str())
         });
     // In a text of capitals everything looks like a name: only its first line may be one, which the order of the search sees to.
     let cased = |word: &&str| {
-        if all_caps || word.chars().all(|c| !c.is_lowercase()) && word.len() > 2 { title_case(word) } else { word.to_string() }
+        if all_caps || word.chars().all(|c| !c.is_lowercase()) && word.len() > 2 {
+            title_case(word)
+        } else {
+            word.to_string()
+        }
     };
     named.then(|| words.iter().map(cased).collect::<Vec<_>>().join(" "))
 }
@@ -231,10 +258,15 @@ fn location(top: &[&str], name: Option<&str>) -> Option<String> {
     parts()
         .find(|part| {
             // "Lead Designer, Studio Nord" looks like a place too.
-            let other = |word: &str| NO_NAME.contains(&word.to_lowercase().as_str()) || ["College", "Inc", "Ltd"].contains(&word);
+            let other = |word: &str| {
+                NO_NAME.contains(&word.to_lowercase().as_str()) || ["College", "Inc", "Ltd"].contains(&word)
+            };
             PLACE.is_match(part) && !part.split([' ', ',']).any(other)
         })
-        .or_else(|| parts().find(|part| CITIES.iter().any(|city| part.trim_end_matches('市').eq_ignore_ascii_case(city))))
+        .or_else(|| {
+            parts()
+                .find(|part| CITIES.iter().any(|city| part.trim_end_matches('市').eq_ignore_ascii_case(city)))
+        })
         .map(str::to_string)
 }
 
@@ -243,7 +275,8 @@ mod tests {
     use super::*;
 
     fn contact(top: &str) -> Contact {
-        let filler = "\nand then a lot of other text follows, long enough that the whole can be read by rules at all";
+        let filler =
+            "\nand then a lot of other text follows, long enough that the whole can be read by rules at all";
         Contact::find(&Text::read(&format!("{top}{filler}")).unwrap())
     }
 
@@ -261,8 +294,9 @@ mod tests {
 
     #[test]
     fn a_chinese_header_is_read() {
-        let found =
-            contact("个人简历\n姓名：李小明   性别：男\n手机：138 0013 8000  邮箱：lxm@example.cn\n现居地：杭州\n2018.03 - 2021.06 工作");
+        let found = contact(
+            "个人简历\n姓名：李小明   性别：男\n手机：138 0013 8000  邮箱：lxm@example.cn\n现居地：杭州\n2018.03 - 2021.06 工作",
+        );
         assert_eq!(found.name.as_deref(), Some("李小明"));
         assert_eq!(found.email.as_deref(), Some("lxm@example.cn"));
         assert_eq!(found.phone.as_deref(), Some("138 0013 8000"));
@@ -271,9 +305,17 @@ mod tests {
 
     #[test]
     fn what_is_no_contact_is_not_taken_for_one() {
-        let found = contact("Curriculum Vitae\n2018.03 - 2021.06\n2018 - 2021\nSoftware Engineer\nwrite to me @ home");
+        let found = contact(
+            "Curriculum Vitae\n2018.03 - 2021.06\n2018 - 2021\nSoftware Engineer\nwrite to me @ home",
+        );
         assert_eq!(found, Contact::default());
-        assert_eq!(contact("JOHN MCALLISTER-SMITH\nx [at] example.com").name.as_deref(), Some("John Mcallister-Smith"));
-        assert_eq!(contact("x\nmail: john (at) mail.example.com").email.as_deref(), Some("john@mail.example.com"));
+        assert_eq!(
+            contact("JOHN MCALLISTER-SMITH\nx [at] example.com").name.as_deref(),
+            Some("John Mcallister-Smith")
+        );
+        assert_eq!(
+            contact("x\nmail: john (at) mail.example.com").email.as_deref(),
+            Some("john@mail.example.com")
+        );
     }
 }

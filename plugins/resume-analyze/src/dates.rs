@@ -68,8 +68,9 @@ static POINT: LazyLock<Regex> = LazyLock::new(|| {
     .expect("a valid expression")
 });
 
-static BETWEEN: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"(?i)^\s*(?:-+|~|to|until|till|through|至|到)?\s*$").expect("a valid expression"));
+static BETWEEN: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(?i)^\s*(?:-+|~|to|until|till|through|至|到)?\s*$").expect("a valid expression")
+});
 
 /// A point in time as written: a month, or a year of which no month is known.
 #[derive(Clone, Copy)]
@@ -81,14 +82,18 @@ enum Point {
 
 /// The periods of one line.
 pub fn periods(line: &str, now: Month) -> Vec<Period> {
-    let points: Vec<_> = POINT.captures_iter(line).filter_map(|found| Some((found.get(0)?.range(), point(&found, now)?))).collect();
+    let points: Vec<_> = POINT
+        .captures_iter(line)
+        .filter_map(|found| Some((found.get(0)?.range(), point(&found, now)?)))
+        .collect();
     let mut periods = Vec::new();
     let mut at = 0;
     while at + 1 < points.len() {
         let ((first, from), (second, to)) = (&points[at], &points[at + 1]);
         let between = &line[first.end..second.start];
         // "2019 至今" is a period; two bare dates side by side are not.
-        let joined = BETWEEN.is_match(between) && (!between.trim().is_empty() || matches!(to, Point::Present));
+        let joined =
+            BETWEEN.is_match(between) && (!between.trim().is_empty() || matches!(to, Point::Present));
         match joined.then(|| period(*from, *to, now)).flatten() {
             Some(period) => {
                 periods.push(period);
@@ -180,7 +185,9 @@ static STATED: LazyLock<Regex> = LazyLock::new(|| {
 pub fn stated_years(line: &str) -> Option<i32> {
     STATED
         .captures_iter(line)
-        .filter_map(|found| (1..=5).find_map(|group| found.get(group)).and_then(|number| number.as_str().parse().ok()))
+        .filter_map(|found| {
+            (1..=5).find_map(|group| found.get(group)).and_then(|number| number.as_str().parse().ok())
+        })
         .filter(|years| (1..=50).contains(years))
         .max()
 }
@@ -193,7 +200,12 @@ mod tests {
 
     #[test]
     fn the_epoch_is_read() {
-        let table = [(0, (1970, 1)), (951_782_400_000, (2000, 2)), (1_767_225_599_999, (2025, 12)), (1_767_225_600_000, (2026, 1))];
+        let table = [
+            (0, (1970, 1)),
+            (951_782_400_000, (2000, 2)),
+            (1_767_225_599_999, (2025, 12)),
+            (1_767_225_600_000, (2026, 1)),
+        ];
         for (ms, (year, month)) in table {
             assert_eq!(Month::of_epoch_ms(ms), Month::new(year, month), "{ms}");
         }
@@ -226,8 +238,10 @@ mod tests {
 
     #[test]
     fn overlaps_count_once() {
-        let all: Vec<Period> =
-            ["2015 - 2018", "2017 - 2019", "2016.01 - 2016.06", "2030 - 2031"].iter().flat_map(|line| periods(line, NOW)).collect();
+        let all: Vec<Period> = ["2015 - 2018", "2017 - 2019", "2016.01 - 2016.06", "2030 - 2031"]
+            .iter()
+            .flat_map(|line| periods(line, NOW))
+            .collect();
         assert_eq!(months_covered(&all, NOW), 48);
         assert_eq!(months_covered(&[], NOW), 0);
     }

@@ -58,8 +58,9 @@ static SCHOOL: LazyLock<Regex> = LazyLock::new(|| {
     .expect("a valid expression")
 });
 
-static FIELD_LABEL: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"(?i)(?:专业|major|field)\s*:\s*([^|,;:\s][^|,;:]*)").expect("a valid expression"));
+static FIELD_LABEL: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(?i)(?:专业|major|field)\s*:\s*([^|,;:\s][^|,;:]*)").expect("a valid expression")
+});
 
 pub fn find(text: &Text, sections: &Sections, now: Month) -> Vec<Study> {
     let sure = sections.has(Kind::Education);
@@ -115,7 +116,11 @@ fn read(line: &str, now: Month) -> Study {
     let (from, to) = match dates::periods(line, now).first() {
         Some(period) => (
             Some(period.from.year()),
-            Some(if period.present { now.year() } else { Month(period.to.0 - 1).year().max(period.from.year()) }),
+            Some(if period.present {
+                now.year()
+            } else {
+                Month(period.to.0 - 1).year().max(period.from.year())
+            }),
         ),
         None => (None, dates::years(line, now).into_iter().max()),
     };
@@ -152,8 +157,19 @@ fn read(line: &str, now: Month) -> Study {
 fn field_after(rest: &str) -> Option<String> {
     let rest = rest.trim_start_matches(|c: char| c.is_whitespace() || ",.:-".contains(c));
     let rest = rest.strip_prefix("degree ").unwrap_or(rest);
-    let rest = rest.strip_prefix("in ").or_else(|| rest.strip_prefix("IN ")).or_else(|| rest.strip_prefix("of ")).unwrap_or(rest);
-    let field = rest.split([',', '|', ';', '(', '\t', '.', ':']).next()?.split(" - ").next()?.split("  ").next()?.trim();
+    let rest = rest
+        .strip_prefix("in ")
+        .or_else(|| rest.strip_prefix("IN "))
+        .or_else(|| rest.strip_prefix("of "))
+        .unwrap_or(rest);
+    let field = rest
+        .split([',', '|', ';', '(', '\t', '.', ':'])
+        .next()?
+        .split(" - ")
+        .next()?
+        .split("  ")
+        .next()?
+        .trim();
     let words = field.split_whitespace().count();
     let named = field.chars().next()?.is_uppercase() && !field.chars().any(|c| c.is_ascii_digit());
     (named && (1..=6).contains(&words) && !field.starts_with("GPA")).then(|| field.to_string())
@@ -178,13 +194,21 @@ mod tests {
     const NOW: Month = Month(2026 * 12);
 
     fn study(lines: &str) -> Vec<Study> {
-        let text =
-            Text::read(&format!("This line makes it long enough for anything to be read at all by rules\nEducation\n{lines}")).unwrap();
+        let text = Text::read(&format!(
+            "This line makes it long enough for anything to be read at all by rules\nEducation\n{lines}"
+        ))
+        .unwrap();
         find(&text, &Sections::find(&text), NOW)
     }
 
     fn row(study: &Study) -> (Option<Level>, &str, &str, Option<i32>, Option<i32>) {
-        (study.level, study.school.as_deref().unwrap_or(""), study.field.as_deref().unwrap_or(""), study.from, study.to)
+        (
+            study.level,
+            study.school.as_deref().unwrap_or(""),
+            study.field.as_deref().unwrap_or(""),
+            study.from,
+            study.to,
+        )
     }
 
     #[test]
@@ -219,7 +243,8 @@ mod tests {
 
     #[test]
     fn entries_go_over_lines() {
-        let found = study("Riverton University\nBachelor of Arts, History\n2008 - 2011\nLakeside College\nMBA\n2015");
+        let found =
+            study("Riverton University\nBachelor of Arts, History\n2008 - 2011\nLakeside College\nMBA\n2015");
         assert_eq!(
             found.iter().map(row).collect::<Vec<_>>(),
             [

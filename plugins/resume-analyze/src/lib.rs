@@ -36,12 +36,20 @@ pub fn analyze(task: Task) -> Result<Json<analysis::Analysis>, Failure> {
     }
     let content = task.text("content")?;
     let now = dates::Month::of_epoch_ms(task.enqueued_at_ms);
-    let mut analysis = analysis::analyze(resume_id, content, now).map_err(|why| FieldError::invalid("content", why))?;
+    let mut analysis =
+        analysis::analyze(resume_id, content, now).map_err(|why| FieldError::invalid("content", why))?;
     if let Some(settings) = model::Settings::read(config::get)? {
-        let now_ms = task.deadline_ms.saturating_sub(u64::try_from(context::remaining().as_millis()).unwrap_or(u64::MAX));
+        let now_ms = task
+            .deadline_ms
+            .saturating_sub(u64::try_from(context::remaining().as_millis()).unwrap_or(u64::MAX));
         analysis = model::analyze(&settings, content, analysis, now, now_ms, Request::send)?;
     }
-    log::info(format_args!("resume {resume_id}: score {} by {}, {} skills", analysis.score, analysis.method, analysis.skills.len()));
+    log::info(format_args!(
+        "resume {resume_id}: score {} by {}, {} skills",
+        analysis.score,
+        analysis.method,
+        analysis.skills.len()
+    ));
     Ok(Json(analysis))
 }
 

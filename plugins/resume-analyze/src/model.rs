@@ -53,12 +53,18 @@ pub struct Settings {
 impl Settings {
     /// None when neither a model nor a url is named. A mistake is retried: the operator can mend it, and the task is not to blame.
     pub fn read(get: impl Fn(&str) -> Result<Option<String>, Failure>) -> Result<Option<Settings>, Failure> {
-        let get = |key: &str| get(key).map(|value| value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()));
-        let wrong = |key: &str, must: &str| Failure::retry(format_args!("the plugin's configuration: `{key}` must be {must}"));
+        let get = |key: &str| {
+            get(key).map(|value| value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()))
+        };
+        let wrong = |key: &str, must: &str| {
+            Failure::retry(format_args!("the plugin's configuration: `{key}` must be {must}"))
+        };
         let (model, url) = match (get("model")?, get("url")?) {
             (None, None) => return Ok(None),
             (Some(model), Some(url)) => (model, url),
-            (Some(_), None) => return Err(wrong("url", "given with `model`, such as https://api.openai.com/v1")),
+            (Some(_), None) => {
+                return Err(wrong("url", "given with `model`, such as https://api.openai.com/v1"));
+            }
             (None, Some(_)) => return Err(wrong("model", "given with `url`")),
         };
         let temperature = match get("temperature")?.as_deref() {
@@ -86,7 +92,15 @@ impl Settings {
             Some(_) => return Err(wrong("max_tokens", "a whole number above 0")),
         };
         let url = url.trim_end_matches('/').to_owned();
-        Ok(Some(Settings { model, url, api_key: get("api_key")?, max_chars, max_tokens, temperature, format }))
+        Ok(Some(Settings {
+            model,
+            url,
+            api_key: get("api_key")?,
+            max_chars,
+            max_tokens,
+            temperature,
+            format,
+        }))
     }
 }
 
@@ -109,12 +123,15 @@ pub fn analyze(
             log::info(format_args!("the model's answer is not usable and is asked for again: {problem}"));
             progress(50, "asking the model to put its answer right");
             if time_left() < LEAST_TIME {
-                return Err(Failure::retry(format_args!("the model's answer is not usable, and no time is left to ask again: {problem}")));
+                return Err(Failure::retry(format_args!(
+                    "the model's answer is not usable, and no time is left to ask again: {problem}"
+                )));
             }
             messages.extend(prompt::repair(&first, &problem));
             let second = ask(settings, &messages, now_ms, &mut send)?;
-            Answer::check(&second, now)
-                .map_err(|problem| Failure::retry(format_args!("the model's answer is not usable, twice: {problem}")))?
+            Answer::check(&second, now).map_err(|problem| {
+                Failure::retry(format_args!("the model's answer is not usable, twice: {problem}"))
+            })?
         }
     };
     Ok(answer.analysis(rules, content, &settings.model, resume.note()))
@@ -131,7 +148,8 @@ fn ask(
     if time < LEAST_TIME {
         return Err(Failure::retry("no time is left to ask the model"));
     }
-    let body = prompt::body(&settings.model, messages, settings.format, settings.temperature, settings.max_tokens);
+    let body =
+        prompt::body(&settings.model, messages, settings.format, settings.temperature, settings.max_tokens);
     let mut request = Request::post(format!("{}/chat/completions", settings.url), body)
         .header("content-type", "application/json")
         .header("accept", "application/json")
@@ -179,16 +197,18 @@ fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
             "the credit at the model's server is used up (402): look at the account of `api_key` of the plugin's configuration",
         ),
         // Without the server's explanation, which tends to quote the key.
-        401 | 403 => {
-            Failure::retry(format_args!("the model's server refuses the key ({status}): look at `api_key` of the plugin's configuration"))
-        }
-        404 => {
-            Failure::retry("the model's server has no such model or address (404): look at `model` and `url` of the plugin's configuration")
-        }
-        300..=399 => {
-            Failure::retry(format_args!("the model's server sends elsewhere ({status}): look at `url` of the plugin's configuration"))
-        }
-        _ => Failure::reject(format_args!("the model's server does not take the request ({status}){explanation}")),
+        401 | 403 => Failure::retry(format_args!(
+            "the model's server refuses the key ({status}): look at `api_key` of the plugin's configuration"
+        )),
+        404 => Failure::retry(
+            "the model's server has no such model or address (404): look at `model` and `url` of the plugin's configuration",
+        ),
+        300..=399 => Failure::retry(format_args!(
+            "the model's server sends elsewhere ({status}): look at `url` of the plugin's configuration"
+        )),
+        _ => Failure::reject(format_args!(
+            "the model's server does not take the request ({status}){explanation}"
+        )),
     }
 }
 
@@ -201,13 +221,19 @@ fn explanation(body: &str) -> String {
 
 /// The text of the model's message, or why there is none.
 fn written(body: &str, key: Option<&str>) -> Result<String, Failure> {
-    let json: Value = serde_json::from_str(body).map_err(|_| Failure::retry("the model's server sent no JSON"))?;
+    let json: Value =
+        serde_json::from_str(body).map_err(|_| Failure::retry("the model's server sent no JSON"))?;
     let choice = &json["choices"][0];
     if let Some(refusal) = choice["message"]["refusal"].as_str().filter(|refusal| !refusal.is_empty()) {
-        return Err(Failure::reject(format_args!("the model refuses: {}", answer::line(&without_key(refusal, key), MAX_EXPLANATION))));
+        return Err(Failure::reject(format_args!(
+            "the model refuses: {}",
+            answer::line(&without_key(refusal, key), MAX_EXPLANATION)
+        )));
     }
     match choice["finish_reason"].as_str() {
-        Some("content_filter") => return Err(Failure::reject("the model's server filtered the answer (content_filter)")),
+        Some("content_filter") => {
+            return Err(Failure::reject("the model's server filtered the answer (content_filter)"));
+        }
         // The same text would be cut at the same place.
         Some("length") => {
             return Err(Failure::reject(

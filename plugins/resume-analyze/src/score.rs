@@ -28,8 +28,15 @@ use crate::sections::Kind;
 use crate::text::{Language, is_cjk};
 
 /// The parts in their order, with their most.
-pub const PARTS: [(&str, u32); 7] =
-    [("contact", 15), ("structure", 15), ("experience", 25), ("achievements", 15), ("skills", 15), ("education", 5), ("form", 10)];
+pub const PARTS: [(&str, u32); 7] = [
+    ("contact", 15),
+    ("structure", 15),
+    ("experience", 25),
+    ("achievements", 15),
+    ("skills", 15),
+    ("education", 5),
+    ("form", 10),
+];
 
 #[derive(Debug, Serialize)]
 pub struct Part {
@@ -79,7 +86,8 @@ struct Checklist {
 impl Checklist {
     fn of(language: Language, rows: &[(u32, bool, &'static str, &'static str)]) -> Checklist {
         let points: u32 = rows.iter().filter(|(_, found, ..)| *found).map(|(points, ..)| points).sum();
-        let missing: Vec<&str> = rows.iter().filter(|(_, found, ..)| !found).map(|(.., en, zh)| language.pick(en, zh)).collect();
+        let missing: Vec<&str> =
+            rows.iter().filter(|(_, found, ..)| !found).map(|(.., en, zh)| language.pick(en, zh)).collect();
         let missing = (!missing.is_empty()).then(|| missing.join(language.pick(", ", "、")));
         Checklist { points: points.into(), missing }
     }
@@ -89,17 +97,37 @@ impl Checklist {
         self.missing.as_ref().map_or_else(|| intact.to_owned(), |missing| format!("{lacking}{missing}"))
     }
 
-    fn judged(self, name: &'static str, language: Language, why: String, strength: &str, advice: &str) -> Judged {
-        let judged = Judged::new(name, self.points, why).strong(self.missing.is_none(), || strength.to_owned());
-        judged.advise(self.missing.is_some(), || format!("{advice}{}{}", self.missing.unwrap_or_default(), language.pick(".", "。")))
+    fn judged(
+        self,
+        name: &'static str,
+        language: Language,
+        why: String,
+        strength: &str,
+        advice: &str,
+    ) -> Judged {
+        let judged =
+            Judged::new(name, self.points, why).strong(self.missing.is_none(), || strength.to_owned());
+        judged.advise(self.missing.is_some(), || {
+            format!("{advice}{}{}", self.missing.unwrap_or_default(), language.pick(".", "。"))
+        })
     }
 }
 
 pub fn score(facts: &Facts<'_>) -> (Vec<Part>, Vec<String>, Vec<String>) {
-    let judged = [contact(facts), structure(facts), experience(facts), achievements(facts), skills(facts), education(facts), form(facts)];
+    let judged = [
+        contact(facts),
+        structure(facts),
+        experience(facts),
+        achievements(facts),
+        skills(facts),
+        education(facts),
+        form(facts),
+    ];
     if !facts.is_resume {
-        let advice =
-            facts.text.language.say("Send the text of a resume: this does not look like one.", "请提交简历文本：当前内容不像简历。");
+        let advice = facts.text.language.say(
+            "Send the text of a resume: this does not look like one.",
+            "请提交简历文本：当前内容不像简历。",
+        );
         return (judged.into_iter().map(|judged| judged.part).collect(), Vec::new(), vec![advice]);
     }
     let mut parts = Vec::new();
@@ -151,7 +179,10 @@ fn structure(facts: &Facts<'_>) -> Judged {
             ),
         ],
     );
-    let why = list.why(language.pick("all expected headings are there", "常见标题齐全"), language.pick("no heading for: ", "缺少标题："));
+    let why = list.why(
+        language.pick("all expected headings are there", "常见标题齐全"),
+        language.pick("no heading for: ", "缺少标题："),
+    );
     let strength = language.pick("Clear sections, easy to find one's way in.", "结构清晰，便于阅读。");
     let advice = language.pick("Give each of these a heading of its own: ", "请用单独的标题列出：");
     list.judged("structure", language, why, strength, advice)
@@ -163,20 +194,28 @@ fn experience(facts: &Facts<'_>) -> Judged {
     let years = facts.experience.years().unwrap_or(0.0);
     let positions = facts.experience.periods.len();
     let said = described(facts).count() as f64 / positions.max(1) as f64;
-    let points = if dated { 9.0 } else { 0.0 } + 8.0 * rise(years, 2.0) + if years > 0.0 { 8.0 * rise(said, 1.5) } else { 0.0 };
+    let points = if dated { 9.0 } else { 0.0 }
+        + 8.0 * rise(years, 2.0)
+        + if years > 0.0 { 8.0 * rise(said, 1.5) } else { 0.0 };
     let figure = format!("{years:.1}");
     let why = match (dated, years > 0.0) {
         (true, _) => language.say(
             &format!("{figure} years in dated periods, {said:.1} lines on each"),
             &format!("按起止时间计算约{figure}年，每段经历约{said:.1}行描述"),
         ),
-        (false, true) => language.say(&format!("{figure} years stated, no dated periods"), &format!("自述{figure}年，未写起止时间")),
+        (false, true) => language.say(
+            &format!("{figure} years stated, no dated periods"),
+            &format!("自述{figure}年，未写起止时间"),
+        ),
         (false, false) => language.say("no dated work found", "未找到带起止时间的工作经历"),
     };
     let stated = facts.experience.years_stated.filter(|stated| dated && f64::from(*stated) > years + 2.0);
     Judged::new("experience", if facts.is_resume { points } else { 0.0 }, why)
         .strong(years >= 5.0 && dated, || {
-            language.say(&format!("{figure} years of dated experience."), &format!("约{figure}年经历，时间清楚。"))
+            language.say(
+                &format!("{figure} years of dated experience."),
+                &format!("约{figure}年经历，时间清楚。"),
+            )
         })
         .advise(!dated, || {
             language.say(
@@ -187,12 +226,17 @@ fn experience(facts: &Facts<'_>) -> Judged {
         .advise(stated.is_some(), || {
             let stated = stated.unwrap_or_default();
             language.say(
-                &format!("The text states {stated} years, the dated positions add up to {figure}: make them agree."),
+                &format!(
+                    "The text states {stated} years, the dated positions add up to {figure}: make them agree."
+                ),
                 &format!("文中自述{stated}年经验，而各段经历合计约{figure}年，请保持一致。"),
             )
         })
         .advise(dated && said < 2.0, || {
-            language.say("Say more of each position: two or three points on what you did.", "请为每段经历补充两三条具体内容。")
+            language.say(
+                "Say more of each position: two or three points on what you did.",
+                "请为每段经历补充两三条具体内容。",
+            )
         })
 }
 
@@ -203,7 +247,15 @@ fn described<'a>(facts: &Facts<'a>) -> impl Iterator<Item = &'a str> {
         let kind = sections.of_line(number);
         let apart = matches!(
             kind,
-            Some(Kind::Education | Kind::Skills | Kind::Contact | Kind::References | Kind::Languages | Kind::Interests | Kind::Summary)
+            Some(
+                Kind::Education
+                    | Kind::Skills
+                    | Kind::Contact
+                    | Kind::References
+                    | Kind::Languages
+                    | Kind::Interests
+                    | Kind::Summary
+            )
         );
         let long = line.chars().map(|c| 1 + usize::from(is_cjk(c))).sum::<usize>() >= 24;
         (!apart && long && (!YEAR.is_match(line) || VERB.is_match(line))).then_some(line)
@@ -245,17 +297,24 @@ fn achievements(facts: &Facts<'_>) -> Judged {
         &format!("of {} lines {figures} have figures, {verbs} say what was done", lines.len()),
         &format!("{}行描述中，{figures}行含量化结果，{verbs}行描述具体行动", lines.len()),
     );
-    Judged::new("achievements", 7.0 * rise(figures as f64, 1.5) + 4.0 * share + 4.0 * rise(verbs as f64, 2.0), why)
-        .strong(figures >= 4, || language.say("Results are shown in figures.", "成果有量化数据支撑。"))
-        .advise(figures < 3, || {
-            language.say(
-                "Show results in figures: how much faster, how many users, how much saved.",
-                "请用数字说明成果，例如性能提升比例、用户规模、节省成本。",
-            )
-        })
-        .advise(verbs < 4, || {
-            language.say("Begin lines with what you did: built, led, reduced.", "请用“主导、设计、优化”等动词说明自己的具体工作。")
-        })
+    Judged::new(
+        "achievements",
+        7.0 * rise(figures as f64, 1.5) + 4.0 * share + 4.0 * rise(verbs as f64, 2.0),
+        why,
+    )
+    .strong(figures >= 4, || language.say("Results are shown in figures.", "成果有量化数据支撑。"))
+    .advise(figures < 3, || {
+        language.say(
+            "Show results in figures: how much faster, how many users, how much saved.",
+            "请用数字说明成果，例如性能提升比例、用户规模、节省成本。",
+        )
+    })
+    .advise(verbs < 4, || {
+        language.say(
+            "Begin lines with what you did: built, led, reduced.",
+            "请用“主导、设计、优化”等动词说明自己的具体工作。",
+        )
+    })
 }
 
 fn skills(facts: &Facts<'_>) -> Judged {
@@ -268,7 +327,9 @@ fn skills(facts: &Facts<'_>) -> Judged {
         &format!("{count} known skills of {} kinds, {again} named more than once", kinds.len()),
         &format!("识别出{count}项技能，分属{}类，其中{again}项多次提及", kinds.len()),
     );
-    let points = 8.0 * rise(count as f64, 4.0) + 3.0 * (kinds.len() as f64 / 6.0).min(1.0) + 4.0 * rise(again as f64, 1.5);
+    let points = 8.0 * rise(count as f64, 4.0)
+        + 3.0 * (kinds.len() as f64 / 6.0).min(1.0)
+        + 4.0 * rise(again as f64, 1.5);
     Judged::new("skills", points, why)
         .strong(count >= 10, || {
             let names: Vec<&str> = facts.skills.iter().take(5).map(|skill| skill.name.as_ref()).collect();
@@ -277,9 +338,14 @@ fn skills(facts: &Facts<'_>) -> Judged {
                 &format!("技能全面，包括{}等。", names.join("、")),
             )
         })
-        .advise(count < 5, || language.say("Name the tools and methods you work with.", "请列出熟练使用的工具与技术。"))
+        .advise(count < 5, || {
+            language.say("Name the tools and methods you work with.", "请列出熟练使用的工具与技术。")
+        })
         .advise(count >= 5 && again < 2, || {
-            language.say("Say where you used your main skills, beside listing them.", "除列出技能外，请说明主要技能用在了哪些工作中。")
+            language.say(
+                "Say where you used your main skills, beside listing them.",
+                "除列出技能外，请说明主要技能用在了哪些工作中。",
+            )
         })
 }
 
@@ -302,7 +368,9 @@ fn education(facts: &Facts<'_>) -> Judged {
     };
     let advice = language.pick("Name of your education also: ", "教育经历请补充：");
     let judged = list.judged("education", language, why, "", advice);
-    judged.strong(any(|study| study.level >= Some(Level::Master)), || language.say("An advanced degree.", "拥有硕士及以上学历。"))
+    judged.strong(any(|study| study.level >= Some(Level::Master)), || {
+        language.say("An advanced degree.", "拥有硕士及以上学历。")
+    })
 }
 
 fn form(facts: &Facts<'_>) -> Judged {
@@ -310,14 +378,24 @@ fn form(facts: &Facts<'_>) -> Judged {
     if !facts.is_resume {
         return Judged::new("form", 0.0, language.say("not judged", "未评估"));
     }
-    let very_long_line = text.filled().any(|(_, line)| line.chars().map(|c| 1 + usize::from(is_cjk(c))).sum::<usize>() > 600);
+    let very_long_line =
+        text.filled().any(|(_, line)| line.chars().map(|c| 1 + usize::from(is_cjk(c))).sum::<usize>() > 600);
     // Dates at the right margin are no column.
-    let column = |line: &str| line.split("    ").filter(|part| !part.trim().is_empty()).count() >= 2 && !YEAR.is_match(line);
+    let column = |line: &str| {
+        line.split("    ").filter(|part| !part.trim().is_empty()).count() >= 2 && !YEAR.is_match(line)
+    };
     let columns = text.filled().filter(|(_, line)| column(line)).count() >= 6;
     // A page that is filled has about 250 words; a third of that says too little, whatever it says.
     let short = (250.0 - text.words as f64).clamp(0.0, 170.0) / 34.0;
     let rows = [
-        (text.words < 120, 0.0, "very short", "篇幅过短", "Say more about what you did and learned.", "内容偏少，请补充经历细节。"),
+        (
+            text.words < 120,
+            0.0,
+            "very short",
+            "篇幅过短",
+            "Say more about what you did and learned.",
+            "内容偏少，请补充经历细节。",
+        ),
         (
             (120..200).contains(&text.words),
             0.0,
@@ -326,8 +404,22 @@ fn form(facts: &Facts<'_>) -> Judged {
             "There is room on the page: say more of what you are proud of.",
             "篇幅尚有余地，可补充最有代表性的成果。",
         ),
-        (text.words > 1800, 3.0, "long", "篇幅过长", "Cut it to what matters for the position.", "篇幅较长，请精简与岗位无关的内容。"),
-        (text.all_caps, 3.0, "all in capitals", "全部为大写字母", "Use normal case: capitals are hard to read.", "请使用正常大小写。"),
+        (
+            text.words > 1800,
+            3.0,
+            "long",
+            "篇幅过长",
+            "Cut it to what matters for the position.",
+            "篇幅较长，请精简与岗位无关的内容。",
+        ),
+        (
+            text.all_caps,
+            3.0,
+            "all in capitals",
+            "全部为大写字母",
+            "Use normal case: capitals are hard to read.",
+            "请使用正常大小写。",
+        ),
         (
             very_long_line,
             3.0,
@@ -336,7 +428,14 @@ fn form(facts: &Facts<'_>) -> Judged {
             "Break long paragraphs into short points.",
             "请将长段落拆分为要点。",
         ),
-        (columns, 3.0, "columns run together", "分栏内容混在一起", "Send it in a single column.", "请使用单栏排版。"),
+        (
+            columns,
+            3.0,
+            "columns run together",
+            "分栏内容混在一起",
+            "Send it in a single column.",
+            "请使用单栏排版。",
+        ),
     ];
     let faults: Vec<_> = rows.into_iter().filter(|(found, ..)| *found).collect();
     let cost: f64 = faults.iter().map(|(_, cost, ..)| cost).sum();

@@ -147,12 +147,17 @@ fn headings(line: &str) -> Vec<(Kind, String)> {
     {
         return vec![(kind, bare(front))];
     }
-    let columns: Vec<&str> =
-        trimmed.split('\t').flat_map(|part| part.split("   ")).map(str::trim).filter(|part| !part.is_empty()).collect();
+    let columns: Vec<&str> = trimmed
+        .split('\t')
+        .flat_map(|part| part.split("   "))
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .collect();
     if columns.len() < 2 {
         return Vec::new();
     }
-    let found: Vec<(Kind, String)> = columns.iter().filter_map(|part| Some((heading(part)?, bare(part)))).collect();
+    let found: Vec<(Kind, String)> =
+        columns.iter().filter_map(|part| Some((heading(part)?, bare(part)))).collect();
     // One heading beside other text may be anything; two are columns.
     if found.len() >= 2 { found } else { Vec::new() }
 }
@@ -182,7 +187,8 @@ fn heading(part: &str) -> Option<Kind> {
     if phrase.is_empty() || phrase.chars().count() > 40 {
         return None;
     }
-    let known = |phrase: &str| HEADINGS.iter().find(|(_, phrases)| phrases.contains(&phrase)).map(|(kind, _)| *kind);
+    let known =
+        |phrase: &str| HEADINGS.iter().find(|(_, phrases)| phrases.contains(&phrase)).map(|(kind, _)| *kind);
     // "Summary 个人简介": the same in two languages.
     known(&phrase).or_else(|| {
         let (chinese, other): (String, String) = phrase.chars().partition(|&c| is_cjk(c));
@@ -194,14 +200,22 @@ fn heading(part: &str) -> Option<Kind> {
 fn bare(part: &str) -> String {
     let part = part.trim_matches(|c: char| !c.is_alphanumeric());
     let part = match part.split_once(['.', ',', ' ', ')']) {
-        Some((number, rest)) if number.chars().all(|c| c.is_ascii_digit() || "一二三四五六七八九十".contains(c)) => rest,
+        Some((number, rest))
+            if number.chars().all(|c| c.is_ascii_digit() || "一二三四五六七八九十".contains(c)) =>
+        {
+            rest
+        }
         _ => part,
     };
     let words: Vec<&str> = part
         .split(|c: char| c.is_whitespace() || c == '&' || c == '/')
         .filter(|word| !word.is_empty() && !word.eq_ignore_ascii_case("and"))
         .collect();
-    if words.len() > 3 && words.iter().all(|word| word.chars().count() == 1) { words.concat() } else { words.join(" ") }
+    if words.len() > 3 && words.iter().all(|word| word.chars().count() == 1) {
+        words.concat()
+    } else {
+        words.join(" ")
+    }
 }
 
 #[cfg(test)]
@@ -232,11 +246,14 @@ mod tests {
 
     #[test]
     fn lines_belong_to_the_section_above_them_unless_columns_ran_together() {
-        let content =
-            "Jane Doe, a person with enough of a text to be read by the rules\nSKILLS\nRust\n\nEDUCATION      EXPERIENCE\nMIT    Acme\n";
+        let content = "Jane Doe, a person with enough of a text to be read by the rules\nSKILLS\nRust\n\nEDUCATION      EXPERIENCE\nMIT    Acme\n";
         let sections = Sections::find(&Text::read(content).unwrap());
-        let found: Vec<_> = sections.found.iter().map(|section| (section.kind, section.from_line, section.to_line)).collect();
+        let found: Vec<_> =
+            sections.found.iter().map(|section| (section.kind, section.from_line, section.to_line)).collect();
         assert_eq!(found, [(Kind::Skills, 2, 3), (Kind::Education, 5, 6), (Kind::Experience, 5, 6)]);
-        assert_eq!([sections.of_line(1), sections.of_line(3), sections.of_line(6)], [None, Some(Kind::Skills), None]);
+        assert_eq!(
+            [sections.of_line(1), sections.of_line(3), sections.of_line(6)],
+            [None, Some(Kind::Skills), None]
+        );
     }
 }

@@ -52,21 +52,28 @@ pub fn find(text: &Text, sections: &Sections) -> Vec<Skill> {
         let lower = line.to_ascii_lowercase();
         let in_skills = sections.of_line(number) == Some(Kind::Skills);
         for (name, category, how, aliases) in SKILLS {
-            let count: usize = aliases.iter().map(|alias| count(line, &lower, alias, *how, in_skills, text.all_caps)).sum();
+            let count: usize =
+                aliases.iter().map(|alias| count(line, &lower, alias, *how, in_skills, text.all_caps)).sum();
             if count > 0 {
                 *mentions.entry((*category, name)).or_default() += count;
             }
         }
     }
-    let mut found: Vec<Skill> =
-        mentions.into_iter().map(|((category, name), mentions)| Skill { name: name.into(), category, mentions }).collect();
-    found.sort_by(|a, b| a.category.cmp(&b.category).then(b.mentions.cmp(&a.mentions)).then(a.name.cmp(&b.name)));
+    let mut found: Vec<Skill> = mentions
+        .into_iter()
+        .map(|((category, name), mentions)| Skill { name: name.into(), category, mentions })
+        .collect();
+    found.sort_by(|a, b| {
+        a.category.cmp(&b.category).then(b.mentions.cmp(&a.mentions)).then(a.name.cmp(&b.name))
+    });
     found
 }
 
 /// How often the text has this name, as a word of its own and in any case.
 pub fn mentions(text: &Text, name: &str) -> usize {
-    text.filled().map(|(_, line)| count(line, &line.to_ascii_lowercase(), name, How::Anywhere, false, text.all_caps)).sum()
+    text.filled()
+        .map(|(_, line)| count(line, &line.to_ascii_lowercase(), name, How::Anywhere, false, text.all_caps))
+        .sum()
 }
 
 fn count(line: &str, lower: &str, alias: &str, how: How, in_skills: bool, all_caps: bool) -> usize {
@@ -79,12 +86,17 @@ fn count(line: &str, lower: &str, alias: &str, how: How, in_skills: bool, all_ca
         .match_indices(&needle)
         .filter(|(start, _)| {
             let (before, after) = (&line[..*start], &line[start + needle.len()..]);
-            let as_written = || line[*start..].starts_with(alias) || (all_caps && line[*start..].starts_with(&alias.to_ascii_uppercase()));
+            let as_written = || {
+                line[*start..].starts_with(alias)
+                    || (all_caps && line[*start..].starts_with(&alias.to_ascii_uppercase()))
+            };
             is_word(before, after)
                 && match how {
                     How::Anywhere => true,
                     How::Proper => as_written(),
-                    How::Listed => as_written() && (in_list(before, after) || (in_skills && is_loose(before, after))),
+                    How::Listed => {
+                        as_written() && (in_list(before, after) || (in_skills && is_loose(before, after)))
+                    }
                 }
         })
         .count()
@@ -112,14 +124,17 @@ fn is_word(before: &str, after: &str) -> bool {
 /// Between separators on both sides, at least one of them a real one: `C, C++`, `/R`, `语言:Go`.
 fn in_list(before: &str, after: &str) -> bool {
     let separates = |c: Option<char>| c.map(|c| ",;/|()[]:•·".contains(c));
-    let (left, right) =
-        (separates(before.trim_end().chars().next_back()), separates(after.trim_start_matches(' ').trim_end_matches('.').chars().next()));
+    let (left, right) = (
+        separates(before.trim_end().chars().next_back()),
+        separates(after.trim_start_matches(' ').trim_end_matches('.').chars().next()),
+    );
     left.unwrap_or(true) && right.unwrap_or(true) && (left == Some(true) || right == Some(true))
 }
 
 /// Apart by blanks, separators or Chinese text: enough under a heading of skills.
 fn is_loose(before: &str, after: &str) -> bool {
-    let loose = |c: Option<char>| c.is_none_or(|c| c.is_whitespace() || is_cjk(c) || ",;/|()[]:•·".contains(c));
+    let loose =
+        |c: Option<char>| c.is_none_or(|c| c.is_whitespace() || is_cjk(c) || ",;/|()[]:•·".contains(c));
     loose(before.chars().next_back()) && loose(after.chars().next())
 }
 
@@ -130,7 +145,8 @@ mod tests {
     fn names(content: &str) -> Vec<Cow<'static, str>> {
         let filler = "\nThis line makes the whole thing long enough for anything to look at it in earnest.";
         let text = Text::read(&format!("{content}{filler}")).unwrap();
-        let mut names: Vec<_> = find(&text, &Sections::find(&text)).into_iter().map(|skill| skill.name).collect();
+        let mut names: Vec<_> =
+            find(&text, &Sections::find(&text)).into_iter().map(|skill| skill.name).collect();
         names.sort_unstable();
         names
     }
@@ -145,7 +161,12 @@ mod tests {
 
     #[test]
     fn everyday_words_are_no_skills() {
-        assert_eq!(names("Vitamin C, and go home; react to the swift spring, express it. R you there? I excel in rust removal"), [""; 0]);
+        assert_eq!(
+            names(
+                "Vitamin C, and go home; react to the swift spring, express it. R you there? I excel in rust removal"
+            ),
+            [""; 0]
+        );
         assert_eq!(names("Go to the shop. C is a letter, R another."), [""; 0]);
         assert_eq!(names("Languages: Rust, Go, R"), ["Go", "R", "Rust"]);
         assert_eq!(names("SKILLS\nGo C Python"), ["C", "Go", "Python"]);

@@ -80,20 +80,31 @@ impl Text {
             return Err(Unreadable::TooLong);
         }
         let chars = content.chars().count();
-        let broken = content.chars().filter(|&c| c == '\u{fffd}' || (c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\u{c}'))).count();
+        let broken = content
+            .chars()
+            .filter(|&c| c == '\u{fffd}' || (c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\u{c}')))
+            .count();
         if broken * 50 > chars {
             return Err(Unreadable::Binary);
         }
         // A form feed is where a PDF's page ends: a blank, so that the line numbers stay those of the content.
-        let lines: Vec<String> = content.lines().map(|line| line.chars().filter_map(plain).collect()).collect();
-        let letters: usize =
-            lines.iter().flat_map(|line| line.chars()).filter(|c| c.is_alphabetic()).map(|c| 1 + usize::from(is_cjk(c))).sum();
+        let lines: Vec<String> =
+            content.lines().map(|line| line.chars().filter_map(plain).collect()).collect();
+        let letters: usize = lines
+            .iter()
+            .flat_map(|line| line.chars())
+            .filter(|c| c.is_alphabetic())
+            .map(|c| 1 + usize::from(is_cjk(c)))
+            .sum();
         if letters < LEAST_WEIGHT {
             return Err(Unreadable::TooShort);
         }
         let cjk = lines.iter().flat_map(|line| line.chars()).filter(|&c| is_cjk(c)).count();
-        let latin_words =
-            lines.iter().flat_map(|line| line.split(|c: char| !c.is_alphabetic() || is_cjk(c))).filter(|word| !word.is_empty()).count();
+        let latin_words = lines
+            .iter()
+            .flat_map(|line| line.split(|c: char| !c.is_alphabetic() || is_cjk(c)))
+            .filter(|word| !word.is_empty())
+            .count();
         let upper = lines.iter().flat_map(|line| line.chars()).filter(|c| c.is_ascii_uppercase()).count();
         let lower = lines.iter().flat_map(|line| line.chars()).filter(|c| c.is_ascii_lowercase()).count();
         Ok(Text {
@@ -107,7 +118,11 @@ impl Text {
 
     /// Line numbers from 1, with the lines that say something.
     pub fn filled(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.lines.iter().enumerate().map(|(at, line)| (at + 1, line.trim())).filter(|(_, line)| !line.is_empty())
+        self.lines
+            .iter()
+            .enumerate()
+            .map(|(at, line)| (at + 1, line.trim()))
+            .filter(|(_, line)| !line.is_empty())
     }
 }
 
@@ -139,7 +154,10 @@ mod tests {
         let table = [
             (" \n\t ", Unreadable::Empty),
             ("%PDF-1.7 and much more text that would be long enough for anything", Unreadable::File("PDF")),
-            ("abc\u{0}\u{1}\u{2}\u{3} def and so on and so forth, which is long enough to be a text", Unreadable::Binary),
+            (
+                "abc\u{0}\u{1}\u{2}\u{3} def and so on and so forth, which is long enough to be a text",
+                Unreadable::Binary,
+            ),
             ("Jane Doe, engineer", Unreadable::TooShort),
             ("张伟，工程师", Unreadable::TooShort),
         ];

@@ -90,20 +90,34 @@ fn told(failure: Failure) -> (bool, Option<u64>, String) {
 fn a_good_answer_becomes_the_same_form_as_the_rules() {
     let (result, requests) = play(vec![Ok(reply(&good().to_string()))]);
     let (found, rules) = (result.unwrap(), analysis::analyze("7", RESUME, now()).unwrap());
-    assert_eq!((found.method, found.model.as_deref(), found.score, found.is_resume), ("model", Some("small"), 65, true));
+    assert_eq!(
+        (found.method, found.model.as_deref(), found.score, found.is_resume),
+        ("model", Some("small"), 65, true)
+    );
     assert_eq!(found.years_of_experience, Some(4.9));
     let skills: Vec<_> = found.skills.iter().map(|skill| (skill.name.as_ref(), skill.mentions)).collect();
     assert_eq!(skills, [("Rust", 2), ("COBOL", 0)]);
     let (found, rules) = (serde_json::to_value(found).unwrap(), serde_json::to_value(rules).unwrap());
-    let shape = |value: &Value| value.as_object().unwrap().keys().filter(|key| *key != "model").cloned().collect::<Vec<_>>();
+    let shape = |value: &Value| {
+        value.as_object().unwrap().keys().filter(|key| *key != "model").cloned().collect::<Vec<_>>()
+    };
     assert_eq!(shape(&found), shape(&rules));
     for same in ["resumeId", "language", "words", "sections"] {
         assert_eq!(found[same], rules[same], "{same}");
     }
-    let shape =
-        |parts: &Value| parts.as_array().unwrap().iter().map(|part| (part["name"].clone(), part["max"].clone())).collect::<Vec<_>>();
+    let shape = |parts: &Value| {
+        parts
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|part| (part["name"].clone(), part["max"].clone()))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(shape(&found["parts"]), shape(&rules["parts"]));
-    assert_eq!(found["experience"]["periods"][0], json!({ "from": "2021-03", "to": "2026-01", "present": true }));
+    assert_eq!(
+        found["experience"]["periods"][0],
+        json!({ "from": "2021-03", "to": "2026-01", "present": true })
+    );
 
     let [request] = &requests[..] else { panic!("one request") };
     assert_eq!(request.url, "https://llm.example/v1/chat/completions");
@@ -129,7 +143,8 @@ fn what_stands_around_an_answer_is_overlooked() {
 
 #[test]
 fn a_wrong_answer_is_asked_for_again_once() {
-    let (result, requests) = play(vec![Ok(reply("I would rather not use JSON")), Ok(reply(&good().to_string()))]);
+    let (result, requests) =
+        play(vec![Ok(reply("I would rather not use JSON")), Ok(reply(&good().to_string()))]);
     assert_eq!(result.unwrap().score, 65);
     let body: Value = serde_json::from_slice(&requests[1].body).unwrap();
     let messages = body["messages"].as_array().unwrap();
@@ -137,7 +152,10 @@ fn a_wrong_answer_is_asked_for_again_once() {
     assert!(messages[3]["content"].as_str().unwrap().contains("it has no JSON object"), "{messages:?}");
 
     let (result, _) = play(vec![Ok(reply("{")), Ok(reply("{\"isResume\": 1}"))]);
-    assert_eq!(told(result.unwrap_err()), (true, None, "the model's answer is not usable, twice: `isResume` must be true or false".into()));
+    assert_eq!(
+        told(result.unwrap_err()),
+        (true, None, "the model's answer is not usable, twice: `isResume` must be true or false".into())
+    );
 }
 
 #[test]
@@ -154,10 +172,22 @@ fn each_value_of_an_answer_is_checked() {
         ("/strengths/0", json!({}), "`strengths[0]` must be text"),
         ("/contact", json!([]), "`contact.links` must be a list"),
         ("/contact/email", json!(7), "`contact.email` must be text or null"),
-        ("/experience/periods/0/from", json!("March 2021"), "`experience.periods[0].from` must be a month such as 2021-03"),
+        (
+            "/experience/periods/0/from",
+            json!("March 2021"),
+            "`experience.periods[0].from` must be a month such as 2021-03",
+        ),
         ("/experience/periods/0/from", json!("2021-13"), "`experience.periods[0].from`"),
-        ("/experience/periods/0/from", json!("2027-01"), "`experience.periods[0]` must be a period that does not end before it begins"),
-        ("/experience/yearsStated", json!(1000), "`experience.yearsStated` must be a whole number from 0 to 70"),
+        (
+            "/experience/periods/0/from",
+            json!("2027-01"),
+            "`experience.periods[0]` must be a period that does not end before it begins",
+        ),
+        (
+            "/experience/yearsStated",
+            json!(1000),
+            "`experience.yearsStated` must be a whole number from 0 to 70",
+        ),
         ("/education/0/level", json!("guru"), "`education[0].level` must be one of school, associate"),
         ("/education/0/to", json!(20120), "`education[0].to`"),
         ("/skills/0/category", json!("magic"), "`skills[0].category` must be one of language"),
@@ -172,7 +202,9 @@ fn each_value_of_an_answer_is_checked() {
     let mut answer = good();
     answer["isResume"] = json!(false);
     assert!(
-        Answer::check(&answer.to_string(), now()).unwrap_err().contains("`parts.achievements.score` must be a whole number from 0 to 0")
+        Answer::check(&answer.to_string(), now())
+            .unwrap_err()
+            .contains("`parts.achievements.score` must be a whole number from 0 to 0")
     );
     for text in ["", "[]", "{]}", "} {", "null"] {
         assert!(Answer::check(text, now()).is_err(), "{text:?}");
@@ -183,7 +215,8 @@ fn each_value_of_an_answer_is_checked() {
 fn what_is_too_much_is_cut_and_what_is_unknown_is_dropped() {
     let mut answer = good();
     answer["suggestions"] = json!(vec!["x ".repeat(5000); 50]);
-    answer["skills"] = json!((0..500).map(|n| json!({ "name": format!("S{n}"), "category": "soft" })).collect::<Vec<_>>());
+    answer["skills"] =
+        json!((0..500).map(|n| json!({ "name": format!("S{n}"), "category": "soft" })).collect::<Vec<_>>());
     answer["score"] = json!(100);
     answer["hire"] = json!({ "now": true });
     answer["parts"]["bonus"] = json!({ "score": 50, "why": "asked for" });
@@ -200,16 +233,22 @@ fn a_way_to_reach_the_person_has_to_stand_in_the_resume() {
     let mut answer = good();
     answer["contact"]["email"] = json!("attacker@evil.example");
     answer["contact"]["phone"] = json!("+1 900 666 6666");
-    answer["contact"]["links"] = json!(["https://evil.example/login", "javascript:alert(1)", "GitHub.com/maya"]);
+    answer["contact"]["links"] =
+        json!(["https://evil.example/login", "javascript:alert(1)", "GitHub.com/maya"]);
     let contact = play(vec![Ok(reply(&answer.to_string()))]).0.unwrap().contact;
-    assert_eq!((contact.email.as_deref(), contact.phone.as_deref()), (Some("maya@example.com"), Some("+46 70 123 45 67")));
+    assert_eq!(
+        (contact.email.as_deref(), contact.phone.as_deref()),
+        (Some("maya@example.com"), Some("+46 70 123 45 67"))
+    );
     assert_eq!(contact.links, ["GitHub.com/maya"]);
 }
 
 #[test]
 fn refusals_and_cut_answers_reject() {
     let choice = |choice: Value| failure(Ok(status(200, &[], &json!({ "choices": [choice] }).to_string())));
-    let (retry, _, why) = choice(json!({ "message": { "content": null, "refusal": "I cannot\nhelp" }, "finish_reason": "stop" }));
+    let (retry, _, why) = choice(
+        json!({ "message": { "content": null, "refusal": "I cannot\nhelp" }, "finish_reason": "stop" }),
+    );
     assert_eq!((retry, why.as_str()), (false, "the model refuses: I cannot help"));
     let (retry, _, why) = choice(json!({ "message": { "content": "" }, "finish_reason": "content_filter" }));
     assert!(!retry && why.contains("content_filter"), "{why}");
@@ -245,7 +284,11 @@ fn each_status_has_its_end() {
         assert_eq!((told.0, told.1), (retry, after), "{}: {}", reply.status, told.2);
         assert!(told.2.contains(&reply.status.to_string()), "{}", told.2);
     }
-    let (_, _, why) = failure(Ok(status(400, &[], &json!({ "error": { "message": format!("no {KEY}\nplease") } }).to_string())));
+    let (_, _, why) = failure(Ok(status(
+        400,
+        &[],
+        &json!({ "error": { "message": format!("no {KEY}\nplease") } }).to_string(),
+    )));
     assert_eq!(why, "the model's server does not take the request (400): no [key] please");
     let body = json!({ "error": { "message": format!("Incorrect API key provided: {KEY}") } }).to_string();
     assert!(!failure(Ok(status(401, &[], &body))).2.contains("Incorrect"));
@@ -254,7 +297,10 @@ fn each_status_has_its_end() {
 
 #[test]
 fn a_key_that_is_repeated_is_taken_out_however_it_is_written() {
-    let escaped = format!("{{\"choices\": [{{\"message\": {{\"refusal\": \"no {}\"}}}}]}}", KEY.replace('s', "\\u0073"));
+    let escaped = format!(
+        "{{\"choices\": [{{\"message\": {{\"refusal\": \"no {}\"}}}}]}}",
+        KEY.replace('s', "\\u0073")
+    );
     assert_eq!(failure(Ok(status(200, &[], &escaped))).2, "the model refuses: no [key]");
     let mut answer = good();
     answer["strengths"] = json!([format!("Knows {KEY}.")]);
@@ -272,7 +318,10 @@ fn a_long_resume_is_sent_in_part_and_the_result_says_so() {
         Ok(reply(&good().to_string()))
     };
     let found = model::analyze(&settings, &content, rules, now(), 0, send).unwrap();
-    assert_eq!(found.note.unwrap(), format!("the model has read the first 500 of {} characters", content.trim().chars().count()));
+    assert_eq!(
+        found.note.unwrap(),
+        format!("the model has read the first 500 of {} characters", content.trim().chars().count())
+    );
 }
 
 #[test]
@@ -294,7 +343,15 @@ fn no_response_is_a_retry() {
 fn the_configuration_is_checked() {
     assert!(Settings::read(|_| Ok(None)).unwrap().is_none());
     assert!(Settings::read(|_| Ok(Some("  ".into()))).unwrap().is_none());
-    assert!(settings(&[("temperature", "none"), ("response_format", "json_object"), ("max_chars", "500"), ("max_tokens", "9")]).is_ok());
+    assert!(
+        settings(&[
+            ("temperature", "none"),
+            ("response_format", "json_object"),
+            ("max_chars", "500"),
+            ("max_tokens", "9")
+        ])
+        .is_ok()
+    );
     for (key, value) in [
         ("temperature", "hot"),
         ("temperature", "NaN"),

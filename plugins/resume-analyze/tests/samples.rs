@@ -48,7 +48,11 @@ fn read(sample: &str) -> String {
 
 fn run(sample: &str) -> Analysis {
     let analysis = analyze("7", &read(sample), Month::new(2026, 1)).unwrap();
-    assert_eq!(analysis.score, analysis.parts.iter().map(|part| part.score).sum::<u32>(), "{sample}: the parts add up");
+    assert_eq!(
+        analysis.score,
+        analysis.parts.iter().map(|part| part.score).sum::<u32>(),
+        "{sample}: the parts add up"
+    );
     assert_eq!(analysis.parts.iter().map(|part| part.max).sum::<u32>(), 100, "{sample}");
     assert!(analysis.parts.iter().all(|part| part.score <= part.max), "{sample}: no part exceeds its most");
     analysis
@@ -68,11 +72,17 @@ fn each_sample_is_understood() {
         check(found.is_resume, format!("no resume: {}", found.is_resume_because));
         check(found.language == expected.language, format!("language {:?}", found.language));
         check(found.contact.name.as_deref() == Some(expected.name), format!("name {:?}", found.contact.name));
-        check(found.contact.email.as_deref() == Some(expected.email), format!("email {:?}", found.contact.email));
+        check(
+            found.contact.email.as_deref() == Some(expected.email),
+            format!("email {:?}", found.contact.email),
+        );
         let years = found.years_of_experience.unwrap_or(0.0);
         check(expected.years.contains(&years), format!("years {years}, {:?}", found.experience));
         for skill in expected.skills {
-            check(found.skills.iter().any(|other| other.name == *skill), format!("no {skill} in {:?}", found.skills));
+            check(
+                found.skills.iter().any(|other| other.name == *skill),
+                format!("no {skill} in {:?}", found.skills),
+            );
         }
         let schools: Vec<&str> = found.education.iter().filter_map(|study| study.school.as_deref()).collect();
         check(schools == expected.schools, format!("education {:?}", found.education));
@@ -101,16 +111,24 @@ fn an_empty_content_is_unreadable() {
 
 #[test]
 fn better_resumes_score_better() {
-    let scores: BTreeMap<_, _> = expectations().iter().map(|expected| (expected.sample, run(expected.sample).score)).collect();
-    for (better, worse) in
-        [("one-page-en", "no-headings"), ("one-page-zh", "student"), ("long", "all-caps"), ("career-changer", "two-column")]
-    {
+    let scores: BTreeMap<_, _> =
+        expectations().iter().map(|expected| (expected.sample, run(expected.sample).score)).collect();
+    for (better, worse) in [
+        ("one-page-en", "no-headings"),
+        ("one-page-zh", "student"),
+        ("long", "all-caps"),
+        ("career-changer", "two-column"),
+    ] {
         assert!(scores[better] > scores[worse], "{better} over {worse}: {scores:?}");
     }
     // Good ones are told from very good ones, and none is perfect.
     let different: BTreeSet<u32> = scores.values().copied().collect();
     assert!(different.len() >= scores.len() - 2, "{scores:?}");
-    assert!(different.last() < Some(&100) && different.last() >= different.first().map(|least| least + 25).as_ref(), "{scores:?}");
+    assert!(
+        different.last() < Some(&100)
+            && different.last() >= different.first().map(|least| least + 25).as_ref(),
+        "{scores:?}"
+    );
 }
 
 #[test]
@@ -118,11 +136,16 @@ fn what_makes_a_resume_better_raises_its_score() {
     let good = read("one-page-en");
     let score = |content: &str| analyze("7", content, Month::new(2026, 1)).unwrap();
     let before = score(&good);
-    let part = |analysis: &Analysis, name: &str| analysis.parts.iter().find(|part| part.name == name).unwrap().score;
+    let part =
+        |analysis: &Analysis, name: &str| analysis.parts.iter().find(|part| part.name == name).unwrap().score;
     let without_figures: Vec<String> = good
         .lines()
         .map(|line| {
-            if line.trim_start().starts_with(['-', '*', '•']) { line.replace(|c: char| c.is_ascii_digit(), "") } else { line.to_owned() }
+            if line.trim_start().starts_with(['-', '*', '•']) {
+                line.replace(|c: char| c.is_ascii_digit(), "")
+            } else {
+                line.to_owned()
+            }
         })
         .collect();
     for (name, worse) in [
@@ -147,7 +170,9 @@ fn advice_is_in_the_language_of_the_resume() {
     let chinese = |text: &str| text.chars().any(resume_analyze::text::is_cjk);
     for expected in expectations() {
         let found = run(expected.sample);
-        for text in found.strengths.iter().chain(&found.suggestions).chain(found.parts.iter().map(|part| &part.why)) {
+        for text in
+            found.strengths.iter().chain(&found.suggestions).chain(found.parts.iter().map(|part| &part.why))
+        {
             assert_eq!(chinese(text), expected.language == Zh, "{}: {text}", expected.sample);
         }
     }
@@ -196,6 +221,12 @@ fn the_result_is_json_with_stable_names() {
     ];
     expected.sort_unstable();
     assert_eq!(keys, expected);
-    assert_eq!((&json["method"], &json["language"], &json["resumeId"]), (&"rules".into(), &"en".into(), &"7".into()));
-    assert_eq!(json["experience"]["periods"][0], serde_json::json!({ "from": "2021-03", "to": "2026-01", "present": true }));
+    assert_eq!(
+        (&json["method"], &json["language"], &json["resumeId"]),
+        (&"rules".into(), &"en".into(), &"7".into())
+    );
+    assert_eq!(
+        json["experience"]["periods"][0],
+        serde_json::json!({ "from": "2021-03", "to": "2026-01", "present": true })
+    );
 }

@@ -18,7 +18,9 @@ pub fn get(key: &str) -> Result<Option<String>, Failure> {
 
 /// A value that the handler cannot work without.
 pub fn require(key: &str) -> Result<String, Failure> {
-    get(key)?.ok_or_else(|| Failure::retry(format_args!("the plugin is not granted the configuration key `{key}`")))
+    get(key)?.ok_or_else(|| {
+        Failure::retry(format_args!("the plugin is not granted the configuration key `{key}`"))
+    })
 }
 
 /// Everything that is granted.

@@ -67,18 +67,30 @@ mod tests {
 
     #[test]
     fn each_kind_carries_its_message_and_time() {
-        assert!(matches!(Failure::retry("busy"), Failure::Retry(Retry { message, after_ms: None }) if message == "busy"));
+        assert!(
+            matches!(Failure::retry("busy"), Failure::Retry(Retry { message, after_ms: None }) if message == "busy")
+        );
         let later = Failure::retry("busy").after(Duration::from_secs(2));
         assert!(matches!(later, Failure::Retry(Retry { after_ms: Some(2000), .. })));
-        assert!(matches!(Failure::defer("not yet", Duration::from_millis(5)), Failure::Defer(Deferral { after_ms: 5, .. })));
-        assert!(matches!(Failure::reject("gone").after(Duration::from_secs(1)), Failure::Reject(message) if message == "gone"));
-        assert!(matches!(Failure::retry("x").after(Duration::MAX), Failure::Retry(Retry { after_ms: Some(u64::MAX), .. })));
+        assert!(matches!(
+            Failure::defer("not yet", Duration::from_millis(5)),
+            Failure::Defer(Deferral { after_ms: 5, .. })
+        ));
+        assert!(
+            matches!(Failure::reject("gone").after(Duration::from_secs(1)), Failure::Reject(message) if message == "gone")
+        );
+        assert!(matches!(
+            Failure::retry("x").after(Duration::MAX),
+            Failure::Retry(Retry { after_ms: Some(u64::MAX), .. })
+        ));
     }
 
     #[test]
     fn other_errors_say_what_was_being_done() {
         let error = "x".parse::<u8>().or_retry("reading the size").unwrap_err();
-        assert!(matches!(error, Failure::Retry(retry) if retry.message == "reading the size: invalid digit found in string"));
+        assert!(
+            matches!(error, Failure::Retry(retry) if retry.message == "reading the size: invalid digit found in string")
+        );
         assert!(matches!("x".parse::<u8>().or_reject("reading"), Err(Failure::Reject(_))));
     }
 }

@@ -74,7 +74,14 @@ pub enum Error {
 
 impl Request {
     pub fn get(url: impl Into<String>) -> Request {
-        Request { method: Method::Get, url: url.into(), headers: Vec::new(), body: Vec::new(), timeout: None, max_response: MAX_RESPONSE }
+        Request {
+            method: Method::Get,
+            url: url.into(),
+            headers: Vec::new(),
+            body: Vec::new(),
+            timeout: None,
+            max_response: MAX_RESPONSE,
+        }
     }
 
     pub fn post(url: impl Into<String>, body: impl Into<Vec<u8>>) -> Request {
@@ -114,8 +121,9 @@ struct Target<'a> {
 
 impl Target<'_> {
     fn of(url: &str) -> Result<Target<'_>, Error> {
-        let (scheme, rest) =
-            url.split_once("://").ok_or_else(|| Error::Invalid("the url does not begin with http:// or https://".into()))?;
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| Error::Invalid("the url does not begin with http:// or https://".into()))?;
         let tls = match scheme.to_ascii_lowercase().as_str() {
             "http" => false,
             "https" => true,
@@ -134,7 +142,10 @@ impl Target<'_> {
 impl Response {
     /// The first header of this name.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(other, _)| other.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
     }
 
     pub fn text(&self) -> Result<&str, Error> {
@@ -159,7 +170,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Timeout => f.write_str("no answer in time"),
-            Error::Invalid(why) | Error::Denied(why) | Error::TooLarge(why) | Error::Network(why) => f.write_str(why),
+            Error::Invalid(why) | Error::Denied(why) | Error::TooLarge(why) | Error::Network(why) => {
+                f.write_str(why)
+            }
         }
     }
 }
@@ -193,7 +206,8 @@ mod tests {
         ];
         for (url, expected) in table {
             let target = Target::of(url);
-            let expected = expected.map(|(tls, authority, path)| Target { tls, authority, path: path.into() });
+            let expected =
+                expected.map(|(tls, authority, path)| Target { tls, authority, path: path.into() });
             assert_eq!(target.as_ref().ok(), expected.as_ref(), "{url}");
             assert!(!format!("{target:?}").contains("secret"));
         }
@@ -209,9 +223,17 @@ mod tests {
         let date = "Tue, 28 Jul 2026 10:00:30 GMT";
         assert_eq!(after(&[("retry-after", " 7 ")]), Some(Duration::from_secs(7)));
         assert_eq!(after(&[("retry-after", date)]), Some(Duration::from_secs(30)));
-        assert_eq!(after(&[("retry-after", date), ("date", "Tue, 28 Jul 2026 10:00:10 GMT")]), Some(Duration::from_secs(20)));
-        assert_eq!(after(&[("retry-after", date), ("date", "Tue, 28 Jul 2026 11:00:00 GMT")]), Some(Duration::ZERO));
-        for nothing in [&[][..], &[("retry-after", "soon")], &[("retry-after", "-1")], &[("retry-after", "1.5")]] {
+        assert_eq!(
+            after(&[("retry-after", date), ("date", "Tue, 28 Jul 2026 10:00:10 GMT")]),
+            Some(Duration::from_secs(20))
+        );
+        assert_eq!(
+            after(&[("retry-after", date), ("date", "Tue, 28 Jul 2026 11:00:00 GMT")]),
+            Some(Duration::ZERO)
+        );
+        for nothing in
+            [&[][..], &[("retry-after", "soon")], &[("retry-after", "-1")], &[("retry-after", "1.5")]]
+        {
             assert_eq!(after(nothing), None);
         }
     }

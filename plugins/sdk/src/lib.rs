@@ -158,7 +158,10 @@ macro_rules! handler {
 }
 
 /// What [`handler!`] exports: one attempt, from the host's task to the host's result.
-pub fn run<O: Output>(task: Task, handle: impl FnOnce(Task) -> Result<O, Failure>) -> Result<Option<Vec<u8>>, Failure> {
+pub fn run<O: Output>(
+    task: Task,
+    handle: impl FnOnce(Task) -> Result<O, Failure>,
+) -> Result<Option<Vec<u8>>, Failure> {
     log::panics();
     handle(task)?.into_bytes()
 }
@@ -176,7 +179,10 @@ pub fn run_batch<O: Output>(
 ///
 /// # Panics
 /// Where it gives no result, or more than one: so the host comes to know of it.
-pub fn run_alone<O: Output>(task: Task, handle: impl FnOnce(Vec<Task>) -> Vec<Result<O, Failure>>) -> Result<Option<Vec<u8>>, Failure> {
+pub fn run_alone<O: Output>(
+    task: Task,
+    handle: impl FnOnce(Vec<Task>) -> Vec<Result<O, Failure>>,
+) -> Result<Option<Vec<u8>>, Failure> {
     let mut results = run_batch(vec![task], handle);
     assert_eq!(results.len(), 1, "the handler gave {} results for 1 task", results.len());
     results.swap_remove(0)
@@ -201,9 +207,13 @@ mod tests {
         let all = |tasks: Vec<Task>| tasks.into_iter().map(double).collect();
         assert_eq!(run_alone(task(), all).unwrap(), Some(b"40".to_vec()));
         let results = run_batch(vec![task(), Task::sample([("n", "x")])], all);
-        assert!(matches!(&results[..], [Ok(Some(bytes)), Err(Failure::Reject(_))] if bytes == b"40"), "{results:?}");
+        assert!(
+            matches!(&results[..], [Ok(Some(bytes)), Err(Failure::Reject(_))] if bytes == b"40"),
+            "{results:?}"
+        );
 
-        let missing = |task: Task| -> Result<(), Failure> { task.text("nothing").map(drop).map_err(Failure::from) };
+        let missing =
+            |task: Task| -> Result<(), Failure> { task.text("nothing").map(drop).map_err(Failure::from) };
         assert!(matches!(run(task(), missing), Err(Failure::Reject(_))));
     }
 }

@@ -42,7 +42,9 @@ impl Output for &str {
 impl<T: Serialize> Output for Json<T> {
     fn into_bytes(self) -> Result<Option<Vec<u8>>, Failure> {
         // Only a fault of the handler's own types can fail here (a map with keys that are no strings): no attempt does better.
-        serde_json::to_vec(&self.0).map(Some).map_err(|why| Failure::reject(format_args!("the result cannot be written as JSON: {why}")))
+        serde_json::to_vec(&self.0)
+            .map(Some)
+            .map_err(|why| Failure::reject(format_args!("the result cannot be written as JSON: {why}")))
     }
 }
 

@@ -14,7 +14,11 @@ use crate::{Failure, Field, Task};
 impl Task {
     /// The field's bytes. When a name comes more than once, the first one counts.
     pub fn bytes(&self, name: &str) -> Result<&[u8], FieldError> {
-        self.fields.iter().find(|field| field.name == name).map(|field| field.value.as_slice()).ok_or_else(|| FieldError::missing(name))
+        self.fields
+            .iter()
+            .find(|field| field.name == name)
+            .map(|field| field.value.as_slice())
+            .ok_or_else(|| FieldError::missing(name))
     }
 
     /// The field as UTF-8 text.
@@ -29,12 +33,16 @@ impl Task {
 
     /// The field as a number in decimal digits, with blanks around it or not.
     pub fn number<N: FromStr<Err: fmt::Display>>(&self, name: &str) -> Result<N, FieldError> {
-        self.text(name)?.trim().parse().map_err(|why| FieldError::invalid(name, format_args!("is not a number that fits: {why}")))
+        self.text(name)?
+            .trim()
+            .parse()
+            .map_err(|why| FieldError::invalid(name, format_args!("is not a number that fits: {why}")))
     }
 
     /// The field as JSON.
     pub fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T, FieldError> {
-        serde_json::from_slice(self.bytes(name)?).map_err(|why| FieldError::invalid(name, format_args!("is not the JSON expected: {why}")))
+        serde_json::from_slice(self.bytes(name)?)
+            .map_err(|why| FieldError::invalid(name, format_args!("is not the JSON expected: {why}")))
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -51,7 +59,10 @@ impl Task {
         Task {
             id: "1-0".into(),
             queue: "test".into(),
-            fields: fields.into_iter().map(|(name, value)| Field { name: name.into(), value: value.as_ref().to_vec() }).collect(),
+            fields: fields
+                .into_iter()
+                .map(|(name, value)| Field { name: name.into(), value: value.as_ref().to_vec() })
+                .collect(),
             attempt: 1,
             max_attempts: 3,
             enqueued_at_ms: 1_767_225_600_000, // 2026-01-01
@@ -95,7 +106,13 @@ mod tests {
     use super::*;
 
     fn task() -> Task {
-        Task::sample([("text", b"hi".as_slice()), ("n", b" 42 "), ("json", b"[1,2]"), ("binary", b"\xff\xfe"), ("text", b"second")])
+        Task::sample([
+            ("text", b"hi".as_slice()),
+            ("n", b" 42 "),
+            ("json", b"[1,2]"),
+            ("binary", b"\xff\xfe"),
+            ("text", b"second"),
+        ])
     }
 
     #[test]
@@ -115,7 +132,10 @@ mod tests {
         let table = [
             (task.text("nothing").unwrap_err(), "field `nothing` is missing"),
             (task.text("binary").unwrap_err(), "field `binary` is not UTF-8 text"),
-            (task.number::<u8>("text").unwrap_err(), "field `text` is not a number that fits: invalid digit found in string"),
+            (
+                task.number::<u8>("text").unwrap_err(),
+                "field `text` is not a number that fits: invalid digit found in string",
+            ),
             (
                 task.json::<u8>("json").unwrap_err(),
                 "field `json` is not the JSON expected: invalid type: sequence, expected u8 at line 1 column 0",

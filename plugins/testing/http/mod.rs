@@ -6,8 +6,8 @@
 
 use bindings::wasi::http::outgoing_handler::handle;
 use bindings::wasi::http::types::{
-    ErrorCode, Fields, FutureIncomingResponse, IncomingBody, IncomingResponse, Method, OutgoingBody, OutgoingRequest, RequestOptions,
-    Scheme, http_error_code,
+    ErrorCode, Fields, FutureIncomingResponse, IncomingBody, IncomingResponse, Method, OutgoingBody,
+    OutgoingRequest, RequestOptions, Scheme, http_error_code,
 };
 use bindings::wasi::io::streams::{InputStream, OutputStream, StreamError};
 
@@ -54,7 +54,9 @@ impl Request<'_> {
         let request = self.make()?;
         let body = if self.body_size > 0 { Some(request.body().map_err(|()| "no body")?) } else { None };
         let options = RequestOptions::new();
-        options.set_first_byte_timeout(self.first_byte_ms.map(|ms| ms * 1_000_000)).map_err(|()| "no first-byte timeout")?;
+        options
+            .set_first_byte_timeout(self.first_byte_ms.map(|ms| ms * 1_000_000))
+            .map_err(|()| "no first-byte timeout")?;
         let sent = handle(request, Some(options)).map_err(|code| text(&code))?;
         if let Some(body) = body {
             let written = write(&body, self.body_size);
@@ -76,7 +78,9 @@ impl Request<'_> {
             if room == 0 {
                 break;
             }
-            stream.write(&vec![b'x'; usize::try_from(room).unwrap_or(0)]).map_err(|error| stream_error(&error))?;
+            stream
+                .write(&vec![b'x'; usize::try_from(room).unwrap_or(0)])
+                .map_err(|error| stream_error(&error))?;
         }
         Ok(Held { _stream: stream, _body: body, _request: request })
     }
@@ -105,7 +109,9 @@ impl Request<'_> {
         request.set_method(&method).map_err(|()| "the method is refused")?;
         request.set_scheme(Some(&scheme)).map_err(|()| "the scheme is refused")?;
         request.set_authority(Some(authority)).map_err(|()| "the authority is refused")?;
-        request.set_path_with_query(Some(if path.is_empty() { "/" } else { path })).map_err(|()| "the path is refused")?;
+        request
+            .set_path_with_query(Some(if path.is_empty() { "/" } else { path }))
+            .map_err(|()| "the path is refused")?;
         Ok(request)
     }
 }
@@ -128,12 +134,21 @@ impl Sent {
         self.0.subscribe().block();
         let response = self.0.get().ok_or("not ready")?.map_err(|()| "taken")?.map_err(|code| text(&code))?;
         let headers = response.headers();
-        let header = |name| headers.get(name).into_iter().next().map(|value| String::from_utf8_lossy(&value).into_owned());
+        let header = |name| {
+            headers.get(name).into_iter().next().map(|value| String::from_utf8_lossy(&value).into_owned())
+        };
         let (location, content_type) = (header("location"), header("content-type"));
         drop(headers);
         let body = response.consume().map_err(|()| "no body")?;
         let stream = body.stream().map_err(|()| "no stream")?;
-        Ok(Response { status: response.status(), location, content_type, stream, _body: body, _response: response })
+        Ok(Response {
+            status: response.status(),
+            location,
+            content_type,
+            stream,
+            _body: body,
+            _response: response,
+        })
     }
 }
 
@@ -151,7 +166,9 @@ impl Response {
 fn stream_error(error: &StreamError) -> String {
     match error {
         StreamError::Closed => "closed".to_owned(),
-        StreamError::LastOperationFailed(error) => http_error_code(error).map_or_else(|| "no code".to_owned(), |code| text(&code)),
+        StreamError::LastOperationFailed(error) => {
+            http_error_code(error).map_or_else(|| "no code".to_owned(), |code| text(&code))
+        }
     }
 }
 

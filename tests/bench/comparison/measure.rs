@@ -75,7 +75,11 @@ pub fn drain(row: &Row, places: &Places, scale: f64) -> Drain {
     look.until(&mut run, 0);
     let end = Seen::take(&mut look, &run);
     let done = begin.left - end.left;
-    assert!(done >= tasks / 2, "{}: only {done} of {tasks} tasks were left to measure: raise SCALE", row.name);
+    assert!(
+        done >= tasks / 2,
+        "{}: only {done} of {tasks} tasks were left to measure: raise SCALE",
+        row.name
+    );
     let per_task = |begin: f64, end: f64| (end - begin) / done as f64;
     Drain {
         rate: done as f64 / (end.at - begin.at).as_secs_f64(),
@@ -123,7 +127,9 @@ impl<'r> Run<'r> {
         let redis = RedisServer::start_with_env(dir.path(), &["--appendonly", "no"], env);
         let queues = match row.worker {
             Worker::Tqhost { guest, retention, concurrency } => {
-                format!("[queues.work]\nplugin = \"{guest}\"\nconcurrency = {concurrency}\nretention = \"{retention}\"\n")
+                format!(
+                    "[queues.work]\nplugin = \"{guest}\"\nconcurrency = {concurrency}\nretention = \"{retention}\"\n"
+                )
             }
             _ => String::new(),
         };
@@ -153,7 +159,13 @@ impl<'r> Run<'r> {
 
     /// Has tasks enqueued, and waits until they are.
     fn produce(&self, args: &[&str], env: &[(&str, &Path)]) {
-        let status = self.program().args(args).envs(env.iter().copied()).stdin(Stdio::null()).status().expect("run a producer");
+        let status = self
+            .program()
+            .args(args)
+            .envs(env.iter().copied())
+            .stdin(Stdio::null())
+            .status()
+            .expect("run a producer");
         assert!(status.success(), "{}: enqueueing failed: {}", self.row.name, self.said());
     }
 
@@ -173,7 +185,8 @@ impl<'r> Run<'r> {
                 }
                 Worker::Bullmq | Worker::Tqhost { .. } => {}
             }
-            let child = command.envs(env.iter().copied()).stdin(Stdio::piped()).spawn().expect("start a worker");
+            let child =
+                command.envs(env.iter().copied()).stdin(Stdio::piped()).spawn().expect("start a worker");
             Running::Program(Program(child))
         });
     }
@@ -191,7 +204,9 @@ impl<'r> Run<'r> {
             Running::Tqhost(host) => host.stop(),
             Running::Program(mut program) => {
                 drop(program.0.stdin.take());
-                super::super::support::eventually("the worker ends", || program.0.try_wait().expect("look after a worker"));
+                super::super::support::eventually("the worker ends", || {
+                    program.0.try_wait().expect("look after a worker")
+                });
             }
         }
     }
@@ -243,7 +258,10 @@ impl<'r> Look<'r> {
 
     fn count(&mut self, (command, key): Count) -> usize {
         self.asked += 1;
-        redis::cmd(command).arg(key).query(&mut self.redis).unwrap_or_else(|error| panic!("{command} {key}: {error}"))
+        redis::cmd(command)
+            .arg(key)
+            .query(&mut self.redis)
+            .unwrap_or_else(|error| panic!("{command} {key}: {error}"))
     }
 
     fn left(&mut self) -> usize {
@@ -264,7 +282,12 @@ impl<'r> Look<'r> {
                 (last, since) = (left, Instant::now());
             }
             run.assert_runs();
-            assert!(since.elapsed() < PATIENCE, "{}: {left} tasks are left, and nothing happens: {}", self.row.name, run.said());
+            assert!(
+                since.elapsed() < PATIENCE,
+                "{}: {left} tasks are left, and nothing happens: {}",
+                self.row.name,
+                run.said()
+            );
             std::thread::sleep(LOOK);
         }
         let failed = self.row.progress.failed.map_or(0, |failed| self.count(failed));
@@ -273,7 +296,10 @@ impl<'r> Look<'r> {
 
     fn info(&mut self, section: &str) -> Vec<(String, String)> {
         let text: String = redis::cmd("INFO").arg(section).query(&mut self.redis).expect("INFO");
-        text.lines().filter_map(|line| line.split_once(':')).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        text.lines()
+            .filter_map(|line| line.split_once(':'))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
     }
 }
 
@@ -297,7 +323,10 @@ impl Seen {
         let redis = look.info("cpu").iter().map(seconds).sum();
         let worker = cpu(run.pid());
         let calls = |(name, value): &(String, String)| -> u64 {
-            let calls = value.split(',').find_map(|part| part.strip_prefix("calls=")).and_then(|calls| calls.parse().ok());
+            let calls = value
+                .split(',')
+                .find_map(|part| part.strip_prefix("calls="))
+                .and_then(|calls| calls.parse().ok());
             if name == "cmdstat_info" { 0 } else { calls.unwrap_or_default() }
         };
         let commands = look.info("commandstats").iter().map(calls).sum::<u64>() - look.asked;

@@ -34,7 +34,8 @@ const PANELS: [Panel; 3] = [
 
 pub fn svg(results: &Results) -> String {
     let rows = results.rows();
-    let (width, height) = (LABELS + PANELS.len() as f64 * (PANEL + GAP), TOP + rows.len() as f64 * LINE + 34.0);
+    let (width, height) =
+        (LABELS + PANELS.len() as f64 * (PANEL + GAP), TOP + rows.len() as f64 * LINE + 34.0);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" {FONT}>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
@@ -43,10 +44,16 @@ pub fn svg(results: &Results) -> String {
         let y = middle(line);
         if row.name.starts_with("tqhost") {
             let top = y - LINE / 2.0;
-            push(&mut svg, &format!("<rect x=\"0\" y=\"{top}\" width=\"{width}\" height=\"{LINE}\" fill=\"#eef4fa\"/>"));
+            push(
+                &mut svg,
+                &format!("<rect x=\"0\" y=\"{top}\" width=\"{width}\" height=\"{LINE}\" fill=\"#eef4fa\"/>"),
+            );
         }
         let label = row.what.replace('`', "");
-        push(&mut svg, &format!("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{label}</text>", LABELS - 10.0, y + 4.0));
+        push(
+            &mut svg,
+            &format!("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{label}</text>", LABELS - 10.0, y + 4.0),
+        );
     }
     for (at, panel) in PANELS.iter().enumerate() {
         let left = LABELS + at as f64 * (PANEL + GAP);
@@ -55,7 +62,10 @@ pub fn svg(results: &Results) -> String {
             let x = left + 4.0 + n as f64 * 80.0;
             push(
                 &mut svg,
-                &format!("<circle cx=\"{x}\" cy=\"34\" r=\"4\" fill=\"{colour}\"/><text x=\"{}\" y=\"38\">{name}</text>", x + 8.0),
+                &format!(
+                    "<circle cx=\"{x}\" cy=\"34\" r=\"4\" fill=\"{colour}\"/><text x=\"{}\" y=\"38\">{name}</text>",
+                    x + 8.0
+                ),
             );
         }
         let spreads = |figure| rows.iter().map(move |row| results.spread(row, figure));
@@ -70,15 +80,31 @@ pub fn svg(results: &Results) -> String {
         let bottom = middle(rows.len()) - LINE / 2.0;
         for decade in scale.first..=scale.last {
             let (x, value) = (scale.x(10f64.powi(decade)), decimal(decade));
-            push(&mut svg, &format!("<line x1=\"{x}\" x2=\"{x}\" y1=\"{}\" y2=\"{bottom}\" stroke=\"#ccc\"/>", TOP - 12.0));
-            push(&mut svg, &format!("<text x=\"{x}\" y=\"{}\" text-anchor=\"middle\" fill=\"#666\">{value}</text>", bottom + 16.0));
+            push(
+                &mut svg,
+                &format!(
+                    "<line x1=\"{x}\" x2=\"{x}\" y1=\"{}\" y2=\"{bottom}\" stroke=\"#ccc\"/>",
+                    TOP - 12.0
+                ),
+            );
+            push(
+                &mut svg,
+                &format!(
+                    "<text x=\"{x}\" y=\"{}\" text-anchor=\"middle\" fill=\"#666\">{value}</text>",
+                    bottom + 16.0
+                ),
+            );
         }
         for (figure, _, colour) in panel.series {
             for (line, spread) in spreads(*figure).enumerate() {
                 let Some(spread) = spread else { continue };
-                let (y, [x, least, most]) = (middle(line), [spread.median, spread.least, spread.most].map(|value| scale.x(value)));
+                let (y, [x, least, most]) =
+                    (middle(line), [spread.median, spread.least, spread.most].map(|value| scale.x(value)));
                 let stroke = format!("stroke=\"{colour}\" stroke-width=\"2\"");
-                push(&mut svg, &format!("<line x1=\"{least:.1}\" x2=\"{most:.1}\" y1=\"{y}\" y2=\"{y}\" {stroke}/>"));
+                push(
+                    &mut svg,
+                    &format!("<line x1=\"{least:.1}\" x2=\"{most:.1}\" y1=\"{y}\" y2=\"{y}\" {stroke}/>"),
+                );
                 push(&mut svg, &format!("<circle cx=\"{x:.1}\" cy=\"{y}\" r=\"4\" fill=\"{colour}\"/>"));
             }
         }

@@ -83,13 +83,20 @@ impl Results {
 
     /// The rows of which there are figures, the fastest first.
     pub fn rows(&self) -> Vec<&'static Row> {
-        let mut rows: Vec<(&Row, f64)> = ROWS.iter().filter_map(|row| Some((row, self.spread(row, Figure::Rate)?.median))).collect();
+        let mut rows: Vec<(&Row, f64)> =
+            ROWS.iter().filter_map(|row| Some((row, self.spread(row, Figure::Rate)?.median))).collect();
         rows.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         rows.into_iter().map(|(row, _)| row).collect()
     }
 
     pub fn spread(&self, row: &Row, figure: Figure) -> Option<Spread> {
-        Spread::of(self.runs.iter().filter(|(name, ..)| *name == row.name).filter_map(|(_, _, figures)| figure.of(figures)).collect())
+        Spread::of(
+            self.runs
+                .iter()
+                .filter(|(name, ..)| *name == row.name)
+                .filter_map(|(_, _, figures)| figure.of(figures))
+                .collect(),
+        )
     }
 
     /// Of the repetitions that have both.
@@ -106,12 +113,18 @@ impl Results {
 /// The table, the ratios, and what there are no figures of.
 pub fn markdown(results: &Results) -> String {
     let mut text = format!("{}\n\n", machine(results.reps));
-    text.push_str("| row | tasks/s | least to most | Redis µs | worker µs | commands | MiB | start ms | done ms |\n");
+    text.push_str(
+        "| row | tasks/s | least to most | Redis µs | worker µs | commands | MiB | start ms | done ms |\n",
+    );
     text.push_str("|---|---:|---:|---:|---:|---:|---:|---:|---:|\n");
     for row in results.rows() {
-        let one = |figure: Figure, digits: usize| results.spread(row, figure).map(|spread| format!("{:.digits$}", spread.median));
+        let one = |figure: Figure, digits: usize| {
+            results.spread(row, figure).map(|spread| format!("{:.digits$}", spread.median))
+        };
         let cell = |figure, digits| one(figure, digits).unwrap_or_else(|| "–".to_owned());
-        let pair = |at: fn(usize) -> Figure| one(at(0), 2).zip(one(at(1), 2)).map_or_else(|| "–".to_owned(), |(a, b)| format!("{a} / {b}"));
+        let pair = |at: fn(usize) -> Figure| {
+            one(at(0), 2).zip(one(at(1), 2)).map_or_else(|| "–".to_owned(), |(a, b)| format!("{a} / {b}"))
+        };
         let rate = results.spread(row, Figure::Rate).expect("a row with figures");
         text.push_str(&format!(
             "| {} (`{}`) | {} | {} to {} | {} | {} | {} | {} | {} | {} |\n",
@@ -132,7 +145,10 @@ pub fn markdown(results: &Results) -> String {
     for ratio in &RATIOS {
         if let Some(Spread { median, least, most }) = results.ratio(ratio) {
             let (of, to) = (ratio.of, ratio.to);
-            text.push_str(&format!("| `{of}` to `{to}` | {} | {median:.2} | {least:.2} to {most:.2} |\n", ratio.what));
+            text.push_str(&format!(
+                "| `{of}` to `{to}` | {} | {median:.2} | {least:.2} to {most:.2} |\n",
+                ratio.what
+            ));
         }
     }
     for (name, why) in &results.missing {
@@ -146,7 +162,8 @@ pub fn replace(page: &Path, text: &str) {
     let old = std::fs::read_to_string(page).expect("read the page");
     let (before, rest) = old.split_once(BEGIN).expect("the page has the line at which figures begin");
     let (_, after) = rest.split_once(END).expect("the page has the line at which figures end");
-    std::fs::write(page, format!("{before}{BEGIN}\n{}\n{END}{after}", text.trim_end())).expect("write the page");
+    std::fs::write(page, format!("{before}{BEGIN}\n{}\n{END}{after}", text.trim_end()))
+        .expect("write the page");
 }
 
 /// When, on what, and of what this was measured.
@@ -156,13 +173,19 @@ fn machine(reps: u64) -> String {
         output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
     };
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown").trim_start_matches([' ', '\t', ':']);
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .unwrap_or(": unknown")
+        .trim_start_matches([' ', '\t', ':']);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let version = said("redis-server", &["--version"]);
     let redis = version.split_once("v=").map_or("", |(_, rest)| rest.split(' ').next().unwrap_or_default());
     let today = jiff::Zoned::now().date();
     let (commit, kernel) = (said("git", &["rev-parse", "--short=10", "HEAD"]), said("uname", &["-r"]));
-    format!("{today}, commit {commit}: {reps} repetitions; {cores} cores ({model}), Linux {kernel}, Redis {redis}.")
+    format!(
+        "{today}, commit {commit}: {reps} repetitions; {cores} cores ({model}), Linux {kernel}, Redis {redis}."
+    )
 }
 
 /// With a comma before each three digits.

@@ -55,23 +55,54 @@ const BULLMQ: Progress = Progress {
     done: None,
     failed: Some(("ZCARD", "bull:bench:failed")),
 };
-const APALIS: Progress = Progress { left: &[], done: Some(("SCARD", "bench:done")), failed: Some(("SCARD", "bench:dead")) };
-const CHASQUIMQ: Progress =
-    Progress { left: &[("XLEN", "{chasqui:bench}:stream")], done: None, failed: Some(("XLEN", "{chasqui:bench}:dlq")) };
+const APALIS: Progress =
+    Progress { left: &[], done: Some(("SCARD", "bench:done")), failed: Some(("SCARD", "bench:dead")) };
+const CHASQUIMQ: Progress = Progress {
+    left: &[("XLEN", "{chasqui:bench}:stream")],
+    done: None,
+    failed: Some(("XLEN", "{chasqui:bench}:dlq")),
+};
 
 /// The statuses of `loops`, and of tqhost.
 const JOBS: Option<&str> = Some("job:");
 const STATUSES: Option<&str> = Some("tq:{work}:task:");
 
-const fn bare(name: &'static str, what: &'static str, args: &'static [&'static str], guest: Option<&'static str>, tasks: usize) -> Row {
-    Row { name, what, worker: Worker::Loops(args, guest), tasks, progress: &LOOP, statuses: None, latency: false, newer_redis: false }
+const fn bare(
+    name: &'static str,
+    what: &'static str,
+    args: &'static [&'static str],
+    guest: Option<&'static str>,
+    tasks: usize,
+) -> Row {
+    Row {
+        name,
+        what,
+        worker: Worker::Loops(args, guest),
+        tasks,
+        progress: &LOOP,
+        statuses: None,
+        latency: false,
+        newer_redis: false,
+    }
 }
 
-const fn other(name: &'static str, what: &'static str, worker: Worker, tasks: usize, progress: &'static Progress) -> Row {
+const fn other(
+    name: &'static str,
+    what: &'static str,
+    worker: Worker,
+    tasks: usize,
+    progress: &'static Progress,
+) -> Row {
     Row { name, what, worker, tasks, progress, statuses: None, latency: true, newer_redis: false }
 }
 
-const fn tqhost(name: &'static str, what: &'static str, guest: &'static str, retention: &'static str, concurrency: u32) -> Row {
+const fn tqhost(
+    name: &'static str,
+    what: &'static str,
+    guest: &'static str,
+    retention: &'static str,
+    concurrency: u32,
+) -> Row {
     let tasks = if concurrency < 100 { 100_000 } else { 200_000 };
     let worker = Worker::Tqhost { guest, retention, concurrency };
     Row { name, what, worker, tasks, progress: &TQHOST, statuses: None, latency: false, newer_redis: false }
@@ -79,28 +110,65 @@ const fn tqhost(name: &'static str, what: &'static str, guest: &'static str, ret
 
 pub static ROWS: [Row; 17] = [
     Row { latency: true, ..bare("bare", "bare loop", &[], None, 1_000_000) },
-    Row { latency: true, statuses: JOBS, ..bare("bare-status", "bare loop with a status", &["status"], None, 400_000) },
+    Row {
+        latency: true,
+        statuses: JOBS,
+        ..bare("bare-status", "bare loop with a status", &["status"], None, 400_000)
+    },
     bare("sandboxed", "sandboxed loop, `empty`", &[], Some("empty"), 400_000),
     Row {
         latency: true,
         statuses: JOBS,
-        ..bare("sandboxed-status", "sandboxed loop with a status, `empty`", &["status"], Some("empty"), 300_000)
+        ..bare(
+            "sandboxed-status",
+            "sandboxed loop with a status, `empty`",
+            &["status"],
+            Some("empty"),
+            300_000,
+        )
     },
     bare("sandboxed-echo", "sandboxed loop with a status, `echo`", &["status"], Some("echo"), 200_000),
-    Row { latency: true, statuses: STATUSES, ..tqhost("tqhost-empty", "tqhost, `empty`, 24h, 400 at once", "empty", "24h", 400) },
+    Row {
+        latency: true,
+        statuses: STATUSES,
+        ..tqhost("tqhost-empty", "tqhost, `empty`, 24h, 400 at once", "empty", "24h", 400)
+    },
     tqhost("tqhost-empty-0s", "tqhost, `empty`, 0s, 400 at once", "empty", "0s", 400),
-    Row { latency: true, statuses: STATUSES, ..tqhost("tqhost-echo", "tqhost, `echo`, 24h, 400 at once", "echo", "24h", 400) },
-    Row { latency: true, statuses: STATUSES, ..tqhost("tqhost-empty-10", "tqhost, `empty`, 24h, 10 at once", "empty", "24h", 10) },
+    Row {
+        latency: true,
+        statuses: STATUSES,
+        ..tqhost("tqhost-echo", "tqhost, `echo`, 24h, 400 at once", "echo", "24h", 400)
+    },
+    Row {
+        latency: true,
+        statuses: STATUSES,
+        ..tqhost("tqhost-empty-10", "tqhost, `empty`, 24h, 10 at once", "empty", "24h", 10)
+    },
     tqhost("tqhost-empty-0s-10", "tqhost, `empty`, 0s, 10 at once", "empty", "0s", 10),
     tqhost("tqhost-echo-10", "tqhost, `echo`, 24h, 10 at once", "echo", "24h", 10),
     other("bullmq", "BullMQ (Node.js)", Worker::Bullmq, 60_000, &BULLMQ),
     other("bullmq-rust", "bullmq-official (Rust)", Worker::Program("bullmq", &[]), 80_000, &BULLMQ),
     other("apalis", "apalis-redis (Rust)", Worker::Program("apalis", &[]), 20_000, &APALIS),
-    Row { newer_redis: true, ..other("chasquimq", "ChasquiMQ (Rust), Redis 8.6", Worker::Program("chasquimq", &[]), 200_000, &CHASQUIMQ) },
+    Row {
+        newer_redis: true,
+        ..other(
+            "chasquimq",
+            "ChasquiMQ (Rust), Redis 8.6",
+            Worker::Program("chasquimq", &[]),
+            200_000,
+            &CHASQUIMQ,
+        )
+    },
     Row {
         newer_redis: true,
         latency: false,
-        ..other("chasquimq-quiet", "ChasquiMQ without events, Redis 8.6", Worker::Program("chasquimq", &["quiet"]), 400_000, &CHASQUIMQ)
+        ..other(
+            "chasquimq-quiet",
+            "ChasquiMQ without events, Redis 8.6",
+            Worker::Program("chasquimq", &["quiet"]),
+            400_000,
+            &CHASQUIMQ,
+        )
     },
     Row { newer_redis: true, ..bare("bare-newer", "bare loop, Redis 8.6", &[], None, 1_000_000) },
 ];

@@ -118,7 +118,12 @@ struct Shared {
 impl Host {
     pub fn new(engine: &Engine, component: &Component, way: Way) -> Host {
         let cores = cores();
-        let runtime = Builder::new_multi_thread().worker_threads(cores).enable_all().event_interval(4).build().expect("a runtime");
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(cores)
+            .enable_all()
+            .event_interval(4)
+            .build()
+            .expect("a runtime");
         let threads = match way.kind {
             Kind::Shared | Kind::Own => cores,
             Kind::Turns => 2 * cores,
@@ -128,7 +133,9 @@ impl Host {
         guests.worker_threads(threads).enable_time().event_interval(4).max_blocking_threads(2000);
         if way.nice > 0 {
             // Of the calling thread alone, on Linux.
-            guests.on_thread_start(move || rustix::process::setpriority_process(None, way.nice).expect("a lower priority"));
+            guests.on_thread_start(move || {
+                rustix::process::setpriority_process(None, way.nice).expect("a lower priority")
+            });
         }
         let guests = (way.kind != Kind::Shared).then(|| guests.build().expect("a runtime"));
         let mut linker = Linker::new(engine);
@@ -193,7 +200,9 @@ impl Starter {
     pub fn start(&self, call: Call, deadline: Instant, instance: Option<Instance>) -> JoinHandle<Ended> {
         let shared = self.shared.clone();
         match self.shared.way.kind {
-            Kind::Thread => self.guests.spawn_blocking(move || on_a_thread(&shared, call, deadline, instance)),
+            Kind::Thread => {
+                self.guests.spawn_blocking(move || on_a_thread(&shared, call, deadline, instance))
+            }
             _ => self.guests.spawn(on_a_fiber(shared, call, deadline, instance)),
         }
     }
@@ -308,7 +317,10 @@ pub fn engine(instances: u32) -> (Engine, Component) {
         .total_stacks(instances)
         .linear_memory_keep_resident(20 * 64 * 1024);
     let mut config = Config::new();
-    config.epoch_interruption(true).concurrency_support(false).allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    config
+        .epoch_interruption(true)
+        .concurrency_support(false)
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     let engine = Engine::new(&config).expect("an engine");
     let component = Component::new(&engine, wat::parse_str(GUEST).expect("a guest")).expect("a component");
     (engine, component)

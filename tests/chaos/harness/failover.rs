@@ -30,7 +30,8 @@ impl Pair {
         eventually("the replica follows, and writes down what it hears", || {
             let info: String = redis::cmd("INFO").query(&mut db).ok()?;
             let is = |what: &str| info.contains(what);
-            (is("master_link_status:up") && is("aof_rewrite_in_progress:0") && is("aof_rewrite_scheduled:0")).then_some(())
+            (is("master_link_status:up") && is("aof_rewrite_in_progress:0") && is("aof_rewrite_scheduled:0"))
+                .then_some(())
         });
         Pair { replica, wire, front }
     }
@@ -42,8 +43,15 @@ impl Pair {
         let from_ms = eventually("the replica is level with its primary", || {
             let at_ms = now_ms();
             // WAIT is about what this connection wrote, and all that came before.
-            let level: (String, u64) =
-                redis::pipe().cmd("SET").arg("chaos:level").arg(at_ms).cmd("WAIT").arg(1).arg(1000).query(&mut db).ok()?;
+            let level: (String, u64) = redis::pipe()
+                .cmd("SET")
+                .arg("chaos:level")
+                .arg(at_ms)
+                .cmd("WAIT")
+                .arg(1)
+                .arg(1000)
+                .query(&mut db)
+                .ok()?;
             (level.1 == 1).then_some(at_ms)
         });
         self.wire.part();

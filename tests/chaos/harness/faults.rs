@@ -35,7 +35,12 @@ pub fn now_ms() -> u64 {
 }
 
 /// Goes through the steps of a lane; begins none when its time is up.
-pub fn run(lane: Lane, steps: &[Step], until: Instant, mut carry_out: impl FnMut(&Step) -> Option<Loss>) -> Vec<Done> {
+pub fn run(
+    lane: Lane,
+    steps: &[Step],
+    until: Instant,
+    mut carry_out: impl FnMut(&Step) -> Option<Loss>,
+) -> Vec<Done> {
     let one = |step: &Step| {
         std::thread::sleep(step.quiet);
         note(lane, step, &mut carry_out)
@@ -100,10 +105,18 @@ pub fn to_network(proxy: &Proxy, step: &Step) -> Option<Loss> {
 }
 
 /// Gives what it may have forgotten. `pair` is what a failover needs.
-pub fn to_redis(redis: &mut RedisServer, pair: Option<&Pair>, proxies: &[Proxy], url: &str, step: &Step) -> Option<Loss> {
+pub fn to_redis(
+    redis: &mut RedisServer,
+    pair: Option<&Pair>,
+    proxies: &[Proxy],
+    url: &str,
+    step: &Step,
+) -> Option<Loss> {
     // Through a connection of its own: CLIENT KILL would cut one that is kept.
     let ask = |command: &mut redis::Cmd| {
-        let connection = redis::Client::open(url).expect("a valid URL").get_connection_with_timeout(Duration::from_secs(20));
+        let connection = redis::Client::open(url)
+            .expect("a valid URL")
+            .get_connection_with_timeout(Duration::from_secs(20));
         let asked = connection.and_then(|mut connection| command.query::<redis::Value>(&mut connection));
         asked.expect("Redis does what it is told");
     };
@@ -123,12 +136,17 @@ pub fn to_redis(redis: &mut RedisServer, pair: Option<&Pair>, proxies: &[Proxy],
             std::thread::sleep(step.lasts);
             redis.kill();
             let to_ms = now_ms();
-            let file = std::fs::OpenOptions::new().write(true).open(redis.append_only_file()).expect("open the append-only file");
+            let file = std::fs::OpenOptions::new()
+                .write(true)
+                .open(redis.append_only_file())
+                .expect("open the append-only file");
             file.set_len(length).expect("cut the append-only file");
             redis.start_again();
             return Some((from_ms, to_ms));
         }
-        Fault::RedisFailedOver => return Some(pair.expect("a replica").fail_over(redis, proxies, step.lasts)),
+        Fault::RedisFailedOver => {
+            return Some(pair.expect("a replica").fail_over(redis, proxies, step.lasts));
+        }
         Fault::RedisStopped => {
             kill(redis.pid(), Signal::SIGSTOP).expect("stop redis-server");
             std::thread::sleep(step.lasts);
@@ -168,7 +186,8 @@ pub fn to_plugins(paths: &[PathBuf; 2], step: &Step) -> Option<Loss> {
     let (path, good) = (paths[which].as_path(), version(PLUGINS[which], step.choice % 8));
     match step.fault {
         Fault::PluginBad => {
-            let bad = [b"no component".as_slice(), b"\0asm\x0d\0\x01\0", &good[..200]][step.choice % 3].to_vec();
+            let bad =
+                [b"no component".as_slice(), b"\0asm\x0d\0\x01\0", &good[..200]][step.choice % 3].to_vec();
             write_whole(path, &bad);
             std::thread::sleep(step.lasts);
             write_whole(path, &good);

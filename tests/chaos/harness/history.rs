@@ -144,7 +144,9 @@ fn key(bytes: &[u8]) -> Key<'_> {
     if let Some(queue) = QUEUES.iter().find(|queue| **queue == key) {
         return Key::Stream(queue);
     }
-    let Some((queue, rest)) = key.strip_prefix("tq:{").and_then(|rest| rest.split_once("}:")) else { return Key::Other };
+    let Some((queue, rest)) = key.strip_prefix("tq:{").and_then(|rest| rest.split_once("}:")) else {
+        return Key::Other;
+    };
     let Some(queue) = QUEUES.iter().find(|known| **known == queue) else { return Key::Other };
     match rest.split_once(':') {
         Some(("task", id)) => Key::Status(queue, id),
@@ -191,7 +193,9 @@ impl History {
             self.command(command, &mut step);
         }
         let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        std::mem::take(&mut step.touched).into_iter().for_each(|(name, at)| by_name.entry(name).or_default().push(at));
+        std::mem::take(&mut step.touched)
+            .into_iter()
+            .for_each(|(name, at)| by_name.entry(name).or_default().push(at));
         for (name, mut places) in by_name {
             places.dedup();
             let shown = || shown(places.iter().map(|at| commands[*at].as_slice()));
@@ -199,8 +203,10 @@ impl History {
             let at_once = task.places + task.ends.len() as i64;
             if at_once == task.copies - 1 && task.copies > 1 {
                 (task.copies, task.dropped) = (task.copies - 1, task.dropped + 1);
-                let is_dropped =
-                    |begin: &Begin| step.deleted.contains(&(name.clone(), begin.entry.clone())) && !step.ended.contains(&begin.entry);
+                let is_dropped = |begin: &Begin| {
+                    step.deleted.contains(&(name.clone(), begin.entry.clone()))
+                        && !step.ended.contains(&begin.entry)
+                };
                 task.begins.retain(|begin| !is_dropped(begin));
             } else if at_once != task.copies && task.wrong.len() < 5 {
                 let (places, ends) = (task.places, task.ends.join(", "));
@@ -237,15 +243,23 @@ impl History {
                     self.identify(queue, &name, id);
                     let task = self.tasks.get_mut(&name).expect("a known task");
                     task.look_at_payload(value(fields, "pad").map_or(0, <[u8]>::len));
-                    if step.is_single && task.told["again"] == true && task.places + task.ends.len() as i64 > 1 {
+                    if step.is_single
+                        && task.told["again"] == true
+                        && task.places + task.ends.len() as i64 > 1
+                    {
                         task.copies += 1;
                     }
                     let lives = task.requeued.len() + usize::from(task.is_dead());
-                    let turn = (lives, number(fields, "tq-attempt").unwrap_or(1), number(fields, "tq-deferrals").unwrap_or(0));
+                    let turn = (
+                        lives,
+                        number(fields, "tq-attempt").unwrap_or(1),
+                        number(fields, "tq-deferrals").unwrap_or(0),
+                    );
                     let at_ms = time_of(&entry);
                     self.now_ms = self.now_ms.max(at_ms);
                     let is_delayed = number(fields, "tq-delay-ms").is_some_and(|delay| delay > 0);
-                    self.entries.insert((queue, entry), Queued { name: name.clone(), turn, is_delayed, owner: None });
+                    self.entries
+                        .insert((queue, entry), Queued { name: name.clone(), turn, is_delayed, owner: None });
                     let task = self.tasks.get_mut(&name).expect("a known task");
                     task.from_ms = if task.from_ms == 0 { at_ms } else { task.from_ms };
                 }
@@ -256,7 +270,9 @@ impl History {
                     if let Some(queued) = self.entries.get_mut(&(queue, text(entry))) {
                         queued.owner = None;
                         let task = self.tasks.get_mut(&queued.name).expect("a known task");
-                        if let Some(last) = task.begins.last_mut().filter(|last| entry == &last.entry.as_bytes()) {
+                        if let Some(last) =
+                            task.begins.last_mut().filter(|last| entry == &last.entry.as_bytes())
+                        {
                             last.until_ms = Some(self.now_ms);
                         }
                         step.acked.insert(queued.name.clone());
@@ -298,7 +314,9 @@ impl History {
             }
             Key::Dead(queue) if is(command, "XADD") => {
                 let fields = &command[3..];
-                let Some(name) = self.known(queue, value(fields, "data").and_then(told), step) else { return };
+                let Some(name) = self.known(queue, value(fields, "data").and_then(told), step) else {
+                    return;
+                };
                 let reason = value(fields, "tq-reason").map(text).unwrap_or_default();
                 self.ends_ms.extend(number(fields, "tq-failed-at"));
                 self.letters.insert((queue, text(command[2])), name.clone());
@@ -339,7 +357,9 @@ impl History {
         let task = self.tasks.get_mut(&queued.name).expect("a known task");
         step.touched.push((queued.name.clone(), step.at));
         let before = queued.owner.replace(consumer.clone());
-        if let Some(paused_ms) = self.paused.get(queue).copied().filter(|_| before.as_ref() != Some(&consumer)) {
+        if let Some(paused_ms) =
+            self.paused.get(queue).copied().filter(|_| before.as_ref() != Some(&consumer))
+        {
             self.while_paused.push(Claim { queue, consumer: consumer.clone(), paused_ms, at_ms });
         }
         if queued.is_delayed {
@@ -354,7 +374,10 @@ impl History {
             last.until_ms = Some(at_ms);
             let silent_ms = at_ms.saturating_sub(last.kept_ms);
             if silent_ms < LEASE.as_millis() as u64 {
-                task.wrong.push(format!("taken from {} by {consumer}, {silent_ms} ms after it was kept", last.consumer));
+                task.wrong.push(format!(
+                    "taken from {} by {consumer}, {silent_ms} ms after it was kept",
+                    last.consumer
+                ));
             }
         }
         task.begins.push(Begin { at_ms, consumer, entry, kept_ms: at_ms, until_ms: None, turn: queued.turn });
@@ -373,9 +396,13 @@ impl History {
                     task.wrong.push(format!("began after its end: attempt {attempt}"));
                 }
                 let queued = self.entries.get(&(queue, entry));
-                if queued.is_none_or(|queued| queued.owner != consumer || queued.turn.1 != attempt || queued.is_delayed) {
-                    task.wrong
-                        .push(format!("PROCESSING, attempt {attempt}, by {}, which had no such delivery", consumer.unwrap_or_default()));
+                if queued.is_none_or(|queued| {
+                    queued.owner != consumer || queued.turn.1 != attempt || queued.is_delayed
+                }) {
+                    task.wrong.push(format!(
+                        "PROCESSING, attempt {attempt}, by {}, which had no such delivery",
+                        consumer.unwrap_or_default()
+                    ));
                 }
             }
             b"COMPLETED" | b"CANCELLED" => {
@@ -398,7 +425,9 @@ impl History {
                 task.ends.extend(is_another.then_some(end));
                 task.first = first.or(task.first.take());
             }
-            b"FAILED" if !step.buried.contains(name) => task.lost_ms.push(number(fields, "finished_at").unwrap_or_default()),
+            b"FAILED" if !step.buried.contains(name) => {
+                task.lost_ms.push(number(fields, "finished_at").unwrap_or_default())
+            }
             _ => {}
         }
     }

@@ -72,10 +72,16 @@ pub fn judge(case: Case) -> Verdict {
     let mut wrong: Vec<(Option<&str>, String)> = case.wrong.into_iter().map(|why| (None, why)).collect();
     wrong.extend(places_left(case.db).into_iter().map(|why| (None, why)));
     let losses: Vec<Loss> = case.faults.iter().filter_map(|done| done.loss).collect();
-    let (forgotten, missing): (Vec<_>, Vec<_>) =
-        case.sent.accepted.iter().filter(|(name, _)| !history.tasks.contains_key(*name)).partition(|(_, asked)| is_lost(**asked, &losses));
+    let (forgotten, missing): (Vec<_>, Vec<_>) = case
+        .sent
+        .accepted
+        .iter()
+        .filter(|(name, _)| !history.tasks.contains_key(*name))
+        .partition(|(_, asked)| is_lost(**asked, &losses));
     lost.extend(missing.into_iter().map(|(name, _)| name.clone()));
-    wrong.extend(of_queues(&history, case.sent, &losses, case.faults, case.pids).into_iter().map(|why| (None, why)));
+    wrong.extend(
+        of_queues(&history, case.sent, &losses, case.faults, case.pids).into_iter().map(|why| (None, why)),
+    );
     let statuses = statuses(case.db, &history);
     let runs = runs(case.logs);
     let mut repeated = Repeated::new(case.faults, case.pids);
@@ -91,17 +97,26 @@ pub fn judge(case: Case) -> Verdict {
         let problems = task.wrong.iter().cloned().chain(as_told(task, status));
         wrong.extend(problems.map(|why| (Some(name.as_str()), why)));
         wrong.extend(repeated.add(name, task).into_iter().map(|why| (Some(name.as_str()), why)));
-        wrong.extend(of_task(name, task, case.sent, &losses).into_iter().map(|why| (Some(name.as_str()), why)));
+        wrong.extend(
+            of_task(name, task, case.sent, &losses).into_iter().map(|why| (Some(name.as_str()), why)),
+        );
         let seen = runs.get(&(task.queue.to_owned(), task.id.clone())).copied().unwrap_or_default();
         // Deliveries that Redis forgot while the task was there, or with that it was requeued.
         // A host may know another entry that Redis forgot.
-        let knows_more = |at_ms: u64| task.told["again"] == true && is_lost((at_ms.saturating_sub(REMEMBERED_MS), at_ms), &losses);
-        let is_forgotten = is_lost(life(task), &losses) || is_requeue_lost(name, case.sent, &losses) || knows_more(task.from_ms);
+        let knows_more = |at_ms: u64| {
+            task.told["again"] == true && is_lost((at_ms.saturating_sub(REMEMBERED_MS), at_ms), &losses)
+        };
+        let is_forgotten = is_lost(life(task), &losses)
+            || is_requeue_lost(name, case.sent, &losses)
+            || knows_more(task.from_ms);
         if !task.lost_ms.iter().all(|at_ms| knows_more(*at_ms)) {
             wrong.push((Some(name), "FAILED without a dead letter: lost".to_owned()));
         }
         if seen > task.begins.len() as u64 && !is_forgotten {
-            wrong.push((Some(name), format!("ran {seen} times and was delivered {} times", task.begins.len())));
+            wrong.push((
+                Some(name),
+                format!("ran {seen} times and was delivered {} times", task.begins.len()),
+            ));
         }
         if seen > 0 && task.ends == [DUPLICATE] && !is_forgotten {
             wrong.push((Some(name), format!("ran {seen} times, and is a duplicate")));
@@ -119,7 +134,10 @@ pub fn judge(case: Case) -> Verdict {
         }
         // One that was cancelled may have had the key before, or not.
         if run != 1 && (run > 1 || ended_as("CANCELLED") == 0) {
-            wrong.push((None, format!("of the {} tasks with the key {key}, {run} were run, not one", tasks.len())));
+            wrong.push((
+                None,
+                format!("of the {} tasks with the key {key}, {run} were run, not one", tasks.len()),
+            ));
         }
         let named: HashSet<&str> = tasks.iter().filter_map(|task| task.first.as_deref()).collect();
         let is_first = |task: &&&Track| named.contains(task.id.as_str()) && task.ends != [DUPLICATE];
@@ -135,13 +153,24 @@ pub fn judge(case: Case) -> Verdict {
     let mut table = String::new();
     let _ = tabulate(&mut table, &history, case.sent, &repeated, runs.values().sum());
     let _ = writeln!(table, "  forgotten by Redis, as it may: {} tasks that were accepted", forgotten.len());
-    let _ = writeln!(table, "  batches: {} tasks of `{TOGETHER}` were completed with others, {} alone", batched.together, batched.alone);
-    let guilty: Vec<String> =
-        lost.iter().chain(&stuck).chain(&twice).cloned().chain(wrong.iter().filter_map(|(name, _)| name.map(str::to_owned))).collect();
+    let _ = writeln!(
+        table,
+        "  batches: {} tasks of `{TOGETHER}` were completed with others, {} alone",
+        batched.together, batched.alone
+    );
+    let guilty: Vec<String> = lost
+        .iter()
+        .chain(&stuck)
+        .chain(&twice)
+        .cloned()
+        .chain(wrong.iter().filter_map(|(name, _)| name.map(str::to_owned)))
+        .collect();
     let shown: HashSet<String> = guilty.into_iter().take(SHOWN).collect();
     let evidence = evidence(&file, &shown, case.logs);
-    let wrong: Vec<String> =
-        wrong.into_iter().map(|(name, why)| name.map_or_else(|| why.clone(), |name| format!("{name}: {why}"))).collect();
+    let wrong: Vec<String> = wrong
+        .into_iter()
+        .map(|(name, why)| name.map_or_else(|| why.clone(), |name| format!("{name}: {why}")))
+        .collect();
     let _ = writeln!(
         table,
         "  lost {}   stuck {}   committed twice {}   otherwise wrong {}",
@@ -158,12 +187,20 @@ fn places_left(db: &mut Connection) -> Vec<String> {
     let mut left = Vec::new();
     for queue in QUEUES {
         let mut pipe = redis::pipe();
-        pipe.cmd("XLEN").arg(queue).cmd("ZCARD").arg(format!("tq:{{{queue}}}:delayed")).cmd("HLEN").arg(format!("tq:{{{queue}}}:parked"));
+        pipe.cmd("XLEN")
+            .arg(queue)
+            .cmd("ZCARD")
+            .arg(format!("tq:{{{queue}}}:delayed"))
+            .cmd("HLEN")
+            .arg(format!("tq:{{{queue}}}:parked"));
         pipe.cmd("XPENDING").arg(queue).arg("tqhost");
         type Pending = (u64, redis::Value, redis::Value, redis::Value);
-        let (length, delayed, parked, (pending, ..)): (u64, u64, u64, Pending) = pipe.query(db).expect("the places");
+        let (length, delayed, parked, (pending, ..)): (u64, u64, u64, Pending) =
+            pipe.query(db).expect("the places");
         if (length, delayed, parked, pending) != (0, 0, 0, 0) {
-            left.push(format!("{queue}: {length} in the stream, {pending} pending, {delayed} delayed, {parked} parked"));
+            left.push(format!(
+                "{queue}: {length} in the stream, {pending} pending, {delayed} delayed, {parked} parked"
+            ));
         }
     }
     let items: u64 = redis::cmd("LLEN").arg(LIST).query(db).expect("LLEN");
@@ -181,14 +218,18 @@ struct Seen {
 }
 
 fn statuses<'h>(db: &mut Connection, history: &'h History) -> HashMap<&'h str, Seen> {
-    let named: Vec<(&String, &Track)> = history.tasks.iter().filter(|(_, task)| !task.id.is_empty()).collect();
+    let named: Vec<(&String, &Track)> =
+        history.tasks.iter().filter(|(_, task)| !task.id.is_empty()).collect();
     let mut seen = HashMap::new();
     for chunk in named.chunks(500) {
         let mut pipe = redis::pipe();
         for (_, task) in chunk {
-            pipe.cmd("HMGET").arg(format!("tq:{{{}}}:task:{}", task.queue, task.id)).arg(&["status", "attempt", "result"]);
+            pipe.cmd("HMGET")
+                .arg(format!("tq:{{{}}}:task:{}", task.queue, task.id))
+                .arg(&["status", "attempt", "result"]);
         }
-        let replies: Vec<(Option<String>, Option<u64>, Option<String>)> = pipe.query(db).expect("the statuses");
+        let replies: Vec<(Option<String>, Option<u64>, Option<String>)> =
+            pipe.query(db).expect("the statuses");
         for ((name, _), (status, attempt, result)) in chunk.iter().zip(replies) {
             let result = result.and_then(|result| serde_json::from_str(&result).ok());
             let status = status.unwrap_or_default();
@@ -226,7 +267,11 @@ fn as_told(task: &Track, seen: Option<&Seen>) -> Vec<String> {
     };
     if end == "CANCELLED" {
         // It may have come to any of its turns.
-        return if seen.status == "CANCELLED" { wrong } else { vec![format!("its status says {:?}, not CANCELLED", seen.status)] };
+        return if seen.status == "CANCELLED" {
+            wrong
+        } else {
+            vec![format!("its status says {:?}, not CANCELLED", seen.status)]
+        };
     }
     if end != expected || task.requeued.iter().any(|end| end != expected) {
         wrong.push(format!("ended as {end}, not {expected}"));
@@ -248,13 +293,18 @@ fn as_told(task: &Track, seen: Option<&Seen>) -> Vec<String> {
         wrong.push(format!("ended on attempt {}, not {attempt}: a fault used one up", seen.attempt));
     }
     let result = |name: &str| seen.result.as_ref().map(|result| result[name].clone());
-    if end == "COMPLETED" && (result("n") != Some(task.told["n"].clone()) || result("attempt") != Some(attempt.into())) {
+    if end == "COMPLETED"
+        && (result("n") != Some(task.told["n"].clone()) || result("attempt") != Some(attempt.into()))
+    {
         wrong.push(format!("has the result {:?}", seen.result));
     }
     if let (Some(delay), Some(first)) = (task.told["delay"].as_u64(), task.begins.first())
         && first.at_ms < task.from_ms + delay
     {
-        wrong.push(format!("began {} ms after it was added, not {delay}", first.at_ms.saturating_sub(task.from_ms)));
+        wrong.push(format!(
+            "began {} ms after it was added, not {delay}",
+            first.at_ms.saturating_sub(task.from_ms)
+        ));
     }
     wrong
 }
@@ -264,7 +314,10 @@ fn runs(logs: &Path) -> HashMap<(String, String), u64> {
     let mut runs = HashMap::new();
     for path in log_files(logs) {
         let text = std::fs::read(path).expect("read a log");
-        for line in String::from_utf8_lossy(&text).lines().filter(|line| line.contains("\"guest\"") && line.contains("\"runs\"")) {
+        for line in String::from_utf8_lossy(&text)
+            .lines()
+            .filter(|line| line.contains("\"guest\"") && line.contains("\"runs\""))
+        {
             // The last line of a host that was killed may be cut off.
             let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
             let (Some(queue), Some(task)) = (line["queue"].as_str(), line["task"].as_str()) else { continue };
@@ -275,7 +328,10 @@ fn runs(logs: &Path) -> HashMap<(String, String), u64> {
 }
 
 fn log_files(logs: &Path) -> Vec<std::path::PathBuf> {
-    let mut files: Vec<_> = std::fs::read_dir(logs).expect("the logs").filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    let mut files: Vec<_> = std::fs::read_dir(logs)
+        .expect("the logs")
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .collect();
     files.sort();
     files
 }
@@ -301,22 +357,33 @@ fn evidence(file: &[u8], names: &HashSet<String>, logs: &Path) -> String {
             let text = std::fs::read(&path).expect("read a log");
             let id = format!("\"task\":\"{}\"", task.id);
             for line in String::from_utf8_lossy(&text).lines().filter(|line| line.contains(&id)) {
-                let _ = writeln!(out, "    {}: {line}", path.file_stem().unwrap_or_default().to_string_lossy());
+                let _ =
+                    writeln!(out, "    {}: {line}", path.file_stem().unwrap_or_default().to_string_lossy());
             }
         }
     }
     out
 }
 
-fn tabulate(out: &mut String, history: &History, sent: &Sent, repeated: &Repeated, seen: u64) -> std::fmt::Result {
+fn tabulate(
+    out: &mut String,
+    history: &History,
+    sent: &Sent,
+    repeated: &Repeated,
+    seen: u64,
+) -> std::fmt::Result {
     repeated.tabulate(out)?;
-    let ended = |is: fn(&str) -> bool| history.tasks.values().filter(|task| task.ends.iter().any(|end| is(end))).count();
+    let ended = |is: fn(&str) -> bool| {
+        history.tasks.values().filter(|task| task.ends.iter().any(|end| is(end))).count()
+    };
     let (completed, cancelled, duplicates) =
         (ended(|end| end == "COMPLETED"), ended(|end| end == "CANCELLED"), ended(|end| end == DUPLICATE));
     let dead = ended(|end| !["COMPLETED", "CANCELLED", DUPLICATE].contains(&end));
     let requeued: usize = history.tasks.values().map(|task| task.requeued.len()).sum();
-    let (large, again) =
-        history.tasks.values().fold((0, 0), |sum, task| (sum.0 + u64::from(task.told["pad"].is_u64()), sum.1 + task.dropped));
+    let (large, again) = history
+        .tasks
+        .values()
+        .fold((0, 0), |sum, task| (sum.0 + u64::from(task.told["pad"].is_u64()), sum.1 + task.dropped));
     writeln!(
         out,
         "  tasks: {} ({} were sent without a reply, and may be among them); {completed} completed, {dead} dead, {cancelled} cancelled, {duplicates} duplicates",
@@ -328,8 +395,12 @@ fn tabulate(out: &mut String, history: &History, sent: &Sent, repeated: &Repeate
         "  of them: {requeued} times one was requeued, {large} had 1 MiB, {again} entries of one that was sent twice were dropped; {} pauses",
         history.pauses.len()
     )?;
-    let (begun, told) = history.tasks.values().fold((0, 0), |sum, task| (sum.0 + task.begins.len(), sum.1 + task.marks));
-    writeln!(out, "  runs: {begun} were delivered; of {told} clients were told PROCESSING; {seen} said so in the logs")?;
+    let (begun, told) =
+        history.tasks.values().fold((0, 0), |sum, task| (sum.0 + task.begins.len(), sum.1 + task.marks));
+    writeln!(
+        out,
+        "  runs: {begun} were delivered; of {told} clients were told PROCESSING; {seen} said so in the logs"
+    )?;
     let mut ends = history.ends_ms.clone();
     ends.sort_unstable();
     let pause = ends.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();

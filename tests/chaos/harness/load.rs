@@ -49,7 +49,11 @@ impl Sent {
 }
 
 /// A task of a queue: its name, what it is to do, and the fields beside its payload.
-fn task(queue: &str, number: usize, random: &mut fastrand::Rng) -> (String, Value, Vec<(&'static str, String)>) {
+fn task(
+    queue: &str,
+    number: usize,
+    random: &mut fastrand::Rng,
+) -> (String, Value, Vec<(&'static str, String)>) {
     let name = format!("{queue}-{number}");
     let ms = match random.u32(0..100) {
         0..5 => random.u64(1000..3000),
@@ -85,7 +89,8 @@ fn task(queue: &str, number: usize, random: &mut fastrand::Rng) -> (String, Valu
         fields.push(("pad", "x".repeat(LARGE.1)));
     }
     // After another end than this one, an id may come again and its task runs once more.
-    if ["keyed", "later"].contains(&queue) && end == "ok" && retries <= MAX_RETRIES && random.u32(0..10) == 0 {
+    if ["keyed", "later"].contains(&queue) && end == "ok" && retries <= MAX_RETRIES && random.u32(0..10) == 0
+    {
         told["again"] = json!(true);
     }
     (name, told, fields)

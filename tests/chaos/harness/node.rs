@@ -51,7 +51,11 @@ impl Node {
             if status.code() == Some(1) && !self.has_run() {
                 self.refused += 1;
             } else {
-                self.wrong.push(format!("host {} (start {}) ended by itself: {status}", self.number, self.pids.len() - 1));
+                self.wrong.push(format!(
+                    "host {} (start {}) ended by itself: {status}",
+                    self.number,
+                    self.pids.len() - 1
+                ));
             }
             self.start_again();
         }
@@ -86,8 +90,17 @@ impl Node {
             match self.child.try_wait().expect("look after a host") {
                 Some(status) if status.success() => return,
                 // Before it listens to signals it has nothing in hand.
-                Some(status) if !self.has_run() && (status.signal() == Some(Signal::SIGTERM as i32) || status.code() == Some(1)) => return,
-                Some(status) => return self.wrong.push(format!("host {} ended with {status} after SIGTERM", self.number)),
+                Some(status)
+                    if !self.has_run()
+                        && (status.signal() == Some(Signal::SIGTERM as i32) || status.code() == Some(1)) =>
+                {
+                    return;
+                }
+                Some(status) => {
+                    return self
+                        .wrong
+                        .push(format!("host {} ended with {status} after SIGTERM", self.number));
+                }
                 None if asked.elapsed() > END => {
                     self.wrong.push(format!("host {} did not end within {END:?} of SIGTERM", self.number));
                     return self.kill();
@@ -114,7 +127,9 @@ impl Node {
     fn running(&self) -> Option<Value> {
         let text = fs::read(log_file(&self.logs, self.number, self.pids.len() - 1)).ok()?;
         let text = String::from_utf8_lossy(&text);
-        text.lines().find(|line| line.contains("tqhost is running")).and_then(|line| serde_json::from_str(line).ok())
+        text.lines()
+            .find(|line| line.contains("tqhost is running"))
+            .and_then(|line| serde_json::from_str(line).ok())
     }
 }
 

@@ -113,7 +113,10 @@ fn order(config: &Path, kind: Kind, queue: &str, name: &str, id: Option<&str>) -
 /// What a task was told, and its id.
 type Found = RedisResult<Option<(Value, String)>>;
 
-fn in_entry(entries: Vec<(String, HashMap<String, redis::Value>)>, random: &mut fastrand::Rng) -> Option<(Value, String)> {
+fn in_entry(
+    entries: Vec<(String, HashMap<String, redis::Value>)>,
+    random: &mut fastrand::Rng,
+) -> Option<(Value, String)> {
     if entries.is_empty() {
         return None;
     }
@@ -129,7 +132,13 @@ fn waiting(db: &mut Connection, queue: &str, random: &mut fastrand::Rng) -> Foun
 }
 
 fn dead(db: &mut Connection, queue: &str, random: &mut fastrand::Rng) -> Found {
-    let entries = redis::cmd("XREVRANGE").arg(format!("tq:{{{queue}}}:dead")).arg("+").arg("-").arg("COUNT").arg(20).query(db)?;
+    let entries = redis::cmd("XREVRANGE")
+        .arg(format!("tq:{{{queue}}}:dead"))
+        .arg("+")
+        .arg("-")
+        .arg("COUNT")
+        .arg(20)
+        .query(db)?;
     Ok(in_entry(entries, random))
 }
 
@@ -156,7 +165,9 @@ pub fn of_task(name: &str, task: &Track, sent: &Sent, losses: &[Loss]) -> Vec<St
     let is_kept = |order: &&Order| order.is_done && !is_lost((order.from_ms, order.to_ms), losses);
     let mut wrong = Vec::new();
     let is_cancelled = task.ends.iter().any(|end| end == "CANCELLED");
-    let cancels = |order: &Order| order.from_ms <= task.cancelled_ms && (!order.is_done || task.cancelled_ms <= order.to_ms);
+    let cancels = |order: &Order| {
+        order.from_ms <= task.cancelled_ms && (!order.is_done || task.cancelled_ms <= order.to_ms)
+    };
     if is_cancelled && !of(Kind::Cancel).any(cancels) {
         wrong.push("is CANCELLED, and nobody cancelled it then".to_owned());
     }
@@ -172,29 +183,43 @@ pub fn of_task(name: &str, task: &Track, sent: &Sent, losses: &[Loss]) -> Vec<St
 
 /// What is wrong with pauses: those that nobody ordered or nobody wrote, and hosts that claimed tasks
 /// nevertheless.
-pub fn of_queues(history: &History, sent: &Sent, losses: &[Loss], faults: &[Done], pids: &HashMap<u32, usize>) -> Vec<String> {
+pub fn of_queues(
+    history: &History,
+    sent: &Sent,
+    losses: &[Loss],
+    faults: &[Done],
+    pids: &HashMap<u32, usize>,
+) -> Vec<String> {
     let pauses = || sent.orders.iter().filter(|order| order.kind == Kind::Pause);
-    let is_one = |order: &Order, (queue, at_ms): &(&str, u64)| order.name == *queue && order.from_ms <= *at_ms && *at_ms <= order.to_ms;
+    let is_one = |order: &Order, (queue, at_ms): &(&str, u64)| {
+        order.name == *queue && order.from_ms <= *at_ms && *at_ms <= order.to_ms
+    };
     let mut wrong = Vec::new();
     for pause in history.pauses.iter().filter(|pause| !pauses().any(|order| is_one(order, pause))) {
         wrong.push(format!("{} was paused at {}, and nobody ordered it", pause.0, pause.1));
     }
     for order in pauses().filter(|order| order.is_done && !is_lost((order.from_ms, order.to_ms), losses)) {
         if !history.pauses.iter().any(|pause| is_one(order, pause)) {
-            wrong.push(format!("{} was paused at {}, and Redis knows nothing of it", order.name, order.from_ms));
+            wrong.push(format!(
+                "{} was paused at {}, and Redis knows nothing of it",
+                order.name, order.from_ms
+            ));
         }
     }
     // A host that hears nothing, or a claim that arrives late: a fault of the last seconds.
     let is_late = |claim: &&Claim| {
         let struck = |done: &Done| {
             let is_here = done.host.is_none_or(|struck| Some(struck) == host(&claim.consumer, pids));
-            let is_now = done.from_ms <= claim.at_ms && claim.at_ms <= done.fault.strikes_until(done.to_ms) + KNOWN_MS;
+            let is_now =
+                done.from_ms <= claim.at_ms && claim.at_ms <= done.fault.strikes_until(done.to_ms) + KNOWN_MS;
             done.fault.ends_leases() && is_here && is_now
         };
         claim.at_ms > claim.paused_ms + KNOWN_MS && !faults.iter().any(struck)
     };
     for Claim { queue, consumer, paused_ms, at_ms } in history.while_paused.iter().filter(is_late) {
-        wrong.push(format!("{consumer} claimed a task of {queue} at {at_ms}, which was paused at {paused_ms}"));
+        wrong.push(format!(
+            "{consumer} claimed a task of {queue} at {at_ms}, which was paused at {paused_ms}"
+        ));
     }
     wrong
 }
@@ -206,6 +231,8 @@ pub fn is_lost((from_ms, to_ms): (u64, u64), losses: &[Loss]) -> bool {
 
 /// Whether Redis may have forgotten that this task was requeued.
 pub fn is_requeue_lost(name: &str, sent: &Sent, losses: &[Loss]) -> bool {
-    let is_it = |order: &Order| order.kind == Kind::Requeue && order.name == name && is_lost((order.from_ms, order.to_ms), losses);
+    let is_it = |order: &Order| {
+        order.kind == Kind::Requeue && order.name == name && is_lost((order.from_ms, order.to_ms), losses)
+    };
     sent.orders.iter().any(is_it)
 }

@@ -112,7 +112,9 @@ impl Lane {
                 Fault::ClientsKilled,
                 Fault::ScriptsFlushed,
             ],
-            Lane::Plugins => &[Fault::PluginReplaced, Fault::PluginBad, Fault::PluginHalfWritten, Fault::PluginRemoved],
+            Lane::Plugins => {
+                &[Fault::PluginReplaced, Fault::PluginBad, Fault::PluginHalfWritten, Fault::PluginRemoved]
+            }
         }
     }
 
@@ -186,7 +188,14 @@ impl Fault {
 
     /// Whether leases may end because of it.
     pub fn ends_leases(self) -> bool {
-        !matches!(self, Fault::ScriptsFlushed | Fault::PluginReplaced | Fault::PluginBad | Fault::PluginHalfWritten | Fault::PluginRemoved)
+        !matches!(
+            self,
+            Fault::ScriptsFlushed
+                | Fault::PluginReplaced
+                | Fault::PluginBad
+                | Fault::PluginHalfWritten
+                | Fault::PluginRemoved
+        )
     }
 }
 

@@ -40,7 +40,16 @@ pub fn host(consumer: &str, pids: &HashMap<u32, usize>) -> Option<usize> {
 impl<'c> Repeated<'c> {
     pub fn new(faults: &'c [Done], pids: &'c HashMap<u32, usize>) -> Repeated<'c> {
         let (by_fault, in_hand) = (vec![0; faults.len()], vec![Vec::new(); faults.len()]);
-        Repeated { faults, pids, by_fault, in_hand, total: 0, unexplained: 0, slowest_ms: 0, slowest: String::new() }
+        Repeated {
+            faults,
+            pids,
+            by_fault,
+            in_hand,
+            total: 0,
+            unexplained: 0,
+            slowest_ms: 0,
+            slowest: String::new(),
+        }
     }
 
     /// Looks at all deliveries of a task, and gives what is wrong with them.
@@ -48,7 +57,9 @@ impl<'c> Repeated<'c> {
         let mut wrong = Vec::new();
         for (at, begin) in task.begins.iter().enumerate() {
             self.note(begin);
-            let Some(before) = task.begins[..at].iter().rev().find(|before| before.turn == begin.turn) else { continue };
+            let Some(before) = task.begins[..at].iter().rev().find(|before| before.turn == begin.turn) else {
+                continue;
+            };
             self.total += 1;
             let Some(fault) = self.cause(before, begin) else {
                 self.unexplained += 1;
@@ -77,7 +88,10 @@ impl<'c> Repeated<'c> {
         for (done, in_hand) in self.faults.iter().zip(&mut self.in_hand) {
             let until_ms = done.fault.strikes_until(done.to_ms);
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
-            if is_here && begin.at_ms <= until_ms && begin.until_ms.is_none_or(|end_ms| end_ms >= done.from_ms) {
+            if is_here
+                && begin.at_ms <= until_ms
+                && begin.until_ms.is_none_or(|end_ms| end_ms >= done.from_ms)
+            {
                 in_hand.push((begin.at_ms, 1));
                 in_hand.extend(begin.until_ms.map(|end_ms| (end_ms.max(begin.at_ms + 1), -1)));
             }
@@ -94,7 +108,9 @@ impl<'c> Repeated<'c> {
         let explains = |done: &Done| {
             let can = if is_taken_over { done.fault.ends_leases() } else { done.fault.gives_back() };
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
-            can && is_here && done.from_ms <= over_ms && done.fault.strikes_until(done.to_ms) >= before.kept_ms
+            can && is_here
+                && done.from_ms <= over_ms
+                && done.fault.strikes_until(done.to_ms) >= before.kept_ms
         };
         let rank = |done: &Done| {
             (
@@ -105,7 +121,9 @@ impl<'c> Repeated<'c> {
                 done.from_ms,
             )
         };
-        (0..self.faults.len()).filter(|at| explains(&self.faults[*at])).min_by_key(|at| rank(&self.faults[*at]))
+        (0..self.faults.len())
+            .filter(|at| explains(&self.faults[*at]))
+            .min_by_key(|at| rank(&self.faults[*at]))
     }
 
     /// The most that the hosts which a fault struck had in hand at one moment.
@@ -124,7 +142,12 @@ impl<'c> Repeated<'c> {
     pub fn beyond_what_was_in_flight(&self) -> Vec<String> {
         let beyond = |(fault, done): (usize, &Done)| {
             let (runs, most) = (self.by_fault[fault], self.most_in_hand(fault));
-            (runs > most).then(|| format!("{} at {}: {runs} runs were repeated, and {most} were in hand", done.fault, done.from_ms))
+            (runs > most).then(|| {
+                format!(
+                    "{} at {}: {runs} runs were repeated, and {most} were in hand",
+                    done.fault, done.from_ms
+                )
+            })
         };
         self.faults.iter().enumerate().filter_map(beyond).collect()
     }
@@ -137,7 +160,11 @@ impl<'c> Repeated<'c> {
             let sum = by_kind.entry(done.fault).or_default();
             *sum = (sum.0 + 1, sum.1 + self.by_fault[fault], sum.2 + self.most_in_hand(fault));
         }
-        writeln!(out, "  {:<36} {:>6} {:>14} {:>9} {:>9}", "fault", "times", "runs repeated", "per fault", "in hand")?;
+        writeln!(
+            out,
+            "  {:<36} {:>6} {:>14} {:>9} {:>9}",
+            "fault", "times", "runs repeated", "per fault", "in hand"
+        )?;
         let mut line = |what: &dyn std::fmt::Display, (times, runs, in_hand): Sum| {
             let each = |sum: u64| sum as f64 / times.max(1) as f64;
             writeln!(out, "  {what:<36} {times:>6} {runs:>14} {:>9.1} {:>9.1}", each(runs), each(in_hand))
@@ -145,7 +172,8 @@ impl<'c> Repeated<'c> {
         for (fault, sum) in &by_kind {
             line(fault, *sum)?;
         }
-        let all = by_kind.values().fold(Sum::default(), |all, sum| (all.0 + sum.0, all.1 + sum.1, all.2 + sum.2));
+        let all =
+            by_kind.values().fold(Sum::default(), |all, sum| (all.0 + sum.0, all.1 + sum.1, all.2 + sum.2));
         line(&"all", all)?;
         writeln!(
             out,

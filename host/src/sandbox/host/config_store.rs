@@ -29,12 +29,23 @@ type Reply<T> = (Result<T, error::Error>,);
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     for name in NAMES {
         let mut store = linker.instance(name)?;
-        store.func_wrap("get", |cx: StoreContextMut<'_, State>, (key,): (String,)| -> wasmtime::Result<Reply<Option<String>>> {
-            Ok((Ok(cx.data().config.get(&key).map(|value| value.expose().to_owned())),))
-        })?;
-        store.func_wrap("get-all", |cx: StoreContextMut<'_, State>, (): ()| -> wasmtime::Result<Reply<Vec<(String, String)>>> {
-            Ok((Ok(cx.data().config.iter().map(|(key, value)| (key.clone(), value.expose().to_owned())).collect()),))
-        })?;
+        store.func_wrap(
+            "get",
+            |cx: StoreContextMut<'_, State>, (key,): (String,)| -> wasmtime::Result<Reply<Option<String>>> {
+                Ok((Ok(cx.data().config.get(&key).map(|value| value.expose().to_owned())),))
+            },
+        )?;
+        store.func_wrap(
+            "get-all",
+            |cx: StoreContextMut<'_, State>, (): ()| -> wasmtime::Result<Reply<Vec<(String, String)>>> {
+                Ok((Ok(cx
+                    .data()
+                    .config
+                    .iter()
+                    .map(|(key, value)| (key.clone(), value.expose().to_owned()))
+                    .collect()),))
+            },
+        )?;
     }
     Ok(())
 }

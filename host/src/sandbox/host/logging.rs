@@ -37,7 +37,9 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     for name in NAMES {
         linker.instance(name)?.func_wrap(
             "log",
-            |cx: StoreContextMut<'_, State>, (level, context, message): (GuestLevel, String, String)| -> wasmtime::Result<()> {
+            |cx: StoreContextMut<'_, State>,
+             (level, context, message): (GuestLevel, String, String)|
+             -> wasmtime::Result<()> {
                 let level = match level {
                     GuestLevel::Trace => Level::TRACE,
                     GuestLevel::Debug => Level::DEBUG,

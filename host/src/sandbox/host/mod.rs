@@ -131,9 +131,13 @@ mod tests {
 
     #[test]
     fn releases_of_a_series_are_taken_and_nothing_else_is() {
-        for name in
-            ["wasi:cli/exit@0.2.0", "wasi:cli/exit@0.2.12", "wasi:http/types@0.2.0", "tqhost:handler/context@0.1.3", "wasi:logging/logging"]
-        {
+        for name in [
+            "wasi:cli/exit@0.2.0",
+            "wasi:cli/exit@0.2.12",
+            "wasi:http/types@0.2.0",
+            "tqhost:handler/context@0.1.3",
+            "wasi:logging/logging",
+        ] {
             assert_eq!(refusal(name), None, "{name}");
         }
         for (name, why) in [

@@ -37,7 +37,11 @@ async fn many_memories_and_tables_are_refused_when_they_are_loaded() {
     let sandbox = testing::sandbox();
     for (part, most) in [("(memory 1)", 3), ("(table 10 funcref)", 16)] {
         let fits = load(&sandbox, &with(&part.repeat(most)));
-        assert_eq!(outcome(&fits.run(attempt()).await.unwrap()), Outcome::Completed { result: None }, "{most} of {part}");
+        assert_eq!(
+            outcome(&fits.run(attempt()).await.unwrap()),
+            Outcome::Completed { result: None },
+            "{most} of {part}"
+        );
         let why = not_loaded(&sandbox, &with(&part.repeat(most + 1)));
         assert!(why.contains("exceed") || why.contains("limit"), "{part}: {why}");
     }
@@ -48,7 +52,9 @@ async fn many_memories_and_tables_are_refused_when_they_are_loaded() {
 async fn all_memories_of_a_guest_count_together() {
     let sandbox = testing::sandbox();
     // 3 × 6 pages beside its own, where 16 are granted.
-    let Outcome::Failed { kind, .. } = outcome(&load(&sandbox, &with(&"(memory 6)".repeat(3))).run(attempt()).await.unwrap()) else {
+    let Outcome::Failed { kind, .. } =
+        outcome(&load(&sandbox, &with(&"(memory 6)".repeat(3))).run(attempt()).await.unwrap())
+    else {
         panic!("it has more than it was granted")
     };
     assert_eq!(kind, FailureKind::OutOfMemory);
@@ -58,10 +64,18 @@ async fn all_memories_of_a_guest_count_together() {
 #[tokio::test]
 async fn a_table_that_grows_without_end_is_stopped() {
     let sandbox = testing::sandbox();
-    let body = format!("(loop $l (br_if $l (i32.ne (table.grow (ref.null func) (i32.const 1000)) (i32.const -1)))) unreachable {DONE}");
+    let body = format!(
+        "(loop $l (br_if $l (i32.ne (table.grow (ref.null func) (i32.const 1000)) (i32.const -1)))) unreachable {DONE}"
+    );
     let wat = module("(table 1 funcref)", &body);
     let report = load(&sandbox, &embed(&wat, WORLD)).run(attempt()).await.unwrap();
-    assert!(matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory | FailureKind::Trap, .. }), "{report:?}");
+    assert!(
+        matches!(
+            outcome(&report),
+            Outcome::Failed { kind: FailureKind::OutOfMemory | FailureKind::Trap, .. }
+        ),
+        "{report:?}"
+    );
     still_well(&sandbox).await;
 }
 
@@ -69,13 +83,17 @@ async fn a_table_that_grows_without_end_is_stopped() {
 async fn a_trap_before_the_first_call_is_a_failure_of_each_attempt() {
     let sandbox = testing::sandbox();
     let unreachable = "wasm trap: wasm `unreachable` instruction executed";
-    let table = [("unreachable", FailureKind::Trap, unreachable), (LOOP, FailureKind::StartTimeout, "not instantiated within 200ms")];
+    let table = [
+        ("unreachable", FailureKind::Trap, unreachable),
+        (LOOP, FailureKind::StartTimeout, "not instantiated within 200ms"),
+    ];
     for (start, kind, why) in table {
         let wasm = with(&format!("(func $start {start}) (start $start)"));
         for warm in [None, Some(crate::config::Warm { idle: 4, max_tasks: 100 })] {
             let guest = load(&sandbox, &wasm).with_grants(&Plugin { warm, ..grants() });
             for _ in 0..3 {
-                let report = guest.run(Attempt { timeout: Duration::from_millis(200), ..attempt() }).await.unwrap();
+                let report =
+                    guest.run(Attempt { timeout: Duration::from_millis(200), ..attempt() }).await.unwrap();
                 let Outcome::Failed { kind: found, message } = outcome(&report) else { panic!("{report:?}") };
                 assert!(found == kind && message.starts_with(why), "{report:?}");
             }
@@ -87,7 +105,8 @@ async fn a_trap_before_the_first_call_is_a_failure_of_each_attempt() {
 #[tokio::test]
 async fn handles_of_a_guests_own_resources_have_an_end() {
     let world = "interface things { resource thing; } world test { export things; export tqhost:handler/handler@0.1.0; }";
-    let extra = r#"(import "[export]test:test/things" "[resource-new]thing" (func $new (param i32) (result i32)))"#;
+    let extra =
+        r#"(import "[export]test:test/things" "[resource-new]thing" (func $new (param i32) (result i32)))"#;
     let body = format!("(loop $l (drop (call $new (i32.const 1))) (br $l)) {DONE}");
     let sandbox = testing::sandbox();
     let report = load(&sandbox, &embed(&module(extra, &body), world)).run(attempt()).await.unwrap();
@@ -142,10 +161,16 @@ async fn huge_components_are_refused_or_work() {
     assert!(matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
     // Blocks in blocks, and components in components: nothing of it may be read by recursion, whose stack would end the host.
     let blocks = with(&format!("(func {})", "block ".repeat(30_000) + &"end ".repeat(30_000)));
-    assert_eq!(outcome(&load(&sandbox, &blocks).run(attempt()).await.unwrap()), Outcome::Completed { result: None });
+    assert_eq!(
+        outcome(&load(&sandbox, &blocks).run(attempt()).await.unwrap()),
+        Outcome::Completed { result: None }
+    );
     for depth in [10, 1000, 100_000] {
         let why = not_loaded(&sandbox, &nested(depth));
-        assert!(why.contains("it exports no tqhost:handler/handler") || why.contains("not a valid"), "{depth}: {why}");
+        assert!(
+            why.contains("it exports no tqhost:handler/handler") || why.contains("not a valid"),
+            "{depth}: {why}"
+        );
     }
     still_well(&sandbox).await;
 }
@@ -205,7 +230,8 @@ async fn a_file_whose_bytes_are_changed_is_refused_or_works() {
             }
             Ok(handler) => {
                 // Any outcome is good, but there is one, and the host is not the one that failed.
-                let report = handler.run(Attempt { timeout: Duration::from_millis(200), ..attempt() }).await.unwrap();
+                let report =
+                    handler.run(Attempt { timeout: Duration::from_millis(200), ..attempt() }).await.unwrap();
                 if let Outcome::Failed { message, .. } = &outcome(&report) {
                     assert!(!message.contains("the host failed"), "case {case}: {message}");
                 }
@@ -213,7 +239,10 @@ async fn a_file_whose_bytes_are_changed_is_refused_or_works() {
             }
         }
     }
-    assert!(refused > CASES / 4 && ran > CASES / 50, "{refused} were refused, {ran} ran: the changes are of the right kind");
+    assert!(
+        refused > CASES / 4 && ran > CASES / 50,
+        "{refused} were refused, {ran} ran: the changes are of the right kind"
+    );
     still_well(&sandbox).await;
 }
 

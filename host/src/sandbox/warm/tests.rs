@@ -41,11 +41,22 @@ const REJECTS: u32 = 7;
 const COMPUTES: u32 = 8;
 
 fn sandbox(places: u32) -> Sandbox {
-    Sandbox::new(SandboxOptions { max_concurrent: places, max_warm: 0, max_memory: 16 << 20, compiler: Compiler::Here }).unwrap()
+    Sandbox::new(SandboxOptions {
+        max_concurrent: places,
+        max_warm: 0,
+        max_memory: 16 << 20,
+        compiler: Compiler::Here,
+    })
+    .unwrap()
 }
 
 fn grants(idle: u32, max_tasks: u32) -> Plugin {
-    Plugin { memory: 1 << 20, max_output: 64 * 1024, warm: Some(Warm { idle, max_tasks }), ..Plugin::default() }
+    Plugin {
+        memory: 1 << 20,
+        max_output: 64 * 1024,
+        warm: Some(Warm { idle, max_tasks }),
+        ..Plugin::default()
+    }
 }
 
 fn load(sandbox: &Sandbox, wasm: &[u8], grants: &Plugin) -> Handler {
@@ -89,9 +100,15 @@ async fn what_goes_wrong_ends_an_instance_and_what_the_handler_reports_does_not(
     let sandbox = sandbox(4);
     let kept = load(&sandbox, &handler(COUNT), &grants(2, 100));
     let short = |number| Attempt { timeout: Duration::from_millis(200), ..nth(number) };
-    for (number, kind) in [(TRAPS, FailureKind::Trap), (LOOPS, FailureKind::BusyTimeout), (RETURNS_TOO_MUCH, FailureKind::OutputTooLarge)] {
+    for (number, kind) in [
+        (TRAPS, FailureKind::Trap),
+        (LOOPS, FailureKind::BusyTimeout),
+        (RETURNS_TOO_MUCH, FailureKind::OutputTooLarge),
+    ] {
         assert_eq!(counts(&kept, 2).await, [1, 2]);
-        let Outcome::Failed { kind: found, .. } = outcome(&kept.run(short(number)).await.unwrap()) else { panic!("{number} is well") };
+        let Outcome::Failed { kind: found, .. } = outcome(&kept.run(short(number)).await.unwrap()) else {
+            panic!("{number} is well")
+        };
         assert_eq!((found, sandbox.0.pool.kept()), (kind, 0));
     }
     // Its guest can bear it, but the next one may not.
@@ -177,7 +194,10 @@ async fn a_leak_is_the_failure_of_the_task_that_meets_the_limit() {
             assert_eq!(report.peak_memory, 65536 * (1 + 2 * task));
         }
         let report = leaking.run(attempt()).await.unwrap();
-        assert!(matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
+        assert!(
+            matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory, .. }),
+            "{report:?}"
+        );
     }
 }
 
@@ -185,7 +205,8 @@ async fn a_leak_is_the_failure_of_the_task_that_meets_the_limit() {
 async fn handles_that_are_left_open_do_not_pile_up() {
     let sandbox = sandbox(4);
     let extra = r#"(import "wasi:clocks/monotonic-clock@0.2.3" "subscribe-duration" (func $subscribe (param i64) (result i32)))"#;
-    let world = "world test { import wasi:clocks/monotonic-clock@0.2.3; export tqhost:handler/handler@0.1.0; }";
+    let world =
+        "world test { import wasi:clocks/monotonic-clock@0.2.3; export tqhost:handler/handler@0.1.0; }";
     // Each is two entries of the table: the time, and what waits for it.
     let leaves = "(drop (call $subscribe (i64.const 3600000000000)))".repeat(5);
     let kept = load(&sandbox, &embed(&module(extra, &format!("{leaves} {DONE}")), world), &grants(1, 100));
@@ -197,7 +218,13 @@ async fn handles_that_are_left_open_do_not_pile_up() {
 
 #[tokio::test]
 async fn so_many_are_kept_and_no_more() {
-    let sandbox = Sandbox::new(SandboxOptions { max_concurrent: 6, max_warm: 2, max_memory: 1 << 20, compiler: Compiler::Here }).unwrap();
+    let sandbox = Sandbox::new(SandboxOptions {
+        max_concurrent: 6,
+        max_warm: 2,
+        max_memory: 1 << 20,
+        compiler: Compiler::Here,
+    })
+    .unwrap();
     let kept = load(&sandbox, &handler(COUNT), &grants(2, 100));
     for _ in 0..3 {
         let running: Vec<_> = (0..6)

@@ -74,12 +74,22 @@ impl Answer {
         let parts = PARTS.iter().map(|(name, max)| {
             let part = parts.key(name);
             // As by the rules: figures and length of what is no resume say nothing.
-            let most = if is_resume || !["achievements", "form"].contains(name) { i64::from(*max) } else { 0 };
-            Ok(Part { name, score: part.key("score").whole(0..=most)? as u32, max: *max, why: part.key("why").text(SENTENCE)? })
+            let most =
+                if is_resume || !["achievements", "form"].contains(name) { i64::from(*max) } else { 0 };
+            Ok(Part {
+                name,
+                score: part.key("score").whole(0..=most)? as u32,
+                max: *max,
+                why: part.key("why").text(SENTENCE)?,
+            })
         });
         let contact = all.key("contact");
         let periods = all.key("experience").key("periods").list(PERIODS, |period| period.period(now))?;
-        let stated = all.key("experience").key("yearsStated").or_null(|years| years.whole(0..=70))?.map(|years| years as i32);
+        let stated = all
+            .key("experience")
+            .key("yearsStated")
+            .or_null(|years| years.whole(0..=70))?
+            .map(|years| years as i32);
         Ok(Answer {
             is_resume,
             is_resume_because: all.key("isResumeBecause").text(SENTENCE)?,
@@ -95,9 +105,9 @@ impl Answer {
             },
             experience: Experience::new(periods, stated, now),
             education: all.key("education").list(STUDIES, |study| study.study())?,
-            skills: all
-                .key("skills")
-                .list(SKILLS, |skill| Ok((skill.key("name").text(NAME)?, skill.key("category").one_of(&CATEGORIES)?)))?,
+            skills: all.key("skills").list(SKILLS, |skill| {
+                Ok((skill.key("name").text(NAME)?, skill.key("category").one_of(&CATEGORIES)?))
+            })?,
         })
     }
 
@@ -107,9 +117,14 @@ impl Answer {
         let digits = |text: &str| text.chars().filter(char::is_ascii_digit).collect::<String>();
         let all_digits = digits(content);
         let has_number = |phone: &String| digits(phone).len() >= 6 && all_digits.contains(&digits(phone));
-        let has_text = |text: &String| !text.contains(char::is_whitespace) && lower.contains(&text.to_lowercase());
+        let has_text =
+            |text: &String| !text.contains(char::is_whitespace) && lower.contains(&text.to_lowercase());
         let contact = Contact {
-            email: self.contact.email.filter(|email| email.contains('@') && has_text(email)).or(rules.contact.email),
+            email: self
+                .contact
+                .email
+                .filter(|email| email.contains('@') && has_text(email))
+                .or(rules.contact.email),
             phone: self.contact.phone.filter(has_number).or(rules.contact.phone),
             links: self.contact.links.into_iter().filter(has_text).collect(),
             ..self.contact
@@ -123,7 +138,9 @@ impl Answer {
                 skills.push(Skill { mentions: mentions(&name), name: name.into(), category });
             }
         }
-        skills.sort_by(|a, b| a.category.cmp(&b.category).then(b.mentions.cmp(&a.mentions)).then(a.name.cmp(&b.name)));
+        skills.sort_by(|a, b| {
+            a.category.cmp(&b.category).then(b.mentions.cmp(&a.mentions)).then(a.name.cmp(&b.name))
+        });
         Analysis {
             method: "model",
             model: Some(model.to_owned()),
@@ -154,7 +171,11 @@ fn object(text: &str) -> Option<&str> {
 
 /// One line of at most so many characters.
 pub fn line(text: &str, most: usize) -> String {
-    let text = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    let text = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", text[..end].trim_end()),
         None => text,
@@ -216,7 +237,10 @@ impl<'a> At<'a> {
     }
 
     fn one_of<T: Copy>(&self, known: &[(&str, T)]) -> Result<T, String> {
-        let found = self.value.as_str().and_then(|text| known.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)));
+        let found = self
+            .value
+            .as_str()
+            .and_then(|text| known.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)));
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
         found.map_or_else(|| self.wrong(&format!("one of {}", names.join(", "))), |(_, value)| Ok(*value))
     }
@@ -242,8 +266,11 @@ impl<'a> At<'a> {
     }
 
     fn study(&self) -> Result<Study, String> {
-        let year =
-            |name| self.key(name).or_null(|at| at.whole(i64::from(*YEARS.start())..=i64::from(*YEARS.end())).map(|year| year as i32));
+        let year = |name| {
+            self.key(name).or_null(|at| {
+                at.whole(i64::from(*YEARS.start())..=i64::from(*YEARS.end())).map(|year| year as i32)
+            })
+        };
         Ok(Study {
             level: self.key("level").or_null(|level| level.one_of(&LEVELS))?,
             degree: self.key("degree").text_or_null()?,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bindings::wasi::clocks::monotonic_clock::subscribe_duration;
 use bindings::wasi::http::outgoing_handler::handle;
 use bindings::wasi::http::types::{
-    ErrorCode, Fields, FutureIncomingResponse, IncomingResponse, Method as WasiMethod, OutgoingBody, OutgoingRequest, Scheme,
-    http_error_code,
+    ErrorCode, Fields, FutureIncomingResponse, IncomingResponse, Method as WasiMethod, OutgoingBody,
+    OutgoingRequest, Scheme, http_error_code,
 };
 use bindings::wasi::io::poll::{Pollable, poll};
 use bindings::wasi::io::streams::StreamError;
@@ -53,7 +53,9 @@ fn message(request: &Request, target: &Target<'_>) -> Result<OutgoingRequest, Er
     let size = ("content-length".to_owned(), request.body.len().to_string());
     for (name, value) in request.headers.iter().chain((request.method == Method::Post).then_some(&size)) {
         // The value may be a secret.
-        fields.append(name, value.as_bytes()).map_err(|_| Error::Invalid(format!("the header `{name}` cannot be sent")))?;
+        fields
+            .append(name, value.as_bytes())
+            .map_err(|_| Error::Invalid(format!("the header `{name}` cannot be sent")))?;
     }
     let message = OutgoingRequest::new(fields);
     let method = match request.method {
@@ -97,10 +99,17 @@ fn head(sent: FutureIncomingResponse, timer: &Timer, target: &Target<'_>) -> Res
     response.map_err(|code| error(&code, target))
 }
 
-fn read(response: &IncomingResponse, most: usize, timer: &Timer, target: &Target<'_>) -> Result<Response, Error> {
+fn read(
+    response: &IncomingResponse,
+    most: usize,
+    timer: &Timer,
+    target: &Target<'_>,
+) -> Result<Response, Error> {
     let headers = response.headers().entries();
-    let headers =
-        headers.into_iter().filter_map(|(name, value)| Some((name.to_ascii_lowercase(), String::from_utf8(value).ok()?))).collect();
+    let headers = headers
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_ascii_lowercase(), String::from_utf8(value).ok()?)))
+        .collect();
     let body = response.consume().map_err(|()| Error::Network("no body".into()))?;
     let stream = body.stream().map_err(|()| Error::Network("no body".into()))?;
     let mut bytes = Vec::new();
@@ -111,10 +120,15 @@ fn read(response: &IncomingResponse, most: usize, timer: &Timer, target: &Target
                 return Err(Error::TooLarge(format!("the response is larger than {most} bytes")));
             }
             Ok(piece) => bytes.extend(piece),
-            Err(StreamError::Closed) => return Ok(Response { status: response.status(), headers, body: bytes }),
+            Err(StreamError::Closed) => {
+                return Ok(Response { status: response.status(), headers, body: bytes });
+            }
             Err(StreamError::LastOperationFailed(failed)) => {
                 let code = http_error_code(&failed);
-                return Err(code.map_or_else(|| Error::Network("the response ended too early".into()), |code| error(&code, target)));
+                return Err(code.map_or_else(
+                    || Error::Network("the response ended too early".into()),
+                    |code| error(&code, target),
+                ));
             }
         }
     }
@@ -126,18 +140,31 @@ fn error(code: &ErrorCode, target: &Target<'_>) -> Error {
         ErrorCode::HttpRequestDenied => Error::Denied(format!(
             "the request to {name} is refused: the plugin's allowed_hosts do not allow it, or max_requests were made"
         )),
-        ErrorCode::DestinationIpProhibited => Error::Denied(format!("the request to {name} is refused: its address is not public")),
+        ErrorCode::DestinationIpProhibited => {
+            Error::Denied(format!("the request to {name} is refused: its address is not public"))
+        }
         ErrorCode::HttpRequestUriInvalid | ErrorCode::HttpRequestMethodInvalid => refused(),
-        ErrorCode::HttpResponseTimeout | ErrorCode::ConnectionReadTimeout | ErrorCode::ConnectionWriteTimeout => Error::Timeout,
-        ErrorCode::HttpRequestBodySize(_) => Error::TooLarge("the request is larger than the plugin's max_request_body".into()),
-        ErrorCode::HttpResponseBodySize(_) => Error::TooLarge("the response is larger than the plugin's max_response_body".into()),
-        ErrorCode::DnsError(_) | ErrorCode::DnsTimeout => Error::Network(format!("{name} could not be looked up")),
+        ErrorCode::HttpResponseTimeout
+        | ErrorCode::ConnectionReadTimeout
+        | ErrorCode::ConnectionWriteTimeout => Error::Timeout,
+        ErrorCode::HttpRequestBodySize(_) => {
+            Error::TooLarge("the request is larger than the plugin's max_request_body".into())
+        }
+        ErrorCode::HttpResponseBodySize(_) => {
+            Error::TooLarge("the response is larger than the plugin's max_response_body".into())
+        }
+        ErrorCode::DnsError(_) | ErrorCode::DnsTimeout => {
+            Error::Network(format!("{name} could not be looked up"))
+        }
         ErrorCode::ConnectionRefused => Error::Network(format!("{name} refuses connections")),
         ErrorCode::ConnectionTimeout => Error::Network(format!("{name} could not be reached in time")),
         ErrorCode::ConnectionTerminated | ErrorCode::HttpResponseIncomplete => {
             Error::Network(format!("{name} ended the connection too early"))
         }
         ErrorCode::TlsCertificateError => Error::Network(format!("the certificate of {name} is not trusted")),
-        other => Error::Network(format!("the request to {name} failed: {}", format!("{other:?}").trim_start_matches("ErrorCode::"))),
+        other => Error::Network(format!(
+            "the request to {name} failed: {}",
+            format!("{other:?}").trim_start_matches("ErrorCode::")
+        )),
     }
 }

@@ -97,7 +97,8 @@ pub fn made_at(payload: &[u8]) -> u64 {
     digits.and_then(|digits| digits.parse().ok()).unwrap_or_default()
 }
 
-static TIMES: LazyLock<Option<Mutex<String>>> = LazyLock::new(|| std::env::var_os("TIMES").map(|_| Mutex::default()));
+static TIMES: LazyLock<Option<Mutex<String>>> =
+    LazyLock::new(|| std::env::var_os("TIMES").map(|_| Mutex::default()));
 
 /// Notes that a task with a payload of this time has reached this point now.
 pub fn note(point: &str, made_at: u64) {
@@ -106,7 +107,8 @@ pub fn note(point: &str, made_at: u64) {
 
 pub fn note_at(point: &str, made_at: u64, now: u64) {
     if let Some(times) = &*TIMES {
-        writeln!(times.lock().expect("the times"), "{point} {made_at} {now}").expect("a String takes everything");
+        writeln!(times.lock().expect("the times"), "{point} {made_at} {now}")
+            .expect("a String takes everything");
     }
 }
 

@@ -76,7 +76,9 @@ fn special(address: IpAddr) -> Option<&'static str> {
 }
 
 fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
-    V4.iter().find(|(range, bits, _)| (range.to_bits() ^ address.to_bits()).leading_zeros() >= *bits).map(|(_, _, kind)| *kind)
+    V4.iter()
+        .find(|(range, bits, _)| (range.to_bits() ^ address.to_bits()).leading_zeros() >= *bits)
+        .map(|(_, _, kind)| *kind)
 }
 
 fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
@@ -206,13 +208,18 @@ mod tests {
         ];
         for (text, kind) in table {
             let found = special(text.parse().expect(text));
-            assert!(found.is_some() == kind.is_some() && found.unwrap_or_default().contains(kind.unwrap_or_default()), "{text}: {found:?}");
+            assert!(
+                found.is_some() == kind.is_some()
+                    && found.unwrap_or_default().contains(kind.unwrap_or_default()),
+                "{text}: {found:?}"
+            );
         }
     }
 
     #[test]
     fn what_the_configuration_names_may_be_special() {
-        let private = [Block::parse("10.1.0.0/16").expect("a block"), Block::parse("fd00::1").expect("a block")];
+        let private =
+            [Block::parse("10.1.0.0/16").expect("a block"), Block::parse("fd00::1").expect("a block")];
         let table = [
             ("127.0.0.1", "127.0.0.1", true),
             ("127.0.0.1", "127.0.0.2", false),

@@ -54,8 +54,13 @@ impl From<Error> for Refused {
 }
 
 /// Connects within the time until `end`.
-pub(super) async fn connect(grant: &Arc<Grant>, target: &Target, end: Instant) -> Result<Box<dyn Stream>, Refused> {
-    let addresses = tokio::time::timeout_at(end, lookup(grant, target)).await.map_err(|_| Error::DnsTimeout)??;
+pub(super) async fn connect(
+    grant: &Arc<Grant>,
+    target: &Target,
+    end: Instant,
+) -> Result<Box<dyn Stream>, Refused> {
+    let addresses =
+        tokio::time::timeout_at(end, lookup(grant, target)).await.map_err(|_| Error::DnsTimeout)??;
     let addresses = checked(grant, target, addresses)?;
     let tcp = tcp(&addresses, end).await?;
     if target.scheme == Scheme::Http {
@@ -91,21 +96,32 @@ fn dns_error(why: &str) -> Refused {
 }
 
 /// The addresses that may be connected to; an error if there are none.
-fn checked(grant: &Grant, target: &Target, mut addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Refused> {
+fn checked(
+    grant: &Grant,
+    target: &Target,
+    mut addresses: Vec<SocketAddr>,
+) -> Result<Vec<SocketAddr>, Refused> {
     let mut refused = None;
     // Of the entries that allow this request, and of no others: those belong to names that somebody else may rule.
-    let private: Vec<Block> = grant.entries(target).flat_map(|entry| &entry.private_addresses).copied().collect();
+    let private: Vec<Block> =
+        grant.entries(target).flat_map(|entry| &entry.private_addresses).copied().collect();
     addresses.truncate(MAX_ADDRESSES);
     addresses.retain(|address| {
         let checked = address::check(&target.host, address.ip(), &private);
         checked
             .inspect_err(|kind| {
                 let at = address.ip();
-                refused = Some(format!("it is at {at}, {kind}, which is not in private_addresses of its entry in allowed_hosts"));
+                refused = Some(format!(
+                    "it is at {at}, {kind}, which is not in private_addresses of its entry in allowed_hosts"
+                ));
             })
             .is_ok()
     });
-    if addresses.is_empty() { Err(Refused { error: Error::DestinationIpProhibited, log: refused }) } else { Ok(addresses) }
+    if addresses.is_empty() {
+        Err(Refused { error: Error::DestinationIpProhibited, log: refused })
+    } else {
+        Ok(addresses)
+    }
 }
 
 /// One after the other, each with its part of the time that is left.
@@ -163,16 +179,20 @@ async fn tls_settings(grant: &Arc<Grant>) -> Option<Arc<ClientConfig>> {
 fn not_secure(error: &io::Error) -> Refused {
     let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     // It may name all that a certificate is good for.
-    let log = cause.map(|cause| format!("there is no secure connection: {cause}").chars().take(MAX_REASON).collect());
+    let log = cause
+        .map(|cause| format!("there is no secure connection: {cause}").chars().take(MAX_REASON).collect());
     Refused { error: tls_error(cause), log }
 }
 
 fn tls_error(cause: Option<&rustls::Error>) -> Error {
     match cause {
-        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => Error::TlsCertificateError,
-        Some(rustls::Error::AlertReceived(alert)) => {
-            Error::TlsAlertReceived { alert_id: Some((*alert).into()), alert_message: Some(format!("{alert:?}")) }
+        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => {
+            Error::TlsCertificateError
         }
+        Some(rustls::Error::AlertReceived(alert)) => Error::TlsAlertReceived {
+            alert_id: Some((*alert).into()),
+            alert_message: Some(format!("{alert:?}")),
+        },
         Some(_) => Error::TlsProtocolError,
         None => Error::ConnectionTerminated,
     }
@@ -218,7 +238,10 @@ mod tests {
             "empty.example" => &[],
             _ => return Err(io::Error::other("no such name")),
         };
-        Ok(addresses.iter().map(|address| SocketAddr::new(address.parse().expect("an address"), port)).collect())
+        Ok(addresses
+            .iter()
+            .map(|address| SocketAddr::new(address.parse().expect("an address"), port))
+            .collect())
     }
 
     async fn found(url: &str) -> Result<Vec<String>, Refused> {
@@ -245,7 +268,10 @@ mod tests {
             assert!(matches!(refused.error, Error::DestinationIpProhibited), "{url}: {refused:?}");
             assert!(refused.log.as_deref().is_some_and(|log| log.contains(kind)), "{url}: {refused:?}");
         }
-        assert_eq!(found("https://both.example").await.expect("two are public"), ["93.184.215.14:443", "[2606:4700::1111]:443"]);
+        assert_eq!(
+            found("https://both.example").await.expect("two are public"),
+            ["93.184.215.14:443", "[2606:4700::1111]:443"]
+        );
         for url in ["http://empty.example", "http://unknown.example"] {
             assert!(matches!(found(url).await.expect_err(url).error, Error::DnsError { .. }), "{url}");
         }
@@ -293,7 +319,8 @@ mod tests {
         }
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listen");
         let url = format!("http://rebinds.example:{}", listener.local_addr().expect("an address").port());
-        let grant = grant_with(&format!("[{{ host = {url:?}, private_addresses = [\"127.0.0.1\"] }}]"), rebinds);
+        let grant =
+            grant_with(&format!("[{{ host = {url:?}, private_addresses = [\"127.0.0.1\"] }}]"), rebinds);
         let (grant, end) = (Arc::new(grant), Instant::now() + Duration::from_secs(20));
         let target = target(&url);
         let (first, accepted) = tokio::join!(connect(&grant, &target, end), listener.accept());
@@ -305,7 +332,11 @@ mod tests {
 
     #[test]
     fn settings_for_tls_do_not_wait_for_lookups() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().max_blocking_threads(1).build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .max_blocking_threads(1)
+            .build()
+            .expect("a runtime");
         let (answer, no_answer) = std::sync::mpsc::channel::<()>();
         let lookup = runtime.spawn_blocking(move || no_answer.recv());
         let grant = {
@@ -313,7 +344,9 @@ mod tests {
             Arc::new(grant_with("[]", look_up))
         };
         for _ in 0..2 {
-            let settings = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), tls_settings(&grant)).await });
+            let settings = runtime.block_on(async {
+                tokio::time::timeout(Duration::from_secs(60), tls_settings(&grant)).await
+            });
             assert!(settings.expect("in time").is_some());
         }
         drop(answer);
@@ -326,7 +359,10 @@ mod tests {
         let lookups = &grant.owner.share().lookups;
         let places = u32::try_from(lookups.available_permits()).expect("a few");
         let _taken = lookups.acquire_many(places).await.expect("all places");
-        let refused = connect(&grant, &target("http://both.example"), Instant::now()).await.map(drop).expect_err("no place");
+        let refused = connect(&grant, &target("http://both.example"), Instant::now())
+            .await
+            .map(drop)
+            .expect_err("no place");
         assert!(matches!(refused.error, Error::DnsTimeout), "{refused:?}");
     }
 }

@@ -31,7 +31,10 @@ impl End {
             | Error::HttpRequestMethodInvalid
             | Error::DestinationIpProhibited
             | Error::ConnectionLimitReached => End::Denied,
-            Error::DnsTimeout | Error::ConnectionTimeout | Error::ConnectionReadTimeout | Error::HttpResponseTimeout => End::Timeout,
+            Error::DnsTimeout
+            | Error::ConnectionTimeout
+            | Error::ConnectionReadTimeout
+            | Error::HttpResponseTimeout => End::Timeout,
             _ => End::Error,
         }
     }
@@ -81,7 +84,9 @@ mod tests {
     fn each_request_is_counted_once_under_its_name() {
         let share: Arc<Share> = Arc::default();
         let requests = &share.requests;
-        for (name, end) in Requests::RESULTS.into_iter().zip([End::Ok, End::Denied, End::Timeout, End::Error, End::Aborted]) {
+        for (name, end) in
+            Requests::RESULTS.into_iter().zip([End::Ok, End::Denied, End::Timeout, End::Error, End::Aborted])
+        {
             let mut counted = Counted::new(share.clone());
             counted.ended(End::Error);
             counted.ended(end);

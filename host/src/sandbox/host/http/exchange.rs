@@ -59,7 +59,10 @@ impl Exchange {
         let until = connect::until(times.connect, times.end);
         // Nobody closes the semaphore.
         let Ok(Ok(connection)) = timeout_at(until, grant.connections.clone().acquire_owned()).await else {
-            refusals.tell("a request", &format!("max_connections = {} of the plugin are open", grant.bounds.max_connections));
+            refusals.tell(
+                "a request",
+                &format!("max_connections = {} of the plugin are open", grant.bounds.max_connections),
+            );
             counted.ended(End::Denied);
             let _ = answer.send(Err(Error::ConnectionLimitReached));
             return;
@@ -117,7 +120,10 @@ async fn open(
     let most = grant.bounds.max_request_body;
     let request = prepare(target, request, most)?;
     let stream = connect::connect(grant, target, until).await?;
-    let handshake = http1::Builder::new().max_buf_size(MAX_BUFFER).max_headers(MAX_HEADERS).handshake(TokioIo::new(stream));
+    let handshake = http1::Builder::new()
+        .max_buf_size(MAX_BUFFER)
+        .max_headers(MAX_HEADERS)
+        .handshake(TokioIo::new(stream));
     let (mut sender, connection) = handshake.await.map_err(|error| hyper_error(&error))?;
     let mut driver = Driver(Some(connection));
     let response = tokio::select! {
@@ -125,14 +131,16 @@ async fn open(
         response = timeout(times.first_byte, sender.send_request(request)) => response,
         never = driver.drive() => match never {},
     };
-    let response = response.map_err(|_| Error::ConnectionReadTimeout)?.map_err(|error| hyper_error(&error))?;
+    let response =
+        response.map_err(|_| Error::ConnectionReadTimeout)?.map_err(|error| hyper_error(&error))?;
     Ok((response, driver))
 }
 
 /// Makes of the guest's request the one that is sent.
 fn prepare(target: &Target, request: Request<WasiBody>, most: u64) -> Result<Request<Outgoing>, Error> {
     let (mut head, body) = request.into_parts();
-    let size = head.headers.get(header::CONTENT_LENGTH).and_then(|size| size.to_str().ok()?.parse::<u64>().ok());
+    let size =
+        head.headers.get(header::CONTENT_LENGTH).and_then(|size| size.to_str().ok()?.parse::<u64>().ok());
     if let Some(size) = size.filter(|size| *size > most) {
         return Err(Error::HttpRequestBodySize(Some(size)));
     }
@@ -232,9 +240,15 @@ impl Body for Outgoing {
     type Data = Bytes;
     type Error = Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let size = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, |data| data.len() as u64);
+        let size = frame
+            .as_ref()
+            .and_then(|frame| frame.as_ref().ok()?.data_ref())
+            .map_or(0, |data| data.len() as u64);
         Poll::Ready(match self.left.checked_sub(size) {
             Some(left) => {
                 self.left = left;
@@ -267,7 +281,10 @@ impl Body for Received {
     type Data = Bytes;
     type Error = Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let Some(pieces) = &mut self.pieces else { return Poll::Ready(None) };
         let piece = ready!(pieces.poll_recv(cx));
         if !matches!(piece, Some(Ok(Some(_)))) {
@@ -289,8 +306,9 @@ fn hyper_error(error: &hyper::Error) -> Error {
         Some(_) => return Error::HttpProtocolError,
         None => {}
     }
-    let is_cut =
-        cause.and_then(|cause| cause.downcast_ref::<io::Error>()).is_some_and(|cause| cause.kind() == io::ErrorKind::UnexpectedEof);
+    let is_cut = cause
+        .and_then(|cause| cause.downcast_ref::<io::Error>())
+        .is_some_and(|cause| cause.kind() == io::ErrorKind::UnexpectedEof);
     if error.is_parse_too_large() {
         Error::HttpResponseHeaderSectionSize(None)
     } else if error.is_parse() || error.is_user() {

@@ -29,7 +29,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, LinkerInstance, Resource};
 use wasmtime_wasi_http::p2::bindings;
-use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode, HostOutgoingRequest as _, Method, OutgoingRequest};
+use wasmtime_wasi_http::p2::bindings::http::types::{
+    ErrorCode, HostOutgoingRequest as _, Method, OutgoingRequest,
+};
 use wasmtime_wasi_http::p2::types::{HostIncomingResponse, HostOutgoingRequest};
 use wasmtime_wasi_http::{Error, FieldMap, RequestOptions, WasiBody, WasiHttp, WasiHttpCtx, WasiHttpHooks};
 
@@ -65,11 +67,14 @@ const FIELD: usize = 160;
 /// Bytes of the host that a handle stands for. Those of responses that are not read are not here:
 /// `max_concurrent` bounds them.
 pub(in crate::sandbox) fn weight(handle: &dyn Any) -> u64 {
-    let fields = |fields: &FieldMap| fields.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum::<usize>();
+    let fields = |fields: &FieldMap| {
+        fields.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum::<usize>()
+    };
     let bytes = if let Some(map) = handle.downcast_ref::<FieldMap>() {
         fields(map)
     } else if let Some(request) = handle.downcast_ref::<HostOutgoingRequest>() {
-        let texts = [&request.authority, &request.path_with_query].map(|text| text.as_ref().map_or(0, String::len));
+        let texts =
+            [&request.authority, &request.path_with_query].map(|text| text.as_ref().map_or(0, String::len));
         let body = if request.body.is_some() { 2 * BODY_CHUNK } else { 0 };
         fields(&request.headers) + texts.iter().sum::<usize>() + body
     } else if let Some(response) = handle.downcast_ref::<HostIncomingResponse>() {
@@ -94,7 +99,12 @@ pub(in crate::sandbox) struct Grant {
 }
 
 impl Grant {
-    pub(in crate::sandbox) fn new(plugin: &config::Plugin, runtime: Handle, polls: Polls, owner: Arc<Owner>) -> Grant {
+    pub(in crate::sandbox) fn new(
+        plugin: &config::Plugin,
+        runtime: Handle,
+        polls: Polls,
+        owner: Arc<Owner>,
+    ) -> Grant {
         Grant {
             hosts: plugin.allowed_hosts.clone(),
             bounds: plugin.http.clone(),
@@ -146,7 +156,11 @@ impl Target {
 
     /// The value of the header `Host`.
     fn authority(&self) -> String {
-        if self.port == self.scheme.default_port() { self.host.to_string() } else { format!("{}:{}", self.host, self.port) }
+        if self.port == self.scheme.default_port() {
+            self.host.to_string()
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
     }
 }
 
@@ -175,7 +189,11 @@ struct Hooks {
 }
 
 impl Client {
-    pub(in crate::sandbox) fn new(grant: Arc<Grant>, subject: Option<Subject>, deadline: std::time::Instant) -> Client {
+    pub(in crate::sandbox) fn new(
+        grant: Arc<Grant>,
+        subject: Option<Subject>,
+        deadline: std::time::Instant,
+    ) -> Client {
         let (stop, mut ctx) = (CancellationToken::new(), WasiHttpCtx::new());
         ctx.set_field_size_limit(MAX_FIELDS);
         let hooks = Hooks {
@@ -197,7 +215,11 @@ impl Client {
 
 impl Hooks {
     /// Checks what can be known of a request before its name is looked up.
-    fn admit(&mut self, request: http::Request<WasiBody>, options: Option<RequestOptions>) -> Result<exchange::Exchange, Error> {
+    fn admit(
+        &mut self,
+        request: http::Request<WasiBody>,
+        options: Option<RequestOptions>,
+    ) -> Result<exchange::Exchange, Error> {
         let bounds = &self.grant.bounds;
         let Some(target) = Target::of(request.uri()) else {
             self.refusals.tell("a request", "its url has no host that can be asked, or a user name in it");
@@ -208,7 +230,10 @@ impl Hooks {
             return Err(Error::HttpRequestDenied);
         }
         if self.requests >= bounds.max_requests {
-            self.refusals.tell("a request", &format!("the attempt has made max_requests = {} already", bounds.max_requests));
+            self.refusals.tell(
+                "a request",
+                &format!("the attempt has made max_requests = {} already", bounds.max_requests),
+            );
             return Err(Error::HttpRequestDenied);
         }
         self.requests += 1;
@@ -217,14 +242,23 @@ impl Hooks {
             return Err(Error::HttpRequestMethodInvalid);
         }
         let Ok(place) = self.places.clone().try_acquire_owned() else {
-            self.refusals.tell("a request", &format!("max_concurrent = {} requests of the attempt are open", bounds.max_concurrent));
+            self.refusals.tell(
+                "a request",
+                &format!("max_concurrent = {} requests of the attempt are open", bounds.max_concurrent),
+            );
             return Err(Error::ConnectionLimitReached);
         };
         let asked = options.unwrap_or_default();
         let times = exchange::Times {
             connect: asked.connect_timeout.unwrap_or(bounds.connect_timeout).min(bounds.connect_timeout),
-            first_byte: asked.first_byte_timeout.unwrap_or(bounds.first_byte_timeout).min(bounds.first_byte_timeout),
-            between_bytes: asked.between_bytes_timeout.unwrap_or(bounds.between_bytes_timeout).min(bounds.between_bytes_timeout),
+            first_byte: asked
+                .first_byte_timeout
+                .unwrap_or(bounds.first_byte_timeout)
+                .min(bounds.first_byte_timeout),
+            between_bytes: asked
+                .between_bytes_timeout
+                .unwrap_or(bounds.between_bytes_timeout)
+                .min(bounds.between_bytes_timeout),
             end: bounds.timeout.map_or(self.latest, |timeout| connect::until(timeout, self.latest)),
         };
         let (grant, refusals) = (self.grant.clone(), self.refusals.clone());
@@ -232,7 +266,8 @@ impl Hooks {
     }
 }
 
-type Exchanged = Result<(http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
+type Exchanged =
+    Result<(http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
 
 impl WasiHttpHooks for Hooks {
     /// It is set from what was checked, not from what the guest wrote.
@@ -268,8 +303,9 @@ impl WasiHttpHooks for Hooks {
             }
         };
         // Either end of it stops it: the attempt's, and that of the guest's handle.
-        let running =
-            wasmtime_wasi::runtime::AbortOnDropJoinHandle::from(self.grant.runtime.spawn(self.grant.polls.clone().share(running)));
+        let running = wasmtime_wasi::runtime::AbortOnDropJoinHandle::from(
+            self.grant.runtime.spawn(self.grant.polls.clone().share(running)),
+        );
         Box::new(async move {
             let response = response.await.unwrap_or(Err(Error::ConnectionTerminated))?;
             let rest: Box<dyn Future<Output = Result<(), Error>> + Send> = Box::new(async move {
@@ -298,7 +334,8 @@ impl Refusals {
             count => count + 1 == MAX_REFUSALS,
         };
         if seen.insert(text.clone()) {
-            let text = if more { "more kinds of requests are refused than are told of".to_owned() } else { text };
+            let text =
+                if more { "more kinds of requests are refused than are told of".to_owned() } else { text };
             if let Some(subject) = &self.subject {
                 subject.refused(&text);
             }
@@ -318,7 +355,10 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
          (error,): (Resource<bindings::http::types::IoError>,)|
          -> wasmtime::Result<(Option<ErrorCode>,)> {
             let error = cx.data_mut().table.get(&error)?;
-            Ok((error.downcast_ref::<ErrorCode>().cloned().or_else(|| error.downcast_ref().and_then(exchange::body_error_code)),))
+            Ok((error
+                .downcast_ref::<ErrorCode>()
+                .cloned()
+                .or_else(|| error.downcast_ref().and_then(exchange::body_error_code)),))
         },
     )?;
     add_bounds(&mut linker.instance(TYPES)?)?;
@@ -336,19 +376,31 @@ fn add_bounds(types: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()> {
         "[method]outgoing-request.set-method",
         move |mut cx: StoreContextMut<'_, State>, (request, method): (Request, Method)| -> Taken {
             let other = if let Method::Other(other) = &method { Some(other) } else { None };
-            Ok((if fits(other, MAX_METHOD) { cx.data_mut().http().set_method(request, method)? } else { Err(()) },))
+            Ok((if fits(other, MAX_METHOD) {
+                cx.data_mut().http().set_method(request, method)?
+            } else {
+                Err(())
+            },))
         },
     )?;
     types.func_wrap(
         "[method]outgoing-request.set-authority",
         move |mut cx: StoreContextMut<'_, State>, (request, text): (Request, Option<String>)| -> Taken {
-            Ok((if fits(text.as_ref(), MAX_AUTHORITY) { cx.data_mut().http().set_authority(request, text)? } else { Err(()) },))
+            Ok((if fits(text.as_ref(), MAX_AUTHORITY) {
+                cx.data_mut().http().set_authority(request, text)?
+            } else {
+                Err(())
+            },))
         },
     )?;
     types.func_wrap(
         "[method]outgoing-request.set-path-with-query",
         move |mut cx: StoreContextMut<'_, State>, (request, text): (Request, Option<String>)| -> Taken {
-            Ok((if fits(text.as_ref(), MAX_PATH) { cx.data_mut().http().set_path_with_query(request, text)? } else { Err(()) },))
+            Ok((if fits(text.as_ref(), MAX_PATH) {
+                cx.data_mut().http().set_path_with_query(request, text)?
+            } else {
+                Err(())
+            },))
         },
     )
 }

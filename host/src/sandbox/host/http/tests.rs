@@ -15,7 +15,9 @@ pub(super) fn target(url: &str) -> Target {
 
 /// What a plugin with this list of `allowed_hosts` is granted, with another way to look names up.
 pub(super) fn grant_with(hosts: &str, lookup: fn(&str, u16) -> std::io::Result<Vec<SocketAddr>>) -> Grant {
-    let text = format!("[queues.a]\n[plugins.a]\nallowed_hosts = {hosts}\nhttp = {{ max_concurrent = 2, max_requests = 5 }}");
+    let text = format!(
+        "[queues.a]\n[plugins.a]\nallowed_hosts = {hosts}\nhttp = {{ max_concurrent = 2, max_requests = 5 }}"
+    );
     let config = Config::parse(&text, std::path::Path::new("/x/tqhost.toml"), &|_| None).expect("valid");
     let polls = Turns::new(1).polls(Pool::new(1).number());
     Grant { lookup, ..Grant::new(&config.plugins["a"], Handle::current(), polls, Arc::default()) }
@@ -24,7 +26,8 @@ pub(super) fn grant_with(hosts: &str, lookup: fn(&str, u16) -> std::io::Result<V
 fn client(hosts: &[&str]) -> Hooks {
     let log = GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default(), testing::quota());
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
-    Client::new(Arc::new(grant_with(&format!("{hosts:?}"), |_, _| Ok(Vec::new()))), log.subject(), deadline).hooks
+    Client::new(Arc::new(grant_with(&format!("{hosts:?}"), |_, _| Ok(Vec::new()))), log.subject(), deadline)
+        .hooks
 }
 
 fn request(url: &str) -> http::Request<WasiBody> {
@@ -50,7 +53,10 @@ fn targets_have_one_spelling() {
     ];
     for (url, shown) in table {
         // Some parsers write an embedded address as hexadecimal digits.
-        let shown = shown.replace("[::ffff:127.0.0.1]", &format!("{}", parse_host("[::ffff:127.0.0.1]").expect("an address")));
+        let shown = shown.replace(
+            "[::ffff:127.0.0.1]",
+            &format!("{}", parse_host("[::ffff:127.0.0.1]").expect("an address")),
+        );
         assert_eq!(target(url).to_string(), shown, "{url}");
     }
 }
@@ -100,13 +106,18 @@ async fn only_allowed_hosts_are_asked() {
             false => assert!(matches!(admitted, Err(Error::HttpRequestDenied)), "{url}: {admitted:?}"),
         }
     }
-    assert!(matches!(client(&[]).admit(request("https://api.example.com/"), None).map(drop), Err(Error::HttpRequestDenied)));
+    assert!(matches!(
+        client(&[]).admit(request("https://api.example.com/"), None).map(drop),
+        Err(Error::HttpRequestDenied)
+    ));
 }
 
 #[tokio::test]
 async fn requests_are_counted() {
     let mut client = client(&["http://a.example"]);
-    let open: Vec<_> = (0..2).map(|_| client.admit(request("http://a.example/"), None).map_err(|error| error.to_string())).collect();
+    let open: Vec<_> = (0..2)
+        .map(|_| client.admit(request("http://a.example/"), None).map_err(|error| error.to_string()))
+        .collect();
     assert!(open.iter().all(Result::is_ok));
     let third = client.admit(request("http://a.example/"), None).map(drop);
     assert!(matches!(third, Err(Error::ConnectionLimitReached)), "{third:?}");
@@ -126,15 +137,26 @@ async fn a_guest_can_shorten_the_timeouts_only() {
         first_byte_timeout: Some(Duration::from_secs(seconds)),
         between_bytes_timeout: Some(Duration::from_secs(seconds)),
     };
-    let mut times =
-        |options| client.admit(request("http://a.example/"), options).map_err(|error| error.to_string()).expect("admitted").times;
+    let mut times = |options| {
+        client
+            .admit(request("http://a.example/"), options)
+            .map_err(|error| error.to_string())
+            .expect("admitted")
+            .times
+    };
     let bounds = Plugin::default().http;
     for (options, [connect, first_byte, between_bytes]) in [
         (None, [bounds.connect_timeout, bounds.first_byte_timeout, bounds.between_bytes_timeout]),
         (Some(asked(1)), [Duration::from_secs(1); 3]),
-        (Some(asked(3600)), [bounds.connect_timeout, bounds.first_byte_timeout, bounds.between_bytes_timeout]),
+        (
+            Some(asked(3600)),
+            [bounds.connect_timeout, bounds.first_byte_timeout, bounds.between_bytes_timeout],
+        ),
     ] {
         let times = times(options);
-        assert_eq!([times.connect, times.first_byte, times.between_bytes], [connect, first_byte, between_bytes]);
+        assert_eq!(
+            [times.connect, times.first_byte, times.between_bytes],
+            [connect, first_byte, between_bytes]
+        );
     }
 }

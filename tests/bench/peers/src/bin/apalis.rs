@@ -34,10 +34,14 @@ async fn main() -> Result<(), Error> {
     let mut storage = storage().await?;
     if let Order::Work(_) = order {
         end_with_stdin();
-        let worker = WorkerBuilder::new("bench").backend(storage.poll_with_interval(POLL)).concurrency(CONCURRENCY).build(run);
+        let worker = WorkerBuilder::new("bench")
+            .backend(storage.poll_with_interval(POLL))
+            .concurrency(CONCURRENCY)
+            .build(run);
         return Ok(worker.run().await?);
     }
-    let (delayed, active) = (storage.get_config().scheduled_jobs_set(), storage.get_config().active_jobs_list());
+    let (delayed, active) =
+        (storage.get_config().scheduled_jobs_set(), storage.get_config().active_jobs_list());
     let moved = order.enqueue(async |tasks| {
         if tasks == 1 {
             return Ok(storage.push(payload()).await?);

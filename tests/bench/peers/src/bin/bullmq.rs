@@ -22,7 +22,10 @@ async fn run(job: Job, _: CancellationToken) -> Result<Value, bullmq::Error> {
 }
 
 async fn work(connection: RedisConnectionOptions) -> Result<(), Error> {
-    let options = WorkerOptions::new().connection(connection).concurrency(CONCURRENCY).remove_on_complete(RemoveOnFinish::Count(0));
+    let options = WorkerOptions::new()
+        .connection(connection)
+        .concurrency(CONCURRENCY)
+        .remove_on_complete(RemoveOnFinish::Count(0));
     let worker = Worker::with_options(QUEUE, run, options).await?;
     // An event comes after the reply of the script that completed the job. Somebody has to read them.
     while let Some(event) = worker.next_event().await {

@@ -13,7 +13,9 @@ use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use peers::{Error, Order, beats, chunks, end_with_stdin, made_at, note_at, now_ns, payload, redis_url, write_times};
+use peers::{
+    Error, Order, beats, chunks, end_with_stdin, made_at, note_at, now_ns, payload, redis_url, write_times,
+};
 use redis::{Cmd, Connection, Pipeline, Value, cmd, pipe};
 use sandbox::Sandbox;
 
@@ -45,7 +47,8 @@ fn main() -> Result<(), Error> {
         Order::Pace { rate, seconds } => pace(rate, seconds),
         Order::Work(args) => {
             let status = args.iter().any(|arg| arg == "status");
-            let guest = args.iter().find(|arg| arg.ends_with(".wasm")).map(|path| Sandbox::load(path)).transpose()?;
+            let guest =
+                args.iter().find(|arg| arg.ends_with(".wasm")).map(|path| Sandbox::load(path)).transpose()?;
             end_with_stdin();
             work(status, guest.as_ref())
         }
@@ -66,7 +69,8 @@ fn add(payload: &str) -> Cmd {
 type Message = (String, Vec<u8>);
 
 fn work(status: bool, guest: Option<&Sandbox>) -> Result<(), Error> {
-    let created: redis::RedisResult<()> = cmd("XGROUP").arg(&["CREATE", STREAM, GROUP, "0", "MKSTREAM"]).query(&mut connect()?);
+    let created: redis::RedisResult<()> =
+        cmd("XGROUP").arg(&["CREATE", STREAM, GROUP, "0", "MKSTREAM"]).query(&mut connect()?);
     if let Err(error) = created
         && error.code() != Some("BUSYGROUP")
     {
@@ -126,7 +130,15 @@ fn one_loop(number: usize, status: bool, guest: Option<&Sandbox>) -> Result<(), 
 fn record(settle: &mut Pipeline, id: &str, result: Option<Vec<u8>>) {
     let key = format!("job:{id}");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_millis() as u64;
-    let set = settle.cmd("HSET").arg(&key).arg("status").arg("COMPLETED").arg("attempt").arg(1).arg("finished_at_ms").arg(now);
+    let set = settle
+        .cmd("HSET")
+        .arg(&key)
+        .arg("status")
+        .arg("COMPLETED")
+        .arg("attempt")
+        .arg(1)
+        .arg("finished_at_ms")
+        .arg(now);
     if let Some(result) = result {
         set.arg("result").arg(result);
     }
@@ -161,7 +173,13 @@ fn pace(rate: f64, seconds: f64) -> Result<(), Error> {
     let (Some(prefix), Some(watch)) = (prefix, watch) else { return Ok(()) };
     for id in made.keys() {
         let end = Instant::now() + PATIENCE;
-        while cmd("HGET").arg(format!("{prefix}{id}")).arg("status").query::<Option<String>>(&mut redis)?.as_deref() != Some("COMPLETED") {
+        while cmd("HGET")
+            .arg(format!("{prefix}{id}"))
+            .arg("status")
+            .query::<Option<String>>(&mut redis)?
+            .as_deref()
+            != Some("COMPLETED")
+        {
             if Instant::now() > end {
                 return Err(format!("the task {id} is not completed").into());
             }

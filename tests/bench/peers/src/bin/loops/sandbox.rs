@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use peers::Error;
 use wasmtime::component::{Component, Linker, ResourceTable};
-use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, Store, StoreLimits, StoreLimitsBuilder};
+use wasmtime::{
+    Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, Store, StoreLimits,
+    StoreLimitsBuilder,
+};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 wasmtime::component::bindgen!({ path: "../../../wit", world: "tqhost:handler/task-handler" });
@@ -47,7 +50,8 @@ impl Sandbox {
     pub fn load(path: &str) -> Result<Sandbox, Error> {
         let engine = engine()?;
         let component = Component::from_binary(&engine, &component(std::fs::read(path)?)?)?;
-        let needs_wasi = component.component_type().imports(&engine).any(|(name, _)| name.starts_with("wasi:cli/"));
+        let needs_wasi =
+            component.component_type().imports(&engine).any(|(name, _)| name.starts_with("wasi:cli/"));
         let mut linker = Linker::new(&engine);
         wasmtime_wasi::p2::add_to_linker_sync(&mut linker)?;
         // What else the host offers is there, but no task of this comparison calls it.
@@ -113,6 +117,9 @@ fn component(bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
     if bytes.get(4..8) == Some(&COMPONENT) {
         return Ok(bytes);
     }
-    let mut encoder = wit_component::ComponentEncoder::default().validate(true).module(&bytes).map_err(|error| format!("{error:#}"))?;
+    let mut encoder = wit_component::ComponentEncoder::default()
+        .validate(true)
+        .module(&bytes)
+        .map_err(|error| format!("{error:#}"))?;
     encoder.encode().map_err(|error| format!("{error:#}").into())
 }

@@ -1,5 +1,5 @@
-//! `make bench`: measures the host, section by section. `throughput` and `start` are here, each other section
-//! has a file.
+//! `make bench`: measures the host, section by section. `throughput` and `start` are here, the other
+//! sections are in other files.
 //!
 //! In: the name of a section, or a part of it; none runs all but `peers`. Out: tables on stdout. Speeds are
 //! ratios to something that is measured in the same run; absolute figures hold for this machine and moment.

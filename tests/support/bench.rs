@@ -232,7 +232,7 @@ pub fn guest_path(guest: &str) -> PathBuf {
     found.cloned().unwrap_or_else(|| panic!("{guest}.wasm is not built: run `make plugins`"))
 }
 
-/// What a command printed, and how it ended.
+/// The output and the exit code of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,

@@ -1,4 +1,4 @@
-//! What the tests share: a Redis and a folder for each test, hosts, commands, servers, load.
+//! Shared by the tests: a Redis and a folder for each test, hosts, commands, servers, load.
 //!
 //! In: nothing. Out: the types below. Not here: the tests themselves.
 

@@ -9,7 +9,7 @@ use std::fs;
 use nix::unistd::Pid;
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
-/// What a process uses at one moment.
+/// The resources that a process uses at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uses {
     /// Open file descriptors.

@@ -167,7 +167,7 @@ impl Network {
     }
 }
 
-/// One connection, both directions.
+/// One connection, in both directions.
 #[derive(Clone)]
 struct Pass {
     network: Arc<Network>,

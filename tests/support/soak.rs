@@ -39,7 +39,7 @@ pub struct Soak {
     rounds: usize,
 }
 
-/// What the host and Redis use when a round is over.
+/// The resources that the host and Redis use when a round is over.
 #[derive(Debug, Clone, Copy)]
 pub struct Use {
     pub host_kib: u64,

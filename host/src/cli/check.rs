@@ -1,9 +1,8 @@
 //! `tqhost check`: whether a host could start with this configuration and these plugins. Needs no Redis.
 //!
 //! In: a valid configuration. Out: the queues, and for each plugin its file, version, exports, imports and
-//! grants, or what is wrong with it. A missing plugin is no failure: its queue waits for it. Of granted
-//! settings, only the names are printed, since the values may be secrets. Not here: how a plugin is loaded
-//! (`sandbox`).
+//! grants, or what is wrong with it. A missing plugin is no failure: its queue waits for it. Granted settings
+//! are printed by name only, since their values may be secrets. Not here: how a plugin is loaded (`sandbox`).
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::output::{Paint, Tone, note};
 
-/// One line of a handler. The names are stable.
+/// One line of a handler's log, as JSON. The names are stable.
 #[derive(Debug, Clone, Serialize)]
 pub struct LogLine {
     pub level: &'static str,

@@ -289,7 +289,7 @@ mod tests {
             let bindings = text(&project, &format!("sdk/src/{file}.rs"));
             assert!(bindings.contains("path: [\"../wit/handler.wit\", \"wit\"]"), "{bindings}");
         }
-        // The same dependencies as in the repository.
+        // The project has the same dependencies as the repository.
         let workspace = include_str!("../../../plugins/Cargo.toml");
         let manifest = text(&project, "sdk/Cargo.toml");
         for name in ["wit-bindgen = ", "httpdate = "] {

@@ -311,7 +311,7 @@ impl<'r> Look<'r> {
     }
 }
 
-/// What has been used up to a moment.
+/// The resources that were used up to a moment.
 struct Seen {
     at: Instant,
     left: usize,

@@ -32,7 +32,7 @@ fn shift() -> i64 {
 }
 
 /// # Safety
-/// As the C library's function of this name.
+/// The caller must follow the rules of the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut Time) -> c_int {
     static REAL: OnceLock<usize> = OnceLock::new();
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut Time) -> c_int {
 }
 
 /// # Safety
-/// As the C library's function of this name.
+/// The caller must follow the rules of the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gettimeofday(time: *mut Time, zone: *mut c_void) -> c_int {
     static REAL: OnceLock<usize> = OnceLock::new();
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn gettimeofday(time: *mut Time, zone: *mut c_void) -> c_i
 }
 
 /// # Safety
-/// As the C library's function of this name.
+/// The caller must follow the rules of the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn time(out: *mut i64) -> i64 {
     static REAL: OnceLock<usize> = OnceLock::new();

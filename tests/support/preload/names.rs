@@ -19,7 +19,7 @@ fn address(name: &str) -> Option<CString> {
 }
 
 /// # Safety
-/// As the C library's function of this name.
+/// The caller must follow the rules of the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getaddrinfo(
     node: *const c_char,

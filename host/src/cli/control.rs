@@ -1,4 +1,4 @@
-//! `tqhost cancel`, `pause` and `resume`: an operator stops a task or a queue.
+//! `tqhost cancel`, `pause` and `resume`: an operator stops a task, or stops and restarts a queue.
 //!
 //! In: a queue's name, and for `cancel` a task's id. Out: a sentence, or an object as JSON. Each command may
 //! be repeated: the second time changes nothing. Not here: how Redis and the hosts carry it out (`queue`,

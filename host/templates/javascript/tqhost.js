@@ -117,7 +117,7 @@ function trapOf(error) {
 }
 
 const isFailure = (value) => ['reject', 'retry', 'defer'].includes(value?.tag);
-/** What is a failure, or knows one, as the errors of tqhost-http.js do. */
+/** The failure that the value is, or that it has as `failure`, like the errors of tqhost-http.js. */
 const failureOf = (value) => [value, value instanceof Error ? value.failure : undefined].find(isFailure);
 
 function result(value) {

@@ -152,7 +152,7 @@ def failed_outside(after_ms: int | None = None) -> None:
 
 
 def _failure(value) -> Err | None:
-    """What is a failure, or knows one, as the errors of tqhost_http do."""
+    """The failure that `value` is, or that it has as `failure`, like the errors of tqhost_http."""
     is_plain = isinstance(value, Err) or not isinstance(value, Exception)
     failure = value if is_plain else getattr(value, "failure", None)
     kinds = (Failure_Retry, Failure_Reject, Failure_Defer)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Shows tqhost at work, and checks each number that it shows: a wrong one ends the demo with exit code 1.
 #
-#   demo/run.sh                       the host is target/release/tqhost (`make run` builds it, and the handlers)
+#   demo/run.sh                       the host is target/release/tqhost; `make run` builds it and the handlers
 #   TQHOST_BIN=… demo/run.sh          another binary
 #   DEMO_TASKS=500 demo/run.sh        fewer tasks for the part that replaces a handler (2000)
 #
@@ -120,7 +120,8 @@ is_ready() {
 }
 
 is_listening() {
-    admin=$(sed -E 's/\x1b\[[0-9;]*m//g' "$host_log" | sed -nE 's/.*tqhost is running.* admin=([0-9.]+:[0-9]+).*/\1/p')
+    admin=$(sed -E 's/\x1b\[[0-9;]*m//g' "$host_log" |
+        sed -nE 's/.*tqhost is running.* admin=([0-9.]+:[0-9]+).*/\1/p')
     [ -n "$admin" ]
 }
 
@@ -161,9 +162,11 @@ for sample in "$root"/plugins/resume-analyze/samples/*.txt; do
     samples+=("$name")
     ids+=("$(tq enqueue resume-analyze "resumeId=$name" "content=@$sample")")
 done
-echo "\$ tqhost enqueue resume-analyze resumeId=one-page-en content=@plugins/resume-analyze/samples/one-page-en.txt   (and ${#ids[@]} in all)"
+sample=plugins/resume-analyze/samples/one-page-en.txt
+echo "\$ tqhost enqueue resume-analyze resumeId=one-page-en content=@$sample   (and ${#ids[@]} in all)"
 for id in "${ids[@]}"; do
-    expect "the status of $id before its handler is there" "$(tq status resume-analyze "$id" --json | json status)" PENDING
+    status=$(tq status resume-analyze "$id" --json | json status)
+    expect "the status of $id before its handler is there" "$status" PENDING
 done
 wait_until "the host tells of its queues" has_told_states
 show queues
@@ -178,7 +181,8 @@ printf '\n%-16s %-10s %-22s %-5s %5s  %s\n' RESUME STATUS NAME LANG SCORE NOTE
 for n in "${!ids[@]}"; do
     id=${ids[$n]}
     # The last line shows the end of the task.
-    end=$(timeout "$limit_seconds" "$tqhost" --config "$config" status resume-analyze "$id" --watch --json | tail -n 1)
+    end=$(timeout "$limit_seconds" "$tqhost" --config "$config" status resume-analyze "$id" --watch --json |
+        tail -n 1)
     status=$(json status <<<"$end")
     result=$(grep -oE '"result":\{.*' <<<"$end" || true)
     case $status in
@@ -200,7 +204,8 @@ for n in "${!ids[@]}"; do
         ;;
     *) fail "the task of ${samples[$n]} is $status" ;;
     esac
-    printf '%-16s %-10s %s %-5s %5s  %s\n' "${samples[$n]}" "$status" "$(padded "$person" 22)" "$language" "$score" "$note"
+    printf '%-16s %-10s %s %-5s %5s  %s\n' \
+        "${samples[$n]}" "$status" "$(padded "$person" 22)" "$language" "$score" "$note"
 done
 expect "dead resumes (the empty one)" "$resumes_dead" 1
 expect "completed resumes" "$resumes_completed" $((${#ids[@]} - 1))
@@ -242,7 +247,8 @@ while [ "$sent" -lt "$stream_tasks" ] || ! is_answered_by 2; do
     batch=$((batch + 1))
     for ((n = sent + 1; n <= sent + batch_tasks; n++)); do echo "{\"n\": $n}"; done >"$work/batch.$batch"
     # Each batch waits for its own tasks, and writes down how they ended.
-    tq enqueue greet --jsonl "$work/batch.$batch" --wait --timeout "${limit_seconds}s" --json >"$work/ends/$batch" &
+    tq enqueue greet --jsonl "$work/batch.$batch" --wait --timeout "${limit_seconds}s" --json \
+        >"$work/ends/$batch" &
     senders+=($!)
     sent=$((sent + batch_tasks))
     if [ -z "$replaced_at" ] && [ "$sent" -ge $((stream_tasks / 3)) ] && is_answered_by 1; then
@@ -261,8 +267,10 @@ on_second=$(grep -cF '"version":"2"' "$work/all-ends" || true)
 expect "tasks that ended" "$(grep -oE '^\{"id":"[^"]*"' "$work/all-ends" | sort -u | wc -l)" "$sent"
 expect "tasks that completed" "$(grep -c '"status":"COMPLETED"' "$work/all-ends" || true)" "$sent"
 expect "tasks on one version or the other" $((on_first + on_second)) "$sent"
-expect "different numbers in the results" "$(grep -oE '"fields":\{"n":"[0-9]+"' "$work/all-ends" | sort -u | wc -l)" "$sent"
-[ "$on_first" -gt 0 ] && [ "$on_second" -gt 0 ] || fail "both versions should have run tasks: $on_first and $on_second"
+numbers=$(grep -oE '"fields":\{"n":"[0-9]+"' "$work/all-ends" | sort -u | wc -l)
+expect "different numbers in the results" "$numbers" "$sent"
+[ "$on_first" -gt 0 ] && [ "$on_second" -gt 0 ] ||
+    fail "both versions should have run tasks: $on_first and $on_second"
 echo "$sent tasks: $on_first ran on version 1, $on_second on version 2, none was lost"
 
 step "What is left in the queues, and which handlers there are."
@@ -281,7 +289,8 @@ counts() {
         for outcome in $outcomes; do settled "$queue" "$outcome"; done
     done | paste -sd ' '
 }
-expect "$outcomes of resume-analyze, flaky and greet, as the host counts" "$(counts)" "$resumes_completed 0 1 1 2 0 $sent 0 0"
+expect "$outcomes of resume-analyze, flaky and greet, as the host counts" "$(counts)" \
+    "$resumes_completed 0 1 1 2 0 $sent 0 0"
 
 kill -TERM "$host_pid"
 code=0
@@ -290,16 +299,21 @@ host_pid=
 expect "the exit code of the host" "$code" 0
 is_done=yes
 
+total=$((${#ids[@]} + 1 + sent))
+completed=$((resumes_completed + 1 + sent))
+binary=${tqhost#"$root/"}
 cat <<END
 
 == Done
-$((${#ids[@]} + 1 + sent)) tasks: $((resumes_completed + 1 + sent)) completed, $resumes_dead dead, 1 retried (twice); 2 versions of one handler; $SECONDS s
+$total tasks: $completed completed, $resumes_dead dead, 1 retried (twice); 2 versions of one handler; $SECONDS s
 
-Next, in the folder of the repository:
-  ${tqhost#"$root/"} --config demo/tqhost.toml              start a host by hand (its data stays in .tqhost); then, in a second terminal:
-  ${tqhost#"$root/"} --config demo/tqhost.toml enqueue resume-analyze resumeId=7 content=@plugins/resume-analyze/samples/one-page-en.txt --wait
+To start a host in the folder of the repository (its data stays in .tqhost):
+  $binary --config demo/tqhost.toml
+Then, in a second terminal:
+  $binary --config demo/tqhost.toml enqueue resume-analyze resumeId=7 \\
+      content=@plugins/resume-analyze/samples/one-page-en.txt --wait
   redis-cli -s .tqhost/redis/redis.sock XADD resume:analyze:stream '*' resumeId 8 content "Jane Doe, engineer"
-  ${tqhost#"$root/"} --config demo/tqhost.toml queues
-  ${tqhost#"$root/"} --help
-Read README.md for a tour, docs/handlers.md to write a handler.
+  $binary --config demo/tqhost.toml queues
+  $binary --help
+Read README.md for a tour, and docs/handlers.md to write a handler.
 END

@@ -4,8 +4,9 @@
 #
 #   scripts/build-languages.sh
 #   scripts/build-languages.sh --setup   only fetches the compilers
-#   scripts/build-languages.sh --run COMMAND…   for the tests: runs a command with the Node.js of this script,
-#                                        and with npm and pip that take what was fetched instead of the network
+#   scripts/build-languages.sh --run COMMAND…
+#                                        for the tests: runs a command with the Node.js of this script, and
+#                                        with npm and pip that take what was fetched, without the network
 #
 # Handlers in JavaScript and Python are built like a project of `tqhost new`: with the compilers that the lock
 # files in host/templates pin. This needs npm's and Python's registries, once. The compilers and their output

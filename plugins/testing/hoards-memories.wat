@@ -1,5 +1,6 @@
-;; Grows each of its four memories, the most that there may be, by a page at a time and touches it, until one is refused. No compiler makes
-;; modules with more than one memory, so it is written by hand; the tests add the component type of wit/handler.wit.
+;; Grows each of its four memories, the most that there may be, by a page at a time and touches it, until one
+;; is refused. No compiler makes modules with more than one memory, so it is written by hand; the tests add
+;; the component type of wit/handler.wit.
 (module
     (memory $a (export "memory") 1)
     (memory $b 0)

@@ -1,5 +1,6 @@
-;; Grows each of its sixteen tables, the most that there may be, by a hundred elements at a time, until one is refused. Written by hand, as
-;; no compiler makes tables that grow; the tests add the component type of wit/handler.wit.
+;; Grows each of its sixteen tables, the most that there may be, by a hundred elements at a time, until one is
+;; refused. Written by hand, as no compiler makes tables that grow; the tests add the component type of
+;; wit/handler.wit.
 (module
     (memory (export "memory") 1)
     (table $t0 0 funcref)

@@ -1,5 +1,6 @@
-;; Calls itself without end and uses nothing of its memory, so that it is the runtime's stack that ends. What compilers make meets the end of
-;; the stack in its memory first. The tests add the component type of wit/handler.wit.
+;; Calls itself without end and uses nothing of its memory, so that it is the runtime's stack that ends. What
+;; compilers make meets the end of the stack in its memory first. The tests add the component type of
+;; wit/handler.wit.
 (module
     (memory (export "memory") 1)
     ;; Where the host puts what it passes in: one piece after the other.

@@ -1,7 +1,7 @@
 //! Configuration: `tqhost.toml` in, a checked [`Config`] or all its problems out.
 //!
 //!     text ─▶ spanned TOML ─▶ general ─▶ redis_url, admin, queue, plugin ─▶ Config
-//!                                └─ reader: every wrong value becomes a problem with its key and line ─▶ ConfigErrors
+//!                                └─ reader: each wrong value is a problem with key and line ─▶ ConfigErrors
 //!
 //! One file per element of the configuration, each with its bounds and tests. docs/configuration.md documents
 //! the same for users; a test here checks that it has every key. Not here: watching the file, and exit codes.

@@ -1,7 +1,7 @@
 //! Lets one attempt run alone: no other attempt of any queue runs in the process at the same time.
 //!
-//! In: attempts that run beside others, and sometimes one that must run alone. Out: guards that an attempt holds while
-//! it runs. No running attempt is stopped.
+//! In: attempts that run beside others, and sometimes one that must run alone. Out: guards that an attempt
+//! holds while it runs. No running attempt is stopped.
 //!
 //! Not here: which task has to run alone, and what follows from a crash (`suspect`).
 
@@ -46,9 +46,9 @@ impl Alone {
 
     /// Waits until nothing else runs.
     ///
-    /// A try keeps new attempts from beginning. If it fails, attempts run as usual for [`REST`] times as long, so the
-    /// host is held up for at most a quarter of the time. Each try is twice as long as the one before, so one of them
-    /// outlasts the longest attempt.
+    /// A try keeps new attempts from beginning. If it fails, attempts run as usual for [`REST`] times as
+    /// long, so the host is held up for at most a quarter of the time. Each try is twice as long as the one
+    /// before, so one of them outlasts the longest attempt.
     pub async fn alone(&self) -> Turn {
         let first = self.first.clone().lock_owned().await;
         let mut patience = self.patience;

@@ -1,14 +1,15 @@
 //! Bounds how many attempts run at once, by the concurrency of each queue and of the whole host.
 //!
-//! In: queues with their concurrency and priority, and their requests. Out: [`Permits`], returned when dropped.
+//! In: queues with their concurrency and priority, and their requests. Out: [`Permits`], returned when
+//! dropped.
 //!
-//! Where queues compete, a free permit goes to the queue with the fewest starts divided by its priority. Each queue has a
-//! virtual time. A start advances it by 1/priority, and the queue with the lowest time is served first. A queue that was
-//! idle is set to the time of the others, so idleness saves nothing up.
+//! Where queues compete, a free permit goes to the queue with the fewest starts divided by its priority. Each
+//! queue has a virtual time. A start advances it by 1/priority, and the queue with the lowest time is served
+//! first. A queue that was idle is set to the time of the others, so idleness saves nothing up.
 //!
-//! A fetcher takes permits, reads, and then asks for more. [`Line::wants_more`] keeps its place during the read, and
-//! permits granted meanwhile wait for it. Without this, queues with short tasks would share by the speed of their reads
-//! instead of by priority.
+//! A fetcher takes permits, reads, and then asks for more. [`Line::wants_more`] keeps its place during the
+//! read, and permits granted meanwhile wait for it. Without this, queues with short tasks would share by the
+//! speed of their reads instead of by priority.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -135,7 +136,8 @@ impl Pool {
         Some(given)
     }
 
-    /// Grants free permits to seats with demand. If the host sets no bound, only the seat `changed` is looked at.
+    /// Grants free permits to seats with demand. If the host sets no bound, only the seat `changed` is looked
+    /// at.
     fn share_out(&mut self, changed: u64) {
         let Some(most) = self.most else {
             if let Some(seat) = self.seats.get_mut(&changed) {
@@ -458,7 +460,8 @@ mod tests {
         assert_eq!(count(&now(&a, 1)), 1);
     }
 
-    /// Starts of each queue while all of them want all they can get, and `rounds` attempts end one after the other, `turn` choosing which.
+    /// Starts of each queue while all of them want all they can get, and `rounds` attempts end one after the
+    /// other, `turn` choosing which.
     fn shares(priorities: &[u32], limit: u32, rounds: usize) -> Vec<usize> {
         let capacity = Capacity::new(Some(limit));
         let lines: Vec<_> = priorities.iter().map(|priority| capacity.line(limit, *priority)).collect();

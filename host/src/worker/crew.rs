@@ -1,12 +1,13 @@
 //! Begins attempts on the guests' threads, without a task of the runtime for each.
 //!
-//! In: attempts that are to begin. Out: a few workers run them one after the other. An attempt that has to wait
-//! continues as its own task of the runtime, so it does not hold up the next attempt.
+//! In: attempts that are to begin. Out: a few workers run them one after the other. An attempt that has to
+//! wait continues as its own task of the runtime, so it does not hold up the next attempt.
 //!
 //!     begin ─▶ line ─▶ worker: polls it once ─▶ over
 //!                                           └─▶ waits: spawned
 //!
-//! A task of the runtime costs more than a short attempt: memory, entries in two lists, and the wake of a thread.
+//! A task of the runtime costs more than a short attempt: memory, entries in two lists, and the wake of a
+//! thread.
 //!
 //! Not here: what an attempt does (`runner`).
 
@@ -91,8 +92,8 @@ async fn work(shared: Arc<Shared>) {
         if is_another_wanted {
             worker(&shared, &guests);
         }
-        // A panic of the host is logged already. It ends the attempt, whose task stays pending and is reclaimed.
-        // The worker continues.
+        // A panic of the host is logged already. It ends the attempt, whose task stays pending and is
+        // reclaimed. The worker continues.
         let run = AssertUnwindSafe(runner::run(shared.clone(), version, members)).catch_unwind().map(drop);
         let attempt = match &mut place {
             Some(place) => {

@@ -1,13 +1,14 @@
 //! Claims new entries of one queue while a plugin version works and permits are free.
 //!
-//! In: a working version, permits, and the queue's pause and rate limit. Out: claimed entries, handed to `intake`.
-//! Readiness depends on this loop's pulse. The loop ends only when it is stopped, whatever Redis does.
+//! In: a working version, permits, and the queue's pause and rate limit. Out: claimed entries, handed to
+//! `intake`. Readiness depends on this loop's pulse. The loop ends only when it is stopped, whatever Redis
+//! does.
 //!
 //!     version? ─▶ permits? ─▶ entries delivered unseen? ─▶ XREADGROUP ─▶ intake
 //!                                                              └─▶ empty for a while: rests until the Waiter wakes it
 //!
-//! A busy queue has its own connection for blocking reads. A resting queue has none: its first read does not block, and
-//! uses a connection that all queues of the host share.
+//! A busy queue has its own connection for blocking reads. A resting queue has none: its first read does not
+//! block, and uses a connection that all queues of the host share.
 //!
 //! Not here: tasks of dead hosts (`reclaimer`), and how tasks begin (`intake`).
 
@@ -171,7 +172,8 @@ impl Fetcher {
         let waits = self.own.is_some() && !rests;
         let link = self.own.as_ref().unwrap_or(&self.reads);
         if shared.unseen.load(Ordering::Acquire) {
-            // The reclaimer claims for the same consumer. Until it has admitted its entries, they look unseen.
+            // The reclaimer claims for the same consumer. Until it has admitted its entries, they look
+            // unseen.
             let claiming = shared.claiming.lock().await;
             let found =
                 shared.queue.recover(link, &shared.consumer, &shared.inflight.entries(), count).await?;
@@ -215,8 +217,8 @@ impl Fetcher {
         intake::admit(&shared, version, entries, Claimed::Read { since }, permits).await;
         shared.queue.give_places_back(unused).await?;
         if rests {
-            // Blocking reads suit a queue that is woken often, or that still has its connection. They get the next
-            // entries sooner, and end at once when the stream is deleted.
+            // Blocking reads suit a queue that is woken often, or that still has its connection. They get the
+            // next entries sooner, and end at once when the stream is deleted.
             let stays = found == 0 || found < count && self.own.is_none();
             return Ok(if stays && !self.is_woken_often { Read::Drained } else { Read::Busy });
         }

@@ -1,8 +1,8 @@
 //! Gathers tasks into batches that a handler takes in one call.
 //!
-//! In: begun tasks, one by one. Out: a runner for each batch, or for a single task that may not be in a batch. A batch
-//! ends when it is full, when its wait is over, when a task has another version, when no permits are left, or when the
-//! worker stops claiming.
+//! In: begun tasks, one by one. Out: a runner for each batch, or for a single task that may not be in a
+//! batch. A batch ends when it is full, when its wait is over, when a task has another version, when no
+//! permits are left, or when the worker stops claiming.
 //!
 //!     add ─▶ Open ─▶ gather ─▶ crew ─▶ runner
 //!

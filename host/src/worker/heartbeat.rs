@@ -94,7 +94,8 @@ impl Heartbeat {
                 }
                 self.shared.count_deleted(&deleted);
             }
-            // The next look tries again. The script checks the owner, so a late beat renews no other host's lease.
+            // The next look tries again. The script checks the owner, so a late beat renews no other host's
+            // lease.
             Err(error) => {
                 self.shared.inflight.unsaid(beats);
                 pace.failed(&error);

@@ -1,7 +1,8 @@
 //! The idle state of one queue, shared by its loops, so that no loop asks Redis for what another loop knows.
 //!
-//! A queue *rests* while the host's [`Waiter`](super::waiter) waits for its new entries. In a resting queue nothing can
-//! become pending before the waiter wakes it. A loop that has nothing to do sleeps until then, or until the queue's turn.
+//! A queue *rests* while the host's [`Waiter`](super::waiter) waits for its new entries. In a resting queue
+//! nothing can become pending before the waiter wakes it. A loop that has nothing to do sleeps until then, or
+//! until the queue's turn.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

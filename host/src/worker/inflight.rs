@@ -1,7 +1,7 @@
 //! The table of a queue's entries that this host owns, from their read until their settlement is known.
 //!
-//! In: claimed entries with their permits. Out: a [`Hold`] for each entry. Dropping the hold removes the entry, so no entry
-//! stays by mistake. The permit is freed when the attempt has run.
+//! In: claimed entries with their permits. Out: a [`Hold`] for each entry. Dropping the hold removes the
+//! entry, so no entry stays by mistake. The permit is freed when the attempt has run.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -191,7 +191,8 @@ impl Inflight {
         }
     }
 
-    /// Takes the tasks that have run for `least` and have no PROCESSING status yet, and marks them as running.
+    /// Takes the tasks that have run for `least` and have no PROCESSING status yet, and marks them as
+    /// running.
     ///
     /// Also gives the time until the next task has run for `least`.
     pub fn unheard(&self, least: Duration, now: Instant) -> (Vec<Unheard>, Option<Duration>) {
@@ -217,7 +218,8 @@ impl Inflight {
         }
     }
 
-    /// Notes that the entry was deleted. False if this is known already, or if this host does not own the entry.
+    /// Notes that the entry was deleted. False if this is known already, or if this host does not own the
+    /// entry.
     pub fn deleted(&self, entry: &str) -> bool {
         let mut table = self.lock();
         // The heartbeat that found the deletion has written a status, even for a task that had none.
@@ -302,8 +304,8 @@ impl Hold {
         self.is_known || !is_unheard
     }
 
-    /// Notes that the attempt runs alone. A crash counts against it until it is settled, so no other attempt may run
-    /// before that.
+    /// Notes that the attempt runs alone. A crash counts against it until it is settled, so no other attempt
+    /// may run before that.
     pub fn runs_alone(&mut self, settled: DropGuard) {
         self.alone = Some(settled);
     }

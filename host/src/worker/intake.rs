@@ -1,13 +1,13 @@
 //! Turns claimed entries into running tasks.
 //!
-//! In: entries that this host has claimed, with a permit for each. Out: a runner for each task that may run, or a
-//! settlement. Malformed tasks, and tasks that crashed a host while they ran alone, are dead-lettered.
+//! In: entries that this host has claimed, with a permit for each. Out: a runner for each task that may run,
+//! or a settlement. Malformed tasks, and tasks that crashed a host while they ran alone, are dead-lettered.
 //!
 //!     just read, and plain ─────────────────────────▶ runs; `teller` writes PROCESSING if it runs for long
 //!     every other task ─▶ the gate (begin.lua) ─▶ runs, or is settled by the gate
 //!
-//! A plain task needs no gate. Its delivery shows that this host owns it, no other task can have its id or its key, and
-//! no client can have marked it as cancelled.
+//! A plain task needs no gate. Its delivery shows that this host owns it, no other task can have its id or
+//! its key, and no client can have marked it as cancelled.
 //!
 //! Not here: the claim (`fetcher`, `reclaimer`), batches (`gather`), the attempt (`runner`).
 
@@ -55,7 +55,8 @@ pub async fn admit(
     let mut gated: Vec<(Task, Hold)> = Vec::new();
     for entry in entries {
         let Some(permit) = permits.split_one() else {
-            // This cannot happen, since a claim asks for no more entries than permits. The entry stays pending.
+            // This cannot happen, since a claim asks for no more entries than permits. The entry stays
+            // pending.
             tracing::error!(entry = entry.id, "more entries than permits");
             break;
         };
@@ -139,7 +140,8 @@ fn is_plain(shared: &Shared, task: &Task, hold: &Hold, how: Claimed) -> bool {
     is_fresh && task.origin != Origin::Other && task.crashes == 0 && hold.key().is_none()
 }
 
-/// Returns a task that has passed the gate. Otherwise counts the reason, and dead-letters a task that crashed its host.
+/// Returns a task that has passed the gate. Otherwise counts the reason, and dead-letters a task that crashed
+/// its host.
 pub async fn go_on(
     shared: &Shared,
     version: &Version,
@@ -168,7 +170,8 @@ pub async fn go_on(
     None
 }
 
-/// Marks tasks as PROCESSING, and whether they run `alone`. Tries until Redis answers. `None`: the host stops.
+/// Marks tasks as PROCESSING, and whether they run `alone`. Tries until Redis answers. `None`: the host
+/// stops.
 pub async fn begin(
     shared: &Shared,
     plugin: &str,

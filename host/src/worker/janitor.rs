@@ -1,8 +1,8 @@
 //! Cleans up the queues whose duties this host has.
 //!
-//! It removes the consumers of hosts that are dead for good, and finds tasks and idempotency keys that deletions by other
-//! clients orphaned. One walk through all keys of Redis finds the orphans of all queues. It goes in small pieces and
-//! slowly, because a shared Redis may hold millions of foreign keys.
+//! It removes the consumers of hosts that are dead for good, and finds tasks and idempotency keys that
+//! deletions by other clients orphaned. One walk through all keys of Redis finds the orphans of all queues.
+//! It goes in small pieces and slowly, because a shared Redis may hold millions of foreign keys.
 //!
 //! Not here: what an orphan is (`doctor::mend`), and the check of a whole queue at once (`tqhost doctor`).
 
@@ -23,8 +23,8 @@ use crate::queue::{Link, Queue, QueueError};
 const STEP: Duration = Duration::from_secs(1);
 /// The least time between two sweeps of a queue, and between the starts of two walks.
 const EVERY: Duration = Duration::from_secs(60);
-/// A consumer without deliveries for this long is dead or idle. Redis 7.0 does not count reads that return nothing, so an
-/// idle one may be removed. Its next read creates it again.
+/// A consumer without deliveries for this long is dead or idle. Redis 7.0 does not count reads that return
+/// nothing, so an idle one may be removed. Its next read creates it again.
 const GONE: Duration = Duration::from_secs(3600);
 /// Names removed by one call of the script.
 const MAX_BATCH: usize = 1000;

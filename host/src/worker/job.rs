@@ -1,7 +1,7 @@
 //! Bounds the ended attempts that wait to be settled.
 //!
-//! In: a verdict on a task that this host holds. Out: a [`Job`] for the settler. [`Room`] bounds how many jobs there are,
-//! and how many bytes they hold.
+//! In: a verdict on a task that this host holds. Out: a [`Job`] for the settler. [`Room`] bounds how many
+//! jobs there are, and how many bytes they hold.
 
 use std::sync::Arc;
 

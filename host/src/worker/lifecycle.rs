@@ -1,7 +1,7 @@
 //! Starts and stops all loops of one queue.
 //!
-//! In: a queue, and the [`Host`] that it belongs to. Out: a [`Worker`]. [`Worker::stop`] gives the order in which
-//! the loops end.
+//! In: a queue, and the [`Host`] that it belongs to. Out: a [`Worker`]. [`Worker::stop`] gives the order in
+//! which the loops end.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -1,11 +1,13 @@
-//! Looks for changes that no entry announces, for all queues of this host: pauses, duties, and delayed tasks of others.
+//! Looks for changes that no entry announces, for all queues of this host: pauses, duties, and delayed tasks
+//! of others.
 //!
-//! A look is a few commands for any number of queues. There is one each second, and one at once when hosts are asked to
-//! look (`queue::wait::tell`). Its findings go to each queue's [`Idle`](super::idle::Idle), or wake its promoter.
+//! A look is a few commands for any number of queues. There is one each second, and one at once when hosts
+//! are asked to look (`queue::wait::tell`). Its findings go to each queue's [`Idle`](super::idle::Idle), or
+//! wake its promoter.
 //!
-//! The promoter knows the delayed tasks that this host parked, and sleeps until they are due. Other delayed tasks come
-//! from producers and from hosts that died. The host with the queue's duties looks for them: in all queues whose promoter
-//! knows no delayed task, and in turn in the other queues.
+//! The promoter knows the delayed tasks that this host parked, and sleeps until they are due. Other delayed
+//! tasks come from producers and from hosts that died. The host with the queue's duties looks for them: in
+//! all queues whose promoter knows no delayed task, and in turn in the other queues.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -26,7 +28,8 @@ use crate::queue::{Link, Queue, QueueError, duties, wait};
 const LOOK: Duration = Duration::from_secs(1);
 /// The least time between two looks, however often hosts are asked to look.
 const GAP: Duration = Duration::from_millis(50);
-/// The time between two renewals of the lease of duties. Another host follows a dead one within `RENEW` plus `LEASE`.
+/// The time between two renewals of the lease of duties. Another host follows a dead one within `RENEW` plus
+/// `LEASE`.
 const RENEW: Duration = Duration::from_secs(4);
 const LEASE: Duration = Duration::from_secs(9);
 /// The most queues with delayed tasks that one look visits.

@@ -1,7 +1,7 @@
 //! Moves the items of a queue's list into the queue, as tasks.
 //!
-//! While the list is empty, this costs one blocking command in ten seconds. While the queue is full, the items stay in
-//! the list.
+//! While the list is empty, this costs one blocking command in ten seconds. While the queue is full, the
+//! items stay in the list.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Backoff and log lines of a loop whose calls to Redis fail.
 //!
-//! In: the errors and successes of the loop. Out: how long to wait before the next try. An outage is logged when it
-//! begins, every 30 s while it lasts, and when it is over.
+//! In: the errors and successes of the loop. Out: how long to wait before the next try. An outage is logged
+//! when it begins, every 30 s while it lasts, and when it is over.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

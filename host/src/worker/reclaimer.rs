@@ -1,6 +1,7 @@
 //! Takes over tasks whose host died or sent no heartbeat for a whole lease.
 //!
-//! In: pending entries of other consumers, permits, and a working version. Out: claimed entries, handed to `intake`.
+//! In: pending entries of other consumers, permits, and a working version. Out: claimed entries, handed to
+//! `intake`.
 //!
 //! Not here: new entries, and entries delivered unseen (`fetcher`).
 
@@ -33,7 +34,8 @@ impl Reclaimer {
         let every = (self.shared.queue.rules.lease / 4).clamp(EVERY.0, EVERY.1);
         let mut pace = Pace::new(&self.shared.name, "reclaim");
         if self.later {
-            // The older worker's heartbeats may have been further apart than this lease. After this wait they are not.
+            // The older worker's heartbeats may have been further apart than this lease. After this wait they
+            // are not.
             tokio::select! {
                 () = tokio::time::sleep(heartbeat::LATEST) => {}
                 () = stop.cancelled() => return,
@@ -83,7 +85,8 @@ impl Reclaimer {
         if !shared.idle.is_unpaused() || shared.versions.borrow().is_none() {
             return Ok(());
         }
-        // Redis skips entries with a valid lease. Claiming past them in small steps would need permits for each step.
+        // Redis skips entries with a valid lease. Claiming past them in small steps would need permits for
+        // each step.
         while let Some(first) = shared.queue.first_abandoned(&from, shared.queue.rules.lease).await? {
             // This answer may be the first one after a silence.
             if shared.queue.is_just_back() {
@@ -104,7 +107,8 @@ impl Reclaimer {
             };
             let claiming = shared.claiming.lock().await;
             let found = shared.queue.reclaim(&shared.consumer, &first, places, shared.queue.outlived()).await;
-            // If the reply was lost, this host may own entries that it did not receive. The fetcher looks for them.
+            // If the reply was lost, this host may own entries that it did not receive. The fetcher looks for
+            // them.
             let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
             shared.lost(&found.lost).await;
             if !found.entries.is_empty() {

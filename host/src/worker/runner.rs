@@ -1,13 +1,14 @@
 //! Runs claimed tasks from start to settlement: one, or a batch that its handler takes in one call.
 //!
-//! In: tasks that this host owns. Out: exactly one settlement for each task, or none if its lease was lost before it had
-//! an outcome (the new owner settles instead).
+//! In: tasks that this host owns. Out: exactly one settlement for each task, or none if its lease was lost
+//! before it had an outcome (the new owner settles instead).
 //!
 //!     claimed ─▶ sandbox ─▶ one Outcome per task ─▶ settle::decide ─▶ settler
 //!        ▲          └ a failed batch: its tasks run again one by one
 //!        └──────────┘
 //!
-//! Not here: which task to run (`fetcher`, `reclaimer`), batches (`gather`), when to try again (`backoff`), Redis (`queue`).
+//! Not here: which task to run (`fetcher`, `reclaimer`), batches (`gather`), when to try again (`backoff`),
+//! Redis (`queue`).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,7 +25,8 @@ use crate::queue::{Subject, codec};
 use crate::sandbox::Attempt;
 use crate::task::Task;
 
-/// Runs a task or a batch beside other attempts. On the guests' threads, the handler begins without another hop.
+/// Runs a task or a batch beside other attempts. On the guests' threads, the handler begins without another
+/// hop.
 pub async fn run(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     members.iter().for_each(|(task, _)| waited(&shared, task));
     beside(shared, version, members).await;

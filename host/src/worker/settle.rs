@@ -28,7 +28,8 @@ pub struct Verdict {
     pub label: admin::Settled,
 }
 
-/// Decides after an attempt that ended by itself, or that the sandbox ended. `jitter` is a random number from -1 to 1.
+/// Decides after an attempt that ended by itself, or that the sandbox ended. `jitter` is a random number from
+/// -1 to 1.
 pub fn decide(outcome: Outcome, task: &Task, rules: &config::Queue, jitter: f64) -> Verdict {
     match outcome {
         Outcome::Completed { result } => {

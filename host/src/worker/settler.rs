@@ -1,11 +1,11 @@
 //! Sends settlements to Redis until each one is answered.
 //!
-//! In: jobs. Out: calls that settle all waiting jobs, up to a bound. So a busy queue needs few round trips, and the jobs of
-//! an idle queue do not wait.
+//! In: jobs. Out: calls that settle all waiting jobs, up to a bound. So a busy queue needs few round trips,
+//! and the jobs of an idle queue do not wait.
 //!
-//! There are two lanes, each with at most one call on its way. A call whose reply was lost is sent again with the same
-//! number, and gets the reply of the first call. A settlement that Redis refuses is sent again in a later call, and does
-//! not hold up the others.
+//! There are two lanes, each with at most one call on its way. A call whose reply was lost is sent again with
+//! the same number, and gets the reply of the first call. A settlement that Redis refuses is sent again in a
+//! later call, and does not hold up the others.
 //!
 //! Not here: what the settlement is (`settle`), how much may wait (`job`).
 
@@ -42,7 +42,8 @@ pub struct Settler {
     pub jobs: Jobs,
     /// Cancelled when no more jobs can be sent.
     pub drained: CancellationToken,
-    /// Cancelled when the lane has to give up. Tasks that are not settled then stay pending, and are reclaimed.
+    /// Cancelled when the lane has to give up. Tasks that are not settled then stay pending, and are
+    /// reclaimed.
     pub give_up: CancellationToken,
 }
 

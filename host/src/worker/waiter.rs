@@ -7,13 +7,13 @@
 //!                                              ├─▶ its turn ─▶ Wake::Turn
 //!                                              └─▶ an error ─▶ Wake::Gone, the seat has ended
 //!
-//! A round is one XREAD over all streams, and it cannot be interrupted. A queue that enters therefore reads for itself
-//! until the next round begins, and a queue that leaves is left out of the next round. Any error ends all seats: each
-//! queue then reads for itself, and a broken queue does not enter again.
-//! On a cluster there is one such loop for each slot.
+//! A round is one XREAD over all streams, and it cannot be interrupted. A queue that enters therefore reads
+//! for itself until the next round begins, and a queue that leaves is left out of the next round. Any error
+//! ends all seats: each queue then reads for itself, and a broken queue does not enter again. On a cluster
+//! there is one such loop for each slot.
 //!
-//! While no entries arrive, the queues are woken in turn and read for themselves. This shows that reads work, and finds
-//! work that no entry announces.
+//! While no entries arrive, the queues are woken in turn and read for themselves. This shows that reads work,
+//! and finds work that no entry announces.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,8 +33,8 @@ use crate::queue::{Link, QueueError, keys};
 pub const BLOCK: Duration = Duration::from_secs(1);
 /// A round over more streams than this costs Redis as much as a task does.
 const MANY: usize = 50;
-/// The delay before the round that follows a wake, if there are more than [`MANY`] streams. The woken queues claim in
-/// this time. So rounds take only a part of Redis's time, and one round finds many entries.
+/// The delay before the round that follows a wake, if there are more than [`MANY`] streams. The woken queues
+/// claim in this time. So rounds take only a part of Redis's time, and one round finds many entries.
 const AFTER_MANY: Duration = Duration::from_millis(1);
 /// A last round older than this does not show that Redis is reachable.
 const FRESH: Duration = Duration::from_secs(4);

@@ -1,10 +1,11 @@
 //! Starts, changes and retires the queues of this host while the host runs.
 //!
-//! In: the queues of the current configuration. Out: one [`Worker`] for each, and a [`Board`] that shows what runs.
+//! In: the queues of the current configuration. Out: one [`Worker`] for each, and a [`Board`] that shows what
+//! runs.
 //!
-//! A queue whose rules change gets a new worker with its own consumer name. The old worker stops claiming, finishes its
-//! attempts under the old rules, and leaves the group. Both take permits from one [`Line`], so the queue's concurrency
-//! holds for the two together.
+//! A queue whose rules change gets a new worker with its own consumer name. The old worker stops claiming,
+//! finishes its attempts under the old rules, and leaves the group. Both take permits from one [`Line`], so
+//! the queue's concurrency holds for the two together.
 //!
 //! Not here: which parts of the file changed, and whether they may change (`reload`).
 
@@ -144,7 +145,8 @@ impl Workers {
             *later
         });
         let host = &self.host;
-        // A worker before it may still heartbeat under a name of its own; what that one has in hand is not this one's to recover.
+        // A worker before it may still heartbeat under a name of its own; what that one has in hand is not
+        // this one's to recover.
         let consumer =
             later.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
         let versions = self.plugins.subscribe(&queue.rules.plugin);

@@ -5,7 +5,7 @@
 //! does.
 //!
 //!     version? ─▶ permits? ─▶ entries delivered unseen? ─▶ XREADGROUP ─▶ intake
-//!                                                              └─▶ empty for a while: rests until the Waiter wakes it
+//!                                                              └─▶ empty for a while: rests until woken
 //!
 //! A busy queue has its own connection for blocking reads. A resting queue has none: its first read does not
 //! block, and uses a connection that all queues of the host share.

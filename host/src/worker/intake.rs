@@ -36,8 +36,8 @@ pub enum Claimed {
 
 /// Admits entries. `permits` holds at least one permit for each entry; unused permits are given back.
 ///
-/// `version` was active when the claim began. A claim can take a while, so the tasks run on the version that is active
-/// now. If there is none, they are given back.
+/// `version` was active when the claim began. A claim can take a while, so the tasks run on the version that
+/// is active now. If there is none, they are given back.
 pub async fn admit(
     shared: &Arc<Shared>,
     version: &Arc<Version>,

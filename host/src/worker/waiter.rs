@@ -3,7 +3,7 @@
 //! In: a [`Seat`] for each queue that rests. Out: a [`Wake`] for each queue that may have entries to read.
 //! The queue's own fetcher claims them, within its permits.
 //!
-//!     Waiter::enter ─▶ part of the next round ─┬─▶ a new entry ─▶ Wake::New, later rounds wait for the entries after it
+//!     Waiter::enter ─▶ part of the next round ─┬─▶ a new entry ─▶ Wake::New, the seat moves behind it
 //!                                              ├─▶ its turn ─▶ Wake::Turn
 //!                                              └─▶ an error ─▶ Wake::Gone, the seat has ended
 //!

@@ -14,7 +14,7 @@ fn a_producer_that_knows_only_xadd_gets_its_task_done() {
         "[queues.work]\nstream = \"resume:analyze:stream\"\ngroup = \"analyze-group\"\nplugin = \"echo\"\n",
     );
     bench.install("echo", "echo");
-    // Before the first start of the host, when there is no group yet: nothing is skipped.
+    // The task is added before the first start of the host, when there is no group yet. No entry is skipped.
     let id = bench.xadd(
         "resume:analyze:stream",
         &[("resumeId", "7"), ("content", "…"), ("traceparent", "00-abc-def-01")],
@@ -166,7 +166,7 @@ fn a_handlers_own_wait_is_clamped_to_the_queues_maximum() {
     bench.install("retry-after", "retry-after");
     let host = bench.host();
     let id = bench.xadd("after", &[("afterMs", "3600000")]);
-    // An hour was asked for; the test would not live to see it.
+    // The handler asks for an hour. Without the bound the test would time out.
     bench.until("after", &id, "FAILED");
     host.stop();
 }

@@ -68,7 +68,10 @@ fn every_outcome_is_told_with_its_exit_code() {
             "loops",
             &["--timeout", "100ms"],
             1,
-            json!({ "kind": "timeout", "message": "the handler did not end within 100ms: most of that it computed" }),
+            json!({
+                "kind": "timeout",
+                "message": "the handler did not end within 100ms: most of that it computed",
+            }),
         ),
         ("hoards", &[], 1, json!({ "outcome": "failed", "kind": "out-of-memory" })),
         (
@@ -167,7 +170,8 @@ fn what_a_handler_prints_is_shown() {
 #[test]
 fn grants_are_those_of_a_configuration() {
     let folder = tempfile::tempdir().expect("a folder");
-    let config = "[queues.q]\nplugin = \"p\"\nmax_retries = 8\n[queues.r]\n[plugins.p]\nconfig = { model = \"small\", secret = \"hunter2\" }\n";
+    let config = "[queues.q]\nplugin = \"p\"\nmax_retries = 8\n[queues.r]\n[plugins.p]\n\
+        config = { model = \"small\", secret = \"hunter2\" }\n";
     fs::write(folder.path().join("tqhost.toml"), config).expect("write");
     let guest = fs::canonicalize(guest_path("reads-config")).expect("a path");
     let of = |args: &[&str]| {
@@ -207,7 +211,8 @@ fn a_self_check_is_run_before_the_task() {
         (&["--queue", "trap"], "self-check: trap: wasm trap: "),
         (
             &[],
-            "self-check: the self-check is not told what to do (it was granted the defaults: --plugin or --queue take grants",
+            "self-check: the self-check is not told what to do (it was granted the defaults: --plugin or \
+             --queue take grants",
         ),
     ] {
         let ran = of(args);
@@ -534,8 +539,10 @@ fn a_project_in_python_passes_its_own_test() {
 
 #[test]
 fn a_project_in_javascript_makes_requests_with_one_line_more() {
-    let handler = "import { handles, text } from './tqhost.js';\nimport { fetch } from './tqhost-http.js';\n\n\
-        export const handler = handles(async (task) => ({ status: (await fetch(text(task, 'content'))).status }));\n";
+    let handler = "import { handles, text } from './tqhost.js';\n\
+        import { fetch } from './tqhost-http.js';\n\n\
+        export const handler = handles(async (task) => \
+        ({ status: (await fetch(text(task, 'content'))).status }));\n";
     asks_as_its_readme_tells("javascript", "handler.js", handler);
 }
 

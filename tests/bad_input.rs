@@ -179,8 +179,10 @@ fn commands_need_no_secrets_of_plugins() {
 fn ten_problems_are_told_at_once() {
     let bench = Bench::new("[queues.work]\n");
     bench.configure(&format!(
-        "plugin_dir = \"p\"\nshutdown_grace = \"30\"\n[redis]\nurl = \"http://:{PASSWORD}@host\"\n[admin]\nlisten = \"here\"\n\
-         [queues.a]\nlease = \"1ms\"\nconcurrency = 0\nmax_retries = -1\nbackoff = \"often\"\nretention = true\npriority = 0\n"
+        "plugin_dir = \"p\"\nshutdown_grace = \"30\"\n[redis]\nurl = \"http://:{PASSWORD}@host\"\n\
+         [admin]\nlisten = \"here\"\n\
+         [queues.a]\nlease = \"1ms\"\nconcurrency = 0\nmax_retries = -1\nbackoff = \"often\"\n\
+         retention = true\npriority = 0\n"
     ));
     let ran = bench.tqhost(&["check"]);
     refused(&ran, 78, &["10 problems"]);

@@ -13,7 +13,8 @@ use crate::support::{Bench, Host, Places, eventually};
 
 /// The queue `work`. Tasks that wait together form one batch of up to ten. An incomplete batch waits long
 /// enough for a test to see it.
-const RULES: &str = "plugin = \"batches\"\nconcurrency = 10\nmax_retries = 1\nbackoff = \"none\"\nbatch = { max_wait = \"300ms\" }";
+const RULES: &str = "plugin = \"batches\"\nconcurrency = 10\nmax_retries = 1\nbackoff = \"none\"\n\
+    batch = { max_wait = \"300ms\" }";
 type Fields<'f> = &'f [(&'f str, &'f str)];
 
 const EMPTY: Places = Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: 0 };
@@ -70,7 +71,8 @@ fn tasks_that_wait_are_run_together_and_each_has_its_own_result() {
 fn a_batch_is_no_larger_than_its_rules_and_a_full_one_does_not_wait() {
     let mut bench = bench();
     // The wait is longer than the test may take, so a test that reaches its end fails.
-    let queue = "[queues.work]\nplugin = \"batches\"\nconcurrency = 12\nbatch = { max_tasks = 4, max_wait = \"1m\" }\n";
+    let queue = "[queues.work]\nplugin = \"batches\"\nconcurrency = 12\n\
+        batch = { max_tasks = 4, max_wait = \"1m\" }\n";
     bench.configure_for(queue, bench.redis.port);
     let (host, ids) = together(&mut bench, [&[("a", "1")] as Fields; 12]);
     let mut places = BTreeSet::new();
@@ -273,7 +275,8 @@ fn nothing_waits_for_tasks_that_cannot_come() {
     let mut bench = bench();
     // The queue's rules allow ten tasks in a batch, the host's capacity four. The wait is longer than the
     // test may take.
-    let queue = "concurrency = 4\n[queues.work]\nplugin = \"batches\"\nbatch = { max_wait = \"1m\" }\n[queues.other]\nplugin = \"batches\"\n";
+    let queue = "concurrency = 4\n[queues.work]\nplugin = \"batches\"\nbatch = { max_wait = \"1m\" }\n\
+        [queues.other]\nplugin = \"batches\"\n";
     bench.configure_for(queue, bench.redis.port);
     let (host, ids) = together(&mut bench, [&[("a", "1")] as Fields; 4]);
     let sizes: BTreeSet<u64> = ids.iter().map(|id| result(&mut bench, id).0).collect();

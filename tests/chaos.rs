@@ -73,7 +73,8 @@ fn add_with(bench: &mut Bench, name: &str, told: &str) -> String {
 
 /// Deletes the entry of a task by hand. Writes `status` as its end, if there is one.
 fn end(bench: &mut Bench, name: &str, entry: &str, status: Option<&str>) {
-    let script = "redis.call('XDEL', KEYS[1], ARGV[1]); if ARGV[2] then redis.call('HSET', KEYS[2], 'status', ARGV[2]) end";
+    let script = "redis.call('XDEL', KEYS[1], ARGV[1]); \
+        if ARGV[2] then redis.call('HSET', KEYS[2], 'status', ARGV[2]) end";
     let status_key = format!("tq:{{plain}}:task:{name}");
     let _: redis::Value = bench.redis("EVAL", (script, 2, "plain", status_key, entry, status));
 }

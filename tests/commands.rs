@@ -107,7 +107,8 @@ fn a_task_from_enqueue_to_its_status() {
 #[test]
 fn enqueue_can_wait_for_the_end() {
     let bench = Bench::new(
-        "[queues.work]\nplugin = \"echo\"\n[queues.no]\nplugin = \"rejects\"\n[queues.later]\nplugin = \"missing\"\n",
+        "[queues.work]\nplugin = \"echo\"\n[queues.no]\nplugin = \"rejects\"\n[queues.later]\n\
+         plugin = \"missing\"\n",
     );
     bench.install("echo", "echo");
     bench.install("rejects", "rejects");
@@ -484,7 +485,8 @@ fn plugins_show_versions_and_figures() {
 #[test]
 fn check_shows_exports_imports_and_the_names_of_grants() {
     let bench = Bench::new(
-        "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\nconfig = { api_key = \"hunter2\" }\n",
+        "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\n\
+         config = { api_key = \"hunter2\" }\n",
     );
     bench.install("reads-config", "reads-config");
     let view = ask(&bench, &["check"]);
@@ -518,7 +520,10 @@ fn check_shows_exports_imports_and_the_names_of_grants() {
 /// A bench whose host starts a private Redis.
 fn embedded() -> Bench {
     let bench = Bench::new("[queues.work]\n");
-    bench.configure("[queues.work]\nplugin = \"echo\"\n[queues.later]\nplugin = \"missing\"\n[admin]\nlisten = \"127.0.0.1:0\"\n");
+    bench.configure(
+        "[queues.work]\nplugin = \"echo\"\n[queues.later]\nplugin = \"missing\"\n[admin]\n\
+        listen = \"127.0.0.1:0\"\n",
+    );
     bench.install("echo", "echo");
     bench
 }

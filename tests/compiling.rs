@@ -190,7 +190,8 @@ fn it_is_broken_off_when_its_file_is_replaced() {
 fn others_do_not_wait_for_one_that_takes_long() {
     let queues = |more: &str| {
         format!(
-            "{QUEUES}[plugins.echo]\nconfig = {{ {more} }}\n[queues.checked]\n[plugins.checked]\nconfig = {{ self-check = \"ok\", {more} }}\n"
+            "{QUEUES}[plugins.echo]\nconfig = {{ {more} }}\n[queues.checked]\n[plugins.checked]\n\
+             config = {{ self-check = \"ok\", {more} }}\n"
         )
     };
     let bench = Bench::new(&queues("a = \"1\""));

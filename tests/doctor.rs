@@ -530,7 +530,8 @@ fn the_janitor_of_a_host_finds_what_is_orphaned() {
 fn a_queue_at_work_is_well() {
     for (guest, fields) in [("flaky", &[("failUntil", "3")][..]), ("defers", &[("afterMs", "100")])] {
         let bench = Bench::new(
-            "[queues.work]\nplugin = \"guest\"\nlease = \"2s\"\nbackoff = { delays = [\"20ms\"] }\nmax_deferrals = 3\nconcurrency = 20\n",
+            "[queues.work]\nplugin = \"guest\"\nlease = \"2s\"\nbackoff = { delays = [\"20ms\"] }\n\
+             max_deferrals = 3\nconcurrency = 20\n",
         );
         bench.install(guest, "guest");
         let hosts = [bench.host(), bench.host()];
@@ -548,7 +549,8 @@ fn a_queue_at_work_is_well() {
 #[test]
 fn a_queue_whose_hosts_are_killed_is_well() {
     let bench = Bench::new(
-        "[queues.work]\nplugin = \"flaky\"\nlease = \"1s\"\nbackoff = { delays = [\"20ms\"] }\nmax_crashes = 100\nconcurrency = 20\n",
+        "[queues.work]\nplugin = \"flaky\"\nlease = \"1s\"\nbackoff = { delays = [\"20ms\"] }\n\
+         max_crashes = 100\nconcurrency = 20\n",
     );
     bench.install("flaky", "flaky");
     let producer = Producer::start(&bench.redis.url(), &[("failUntil", "2"), ("tq-delay-ms", "50")]);

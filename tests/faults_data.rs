@@ -216,7 +216,8 @@ fn data_31_binary_values_survive_delay_death_and_requeue() {
 
 #[test]
 fn data_31_a_payload_over_the_plugins_memory_is_its_own_tasks_trouble() {
-    let queues = "[queues.work]\nplugin = \"echo\"\nmax_retries = 1\nbackoff = \"none\"\n[plugins.echo]\nmemory = \"4MiB\"\n";
+    let queues = "[queues.work]\nplugin = \"echo\"\nmax_retries = 1\nbackoff = \"none\"\n[plugins.echo]\n\
+        memory = \"4MiB\"\n";
     let (mut bench, host) = start(queues, &["echo"]);
     let before = bench.xadd("work", &[("n", "1")]);
     let large = bench.xadd("work", &[("large", &"x".repeat(8 << 20))]);
@@ -234,7 +235,8 @@ fn data_31_a_payload_over_the_plugins_memory_is_its_own_tasks_trouble() {
 
 #[test]
 fn data_31_a_result_over_the_limit_is_no_result() {
-    let queues = "[queues.work]\nplugin = \"big-result\"\nmax_retries = 0\n[plugins.big-result]\nmax_output = \"1KiB\"\n";
+    let queues = "[queues.work]\nplugin = \"big-result\"\nmax_retries = 0\n[plugins.big-result]\n\
+        max_output = \"1KiB\"\n";
     let (mut bench, host) = start(queues, &["big-result"]);
     let (fits, over) = (bench.xadd("work", &[("bytes", "1024")]), bench.xadd("work", &[("bytes", "1025")]));
     bench.until("work", &fits, "COMPLETED");

@@ -68,7 +68,8 @@ fn network_27_a_partition_longer_than_the_lease_then_healed() {
 #[test]
 fn network_28_latency_and_jitter_cost_time_only() {
     let queues = "[defaults]\nlease = \"2s\"\nbackoff = { delays = [\"100ms\"] }\n\
-                  [queues.work]\nplugin = \"sleeps\"\nconcurrency = 50\n[queues.twice]\nplugin = \"fails-twice\"\nconcurrency = 50\n";
+                  [queues.work]\nplugin = \"sleeps\"\nconcurrency = 50\n[queues.twice]\n\
+                  plugin = \"fails-twice\"\nconcurrency = 50\n";
     let mut bench = Bench::new(queues);
     let proxy = Proxy::start(bench.redis.port);
     bench.configure_for(queues, proxy.port);

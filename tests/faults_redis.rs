@@ -253,7 +253,8 @@ fn redis_17_a_demoted_primary_is_left_for_its_successor() {
 #[test]
 fn redis_18_without_memory_nothing_is_accepted_and_everything_is_settled() {
     let queues = "[defaults]\nlease = \"2s\"\nbackoff = { delays = [\"100ms\"] }\n\
-                  [queues.work]\nplugin = \"sleeps\"\n[queues.twice]\nplugin = \"fails-twice\"\n[queues.bad]\nplugin = \"rejects\"\n";
+                  [queues.work]\nplugin = \"sleeps\"\n[queues.twice]\nplugin = \"fails-twice\"\n\
+                  [queues.bad]\nplugin = \"rejects\"\n";
     let mut bench = Bench::with_redis(queues, &["--maxmemory-policy", "noeviction"]);
     for guest in ["sleeps", "fails-twice", "rejects"] {
         bench.install(guest, guest);

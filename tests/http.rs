@@ -246,7 +246,8 @@ fn private_addresses_are_of_one_entry_and_serve_no_other() {
     let prohibited = "DestinationIpProhibited";
     let [hooks, ledger] = ["hooks", "ledger"].map(|name| format!("http://{name}.test:{port}"));
     assert_eq!(error(&mut bench, &format!("{hooks}/echo")), prohibited);
-    let why = "it is at 127.0.0.1, a loopback address, which is not in private_addresses of its entry in allowed_hosts";
+    let why = "it is at 127.0.0.1, a loopback address, which is not in private_addresses of its entry in \
+        allowed_hosts";
     host.log(&format!("a request to {hooks} is refused: {why}"));
     assert_eq!(
         (fetched(&mut bench, &format!("{ledger}/echo"))["status"].clone(), web.requests()),
@@ -538,7 +539,8 @@ fn names_that_are_not_found_hold_up_no_other_plugin() {
     };
     let mut bench = Bench::new(&format!(
         "shutdown_grace = \"0s\"\n[queues.work]\nplugin = \"fetches\"\n\
-         [plugins.fetches]\nallowed_hosts = [{{ host = \"http://*.test:{port}\", private_addresses = [\"127.0.0.1\"] }}]\n{}",
+         [plugins.fetches]\nallowed_hosts = [{{ \
+         host = \"http://*.test:{port}\", private_addresses = [\"127.0.0.1\"] }}]\n{}",
         (0..SLOW).map(slow).collect::<String>()
     ));
     bench.install("fetches", "fetches");
@@ -579,7 +581,10 @@ fn certificates_are_checked() {
         "{found}"
     );
     assert_eq!(error(&mut bench, &format!("{}/echo", hosts[1])), "TlsCertificateError");
-    host.log("is refused: there is no secure connection: invalid peer certificate: certificate not valid for name \"localhost\"");
+    host.log(
+        "is refused: there is no secure connection: invalid peer certificate: certificate not valid for \
+        name \"localhost\"",
+    );
     // This server cannot read a TLS greeting, and closes the connection.
     assert_eq!(error(&mut bench, &format!("{}/echo", hosts[2])), "ConnectionTerminated");
     still_well(&mut bench, &host, &good);
@@ -598,7 +603,8 @@ fn certificates_are_checked() {
 fn busy_guests_hold_up_no_request() {
     let web = Web::start();
     let mut bench = Bench::new(&format!(
-        "shutdown_grace = \"0s\"\n[queues.work]\nplugin = \"fetches\"\n[queues.busy]\nplugin = \"loops\"\ntimeout = \"1h\"\n\
+        "shutdown_grace = \"0s\"\n[queues.work]\nplugin = \"fetches\"\n[queues.busy]\nplugin = \"loops\"\n\
+         timeout = \"1h\"\n\
          [plugins.fetches]\nallowed_hosts = [\"{}\"]\n",
         web.origin()
     ));

@@ -7,7 +7,8 @@ use serde_json::json;
 use crate::support::{Bench, Places, eventually};
 
 const NOTHING: Places = Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: 0 };
-const EVENTS: &str = "[queues.events]\nplugin = \"sleeps\"\nlease = \"1s\"\nidempotency = { field = \"eventId\", window = \"3s\" }\n";
+const EVENTS: &str = "[queues.events]\nplugin = \"sleeps\"\nlease = \"1s\"\n\
+    idempotency = { field = \"eventId\", window = \"3s\" }\n";
 
 #[test]
 fn duplicates_of_an_event_run_once() {

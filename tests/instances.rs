@@ -155,7 +155,8 @@ fn a_trap_ends_a_warm_instance_and_what_the_handler_reports_does_not() {
 #[test]
 fn attempts_at_once_have_an_instance_each() {
     let mut bench = Bench::new(
-        "[queues.work]\nplugin = \"remembers\"\nconcurrency = 4\n[plugins.remembers]\ninstance = { warm = 2, max_tasks = 100 }\n",
+        "[queues.work]\nplugin = \"remembers\"\nconcurrency = 4\n[plugins.remembers]\n\
+         instance = { warm = 2, max_tasks = 100 }\n",
     );
     bench.install("remembers", "remembers");
     let host = bench.host();
@@ -284,7 +285,8 @@ fn instance_can_be_changed_while_the_host_runs() {
 fn requests_are_counted_for_each_task_of_a_warm_instance() {
     let web = Web::start();
     let mut bench = Bench::new(&format!(
-        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\nmax_retries = 0\n[plugins.fetches]\nallowed_hosts = [\"{}\"]\n\
+        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\nmax_retries = 0\n[plugins.fetches]\n\
+         allowed_hosts = [\"{}\"]\n\
          http = {{ max_requests = 2 }}\ninstance = {{ warm = 1 }}\n",
         web.origin()
     ));
@@ -309,7 +311,8 @@ fn requests_are_counted_for_each_task_of_a_warm_instance() {
 fn a_response_that_a_task_leaves_behind_keeps_no_connection_from_the_next_one() {
     let web = Web::start();
     let mut bench = Bench::new(&format!(
-        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\nmax_retries = 0\n[plugins.fetches]\nallowed_hosts = [\"{}\"]\n\
+        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\nmax_retries = 0\n[plugins.fetches]\n\
+         allowed_hosts = [\"{}\"]\n\
          http = {{ max_connections = 2 }}\ninstance = {{ warm = 1 }}\n",
         web.origin()
     ));

@@ -24,7 +24,8 @@ const MEMORY: u64 = (128 << 10) + (SLOTS as u64) * (16 << 10);
 fn bench(guest: &str, rules: &str) -> Bench {
     let bench = Bench::new(&format!(
         "shutdown_grace = \"0s\"\n\
-         [queues.bad]\nplugin = \"{guest}\"\nconcurrency = {SLOTS}\nmax_retries = 1\nbackoff = \"none\"\n{rules}\n\
+         [queues.bad]\nplugin = \"{guest}\"\nconcurrency = {SLOTS}\nmax_retries = 1\nbackoff = \"none\"\n\
+         {rules}\n\
          [queues.healthy]\nplugin = \"echo\"\n\
          [queues.other]\nplugin = \"empty\"\n\
          [plugins.{guest}]\nmemory = \"16MiB\"\n"
@@ -582,7 +583,11 @@ const MISBEHAVING: [Case; 57] = [
     ("fetches", &[("url", "WEB/chunks")], Completes("HttpResponse")),
     ("fetches", &[("url", "WEB/drip")], Completes("HttpResponseTimeout")),
     ("fetches", &[("url", "WEB/silent")], Completes("HttpResponseTimeout")),
-    ("fetches", &[("url", "WEB/redirect?to=http://169.254.169.254/"), ("redirects", "1")], Completes("HttpRequestDenied")),
+    (
+        "fetches",
+        &[("url", "WEB/redirect?to=http://169.254.169.254/"), ("redirects", "1")],
+        Completes("HttpRequestDenied"),
+    ),
     ("fetches", &[("url", "http://inside.test/")], Completes("DestinationIpProhibited")),
     ("reads-config", &[("a", "1")], Completes("\"all\":{}")),
     ("looks-around", &[("secret", "123456")], Completes("\"found\":[]")),
@@ -600,7 +605,8 @@ fn handlers_that_need_more_memory_together_than_there_is_are_not_charged_for_it(
     const EACH: u64 = 60;
     const AT_ONCE: u64 = 8;
     let mut bench = Bench::new(&format!(
-        "memory = \"{TOTAL}MiB\"\n[queues.large]\nplugin = \"takes-memory\"\nconcurrency = {AT_ONCE}\nmax_retries = 0\n\
+        "memory = \"{TOTAL}MiB\"\n[queues.large]\nplugin = \"takes-memory\"\nconcurrency = {AT_ONCE}\n\
+         max_retries = 0\n\
          [queues.healthy]\nplugin = \"echo\"\n[queues.other]\nplugin = \"empty\"\n"
     ));
     for plugin in ["takes-memory", "echo", "empty"] {
@@ -647,15 +653,18 @@ fn after_each_of_them_the_host_is_what_it_was() {
             "60s"
         };
         format!(
-            "[queues.{0}]\nconcurrency = {SLOTS}\nmax_retries = 0\nmax_deferrals = 0\nbackoff = \"none\"\ntimeout = \"{timeout}\"\n\
-             [plugins.{0}]\nmemory = \"16MiB\"\nallowed_hosts = [\"{1}\", \"http://inside.test\"]\nhttp = {{ timeout = \"500ms\" }}\n",
+            "[queues.{0}]\nconcurrency = {SLOTS}\nmax_retries = 0\nmax_deferrals = 0\nbackoff = \"none\"\n\
+             timeout = \"{timeout}\"\n\
+             [plugins.{0}]\nmemory = \"16MiB\"\nallowed_hosts = [\"{1}\", \"http://inside.test\"]\n\
+             http = {{ timeout = \"500ms\" }}\n",
             name(n),
             web.origin()
         )
     };
     let queues: String = (0..MISBEHAVING.len()).map(queue).collect();
     let mut bench = Bench::new(&format!(
-        "concurrency = {ATTEMPTS}\nshutdown_grace = \"0s\"\n{queues}[queues.healthy]\nplugin = \"echo\"\n[queues.other]\nplugin = \"empty\"\n"
+        "concurrency = {ATTEMPTS}\nshutdown_grace = \"0s\"\n{queues}[queues.healthy]\nplugin = \"echo\"\n\
+         [queues.other]\nplugin = \"empty\"\n"
     ));
     for (n, (guest, ..)) in MISBEHAVING.iter().enumerate() {
         bench.install(guest, &name(n));

@@ -92,7 +92,8 @@ fn a_full_queue_leaves_items_in_the_list() {
 #[test]
 fn items_that_are_no_json_are_dead_letters_where_the_queue_says_that_they_are_json() {
     let mut bench = Bench::new(
-        "[queues.reports]\nlist = { key = \"report:queue\", items = \"json\" }\nplugin = \"echo\"\nconcurrency = 1\n[queues.other]\nplugin = \"echo\"\n",
+        "[queues.reports]\nlist = { key = \"report:queue\", items = \"json\" }\nplugin = \"echo\"\n\
+         concurrency = 1\n[queues.other]\nplugin = \"echo\"\n",
     );
     bench.install("echo", "echo");
     let host = bench.host();

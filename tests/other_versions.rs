@@ -10,14 +10,16 @@ use serde_json::json;
 
 use crate::support::{Bench, Places, eventually};
 
-const WORK: &str = "[queues.work]\nplugin = \"work\"\nlease = \"1s\"\nbackoff = { delays = [\"50ms\"] }\nidempotency = { field = \"key\" }\n";
+const WORK: &str = "[queues.work]\nplugin = \"work\"\nlease = \"1s\"\nbackoff = { delays = [\"50ms\"] }\n\
+    idempotency = { field = \"key\" }\n";
 /// The time at which older hosts took these tasks.
 const THEN: &str = "1700000000000";
 
 /// Writes a delayed task as `settle.lua` and `enqueue.lua` do: its time is over, and its fields are
 /// MessagePack.
 fn park(bench: &mut Bench, member: &str, fields: &[&str]) {
-    const PARK: &str = "redis.call('ZADD', KEYS[1], 1, ARGV[1]) return redis.call('HSET', KEYS[2], ARGV[1], cmsgpack.pack({ unpack(ARGV, 2) }))";
+    const PARK: &str = "redis.call('ZADD', KEYS[1], 1, ARGV[1]) \
+        return redis.call('HSET', KEYS[2], ARGV[1], cmsgpack.pack({ unpack(ARGV, 2) }))";
     let _: i64 = bench.redis("EVAL", (PARK, 2, "tq:{work}:delayed", "tq:{work}:parked", member, fields));
 }
 

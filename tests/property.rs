@@ -150,7 +150,13 @@ pub enum End {
 fn op() -> impl Strategy<Value = Op> {
     let consumer = || 0..CONSUMERS;
     let nth = || 0..100usize;
-    let end = prop_oneof![3 => Just(End::Complete), 3 => Just(End::Retry), 1 => Just(End::Defer), 2 => Just(End::Reject), 2 => Just(End::Release)];
+    let end = prop_oneof![
+        3 => Just(End::Complete),
+        3 => Just(End::Retry),
+        1 => Just(End::Defer),
+        2 => Just(End::Reject),
+        2 => Just(End::Release),
+    ];
     // There are few keys, so that some tasks share one.
     let key = || prop_oneof![2 => Just(None), 1 => (0..3usize).prop_map(Some)];
     prop_oneof![
@@ -168,7 +174,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => consumer().prop_map(|consumer| Op::Beat { consumer }),
         14 => (consumer(), nth(), end).prop_map(|(consumer, nth, end)| Op::Settle { consumer, nth, end }),
         4 => nth().prop_map(|nth| Op::SettleAgain { nth }),
-        6 => (consumer(), 1..4usize, any::<bool>()).prop_map(|(consumer, count, died)| Op::Reclaim { consumer, count, died }),
+        6 => (consumer(), 1..4usize, any::<bool>())
+            .prop_map(|(consumer, count, died)| Op::Reclaim { consumer, count, died }),
         1 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::ReclaimUnheard { consumer, count }),
         8 => nth().prop_map(|nth| Op::Silence { nth }),
         6 => nth().prop_map(|nth| Op::Ripen { nth }),

@@ -79,7 +79,8 @@ fn an_attempt_ends_under_the_rules_that_it_began_with() {
 fn changes_under_load_lose_nothing_and_run_nothing_twice() {
     let queues = |n: u32| {
         format!(
-            "concurrency = {}\n[queues.work]\nplugin = \"empty\"\nconcurrency = {}\npriority = {}\nmax_retries = {n}\n[queues.other{n}]\nplugin = \"empty\"\n",
+            "concurrency = {}\n[queues.work]\nplugin = \"empty\"\nconcurrency = {}\npriority = {}\n\
+             max_retries = {n}\n[queues.other{n}]\nplugin = \"empty\"\n",
             3 + n % 3,
             1 + n % 7,
             1 + n % 2
@@ -143,7 +144,8 @@ fn a_bad_file_changes_nothing_and_is_reported() {
 fn grants_change_without_a_new_file() {
     let config = |model: &str| {
         format!(
-            "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\nconfig = {{ model = \"{model}\" }}\n"
+            "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\n\
+             config = {{ model = \"{model}\" }}\n"
         )
     };
     let mut bench = Bench::new(&config("here"));
@@ -289,7 +291,8 @@ fn sighup_reads_secrets_again_and_what_needs_a_restart_is_named() {
     let secret = dir.path().join("key");
     fs::write(&secret, "first").expect("write");
     let config = format!(
-        "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\nconfig = {{ model = {{ file = {:?} }} }}\n",
+        "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\n\
+         config = {{ model = {{ file = {:?} }} }}\n",
         secret.display()
     );
     let mut bench = Bench::new(&config);

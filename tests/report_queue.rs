@@ -223,7 +223,9 @@ backoff = { delays = ["20ms", "40ms"] }
 "#;
 
 /// The fields of all tasks that wait for their next attempt.
-const PARKED: &str = "local all = {} for _, packed in ipairs(redis.call('HVALS', KEYS[1])) do all[#all + 1] = cmsgpack.unpack(packed) end return all";
+const PARKED: &str = "local all = {} \
+    for _, packed in ipairs(redis.call('HVALS', KEYS[1])) do all[#all + 1] = cmsgpack.unpack(packed) end \
+    return all";
 
 #[test]
 fn a_failed_attempt_adds_one_to_the_count_and_keeps_id_and_enqueue_time() {

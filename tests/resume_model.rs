@@ -7,16 +7,19 @@ use serde_json::{Value, json};
 use crate::support::{Bench, Host, Llm, Said};
 
 const KEY: &str = "sk-hunter2-0123456789";
-const CONTENT: &str = "Maya Lindqvist\nmaya@example.com\nEXPERIENCE\nEngineer, Acme, 2021-03 - present\n- Built a billing service in Rust, and cut its costs by 40%\n";
+const CONTENT: &str = "Maya Lindqvist\nmaya@example.com\nEXPERIENCE\nEngineer, Acme, 2021-03 - present\n\
+    - Built a billing service in Rust, and cut its costs by 40%\n";
 
 /// A bench with the handler, which uses this server. `rules` are further keys of the queue, `config` of the
 /// plugin's configuration.
 fn bench(llm: &Llm, rules: &str, config: &str) -> Bench {
     let bench = Bench::new(&format!(
         "shutdown_grace = \"0s\"\n\
-         [queues.resumes]\nplugin = \"resume-analyze\"\nmax_retries = 1\nbackoff = {{ base = \"1ms\", max = \"10s\", jitter = 0 }}\n{rules}\n\
+         [queues.resumes]\nplugin = \"resume-analyze\"\nmax_retries = 1\n\
+         backoff = {{ base = \"1ms\", max = \"10s\", jitter = 0 }}\n{rules}\n\
          [plugins.resume-analyze]\nallowed_hosts = [\"{origin}\"]\n\
-         config = {{ model = \"small\", url = \"{origin}/v1\", api_key = {{ env = \"LLM_KEY\" }}{config} }}\n",
+         config = {{ model = \"small\", url = \"{origin}/v1\", \
+         api_key = {{ env = \"LLM_KEY\" }}{config} }}\n",
         origin = llm.origin()
     ));
     bench.install("resume-analyze", "resume-analyze");
@@ -35,13 +38,27 @@ fn good() -> Value {
         "isResume": true,
         "isResumeBecause": "it has work and a way to reach a person",
         "parts": {
-            "contact": part(13), "structure": part(10), "experience": part(20), "achievements": part(9), "skills": part(6), "education": part(0),
+            "contact": part(13),
+            "structure": part(10),
+            "experience": part(20),
+            "achievements": part(9),
+            "skills": part(6),
+            "education": part(0),
             "form": part(7),
         },
         "strengths": ["Figures."],
         "suggestions": ["Name a school."],
-        "contact": { "name": "Maya Lindqvist", "email": "maya@example.com", "phone": null, "location": null, "links": [] },
-        "experience": { "periods": [{ "from": "2021-03", "to": null, "present": true }], "yearsStated": null },
+        "contact": {
+            "name": "Maya Lindqvist",
+            "email": "maya@example.com",
+            "phone": null,
+            "location": null,
+            "links": [],
+        },
+        "experience": {
+            "periods": [{ "from": "2021-03", "to": null, "present": true }],
+            "yearsStated": null,
+        },
         "education": [],
         "skills": [{ "name": "Rust", "category": "language" }],
     })
@@ -200,7 +217,8 @@ fn a_model_that_gives_no_good_answer_is_a_retry_with_the_reason() {
     let (error, reason, asked) = died(vec![wrong], "");
     assert_eq!(
         error,
-        "retry: the model's answer is not usable, twice: `parts.contact.score` must be a whole number from 0 to 15"
+        "retry: the model's answer is not usable, twice: `parts.contact.score` must be a whole number from 0 \
+         to 15"
     );
     assert_eq!(
         (reason.as_str(), asked),

@@ -9,7 +9,8 @@ use tqhost::queue::schedule::Fired;
 
 use crate::support::{Bench, Clock, Host, eventually};
 
-const SECONDLY: &str = "[queues.ticks]\nplugin = \"echo\"\n[queues.ticks.schedule]\ncron = \"* * * * * *\"\nfields = { kind = \"tick\" }\n";
+const SECONDLY: &str = "[queues.ticks]\nplugin = \"echo\"\n[queues.ticks.schedule]\ncron = \"* * * * * *\"\n\
+    fields = { kind = \"tick\" }\n";
 /// On most days the last time of this schedule is long ago.
 const YEARLY: &str = "[queues.yearly]\nplugin = \"echo\"\n[queues.yearly.schedule]\ncron = \"0 0 1 1 *\"\n";
 const YEARLY_NAME: &str = "0 0 1 1 * UTC";
@@ -349,7 +350,8 @@ fn what_happens_to_the_keys_is_told_and_survived() {
 #[test]
 fn the_commands_tell_when_it_comes_next() {
     let bench = Bench::new(
-        "[queues.nightly]\nplugin = \"echo\"\n[queues.nightly.schedule]\ncron = \"0 3 * * *\"\ntimezone = \"Europe/Berlin\"\n",
+        "[queues.nightly]\nplugin = \"echo\"\n[queues.nightly.schedule]\ncron = \"0 3 * * *\"\n\
+         timezone = \"Europe/Berlin\"\n",
     );
     bench.install("echo", "echo");
     let check = bench.tqhost(&["check"]).ok().stdout;

@@ -104,7 +104,8 @@ fn a_handler_that_fails_twice_succeeds_on_attempt_3_after_the_configured_delays(
 #[test]
 fn a_handler_that_always_fails_is_dead_after_its_attempts_with_every_field() {
     let mut bench = Bench::new(
-        "[queues.bad]\nplugin = \"always-fails\"\nmax_retries = 2\nbackoff = \"none\"\ndead_letter = \"bad:dead\"\n",
+        "[queues.bad]\nplugin = \"always-fails\"\nmax_retries = 2\nbackoff = \"none\"\n\
+         dead_letter = \"bad:dead\"\n",
     );
     bench.install("always-fails", "always-fails");
     let host = bench.host();
@@ -161,7 +162,8 @@ fn a_deferral_uses_no_attempt_and_ends_after_max_deferrals() {
 #[test]
 fn a_handlers_own_wait_is_clamped_to_the_queues_maximum() {
     let mut bench = Bench::new(
-        "[queues.after]\nplugin = \"retry-after\"\nmax_retries = 1\nbackoff = { base = \"1ms\", max = \"200ms\" }\n",
+        "[queues.after]\nplugin = \"retry-after\"\nmax_retries = 1\n\
+         backoff = { base = \"1ms\", max = \"200ms\" }\n",
     );
     bench.install("retry-after", "retry-after");
     let host = bench.host();

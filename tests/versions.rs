@@ -161,7 +161,8 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
     assert_eq!(
         (&line["error"], &line["again"]),
         (
-            &"self-check: timeout: it did not end within 10s: most of that it waited, for a service, a clock or other handlers".into(),
+            &"self-check: timeout: it did not end within 10s: most of that it waited, for a service, a clock \
+                or other handlers".into(),
             &"10s".into()
         ),
         "{line}"

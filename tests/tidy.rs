@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-/// The most lines that a file may have.
+/// The most lines that a file of the host may have.
 const MAX_LINES: usize = 600;
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a task may cost: commands that Redis runs, bytes that it reads and writes, allocations of the host.
+//! Limits on the cost of a task: commands that Redis runs, bytes that it reads and writes, allocations of the host.
 //!
 //! Times differ on every machine and in every run. These numbers do not, even when the machine is busy. If a
 //! limit is exceeded, a task needs more steps; lower the limit when a task needs fewer. The tasks are a
@@ -19,14 +19,14 @@ const TASKS: usize = 4000;
 const CONCURRENCY: usize = 100;
 const PAYLOAD_BYTES: usize = 200;
 
-/// What Redis and the host may do beside the tasks, per second: heartbeats, looks at what is due, and the
-/// questions of this test. On a machine that is not busy the run takes hardly a second.
+/// The cost beside the tasks, per second: heartbeats, looks at what is due, and the questions of this test.
+/// On a machine that is not busy the run takes hardly a second.
 const BESIDE: Costs =
     Costs { commands: 100.0, to_redis: 15_000.0, from_redis: 15_000.0, allocations: 4_000.0 };
 
 /// The most that a task may cost, without [`BESIDE`]: a tenth more than was measured, and one more call for
-/// every other task, because a busy machine settles fewer tasks in one call. To set them anew, `cargo test
-/// --test e2e costs:: -- --nocapture` prints what is measured.
+/// every other task, because a busy machine settles fewer tasks in one call. To set them anew,
+/// `cargo test --test e2e costs:: -- --nocapture` prints what is measured.
 const WITH_STATUS: Costs = Costs { commands: 5.5, to_redis: 250.0, from_redis: 285.0, allocations: 62.0 };
 const WITHOUT_STATUS: Costs = Costs { commands: 3.0, to_redis: 250.0, from_redis: 285.0, allocations: 62.0 };
 
@@ -82,7 +82,7 @@ fn assert_costs(retention: &str, most: Costs) {
     assert!(problems.is_empty(), "{retention}: {}", problems.join("; "));
 }
 
-/// What a host and its Redis do for tasks that are all there at once, start and stop included.
+/// The cost of tasks that are all there at once. The start and the stop of the host are included.
 #[track_caller]
 fn costs_of(retention: &str, tasks: usize) -> Costs {
     let mut bench = Bench::new(&format!(

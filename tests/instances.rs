@@ -248,7 +248,7 @@ fn another_version_begins_with_instances_of_its_own() {
     assert_eq!(tasks(&mut bench, 3), [1, 2, 3]);
     let first = bench.plugin_path("remembers");
     let mut bytes = std::fs::read(&first).expect("read the guest");
-    // The same code with a custom section is another version.
+    // A custom section makes another version of the same code.
     bytes.extend([0, 3, 1, b'x', 1]);
     std::fs::write(first.with_extension("new"), bytes).expect("write");
     std::fs::rename(first.with_extension("new"), &first).expect("rename");

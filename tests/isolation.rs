@@ -216,7 +216,7 @@ fn floods_of_errors_are_cut_and_cleaned() {
 fn huge_arguments_of_host_functions_end_the_attempt() {
     let (mut bench, host, _) =
         all_die("floods-arguments", "", &[("bytes", "3000000"), ("call", "log")], "trap");
-    // The same calls with the longest allowed arguments, and with arguments that are one longer.
+    // Long arguments are allowed up to a bound, and one byte more is refused.
     for (call, fits) in [
         ("log", "100000"),
         ("progress", "100000"),

@@ -1,4 +1,4 @@
-//! What a reclaim counts as a crash of the task, and how much it takes over at a time.
+//! Reclaims: which of them count as a crash of the task, and how much one of them takes over.
 
 use std::time::Duration;
 

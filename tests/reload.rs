@@ -157,7 +157,7 @@ fn grants_change_without_a_new_file() {
         bench.status("work", &id, "result")
     };
     assert!(read(&mut bench).contains("here"));
-    // The same holds while the plugin's file is unusable.
+    // Grants also change while the plugin's file is unusable.
     fs::write(bench.plugin_path("reads-config"), b"not wasm").expect("write");
     host.log("plugin cannot be used");
     change(&bench, &host, &config("there"));
@@ -247,7 +247,7 @@ fn a_plugin_checks_itself_with_grants_before_they_are_its_own() {
     change(&bench, &host, &config("trap", "1KiB"));
     given(4);
     ends(&mut bench, "FAILED");
-    // The same holds for a file that is rewritten all the time.
+    // A file that is rewritten all the time does not delay the grants.
     good_again(&bench, 5);
     let (path, stop) = (bench.plugin_path("checks-itself"), Arc::new(AtomicBool::new(false)));
     let stopped = stop.clone();

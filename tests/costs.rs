@@ -1,4 +1,5 @@
-//! Limits on the cost of a task: commands that Redis runs, bytes that it reads and writes, allocations of the host.
+//! Limits on the cost of a task: commands that Redis runs, bytes that it reads and writes, and allocations of
+//! the host.
 //!
 //! Times differ on every machine and in every run. These numbers do not, even when the machine is busy. If a
 //! limit is exceeded, a task needs more steps; lower the limit when a task needs fewer. The tasks are a

@@ -118,7 +118,7 @@ fn what_was_deleted_while_it_was_pending_is_lost() {
     });
     let report = doctor(&bench, &["--fix"]);
     let mut expected: Vec<String> = entries.iter().map(|entry| format!("deleted-entry {entry}")).collect();
-    // Only the status of the second task has its id.
+    // The doctor knows the id of the second task only from its status.
     expected.push(format!("lost-task {named}"));
     assert_eq!((findings(&report), &report["ok"]), (expected, &Value::Bool(true)), "{report:#}");
     is_well(&bench);

@@ -513,8 +513,8 @@ fn a_response_that_is_not_read_keeps_its_connection_from_others() {
     let mut bench =
         bench("opens-many", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
     let host = bench.host();
-    // The response has no body, so it is complete and its connection is closed. The handler has not read its
-    // end, and that is what counts.
+    // The response has no body, so its connection is already closed. It still counts until the handler has
+    // read the end of the response.
     let found = result(&mut bench, &[("url", &format!("{}/nowhere", web.origin())), ("count", "3")]);
     assert_eq!(
         (&found["statuses"]["404"], &found["errors"]["ConnectionLimitReached"]),

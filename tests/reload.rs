@@ -235,7 +235,7 @@ fn a_plugin_checks_itself_with_grants_before_they_are_its_own() {
         given(count);
         shown(bench, "active");
     };
-    // The unusable file is not asked: the grants that its self-check would refuse take effect at once.
+    // An unusable file has no self-check. The version that runs gets at once the grants that it would refuse.
     fs::write(bench.plugin_path("checks-itself"), b"not wasm").expect("write");
     shown(&bench, "failed");
     change(&bench, &host, &config("trap", "64KiB"));

@@ -12,6 +12,9 @@ use std::process::Command;
 /// The most lines that a file of the host may have.
 const MAX_LINES: usize = 600;
 
+/// The most characters that a line may have.
+const MAX_COLUMNS: usize = 110;
+
 #[test]
 fn every_file_opens_with_a_header() {
     check(headers);
@@ -35,6 +38,11 @@ fn the_queue_knows_nothing_that_stands_on_it() {
 #[test]
 fn no_file_of_the_host_is_too_long() {
     check(lengths);
+}
+
+#[test]
+fn no_line_is_too_wide() {
+    check(widths);
 }
 
 #[test]
@@ -96,7 +104,8 @@ fn the_licences_of_all_dependencies_are_allowed() {
 
 #[test]
 fn every_rule_can_fail() {
-    let wrong: [(Rule, &str, &str); 25] = [
+    let wide = "x".repeat(MAX_COLUMNS + 1);
+    let wrong: [(Rule, &str, &str); 30] = [
         (headers, "host/src/x.rs", "use std::fs;\n"),
         (headers, "host/src/queue/scripts/x.lua", "local a = 1\n"),
         (key_prefixes, "host/src/queue/x.rs", "let key = format!(\"tq:{{{stream}}}:dead\");\n"),
@@ -107,6 +116,11 @@ fn every_rule_can_fail() {
         (imports, "host/src/queue/x.rs", "let engine = wasmtime::Engine::default();\n"),
         (foundations, "host/src/queue/x.rs", "use crate::doctor::Kind;\n"),
         (lengths, "host/src/x.rs", &"\n".repeat(MAX_LINES + 1)),
+        (widths, "host/src/x.rs", &format!("//! x\n// {wide}\n")),
+        (widths, "docs/x.md", &format!("{wide}\n")),
+        (widths, "docs/x.md", &"é".repeat(MAX_COLUMNS + 1)),
+        (widths, "docs/x.md", &format!("See https://example.com/ {wide}\n")),
+        (widths, "scripts/x.sh", &format!("    | {wide}\n")),
         (fuzz_lock, "host/Cargo.toml", "[dependencies]\nanother.workspace = true\n"),
         (ignored_tests, "tests/x.rs", "    #[ignore]\n"),
         (ignored_tests, "host/src/x.rs", "#[ignore = \"slow\"]\n"),
@@ -154,6 +168,27 @@ fn every_rule_can_fail() {
     let found =
         licences("a v1|MIT\nb v1|GPL-3.0\nc v1|\nd v1|MIT AND GPL-3.0\ne v1|GPL-3.0 OR MIT\n", &allowed);
     assert_eq!(found.len(), 3, "{found:?}");
+}
+
+#[test]
+fn lines_that_may_be_wide() {
+    let wide = "x".repeat(MAX_COLUMNS + 1);
+    let table = [
+        ("Cargo.lock", wide.clone()),
+        ("host/templates/javascript/package-lock.json", wide.clone()),
+        ("tests/snapshots/x.snap", wide.clone()),
+        ("docs/x.svg", wide.clone()),
+        ("plugins/x/samples/x.txt", wide.clone()),
+        ("tests/fuzz/corpus/load/x", wide.clone()),
+        ("docs/x.md", format!("| {wide} |")),
+        ("host/src/x.rs", format!("//! | {wide} |")),
+        ("docs/x.md", format!("  <https://{wide}>")),
+        ("scripts/x.sh", format!("# https://{wide}")),
+        ("docs/x.md", "é".repeat(MAX_COLUMNS)),
+    ];
+    for (path, text) in table {
+        assert_eq!(widths(&vec![(path.to_owned(), text)]), Vec::<String>::new(), "{path}");
+    }
 }
 
 #[test]
@@ -272,6 +307,51 @@ fn lengths(files: &Files) -> Vec<String> {
     let host = files.iter().filter(|(path, _)| path.starts_with("host/src/") && is_code(path));
     let long = host.map(|(path, text)| (path, text.lines().count())).filter(|(_, count)| *count > MAX_LINES);
     long.map(|(path, count)| format!("{path} has {count} lines, more than {MAX_LINES}")).collect()
+}
+
+/// No line has more than 110 characters, so that it fits on a screen beside another file.
+///
+/// These may be wider:
+/// - lock files, because a program writes them;
+/// - snapshots, because they are outputs of a program and must have the same bytes;
+/// - `.svg` files, because a program draws them, and a path in them cannot be broken;
+/// - `.json` files, because a string in JSON cannot be broken;
+/// - sample inputs of handlers, because they are what people write, who do not wrap their lines;
+/// - the files that the fuzzer keeps, because it makes them, and git ignores them;
+/// - rows of Markdown tables, also in doc comments, because a row is one line;
+/// - lines that have nothing but one URL, because a URL cannot be broken.
+fn widths(files: &Files) -> Vec<String> {
+    let may_be_wide = |path: &str| {
+        let ends = [".lock", ".snap", ".svg", ".json"];
+        let folders = ["artifacts", "corpus", "coverage", "seeds"].map(|name| format!("tests/fuzz/{name}/"));
+        ends.iter().any(|end| path.ends_with(end))
+            || path.starts_with("plugins/") && path.contains("/samples/")
+            || folders.iter().any(|folder| path.starts_with(folder))
+    };
+    let mut problems = Vec::new();
+    for (path, text) in files.iter().filter(|(path, _)| !may_be_wide(path)) {
+        for (place, line) in lines(path, text) {
+            let columns = line.chars().count();
+            if columns > MAX_COLUMNS && !is_row(path, line) && !is_url(line) {
+                problems.push(format!("{place} has {columns} columns, more than {MAX_COLUMNS}"));
+            }
+        }
+    }
+    problems
+}
+
+/// Whether a line is a row of a Markdown table, in a document or in a doc comment.
+fn is_row(path: &str, line: &str) -> bool {
+    let line = line.trim_start();
+    let comment = line.strip_prefix("//!").or_else(|| line.strip_prefix("///"));
+    let text = if path.ends_with(".md") { Some(line) } else { comment };
+    text.is_some_and(|text| text.trim_start().starts_with('|'))
+}
+
+/// Whether a line has one URL and nothing else but the signs around it, such as those of a comment.
+fn is_url(line: &str) -> bool {
+    let text = line.trim_start_matches(|c: char| !c.is_alphanumeric()).trim_end();
+    text.contains("://") && !text.contains(char::is_whitespace)
 }
 
 /// The fuzzer is a workspace of its own, and nothing else builds it. Without this rule its lock file would go

@@ -94,8 +94,14 @@ pub fn judge(case: Case) -> Verdict {
         wrong.extend(of_task(name, task, case.sent, &losses).into_iter().map(|why| (Some(name.as_str()), why)));
         let seen = runs.get(&(task.queue.to_owned(), task.id.clone())).copied().unwrap_or_default();
         // Deliveries that Redis forgot while the task was there, or with that it was requeued.
-        // A host may know another entry that Redis forgot.
-        let knows_more = |at_ms: u64| task.told["again"] == true && is_lost((at_ms.saturating_sub(REMEMBERED_MS), at_ms), &losses);
+        // A host may know an entry that Redis forgot, of a task that has another one: it was sent twice, or the
+        // step that gave it its next entry is forgotten.
+        let has_more_entries = task.told["again"] == true
+            || task.told["delay"].is_u64()
+            || task.told["end"] == "defer"
+            || task.told["retries"].as_u64() > Some(0)
+            || !task.requeued.is_empty();
+        let knows_more = |at_ms: u64| has_more_entries && is_lost((at_ms.saturating_sub(REMEMBERED_MS), at_ms), &losses);
         let is_forgotten = is_lost(life(task), &losses) || is_requeue_lost(name, case.sent, &losses) || knows_more(task.from_ms);
         if !task.lost_ms.iter().all(|at_ms| knows_more(*at_ms)) {
             wrong.push((Some(name), "FAILED without a dead letter: lost".to_owned()));

@@ -94,7 +94,10 @@ impl<'c> Repeated<'c> {
         let explains = |done: &Done| {
             let can = if is_taken_over { done.fault.ends_leases() } else { done.fault.gives_back() };
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
-            can && is_here && done.from_ms <= over_ms && done.fault.strikes_until(done.to_ms) >= before.kept_ms
+            let struck_ms = done.fault.strikes_until(done.to_ms);
+            // What is to be given back is kept for as long as Redis cannot be told.
+            let since_ms = if is_taken_over || !self.is_held_up(host, struck_ms, over_ms) { before.kept_ms } else { before.at_ms };
+            can && is_here && done.from_ms <= over_ms && struck_ms >= since_ms
         };
         let rank = |done: &Done| {
             (
@@ -106,6 +109,14 @@ impl<'c> Repeated<'c> {
             )
         };
         (0..self.faults.len()).filter(|at| explains(&self.faults[*at])).min_by_key(|at| rank(&self.faults[*at]))
+    }
+
+    /// Whether a fault kept a host from telling Redis anything for a part of this time.
+    fn is_held_up(&self, host: Option<usize>, from_ms: u64, to_ms: u64) -> bool {
+        self.faults.iter().any(|done| {
+            let is_here = done.host.is_none_or(|struck| Some(struck) == host);
+            is_here && done.fault.ends_leases() && done.from_ms <= to_ms && done.fault.strikes_until(done.to_ms) >= from_ms
+        })
     }
 
     /// The most that the hosts which a fault struck had in hand at one moment.

@@ -51,6 +51,8 @@ pub struct Track {
     pub ends: Vec<String>,
     /// Ends from which it was brought back.
     pub requeued: Vec<String>,
+    /// When it ended for the last time.
+    pub ended_ms: Option<u64>,
     /// When it was cancelled.
     pub cancelled_ms: u64,
     /// When a host said that its entry was deleted.
@@ -300,11 +302,13 @@ impl History {
                 let fields = &command[3..];
                 let Some(name) = self.known(queue, value(fields, "data").and_then(told), step) else { return };
                 let reason = value(fields, "tq-reason").map(text).unwrap_or_default();
-                self.ends_ms.extend(number(fields, "tq-failed-at"));
+                let failed_ms = number(fields, "tq-failed-at");
+                self.ends_ms.extend(failed_ms);
                 self.letters.insert((queue, text(command[2])), name.clone());
                 let task = self.tasks.get_mut(&name).expect("a known task");
                 task.look_at_payload(value(fields, "pad").map_or(0, <[u8]>::len));
                 task.ends.push(reason);
+                task.ended_ms = failed_ms;
                 step.buried.insert(name);
             }
             Key::Dead(queue) if is(command, "XDEL") => {
@@ -381,6 +385,7 @@ impl History {
             b"COMPLETED" | b"CANCELLED" => {
                 let at_ms = number(fields, "finished_at").unwrap_or_default();
                 self.ends_ms.push(at_ms);
+                task.ended_ms = Some(at_ms);
                 step.ended.extend(value(fields, "entry").map(text));
                 let first = value(fields, "duplicate_of").map(text);
                 let end = if first.is_some() { DUPLICATE.to_owned() } else { text(status) };
@@ -418,6 +423,7 @@ impl History {
             marks: 0,
             ends: Vec::new(),
             requeued: Vec::new(),
+            ended_ms: None,
             cancelled_ms: 0,
             lost_ms: Vec::new(),
             first: None,

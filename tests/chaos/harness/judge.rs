@@ -59,9 +59,11 @@ pub struct Case<'c> {
     pub wrong: Vec<String>,
 }
 
-/// From when a task was seen until its host had it no more.
+/// From when a task was seen until it had ended, and its last host had it no more.
 fn life(task: &Track) -> (u64, u64) {
-    (task.from_ms, task.begins.last().and_then(|begin| begin.until_ms).unwrap_or(u64::MAX))
+    let held_until_ms = task.begins.last().map_or(Some(0), |begin| begin.until_ms);
+    let ended = task.ended_ms.zip(held_until_ms).map(|(ended_ms, until_ms)| ended_ms.max(until_ms));
+    (task.from_ms, ended.unwrap_or(u64::MAX))
 }
 
 pub fn judge(case: Case) -> Verdict {
@@ -88,7 +90,7 @@ pub fn judge(case: Case) -> Verdict {
             _ => twice.push(name.clone()),
         }
         let status = statuses.get(name.as_str());
-        let problems = task.wrong.iter().cloned().chain(as_told(task, status));
+        let problems = task.wrong.iter().cloned().chain(as_told(task, status, is_lost(life(task), &losses)));
         wrong.extend(problems.map(|why| (Some(name.as_str()), why)));
         wrong.extend(repeated.add(name, task).into_iter().map(|why| (Some(name.as_str()), why)));
         wrong.extend(of_task(name, task, case.sent, &losses).into_iter().map(|why| (Some(name.as_str()), why)));
@@ -217,7 +219,10 @@ fn batched(statuses: &HashMap<&str, Seen>) -> Batched {
 }
 
 /// What is not as the task's payload asked for.
-fn as_told(task: &Track, seen: Option<&Seen>) -> Vec<String> {
+///
+/// `is_forgotten` says that Redis forgot something while the task was there: perhaps that it has its key, so that it ends
+/// as a duplicate after it was run.
+fn as_told(task: &Track, seen: Option<&Seen>, is_forgotten: bool) -> Vec<String> {
     let [end] = task.ends.as_slice() else { return Vec::new() };
     let Some(seen) = seen else { return vec!["has no status".to_owned()] };
     let mut wrong = Vec::new();
@@ -247,7 +252,8 @@ fn as_told(task: &Track, seen: Option<&Seen>) -> Vec<String> {
         wrong.push(format!("its status says {:?}, not {status}", seen.status));
     }
     let distinct: HashSet<Turn> = task.begins.iter().map(|begin| begin.turn).collect();
-    if distinct.len() as u64 != turns && (end != DUPLICATE || task.told["again"] != true) {
+    let may_have_run = end == DUPLICATE && (is_forgotten || task.told["again"] == true);
+    if distinct.len() as u64 != turns && !may_have_run {
         wrong.push(format!("began {distinct:?} (times requeued, attempt, deferrals), not {turns} of them"));
     }
     if attempt > 0 && seen.attempt != attempt {

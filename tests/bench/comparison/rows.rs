@@ -187,7 +187,7 @@ const fn ratio(of: &'static str, to: &'static str, what: &'static str, figure: F
     Ratio { what, of, to, figure }
 }
 
-pub static RATIOS: [Ratio; 17] = [
+pub static RATIOS: [Ratio; 19] = [
     ratio("tqhost-empty", "sandboxed-status", "tasks/s", Figure::Rate),
     ratio("tqhost-empty-0s", "sandboxed", "tasks/s", Figure::Rate),
     ratio("tqhost-echo", "sandboxed-echo", "tasks/s", Figure::Rate),
@@ -196,9 +196,11 @@ pub static RATIOS: [Ratio; 17] = [
     ratio("tqhost-empty", "bare", "tasks/s", Figure::Rate),
     ratio("tqhost-empty-10", "tqhost-empty", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bullmq", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty-0s", "bullmq", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bullmq-rust", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "apalis", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "chasquimq", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty-0s", "chasquimq", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "chasquimq-quiet", "tasks/s", Figure::Rate),
     ratio("bare-newer", "bare", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bare-status", "Redis µs per task", Figure::RedisMicros),

@@ -55,6 +55,8 @@ pub struct Track {
     pub ends: Vec<String>,
     /// The reasons of the dead letters from which it was requeued.
     pub requeued: Vec<String>,
+    /// When it ended for the last time.
+    pub ended_ms: Option<u64>,
     /// When it was cancelled.
     pub cancelled_ms: u64,
     /// When a host wrote that its entry was deleted.
@@ -322,11 +324,13 @@ impl History {
                     return;
                 };
                 let reason = value(fields, "tq-reason").map(text).unwrap_or_default();
-                self.ends_ms.extend(number(fields, "tq-failed-at"));
+                let failed_ms = number(fields, "tq-failed-at");
+                self.ends_ms.extend(failed_ms);
                 self.letters.insert((queue, text(command[2])), name.clone());
                 let task = self.tasks.get_mut(&name).expect("a known task");
                 task.look_at_payload(value(fields, "pad").map_or(0, <[u8]>::len));
                 task.ends.push(reason);
+                task.ended_ms = failed_ms;
                 step.buried.insert(name);
             }
             Key::Dead(queue) if is(command, "XDEL") => {
@@ -412,6 +416,7 @@ impl History {
             b"COMPLETED" | b"CANCELLED" => {
                 let at_ms = number(fields, "finished_at").unwrap_or_default();
                 self.ends_ms.push(at_ms);
+                task.ended_ms = Some(at_ms);
                 step.ended.extend(value(fields, "entry").map(text));
                 let first = value(fields, "duplicate_of").map(text);
                 let end = if first.is_some() { DUPLICATE.to_owned() } else { text(status) };
@@ -452,6 +457,7 @@ impl History {
             marks: 0,
             ends: Vec::new(),
             requeued: Vec::new(),
+            ended_ms: None,
             cancelled_ms: 0,
             lost_ms: Vec::new(),
             first: None,

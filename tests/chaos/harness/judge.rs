@@ -59,9 +59,11 @@ pub struct Case<'c> {
     pub wrong: Vec<String>,
 }
 
-/// The time from a task's first place to the end of its last delivery.
+/// The time from a task's first place until it has ended and its last host no longer holds it.
 fn life(task: &Track) -> (u64, u64) {
-    (task.from_ms, task.begins.last().and_then(|begin| begin.until_ms).unwrap_or(u64::MAX))
+    let held_until_ms = task.begins.last().map_or(Some(0), |begin| begin.until_ms);
+    let ended = task.ended_ms.zip(held_until_ms).map(|(ended_ms, until_ms)| ended_ms.max(until_ms));
+    (task.from_ms, ended.unwrap_or(u64::MAX))
 }
 
 pub fn judge(case: Case) -> Verdict {
@@ -94,18 +96,23 @@ pub fn judge(case: Case) -> Verdict {
             _ => twice.push(name.clone()),
         }
         let status = statuses.get(name.as_str());
-        let problems = task.wrong.iter().cloned().chain(as_told(task, status));
+        let problems = task.wrong.iter().cloned().chain(as_told(task, status, is_lost(life(task), &losses)));
         wrong.extend(problems.map(|why| (Some(name.as_str()), why)));
         wrong.extend(repeated.add(name, task).into_iter().map(|why| (Some(name.as_str()), why)));
         wrong.extend(
             of_task(name, task, case.sent, &losses).into_iter().map(|why| (Some(name.as_str()), why)),
         );
         let seen = runs.get(&(task.queue.to_owned(), task.id.clone())).copied().unwrap_or_default();
-        // Redis may have forgotten deliveries of the task, or that it was requeued. A host may know another
-        // entry that Redis forgot.
-        let knows_more = |at_ms: u64| {
-            task.told["again"] == true && is_lost((at_ms.saturating_sub(REMEMBERED_MS), at_ms), &losses)
-        };
+        // Redis may have forgotten deliveries of the task, or that it was requeued. A host may also know an entry
+        // that Redis forgot, if the task has another one: it was sent twice, or Redis forgot the step that gave
+        // the task its next entry.
+        let has_more_entries = task.told["again"] == true
+            || task.told["delay"].is_u64()
+            || task.told["end"] == "defer"
+            || task.told["retries"].as_u64() > Some(0)
+            || !task.requeued.is_empty();
+        let knows_more =
+            |at_ms: u64| has_more_entries && is_lost((at_ms.saturating_sub(REMEMBERED_MS), at_ms), &losses);
         let is_forgotten = is_lost(life(task), &losses)
             || is_requeue_lost(name, case.sent, &losses)
             || knows_more(task.from_ms);
@@ -252,7 +259,10 @@ fn batched(statuses: &HashMap<&str, Seen>) -> Batched {
 }
 
 /// Where the task's end differs from what its payload asks for.
-fn as_told(task: &Track, seen: Option<&Seen>) -> Vec<String> {
+///
+/// `is_forgotten` says that Redis forgot something while the task was there. It may have forgotten which task
+/// holds the key, so that the holder ends as a duplicate after it was run.
+fn as_told(task: &Track, seen: Option<&Seen>, is_forgotten: bool) -> Vec<String> {
     let [end] = task.ends.as_slice() else { return Vec::new() };
     let Some(seen) = seen else { return vec!["has no status".to_owned()] };
     let mut wrong = Vec::new();
@@ -286,7 +296,8 @@ fn as_told(task: &Track, seen: Option<&Seen>) -> Vec<String> {
         wrong.push(format!("its status says {:?}, not {status}", seen.status));
     }
     let distinct: HashSet<Turn> = task.begins.iter().map(|begin| begin.turn).collect();
-    if distinct.len() as u64 != turns && (end != DUPLICATE || task.told["again"] != true) {
+    let may_have_run = end == DUPLICATE && (is_forgotten || task.told["again"] == true);
+    if distinct.len() as u64 != turns && !may_have_run {
         wrong.push(format!("began {distinct:?} (times requeued, attempt, deferrals), not {turns} of them"));
     }
     if attempt > 0 && seen.attempt != attempt {

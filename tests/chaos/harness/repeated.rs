@@ -115,9 +115,11 @@ impl<'c> Repeated<'c> {
         let explains = |done: &Done| {
             let can = if is_taken_over { done.fault.ends_leases() } else { done.fault.gives_back() };
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
-            can && is_here
-                && done.from_ms <= over_ms
-                && done.fault.strikes_until(done.to_ms) >= before.kept_ms
+            let struck_ms = done.fault.strikes_until(done.to_ms);
+            // A host keeps the lease of a task that it gives back until it can say so to Redis.
+            let is_late = !is_taken_over && self.is_held_up(host, struck_ms, over_ms);
+            let since_ms = if is_late { before.at_ms } else { before.kept_ms };
+            can && is_here && done.from_ms <= over_ms && struck_ms >= since_ms
         };
         let rank = |done: &Done| {
             (
@@ -131,6 +133,15 @@ impl<'c> Repeated<'c> {
         (0..self.faults.len())
             .filter(|at| explains(&self.faults[*at]))
             .min_by_key(|at| rank(&self.faults[*at]))
+    }
+
+    /// Whether a fault kept a host from writing to Redis for a part of this time.
+    fn is_held_up(&self, host: Option<usize>, from_ms: u64, to_ms: u64) -> bool {
+        self.faults.iter().any(|done| {
+            let is_here = done.host.is_none_or(|struck| Some(struck) == host);
+            let strikes = done.from_ms <= to_ms && done.fault.strikes_until(done.to_ms) >= from_ms;
+            is_here && strikes && done.fault.ends_leases()
+        })
     }
 
     /// The most tasks that the hosts which a fault struck had in hand at one moment.

@@ -16,6 +16,9 @@ use super::faults::Done;
 use super::history::{Begin, Track, time_of};
 use super::plan::Fault;
 
+/// How much later a host may give tasks back when it was kept from reaching Redis.
+const LATE_MS: u64 = 15_000;
+
 pub struct Repeated<'c> {
     faults: &'c [Done],
     /// Which host a process was.
@@ -95,8 +98,9 @@ impl<'c> Repeated<'c> {
             let can = if is_taken_over { done.fault.ends_leases() } else { done.fault.gives_back() };
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
             let struck_ms = done.fault.strikes_until(done.to_ms);
-            // What is to be given back is kept for as long as Redis cannot be told.
-            let since_ms = if is_taken_over || !self.is_held_up(host, struck_ms, over_ms) { before.kept_ms } else { before.at_ms };
+            // A claim that was on its way to a Redis that did not answer arrives, and is given back, that much later.
+            let is_late = !is_taken_over && self.is_held_up(host, struck_ms, over_ms);
+            let since_ms = if is_late { over_ms.saturating_sub(LATE_MS) } else { before.kept_ms };
             can && is_here && done.from_ms <= over_ms && struck_ms >= since_ms
         };
         let rank = |done: &Done| {

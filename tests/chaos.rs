@@ -38,6 +38,11 @@ fn proof_chaos_short_form() {
 }
 
 #[test]
+fn proof_chaos_with_a_redis_that_forgets_its_last_second() {
+    is_good(Wish { duration: Duration::from_secs(10), keeps: Keeps::AllButASecond, ..SHORT });
+}
+
+#[test]
 fn proof_chaos_with_a_failover() {
     is_good(Wish { duration: Duration::from_secs(10), keeps: Keeps::WhatItsReplicaHas, ..SHORT });
 }

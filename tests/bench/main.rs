@@ -13,7 +13,6 @@ mod backlog;
 mod busy;
 mod comparison;
 mod compilation;
-mod execution;
 mod hundred;
 mod idle;
 mod instances;
@@ -37,10 +36,9 @@ const PEERS: &str = "peers";
 fn main() {
     // `cargo bench` adds arguments for its own harness, which are ignored.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 14] = [
+    let sections: [(&str, fn()); 13] = [
         ("throughput", throughput),
         ("instances", instances::calls),
-        ("execution", execution::compared),
         ("busy", busy::slots),
         ("languages", languages::costs),
         ("start", start),

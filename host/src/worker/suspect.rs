@@ -38,7 +38,7 @@ async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: H
         queue,
         task = task.id,
         crashes = task.crashes,
-        "it runs alone, as hosts died while they ran it"
+        "the task runs alone, because hosts died while they ran it"
     );
     let stop = hold.stop().clone();
     let turn = tokio::select! {

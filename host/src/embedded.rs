@@ -93,7 +93,11 @@ impl Embedded {
         socket::end_orphan(&socket).await.map_err(io("end the orphaned server on", &socket))?;
         let log = folder.join("redis.log");
         server::rotate(&log).map_err(io("rotate", &log))?;
-        tracing::info!(program = %program.display(), socket = %socket.display(), "starting the private Redis");
+        tracing::info!(
+            program = %program.display(),
+            socket = %socket.display(),
+            "starting the private Redis"
+        );
         let launch = Launch { program, folder, socket: socket.clone(), log: log.clone() };
         let server = Server::start(launch, lock).map_err(io("start a thread for", &socket))?;
         wait_until_ready(&server, &socket, &log).await?;
@@ -112,9 +116,9 @@ impl Embedded {
     }
 }
 
-/// The path of the socket for this `data_dir`, whether a server runs or not: `redis/redis.sock` in it. If that
-/// is too long for a socket, it is a path in the folder for temporary files, always the same for the same
-/// `data_dir`.
+/// The path of the socket for this `data_dir`, whether a server runs or not: `redis/redis.sock` in it. If
+/// that is too long for a socket, it is a path in the folder for temporary files, always the same for the
+/// same `data_dir`.
 pub fn socket_path(data_dir: &Path) -> PathBuf {
     let data_dir = absolute(data_dir);
     let socket = data_dir.join("redis/redis.sock");

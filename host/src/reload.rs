@@ -9,8 +9,8 @@
 //!           │                               └─ good ─▶ Workers::apply, Plugins::update
 //! ```
 //!
-//! Some keys take effect only at the start of the host (the addresses, the folders). When one of them changes,
-//! the log says that a restart is needed.
+//! Some keys take effect only at the start of the host (the addresses, the folders). When one of them
+//! changes, the log says that a restart is needed.
 //!
 //! Not here: how a queue is replaced (`worker::workers`), how a plugin gets its grants (`plugins`).
 
@@ -64,8 +64,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The first look counts as a change, because the file may have changed since it was read. Fails if SIGHUP
-    /// cannot be heard.
+    /// The first look counts as a change, because the file may have changed since it was read. Fails if
+    /// SIGHUP cannot be heard.
     pub fn new(file: &Path) -> std::io::Result<Watch> {
         let hint = Arc::new(Notify::new());
         let told = hint.clone();
@@ -86,8 +86,8 @@ impl Watch {
         })
     }
 
-    /// Waits for a new, stable state of the file, or for SIGHUP. It may be dropped while it waits: the next call
-    /// sees what this one would have seen.
+    /// Waits for a new, stable state of the file, or for SIGHUP. It may be dropped while it waits: the next
+    /// call sees what this one would have seen.
     pub async fn changed(&mut self) {
         let mut candidate: Option<(Stamp, Instant)> = None;
         loop {

@@ -49,8 +49,8 @@ pub enum Origin {
     Producer,
     /// A host or a command enqueued it, under a new id; its status says where it is.
     Host,
-    /// The task was delivered before and came back; or its producer gave it an id, which another task may have
-    /// too.
+    /// The task was delivered before and came back; or its producer gave it an id, which another task may
+    /// have too.
     Other,
 }
 

@@ -96,8 +96,8 @@ impl Health {
         self.0.started.store(true, Ordering::Release);
     }
 
-    /// Notes that a part that the host needs has ended: the host is not ready until it is restarted. `/readyz`
-    /// shows the reason to everybody, also without a token.
+    /// Notes that a part that the host needs has ended: the host is not ready until it is restarted.
+    /// `/readyz` shows the reason to everybody, also without a token.
     pub fn fail(&self, reason: &'static str) {
         self.0.failed.get_or_init(|| reason);
     }

@@ -305,8 +305,8 @@ impl Metrics {
         }))
     }
 
-    /// Removes the series of a queue that this host does not run any more. A handle that is left may still count;
-    /// no scrape shows it.
+    /// Removes the series of a queue that this host does not run any more. A handle that is left may still
+    /// count; no scrape shows it.
     pub fn remove_queue(&self, name: &str) {
         let all = &*self.0;
         let queue = || name.to_owned();

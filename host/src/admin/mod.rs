@@ -2,7 +2,7 @@
 //!
 //!     GET /livez    200 "ok" as long as the runtime answers
 //!     GET /readyz   200 or 503, with the report of `health` as JSON
-//!     GET /metrics  a scrape of `metrics` as OpenMetrics text; 401 without the bearer token, where one is set
+//!     GET /metrics  a scrape of `metrics` as OpenMetrics text; 401 without the bearer token, if one is set
 //!     else          404
 //!
 //! Errors are `application/problem+json`. In: a bound listener, the [`AdminState`], a token that stops the

@@ -111,7 +111,13 @@ async fn readyz_follows_the_health_and_reports_it() {
     assert_eq!(answer.status, 200);
     let mut body = answer.json();
     assert!(body["queues"][0]["since_ms"].take().is_u64());
-    let queue = json!({"queue": "mail", "state": "waiting-for-plugin", "since_ms": null, "ok": true, "reason": "its plugin has no working version"});
+    let queue = json!({
+        "queue": "mail",
+        "state": "waiting-for-plugin",
+        "since_ms": null,
+        "ok": true,
+        "reason": "its plugin has no working version",
+    });
     assert_eq!(body, json!({"ready": true, "started": true, "queues": [queue]}));
 
     pulse.fault("connection refused".to_owned());

@@ -18,7 +18,7 @@ const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 const OLDEST: (u32, u32) = (7, 0);
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// `path` is a list of folders as in `PATH`. If no program can be used, the error is about the first one found.
+/// `path` is a list of folders as in `PATH`. If no program can be used, the error is about the first one.
 pub(super) async fn find(path: &OsStr) -> Result<PathBuf, EmbeddedError> {
     let mut first_error = None;
     for name in NAMES {

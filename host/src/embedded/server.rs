@@ -164,7 +164,7 @@ impl Shared {
         Ok(Some(child))
     }
 
-    /// Waits for the end without reaping. So no other process can get the pid before `state` has forgotten it.
+    /// Waits for the end without reaping, so that no other process gets the pid before `state` forgets it.
     fn wait(&self, mut child: Child) -> String {
         let pid = self.lock().pid;
         if let Some(pid) = pid {

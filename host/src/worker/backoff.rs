@@ -58,7 +58,8 @@ mod tests {
     proptest! {
         #[test]
         fn jitter_stays_within_its_share_and_under_the_maximum(
-            base in 1u64..100_000, factor in 1u64..100, spread in 0.0f64..=1.0, attempt in 1u32..5000, jitter in -1.0f64..=1.0,
+            base in 1u64..100_000, factor in 1u64..100, spread in 0.0f64..=1.0,
+            attempt in 1u32..5000, jitter in -1.0f64..=1.0,
         ) {
             let backoff = exponential(base, base * factor, spread);
             let plain = delay(&backoff, attempt, 0.0).as_secs_f64();

@@ -86,7 +86,8 @@ impl Shared {
             tracing::error!(
                 queue,
                 ?entries,
-                "entries were deleted by somebody else while they were pending; tasks that do not run are lost"
+                "entries were deleted by somebody else while they were pending; \
+                 tasks that do not run are lost"
             );
         }
     }

@@ -56,7 +56,7 @@ fn read_token(item: &Item) -> Option<Secret> {
     }
     if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
         item.problem(
-            "has spaces, line breaks or non-ASCII characters in it, which an Authorization header cannot carry",
+            "has spaces, line ends or non-ASCII characters in it, which an Authorization header cannot carry",
         );
         return None;
     }

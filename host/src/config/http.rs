@@ -53,7 +53,7 @@ const MAX_CA_BYTES: u64 = 1 << 20;
 pub struct Http {
     /// The wait for a free connection, the lookup of the name, the connection and the TLS handshake together.
     pub connect_timeout: Duration,
-    /// From sending the request until the head of the response.
+    /// From the connection to the head of the response, including the time to send the request.
     pub first_byte_timeout: Duration,
     pub between_bytes_timeout: Duration,
     /// One request as a whole. None: only the end of the attempt bounds it.

@@ -1,4 +1,6 @@
-//! How long a failed task waits for its next attempt. Pure arithmetic.
+//! Computes how long a failed task waits for its next attempt.
+//!
+//! In: the queue's backoff, the attempt, a random jitter. Out: a duration. It is pure: no clock, no random.
 
 use std::time::Duration;
 

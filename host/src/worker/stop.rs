@@ -1,4 +1,6 @@
 //! The tokens by which the host stops in steps. It stops claiming first, while running attempts continue.
+//!
+//! Not here: when each token is cancelled (`app`, `lifecycle`).
 
 use tokio_util::sync::CancellationToken;
 

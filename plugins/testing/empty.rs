@@ -1,6 +1,6 @@
-//! Completes at once, with no result. It imports no function and its memory never grows for tasks of up to 20 KiB, so it measures the
-//! host and nothing of its own: without the standard library, and with an allocator over the heap that is
-//! there from the start.
+//! Completes at once, with no result. It measures the host and nothing of its own: it imports no function,
+//! and its memory never grows for tasks of up to 20 KiB. For that it has no standard library, and its
+//! allocator uses the heap that exists from the start.
 #![cfg(target_family = "wasm")]
 #![no_std]
 
@@ -25,14 +25,16 @@ impl Guest for Empty {
 
 export!(Empty);
 
-/// Where the host puts what it passes in. For this target wit-bindgen leaves it to the C library, which is not linked here.
+/// Allocates the memory into which the host writes arguments. For this target, wit-bindgen leaves it to the C
+/// library, which is not linked here.
 #[cfg(target_os = "wasi")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cabi_realloc(old: *mut u8, old_len: usize, align: usize, new_len: usize) -> *mut u8 {
     if new_len == 0 {
         return core::ptr::without_provenance_mut(align);
     }
-    // SAFETY: the canonical ABI hands in a power of two, and an old block only with its own length and alignment.
+    // SAFETY: in the canonical ABI `align` is a power of two, and an old block comes with its own length and
+    // alignment.
     unsafe {
         if old_len == 0 {
             alloc::alloc::alloc(Layout::from_size_align_unchecked(new_len, align))

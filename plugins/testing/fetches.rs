@@ -1,5 +1,5 @@
-//! Asks for the url in its field and returns what came of it; `plugins/testing/README.md` has the fields. An error is a result too: the
-//! tests are to see which one it is.
+//! Requests the url in its field and returns the outcome; `plugins/testing/README.md` has the fields. An
+//! error is a result too, so that tests see which error it is.
 #![cfg(target_family = "wasm")]
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,5 @@
-//! What several test guests share: a sleep that works with every toolchain, the echo, doing as told, and requests (`http`).
+//! The code that several test guests share: a sleep that works with every toolchain, the echo, `as-told`, and
+//! requests (`http`).
 //!
 //! Not here: any misbehaviour. Each guest is a file beside this one, empty outside of WebAssembly.
 
@@ -11,10 +12,15 @@ use serde_json::{Map, Value, json};
 use tqhost_handler::{Failure, FieldError, Json, Task};
 
 mod bindings {
-    wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/sleeper", generate_all });
+    wit_bindgen::generate!({
+        path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+        world: "tqhost:testing/sleeper",
+        generate_all,
+    });
 }
 
-/// `std::thread::sleep` panics where there is no WASI; this asks the host itself, which is what std does where there is.
+/// Asks the host to wait. `std::thread::sleep` does so too where there is WASI, and panics where there is
+/// none.
 pub fn sleep(duration: Duration) {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     bindings::wasi::clocks::monotonic_clock::subscribe_duration(nanos).block();

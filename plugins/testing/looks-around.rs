@@ -1,9 +1,12 @@
-//! Leaves what it can where another task might find it, and tells what it finds itself.
+//! Leaves secrets where another task might find them, and reports those that it finds itself.
 //!
-//! Takes 6 MiB more of memory (`grown` says whether it got them), looks through all that it has for `hunter2-` and digits, and then fills what
-//! it took with `hunter2-` and the number in field `secret`, which it also keeps in a global. Returns `found` (numbers other than its own),
-//! `kept` (those in the global), and what the host shows it: `environment`, `arguments`, `folder`, `stdin` (bytes of it), `config`, and eight
-//! bytes of `random` and the `seed` for hash tables.
+//! It takes 6 MiB more of memory (`grown` says whether it got them), and searches all of its memory for
+//! `hunter2-` and digits. Then it fills the new memory with `hunter2-` and the number in field `secret`,
+//! which it also keeps in a global.
+//!
+//! It returns `found` (numbers other than its own), `kept` (numbers in the global), and what the host shows
+//! it: `environment`, `arguments`, `folder`, `stdin` (how many bytes), `config`, eight bytes of `random`, and
+//! the `seed` for hash tables.
 #![cfg(target_family = "wasm")]
 
 use std::cell::RefCell;
@@ -12,7 +15,11 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use tqhost_handler::{Failure, Json, Task, config, handler};
 
-wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/looker", generate_all });
+wit_bindgen::generate!({
+    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    world: "tqhost:testing/looker",
+    generate_all,
+});
 
 use wasi::cli::{environment, stdin};
 use wasi::random::{insecure_seed, random};

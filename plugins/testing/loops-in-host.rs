@@ -1,12 +1,16 @@
-//! Calls one function of the host for ever, which answers at once: the one in field `call`, `clock`, `remaining`, `progress`, `config`, `log`,
-//! `poll` or `random`.
+//! Calls one function of the host for ever, which answers at once. Field `call` names it: `clock`,
+//! `remaining`, `progress`, `config`, `log`, `poll` or `random`.
 #![cfg(target_family = "wasm")]
 
 use std::hint::black_box;
 
 use tqhost_handler::{Failure, FieldError, Task, config, context, handler, log};
 
-wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/roller", generate_all });
+wit_bindgen::generate!({
+    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    world: "tqhost:testing/roller",
+    generate_all,
+});
 
 use wasi::clocks::monotonic_clock::subscribe_duration;
 use wasi::random::random::get_random_bytes;

@@ -1,7 +1,8 @@
-//! Periods of time, and years of experience.
+//! Reads periods of time, and years of experience.
 //!
-//! In: a line of text, and the month that counts as now. Out: [`Period`]s such as `Jan 2019 - Present`, `2018.03 - 2021.06`, `2019年7月-至今`;
-//! their sum with overlaps counted once; and years that the text itself states (`5+ years`, `8年经验`).
+//! In: a line of text, and the month that counts as now. Out: [`Period`]s such as `Jan 2019 - Present`,
+//! `2018.03 - 2021.06`, `2019年7月-至今`; their sum with overlaps counted once; and years that the text itself
+//! states (`5+ years`, `8年经验`).
 //!
 //! Not here: which periods are work ([`crate::analysis`]).
 

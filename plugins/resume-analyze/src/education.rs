@@ -1,8 +1,10 @@
-//! What the person has studied.
+//! Finds what the person has studied.
 //!
-//! In: the text and its sections. Out: [`Study`] entries: degree, school, field and years, each none when it is not there.
+//! In: the text and its sections. Out: [`Study`] entries: degree, school, field and years, each none if
+//! missing.
 //!
-//! Under a heading of education every line counts; elsewhere only one that names a school together with a degree or a period.
+//! Under a heading of education every line counts. Elsewhere a line counts only if it names a school together
+//! with a degree or a period.
 
 use std::sync::LazyLock;
 
@@ -33,14 +35,25 @@ pub struct Study {
     pub to: Option<i32>,
 }
 
-/// More is a list of courses, or no resume.
+/// The most entries. A text with more of them is a list of courses, or no resume.
 const MOST: usize = 8;
+
+const MASTER: &str = concat!(
+    r"\b(?i:master(?:'s)?(?: of (?:business administration|[a-z]+))?|m\.\s?sc\.?|m\.?b\.?a",
+    r"|m\.\s?eng)\b\.?|\bMSc\b|\bMEng\b|\bM\.S\.|\bM\.A\.|\bMS\b|\bMA\b|\bMFA\b|硕士|研究生",
+);
+
+const BACHELOR: &str = concat!(
+    r"\b(?i:bachelor(?:'s)?(?: of (?:business administration|[a-z]+))?|b\.\s?sc\.?",
+    r"|b\.\s?eng)\b\.?|\bBSc\b|\bBEng\b|\bB\.S\.|\bB\.A\.|\bB\.Ed\.|\bBS\b|\bBA\b|\bBEd\b|本科",
+    r"|学士",
+);
 
 static DEGREES: LazyLock<Vec<(Level, Regex)>> = LazyLock::new(|| {
     [
         (Level::Doctor, r"(?i)\bph\.?\s?d\b\.?|\bdoctor of [a-z]+|\bdoctorate\b|博士"),
-        (Level::Master, r"\b(?i:master(?:'s)?(?: of (?:business administration|[a-z]+))?|m\.\s?sc\.?|m\.?b\.?a|m\.\s?eng)\b\.?|\bMSc\b|\bMEng\b|\bM\.S\.|\bM\.A\.|\bMS\b|\bMA\b|\bMFA\b|硕士|研究生"),
-        (Level::Bachelor, r"\b(?i:bachelor(?:'s)?(?: of (?:business administration|[a-z]+))?|b\.\s?sc\.?|b\.\s?eng)\b\.?|\bBSc\b|\bBEng\b|\bB\.S\.|\bB\.A\.|\bB\.Ed\.|\bBS\b|\bBA\b|\bBEd\b|本科|学士"),
+        (Level::Master, MASTER),
+        (Level::Bachelor, BACHELOR),
         (Level::Associate, r"(?i)\bassociate(?:'s)? (?:degree|of)\b(?: [a-z]+)?|大专|专科"),
         (Level::School, r"(?i)\bhigh school\b|\ba-levels?\b|\babitur\b|高中"),
     ]
@@ -50,7 +63,8 @@ static DEGREES: LazyLock<Vec<(Level, Regex)>> = LazyLock::new(|| {
 
 static SCHOOL: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(concat!(
-        r"(?:[A-Z][A-Za-z.'&-]* (?:(?:of|and|the|at|de|for) )?){0,5}(?i:university|college|polytechnic|universität|université|institute of technology|high school)",
+        r"(?:[A-Z][A-Za-z.'&-]* (?:(?:of|and|the|at|de|for) )?){0,5}",
+        r"(?i:university|college|polytechnic|universität|université|institute of technology|high school)",
         r"(?: (?:of|at|in) (?:the )?[A-Z][A-Za-z.'-]*(?: [A-Z][a-z][A-Za-z.'-]*){0,2})?",
         r"|\b(?:MIT|ETH Zurich|UCLA|Caltech)\b",
         r"|[\u{4e00}-\u{9fff}]{2,14}(?:大学|学院|中学|学校)(?:[\u{4e00}-\u{9fff}]{2,10}学院)?",

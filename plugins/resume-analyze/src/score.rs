@@ -1,7 +1,7 @@
-//! How good the resume is as a document, out of 100, and what would make it better.
+//! Scores the resume as a document, out of 100, and suggests what would make it better.
 //!
-//! In: the [`Facts`]. Out: seven [`Part`]s whose scores add up to the whole, each with its most and why; what is strong; what to do, the most
-//! useful first. All texts are in the resume's language.
+//! In: the [`Facts`]. Out: seven [`Part`]s whose scores add up to the whole, each with its maximum and a
+//! reason; strengths; suggestions, the most useful first. All texts are in the resume's language.
 //!
 //! | part | most | looks at |
 //! |---|---|---|
@@ -13,9 +13,9 @@
 //! | education | 5 | degree, school, field, years |
 //! | form | 10 | length, capitals, very long lines, columns |
 //!
-//! What is counted without an end (years, lines, skills) earns ever less: half of its points at a number that is fair, and all of them never quite.
-//! So a good resume stays apart from a very good one, and few get near 100. What is no resume gets nothing for achievements and form: figures and
-//! length say nothing there.
+//! Counts without a limit (years, lines, skills) earn ever less: half of the points at a fair number, and
+//! never quite all. So a good resume differs from a very good one, and few get near 100. A text that is no
+//! resume gets nothing for achievements and form, because its figures and length say nothing.
 
 use std::sync::LazyLock;
 
@@ -264,7 +264,8 @@ fn described<'a>(facts: &Facts<'a>) -> impl Iterator<Item = &'a str> {
 
 static FIGURE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(concat!(
-        r"(?i)\d\s?%|[$€£¥]\s?\d|\d\s?(?:k|m|x|ms|million|billion|users|customers|people|students|engineers|requests|qps|tps|gb|tb)\b|\b\d{1,3}(?:,\d{3})+\b",
+        r"(?i)\d\s?%|[$€£¥]\s?\d|\d\s?(?:k|m|x|ms|million|billion|users|customers|people|students",
+        r"|engineers|requests|qps|tps|gb|tb)\b|\b\d{1,3}(?:,\d{3})+\b",
         r"|\d+\s?(?:万|亿|倍|人|次|毫秒|台|家|篇|项)|\bby (?:half|\d+)\b|\bfrom \d+\S* \S* ?to \d+",
     ))
     .expect("a valid expression")
@@ -274,8 +275,10 @@ static YEAR: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b(?:19|20)\d\d").e
 
 static VERB: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(concat!(
-        r"(?i)\b(?:led|built|designed|developed|launched|reduced|increased|improved|created|implemented|managed|delivered|migrated|automated|taught|won|",
-        r"founded|grew|saved|cut|raised|published|organized|organised|introduced|shipped|wrote|mentored|optimized|negotiated|trained|supervised|coordinated)\b",
+        r"(?i)\b(?:led|built|designed|developed|launched|reduced|increased|improved|created|implemented",
+        r"|managed|delivered|migrated|automated|taught|won|founded|grew|saved|cut|raised|published",
+        r"|organized|organised|introduced|shipped|wrote|mentored|optimized|negotiated|trained|supervised",
+        r"|coordinated)\b",
         r"|负责|主导|设计|开发|优化|搭建|实现|推动|提升|降低|带领|完成|参与|撰写|组织|重构",
     ))
     .expect("a valid expression")

@@ -1,10 +1,12 @@
-//! Skills that the resume mentions, from a built-in list.
+//! Finds the skills that the resume mentions, from a built-in list.
 //!
-//! In: the text and its sections. Out: [`Skill`]s with how often each is mentioned, most first within a category.
+//! In: the text and its sections. Out: [`Skill`]s with how often each is mentioned; within a category, the
+//! most frequent first.
 //!
-//! Most names count wherever they stand as a word of their own (`Java` is not in `JavaScript`). A name that is also an everyday word is
-//! stricter: [`How::Proper`] must be written as the list has it (`Rust`, not `rust`), and [`How::Listed`] must in addition stand in a list or
-//! under a heading of skills (`C`, `R`, `Go`: not in "Vitamin C" or "Go home").
+//! Most names count wherever they are a word of their own (`Java` is not in `JavaScript`). A name that is
+//! also an everyday word is stricter: [`How::Proper`] must be written as the list has it (`Rust`, not
+//! `rust`), and [`How::Listed`] must in addition be in a list or under a heading of skills (`C`, `R`, `Go`:
+//! not in "Vitamin C" or "Go home").
 //!
 //! The list itself is in [`crate::skill_list`].
 
@@ -163,7 +165,8 @@ mod tests {
     fn everyday_words_are_no_skills() {
         assert_eq!(
             names(
-                "Vitamin C, and go home; react to the swift spring, express it. R you there? I excel in rust removal"
+                "Vitamin C, and go home; react to the swift spring, express it. R you there? \
+                 I excel in rust removal"
             ),
             [""; 0]
         );

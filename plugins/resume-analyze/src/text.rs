@@ -1,9 +1,9 @@
-//! The resume's text, made comparable.
+//! Makes the resume's text comparable.
 //!
-//! In: the task's content. Out: [`Text`]: its lines, with full-width and exotic characters brought to their plain form, and what kind of
-//! text it is. Or [`Unreadable`], when there is nothing that rules could read.
+//! In: the task's content. Out: [`Text`]: its lines, with full-width and exotic characters in their plain
+//! form, and what kind of text it is; or [`Unreadable`] if rules cannot read anything in it.
 //!
-//! Line numbers stay those of the content, so that a result can be held against it.
+//! Line numbers stay those of the content, so that a result can be compared with it.
 
 use std::fmt;
 
@@ -87,7 +87,8 @@ impl Text {
         if broken * 50 > chars {
             return Err(Unreadable::Binary);
         }
-        // A form feed is where a PDF's page ends: a blank, so that the line numbers stay those of the content.
+        // A form feed marks the end of a PDF's page. It becomes a blank, so that the line numbers stay those
+        // of the content.
         let lines: Vec<String> =
             content.lines().map(|line| line.chars().filter_map(plain).collect()).collect();
         let letters: usize = lines

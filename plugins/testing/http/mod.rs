@@ -12,7 +12,11 @@ use bindings::wasi::http::types::{
 use bindings::wasi::io::streams::{InputStream, OutputStream, StreamError};
 
 mod bindings {
-    wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/requester", generate_all });
+    wit_bindgen::generate!({
+        path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+        world: "tqhost:testing/requester",
+        generate_all,
+    });
 }
 
 /// A request that is not sent yet.

@@ -1,11 +1,12 @@
-//! Whether a model's answer is one.
+//! Checks a model's answer.
 //!
-//! In: the text that the model has written. Out: an [`Answer`], every value of the right type and within its bounds, or what is wrong with it
-//! in words that the model and a person understand. Then the [`Analysis`] that is made of it.
+//! In: the text that the model has written. Out: an [`Answer`] in which every value has the right type and is
+//! within its bounds; or what is wrong, in words that the model and a person understand. Then the
+//! [`Analysis`] that is made of the answer.
 //!
-//! Code fences and talk around the object are overlooked, unknown keys dropped, texts and lists that are too long cut. The score is the sum
-//! of the parts, so that it adds up whatever the model makes of it. An email, phone number or link counts only if the resume has it: an
-//! answer that was talked into another one does not get through.
+//! Code fences and text around the object are ignored, unknown keys are dropped, texts and lists that are too
+//! long are cut. The score is always the sum of the parts. An email, phone number or link counts only if the
+//! resume has it, so a resume cannot make the model report others.
 
 use serde_json::Value;
 

@@ -10,7 +10,7 @@ use tqhost_handler::{Failure, Json, Task, handler};
 
 const SHOWN: usize = 4096;
 
-/// Responses that are held without being read, over all tasks of this instance.
+/// Responses of all tasks of this instance that are held and not read.
 static FORGOTTEN: AtomicU32 = AtomicU32::new(0);
 
 fn handle(task: Task) -> Result<Json<Value>, Failure> {

@@ -45,21 +45,21 @@ pub fn echo(task: &Task, version: &str) -> Json<Value> {
     }))
 }
 
-/// What a task's field `data` tells its handler to do.
+/// The orders in a task's field `data`.
 pub struct Told(Value);
 
 impl Told {
-    /// Rejects a task that does not tell.
+    /// Reads the field `data`. A task without it is rejected.
     pub fn of(task: &Task) -> Result<Told, Failure> {
         Ok(Told(task.json("data")?))
     }
 
-    /// How long it is to take.
+    /// How long the attempt is to take.
     pub fn wait(&self) -> Duration {
         Duration::from_millis(self.number("ms"))
     }
 
-    /// How the task ends: its name and attempt are the result.
+    /// Ends the task. Its result is its name and attempt.
     pub fn end(&self, task: &Task) -> Result<Value, Failure> {
         let name = &self.0["n"];
         if u64::from(task.attempt) <= self.number("retries") {
@@ -78,7 +78,7 @@ impl Told {
     }
 }
 
-/// Text as text, anything else as `{"hex": "…"}`.
+/// Gives text as text, and other bytes as `{"hex": "…"}`.
 fn value(bytes: &[u8]) -> Value {
     match str::from_utf8(bytes) {
         Ok(text) => json!(text),

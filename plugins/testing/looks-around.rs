@@ -43,7 +43,7 @@ fn handle(task: Task) -> Result<Json<Value>, Failure> {
             let digits: Vec<u8> =
                 (at + MARK.len()..end).map(peek).take_while(u8::is_ascii_digit).take(18).collect();
             let number = digits.iter().fold(0_u64, |number, digit| number * 10 + u64::from(digit - b'0'));
-            // What was cut off at the end of the memory is not a number of anybody.
+            // At the end of the memory a number may be cut off, so it does not count.
             let after = at + MARK.len() + digits.len();
             if !digits.is_empty() && number != own && after < end && peek(after) == b' ' {
                 found.insert(number);
@@ -77,12 +77,12 @@ fn handle(task: Task) -> Result<Json<Value>, Failure> {
 }
 
 fn peek(at: usize) -> u8 {
-    // SAFETY: below the end of the memory, and a byte is a byte whatever it belongs to.
+    // SAFETY: the range is below the end of the memory, and any byte may be read.
     unsafe { core::ptr::read_volatile(core::ptr::with_exposed_provenance(at)) }
 }
 
 fn poke(at: usize, byte: u8) {
-    // SAFETY: within the pages that this task has just taken, which the allocator does not know of.
+    // SAFETY: the range is in pages that this task has just taken, and that the allocator does not know.
     unsafe { core::ptr::write_volatile(core::ptr::with_exposed_provenance_mut(at), byte) }
 }
 

@@ -24,9 +24,9 @@ fn handle(task: Task) -> Result<(), Failure> {
         "progress" => || context::progress(1, "again"),
         "config" => || drop(black_box(config::get("model"))),
         "log" => || log::debug(""),
-        // What is ready is ready at once, each time anew.
+        // The pollable is ready at once, each time.
         "poll" => || subscribe_duration(0).block(),
-        // As much as is given at once.
+        // This is the most that the host gives at once.
         "random" => || drop(black_box(get_random_bytes(1 << 20))),
         _ => return Err(FieldError::invalid("call", "names no call").into()),
     };

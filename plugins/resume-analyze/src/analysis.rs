@@ -23,20 +23,20 @@ pub struct Analysis {
     /// The model's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// What whoever reads this should know, such as that the model did not get all of the text.
+    /// Notes for the reader, such as that the model did not get all of the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     pub resume_id: String,
     pub language: Language,
     pub is_resume: bool,
-    /// What speaks for its being a resume, or what is missing.
+    /// Why it is a resume, or what is missing.
     pub is_resume_because: String,
     pub score: u32,
     pub parts: Vec<Part>,
     pub strengths: Vec<String>,
     pub suggestions: Vec<String>,
     pub contact: Contact,
-    /// From the dated periods; without any, what the text states.
+    /// Computed from the dated periods. Without any, the number that the text states.
     pub years_of_experience: Option<f64>,
     pub experience: Experience,
     pub education: Vec<Study>,
@@ -49,7 +49,7 @@ pub struct Analysis {
 #[serde(rename_all = "camelCase")]
 pub struct Experience {
     pub periods: Vec<Period>,
-    /// Overlaps counted once.
+    /// Overlaps count once.
     pub years_from_dates: Option<f64>,
     pub years_stated: Option<i32>,
 }
@@ -70,7 +70,7 @@ impl Experience {
     }
 }
 
-/// Everything that a score is made of.
+/// Everything that the score depends on.
 pub struct Facts<'a> {
     pub text: &'a Text,
     pub sections: &'a Sections,

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::text::{Text, is_cjk};
 
-/// Lines with text that count as the top.
+/// How many lines with text count as the top.
 const TOP_LINES: usize = 10;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -101,7 +101,7 @@ const CITIES: &[&str] = &[
     "Boston",
 ];
 
-/// Words that stand where a name could, and are none.
+/// Words that may be where a name is expected, and are no names.
 const NO_NAME: &[&str] = &[
     "resume",
     "curriculum",
@@ -164,7 +164,7 @@ impl Contact {
 
 fn phone(text: &Text, top: &[&str]) -> Option<String> {
     let number = |line: &str| {
-        // Digits of an address or an email are none of a phone's.
+        // Digits in an address or an email are no phone number.
         let line = LINK.replace_all(line, " ");
         let line = EMAIL.replace_all(&line, " ");
         PHONE.find_iter(&line).map(|found| found.as_str().trim().to_string()).find(|number| {

@@ -82,7 +82,7 @@ pub fn find(text: &Text, sections: &Sections, now: Month) -> Vec<Study> {
     let mut open = false;
     for (number, line) in text.filled() {
         let inside = sections.of_line(number) == Some(Kind::Education);
-        // With a heading the other sections are left out, unless columns ran together.
+        // If there is a heading, the other sections are left out, unless columns ran together.
         if sure && !inside && sections.of_line(number).is_some() {
             open = false;
             continue;
@@ -103,13 +103,13 @@ pub fn find(text: &Text, sections: &Sections, now: Month) -> Vec<Study> {
     found
 }
 
-/// Whether a line names a school or a degree: then its dates are those of a study, not of work.
+/// Whether a line names a school or a degree, so that its dates belong to a study and not to work.
 pub fn is_about_study(line: &str) -> bool {
     SCHOOL.is_match(line) || DEGREES.iter().any(|(_, degree)| degree.is_match(line))
 }
 
 impl Study {
-    /// A line goes on with an entry when it brings nothing that the entry has already.
+    /// Whether a line continues an entry: it gives nothing that the entry has already.
     fn takes(&self, more: &Study) -> bool {
         !(self.school.is_some() && more.school.is_some()
             || self.degree.is_some() && more.degree.is_some()
@@ -138,7 +138,7 @@ fn read(line: &str, now: Month) -> Study {
         ),
         None => (None, dates::years(line, now).into_iter().max()),
     };
-    // A period of years ends in the year that is written, which counts as its January.
+    // The end is the last year in the line, because a period of years ends in January of that year.
     let to = dates::years(line, now)
         .into_iter()
         .max()
@@ -167,7 +167,7 @@ fn read(line: &str, now: Month) -> Study {
     }
 }
 
-/// What follows the degree: `B.Sc. in Computer Science, …`, `Bachelor of Arts, History`.
+/// The field of study behind a degree: `B.Sc. in Computer Science, …`, `Bachelor of Arts, History`.
 fn field_after(rest: &str) -> Option<String> {
     let rest = rest.trim_start_matches(|c: char| c.is_whitespace() || ",.:-".contains(c));
     let rest = rest.strip_prefix("degree ").unwrap_or(rest);

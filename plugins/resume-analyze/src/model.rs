@@ -30,15 +30,15 @@ use crate::dates::Month;
 use answer::Answer;
 use prompt::{Format, Message};
 
-/// Of the resume's text, unless the configuration says otherwise.
+/// The most characters of the resume's text that are sent, unless the configuration says otherwise.
 const MAX_CHARS: usize = 24_000;
-/// A reply is a few KiB; reasoning that is sent along may make it more.
+/// The most bytes of a reply. It mostly has a few KiB; reasoning that is sent along makes it larger.
 const MAX_RESPONSE: usize = 2 * 1024 * 1024;
-/// Less time than this is not worth a request.
+/// With less time than this, no request is sent.
 const LEAST_TIME: Duration = Duration::from_millis(200);
-/// Bytes from which on a key is a secret.
+/// A key with at least this many bytes is a secret.
 const LEAST_SECRET: usize = 8;
-/// Of a server's own explanation.
+/// The most characters of a server's own explanation.
 const MAX_EXPLANATION: usize = 200;
 
 /// What the plugin's configuration says about the model.
@@ -142,7 +142,7 @@ pub fn analyze(
     Ok(answer.analysis(rules, content, &settings.model, resume.note()))
 }
 
-/// One request, up to the text that the model has written.
+/// Sends one request, and gives the text that the model has written.
 fn ask(
     settings: &Settings,
     messages: &[Message<'_>],
@@ -179,7 +179,7 @@ fn time_left() -> Duration {
     left.saturating_sub((left / 10).min(Duration::from_millis(500)))
 }
 
-/// No response. All of it is retried: what is wrong with the url or a header is the operator's to mend.
+/// The failure when there is no response. It is always retried: the operator can correct the url or a header.
 fn unsent(error: Error) -> Failure {
     match error {
         Error::Invalid(why) => Failure::retry(format_args!("the plugin's configuration of the model: {why}")),
@@ -188,7 +188,7 @@ fn unsent(error: Error) -> Failure {
     }
 }
 
-/// What an answer that is none means for the task.
+/// The failure for a status other than 2xx.
 fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
     let status = response.status;
     let later = |why: &str| {
@@ -203,7 +203,7 @@ fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
             "the credit at the model's server is used up (402): \
              look at the account of `api_key` of the plugin's configuration",
         ),
-        // Without the server's explanation, which tends to quote the key.
+        // The server's explanation is left out, because it often quotes the key.
         401 | 403 => Failure::retry(format_args!(
             "the model's server refuses the key ({status}): look at `api_key` of the plugin's configuration"
         )),
@@ -220,7 +220,7 @@ fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
     }
 }
 
-/// `: the server's own words`, or nothing.
+/// Gives `: ` and the server's explanation, or nothing.
 fn explanation(body: &str) -> String {
     let json: Value = serde_json::from_str(body).unwrap_or_default();
     let message = json["error"]["message"].as_str().or(json["error"].as_str()).or(json["message"].as_str());

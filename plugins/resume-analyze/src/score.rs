@@ -27,7 +27,7 @@ use crate::education::{Level, Study};
 use crate::sections::Kind;
 use crate::text::{Language, is_cjk};
 
-/// The parts in their order, with their most.
+/// The parts in their order, with their maxima.
 pub const PARTS: [(&str, u32); 7] = [
     ("contact", 15),
     ("structure", 15),
@@ -46,7 +46,7 @@ pub struct Part {
     pub why: String,
 }
 
-/// A part, the strength it shows when it is good, and what to do when it is not.
+/// A part, the strength that it shows if it is good, and the suggestion if it is not.
 struct Judged {
     part: Part,
     strength: Option<String>,
@@ -54,7 +54,7 @@ struct Judged {
 }
 
 impl Judged {
-    /// Points between 0 and the part's most are made whole here and nowhere else.
+    /// Rounds the points to a whole number from 0 to the part's maximum. Only this function rounds.
     fn new(name: &'static str, points: f64, why: String) -> Judged {
         let max = PARTS.iter().find(|(other, _)| *other == name).map_or(0, |(_, max)| *max);
         let score = points.clamp(0.0, f64::from(max)).round() as u32;
@@ -72,12 +72,12 @@ impl Judged {
     }
 }
 
-/// From 0 towards 1: half at `half`, and ever less for more.
+/// Grows from 0 towards 1, ever more slowly. It is a half at `half`.
 fn rise(value: f64, half: f64) -> f64 {
     value / (value + half)
 }
 
-/// What a resume has or lacks, each with its points.
+/// Things that a resume has or lacks, each with its points.
 struct Checklist {
     points: f64,
     missing: Option<String>,
@@ -138,7 +138,7 @@ pub fn score(facts: &Facts<'_>) -> (Vec<Part>, Vec<String>, Vec<String>) {
         suggestions.extend(todo.into_iter().map(|todo| (part.max - part.score, todo)));
         parts.push(part);
     }
-    // Where most points are missing comes first.
+    // The part that lacks most points comes first.
     suggestions.sort_by_key(|(missing, _)| std::cmp::Reverse(*missing));
     (parts, strengths, suggestions.into_iter().map(|(_, todo)| todo).collect())
 }
@@ -240,7 +240,8 @@ fn experience(facts: &Facts<'_>) -> Judged {
         })
 }
 
-/// The lines that say what was done: long enough, and no heading, date or list of skills or schools.
+/// The lines that say what was done: they are long enough, and no heading, date, or list of skills or
+/// schools.
 fn described<'a>(facts: &Facts<'a>) -> impl Iterator<Item = &'a str> {
     let Facts { text, sections, .. } = *facts;
     text.filled().filter_map(|(number, line)| {
@@ -292,9 +293,9 @@ fn achievements(facts: &Facts<'_>) -> Judged {
     let lines: Vec<&str> = described(facts).collect();
     let figures = lines.iter().filter(|line| FIGURE.is_match(line)).count();
     let verbs = lines.iter().filter(|line| VERB.is_match(line)).count();
-    // Half of all lines with a figure is as good as it gets.
+    // Figures in half of all lines give all points.
     let share = (2.0 * figures as f64 / lines.len().max(1) as f64).min(1.0);
-    // A single line is all there is of too little: its share counts from three lines on.
+    // One or two lines are too few to judge a share, so it counts for a third.
     let share = if lines.len() < 3 { share / 3.0 } else { share };
     let why = language.say(
         &format!("of {} lines {figures} have figures, {verbs} say what was done", lines.len()),
@@ -383,12 +384,12 @@ fn form(facts: &Facts<'_>) -> Judged {
     }
     let very_long_line =
         text.filled().any(|(_, line)| line.chars().map(|c| 1 + usize::from(is_cjk(c))).sum::<usize>() > 600);
-    // Dates at the right margin are no column.
+    // Dates at the right margin do not count as a column.
     let column = |line: &str| {
         line.split("    ").filter(|part| !part.trim().is_empty()).count() >= 2 && !YEAR.is_match(line)
     };
     let columns = text.filled().filter(|(_, line)| column(line)).count() >= 6;
-    // A page that is filled has about 250 words; a third of that says too little, whatever it says.
+    // A full page has about 250 words. A third of that is too little, whatever it says.
     let short = (250.0 - text.words as f64).clamp(0.0, 170.0) / 34.0;
     let rows = [
         (

@@ -40,7 +40,7 @@ pub struct Section {
 #[derive(Debug)]
 pub struct Sections {
     pub found: Vec<Section>,
-    /// For each line, from 0; none before the first heading and in columns run together.
+    /// The kind for each line, from 0. None before the first heading, and in columns that run together.
     kinds: Vec<Option<Kind>>,
 }
 
@@ -68,7 +68,7 @@ impl Sections {
         Sections { found, kinds }
     }
 
-    /// The kind of section of a line, from 1.
+    /// The kind of section that a line is in; lines count from 1.
     pub fn of_line(&self, line: usize) -> Option<Kind> {
         self.kinds.get(line.wrapping_sub(1)).copied().flatten()
     }
@@ -78,7 +78,7 @@ impl Sections {
     }
 }
 
-/// Lower case; blanks stand for `&` and `and` too. Sorted by kind.
+/// The known phrases by kind, in lower case. A blank also matches `&` and `and`.
 #[rustfmt::skip] // a paragraph for each kind
 const HEADINGS: &[(Kind, &[&str])] = &[
     (Kind::Summary, &[
@@ -162,11 +162,11 @@ fn headings(line: &str) -> Vec<(Kind, String)> {
     }
     let found: Vec<(Kind, String)> =
         columns.iter().filter_map(|part| Some((heading(part)?, bare(part)))).collect();
-    // One heading beside other text may be anything; two are columns.
+    // One heading beside other text may mean anything. Two headings are two columns.
     if found.len() >= 2 { found } else { Vec::new() }
 }
 
-/// Phrases that, before a colon, say more about the line than about what follows.
+/// Phrases that are mostly labels of one line when they are before a colon, and no headings.
 fn is_label(front: &str) -> bool {
     matches!(
         bare(front).to_lowercase().as_str(),
@@ -193,14 +193,14 @@ fn heading(part: &str) -> Option<Kind> {
     }
     let known =
         |phrase: &str| HEADINGS.iter().find(|(_, phrases)| phrases.contains(&phrase)).map(|(kind, _)| *kind);
-    // "Summary 个人简介": the same in two languages.
+    // "Summary 个人简介" is one heading in two languages.
     known(&phrase).or_else(|| {
         let (chinese, other): (String, String) = phrase.chars().partition(|&c| is_cjk(c));
         known(chinese.trim()).filter(|kind| known(other.trim()) == Some(*kind))
     })
 }
 
-/// The phrase without decoration, numbering, spaced letters and `&`.
+/// Removes decoration, numbering, blanks between letters and `&` from a phrase.
 fn bare(part: &str) -> String {
     let part = part.trim_matches(|c: char| !c.is_alphanumeric());
     let part = match part.split_once(['.', ',', ' ', ')']) {

@@ -138,7 +138,7 @@ fn better_resumes_score_better() {
     ] {
         assert!(scores[better] > scores[worse], "{better} over {worse}: {scores:?}");
     }
-    // Good ones are told from very good ones, and none is perfect.
+    // Good samples and very good ones differ, and none is perfect.
     let different: BTreeSet<u32> = scores.values().copied().collect();
     assert!(different.len() >= scores.len() - 2, "{scores:?}");
     assert!(

@@ -56,11 +56,11 @@ const JUDGED: [&str; 7] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// `json_schema`: the server holds the model to the form.
+    /// `json_schema`: the server makes the model keep the form.
     Schema,
-    /// `json_object`: the server holds it to JSON.
+    /// `json_object`: the server makes the model write JSON.
     Object,
-    /// The prompt alone.
+    /// Only the prompt asks for the form.
     Free,
 }
 
@@ -88,7 +88,7 @@ impl Resume {
         Resume { text: MARK.replace_all(&content[..end], " ").into_owned(), sent: chars.min(most), chars }
     }
 
-    /// What the result says when the model has not seen all of it.
+    /// The note in the result when the model has not seen the whole text.
     pub fn note(&self) -> Option<String> {
         (self.sent < self.chars)
             .then(|| format!("the model has read the first {} of {} characters", self.sent, self.chars))
@@ -139,7 +139,7 @@ pub fn body(
 ) -> String {
     let mut body = json!({ "model": model, "messages": messages, "stream": false });
     if let Some(temperature) = temperature {
-        // A whole number where it is one: some servers are particular.
+        // A whole number is written without a fraction, because some servers accept nothing else.
         body["temperature"] =
             if temperature.fract() == 0.0 { json!(temperature as u32) } else { json!(temperature) };
     }
@@ -157,7 +157,7 @@ pub fn body(
     body.to_string()
 }
 
-/// The form of an answer. Ranges are left to our own check: not every server knows the words for them.
+/// The form of an answer. Ranges are left to `answer`: not every server knows the keywords for them.
 pub fn schema() -> Value {
     let object = |fields: &[(&str, Value)]| -> Value {
         let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();

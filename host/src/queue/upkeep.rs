@@ -1,4 +1,5 @@
-//! Keeps a group tidy, and warns about a Redis that may lose tasks.
+//! Removes old consumers, ends lost tasks, finds other groups, and warns of settings of Redis that may lose
+//! tasks.
 //!
 //! Not here: when to do it (`worker::janitor`, `app`).
 

@@ -1,4 +1,6 @@
 //! The state that the loops of one queue share.
+//!
+//! Not here: the loops, and how they are started (`lifecycle`).
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, MutexGuard, PoisonError};

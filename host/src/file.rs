@@ -27,7 +27,7 @@ pub(crate) struct Stamp {
     changed: (i64, i64),
 }
 
-/// What is at a path.
+/// The result of a look at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     Missing,

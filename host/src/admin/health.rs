@@ -23,7 +23,7 @@ use tokio::time::Instant;
 /// A longer reason is cut to this length, on a character boundary.
 const MAX_REASON_BYTES: usize = 500;
 
-/// What a fetch loop is doing.
+/// The activity of a fetch loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FetchState {
     Reading,

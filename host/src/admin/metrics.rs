@@ -29,10 +29,10 @@ const BUCKETS: [f64; 18] = [
     600.0,
 ];
 
-/// What became of a new version of a plugin: the label `result`.
+/// The outcomes of a new version of a plugin: the values of the label `result`.
 pub const RELOADS: [&str; 3] = ["ok", "failed", "rolled-back"];
 
-/// What a settlement did to a task: the label `outcome`.
+/// The effect of a settlement on a task: the label `outcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     Completed,
@@ -120,7 +120,7 @@ impl Batch {
     }
 }
 
-/// What became of a queue's tasks in this host since it started.
+/// Counts of what happened to a queue's tasks in this host since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     pub completed: u64,

@@ -40,7 +40,7 @@ const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What the endpoints show.
+/// The state that the endpoints show.
 #[derive(Clone)]
 pub struct AdminState {
     pub metrics: Metrics,

@@ -117,7 +117,7 @@ impl Schedule {
     pub const TIME_FIELD: &str = "scheduled_at";
 }
 
-/// What happens for times at which no task could be enqueued.
+/// How times are handled at which no task could be enqueued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missed {
     /// One task for all missed times.

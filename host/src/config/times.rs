@@ -41,7 +41,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// What [`parse_cron`] and [`parse_zone`] gave.
+    /// Takes the results of [`parse_cron`] and [`parse_zone`].
     pub fn new(crons: Vec<(String, Cron)>, zone: TimeZone) -> Times {
         let (texts, expressions) = crons.into_iter().unzip();
         Times { expressions, texts, zone }

@@ -348,7 +348,7 @@ impl Examined {
     }
 }
 
-/// What a janitor found at some of a queue's keys.
+/// The findings of a janitor at some of a queue's keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tended {
     /// Ids of tasks that were in no place any more, and are FAILED now.

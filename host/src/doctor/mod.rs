@@ -438,7 +438,7 @@ fn fingerprint(id: &str) -> u64 {
     hasher.finish()
 }
 
-/// What is wrong with a task, in words.
+/// Describes the fault of a task in words.
 fn sentence(suspect: &Suspect) -> String {
     let Suspect { subject, patience, .. } = suspect;
     match suspect.kind {

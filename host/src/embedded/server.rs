@@ -28,7 +28,7 @@ const MAX_DELAY: Duration = Duration::from_secs(10);
 const STEADY: Duration = Duration::from_secs(60);
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
-/// What to start.
+/// The program to start, and its files.
 pub(super) struct Launch {
     pub program: PathBuf,
     /// Holds the server's files.

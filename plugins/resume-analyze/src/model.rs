@@ -41,7 +41,7 @@ const LEAST_SECRET: usize = 8;
 /// The most characters of a server's own explanation.
 const MAX_EXPLANATION: usize = 200;
 
-/// What the plugin's configuration says about the model.
+/// The settings of the model in the plugin's configuration.
 pub struct Settings {
     pub model: String,
     /// Without a slash at its end.

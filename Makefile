@@ -53,12 +53,11 @@ chaos: plugins ## Break hosts, Redis, network and plugins under load, and count 
 	cargo bench --locked --profile dev --bench chaos -- \
 		--minutes "$(or $(MINUTES),5)" --seed "$(SEED)" --redis "$(or $(REDIS),always)"
 
-MINUTES ?= 10
 soak: plugins ## Run tasks for MINUTES (10), and check that the memory of host and Redis stays the same
-	MINUTES=$(MINUTES) cargo bench --locked --bench soak
+	MINUTES=$(or $(MINUTES),10) cargo bench --locked --bench soak
 
 TARGET ?= load
-# TARGET is load, inspect or config; MINUTES bounds the time. It needs a nightly compiler and cargo-fuzz.
+# TARGET is load, inspect or config; MINUTES (5) bounds the time. It needs a nightly compiler and cargo-fuzz.
 fuzz: plugins ## Feed changed bytes to the code that loads plugins (TARGET=load, inspect or config)
 	@scripts/fuzz.sh $(TARGET) $(MINUTES)
 

@@ -291,7 +291,7 @@ fn redis_18_without_memory_nothing_is_accepted_and_everything_is_settled() {
     resumed(&mut bench, "twice");
     eventually("the first attempt is settled", || (bench.places("twice").delayed == 1).then_some(()));
     eventually("a delayed task that is due is refused", || {
-        let lines = host.logged("Redis does not do its part");
+        let lines = host.logged("a call to Redis failed; trying again");
         lines.iter().any(|line| line["queue"] == "twice" && line["loop"] == "promote").then_some(())
     });
     assert_eq!(
@@ -421,7 +421,7 @@ fn redis_23_while_redis_loads_its_data_the_host_waits() {
     let mut loading = bench.redis.connection();
     let load = std::thread::spawn(move || redis::cmd("DEBUG").arg("LOADAOF").query::<()>(&mut loading));
     eventually("a settlement is refused while Redis loads", || {
-        let lines = host.logged("Redis does not do its part");
+        let lines = host.logged("a call to Redis failed; trying again");
         let told = |line: &serde_json::Value| {
             line["error"].as_str().is_some_and(|error| error.contains("loading the dataset"))
         };
@@ -519,7 +519,7 @@ fn denied(command: &str, mut see: impl FnMut(&mut Bench, &Host)) {
 /// The log must say which loop is refused.
 fn refused(host: &Host, place: &str) {
     eventually("the refusal is in the log", || {
-        let lines = host.logged("Redis does not do its part");
+        let lines = host.logged("a call to Redis failed; trying again");
         let told = |line: &serde_json::Value| {
             line["error"].as_str().is_some_and(|error| {
                 error.contains("permissions") || error.contains("can't run this command")

@@ -228,11 +228,11 @@ fn private_addresses_are_of_one_entry_and_serve_no_other() {
     let checked = bench.tqhost(&["check"]).ok().stdout;
     for line in [
         format!("requests to http://hooks.test:{port}, http://ledger.test:{port}\n"),
-        format!("http://ledger.test:{port} may stand for 127.0.0.0/8\n"),
+        format!("http://ledger.test:{port} may resolve to 127.0.0.0/8\n"),
     ] {
         assert!(checked.contains(&line), "{line:?} in {checked}");
     }
-    assert_eq!(checked.matches("may stand for").count(), 1, "{checked}");
+    assert_eq!(checked.matches("may resolve to").count(), 1, "{checked}");
     let json = bench.tqhost(&["check", "--json"]).ok().json();
     let expected = serde_json::json!([
         { "host": format!("http://hooks.test:{port}"), "private_addresses": [] },

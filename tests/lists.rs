@@ -148,7 +148,7 @@ fn a_key_of_another_type_is_told_and_disturbs_nobody() {
     bench.install("echo", "echo");
     let _: () = bench.redis("SET", ("report:queue", "not a list"));
     let host = bench.host();
-    let line = host.log("Redis does not do its part");
+    let line = host.log("a call to Redis failed; trying again");
     assert!(
         line["loop"] == "move" && line["error"].as_str().is_some_and(|error| error.contains("WRONGTYPE")),
         "{line}"

@@ -322,7 +322,7 @@ fn what_happens_to_the_keys_is_told_and_survived() {
     bench.install("echo", "echo");
     let _: () = bench.redis("SET", ("tq:{ticks}:schedule", "not a hash"));
     let host = bench.host();
-    let line = host.log("Redis does not do its part");
+    let line = host.log("a call to Redis failed; trying again");
     assert!(
         line["loop"] == "schedule" && line["error"].as_str().is_some_and(|error| error.contains("WRONGTYPE")),
         "{line}"

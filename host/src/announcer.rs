@@ -1,4 +1,7 @@
-//! Publishes what this host knows of itself: to Redis for the commands, and to the metrics before a scrape.
+//! Publishes what this host knows about itself.
+//!
+//! In: the state of plugins, fetch loops, queues and configuration. Out: an announcement in Redis, which the
+//! commands read, and figures for the metrics before each scrape ([`Announcer::refresher`]).
 //!
 //! Not here: the form of an announcement (`queue::hosts`).
 
@@ -17,10 +20,10 @@ use crate::queue::{Link, Redis};
 use crate::reload::Refused;
 use crate::worker::workers::Board;
 
-/// Rates are taken over this many announcements: a minute.
+/// A rate is the mean over this many announcements, which is a minute.
 const RATE_SAMPLES: usize = 20;
 
-/// Sets in the metrics what is not counted as it happens.
+/// Sets the figures in the metrics that are not counted as they happen.
 pub type Refresh = Arc<dyn Fn(&Metrics) + Send + Sync>;
 
 /// The loop.
@@ -36,7 +39,7 @@ pub struct Announcer {
     rates: HashMap<Arc<str>, Rate>,
 }
 
-/// When how many had been completed, oldest first.
+/// Samples of how many tasks had been completed at what time, oldest first.
 #[derive(Default)]
 struct Rate(VecDeque<(Instant, u64)>);
 
@@ -63,7 +66,7 @@ impl Announcer {
         }
     }
 
-    /// Sets what is not counted as it happens: for the metrics, before a scrape.
+    /// The function that the admin server calls before a scrape.
     pub fn refresher(&self) -> Refresh {
         let (plugins, health, redis) = (self.plugins.clone(), self.health.clone(), self.redis.clone());
         let reconnects = AtomicU64::new(0);
@@ -142,7 +145,7 @@ impl Rate {
     /// Tasks completed per second since the oldest sample.
     fn sample(&mut self, completed: u64) -> f64 {
         let now = Instant::now();
-        // Counted anew: the queue was away for a moment.
+        // The queue was removed and added again, so its count began again at 0.
         if self.0.back().is_some_and(|(_, before)| *before > completed) {
             self.0.clear();
         }

@@ -190,7 +190,9 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
         let (stop, grace) = (stop.clone(), config.shutdown_grace);
         async move {
             tokio::select! {
-                () = tokio::time::sleep(grace) => tracing::warn!("the grace period is over: stopping attempts that still run"),
+                () = tokio::time::sleep(grace) => {
+                    tracing::warn!("the grace period is over: stopping attempts that still run");
+                }
                 () = signals.next() => tracing::warn!("told to stop again: stopping attempts that still run"),
             }
             stop.running.cancel();

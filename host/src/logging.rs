@@ -5,9 +5,10 @@
 //!
 //!     event ─▶ filter ─▶ text | JSON ─▶ Lines (bounded) ─▶ a thread ─▶ stderr
 //!
-//! Whoever logs never waits for stderr: a pipe that nobody reads costs lines (they are counted, and said when
-//! it goes on), one that is closed costs all of them, and neither costs the host anything else. Not here:
-//! what a guest may log (`sandbox`), what the levels mean (docs/operations.md).
+//! Code that logs never waits for stderr. If nobody reads the pipe, lines are dropped, and the log says how
+//! many once it is read again. If the pipe is closed, all lines are dropped.
+//!
+//! Not here: what a guest may log (`sandbox`), what the levels mean (docs/operations.md).
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
@@ -24,14 +25,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 const VARIABLE: &str = "TQHOST_LOG";
 
-/// In front of what the variable says, which so has the last word on each of these targets too.
-/// wasmtime_wasi_http warns as often as a guest makes a mistake.
+/// Directives in front of those of the variable, which can therefore change each of these. wasmtime_wasi_http
+/// is off because it warns at each mistake of a guest.
 const BASE: &str = "info,wasmtime=warn,wasmtime_wasi=warn,wasmtime_wasi_http=off,cranelift=warn,notify=warn";
 
-/// Lines that wait for stderr, in bytes; beyond it they are dropped.
+/// Bytes of lines that may wait for stderr. Further lines are dropped.
 const MAX_WAITING_BYTES: usize = 4 << 20;
 
-/// How long the end of the process may wait for stderr.
+/// How long the process may wait for stderr when it ends.
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
 
 /// `--log-format`.
@@ -94,11 +95,11 @@ fn filter(directives: &str) -> anyhow::Result<EnvFilter> {
     if directives.is_empty() {
         return EnvFilter::builder().parse(BASE).context("the default log filter");
     }
-    // Without the spaces and empty words that the parser does not take.
+    // The parser takes neither spaces nor empty words.
     let mut words = directives.split(',').map(str::trim).filter(|word| !word.is_empty());
     let tidy = words.clone().collect::<Vec<_>>().join(",");
-    // A bare word that is no level would be taken for a target, so a misspelt level would silently change
-    // nothing. Directives with fields, in braces, are left to the parser.
+    // The parser takes a bare word that is no level for a target, so a misspelt level would change nothing
+    // and say nothing. Directives with fields, in braces, are left to the parser.
     let bare = |word: &&str| !word.contains(['=', '[']) && word.parse::<LevelFilter>().is_err();
     if !directives.contains('{')
         && let Some(word) = words.find(bare)
@@ -118,7 +119,7 @@ struct Lines(Arc<Shared>);
 
 struct Shared {
     waiting: Mutex<Waiting>,
-    /// Told when there are lines, and when there are none any more.
+    /// Notified when lines arrive, and when all lines are written.
     changed: Condvar,
     max_bytes: usize,
 }
@@ -142,7 +143,7 @@ impl Lines {
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread: as long as the process.
+    /// Runs in the thread, until the process ends.
     fn write_to(&self, mut out: impl Write) {
         loop {
             let waiting = self.lock();
@@ -210,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    /// A stderr that takes one write per permission, and shows it.
+    /// Stands for stderr: it takes one write for each permission, and passes the text on.
     struct Gate {
         permissions: mpsc::Receiver<()>,
         written: mpsc::Sender<String>,
@@ -305,7 +306,7 @@ mod tests {
         let (gate, permit, shown) = gate();
         let (mut lines, guard) = Lines::start(gate, 6).unwrap();
         lines.write_all(b"one\n").unwrap();
-        // Taken by the thread, which is stuck with it now.
+        // The thread has taken the line, and waits for the permission to write it.
         while !lines.lock().writing {
             thread::yield_now();
         }

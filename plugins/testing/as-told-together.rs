@@ -1,4 +1,5 @@
-//! Does for each task of a batch what `as-told` does for one: waits the longest `ms` among them, and ends each as its `data` says.
+//! Does for each task of a batch what `as-told` does for one: waits the longest `ms` among them, and ends
+//! each as its `data` says.
 //!
 //! A result also has `together`, the number of tasks in the batch. Logs `runs` once for all of them.
 #![cfg(target_family = "wasm")]

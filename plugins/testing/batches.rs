@@ -1,8 +1,12 @@
-//! Takes batches. Returns for each task how many were with it, and its place; ends as the task's field `do` says.
+//! Takes batches. Returns for each task the size of its batch and its place in it, and ends as the task's
+//! field `do` says.
 //!
-//! `do` is `ok` (or not there), `retry`, `reject`, `defer`, `big` (returns `bytes` bytes), or something that befalls the whole call: `trap`, `loop`,
-//! `miscount` (a result too few, where there are several tasks), `hoard`. `ms` waits in the host, the longest of the tasks' counts; `say` is printed.
-//! A task alone is a batch of 1 and ends so as well, but for `miscount`; where `alone` is there, it is `ok` whatever `do` says.
+//! `do` is `ok` (the default), `retry`, `reject`, `defer`, `big` (returns `bytes` bytes), or something that
+//! ends the whole call: `trap`, `loop`, `hoard`, `miscount` (one result too few, if there are several tasks).
+//! The call waits in the host for the longest `ms` of its tasks; `say` is printed.
+//!
+//! A single task is a batch of 1 and ends in the same way, except for `miscount`. With the field `alone`, a
+//! single task is `ok` whatever `do` says.
 #![cfg(target_family = "wasm")]
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Completes at once, with no result. It imports no function and its memory never grows for tasks of up to 20 KiB, so it measures the
-//! host and nothing of its own: without the standard library, and with an allocator over the heap that is
-//! there from the start.
+//! Completes at once, with no result. It measures the host and nothing of its own: it imports no function,
+//! and its memory never grows for tasks of up to 20 KiB. For that it has no standard library, and its
+//! allocator uses the heap that exists from the start.
 #![cfg(target_family = "wasm")]
 #![no_std]
 
@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
 
-// The SDK's file, so that there is one contract. Its imports are not used here, and the build drops them.
+// This is the file of the SDK, so that there is one contract. The build drops its imports, which are unused.
 wit_bindgen::generate!({ path: "../../wit/handler.wit", world: "tqhost:handler/task-handler" });
 
 use exports::tqhost::handler::handler::{Failure, Guest, Task};
@@ -25,14 +25,16 @@ impl Guest for Empty {
 
 export!(Empty);
 
-/// Where the host puts what it passes in. For this target wit-bindgen leaves it to the C library, which is not linked here.
+/// Allocates the memory into which the host writes arguments. For this target, wit-bindgen leaves it to the C
+/// library, which is not linked here.
 #[cfg(target_os = "wasi")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cabi_realloc(old: *mut u8, old_len: usize, align: usize, new_len: usize) -> *mut u8 {
     if new_len == 0 {
         return core::ptr::without_provenance_mut(align);
     }
-    // SAFETY: the canonical ABI hands in a power of two, and an old block only with its own length and alignment.
+    // SAFETY: in the canonical ABI `align` is a power of two, and an old block comes with its own length and
+    // alignment.
     unsafe {
         if old_len == 0 {
             alloc::alloc::alloc(Layout::from_size_align_unchecked(new_len, align))
@@ -42,16 +44,16 @@ unsafe extern "C" fn cabi_realloc(old: *mut u8, old_len: usize, align: usize, ne
     }
 }
 
-/// Less than the heap that every handler is linked with (`plugins/.cargo/config.toml`).
+/// It is less than the heap that every handler is linked with (`plugins/.cargo/config.toml`).
 const ARENA_BYTES: usize = 24 << 10;
 const PAGE_BYTES: usize = 1 << 16;
 
 unsafe extern "C" {
-    /// Where the linker puts the heap.
+    /// The address at which the linker puts the heap.
     static __heap_base: u8;
 }
 
-/// Hands out the arena from its start, and starts again when everything was given back: after each task.
+/// Allocates the arena from its start, and begins again when everything was freed, which is after each task.
 struct Bump {
     used: Cell<usize>,
     live: Cell<usize>,
@@ -66,7 +68,7 @@ unsafe impl GlobalAlloc for Bump {
         let base = (&raw const __heap_base) as usize;
         let start = (base + self.used.get()).next_multiple_of(layout.align()) - base;
         if start + layout.size() > ARENA_BYTES {
-            // Beyond the arena: fresh pages, never given back. Instances are short-lived.
+            // Beyond the arena it takes fresh pages, and never frees them. Instances are short-lived.
             let pages = layout.size().div_ceil(PAGE_BYTES);
             return match core::arch::wasm32::memory_grow::<0>(pages) {
                 usize::MAX => core::ptr::null_mut(),

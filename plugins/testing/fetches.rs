@@ -1,5 +1,5 @@
-//! Asks for the url in its field and returns what came of it; `plugins/testing/README.md` has the fields. An error is a result too: the
-//! tests are to see which one it is.
+//! Requests the url in its field and returns the outcome; `plugins/testing/README.md` has the fields. An
+//! error is a result too, so that tests see which error it is.
 #![cfg(target_family = "wasm")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use tqhost_handler::{Failure, Json, Task, handler};
 
 const SHOWN: usize = 4096;
 
-/// Responses that are held without being read, over all tasks of this instance.
+/// Responses of all tasks of this instance that are held and not read.
 static FORGOTTEN: AtomicU32 = AtomicU32::new(0);
 
 fn handle(task: Task) -> Result<Json<Value>, Failure> {

@@ -1,9 +1,14 @@
-//! Asks the host for a handle after the other, each of something that the host has to remember, and drops none.
+//! Asks the host for one handle after another, each of something that the host has to remember, and drops
+//! none.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};
 
-wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/roller", generate_all });
+wit_bindgen::generate!({
+    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    world: "tqhost:testing/roller",
+    generate_all,
+});
 
 fn handle(_: Task) -> Result<(), Failure> {
     let mut held = Vec::new();

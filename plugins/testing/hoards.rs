@@ -1,4 +1,5 @@
-//! Allocates and touches 1 MiB at a time until it is refused, and then some more, as a leak would. Rust aborts on the refusal: a trap.
+//! Allocates and touches 1 MiB at a time until an allocation is refused, and then some more, like a leak.
+//! Rust aborts when an allocation is refused, which is a trap.
 #![cfg(target_family = "wasm")]
 
 use std::hint::black_box;

@@ -1,4 +1,5 @@
-//! What several test guests share: a sleep that works with every toolchain, the echo, doing as told, and requests (`http`).
+//! The code that several test guests share: a sleep that works with every toolchain, the echo, `as-told`, and
+//! requests (`http`).
 //!
 //! Not here: any misbehaviour. Each guest is a file beside this one, empty outside of WebAssembly.
 
@@ -11,10 +12,15 @@ use serde_json::{Map, Value, json};
 use tqhost_handler::{Failure, FieldError, Json, Task};
 
 mod bindings {
-    wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/sleeper", generate_all });
+    wit_bindgen::generate!({
+        path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+        world: "tqhost:testing/sleeper",
+        generate_all,
+    });
 }
 
-/// `std::thread::sleep` panics where there is no WASI; this asks the host itself, which is what std does where there is.
+/// Asks the host to wait. `std::thread::sleep` does so too where there is WASI, and panics where there is
+/// none.
 pub fn sleep(duration: Duration) {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     bindings::wasi::clocks::monotonic_clock::subscribe_duration(nanos).block();
@@ -39,21 +45,21 @@ pub fn echo(task: &Task, version: &str) -> Json<Value> {
     }))
 }
 
-/// What a task's field `data` tells its handler to do.
+/// The orders in a task's field `data`.
 pub struct Told(Value);
 
 impl Told {
-    /// Rejects a task that does not tell.
+    /// Reads the field `data`. A task without it is rejected.
     pub fn of(task: &Task) -> Result<Told, Failure> {
         Ok(Told(task.json("data")?))
     }
 
-    /// How long it is to take.
+    /// How long the attempt is to take.
     pub fn wait(&self) -> Duration {
         Duration::from_millis(self.number("ms"))
     }
 
-    /// How the task ends: its name and attempt are the result.
+    /// Ends the task. Its result is its name and attempt.
     pub fn end(&self, task: &Task) -> Result<Value, Failure> {
         let name = &self.0["n"];
         if u64::from(task.attempt) <= self.number("retries") {
@@ -72,7 +78,7 @@ impl Told {
     }
 }
 
-/// Text as text, anything else as `{"hex": "…"}`.
+/// Gives text as text, and other bytes as `{"hex": "…"}`.
 fn value(bytes: &[u8]) -> Value {
     match str::from_utf8(bytes) {
         Ok(text) => json!(text),

@@ -1,4 +1,5 @@
-//! Sends `count` requests to `url` before it waits for any, and holds all responses unread; returns how many came to what.
+//! Sends `count` requests to `url` before it waits for any, and holds all responses unread. Returns how many
+//! requests had which outcome.
 #![cfg(target_family = "wasm")]
 
 use std::collections::BTreeMap;

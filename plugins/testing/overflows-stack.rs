@@ -9,7 +9,7 @@ fn handle(task: Task) -> Result<String, Failure> {
     Ok(format!("got {}", deeper(u64::from(task.attempt))))
 }
 
-/// Uses its own result, so that no compiler makes a loop of it.
+/// Uses the result of its own call, so that no compiler turns the recursion into a loop.
 #[allow(unconditional_recursion, reason = "that is what this guest is for")]
 fn deeper(n: u64) -> u64 {
     let frame = black_box([n; 16]);

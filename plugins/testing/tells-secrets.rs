@@ -1,5 +1,6 @@
-//! Says the granted `api_key` wherever a handler can say something: on stdout and stderr, in a log line, as its progress; then as field `end`
-//! asks for, `ms` later: in the message of a `retry`, `reject` or `defer`, in a `panic`, or in its result.
+//! Says the granted `api_key` wherever a handler can say something: on stdout and stderr, in a log line, as
+//! its progress. After `ms` it says the key once more, as field `end` asks for: in the message of a `retry`,
+//! `reject` or `defer`, in a `panic`, or in its result.
 #![cfg(target_family = "wasm")]
 
 use std::time::Duration;

@@ -3,7 +3,11 @@
 
 use tqhost_handler::{Failure, Task, handler};
 
-wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/files", generate_all });
+wit_bindgen::generate!({
+    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    world: "tqhost:testing/files",
+    generate_all,
+});
 
 fn handle(_: Task) -> Result<String, Failure> {
     Ok(format!("{} directories", wasi::filesystem::preopens::get_directories().len()))

@@ -3,7 +3,11 @@
 
 use tqhost_handler::{Failure, Task, handler};
 
-wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/sockets", generate_all });
+wit_bindgen::generate!({
+    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    world: "tqhost:testing/sockets",
+    generate_all,
+});
 
 fn handle(_: Task) -> Result<&'static str, Failure> {
     drop(wasi::sockets::instance_network::instance_network());

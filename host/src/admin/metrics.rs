@@ -1,11 +1,12 @@
 //! The figures of this host, as Prometheus scrapes them.
 //!
-//! In: what the loops count, through handles that cost an atomic addition. Out: the text of a scrape
+//! In: what the loops count, through handles whose calls cost one atomic addition. Out: the text of a scrape
 //! ([`Metrics::encode`]) and each queue's running totals ([`QueueMetrics::totals`]).
 //! Every series of a queue exists, with 0, from the moment its handle is made.
 //!
+//! docs/operations.md says what each series means; a test checks that it names all of them.
+//!
 //! Not here: serving the text (`admin`), reading a queue's size from Redis (`worker::census`).
-//! What each series means is in docs/operations.md; a test holds the two together.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,16 +23,16 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 use serde::{Deserialize, Serialize};
 
-/// Upper bounds in seconds, for durations as well as for waits.
+/// Upper bounds of the buckets in seconds, for durations and for waits.
 const BUCKETS: [f64; 18] = [
     0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
     600.0,
 ];
 
-/// What became of a new version of a plugin: the label `result`.
+/// The outcomes of a new version of a plugin: the values of the label `result`.
 pub const RELOADS: [&str; 3] = ["ok", "failed", "rolled-back"];
 
-/// What a settlement did to a task: the label `outcome`.
+/// The effect of a settlement on a task: the label `outcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     Completed,
@@ -43,11 +44,11 @@ pub enum Settled {
     Crashed,
     Malformed,
     Released,
-    /// Given back after an attempt that its plugin's new version spoiled.
+    /// Given back after a failure that is charged to the plugin's new version.
     GivenBack,
-    /// Put aside because its producer asked for a delay.
+    /// Parked because its producer asked for a delay.
     Delayed,
-    /// Found to be cancelled, before it ran or while it did.
+    /// Cancelled before it ran or while it ran.
     Cancelled,
     /// Not run, because another task has its idempotency key.
     Duplicate,
@@ -102,9 +103,9 @@ impl Settled {
 /// How a call for several tasks ended: the label `result`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batch {
-    /// The handler gave a result for each.
+    /// The handler gave a result for each task.
     Whole,
-    /// It did not; each was run again alone.
+    /// The handler did not give a result for each task; each task was run again alone.
     Apart,
 }
 
@@ -119,7 +120,7 @@ impl Batch {
     }
 }
 
-/// What became of a queue's tasks in this host since it started.
+/// Counts of what happened to a queue's tasks in this host since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     pub completed: u64,
@@ -141,9 +142,9 @@ pub struct PluginRow {
     pub state: String,
     /// Bytes; the most that one of its instances has used.
     pub peak_memory: u64,
-    /// Requests of its handlers so far, by what became of them: each label `result` there is, with its count.
+    /// Each value of the label `result`, and how many requests of the handlers ended with it so far.
     pub requests: Vec<(&'static str, u64)>,
-    /// Lines of its handlers that were dropped so far, since they logged more than they may.
+    /// Lines of its handlers that were dropped so far, because they logged more than `max_log_rate`.
     pub log_lines_dropped: u64,
 }
 
@@ -280,7 +281,7 @@ impl Metrics {
         Metrics(Arc::new(Inner { registry, ..inner }))
     }
 
-    /// The handles of one queue; asked for again, the same series.
+    /// The handles of one queue. Another call with the same name gives handles of the same series.
     pub fn queue(&self, name: &str) -> QueueMetrics {
         let all = &*self.0;
         let queue = || name.to_owned();
@@ -304,7 +305,8 @@ impl Metrics {
         }))
     }
 
-    /// The series of a queue that is no longer this host's end. What still counts for it counts unseen.
+    /// Removes the series of a queue that this host does not run any more. A handle that is left may still
+    /// count; no scrape shows it.
     pub fn remove_queue(&self, name: &str) {
         let all = &*self.0;
         let queue = || name.to_owned();
@@ -327,18 +329,18 @@ impl Metrics {
         all.fetch_stalled.remove(&labels);
     }
 
-    /// The configuration was read again: it was taken, or refused.
+    /// Counts a reload of the configuration, which was taken (`ok`) or refused.
     pub fn config_reload(&self, ok: bool) {
         let result = if ok { "ok" } else { "failed" };
         self.0.config_reloads.get_or_create_owned(&ResultLabels { result }).inc();
     }
 
-    /// A new version of a plugin was taken, refused, or rolled back: the `result` is one of [`RELOADS`].
+    /// Counts a new version of a plugin; `result` is one of [`RELOADS`].
     pub fn plugin_reload(&self, plugin: &str, result: &'static str) {
         self.0.reloads.get_or_create_owned(&ReloadLabels { plugin: plugin.to_owned(), result }).inc();
     }
 
-    /// Replaces what is shown of all plugins: one row for each, the last one if there are more.
+    /// Replaces the figures of all plugins. If a plugin has several rows, the last one counts.
     pub fn set_plugins(&self, rows: &[PluginRow]) {
         for row in rows {
             for result in RELOADS {
@@ -357,7 +359,7 @@ impl Metrics {
     pub fn encode(&self) -> String {
         let mut out = String::new();
         if text::encode(&mut out, &self.0.registry).is_err() {
-            // Without the closing `# EOF` the scraper refuses what there is of it.
+            // A scraper refuses a text without the closing `# EOF`.
             tracing::error!("the metrics could not be written as text");
         }
         out
@@ -399,22 +401,22 @@ impl QueueMetrics {
         self.0.settled[outcome as usize].inc();
     }
 
-    /// A call for several tasks has ended.
+    /// Counts a call for several tasks.
     pub fn batch(&self, end: Batch) {
         self.0.batches[end as usize].inc();
     }
 
-    /// How long an attempt ran.
+    /// Observes how long an attempt ran.
     pub fn duration(&self, ran: Duration) {
         self.0.duration.observe(ran.as_secs_f64());
     }
 
-    /// How long a task waited from being due to its attempt.
+    /// Observes how long a task waited, from when it was due until its attempt.
     pub fn wait(&self, waited: Duration) {
         self.0.wait.observe(waited.as_secs_f64());
     }
 
-    /// How many tasks are where, and the age of the oldest queued one.
+    /// Sets how many tasks are in each place, and the age of the oldest queued task.
     pub fn census(&self, queued: u64, running: u64, delayed: u64, dead: u64, oldest: Option<Duration>) {
         for (gauge, value) in self.0.sizes.iter().zip([queued, running, delayed, dead]) {
             gauge.set(clamp(value));
@@ -453,8 +455,8 @@ impl QueueMetrics {
     }
 }
 
-/// Series whose labels change (a plugin's version and state): written from the list at each scrape, so that a
-/// former version leaves nothing behind.
+/// Series whose labels change (a plugin's version and state). Each scrape writes them from this list, so that
+/// a former version leaves nothing behind.
 #[derive(Debug, Clone, Default)]
 struct Plugins(Arc<Mutex<BTreeMap<String, PluginRow>>>);
 

@@ -1,4 +1,4 @@
-//! The names of all series against the design's list and docs/operations.md, and what a scrape shows.
+//! Tests the names of all series, against the list here and docs/operations.md, and what a scrape shows.
 //!
 //! Not here: the scrape over HTTP (`admin`).
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Metrics, PluginRow, Settled, Totals};
 
-/// The contract: others write dashboards and alerts against these.
+/// The contract: others write dashboards and alerts that use these names.
 const DESIGN: [(&str, &str); 14] = [
     ("tqhost_tasks_total", "queue,outcome"),
     ("tqhost_task_duration_seconds", "queue"),
@@ -25,7 +25,7 @@ const DESIGN: [(&str, &str); 14] = [
     ("tqhost_fetch_stalled", "queue"),
 ];
 
-/// What there is beside that.
+/// Series that are no part of that contract.
 const MORE: [(&str, &str); 2] =
     [("tqhost_batches_total", "queue,result"), ("tqhost_guest_log_lines_dropped_total", "plugin")];
 
@@ -40,7 +40,7 @@ fn row(plugin: &str, version: &str, state: &str, peak_memory: u64) -> PluginRow 
     }
 }
 
-/// Series name to its label names, as scraped; a histogram's three series count as one.
+/// Maps the name of each scraped series to its label names. The three series of a histogram count as one.
 fn scraped(text: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {

@@ -169,7 +169,7 @@ impl AllowedHost {
 
     fn render(&self) -> Option<String> {
         let private = self.private_addresses.join(", ");
-        (!private.is_empty()).then(|| format!("{} may stand for {private}", self.host))
+        (!private.is_empty()).then(|| format!("{} may resolve to {private}", self.host))
     }
 }
 

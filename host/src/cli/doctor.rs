@@ -179,7 +179,9 @@ fn verdict(report: &Report, fix: bool, paint: Paint) -> String {
             paint.tone(Tone::Bad, &format!("{}, {open} of them not fixed.", text::plural(*found, "finding")))
         }
         (found, _) => {
-            paint.tone(Tone::Bad, &format!("{}; run it again with --fix.", text::plural(*found, "finding")))
+            let can_fix = report.findings.iter().any(|finding| remedy(finding.kind).contains("--fix"));
+            let next = if can_fix { "run it again with --fix" } else { "--fix can repair none of them" };
+            paint.tone(Tone::Bad, &format!("{}; {next}.", text::plural(*found, "finding")))
         }
     }
 }

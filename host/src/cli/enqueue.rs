@@ -196,7 +196,8 @@ impl Sender {
             }
         }
         let retention = self.queue.rules.retention;
-        let mut ends = Ends { single: self.sent == 1, ..Ends::default() };
+        let waited = self.ids.len();
+        let mut ends = Ends { single: waited == 1, ..Ends::default() };
         let left = wait::until_end(&self.queue, self.ids, timeout, |id, status| match status {
             Some(status) => ends.ended(name, &status, out),
             None => ends.gone(name, id, start.elapsed() >= retention, out),
@@ -211,11 +212,8 @@ impl Sender {
                 }
             }
             let limit = show_duration(timeout.unwrap_or_default());
-            let which = if left.len() == 1 {
-                left[0].clone()
-            } else {
-                format!("{} of {} tasks", left.len(), self.sent)
-            };
+            let which =
+                if left.len() == 1 { left[0].clone() } else { format!("{} of {waited} tasks", left.len()) };
             return Err(anyhow!("not ended after {limit}: {which}").into());
         }
         if !ends.single && !out.json {

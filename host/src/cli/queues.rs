@@ -209,7 +209,7 @@ fn table(views: &[QueueView], paint: Paint) -> String {
 }
 
 fn detail(view: &QueueView, paint: Paint) -> String {
-    let (words, tone) = state(&view.state, view.plugin);
+    let (words, tone) = state(if view.paused { "paused" } else { &view.state }, view.plugin);
     let mut lines = vec![
         ("queue", view.queue.to_owned()),
         ("stream", view.stream.to_owned()),

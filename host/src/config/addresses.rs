@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use super::reader::Item;
 use super::units::show_text;
 
-/// An address, or all that begin with the same bits.
+/// One address, or all addresses that begin with the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     address: IpAddr,
@@ -30,7 +30,7 @@ impl Block {
         }
     }
 
-    /// The error is to stand behind the text.
+    /// The error continues a sentence that begins with the text.
     pub(crate) fn parse(text: &str) -> Result<Block, String> {
         let wrong = || {
             "is not an address or a block of them: write \"10.1.2.3\", \"10.0.0.0/8\" or \"fd00::/8\""

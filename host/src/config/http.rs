@@ -1,4 +1,4 @@
-//! `http` of a plugin: the bounds of its handlers' requests.
+//! `http` of a plugin: the limits of its handlers' requests.
 //!
 //! In: a table. Out: an [`Http`], with the certificates of its `ca` file read and checked.
 //!
@@ -41,32 +41,32 @@ pub(super) const KEYS: Keys = Keys {
 };
 
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
-/// Of one attempt; the host keeps up to two pieces of each response that the handler has not read.
+/// Requests of one attempt. The host keeps a few pieces of each response that the handler has not read.
 const MAX_CONCURRENT: RangeInclusive<u32> = 1..=256;
 const MAX_CONNECTIONS: RangeInclusive<u32> = 1..=10_000;
 const MAX_REQUESTS: RangeInclusive<u32> = 1..=1_000_000;
 const BODY_BYTES: RangeInclusive<u64> = 0..=4 << 30;
 const MAX_CA_BYTES: u64 = 1 << 20;
 
-/// What one request may take, and how many there may be.
+/// The limits of one request, and of their number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Http {
-    /// For a free connection, the name's lookup, the connection and the TLS handshake together.
+    /// The wait for a free connection, the lookup of the name, the connection and the TLS handshake together.
     pub connect_timeout: Duration,
-    /// From sending to the response's head.
+    /// From the connection to the head of the response, including the time to send the request.
     pub first_byte_timeout: Duration,
     pub between_bytes_timeout: Duration,
-    /// The whole of one request; none: until the attempt ends.
+    /// One request as a whole. None: only the end of the attempt bounds it.
     pub timeout: Option<Duration>,
-    /// Requests of one attempt whose response is not read to its end.
+    /// Requests of one attempt whose response is not read to its end yet.
     pub max_concurrent: u32,
-    /// The same of all attempts in this host.
+    /// Such requests of all attempts of the plugin in this host.
     pub max_connections: u32,
-    /// Requests of one attempt.
+    /// All requests of one attempt.
     pub max_requests: u32,
     pub max_request_body: u64,
     pub max_response_body: u64,
-    /// Beside the system's.
+    /// Certificates that are trusted in addition to those of the system.
     pub ca: Vec<CertificateDer<'static>>,
 }
 
@@ -114,7 +114,7 @@ fn read_ca(item: &Item) -> Option<Vec<CertificateDer<'static>>> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    // A pipe or a device could block or never end.
+    // Reading a pipe or a device could block or never end.
     if !path.metadata().map_err(|error| format!("cannot be read: {error}"))?.is_file() {
         return Err("is not a regular file".into());
     }

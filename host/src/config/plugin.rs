@@ -1,4 +1,4 @@
-//! `[plugins.NAME]`: what a plugin is granted.
+//! `[plugins.NAME]`: the grants of a plugin.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -20,7 +20,7 @@ const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=4 << 30;
 const MAX_OUTPUT_BYTES: RangeInclusive<u64> = 1..=64 << 20;
 const LOG_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 30;
 
-/// All plugins; one that no queue runs is a warning, since its queue may come later.
+/// Reads all plugins. A plugin without a queue is only a warning, since its queue may be added later.
 pub(super) fn read(item: Option<Item>, queues: &[Queue]) -> BTreeMap<String, Plugin> {
     let named = item.map(|item| item.named()).unwrap_or_default();
     named

@@ -264,7 +264,8 @@ fn check_streams(queues: &[(Queue, Item)]) {
         let Some(dead_letter) = &queue.dead_letter else { continue };
         if let Some(owner) = owners.get(dead_letter.as_str()) {
             let why = format!(
-                "{dead_letter:?} is the stream of the queue {owner:?}: dead letters need a stream that is no queue's"
+                "{dead_letter:?} is the stream of the queue {owner:?}: \
+                 dead letters need a stream that is no queue's"
             );
             item.named_as(format!("{}.dead_letter", item.key)).problem(why);
         }
@@ -290,7 +291,8 @@ fn check_streams(queues: &[(Queue, Item)]) {
         let Some(dead_letter) = &queue.dead_letter else { continue };
         if let Some(owner) = dead.insert(dead_letter, &queue.name) {
             let why = format!(
-                "{dead_letter:?} holds the dead letters of the queue {owner:?} too: requeueing would mix them up"
+                "{dead_letter:?} holds the dead letters of the queue {owner:?} too: \
+                 requeueing would mix them up"
             );
             item.named_as(format!("{}.dead_letter", item.key)).problem(why);
         }
@@ -392,16 +394,16 @@ mod tests {
 
     #[test]
     fn a_batch_is_no_larger_than_the_concurrency() {
-        let text = "[defaults]\nbatch = { max_wait = \"0s\" }\n[queues.a]\nconcurrency = 4\n[queues.b]\nbatch = { max_tasks = 20 }\n\
+        let text = "[defaults]\nbatch = { max_wait = \"0s\" }\n\
+                    [queues.a]\nconcurrency = 4\n[queues.b]\nbatch = { max_tasks = 20 }\n\
                     [queues.c]\nconcurrency = 40\nbatch = { max_tasks = 20 }";
         let config = parse(text).expect("valid");
         assert_eq!(config.queues.iter().map(Queue::largest_batch).collect::<Vec<_>>(), [4, 10, 20]);
         assert!(config.queues.iter().all(|queue| queue.batch.max_wait.is_zero()));
         assert_eq!(
             config.warnings,
-            [
-                "line 5: queues.b.batch.max_tasks: 20 is more than the queue's concurrency, 10: no batch is larger than that"
-            ]
+            ["line 5: queues.b.batch.max_tasks: 20 is more than the queue's concurrency, 10: \
+                 no batch is larger than that"]
         );
     }
 

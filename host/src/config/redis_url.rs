@@ -1,6 +1,6 @@
 //! `[redis]`: where Redis is. Without a url the host starts a private server.
 //!
-//! The url may hold a password, so a problem with it never shows any part of it.
+//! The url may hold a password, so no message shows any part of it.
 
 use std::ops::RangeInclusive;
 
@@ -33,12 +33,11 @@ fn check_url(url: &str) -> Result<(), &'static str> {
     const FORM: &str =
         "the url must begin with redis://, rediss:// or redis+unix://, like \"redis://127.0.0.1:6379\"";
     if url.is_empty() {
-        return Err(
-            "the url is empty: take the key out for a private Redis, or write a url like \"redis://127.0.0.1:6379\"",
-        );
+        return Err("the url is empty: take the key out for a private Redis, \
+             or write a url like \"redis://127.0.0.1:6379\"");
     }
     if url.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err("the url has spaces or line ends in it: percent-encode them");
+        return Err("the url has spaces or line breaks in it: percent-encode them");
     }
     let (scheme, rest) = url.split_once("://").ok_or(FORM)?;
     match scheme {
@@ -51,7 +50,7 @@ fn check_url(url: &str) -> Result<(), &'static str> {
     }
 }
 
-/// What comes after `redis://`: `[user:password@]host[:port][/database][?options]`.
+/// Checks the part after `redis://`: `[user:password@]host[:port][/database][?options]`.
 fn check_server(rest: &str) -> Result<(), &'static str> {
     const PORT: &str =
         "the port in the url is not a number from 1 to 65535 (in a password, percent-encode / ? # @ and :)";

@@ -348,12 +348,12 @@ impl Examined {
     }
 }
 
-/// What a janitor found at some of a queue's keys.
+/// The findings of a janitor at some of a queue's keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tended {
     /// Ids of tasks that were in no place any more, and are FAILED now.
     pub lost: Vec<String>,
-    /// How many of these had not begun their attempt.
+    /// How many of these were PENDING: queued or delayed.
     pub never_ran: u64,
     /// Idempotency keys without a living task.
     pub freed: u64,

@@ -204,7 +204,8 @@ impl Examination<'_> {
         }
         if history > 0 {
             let what = format!(
-                "{history} entries were read and not deleted before tqhost came; they are left as they are"
+                "{history} entries were read, and not deleted, before tqhost first used this group; \
+                 the doctor leaves them as they are"
             );
             self.report.warnings.push(Warning { kind: "history", what });
         }
@@ -437,7 +438,7 @@ fn fingerprint(id: &str) -> u64 {
     hasher.finish()
 }
 
-/// What is wrong with a task, in words.
+/// Describes the fault of a task in words.
 fn sentence(suspect: &Suspect) -> String {
     let Suspect { subject, patience, .. } = suspect;
     match suspect.kind {
@@ -447,20 +448,20 @@ fn sentence(suspect: &Suspect) -> String {
         }
         Kind::DelayedWithoutFields => format!("{subject} is delayed, but its fields were deleted"),
         Kind::FieldsWithoutDelay => {
-            format!("the fields of {subject} are there, but nothing says when it is due")
+            format!("the fields of {subject} exist, but not the time when it is due")
         }
         Kind::UnreadableFields => format!("the fields of {subject} cannot be read"),
         Kind::DeadButAlive => {
             format!(
-                "it has the dead letter {subject}, but its status says that it lives or is completed (unless two tasks bear this id)"
+                "its dead letter is {subject}, but its status says that it has not failed \
+                 (or two tasks have this id)"
             )
         }
-        Kind::OrphanedKey => {
-            "it holds this idempotency key, but has ended or is not known any more".to_owned()
-        }
+        Kind::OrphanedKey => "it holds this idempotency key, but it has ended or is unknown".to_owned(),
         Kind::StuckClaim => {
             format!(
-                "entry {subject} was left by its host {} seconds ago or more, and a host that is ready does not take it over",
+                "entry {subject} has had no heartbeat for {} seconds or more, \
+                 and no ready host takes it over",
                 patience.as_secs()
             )
         }

@@ -39,8 +39,9 @@ pub(super) struct Seen {
     pub entry: String,
     /// The task's id.
     pub id: String,
-    /// The group has read it, but it is not pending: since tqhost came, or since an earlier time.
+    /// The group has read it and it is not pending, so nothing will deliver it. False for history.
     pub skipped: bool,
+    /// The group had read it, and it was not pending, before the first host came.
     pub is_history: bool,
 }
 

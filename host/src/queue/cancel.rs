@@ -1,5 +1,7 @@
 //! Cancels tasks: queued, delayed or running.
 //!
+//! In: a task's id. Out: the status that the task had before.
+//!
 //! Not here: stopping the handler of a running task (`worker::heartbeat` learns of the cancellation).
 
 use super::error::QueueError;

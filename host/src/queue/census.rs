@@ -1,4 +1,6 @@
-//! The figures of a queue: how many tasks are in each place, how old they are, which consumers exist.
+//! Counts a queue: how many tasks are in each place, the age of the oldest queued one, the consumers.
+//!
+//! Not here: when to count (`worker::census`, the command `queues`).
 
 use std::time::Duration;
 

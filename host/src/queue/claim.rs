@@ -1,7 +1,8 @@
 //! Gives a consumer its entries and keeps them: read, reclaim, recover, begin, heartbeat.
 //!
-//! In: a consumer's name, limits, leases. Out: entries, and the state of each task or lease. Not here: when
-//! to do this (`worker`), and the end of the ownership (`settle`).
+//! In: a consumer's name, limits, leases. Out: entries, and the state of each task or lease.
+//!
+//! Not here: when to do this (`worker`), and the end of the ownership (`settle`).
 
 use std::time::Duration;
 
@@ -143,8 +144,8 @@ impl Queue {
     }
 
     /// Takes over up to `count` entries, from `cursor` on, that no consumer kept alive for a whole lease;
-    /// fewer if they are large. This counts as a crash of the task if its owner gave no sign of life at
-    /// `outlived` or more after its last heartbeat.
+    /// fewer if they are large. A takeover counts as a crash of the task, unless the owner gave a sign of
+    /// life at least `outlived` after the entry's last heartbeat.
     pub async fn reclaim(
         &self,
         consumer: &str,
@@ -158,11 +159,11 @@ impl Queue {
         self.shaped("reclaim", reclaim_reply(reply))
     }
 
-    /// A host survived the loss of a task if it gave a sign of life at least this long after the task's last
-    /// heartbeat. Heartbeats are a third of a lease apart: a host that lives gives a sign two thirds of a
-    /// lease later, and a host that died gave its last one after a third at most.
+    /// The bound for [`Queue::reclaim`]: half a lease. Heartbeats are a third of a lease apart. So a host
+    /// that lives gives a sign of life two thirds of a lease after the entry's last heartbeat, or later. A
+    /// host that died gave its last sign at most a third of a lease after it.
     ///
-    /// After an outage no host counts as dead until every host has had a whole lease to come back.
+    /// In the first lease after an outage the bound is zero, so that no host counts as dead.
     pub fn outlived(&self) -> Duration {
         if self.is_back_for_less_than(self.rules.lease) { Duration::ZERO } else { self.rules.lease / 2 }
     }

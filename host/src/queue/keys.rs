@@ -1,24 +1,24 @@
 //! Every Redis key that tqhost reads or writes. Nowhere else is a key put together.
 //!
-//! | key                      | type   | holds                                                     | written by                              |
-//! |--------------------------|--------|-----------------------------------------------------------|-----------------------------------------|
-//! | `S`                      | stream | queued and running tasks, one group                       | producers, enqueue, fire, settle, promote, requeue, mend |
-//! | `tq:{S}:delayed`         | zset   | parked members by due time (ms)                           | settle, enqueue, promote, mend          |
-//! | `tq:{S}:parked`          | hash   | member → the fields of the delayed task (MessagePack)     | settle, enqueue, promote                |
-//! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters                              | settle, requeue, purge                  |
-//! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle, cancel, mend, examine |
-//! | `tq:{S}:rate`           | string | when the next task may start (µs); expires                | rate                                    |
-//! | `tq:{S}:paused`         | string | when the queue was paused (ms); there while it is         | pause, resume                           |
-//! | `tq:{S}:history`        | hash   | group → the entry that it had been given last when a host came first (0-0: a host made it) | group |
-//! | `tq:{S}:schedule`       | hash   | schedule → up to which time it is dealt with (ms)         | fire, and the scheduler's begin, reset, forget |
-//! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer's settlements; expires | settle, leave                |
-//! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle, enqueue, fire, requeue, mend, examine |
-//! | the queue's `list`       | list   | items that are not tasks yet; producers LPUSH             | producers, move                         |
-//! | `tq:hosts`               | zset   | host id by the time it was last seen (ms)                 | announce                                |
-//! | `tq:host:<id>`           | string | what a host says of itself, as JSON; expires              | announce                                |
-//! | `tq:hosts:duties`        | hash   | duty → the host that has it                               | duties, release                         |
-//! | `tq:hosts:leases:{tq:hosts:duties}` | zset | host id by the time when its lease of duties ends (ms) | duties, leave                        |
-//! | `tq:hosts:told`          | stream | one entry for each time that hosts were told to look; the last hundred or so | tell                 |
+//! | key | type | holds | written by |
+//! |---|---|---|---|
+//! | `S` | stream | queued and running tasks, one group | producers, enqueue, fire, settle, promote, requeue, mend |
+//! | `tq:{S}:delayed` | zset | parked members by due time (ms) | settle, enqueue, promote, mend |
+//! | `tq:{S}:parked` | hash | member → the fields of the delayed task (MessagePack) | settle, enqueue, promote |
+//! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters | settle, requeue, purge |
+//! | `tq:{S}:key:<key>` | string | the id of the task with this key, for its life and the window | enqueue, begin, settle, cancel, mend, examine |
+//! | `tq:{S}:rate` | string | the time up to which places are taken (µs); expires | rate |
+//! | `tq:{S}:paused` | string | when the queue was paused (ms); exists during the pause | pause, resume |
+//! | `tq:{S}:history` | hash | group → its last entry when a host first used it (0-0: a host made the group) | group |
+//! | `tq:{S}:schedule` | hash | schedule → up to which time it was handled (ms) | fire, and the scheduler's begin, reset, forget |
+//! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer; expires | settle, leave |
+//! | `tq:{S}:task:<id>` | hash | status and result of a task; expires after its end | begin, heartbeat, settle, enqueue, fire, requeue, mend, examine |
+//! | the queue's `list` | list | items that are not tasks yet; producers LPUSH | producers, move |
+//! | `tq:hosts` | zset | host id by the time it was last seen (ms) | announce |
+//! | `tq:host:<id>` | string | the announcement of a host, as JSON; expires | announce |
+//! | `tq:hosts:duties` | hash | duty → the host that has it | duties, release |
+//! | `tq:hosts:leases:{tq:hosts:duties}` | zset | host id by the time when its lease of duties ends (ms) | duties, leave |
+//! | `tq:hosts:told` | stream | one entry for each signal to hosts to look; about the last hundred | tell |
 //!
 //! All keys of a queue share S's hash slot, so that its scripts may touch them together on a cluster.
 

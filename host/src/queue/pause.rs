@@ -1,5 +1,6 @@
-//! Pauses a queue in all hosts, and resumes it. Hosts get a signal to look, and look every second anyway
-//! (`wait`).
+//! Pauses a queue in all hosts, and resumes it. Hosts get a signal to look, and look every second anyway.
+//!
+//! Not here: how hosts look (`wait`), and what a pause holds up (`worker`).
 
 use super::error::QueueError;
 use super::{Queue, reply, wait};

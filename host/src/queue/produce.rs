@@ -1,4 +1,7 @@
-//! Accepts new tasks, in the format that any other Redis client would write.
+//! Enqueues new tasks, in the format that any other Redis client would write.
+//!
+//! In: fields, a delay, an idempotency key. Out: whether each task was accepted, is a duplicate, or found the
+//! queue full. A call may be repeated: Redis knows the ids of the tasks that it has.
 
 use std::time::Duration;
 

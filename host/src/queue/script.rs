@@ -18,9 +18,10 @@ pub struct Script {
 /// Declares scripts: each is a file in the folder `scripts/` beside the file that declares it.
 macro_rules! scripts {
     ($($constant:ident = $name:literal),* $(,)?) => {
-        $(pub static $constant: std::sync::LazyLock<$crate::queue::script::Script> = std::sync::LazyLock::new(|| {
-            $crate::queue::script::Script::new($name, include_str!(concat!("scripts/", $name, ".lua")))
-        });)*
+        $(pub static $constant: std::sync::LazyLock<$crate::queue::script::Script> =
+            std::sync::LazyLock::new(|| {
+                $crate::queue::script::Script::new($name, include_str!(concat!("scripts/", $name, ".lua")))
+            });)*
     };
 }
 pub(crate) use scripts;

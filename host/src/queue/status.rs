@@ -1,4 +1,9 @@
-//! The state of a task: its status key, or else the place where the task is found.
+//! Reads the state of a task.
+//!
+//! In: a task's id. Out: a [`TaskStatus`], from the task's status key, or else from the place where the task
+//! is found: the stream or the dead letters.
+//!
+//! Not here: writing a status (the scripts do).
 
 use serde::Serialize;
 

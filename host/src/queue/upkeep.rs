@@ -1,4 +1,5 @@
-//! Keeps a group tidy, and warns about a Redis that may lose tasks.
+//! Removes old consumers, ends lost tasks, finds other groups, and warns of settings of Redis that may lose
+//! tasks.
 //!
 //! Not here: when to do it (`worker::janitor`, `app`).
 
@@ -78,14 +79,20 @@ fn judge(memory: &str, persistence: &str, snapshots: Option<bool>) -> Vec<&'stat
     };
     let mut found = Vec::new();
     if field(memory, "maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
-        found.push("Redis may evict keys when its memory is full, and with them whole queues: set maxmemory-policy to noeviction");
+        found.push(
+            "Redis may evict keys when its memory is full, and with them whole queues: \
+             set maxmemory-policy to noeviction",
+        );
     }
     match (field(persistence, "aof_enabled").as_deref(), snapshots) {
         (Some("0"), Some(false)) => {
             found.push("Redis keeps nothing on disk: a restart loses all tasks. Set appendonly to yes");
         }
         (Some("0"), Some(true)) => {
-            found.push("Redis only makes snapshots: a crash loses what came after the last one. Set appendonly to yes");
+            found.push(
+                "Redis only makes snapshots: a crash loses what came after the last one. \
+                 Set appendonly to yes",
+            );
         }
         _ => {}
     }

@@ -22,7 +22,7 @@ use super::alone::Alone;
 /// One start of a queue of priority 1, in virtual time. Divided by the priority, it is exact enough.
 const STEP: u64 = 1 << 32;
 
-/// What all queues of this host share. Cheap to clone.
+/// The capacity that all queues of this host share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Capacity {
     pool: Arc<Mutex<Pool>>,
@@ -358,7 +358,7 @@ mod tests {
 
     use super::*;
 
-    /// What is there at once, without waiting.
+    /// Takes the permits that are free now, without waiting.
     fn now(line: &Arc<Line>, most: usize) -> Option<Permits> {
         line.acquire(most).now_or_never()
     }

@@ -183,7 +183,7 @@ impl Fetcher {
                 tracing::info!(
                     queue = shared.name.as_ref(),
                     tasks = found.entries.len(),
-                    "took up tasks that were delivered unseen"
+                    "found tasks that were delivered in a reply that was lost"
                 );
                 intake::admit(&shared, version, found.entries, Claimed::Again, permits).await;
                 drop(claiming);

@@ -137,14 +137,18 @@ async fn tend(shared: &Shared, keys: Vec<Vec<u8>>) -> Result<(), QueueError> {
     if !lost.is_empty() {
         // Tasks that ran were counted when their entry was found missing.
         shared.metrics.lost_entries(never_ran);
-        tracing::error!(queue, tasks = ?lost, "tasks are lost: somebody deleted them; their statuses say so now");
+        tracing::error!(
+            queue,
+            tasks = ?lost,
+            "tasks are lost: somebody deleted them; their statuses say so now"
+        );
     }
     if freed + expiring > 0 {
         tracing::warn!(
             queue,
             keys = freed,
             statuses = expiring,
-            "what was kept for tasks that are gone expires now"
+            "idempotency keys and statuses of tasks that no longer exist will expire"
         );
     }
     Ok(())
@@ -159,7 +163,8 @@ pub async fn warn_of_other_groups(shared: Arc<Shared>) {
             tracing::warn!(
                 queue,
                 ?groups,
-                "the stream has other consumer groups; entries are deleted when they are settled, read by these or not"
+                "the stream has other consumer groups; tqhost deletes each entry when it is settled, \
+                 also if these have not read it"
             );
         }
         Err(error) => tracing::debug!(queue, %error, "could not look for other groups"),

@@ -2,6 +2,8 @@
 //!
 //! While the list is empty, this costs one blocking command in ten seconds. While the queue is full, the
 //! items stay in the list.
+//!
+//! In: a queue with a list. Out: tasks in the queue, in the order of the list.
 
 use std::sync::Arc;
 use std::time::Duration;

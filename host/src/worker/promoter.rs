@@ -2,6 +2,8 @@
 //!
 //! The loop sleeps until the next known task is due. It is woken when this host parks a task, and when the
 //! [`Lookout`](super::lookout) finds delayed tasks of others.
+//!
+//! Not here: delaying a task (`settler`, `intake`).
 
 use std::sync::Arc;
 

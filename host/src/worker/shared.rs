@@ -1,4 +1,6 @@
 //! The state that the loops of one queue share.
+//!
+//! Not here: the loops, and how they are started (`lifecycle`).
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -86,7 +88,8 @@ impl Shared {
             tracing::error!(
                 queue,
                 ?entries,
-                "entries were deleted by somebody else while they were pending; tasks that do not run are lost"
+                "entries were deleted by somebody else while they were pending; \
+                 tasks that do not run are lost"
             );
         }
     }

@@ -1,4 +1,6 @@
 //! The tokens by which the host stops in steps. It stops claiming first, while running attempts continue.
+//!
+//! Not here: when each token is cancelled (`app`, `lifecycle`).
 
 use tokio_util::sync::CancellationToken;
 
@@ -9,7 +11,7 @@ pub struct Stop {
     pub claiming: CancellationToken,
     /// Attempts that still run are stopped and their tasks given back.
     pub running: CancellationToken,
-    /// What is not settled by now is left for other hosts.
+    /// Settlements that are not done are given up; other hosts take the tasks over.
     pub settling: CancellationToken,
 }
 

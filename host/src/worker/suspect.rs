@@ -26,8 +26,8 @@ use crate::task::Task;
 /// After this long alone, a suspect continues beside others. It equals the default of `timeout`.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Runs it, once nothing else runs in this host. On the host's threads, which speak to Redis: the call hops
-/// to the guests'.
+/// Runs the task once nothing else runs in this host. This happens on the host's threads; only the call of
+/// the handler runs on the guests' threads.
 pub fn start(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
     drop(shared.runners.spawn(run(shared.clone(), version.clone(), task, hold)));
 }
@@ -38,7 +38,7 @@ async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: H
         queue,
         task = task.id,
         crashes = task.crashes,
-        "it runs alone, as hosts died while they ran it"
+        "the task runs alone, because hosts died while they ran it"
     );
     let stop = hold.stop().clone();
     let turn = tokio::select! {
@@ -59,7 +59,7 @@ async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: H
     } else {
         members.push((task, hold));
     }
-    // A host that stops gives it back.
+    // Without an answer of the gate, the host stops, and `carry` gives the task back.
     let Some(begun) = begun else { return runner::carry(shared.clone(), version, members).await };
     for ((task, hold), begun) in members.into_iter().zip(begun) {
         if let Some((task, hold)) = intake::go_on(&shared, &version, task, hold, begun).await {
@@ -73,7 +73,7 @@ async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: H
 struct Keeper {
     shared: Arc<Shared>,
     plugin: Arc<str>,
-    /// Without its fields.
+    /// The suspect, without its fields.
     task: Task,
     key: Option<Vec<u8>>,
     _turn: Turn,
@@ -90,8 +90,8 @@ impl Keeper {
         }
     }
 
-    /// Lets others run beside it after a while, and takes the note back before. It is dropped when the task
-    /// is settled.
+    /// Waits for [`LONGEST`], removes the note that the suspect runs alone, and then lets others run. This
+    /// future is dropped when the suspect is settled before that.
     async fn run(self) {
         let began = Instant::now();
         let mut pace = Pace::new(&self.shared.name, "begin");
@@ -100,7 +100,7 @@ impl Keeper {
         loop {
             let start = Start::of(task, key.as_deref(), began.elapsed());
             match shared.queue.begin(&shared.consumer, plugin, &[start]).await {
-                // Whoever is not its owner any more finds that out by a heartbeat.
+                // If this host has lost the task, the next heartbeat finds that out.
                 Ok(_) => break,
                 Err(error) => sleep(pace.failed(&error)).await,
             }

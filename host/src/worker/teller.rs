@@ -3,6 +3,8 @@
 //! A plain task begins without a script, since its delivery proves that this host owns it. During a short run
 //! its status stays PENDING. If it still runs after [`AFTER`], the script writes PROCESSING. The script also
 //! finds out whether the task was cancelled, or its entry deleted.
+//!
+//! Not here: tasks that are not plain (`intake` has begun them by the script).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,10 +53,10 @@ impl Teller {
         }
     }
 
-    /// Tries until Redis answers: a heartbeat comes later, and finds what this one would have.
+    /// Tells Redis about some tasks. Tries again until Redis answers.
     async fn tell(&self, tasks: &[Unheard], pace: &mut Pace) {
         let shared = &self.shared;
-        // Gone while it runs: the attempt is on a version that was active when it began.
+        // There may be no version any more: the attempts run on the version that was active at their start.
         let plugin = shared.versions.borrow().as_ref().map(|version| version.label()).unwrap_or_default();
         loop {
             let starts: Vec<Start<'_>> = tasks.iter().map(start).collect();
@@ -73,7 +75,7 @@ impl Teller {
     fn told(&self, task: &Unheard, begun: Begun) {
         let shared = &self.shared;
         let queue = shared.name.as_ref();
-        // What has ended meanwhile is settled by itself.
+        // An attempt that has ended meanwhile is not in the table any more, and its own settlement counts.
         match begun {
             Begun::Owned => {}
             Begun::Cancelled if shared.inflight.lost(&task.entry) => {
@@ -88,7 +90,7 @@ impl Teller {
                 shared.count_deleted(std::slice::from_ref(&task.entry));
                 shared.inflight.lost(&task.entry);
             }
-            // Cancelled, or another host's: the next heartbeat finds out which.
+            // If the attempt still runs, the next heartbeat finds out who owns the task.
             Begun::Lost | Begun::Cancelled | Begun::Duplicate | Begun::Gone | Begun::Crashed => {}
         }
     }

@@ -30,11 +30,11 @@ pub struct Workers {
     health: Health,
     /// In the order of the configuration.
     running: Vec<Running>,
-    /// Retired workers whose last attempts still run.
+    /// Tracks retired workers until their last attempt is settled.
     retired: TaskTracker,
     /// Lines of removed queues whose attempts still run. A queue that is added again gets its old line back.
     lines: HashMap<String, Weak<Line>>,
-    /// The number of workers that were started after the first configuration.
+    /// How many workers were started after the first call of [`Workers::apply`]; none before its end.
     later: Option<u64>,
     board: Board,
 }
@@ -51,7 +51,7 @@ pub struct Board(Arc<Mutex<Posts>>);
 #[derive(Debug, Default)]
 struct Posts {
     queues: Vec<Posted>,
-    /// Names of all configured queues, known before their workers start.
+    /// Names of all configured queues, set before their workers start.
     wanted: BTreeSet<String>,
 }
 
@@ -60,7 +60,7 @@ struct Posts {
 pub struct Posted {
     pub name: Arc<str>,
     pub metrics: QueueMetrics,
-    /// The tables of its worker and of its retired workers.
+    /// The in-flight tables of its worker and of its retired workers.
     inflight: Vec<Weak<Inflight>>,
 }
 
@@ -91,7 +91,7 @@ impl Workers {
         self.board.clone()
     }
 
-    /// Makes the queues those that are given, in their order. One whose rules are the same is not touched.
+    /// Runs exactly these queues, in their order. A queue whose rules are the same is not touched.
     pub fn apply(&mut self, queues: Vec<Queue>) -> Applied {
         let mut applied = Applied::default();
         self.board.lock().wanted = queues.iter().map(|queue| queue.rules.name.clone()).collect();
@@ -145,8 +145,8 @@ impl Workers {
             *later
         });
         let host = &self.host;
-        // A worker before it may still heartbeat under a name of its own; what that one has in hand is not
-        // this one's to recover.
+        // Each worker has its own consumer name. A retired worker of the queue may still run attempts, which
+        // the new one must not recover.
         let consumer =
             later.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
         let versions = self.plugins.subscribe(&queue.rules.plugin);
@@ -161,7 +161,7 @@ impl Workers {
         let (board, metrics, name) = (self.board.clone(), self.metrics.clone(), worker.shared.name.clone());
         self.retired.spawn(async move {
             worker.stop().await;
-            // In one step: a queue that comes back has its series from its start on.
+            // The lock is held for both steps. So if the queue is added again meanwhile, its series stay.
             let posts = board.lock();
             if !posts.wanted.contains(&*name) {
                 metrics.remove_queue(&name);
@@ -169,12 +169,12 @@ impl Workers {
         });
     }
 
-    /// Attempts that run.
+    /// Attempts that run or are being settled, of all queues.
     pub fn running(&self) -> usize {
         self.board.queues().iter().map(Posted::running).sum()
     }
 
-    /// Waits until everything has ended. The host's [`super::stop::Stop`] says how long that may take.
+    /// Waits until all workers have ended. The tokens of [`super::stop::Stop`] bound how long that takes.
     pub async fn stop(self) {
         join_all(self.running.into_iter().map(|running| running.worker.stop())).await;
         self.retired.close();

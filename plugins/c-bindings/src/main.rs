@@ -1,7 +1,11 @@
-//! Makes what a handler in C includes and links: `c-bindings WIT FOLDER`, where WIT is a folder with one world, or a file.
+//! Makes what a handler in C includes and links: `c-bindings WIT FOLDER`. WIT is a file, or a folder with one
+//! world.
 //!
-//! Out, in FOLDER: `WORLD.h` and `WORLD.c`, the interface as C has it, and `WORLD_component_type.o`, which tells the host what the module is. It is
-//! a program for the machine that builds, run by scripts/build-languages.sh. Not here: the generator, which is wit-bindgen's.
+//! Out, in FOLDER: `WORLD.h` and `WORLD.c`, the interface in C, and `WORLD_component_type.o`, which tells the
+//! host the type of the module. The program runs on the machine that builds; scripts/build-languages.sh calls
+//! it.
+//!
+//! Not here: the generator, which is part of wit-bindgen.
 
 use std::error::Error;
 use std::fs;

@@ -1,17 +1,20 @@
 //! Lets a model judge the resume, at any server that speaks OpenAI's chat completions.
 //!
-//! In: the [`Settings`] from the plugin's configuration, the resume's text, and what the rules found. Out: the same [`Analysis`] with the
-//! model's findings in place of the rules', or a [`Failure`]. At most two requests: the second one only to have a wrong answer put right.
+//! In: the [`Settings`] from the plugin's configuration, the resume's text, and the findings of the rules.
+//! Out: the same [`Analysis`] with the model's findings in place of those of the rules, or a [`Failure`].
+//! There are at most two requests: the second one only asks the model to correct a wrong answer.
 //!
 //! ```text
 //! prompt ─▶ request ─▶ reply ─▶ answer checked ─▶ Analysis
 //!              └── once more, with what is wrong ──┘
 //! ```
 //!
-//! What can be counted stays with the rules: language, words, sections, mentions of skills, years. The key is in the request's header and
-//! nowhere else; a reply that repeats it has it taken out before anything looks at it.
+//! The rules still count what can be counted: language, words, sections, mentions of skills, years. The key
+//! is only in the request's header. If a reply repeats the key, it is taken out before anything reads the
+//! reply.
 //!
-//! Not here: the words of the prompt ([`prompt`]), what an answer must be ([`answer`]), how a request travels (`tqhost_handler::http`).
+//! Not here: the words of the prompt ([`prompt`]), the check of an answer ([`answer`]), how a request travels
+//! (`tqhost_handler::http`).
 
 pub mod answer;
 pub mod prompt;
@@ -27,18 +30,18 @@ use crate::dates::Month;
 use answer::Answer;
 use prompt::{Format, Message};
 
-/// Of the resume's text, unless the configuration says otherwise.
+/// The most characters of the resume's text that are sent, unless the configuration says otherwise.
 const MAX_CHARS: usize = 24_000;
-/// A reply is a few KiB; reasoning that is sent along may make it more.
+/// The most bytes of a reply. It mostly has a few KiB; reasoning that is sent along makes it larger.
 const MAX_RESPONSE: usize = 2 * 1024 * 1024;
-/// Less time than this is not worth a request.
+/// With less time than this, no request is sent.
 const LEAST_TIME: Duration = Duration::from_millis(200);
-/// Bytes from which on a key is a secret.
+/// A key with at least this many bytes is a secret.
 const LEAST_SECRET: usize = 8;
-/// Of a server's own explanation.
+/// The most characters of a server's own explanation.
 const MAX_EXPLANATION: usize = 200;
 
-/// What the plugin's configuration says about the model.
+/// The settings of the model in the plugin's configuration.
 pub struct Settings {
     pub model: String,
     /// Without a slash at its end.
@@ -51,7 +54,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// None when neither a model nor a url is named. A mistake is retried: the operator can mend it, and the task is not to blame.
+    /// None when neither a model nor a url is named. A mistake is retried: the operator can correct it, and
+    /// the task is not to blame.
     pub fn read(get: impl Fn(&str) -> Result<Option<String>, Failure>) -> Result<Option<Settings>, Failure> {
         let get = |key: &str| {
             get(key).map(|value| value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()))
@@ -104,7 +108,8 @@ impl Settings {
     }
 }
 
-/// The model's judgement on what the rules have read already. `send` is the network; `now_ms` is for servers that name a time to come back.
+/// Lets the model judge what the rules have read. `send` sends a request; `now_ms` is for servers that name a
+/// time for the next try.
 pub fn analyze(
     settings: &Settings,
     content: &str,
@@ -137,7 +142,7 @@ pub fn analyze(
     Ok(answer.analysis(rules, content, &settings.model, resume.note()))
 }
 
-/// One request, up to the text that the model has written.
+/// Sends one request, and gives the text that the model has written.
 fn ask(
     settings: &Settings,
     messages: &[Message<'_>],
@@ -167,13 +172,14 @@ fn ask(
     }
 }
 
-/// Until a request has to be over, so that the attempt ends with a reason of ours, and not with the host's timeout.
+/// The time that a request may take, so that the attempt ends with a reason of its own before the host's
+/// timeout.
 fn time_left() -> Duration {
     let left = context::remaining();
     left.saturating_sub((left / 10).min(Duration::from_millis(500)))
 }
 
-/// No response. All of it is retried: what is wrong with the url or a header is the operator's to mend.
+/// The failure when there is no response. It is always retried: the operator can correct the url or a header.
 fn unsent(error: Error) -> Failure {
     match error {
         Error::Invalid(why) => Failure::retry(format_args!("the plugin's configuration of the model: {why}")),
@@ -182,7 +188,7 @@ fn unsent(error: Error) -> Failure {
     }
 }
 
-/// What an answer that is none means for the task.
+/// The failure for a status other than 2xx.
 fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
     let status = response.status;
     let later = |why: &str| {
@@ -194,14 +200,16 @@ fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
         503 => later("is not available"),
         408 | 425 | 500.. => later("failed"),
         402 => Failure::retry(
-            "the credit at the model's server is used up (402): look at the account of `api_key` of the plugin's configuration",
+            "the credit at the model's server is used up (402): \
+             look at the account of `api_key` of the plugin's configuration",
         ),
-        // Without the server's explanation, which tends to quote the key.
+        // The server's explanation is left out, because it often quotes the key.
         401 | 403 => Failure::retry(format_args!(
             "the model's server refuses the key ({status}): look at `api_key` of the plugin's configuration"
         )),
         404 => Failure::retry(
-            "the model's server has no such model or address (404): look at `model` and `url` of the plugin's configuration",
+            "the model's server has no such model or address (404): \
+             look at `model` and `url` of the plugin's configuration",
         ),
         300..=399 => Failure::retry(format_args!(
             "the model's server sends elsewhere ({status}): look at `url` of the plugin's configuration"
@@ -212,7 +220,7 @@ fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
     }
 }
 
-/// `: the server's own words`, or nothing.
+/// Gives `: ` and the server's explanation, or nothing.
 fn explanation(body: &str) -> String {
     let json: Value = serde_json::from_str(body).unwrap_or_default();
     let message = json["error"]["message"].as_str().or(json["error"].as_str()).or(json["message"].as_str());
@@ -237,7 +245,8 @@ fn written(body: &str, key: Option<&str>) -> Result<String, Failure> {
         // The same text would be cut at the same place.
         Some("length") => {
             return Err(Failure::reject(
-                "the model's answer was cut off (length): raise `max_tokens` or lower `max_chars` in the plugin's configuration",
+                "the model's answer was cut off (length): \
+                 raise `max_tokens` or lower `max_chars` in the plugin's configuration",
             ));
         }
         _ => {}
@@ -248,7 +257,8 @@ fn written(body: &str, key: Option<&str>) -> Result<String, Failure> {
     }
 }
 
-/// Before JSON is read and after it, as it may be written with escapes. A word like `local` or `none` is no secret, and may be in any resume.
+/// Removes the key. It is called before JSON is read and after it, as JSON may write the key with escapes. A
+/// short key like `local` or `none` is no secret, and may be a word of any resume.
 fn without_key(text: &str, key: Option<&str>) -> String {
     match key.filter(|key| key.len() >= LEAST_SECRET) {
         Some(key) => text.replace(key, "[key]"),

@@ -1,18 +1,18 @@
-//! The resume's text, made comparable.
+//! Makes the resume's text comparable.
 //!
-//! In: the task's content. Out: [`Text`]: its lines, with full-width and exotic characters brought to their plain form, and what kind of
-//! text it is. Or [`Unreadable`], when there is nothing that rules could read.
+//! In: the task's content. Out: [`Text`]: its lines, with full-width and exotic characters in their plain
+//! form, and what kind of text it is; or [`Unreadable`] if rules cannot read anything in it.
 //!
-//! Line numbers stay those of the content, so that a result can be held against it.
+//! Line numbers stay those of the content, so that a result can be compared with it.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Below this much text nothing can be said: about ten words, or twenty-five Chinese characters.
+/// Rules cannot say anything about less text: about ten words, or twenty-five Chinese characters.
 const LEAST_WEIGHT: usize = 50;
 
-/// Many times the longest resume. More is something else, and would only take time.
+/// Many times the length of the longest resume. A longer text is something else.
 const MOST_BYTES: usize = 256 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -39,9 +39,9 @@ impl Language {
 pub struct Text {
     pub lines: Vec<String>,
     pub language: Language,
-    /// As copied from many a PDF: then upper case tells nothing about names.
+    /// Most letters are capitals, as in texts from some PDFs. Then capitals do not show what is a name.
     pub all_caps: bool,
-    /// Words, with each Chinese character counted as half a word.
+    /// The number of words. A Chinese character counts as half a word.
     pub words: usize,
 }
 
@@ -87,7 +87,8 @@ impl Text {
         if broken * 50 > chars {
             return Err(Unreadable::Binary);
         }
-        // A form feed is where a PDF's page ends: a blank, so that the line numbers stay those of the content.
+        // A form feed marks the end of a PDF's page. It becomes a blank, so that the line numbers stay those
+        // of the content.
         let lines: Vec<String> =
             content.lines().map(|line| line.chars().filter_map(plain).collect()).collect();
         let letters: usize = lines
@@ -116,7 +117,7 @@ impl Text {
         })
     }
 
-    /// Line numbers from 1, with the lines that say something.
+    /// The lines that are not empty, with their numbers from 1.
     pub fn filled(&self) -> impl Iterator<Item = (usize, &str)> {
         self.lines
             .iter()
@@ -126,12 +127,12 @@ impl Text {
     }
 }
 
-/// Chinese characters (and those of its neighbours).
+/// Whether this is a Chinese, Japanese or Korean character.
 pub fn is_cjk(c: char) -> bool {
     matches!(c, '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}')
 }
 
-/// Full-width forms, dashes and blanks as ASCII; nothing for what cannot be seen.
+/// Gives full-width forms, dashes and blanks as ASCII, and none for a character that cannot be seen.
 fn plain(c: char) -> Option<char> {
     match c {
         '\u{200b}'..='\u{200f}' | '\u{feff}' | '\u{ad}' => None,

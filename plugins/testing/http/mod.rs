@@ -1,6 +1,6 @@
-//! Requests through `wasi:http` itself, as it is there with every toolchain.
+//! Requests through `wasi:http` itself, which works with every toolchain.
 //!
-//! In: what to ask for. Out: what came of it, with an error code of wasi:http as its text.
+//! In: a request. Out: the response, or an error code of wasi:http as text.
 //!
 //! Not here: redirects, and what a guest does with a body.
 
@@ -12,7 +12,11 @@ use bindings::wasi::http::types::{
 use bindings::wasi::io::streams::{InputStream, OutputStream, StreamError};
 
 mod bindings {
-    wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/requester", generate_all });
+    wit_bindgen::generate!({
+        path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+        world: "tqhost:testing/requester",
+        generate_all,
+    });
 }
 
 /// A request that is not sent yet.
@@ -26,7 +30,7 @@ pub struct Request<'a> {
     pub first_byte_ms: Option<u64>,
 }
 
-/// A response whose head is not there yet.
+/// A response whose head has not arrived yet.
 pub struct Sent(FutureIncomingResponse);
 
 /// A response whose body is not read yet.
@@ -35,14 +39,14 @@ pub struct Response {
     pub location: Option<String>,
     pub content_type: Option<String>,
     stream: InputStream,
-    // Dropped after their child.
+    // It must be dropped after its child.
     _body: IncomingBody,
     _response: IncomingResponse,
 }
 
 /// A request that has its body, or as much of it as the host holds, and is never sent.
 pub struct Held {
-    // In the order in which they may be dropped.
+    // The fields are in the order in which they may be dropped.
     _stream: OutputStream,
     _body: OutgoingBody,
     _request: OutgoingRequest,
@@ -60,7 +64,7 @@ impl Request<'_> {
         let sent = handle(request, Some(options)).map_err(|code| text(&code))?;
         if let Some(body) = body {
             let written = write(&body, self.body_size);
-            // The response tells why it was not taken.
+            // The response says why the body was not taken.
             if written.is_ok() {
                 OutgoingBody::finish(body, None).map_err(|code| text(&code))?;
             }
@@ -116,7 +120,7 @@ impl Request<'_> {
     }
 }
 
-/// Writes so many bytes, each an `x`.
+/// Writes this many bytes, each an `x`.
 fn write(body: &OutgoingBody, size: usize) -> Result<(), String> {
     let stream = body.write().map_err(|()| "no stream")?;
     let mut left = size;
@@ -153,7 +157,7 @@ impl Sent {
 }
 
 impl Response {
-    /// The next bytes; none at the end.
+    /// Gives the next bytes, or none at the end.
     pub fn read(&self) -> Result<Option<Vec<u8>>, String> {
         match self.stream.blocking_read(64 * 1024) {
             Ok(bytes) => Ok(Some(bytes)),

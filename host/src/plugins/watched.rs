@@ -1,532 +1,228 @@
-//! One plugin's file: what of it has been dealt with, and what becomes of it when it is new.
+//! The jobs that a plugin's file asks for: read it, make a handler of it, check that, or load the last good
+//! version instead.
 //!
-//! In: what lies at its path, now and then; its grants. Out: published, failed or removed versions in the registry.
+//! In: a [`JobKind`], and where the file is. Out: the event that it ends with, and what it has made; nothing
+//! if it was stopped. A job may be dropped wherever it waits.
 //!
-//! ```text
-//! found ─▶ as before? ─▶ nothing
-//!           │ new ─▶ same for SETTLE? ─▶ its turn to read ─▶ hash ─▶ known? ─▶ cached? ─▶ load ─▶ self-check ─▶ publish or fail
-//!           │                                                                   └ no ─▶ its turn to compile ─▲
-//!           └ failed, though nothing may be wrong with it, and its pause is over ─▶ its turn to read …
-//! ```
-//!
-//! Not here: who looks, and when (`watcher`), how a file is read (`file`), how it becomes a handler (`loader`), how long the pauses are (`again`).
+//! Not here: which job comes when (`life`), who may read and compile at once (`gate`), how bytes become a
+//! handler (`loader`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::again::Failed;
+use super::Plugins;
 use super::gate::{Gate, Place};
-use super::history::What;
-use super::loader::{self, Loader};
-use super::quarantine::Good;
-use super::registry::{Failure, Loaded, Refusal, Slot, short};
-use super::watcher::{RESCAN, SETTLE};
-use super::{Plugins, Times};
+use super::life::{Digest, JobEnd, JobKind, LifeEvent, RESCAN, Trouble};
+use super::loader::{Loader, Prepared};
+use super::registry::{Brought, PluginEntry, Work};
 use crate::config;
 use crate::file::{self, Found, Stamp};
 use crate::sandbox::{Allowance, Handler, LoadError};
 
-/// One plugin's file.
-pub(super) struct Watched {
-    pub(super) slot: Arc<Slot>,
-    pub(super) path: PathBuf,
-    grants: config::Plugin,
-    /// Those that the active version has.
-    granted: config::Plugin,
-    /// What was dealt with last; None: whatever is there is to be dealt with.
-    seen: Option<Found>,
-    /// A new state of the file and when it was first seen.
-    candidate: Option<(Stamp, Instant)>,
-    /// What failed last, as long as nothing else took its place.
-    failed: Option<Failed>,
-    /// The active version runs with the grants before these: it has not checked itself with them, or has refused them.
-    is_ungranted: bool,
-    times: Times,
-}
-
-/// What takes a file.
+/// What jobs are done with.
 #[derive(Clone)]
-pub(super) struct Means {
+pub(super) struct Workshop {
     pub(super) loader: Loader,
     pub(super) registry: Plugins,
     pub(super) gate: Gate,
+    /// How long a self-check may take.
+    pub(super) check: Duration,
 }
 
-/// What a file's content is.
-enum Content {
-    /// Known: nothing is left to do.
-    Known,
-    /// In quarantine.
-    Refused(Refusal, New),
-    /// Never compiled, or not for this host.
-    Uncompiled(New),
-    Loaded(Fresh),
-}
+/// How a job ended; no event if it was stopped.
+pub(super) type Ended = (Arc<PluginEntry>, Option<(LifeEvent, Brought)>);
 
-/// A file's content that is to be dealt with.
-struct New {
-    stamp: Stamp,
-    digest: String,
-    /// It is the version that runs, with other grants.
-    is_active: bool,
-}
-
-/// What was made of it.
-struct Fresh {
-    new: New,
-    handler: Handler,
-    loaded: Loaded,
-    /// When that was begun.
-    started: Instant,
-}
-
-impl Fresh {
-    fn of(new: New, loaded: loader::Loaded, started: Instant) -> Fresh {
-        let loader::Loaded { handler, took, from_cache } = loaded;
-        let loaded = Loaded { bytes: new.stamp.bytes(), took, from_cache };
-        Fresh { new, handler, loaded, started }
-    }
-}
-
-impl Watched {
-    pub(super) fn new(slot: Arc<Slot>, path: PathBuf, grants: config::Plugin, times: Times) -> Watched {
-        let (granted, seen) = (grants.clone(), Some(Found::Missing));
-        Watched {
-            slot,
-            path,
-            grants,
-            granted,
-            seen,
-            candidate: None,
-            failed: None,
-            is_ungranted: false,
-            times,
-        }
-    }
-
-    /// Other grants, or the same, from now on.
-    pub(super) fn adopt(&mut self, grants: config::Plugin) {
-        if self.grants == grants {
-            return;
-        }
-        // What failed may work with these.
-        self.failed = None;
-        self.seen = None;
-        self.grants = grants;
-        self.is_ungranted |= self.slot.checks_grants();
-        if self.grants == self.granted {
-            // Those before were never its own.
-            self.is_ungranted = false;
-        } else if !self.is_ungranted {
-            self.regrant(Instant::now());
-        }
-    }
-
-    /// Those that are configured.
-    pub(super) fn grants(&self) -> &config::Plugin {
-        &self.grants
-    }
-
-    /// Whether there is a new file that nobody has tried to read.
-    pub(super) fn is_settling(&self) -> bool {
-        self.candidate.is_some() && self.failed.is_none()
-    }
-
-    /// When a new file has been the same for long enough.
-    pub(super) fn settles(&self) -> Option<Instant> {
-        self.candidate.map(|(_, since)| since + SETTLE)
-    }
-
-    /// When what failed is tried again. A file that changes is dealt with when it has settled.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.failed.as_ref().filter(|_| self.candidate.is_none())?.due()
-    }
-
-    /// Whether what is to be taken has failed before.
-    pub(super) fn is_again(&self) -> bool {
-        self.failed.is_some() && self.candidate.is_none()
-    }
-
-    pub(super) fn is_missing(&self) -> bool {
-        self.seen == Some(Found::Missing) && self.candidate.is_none()
-    }
-
-    /// Looks at what was found. Gives what is to be taken now.
-    pub(super) fn step(&mut self, found: Found) -> Option<Stamp> {
-        let now = Instant::now();
-        if self.seen == Some(found) {
-            self.candidate = None;
-            let of_file = self.failed.as_ref().and_then(|failed| failed.digest.clone());
-            if self.slot.digest() != of_file {
-                // It was rolled back since it refused them.
-                self.regrant_unasked();
-            }
-            if let Found::File(stamp) = found
-                && self.failed.as_ref().is_some_and(|failed| failed.is_due(now))
-            {
-                // Until it is read.
-                self.seen = None;
-                return Some(stamp);
-            }
-            return None;
-        }
-        match found {
-            Found::Missing => {
-                self.regrant_unasked();
-                self.seen = Some(found);
-                self.candidate = None;
-                self.failed = None;
-                if let Some(digest) = self.slot.remove() {
-                    let digest = short(&digest);
-                    tracing::info!(plugin = %self.slot.name, digest, "plugin removed: running attempts finish, its queues wait");
-                }
-            }
-            Found::Other(why) => {
-                self.regrant_unasked();
-                self.seen = Some(found);
-                self.candidate = None;
-                self.fail(What::Failed, None, why.to_owned(), now, false);
-            }
-            Found::File(stamp) => {
-                let since = match self.candidate {
-                    Some((candidate, since)) if candidate == stamp => since,
-                    Some(_) => {
-                        // It may change for as long as somebody likes.
-                        self.regrant_unasked();
-                        now
-                    }
-                    None => now,
-                };
-                self.candidate = Some((stamp, since));
-                if now.duration_since(since) >= SETTLE || (stamp.is_old() && since == now) {
-                    // Until it is read: if it is gone by then, that is new as well.
-                    self.seen = None;
-                    return Some(stamp);
-                }
-            }
-        }
-        None
-    }
-
-    /// Takes the file, unless it is told to stop: then it is as if the file had only just been found.
-    pub(super) async fn take_unless(
-        mut self,
-        stop: CancellationToken,
-        stamp: Stamp,
-        place: Place,
-        means: Means,
-    ) -> Watched {
-        tokio::select! {
-            biased;
-            () = self.take(stamp, place, &means) => {}
-            () = stop.cancelled() => self.put_off(stamp),
-        }
-        self
-    }
-
-    /// It is to be dealt with when it has settled anew.
-    fn put_off(&mut self, stamp: Stamp) {
-        self.seen = None;
-        self.candidate = Some((stamp, Instant::now()));
-    }
-
-    /// Reads a file that has settled and makes it the active version, if it is a new one and works. May be dropped wherever it waits.
-    async fn take(&mut self, stamp: Stamp, place: Place, means: &Means) {
-        // A self-check waits for a service, perhaps, and holds up nobody.
-        match means.gate.read(place, self.read(stamp, &means.loader)).await {
-            Content::Known => {}
-            Content::Refused(refusal, new) => self.goes_back(&new, refusal, means).await,
-            Content::Loaded(fresh) => self.begin(fresh, means).await,
-            // It could not be asked before it is compiled once more, and that may take long.
-            Content::Uncompiled(new) if new.is_active => {
-                self.regrant_unasked();
-                self.failed = None;
-                self.slot.confirm(&new.digest);
-            }
-            Content::Uncompiled(new) => {
-                if let Some(fresh) = self.compile(new, means).await {
-                    self.begin(fresh, means).await;
-                }
-            }
-        }
-    }
-
-    /// Finds out what there is to do.
-    async fn read(&mut self, stamp: Stamp, loader: &Loader) -> Content {
-        let started = Instant::now();
-        if stamp.bytes() > file::MAX_BYTES {
-            self.regrant_unasked();
-            self.seen = Some(Found::File(stamp));
-            self.candidate = None;
-            self.fail(
-                What::Failed,
-                None,
-                format!("{}: it has {} bytes", LoadError::TooLarge, stamp.bytes()),
-                started,
-                false,
-            );
-            return Content::Known;
-        }
-        let (path, slot) = (self.path.clone(), self.slot.clone());
-        let read = blocking(move || {
-            slot.recall();
-            read_whole(&path, stamp)
+impl Workshop {
+    /// Begins a job. Its place in the line of those that read is the one it has now: a task that is spawned
+    /// is polled at some time.
+    pub(super) fn begin(&self, jobs: &mut JoinSet<Ended>, plugin: Arc<PluginEntry>, work: Work) {
+        let (shop, place) = (self.clone(), self.gate.line_up());
+        jobs.spawn(async move {
+            let ended = tokio::select! {
+                biased;
+                ended = shop.work(&plugin, place, &work) => Some(ended),
+                () = work.stop.cancelled() => None,
+            };
+            (plugin, ended)
         });
-        let digest = match read.await {
-            Some(Ok(Some((_, digest)))) => digest,
-            // Somebody is at it, or it is gone: it settles anew.
-            Some(Ok(None)) | None => {
-                self.regrant_unasked();
-                self.put_off(stamp);
-                return Content::Known;
+    }
+
+    async fn work(&self, plugin: &Arc<PluginEntry>, place: Place, work: &Work) -> (LifeEvent, Brought) {
+        let Work { job, stamp, grants, handler, .. } = work;
+        let (end, brought) = match &work.kind {
+            JobKind::Read => (JobEnd::Read(self.read(plugin, place, *stamp).await), Brought::Nothing),
+            JobKind::Compile(digest) => {
+                made(self.make(plugin, place, *stamp, digest, grants).await, JobEnd::Compiled)
             }
-            Some(Err(error)) => {
-                // It may be read another time: too many open files, a folder on a network.
-                self.candidate = Some((stamp, Instant::now() + RESCAN));
-                let error = format!("the file cannot be read: {error}");
-                if self.failed.as_ref().is_none_or(|failed| failed.error != error) {
-                    self.fail(What::Failed, None, error, started, false);
-                }
-                self.regrant_unasked();
-                return Content::Known;
+            JobKind::Check(digest) => {
+                drop(place);
+                let check = self.check(plugin, handler.as_ref());
+                let passed = self.while_it_stays(&plugin.path, *stamp, digest, check).await;
+                let end = passed.map_or(JobEnd::Changed, |passed| JobEnd::Checked(passed, true));
+                (end, Brought::Nothing)
+            }
+            JobKind::Restore(digest, good) => {
+                let loading = self.restore(plugin, place, &good.digest, grants);
+                made(self.while_it_stays(&plugin.path, *stamp, digest, loading).await, JobEnd::Restored)
             }
         };
-        self.seen = Some(Found::File(stamp));
-        self.candidate = None;
-        let is_active = self.slot.digest().as_ref() == Some(&digest);
-        if !is_active {
-            self.regrant_unasked();
-        }
-        if is_active && !self.is_ungranted {
-            // Touched, or the good file put back over a bad one.
-            let had_failed = self.failed.take().is_some();
-            if self.slot.confirm(&digest) || had_failed {
-                tracing::info!(plugin = %self.slot.name, digest = short(&digest), "plugin file is the active version again");
-            }
-            return Content::Known;
-        }
-        let new = New { stamp, digest, is_active };
-        if let Some(refusal) = self.slot.refuse(&new.digest) {
-            return Content::Refused(refusal, new);
-        }
-        if self.failed.as_ref().is_some_and(|failed| failed.is_of(&new.digest) && !failed.is_due(started)) {
-            return Content::Known;
-        }
-        let (loader, grants, name) = (loader.clone(), self.grants.clone(), new.digest.clone());
-        match blocking(move || loader.load_cached(&name, &grants)).await {
-            Some(Ok(Some(loaded))) => Content::Loaded(Fresh::of(new, loaded, started)),
-            Some(Ok(None)) | None => Content::Uncompiled(new),
-            Some(Err(error)) => {
-                self.fail(What::Failed, Some(new.digest), error.to_string(), started, error.may_pass());
-                Content::Known
-            }
-        }
+        (LifeEvent::Ended(*job, end), brought)
     }
 
-    /// Reads it again, since what waits to be compiled must not fill the memory, and compiles it.
-    async fn compile(&mut self, new: New, means: &Means) -> Option<Fresh> {
-        let Means { loader, registry, gate } = means.clone();
-        let (path, digest, grants) = (self.path.clone(), new.digest.clone(), self.grants.clone());
-        let compiling = means.gate.compile(async move {
-            let (started, stop) = (Instant::now(), CancellationToken::new());
+    /// Finds out which content the file has. None if somebody is at it.
+    async fn read(&self, plugin: &PluginEntry, place: Place, stamp: Stamp) -> Result<Option<Digest>, String> {
+        let path = plugin.path.clone();
+        let reading = async {
+            plugin.begins();
+            blocking(move || read_whole(&path, stamp)).await
+        };
+        let read = self.gate.read(place, reading).await.unwrap_or(Ok(None));
+        read.map(|read| read.map(|(_, digest)| digest)).map_err(|error| error.to_string())
+    }
+
+    /// Makes a handler of the file. What the cache has does not wait for what it has not. None if the file
+    /// has changed.
+    async fn make(
+        &self,
+        plugin: &Arc<PluginEntry>,
+        place: Place,
+        stamp: Stamp,
+        digest: &str,
+        grants: &config::Plugin,
+    ) -> Option<Result<Prepared, Trouble>> {
+        match self.cached(place, digest, grants).await {
+            Ok(Some(prepared)) => return Some(Ok(prepared)),
+            Err(trouble) => return Some(Err(trouble)),
+            Ok(None) => {}
+        }
+        let Workshop { loader, registry, gate, .. } = self.clone();
+        let (path, name, grants) = (plugin.path.clone(), digest.to_owned(), grants.clone());
+        let compiling = self.gate.compile(async move {
+            plugin.begins();
+            let stop = CancellationToken::new();
             let allowance = Allowance { cores: registry.cores(), stop: stop.clone() };
             let _stops = stop.drop_guard();
+            // It is read again, since what waits to be compiled must not fill the memory.
             let read = gate.read(gate.line_up(), blocking(move || read_now(&path))).await;
             let loading = blocking(move || match read {
-                Some(Ok(Some((bytes, now)))) if now == digest => {
-                    loader.load(&bytes, &digest, &grants, &allowance, || registry.in_use())
+                Some(Ok(Some((bytes, now)))) if now == name => {
+                    loader.load(&bytes, &name, &grants, &allowance, || registry.in_use())
                 }
                 Some(Ok(_)) | None => Err(LoadError::Abandoned),
                 Some(Err(error)) => Err(LoadError::Hindered(format!("the file cannot be read: {error}"))),
             });
-            (loading.await, started)
+            loading.await
         });
-        let (loaded, started) = match while_it_stays(&means.gate, &self.path, &new, compiling).await {
-            Some((Some(Err(LoadError::Abandoned)), _)) | None => {
-                let digest = short(&new.digest);
-                tracing::info!(plugin = %self.slot.name, digest, "plugin file changed while it was compiled or waited for that, which is broken off");
-                // Whatever is there now, and before anybody says that all files have been tried.
-                self.put_off(new.stamp);
-                return None;
-            }
-            Some(done) => done,
-        };
-        match loaded {
-            Some(Ok(loaded)) => return Some(Fresh::of(new, loaded, started)),
-            Some(Err(error)) => {
-                self.fail(What::Failed, Some(new.digest), error.to_string(), started, error.may_pass())
-            }
-            None => {
-                self.fail(What::Failed, Some(new.digest), "the compiler failed on it".into(), started, false)
-            }
-        }
-        None
-    }
-
-    /// Checks and publishes.
-    async fn begin(&mut self, fresh: Fresh, means: &Means) {
-        let Fresh { new, handler, loaded, started } = fresh;
-        let New { stamp, digest, is_active } = &new;
-        if handler.lacks_hosts() {
-            // It may never make one: a handler can have requests for some configurations only. A request that is refused is a warning.
-            tracing::info!(plugin = %self.slot.name, "the plugin can make requests, and its allowed_hosts allows none: each would be refused");
-        }
-        let check = handler.self_check(&self.slot.name, self.times.check);
-        match while_it_stays(&means.gate, &self.path, &new, check).await {
-            // What lies there now does not wait for what lay there before.
-            None => return self.put_off(*stamp),
-            Some(Ok(())) => {}
-            Some(Err(error)) => {
-                // An attempt may have brought the verdict meanwhile.
-                if *is_active && self.is_in_quarantine(&new, means).await {
-                    return;
-                }
-                let what = if *is_active {
-                    "self-check with its new grants, without which it runs on"
-                } else {
-                    "self-check"
-                };
-                return self.fail(
-                    What::SelfCheckFailed,
-                    Some(new.digest),
-                    format!("{what}: {error}"),
-                    started,
-                    error.may_pass(),
-                );
-            }
-        }
-        self.failed = None;
-        if *is_active && self.slot.digest().as_ref() == Some(digest) {
-            self.regrant(started);
-            // Unless it had refused others before.
-            self.slot.confirm(digest);
-            return;
-        }
-        let Loaded { bytes, took, from_cache } = loaded;
-        match self.slot.publish(digest, handler, loaded) {
-            // Said when it is so: what begins after this line begins on this version.
-            Some(on_probation) => {
-                let digest = short(digest);
-                tracing::info!(plugin = %self.slot.name, digest, ?took, from_cache, bytes, on_probation, "plugin loaded");
-            }
-            // An attempt that still ran on the same content brought the verdict just now.
-            None => drop(self.is_in_quarantine(&new, means).await),
+        match self.while_it_stays(&plugin.path, stamp, digest, compiling).await? {
+            Some(Err(LoadError::Abandoned)) => None,
+            Some(made) => Some(made.map_err(|error| trouble(&error))),
+            None => Some(Err(Trouble { error: "the compiler failed on it".to_owned(), may_pass: false })),
         }
     }
 
-    /// What the file holds is not the version that runs: that one is not asked about grants that are configured now, which must not wait for ever.
-    fn regrant_unasked(&mut self) {
-        if self.is_ungranted {
-            self.regrant(Instant::now());
-        }
-    }
-
-    /// Lets attempts begin with the grants that are configured now. `since` is when it was begun with.
-    fn regrant(&mut self, since: Instant) {
-        self.is_ungranted = false;
-        let (reason, took) =
-            (format!("other {}", self.granted.differences(&self.grants).join(", ")), since.elapsed());
-        self.granted = self.grants.clone();
-        self.slot.regrant(&self.grants, took, &reason);
-        let digest = self.slot.digest();
-        let digest = digest.as_deref().map(short);
-        tracing::info!(plugin = %self.slot.name, digest, ?took, reason, "plugin has other grants: attempts that begin from now on have them");
-    }
-
-    /// Whether it was put in quarantine meanwhile.
-    async fn is_in_quarantine(&mut self, new: &New, means: &Means) -> bool {
-        let Some(refusal) = self.slot.refuse(&new.digest) else { return false };
-        self.goes_back(new, refusal, means).await;
-        true
-    }
-
-    /// The file holds what is in quarantine. Sees to it that the last good version runs, where there is one.
-    async fn goes_back(&mut self, new: &New, refusal: Refusal, means: &Means) {
-        self.regrant_unasked();
-        let again = match refusal {
-            Refusal::Covered => None,
-            Refusal::Bare(good) => {
-                match while_it_stays(&means.gate, &self.path, new, self.load_good(&good, means)).await {
-                    Some(found) => self.reinstate(good, found, &new.digest),
-                    None => return self.put_off(new.stamp),
-                }
-            }
-        };
-        self.failed = Some(Failed::new(Some(new.digest.clone()), String::new(), again, Instant::now()));
-    }
-
-    /// Loads the last good version out of the cache, and checks it. An error comes with whether it may pass.
-    async fn load_good(&self, good: &Good, means: &Means) -> Result<loader::Loaded, (String, bool)> {
-        let (loader, grants, name) = (means.loader.clone(), self.grants.clone(), good.digest.clone());
-        let loading = blocking(move || loader.load_cached(&name, &grants));
-        match means.gate.read(means.gate.line_up(), loading).await.unwrap_or(Ok(None)) {
-            Ok(Some(loaded)) => match loaded.handler.self_check(&self.slot.name, self.times.check).await {
-                Ok(()) => Ok(loaded),
-                Err(error) => Err((format!("self-check: {error}"), error.may_pass())),
-            },
-            Ok(None) => Err(("it is not in the cache".to_owned(), false)),
-            Err(error) => Err((error.to_string(), error.may_pass())),
-        }
-    }
-
-    /// Runs the last good version in place of the one in quarantine. Gives the pause after which that is tried again.
-    fn reinstate(
+    async fn cached(
         &self,
-        good: Good,
-        found: Result<loader::Loaded, (String, bool)>,
-        instead_of: &str,
-    ) -> Option<Duration> {
-        let label = short(&good.digest).to_owned();
-        match found {
-            Ok(loader::Loaded { handler, took, from_cache }) => {
-                self.slot.reinstate(good.digest, handler, Loaded { bytes: good.bytes, took, from_cache });
-                tracing::info!(plugin = %self.slot.name, digest = label, ?took, "the last good version of the plugin runs again");
-                None
-            }
-            Err((error, may_pass)) => {
-                let again = may_pass.then(|| self.times.pauses.next(self.failed.as_ref(), instead_of));
-                self.slot.lacks_good(
-                    &format!("{label} cannot run in its place ({error}): put another version there"),
-                    again,
-                );
-                tracing::error!(
-                    plugin = %self.slot.name,
-                    digest = label,
-                    error,
-                    again = again.map(tracing::field::debug),
-                    "the last good version of the plugin cannot run: its queues wait"
-                );
-                again
-            }
+        place: Place,
+        digest: &str,
+        grants: &config::Plugin,
+    ) -> Result<Option<Prepared>, Trouble> {
+        let (loader, grants, name) = (self.loader.clone(), grants.clone(), digest.to_owned());
+        let loading = blocking(move || loader.load_cached(&name, &grants));
+        let loaded = self.gate.read(place, loading).await.unwrap_or(Ok(None));
+        loaded.map_err(|error| trouble(&error))
+    }
+
+    async fn check(&self, plugin: &Arc<PluginEntry>, handler: Option<&Handler>) -> Result<(), Trouble> {
+        let handler = handler.expect("what is checked was made before");
+        if handler.lacks_hosts() {
+            // It may never make one: a handler can have requests for some configurations only. A request that
+            // is refused is a warning.
+            tracing::info!(plugin = %plugin.name, "the plugin can make requests, and its allowed_hosts allows none: each would be refused");
+        }
+        let passed = handler.self_check(&plugin.name, self.check).await;
+        passed.map_err(|error| Trouble { error: error.to_string(), may_pass: error.may_pass() })
+    }
+
+    /// Loads the last good version from the cache, and checks it.
+    async fn restore(
+        &self,
+        plugin: &Arc<PluginEntry>,
+        place: Place,
+        good: &str,
+        grants: &config::Plugin,
+    ) -> Result<Prepared, Trouble> {
+        let Some(prepared) = self.cached(place, good, grants).await? else {
+            return Err(Trouble { error: "it is not in the cache".to_owned(), may_pass: false });
+        };
+        match prepared.handler.self_check(&plugin.name, self.check).await {
+            Ok(()) => Ok(prepared),
+            Err(error) => Err(Trouble { error: format!("self-check: {error}"), may_pass: error.may_pass() }),
         }
     }
 
-    /// Reports once per content and try; whatever is active stays. `since` is when it was begun with; what `may_pass` is tried again.
-    fn fail(&mut self, what: What, digest: Option<String>, error: String, since: Instant, may_pass: bool) {
-        let (kept, took) = (self.slot.digest(), since.elapsed());
-        let content = digest.as_deref().filter(|_| may_pass);
-        let again = content.map(|digest| self.times.pauses.next(self.failed.as_ref(), digest));
-        tracing::error!(
-            plugin = %self.slot.name,
-            path = %self.path.display(),
-            digest = digest.as_deref().map(short),
-            active = kept.as_deref().map(short),
-            ?took,
-            again = again.map(tracing::field::debug),
-            error,
-            "plugin cannot be used"
-        );
-        self.slot.fail(&Failure { what, digest: digest.as_deref(), error: &error, took, again });
-        // What has no digest is remembered too: the good file put back over it must be noticed.
-        self.failed = Some(Failed::new(digest, error, again, Instant::now()));
+    /// Does something with a file's content while the file has it. None if it has another one: then the work
+    /// was dropped.
+    async fn while_it_stays<T>(
+        &self,
+        path: &Path,
+        stamp: Stamp,
+        digest: &str,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = self.changes(path.to_owned(), stamp, digest) => None,
+        }
+    }
+
+    /// Waits until the file has another content: not until it is touched.
+    async fn changes(&self, path: PathBuf, stamp: Stamp, digest: &str) {
+        let mut seen = Found::File(stamp);
+        loop {
+            tokio::time::sleep(RESCAN).await;
+            let look = path.clone();
+            match blocking(move || file::look(&look)).await {
+                Some(found) if found == seen => {}
+                Some(found @ Found::File(stamp)) if stamp.bytes() <= file::MAX_BYTES => {
+                    let path = path.clone();
+                    let read = blocking(move || read_whole(&path, stamp));
+                    match self.gate.read(self.gate.line_up(), read).await {
+                        Some(Ok(Some((_, now)))) if now == digest => seen = found,
+                        Some(Ok(Some(_))) => return,
+                        // Somebody is at it: that is for the next time.
+                        Some(Ok(None) | Err(_)) | None => {}
+                    }
+                }
+                Some(_) => return,
+                None => {}
+            }
+        }
     }
 }
 
-/// A file's content and the digest of that; None while somebody is at it, and when it is gone. Blocking.
+/// How a job ended, and what it has made. Nothing was made if the file has changed.
+fn made(
+    made: Option<Result<Prepared, Trouble>>,
+    end: impl FnOnce(Result<(), Trouble>) -> JobEnd,
+) -> (JobEnd, Brought) {
+    match made {
+        Some(Ok(prepared)) => (end(Ok(())), Brought::Prepared(prepared)),
+        Some(Err(trouble)) => (end(Err(trouble)), Brought::Nothing),
+        None => (JobEnd::Changed, Brought::Nothing),
+    }
+}
+
+fn trouble(error: &LoadError) -> Trouble {
+    Trouble { error: error.to_string(), may_pass: error.may_pass() }
+}
+
+/// A file's content and its digest; None while somebody is at it, and when it is gone. Blocking.
 fn read_whole(path: &Path, stamp: Stamp) -> std::io::Result<Option<(Vec<u8>, String)>> {
     let bytes = match file::read(path, stamp) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -538,41 +234,11 @@ fn read_whole(path: &Path, stamp: Stamp) -> std::io::Result<Option<(Vec<u8>, Str
     }))
 }
 
-/// The same of what lies there now.
+/// The content and the digest of what lies there now.
 fn read_now(path: &Path) -> std::io::Result<Option<(Vec<u8>, String)>> {
     match file::look(path) {
         Found::File(stamp) if stamp.bytes() <= file::MAX_BYTES => read_whole(path, stamp),
         _ => Ok(None),
-    }
-}
-
-/// Does something with a file's content while the file has it. None when it has another: then the work was dropped.
-async fn while_it_stays<T>(gate: &Gate, path: &Path, new: &New, work: impl Future<Output = T>) -> Option<T> {
-    let changes = async {
-        let mut seen = Found::File(new.stamp);
-        loop {
-            tokio::time::sleep(RESCAN).await;
-            let look = path.to_owned();
-            let Some(found) = blocking(move || file::look(&look)).await else { continue };
-            match found {
-                _ if found == seen => {}
-                Found::File(stamp) if stamp.bytes() <= file::MAX_BYTES => {
-                    let path = path.to_owned();
-                    match gate.read(gate.line_up(), blocking(move || read_whole(&path, stamp))).await {
-                        Some(Ok(Some((_, digest)))) if digest == new.digest => seen = found,
-                        Some(Ok(Some(_))) => break,
-                        // Somebody is at it: that is for the next time.
-                        Some(Ok(None) | Err(_)) | None => {}
-                    }
-                }
-                _ => break,
-            }
-        }
-    };
-    tokio::select! {
-        biased;
-        done = work => Some(done),
-        () = changes => None,
     }
 }
 

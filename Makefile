@@ -1,6 +1,7 @@
-# What can be done here; `make` lists it. Everything may be run again: what is there already is not made again.
+# `make` lists all targets. You can run each of them again: it does not repeat work that is done.
 #
-# CARGO_TARGET_DIR is respected. cargo is parallel by itself, so the targets are not: `make -j` changes nothing.
+# CARGO_TARGET_DIR is respected. The targets do not run in parallel, because cargo does by itself: `make -j`
+# changes nothing.
 
 SHELL := /bin/bash
 .NOTPARALLEL:
@@ -26,13 +27,13 @@ build: setup ## Build the host: target/release/tqhost
 run: build plugins ## Set up, build, and show tqhost at work (about a minute after the first build)
 	@TQHOST_BIN=$(TARGET_DIR)/release/tqhost demo/run.sh
 
-# The tests mostly wait: for leases to end, for processes to start, for nothing to happen.
+# The tests mostly wait for leases, for processes and for events that must not happen.
 export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 test: plugins ## Set up and run all tests
 	cargo test --locked --workspace --manifest-path plugins/Cargo.toml --target-dir $(PLUGINS_TARGET_DIR)
 	cargo test --locked --workspace --lib --bins --tests
 
-lint: setup ## Check the formatting, and what clippy says
+lint: setup ## Check the formatting, and run clippy
 	@scripts/lint.sh
 
 fmt: ## Format the code
@@ -43,22 +44,25 @@ fmt: ## Format the code
 audit: ## Check licences, sources and security advisories of the dependencies (needs cargo-deny)
 	@scripts/audit.sh
 
-bench: plugins ## Measure the host (an hour and more; SECTION=throughput for one, SECTION=peers with other queues; CONTRIBUTING.md)
+bench: plugins ## Measure the host for an hour or more (SECTION=name for one part; CONTRIBUTING.md)
 	cargo bench --locked --bench host -- $(SECTION)
 
-# A debug build: its assertions and checks of arithmetic are on, and being slower it is struck in more places.
-chaos: plugins ## Break hosts, Redis, network and plugins at random under load, and count every task (MINUTES=5 SEED=random REDIS=always|everysec|failover)
-	cargo bench --locked --profile dev --bench chaos -- --minutes "$(or $(MINUTES),5)" --seed "$(SEED)" --redis "$(or $(REDIS),always)"
+# A debug build checks assertions and arithmetic. It is slower, so faults strike it in more places.
+# MINUTES, SEED and REDIS (always, everysec or failover) choose the run.
+chaos: plugins ## Break hosts, Redis, network and plugins under load, and count every task (CONTRIBUTING.md)
+	cargo bench --locked --profile dev --bench chaos -- \
+		--minutes "$(or $(MINUTES),5)" --seed "$(SEED)" --redis "$(or $(REDIS),always)"
 
 MINUTES ?= 10
-soak: plugins ## Run tasks for MINUTES (10) and see that the memory of host and Redis stays the same
+soak: plugins ## Run tasks for MINUTES (10), and check that the memory of host and Redis stays the same
 	MINUTES=$(MINUTES) cargo bench --locked --bench soak
 
 TARGET ?= load
-fuzz: plugins ## Feed changed bytes to what loads plugins (TARGET=load, inspect or config, for MINUTES); needs nightly and cargo-fuzz
+# TARGET is load, inspect or config; MINUTES bounds the time. It needs a nightly compiler and cargo-fuzz.
+fuzz: plugins ## Feed changed bytes to the code that loads plugins (TARGET=load, inspect or config)
 	@scripts/fuzz.sh $(TARGET) $(MINUTES)
 
-clean: ## Delete what was built
+clean: ## Delete what the other targets built
 	cargo clean --quiet
 	cargo clean --quiet --manifest-path plugins/Cargo.toml --target-dir $(PLUGINS_TARGET_DIR)
 	rm -f plugins/*.wasm plugins/testing/*.wasm

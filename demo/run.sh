@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Shows tqhost at work, and checks what it shows: any number that is not as expected ends the demo with exit code 1.
+# Shows tqhost at work, and checks each number that it shows: a wrong one ends the demo with exit code 1.
 #
-#   demo/run.sh                       the host is target/release/tqhost (`make run` builds it, and the handlers)
+#   demo/run.sh                       the host is target/release/tqhost; `make run` builds it and the handlers
 #   TQHOST_BIN=… demo/run.sh          another binary
 #   DEMO_TASKS=500 demo/run.sh        fewer tasks for the part that replaces a handler (2000)
 #
-# Everything is in a folder of its own, removed at the end: a configuration (demo/tqhost.toml), a plugins folder, and the data of the private
-# Redis that the host starts. Needs bash and coreutils.
+# All files are in a folder of its own, which is removed at the end: a configuration (demo/tqhost.toml), a
+# plugins folder, and the data of the private Redis that the host starts. The demo needs bash and coreutils.
 set -euo pipefail
 export LC_ALL=C.UTF-8
 unset TQHOST_LOG
@@ -16,7 +16,7 @@ target=${CARGO_TARGET_DIR:-$root/target}
 tqhost=$(realpath -m "${TQHOST_BIN:-$target/release/tqhost}")
 stream_tasks=${DEMO_TASKS:-2000}
 batch_tasks=100
-# For what never comes, not for what comes late.
+# This limit is for events that never come, not for late ones.
 limit_seconds=60
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/tqhost-demo.XXXXXX")
@@ -79,7 +79,7 @@ wait_until() { # what, command…
     done
 }
 
-# Lands a handler in one step, so that the host never sees half a file.
+# Replaces a handler in one step, so that the host never sees half a file.
 install_handler() { # file, name of the plugin
     cp "$root/plugins/$1" "$work/plugins/$2.new"
     mv "$work/plugins/$2.new" "$work/plugins/$2.wasm"
@@ -90,7 +90,8 @@ json() { # key
     grep -oE "\"$1\":(\"([^\"\\\\]|\\\\.)*\"|[^,}]*)" | sed -nE '1 { s/^"[^"]*"://; s/^"//; s/"$//; p }'
 }
 
-# Text with spaces behind it up to a number of columns. printf counts bytes, and a Chinese character takes two columns.
+# Pads a text with spaces to a number of columns. printf counts bytes, and a Chinese character takes two
+# columns.
 padded() { # text, columns
     local columns=${#1} n code
     for ((n = 0; n < ${#1}; n++)); do
@@ -100,7 +101,7 @@ padded() { # text, columns
     printf '%s%*s' "$1" $(($2 > columns ? $2 - columns : 0)) ''
 }
 
-# What the admin address answers.
+# Prints the answer of the admin server.
 http() { # path
     exec 3<>"/dev/tcp/${admin%:*}/${admin##*:}"
     printf 'GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n' "$1" "$admin" >&3
@@ -108,7 +109,7 @@ http() { # path
     exec 3<&-
 }
 
-# How many attempts of a queue the host has settled in this way.
+# Prints how many attempts of a queue the host has settled with this outcome.
 settled() { # queue, outcome
     http /metrics | tr -d '\r' | awk -v queue="queue=\"$1\"" -v outcome="outcome=\"$2\"" \
         '/^tqhost_tasks_total{/ && index($0, queue) && index($0, outcome) { print int($NF) }'
@@ -119,11 +120,12 @@ is_ready() {
 }
 
 is_listening() {
-    admin=$(sed -E 's/\x1b\[[0-9;]*m//g' "$host_log" | sed -nE 's/.*tqhost is running.* admin=([0-9.]+:[0-9]+).*/\1/p')
+    admin=$(sed -E 's/\x1b\[[0-9;]*m//g' "$host_log" |
+        sed -nE 's/.*tqhost is running.* admin=([0-9.]+:[0-9]+).*/\1/p')
     [ -n "$admin" ]
 }
 
-# Hosts tell of themselves every few seconds.
+# Hosts publish their state every few seconds.
 has_told_states() {
     [[ $(tq queues --json) != *'"state":"starting"'* ]]
 }
@@ -140,7 +142,7 @@ for wasm in resume-analyze testing/flaky testing/echo testing/echo-v2; do
 done
 mkdir "$work/demo" "$work/plugins" "$work/ends"
 config=$work/demo/tqhost.toml
-# The port may be taken, by a host that was started by hand for one: any free one is taken here.
+# Another host may use the port, so the demo takes any free one.
 sed 's/^listen = .*/listen = "127.0.0.1:0"/' "$root/demo/tqhost.toml" >"$config"
 
 step "A host with a private Redis and three queues. It has no handlers yet."
@@ -160,9 +162,11 @@ for sample in "$root"/plugins/resume-analyze/samples/*.txt; do
     samples+=("$name")
     ids+=("$(tq enqueue resume-analyze "resumeId=$name" "content=@$sample")")
 done
-echo "\$ tqhost enqueue resume-analyze resumeId=one-page-en content=@plugins/resume-analyze/samples/one-page-en.txt   (and ${#ids[@]} in all)"
+sample=plugins/resume-analyze/samples/one-page-en.txt
+echo "\$ tqhost enqueue resume-analyze resumeId=one-page-en content=@$sample   (and ${#ids[@]} in all)"
 for id in "${ids[@]}"; do
-    expect "the status of $id before its handler is there" "$(tq status resume-analyze "$id" --json | json status)" PENDING
+    status=$(tq status resume-analyze "$id" --json | json status)
+    expect "the status of $id before its handler is there" "$status" PENDING
 done
 wait_until "the host tells of its queues" has_told_states
 show queues
@@ -176,8 +180,9 @@ dead_id=
 printf '\n%-16s %-10s %-22s %-5s %5s  %s\n' RESUME STATUS NAME LANG SCORE NOTE
 for n in "${!ids[@]}"; do
     id=${ids[$n]}
-    # Its last line is the end.
-    end=$(timeout "$limit_seconds" "$tqhost" --config "$config" status resume-analyze "$id" --watch --json | tail -n 1)
+    # The last line shows the end of the task.
+    end=$(timeout "$limit_seconds" "$tqhost" --config "$config" status resume-analyze "$id" --watch --json |
+        tail -n 1)
     status=$(json status <<<"$end")
     result=$(grep -oE '"result":\{.*' <<<"$end" || true)
     case $status in
@@ -199,7 +204,8 @@ for n in "${!ids[@]}"; do
         ;;
     *) fail "the task of ${samples[$n]} is $status" ;;
     esac
-    printf '%-16s %-10s %s %-5s %5s  %s\n' "${samples[$n]}" "$status" "$(padded "$person" 22)" "$language" "$score" "$note"
+    printf '%-16s %-10s %s %-5s %5s  %s\n' \
+        "${samples[$n]}" "$status" "$(padded "$person" 22)" "$language" "$score" "$note"
 done
 expect "dead resumes (the empty one)" "$resumes_dead" 1
 expect "completed resumes" "$resumes_completed" $((${#ids[@]} - 1))
@@ -222,7 +228,7 @@ expect "the status of the retried task" "$(json status <<<"$flaky")" COMPLETED
 expect "its attempts" "$(json attempt <<<"$flaky")" 3
 
 step "Tasks flow, and their handler is replaced meanwhile."
-# Batches follow each other until both all tasks are sent and some ran on the new version.
+# New batches start until all tasks are sent and some of them ran on the new version.
 is_answered_by() { # version
     grep -qsF "\"version\":\"$1\"" "$work"/ends/*
 }
@@ -233,15 +239,16 @@ replaced_at=
 end=$((SECONDS + limit_seconds))
 while [ "$sent" -lt "$stream_tasks" ] || ! is_answered_by 2; do
     [ "$SECONDS" -lt "$end" ] || fail "no task ran on the new version within $limit_seconds s"
-    # Eight batches under way are enough; the host is a job too.
+    # At most eight batches run at once; the host counts as a job, too.
     if [ "$(jobs -rp | wc -l)" -gt 8 ]; then
         sleep 0.05
         continue
     fi
     batch=$((batch + 1))
     for ((n = sent + 1; n <= sent + batch_tasks; n++)); do echo "{\"n\": $n}"; done >"$work/batch.$batch"
-    # Each waits for its own tasks, and writes down how they ended.
-    tq enqueue greet --jsonl "$work/batch.$batch" --wait --timeout "${limit_seconds}s" --json >"$work/ends/$batch" &
+    # Each batch waits for its own tasks, and writes down how they ended.
+    tq enqueue greet --jsonl "$work/batch.$batch" --wait --timeout "${limit_seconds}s" --json \
+        >"$work/ends/$batch" &
     senders+=($!)
     sent=$((sent + batch_tasks))
     if [ -z "$replaced_at" ] && [ "$sent" -ge $((stream_tasks / 3)) ] && is_answered_by 1; then
@@ -260,8 +267,10 @@ on_second=$(grep -cF '"version":"2"' "$work/all-ends" || true)
 expect "tasks that ended" "$(grep -oE '^\{"id":"[^"]*"' "$work/all-ends" | sort -u | wc -l)" "$sent"
 expect "tasks that completed" "$(grep -c '"status":"COMPLETED"' "$work/all-ends" || true)" "$sent"
 expect "tasks on one version or the other" $((on_first + on_second)) "$sent"
-expect "different numbers in the results" "$(grep -oE '"fields":\{"n":"[0-9]+"' "$work/all-ends" | sort -u | wc -l)" "$sent"
-[ "$on_first" -gt 0 ] && [ "$on_second" -gt 0 ] || fail "both versions should have run tasks: $on_first and $on_second"
+numbers=$(grep -oE '"fields":\{"n":"[0-9]+"' "$work/all-ends" | sort -u | wc -l)
+expect "different numbers in the results" "$numbers" "$sent"
+[ "$on_first" -gt 0 ] && [ "$on_second" -gt 0 ] ||
+    fail "both versions should have run tasks: $on_first and $on_second"
 echo "$sent tasks: $on_first ran on version 1, $on_second on version 2, none was lost"
 
 step "What is left in the queues, and which handlers there are."
@@ -272,7 +281,7 @@ show plugins
 left='"queued":0,"running":0,"delayed":0,"dead"'
 expect "queues with nothing left to do" "$(tq queues --json | grep -oF "$left" | wc -l)" 3
 
-# The host's own count must be what the clients saw.
+# The host's count must match what the clients saw.
 outcomes="completed retried rejected"
 counts() {
     local queue outcome
@@ -280,7 +289,8 @@ counts() {
         for outcome in $outcomes; do settled "$queue" "$outcome"; done
     done | paste -sd ' '
 }
-expect "$outcomes of resume-analyze, flaky and greet, as the host counts" "$(counts)" "$resumes_completed 0 1 1 2 0 $sent 0 0"
+expect "$outcomes of resume-analyze, flaky and greet, as the host counts" "$(counts)" \
+    "$resumes_completed 0 1 1 2 0 $sent 0 0"
 
 kill -TERM "$host_pid"
 code=0
@@ -289,16 +299,21 @@ host_pid=
 expect "the exit code of the host" "$code" 0
 is_done=yes
 
+total=$((${#ids[@]} + 1 + sent))
+completed=$((resumes_completed + 1 + sent))
+binary=${tqhost#"$root/"}
 cat <<END
 
 == Done
-$((${#ids[@]} + 1 + sent)) tasks: $((resumes_completed + 1 + sent)) completed, $resumes_dead dead, 1 retried (twice); 2 versions of one handler; $SECONDS s
+$total tasks: $completed completed, $resumes_dead dead, 1 retried (twice); 2 versions of one handler; $SECONDS s
 
-Next, in the folder of the repository:
-  ${tqhost#"$root/"} --config demo/tqhost.toml              start a host by hand (its data stays in .tqhost); then, in a second terminal:
-  ${tqhost#"$root/"} --config demo/tqhost.toml enqueue resume-analyze resumeId=7 content=@plugins/resume-analyze/samples/one-page-en.txt --wait
+To start a host in the folder of the repository (its data stays in .tqhost):
+  $binary --config demo/tqhost.toml
+Then, in a second terminal:
+  $binary --config demo/tqhost.toml enqueue resume-analyze resumeId=7 \\
+      content=@plugins/resume-analyze/samples/one-page-en.txt --wait
   redis-cli -s .tqhost/redis/redis.sock XADD resume:analyze:stream '*' resumeId 8 content "Jane Doe, engineer"
-  ${tqhost#"$root/"} --config demo/tqhost.toml queues
-  ${tqhost#"$root/"} --help
-Read README.md for a tour, docs/handlers.md to write a handler.
+  $binary --config demo/tqhost.toml queues
+  $binary --help
+Read README.md for a tour, and docs/handlers.md to write a handler.
 END

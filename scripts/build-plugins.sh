@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# Builds the handlers under plugins/ and lands them as plugins/<name>.wasm and plugins/testing/<name>.wasm.
+# Builds the handlers under plugins/, and puts them in place as plugins/<name>.wasm and
+# plugins/testing/<name>.wasm.
 #
 #   scripts/build-plugins.sh
-#   scripts/build-plugins.sh --setup   only finds a compiler, and installs one where none is there
+#   scripts/build-plugins.sh --setup   only finds a compiler, and installs one if there is none
 #
-# Says nothing unless it fails. A file whose content stays the same is not touched, one that changes is replaced by a rename, so a host
-# that watches the directory sees whole files only.
+# It prints nothing unless it fails. It does not touch a file whose content stays the same, and replaces a
+# file by a rename, so that a host that watches the folder sees only whole files.
 #
-# Two compilers can do it; without a word the first one that works is taken:
+# By default it uses the first of two compilers that works:
 #   TQHOST_GUEST_TOOLCHAIN=rustup   rustup's, with the target wasm32-wasip2: components, with WASI
-#   TQHOST_GUEST_TOOLCHAIN=debian   Debian's rustc-web cargo-web rust-web-src lld-19, target wasm32-unknown-unknown: core modules with
-#                                   their component type embedded, which the host makes components of; without WASI
-# CARGO_TARGET_DIR, when set, gets the intermediate files in its folder plugins/; otherwise they are in plugins/target.
+#   TQHOST_GUEST_TOOLCHAIN=debian   Debian's rustc-web cargo-web rust-web-src lld-19, with the target
+#                                   wasm32-unknown-unknown: core modules with their component type, but
+#                                   without WASI
+# Intermediate files are in the folder plugins/ of CARGO_TARGET_DIR if that is set, otherwise in
+# plugins/target.
 set -euo pipefail
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -26,7 +29,7 @@ fail() {
     exit 1
 }
 
-# Runs a command without a word; shows what it said if it fails.
+# Runs a command silently; prints its output if it fails.
 quietly() {
     "$@" >"$log" 2>&1 || {
         cat "$log" >&2
@@ -36,34 +39,37 @@ quietly() {
 
 have_rustup() {
     command -v rustup cargo >/dev/null || return 1
-    # In plugins/, where the compiler that cargo will run is chosen.
+    # The folder plugins/ decides which compiler cargo runs.
     (cd "$plugins" && rustup target list --installed 2>/dev/null) | grep -qx wasm32-wasip2
 }
 
 add_rustup() {
     have_rustup && return 0
     command -v rustup cargo >/dev/null || return 1
-    # Without a mirror this fails, or hangs.
+    # Without a mirror, this fails or hangs.
     (cd "$plugins" && timeout 60 rustup target add wasm32-wasip2 >/dev/null 2>&1)
 }
 
 debian_packages=(rustc-web cargo-web rust-web-src lld-19)
 
 have_debian() {
-    dpkg-query -W -f '${Status}\n' "${debian_packages[@]}" 2>/dev/null | grep -c '^install ok installed$' | grep -qx "${#debian_packages[@]}"
+    dpkg-query -W -f '${Status}\n' "${debian_packages[@]}" 2>/dev/null |
+        grep -c '^install ok installed$' | grep -qx "${#debian_packages[@]}"
 }
 
 install_debian() {
     have_debian && return 0
-    command -v apt-get >/dev/null || fail "needs rustup with the target wasm32-wasip2, or Debian with the packages ${debian_packages[*]}"
-    [ "$(id -u)" = 0 ] || fail "no rustup target wasm32-wasip2 here. As root, run: apt-get install ${debian_packages[*]}"
+    command -v apt-get >/dev/null ||
+        fail "needs rustup with the target wasm32-wasip2, or Debian with the packages ${debian_packages[*]}"
+    [ "$(id -u)" = 0 ] ||
+        fail "no rustup target wasm32-wasip2 here. As root, run: apt-get install ${debian_packages[*]}"
     quietly apt-get update
     DEBIAN_FRONTEND=noninteractive quietly apt-get install -y --no-install-recommends "${debian_packages[@]}"
 }
 
 toolchain=${TQHOST_GUEST_TOOLCHAIN:-}
 if [ -z "$toolchain" ]; then
-    # What is there already is asked for first: adding a target takes its time, and more of it where there is no mirror.
+    # An installed compiler comes first, because adding a target takes time, and more of it without a mirror.
     if have_rustup; then
         toolchain=rustup
     elif have_debian; then
@@ -75,8 +81,9 @@ if [ -z "$toolchain" ]; then
     fi
 fi
 
-# The settings of whoever runs this for native builds are not for WebAssembly.
-unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET CARGO_BUILD_RUSTFLAGS RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER
+# Settings for native builds do not fit WebAssembly.
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET CARGO_BUILD_RUSTFLAGS
+unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER
 
 case $toolchain in
 rustup)
@@ -117,5 +124,5 @@ for source in testing/*.rs; do
     land "$built/examples/${name//-/_}.wasm" "testing/$name.wasm"
 done
 
-# Those in other languages.
+# The handlers in other languages follow.
 "$scripts/build-languages.sh"

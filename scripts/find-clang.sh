@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Prints the clang that handlers in C are built with: the first one here that makes WebAssembly, and has a linker for it.
+# Prints the clang for handlers in C: the first one here that compiles to WebAssembly and has a linker for it.
 #
 #   scripts/find-clang.sh
-#   TQHOST_CLANG=/opt/wasi-sdk/bin/clang scripts/find-clang.sh     takes this one, if it serves
+#   TQHOST_CLANG=/opt/wasi-sdk/bin/clang scripts/find-clang.sh     takes this one, if it works
 #
-# Says why and ends with 1 where there is none.
+# If there is none, it prints the reason and ends with exit code 1.
 set -euo pipefail
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Compiling and linking is the only test that counts: Apple's has no WebAssembly, and Debian's has its linker in another package.
+# Only compiling and linking shows whether a clang works: Apple's cannot make WebAssembly, and Debian's has
+# its linker in another package.
 serves() {
     echo 'int answer(void) { return 42; }' >"$work/a.c"
     "$1" --target=wasm32 -nostdlib -Wl,--no-entry -o "$work/a.wasm" "$work/a.c" >"$work/log" 2>&1
@@ -24,5 +25,7 @@ fi
 for name in clang-19 clang clang-{22,21,20,18,17,16}; do
     command -v "$name" >/dev/null && serves "$name" && command -v "$name" && exit 0
 done
-echo "find-clang: needs clang with the target wasm32, and lld: on Debian or Ubuntu the packages clang-19 lld-19, elsewhere LLVM's; TQHOST_CLANG names one that is not in the path" >&2
+echo "find-clang: needs clang with the target wasm32, and lld:" \
+    "on Debian or Ubuntu the packages clang-19 lld-19," \
+    "elsewhere LLVM's; TQHOST_CLANG names one that is not in the path" >&2
 exit 1

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs what building and testing need and this machine does not have; says what to do where it cannot.
+# Installs the missing programs for building and testing; if it cannot, it prints what to install.
 #
 #   scripts/setup.sh
 #
-# Says nothing when there is nothing to do.
+# It prints nothing if nothing is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -19,15 +19,16 @@ reaches() {
 
 # 1. Rust.
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-command -v cargo >/dev/null && command -v rustc >/dev/null || fail "needs cargo and rustc $wanted or newer: https://rustup.rs"
+command -v cargo >/dev/null && command -v rustc >/dev/null ||
+    fail "needs cargo and rustc $wanted or newer: https://rustup.rs"
 found=$(rustc --version | cut -d ' ' -f 2)
 reaches "$found" "$wanted" || fail "rustc is $found, needs $wanted or newer: rustup update stable"
 command -v cc >/dev/null || missing+=(gcc libc6-dev)
 
-# 2. Redis or Valkey, 7.0 or newer. The tests start redis-server, each its own; nothing uses one that runs already.
+# 2. Redis or Valkey, 7.0 or newer. Each test starts its own redis-server; no test uses a running one.
 command -v redis-server >/dev/null || missing+=(redis-server)
 
-# 3. Python with venv, for the handlers in Python, and for a Node.js where there is none.
+# 3. Python with venv, for the handlers in Python, and to get Node.js if there is none.
 python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
 
 # 4. clang and its linker, for the handlers in C.
@@ -44,9 +45,12 @@ if [ -n "${missing+some}" ]; then
     log=$(mktemp)
     trap 'rm -f "$log"' EXIT
     apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
-    # A list that is a little old often serves; one that is too old, or not there, does not.
+    # A slightly old list of packages often works. If it does not, or is missing, it is updated.
     "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >"$log" 2>&1 ||
-        { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 ||
+        {
+            "${apt[@]}" update &&
+                "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+        } >"$log" 2>&1 ||
         { cat "$log" >&2; fail "apt-get could not install ${missing[*]}"; }
 fi
 

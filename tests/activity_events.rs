@@ -1,7 +1,10 @@
-//! User activity on a stream, in place of a consumer that marks an event as done before it does it: duplicates do no harm, and a crash loses nothing.
+//! User activity on a stream, processed by tqhost in place of a consumer that marks an event as done before
+//! it processes it.
 //!
-//! The stream, its group and the stream of the dead letters have the names that such a system has already. `TQHOST_ACTIVITY_CASES` asks for
-//! more cases. Not here: idempotency keys one by one (`idempotency`).
+//! Duplicates do no harm, and a crash loses nothing. The stream, its group and its dead-letter stream have
+//! the names that such a system already uses. `TQHOST_ACTIVITY_CASES` sets the number of random cases.
+//!
+//! Not here: idempotency keys one by one (`idempotency`).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -32,11 +35,11 @@ idempotency = { field = "eventId", window = "24h" }
 
 #[derive(Debug, Clone, Copy)]
 enum Op {
-    /// A new entry for one of a few events, so that many are duplicates.
+    /// A new entry for one of a few events, so many entries are duplicates.
     Event(usize),
-    /// Until so many more tasks have ended.
+    /// Waits until this many more tasks have ended.
     Await(usize),
-    /// One of both hosts is killed, so many milliseconds later, and another one started.
+    /// Waits this many milliseconds, kills one of the two hosts, and starts another.
     Kill(usize, u64),
 }
 
@@ -63,7 +66,7 @@ impl Activity {
         Activity { bench, hosts, cases: 0 }
     }
 
-    /// Adds an entry. Every seventh event is one that cannot be processed.
+    /// Adds an entry. Every seventh event cannot be processed.
     fn event(&mut self, event: &str, n: usize) -> String {
         let data = data(event);
         let ms = (n * 7 % 50).to_string();
@@ -192,7 +195,7 @@ fn a_dead_event_says_what_is_needed_to_replay_it_and_is_replayed_once() {
         (&letter["tq-id"], &letter["data"], letter["tq-reason"].as_str()),
         (&id, &data("e"), "rejected")
     );
-    // Its duplicates are those of a task that has ended: they do nothing.
+    // Its duplicates belong to a task that has ended, so they do nothing.
     let again = activity.event("e", 3);
     activity.bench.until(STREAM, &again, "CANCELLED");
     let told = activity.bench.tqhost(&["dead", "requeue", "activity", &id, &again, "--json"]).ok().json();

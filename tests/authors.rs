@@ -1,7 +1,9 @@
-//! What authors of handlers use: `tqhost try`, which needs no Redis and no host, and the projects of `tqhost new`.
+//! The tools for authors of handlers: `tqhost try`, which needs no Redis and no host, and the projects of
+//! `tqhost new`.
 //!
-//! The projects are built and tested by their own `make test`, with what `make setup` fetched. Not here: the handlers of this repository that are
-//! written in other languages (`languages`).
+//! The projects are built and tested by their own `make test`, with the tools that `make setup` fetched.
+//!
+//! Not here: the handlers of this repository that are written in other languages (`languages`).
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,14 +19,15 @@ use crate::support::bench::guest_path;
 use crate::support::process::{compilers, is_there};
 use crate::support::{Ran, Web, eventually};
 
-/// A command without a configuration, in a folder.
+/// Runs a command without a configuration, in a folder.
 fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
     command.args(args).current_dir(folder).stdin(Stdio::null()).env("XDG_CACHE_HOME", cache_of("guests"));
     command
 }
 
-/// A cache that stays for the next run of the tests. Of one for all, the small guests would drive the large ones out.
+/// A cache that stays for the next run of the tests. Each kind of guest has its own, because small guests
+/// would push the large ones out of a shared one.
 pub fn cache_of(what: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache").join(what)
 }
@@ -33,7 +36,7 @@ fn run(folder: &Path, args: &[&str]) -> Ran {
     command(folder, args).output().expect("run tqhost").into()
 }
 
-/// Tries a guest of plugins/testing or a handler of plugins.
+/// Runs `tqhost try` on a guest of plugins/testing or a handler of plugins.
 pub fn tried_with(cache: &Path, guest: &str, args: &[&str]) -> Ran {
     let path = guest_path(guest);
     let mut command = command(Path::new("."), &[&["try", path.to_str().expect("UTF-8")], args].concat());
@@ -46,7 +49,7 @@ fn tried(guest: &str, args: &[&str]) -> Ran {
 
 #[test]
 fn json_as_deep_as_its_parser_takes_fits_on_the_stack_that_handlers_are_linked_with() {
-    // serde_json stops at 128 levels; the object around it is one.
+    // serde_json stops at 128 levels; the object around this value is one of them.
     let deep = format!("{}{}", "[".repeat(126), "]".repeat(126));
     let ran = tried("as-told", &["--field", &format!(r#"data={{"end":"ok","n":{deep}}}"#), "--json"]).ok();
     assert!(ran.stdout.contains(r#""outcome":"completed""#) && ran.stdout.contains(&deep), "{ran:?}");
@@ -65,7 +68,10 @@ fn every_outcome_is_told_with_its_exit_code() {
             "loops",
             &["--timeout", "100ms"],
             1,
-            json!({ "kind": "timeout", "message": "the handler did not end within 100ms: most of that it computed" }),
+            json!({
+                "kind": "timeout",
+                "message": "the handler did not end within 100ms: most of that it computed",
+            }),
         ),
         ("hoards", &[], 1, json!({ "outcome": "failed", "kind": "out-of-memory" })),
         (
@@ -87,7 +93,7 @@ fn every_outcome_is_told_with_its_exit_code() {
             view["run_ms"].as_f64() > Some(0.0) && view["peak_memory"].as_u64() > Some(0),
             "{guest}: {view}"
         );
-        // For people: the outcome's word, and why.
+        // The output for people has the outcome's name and the reason.
         let ran = tried(guest, &args.iter().copied().filter(|arg| *arg != "--json").collect::<Vec<_>>());
         let outcome = view["outcome"].as_str().expect("a word");
         assert_eq!(ran.code, code, "{guest}: {ran:#?}");
@@ -149,7 +155,7 @@ fn what_a_handler_prints_is_shown() {
         (&json!("error"), &json!("log")),
         "{view}"
     );
-    // Only once, however often it runs; and a budget holds.
+    // The log has a limit, and its last line says that the rest is dropped.
     let view = tried("floods-log", &["--field", "a=1", "--json"]).json();
     let lines = view["log"].as_array().expect("lines");
     let last = lines.last().expect("a line")["text"].as_str().expect("text");
@@ -164,7 +170,8 @@ fn what_a_handler_prints_is_shown() {
 #[test]
 fn grants_are_those_of_a_configuration() {
     let folder = tempfile::tempdir().expect("a folder");
-    let config = "[queues.q]\nplugin = \"p\"\nmax_retries = 8\n[queues.r]\n[plugins.p]\nconfig = { model = \"small\", secret = \"hunter2\" }\n";
+    let config = "[queues.q]\nplugin = \"p\"\nmax_retries = 8\n[queues.r]\n[plugins.p]\n\
+        config = { model = \"small\", secret = \"hunter2\" }\n";
     fs::write(folder.path().join("tqhost.toml"), config).expect("write");
     let guest = fs::canonicalize(guest_path("reads-config")).expect("a path");
     let of = |args: &[&str]| {
@@ -178,7 +185,7 @@ fn grants_are_those_of_a_configuration() {
     let granted = of(&["--plugin", "p"]);
     assert!(granted["result"].to_string().contains("small"), "{granted}");
     assert!(of(&["--queue", "q"])["result"].to_string().contains("small"));
-    // Without a word, nothing is read, even where there is a configuration.
+    // Without `--plugin` or `--queue` no configuration is read, even if the folder has one.
     assert!(!of(&[])["result"].to_string().contains("small"));
     assert!(!of(&["--queue", "r"])["result"].to_string().contains("small"));
 }
@@ -204,7 +211,8 @@ fn a_self_check_is_run_before_the_task() {
         (&["--queue", "trap"], "self-check: trap: wasm trap: "),
         (
             &[],
-            "self-check: the self-check is not told what to do (it was granted the defaults: --plugin or --queue take grants",
+            "self-check: the self-check is not told what to do (it was granted the defaults: --plugin or \
+             --queue take grants",
         ),
     ] {
         let ran = of(args);
@@ -294,7 +302,7 @@ fn mistakes_are_told() {
     }
 }
 
-/// `tqhost try --watch --json`, with its lines as they come.
+/// A running `tqhost try --watch --json`, and the lines that it has printed.
 struct Watching {
     child: Child,
     lines: Receiver<Value>,
@@ -363,14 +371,14 @@ fn a_watched_handler_runs_again_when_something_changed() {
         (&json!("1"), &json!({ "a": "1", "more": "one" })),
         "{first}"
     );
-    // What a field is read from is watched too.
+    // The files that fields are read from are watched too.
     fs::write(folder.path().join("more.txt"), "two").expect("write");
     let again = watching.next();
     assert_eq!(again["result"]["fields"]["more"], "two", "{again}");
     install("echo-v2");
     let second = watching.next();
     assert!(second["version"] != first["version"] && second["outcome"] == "completed", "{second}");
-    // Written in place, as an editor may do.
+    // The file is written in place, as an editor may do.
     fs::write(folder.path().join("task.json"), "{\"a\": 2}").expect("write");
     let third = watching.next();
     assert_eq!((&third["version"], &third["outcome"]), (&second["version"], &json!("completed")), "{third}");
@@ -414,7 +422,7 @@ fn a_handler_that_never_ends_is_broken_off_when_it_is_mended() {
 #[test]
 fn what_is_being_compiled_does_not_hold_up_the_end_of_a_watch() {
     let folder = tempfile::tempdir().expect("a folder");
-    // With the runtime of its language it takes many seconds.
+    // This component contains the runtime of its language, so it takes many seconds to compile.
     fs::copy(guest_path("in-javascript"), folder.path().join("h.wasm")).expect("copy");
     let mut command = command(folder.path(), &["try", "h.wasm", "--field", "a=1", "--watch", "--json"]);
     command.env("XDG_CACHE_HOME", folder.path().join("cache"));
@@ -457,7 +465,8 @@ fn a_project_has_a_new_folder_and_a_good_name() {
 /// The name of the projects that are made here.
 const NAME: &str = "Word.count-1";
 
-/// Makes a project, changes it, and runs `make` there. What was built of the very same project in an earlier run is used again.
+/// Makes a project, changes it, and runs `make` there. The build of an identical project from an earlier run
+/// is used again.
 fn built(lang: &str, folder: &str, change: impl Fn(&Path), target: &str) -> PathBuf {
     let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let said = run(temporary.path(), &["new", NAME, "--lang", lang, "--json"]).ok().json();
@@ -468,7 +477,7 @@ fn built(lang: &str, folder: &str, change: impl Fn(&Path), target: &str) -> Path
         said["files"].as_array().expect("files").iter().map(|file| file.as_str().expect("a path")).collect();
     assert!(files.contains(&"README.md") && files.contains(&"task.json"), "{said}");
     let is_same = |file: &&str| fs::read(made.join(file)).ok() == fs::read(project.join(file)).ok();
-    // Cargo writes its lock anew.
+    // Cargo rewrites its lock file.
     if !files.iter().filter(|file| **file != "Cargo.lock").all(is_same) {
         let _ = fs::remove_dir_all(&project);
         fs::create_dir_all(project.parent().expect("a folder")).expect("a folder");
@@ -489,7 +498,8 @@ fn passes_its_own_test(lang: &str) {
     built(lang, "new", |_| {}, "test");
 }
 
-/// As the project's README tells how it comes to make requests: by one line. Its handler asks `content`.
+/// Adds HTTP requests to a project with the one line that its README gives. Its handler requests the URL in
+/// `content`.
 fn asks_as_its_readme_tells(lang: &str, file: &str, handler: &str) {
     let change = |project: &Path| {
         let world = project.join("wit/world.wit");
@@ -529,8 +539,10 @@ fn a_project_in_python_passes_its_own_test() {
 
 #[test]
 fn a_project_in_javascript_makes_requests_with_one_line_more() {
-    let handler = "import { handles, text } from './tqhost.js';\nimport { fetch } from './tqhost-http.js';\n\n\
-        export const handler = handles(async (task) => ({ status: (await fetch(text(task, 'content'))).status }));\n";
+    let handler = "import { handles, text } from './tqhost.js';\n\
+        import { fetch } from './tqhost-http.js';\n\n\
+        export const handler = handles(async (task) => \
+        ({ status: (await fetch(text(task, 'content'))).status }));\n";
     asks_as_its_readme_tells("javascript", "handler.js", handler);
 }
 

@@ -1,4 +1,4 @@
-//! Everything that people get wrong, with the message and the exit code that they get for it.
+//! Mistakes that people make, each with its message and its exit code.
 //!
 //! Exit codes: 1 failed, 2 wrong usage, 78 wrong configuration.
 
@@ -17,7 +17,7 @@ use crate::support::{Bench, Host, Ran, eventually};
 
 const PASSWORD: &str = "hunter2-of-redis";
 
-/// A command has to end with this code, print nothing on stdout, and all of these texts on stderr.
+/// The command must end with this code, print nothing on stdout, and print all of these texts on stderr.
 #[track_caller]
 fn refused(ran: &Ran, code: i32, texts: &[&str]) {
     assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{ran:#?}");
@@ -27,7 +27,7 @@ fn refused(ran: &Ran, code: i32, texts: &[&str]) {
     assert!(!ran.stderr.contains("panicked") && !ran.stderr.contains("Error {"), "{ran:#?}");
 }
 
-/// A host has to end by itself with this code and all of these texts. Gives what it wrote.
+/// The host must end by itself with this code and all of these texts. Returns what it wrote.
 #[track_caller]
 fn does_not_run(command: Command, code: i32, texts: &[&str]) -> String {
     let mut host = Host::spawn(command);
@@ -40,26 +40,27 @@ fn does_not_run(command: Command, code: i32, texts: &[&str]) -> String {
     log
 }
 
-/// Starts a host that is killed with the bench, with this configuration.
+/// A command that starts a host with this configuration. The host is killed together with the bench.
 fn command(bench: &Bench) -> Command {
     Host::command(&bench.config())
 }
 
-/// A configuration with a queue, in a folder of its own, with a private Redis.
+/// A bench with one queue and a private Redis, in a folder of its own.
 fn embedded() -> Bench {
     let bench = Bench::new("[queues.work]\n");
     bench.configure("[queues.work]\nplugin = \"echo\"\n[admin]\nlisten = \"127.0.0.1:0\"\n");
     bench
 }
 
-/// Where its private Redis listens, with the folder made.
+/// The socket of the private Redis. Its folder is created.
 fn private_socket(bench: &Bench) -> PathBuf {
     let folder = bench.dir.path().join(".tqhost/redis");
     std::fs::create_dir_all(&folder).expect("create a folder");
     folder.join("redis.sock")
 }
 
-/// Plays a private Redis that answers these commands and is gone as soon as it is asked for anything else, as if its host had been killed at that moment.
+/// Plays a private Redis that answers these commands and closes the connection on any other, as if its host
+/// had been killed at that moment.
 fn vanishes(bench: &Bench, answered: &'static [&str]) -> JoinHandle<()> {
     let socket = private_socket(bench);
     let listener = UnixListener::bind(&socket).expect("listen");
@@ -68,7 +69,7 @@ fn vanishes(bench: &Bench, answered: &'static [&str]) -> JoinHandle<()> {
             let mut client = BufReader::new(client.expect("a client"));
             while let Some(command) = command_of(&mut client) {
                 let answer = match command.as_str() {
-                    // What a client says of itself.
+                    // The client sends its name and version.
                     "CLIENT" => "+OK\r\n",
                     "PING" if answered.contains(&"PING") => "+PONG\r\n",
                     "INFO" if answered.contains(&"INFO") => "$19\r\nredis_version:7.2.0\r\n",
@@ -80,7 +81,7 @@ fn vanishes(bench: &Bench, answered: &'static [&str]) -> JoinHandle<()> {
     })
 }
 
-/// The name of the next command that a client of Redis sends; None when it has closed the connection.
+/// The name of the next command that a Redis client sends; None when it has closed the connection.
 fn command_of(client: &mut BufReader<UnixStream>) -> Option<String> {
     fn number(client: &mut BufReader<UnixStream>, mark: char) -> Option<usize> {
         let mut line = String::new();
@@ -105,7 +106,7 @@ fn no_configuration_file() {
     refused(&bench.tqhost(&["check"]), 78, &texts);
     refused(&bench.tqhost(&["queues"]), 78, &texts);
     does_not_run(command(&bench), 78, &texts);
-    // For programs too.
+    // The output for programs has the message too.
     let ran = bench.tqhost(&["queues", "--json"]);
     let error: Value = serde_json::from_str(&ran.stderr).expect("JSON");
     assert!(
@@ -169,7 +170,7 @@ fn commands_need_no_secrets_of_plugins() {
     for args in [&["check"][..], &["run"]] {
         refused(&bench.tqhost(args), 78, &["\"NOT_SET_ANYWHERE\" is not set", "cannot read", "nowhere"]);
     }
-    // What is wrong in the file itself is wrong for all.
+    // A mistake in the file itself is an error for every command.
     bench.configure_for(&config.replace("{ env =", "{ environment ="), bench.redis.port);
     refused(&bench.tqhost(&["queues"]), 78, &["plugins.reads-config.config.model.environment: unknown key"]);
 }
@@ -178,8 +179,10 @@ fn commands_need_no_secrets_of_plugins() {
 fn ten_problems_are_told_at_once() {
     let bench = Bench::new("[queues.work]\n");
     bench.configure(&format!(
-        "plugin_dir = \"p\"\nshutdown_grace = \"30\"\n[redis]\nurl = \"http://:{PASSWORD}@host\"\n[admin]\nlisten = \"here\"\n\
-         [queues.a]\nlease = \"1ms\"\nconcurrency = 0\nmax_retries = -1\nbackoff = \"often\"\nretention = true\npriority = 0\n"
+        "plugin_dir = \"p\"\nshutdown_grace = \"30\"\n[redis]\nurl = \"http://:{PASSWORD}@host\"\n\
+         [admin]\nlisten = \"here\"\n\
+         [queues.a]\nlease = \"1ms\"\nconcurrency = 0\nmax_retries = -1\nbackoff = \"often\"\n\
+         retention = true\npriority = 0\n"
     ));
     let ran = bench.tqhost(&["check"]);
     refused(&ran, 78, &["10 problems"]);
@@ -291,7 +294,7 @@ fn the_password_of_redis_is_never_printed() {
     for key in bench.redis::<Vec<String>>("KEYS", "tq:host:*") {
         said.push(bench.redis("GET", key));
     }
-    // An outage is what makes a host talk about its Redis.
+    // During an outage the host logs errors about its Redis.
     bench.redis.stop();
     eventually("the outage shows", || (host.get("/readyz").status == 503).then_some(()));
     said.extend([host.get("/readyz").body, host.get("/metrics").body]);
@@ -403,7 +406,7 @@ fn a_second_host_on_the_same_private_redis() {
         1,
         &[&format!("another tqhost (pid {}) runs with this data_dir", host.pid())],
     );
-    // The first one is no worse for it.
+    // The first host still works.
     eventually("it is ready", || (host.get("/readyz").status == 200).then_some(()));
     bench.tqhost(&["queues"]).ok();
     host.stop();
@@ -421,16 +424,16 @@ fn commands_for_a_private_redis_whose_host_is_not_running() {
             &["no host is running with the embedded Redis of", ".tqhost", "start `tqhost run` first"],
         );
     }
-    // These know something all the same.
+    // These commands work without a host.
     bench.tqhost(&["check"]).ok();
     assert!(bench.tqhost(&["plugins"]).ok().stdout.contains("No host is running"));
-    // And after a host that was killed, which leaves its socket behind, nobody waits for ever either.
+    // A host that was killed leaves its socket behind. No command waits for ever because of it.
     let mut host = bench.host();
     host.signal(Signal::SIGKILL);
     host.ended();
     let ran =
         eventually("its Redis is gone too", || Some(bench.tqhost(&["queues"])).filter(|ran| ran.code != 0));
-    // Wherever in its end it is caught.
+    // The message is the same at every point where the command can be cut off.
     refused(&ran, 1, &["embedded Redis of", "`tqhost run`"]);
 }
 
@@ -451,11 +454,11 @@ fn commands_for_a_private_redis_that_ends_while_they_use_it() {
             redis.join().expect("it was asked");
         }
     }
-    // A socket on which nobody listens, as one that was killed leaves it behind.
+    // Nobody listens on this socket. A killed Redis leaves such a socket behind.
     let bench = embedded();
     drop(UnixListener::bind(private_socket(&bench)).expect("listen"));
     refused(&bench.tqhost(&["queues"]), 1, &texts);
-    // And one that is there and of no use.
+    // Something listens on this socket, but it is not a working Redis.
     let listener = UnixListener::bind(bench.dir.path().join("other")).expect("listen");
     std::fs::rename(bench.dir.path().join("other"), private_socket(&bench)).expect("rename a socket");
     let closes = [

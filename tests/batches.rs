@@ -1,6 +1,8 @@
-//! Batches: several tasks in one call, each with its own end, and what becomes of them when the call fails.
+//! Batches: several tasks in one call. Each task has its own result, also when the call fails.
 //!
-//! The guest `batches` tells of each task how many came with it. Not here: which handlers are loaded (unit tests of the sandbox).
+//! The guest `batches` returns, for each task, how many tasks came with it.
+//!
+//! Not here: which handlers are loaded (unit tests of the sandbox).
 
 use std::collections::BTreeSet;
 
@@ -9,8 +11,10 @@ use serde_json::Value;
 
 use crate::support::{Bench, Host, Places, eventually};
 
-/// The queue `work`: tasks of it that wait together are one batch, up to ten, and one that is not full waits long enough to be seen waiting.
-const RULES: &str = "plugin = \"batches\"\nconcurrency = 10\nmax_retries = 1\nbackoff = \"none\"\nbatch = { max_wait = \"300ms\" }";
+/// The queue `work`. Tasks that wait together form one batch of up to ten. An incomplete batch waits long
+/// enough for a test to see it.
+const RULES: &str = "plugin = \"batches\"\nconcurrency = 10\nmax_retries = 1\nbackoff = \"none\"\n\
+    batch = { max_wait = \"300ms\" }";
 type Fields<'f> = &'f [(&'f str, &'f str)];
 
 const EMPTY: Places = Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: 0 };
@@ -27,13 +31,13 @@ fn bench() -> Bench {
     bench_with("", "")
 }
 
-/// Adds tasks with these fields before a host is there, so that they come together, and starts it.
+/// Adds tasks with these fields before the host starts, so that they arrive together, and starts the host.
 fn together<'f>(bench: &mut Bench, tasks: impl IntoIterator<Item = Fields<'f>>) -> (Host, Vec<String>) {
     let ids = tasks.into_iter().map(|fields| bench.xadd("work", fields)).collect();
     (bench.host(), ids)
 }
 
-/// A task's result: how many were in its batch, its place there, its attempt.
+/// A task's result: the size of its batch, its place there, and its attempt.
 #[track_caller]
 fn result(bench: &mut Bench, id: &str) -> (u64, u64, u64) {
     bench.until("work", id, "COMPLETED");
@@ -54,7 +58,7 @@ fn tasks_that_wait_are_run_together_and_each_has_its_own_result() {
     for (place, id) in ids.iter().enumerate() {
         assert_eq!(result(&mut bench, id), (10, place as u64, 1));
     }
-    // One that comes alone is run alone.
+    // A task that comes alone runs alone.
     let id = bench.xadd("work", &[("a", "1")]);
     assert_eq!(result(&mut bench, &id), (1, 0, 1));
     assert_eq!((batches(&host, "whole"), batches(&host, "apart")), (1.0, 0.0));
@@ -66,8 +70,9 @@ fn tasks_that_wait_are_run_together_and_each_has_its_own_result() {
 #[test]
 fn a_batch_is_no_larger_than_its_rules_and_a_full_one_does_not_wait() {
     let mut bench = bench();
-    // A test would not live to see the end of this wait.
-    let queue = "[queues.work]\nplugin = \"batches\"\nconcurrency = 12\nbatch = { max_tasks = 4, max_wait = \"1m\" }\n";
+    // The wait is longer than the test may take, so a test that reaches its end fails.
+    let queue = "[queues.work]\nplugin = \"batches\"\nconcurrency = 12\n\
+        batch = { max_tasks = 4, max_wait = \"1m\" }\n";
     bench.configure_for(queue, bench.redis.port);
     let (host, ids) = together(&mut bench, [&[("a", "1")] as Fields; 12]);
     let mut places = BTreeSet::new();
@@ -78,7 +83,7 @@ fn a_batch_is_no_larger_than_its_rules_and_a_full_one_does_not_wait() {
     }
     assert_eq!(places, BTreeSet::from([0, 1, 2, 3]));
     assert_eq!(batches(&host, "whole"), 3.0);
-    // One that is not full waits, and is run when the host stops.
+    // An incomplete batch waits, and runs when the host stops.
     let id = bench.xadd("work", &[("a", "1")]);
     bench.until("work", &id, "PROCESSING");
     host.stop();
@@ -147,8 +152,8 @@ fn each_task_of_a_batch_ends_in_its_own_way() {
     host.stop();
 }
 
-/// Runs a batch in which one task makes the whole call fail, and sees that all others complete in their first attempt, and this one ends as it
-/// would alone.
+/// Runs a batch in which one task makes the whole call fail. All other tasks must complete in their first
+/// attempt, and this one must end as it would alone.
 #[track_caller]
 fn the_guilty_is_found(guilty: &[(&str, &str)], rules: &str, error: &str) {
     let mut bench = bench_with(rules, "");
@@ -202,7 +207,7 @@ fn another_number_of_results_than_tasks_counts_for_none() {
 
 #[test]
 fn a_batch_of_which_every_call_fails_still_gets_its_tasks_done() {
-    // Each fails the call when it is with others, and is well alone.
+    // Each task fails the call if other tasks are in it, and succeeds alone.
     let mut bench = bench();
     let (host, ids) = together(&mut bench, [&[("do", "trap"), ("alone", "1")] as Fields; 10]);
     for id in &ids {
@@ -217,7 +222,7 @@ fn a_task_that_is_cancelled_does_not_stop_its_batch() {
     let mut bench = bench_with("timeout = \"60s\"", "");
     let (host, ids) =
         together(&mut bench, [&[("ms", "4000")] as Fields, &[("ms", "4000")], &[("ms", "4000")]]);
-    // It shows its progress on each of its tasks.
+    // The handler shows its progress on each of its tasks.
     for id in &ids {
         eventually("progress is shown", || (bench.status("work", id, "progress") == "50").then_some(()));
     }
@@ -241,7 +246,7 @@ fn a_batch_of_which_nothing_is_left_is_stopped() {
     for id in &ids {
         bench.tqhost(&["cancel", "work", id]).ok();
     }
-    // There is room for two: this one runs when they have made it.
+    // There is room for two tasks. This one runs when the cancelled ones have ended.
     let id = bench.xadd("work", &[("a", "1")]);
     assert_eq!(result(&mut bench, &id), (1, 0, 1));
     host.stop();
@@ -257,7 +262,7 @@ fn what_is_cancelled_while_it_waits_for_others_is_not_run() {
     bench.until_running("work", 1);
     bench.tqhost(&["cancel", "work", &cancelled]).ok();
     host.log("cancelled while it ran");
-    // The batch is full with this one, which is alone in it.
+    // This task fills the batch, and runs alone because the other one was cancelled.
     let id = bench.xadd("work", &[("say", "said")]);
     assert_eq!(result(&mut bench, &id), (1, 0, 1));
     host.log("not run: this host does not own the task any more");
@@ -268,8 +273,10 @@ fn what_is_cancelled_while_it_waits_for_others_is_not_run() {
 #[test]
 fn nothing_waits_for_tasks_that_cannot_come() {
     let mut bench = bench();
-    // Ten tasks may be together by the queue's rules, four by the host's; a test would not live to see the end of this wait.
-    let queue = "concurrency = 4\n[queues.work]\nplugin = \"batches\"\nbatch = { max_wait = \"1m\" }\n[queues.other]\nplugin = \"batches\"\n";
+    // The queue's rules allow ten tasks in a batch, the host's capacity four. The wait is longer than the
+    // test may take.
+    let queue = "concurrency = 4\n[queues.work]\nplugin = \"batches\"\nbatch = { max_wait = \"1m\" }\n\
+        [queues.other]\nplugin = \"batches\"\n";
     bench.configure_for(queue, bench.redis.port);
     let (host, ids) = together(&mut bench, [&[("a", "1")] as Fields; 4]);
     let sizes: BTreeSet<u64> = ids.iter().map(|id| result(&mut bench, id).0).collect();

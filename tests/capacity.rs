@@ -1,8 +1,9 @@
-//! Queues that compete for what a host can run at once: they share it by priority, and nobody keeps any of it to itself.
+//! Queues that compete for the capacity of one host: they share it by priority, and no queue keeps a part
+//! that it does not use.
 
 use crate::support::{Bench, Host, eventually};
 
-/// Queues that run `sleeps` with these priorities, in a host of `capacity` attempts at once.
+/// Queues that run `sleeps` with these priorities, in a host with `capacity` permits.
 fn queues(capacity: u32, priorities: &[(&str, u32)]) -> String {
     let head = format!("concurrency = {capacity}\n[defaults]\nplugin = \"sleeps\"\nretention = \"0s\"\n");
     priorities
@@ -10,7 +11,7 @@ fn queues(capacity: u32, priorities: &[(&str, u32)]) -> String {
         .fold(head, |text, (name, priority)| text + &format!("[queues.{name}]\npriority = {priority}\n"))
 }
 
-/// Adds `count` tasks that take so long.
+/// Adds `count` tasks that take `ms` milliseconds each.
 fn fill(bench: &mut Bench, queue: &str, count: usize, ms: &str) {
     let mut pipe = redis::pipe();
     for _ in 0..count {
@@ -23,7 +24,8 @@ fn completed(host: &Host, queue: &str) -> u64 {
     host.ended_as(queue, "completed")
 }
 
-/// Each queue's part of what was done so far is that of its priority within a tenth, while all of them still have tasks.
+/// While all queues still have tasks, each queue's share of the completed tasks matches its priority within a
+/// tenth.
 fn share(capacity: u32, priorities: &[(&str, u32)], each: usize) {
     let config = queues(capacity, priorities);
     let mut bench = Bench::new(&config);
@@ -72,13 +74,13 @@ fn what_a_queue_does_not_use_goes_to_the_others() {
     let host = bench.host();
     fill(&mut bench, "busy", 8, "1500");
     eventually("all four work for the busy queue", || (bench.places("busy").pending == 4).then_some(()));
-    // The next permit that comes free is for the one that had none.
+    // The next free permit goes to the queue that had none.
     let id = bench.xadd("idle", &[("ms", "0")]);
     bench.until_drained("idle");
     assert!(bench.places("busy").length > 0, "{id} did not wait for the others' last");
     bench.until_drained("busy");
     assert_eq!((completed(&host, "busy"), completed(&host, "idle")), (8, 1));
-    // With nothing to do, both wait without holding anything: each may have it all at once.
+    // Both queues are empty and hold no permits, so each of them can use the whole capacity.
     for queue in ["idle", "busy"] {
         fill(&mut bench, queue, 4, "700");
         eventually("all four work for one queue", || (bench.places(queue).pending == 4).then_some(()));

@@ -1,4 +1,5 @@
-//! The short form of the chaos test, and the judge on trial: what he has to find is done by hand.
+//! The short form of the chaos test, and tests of its judge: each fault that the judge must find is made by
+//! hand.
 
 mod harness;
 
@@ -15,7 +16,7 @@ use self::harness::plan::{Fault, Keeps};
 use self::harness::{LEASE, Wish, bench, run};
 use crate::support::{Bench, eventually};
 
-/// Long enough for every kind of fault, nearly; short enough for every day.
+/// Long enough for nearly every kind of fault, and short enough for each run of the tests.
 const SHORT: Wish = Wish {
     seed: 20,
     duration: Duration::from_secs(20),
@@ -37,11 +38,16 @@ fn proof_chaos_short_form() {
 }
 
 #[test]
+fn proof_chaos_with_a_redis_that_forgets_its_last_second() {
+    is_good(Wish { duration: Duration::from_secs(10), keeps: Keeps::AllButASecond, ..SHORT });
+}
+
+#[test]
 fn proof_chaos_with_a_failover() {
     is_good(Wish { duration: Duration::from_secs(10), keeps: Keeps::WhatItsReplicaHas, ..SHORT });
 }
 
-/// Four tasks that were completed, and the host is gone.
+/// A bench with four completed tasks. Its host has stopped.
 fn quiet() -> (Bench, Sent) {
     let mut bench = bench(Keeps::All);
     let host = bench.host();
@@ -64,15 +70,16 @@ fn add(bench: &mut Bench, name: &str) -> String {
     add_with(bench, name, "")
 }
 
-/// `told` is what the handler is told besides.
+/// `told` are further fields for the handler.
 fn add_with(bench: &mut Bench, name: &str, told: &str) -> String {
     let data = format!("{{\"n\":\"{name}\",\"ms\":0,\"retries\":0,\"end\":\"ok\"{told}}}");
     bench.xadd("plain", &[("data", &data), ("tq-id", name), ("pad", "1234")])
 }
 
-/// Deletes an entry of a task by hand, and writes that this completed it, or nothing.
+/// Deletes the entry of a task by hand. Writes `status` as its end, if there is one.
 fn end(bench: &mut Bench, name: &str, entry: &str, status: Option<&str>) {
-    let script = "redis.call('XDEL', KEYS[1], ARGV[1]); if ARGV[2] then redis.call('HSET', KEYS[2], 'status', ARGV[2]) end";
+    let script = "redis.call('XDEL', KEYS[1], ARGV[1]); \
+        if ARGV[2] then redis.call('HSET', KEYS[2], 'status', ARGV[2]) end";
     let status_key = format!("tq:{{plain}}:task:{name}");
     let _: redis::Value = bench.redis("EVAL", (script, 2, "plain", status_key, entry, status));
 }
@@ -81,7 +88,7 @@ fn verdict(bench: &mut Bench, sent: &Sent) -> Verdict {
     verdict_after(bench, sent, &[])
 }
 
-/// The processes 10 and 11 were the hosts 0 and 1.
+/// The verdict if the processes 10 and 11 were the hosts 0 and 1.
 fn verdict_after(bench: &mut Bench, sent: &Sent, faults: &[Done]) -> Verdict {
     let logs = bench.dir.path().join("logs");
     std::fs::create_dir_all(&logs).expect("create a folder");
@@ -110,7 +117,7 @@ fn chaos_the_judge_finds_nothing_where_nothing_is() {
 #[test]
 fn chaos_the_judge_finds_a_second_commit() {
     let (mut bench, sent) = quiet();
-    // The script without its guard, for an entry that was settled before.
+    // The script lacks its guard against an entry that was settled before.
     let careless = script::SETTLE.source.replace("entry) == 1 or is_kept", "entry) >= 0 or is_kept");
     assert_ne!(careless, script::SETTLE.source);
     let keys = ["plain", "d", "p", "l", "tq:{plain}:settled:host-1-x:0", "tq:{plain}:task:plain-2"];
@@ -173,7 +180,8 @@ fn chaos_the_judge_finds_a_wrong_end() {
     }
 }
 
-/// Adds a task, gives it to process 10, and after a whole lease to process 11; or, in haste, at once.
+/// Adds a task and gives it to process 10. Gives it to process 11 after a whole lease, or at once if
+/// `in_haste`.
 fn take_over(bench: &mut Bench, name: &str, in_haste: bool) {
     let entry = add(bench, name);
     let read = ("GROUP", "tqhost", "host-10-x", "COUNT", 1, "STREAMS", "plain", ">");
@@ -183,7 +191,7 @@ fn take_over(bench: &mut Bench, name: &str, in_haste: bool) {
         bench.redis("XCLAIM", ("plain", "tqhost", "host-10-x", 0, &entry, "IDLE", idle, "JUSTID"));
     let _: redis::Value = bench.redis("XCLAIM", ("plain", "tqhost", "host-11-y", idle, &entry));
     let _: u64 = bench.redis("XACK", ("plain", "tqhost", &entry));
-    // What comes next comes at a later time, and times are in milliseconds.
+    // Times are in milliseconds, and the next step must have a later one.
     let now = now_ms();
     while now_ms() == now {}
 }
@@ -225,7 +233,7 @@ fn chaos_the_judge_finds_what_is_taken_from_a_living_host() {
 fn chaos_the_judge_finds_a_fault_that_explains_too_much() {
     let (mut bench, sent) = quiet();
     let before = now_ms() - 2 * LEASE.as_millis() as u64;
-    // One after the other: the host never had more than one.
+    // The host has one task at a time.
     take_over(&mut bench, "plain-4", false);
     take_over(&mut bench, "plain-5", false);
     let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Bench, Host, Ran, eventually};
 
-/// A command as a child, for those that take input or are watched.
+/// A command as a child process, for a command that takes input or is watched.
 fn child(bench: &Bench, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
     command
@@ -31,14 +31,14 @@ fn lines(ran: &Ran) -> Vec<Value> {
         .collect()
 }
 
-/// An object has exactly these names.
+/// The object must have exactly these names.
 #[track_caller]
 fn has(value: &Value, names: &[&str]) {
     let found: BTreeSet<&str> = value.as_object().expect("an object").keys().map(String::as_str).collect();
     assert_eq!(found, names.iter().copied().collect(), "{value}");
 }
 
-/// Enqueues one task and gives its id.
+/// Enqueues one task and returns its id.
 #[track_caller]
 fn enqueue(bench: &Bench, args: &[&str]) -> String {
     let ran = bench.tqhost(&[&["enqueue"], args, &["--json"]].concat()).ok();
@@ -47,7 +47,7 @@ fn enqueue(bench: &Bench, args: &[&str]) -> String {
     value["id"].as_str().expect("an id").to_owned()
 }
 
-/// The answer of a command in JSON.
+/// The JSON answer of a command.
 #[track_caller]
 fn ask(bench: &Bench, args: &[&str]) -> Value {
     bench.tqhost(&[args, &["--json"]].concat()).ok().json()
@@ -96,7 +96,7 @@ fn a_task_from_enqueue_to_its_status() {
     let times =
         ["enqueued_at", "started_at", "finished_at"].map(|name| status[name].as_u64().expect("a time"));
     assert!(times.is_sorted(), "{times:?}");
-    // For people.
+    // The output for people.
     let text = bench.tqhost(&["status", "work", &id]).ok().stdout;
     assert!(text.contains("COMPLETED") && text.contains(&id) && text.contains("Lovelace"), "{text}");
     let printed = bench.tqhost(&["enqueue", "work", "a=1"]).ok().stdout;
@@ -107,7 +107,8 @@ fn a_task_from_enqueue_to_its_status() {
 #[test]
 fn enqueue_can_wait_for_the_end() {
     let bench = Bench::new(
-        "[queues.work]\nplugin = \"echo\"\n[queues.no]\nplugin = \"rejects\"\n[queues.later]\nplugin = \"missing\"\n",
+        "[queues.work]\nplugin = \"echo\"\n[queues.no]\nplugin = \"rejects\"\n[queues.later]\n\
+         plugin = \"missing\"\n",
     );
     bench.install("echo", "echo");
     bench.install("rejects", "rejects");
@@ -210,7 +211,7 @@ fn queues_count_what_is_where() {
         "shutdown_grace = \"0s\"\n[queues.no]\nplugin = \"rejects\"\n[queues.later]\nplugin = \"missing\"\n\
          [queues.busy]\nplugin = \"loops\"\ntimeout = \"1h\"\nconcurrency = 1\n",
     );
-    // Without a host, too.
+    // The answer is the same without a host.
     let names = [
         "queue",
         "stream",
@@ -276,7 +277,7 @@ fn queues_count_what_is_where() {
     host.stop();
 }
 
-/// A queue with dead letters: so many of its tasks are rejected.
+/// A queue with this many dead letters. Its handler rejects every task.
 fn with_dead(tasks: usize) -> (Bench, Host, Vec<String>) {
     let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\nconcurrency = 20\n");
     bench.install("rejects", "p");
@@ -332,7 +333,7 @@ fn dead_letters_are_listed_shown_requeued_and_purged() {
     );
     assert!(bench.tqhost(&["dead", "list", "work"]).ok().stdout.contains("malformed"));
 
-    // A good plugin, and the dead come back on their first attempt.
+    // The plugin now works, and the dead tasks run again from their first attempt.
     bench.install("echo", "p");
     eventually("the good version", || host.logged("plugin loaded").into_iter().nth(1));
     let good = enqueue(&bench, &["work", "a=1"]);
@@ -353,7 +354,7 @@ fn dead_letters_are_listed_shown_requeued_and_purged() {
         );
     }
     assert_eq!(ask(&bench, &["dead", "requeue", "work", &ids[0]]), redriven(0, 1), "once is enough");
-    // n1. is back already: n10. and n11. are left of those that match.
+    // n1. was requeued before. Of the tasks that match, n10. and n11. are left.
     assert_eq!(ask(&bench, &["dead", "requeue", "work", "--all", "--match", "n1"]), redriven(2, 0));
     bench.until("work", &ids[10], "COMPLETED");
     bench.until("work", &ids[11], "COMPLETED");
@@ -379,7 +380,7 @@ fn dead_letters_are_listed_shown_requeued_and_purged() {
 #[test]
 fn a_dead_letter_goes_by_the_id_of_its_task_and_not_by_that_of_its_entry() {
     let mut bench = Bench::new("[queues.work]\n");
-    // Where much dies at once, a dead letter's own entry often has the id of another task.
+    // When many tasks die at once, the entry id of a dead letter is often the id of another task.
     for (entry, task) in [("5-0", "6-0"), ("6-0", "5-0"), ("7-0", "8-0")] {
         let letter = ["n", "1", "tq-id", task, "tq-queue", "work", "tq-reason", "rejected", "tq-error", task];
         let _: String = bench.redis("XADD", ("tq:{work}:dead", entry, &letter[..]));
@@ -397,7 +398,7 @@ fn requeueing_twice_in_parallel_adds_up() {
     let (mut bench, host, ids) = with_dead(600);
     bench.install("echo", "p");
     eventually("the good version", || host.logged("plugin loaded").into_iter().nth(1));
-    // 400 by their ids, the rest as all that there are.
+    // 400 are named by their ids, and the rest are requeued with `--all`.
     let mut named = vec!["dead", "requeue", "work", "--json"];
     named.extend(ids[..400].iter().map(String::as_str));
     let twice = |args: &[&str]| -> [(u64, u64); 2] {
@@ -422,7 +423,7 @@ fn requeueing_twice_in_parallel_adds_up() {
     }
     bench.until_drained("work");
     assert_eq!(bench.places("work").dead, 0);
-    // Each ran once more.
+    // Each task ran once more.
     host.until_ended_as("work", "completed", 600);
     host.stop();
 }
@@ -484,7 +485,8 @@ fn plugins_show_versions_and_figures() {
 #[test]
 fn check_shows_exports_imports_and_the_names_of_grants() {
     let bench = Bench::new(
-        "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\nconfig = { api_key = \"hunter2\" }\n",
+        "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\n\
+         config = { api_key = \"hunter2\" }\n",
     );
     bench.install("reads-config", "reads-config");
     let view = ask(&bench, &["check"]);
@@ -518,7 +520,10 @@ fn check_shows_exports_imports_and_the_names_of_grants() {
 /// A bench whose host starts a private Redis.
 fn embedded() -> Bench {
     let bench = Bench::new("[queues.work]\n");
-    bench.configure("[queues.work]\nplugin = \"echo\"\n[queues.later]\nplugin = \"missing\"\n[admin]\nlisten = \"127.0.0.1:0\"\n");
+    bench.configure(
+        "[queues.work]\nplugin = \"echo\"\n[queues.later]\nplugin = \"missing\"\n[admin]\n\
+        listen = \"127.0.0.1:0\"\n",
+    );
     bench.install("echo", "echo");
     bench
 }
@@ -533,7 +538,7 @@ fn embedded_pid(bench: &Bench) -> Pid {
     Pid::from_raw(pid.trim().parse().expect("a number"))
 }
 
-/// Whether a process is gone; one that nobody has asked after yet, is.
+/// Whether a process has ended; a process whose exit code nobody has read yet counts as ended.
 fn gone(pid: Pid) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
@@ -552,7 +557,7 @@ fn without_a_redis_the_host_brings_its_own_and_commands_find_it() {
     host.stop();
     assert!(gone(pid), "the server has ended before the host");
 
-    // What was there is there again.
+    // The new private Redis has the data of the old one.
     let host = bench.host();
     assert_eq!(ask(&bench, &["status", "work", id])["result"]["id"], id);
     assert_eq!(ask(&bench, &["queues", "later"])["queued"], 1);

@@ -1,7 +1,9 @@
-//! The process that compiles a plugin: what happens to it happens to nobody else.
+//! The process that compiles a plugin: its failures affect nothing else.
 //!
-//! What is compiled is a component of 12 MB, which takes seconds, so that there is time to do it harm. Not here: what a host says of files that are
-//! no good (`plugins`), the latency of tasks meanwhile (`make bench SECTION=compilation`).
+//! It compiles a component of 12 MB, which takes seconds, so a test has time to disturb it.
+//!
+//! Not here: the messages about bad files (`plugins`), the latency of tasks during compilation (`make bench
+//! SECTION=compilation`).
 
 use std::fs;
 use std::time::Duration;
@@ -19,7 +21,7 @@ use crate::support::{Bench, Host, Trickle, eventually, within};
 const QUEUES: &str = "[queues.work]\nplugin = \"p\"\n[queues.other]\nplugin = \"echo\"\n";
 const SECRET: &str = "hunter2-of-the-environment";
 
-/// A host at work, with a plugin `p` that has no file.
+/// A host that runs tasks, with a plugin `p` that has no file.
 fn bench() -> (Bench, Host) {
     let bench = Bench::new(QUEUES);
     bench.install("echo", "echo");
@@ -29,24 +31,25 @@ fn bench() -> (Bench, Host) {
     (bench, host)
 }
 
-/// A large component, of its own in each test: what was compiled before is not compiled again.
+/// A large component that is different in each test, because the host does not compile the same content
+/// twice.
 fn large(mark: u8) -> Vec<u8> {
     let mut bytes = guest("in-javascript");
     bytes.extend([0, 3, 1, b'x', mark]);
     bytes
 }
 
-/// The process that compiles for a host, when it has confined itself.
+/// The process that compiles for a host, once it has confined itself.
 #[track_caller]
 fn compiler(host: &Host) -> Pid {
     let is_confined = |pid: &Pid| {
-        // The last thing that it does before it reads the file.
+        // This is its last step before it reads the file.
         fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).is_ok_and(|score| score.trim() == "1000")
     };
     eventually("it compiles", || compilers(host.pid()).first().copied().filter(is_confined))
 }
 
-/// Waits until `tqhost plugins` shows `p` with this in its error.
+/// Waits until `tqhost plugins` shows `p` with this text in its error.
 #[track_caller]
 fn refused(bench: &Bench, why: &str) -> Value {
     eventually(&format!("it is refused: {why}"), || {
@@ -54,7 +57,7 @@ fn refused(bench: &Bench, why: &str) -> Value {
     })
 }
 
-/// The plugin's queue works with a version that is no trouble.
+/// The plugin's queue must work with a good version.
 #[track_caller]
 fn works(bench: &mut Bench, host: &Host) {
     let good = guest("echo-v2");
@@ -70,7 +73,7 @@ fn it_has_no_secrets_and_is_bounded() {
     let (mut bench, host) = bench();
     put(&bench, "p", &large(1));
     let pid = compiler(&host);
-    // It stays for as long as it is looked at.
+    // The compiler is stopped while the test looks at it.
     kill(pid, Signal::SIGSTOP).expect("stop");
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("its limits");
     refused(&bench, "there is a file, which is being compiled");
@@ -85,7 +88,8 @@ fn it_has_no_secrets_and_is_bounded() {
     );
     let environ = fs::read_to_string(format!("/proc/{pid}/environ")).expect("its own");
     assert!(environ.is_empty() || environ.starts_with("LD_LIBRARY_PATH="), "{environ}");
-    // The host's files and connections stay its own; what it has been started with itself may be there.
+    // The compiler has none of the host's files and connections. It may have those that the host itself was
+    // started with.
     let open: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
         .expect("its files")
         .filter_map(|file| Some(fs::read_link(file.ok()?.path()).ok()?.display().to_string()))
@@ -101,7 +105,8 @@ fn it_has_no_secrets_and_is_bounded() {
     host.stop();
 }
 
-/// What becomes of a component whose compiler is done harm: it is refused for good with this error, and nothing else happens.
+/// Disturbs the compiler of a component. The component must be refused for good with this error, and nothing
+/// else may change.
 #[track_caller]
 fn is_an_error_of_the_file(cases: &[(&dyn Fn(Pid), &str)]) {
     let (mut bench, host) = bench();
@@ -120,7 +125,8 @@ fn is_an_error_of_the_file(cases: &[(&dyn Fn(Pid), &str)]) {
 
 #[test]
 fn a_crash_of_it_is_an_error_of_the_file() {
-    // The first may go to a handler that looks for a cause in the code, finds none, and lets the next one be the end.
+    // The first signal may be caught by a handler that looks for a cause in the code, finds none, and lets
+    // the next signal end the process.
     let crash = |signal| {
         move |pid| {
             eventually("it crashes", || {
@@ -138,7 +144,7 @@ fn a_crash_of_it_is_an_error_of_the_file() {
 
 #[test]
 fn what_takes_too_much_is_refused() {
-    // The same bounds, as if the file were so much larger.
+    // The test lowers the limits instead of using a larger file.
     is_an_error_of_the_file(&[
         (
             &|pid| process::bound(pid, Resource::Cpu, 1),
@@ -172,7 +178,7 @@ fn it_is_broken_off_when_its_file_is_replaced() {
     let (mut bench, host) = bench();
     put(&bench, "p", &large(40));
     let pid = compiler(&host);
-    // It would never end by itself.
+    // The compiler would never end by itself.
     kill(pid, Signal::SIGSTOP).expect("stop");
     works(&mut bench, &host);
     assert!(!process::is_there(pid), "it is gone");
@@ -184,7 +190,8 @@ fn it_is_broken_off_when_its_file_is_replaced() {
 fn others_do_not_wait_for_one_that_takes_long() {
     let queues = |more: &str| {
         format!(
-            "{QUEUES}[plugins.echo]\nconfig = {{ {more} }}\n[queues.checked]\n[plugins.checked]\nconfig = {{ self-check = \"ok\", {more} }}\n"
+            "{QUEUES}[plugins.echo]\nconfig = {{ {more} }}\n[queues.checked]\n[plugins.checked]\n\
+             config = {{ self-check = \"ok\", {more} }}\n"
         )
     };
     let bench = Bench::new(&queues("a = \"1\""));
@@ -194,28 +201,28 @@ fn others_do_not_wait_for_one_that_takes_long() {
     host.until_ready();
     put(&bench, "p", &large(60));
     let pid = compiler(&host);
-    // It would never end by itself.
+    // The compiler would never end by itself.
     kill(pid, Signal::SIGSTOP).expect("stop");
-    // Other grants are there at once, also where they are checked before.
+    // Other grants take effect at once, also for a plugin with a self-check.
     bench.configure_for(&queues("a = \"2\""), bench.redis.port);
     within(Duration::from_secs(20), "both have other grants", || {
         (host.logged("plugin has other grants").len() == 2).then_some(())
     });
-    // And what is compiled already.
+    // A plugin whose compiled code is in the cache loads at once.
     put(&bench, "checked", &guest("echo"));
     within(Duration::from_secs(20), "it has another version", || {
         host.logged("plugin loaded")
             .into_iter()
             .find(|line| line["plugin"] == "checked" && line["digest"] == digest(&guest("echo"))[..12])
     });
-    // What is not compiled comes after a while.
+    // A plugin that must be compiled loads after a while.
     let other = guest("echo-v2");
     put(&bench, "echo", &other);
     within(Duration::from_secs(120), "the other plugin has its version", || {
         host.logged("plugin loaded").into_iter().find(|line| line["digest"] == digest(&other)[..12])
     });
     assert!(process::is_there(pid));
-    // Nobody needs it any more.
+    // No queue needs the plugin any more.
     bench.configure_for("[queues.other]\nplugin = \"echo\"\n", bench.redis.port);
     eventually("the process that compiles has ended", || (!process::is_there(pid)).then_some(()));
     assert!(host.stop_for_log().logged("plugin cannot be used").is_empty(), "that is no failure");

@@ -1,4 +1,4 @@
-//! What producers and operators may ask of a queue beside running tasks: delays, limits, pauses, cancellation.
+//! Controls of a queue for producers and operators: delays, limits, pauses, cancellation.
 
 use serde_json::json;
 
@@ -21,7 +21,7 @@ fn a_producers_delay_counts_from_its_enqueueing() {
     assert!(time(&mut bench, "started_at") >= time(&mut bench, "enqueued_at") + 1500);
     assert_eq!(bench.status("work", &late, "attempt"), "1");
     host.stop();
-    // Enqueued so long ago that the delay is over: it runs at once, however long it takes to be seen.
+    // The task was enqueued long ago and its delay is over, so it runs at once.
     let over: String = bench.redis("XADD", ("work", "*", "n", "3", "tq-delay-ms", "1"));
     let host = bench.host();
     bench.until("work", &over, "COMPLETED");
@@ -86,7 +86,7 @@ fn a_task_can_be_cancelled_wherever_it_is() {
     let enqueue = |bench: &Bench, args: &[&str]| {
         bench.tqhost(&[&["enqueue", "work"], args].concat()).ok().stdout.trim().to_owned()
     };
-    // Queued: by its own id, under an id of the producer's, by tqhost.
+    // Queued tasks, by their own id, by an id of the producer, and enqueued by tqhost.
     let entry = bench.xadd("work", &[("ms", "0")]);
     let _: String = bench.redis("XADD", ("work", "*", "tq-id", "mine", "ms", "0"));
     let queued = enqueue(&bench, &["ms=0"]);
@@ -101,15 +101,15 @@ fn a_task_can_be_cancelled_wherever_it_is() {
     assert!(unknown.code == 1 && unknown.stderr.contains("knows no task"), "{unknown:?}");
     assert_eq!(bench.redis::<u64>("XLEN", "work"), 0);
     let host = bench.host();
-    // Running.
+    // A running task.
     let running = bench.xadd("work", &[("ms", "600000")]);
     bench.until("work", &running, "PROCESSING");
     assert_eq!(bench.tqhost(&["cancel", "work", &running, "--json"]).ok().json()["before"], "PROCESSING");
     host.log("cancelled while it ran");
     host.until_ended_as("work", "cancelled", 1);
-    // Again: it is cancelled, and that is all.
+    // A second cancellation changes nothing and reports the same.
     assert_eq!(bench.tqhost(&["cancel", "work", &running, "--json"]).ok().json()["before"], "CANCELLED");
-    // Ended: too late.
+    // A task that has ended cannot be cancelled.
     let done = bench.xadd("work", &[("ms", "0")]);
     bench.until("work", &done, "COMPLETED");
     let late = bench.tqhost(&["cancel", "work", &done]);
@@ -128,14 +128,14 @@ fn a_task_that_waits_under_an_unknown_entry_is_dropped_when_it_is_delivered() {
     let id = bench.xadd("work", &[("n", "1")]);
     eventually("the second delay", || (bench.status("work", &id, "attempt") == "3").then_some(()));
     host.stop();
-    // Promoted by hand, as a host would: its new entry is not on its status.
+    // The test makes the delay end early, and a host promotes the task.
     let parked: Vec<(String, Vec<u8>)> = bench.redis("HGETALL", "tq:{work}:parked");
     assert_eq!(parked.len(), 1);
     let _: i64 = bench.redis("ZADD", ("tq:{work}:delayed", 1, &parked[0].0));
     bench.tqhost(&["pause", "work"]).ok();
     let host = bench.host();
     eventually("it is promoted", || (bench.places("work").length == 1).then_some(()));
-    // Before its time, so it is not where its status would have it look for; it is not lost for all that.
+    // The task was promoted before its time, so its status does not name its place. The task is not lost.
     assert_eq!(bench.tqhost(&["doctor", "work", "--fix", "--json"]).ok().json()["ok"], true);
     bench.tqhost(&["cancel", "work", &id]).ok();
     assert_eq!(bench.status("work", &id, "status"), "CANCELLED");
@@ -157,7 +157,8 @@ fn a_rate_limit_holds_for_all_hosts_together() {
     let mut started: Vec<u64> =
         ids.iter().map(|id| bench.status("work", id, "started_at").parse().expect("a time")).collect();
     started.sort_unstable();
-    // Redis's own times. In any second no more than 50 and the tenth of it that may be taken ahead, give or take a place for rounding.
+    // The times are from Redis. In any second at most 50 tasks may start, plus a tenth of that in advance,
+    // plus one because of rounding.
     for window in started.windows(57) {
         assert!(window[56] - window[0] >= 1000, "57 tasks started within {} ms", window[56] - window[0]);
     }
@@ -169,7 +170,7 @@ fn a_rate_that_was_not_used_is_not_lost_to_idle_hosts() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\nrate_limit = \"2/s\"\n");
     bench.install("empty", "empty");
     let hosts = [bench.host(), bench.host(), bench.host()];
-    // While nothing comes, all three take and give back places.
+    // While the queue is empty, all three hosts take places and give them back.
     for host in &hosts {
         eventually("it reads", || (host.get("/readyz").status == 200).then_some(()));
     }
@@ -191,7 +192,8 @@ fn dead_letters_are_chosen_by_their_age_and_come_back_no_faster_than_told() {
     }
     eventually("all are dead", || (bench.places("work").dead == 10).then_some(()));
     host.stop();
-    // Two of them died an hour ago: rewritten with that time, as an older host would have left them.
+    // Two of them died an hour ago. The test rewrites them with that time, in the form that an older host
+    // wrote.
     let dead: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("tq:{work}:dead", "-", "+", "COUNT", 2));
     for (entry, fields) in dead {
         let _: u64 = bench.redis("XDEL", ("tq:{work}:dead", entry));

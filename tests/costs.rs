@@ -1,8 +1,10 @@
-//! What a task may cost: commands that Redis runs, bytes that it reads and writes, allocations of the host.
+//! Limits on the cost of a task: commands that Redis runs, bytes that it reads and writes, and allocations of
+//! the host.
 //!
-//! Times differ on every machine and in every run; these numbers do not, also when the machine is busy. A limit that
-//! is exceeded means that a task's way has got longer; lower it when the way gets shorter. The tasks are a backlog,
-//! so each of them shares reads and round trips with as many others as it can, however fast the machine is.
+//! Times differ on every machine and in every run. These numbers do not, even when the machine is busy. If a
+//! limit is exceeded, a task needs more steps; lower the limit when a task needs fewer. The tasks are a
+//! backlog, so each of them shares reads and round trips with as many others as possible, however fast the
+//! machine is.
 //!
 //! Not here: how long a task takes (`make bench SECTION=peers`).
 
@@ -12,24 +14,24 @@ use serde_json::Value;
 
 use crate::support::{Bench, Host, eventually};
 
-/// Tasks of a host to which another one is compared that has [`TASKS`] more.
+/// Tasks of the first host. The second host, which is compared to it, has [`TASKS`] more.
 const FEW: usize = 200;
 const TASKS: usize = 4000;
 const CONCURRENCY: usize = 100;
 const PAYLOAD_BYTES: usize = 200;
 
-/// What Redis and the host may do beside the tasks, for each second: heartbeats, looks at what is due, and the questions
-/// of this test. On a machine that is not busy there is hardly a second of it.
+/// The cost beside the tasks, per second: heartbeats, looks at what is due, and the questions of this test.
+/// On a machine that is not busy the run takes hardly a second.
 const BESIDE: Costs =
     Costs { commands: 100.0, to_redis: 15_000.0, from_redis: 15_000.0, allocations: 4_000.0 };
 
-/// The most that a task may cost, next to what happens beside it: a tenth more than was seen, and a call more for every other task, as calls are
-/// for fewer tasks at a time on a machine that is busy. To set them anew,
-/// `cargo test --test e2e costs:: -- --nocapture` prints what is seen.
+/// The most that a task may cost, without [`BESIDE`]: a tenth more than was measured, and one more call for
+/// every other task, because a busy machine settles fewer tasks in one call. To set them anew,
+/// `cargo test --test e2e costs:: -- --nocapture` prints what is measured.
 const WITH_STATUS: Costs = Costs { commands: 5.5, to_redis: 250.0, from_redis: 285.0, allocations: 62.0 };
 const WITHOUT_STATUS: Costs = Costs { commands: 3.0, to_redis: 250.0, from_redis: 285.0, allocations: 62.0 };
 
-/// Adds tasks with one small command: what their producer sends and gets is not the host's.
+/// Adds tasks with one small command. The traffic of the producer does not count as the host's.
 const FILL: &str = "for n = 1, tonumber(ARGV[2]) do redis.call('XADD', KEYS[1], '*', 'content', ARGV[1]) end";
 
 /// One of the figures.
@@ -53,7 +55,7 @@ fn a_task_without_a_status_costs_no_more_than_this() {
     assert_costs("0s", WITHOUT_STATUS);
 }
 
-/// Lets a host run a few tasks and another one many, and sees what the difference is.
+/// Runs few tasks in one host and many in another, and checks the difference.
 #[track_caller]
 fn assert_costs(retention: &str, most: Costs) {
     let begin = Instant::now();
@@ -81,7 +83,7 @@ fn assert_costs(retention: &str, most: Costs) {
     assert!(problems.is_empty(), "{retention}: {}", problems.join("; "));
 }
 
-/// What a host and its Redis do for tasks that are there at once, start and stop included.
+/// The cost of tasks that are all there at once. The start and the stop of the host are included.
 #[track_caller]
 fn costs_of(retention: &str, tasks: usize) -> Costs {
     let mut bench = Bench::new(&format!(
@@ -89,7 +91,7 @@ fn costs_of(retention: &str, tasks: usize) -> Costs {
     ));
     bench.install("empty", "empty");
     let mut command = Host::command(&bench.config());
-    // As little log as by default; and the allocator's own account at the end.
+    // The log has the default level, and the allocator prints its statistics at the end.
     command.env("TQHOST_LOG", "info").env("_RJEM_MALLOC_CONF", "stats_print:true,stats_print_opts:Jgdablxe");
     let host = Host::spawn(command);
     let asked = run(&mut bench, tasks);
@@ -105,7 +107,7 @@ fn costs_of(retention: &str, tasks: usize) -> Costs {
     let calls =
         |line: &str| line.strip_prefix("cmdstat_")?.split("calls=").nth(1)?.split(',').next().map(number);
     Costs {
-        // The producer's XADDs and the questions of `run` are not the host's.
+        // The XADDs of the producer and the questions of `run` are not the host's.
         commands: text.lines().filter_map(calls).sum::<f64>() - (tasks + asked) as f64,
         to_redis: stat("total_net_input_bytes"),
         from_redis: stat("total_net_output_bytes"),
@@ -113,7 +115,7 @@ fn costs_of(retention: &str, tasks: usize) -> Costs {
     }
 }
 
-/// How often the host asked for memory, by its allocator's account.
+/// How often the host allocated memory, from its allocator's statistics.
 #[track_caller]
 fn allocations(log: &str) -> f64 {
     let account =
@@ -125,7 +127,7 @@ fn allocations(log: &str) -> f64 {
     of("small") + of("large")
 }
 
-/// Adds tasks and waits until they are done. Gives how many commands it took to find out.
+/// Adds tasks and waits until they are done. Returns how many commands the test used to find out.
 #[track_caller]
 fn run(bench: &mut Bench, tasks: usize) -> usize {
     let _: () = bench.redis("EVAL", (FILL, 1, "work", "x".repeat(PAYLOAD_BYTES), tasks));

@@ -1,4 +1,5 @@
-//! The demo that `make run` shows, in a short form: it checks its own numbers, so its exit code and its last lines are enough.
+//! The demo that `make run` shows, in a short form. It checks its own numbers, so the test looks at its exit
+//! code and its last lines only.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ fn the_demo_ends_by_itself_and_its_numbers_add_up() {
     let output = demo.output().expect("run demo/run.sh");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stdout}\n{stderr}");
-    // More than 600 are sent when the new version is slow to come.
+    // The demo sends more than 600 if the new version is slow to load.
     let summary = stdout.lines().find(|line| line.contains("2 versions of one handler"));
     let summary = summary.unwrap_or_else(|| panic!("no summary in\n{stdout}\n{stderr}"));
     assert!(summary.contains(" completed, 1 dead, 1 retried (twice)"), "{summary}");

@@ -1,4 +1,4 @@
-//! `tqhost doctor`: what breaks a queue is found and mended, whatever is broken; what is only at work is left alone.
+//! `tqhost doctor` finds and repairs every kind of damage to a queue, and leaves a working queue alone.
 
 use serde_json::Value;
 use tqhost::doctor::mend;
@@ -12,12 +12,12 @@ fn bench() -> Bench {
     let mut bench = Bench::new(QUEUE);
     bench.install("echo", "echo");
     let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
-    // As a host makes it: nothing was done before it came.
+    // The history begins as a host creates it: nothing was done before.
     let _: u64 = bench.redis("HSET", ("tq:{work}:history", "tqhost", "0-0"));
     bench
 }
 
-/// Runs the doctor. Its exit code says the same as its report.
+/// Runs the doctor. Its exit code must agree with its report.
 #[track_caller]
 fn doctor(bench: &Bench, more: &[&str]) -> Value {
     let ran = bench.tqhost(&[&["doctor", "work", "--json"], more].concat());
@@ -43,7 +43,8 @@ fn is_well(bench: &Bench) -> Value {
     report
 }
 
-/// Sees that exactly these are found, twice, as looking changes nothing; that they are mended; and that nothing is wrong then.
+/// The doctor must find exactly these problems, twice, because looking changes nothing. It must repair them
+/// and find nothing afterwards.
 #[track_caller]
 fn found_and_mended(bench: &Bench, expected: &[String]) {
     for fix in [&[][..], &[], &["--fix"]] {
@@ -117,7 +118,7 @@ fn what_was_deleted_while_it_was_pending_is_lost() {
     });
     let report = doctor(&bench, &["--fix"]);
     let mut expected: Vec<String> = entries.iter().map(|entry| format!("deleted-entry {entry}")).collect();
-    // The id of the second one is only known from its status.
+    // The doctor knows the id of the second task only from its status.
     expected.push(format!("lost-task {named}"));
     assert_eq!((findings(&report), &report["ok"]), (expected, &Value::Bool(true)), "{report:#}");
     is_well(&bench);
@@ -153,7 +154,7 @@ fn what_nobody_would_deliver_comes_back_and_runs() {
     host.stop();
 }
 
-/// Another consumer's group, which acknowledges and does not delete.
+/// Another consumer's group acknowledges entries and does not delete them.
 #[test]
 fn what_was_acknowledged_before_tqhost_came_is_history() {
     let mut bench = Bench::new(QUEUE);
@@ -204,11 +205,11 @@ fn a_group_that_a_host_made_has_no_history() {
     let acked = bench.xadd("work", &[("n", "1")]);
     read(&mut bench, 1);
     let _: u64 = bench.redis("XACK", ("work", "tqhost", &acked));
-    // The next host finds the group and the note, and lets both be.
+    // The next host finds the group and the history, and changes neither.
     bench.host().stop();
     assert_eq!(note(&mut bench), "0-0");
     found_and_mended(&bench, &[format!("undeliverable {acked}")]);
-    // A group that is made anew is given everything again.
+    // A group that is created anew gets all entries again.
     let _: u64 = bench.redis("HSET", ("tq:{work}:history", "tqhost", &acked));
     let _: u64 = bench.redis("XGROUP", ("DESTROY", "work", "tqhost"));
     bench.host().stop();
@@ -267,7 +268,8 @@ fn fields_that_cannot_be_read_become_a_dead_letter() {
     let host = bench.host();
     eventually("it is dead", || (bench.places("work").dead == 1).then_some(()));
     bench.until_drained("work");
-    // Nobody could read that it was this task: its status waits for one that never comes, until the doctor or the host's janitor finds it.
+    // Nobody can know that the entry was this task's. Its status stays until the doctor or the host's janitor
+    // finds it.
     doctor(&bench, &["--fix"]);
     is_well(&bench);
     assert_eq!(bench.status("work", &id, "status"), "FAILED");
@@ -321,7 +323,7 @@ fn a_task_that_was_promoted_is_found_behind_many_others() {
     assert_eq!(bench.status("work", &id, "status"), "PENDING");
 }
 
-/// The queue as the library has it, on the test's Redis.
+/// The queue of the library, on the test's Redis.
 fn queue(bench: &Bench) -> tqhost::queue::Queue {
     let config = tqhost::config::Config::load(&bench.config()).expect("a configuration");
     let redis = tqhost::queue::Redis::open(&bench.redis.url()).expect("a URL");
@@ -344,7 +346,7 @@ fn a_key_that_is_held_for_nobody_is_freed() {
     let _: u64 = bench.redis("HSET", (task("ended"), "status", "FAILED"));
     let _: u64 = bench.redis("EXPIRE", (task("ended"), 1000));
     let _: () = bench.redis("SET", ("tq:{work}:key:ended", "ended"));
-    // This one's task lives, though somebody deleted its status.
+    // This task is still queued, although somebody deleted its status.
     let id = enqueue(&bench, &["--key", "held"]);
     let _: u64 = bench.redis("DEL", task(&id));
     found_and_mended(&bench, &["orphaned-key ended".to_owned(), "orphaned-key gone".to_owned()]);
@@ -361,7 +363,7 @@ fn what_is_in_two_places_is_told() {
     let dead =
         ["tq:{work}:dead", "*", "tq-id", &id, "tq-reason", "rejected", "tq-enqueued-at"].map(str::to_owned);
     let _: String = bench.redis("XADD", [&dead[..], &[at]].concat());
-    // Another task of the same id died before.
+    // Another task with the same id died before.
     let _: String = bench.redis("XADD", [&dead[..], &["7".to_owned()]].concat());
     let report = doctor(&bench, &["--fix"]);
     assert_eq!(
@@ -455,7 +457,7 @@ fn what_stands_still_beside_a_host_that_is_ready_is_told() {
     let claimed = bench.xadd("work", &[("n", "1")]);
     read(&mut bench, 1);
     let delayed = enqueue(&bench, &["--delay", "1h"]);
-    // The host may neither take over nor promote.
+    // The host may neither reclaim nor promote.
     let _: () = bench.redis("ACL", ("SETUSER", "test", "on", "nopass", "~*", "+@all"));
     let _: () = bench.redis("AUTH", ("test", ""));
     let _: () = bench.redis("ACL", ("SETUSER", "default", "-xclaim", "-xadd"));
@@ -528,7 +530,8 @@ fn the_janitor_of_a_host_finds_what_is_orphaned() {
 fn a_queue_at_work_is_well() {
     for (guest, fields) in [("flaky", &[("failUntil", "3")][..]), ("defers", &[("afterMs", "100")])] {
         let bench = Bench::new(
-            "[queues.work]\nplugin = \"guest\"\nlease = \"2s\"\nbackoff = { delays = [\"20ms\"] }\nmax_deferrals = 3\nconcurrency = 20\n",
+            "[queues.work]\nplugin = \"guest\"\nlease = \"2s\"\nbackoff = { delays = [\"20ms\"] }\n\
+             max_deferrals = 3\nconcurrency = 20\n",
         );
         bench.install(guest, "guest");
         let hosts = [bench.host(), bench.host()];
@@ -546,7 +549,8 @@ fn a_queue_at_work_is_well() {
 #[test]
 fn a_queue_whose_hosts_are_killed_is_well() {
     let bench = Bench::new(
-        "[queues.work]\nplugin = \"flaky\"\nlease = \"1s\"\nbackoff = { delays = [\"20ms\"] }\nmax_crashes = 100\nconcurrency = 20\n",
+        "[queues.work]\nplugin = \"flaky\"\nlease = \"1s\"\nbackoff = { delays = [\"20ms\"] }\n\
+         max_crashes = 100\nconcurrency = 20\n",
     );
     bench.install("flaky", "flaky");
     let producer = Producer::start(&bench.redis.url(), &[("failUntil", "2"), ("tq-delay-ms", "50")]);

@@ -1,4 +1,5 @@
-//! What must not lose a task: hosts that are killed, stopped or told to stop, and a Redis that restarts, stays away, stalls or forgets.
+//! No fault loses a task: hosts that are killed, suspended or stopped, and a Redis that restarts, stays away,
+//! stalls or forgets.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -12,10 +13,10 @@ const NOTHING: Places = Places { length: 0, pending: 0, delayed: 0, parked: 0, d
 /// Tasks whose handler takes a while.
 const SLEEPS: &str =
     "[queues.work]\nplugin = \"sleeps\"\nconcurrency = 50\nlease = \"1s\"\nmax_crashes = 100\n";
-/// Tasks whose handler is done at once.
+/// Tasks whose handler ends at once.
 const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\n";
 
-/// Every accepted task is completed, and nothing is left anywhere.
+/// Every accepted task must be completed, and nothing may be left anywhere.
 fn all_done(bench: &mut Bench, ids: &[String]) {
     bench.all_done("work", ids);
 }
@@ -181,7 +182,7 @@ fn redis_24_an_outage_of_ten_seconds_needs_no_restart() {
     let away = Instant::now();
     eventually("readiness turns false", || (host.get("/readyz").status == 503).then_some(()));
     assert_eq!(host.get("/livez").status, 200);
-    // The outage itself is the time that has to pass.
+    // The test is about the length of the outage, so it sleeps.
     std::thread::sleep(Duration::from_secs(10).saturating_sub(away.elapsed()));
     assert_eq!(host.get("/readyz").status, 503);
     bench.redis.start_again();
@@ -201,7 +202,7 @@ fn redis_13_a_flushed_database_is_filled_again_from_the_beginning() {
     let before = bench.xadd("work", &[("n", "1")]);
     bench.until("work", &before, "COMPLETED");
     let _: () = bench.redis("FLUSHALL", "SYNC");
-    // Before the host has noticed: the group will be created at 0, not at the end.
+    // The host has not noticed the flush yet. It will create the group at 0, not at the end.
     let ids: Vec<String> = (0..20).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
     all_done(&mut bench, &ids);
     host.stop();
@@ -224,7 +225,7 @@ fn redis_14_forgotten_scripts_are_loaded_again() {
 
 #[test]
 fn redis_45_healthy_tasks_are_not_charged_for_a_redis_that_stood_still_for_longer_than_their_lease() {
-    // The default: a task that was lost twice is dead.
+    // With the default rules a task is dead after two lost hosts.
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 5\n");
     bench.install("sleeps", "sleeps");
     let hosts = [bench.host(), bench.host()];
@@ -268,7 +269,8 @@ fn redis_22_killed_connections_are_made_anew_and_nothing_delivered_is_forgotten(
         let _: i64 = bench.redis("CLIENT", ("KILL", "TYPE", "normal", "SKIPME", "yes"));
     }
     let ids = producer.stop();
-    // Well within the lease: what was delivered to a connection that was cut is found without waiting for it.
+    // This is well within the lease. Entries that were delivered to a broken connection are found without
+    // waiting for their lease.
     within(Duration::from_secs(30), "all is done", || (bench.places("work").length == 0).then_some(()));
     all_done(&mut bench, &ids);
     host.stop();
@@ -351,7 +353,8 @@ fn worker_04_sigterm_while_redis_is_away_is_obeyed() {
     bench.redis.stop();
     eventually("readiness turns false", || (host.get("/readyz").status == 503).then_some(()));
     host.signal(Signal::SIGTERM);
-    // A grace of one second, five for settlements, two for the rest: far less than the limit on waiting, which is what a defect would hit.
+    // The grace is one second, the settlements get five, the rest two. The sum is far below the limit, which
+    // only a defect would reach.
     within(Duration::from_secs(20), "the host ends", || host.has_ended().then_some(()));
     assert_eq!(host.ended(), 0);
 }

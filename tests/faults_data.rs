@@ -1,6 +1,6 @@
-//! Data that others spoiled, payloads of every kind, and quantities: what is bad is set aside, and the rest goes on.
+//! Spoiled data, payloads of every kind, and large quantities: bad entries are set aside, and the rest runs.
 //!
-//! Clocks that jump are here, too: times are data.
+//! Clocks that jump are here too, because times are data.
 
 use std::collections::HashSet;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::support::proxy::Proxy;
 use crate::support::{Bench, Clock, Host, Places, RedisServer, eventually};
 
-/// Retried at once, twice.
+/// Two retries without a delay.
 const TWICE: &str =
     "[queues.work]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"100ms\"] }\nlease = \"1s\"\n";
 
@@ -44,7 +44,8 @@ fn data_29_new_entries_that_somebody_else_trimmed_are_gone_and_the_rest_is_done(
 fn data_29_running_tasks_whose_entries_somebody_else_trimmed_are_counted_and_may_end() {
     let (mut bench, host) =
         start("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 20\n", &["sleeps"]);
-    // Longer than several leases: heartbeats go on, although there is nothing left to renew.
+    // The tasks take longer than several leases. Heartbeats go on, although the entries that they renew are
+    // deleted.
     let ids: Vec<String> = (0..10).map(|_| bench.xadd("work", &[("ms", "4000")])).collect();
     bench.until_running("work", 10);
     assert_eq!(bench.redis::<u64>("XTRIM", ("work", "MAXLEN", 0)), 10);
@@ -94,7 +95,8 @@ fn data_30_a_status_of_another_type_is_replaced() {
     host.stop();
 }
 
-/// A key of another type stands where delayed tasks go: what needs it waits, everything else goes on, and nothing is lost.
+/// A key of another type is in the place of the delayed tasks. Tasks that need it wait, all others run, and
+/// nothing is lost.
 fn in_the_way(key: &str) {
     let queues = format!("{TWICE}[queues.other]\nplugin = \"empty\"\n");
     let (mut bench, host) = start(&queues, &["fails-twice", "empty"]);
@@ -151,7 +153,7 @@ fn data_30_delayed_tasks_that_cannot_be_read_do_not_hold_up_the_others() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\n");
     bench.install("empty", "empty");
     let good = bench.tqhost(&["enqueue", "work", "n=1", "--delay", "10ms"]).ok().stdout.trim().to_owned();
-    // Not MessagePack at all, cut off, not a list of names and values, and not there.
+    // The fields are not MessagePack, cut off, not a list of names and values, or missing.
     for (score, member, fields) in [
         (1, "a", &b"\xc1"[..]),
         (2, "b", b"\x92\xa1n"),
@@ -168,7 +170,7 @@ fn data_30_delayed_tasks_that_cannot_be_read_do_not_hold_up_the_others() {
     assert_eq!(bench.places("work"), Places { dead: 4, ..Places::default() });
     let dead = bench.tqhost(&["dead", "list", "work", "--json"]).ok().stdout;
     assert_eq!(dead.matches("malformed").count(), 4, "{dead}");
-    // The one without fields.
+    // This is the task without fields.
     host.until_count("tqhost_lost_entries_total", "work", 1);
     host.stop();
 }
@@ -185,7 +187,7 @@ fn data_31_any_bytes_arrive_as_they_were_sent() {
         let expected = std::str::from_utf8(bytes).map_or(json!({ "hex": hex }), |text| json!(text));
         assert_eq!(result["fields"]["value"], expected);
     }
-    // Names with a NUL are names; a name has to be text.
+    // A name may contain a NUL, but it must be text.
     let nul: String = bench.redis("XADD", ("work", "*", &b"a\0b"[..], "1"));
     bench.until("work", &nul, "COMPLETED");
     host.stop();
@@ -214,7 +216,8 @@ fn data_31_binary_values_survive_delay_death_and_requeue() {
 
 #[test]
 fn data_31_a_payload_over_the_plugins_memory_is_its_own_tasks_trouble() {
-    let queues = "[queues.work]\nplugin = \"echo\"\nmax_retries = 1\nbackoff = \"none\"\n[plugins.echo]\nmemory = \"4MiB\"\n";
+    let queues = "[queues.work]\nplugin = \"echo\"\nmax_retries = 1\nbackoff = \"none\"\n[plugins.echo]\n\
+        memory = \"4MiB\"\n";
     let (mut bench, host) = start(queues, &["echo"]);
     let before = bench.xadd("work", &[("n", "1")]);
     let large = bench.xadd("work", &[("large", &"x".repeat(8 << 20))]);
@@ -232,7 +235,8 @@ fn data_31_a_payload_over_the_plugins_memory_is_its_own_tasks_trouble() {
 
 #[test]
 fn data_31_a_result_over_the_limit_is_no_result() {
-    let queues = "[queues.work]\nplugin = \"big-result\"\nmax_retries = 0\n[plugins.big-result]\nmax_output = \"1KiB\"\n";
+    let queues = "[queues.work]\nplugin = \"big-result\"\nmax_retries = 0\n[plugins.big-result]\n\
+        max_output = \"1KiB\"\n";
     let (mut bench, host) = start(queues, &["big-result"]);
     let (fits, over) = (bench.xadd("work", &[("bytes", "1024")]), bench.xadd("work", &[("bytes", "1025")]));
     bench.until("work", &fits, "COMPLETED");
@@ -275,13 +279,13 @@ fn data_33_one_id_for_two_dead_letters_and_a_cancelled_task() {
         });
     }
     host.stop();
-    // Each time the oldest one.
+    // Each step removes the oldest entry.
     for (length, succeeded) in [(1, 1), (2, 1), (2, 0)] {
         let told = bench.tqhost(&["dead", "requeue", "work", "same", "--json"]).ok().json();
         assert_eq!(told, json!({"succeeded": succeeded, "skipped": 1 - succeeded}));
         assert_eq!(bench.places("work"), Places { length, dead: 2 - length, ..Places::default() });
     }
-    // The one that the status knows of is cancelled, the other one goes on.
+    // The cancellation reaches the entry that the status names. The other one runs.
     bench.tqhost(&["cancel", "work", "same"]).ok();
     assert_eq!(bench.places("work"), Places { length: 1, ..Places::default() });
     bench.install("echo", "work");
@@ -298,7 +302,7 @@ fn data_35_20_000_delayed_tasks_due_at_once() {
     );
     bench.install("empty", "empty");
     let mut pipe = redis::pipe();
-    // As `tqhost enqueue --delay` files them: ["n", "1"] in MessagePack.
+    // `tqhost enqueue --delay` writes them in this form: ["n", "1"] in MessagePack.
     for n in 0..20_000 {
         pipe.cmd("ZADD").arg("tq:{work}:delayed").arg(1).arg(format!("new/{n}")).ignore();
         pipe.cmd("HSET").arg("tq:{work}:parked").arg(format!("new/{n}")).arg(&b"\x92\xa1n\xa11"[..]).ignore();
@@ -320,7 +324,7 @@ fn data_35_dead_tasks_behind_100_000_healthy_ones_are_found() {
     for id in &dead {
         bench.until("work", id, "COMPLETED");
     }
-    // Those that are new do not wait for the search.
+    // New tasks do not wait for the search.
     let new = bench.xadd("work", &[("n", "new")]);
     bench.until("work", &new, "COMPLETED");
     host.until_count("tqhost_reclaimed_total", "work", 50);
@@ -328,7 +332,8 @@ fn data_35_dead_tasks_behind_100_000_healthy_ones_are_found() {
     host.stop();
 }
 
-/// Tasks that are pending: so many of a host that is there, and after them 50 of one that has been silent for an hour.
+/// Pending tasks: `healthy` of a host that is alive, followed by 50 of a host that has been silent for an
+/// hour.
 fn behind_healthy_ones(healthy: usize) -> (Bench, Vec<String>) {
     let mut bench = Bench::new(
         "[queues.work]\nplugin = \"empty\"\nlease = \"10m\"\nconcurrency = 10\nmax_crashes = 10\n",
@@ -367,7 +372,7 @@ fn data_36_10_000_dead_letters_requeued_twice_at_once_and_killed_halfway() {
         (bench.places("work") == Places { dead: 10_000, ..Places::default() }).then_some(())
     });
     host.stop();
-    // Through a slow network, so that there is a middle.
+    // The network is slow, so that the test can act between two calls.
     let proxy = Proxy::start(bench.redis.port);
     proxy.delay(5..30);
     bench.configure_for(queues, proxy.port);
@@ -492,7 +497,7 @@ fn data_39_redis_s_clock_that_jumps_loses_nothing_and_commits_once() {
         bench.until_running("work", 6);
         ids
     };
-    // Ahead: leases and delays end early. Tasks may run twice, and are committed once.
+    // The clock jumps ahead, so leases and delays end early. Tasks may run twice, and are committed once.
     let retried: Vec<String> = (0..6).map(|n| bench.xadd("twice", &[("n", &n.to_string())])).collect();
     let ids = slow(&mut bench);
     jump(&mut bench, 3600);
@@ -501,7 +506,8 @@ fn data_39_redis_s_clock_that_jumps_loses_nothing_and_commits_once() {
     eventually("each was committed once", || {
         ((committed("work"), committed("twice")) == (6, 6)).then_some(())
     });
-    // Back: what was delayed before stays so for as long as the clock takes to come there again. Nothing else waits for it.
+    // The clock jumps back. A task that was delayed before waits until the clock reaches its time again. No
+    // other task waits for that.
     let late = bench.xadd("twice", &[("n", "1")]);
     eventually("it is delayed", || (bench.places("twice").delayed == 1).then_some(()));
     let ids = slow(&mut bench);

@@ -1,7 +1,9 @@
-//! Hosts and commands that are killed around the scripts of which a task's attempt does not consist: taking over, taking up again, leaving, moving
-//! from a list, accepting, requeueing, cancelling, rates, sweeping.
+//! Hosts and commands that are killed during a script that is not part of an attempt: reclaim, recover,
+//! leave, move from a list, accept, requeue, cancel, rate, sweep.
 //!
-//! A proxy holds the call, or its reply, and whoever waits for it is killed. The scripts of an attempt are in `faults_worker`.
+//! A proxy holds the call or its reply, and the process that waits for it is killed.
+//!
+//! Not here: the scripts of an attempt (`faults_worker`).
 
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
@@ -16,7 +18,7 @@ use crate::support::{Bench, Host, Places, ends, eventually};
 
 const BOTH: [Fate; 2] = [Fate::HoldRequest, Fate::HoldReply];
 
-/// Loads a script, so that what is held is the call itself, and holds the next one.
+/// Loads a script, so that the proxy holds the call itself, and holds the next call.
 fn hold(bench: &mut Bench, proxy: &Proxy, script: &LazyLock<Script>, fate: Fate) {
     let _: String = bench.redis("SCRIPT", ("LOAD", &script.source));
     proxy.hold(script.sha1(), fate);
@@ -29,7 +31,7 @@ fn kill_held(proxy: &Proxy, host: Host) {
     host.kill();
 }
 
-/// Starts a command of tqhost, waits until its call is held, and kills it.
+/// Starts a tqhost command, waits until its call is held, and kills the command.
 #[track_caller]
 fn kill_command(bench: &Bench, proxy: &Proxy, args: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
@@ -48,7 +50,7 @@ fn worker_02_kill_9_before_reclaim() {
     bench.until("slow", &added[3].1, "PROCESSING");
     first.kill();
     hold(&mut bench, &proxy, &script::RECLAIM, Fate::HoldRequest);
-    // The second host is killed before its takeover arrives; the third one's arrives.
+    // The second host is killed before its reclaim reaches Redis. The third host's reclaim succeeds.
     kill_held(&proxy, bench.host_that_may_fail());
     let _: i64 = bench.redis("XDEL", ("slow", &added[3].1));
     let again = ends::add(&mut bench, "100");
@@ -63,9 +65,9 @@ fn worker_02_kill_9_around_recover() {
         let (mut bench, proxy) = ends::behind_proxy("");
         let first = bench.host();
         let name = first.log("tqhost is running")["host"].as_str().expect("a name").to_owned();
-        // It would not miss the connections of loops that have only just begun.
+        // A loop notices a killed connection only if it already reads.
         eventually("it reads all four queues", || (blocked(&mut bench).len() == 4).then_some(()));
-        // Tasks that it was given and never saw: as if a reply had been lost.
+        // Redis delivers these tasks to the host, and the host never sees them, as after a lost reply.
         let mut added = Vec::new();
         for (queue, field) in [("fine", "n"), ("twice", "n"), ("bad", "n"), ("slow", "ms")] {
             let mut pipe = redis::pipe();
@@ -75,7 +77,7 @@ fn worker_02_kill_9_around_recover() {
             added.push((queue, id));
         }
         hold(&mut bench, &proxy, &script::RECOVER, fate);
-        // A host looks for what it did not see after an error of a read.
+        // A host looks for unseen deliveries after a read has failed.
         let _: u64 = bench.redis("CLIENT", ("KILL", "TYPE", "normal"));
         kill_held(&proxy, first);
         let second = bench.host();
@@ -101,7 +103,7 @@ fn worker_02_kill_9_around_leave() {
                 .collect();
             groups.len()
         };
-        // Four queues leave, one after the other or together; a name that is left behind is the janitor's.
+        // Four queues leave, one after the other or together. The janitor removes a name that is left behind.
         let left = names(&mut bench);
         assert!(if fate == Fate::HoldRequest { left >= 1 } else { left <= 3 }, "{left} names are left");
         let second = bench.host();
@@ -124,7 +126,7 @@ fn worker_02_kill_9_around_move() {
         kill_held(&proxy, bench.host_that_may_fail());
         let (listed, queued): (u64, u64) =
             (bench.redis("LLEN", "report:queue"), bench.redis("XLEN", "reports"));
-        // The host may have run some of what it had moved.
+        // The host may have run some of the tasks that it had moved.
         let done = bench.redis::<Vec<String>>("KEYS", "tq:{reports}:task:*").len() as u64;
         if fate == Fate::HoldRequest {
             assert_eq!((listed, queued, done), (20, 0, 0), "nothing was moved");
@@ -162,7 +164,7 @@ fn worker_02_kill_9_around_rate_and_sweep() {
     ] {
         let (mut bench, proxy) =
             ends::behind_proxy("[queues.rated]\nplugin = \"echo\"\nrate_limit = \"100/s\"\n");
-        // A name that is gone: not for long enough to be swept.
+        // A consumer that has left, but not for long enough to be swept.
         let _: () = bench.redis("XGROUP", ("CREATE", "rated", "tqhost", "0", "MKSTREAM"));
         let _: i64 = bench.redis("XGROUP", ("CREATECONSUMER", "rated", "tqhost", "gone"));
         hold(&mut bench, &proxy, script, fate);
@@ -184,7 +186,7 @@ fn worker_02_kill_9_around_enqueue() {
             let (queued, delayed): (u64, u64) =
                 (bench.redis("XLEN", "fine"), bench.redis("ZCARD", "tq:{fine}:delayed"));
             assert_eq!(queued + delayed, accepted, "accepted as a whole, or not at all");
-            // Whoever does not know asks again with the same key.
+            // A client that does not know the outcome asks again with the same key.
             let told = bench.tqhost(&["enqueue", "fine", "n=1", "--key", "k", "--json"]).ok().json();
             assert_eq!(told["duplicate"] == true, accepted == 1, "{told}");
             let host = bench.host();
@@ -225,7 +227,6 @@ fn worker_02_kill_9_around_cancel() {
         let enqueue = |bench: &Bench, args: &[&str]| {
             bench.tqhost(&[&["enqueue", "slow"], args].concat()).ok().stdout.trim().to_owned()
         };
-        // Delayed, queued, running.
         for place in ["delayed", "queued", "running"] {
             let id = match place {
                 "delayed" => enqueue(&bench, &["ms=100", "--delay", "2s"]),

@@ -1,4 +1,4 @@
-//! Networks that go silent, part, delay; and readiness that notices.
+//! Networks that fall silent, break or delay, and how the host's readiness shows it.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn network_25_half_open_connections_are_given_up_and_made_anew() {
     bench.until("work", &before, "COMPLETED");
     proxy.forget_connections();
     let ids: Vec<String> = (0..20).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
-    // A read may take a second, and its reply ten more; then the connection is made anew, without anybody's help.
+    // A read may take a second, and its reply ten more. Then the host reconnects by itself.
     within(Duration::from_secs(30), "the tasks are done", || {
         (bench.places("work").length == 0).then_some(())
     });
@@ -43,7 +43,8 @@ fn network_27_a_partition_longer_than_the_lease_then_healed() {
     bench.until_running("work", 10);
     proxy.part();
     let other = bench.host();
-    // They end in the host that is cut off, too; what it says of that is under way when the network heals.
+    // The tasks also end in the host that is cut off. Its settlements are on their way when the network
+    // heals.
     other.log("took over tasks whose host fell silent");
     eventually("the attempts of the host that is cut off have ended", || {
         (parted.logged("attempt ended").len() >= 10).then_some(())
@@ -57,7 +58,7 @@ fn network_27_a_partition_longer_than_the_lease_then_healed() {
         assert_eq!(bench.status("work", id, "attempt"), "1");
     }
     parted.until_ready();
-    // It works again.
+    // The host that was cut off works again.
     other.stop();
     let after = bench.xadd("work", &[("ms", "0")]);
     bench.until("work", &after, "COMPLETED");
@@ -67,7 +68,8 @@ fn network_27_a_partition_longer_than_the_lease_then_healed() {
 #[test]
 fn network_28_latency_and_jitter_cost_time_only() {
     let queues = "[defaults]\nlease = \"2s\"\nbackoff = { delays = [\"100ms\"] }\n\
-                  [queues.work]\nplugin = \"sleeps\"\nconcurrency = 50\n[queues.twice]\nplugin = \"fails-twice\"\nconcurrency = 50\n";
+                  [queues.work]\nplugin = \"sleeps\"\nconcurrency = 50\n[queues.twice]\n\
+                  plugin = \"fails-twice\"\nconcurrency = 50\n";
     let mut bench = Bench::new(queues);
     let proxy = Proxy::start(bench.redis.port);
     bench.configure_for(queues, proxy.port);
@@ -111,7 +113,7 @@ fn proof_43_readiness_turns_false_when_reads_hang_while_ping_works() {
     host.until_unready("no sign of life");
     assert!((host.metric("tqhost_fetch_stalled{queue=\"work\"}") - 1.0).abs() < 0.1);
     assert_eq!(host.get("/livez").status, 200);
-    // Redis itself is well, through the same proxy.
+    // Redis itself works, through the same proxy.
     let through = redis::Client::open(format!("redis://127.0.0.1:{}", proxy.port)).expect("a valid URL");
     let mut through = through.get_connection().expect("a connection through the proxy");
     assert_eq!(redis::cmd("PING").query::<String>(&mut through).expect("PING"), "PONG");

@@ -1,6 +1,7 @@
-//! Redis in trouble: data that a restart lost, streams and groups deleted under running tasks, failovers, writes refused, credentials changed.
+//! Redis in trouble: data that a restart lost, streams and groups deleted under running tasks, failovers,
+//! refused writes, changed credentials.
 //!
-//! Restarts, outages and stalls are in `faults`; what a network does is in `faults_network`.
+//! Not here: restarts, outages and stalls (`faults`), the network (`faults_network`).
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\n";
 const SLEEPS: &str =
     "[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 10\nmax_crashes = 10\n";
 
-/// A host with the plugin of the queue `work` works, and says so.
+/// The host must run a task of the queue `work`, and be ready.
 fn works(bench: &mut Bench, host: &Host) {
     let id = bench.xadd("work", &[("ms", "0")]);
     bench.until("work", &id, "COMPLETED");
@@ -30,8 +31,8 @@ fn redis_12_everysec_a_crash_of_redis_alone_loses_nothing_that_it_had_written() 
         bench.redis.start_again();
     }
     let accepted = producer.stop();
-    // While the disk is busy with an fsync, Redis answers up to two seconds before it writes; what it had not written when it was killed is gone, whoever
-    // ran it.
+    // While an fsync keeps the disk busy, Redis answers up to two seconds before it writes. A kill loses what
+    // it had not written.
     let written = std::fs::read(bench.redis.append_only_file()).expect("the append-only file");
     let written = String::from_utf8_lossy(&written);
     let kept: Vec<String> =
@@ -49,7 +50,7 @@ fn redis_12_everysec_a_crash_of_the_machine_loses_the_tail_and_nothing_else() {
     let host = bench.host();
     let producer = Producer::start(&bench.redis.url(), &[]);
     producer.produce(200);
-    // What was accepted until here is on the disk, then the machine loses what it had not written yet.
+    // Everything accepted so far is on the disk. Then the machine loses what it had not written yet.
     let kept = producer.accepted();
     let file = bench.redis.append_only_file();
     let on_disk = std::fs::metadata(&file).expect("the append-only file").len();
@@ -87,7 +88,7 @@ fn redis_12_without_persistence_everything_is_lost_and_the_host_goes_on() {
     works(&mut bench, &host);
     let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "100")])).collect();
     bench.all_done("work", &ids);
-    // Attempts that outlived their tasks wrote nothing.
+    // Attempts whose tasks were gone wrote nothing.
     for id in lost {
         assert_eq!(bench.status("work", &id, "status"), "");
     }
@@ -104,7 +105,7 @@ fn redis_13_the_group_is_destroyed_while_tasks_run() {
     assert!(bench.redis::<bool>("XGROUP", ("DESTROY", "work", "tqhost")));
     host.log("created anew");
     bench.all_done("work", &ids);
-    // Each was committed once.
+    // Each task was committed once.
     host.until_ended_as("work", "completed", 20);
     works(&mut bench, &host);
     host.stop();
@@ -139,7 +140,7 @@ fn redis_13_the_stream_is_deleted_between_a_delivery_and_the_begin_of_its_task()
     bench.install("sleeps", "sleeps");
     let host = bench.host();
     works(&mut bench, &host);
-    // The read is at Redis; what it delivers arrives when the stream is gone.
+    // The read is at Redis. Its reply arrives after the stream is deleted.
     proxy.part();
     let lost = bench.xadd("work", &[("ms", "60000")]);
     bench.until_pending("work", 1);
@@ -154,12 +155,12 @@ fn redis_13_the_stream_is_deleted_between_a_delivery_and_the_begin_of_its_task()
     host.stop();
 }
 
-/// A bench whose host goes through a proxy, and a replica of its Redis that it does not know of.
+/// A bench whose host uses a proxy, and a replica of its Redis that the host does not know.
 struct Pair {
     bench: Bench,
-    /// What host and producer use.
+    /// The proxy that host and producer use.
     front: Proxy,
-    /// Between the replica and its primary.
+    /// The proxy between the replica and its primary.
     wire: Proxy,
     replica: RedisServer,
     _dir: tempfile::TempDir,
@@ -183,7 +184,7 @@ fn pair(queues: &str, guest: &str) -> Pair {
     Pair { bench, front, wire, replica, _dir: dir }
 }
 
-/// Waits until the replica has everything, by Redis's own count.
+/// Waits until the replica has received everything, by Redis's own count.
 fn until_level(bench: &mut Bench) {
     eventually("the replica is level with its primary", || {
         let level: u64 = bench.redis("WAIT", (1, 100));
@@ -199,7 +200,8 @@ fn redis_15_failover_to_a_replica_that_lags_behind() {
     producer.produce(200);
     let kept = producer.accepted();
     until_level(&mut bench);
-    // From here on the replica learns nothing: tasks are accepted and completed that it will not know.
+    // From here on the replica receives nothing: it will not know the tasks that are accepted and completed
+    // now.
     wire.part();
     producer.produce(100);
     bench.redis.kill();
@@ -231,7 +233,7 @@ fn redis_17_a_demoted_primary_is_left_for_its_successor() {
     let ids: Vec<String> = (0..20).map(|_| bench.xadd("work", &[("ms", "2500")])).collect();
     bench.until_running("work", 10);
     until_level(&mut bench);
-    // The roles change while tasks run. The host's connections stay with the old primary, which is read-only from now on.
+    // The roles change while tasks run. The host stays connected to the old primary, which is now read-only.
     let mut db = replica.connection();
     redis::cmd("REPLICAOF").arg("NO").arg("ONE").query::<()>(&mut db).expect("promote the replica");
     front.lead_to(replica.port);
@@ -251,7 +253,8 @@ fn redis_17_a_demoted_primary_is_left_for_its_successor() {
 #[test]
 fn redis_18_without_memory_nothing_is_accepted_and_everything_is_settled() {
     let queues = "[defaults]\nlease = \"2s\"\nbackoff = { delays = [\"100ms\"] }\n\
-                  [queues.work]\nplugin = \"sleeps\"\n[queues.twice]\nplugin = \"fails-twice\"\n[queues.bad]\nplugin = \"rejects\"\n";
+                  [queues.work]\nplugin = \"sleeps\"\n[queues.twice]\nplugin = \"fails-twice\"\n\
+                  [queues.bad]\nplugin = \"rejects\"\n";
     let mut bench = Bench::with_redis(queues, &["--maxmemory-policy", "noeviction"]);
     for guest in ["sleeps", "fails-twice", "rejects"] {
         bench.install(guest, guest);
@@ -270,12 +273,12 @@ fn redis_18_without_memory_nothing_is_accepted_and_everything_is_settled() {
     });
     let (twice, bad) = (bench.xadd("twice", &[("n", "1")]), bench.xadd("bad", &[("n", "1")]));
     let _: () = bench.redis("CONFIG", ("SET", "maxmemory", "1"));
-    // Refused, in words that say why, and nothing half written.
+    // The command is refused with a reason, and nothing is half written.
     let refused = bench.tqhost(&["enqueue", "work", "ms=0"]);
     assert!(refused.code == 1 && refused.stderr.contains("maxmemory"), "{refused:?}");
     let delayed = bench.tqhost(&["enqueue", "work", "ms=0", "--delay", "1s"]);
     assert!(delayed.code == 1 && delayed.stderr.contains("maxmemory"), "{delayed:?}");
-    // What runs is settled, and what is queued still runs.
+    // Running tasks are settled, and queued tasks still run.
     for id in &running {
         bench.until("work", id, "COMPLETED");
     }
@@ -296,7 +299,7 @@ fn redis_18_without_memory_nothing_is_accepted_and_everything_is_settled() {
         Places { delayed: 1, parked: 1, ..Places::default() },
         "it waits for memory"
     );
-    // There is memory again: no restart is needed.
+    // Redis has memory again, and no restart is needed.
     let _: () = bench.redis("CONFIG", ("SET", "maxmemory", "0"));
     bench.until("twice", &twice, "COMPLETED");
     works(&mut bench, &host);
@@ -304,7 +307,8 @@ fn redis_18_without_memory_nothing_is_accepted_and_everything_is_settled() {
     host.stop();
 }
 
-/// Redis refuses all writes with `code`, for as long as `refuse` has it so. Tasks that run meanwhile end afterwards.
+/// Redis refuses all writes with `code` between `refuse` and `allow`. Tasks that run meanwhile end
+/// afterwards.
 fn writes_refused(code: &str, refuse: impl FnOnce(&mut Bench), allow: impl FnOnce(&mut Bench)) {
     let mut bench = Bench::new(SLEEPS);
     bench.install("sleeps", "sleeps");
@@ -319,7 +323,7 @@ fn writes_refused(code: &str, refuse: impl FnOnce(&mut Bench), allow: impl FnOnc
     assert_eq!(bench.places("work").length, 20, "nothing is settled");
     allow(&mut bench);
     bench.all_done("work", &ids);
-    // Each was committed once.
+    // Each task was committed once.
     host.until_ended_as("work", "completed", 20);
     works(&mut bench, &host);
     host.stop();
@@ -329,7 +333,7 @@ fn writes_refused(code: &str, refuse: impl FnOnce(&mut Bench), allow: impl FnOnc
 fn redis_20_misconf_writes_are_refused_until_redis_can_save() {
     let save = |bench: &mut Bench, works: bool| {
         eventually("Redis saves, or cannot", || {
-            // One that is under way already is as good.
+            // A save that is already running is enough.
             let _ = redis::cmd("BGSAVE").query::<redis::Value>(&mut bench.db);
             let info: String = bench.redis("INFO", "persistence");
             info.contains(if works { "rdb_last_bgsave_status:ok" } else { "rdb_last_bgsave_status:err" })
@@ -339,7 +343,7 @@ fn redis_20_misconf_writes_are_refused_until_redis_can_save() {
     writes_refused(
         "MISCONF",
         |bench| {
-            // A folder is in the way of the file.
+            // A folder is in the place of the file.
             std::fs::create_dir(bench.redis.dir().join("dump.rdb")).expect("create a folder");
             std::fs::write(bench.redis.dir().join("dump.rdb/full"), "").expect("write a file");
             let _: () = bench.redis("CONFIG", ("SET", "save", "3600 1"));
@@ -411,7 +415,7 @@ fn redis_23_while_redis_loads_its_data_the_host_waits() {
     let host = bench.host();
     let ids: Vec<String> = (0..5).map(|_| bench.xadd("work", &[("ms", "500")])).collect();
     bench.until_running("work", 5);
-    // Each of its commands takes a millisecond to load, and others are answered meanwhile.
+    // Each of its commands takes a millisecond to load, and Redis answers others meanwhile.
     let _: () = bench
         .redis("CONFIG", ("SET", "key-load-delay", "1000", "loading-process-events-interval-bytes", "1024"));
     let mut loading = bench.redis.connection();
@@ -429,7 +433,7 @@ fn redis_23_while_redis_loads_its_data_the_host_waits() {
     host.stop();
 }
 
-/// Cuts all connections but the test's own.
+/// Closes all connections but the test's own.
 fn cut(bench: &mut Bench) {
     let _: i64 = bench.redis("CLIENT", ("KILL", "TYPE", "normal", "SKIPME", "yes"));
 }
@@ -479,7 +483,7 @@ fn redis_23_a_redis_that_takes_no_more_clients() {
     let _: () = bench.redis("CONFIG", ("SET", "maxclients", "1"));
     cut(&mut bench);
     let id = bench.xadd("work", &[("n", "1")]);
-    // Redis says why and closes at once; the reason may be gone before it is read.
+    // Redis gives the reason and closes at once, so the client may lose the reason before it reads it.
     host.until_unready("did not answer");
     let _: () = bench.redis("CONFIG", ("SET", "maxclients", "1000"));
     bench.until("work", &id, "COMPLETED");
@@ -487,7 +491,7 @@ fn redis_23_a_redis_that_takes_no_more_clients() {
     host.stop();
 }
 
-/// A host whose user may do everything but what is taken from it while a task runs.
+/// A host whose Redis user loses the right to `command` while a task runs.
 fn denied(command: &str, mut see: impl FnMut(&mut Bench, &Host)) {
     let queues = "[queues.work]\nplugin = \"sleeps\"\nlease = \"2s\"\n";
     let mut bench = Bench::new(queues);
@@ -512,7 +516,7 @@ fn denied(command: &str, mut see: impl FnMut(&mut Bench, &Host)) {
     host.stop();
 }
 
-/// The log says which loop is refused what.
+/// The log must say which loop is refused.
 fn refused(host: &Host, place: &str) {
     eventually("the refusal is in the log", || {
         let lines = host.logged("Redis does not do its part");
@@ -547,7 +551,7 @@ fn redis_23_denied_xreadgroup_makes_the_host_unready() {
 fn redis_23_denied_xpending_is_not_taken_for_a_lost_lease() {
     denied("xpending", |bench, host| {
         refused(host, "heartbeat");
-        // One that is claimed now cannot begin, and is not dropped.
+        // A task that is claimed now cannot begin, and is not dropped.
         bench.xadd("work", &[("tq-id", "other"), ("ms", "0")]);
         refused(host, "begin");
         assert_eq!(bench.status("work", "other", "status"), "");

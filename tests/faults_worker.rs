@@ -1,7 +1,8 @@
 //! Hosts that die at a chosen moment, hang, share a name, or are replaced under load.
 //!
-//! Where a host dies is chosen by a proxy: it holds one request, or its reply, and the host is killed while it waits. The other tests of dying hosts
-//! are in `faults`.
+//! A proxy chooses the moment: it holds one request or its reply, and the host is killed while it waits.
+//!
+//! Not here: other tests of dying hosts (`faults`).
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -13,8 +14,8 @@ use crate::support::ends::Added;
 use crate::support::proxy::{Fate, Proxy};
 use crate::support::{Bench, Host, Places, Producer, ends, eventually};
 
-/// Kills a host in the middle of a request that contains `pattern`: before it reached Redis, or after it was carried out. Another
-/// host ends every task, each in its own way, and once.
+/// Kills a host during a request that contains `pattern`: before it reaches Redis, or after Redis has carried
+/// it out. Another host must end every task once, each with its own outcome.
 fn killed_at(pattern: &str, fate: Fate, prepare: impl FnOnce(&mut Bench)) {
     let (mut bench, proxy) = ends::behind_proxy("");
     prepare(&mut bench);
@@ -28,7 +29,7 @@ fn killed_at(pattern: &str, fate: Fate, prepare: impl FnOnce(&mut Bench)) {
     host.stop();
 }
 
-/// The same for a script. It is loaded before, so that what is held is the call itself.
+/// Kills a host during a script. The script is loaded before, so that the proxy holds the call itself.
 fn killed_in(script: &'static LazyLock<Script>, fate: Fate) {
     killed_at(script.sha1(), fate, |bench| {
         let _: String = bench.redis("SCRIPT", ("LOAD", &script.source));
@@ -119,7 +120,7 @@ fn worker_03_killed_between_a_handlers_success_and_its_settlement() {
     let second = bench.host();
     bench.until("fine", &id, "COMPLETED");
     bench.until_drained("fine");
-    // One more execution, for one crash.
+    // One crash causes one more execution.
     second.until_count("tqhost_reclaimed_total", "fine", 1);
     second.until_ended_as("fine", "completed", 1);
     assert_eq!(bench.status("fine", &id, "attempt"), "1");
@@ -134,7 +135,7 @@ fn worker_07_heartbeats_do_not_keep_a_hung_handler_alive() {
     ));
     bench.install("loops", "loops");
     bench.install("sleeps", "sleeps");
-    // A second host would take the tasks over if their leases ran out.
+    // A second host would reclaim the tasks if their leases ended.
     let hosts = [bench.host(), bench.host()];
     let ids =
         [("busy", bench.xadd("busy", &[("n", "1")])), ("parked", bench.xadd("parked", &[("ms", "600000")]))];
@@ -156,7 +157,7 @@ fn worker_07_heartbeats_do_not_keep_a_hung_handler_alive() {
     hosts.into_iter().for_each(Host::stop);
 }
 
-/// The names of a group's members.
+/// The names of a group's consumers.
 fn consumers(bench: &mut Bench) -> HashSet<String> {
     let rows: Vec<Vec<redis::Value>> = bench.redis("XINFO", ("CONSUMERS", "work", "tqhost"));
     rows.iter().map(|row| redis::from_redis_value_ref(&row[1]).expect("a name")).collect()
@@ -185,7 +186,8 @@ fn worker_09_hosts_of_one_machine_and_configuration_have_names_of_their_own() {
     second.stop();
 }
 
-/// Replaces three hosts, one after the other, while tasks flow. `new_first`: the new one is there before the old one goes.
+/// Replaces three hosts, one after the other, while tasks flow. With `new_first` the new host starts before
+/// the old one stops.
 fn rolling_restart(new_first: bool) {
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 20\nlease = \"2s\"\n");
     bench.install("sleeps", "sleeps");
@@ -241,7 +243,8 @@ fn worker_04_a_host_that_cannot_start_has_claimed_nothing() {
     bench.install("sleeps", "sleeps");
     let id = bench.xadd("q0", &[("ms", "60000")]);
     let _: String = bench.redis("SET", ("q9", "in the way"));
-    // Slow enough that the first queue could claim before the last one cannot be prepared.
+    // The network is so slow that the first queue would have time to claim a task before the last queue
+    // fails.
     proxy.delay(50..51);
     let mut host = bench.host_that_may_fail();
     assert_eq!(host.ended(), 1);
@@ -260,7 +263,7 @@ fn worker_04_sigterm_at_the_start_leaves_nothing_behind() {
     let proxy = Proxy::start(bench.redis.port);
     bench.configure_for(TWO, proxy.port);
     bench.install("sleeps", "sleeps");
-    // Slow enough that one queue is there and the other one is not.
+    // The network is so slow that one queue is ready and the other is not.
     proxy.delay(400..401);
     let mut host = bench.host_that_may_fail();
     eventually("the first queue is prepared", || bench.redis::<bool>("EXISTS", "first").then_some(()));
@@ -270,8 +273,8 @@ fn worker_04_sigterm_at_the_start_leaves_nothing_behind() {
     assert!(names.is_empty(), "no name is left behind: {names:?}");
 }
 
-/// Somebody deletes the entry of a task that a host took over from one that was stopped. What the first one
-/// finds when it wakes up is no loss.
+/// A host is suspended, another host reclaims its task, and somebody deletes the entry. The first host does
+/// not count that as a loss when it continues.
 #[test]
 fn worker_05_a_host_that_wakes_up_does_not_end_what_another_one_runs_without_its_entry() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\n");

@@ -1,17 +1,20 @@
-//! HTTP requests of handlers: where they may go, what they may take, and that nobody else notices.
+//! HTTP requests of handlers: which addresses they may reach, which resources they may use, and that no other
+//! plugin notices.
 //!
-//! Not here: which addresses are public, which unit tests of the sandbox have.
+//! Not here: which addresses are public (unit tests of the sandbox).
 
 use serde_json::Value;
 
 use crate::support::names::names;
 use crate::support::{Authority, Bench, Host, Places, Web, eventually};
 
-/// What a host may use at most, in KiB: itself in a debug build, and ten attempts, each with 16 MiB of
-/// memory, what its handles stand for included, and what it reads and writes at once.
+/// The most memory that a host may use, in KiB: the host itself in a debug build, and ten attempts. Each
+/// attempt has 16 MiB of memory, host memory for its handles, and buffers for what it reads and writes at
+/// once.
 const MEMORY: u64 = (96 << 10) + 10 * (24 << 10);
 
-/// A bench with the guest as the plugin and the queue `fetches`, with these grants and rules, beside the queue `other` of a plugin that is well.
+/// A bench with the plugin and queue `fetches`, whose file is the guest, with these grants and rules, and the
+/// queue `other` of a plugin that works.
 fn bench(guest: &str, grants: &str, rules: &str) -> Bench {
     let bench = Bench::new(&format!(
         "shutdown_grace = \"0s\"\n\
@@ -24,7 +27,7 @@ fn bench(guest: &str, grants: &str, rules: &str) -> Bench {
     bench
 }
 
-/// Runs one task to its completion and gives its result.
+/// Runs one task to its completion and returns its result.
 #[track_caller]
 fn result(bench: &mut Bench, fields: &[(&str, &str)]) -> Value {
     let id = bench.xadd("work", fields);
@@ -37,13 +40,13 @@ fn fetched(bench: &mut Bench, url: &str) -> Value {
     result(bench, &[("url", url)])
 }
 
-/// The code of the error that a request ends with; empty when it does not.
+/// The error code of a request; empty if it succeeds.
 #[track_caller]
 fn error(bench: &mut Bench, url: &str) -> String {
     fetched(bench, url)["error"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The host is up and runs the next task of another plugin, and no connection is left.
+/// The host must run the next task of another plugin, and no connection may be left.
 #[track_caller]
 fn still_well(bench: &mut Bench, host: &Host, web: &Web) {
     eventually("all connections are closed", || (web.open().0 == 0).then_some(()));
@@ -74,7 +77,7 @@ fn a_request_goes_to_the_hosts_that_are_allowed_and_nowhere_else() {
         assert!(head.contains(line), "{line:?} in {head}");
     }
     assert_eq!(head.matches("host:").count(), 1, "{head}");
-    // The same address in other words.
+    // Other spellings of the same address.
     for spelling in ["2130706433", "0x7f.1", "0177.0.0.1", "127.0.0.1."] {
         let found = fetched(&mut bench, &format!("http://{spelling}:{port}/echo"));
         assert_eq!(found["status"], 200, "{spelling}: {found}");
@@ -118,7 +121,7 @@ fn a_request_goes_to_the_hosts_that_are_allowed_and_nowhere_else() {
     assert!(said["task"].is_string(), "{said}");
     assert!(!host.raw().contains("hunter2"), "no query and no password is logged");
 
-    // Headers about the connection are the host's.
+    // The host sets the headers about the connection.
     for header in [
         "host: evil.example",
         "connection: keep-alive",
@@ -197,7 +200,8 @@ fn a_name_of_an_address_that_is_not_public_is_refused_and_so_is_a_redirect_to_it
     assert!(error(&mut bench, &format!("http://unknown.test:{port}/echo")).starts_with("DnsError"));
     still_well(&mut bench, &host, &web);
 
-    // The entry names the address: it may be asked for by that name, and in no other form. The host that runs takes it over.
+    // The entry names the address, so a request may use that name, but no other form of it. The running host
+    // takes the entry over.
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");
     let (entry, named) = (format!("\"http://*.test:{port}\""), "private_addresses = [\"127.0.0.1\"]");
     bench.configure(&text.replace(&entry, &format!("{{ host = {entry}, {named} }}")));
@@ -215,7 +219,7 @@ fn a_name_of_an_address_that_is_not_public_is_refused_and_so_is_a_redirect_to_it
 fn private_addresses_are_of_one_entry_and_serve_no_other() {
     let web = Web::start();
     let port = web.port;
-    // Who rules the first name's servers has it stand for the same address as the second.
+    // The owner of the first name's DNS servers can point it to the address of the second name.
     let grants = format!(
         "allowed_hosts = [\"http://hooks.test:{port}\", \
          {{ host = \"http://ledger.test:{port}\", private_addresses = [\"127.0.0.0/8\"] }}]"
@@ -242,13 +246,14 @@ fn private_addresses_are_of_one_entry_and_serve_no_other() {
     let prohibited = "DestinationIpProhibited";
     let [hooks, ledger] = ["hooks", "ledger"].map(|name| format!("http://{name}.test:{port}"));
     assert_eq!(error(&mut bench, &format!("{hooks}/echo")), prohibited);
-    let why = "it is at 127.0.0.1, a loopback address, which is not in private_addresses of its entry in allowed_hosts";
+    let why = "it is at 127.0.0.1, a loopback address, which is not in private_addresses of its entry in \
+        allowed_hosts";
     host.log(&format!("a request to {hooks} is refused: {why}"));
     assert_eq!(
         (fetched(&mut bench, &format!("{ledger}/echo"))["status"].clone(), web.requests()),
         (200.into(), 1)
     );
-    // Neither a connection before it nor a redirect lends it to the other name.
+    // Neither an earlier connection nor a redirect gives the right to the other name.
     assert_eq!(error(&mut bench, &format!("{hooks}/echo")), prohibited);
     let found =
         result(&mut bench, &[("url", &format!("{ledger}/redirect?to={hooks}/echo")), ("redirects", "1")]);
@@ -290,7 +295,7 @@ fn what_became_of_requests_is_counted() {
     let id = bench.xadd("work", &[("url", &format!("{}/silent", web.origin()))]);
     bench.until("work", &id, "FAILED");
     eventually("it is counted", || (counted(&host) == [3, 1, 1, 2, 1]).then_some(()));
-    // Another version, and other grants, count on.
+    // The count continues with another version and with other grants.
     let mut bytes = std::fs::read(bench.plugin_path("fetches")).expect("read the guest");
     bytes.extend([0, 3, 1, b'x', 1]);
     std::fs::write(bench.plugin_path("fetches").with_extension("new"), bytes).expect("write");
@@ -366,13 +371,13 @@ fn every_wait_has_an_end_that_the_handler_is_told_of() {
     still_well(&mut bench, &host, &web);
     host.stop();
 
-    // The whole of a request, while bytes keep coming.
+    // The timeout is for the whole request, even while bytes keep coming.
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");
     bench.configure(&text.replace("timeout = \"50s\"", "timeout = \"2s\", max_response_body = \"4GiB\""));
     let host = bench.host();
     let found = fetched(&mut bench, &format!("{}/endless", web.origin()));
     assert_eq!((&found["status"], &found["error"]), (&200.into(), &"HttpResponseTimeout".into()), "{found}");
-    // Byte by byte, so that no wait is long.
+    // The bytes come one by one, so no single wait is long.
     let found = fetched(&mut bench, &format!("{}/drip", web.origin()));
     assert_eq!((&found["status"], &found["error"]), (&200.into(), &"HttpResponseTimeout".into()), "{found}");
     assert_eq!(error(&mut bench, &format!("{}/drip-head", web.origin())), "HttpResponseTimeout");
@@ -400,7 +405,7 @@ fn a_request_ends_with_its_attempt() {
         );
     }
     still_well(&mut bench, &host, &web);
-    // A task that is cancelled, too.
+    // A task that is cancelled ends its request too.
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");
     host.stop();
     bench.configure(&text.replace("timeout = \"500ms\"", "timeout = \"1h\"\nlease = \"1s\""));
@@ -508,7 +513,8 @@ fn a_response_that_is_not_read_keeps_its_connection_from_others() {
     let mut bench =
         bench("opens-many", &format!("allowed_hosts = [\"{}\"]\nhttp = {{ {bounds} }}", web.origin()), "");
     let host = bench.host();
-    // It has no body, so all of it is there and its connection is closed. What counts is that the handler has not heard of its end.
+    // The response has no body, so its connection is already closed. It still counts until the handler has
+    // read the end of the response.
     let found = result(&mut bench, &[("url", &format!("{}/nowhere", web.origin())), ("count", "3")]);
     assert_eq!(
         (&found["statuses"]["404"], &found["errors"]["ConnectionLimitReached"]),
@@ -533,7 +539,8 @@ fn names_that_are_not_found_hold_up_no_other_plugin() {
     };
     let mut bench = Bench::new(&format!(
         "shutdown_grace = \"0s\"\n[queues.work]\nplugin = \"fetches\"\n\
-         [plugins.fetches]\nallowed_hosts = [{{ host = \"http://*.test:{port}\", private_addresses = [\"127.0.0.1\"] }}]\n{}",
+         [plugins.fetches]\nallowed_hosts = [{{ \
+         host = \"http://*.test:{port}\", private_addresses = [\"127.0.0.1\"] }}]\n{}",
         (0..SLOW).map(slow).collect::<String>()
     ));
     bench.install("fetches", "fetches");
@@ -550,7 +557,7 @@ fn names_that_are_not_found_hold_up_no_other_plugin() {
         let found = bench.status(queue, id, "result");
         assert!(found.contains("\"DnsTimeout\""), "{found}");
     }
-    // What waits for their names waits on, although nobody wants to know any more.
+    // Requests that wait for a DNS answer go on, although their tasks have ended.
     let found = fetched(&mut bench, &format!("http://found.test:{port}/echo"));
     assert_eq!(found["status"], 200, "{found}");
     host.stop();
@@ -574,8 +581,11 @@ fn certificates_are_checked() {
         "{found}"
     );
     assert_eq!(error(&mut bench, &format!("{}/echo", hosts[1])), "TlsCertificateError");
-    host.log("is refused: there is no secure connection: invalid peer certificate: certificate not valid for name \"localhost\"");
-    // It cannot make anything of a greeting in TLS, and goes.
+    host.log(
+        "is refused: there is no secure connection: invalid peer certificate: certificate not valid for \
+        name \"localhost\"",
+    );
+    // This server cannot read a TLS greeting, and closes the connection.
     assert_eq!(error(&mut bench, &format!("{}/echo", hosts[2])), "ConnectionTerminated");
     still_well(&mut bench, &host, &good);
     host.stop();
@@ -593,7 +603,8 @@ fn certificates_are_checked() {
 fn busy_guests_hold_up_no_request() {
     let web = Web::start();
     let mut bench = Bench::new(&format!(
-        "shutdown_grace = \"0s\"\n[queues.work]\nplugin = \"fetches\"\n[queues.busy]\nplugin = \"loops\"\ntimeout = \"1h\"\n\
+        "shutdown_grace = \"0s\"\n[queues.work]\nplugin = \"fetches\"\n[queues.busy]\nplugin = \"loops\"\n\
+         timeout = \"1h\"\n\
          [plugins.fetches]\nallowed_hosts = [\"{}\"]\n",
         web.origin()
     ));

@@ -7,7 +7,8 @@ use serde_json::json;
 use crate::support::{Bench, Places, eventually};
 
 const NOTHING: Places = Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: 0 };
-const EVENTS: &str = "[queues.events]\nplugin = \"sleeps\"\nlease = \"1s\"\nidempotency = { field = \"eventId\", window = \"3s\" }\n";
+const EVENTS: &str = "[queues.events]\nplugin = \"sleeps\"\nlease = \"1s\"\n\
+    idempotency = { field = \"eventId\", window = \"3s\" }\n";
 
 #[test]
 fn duplicates_of_an_event_run_once() {
@@ -24,14 +25,14 @@ fn duplicates_of_an_event_run_once() {
         bench.until("events", id, "CANCELLED");
         assert_eq!(bench.status("events", id, "duplicate_of"), first);
     }
-    // After its end, within the window.
+    // The first task has ended, and the window is open.
     let late = event(&mut bench, "a");
     bench.until("events", &late, "CANCELLED");
     let marker = "tq:{events}:key:a";
     assert_eq!(bench.redis::<String>("GET", marker), first);
     assert!((1..=3000).contains(&bench.redis::<i64>("PTTL", marker)));
     eventually("all are counted", || (host.ended_as("events", "duplicate") == 6).then_some(()));
-    // After the window.
+    // The window is over.
     eventually("the window is over", || (!bench.redis::<bool>("EXISTS", marker)).then_some(()));
     let anew = event(&mut bench, "a");
     bench.until("events", &anew, "COMPLETED");
@@ -75,7 +76,7 @@ fn a_task_keeps_its_key_through_retries_and_gives_it_back_in_the_end() {
         "its own key does not make it a duplicate of itself"
     );
     assert!(bench.redis::<i64>("PTTL", "tq:{work}:key:k") > 0);
-    // Brought back, it is the same task.
+    // A requeued task is the same task.
     bench.tqhost(&["dead", "requeue", "work", &id]).ok();
     eventually("it fails again", || (bench.places("work").dead == 1).then_some(()));
     bench.until("work", &id, "FAILED");
@@ -94,7 +95,7 @@ fn data_34_a_thousand_enqueues_of_one_key_at_once_are_one_task() {
         same.extend(calls.into_iter().map(|call| call.join().expect("a call")));
     });
     assert_eq!(same.len(), 1, "all are told the same id");
-    // The rest straight to Redis, as producers do: all at once in one pipeline, and the host finds them out.
+    // The rest are XADDs in one pipeline, as producers send them, and the host finds the duplicates.
     let mut pipe = redis::pipe();
     for n in 0..980 {
         pipe.cmd("XADD").arg("work").arg("*").arg("tq-key").arg("k").arg("n").arg(n).ignore();
@@ -109,7 +110,7 @@ fn data_34_a_thousand_enqueues_of_one_key_at_once_are_one_task() {
     host.stop();
 }
 
-/// A producer whose XADD lost its reply sends it again.
+/// A producer that gets no reply to its XADD sends it again.
 #[test]
 fn data_46_one_producers_xadd_three_times_with_id_and_key_is_one_task() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 3\n");
@@ -132,7 +133,7 @@ fn data_46_one_producers_xadd_three_times_with_id_and_key_is_one_task() {
     );
     host.until_ended_as("work", "completed", 1);
     assert_eq!(bench.places("work"), NOTHING);
-    // After a cancellation the id may come again.
+    // The id of a cancelled task may be used again.
     let id = bench.xadd("work", &[("tq-id", "order-8"), ("ms", "60000")]);
     bench.until("work", "order-8", "PROCESSING");
     bench.tqhost(&["cancel", "work", "order-8"]).ok();
@@ -141,8 +142,7 @@ fn data_46_one_producers_xadd_three_times_with_id_and_key_is_one_task() {
     host.stop();
 }
 
-/// The second one is not run when it is delivered, but put aside: it must not take the place of the first
-/// one.
+/// The second task with the same id is set aside at its delivery: it must not take the place of the first.
 #[test]
 fn an_id_that_comes_again_with_a_delay_while_its_task_runs_is_a_duplicate() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 3\n");
@@ -168,7 +168,7 @@ fn data_47_a_lost_task_gives_its_key_back_to_the_next_one() {
     let lost = bench.tqhost(&["enqueue", "work", "n=1", "--key", "k"]).ok().stdout.trim().to_owned();
     let entry = bench.status("work", &lost, "entry");
     let _: u64 = bench.redis("XDEL", ("work", entry));
-    // By a command, and by a producer.
+    // A duplicate from a command, and one from a producer.
     let second = bench.tqhost(&["enqueue", "work", "n=2", "--key", "k"]).ok().stdout.trim().to_owned();
     assert_eq!(bench.status("work", &lost, "status"), "FAILED");
     let entry = bench.status("work", &second, "entry");
@@ -182,7 +182,7 @@ fn data_47_a_lost_task_gives_its_key_back_to_the_next_one() {
     host.stop();
 }
 
-/// Somebody deleted the entry of a task that runs. It may end all the same, so neither its key nor its id is
+/// Somebody deletes the entry of a running task. The task may still end, so neither its key nor its id is
 /// free.
 #[test]
 fn a_task_that_runs_without_its_entry_keeps_its_key_and_its_id() {

@@ -1,4 +1,4 @@
-//! Queues in which nothing happens: what they cost, and that whatever happens in one of them is noticed at once.
+//! Queues in which nothing happens: what they cost, and that the host notices every event in them at once.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn queues(count: usize, more: &str) -> String {
     (0..count).fold(head, |text, n| text + &format!("[queues.q{n}]\n"))
 }
 
-/// Commands that Redis has carried out so far, those within scripts included.
+/// Commands that Redis has carried out so far, including those within scripts.
 fn commands(bench: &mut Bench) -> u64 {
     let stats: String = bench.redis("INFO", "commandstats");
     let calls =
@@ -20,12 +20,12 @@ fn commands(bench: &mut Bench) -> u64 {
     calls.sum()
 }
 
-/// Waits until no more than `limit` commands are carried out in five seconds.
+/// Waits until at most `limit` commands are carried out in five seconds.
 fn until_quiet(bench: &mut Bench, limit: u64) {
     let mut found = 0;
     eventually(&format!("{limit} commands in five seconds, not {found}"), || {
         let before = commands(bench);
-        // What is measured is time itself.
+        // The test measures a rate, so it sleeps.
         std::thread::sleep(Duration::from_secs(5));
         found = commands(bench) - before;
         println!("{found} commands in five seconds");
@@ -33,7 +33,7 @@ fn until_quiet(bench: &mut Bench, limit: u64) {
     });
 }
 
-/// Waits until a host waits for so many streams in one read, and reads from none of them by itself.
+/// Waits until each host waits for this many streams in one read, and reads from none of them separately.
 fn until_all_rest(bench: &mut Bench, hosts: usize) {
     eventually("all queues rest", || {
         let clients: String = bench.redis("CLIENT", "LIST");
@@ -43,7 +43,7 @@ fn until_all_rest(bench: &mut Bench, hosts: usize) {
     });
 }
 
-/// So many queues and a host of theirs, which all rest.
+/// A host with this many queues, all at rest.
 fn resting(count: usize, more: &str) -> (Bench, Host) {
     let mut bench = Bench::new(&queues(count, more));
     bench.install("echo", "echo");
@@ -68,7 +68,7 @@ fn idle_queues_cost_few_commands_and_four_hosts_less_than_double() {
     let mut bench = Bench::new(&queues(QUEUES, ""));
     bench.install("echo", "echo");
     let mut hosts = vec![bench.host()];
-    // A queue that was looked at by each loop once in a second would bring this to a thousand.
+    // If each loop looked at each queue once a second, the count would be about a thousand.
     until_quiet(&mut bench, 150);
     hosts.extend((0..3).map(|_| bench.host()));
     until_quiet(&mut bench, 300);
@@ -104,7 +104,7 @@ fn a_broken_queue_leaves_the_wait_and_holds_up_nobody() {
         let id = bench.xadd(queue, &[("n", "1")]);
         bench.until(queue, &id, "COMPLETED");
     }
-    // The others rest beside it: one read waits for them, though this key would end it.
+    // The other queues rest: one read waits for them, although a key of this type would end such a read.
     until_all_rest(&mut bench, 1);
     let _: u64 = bench.redis("DEL", "q1");
     let id = bench.xadd("q1", &[("n", "1")]);
@@ -119,7 +119,7 @@ fn a_stream_that_is_deleted_while_its_queue_rests_is_found_again() {
     for _ in 0..2 {
         until_all_rest(&mut bench, 1);
         let _: u64 = bench.redis("DEL", "q0");
-        // Its ids begin anew, before those that were delivered.
+        // The stream's ids begin anew, below those that were delivered.
         let _: String = bench.redis("XADD", ("q0", "1-1", "n", "1"));
         bench.until("q0", "1-1", "COMPLETED");
         let _: u64 = bench.redis("DEL", "tq:{q0}:task:1-1");
@@ -173,7 +173,7 @@ fn duties_go_to_another_host_when_theirs_stops_or_dies() {
     let third_id = id(&third);
     third.until_ready();
     second.kill();
-    // Nobody has been told: the third host finds the delayed task when it has the duties.
+    // No host got a signal. The third host finds the delayed task when it has the duties.
     bench.tqhost(&["enqueue", "q1", "n=1", "--delay", "1s", "--wait"]).ok();
     eventually("the third host has the duties", || (holder(&mut bench, "q1") == third_id).then_some(()));
     third.stop();

@@ -1,7 +1,8 @@
-//! Instances that have one task, and instances that are kept for the next: what each of them remembers, and when it is given up.
+//! Instances for one task, and warm instances: what each of them remembers, and when it is discarded.
 //!
-//! The guest `remembers` counts its tasks in its memory. Not here: how places are shared, idle times and odd guests, which unit tests of the
-//! sandbox have.
+//! The guest `remembers` counts its tasks in its memory.
+//!
+//! Not here: how places are shared, idle times and odd guests (unit tests of the sandbox).
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Bench, Host, Web, eventually};
 
-/// Rules of a queue whose tasks run one after the other, so that one instance can have them all.
+/// Rules of a queue whose tasks run one after the other, so that one instance can run them all.
 const RULES: &str = "plugin = \"remembers\"\nconcurrency = 1\nmax_retries = 1\nbackoff = \"none\"";
 
 fn config(grants: &str) -> String {
@@ -28,7 +29,7 @@ fn result(bench: &mut Bench, id: &str) -> Value {
     serde_json::from_str(&bench.status("work", id, "result")).expect("a result in JSON")
 }
 
-/// Runs one task after the other, and gives how many tasks the instance of each has had.
+/// Runs one task after the other, and returns how many tasks each one's instance has had.
 #[track_caller]
 fn tasks(bench: &mut Bench, count: usize) -> Vec<u64> {
     let mut tasks = || {
@@ -38,7 +39,7 @@ fn tasks(bench: &mut Bench, count: usize) -> Vec<u64> {
     (0..count).map(|_| tasks()).collect()
 }
 
-/// Runs one task that ends badly, or not at all.
+/// Runs one task that fails or does not end.
 #[track_caller]
 fn fails(bench: &mut Bench, fields: &[(&str, &str)]) -> String {
     let id = bench.xadd("work", fields);
@@ -59,7 +60,7 @@ fn an_instance_per_task_never_sees_anything_of_another_task() {
     }
 }
 
-/// Runs tasks of two plugins that leave what they can, in turn, and gives what each of them saw.
+/// Runs tasks of two plugins in turn. Each task leaves what it can; returns what each of them saw.
 fn looks_around(instance: &str) -> Vec<Value> {
     let queue = |name: &str| format!("[queues.{name}]\nconcurrency = 1\nmax_retries = 0\n");
     let grants = |name: &str, key: &str| {
@@ -69,7 +70,7 @@ fn looks_around(instance: &str) -> Vec<Value> {
     let mut bench = Bench::new(&text);
     bench.install("looks-around", "first");
     bench.install("looks-around", "second");
-    // What the host itself has in its environment is no handler's.
+    // The host's own environment is not visible to handlers.
     let host = bench.host_with_env(vec![("HOST_SECRET".to_owned(), "hunter2-888888 ".into())]);
     let mut seen = Vec::new();
     for n in 0..12 {
@@ -88,7 +89,8 @@ fn nothing_of_another_task_is_found() {
     let mut drawn = BTreeSet::new();
     for (n, seen) in seen.iter().enumerate() {
         assert_eq!((&seen["grown"], &seen["kept"]), (&json!(true), &json!([100_000 + n])), "{seen}");
-        // Memory of the pool that others had is empty, globals are those of the file; and its own configuration is all that a task is shown.
+        // Memory of the pool that other tasks used is empty, and globals have their values from the file. A
+        // task sees only its own plugin's configuration.
         assert_eq!(seen["found"], json!([]), "task {n}: {seen}");
         assert_eq!(
             (&seen["environment"], &seen["arguments"], &seen["folder"], &seen["stdin"]),
@@ -105,7 +107,7 @@ fn nothing_of_another_task_is_found() {
 fn a_kept_instance_finds_what_its_own_tasks_have_left_and_nothing_else() {
     let seen = looks_around("instance = { warm = 1, max_tasks = 2 }");
     for (n, seen) in seen.iter().enumerate() {
-        // Two tasks have an instance of each plugin, one after the other: the second of them finds what the first has left.
+        // Each instance runs two tasks. The second of them finds what the first has left.
         let own = 100_000 + n;
         let (found, kept) = if n / 2 % 2 == 0 {
             (json!([]), json!([own]))
@@ -140,10 +142,10 @@ fn a_trap_ends_a_warm_instance_and_what_the_handler_reports_does_not() {
     let mut bench = bench("instance = { warm = 1 }");
     let host = bench.host();
     assert_eq!(tasks(&mut bench, 2), [1, 2]);
-    // Its two attempts have an instance each: the one that is there, and a fresh one.
+    // The task has two attempts: the first in the instance that is there, the second in a fresh one.
     fails(&mut bench, &[("end", "trap")]);
     assert_eq!(tasks(&mut bench, 2), [1, 2]);
-    // Two attempts with one instance, and one more.
+    // The first task has two attempts in one instance, and the second task has one.
     fails(&mut bench, &[("end", "retry")]);
     fails(&mut bench, &[("end", "reject")]);
     assert_eq!(tasks(&mut bench, 1), [6]);
@@ -153,7 +155,8 @@ fn a_trap_ends_a_warm_instance_and_what_the_handler_reports_does_not() {
 #[test]
 fn attempts_at_once_have_an_instance_each() {
     let mut bench = Bench::new(
-        "[queues.work]\nplugin = \"remembers\"\nconcurrency = 4\n[plugins.remembers]\ninstance = { warm = 2, max_tasks = 100 }\n",
+        "[queues.work]\nplugin = \"remembers\"\nconcurrency = 4\n[plugins.remembers]\n\
+         instance = { warm = 2, max_tasks = 100 }\n",
     );
     bench.install("remembers", "remembers");
     let host = bench.host();
@@ -165,7 +168,7 @@ fn attempts_at_once_have_an_instance_each() {
         let mut tasks: Vec<u64> =
             ids.iter().map(|id| result(&mut bench, id)["tasks"].as_u64().expect("a number")).collect();
         tasks.sort_unstable();
-        // All four at work at once; of the second four, two at most have an instance that was kept.
+        // All four tasks run at once. Of the next four, at most two have a warm instance.
         assert!(tasks == [1, 1, 1, 1] || tasks == [1, 1, 2, 2], "{tasks:?}");
     }
     host.stop();
@@ -179,7 +182,7 @@ fn the_lines_of_a_warm_instance_bear_the_task_that_it_has() {
     for n in 1..=5 {
         let id = bench.xadd("work", &[("a", "1")]);
         assert_eq!(result(&mut bench, &id)["tasks"], n);
-        // The second is written to a handle that it has from its first task.
+        // The second text is written to a handle that the instance has from its first task.
         for text in [format!("logged by {id}"), format!("printed by {id}")] {
             let line = host.log(&text);
             assert_eq!(
@@ -200,7 +203,7 @@ fn memory_that_tasks_leave_is_the_failure_of_the_one_that_meets_the_limit() {
     let mut bench = bench("instance = { warm = 1 }");
     let host = bench.host();
     let leak = [("keep", "3000000")];
-    // Of 16 MiB: at most five fit, and the guest's own allocator decides when it asks for more.
+    // At most five leaks fit into 16 MiB, and the guest's own allocator decides when it asks for more.
     let (mut last, mut leaked) = (0, 0);
     for _ in 0..12 {
         let id = bench.xadd("work", &leak);
@@ -212,7 +215,8 @@ fn memory_that_tasks_leave_is_the_failure_of_the_one_that_meets_the_limit() {
         last = tasks;
     }
     assert!(leaked >= 2, "the limit was met");
-    // Each time it was one attempt that failed, for what others had left; its next one had a fresh instance.
+    // Each time one attempt failed because of what earlier tasks had left, and the next attempt had a fresh
+    // instance.
     assert_eq!(bench.places("work").dead, 0);
     let log = host.stop_for_log();
     let failed = log
@@ -244,7 +248,7 @@ fn another_version_begins_with_instances_of_its_own() {
     assert_eq!(tasks(&mut bench, 3), [1, 2, 3]);
     let first = bench.plugin_path("remembers");
     let mut bytes = std::fs::read(&first).expect("read the guest");
-    // The same code with a custom section of its own is another version.
+    // A custom section makes another version of the same code.
     bytes.extend([0, 3, 1, b'x', 1]);
     std::fs::write(first.with_extension("new"), bytes).expect("write");
     std::fs::rename(first.with_extension("new"), &first).expect("rename");
@@ -281,7 +285,8 @@ fn instance_can_be_changed_while_the_host_runs() {
 fn requests_are_counted_for_each_task_of_a_warm_instance() {
     let web = Web::start();
     let mut bench = Bench::new(&format!(
-        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\nmax_retries = 0\n[plugins.fetches]\nallowed_hosts = [\"{}\"]\n\
+        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\nmax_retries = 0\n[plugins.fetches]\n\
+         allowed_hosts = [\"{}\"]\n\
          http = {{ max_requests = 2 }}\ninstance = {{ warm = 1 }}\n",
         web.origin()
     ));
@@ -291,7 +296,7 @@ fn requests_are_counted_for_each_task_of_a_warm_instance() {
     for _ in 0..4 {
         let id = bench.xadd("work", &[("url", &good)]);
         assert_eq!(result(&mut bench, &id)["status"], 200);
-        // What is refused is told of with the task that asked.
+        // The log names the task that made the refused request.
         let id = bench.xadd("work", &[("url", denied)]);
         assert_eq!(result(&mut bench, &id)["error"], "HttpRequestDenied");
         eventually("the refusal is logged", || {
@@ -306,13 +311,14 @@ fn requests_are_counted_for_each_task_of_a_warm_instance() {
 fn a_response_that_a_task_leaves_behind_keeps_no_connection_from_the_next_one() {
     let web = Web::start();
     let mut bench = Bench::new(&format!(
-        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\nmax_retries = 0\n[plugins.fetches]\nallowed_hosts = [\"{}\"]\n\
+        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\nmax_retries = 0\n[plugins.fetches]\n\
+         allowed_hosts = [\"{}\"]\n\
          http = {{ max_connections = 2 }}\ninstance = {{ warm = 1 }}\n",
         web.origin()
     ));
     bench.install("fetches", "fetches");
     let host = bench.host();
-    // Responses that are there as a whole, and such as never end.
+    // Some responses are complete, and others never end.
     for (n, path) in ["/echo", "/stuck"].repeat(3).into_iter().enumerate() {
         let id = bench.xadd("work", &[("url", &format!("{}{path}", web.origin())), ("forget", "1")]);
         assert_eq!(

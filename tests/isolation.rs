@@ -1,6 +1,7 @@
-//! Handlers that misbehave: what becomes of their tasks, and that nobody else notices.
+//! Handlers that misbehave: how their tasks end, and that no other queue notices.
 //!
-//! Each test runs one kind of bad handler beside a healthy queue under a steady trickle of tasks. `plugins/testing/README.md` has the guests.
+//! Each test runs one kind of bad handler beside a healthy queue under a steady trickle of tasks.
+//! `plugins/testing/README.md` lists the guests.
 
 use std::time::Instant;
 
@@ -11,17 +12,20 @@ use crate::support::bench::guest_path;
 use crate::support::names::names;
 use crate::support::{Bench, Host, Places, Trickle, Web, eventually};
 
-/// Slots of the bad queue, and twice as many tasks for it.
+/// Slots of the bad queue. It gets twice as many tasks.
 const SLOTS: usize = 4;
 const TASKS: usize = 2 * SLOTS;
-/// What a host may use at most, in KiB: itself in a debug build, and every instance of the bad plugin with all of its grant.
+/// The most memory that a host may use, in KiB: the host itself in a debug build, and all instances of the
+/// bad plugin at their limit.
 const MEMORY: u64 = (128 << 10) + (SLOTS as u64) * (16 << 10);
 
-/// A bench with the queues `bad`, whose plugin is the guest, `healthy` and `other`; `rules` are further keys of the bad queue.
+/// A bench with the queues `bad`, whose plugin is the guest, `healthy` and `other`. `rules` are further keys
+/// of the bad queue.
 fn bench(guest: &str, rules: &str) -> Bench {
     let bench = Bench::new(&format!(
         "shutdown_grace = \"0s\"\n\
-         [queues.bad]\nplugin = \"{guest}\"\nconcurrency = {SLOTS}\nmax_retries = 1\nbackoff = \"none\"\n{rules}\n\
+         [queues.bad]\nplugin = \"{guest}\"\nconcurrency = {SLOTS}\nmax_retries = 1\nbackoff = \"none\"\n\
+         {rules}\n\
          [queues.healthy]\nplugin = \"echo\"\n\
          [queues.other]\nplugin = \"empty\"\n\
          [plugins.{guest}]\nmemory = \"16MiB\"\n"
@@ -32,8 +36,8 @@ fn bench(guest: &str, rules: &str) -> Bench {
     bench
 }
 
-/// Runs tasks on a bad handler beside the healthy queue, until each of them is dead of this kind of failure after its two attempts. Gives
-/// the host for further questions, and the ids.
+/// Runs tasks of a bad handler beside the healthy queue until each of them is dead with this kind of failure
+/// after two attempts. Returns the host and the ids.
 #[track_caller]
 fn all_die(guest: &str, rules: &str, fields: &[(&str, &str)], kind: &str) -> (Bench, Host, Vec<String>) {
     let mut bench = bench(guest, rules);
@@ -44,7 +48,7 @@ fn all_die(guest: &str, rules: &str, fields: &[(&str, &str)], kind: &str) -> (Be
     for id in &ids {
         bench.until("bad", id, "FAILED");
     }
-    // The trickle has gone on meanwhile, and goes on.
+    // The trickle has continued meanwhile, and still does.
     trickle.more(3);
     assert_eq!(
         bench.places("bad"),
@@ -67,13 +71,13 @@ fn all_die(guest: &str, rules: &str, fields: &[(&str, &str)], kind: &str) -> (Be
     (bench, host, ids)
 }
 
-/// The host lives, is ready, runs tasks of another plugin, and has kept its memory within bounds.
+/// The host must be ready, run tasks of another plugin, and have used at most [`MEMORY`].
 #[track_caller]
 fn still_well(bench: &mut Bench, host: &Host) {
     still_well_within(bench, host, MEMORY);
 }
 
-/// The same with another bound, in KiB.
+/// Like `is_well`, with another bound, in KiB.
 #[track_caller]
 fn still_well_within(bench: &mut Bench, host: &Host, bound: u64) {
     let next = bench.xadd("other", &[("a", "1")]);
@@ -85,7 +89,8 @@ fn still_well_within(bench: &mut Bench, host: &Host, bound: u64) {
     assert!(most < bound, "the host uses {now} KiB and has used {most} KiB");
 }
 
-/// The log lines of guests that contain `text`, for one task; each has to say where it comes from.
+/// The log lines of guests that contain `text`, for one task. Each must have its queue, its plugin and its
+/// task id.
 fn lines_of(host: &Host, text: &str, queue: &str, plugin: &str, id: &str) -> Vec<Value> {
     let lines: Vec<Value> = host
         .logged(text)
@@ -195,7 +200,7 @@ fn floods_of_errors_are_cut_and_cleaned() {
         assert!(error.contains("forged") && error.len() < 5000, "{end}: {error:.1000}");
         assert!(!error.contains(['\n', '\u{1b}']), "{end}: no line ends in it: {error:.1000}");
     }
-    // The longest wait that there is has become the longest one that there may be: a week.
+    // The handler asked for the longest possible wait. It is cut to the longest one allowed: a week.
     let now: (u64, u64) = bench.redis("TIME", &[] as &[&str]);
     let due: Vec<(String, u64)> = bench.redis("ZRANGE", ("tq:{bad}:delayed", 0, -1, "WITHSCORES"));
     assert!(due.len() == 2 && due.iter().all(|(_, due)| *due < (now.0 + 8 * 24 * 3600) * 1000), "{due:?}");
@@ -211,7 +216,7 @@ fn floods_of_errors_are_cut_and_cleaned() {
 fn huge_arguments_of_host_functions_end_the_attempt() {
     let (mut bench, host, _) =
         all_die("floods-arguments", "", &[("bytes", "3000000"), ("call", "log")], "trap");
-    // The same calls with arguments that are long and not too long, and one more than that.
+    // Long arguments are allowed up to a bound, and one byte more is refused.
     for (call, fits) in [
         ("log", "100000"),
         ("progress", "100000"),
@@ -264,7 +269,7 @@ fn loops_in_host_calls_in_every_slot_keep_nobody_else_from_working() {
     busy("loops-in-host", ["random", "poll", "log", "progress"].map(|call| ("call", call)));
 }
 
-/// Runs a handler that never ends in every slot, a task with each of these fields.
+/// Runs a handler that never ends in every slot, and a task with each of these fields.
 #[track_caller]
 fn busy(guest: &str, fields: [(&str, &str); SLOTS]) {
     let bad = format!(
@@ -282,14 +287,16 @@ fn busy(guest: &str, fields: [(&str, &str); SLOTS]) {
     let host = bench.host();
     let ids = fields.map(|field| bench.xadd("bad", &[field]));
     bench.until_running("bad", SLOTS);
-    // A second host has room for them, and takes over whatever is without a heartbeat for a lease. It serves nothing else.
+    // A second host has room for the tasks, and reclaims any task that has had no heartbeat for a lease. It
+    // serves no other queue.
     let takes_over = bench.dir.path().join("takes-over.toml");
     let (url, admin) = (format!("redis://127.0.0.1:{}", bench.redis.port), "127.0.0.1:0");
     std::fs::write(&takes_over, format!("{bad}[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"{admin}\"\n"))
         .expect("write");
     let second = Host::start(&takes_over, "info,tqhost=debug");
     second.until_ready();
-    // Meanwhile the first one fetches, answers, and ends who exceeds a timeout: three times two timeouts are three leases.
+    // Meanwhile the first host fetches, answers, and ends attempts that exceed a timeout. The test waits for
+    // three times two timeouts, which are three leases.
     let trickle = Trickle::start(&bench, "healthy", 2);
     trickle.more(50);
     for _ in 0..3 {
@@ -301,7 +308,8 @@ fn busy(guest: &str, fields: [(&str, &str); SLOTS]) {
     trickle.stop();
     assert!(second.metric("tqhost_reclaimed_total{queue=\"bad\"}") < 0.5, "every lease was kept");
     second.stop();
-    // They still hold every slot, on their first attempt: nobody ended them to make room, and no lease was lost to a busy machine.
+    // The tasks still hold every slot, on their first attempt: no attempt was ended to make room, and no
+    // lease was lost because the machine was busy.
     let waits = bench.xadd("bad", &[fields[0]]);
     eventually("the next task waits for a slot", || {
         let ready: Value = serde_json::from_str(&host.get("/readyz").body).expect("JSON");
@@ -317,7 +325,7 @@ fn busy(guest: &str, fields: [(&str, &str); SLOTS]) {
     assert_eq!(bench.status("bad", &waits, "status"), "");
     assert!(host.metric("tqhost_lease_lost_total{queue=\"bad\"}") < 0.5);
     assert!(host.metric("tqhost_reclaimed_total{queue=\"bad\"}") < 0.5);
-    // And the host can still be stopped; the tasks go back without having used an attempt.
+    // The host can still be stopped, and the tasks go back without a used attempt.
     host.stop();
     for id in &ids {
         assert_eq!(
@@ -355,7 +363,8 @@ fn floods(guest: &str) {
     trickle.more(3);
     still_well(&mut bench, &host);
     trickle.stop();
-    // Each attempt may print 256 KiB; the rest of its 10 MiB is gone. Every byte can cost some more in JSON, and every line its fields.
+    // Each attempt may print 256 KiB; the rest of its 10 MiB is dropped. JSON can make each byte longer, and
+    // adds fields to each line.
     for id in &ids {
         let printed: usize = lines_of(&host, "", "bad", guest, id)
             .iter()
@@ -369,7 +378,7 @@ fn floods(guest: &str) {
 #[test]
 fn a_plugin_that_floods_the_log_is_held_to_its_rate_and_no_other_is() {
     const FLOODS: usize = 40;
-    /// In bytes a second; it may have eight seconds of that at once.
+    /// Bytes per second; the plugin may use eight seconds of that at once.
     const RATE: f64 = 256.0 * 1024.0;
     let mut bench = bench("floods-log", "");
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");
@@ -390,7 +399,7 @@ fn a_plugin_that_floods_the_log_is_held_to_its_rate_and_no_other_is() {
     for id in &ids {
         bench.until("bad", id, "COMPLETED");
     }
-    // Another plugin's attempt is told of as far as each attempt is.
+    // The log limit of another plugin's attempt is not affected.
     let id = bench.xadd("once", &[("a", "1")]);
     bench.until("once", &id, "COMPLETED");
     eventually("the line about the cut", || {
@@ -405,7 +414,7 @@ fn a_plugin_that_floods_the_log_is_held_to_its_rate_and_no_other_is() {
         "{} bytes are more than {most}",
         shown.iter().sum::<usize>()
     );
-    // What is missing is counted, and told of.
+    // Dropped lines are counted and reported.
     let dropped = (FLOODS * lines.len() - shown.len()) as u64;
     eventually("it is counted", || {
         (host.metric("tqhost_guest_log_lines_dropped_total{plugin=\"floods-log\"}") as u64 == dropped)
@@ -440,7 +449,7 @@ fn floods_of_progress_are_written_no_oftener_than_any_other() {
         bench.until("bad", id, "COMPLETED");
         assert_eq!(bench.status("bad", id, "result"), "1000000");
     }
-    // Eight million reports; the rest are this test's own looks and the trickle.
+    // The handlers made eight million reports. The other commands are the test's own and the trickle's.
     let written = commands(&mut bench) - before;
     assert!(written < 200_000, "{written} commands");
     trickle.more(3);
@@ -466,7 +475,7 @@ fn files_that_are_huge_or_have_other_bytes_are_told_of_and_nothing_else_happens(
         std::fs::rename(new, bench.plugin_path("echo-v2")).expect("rename");
     };
     let good = std::fs::read(guest_path("echo-v2")).expect("read a guest");
-    // A file with a hole: 16 GiB that nobody may read.
+    // A sparse file of 16 GiB, which the host must not read.
     put(&good, 16 << 30);
     let line = eventually("it is told of", || {
         host.logged("plugin cannot be used")
@@ -476,7 +485,7 @@ fn files_that_are_huge_or_have_other_bytes_are_told_of_and_nothing_else_happens(
     });
     let why = "the file is larger than 64 MiB: it has 17179869184 bytes";
     assert!(line["error"] == why && line["digest"].is_null() && line["took"].is_string(), "{line}");
-    // It was not read, so nobody knows what version it is.
+    // The file was not read, so its version is unknown.
     let row = eventually("it is shown", || row(&bench, "echo-v2").filter(|row| row["error"] == why));
     let last = row["history"].as_array().and_then(|changes| changes.last()).expect("a change");
     assert!(last["version"].is_null() && last["took_ms"].is_u64() && last["reason"] == why, "{row}");
@@ -488,7 +497,7 @@ fn files_that_are_huge_or_have_other_bytes_are_told_of_and_nothing_else_happens(
             .sum::<usize>()
     };
     for n in 1..=10 {
-        // Spread over the file, header and end included.
+        // The changes are spread over the file, header and end included.
         let mut bytes = good.clone();
         let at = good.len() * n / 11;
         bytes[at] ^= 0x41;
@@ -509,20 +518,22 @@ fn files_that_are_huge_or_have_other_bytes_are_told_of_and_nothing_else_happens(
     host.stop();
 }
 
-/// A handler that misbehaves, the fields of its tasks (`WEB` is a web server with bad pages), and what has to become of them.
+/// A handler that misbehaves, the fields of its tasks (`WEB` is a web server with bad pages), and how they
+/// must end.
 type Case = (&'static str, &'static [(&'static str, &'static str)], Ends);
 
 enum Ends {
-    /// Dead after one attempt, with an error that begins so.
+    /// Dead after one attempt, with an error that begins with this text.
     Dies(&'static str),
-    /// Completed, with a result in which this stands.
+    /// Completed, with a result that contains this text.
     Completes(&'static str),
-    /// The handler is refused when it is loaded, for a reason in which this stands, and its tasks wait.
+    /// The handler is refused when it is loaded, for a reason that contains this text, and its tasks wait.
     Waits(&'static str),
 }
 use Ends::{Completes, Dies, Waits};
 
-/// Every way in which a handler can misbehave: `plugins/testing/README.md` has the list, and a test in `tidy` that each guest of it is here.
+/// Every way in which a handler can misbehave. `plugins/testing/README.md` has the list, and a test in `tidy`
+/// checks that each guest of it is here.
 #[rustfmt::skip]
 const MISBEHAVING: [Case; 57] = [
     ("traps", &[("a", "1")], Dies("trap: ")),
@@ -572,7 +583,11 @@ const MISBEHAVING: [Case; 57] = [
     ("fetches", &[("url", "WEB/chunks")], Completes("HttpResponse")),
     ("fetches", &[("url", "WEB/drip")], Completes("HttpResponseTimeout")),
     ("fetches", &[("url", "WEB/silent")], Completes("HttpResponseTimeout")),
-    ("fetches", &[("url", "WEB/redirect?to=http://169.254.169.254/"), ("redirects", "1")], Completes("HttpRequestDenied")),
+    (
+        "fetches",
+        &[("url", "WEB/redirect?to=http://169.254.169.254/"), ("redirects", "1")],
+        Completes("HttpRequestDenied"),
+    ),
     ("fetches", &[("url", "http://inside.test/")], Completes("DestinationIpProhibited")),
     ("reads-config", &[("a", "1")], Completes("\"all\":{}")),
     ("looks-around", &[("secret", "123456")], Completes("\"found\":[]")),
@@ -590,7 +605,8 @@ fn handlers_that_need_more_memory_together_than_there_is_are_not_charged_for_it(
     const EACH: u64 = 60;
     const AT_ONCE: u64 = 8;
     let mut bench = Bench::new(&format!(
-        "memory = \"{TOTAL}MiB\"\n[queues.large]\nplugin = \"takes-memory\"\nconcurrency = {AT_ONCE}\nmax_retries = 0\n\
+        "memory = \"{TOTAL}MiB\"\n[queues.large]\nplugin = \"takes-memory\"\nconcurrency = {AT_ONCE}\n\
+         max_retries = 0\n\
          [queues.healthy]\nplugin = \"echo\"\n[queues.other]\nplugin = \"empty\"\n"
     ));
     for plugin in ["takes-memory", "echo", "empty"] {
@@ -608,7 +624,8 @@ fn handlers_that_need_more_memory_together_than_there_is_are_not_charged_for_it(
     }
     assert!(!host.logged("all handlers together need more memory than they have").is_empty());
     trickle.more(3);
-    // As much again while those go that were stopped; without the budget it is all that runs at once.
+    // Attempts that were stopped may hold as much again until they have ended. Without the budget, all
+    // attempts at once would use more than this bound.
     let bound = before + ((2 * TOTAL) << 10);
     assert!(bound < before + ((AT_ONCE * EACH) << 10));
     still_well_within(&mut bench, &host, bound);
@@ -621,8 +638,9 @@ fn handlers_that_need_more_memory_together_than_there_is_are_not_charged_for_it(
 fn after_each_of_them_the_host_is_what_it_was() {
     /// Attempts at once.
     const ATTEMPTS: u64 = 12;
-    /// MiB that the host may keep of what was used once: of each place in the pool (there is one more, for self-checks) 16 tables of 128 KiB; of
-    /// each handler as many memories as ran at once, with 256 KiB each; and the code of more than fifty handlers that runs for the first time.
+    /// MiB that the host may keep after first use: 16 tables of 128 KiB for each place in the pool (one more
+    /// than attempts, for self-checks); 256 KiB of memory for each handler and attempt at once; and the code
+    /// of more than fifty handlers.
     const KEPT: u64 = (ATTEMPTS + 1) * 2 + (MISBEHAVING.len() * SLOTS) as u64 / 4 + 24;
     /// MiB that the host may hold for an attempt outside of its memory, until it has failed.
     const HELD: u64 = 24;
@@ -635,15 +653,18 @@ fn after_each_of_them_the_host_is_what_it_was() {
             "60s"
         };
         format!(
-            "[queues.{0}]\nconcurrency = {SLOTS}\nmax_retries = 0\nmax_deferrals = 0\nbackoff = \"none\"\ntimeout = \"{timeout}\"\n\
-             [plugins.{0}]\nmemory = \"16MiB\"\nallowed_hosts = [\"{1}\", \"http://inside.test\"]\nhttp = {{ timeout = \"500ms\" }}\n",
+            "[queues.{0}]\nconcurrency = {SLOTS}\nmax_retries = 0\nmax_deferrals = 0\nbackoff = \"none\"\n\
+             timeout = \"{timeout}\"\n\
+             [plugins.{0}]\nmemory = \"16MiB\"\nallowed_hosts = [\"{1}\", \"http://inside.test\"]\n\
+             http = {{ timeout = \"500ms\" }}\n",
             name(n),
             web.origin()
         )
     };
     let queues: String = (0..MISBEHAVING.len()).map(queue).collect();
     let mut bench = Bench::new(&format!(
-        "concurrency = {ATTEMPTS}\nshutdown_grace = \"0s\"\n{queues}[queues.healthy]\nplugin = \"echo\"\n[queues.other]\nplugin = \"empty\"\n"
+        "concurrency = {ATTEMPTS}\nshutdown_grace = \"0s\"\n{queues}[queues.healthy]\nplugin = \"echo\"\n\
+         [queues.other]\nplugin = \"empty\"\n"
     ));
     for (n, (guest, ..)) in MISBEHAVING.iter().enumerate() {
         bench.install(guest, &name(n));
@@ -656,7 +677,8 @@ fn after_each_of_them_the_host_is_what_it_was() {
     trickle.more(50);
     let (before, _) = host.memory();
     let mut most = 0;
-    // The allocator keeps something for each of its threads, which may not have met everything the first time.
+    // The allocator keeps some memory for each of its threads, and a thread may not have met every handler in
+    // the first round.
     for round in 0..3 {
         for (n, (guest, fields, end)) in MISBEHAVING.iter().enumerate() {
             let fields: Vec<(&str, String)> =
@@ -689,10 +711,11 @@ fn after_each_of_them_the_host_is_what_it_was() {
                     }
                 }
             }
-            // The same after each: the next task of another plugin runs at once, the steady ones go on, the host is ready.
+            // After each handler the next task of another plugin runs at once, the trickle continues, and the
+            // host is ready.
             trickle.more(2);
             still_well_within(&mut bench, &host, before + ((KEPT + SLOTS as u64 * (16 + HELD)) << 10));
-            // In the last round all of that is there already: what comes on top then is a leak, or less than one grant.
+            // In the last round all of that memory is already allocated. Growth beyond one grant is a leak.
             let bound = if round < 2 { before + (KEPT << 10) } else { most + (16 << 10) };
             let now = eventually(
                 &format!("less than {bound} KiB ({before} before all) after {guest} {fields:?}"),
@@ -739,7 +762,7 @@ fn a_task_longer_than_its_lease_is_not_run_twice() {
     assert_eq!(attempts, 1);
 }
 
-/// A handler has its secrets as they are, and says them by mistake.
+/// A handler has its secrets in plain text, and prints them by mistake.
 #[test]
 fn no_secret_gets_out_though_its_handler_says_it() {
     const SECRET: &str = "hunter2-that-is-told";
@@ -784,7 +807,8 @@ fn no_secret_gets_out_though_its_handler_says_it() {
     assert!(pages.iter().all(|page| !page.contains(SECRET)), "{pages:?}");
 }
 
-/// All that was ever written to a Redis that has stopped: its append-only file has every change since the start.
+/// Everything that was ever written to a Redis that has stopped: its append-only file has every change since
+/// the start.
 fn written(bench: &Bench) -> String {
     let mut stored = Vec::new();
     for file in
@@ -824,7 +848,7 @@ fn a_plugin_reads_its_own_configuration_and_no_secret_gets_out() {
     let read = bench.xadd("reads", &[("a", "1")]);
     bench.until("reads", &read, "COMPLETED");
     let result: Value = serde_json::from_str(&bench.status("reads", &read, "result")).expect("JSON");
-    // What other plugins are granted is not there.
+    // The handler does not see the grants of other plugins.
     assert_eq!(
         result,
         serde_json::json!({ "model": "small", "not-granted": null, "all": { "model": "small" } })
@@ -833,7 +857,7 @@ fn a_plugin_reads_its_own_configuration_and_no_secret_gets_out() {
     bench.until("keeps", &kept, "COMPLETED");
     let failed = bench.xadd("fails", &[("a", "1")]);
     bench.until("fails", &failed, "FAILED");
-    // This one returns its secret, to a queue that keeps no results.
+    // The handler returns its secret, but the queue keeps no results.
     bench.xadd("quiet", &[("a", "1")]);
     bench.until_drained("quiet");
     host.until_ended_as("quiet", "completed", 1);
@@ -844,7 +868,7 @@ fn a_plugin_reads_its_own_configuration_and_no_secret_gets_out() {
     let stored = written(&bench);
     assert!(stored.contains("small") && stored.contains(&kept), "the file is the right one");
     for secret in SECRETS {
-        // Bytes as numbers would be the secret too.
+        // The secret as a list of byte values would be a leak too.
         let numbers = format!("{:?}", secret.as_bytes());
         for form in [secret, numbers.trim_matches(['[', ']'])] {
             assert!(!log.contains(form), "the log has a secret:\n{log}");

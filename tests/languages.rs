@@ -1,6 +1,9 @@
-//! The handlers that are written in JavaScript, Python and C, as hosts run them: real tasks through the real binary; and what authors see of a mistake.
+//! The handlers that are written in JavaScript, Python and C: real tasks through the real binary, and what
+//! authors see of a mistake.
 //!
-//! Compiled once for all tests and runs: these components are large. Not here: projects of one's own in these languages (`authors`).
+//! These components are large, so they are compiled once for all tests and runs.
+//!
+//! Not here: projects of `tqhost new` in these languages (`authors`).
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +15,7 @@ use crate::authors::{cache_of, tried_with};
 use crate::support::files::{put, said, version};
 use crate::support::{Bench, Host, Web, eventually, within};
 
-/// To compile a large component on a machine with much else to do.
+/// The limit for compiling a large component on a busy machine.
 const COMPILES: Duration = Duration::from_secs(600);
 
 const QUEUES: &str = "
@@ -47,17 +50,18 @@ max_retries = 0
 batch = { max_wait = \"1s\" }
 ";
 
-/// Who compiles first keeps it for the others.
+/// The first test compiles, and the others wait and use its cache.
 static COMPILING: Mutex<()> = Mutex::new(());
 
-/// A host with these handlers, loaded, and with these tables of grants.
+/// A host that has loaded these handlers, with these tables of grants.
 fn host(handlers: &[&str], grants: &str) -> (Bench, Host) {
     let bench = Bench::new(QUEUES);
-    // Where `tqhost try` keeps what it compiled too.
+    // `tqhost try` keeps its compiled code there too.
     let data = cache_of("languages").join("tqhost/try");
     let port = bench.redis.port;
     bench.configure(&format!(
-        "data_dir = {data:?}\n{QUEUES}\n{grants}\n[redis]\nurl = \"redis://127.0.0.1:{port}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"
+        "data_dir = {data:?}\n{QUEUES}\n{grants}\n[redis]\nurl = \"redis://127.0.0.1:{port}\"\n[admin]\n\
+         listen = \"127.0.0.1:0\"\n"
     ));
     for handler in handlers {
         bench.install(handler, handler);
@@ -104,7 +108,7 @@ fn rows_become_a_csv_file() {
             Some("rejected")
         );
     }
-    // Two rows of three: later, and no attempt is used.
+    // The task is early: it has two rows of three. It is deferred, and no attempt is used.
     let early = bench.xadd("report", &[("rows", rows), ("total", "3")]);
     within(COMPILES, "it is deferred", || (bench.places("report").delayed == 1).then_some(()));
     assert_eq!(bench.status("report", &early, "error"), "2 of 3 rows are there");
@@ -113,7 +117,8 @@ fn rows_become_a_csv_file() {
 
 #[test]
 fn a_configuration_that_cannot_be_used_is_retried_until_the_attempts_are_used_up() {
-    let grants = "[plugins.report-csv]\nconfig = { delimiter = \"--\" }\n[plugins.vectorize-text]\nconfig = { dimensions = \"many\" }";
+    let grants = "[plugins.report-csv]\nconfig = { delimiter = \"--\" }\n[plugins.vectorize-text]\n\
+        config = { dimensions = \"many\" }";
     let (mut bench, _host) = host(&["report-csv", "vectorize-text"], grants);
     let report = bench.xadd("report", &[("rows", "[]")]);
     let stream = "knowledgebase:vectorize:stream";
@@ -159,7 +164,7 @@ fn documents_become_pieces_with_keywords_and_vectors() {
             && !pieces[0]["keywords"].to_string().contains("roses"),
         "{view}"
     );
-    // The two pieces about the same are nearer to each other than to the third.
+    // The two pieces about the same subject are nearer to each other than to the third.
     let likeness = |a: &Value, b: &Value| -> f64 {
         let weights = |piece: &Value| -> Vec<(u64, f64)> {
             serde_json::from_value(piece["vector"].clone()).expect("a vector")
@@ -190,13 +195,18 @@ fn documents_become_pieces_with_keywords_and_vectors() {
     }
 }
 
-/// A file's bytes up to the end of its header, and what they say.
+/// A file's bytes up to the end of its header, its format, width and height.
 fn images() -> Vec<(Vec<u8>, &'static str, u32, u32)> {
     let png =
         [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], &1920_u32.to_be_bytes(), &1080_u32.to_be_bytes()].concat();
     let gif = [&b"GIF89a"[..], &320_u16.to_le_bytes(), &200_u16.to_le_bytes()].concat();
-    // A profile that looks like a frame, a marker without a length, and one with more of its first byte.
-    let jpeg = [&b"\xff\xd8\xff\xe0\0\x0b\xff\xc0\0\x11\x08\0\x01\0\x01\xff\x01\xff\xff\xff\xc2\0\x11\x08\x01\xe0\x02\x80"[..]].concat();
+    // The JPEG has a profile that looks like a frame, a marker without a length, and a marker that repeats
+    // its first byte.
+    let jpeg = [
+        &b"\xff\xd8\xff\xe0\0\x0b\xff\xc0\0\x11\x08\0\x01\0\x01\xff\x01"[..],
+        &b"\xff\xff\xff\xc2\0\x11\x08\x01\xe0\x02\x80"[..],
+    ]
+    .concat();
     let riff = |chunk: &[u8]| [&b"RIFF\0\0\0\0WEBP"[..], chunk].concat();
     let lossy = riff(b"VP8 \0\0\0\0\0\0\0\x9d\x01\x2a\x40\x01\xf0\x40");
     let bits: u32 = (400 - 1) | (300 - 1) << 14;
@@ -242,7 +252,8 @@ fn images_tell_their_size_and_damaged_ones_are_rejected() {
             let line = host.log(&format!("{format}, {width} x {height}"));
             assert_eq!((&line["task"], &line["plugin"]), (&json!(id), &json!("image-info")));
         }
-        // Whatever is cut off is rejected, and so is what is changed, unless it is an image still: never is there a trap.
+        // A file that is cut off is rejected. A file with a changed byte is rejected unless it is still an
+        // image. There is never a trap.
         let ended = |bench: &mut Bench, files: &[Vec<u8>]| -> Vec<bool> {
             let ids = add(bench, files);
             bench.until_drained("images");
@@ -269,7 +280,8 @@ fn images_tell_their_size_and_damaged_ones_are_rejected() {
             .collect();
         let rejected = ended(&mut bench, &changed);
         assert!(rejected.contains(&true) && rejected.contains(&false));
-        // More than an instance has to begin with, again and again: what a task took is given back.
+        // These need more memory than an instance begins with, many times: the instance frees a task's
+        // memory.
         let large = [&files[0][..], &[0; 3 << 20]].concat();
         let ids = add(&mut bench, &[large.clone(), large.clone(), large.clone(), large]);
         ids.iter().for_each(|id| bench.until("images", id, "COMPLETED"));
@@ -307,7 +319,7 @@ fn an_exception_tells_its_author_what_it_was() {
             error.strip_prefix(trap).is_some_and(|error| error.starts_with(what) && error.contains(place)),
             "{queue} {end}: {error}"
         );
-        // The log has it with the task's id.
+        // The log has the message with the task's id.
         let is_told = |line: &Value| {
             line["task"] == *id && line["level"] == "ERROR" && line["message"].to_string().contains(place)
         };
@@ -315,7 +327,7 @@ fn an_exception_tells_its_author_what_it_was() {
             host.logged(what).iter().any(is_told).then_some(())
         });
     }
-    // Without the helper that a project has, the engine knows only that it has ended.
+    // Without the project's helper, the engine only knows that the handler has ended.
     for queue in ["javascript", "python"] {
         let (_, error) = ended(queue, "uncaught");
         assert!(error.starts_with("trap: ") && error.contains("an uncaught exception"), "{error}");
@@ -359,9 +371,10 @@ fn a_version_that_throws_is_rolled_back_and_what_follows_from_a_failed_request_i
         let ids = [(); 6].map(|()| bench.xadd(queue, &[("end", "throw")]));
         let reason =
             said(&host, "plugin version rolled back", &new)["reason"].as_str().expect("a reason").to_owned();
-        let why = "it spoiled 6 tasks, and 4 ended well; trap: wasm trap: wasm `unreachable` instruction executed: ";
+        let why = "it spoiled 6 tasks, and 4 ended well; trap: wasm trap: wasm `unreachable` instruction \
+            executed: ";
         assert!(reason.starts_with(&format!("{why}{what}")), "{reason}");
-        // The first version is no better, and is all there is.
+        // The first version is bad too, and there is no other.
         ids.iter().for_each(|id| bench.until(queue, id, "FAILED"));
         host.until_ended_as(queue, "given-back", 6);
     }
@@ -383,7 +396,7 @@ fn what_is_random_differs_from_task_to_task() {
         }
         let version = |seen: &Value| seen["uuid"].as_str().map(|uuid| (uuid.len(), uuid.as_bytes()[14]));
         assert!(one["uuid"] != other["uuid"] && version(&one) == Some((36, b'4')), "{queue}: {one} {other}");
-        // A seed that was chosen is kept.
+        // A seed that the handler chose is kept.
         assert_eq!(one["seeded"], other["seeded"], "{queue}");
     }
     host.stop();
@@ -417,12 +430,12 @@ fn what_is_printed_bears_its_task() {
                 let seen: Value = serde_json::from_str(&seen).expect("JSON");
                 let enqueued: f64 = bench.status(queue, id, "enqueued_at").parse().expect("a time");
                 let told = seen["seconds"].as_f64().expect("seconds") * 1000.0;
-                // It is what is left until the deadline that is told, which comes at most a timeout later.
+                // The handler's clock agrees with the host's.
                 assert!((enqueued - 1000.0..enqueued + 60_000.0).contains(&told), "{enqueued} {told}");
             }
         }
     }
-    // An async function is one more way to write a handler.
+    // A handler can also be an async function.
     let id = bench.xadd("javascript", &[("end", "promise")]);
     assert_eq!(result(&mut bench, "javascript", &id), "{\"tasks\":1}");
     assert!(host.stop_for_log().logged("nowhere").is_empty());
@@ -435,7 +448,7 @@ fn several_tasks_come_in_one_call() {
         ("javascript-batches", "TypeError: boom in JavaScript"),
         ("python-batches", "LookupError: boom in Python"),
     ] {
-        // In one step, so that they come together.
+        // All tasks are enqueued in one step, so that they come together.
         let together = |bench: &mut Bench, ends: &[&str]| -> Vec<String> {
             let mut pipe = redis::pipe();
             pipe.atomic();
@@ -450,7 +463,7 @@ fn several_tasks_come_in_one_call() {
         }
         bench.until(queue, &ids[1], "FAILED");
         assert_eq!(bench.status(queue, &ids[1], "error"), "as told");
-        // A call that fails is told with its reason, and each task is run alone.
+        // A call that fails is logged with its reason, and each task runs alone.
         let ids = together(&mut bench, &["well", "throw"]);
         assert!(result(&mut bench, queue, &ids[0]).starts_with("{\"tasks\":1"));
         bench.until(queue, &ids[1], "FAILED");
@@ -460,7 +473,7 @@ fn several_tasks_come_in_one_call() {
     host.stop();
 }
 
-/// Tables that allow the guests to ask these hosts.
+/// Tables that allow the guests to send requests to these hosts.
 fn may_ask(hosts: &[&str], http: &str) -> String {
     GUESTS
         .map(|guest| format!("[plugins.{guest}]\nallowed_hosts = {hosts:?}\nhttp = {{ {http} }}\n"))
@@ -487,13 +500,13 @@ fn requests_are_answered() {
         ] {
             assert!(head.contains(line), "{queue}: {line:?} in {head}");
         }
-        // More than the host takes at once.
+        // The body is larger than the host takes at once.
         let seen = answered(&[("url", &size), ("bodySize", "300000")]);
         assert_eq!((&seen["status"], &seen["body"]), (&json!(200), &json!("300000")), "{queue}: {seen}");
         let seen = answered(&[("url", &format!("{}/nowhere", web.origin()))]);
         assert_eq!(seen, json!({ "status": 404, "type": null, "body": "" }), "{queue}");
     }
-    // Only when both are there at once is either answered.
+    // The server answers only when both requests are there at once.
     let id = bench.xadd("javascript", &[("url", &format!("{}/meet", web.origin())), ("times", "2")]);
     assert!(result(&mut bench, "javascript", &id).contains("\"met\""));
     host.stop();
@@ -523,7 +536,7 @@ fn requests_that_fail_become_retries_or_rejections_that_say_why() {
     let none: [(&str, &str); 0] = [];
     let body: &[(&str, &str)] = &[("bodySize", "50000")];
     let time: &[(&str, &str)] = &[("seconds", "0.2")];
-    /// A url, other fields of its task, the error that it ends with, and its code.
+    /// A URL, other fields of its task, the error that it ends with, and the error's code.
     type Case<'c> = (String, &'c [(&'c str, &'c str)], String, &'c str);
     let table: [Case<'_>; 14] = [
         (format!("{}/echo?token=hunter2", other.origin()), &none, denied.clone(), "HTTP-request-denied"),
@@ -560,14 +573,14 @@ fn requests_that_fail_become_retries_or_rejections_that_say_why() {
             assert!(letter["tq-error"].starts_with(why), "{queue} {fields:?}: {letter:?}");
             let reason = if why.starts_with("retry: ") { "retries-exhausted" } else { "rejected" };
             assert_eq!(letter["tq-reason"], reason, "{queue} {fields:?}: {letter:?}");
-            // A handler that catches it is told the code.
+            // A handler that catches the error gets the code.
             let id = bench.xadd(queue, &[&fields[..], &[("end", "code")]].concat());
             assert_eq!(result(&mut bench, queue, &id), *code, "{queue} {fields:?}");
         }
     }
     assert_eq!(other.requests(), 0);
     assert!(!host.raw().contains("hunter2"), "no query and no password is logged");
-    // In a batch each task has its own.
+    // In a batch each task has its own error.
     for queue in ["javascript-batches", "python-batches"] {
         let mut pipe = redis::pipe();
         pipe.atomic();
@@ -625,7 +638,7 @@ fn a_busy_server_says_when_to_come_again() {
             (&json!("retry"), &json!(7000), &json!("the server is busy")),
             "{view}"
         );
-        // Also where the handler does not look at the answer, and throws.
+        // The outcome is the same if the handler ignores the answer and throws.
         let url = format!("url={}/down", web.origin());
         let view = tried_with(
             &cache_of("languages"),
@@ -650,7 +663,7 @@ fn globals_are_seen_by_later_tasks_of_a_warm_instance_only() {
         let (mut bench, host) = host(&GUESTS, grants);
         for queue in ["javascript", "python"] {
             assert_eq!([(); 5].map(|()| count(&mut bench, queue)), expected, "{queue} {grants}");
-            // What ends as a trap takes its instance along.
+            // A task that ends as a trap takes its instance with it.
             let id = bench.xadd(queue, &[("end", "uncaught")]);
             bench.until(queue, &id, "FAILED");
             assert_eq!(count(&mut bench, queue), 1, "{queue} {grants}");

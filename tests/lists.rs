@@ -1,4 +1,4 @@
-//! Queues that are fed from a Redis list: nothing is lost between list and stream, and the order stays.
+//! Queues that are fed from a Redis list: no item is lost between list and stream, and the order stays.
 
 use std::collections::HashSet;
 
@@ -32,7 +32,7 @@ fn results(bench: &mut Bench) -> Vec<String> {
     done.into_iter().map(|(_, _, data)| data).collect()
 }
 
-/// What a producer does, item by item.
+/// Pushes items one by one, as a producer does.
 fn push(bench: &mut Bench, items: impl Iterator<Item = String>) {
     for item in items {
         let _: u64 = bench.redis("LPUSH", ("report:queue", item));
@@ -80,7 +80,7 @@ fn a_full_queue_leaves_items_in_the_list() {
     let mut bench =
         Bench::new("[queues.reports]\nlist = \"report:queue\"\nplugin = \"echo\"\nmax_backlog = 5\n");
     push(&mut bench, (0..20).map(|n| n.to_string()));
-    // Its plugin is not there yet, so nothing leaves the queue.
+    // The plugin is missing, so no task leaves the queue.
     let host = bench.host();
     eventually("the queue is full", || (bench.places("reports").length == 5).then_some(()));
     assert_eq!(bench.redis::<u64>("LLEN", "report:queue"), 15);
@@ -92,7 +92,8 @@ fn a_full_queue_leaves_items_in_the_list() {
 #[test]
 fn items_that_are_no_json_are_dead_letters_where_the_queue_says_that_they_are_json() {
     let mut bench = Bench::new(
-        "[queues.reports]\nlist = { key = \"report:queue\", items = \"json\" }\nplugin = \"echo\"\nconcurrency = 1\n[queues.other]\nplugin = \"echo\"\n",
+        "[queues.reports]\nlist = { key = \"report:queue\", items = \"json\" }\nplugin = \"echo\"\n\
+         concurrency = 1\n[queues.other]\nplugin = \"echo\"\n",
     );
     bench.install("echo", "echo");
     let host = bench.host();
@@ -108,7 +109,7 @@ fn items_that_are_no_json_are_dead_letters_where_the_queue_says_that_they_are_js
         let _: u64 = bench.redis("LPUSH", ("report:queue", item));
     }
     let added = bench.xadd("reports", &[("data", "{")]);
-    // Not asked of a task without the field, of other fields, and of other queues.
+    // A task without the field, a task with other fields, and a task of another queue need no JSON.
     let fine = [
         ("reports", bench.xadd("reports", &[("data", "[1]")])),
         ("reports", bench.xadd("reports", &[("content", "{")])),

@@ -1,6 +1,7 @@
-//! The reply of a script is lost after it was carried out, for every script in turn: the second call changes nothing.
+//! The reply of a script is lost after Redis carried it out, for every script in turn: the second call
+//! changes nothing.
 //!
-//! The host reaches Redis through a proxy that loses replies; producers and the test itself go straight to it.
+//! The host reaches Redis through a proxy that loses replies. Producers and the test itself connect directly.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +14,8 @@ use crate::support::{Bench, Host, Places, ends, eventually};
 /// Replies that each test loses.
 const LOST: usize = 3;
 
-/// Adds tasks of every kind until the planned replies are lost, then more; in the end each task has exactly its own end.
+/// Adds tasks of every kind until the planned replies are lost, then a few more. In the end each task must
+/// have the right end, once.
 fn every_task_ends_once(bench: &mut Bench, proxy: &Proxy, host: Host) {
     let mut added = Vec::new();
     for _ in 0..5 {
@@ -28,7 +30,8 @@ fn every_task_ends_once(bench: &mut Bench, proxy: &Proxy, host: Host) {
     host.stop();
 }
 
-/// Loses replies of one script. It is loaded before, so that what is lost is the reply of a call that was carried out.
+/// Loses replies of one script. The script is loaded before, so the lost reply is that of a call that was
+/// carried out.
 fn lose(script: &script::Script) {
     let (mut bench, proxy) = ends::behind_proxy("");
     load(&mut bench, script);
@@ -90,7 +93,7 @@ fn network_26_heartbeat() {
 #[test]
 fn network_26_reclaim() {
     let (mut bench, proxy) = ends::behind_proxy("");
-    // As it is by default: a lost reply is no crash of the task's host.
+    // With the default rules a lost reply is no crash of the task's host.
     let config = std::fs::read_to_string(bench.config()).expect("the configuration");
     bench.configure(&config.replace("max_crashes = 100\n", ""));
     load(&mut bench, &script::RECLAIM);
@@ -111,7 +114,7 @@ fn network_26_recover() {
     let (mut bench, proxy) = ends::behind_proxy("");
     load(&mut bench, &script::RECOVER);
     let host = bench.host();
-    // A recovery comes after a read whose reply was lost; its own reply is lost then.
+    // A recovery follows a read whose reply was lost. Then its own reply is lost.
     proxy.lose_replies("XREADGROUP", 1);
     let id = bench.xadd("fine", &[("n", "1")]);
     eventually("a read is lost", || (proxy.hits() == 1).then_some(()));
@@ -136,7 +139,7 @@ fn network_26_enqueue() {
 
 #[test]
 fn network_26_fire() {
-    // Its plugin is not there, so what was enqueued stays in the stream.
+    // The plugin is missing, so enqueued tasks stay in the stream.
     let (mut bench, proxy) = ends::behind_proxy(
         "[queues.ticks]\nplugin = \"missing\"\n[queues.ticks.schedule]\ncron = \"* * * * * *\"\n",
     );
@@ -179,7 +182,7 @@ fn network_26_mend() {
     let (mut bench, proxy) = ends::behind_proxy("");
     load(&mut bench, &mend::MEND);
     let _: () = bench.redis("XGROUP", ("CREATE", "fine", "tqhost", "0", "MKSTREAM"));
-    // As a host makes it: nothing was done before it came.
+    // The history begins as a host creates it: nothing was done before.
     let _: u64 = bench.redis("HSET", ("tq:{fine}:history", "tqhost", "0-0"));
     let id = bench.xadd("fine", &[("n", "1")]);
     let _: () = bench.redis("XGROUP", ("SETID", "fine", "tqhost", "$"));

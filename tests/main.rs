@@ -1,7 +1,7 @@
 //! End-to-end tests: the real binary, a real Redis, real components.
 //!
-//! Each test has a Redis, a folder and a host of its own (`support`), and waits for what it expects, never for time. The guests are built by
-//! `make plugins`; `plugins/testing/README.md` says what each of them does.
+//! Each test has a Redis, a folder and a host of its own (`support`). It waits for events, never for time.
+//! `make plugins` builds the guests, and `plugins/testing/README.md` describes each of them.
 
 mod support;
 

@@ -1,9 +1,11 @@
-//! A model of claim, begin, heartbeat, reclaim, settle and promote, gone through exhaustively.
+//! A model of claim, begin, heartbeat, reclaim, settle and promote, checked in all its states.
 //!
-//! `model/store.rs` is Redis with the scripts as steps, `model/system.rs` the hosts and all that can go wrong with them. What must always hold is
-//! below, and so are models that lack one guard of the scripts: each of them has to be found out.
+//! `model/store.rs` is Redis with the scripts as steps. `model/system.rs` has the hosts and all faults. This
+//! file has the properties that must always hold, and models that each lack one guard of the scripts: the
+//! check must find every missing guard.
 //!
-//! Not here: the scripts themselves (`property.rs` runs them). docs/reliability.md tells what is modelled and what is not.
+//! Not here: the scripts themselves (`property.rs` runs them). docs/reliability.md says what is modelled and
+//! what is not.
 
 mod store;
 mod system;
@@ -29,8 +31,8 @@ const TWO: System = System {
     faults: Faults { crashes: 1, stops: 0, stalls: 1, lost_replies: 0, cancels: 0 },
     guards: Guards::ALL,
 };
-/// One task that was enqueued with a delay, and that somebody cancels: after its promotion nobody knows under which entry it waits, and it
-/// begins without a script all the same.
+/// One task that was enqueued with a delay, and that somebody cancels. After its promotion nothing says under
+/// which entry it waits, and it still begins without a script.
 const CANCELLED: System = System {
     tasks: 1,
     are_delayed: true,
@@ -51,7 +53,7 @@ const ALONE: &str = "only a crash while it runs alone makes a task dead";
 const CANCELLATION: &str = "what is said to be cancelled stays so";
 const END: &str = "an end can be reached";
 
-/// Reached somewhere, or the model is too small to say anything.
+/// Each of these must be reached in some state, or the model is too small to prove anything.
 const SEEN: [&str; 6] =
     ["completed", "retried", "dead", "dead by crashes", "overtaken", "taken back from the dead"];
 
@@ -151,7 +153,7 @@ fn status_tells_the_place(_: &System, state: &State) -> bool {
     ends && state.store.delayed.iter().all(|(_, payload)| of(payload.task) == Status::Pending)
 }
 
-/// Goes through all states. Fails with the steps to the first one in which something does not hold.
+/// Visits all states. Fails with the steps to the first state in which a property does not hold.
 fn holds(model: System) {
     let checker = model.checker().threads(2).spawn_bfs().join();
     println!(
@@ -164,7 +166,7 @@ fn holds(model: System) {
     assert!(checker.unique_state_count() > 10_000, "the model is smaller than it was meant to be");
 }
 
-/// A way to the first state on it in which `property` does not hold.
+/// The steps to a state in which `property` does not hold.
 fn found_out(model: System, property: &'static str) -> Vec<Step> {
     let checker =
         model.checker().threads(1).finish_when(HasDiscoveries::AllOf([property].into())).spawn_bfs().join();
@@ -187,7 +189,7 @@ fn less(mut model: System, change: impl FnOnce(&mut Guards)) -> System {
 
 #[test]
 fn one_task_two_hosts_and_every_fault() {
-    // Too many states for every day: 4.8 million, some minutes.
+    // 4.8 million states take some minutes, too long for each run of the tests.
     let large = std::env::var_os("TQHOST_MODEL_LARGE").map(|_| Faults {
         crashes: 2,
         stops: 1,

@@ -1,7 +1,8 @@
-//! Hosts of several versions on the same keys: what an older host left is understood, and what only a newer one knows is carried along.
+//! Hosts of several versions on the same keys: a host understands what an older one left, and keeps fields
+//! that only a newer one knows.
 //!
-//! The data is written here as it stands in Redis, since no other version can be built here. What a run of two versions beside each other showed is in
-//! docs/reliability.md.
+//! The data is written here in the form that it has in Redis, because older versions cannot be built here.
+//! docs/reliability.md has the results of two versions that ran beside each other.
 
 use std::collections::HashMap;
 
@@ -9,17 +10,20 @@ use serde_json::json;
 
 use crate::support::{Bench, Places, eventually};
 
-const WORK: &str = "[queues.work]\nplugin = \"work\"\nlease = \"1s\"\nbackoff = { delays = [\"50ms\"] }\nidempotency = { field = \"key\" }\n";
-/// When older hosts took these tasks.
+const WORK: &str = "[queues.work]\nplugin = \"work\"\nlease = \"1s\"\nbackoff = { delays = [\"50ms\"] }\n\
+    idempotency = { field = \"key\" }\n";
+/// The time at which older hosts took these tasks.
 const THEN: &str = "1700000000000";
 
-/// Files a delayed task as `settle.lua` and `enqueue.lua` do: a time that is over, and the fields as MessagePack.
+/// Writes a delayed task as `settle.lua` and `enqueue.lua` do: its time is over, and its fields are
+/// MessagePack.
 fn park(bench: &mut Bench, member: &str, fields: &[&str]) {
-    const PARK: &str = "redis.call('ZADD', KEYS[1], 1, ARGV[1]) return redis.call('HSET', KEYS[2], ARGV[1], cmsgpack.pack({ unpack(ARGV, 2) }))";
+    const PARK: &str = "redis.call('ZADD', KEYS[1], 1, ARGV[1]) \
+        return redis.call('HSET', KEYS[2], ARGV[1], cmsgpack.pack({ unpack(ARGV, 2) }))";
     let _: i64 = bench.redis("EVAL", (PARK, 2, "tq:{work}:delayed", "tq:{work}:parked", member, fields));
 }
 
-/// A status with these fields and no others.
+/// Writes a status with these fields and no others.
 fn status(bench: &mut Bench, id: &str, fields: &[&str]) {
     let _: i64 = bench.redis("HSET", (format!("tq:{{work}}:task:{id}"), fields));
 }
@@ -29,7 +33,7 @@ fn proof_44_what_an_older_host_left_is_done_by_a_newer_one() {
     let mut bench = Bench::new(WORK);
     bench.install("fails-twice", "work");
     let _: () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", "0", "MKSTREAM"));
-    // Running when its host died: delivered once, with a status that does not say under which entry.
+    // This task ran when its host died: it was delivered once, and its status does not name its entry.
     let lost: String = bench.redis("XADD", ("work", "*", "n", "lost"));
     let _: redis::Value =
         bench.redis("XREADGROUP", ("GROUP", "tqhost", "older-host", "STREAMS", "work", ">"));
@@ -49,13 +53,14 @@ fn proof_44_what_an_older_host_left_is_done_by_a_newer_one() {
             "50",
         ],
     );
-    // Queued: on its second attempt, with a status that says nothing more; and marked as cancelled, the place not being known.
+    // Queued tasks: one on its second attempt, with a status that says nothing more; and one that is marked
+    // as cancelled, because its place was not known.
     let _: String = bench
         .redis("XADD", ("work", "*", "n", "2", "tq-id", "queued", "tq-attempt", "2", "tq-enqueued-at", THEN));
     status(&mut bench, "queued", &["status", "PENDING"]);
     let _: String = bench.redis("XADD", ("work", "*", "n", "3", "tq-id", "cancelled", "tq-attempt", "2"));
     status(&mut bench, "cancelled", &["status", "PENDING", "attempt", "2"]);
-    // Delayed: after a failure under the entry it had, and new, under its id.
+    // Delayed tasks: one under its entry after a failure, and a new one under its id.
     park(
         &mut bench,
         "1700000000000-5",
@@ -63,10 +68,10 @@ fn proof_44_what_an_older_host_left_is_done_by_a_newer_one() {
     );
     park(&mut bench, "new/fresh", &["n", "5", "tq-id", "fresh"]);
     status(&mut bench, "delayed", &["status", "PENDING", "attempt", "3", "error", "retry: busy"]);
-    // A key that is held without its task's status saying so; its task comes back to it.
+    // A key is held, but its task's status does not say so. The task finds the key again.
     let _: () = bench.redis("SET", ("tq:{work}:key:k", "keyed"));
     let _: String = bench.redis("XADD", ("work", "*", "key", "k", "tq-id", "keyed"));
-    // Dead: with the reasons, and with the producer's fields only.
+    // Dead tasks: one with the reasons, and one with the producer's fields only.
     let reasons = [
         "tq-queue",
         "work",
@@ -133,7 +138,7 @@ fn proof_44_what_only_a_newer_host_knows_is_carried_along() {
     let kept = |fields: &HashMap<String, String>| fields.get("tq-future").map(String::as_str) == Some("kept");
     assert!(kept(&bench.dead("work")[0]), "through three delays and its death");
     assert_eq!(bench.status("work", &id, "later"), "kept");
-    // A reason that this version does not know.
+    // This version does not know the reason.
     let letter = [
         "n",
         "2",

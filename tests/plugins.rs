@@ -1,4 +1,4 @@
-//! Plugins while the host runs: files that come, change, are bad, and go.
+//! Plugin files while the host runs: new, changed, bad and removed files.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -10,13 +10,13 @@ use serde_json::Value;
 use crate::support::files::{digest, guest, label, loaded, put, version};
 use crate::support::{Bench, Done, Host, Places, Trickle, eventually};
 
-/// What `tqhost plugins` says of a plugin.
+/// The row of a plugin in `tqhost plugins`.
 pub fn row(bench: &Bench, plugin: &str) -> Option<Value> {
     let all = bench.tqhost(&["plugins", "--json"]).ok().json();
     all["plugins"].as_array()?.iter().find(|row| row["name"] == plugin).cloned()
 }
 
-/// What /readyz says of a queue.
+/// The state of a queue in /readyz.
 fn readiness(host: &Host, queue: &str) -> Option<Value> {
     let ready: Value = serde_json::from_str(&host.get("/readyz").body).expect("JSON");
     ready["queues"].as_array()?.iter().find(|row| row["queue"] == queue).cloned()
@@ -47,7 +47,7 @@ fn a_queue_waits_for_its_plugin_and_says_so() {
     host.stop();
 }
 
-/// Files that are no plugin, with a part of what has to be said about each.
+/// Files that are no plugins, each with a part of the message that it must cause.
 fn bad_files() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let echo = guest("echo");
     vec![
@@ -93,7 +93,7 @@ fn a_bad_file_is_named_everywhere_and_the_old_version_goes_on() {
                 digest(&good)
             )) > 0.5
         );
-        // Hosts tell of themselves every few seconds.
+        // Hosts announce themselves every few seconds.
         let row = eventually(&format!("`tqhost plugins` tells of {what}"), || {
             row(&bench, "echo").filter(|row| row["error"].as_str().is_some_and(|error| error.contains(why)))
         });
@@ -113,7 +113,7 @@ fn a_bad_file_is_named_everywhere_and_the_old_version_goes_on() {
         assert!(line["took"].is_string() && line["digest"] == digest(bytes)[..12], "{what}: {line}");
     }
     host.until_metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"ok\"}", 1);
-    // The file that was good is good again, without a new version.
+    // The good file is back. It works again, and is not a new version.
     put(&bench, "echo", &good);
     host.log("plugin file is the active version again");
     assert!(
@@ -160,7 +160,7 @@ fn a_file_that_is_removed_drains_its_queue() {
     assert_eq!(bench.status("work", &running, "status"), "PROCESSING");
     bench.until("work", &running, "COMPLETED");
     assert_eq!(bench.status("work", &running, "attempt"), "1");
-    // It was not run, though a read was waiting for entries when the file went.
+    // The task was not run, though a read was waiting for entries when the file was removed.
     eventually("it waits", || {
         readiness(&host, "work").filter(|queue| queue["state"] == "waiting-for-plugin")
     });
@@ -203,7 +203,8 @@ fn an_attempt_ends_on_the_version_that_it_began_with() {
     host.stop();
 }
 
-/// Overwrites a file as `cp` does, and slower: truncated first, then piece by piece, while tasks are running between the pieces.
+/// Overwrites a file as `cp` does, and slower: truncated first, then piece by piece, while tasks run between
+/// the pieces.
 pub fn overwrite(path: &Path, bytes: &[u8], trickle: &Trickle) {
     let mut file = OpenOptions::new().write(true).truncate(true).open(path).expect("open a plugin");
     for piece in bytes.chunks(bytes.len() / 4 + 1) {
@@ -231,7 +232,8 @@ fn ten_versions_are_swapped_under_load_and_nothing_is_lost() {
         let at = eventually(&format!("{new} runs tasks"), || {
             trickle.done()[written..].iter().position(|task| task.plugin == new)
         });
-        // While it was read, compiled and linked, the old one went on: more tasks ended than could have been running when it was written.
+        // While the host read, compiled and linked the new version, the old one ran tasks: more tasks ended
+        // than could have been running when the file was written.
         let meanwhile =
             trickle.done()[written..written + at].iter().filter(|task| task.plugin == old).count();
         assert!(meanwhile > 4, "only {meanwhile} tasks ended on {old} while {new} was made ready");
@@ -248,7 +250,7 @@ fn ten_versions_are_swapped_under_load_and_nothing_is_lost() {
     host.stop();
 }
 
-/// The one file of compiled code.
+/// The only file of compiled code.
 fn cached(bench: &Bench) -> PathBuf {
     let files = std::fs::read_dir(bench.dir.path().join(".tqhost/cache"))
         .expect("the cache")

@@ -1,11 +1,12 @@
 //! Random operations and crashes against a real Redis, compared with a reference after every step.
 //!
-//! `property/reference.rs` says where each task has to be, `property/world.rs` carries the same operation out
-//! through `tqhost::queue::Queue`, `property/look.rs` looks where each task is. No operation waits: leases
-//! and delays end because the test says so. `property/mutants.rs` has the scripts without one of their guards
-//! each, which have to be found out.
+//! `property/reference.rs` says where each task must be. `property/world.rs` carries the same operation out
+//! through `tqhost::queue::Queue`. `property/look.rs` reads where each task is. No operation waits: the test
+//! itself ends leases and delays. `property/mutants.rs` has scripts that each lack one guard; the test must
+//! find every one of them.
 //!
-//! `TQHOST_PROPTEST_CASES` sets the number of cases. Not here: hosts (`faults.rs`), interleavings within an operation (`model.rs`).
+//! `TQHOST_PROPTEST_CASES` sets the number of cases. Not here: hosts (`faults.rs`), interleavings within an
+//! operation (`model.rs`).
 
 mod look;
 mod mutants;
@@ -21,18 +22,18 @@ use crate::support::RedisServer;
 use mutants::{MUTATIONS, Mutation, Mutator};
 use world::World;
 
-/// Cases of an ordinary run, and the most steps of one.
+/// Cases of an ordinary run.
 const CASES: u32 = 500;
 const STEPS: usize = 80;
-/// Cases within which a script without a guard has to be found out.
+/// The test must find a script without a guard within this many cases.
 const CASES_FOR_A_MUTANT: u32 = 1000;
-/// Cases in which there is no difference while all guards are there.
+/// In this many cases there must be no difference while all guards are there.
 const CASES_WITHOUT_A_MUTANT: u32 = 30;
 
 /// Consumers that live at the same time.
 pub const CONSUMERS: usize = 3;
 
-/// Numbers choose among what is there, so that every sequence makes sense, also a shortened one.
+/// Numbers choose among what is there, so every sequence makes sense, also a shortened one.
 #[derive(Debug, Clone, Copy)]
 pub enum Op {
     Enqueue {
@@ -44,25 +45,25 @@ pub enum Op {
         has_id: bool,
         key: Option<usize>,
     },
-    /// Another one with an id that was there before.
+    /// Another XADD with an id that was used before.
     AddAgain {
         nth: usize,
     },
-    /// Somebody else's XDEL.
+    /// An XDEL by somebody else.
     Delete {
         nth: usize,
     },
-    /// The n-th time of the schedule. One that is late has no task.
+    /// The n-th time of the schedule. A late time has no task.
     Fire {
         nth: usize,
         is_late: bool,
     },
-    /// Places for starts are taken, as many as the rate limit allows, and some of them used.
+    /// Takes as many places for starts as the rate limit allows, and uses some of them.
     Start {
         wanted: usize,
         used: usize,
     },
-    /// The call before was carried out, but its reply was lost.
+    /// The previous call was carried out, but its reply was lost, so it is sent again.
     EnqueueAgain {
         nth: usize,
     },
@@ -70,7 +71,7 @@ pub enum Op {
         consumer: usize,
         count: usize,
     },
-    /// Delivered, but never seen.
+    /// Delivered, but the consumer never sees it.
     ReadUnheard {
         consumer: usize,
         count: usize,
@@ -79,7 +80,7 @@ pub enum Op {
         consumer: usize,
         count: usize,
     },
-    /// `alone`: what may have brought consumers down runs by itself.
+    /// With `alone`, a task that may have brought consumers down runs alone.
     Begin {
         consumer: usize,
         alone: bool,
@@ -98,7 +99,7 @@ pub enum Op {
     Reclaim {
         consumer: usize,
         count: usize,
-        /// Whether the owners died, or lived on.
+        /// Whether the owners died or are still alive.
         died: bool,
     },
     ReclaimUnheard {
@@ -149,8 +150,14 @@ pub enum End {
 fn op() -> impl Strategy<Value = Op> {
     let consumer = || 0..CONSUMERS;
     let nth = || 0..100usize;
-    let end = prop_oneof![3 => Just(End::Complete), 3 => Just(End::Retry), 1 => Just(End::Defer), 2 => Just(End::Reject), 2 => Just(End::Release)];
-    // Few keys, so that some tasks have the same one.
+    let end = prop_oneof![
+        3 => Just(End::Complete),
+        3 => Just(End::Retry),
+        1 => Just(End::Defer),
+        2 => Just(End::Reject),
+        2 => Just(End::Release),
+    ];
+    // There are few keys, so that some tasks share one.
     let key = || prop_oneof![2 => Just(None), 1 => (0..3usize).prop_map(Some)];
     prop_oneof![
         6 => (any::<bool>(), key()).prop_map(|(delayed, key)| Op::Enqueue { delayed, key }),
@@ -167,7 +174,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => consumer().prop_map(|consumer| Op::Beat { consumer }),
         14 => (consumer(), nth(), end).prop_map(|(consumer, nth, end)| Op::Settle { consumer, nth, end }),
         4 => nth().prop_map(|nth| Op::SettleAgain { nth }),
-        6 => (consumer(), 1..4usize, any::<bool>()).prop_map(|(consumer, count, died)| Op::Reclaim { consumer, count, died }),
+        6 => (consumer(), 1..4usize, any::<bool>())
+            .prop_map(|(consumer, count, died)| Op::Reclaim { consumer, count, died }),
         1 => (consumer(), 1..4usize).prop_map(|(consumer, count)| Op::ReclaimUnheard { consumer, count }),
         8 => nth().prop_map(|nth| Op::Silence { nth }),
         6 => nth().prop_map(|nth| Op::Ripen { nth }),
@@ -184,8 +192,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A consumer falls silent while it has a task, another one takes it over, and the first one settles it all the same: what most guards are about,
-/// and what single operations seldom come to.
+/// A consumer falls silent while it has a task, another one takes it over, and the first one settles it
+/// nevertheless. Most guards are about this sequence, and random operations seldom produce it.
 fn overtaken() -> impl Strategy<Value = Vec<Op>> {
     let end = prop_oneof![Just(End::Complete), Just(End::Retry), Just(End::Reject), Just(End::Release)];
     (0..CONSUMERS, 0..100usize, end).prop_map(|(consumer, nth, end)| {
@@ -201,7 +209,7 @@ fn overtaken() -> impl Strategy<Value = Vec<Op>> {
     })
 }
 
-/// Consumers that fall silent with a task, one after the other, and now and then with a task that ran alone.
+/// Consumers fall silent with a task one after the other, and sometimes with a task that ran alone.
 fn brought_down() -> impl Strategy<Value = Vec<Op>> {
     let round = (any::<bool>(), prop_oneof![3 => Just(true), 1 => Just(false)], 0..100usize);
     (0..CONSUMERS, prop::collection::vec(round, 3..6)).prop_map(|(first, rounds)| {
@@ -217,7 +225,7 @@ fn brought_down() -> impl Strategy<Value = Vec<Op>> {
     })
 }
 
-/// A case: whether the statuses of tasks that ended are kept, and what happens.
+/// A case: whether the statuses of ended tasks are kept, and the operations.
 fn case() -> impl Strategy<Value = (bool, Vec<Op>)> {
     let some = prop_oneof![30 => op().prop_map(|op| vec![op]), 1 => overtaken(), 1 => brought_down()];
     let ops = prop::collection::vec(some, 1..STEPS).prop_map(|ops| ops.concat());
@@ -251,7 +259,8 @@ fn every_place_is_the_one_that_the_reference_says() {
     }
 }
 
-/// Plays the same cases each time, with the scripts of `mutation`. Gives how many were played, and the first difference.
+/// Runs the same cases each time, with the scripts of `mutation`. Returns how many cases ran, and the first
+/// difference.
 fn differs(redis: &RedisServer, mutation: Option<&Mutation>, cases: u32) -> (u32, Option<String>) {
     let (runtime, mutator) = (runtime(), Mutator::start(redis, mutation));
     let url = format!("redis://127.0.0.1:{}", mutator.port);
@@ -260,7 +269,7 @@ fn differs(redis: &RedisServer, mutation: Option<&Mutation>, cases: u32) -> (u32
     let played = Cell::new(0);
     let checked = runner.run(&case(), |(keeps, mut ops)| {
         played.set(played.get() + 1);
-        // The library loads what Redis forgot: scripts with their guards.
+        // After Redis forgets the scripts, the library would load the ones with all guards.
         ops.retain(|op| !matches!(op, Op::ForgetScripts));
         runtime.block_on(play(redis, &url, (keeps, ops)))
     });

@@ -1,4 +1,4 @@
-//! What a take-over counts as a crash of the task, and how much it takes over at a time.
+//! Reclaims: which of them count as a crash of the task, and how much one of them takes over.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Consumers {
         (found.entries, found.cursor)
     }
 
-    /// The first task from `from` on whose lease has ended, once there is one.
+    /// Waits until a lease has ended; returns the first such task from `from` on.
     fn until_abandoned(&self, from: &str) -> String {
         let lease = self.queue.rules.lease;
         let first = || self.runtime.block_on(self.queue.first_abandoned(from, lease)).expect("a look");
@@ -47,8 +47,8 @@ fn read(bench: &mut Bench, consumer: &str, ms: &str) -> String {
     id
 }
 
-/// The owner keeps an entry of its own alive, or says that it has not done so for a minute. Either is a sign
-/// of life.
+/// The owner renews one of its own entries, or records that it last did so a minute ago. Either is a sign of
+/// life.
 fn keep(bench: &mut Bench, owner: &str, entry: &str, idle_ms: u32) {
     let _: redis::Value =
         bench.redis("XCLAIM", (STREAM, "tqhost", owner, 0, entry, "IDLE", idle_ms, "JUSTID"));

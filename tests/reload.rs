@@ -1,5 +1,5 @@
-//! The configuration file is changed while the host runs: queues and grants come, change and go, and no task
-//! notices.
+//! The configuration file changes while the host runs: queues and grants are added, changed and removed, and
+//! no task is affected.
 
 use std::fs;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::support::{Bench, Host, Producer, eventually};
 
 const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\n";
 
-/// Writes the file as editors do, and waits until the host has taken it.
+/// Writes the file as editors do, and waits until the host has read it.
 fn change(bench: &Bench, host: &Host, queues: &str) {
     let before = host.logged("the configuration was read again").len();
     bench.configure_for(queues, bench.redis.port);
@@ -59,7 +59,7 @@ fn an_attempt_ends_under_the_rules_that_it_began_with() {
     bench.until("work", &long, "PROCESSING");
     let next = bench.xadd("work", &[("ms", "5000")]);
     change(&bench, &host, after);
-    // One at a time holds for the old and the new rules together.
+    // `concurrency = 1` holds for the old and the new rules together.
     assert_eq!(
         (bench.places("work").pending, bench.status("work", &long, "status").as_str()),
         (1, "PROCESSING")
@@ -79,7 +79,8 @@ fn an_attempt_ends_under_the_rules_that_it_began_with() {
 fn changes_under_load_lose_nothing_and_run_nothing_twice() {
     let queues = |n: u32| {
         format!(
-            "concurrency = {}\n[queues.work]\nplugin = \"empty\"\nconcurrency = {}\npriority = {}\nmax_retries = {n}\n[queues.other{n}]\nplugin = \"empty\"\n",
+            "concurrency = {}\n[queues.work]\nplugin = \"empty\"\nconcurrency = {}\npriority = {}\n\
+             max_retries = {n}\n[queues.other{n}]\nplugin = \"empty\"\n",
             3 + n % 3,
             1 + n % 7,
             1 + n % 2
@@ -95,7 +96,7 @@ fn changes_under_load_lose_nothing_and_run_nothing_twice() {
     }
     let ids = producer.stop();
     bench.all_done("work", &ids);
-    // Each was committed once.
+    // Each task was committed once.
     host.until_ended_as("work", "completed", ids.len() as u64);
     assert_eq!(
         (host.count("tqhost_reclaimed_total", "work"), host.count("tqhost_lease_lost_total", "work")),
@@ -118,7 +119,7 @@ fn a_bad_file_changes_nothing_and_is_reported() {
     host.until_metric("tqhost_config_reloads_total{result=\"failed\"}", 1);
     let id = bench.xadd("work", &[("n", "1")]);
     bench.until("work", &id, "COMPLETED");
-    // More than the sandbox has room for: known only to the host.
+    // The memory is more than the sandbox has room for, which only the host knows.
     fs::write(bench.config(), format!("{good}[plugins.empty]\nmemory = \"1GiB\"\n")).expect("write");
     eventually("it says so to the commands", || {
         bench
@@ -143,7 +144,8 @@ fn a_bad_file_changes_nothing_and_is_reported() {
 fn grants_change_without_a_new_file() {
     let config = |model: &str| {
         format!(
-            "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\nconfig = {{ model = \"{model}\" }}\n"
+            "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\n\
+             config = {{ model = \"{model}\" }}\n"
         )
     };
     let mut bench = Bench::new(&config("here"));
@@ -155,7 +157,7 @@ fn grants_change_without_a_new_file() {
         bench.status("work", &id, "result")
     };
     assert!(read(&mut bench).contains("here"));
-    // Also while the file that is there is of no use.
+    // Grants also change while the plugin's file is unusable.
     fs::write(bench.plugin_path("reads-config"), b"not wasm").expect("write");
     host.log("plugin cannot be used");
     change(&bench, &host, &config("there"));
@@ -248,7 +250,7 @@ fn a_queue_gets_another_plugin() {
     bench.until("work", &id, "COMPLETED");
     change(&bench, &host, &config("echo"));
     let id = bench.xadd("work", &[("n", "2")]);
-    // It waits for the one that is not there yet; the new fetch loop takes a moment to start.
+    // The host waits for the new fetch loop, which takes a moment to start.
     host.until_ready();
     assert_eq!(bench.places("work").length, 1);
     bench.install("echo", "echo");
@@ -263,7 +265,8 @@ fn sighup_reads_secrets_again_and_what_needs_a_restart_is_named() {
     let secret = dir.path().join("key");
     fs::write(&secret, "first").expect("write");
     let config = format!(
-        "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\nconfig = {{ model = {{ file = {:?} }} }}\n",
+        "[queues.work]\nplugin = \"reads-config\"\n[plugins.reads-config]\n\
+         config = {{ model = {{ file = {:?} }} }}\n",
         secret.display()
     );
     let mut bench = Bench::new(&config);
@@ -308,7 +311,7 @@ fn a_change_does_not_hold_up_a_shutdown() {
     change(&bench, &host, &format!("shutdown_grace = \"300ms\"\n{before}max_retries = 1\n"));
     host.signal(Signal::SIGTERM);
     crate::support::wait::within(Duration::from_secs(20), "the host ends", || host.try_ended());
-    // Given back by the worker that was replaced.
+    // The worker that was replaced gave its task back.
     assert_eq!(bench.places("work").pending, 0);
     assert_eq!(bench.status("work", &id, "status"), "PENDING");
 }
@@ -358,7 +361,7 @@ fn a_queue_that_comes_back_leaves_alone_what_still_runs() {
     change(&bench, &host, "[queues.other]\nplugin = \"sleeps\"\n");
     let next = bench.xadd("work", &[("ms", "0")]);
     change(&bench, &host, with);
-    // After a broken connection a host looks for what it was given without seeing it.
+    // After a broken connection a host looks for unseen deliveries.
     let _: u64 = bench.redis("CLIENT", ("KILL", "TYPE", "normal", "SKIPME", "yes"));
     bench.until("work", &long, "COMPLETED");
     bench.until("work", &next, "COMPLETED");

@@ -1,7 +1,10 @@
-//! A list-fed queue in place of a consumer that BRPOPs strictly one at a time: what such a consumer is trusted to do, as properties.
+//! A queue that is fed from a list, in place of a consumer that takes one item at a time with BRPOP: the
+//! guarantees of such a consumer, as properties.
 //!
-//! Each test has one Redis and one host for all of its random cases. Delays are short here; that they are the documented ones is a test of its own.
-//! `TQHOST_REPORT_CASES` asks for more cases. Not here: how items get from the list to the stream (`lists`).
+//! Each test has one Redis and one host for all of its random cases. Delays are short here; a test of its own
+//! checks the documented ones. `TQHOST_REPORT_CASES` sets the number of cases.
+//!
+//! Not here: how items get from the list to the stream (`lists`).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -32,7 +35,7 @@ fn check<T: Debug>(
     };
     let host = RefCell::new(host);
     let checked = TestRunner::new(config).run(&strategy, |case| test(&mut host.borrow_mut(), case));
-    // Its Redis goes after it.
+    // Redis is stopped after the host.
     let Reports { host, bench: _redis, .. } = host.into_inner();
     match checked {
         Ok(()) => host.stop(),
@@ -43,11 +46,11 @@ fn check<T: Debug>(
 struct Reports {
     bench: Bench,
     host: Host,
-    /// Attempts in the host's log that were looked at.
+    /// Attempts in the host's log that the test has already read.
     seen: usize,
 }
 
-/// One attempt, as the host logs its end.
+/// One attempt, from the line that the host logs at its end.
 type Attempt = (String, u64);
 
 impl Reports {
@@ -60,7 +63,7 @@ impl Reports {
         Reports { bench, host, seen: 0 }
     }
 
-    /// What a producer does, item by item.
+    /// Pushes items one by one, as a producer does.
     fn push(&mut self, list: &str, items: &[impl AsRef<[u8]>]) {
         if items.is_empty() {
             return;
@@ -72,7 +75,7 @@ impl Reports {
         pipe.query::<()>(&mut self.bench.db).expect("LPUSH");
     }
 
-    /// The next `count` attempts that have ended, in this order.
+    /// Waits until `count` more attempts have ended, and returns them in this order.
     fn attempts(&mut self, count: usize) -> Vec<Attempt> {
         let from = self.seen;
         self.seen += count;
@@ -85,7 +88,8 @@ impl Reports {
         lines[from..from + count].iter().map(attempt).collect()
     }
 
-    /// Waits until `count` tasks are completed, and takes their statuses away. Gives id and result, in the order of the ids.
+    /// Waits until `count` tasks are completed, and removes their statuses. Returns id and result, in the
+    /// order of the ids.
     fn results(&mut self, queue: &str, count: usize) -> Vec<(String, Value)> {
         let prefix = format!("tq:{{{queue}}}:task:");
         let mut done: BTreeMap<(u64, u64), (String, Value)> = BTreeMap::new();
@@ -110,23 +114,23 @@ impl Reports {
     }
 }
 
-/// The order in which entries were added.
+/// Sorts ids in the order in which entries were added.
 fn order(id: &str) -> (u64, u64) {
     let (ms, sequence) = id.split_once('-').expect("an entry's id");
     (ms.parse().expect("milliseconds"), sequence.parse().expect("a number"))
 }
 
-/// When an entry was added.
+/// The time at which an entry was added.
 fn added_at(id: &str) -> String {
     order(id).0.to_string()
 }
 
-/// What the producer sends.
+/// The item that the producer sends.
 fn record(number: usize) -> String {
     json!({"RecordId": number, "RetryCount": 0, "EnqueueTime": "2026-01-01T00:00:00Z"}).to_string()
 }
 
-/// Any JSON at all, also with spaces around it.
+/// Any JSON value, with or without spaces around it.
 fn any_json() -> impl Strategy<Value = Vec<u8>> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -148,7 +152,7 @@ fn any_json() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Bytes as the guest that echoes shows them.
+/// Bytes in the form in which the guest `echo` returns them.
 fn shown(bytes: &[u8]) -> Value {
     let hex = || bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     std::str::from_utf8(bytes).map_or_else(|_| json!({ "hex": hex() }), |text| json!(text))
@@ -188,7 +192,7 @@ fn an_item_arrives_byte_for_byte() {
 
 #[test]
 fn what_is_pushed_first_runs_first_and_one_runs_at_a_time() {
-    // Several producers' bursts, each of them waited for or not.
+    // Bursts of several producers. The test waits for the end of some of them.
     let bursts = prop::collection::vec((1..15usize, any::<bool>()), 1..6);
     check(Reports::start(ECHO, &["echo"]), 40, bursts, |reports, bursts| {
         let mut sent: Vec<String> = Vec::new();
@@ -219,7 +223,9 @@ backoff = { delays = ["20ms", "40ms"] }
 "#;
 
 /// The fields of all tasks that wait for their next attempt.
-const PARKED: &str = "local all = {} for _, packed in ipairs(redis.call('HVALS', KEYS[1])) do all[#all + 1] = cmsgpack.unpack(packed) end return all";
+const PARKED: &str = "local all = {} \
+    for _, packed in ipairs(redis.call('HVALS', KEYS[1])) do all[#all + 1] = cmsgpack.unpack(packed) end \
+    return all";
 
 #[test]
 fn a_failed_attempt_adds_one_to_the_count_and_keeps_id_and_enqueue_time() {
@@ -276,7 +282,7 @@ fn a_failed_attempt_adds_one_to_the_count_and_keeps_id_and_enqueue_time() {
     });
 }
 
-/// Its plugin ends a task as the task says. One of two places is for a task that runs on and on.
+/// The task says how it ends. One of two places is taken by a task that never ends.
 const MANY_ENDS: &str = r#"
 shutdown_grace = "0s"
 [queues.reports]
@@ -288,7 +294,7 @@ backoff = { delays = ["1h"] }
 timeout = "1h"
 "#;
 
-/// What a record can be when an administrator asks for it again.
+/// The state of a record when an administrator asks for it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Rejected,
@@ -301,7 +307,7 @@ enum State {
 
 #[derive(Debug, Clone)]
 enum Ask {
-    /// By id: positions among the records; one may be named twice.
+    /// By id: positions among the records; a record may be named twice.
     Ids(Vec<usize>),
     All,
     Reason(&'static str),
@@ -327,7 +333,7 @@ fn ask() -> impl Strategy<Value = Ask> {
     ]
 }
 
-/// All that Redis knows of tasks, but for some of them.
+/// Everything that Redis knows of tasks, except for some of them.
 #[derive(Debug, PartialEq)]
 struct Picture {
     statuses: Vec<BTreeMap<String, String>>,
@@ -364,7 +370,7 @@ fn only_dead_tasks_are_requeued_from_the_beginning_and_the_counts_add_up() {
     reports.bench.install("sleeps", "reports");
     let running = reports.bench.xadd("reports", &[("ms", "3000000")]);
     reports.bench.until("reports", &running, "PROCESSING");
-    // `flaky` rejects what does not say when to succeed: an item of the list.
+    // `flaky` rejects a task that does not say when to succeed, as an item of the list does not.
     reports.bench.install("flaky", "reports");
     eventually("the other plugin is there", || {
         (reports.host.logged("plugin loaded").len() == 2).then_some(())
@@ -376,7 +382,7 @@ fn only_dead_tasks_are_requeued_from_the_beginning_and_the_counts_add_up() {
 }
 
 fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str) -> TestCaseResult {
-    // What a case that failed left behind is none of this one's.
+    // A case that failed may have left the host suspended.
     reports.host.signal(Signal::SIGCONT);
     let bench = &mut reports.bench;
     eventually("nothing else is left", || {
@@ -395,10 +401,10 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
         ids.push(match state {
             State::Rejected => {
                 let _: u64 = bench.redis("LPUSH", ("report:queue", &data));
-                // Its id is known when it is dead.
+                // Its id is known once it is dead.
                 String::new()
             }
-            // On its last attempt.
+            // It is on its last attempt.
             State::Exhausted => xadd(bench, with("9", "4")),
             State::Completed => xadd(bench, with("1", "1")),
             State::Delayed => xadd(bench, with("9", "1")),
@@ -421,7 +427,7 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
         }
     }
 
-    // The host stands still meanwhile, so that what the command leaves can be looked at.
+    // The host is suspended, so that the test can look at what the command leaves.
     reports.host.signal(Signal::SIGSTOP);
     let of = |state| -> HashSet<String> {
         (0..states.len()).filter(|n| states[*n] == state).map(|n| ids[n].clone()).collect()
@@ -476,7 +482,7 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
         prop_assert_eq!(&back[0]["data"], &item(n));
     }
 
-    // They run from the first attempt on: one that was on its last attempt has others before it again.
+    // They run from the first attempt on: a task that was on its last attempt has all its attempts again.
     reports.host.signal(Signal::SIGCONT);
     let again = requeued.iter().filter(|id| of(State::Exhausted).contains(*id)).count() as u64;
     let bench = &mut reports.bench;
@@ -494,7 +500,7 @@ fn one_requeue(reports: &mut Reports, states: &[State], ask: &Ask, running: &str
     Ok(())
 }
 
-/// As docs/configuration.md shows it.
+/// The configuration in docs/configuration.md.
 const DOCUMENTED: &str = r#"
 [queues.reports]
 list = { key = "report:queue", items = "json" }
@@ -534,7 +540,7 @@ fn a_failed_report_waits_10_30_and_60_seconds_and_is_then_in_the_named_list_of_t
             (bench.status("reports", &id, "attempt"), bench.status("reports", &id, "due_at")),
             ((failed + 1).to_string(), due.to_string())
         );
-        // The time is over.
+        // The delay has ended.
         before = now(bench);
         let _: i64 = bench.redis("ZADD", ("tq:{reports}:delayed", "XX", 1, member));
     }
@@ -631,7 +637,8 @@ fn after_an_error_of_redis_it_listens_again_and_the_order_stays() {
         let data: Vec<&str> =
             results.iter().map(|(_, result)| result["fields"]["data"].as_str().unwrap_or_default()).collect();
         prop_assert_eq!(data, sent.iter().collect::<Vec<_>>(), "each became one task, in order");
-        // Whoever was cut off before its end was known may have run twice; what runs first does not change.
+        // A task that was cut off before its end was known may have run twice. The order of the first runs
+        // does not change.
         let (all, ran) = eventually("the log has them all", || {
             let mut ran: Vec<String> = Vec::new();
             let all = reports.host.logged("attempt ended");

@@ -1,21 +1,25 @@
-//! The handler `resume-analyze` with a model: what becomes of a task, whatever the model's server says.
+//! The handler `resume-analyze` with a language model: how a task ends, whatever the model's server answers.
 //!
-//! Not here: each way in which an answer can be wrong, which the handler's own tests have.
+//! Not here: each way in which an answer can be wrong (the handler's own tests).
 
 use serde_json::{Value, json};
 
 use crate::support::{Bench, Host, Llm, Said};
 
 const KEY: &str = "sk-hunter2-0123456789";
-const CONTENT: &str = "Maya Lindqvist\nmaya@example.com\nEXPERIENCE\nEngineer, Acme, 2021-03 - present\n- Built a billing service in Rust, and cut its costs by 40%\n";
+const CONTENT: &str = "Maya Lindqvist\nmaya@example.com\nEXPERIENCE\nEngineer, Acme, 2021-03 - present\n\
+    - Built a billing service in Rust, and cut its costs by 40%\n";
 
-/// A bench with the handler, which asks this server. `rules` are further keys of the queue, `config` of the plugin's configuration.
+/// A bench with the handler, which uses this server. `rules` are further keys of the queue, `config` of the
+/// plugin's configuration.
 fn bench(llm: &Llm, rules: &str, config: &str) -> Bench {
     let bench = Bench::new(&format!(
         "shutdown_grace = \"0s\"\n\
-         [queues.resumes]\nplugin = \"resume-analyze\"\nmax_retries = 1\nbackoff = {{ base = \"1ms\", max = \"10s\", jitter = 0 }}\n{rules}\n\
+         [queues.resumes]\nplugin = \"resume-analyze\"\nmax_retries = 1\n\
+         backoff = {{ base = \"1ms\", max = \"10s\", jitter = 0 }}\n{rules}\n\
          [plugins.resume-analyze]\nallowed_hosts = [\"{origin}\"]\n\
-         config = {{ model = \"small\", url = \"{origin}/v1\", api_key = {{ env = \"LLM_KEY\" }}{config} }}\n",
+         config = {{ model = \"small\", url = \"{origin}/v1\", \
+         api_key = {{ env = \"LLM_KEY\" }}{config} }}\n",
         origin = llm.origin()
     ));
     bench.install("resume-analyze", "resume-analyze");
@@ -34,13 +38,27 @@ fn good() -> Value {
         "isResume": true,
         "isResumeBecause": "it has work and a way to reach a person",
         "parts": {
-            "contact": part(13), "structure": part(10), "experience": part(20), "achievements": part(9), "skills": part(6), "education": part(0),
+            "contact": part(13),
+            "structure": part(10),
+            "experience": part(20),
+            "achievements": part(9),
+            "skills": part(6),
+            "education": part(0),
             "form": part(7),
         },
         "strengths": ["Figures."],
         "suggestions": ["Name a school."],
-        "contact": { "name": "Maya Lindqvist", "email": "maya@example.com", "phone": null, "location": null, "links": [] },
-        "experience": { "periods": [{ "from": "2021-03", "to": null, "present": true }], "yearsStated": null },
+        "contact": {
+            "name": "Maya Lindqvist",
+            "email": "maya@example.com",
+            "phone": null,
+            "location": null,
+            "links": [],
+        },
+        "experience": {
+            "periods": [{ "from": "2021-03", "to": null, "present": true }],
+            "yearsStated": null,
+        },
         "education": [],
         "skills": [{ "name": "Rust", "category": "language" }],
     })
@@ -50,7 +68,8 @@ fn good_content() -> Said {
     Said::content(&good().to_string())
 }
 
-/// What one task came to with a server that says this: its bench, its id and the server. The key is nowhere but at the server.
+/// Runs one task with a server that gives these answers. Returns the bench, the id and the server. The API
+/// key must be nowhere but at the server.
 #[track_caller]
 fn ended(says: Vec<Said>, rules: &str, status: &str) -> (Bench, String, Llm) {
     let llm = Llm::start(says);
@@ -76,7 +95,7 @@ fn completed(says: Vec<Said>) -> (Value, Llm) {
     (result, llm)
 }
 
-/// The error and the reason of a task that died, and how often the server was asked.
+/// The error and the reason of a task that died, and how many requests the server got.
 #[track_caller]
 fn died(says: Vec<Said>, rules: &str) -> (String, String, usize) {
     let (mut bench, _, llm) = ended(says, rules, "FAILED");
@@ -172,10 +191,11 @@ fn a_busy_server_is_asked_when_it_says() {
     ]);
     let asked = llm.asked();
     assert_eq!(asked.len(), 2);
-    // The backoff would have been a millisecond. Redis's clock and this one may differ by a little.
+    // The backoff would be a millisecond. Redis's clock and this one may differ a little.
     assert!((asked[1].at - asked[0].at).as_millis() >= 950, "{asked:?}");
 
-    // As a date, by the server's clock. Nobody waits for it: that it is due then is enough.
+    // The delay is a date by the server's clock. The test does not wait for it and only checks when the task
+    // is due.
     let headers = "date: Tue, 28 Jul 2026 10:00:00 GMT\r\nretry-after: Tue, 28 Jul 2026 10:10:00 GMT\r\n";
     let llm = Llm::start(vec![Said::status(503, headers, "")]);
     let mut bench = bench(&llm, "", "");
@@ -197,7 +217,8 @@ fn a_model_that_gives_no_good_answer_is_a_retry_with_the_reason() {
     let (error, reason, asked) = died(vec![wrong], "");
     assert_eq!(
         error,
-        "retry: the model's answer is not usable, twice: `parts.contact.score` must be a whole number from 0 to 15"
+        "retry: the model's answer is not usable, twice: `parts.contact.score` must be a whole number from 0 \
+         to 15"
     );
     assert_eq!(
         (reason.as_str(), asked),
@@ -239,7 +260,7 @@ fn what_the_operator_can_mend_is_retried_and_told() {
     );
     assert_eq!((reason.as_str(), asked), ("retries-exhausted", 2));
 
-    // No such grant.
+    // The grant is missing.
     let llm = Llm::start(vec![good_content()]);
     let mut bench = bench(&llm, "", "");
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");

@@ -1,6 +1,6 @@
-//! Schedules: each time has one task, however many hosts run and whatever becomes of them.
+//! Schedules: each time has one task, however many hosts run and whatever happens to them.
 //!
-//! Where tasks are counted, the queue's plugin is missing: so they stay in the stream, one entry each.
+//! The tests that count tasks leave the queue's plugin out, so the tasks stay in the stream, one entry each.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -9,13 +9,14 @@ use tqhost::queue::schedule::Fired;
 
 use crate::support::{Bench, Clock, Host, eventually};
 
-const SECONDLY: &str = "[queues.ticks]\nplugin = \"echo\"\n[queues.ticks.schedule]\ncron = \"* * * * * *\"\nfields = { kind = \"tick\" }\n";
-/// Most of the time, the last of its times is long ago.
+const SECONDLY: &str = "[queues.ticks]\nplugin = \"echo\"\n[queues.ticks.schedule]\ncron = \"* * * * * *\"\n\
+    fields = { kind = \"tick\" }\n";
+/// On most days the last time of this schedule is long ago.
 const YEARLY: &str = "[queues.yearly]\nplugin = \"echo\"\n[queues.yearly.schedule]\ncron = \"0 0 1 1 *\"\n";
 const YEARLY_NAME: &str = "0 0 1 1 * UTC";
 const YEARLY_KEY: &str = "tq:{yearly}:schedule";
 
-/// The tasks in a stream, as field by name, in their order.
+/// The tasks in a stream in their order, each as a map of its fields.
 fn entries(bench: &mut Bench, stream: &str) -> Vec<HashMap<String, String>> {
     let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", (stream, "-", "+"));
     entries
@@ -24,7 +25,7 @@ fn entries(bench: &mut Bench, stream: &str) -> Vec<HashMap<String, String>> {
         .collect()
 }
 
-/// Waits until a stream has so many entries.
+/// Waits until a stream has this many entries.
 #[track_caller]
 fn until_length(bench: &mut Bench, stream: &str, length: u64) {
     eventually(&format!("{stream} has {length} tasks"), || {
@@ -32,7 +33,8 @@ fn until_length(bench: &mut Bench, stream: &str, length: u64) {
     });
 }
 
-/// The tasks of a stream whose plugin is missing: no time has two, and none comes before an earlier one. Gives their ids.
+/// The ids of a stream whose plugin is missing. No time may have two tasks, and none may come before an
+/// earlier one.
 fn once_each(bench: &mut Bench, stream: &str) -> Vec<String> {
     let mut ids = Vec::new();
     let mut last = 0;
@@ -52,13 +54,14 @@ fn redis_ms(bench: &mut Bench) -> u64 {
     seconds * 1000 + micros / 1000
 }
 
-/// Makes it look as if the yearly schedule was dealt with three years ago, when the hosts stopped. Gives its last time.
+/// Marks the yearly schedule as dealt with up to three years ago, as if the hosts had stopped then. Returns
+/// its last time.
 fn stopped_long_ago(bench: &mut Bench) -> u64 {
     let view = bench.tqhost(&["queues", "yearly", "--json"]).ok().json();
     let next = view["schedule"]["next_ms"].as_u64().expect("the next time");
     let years = |count: u64| count * 365 * 86_400_000;
     let _: u64 = bench.redis("HSET", (YEARLY_KEY, YEARLY_NAME, next - years(4)));
-    // The last time was one year before the next one, of 365 or 366 days.
+    // The last time was one year before the next one: 365 or 366 days.
     [next - years(1), next - years(1) - 86_400_000]
         .into_iter()
         .find(|ms| is_new_year(*ms))
@@ -347,7 +350,8 @@ fn what_happens_to_the_keys_is_told_and_survived() {
 #[test]
 fn the_commands_tell_when_it_comes_next() {
     let bench = Bench::new(
-        "[queues.nightly]\nplugin = \"echo\"\n[queues.nightly.schedule]\ncron = \"0 3 * * *\"\ntimezone = \"Europe/Berlin\"\n",
+        "[queues.nightly]\nplugin = \"echo\"\n[queues.nightly.schedule]\ncron = \"0 3 * * *\"\n\
+         timezone = \"Europe/Berlin\"\n",
     );
     bench.install("echo", "echo");
     let check = bench.tqhost(&["check"]).ok().stdout;

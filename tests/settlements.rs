@@ -1,4 +1,4 @@
-//! Settlements of several attempts in one call, of which some are no longer the caller's.
+//! Settlements of several attempts in one call, when the caller has lost some of them.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::Bench;
 const STREAM: &str = "work";
 const HOST: &str = "host";
 
-/// What a host would send for a task that it completed, and that no client was told of.
+/// The settlement that a host sends for a completed task whose status it never wrote.
 fn completed(entry: &str, result: Option<&str>) -> Ending {
     let entry = Entry { id: entry.to_owned(), fields: vec![("content".into(), "x".into())], deliveries: 1 };
     let task = decode(&STREAM.into(), entry).expect("a task");
@@ -50,8 +50,9 @@ fn deliver(bench: &mut Bench, consumer: &str) -> String {
     id
 }
 
-/// Settles in one call, in this order: a task that is there, one that was cancelled, one whose entry somebody deleted, one that was settled
-/// before, one with a result, and one whose delivery Redis forgot. Gives their ids and what became of them.
+/// Settles in one call, in this order: a task that is there, one that was cancelled, one whose entry somebody
+/// deleted, one that was settled before, one with a result, and one whose delivery Redis forgot. Returns
+/// their ids and their settlements.
 fn settle_all(bench: &mut Bench) -> ([String; 6], Vec<Settled>) {
     let mut settler = Settler::new(bench);
     let [there, cancelled, deleted, settled, with_result] = [(); 5].map(|()| deliver(bench, HOST));

@@ -1,4 +1,5 @@
-//! A short soak: what host and Redis use does not grow from round to round. `make soak` does the same for as long as one likes, and replaces handlers.
+//! A short soak test: the resources of host and Redis do not grow from round to round. `make soak` runs for
+//! as long as you like, and also replaces handlers.
 
 use crate::support::soak::{Soak, growth};
 

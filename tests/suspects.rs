@@ -1,4 +1,5 @@
-//! Tasks that hosts died with: they run alone in their host, and only a crash while they do makes them dead.
+//! Tasks that hosts died with: such a task runs alone in its host, and only a crash while it does makes it
+//! dead.
 
 use crate::support::{Bench, Host};
 
@@ -22,7 +23,7 @@ fn suspects(bench: &mut Bench, ms: [&str; 3]) -> (Vec<String>, Host) {
     (ids.to_vec(), bench.host())
 }
 
-/// From when to when it ran at least, in milliseconds. Redis hears of an end a moment later.
+/// A period in milliseconds during which the task certainly ran. Redis gets the end a moment later.
 fn time(bench: &mut Bench, queue: &str, id: &str, ms: u64) -> (u64, u64) {
     let finished: u64 = bench.status(queue, id, "finished_at").parse().expect("a time");
     (finished - ms, finished)

@@ -1,4 +1,5 @@
-//! Many versions and many plugins: what must not be lost, and what must not grow. The long forms are in the bench.
+//! Many versions and many plugins: which data must not be lost, and which resources must not grow. The long
+//! forms are in the bench.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,12 +19,12 @@ fn proof_forty_swaps_in_every_way_under_load_lose_and_kill_nothing() {
     let verdict = swaps::run(seed, 40);
     println!("{verdict}");
     assert!(verdict.is_good(), "seed {seed}\n{verdict}");
-    // What is wrong with the bad ones was met.
+    // Each kind of bad version was met.
     assert!(verdict.rolled_back > 0 && verdict.refused > 0 && verdict.versions > 5, "seed {seed}\n{verdict}");
     assert!(verdict.given_back >= 6 * verdict.rolled_back, "seed {seed}\n{verdict}");
 }
 
-/// A task for each of these queues, all at once, until all are completed.
+/// Enqueues a task in each of these queues, all at once, and waits until all are completed.
 fn one_each(bench: &mut Bench, queues: &[String]) -> Vec<String> {
     let mut pipe = redis::pipe();
     for queue in queues {
@@ -36,10 +37,10 @@ fn one_each(bench: &mut Bench, queues: &[String]) -> Vec<String> {
     ids
 }
 
-/// What a host uses that has nothing to do.
+/// The resources of a host that has nothing to do.
 fn at_rest(bench: &mut Bench, host: &Host, queue: &str) -> Uses {
     bench.until_drained(queue);
-    // Connections of those who asked how it is are closed in a moment.
+    // Connections of earlier requests close in a moment.
     let mut before = Uses::of(host.pid()).files;
     eventually("files are closed", || {
         let now = Uses::of(host.pid());
@@ -56,7 +57,7 @@ fn proof_sixty_swaps_leave_the_host_as_it_was() {
     let mut early = None;
     for mark in 1..=60 {
         match mark % 6 {
-            // Found to be bad by its own check, by its tasks, and at first sight.
+            // Three versions are bad: by their self-check, by their tasks, and at first sight.
             2 => {
                 let bytes = marked(&guest("checks-itself"), mark);
                 put(&bench, "p", &bytes);
@@ -80,7 +81,7 @@ fn proof_sixty_swaps_leave_the_host_as_it_was() {
                 let bytes = marked(&guest(if mark % 2 == 0 { "echo" } else { "echo-v2" }), mark);
                 put(&bench, "p", &bytes);
                 loaded(&host, &bytes);
-                // Enough to find it good, and the one before is let go of.
+                // This is enough to find the version good and to release the one before.
                 for _ in 0..5 {
                     one_each(&mut bench, &queue);
                 }
@@ -92,7 +93,7 @@ fn proof_sixty_swaps_leave_the_host_as_it_was() {
             println!("after {mark} swaps: {now}");
             let Some(before) = early.replace(now) else { continue };
             assert_eq!(now.files, before.files, "open files after 12 swaps, and after 60: {before}; {now}");
-            // The pool of blocking threads comes and goes.
+            // The pool of blocking threads grows and shrinks.
             assert!(now.threads <= before.threads + 4, "threads: {before}; {now}");
             assert!(now.mappings <= before.mappings + 40, "mappings: {before}; {now}");
             assert!(now.resident_kib <= before.resident_kib * 5 / 4, "memory: {before}; {now}");
@@ -102,7 +103,7 @@ fn proof_sixty_swaps_leave_the_host_as_it_was() {
     host.stop();
 }
 
-/// What `tqhost plugins` says of each plugin that is active.
+/// The version of each active plugin in `tqhost plugins`.
 fn active(bench: &Bench) -> BTreeMap<String, String> {
     let all = bench.tqhost(&["plugins", "--json"]).ok().json();
     let rows = all["plugins"].as_array().expect("a list").clone();
@@ -119,7 +120,7 @@ fn a_hundred_plugins_in_one_host_each_run_and_start_again_from_the_cache() {
     let names: Vec<String> = (0..COUNT).map(|n| format!("q{n}")).collect();
     let queues: String = names.iter().map(|name| format!("[queues.{name}]\nconcurrency = 1\n")).collect();
     let mut bench = Bench::new(&queues);
-    // The smallest that there is: each is compiled.
+    // Each file must be compiled, so it is the smallest guest.
     let empty = guest("empty");
     let mut files: Vec<Vec<u8>> = (0..COUNT).map(|n| marked(&empty, n)).collect();
     names.iter().zip(&files).for_each(|(name, bytes)| put(&bench, name, bytes));
@@ -135,7 +136,8 @@ fn a_hundred_plugins_in_one_host_each_run_and_start_again_from_the_cache() {
     host.until_logged("plugin loaded", names.len());
     all_work(&mut bench, &files);
     eventually("all are shown", || (active(&bench).len() == names.len()).then_some(()));
-    // The cache keeps a hundred beside those in use: none of the others' may go for these.
+    // The cache keeps a hundred files beside those in use. None of the other plugins' files may be deleted
+    // for these.
     for mark in 0..10 {
         files[0] = marked(&empty, COUNT + mark);
         put(&bench, &names[0], &files[0]);

@@ -14,7 +14,7 @@ fn a_producer_that_knows_only_xadd_gets_its_task_done() {
         "[queues.work]\nstream = \"resume:analyze:stream\"\ngroup = \"analyze-group\"\nplugin = \"echo\"\n",
     );
     bench.install("echo", "echo");
-    // Before the first start of the host, when there is no group yet: nothing is skipped.
+    // The task is added before the first start of the host, when there is no group yet. No entry is skipped.
     let id = bench.xadd(
         "resume:analyze:stream",
         &[("resumeId", "7"), ("content", "…"), ("traceparent", "00-abc-def-01")],
@@ -104,7 +104,8 @@ fn a_handler_that_fails_twice_succeeds_on_attempt_3_after_the_configured_delays(
 #[test]
 fn a_handler_that_always_fails_is_dead_after_its_attempts_with_every_field() {
     let mut bench = Bench::new(
-        "[queues.bad]\nplugin = \"always-fails\"\nmax_retries = 2\nbackoff = \"none\"\ndead_letter = \"bad:dead\"\n",
+        "[queues.bad]\nplugin = \"always-fails\"\nmax_retries = 2\nbackoff = \"none\"\n\
+         dead_letter = \"bad:dead\"\n",
     );
     bench.install("always-fails", "always-fails");
     let host = bench.host();
@@ -161,12 +162,13 @@ fn a_deferral_uses_no_attempt_and_ends_after_max_deferrals() {
 #[test]
 fn a_handlers_own_wait_is_clamped_to_the_queues_maximum() {
     let mut bench = Bench::new(
-        "[queues.after]\nplugin = \"retry-after\"\nmax_retries = 1\nbackoff = { base = \"1ms\", max = \"200ms\" }\n",
+        "[queues.after]\nplugin = \"retry-after\"\nmax_retries = 1\n\
+         backoff = { base = \"1ms\", max = \"200ms\" }\n",
     );
     bench.install("retry-after", "retry-after");
     let host = bench.host();
     let id = bench.xadd("after", &[("afterMs", "3600000")]);
-    // An hour was asked for; the test would not live to see it.
+    // The handler asks for an hour. Without the bound the test would time out.
     bench.until("after", &id, "FAILED");
     host.stop();
 }

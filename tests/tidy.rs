@@ -1,14 +1,19 @@
-//! The style as a test: what ARCHITECTURE.md and CONTRIBUTING.md say must always hold, as far as a program can see it.
+//! The rules of ARCHITECTURE.md and CONTRIBUTING.md, as far as a program can check them.
 //!
-//! Each rule takes the files of the repository, as path and text, and gives what is wrong. `every_rule_can_fail` shows each of them
-//! something that is wrong. Not here: that every key of the configuration is documented, which a test in `config` checks.
+//! Each rule takes the files of the repository, as path and text, and returns the problems.
+//! `every_rule_can_fail` shows each rule something that is wrong.
+//!
+//! Not here: that every key of the configuration is documented (a test in `config`).
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-/// Files of more lines are taken apart.
+/// The most lines that a file of the host may have.
 const MAX_LINES: usize = 600;
+
+/// The most characters that a line may have.
+const MAX_COLUMNS: usize = 110;
 
 #[test]
 fn every_file_opens_with_a_header() {
@@ -33,6 +38,11 @@ fn the_queue_knows_nothing_that_stands_on_it() {
 #[test]
 fn no_file_of_the_host_is_too_long() {
     check(lengths);
+}
+
+#[test]
+fn no_line_is_too_wide() {
+    check(widths);
 }
 
 #[test]
@@ -94,7 +104,8 @@ fn the_licences_of_all_dependencies_are_allowed() {
 
 #[test]
 fn every_rule_can_fail() {
-    let wrong: [(Rule, &str, &str); 25] = [
+    let wide = "x".repeat(MAX_COLUMNS + 1);
+    let wrong: [(Rule, &str, &str); 30] = [
         (headers, "host/src/x.rs", "use std::fs;\n"),
         (headers, "host/src/queue/scripts/x.lua", "local a = 1\n"),
         (key_prefixes, "host/src/queue/x.rs", "let key = format!(\"tq:{{{stream}}}:dead\");\n"),
@@ -105,6 +116,11 @@ fn every_rule_can_fail() {
         (imports, "host/src/queue/x.rs", "let engine = wasmtime::Engine::default();\n"),
         (foundations, "host/src/queue/x.rs", "use crate::doctor::Kind;\n"),
         (lengths, "host/src/x.rs", &"\n".repeat(MAX_LINES + 1)),
+        (widths, "host/src/x.rs", &format!("//! x\n// {wide}\n")),
+        (widths, "docs/x.md", &format!("{wide}\n")),
+        (widths, "docs/x.md", &"é".repeat(MAX_COLUMNS + 1)),
+        (widths, "docs/x.md", &format!("See https://example.com/ {wide}\n")),
+        (widths, "scripts/x.sh", &format!("    | {wide}\n")),
         (fuzz_lock, "host/Cargo.toml", "[dependencies]\nanother.workspace = true\n"),
         (ignored_tests, "tests/x.rs", "    #[ignore]\n"),
         (ignored_tests, "host/src/x.rs", "#[ignore = \"slow\"]\n"),
@@ -125,14 +141,14 @@ fn every_rule_can_fail() {
         let mut files = repository();
         assert_eq!(rule(&files), Vec::<String>::new(), "nothing is wrong before {path}");
         files.push((path.to_owned(), text.to_owned()));
-        // What is described twice is described.
+        // The guest has a row, so only its use is missing.
         if path.ends_with("unused.rs") {
             files
                 .push(("plugins/testing/README.md".to_owned(), "| `unused` | does | becomes |\n".to_owned()));
         }
         assert_eq!(rule(&files).len(), 1, "a rule must find what is wrong in {path}: {text:.60}");
     }
-    // And what is missing: each row of the table in turn.
+    // Removes each row of the table in turn.
     let files = repository();
     for name in MISBEHAVIOURS {
         let mut files = files.clone();
@@ -152,6 +168,27 @@ fn every_rule_can_fail() {
     let found =
         licences("a v1|MIT\nb v1|GPL-3.0\nc v1|\nd v1|MIT AND GPL-3.0\ne v1|GPL-3.0 OR MIT\n", &allowed);
     assert_eq!(found.len(), 3, "{found:?}");
+}
+
+#[test]
+fn lines_that_may_be_wide() {
+    let wide = "x".repeat(MAX_COLUMNS + 1);
+    let table = [
+        ("Cargo.lock", wide.clone()),
+        ("host/templates/javascript/package-lock.json", wide.clone()),
+        ("tests/snapshots/x.snap", wide.clone()),
+        ("docs/x.svg", wide.clone()),
+        ("plugins/x/samples/x.txt", wide.clone()),
+        ("tests/fuzz/corpus/load/x", wide.clone()),
+        ("docs/x.md", format!("| {wide} |")),
+        ("host/src/x.rs", format!("//! | {wide} |")),
+        ("docs/x.md", format!("  <https://{wide}>")),
+        ("scripts/x.sh", format!("# https://{wide}")),
+        ("docs/x.md", "é".repeat(MAX_COLUMNS)),
+    ];
+    for (path, text) in table {
+        assert_eq!(widths(&vec![(path.to_owned(), text)]), Vec::<String>::new(), "{path}");
+    }
 }
 
 #[test]
@@ -181,7 +218,7 @@ fn licence_expressions() {
 type Files = Vec<(String, String)>;
 type Rule = fn(&Files) -> Vec<String>;
 
-/// Every `.rs` and `.lua` file says what it is for before anything else.
+/// Every `.rs` and `.lua` file opens with a header.
 fn headers(files: &Files) -> Vec<String> {
     let opening = |path: &str| if path.ends_with(".rs") { "//! " } else { "-- " };
     let bare = files.iter().filter(|(path, text)| is_code(path) && !text.starts_with(opening(path)));
@@ -189,7 +226,7 @@ fn headers(files: &Files) -> Vec<String> {
         .collect()
 }
 
-/// Only `queue/keys.rs` builds keys; `config/names.rs` refuses names that look like them.
+/// Only `queue/keys.rs` builds keys; `config/names.rs` refuses names that look like keys.
 fn key_prefixes(files: &Files) -> Vec<String> {
     let may = ["host/src/queue/keys.rs", "host/src/config/names.rs"];
     let code = files
@@ -201,7 +238,7 @@ fn key_prefixes(files: &Files) -> Vec<String> {
     bad.map(|(place, _)| format!("{place} builds a key; keys are built in host/src/queue/keys.rs")).collect()
 }
 
-/// Redis is known in `queue/` and `doctor/`, wasmtime in `sandbox/` and `plugins/`.
+/// Only `queue/` and `doctor/` import redis; only `sandbox/` and `plugins/` import wasmtime.
 fn imports(files: &Files) -> Vec<String> {
     let mut problems = Vec::new();
     let rules: [(&[&str], &[&str]); 2] = [
@@ -238,7 +275,7 @@ fn imports(files: &Files) -> Vec<String> {
     problems
 }
 
-/// `queue/` imports only itself and what it stands on.
+/// `queue/` imports only itself and the modules below it.
 fn foundations(files: &Files) -> Vec<String> {
     const BELOW: [&str; 4] = ["chain", "config", "queue", "task"];
     let module = |path: &str| {
@@ -254,7 +291,7 @@ fn foundations(files: &Files) -> Vec<String> {
         .collect()
 }
 
-/// Whether a line has `name::` or `use name` as the beginning of a path.
+/// Whether a path in this line begins with `name`, as in `name::` or `use name`.
 fn names_crate(line: &str, name: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | ':' | '"');
     line.match_indices(name).any(|(at, _)| {
@@ -272,7 +309,53 @@ fn lengths(files: &Files) -> Vec<String> {
     long.map(|(path, count)| format!("{path} has {count} lines, more than {MAX_LINES}")).collect()
 }
 
-/// The fuzzer is a workspace of its own, which nothing else builds: its lock file would be found out of date by whoever fuzzes next.
+/// No line has more than 110 characters, so that it fits on a screen beside another file.
+///
+/// These may be wider:
+/// - lock files, because a program writes them;
+/// - snapshots, because they are outputs of a program and must have the same bytes;
+/// - `.svg` files, because a program draws them, and a path in them cannot be broken;
+/// - `.json` files, because a string in JSON cannot be broken;
+/// - sample inputs of handlers, because they are what people write, who do not wrap their lines;
+/// - the files that the fuzzer keeps, because it makes them, and git ignores them;
+/// - rows of Markdown tables, also in doc comments, because a row is one line;
+/// - lines that have nothing but one URL, because a URL cannot be broken.
+fn widths(files: &Files) -> Vec<String> {
+    let may_be_wide = |path: &str| {
+        let ends = [".lock", ".snap", ".svg", ".json"];
+        let folders = ["artifacts", "corpus", "coverage", "seeds"].map(|name| format!("tests/fuzz/{name}/"));
+        ends.iter().any(|end| path.ends_with(end))
+            || path.starts_with("plugins/") && path.contains("/samples/")
+            || folders.iter().any(|folder| path.starts_with(folder))
+    };
+    let mut problems = Vec::new();
+    for (path, text) in files.iter().filter(|(path, _)| !may_be_wide(path)) {
+        for (place, line) in lines(path, text) {
+            let columns = line.chars().count();
+            if columns > MAX_COLUMNS && !is_row(path, line) && !is_url(line) {
+                problems.push(format!("{place} has {columns} columns, more than {MAX_COLUMNS}"));
+            }
+        }
+    }
+    problems
+}
+
+/// Whether a line is a row of a Markdown table, in a document or in a doc comment.
+fn is_row(path: &str, line: &str) -> bool {
+    let line = line.trim_start();
+    let comment = line.strip_prefix("//!").or_else(|| line.strip_prefix("///"));
+    let text = if path.ends_with(".md") { Some(line) } else { comment };
+    text.is_some_and(|text| text.trim_start().starts_with('|'))
+}
+
+/// Whether a line has one URL and nothing else but the signs around it, such as those of a comment.
+fn is_url(line: &str) -> bool {
+    let text = line.trim_start_matches(|c: char| !c.is_alphanumeric()).trim_end();
+    text.contains("://") && !text.contains(char::is_whitespace)
+}
+
+/// The fuzzer is a workspace of its own, and nothing else builds it. Without this rule its lock file would go
+/// out of date until somebody runs the fuzzer.
 fn fuzz_lock(files: &Files) -> Vec<String> {
     let name = |line: &str| {
         line.trim_matches([' ', '"', ',']).split([' ', '.']).next().unwrap_or_default().to_owned()
@@ -294,7 +377,7 @@ fn fuzz_lock(files: &Files) -> Vec<String> {
         .collect()
 }
 
-/// An ignored test is one that nobody runs.
+/// A test with `ignore` is never run.
 fn ignored_tests(files: &Files) -> Vec<String> {
     let attribute = concat!("#[ig", "nore");
     let code = files.iter().filter(|(path, _)| path.ends_with(".rs") && path != "tests/tidy.rs");
@@ -302,14 +385,14 @@ fn ignored_tests(files: &Files) -> Vec<String> {
     bad.map(|(place, _)| format!("{place} ignores a test")).collect()
 }
 
-/// Paths in ARCHITECTURE.md are those of the repository, or are within `host/src`.
+/// Each path in ARCHITECTURE.md exists, in the repository or within `host/src`.
 fn architecture_paths(files: &Files) -> Vec<String> {
     let known = |path: &str| {
         files.iter().any(|(file, _)| file == path || path.ends_with('/') && file.starts_with(path))
     };
     let mut problems = Vec::new();
     for (place, line) in all_lines(files, "ARCHITECTURE.md") {
-        // What stands between backticks is every second part.
+        // Every second part of the line is between backticks.
         for path in line.split('`').skip(1).step_by(2).filter(|word| is_path(word)).flat_map(braces) {
             if !known(&path) && !known(&format!("host/src/{path}")) {
                 problems.push(format!("{place} names {path}, which does not exist"));
@@ -324,7 +407,7 @@ fn is_path(word: &str) -> bool {
     ends.iter().any(|end| word.ends_with(end)) && !word.contains([' ', '<', '(', '*', ':'])
 }
 
-/// `a/{b,c}.lua` as `a/b.lua` and `a/c.lua`.
+/// Expands `a/{b,c}.lua` to `a/b.lua` and `a/c.lua`.
 fn braces(word: &str) -> Vec<String> {
     let parts = word
         .split_once('{')
@@ -335,7 +418,7 @@ fn braces(word: &str) -> Vec<String> {
     )
 }
 
-/// Links to files that are there, and to headings that are in them.
+/// Each link leads to a file that exists, and to a heading in it.
 fn links(files: &Files) -> Vec<String> {
     let mut problems = Vec::new();
     for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".md")) {
@@ -397,7 +480,7 @@ fn prose<'f>(path: &str, text: &'f str) -> impl Iterator<Item = (String, &'f str
     })
 }
 
-/// Every guest has a row in its table, every row a guest, and some test installs it.
+/// Every guest has a row in its table, every row has a guest, and some test uses the guest.
 fn guests(files: &Files) -> Vec<String> {
     let sources = [".rs", ".wat", "/handler.js", "/app.py"];
     let guest = |path: &str| {
@@ -439,7 +522,7 @@ fn guests(files: &Files) -> Vec<String> {
     problems
 }
 
-/// What a handler may do wrong. A new one comes here first.
+/// The ways in which a handler may misbehave. A new one is added here first.
 const MISBEHAVIOURS: [&str; 31] = [
     "endless loop",
     "loop in host calls",
@@ -474,8 +557,8 @@ const MISBEHAVIOURS: [&str; 31] = [
     "malformed component",
 ];
 
-/// Every misbehaviour has a row in the README of the guests, with guests that are there and run in the test of all of them, and with tests
-/// that are there and use one of the guests.
+/// Every misbehaviour has a row in the README of the guests. The guests of the row exist and run in the test
+/// of all of them. The tests of the row exist, and each of them uses one of the guests.
 fn misbehaviours(files: &Files) -> Vec<String> {
     let text = |path: &str| files.iter().find(|(file, _)| file == path).map_or("", |(_, text)| text.as_str());
     let quoted = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<String>>();
@@ -487,7 +570,7 @@ fn misbehaviours(files: &Files) -> Vec<String> {
         .and_then(|rest| rest.split("\n];").next())
         .unwrap_or_default();
     for (place, line) in all_lines(files, "plugins/testing/README.md") {
-        // Of three columns the last one names tests.
+        // The last of three columns names tests.
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let &[name, guests, tests] = cells.as_slice() else { continue };
         if !tests.starts_with('`') || !tests.contains("::") {
@@ -509,7 +592,7 @@ fn misbehaviours(files: &Files) -> Vec<String> {
                     .push(format!("{place}: {guest} is not in the list MISBEHAVING of tests/isolation.rs"));
             }
         }
-        // One word about each row is enough.
+        // One message for each row is enough.
         if problems.iter().any(|problem| problem.starts_with(&format!("{place}: "))) {
             continue;
         }
@@ -545,7 +628,8 @@ fn allowed_licences(deny: &str) -> BTreeSet<String> {
     list.iter().map(|name| name.as_str().expect("a name").to_owned()).collect()
 }
 
-/// `lines` has one package a line, as `name version|licence`. Those of the repository have its own licence.
+/// `lines` has one package a line, as `name version|licence`. The packages of the repository have its own
+/// licence.
 fn licences(lines: &str, allowed: &BTreeSet<String>) -> Vec<String> {
     let packages: BTreeSet<(&str, &str)> = lines.lines().filter_map(|line| line.split_once('|')).collect();
     let bad = packages.into_iter().filter(|(_, licence)| !is_allowed(licence, allowed));
@@ -555,7 +639,7 @@ fn licences(lines: &str, allowed: &BTreeSet<String>) -> Vec<String> {
     .collect()
 }
 
-/// Evaluates an SPDX expression; what is not one is not allowed. The old `/` is read as OR.
+/// Evaluates an SPDX expression. A licence that is not in this form is not allowed. The old `/` means OR.
 fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let mut words = spaced.split_whitespace().peekable();
@@ -601,7 +685,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The files of the repository that somebody wrote, as far as they are text.
+/// The text files of the repository that somebody wrote.
 fn repository() -> Files {
     let mut files = Files::new();
     let mut folders = vec![root()];

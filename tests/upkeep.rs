@@ -1,4 +1,4 @@
-//! What keeps a queue tidy, and what an operator is told before something is lost.
+//! The upkeep of a queue, and the warnings that an operator gets before data is lost.
 
 use crate::support::{Bench, eventually};
 
@@ -28,7 +28,7 @@ fn data_37_names_of_hosts_that_are_gone_are_removed_and_what_is_pending_is_not()
     assert_eq!(sweep(10_000), 1500);
     assert_eq!(consumers(&mut bench), 1, "the one with something pending stays");
     let host = bench.host();
-    // Its task is taken over after the lease, and its name is of no use any more.
+    // Its task is reclaimed after the lease, and then its name can be removed.
     bench.redis::<redis::Value>(
         "XCLAIM",
         ("work", "tqhost", "holds-one", 0, &pending, "IDLE", 60_000, "JUSTID"),
@@ -40,7 +40,7 @@ fn data_37_names_of_hosts_that_are_gone_are_removed_and_what_is_pending_is_not()
     host.stop();
 }
 
-/// The queue as the library has it, on the test's Redis.
+/// The queue of the library, on the test's Redis.
 fn queue(bench: &Bench) -> tqhost::queue::Queue {
     let config = tqhost::config::Config::load(&bench.config()).expect("a configuration");
     let redis = tqhost::queue::Redis::open(&bench.redis.url()).expect("a URL");

@@ -1,4 +1,4 @@
-//! The life of a plugin's version: its self-check, its probation, and the way back when it is bad.
+//! The life of a plugin's version: its self-check, its probation, and the way back if it is bad.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -15,13 +15,14 @@ fn rolled_back(host: &Host, bytes: &[u8]) -> Value {
     said(host, "plugin version rolled back", bytes)
 }
 
-/// Waits until `tqhost plugins` says this of the plugin `p`.
+/// Waits until `tqhost plugins` shows this for the plugin `p`.
 #[track_caller]
 fn shown(bench: &Bench, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     eventually(&format!("`tqhost plugins` shows {what}"), || row(bench, "p").filter(|row| is_so(row)))
 }
 
-/// As if nothing had happened: each task was completed in its first attempt, on one of these versions, and nothing is left anywhere.
+/// Each task must be completed in its first attempt, on one of these versions, and nothing may be left
+/// anywhere.
 #[track_caller]
 fn untouched(bench: &mut Bench, done: &[Done], versions: &[&[u8]]) {
     let good: Vec<String> = versions.iter().map(|bytes| label("p", bytes)).collect();
@@ -33,14 +34,14 @@ fn untouched(bench: &mut Bench, done: &[Done], versions: &[&[u8]]) {
     assert_eq!(bench.places("work"), Places::default());
 }
 
-/// The series of reloads with this result.
+/// The metric of plugin reloads with this result.
 fn reloads(result: &str) -> String {
     format!("tqhost_plugin_reloads_total{{plugin=\"p\",result=\"{result}\"}}")
 }
 
 #[test]
 fn a_bad_version_is_rolled_back_under_load_as_if_nothing_had_happened() {
-    // One attempt is all that a task has.
+    // Each task has only one attempt.
     let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\nmax_retries = 0\n");
     let good = guest("echo");
     put(&bench, "p", &good);
@@ -94,7 +95,7 @@ fn a_bad_version_is_rolled_back_under_load_as_if_nothing_had_happened() {
 
 #[test]
 fn a_version_that_loops_is_rolled_back() {
-    // Far more than the good one needs, on a machine where the bad one computes in every slot.
+    // The timeout is far more than the good version needs while the bad one computes in every slot.
     let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\nmax_retries = 0\ntimeout = \"3s\"\n");
     let good = guest("echo");
     put(&bench, "p", &good);
@@ -122,7 +123,7 @@ fn a_version_that_loops_is_rolled_back() {
     host.stop();
 }
 
-/// What the history says last of a plugin.
+/// The last line of a plugin's history.
 #[track_caller]
 fn last_change(row: &Value) -> Value {
     row["history"].as_array().and_then(|changes| changes.last()).expect("a change").clone()
@@ -130,7 +131,7 @@ fn last_change(row: &Value) -> Value {
 
 #[test]
 fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_not() {
-    // It takes connections, and does not answer yet.
+    // This server accepts connections, and does not answer yet.
     let service = TcpListener::bind("127.0.0.1:0").expect("listen");
     service.set_nonblocking(true).expect("a listener that does not wait");
     let origin = format!("http://{}", service.local_addr().expect("an address"));
@@ -148,7 +149,7 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
     assert!(said(&host, "plugin cannot be used", &bad)["again"].is_null());
     put(&bench, "p", &new);
     let _asks = eventually("the self-check asks", || service.accept().ok());
-    // Others do not wait for it.
+    // Other plugins do not wait for it.
     put(&bench, "r", &old);
     eventually("another plugin has its version", || {
         host.logged("plugin loaded")
@@ -160,7 +161,8 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
     assert_eq!(
         (&line["error"], &line["again"]),
         (
-            &"self-check: timeout: it did not end within 10s: most of that it waited, for a service, a clock or other handlers".into(),
+            &"self-check: timeout: it did not end within 10s: most of that it waited, for a service, a clock \
+                or other handlers".into(),
             &"10s".into()
         ),
         "{line}"
@@ -176,7 +178,7 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
     service.set_nonblocking(false).expect("a listener that waits");
     std::thread::spawn(move || {
         for mut client in service.incoming().map_while(Result::ok) {
-            // The request that was given up is among them.
+            // The request that the host gave up is one of these.
             let head =
                 BufReader::new(&client).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
             head.for_each(drop);
@@ -189,7 +191,7 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
     assert_eq!(bench.status("p", &id, "plugin"), label("p", &new));
     let row = shown(&bench, "that it is active", |row| row["state"] == "active");
     assert!(row["retry_at"].is_null() && last_change(&row)["what"] == "loaded", "{row}");
-    // It had failed first, so it would have been tried first.
+    // The version failed first, so it would have been tried first.
     assert_eq!(host.logged("plugin cannot be used").iter().filter(|line| line["plugin"] == "q").count(), 1);
     host.stop();
 }
@@ -244,7 +246,8 @@ fn a_version_whose_self_check_fails_gets_no_task() {
     assert_eq!(bench.status("ok", &id, "plugin"), label("ok", &new));
     host.stop();
 
-    // At a start there is no old version: the queue waits. The code is in the cache by now, and is checked all the same.
+    // At a start there is no old version, so the queue waits. The code is in the cache now, and the
+    // self-check still runs.
     bench.configure_for(&queue("fail"), bench.redis.port);
     let host = bench.host();
     assert!(host.log("plugin cannot be used")["active"].is_null());
@@ -295,14 +298,15 @@ fn a_quarantine_lasts_until_there_is_another_content() {
             (host.logged(what).len() == count).then_some(())
         });
     };
-    // Touched: nothing to say. Written over in pieces: half a file comes and goes, and the whole one is known.
+    // A touched file causes no message. A file that is rewritten in pieces is unusable for a while, and then
+    // has its known content.
     std::fs::File::options()
         .append(true)
         .open(&path)
         .and_then(|file| file.set_modified(std::time::SystemTime::now()))
         .expect("touch");
     overwrite(&path, &bad, &trickle);
-    // Removed, and copied there anew.
+    // The file is removed and copied there again.
     std::fs::remove_file(&path).expect("remove a plugin");
     host.log("plugin removed");
     put(&bench, "p", &bad);
@@ -311,7 +315,7 @@ fn a_quarantine_lasts_until_there_is_another_content() {
     });
     host.log("the last good version of the plugin runs again");
     trickle.more(10);
-    // Something unusable in between.
+    // An unusable file is there in between.
     let before = host.logged("plugin version is in quarantine").len();
     let failures = host.logged("plugin cannot be used").len();
     put(&bench, "p", b"text");
@@ -323,7 +327,7 @@ fn a_quarantine_lasts_until_there_is_another_content() {
     let given_back = host.ended_as("work", "given-back");
     host.stop();
 
-    // The next host finds the bad file, knows it, and has the good version's code.
+    // The next host recognizes the bad file, and has the compiled code of the good version.
     let host = bench.host();
     assert_eq!(host.log("plugin version is in quarantine")["digest"], digest(&bad)[..12]);
     said(&host, "the last good version of the plugin runs again", &good);
@@ -349,7 +353,7 @@ fn a_quarantine_lasts_until_there_is_another_content() {
     host.stop();
 }
 
-/// Waits until so many attempts of a task have come to an end in this host.
+/// Waits until this many attempts of a task have ended in this host.
 #[track_caller]
 fn until_attempts(host: &Host, id: &str, attempts: usize) {
     eventually(&format!("{attempts} attempts of {id}"), || {
@@ -369,7 +373,8 @@ fn a_task_that_traps_on_every_version_comes_to_its_end() {
     let id = bench.xadd("work", &[("a", "1")]);
     bench.until("work", &id, "COMPLETED");
 
-    // Others were done, though not enough to say that the new version is good: that is said when the task was given back five times.
+    // Other tasks ended well, but too few to find the new version good. It is found good once the task has
+    // been given back five times.
     put(&bench, "p", &new);
     loaded(&host, &new);
     for _ in 0..4 {
@@ -387,7 +392,7 @@ fn a_task_that_traps_on_every_version_comes_to_its_end() {
     host.until_ended_as("work", "given-back", 5);
     until_attempts(&host, &poison, 5 + 3);
 
-    // It is the only one: the version is taken for the bad one, and the task comes to its end on the last good one.
+    // The task is the only one. The version is found bad, and the task ends on the last good version.
     let next = version("traps-if-told", 3);
     put(&bench, "p", &next);
     loaded(&host, &next);
@@ -450,7 +455,7 @@ fn twenty_versions_good_and_bad_in_any_order_lose_and_spoil_nothing() {
         if is_good {
             installed.push(next.clone());
         }
-        // Some are replaced again before anyone could see how they are.
+        // Some versions are replaced again before their probation can end.
         match random(3) {
             0 => trickle.more(1),
             1 => hosts.iter().for_each(|host| drop(loaded(host, &next))),

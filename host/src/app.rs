@@ -39,7 +39,8 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    // 1. The admin address first: it tells another process on it at once, and whether this one lives while the rest takes its time.
+    // 1. The admin address first: it tells another process on it at once, and whether this one lives while
+    // the rest takes its time.
     let listener = admin::bind(config.admin.listen).await?;
     let admin_address = listener.local_addr().context("cannot read the admin address")?;
     let metrics = Metrics::new();
@@ -85,7 +86,8 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
         Source { sandbox, dir: config.plugins_dir.clone(), cache_dir: config.data_dir.join("cache") };
     let plugins = Plugins::start(source, grants, watching.clone(), &watchers).await?;
 
-    // 4. The queues. Before the first claim: every group is there, and signals are heard. A host that ended now would leave tasks behind.
+    // 4. The queues. Before the first claim: every group is there, and signals are heard. A host that ended
+    // now would leave tasks behind.
     let mut signals = Signals::listen()?;
     let mut file = Watch::new(&config.path).context("cannot listen to SIGHUP")?;
     let queues: Vec<Queue> =
@@ -115,7 +117,8 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
     servants.spawn({
         let (plugins, health, serving) = (plugins.clone(), health.clone(), serving.clone());
         let told = async move {
-            // Ready is who has tried every plugin: whoever replaces a host that works must not be believed before that.
+            // Ready is who has tried every plugin: whoever replaces a host that works must not be believed
+            // before that.
             tokio::select! {
                 () = plugins.scanned() => health.started(),
                 () = plugins.unwatched() => {}
@@ -180,7 +183,8 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
         "stopping: no new tasks; waiting for those that run"
     );
 
-    // 7. Nothing new; then an end to what runs, at the end of the grace period or on a second signal; then to what cannot be settled.
+    // 7. Nothing new; then an end to what runs, at the end of the grace period or on a second signal; then to
+    // what cannot be settled.
     stop.claiming.cancel();
     let deadline = tokio::spawn({
         let (stop, grace) = (stop.clone(), config.shutdown_grace);

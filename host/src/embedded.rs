@@ -1,12 +1,13 @@
 //! The private Redis: a server of the host's own, for those who have none.
 //!
-//! In: the host's `data_dir`. Out: a running server on a Unix socket, with an append-only file, that ends with the host, however the
-//! host ends, and that is started again if it ends on its own.
+//! In: the host's `data_dir`. Out: a running server on a Unix socket, with an append-only file, that ends
+//! with the host, however the host ends, and that is started again if it ends on its own.
 //!
 //!     lock ─▶ program ─▶ orphan of a killed host, if any: shut down ─▶ server thread ─▶ PING ─▶ Embedded
 //!
-//! Files under `data_dir/redis`: `lock` (held while the host runs; has its pid in it), `redis.sock`, `redis.log`, and Redis's own.
-//! Not here: the client's connections (`queue`). What little is said to the server from here is in `socket`.
+//! Files under `data_dir/redis`: `lock` (held while the host runs; has its pid in it), `redis.sock`,
+//! `redis.log`, and Redis's own. Not here: the client's connections (`queue`). What little is said to the
+//! server from here is in `socket`.
 
 mod program;
 mod server;
@@ -91,7 +92,8 @@ impl Embedded {
         Ok(Embedded { server })
     }
 
-    /// Ends the server: asks, waits up to 15 seconds, then kills it. Everything written to it is in its file then.
+    /// Ends the server: asks, waits up to 15 seconds, then kills it. Everything written to it is in its file
+    /// then.
     pub async fn stop(self) {
         self.server.stop().await;
     }
@@ -102,8 +104,9 @@ impl Embedded {
     }
 }
 
-/// Where the server of this `data_dir` listens, whether it runs or not: `redis/redis.sock` in it, or if that is too long for a socket, a
-/// path in the folder for temporary files that is always the same for the same `data_dir`.
+/// Where the server of this `data_dir` listens, whether it runs or not: `redis/redis.sock` in it, or if that
+/// is too long for a socket, a path in the folder for temporary files that is always the same for the same
+/// `data_dir`.
 pub fn socket_path(data_dir: &Path) -> PathBuf {
     let data_dir = absolute(data_dir);
     let socket = data_dir.join("redis/redis.sock");
@@ -178,7 +181,8 @@ fn take_lock(folder: &Path) -> Result<File, EmbeddedError> {
     Ok(file)
 }
 
-/// Makes a folder that nobody else can look into. One that somebody else made there (anybody can in `/tmp`) is refused.
+/// Makes a folder that nobody else can look into. One that somebody else made there (anybody can in `/tmp`)
+/// is refused.
 fn own_folder(path: &Path) -> Result<(), EmbeddedError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io("create", path))?;
     let metadata = path.symlink_metadata().map_err(io("look at", path))?;

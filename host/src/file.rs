@@ -1,7 +1,7 @@
 //! One file that is watched: is it there, is it stable, what is in it.
 //!
-//! In: a path. Out: a [`Stamp`] that tells one state of the file from another, and its bytes, read whole or not at all.
-//! Blocking, but never for long: a FIFO is not opened, a file that is too large is not read.
+//! In: a path. Out: a [`Stamp`] that tells one state of the file from another, and its bytes, read whole or
+//! not at all. Blocking, but never for long: a FIFO is not opened, a file that is too large is not read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime};
 /// The largest file that is read.
 pub(crate) const MAX_BYTES: u64 = 64 << 20;
 
-/// A file that nobody has touched for so long is stable at first sight. Far more than the coarseness of file times.
+/// A file that nobody has touched for so long is stable at first sight. Far more than the coarseness of file
+/// times.
 const LONG_AGO: Duration = Duration::from_secs(1);
 
 /// Tells one state of a file from another without reading it. The change time also tells those apart whose

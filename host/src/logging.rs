@@ -1,13 +1,13 @@
 //! The host's own log, on stderr.
 //!
-//! In: a [`LogFormat`] from the command line, directives from `TQHOST_LOG`. Out: the global subscriber of `tracing`, and
-//! a [`LogGuard`] that waits for the last lines when it is dropped.
+//! In: a [`LogFormat`] from the command line, directives from `TQHOST_LOG`. Out: the global subscriber of
+//! `tracing`, and a [`LogGuard`] that waits for the last lines when it is dropped.
 //!
 //!     event ─▶ filter ─▶ text | JSON ─▶ Lines (bounded) ─▶ a thread ─▶ stderr
 //!
-//! Whoever logs never waits for stderr: a pipe that nobody reads costs lines (they are counted, and said when it goes on),
-//! one that is closed costs all of them, and neither costs the host anything else.
-//! Not here: what a guest may log (`sandbox`), what the levels mean (docs/operations.md).
+//! Whoever logs never waits for stderr: a pipe that nobody reads costs lines (they are counted, and said when
+//! it goes on), one that is closed costs all of them, and neither costs the host anything else. Not here:
+//! what a guest may log (`sandbox`), what the levels mean (docs/operations.md).
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
@@ -24,8 +24,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 const VARIABLE: &str = "TQHOST_LOG";
 
-/// In front of what the variable says, which so has the last word on each of these targets too. wasmtime_wasi_http warns as often as a guest
-/// makes a mistake.
+/// In front of what the variable says, which so has the last word on each of these targets too.
+/// wasmtime_wasi_http warns as often as a guest makes a mistake.
 const BASE: &str = "info,wasmtime=warn,wasmtime_wasi=warn,wasmtime_wasi_http=off,cranelift=warn,notify=warn";
 
 /// Lines that wait for stderr, in bytes; beyond it they are dropped.
@@ -97,8 +97,8 @@ fn filter(directives: &str) -> anyhow::Result<EnvFilter> {
     // Without the spaces and empty words that the parser does not take.
     let mut words = directives.split(',').map(str::trim).filter(|word| !word.is_empty());
     let tidy = words.clone().collect::<Vec<_>>().join(",");
-    // A bare word that is no level would be taken for a target, so a misspelt level would silently change nothing.
-    // Directives with fields, in braces, are left to the parser.
+    // A bare word that is no level would be taken for a target, so a misspelt level would silently change
+    // nothing. Directives with fields, in braces, are left to the parser.
     let bare = |word: &&str| !word.contains(['=', '[']) && word.parse::<LevelFilter>().is_err();
     if !directives.contains('{')
         && let Some(word) = words.find(bare)

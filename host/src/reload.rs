@@ -1,7 +1,7 @@
 //! Takes changes of the configuration file while the host runs.
 //!
-//! In: hints that something changed in the file's folder (notify), a slow look for what the hints miss, SIGHUP. Out: queues and grants
-//! added, changed and removed; or a report of why the file changes nothing.
+//! In: hints that something changed in the file's folder (notify), a slow look for what the hints miss,
+//! SIGHUP. Out: queues and grants added, changed and removed; or a report of why the file changes nothing.
 //!
 //! ```text
 //! look ─▶ stamp as before? ─▶ nothing
@@ -9,8 +9,9 @@
 //!           │                               └─ good ─▶ Workers::apply, Plugins::update
 //! ```
 //!
-//! What lives as long as the process (the addresses, the folders) stays as it is, and the log says that a restart is needed for it.
-//! Not here: how a queue is replaced (`worker::workers`), how a plugin gets its grants (`plugins`).
+//! What lives as long as the process (the addresses, the folders) stays as it is, and the log says that a
+//! restart is needed for it. Not here: how a queue is replaced (`worker::workers`), how a plugin gets its
+//! grants (`plugins`).
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,7 +63,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The file as it is now counts as changed: it may have been since somebody read it. An error: SIGHUP cannot be heard.
+    /// The file as it is now counts as changed: it may have been since somebody read it. An error: SIGHUP
+    /// cannot be heard.
     pub fn new(file: &Path) -> std::io::Result<Watch> {
         let hint = Arc::new(Notify::new());
         let told = hint.clone();
@@ -158,8 +160,8 @@ impl Reloader<'_> {
         };
         match checked {
             Ok(config) if config == *self.config => {
-                // Touched, or the good file put back over a bad one; or looked at for the first time, since nobody knows what happened to it
-                // between its reading and the first look.
+                // Touched, or the good file put back over a bad one; or looked at for the first time, since
+                // nobody knows what happened to it between its reading and the first look.
                 if self.refused.why().is_some() {
                     tracing::info!("the configuration file is again what this host runs by");
                 }

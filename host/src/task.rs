@@ -34,7 +34,8 @@ pub struct Task {
     pub enqueued_at_ms: u64,
     /// W3C trace context of the producer, when it sent one.
     pub traceparent: Option<String>,
-    /// The producer's `tq-delay-ms`: counted from when it enqueued the task. Gone once the task has been delayed.
+    /// The producer's `tq-delay-ms`: counted from when it enqueued the task. Gone once the task has been
+    /// delayed.
     pub delay: Option<Duration>,
     pub origin: Origin,
     /// The other reserved fields that have to survive a re-enqueueing, such as `tq-key`.
@@ -44,7 +45,8 @@ pub struct Task {
 /// Where a delivery comes from, as far as its fields tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// A producer's XADD without an id of its own: the task's id is its entry's, which no other task can have.
+    /// A producer's XADD without an id of its own: the task's id is its entry's, which no other task can
+    /// have.
     Producer,
     /// A host or a command enqueued it, under a new id; its status says where it is.
     Host,

@@ -1,15 +1,17 @@
-// Tells format and size of an image.
+// Reads the format and the size of an image.
 //
-// In: a task with the field `image`: the bytes of the file, or the first of them. Out: JSON. Not here: what the bytes mean (`image.c`).
+// In: a task with the field `image`: the bytes of the file, or its first bytes. Out: JSON. Not here: what the
+// bytes mean (`image.c`).
 //
-// `project.h` is made of the WIT when this is built. What is given away with a result is never freed here: see `runtime/memory.c`.
+// `project.h` is made from the WIT when the handler is built. Memory of a result is not freed here: see
+// `runtime/memory.c`.
 
 #include "image.h"
 #include "project.h"
 
 #include <string.h>
 
-// A text that is put together; what does not fit is left out.
+// A text of limited length; what does not fit is left out.
 struct text {
   char bytes[128];
   size_t length;
@@ -35,7 +37,7 @@ static void log_info(const char *message) {
   wasi_logging_logging_log(WASI_LOGGING_LOGGING_LEVEL_INFO, &context, &line);
 }
 
-// The task will never work.
+// Rejects the task.
 static bool reject(exports_tqhost_handler_handler_failure_t *failure, const char *why) {
   failure->tag = TQHOST_HANDLER_TYPES_FAILURE_REJECT;
   project_string_dup(&failure->val.reject, why);
@@ -45,12 +47,14 @@ static bool reject(exports_tqhost_handler_handler_failure_t *failure, const char
 static const project_list_u8_t *field(const exports_tqhost_handler_handler_task_t *task, const char *name) {
   for (size_t n = 0; n < task->fields.len; n++) {
     const tqhost_handler_types_field_t *field = &task->fields.ptr[n];
-    if (field->name.len == strlen(name) && memcmp(field->name.ptr, name, field->name.len) == 0) return &field->value;
+    bool same_length = field->name.len == strlen(name);
+    if (same_length && memcmp(field->name.ptr, name, field->name.len) == 0) return &field->value;
   }
   return NULL;
 }
 
-bool exports_tqhost_handler_handler_handle(exports_tqhost_handler_handler_task_t *task, project_option_list_u8_t *result,
+bool exports_tqhost_handler_handler_handle(exports_tqhost_handler_handler_task_t *task,
+                                           project_option_list_u8_t *result,
                                            exports_tqhost_handler_handler_failure_t *failure) {
   const project_list_u8_t *bytes = field(task, "image");
   if (bytes == NULL) return reject(failure, "field `image` is missing");

@@ -1,7 +1,8 @@
 // Reads the headers of image files.
 //
-// In: bytes that anybody may have made. Out: format, width and height, or why not. No byte is read before it is known to be there; all
-// lengths that a file tells are compared with what is left of it, never added up first, since a sum could wrap around.
+// In: bytes that anybody may have made. Out: format, width and height, or the reason why not. The code reads
+// no byte before it knows that the byte is there. It compares each length in a file with the number of bytes
+// that are left, and never adds lengths first, because a sum could wrap around.
 
 #include "image.h"
 
@@ -11,7 +12,7 @@
 static const char *const CUT_OFF = "ends within the header of an image";
 static const char *const DAMAGED = "is an image with a damaged header";
 
-// What is left of a file.
+// The rest of a file.
 struct rest {
   const uint8_t *at;
   size_t length;
@@ -26,7 +27,7 @@ static const uint8_t *take(struct rest *rest, size_t count) {
   return taken;
 }
 
-// Takes this text, if it is what comes next.
+// Takes this text, if it comes next.
 static bool skip(struct rest *rest, const char *text, size_t count) {
   if (rest->length < count || memcmp(rest->at, text, count) != 0) return false;
   return take(rest, count) != NULL;
@@ -38,7 +39,8 @@ static uint32_t little16(const uint8_t *at) { return (uint32_t)at[1] << 8 | at[0
 static uint32_t little24(const uint8_t *at) { return (uint32_t)at[2] << 16 | little16(at); }
 static uint32_t little32(const uint8_t *at) { return little16(at + 2) << 16 | little16(at); }
 
-// After the signature: the length and the name of the first chunk, which has to be IHDR, and what is in it.
+// After the signature come the length and the name of the first chunk, which must be IHDR, and then its
+// content.
 static const char *read_png(struct rest rest, struct image *image) {
   const uint8_t *chunk = take(&rest, 16);
   if (chunk == NULL) return CUT_OFF;
@@ -56,24 +58,25 @@ static const char *read_gif(struct rest rest, struct image *image) {
   return NULL;
 }
 
-// After the start of the image come segments, each with its length; the size is in the frame's, which may lie behind a preview or a profile.
+// After the start of the image come segments, each with its length. The size is in the frame's segment, which
+// may come after a preview or a profile.
 static const char *read_jpeg(struct rest rest, struct image *image) {
   for (;;) {
     const uint8_t *byte = take(&rest, 1);
     if (byte == NULL) return CUT_OFF;
     if (*byte != 0xFF) return DAMAGED;
-    // Any number of them may stand in front of a marker.
+    // Any number of these bytes may stand in front of a marker.
     do {
       byte = take(&rest, 1);
       if (byte == NULL) return CUT_OFF;
     } while (*byte == 0xFF);
     uint8_t marker = *byte;
     if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7)) continue; // has no length
-    // The end of the image, or its data, before any frame.
+    // The image or its data ends here, before any frame.
     if (marker == 0x00 || marker == 0xD8 || marker == 0xD9 || marker == 0xDA) return DAMAGED;
     const uint8_t *length = take(&rest, 2);
     if (length == NULL) return CUT_OFF;
-    // It counts itself.
+    // The length includes itself.
     if (big16(length) < 2) return DAMAGED;
     size_t size = big16(length) - 2;
     bool is_frame = marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
@@ -88,7 +91,7 @@ static const char *read_jpeg(struct rest rest, struct image *image) {
   }
 }
 
-// After `RIFF`, the file's length and `WEBP`: the first chunk tells which of three kinds it is.
+// After `RIFF`, the file's length and `WEBP`, the first chunk shows which of three kinds it is.
 static const char *read_webp(struct rest rest, struct image *image) {
   const uint8_t *chunk = take(&rest, 8);
   if (chunk == NULL) return CUT_OFF;
@@ -139,6 +142,6 @@ const char *image_read(const uint8_t *bytes, size_t length, struct image *image)
     return length == 0 ? "is empty" : "is not a PNG, JPEG, GIF or WebP image";
   }
   if (problem != NULL) return problem;
-  // A JPEG may leave its height to the end of its data.
+  // A JPEG may give its height at the end of its data.
   return image->width == 0 || image->height == 0 ? "is an image whose header does not tell its size" : NULL;
 }

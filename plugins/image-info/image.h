@@ -1,4 +1,4 @@
-// What an image file says of itself in its first bytes. Knows nothing of tasks.
+// What an image file says about itself in its first bytes. It does not depend on tasks.
 #ifndef IMAGE_H
 #define IMAGE_H
 
@@ -11,8 +11,8 @@ struct image {
   uint32_t height;
 };
 
-// Reads the header of a PNG, JPEG, GIF or WebP image. The bytes may end anywhere after it. Gives NULL, or why it cannot be read: a text to
-// follow the name of what was read.
+// Reads the header of a PNG, JPEG, GIF or WebP image. The bytes may end anywhere after the header. Returns
+// NULL, or the reason why the header cannot be read: a text that follows the name of the thing that was read.
 const char *image_read(const uint8_t *bytes, size_t length, struct image *image);
 
 #endif

@@ -1,15 +1,18 @@
 // Makes the CSV file of a report.
 //
-// In: a task with the field `rows`, a JSON array of objects; and, if wanted, `columns`, a JSON array of names, which chooses and orders them, and
-// `total`, how many rows there must be. Out: the file's text. Not here: how it is written (`csv.js`).
+// In: a task with the field `rows`, a JSON array of objects. Optional fields are `columns`, a JSON array of
+// names that selects and orders the columns, and `total`, the expected number of rows. Out: the file's text.
+// Not here: how the text is written (`csv.js`).
 
 import { columnsOf, csv } from './csv.js';
 import { config, defer, handles, has, json, progress, reject, retry, text } from './tqhost.js';
 
 function report(task) {
-  // Only the operator can mend that, and the task is not to blame.
+  // Only the operator can correct that, and the task is not at fault.
   const delimiter = config('delimiter') ?? ',';
-  if (delimiter.length !== 1 || '"\r\n'.includes(delimiter)) throw retry('the configuration key `delimiter` is not one character');
+  if (delimiter.length !== 1 || '"\r\n'.includes(delimiter)) {
+    throw retry('the configuration key `delimiter` is not one character');
+  }
 
   const rows = json(task, 'rows');
   const isObject = (row) => typeof row === 'object' && row !== null && !Array.isArray(row);
@@ -21,8 +24,12 @@ function report(task) {
     if (rows.length < total) throw defer(`${rows.length} of ${total} rows are there`, 60_000);
   }
   const columns = has(task, 'columns') ? json(task, 'columns') : columnsOf(rows);
-  if (!Array.isArray(columns) || !columns.every((name) => typeof name === 'string')) throw reject('field `columns` is not an array of names');
-  if (columns.length === 0) throw reject('there are no columns: `rows` is empty, and `columns` does not name any');
+  if (!Array.isArray(columns) || !columns.every((name) => typeof name === 'string')) {
+    throw reject('field `columns` is not an array of names');
+  }
+  if (columns.length === 0) {
+    throw reject('there are no columns: `rows` is empty, and `columns` does not name any');
+  }
 
   progress(50, `${rows.length} rows`);
   const file = csv(rows, columns, delimiter);

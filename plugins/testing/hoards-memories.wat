@@ -1,11 +1,12 @@
-;; Grows each of its four memories, the most that there may be, by a page at a time and touches it, until one is refused. No compiler makes
-;; modules with more than one memory, so it is written by hand; the tests add the component type of wit/handler.wit.
+;; Grows each of its four memories, the largest allowed number, by a page at a time and touches it, until one
+;; is refused. It is written by hand, because compilers make modules with one memory. The tests add the
+;; component type of wit/handler.wit.
 (module
     (memory $a (export "memory") 1)
     (memory $b 0)
     (memory $c 0)
     (memory $d 0)
-    ;; Where the host puts what it passes in: one piece after the other.
+    ;; The host writes arguments here, one piece after the other.
     (global $next (mut i32) (i32.const 4096))
     (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
         (global.set $next (i32.add (i32.and (i32.add (global.get $next) (i32.const 7)) (i32.const -8)) (local.get 3)))

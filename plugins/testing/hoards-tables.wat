@@ -1,5 +1,6 @@
-;; Grows each of its sixteen tables, the most that there may be, by a hundred elements at a time, until one is refused. Written by hand, as
-;; no compiler makes tables that grow; the tests add the component type of wit/handler.wit.
+;; Grows each of its sixteen tables, the largest allowed number, by a hundred elements at a time, until one is
+;; refused. It is written by hand, because compilers make no tables that grow. The tests add the component
+;; type of wit/handler.wit.
 (module
     (memory (export "memory") 1)
     (table $t0 0 funcref)
@@ -18,7 +19,7 @@
     (table $t13 0 funcref)
     (table $t14 0 funcref)
     (table $t15 0 funcref)
-    ;; Where the host puts what it passes in: one piece after the other.
+    ;; The host writes arguments here, one piece after the other.
     (global $next (mut i32) (i32.const 4096))
     (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
         (global.set $next (i32.add (i32.and (i32.add (global.get $next) (i32.const 7)) (i32.const -8)) (local.get 3)))

@@ -1,8 +1,9 @@
-;; Calls itself without end and uses nothing of its memory, so that it is the runtime's stack that ends. What compilers make meets the end of
-;; the stack in its memory first. The tests add the component type of wit/handler.wit.
+;; Calls itself without end and uses nothing of its memory, so that the runtime's stack ends. Code from a
+;; compiler reaches the end of the stack in its memory first. The tests add the component type of
+;; wit/handler.wit.
 (module
     (memory (export "memory") 1)
-    ;; Where the host puts what it passes in: one piece after the other.
+    ;; The host writes arguments here, one piece after the other.
     (global $next (mut i32) (i32.const 4096))
     (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
         (global.set $next (i32.add (i32.and (i32.add (global.get $next) (i32.const 7)) (i32.const -8)) (local.get 3)))

@@ -1,7 +1,7 @@
 """Cuts a document of a knowledge base into pieces, and gives each its keywords and its vector.
 
-In: a task with the fields `kbId` and `content`. Out: the pieces as JSON, each with its place in the document. Not here: where to cut (`chunks`), what
-a vector is made of (`vectors`).
+In: a task with the fields `kbId` and `content`. Out: the pieces as JSON, each with its place in the document.
+Not here: where to cut (`chunks`), and how a vector is made (`vectors`).
 """
 
 from chunks import chunks
@@ -16,7 +16,7 @@ def setting(key: str, default: int, least: int, most: int) -> int:
     if value is None:
         return default
     if not value.isdecimal() or not least <= int(value) <= most:
-        # Only the operator can mend that, and the task is not to blame.
+        # Only the operator can correct that, and the task is not at fault.
         raise retry(f"the configuration key `{key}` is not a number from {least} to {most}")
     return int(value)
 
@@ -43,7 +43,13 @@ def vectorize(task):
         for (start, stop), of_piece, words in zip(places, found, typical)
     ]
     print(f"kb {kb_id}: {len(pieces)} pieces")
-    return {"kbId": kb_id, "method": "hashed-ngrams", "dimensions": dimensions, "characters": len(content), "chunks": pieces}
+    return {
+        "kbId": kb_id,
+        "method": "hashed-ngrams",
+        "dimensions": dimensions,
+        "characters": len(content),
+        "chunks": pieces,
+    }
 
 
 Handler = handles(vectorize)

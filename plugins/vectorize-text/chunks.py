@@ -1,13 +1,16 @@
-"""Cuts a document into pieces of a size, at the ends of paragraphs and sentences where it can. Knows nothing of tasks."""
+"""Cuts a document into pieces of a size, if possible at the ends of paragraphs and sentences.
+
+It does not depend on tasks.
+"""
 
 import re
 
-# A blank line, an end of line, the end of a sentence, a blank: the best place to cut first.
+# Places to cut, the best first: a blank line, an end of line, the end of a sentence, a blank.
 ENDS = [re.compile(pattern) for pattern in (r"\n\s*\n", r"\n", r"[.!?]\s|[。！？；]", r"\s|[，、]")]
 
 
 def chunks(text: str, size: int) -> list[tuple[int, int]]:
-    """From and to of each piece, without the blanks around it. None is longer than `size` characters."""
+    """The start and end of each piece without the blanks around it. No piece is longer than `size`."""
     found = []
     start = 0
     while start < len(text):

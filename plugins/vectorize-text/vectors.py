@@ -1,7 +1,8 @@
-"""Terms of a text, what is typical of it, and its vector. Knows nothing of tasks.
+"""The terms of a text, its keywords, and its vector. This module does not depend on tasks.
 
-A vector is made by hashing: each term, and each pair of neighbours, adds to one of a fixed number of places. It needs no model, is the same on every
-machine, and texts with the same words are near each other; it does not know what words mean.
+A vector is made by hashing: each term, and each pair of neighbours, adds to one of a fixed number of places.
+It needs no model and is the same on every machine. Texts with the same words are near each other, but the
+vector does not know what words mean.
 """
 
 import math
@@ -18,7 +19,7 @@ STOP = frozenset(
 
 
 def terms(text: str) -> list[str]:
-    """Words without the most common ones; of Chinese, which has no blanks, each pair of neighbouring characters."""
+    """Words without the most common ones; in Chinese, each pair of neighbouring characters."""
     found = []
     for word in WORD.findall(text.lower()):
         if "\u4e00" <= word[0] <= "\u9fff":
@@ -30,23 +31,27 @@ def terms(text: str) -> list[str]:
 
 
 def keywords(terms_of_all: list[list[str]], count: int) -> list[list[str]]:
-    """For each piece the terms that are frequent in it and rare in the others."""
+    """For each piece, the terms that are frequent in it and rare in the others."""
     spread = Counter(term for terms_of_one in terms_of_all for term in set(terms_of_one))
     pieces = len(terms_of_all)
 
     def typical(terms_of_one):
-        weights = {term: n * math.log(1 + pieces / spread[term]) for term, n in Counter(terms_of_one).items() if len(term) > 1}
+        counts = {term: n for term, n in Counter(terms_of_one).items() if len(term) > 1}
+        weights = {term: n * math.log(1 + pieces / spread[term]) for term, n in counts.items()}
         return sorted(weights, key=lambda term: (-weights[term], term))[:count]
 
     return [typical(terms_of_one) for terms_of_one in terms_of_all]
 
 
 def vector(found: list[str], dimensions: int) -> list[list]:
-    """Place and weight of what is not zero, of length 1 together."""
+    """The places and weights that are not zero; the vector has the length 1."""
     places = Counter()
-    for gram, weight in [(term, 1.0) for term in found] + [(f"{a} {b}", 0.5) for a, b in zip(found, found[1:])]:
+    pairs = [(f"{a} {b}", 0.5) for a, b in zip(found, found[1:])]
+    for gram, weight in [(term, 1.0) for term in found] + pairs:
         digest = zlib.crc32(gram.encode())
-        # The sign of another bit: what falls into one place by chance cancels out.
+        # Another bit gives the sign, so terms that share a place by chance cancel out on average.
         places[digest % dimensions] += weight if digest >> 31 else -weight
     length = math.sqrt(sum(weight * weight for weight in places.values()))
-    return [[place, round(weight / length, 4)] for place, weight in sorted(places.items()) if weight] if length else []
+    if not length:
+        return []
+    return [[place, round(weight / length, 4)] for place, weight in sorted(places.items()) if weight]

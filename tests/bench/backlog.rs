@@ -1,4 +1,7 @@
-//! A million tasks at once: does the host keep its speed and its memory, and does Redis stay free for others?
+//! Sections `backlog` and `delayed`: a million tasks at once.
+//!
+//! Out: the speed over time, the memory of host and Redis, and the commands that kept Redis busy for long.
+//! Not here: speed with fewer tasks (`main`).
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -11,12 +14,12 @@ use crate::{fill, quiet_host, resident_mib};
 
 /// Tasks that wait when the host starts.
 const TASKS: usize = 1_000_000;
-/// The way through them is measured in so many parts.
+/// The speed is measured in this many parts.
 const PARTS: usize = 10;
-/// A command that keeps Redis busy for longer is counted, µs.
+/// Commands that keep Redis busy for longer than this are counted, in µs.
 const SLOW: u64 = 10_000;
 
-/// In the stream: what producers added while no host was there.
+/// All tasks wait in the stream, as if producers had added them while no host ran.
 pub fn queued() {
     println!(
         "a backlog of {TASKS} tasks of 200 bytes in the stream, empty handler, concurrency 100, retention 24h"
@@ -26,10 +29,11 @@ pub fn queued() {
     drain(bench);
 }
 
-/// All of them delayed, and due before the host starts.
+/// All tasks are delayed, and due before the host starts.
 pub fn delayed() {
     println!(
-        "{TASKS} delayed tasks of 200 bytes, all due at the start, empty handler, concurrency 100, retention 0s"
+        "{TASKS} delayed tasks of 200 bytes, all due at the start, \
+         empty handler, concurrency 100, retention 0s"
     );
     let mut bench = bench("0s");
     let file = bench.dir.path().join("tasks.jsonl");
@@ -52,11 +56,12 @@ pub fn delayed() {
 
 fn bench(retention: &str) -> Bench {
     Bench::new(&format!(
-        "[queues.work]\nplugin = \"empty\"\nconcurrency = 100\nmax_backlog = 2000000\nretention = \"{retention}\"\n"
+        "[queues.work]\nplugin = \"empty\"\nconcurrency = 100\nmax_backlog = 2000000\n\
+         retention = \"{retention}\"\n"
     ))
 }
 
-/// Lets a host do them all, and tells how it went.
+/// Lets a host run all tasks, and prints what it measured.
 fn drain(mut bench: Bench) {
     bench.install("empty", "empty");
     let _: () = bench.redis("CONFIG", ("SET", "slowlog-log-slower-than", SLOW));
@@ -90,7 +95,7 @@ fn drain(mut bench: Bench) {
     host.stop();
 }
 
-/// Waits until no more than `goal` tasks are left, and watches the host's memory on the way.
+/// Waits until no more than `goal` tasks are left, and keeps the most memory of the host in `resident`.
 fn eventually_slowly(what: &str, bench: &mut Bench, host: &Host, resident: &mut u64, goal: usize) {
     loop {
         *resident = (*resident).max(resident_mib(host));
@@ -98,7 +103,7 @@ fn eventually_slowly(what: &str, bench: &mut Bench, host: &Host, resident: &mut 
         if left <= goal {
             return;
         }
-        // Progress, so that a host that does nothing does not hang the bench.
+        // This fails when the host makes no progress.
         eventually(what, || {
             let now =
                 bench.redis::<usize>("XLEN", "work") + bench.redis::<usize>("ZCARD", "tq:{work}:delayed");
@@ -107,8 +112,8 @@ fn eventually_slowly(what: &str, bench: &mut Bench, host: &Host, resident: &mut 
     }
 }
 
-/// Commands that took long by the clock on the wall, by name: how many, and the longest in ms. On a machine that has more to do than it
-/// has cores, trivial ones are among them: then it was the machine.
+/// The commands of the slow log by name: how many, and the longest in ms. The slow log measures wall-clock
+/// time: on a machine with more work than cores, trivial commands are among them.
 fn slow(bench: &mut Bench) -> String {
     let log: Vec<redis::Value> = bench.redis("SLOWLOG", ("GET", -1));
     let mut found: BTreeMap<String, (usize, u64)> = BTreeMap::new();

@@ -1,6 +1,8 @@
-//! A host whose one queue has a handler in every slot that computes without end, next to the same host where they wait: what the others notice.
+//! Section `busy`: a host whose one queue has handlers in every slot that compute without end, next to the
+//! same host with handlers that wait.
 //!
-//! Out: a table on stdout. The others are tasks of another queue, somebody who asks the admin server, the leases, and handlers that time out.
+//! Out: a table of the effect on tasks of another queue, requests to the admin server, heartbeats, and
+//! handlers that time out. Not here: other ways to run guests (`execution`).
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,20 +11,20 @@ use super::support::{Bench, Host};
 use super::{fill_stream, median, quantile};
 
 const RUNS: usize = 3;
-/// How long the others are watched in one run.
+/// How long one run measures.
 const WINDOW: Duration = Duration::from_secs(6);
-/// Between two tasks of the other queue, and two requests.
+/// The pause between two tasks of the other queue, and between two requests.
 const BEAT: Duration = Duration::from_millis(20);
 const SLOTS: usize = 8;
 const LEASE: Duration = Duration::from_secs(3);
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Tasks of the other queue that are there at once, for its speed.
+/// Tasks of the other queue that are added at once, to measure its speed.
 const TASKS: usize = 50_000;
 
-/// One of the figures.
+/// Selects the values of one figure.
 type Figure = fn(&Seen) -> &[f64];
 
-/// What one run showed; times in ms.
+/// The figures of one run; times in ms.
 #[derive(Default)]
 struct Seen {
     tasks: Vec<f64>,
@@ -35,7 +37,8 @@ struct Seen {
 
 pub fn slots() {
     println!(
-        "one queue with {SLOTS} handlers that wait, or compute without end, and what the others notice; {RUNS} runs of each in turn, medians of the runs"
+        "one queue with {SLOTS} handlers that wait, or compute without end, and what the others notice; \
+         {RUNS} runs of each in turn, medians of the runs"
     );
     let (mut waiting, mut busy) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
@@ -115,7 +118,7 @@ fn watched(bench: &mut Bench, host: &Host) -> Seen {
     let (mut tasks, mut late) = (Vec::new(), Vec::new());
     while Instant::now() < end {
         tasks.push(bench.xadd("other", &[("a", "1")]));
-        // One that times out after the other.
+        // The next task is added when the last one has timed out.
         if late.last().is_none_or(|id: &String| bench.status("late", id, "status") == "FAILED") {
             late.push(bench.xadd("late", &[("a", "1")]));
         }
@@ -144,7 +147,8 @@ fn watched(bench: &mut Bench, host: &Host) -> Seen {
     seen
 }
 
-/// Tasks per second of the other queue, whose handler does nothing: of all of them, or of those that were settled after a while.
+/// Tasks per second of the other queue, whose handler does nothing. It counts the tasks that are settled
+/// within [`WINDOW`].
 fn rate(bench: &mut Bench) -> f64 {
     fill_stream(bench, "other", "x", TASKS);
     let begin = Instant::now();

@@ -1,12 +1,14 @@
-//! tqhost next to bare loops over Redis Streams and to other task queues: `make bench SECTION=peers`.
+//! Section `peers`: tqhost next to bare loops over Redis Streams and to other task queues.
 //!
-//! Every repetition runs all rows once, in an order of its own, each with a Redis of its own. Out: a table with medians and spreads, and
-//! ratios of rows within a repetition; with `WRITE=1` they also replace what docs/performance.md has between its markers, and its plot.
+//! Every repetition runs all rows once, in a random order, each with a new Redis.
 //!
-//! In, from the environment: `REPS` (3), `PEERS` (the names of rows; all), `SCALE` (a factor on the number of tasks, 1), `LATENCY=0` (leave out the
-//! latency), `WRITE=1`.
+//! In, from the environment: `REPS` (repetitions, 3), `PEERS` (the names of rows; all), `SCALE` (a factor on
+//! the number of tasks, 1), `LATENCY=0` (leaves out the latency), `WRITE=1`. Out: a table with medians and
+//! spreads, and ratios of rows within a repetition. With `WRITE=1` they also replace the figures and the plot
+//! of docs/performance.md.
 //!
-//! Not here: what the rows are (`rows`), how one is run (`measure`), what is made of the figures (`report`, `plot`), the programs (`peers/`).
+//! Not here: the rows (`rows`), how one is run (`measure`), the presentation (`report`, `plot`), the programs
+//! (`peers/`).
 
 mod measure;
 mod plot;
@@ -24,13 +26,13 @@ use measure::Figures;
 use report::Results;
 use rows::{ROWS, Row, Worker};
 
-/// The picture that docs/performance.md shows.
+/// The plot of docs/performance.md.
 const PLOT: &str = "performance-peers.svg";
 
-/// What a set-up step found: a folder, or why there is none.
+/// The folder that a part of the set-up made, or why there is none.
 type Found = Result<PathBuf, String>;
 
-/// Where the things are that a row may need.
+/// The parts of the set-up that were run, each with its folder.
 #[derive(Default)]
 pub struct Setup(BTreeMap<&'static str, Found>);
 
@@ -40,7 +42,7 @@ impl Setup {
         self.0.entry(part).or_insert_with(|| set_up(part)).clone()
     }
 
-    /// Gets everything that a row needs, or says why it cannot be had.
+    /// Sets up everything that a row needs, or says why it cannot be had.
     fn ready(&mut self, row: &Row) -> Result<measure::Places, String> {
         let programs = self.folder("programs")?;
         let bullmq =
@@ -75,7 +77,7 @@ pub fn peers() {
                 let latency = (with_latency && row.latency).then(|| measure::latency(row, places));
                 Figures { drain, latency: latency.unwrap_or_default() }
             };
-            // A row that fails is one that is missing, not the end of the others. What went wrong is on stderr.
+            // A row that fails is left out, and the others go on. The error is on stderr.
             match catch_unwind(AssertUnwindSafe(run)) {
                 Ok(figures) => {
                     let (rate, took) = (figures.drain.rate, begin.elapsed().as_secs());

@@ -1,7 +1,10 @@
-//! What the tasks of one queue notice while the host compiles a large component for another: the time from XADD to COMPLETED, with and without.
+//! Section `compilation`: the time of short tasks while the host compiles a large component for another
+//! queue, next to their time while it does not.
 //!
-//! Both are measured in turn in one run. Redis tells when a task is completed (a notification of the key of its status), so nobody asks, and the
-//! clock is that of this process. Every version is a new one, so that the cache never has it.
+//! Out: the times from XADD to COMPLETED, in turn with and without a compilation. It fails when the p99 is
+//! more than [`MOST`] times as long. A keyspace notification of Redis announces each end, so the measurement
+//! does not poll; the clock is that of this process. Every version is a new one, so that none is in the
+//! cache.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,21 +19,23 @@ use crate::{median, quiet_host};
 
 const QUEUES: &str = "[queues.short]\nplugin = \"echo\"\n[queues.large]\nplugin = \"report-csv\"\n";
 const ROUNDS: u32 = 3;
-/// Of measuring with nothing else to do, in each round.
+/// How long each round measures without a compilation.
 const QUIET: Duration = Duration::from_secs(6);
-/// Between two tasks.
+/// The pause between two tasks.
 const PACE: Duration = Duration::from_millis(5);
-/// How many times as long the p99 may be while it is compiled.
+/// The greatest allowed ratio of the p99 with a compilation to the p99 without.
 const MOST: f64 = 2.0;
-/// Until the host looks at the new file.
+/// How long the host takes to notice a new file.
 const NOTICED: Duration = Duration::from_millis(150);
 
 pub fn others() {
     println!(
-        "latency of short tasks (echo, one each {PACE:?}), {ROUNDS} rounds without and with a 12 MB component in JavaScript being compiled"
+        "latency of short tasks (echo, one each {PACE:?}), {ROUNDS} rounds without and with \
+         a 12 MB component in JavaScript being compiled"
     );
     println!(
-        "  (in brackets: the median, over the seconds, of the p99 of each; another program that takes the machine for a moment does not change it)"
+        "  (in brackets: the median, over the seconds, of the p99 of each; \
+         another program that takes the machine for a moment does not change it)"
     );
     let mut bench = Bench::with_redis(QUEUES, &["--appendonly", "no"]);
     let _: () = bench.redis("CONFIG", ("SET", "notify-keyspace-events", "Kg"));
@@ -44,7 +49,7 @@ pub fn others() {
     let (mut without, mut with, mut took) = (Times::default(), Times::default(), Vec::new());
     for round in 1..=ROUNDS {
         let quiet = Instant::now();
-        // What is measured is time itself.
+        // A measurement has to last this long.
         std::thread::sleep(QUIET);
         let put_at = Instant::now();
         let next = marked(&large, round);
@@ -72,7 +77,8 @@ pub fn others() {
     let ratio = at(&mut with.all, 0.99) / at(&mut without.all, 0.99);
     assert!(
         ratio <= MOST,
-        "the p99 of the others is {ratio:.2} times as long while something is compiled, more than {MOST} times"
+        "the p99 of the others is {ratio:.2} times as long while something is compiled, \
+         more than {MOST} times"
     );
     println!(
         "  {} tasks without, {} with; compiled in {:.1} s (median)",
@@ -114,13 +120,13 @@ impl Times {
     }
 }
 
-/// The value below which this part of them is.
+/// The quantile `part` of the values.
 fn at(values: &mut [f64], part: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     values[((values.len() as f64 * part) as usize).min(values.len() - 1)]
 }
 
-/// Adds tasks at an even pace, and notes how long each took.
+/// Adds tasks at a steady pace, and notes how long each took.
 struct Meter {
     stop: Arc<AtomicBool>,
     notes: Arc<Mutex<Notes>>,
@@ -130,7 +136,7 @@ struct Meter {
 #[derive(Default)]
 struct Notes {
     sent: HashMap<String, Instant>,
-    /// When it was added, and ms until it was completed.
+    /// When each task was added, and how many ms it took.
     done: Vec<(Instant, f64)>,
 }
 
@@ -147,7 +153,7 @@ impl Meter {
             while !stopped.load(Ordering::Relaxed) || !shared.lock().expect("the notes").sent.is_empty() {
                 let Ok(message) = events.get_message() else { continue };
                 let now = Instant::now();
-                // The status of a task expires from its end on.
+                // The status of a task gets an expiry when the task ends.
                 if message.get_payload_bytes() != b"expire" {
                     continue;
                 }
@@ -180,7 +186,7 @@ impl Meter {
         Meter { stop, notes, threads: vec![sender, listener] }
     }
 
-    /// The times of the tasks that were added in between.
+    /// The times of the tasks that were added from `from` to `to`.
     fn between(&self, from: Instant, to: Instant) -> Times {
         let done: Vec<(Instant, f64)> =
             within(Duration::from_secs(60), "tasks of this time are done", || {
@@ -196,7 +202,7 @@ impl Meter {
         Times { all: done.into_iter().map(|(_, ms)| ms).collect(), seconds }
     }
 
-    /// Ends it, and gives how many tasks were added and not completed.
+    /// Stops adding tasks, and gives how many were added and not completed.
     fn stop(self) -> usize {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().expect("the meter"));

@@ -1,10 +1,12 @@
-//! How guests could be run, and what each way does to everybody else: the measurement behind "How guests run" in ARCHITECTURE.md.
+//! Section `execution`: ways to run guests, and what each does to other work. It is the measurement behind
+//! "How guests run" in ARCHITECTURE.md.
 //!
-//! Out: tables on stdout. It knows wasmtime and nothing of the host: the ways that were not taken are here and nowhere else. Beside guests that
-//! compute without end stand a ticker (for heartbeats and fetch loops) and a socket that answers (for the admin API) on the runtime that is not the guests', and
-//! short guests (for the tasks of other queues). All ways are measured in turn, several times over.
+//! Out: tables on stdout. This uses wasmtime without the host, since the host has only one of the ways.
+//! Beside guests that compute without end run a ticker (like heartbeats and fetch loops), a socket that
+//! answers (like the admin API), and short guests (like tasks of other queues). Ticker and socket run on the
+//! host's runtime. All ways are measured in turn, several times.
 //!
-//! Not here: the same of the real host (`busy`).
+//! Not here: the ways themselves (`ways`), the real host among busy guests (`busy`).
 
 mod ways;
 
@@ -23,20 +25,21 @@ use self::ways::{Call, Ended, Host, Instance, Kind, Starter, Ticker, Way};
 use super::{eventually, median, quantile};
 
 const RUNS: usize = 3;
-/// How long guests compute in one of them.
+/// How long guests compute in one run.
 const WINDOW: Duration = Duration::from_millis(1500);
-/// Guests that compute without end.
+/// The numbers of guests that compute without end.
 const BUSY: [usize; 5] = [0, 1, 2, 8, 32];
-/// Between two beats of the ticker, two requests, and two short guests.
+/// The pause between two beats of the ticker, two requests, and two short guests.
 const BEAT: Duration = Duration::from_millis(10);
-/// Short calls of one throughput run, and how many are made at once.
+/// Short calls of one throughput run.
 const CALLS: u32 = 10_000;
+/// Short calls at once.
 const CALLERS: u32 = 4;
-/// Short calls that are made as fast as can be, beside so many busy guests.
+/// Busy guests beside the short calls of [`crowd`].
 const CROWD: usize = 8;
-/// Guests that wait, for the memory that each of them takes.
+/// Waiting guests whose memory is measured.
 const WAITING: usize = 500;
-/// An hour: longer than anything here.
+/// Longer than anything here.
 const LONG: Duration = Duration::from_secs(3600);
 
 const WAYS: [Way; 7] = [
@@ -65,7 +68,7 @@ pub fn compared() {
     memory();
 }
 
-/// Runs of every way in turn, each with a host of its own: what came of the runs, by way.
+/// Runs every way in turn, each run with a new host. Gives the results of the runs by way.
 fn in_turn<T>(engine: &Engine, component: &Component, run: impl Fn(&Host) -> T) -> Vec<Vec<T>> {
     let mut all: Vec<Vec<T>> = WAYS.iter().map(|_| Vec::new()).collect();
     for _ in 0..RUNS {
@@ -80,7 +83,7 @@ fn middle<T>(runs: &[T], value: impl Fn(&T) -> f64) -> f64 {
     median(&mut runs.iter().map(value).collect::<Vec<_>>())
 }
 
-/// Short calls per second with nobody else there.
+/// Measures short calls per second without other work.
 fn throughput(engine: &Engine, component: &Component) {
     println!(
         "\n  short calls per second, {CALLERS} at once, nobody else there; times those of the first way"
@@ -104,7 +107,8 @@ fn throughput(engine: &Engine, component: &Component) {
     }
 }
 
-/// Makes short calls, each caller one after the other as long as `goes_on` says so of its count. Gives the count of all.
+/// Makes short calls. Each caller goes on while `goes_on` is true of its count. Gives the count of all
+/// callers.
 async fn callers(
     starter: &Starter,
     reuse: bool,
@@ -132,21 +136,24 @@ async fn callers(
     all
 }
 
-/// What one run with busy guests showed; times in ms.
+/// The figures of one run with busy guests; times in ms.
 struct Seen {
     /// How late each beat of the ticker was.
     ticker: Vec<f64>,
-    /// How long each request took, and each short guest.
+    /// How long each request took.
     requests: Vec<f64>,
+    /// How long each short guest took.
     short: Vec<f64>,
-    /// How late each busy guest ended, and how far it came.
+    /// How late each busy guest ended.
     late: Vec<f64>,
+    /// How much each busy guest computed.
     work: Vec<f64>,
 }
 
 fn beside(engine: &Engine, component: &Component, busy: usize) {
     println!(
-        "\n  beside {busy} busy guests; ms: median, 99 of 100, most; busy guests: how late a timeout ends them, least work to most, all work"
+        "\n  beside {busy} busy guests; ms: median, 99 of 100, most; \
+         busy guests: how late a timeout ends them, least work to most, all work"
     );
     println!(
         "  {:28} {:^23} {:^23} {:^23} {:>15} {:>6} {:>6}",
@@ -181,7 +188,7 @@ fn window(host: &Host, busy: usize) -> Seen {
     let busy: Vec<_> = (0..busy).map(|_| starter.start(Call::Busy, end, None)).collect();
     let ticker = host.runtime.spawn(async move {
         let mut late = Vec::new();
-        // Where the guests leave nothing to the others, the first beat comes when they have ended.
+        // Where the guests leave the ticker no time, its first beat comes after they have ended.
         let mut due = begin + BEAT;
         while late.is_empty() || Instant::now() < end {
             tokio::time::sleep_until(due.into()).await;
@@ -239,7 +246,7 @@ async fn answer(listener: tokio::net::TcpListener) {
     }
 }
 
-/// With a connection of its own, as somebody asks for the metrics.
+/// A request on a new connection, like one for the metrics. Gives how long it took.
 fn request(address: SocketAddr) -> Duration {
     let begin = Instant::now();
     let mut stream = TcpStream::connect(address).expect("a connection");
@@ -248,10 +255,11 @@ fn request(address: SocketAddr) -> Duration {
     begin.elapsed()
 }
 
-/// Short calls as fast as can be beside busy guests: what is left for either.
+/// Measures short calls as fast as possible beside busy guests, and the work of these.
 fn crowd(engine: &Engine, component: &Component) {
     println!(
-        "\n  short calls as fast as {CALLERS} callers can, beside {CROWD} busy guests, and the work of these; times those of the first way"
+        "\n  short calls as fast as {CALLERS} callers can, beside {CROWD} busy guests, and the work \
+         of these; times those of the first way"
     );
     let seen = in_turn(engine, component, |host| {
         let (starter, end) = (host.starter(), Instant::now() + WINDOW);
@@ -271,10 +279,11 @@ fn crowd(engine: &Engine, component: &Component) {
     }
 }
 
-/// What a guest that waits takes, its instance included.
+/// Measures the memory of a guest that waits, with its instance.
 fn memory() {
     println!(
-        "\n  memory of each of {WAITING} guests that wait, instances included, and threads of the process meanwhile"
+        "\n  memory of each of {WAITING} guests that wait, instances included, \
+         and threads of the process meanwhile"
     );
     for way in WAYS.iter().filter(|way| way.nice == 0) {
         let (engine, component) = ways::engine(u32::try_from(WAITING).expect("a small number"));
@@ -293,7 +302,7 @@ fn memory() {
     }
 }
 
-/// A number of this process.
+/// A number in the status of this process.
 fn status(name: &str) -> f64 {
     let status = fs::read_to_string("/proc/self/status").expect("/proc");
     let line = status.lines().find(|line| line.starts_with(name)).expect("a line");

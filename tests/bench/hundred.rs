@@ -1,4 +1,7 @@
-//! A hundred plugins in one host: how long it takes to start, and what it uses then, with nothing compiled and with everything compiled.
+//! Section `hundred`: the start of a host with a hundred plugins.
+//!
+//! Out: how long it takes until the host is ready and what it uses then, with an empty cache and with a full
+//! one. Not here: starts with fewer plugins (`main`).
 
 use crate::quiet_host;
 use crate::support::Bench;
@@ -8,7 +11,7 @@ use crate::support::within;
 use crate::swaps::cache;
 use std::time::{Duration, Instant};
 
-/// What each of the plugins is a copy of, and how many of it. Of each handler in a language that brings its own runtime there are some.
+/// The guests, and how many plugins are copies of each. Some are in languages that bring their own runtime.
 const MIX: [(&str, u32); 5] =
     [("echo", 50), ("resume-analyze", 40), ("fetches", 2), ("report-csv", 5), ("vectorize-text", 3)];
 
@@ -47,7 +50,8 @@ fn measure(label: &str, mix: &[(&str, u32)]) {
         let (count, bytes) = cache(&bench);
         let code = bytes as f64 / f64::from(1 << 20);
         println!(
-            "    {from}: {took:.2} s to ready, {again} compiled; {}; {count} files of {code:.1} MiB in the cache",
+            "    {from}: {took:.2} s to ready, {again} compiled; {}; \
+             {count} files of {code:.1} MiB in the cache",
             Uses::of(host.pid())
         );
         host.stop();

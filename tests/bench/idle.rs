@@ -1,19 +1,21 @@
-//! Hosts that have nothing to do: what they cost themselves and Redis, and how soon a task in one of many idle queues is done.
+//! Section `idle`: hosts without tasks.
 //!
-//! The figures of Redis are its own (`INFO commandstats`, `INFO cpu`). A task's time is from before its XADD until its status says COMPLETED, as a client
-//! sees it that asks again and again.
+//! Out: what they cost in processor time, memory and commands, by Redis's own figures (`INFO commandstats`,
+//! `INFO cpu`); and how long a task in one of many idle queues takes, from before its XADD until a client
+//! that polls sees COMPLETED. Not here: the limit that is a test (`tests/idle.rs`).
 
 use std::time::{Duration, Instant};
 
 use crate::support::{Bench, Host, eventually};
 use crate::{cpu, quantile, quiet_host, resident_mib};
 
-/// What is measured is time itself: so long.
+/// How long the cost is measured.
 const WHILE: Duration = Duration::from_secs(20);
-/// Until then each loop has seen that its queue rests.
+/// After this time, each loop has noticed that its queue rests.
 const SETTLED: Duration = Duration::from_secs(10);
-/// Tasks whose time is taken, and the pause between two.
+/// Tasks whose time is measured.
 const TASKS: usize = 500;
+/// The pause between two tasks.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub fn hosts() {
@@ -28,14 +30,15 @@ pub fn hosts() {
         let (median, p99) = (quantile(&times, 0.5), quantile(&times, 0.99));
         let of_one = alone.get_or_insert((median, p99));
         println!(
-            "  in one of {queues:>3} queues: median {median:.2}, 99 of 100 {p99:.2}: {:.2} and {:.2} times a single queue's",
+            "  in one of {queues:>3} queues: median {median:.2}, 99 of 100 {p99:.2}: \
+             {:.2} and {:.2} times a single queue's",
             median / of_one.0,
             p99 / of_one.1
         );
     }
 }
 
-/// So many queues with one plugin.
+/// A bench with this many queues and one plugin.
 fn bench(queues: usize) -> Bench {
     let head = "[defaults]\nplugin = \"empty\"\n".to_owned();
     let bench = Bench::new(&(0..queues).fold(head, |text, n| text + &format!("[queues.q{n}]\n")));
@@ -43,7 +46,7 @@ fn bench(queues: usize) -> Bench {
     bench
 }
 
-/// Hosts that are ready, and whose queues are all waited for.
+/// Starts hosts, and waits until all their queues rest.
 fn at_rest(bench: &mut Bench, hosts: usize) -> Vec<Host> {
     let hosts: Vec<Host> = (0..hosts).map(|_| quiet_host(bench)).collect();
     hosts.iter().for_each(Host::until_ready);
@@ -69,12 +72,14 @@ fn cost(queues: usize, hosts: usize) {
     let share = (seconds(&hosts) - before.2) / took * 100.0;
     let (count, memory) = (hosts.len(), hosts.iter().map(resident_mib).max().unwrap_or_default());
     println!(
-        "  {queues:>3} queues, {count} hosts: {each:>5.1} commands/s, {redis:.2} % of a core in Redis, {share:.2} % in the hosts, {memory} MiB each"
+        "  {queues:>3} queues, {count} hosts: {each:>5.1} commands/s, {redis:.2} % of a core in Redis, \
+         {share:.2} % in the hosts, {memory} MiB each"
     );
     hosts.into_iter().for_each(Host::stop);
 }
 
-/// Tasks in one queue after the other, so that each comes to a queue that rests if there are many.
+/// The times of tasks, in ms. The queues take turns, so with many queues each task comes to a queue that
+/// rests.
 fn latency(queues: usize) -> Vec<f64> {
     let mut bench = bench(queues);
     let hosts = at_rest(&mut bench, 1);
@@ -93,7 +98,7 @@ fn latency(queues: usize) -> Vec<f64> {
     times
 }
 
-/// Commands that Redis has carried out so far, those within scripts included.
+/// Commands that Redis has carried out so far, with those in scripts.
 fn commands(bench: &mut Bench) -> u64 {
     let stats: String = bench.redis("INFO", "commandstats");
     stats.lines().filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok()).sum()

@@ -1,4 +1,7 @@
-//! Calls of a handler per second in this process, without Redis: a fresh instance for each, and instances that are used again.
+//! Section `instances`: calls of a handler per second in this process, without Redis.
+//!
+//! Out: the speed with a fresh instance for each call, and with warm instances. Not here: queues (`main`),
+//! other languages (`languages`).
 
 use std::fs;
 use std::sync::Arc;
@@ -92,7 +95,7 @@ pub fn a_task(fields: Vec<Field>) -> Arc<Vec<Task>> {
     }])
 }
 
-/// One attempt at it.
+/// An attempt at the task.
 pub fn attempt(tasks: &Arc<Vec<Task>>) -> Attempt {
     Attempt {
         tasks: tasks.clone(),

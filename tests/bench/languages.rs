@@ -1,7 +1,8 @@
-//! What a handler costs by its language: size, compiling, loading, calls, memory, and a queue's speed with it.
+//! Section `languages`: what a handler costs by its language.
 //!
-//! The handlers are those of this repository, each with a small task of its kind. They do different work: what the language itself costs shows
-//! where the work is small. Ratios are to the empty guest in Rust, in the same run.
+//! Out: size, compilation, loading, calls, memory, and a queue's speed, as ratios to the empty guest in Rust
+//! in the same run. The handlers are those of this repository, each with a small task of its kind. Their work
+//! differs; where it is small, the figures show the cost of the language.
 
 use std::fs;
 use std::path::Path;
@@ -18,11 +19,11 @@ use super::support::bench::guest_path;
 use super::support::{Bench, within};
 use super::{median, quiet_host, sample};
 
-/// Of each measure but compiling; the median is shown.
+/// Runs of each measurement except compiling; the median is shown.
 const RUNS: usize = 3;
-/// Calls whose median is the time of one.
+/// Calls of which the median time is shown.
 const CALLS: usize = 200;
-/// For what never comes.
+/// The longest wait for a plugin or for the tasks of a run.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Memory that a plugin is granted by default.
 const MEMORY: u64 = 128 << 20;
@@ -31,20 +32,20 @@ struct Case {
     label: &'static str,
     guest: &'static str,
     fields: Vec<(String, Vec<u8>)>,
-    /// Tasks of one run of a queue: with an instance per task, and with warm ones.
+    /// Tasks of one run of a queue, with an instance per task and with warm instances.
     tasks: [usize; 2],
 }
 
-/// What was seen of one handler.
+/// The figures of one handler.
 struct Figures {
     bytes: usize,
-    /// Of all cores together.
+    /// Processor time on all cores.
     compile_ms: f64,
     load_ms: f64,
     fresh_us: f64,
     warm_us: f64,
     peak: u64,
-    /// Tasks per second: with an instance per task, and with warm ones.
+    /// Tasks per second, with an instance per task and with warm instances.
     rates: [Vec<f64>; 2],
 }
 
@@ -69,7 +70,8 @@ pub fn costs() {
     for (case, seen) in cases.iter().zip(&all) {
         let (kib, memory) = (seen.bytes as f64 / 1024.0, seen.peak as f64 / (1 << 20) as f64);
         println!(
-            "  {:34} {kib:>5.0} KiB {:>7.0} ms {:>3.0}x {:>6.1} ms {:>7.0} µs {:>5.1}x {:>7.0} µs {:>5.1}x {memory:>6.1} MiB",
+            "  {:34} {kib:>5.0} KiB {:>7.0} ms {:>3.0}x {:>6.1} ms {:>7.0} µs {:>5.1}x \
+             {:>7.0} µs {:>5.1}x {memory:>6.1} MiB",
             case.label,
             seen.compile_ms,
             seen.compile_ms / compile,
@@ -80,7 +82,7 @@ pub fn costs() {
             seen.warm_us / warm
         );
     }
-    // One cache for all, and for the next time: each is compiled once.
+    // All runs share a cache that stays, so each handler is compiled once.
     let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache/bench-languages");
     for _ in 0..RUNS {
         for (case, figures) in cases.iter().zip(&mut all) {
@@ -134,11 +136,12 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// What can be seen in this process, one call at a time.
+/// The figures that are measured in this process, one call at a time.
 fn figures(case: &Case, sandbox: &Sandbox, runtime: &Runtime) -> Figures {
     let wasm = fs::read(guest_path(case.guest)).expect("a guest");
     let file = tempfile::NamedTempFile::new().expect("a file");
-    // Once, and by the processor's time: it is seconds of all cores, of which a machine with other work gives what it likes.
+    // Compiled once, and measured in processor time: it takes seconds on all cores, and other work on the
+    // machine would change its wall-clock time.
     let before = processor_ms();
     fs::write(file.path(), sandbox.compile(&wasm).expect("it compiles")).expect("write");
     let compile_ms = processor_ms() - before;
@@ -159,7 +162,7 @@ fn figures(case: &Case, sandbox: &Sandbox, runtime: &Runtime) -> Figures {
     Figures { bytes: wasm.len(), compile_ms, load_ms: median(&mut loading), fresh_us, warm_us, peak, rates }
 }
 
-/// The median of a call in µs, by this process's clock, and the most memory of an instance.
+/// The median time of a call in µs, and the most memory of an instance.
 async fn calls(handler: &Handler, fields: &[(String, Vec<u8>)]) -> (f64, u64) {
     let fields = fields
         .iter()
@@ -178,11 +181,13 @@ async fn calls(handler: &Handler, fields: &[(String, Vec<u8>)]) -> (f64, u64) {
     (median(&mut times), peak)
 }
 
-/// Tasks per second of a queue with ten attempts at once, from the moment at which the plugin is loaded to the last task's end.
+/// Tasks per second of a queue with ten attempts at once, from the loading of the plugin to the end of the
+/// last task.
 fn rate(case: &Case, grants: &str, tasks: usize, data: &Path) -> f64 {
     let guest = case.guest;
     let config = format!(
-        "data_dir = {data:?}\n[queues.work]\nplugin = \"{guest}\"\nconcurrency = 10\n[plugins.{guest}]\n{grants}\n"
+        "data_dir = {data:?}\n[queues.work]\nplugin = \"{guest}\"\nconcurrency = 10\n\
+         [plugins.{guest}]\n{grants}\n"
     );
     let mut bench = Bench::new(&config);
     for _ in 0..tasks.div_ceil(1000) {
@@ -199,7 +204,7 @@ fn rate(case: &Case, grants: &str, tasks: usize, data: &Path) -> f64 {
     let tasks: usize = bench.redis("XLEN", "work");
     let host = quiet_host(&bench);
     bench.install(guest, guest);
-    // The first time it is compiled.
+    // In the first run, this includes the compilation.
     within(PATIENCE, "the plugin is loaded", || (!host.logged("plugin loaded").is_empty()).then_some(()));
     let begin = Instant::now();
     within(PATIENCE, "all tasks are settled", || (bench.redis::<usize>("XLEN", "work") == 0).then_some(()));
@@ -209,7 +214,7 @@ fn rate(case: &Case, grants: &str, tasks: usize, data: &Path) -> f64 {
     rate
 }
 
-/// What this process has used of all cores so far.
+/// Processor time of this process so far, in ms.
 fn processor_ms() -> f64 {
     let used = getrusage(UsageWho::RUSAGE_SELF).expect("getrusage");
     [used.user_time(), used.system_time()]

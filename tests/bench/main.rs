@@ -1,7 +1,9 @@
-//! Measures the host next to a bare loop of XREADGROUP, XACK and XDEL, in the same run on the same machine: `make bench`.
+//! `make bench`: measures the host, section by section. `throughput` and `start` are here, the other
+//! sections are in other files.
 //!
-//! Out: a table on stdout. A speed is a ratio to the bare loop; the absolute figures are those of this machine at this moment.
-//! Nothing here passes or fails by time; that every task was completed is checked.
+//! In: the name of a section, or a part of it; none runs all but `peers`. Out: tables on stdout. Speeds are
+//! ratios to something that is measured in the same run; absolute figures hold for this machine and moment.
+//! Every section checks that all tasks were completed. Not here: limits that are tests (`tests/costs.rs`).
 
 #[allow(dead_code, unused_imports, reason = "the tests use the rest")]
 #[path = "../support/mod.rs"]
@@ -27,13 +29,13 @@ use support::{Bench, Host, eventually, within};
 
 /// Tasks of one throughput run.
 const TASKS: usize = 50_000;
-/// Runs of each; the median is shown.
+/// Runs of each case; the median is shown.
 const RUNS: usize = 5;
-/// The section that needs more than this repository.
+/// The section that needs programs from outside of this repository.
 const PEERS: &str = "peers";
 
 fn main() {
-    // `cargo bench` hands over arguments of its own harness; a filter is the only one that means something here.
+    // `cargo bench` adds arguments for its own harness, which are ignored.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     let sections: [(&str, fn()); 14] = [
         ("throughput", throughput),
@@ -52,7 +54,7 @@ fn main() {
         (PEERS, comparison::peers),
     ];
     for (name, section) in sections {
-        // The peers have to be downloaded and built, which is for whoever asks for them.
+        // The peers have to be downloaded and built, so they run only when they are named.
         if name.contains(&filter) && (name != PEERS || filter == PEERS) {
             section();
             println!();
@@ -60,7 +62,8 @@ fn main() {
     }
 }
 
-/// Tasks per second of the bare loop, of the empty handler, of resume-analyze, in turn.
+/// Measures tasks per second of a bare loop of XREADGROUP, XACK and XDEL, of the empty handler and of
+/// resume-analyze, in turn.
 fn throughput() {
     println!("throughput, {RUNS} runs of each in turn; tasks per second: median (least to most)");
     let payload = "x".repeat(200);
@@ -110,7 +113,7 @@ fn throughput() {
     }
 }
 
-/// What Redis and one client can do at most: read, ack and delete, nothing else.
+/// Tasks per second of a loop that only reads, acks and deletes: the most that Redis and one client can do.
 fn bare_loop(payload: &str) -> f64 {
     let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\n");
     fill(&mut bench, payload, TASKS);
@@ -132,7 +135,7 @@ fn bare_loop(payload: &str) -> f64 {
     TASKS as f64 / begin.elapsed().as_secs_f64()
 }
 
-/// From the moment at which the plugin appears to the moment at which the last task is settled.
+/// Tasks per second from the loading of the plugin until the last task is settled.
 fn host_rate(
     guest: &str,
     concurrency: u32,
@@ -150,7 +153,7 @@ fn host_rate(
     let loaded = host.log("plugin loaded");
     assert_eq!(loaded["plugin"], plugin);
     let begin = Instant::now();
-    // Asking is work for Redis too: once in 10 ms.
+    // One XLEN every 10 ms is little work for Redis.
     eventually("all tasks are settled", || {
         let left: usize = bench.redis("XLEN", "work");
         (left == 0).then_some(())
@@ -161,10 +164,10 @@ fn host_rate(
     rate
 }
 
-/// A host that logs as little as it does by default.
+/// Starts a host with the default log level, and waits until it runs.
 fn quiet_host(bench: &Bench) -> Host {
     let host = Host::start(&bench.config(), "info");
-    // It compiles what is there first.
+    // The host first compiles the plugins that are there.
     within(Duration::from_secs(600), "the host runs", || host.logged("tqhost is running").pop());
     host
 }
@@ -193,7 +196,7 @@ fn fill_stream(bench: &mut Bench, stream: &str, content: &str, tasks: usize) {
     }
 }
 
-/// From the start of the process to ready, with nothing cached and with everything cached.
+/// Measures the time from the start of the process to ready, with an empty cache and with a full one.
 fn start() {
     println!("start to ready, {RUNS} runs: median in ms (least to most)");
     for plugins in [1, 50] {
@@ -223,7 +226,7 @@ fn time_to_ready(bench: &Bench) -> f64 {
     took.as_secs_f64() * 1000.0
 }
 
-/// A bench with that many queues, each with a plugin of its own content.
+/// A bench with `count` queues, each with a plugin of different content.
 fn many_plugins(count: u32) -> Bench {
     let queues: String = (0..count).map(|n| format!("[queues.q{n}]\n")).collect();
     let bench = Bench::new(&queues);
@@ -255,18 +258,18 @@ fn sample() -> std::path::PathBuf {
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
         .collect();
     samples.sort_by_key(|path| fs::metadata(path).map(|data| data.len()).unwrap_or_default());
-    // One of middling length stands for all.
+    // The one of median length.
     samples.swap_remove(samples.len() / 2)
 }
 
-/// The value that so large a share of them does not exceed.
+/// The value that this share of them does not exceed.
 fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[((sorted.len() as f64 * share).ceil() as usize).clamp(1, sorted.len()) - 1]
 }
 
-/// Sorts, and gives the one in the middle.
+/// Sorts the values, and gives the one in the middle.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

@@ -1,4 +1,8 @@
-//! Two hundred versions under load, judged; and a thousand, with what the host uses after every hundred.
+//! Sections `swaps` and `thousand`: replacements of plugins.
+//!
+//! Out: for 200 versions under load, what became of every task; for 1,000 versions, what the host uses after
+//! each hundred. Both fail when something is lost or grows. Not here: the ways to replace a file
+//! (`support::swaps`).
 
 use std::fs;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -10,17 +14,18 @@ use crate::support::{Bench, Host, eventually, swaps};
 
 /// Versions under load.
 const SWAPS: usize = 200;
-/// Versions whose traces are looked for.
+/// Versions after which the host may use no more than before.
 const THOUSAND: u32 = 1000;
 const PLUGINS: [&str; 4] = ["a", "b", "c", "d"];
-/// After so many the pool of instances has the memory that it keeps.
+/// After this many versions, the pool of instances has reached the memory that it keeps.
 const WARM_UP: u32 = 200;
 
-/// Every way in which a version can come and go, ten times and more, with two hosts at work.
+/// Replaces a plugin in every way, about ten times each, with two hosts at work.
 pub fn under_load() {
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos() as u64;
     println!(
-        "{SWAPS} swaps of one plugin in every way, two hosts, 20 attempts at once in each, a task every 2 ms (seed {seed})"
+        "{SWAPS} swaps of one plugin in every way, two hosts, 20 attempts at once in each, \
+         a task every 2 ms (seed {seed})"
     );
     let begin = Instant::now();
     let verdict = swaps::run(seed, SWAPS);
@@ -28,10 +33,11 @@ pub fn under_load() {
     assert!(verdict.is_good(), "something was lost, died or was charged");
 }
 
-/// Four plugins, of which one has another version with each swap; one in ten fails its check, one in ten is rolled back.
+/// Replaces four plugins in turn. One version in ten fails its self-check, one in ten is rolled back.
 pub fn thousand() {
     println!(
-        "{THOUSAND} swaps of four plugins; what the host uses when it has nothing to do, and the folder of compiled code"
+        "{THOUSAND} swaps of four plugins; what the host uses when it has nothing to do, \
+         and the folder of compiled code"
     );
     let queues: String = PLUGINS.iter().map(|name| format!("[queues.{name}]\nmax_retries = 0\n")).collect();
     let mut bench = Bench::new(&queues);
@@ -84,7 +90,8 @@ pub fn thousand() {
     host.stop();
 }
 
-/// What may not grow after the warm-up. Threads that may block come and go; memory is the allocator's, which is not exact.
+/// Asserts that the host's use has not grown since the warm-up. The number of blocking threads varies, and
+/// the allocator's memory too.
 fn judge(early: &Uses, late: &Uses) {
     assert_eq!(late.files, early.files, "open files grow");
     assert!(late.threads <= early.threads + 4, "threads grow");
@@ -117,7 +124,7 @@ fn at_rest(bench: &mut Bench, host: &Host) -> Uses {
     })
 }
 
-/// Files in the folder of compiled code, and their bytes.
+/// How many files are in the cache of compiled code, and their bytes.
 pub fn cache(bench: &Bench) -> (usize, u64) {
     let files = fs::read_dir(bench.dir.path().join(".tqhost/cache")).expect("the cache");
     files.fold((0, 0), |(count, bytes), file| {

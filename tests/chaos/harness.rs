@@ -1,11 +1,13 @@
-//! The chaos test: real hosts under load while hosts, Redis, the network and the plugins break at random; then everything has to be there, once.
+//! The chaos test: real hosts run tasks while hosts, Redis, the network and the plugins fail at random. Then
+//! every task must have one end.
 //!
-//! In: a seed and a time ([`Wish`]). Out: a [`Verdict`] with a table, and a folder with the logs when it is bad.
+//! In: a seed and a time ([`Wish`]). Out: a [`Verdict`] with a table, and a folder with the logs when it is
+//! bad.
 //!
 //!     seed ─▶ plan ─▶ faults ─┐
-//!     load, orders ─▶ Redis ◀─ proxies ◀─ hosts          quiet ─▶ history (Redis's record of every write) ─▶ judge
+//!     load, orders ─▶ Redis ◀─ proxies ◀─ hosts     then ─▶ history (Redis's record of every write) ─▶ judge
 //!
-//! `make chaos` runs it for as long as is asked for (`tests/chaos/main.rs`); a short form is a test (`tests/chaos.rs`).
+//! Not here: who runs it (`make chaos` in `tests/chaos/main.rs`; a short form is a test in `tests/chaos.rs`).
 
 mod aof;
 mod failover;
@@ -37,7 +39,7 @@ const HOSTS: usize = 3;
 const QUEUES: [&str; 5] = ["plain", "listed", "keyed", "later", TOGETHER];
 /// The queue whose handler takes batches.
 const TOGETHER: &str = "together";
-/// The handlers: of the other queues, and of that one.
+/// The handler of the other queues, and the handler of [`TOGETHER`].
 const PLUGINS: [&str; 2] = ["as-told", "as-told-together"];
 const LIST: &str = "chaos:list";
 pub const LEASE: Duration = Duration::from_secs(2);
@@ -45,24 +47,25 @@ const MAX_RETRIES: u64 = 3;
 const MAX_DEFERRALS: u64 = 2;
 const CONCURRENCY: u64 = 20;
 const BATCH: u64 = 5;
-/// How long the hosts may take, after the last fault, to end what is left. A debug build on a slow machine is slow.
+/// How long the hosts may take to run the rest after the last fault. It is generous, for debug builds on slow
+/// machines.
 const DRAIN: Duration = Duration::from_secs(240);
 
-/// What is asked for.
+/// The parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Wish {
     pub seed: u64,
-    /// Of faults; the rest comes on top.
+    /// How long faults happen; draining and judging take further time.
     pub duration: Duration,
-    /// Between two tasks of a producer.
+    /// The pause between two tasks of a producer.
     pub pause: Duration,
     /// What Redis may forget.
     pub keeps: Keeps,
-    /// Whether the folder is kept when all is well, too.
+    /// Whether the folder of a good run is kept too.
     pub keep: bool,
 }
 
-/// Runs it. A folder that is kept is named in the table.
+/// Runs the test. If the folder is kept, the table names it.
 pub fn run(wish: Wish) -> Verdict {
     let mut stage = Stage::set(bench(wish.keeps), wish.keeps);
     let (sent, done) = stage.break_things(wish);
@@ -76,7 +79,7 @@ pub fn run(wish: Wish) -> Verdict {
     verdict
 }
 
-/// A Redis that never rewrites its append-only file.
+/// A bench whose Redis never rewrites its append-only file.
 pub fn bench(keeps: Keeps) -> Bench {
     let bench = Bench::with_redis(&queues(), &arguments(keeps));
     PLUGINS.iter().for_each(|plugin| bench.install(plugin, plugin));
@@ -91,13 +94,14 @@ fn arguments(keeps: Keeps) -> [&'static str; 6] {
 fn queues() -> String {
     let lease = LEASE.as_secs();
     let mut text = format!(
-        "shutdown_grace = \"2s\"\n[defaults]\nplugin = \"as-told\"\nlease = \"{lease}s\"\nconcurrency = {CONCURRENCY}\nmax_crashes = 1000\n\
+        "shutdown_grace = \"2s\"\n[defaults]\nplugin = \"as-told\"\nlease = \"{lease}s\"\n\
+         concurrency = {CONCURRENCY}\nmax_crashes = 1000\n\
          max_retries = {MAX_RETRIES}\nmax_deferrals = {MAX_DEFERRALS}\nbackoff = {{ delays = [\"200ms\"] }}\n"
     );
     for queue in QUEUES {
         let own = match queue {
             "listed" => format!("list = \"{LIST}\"\n"),
-            // Several calls at once, so that one long task does not hold up all others.
+            // Smaller batches than the concurrency, so that one long task does not delay all others.
             TOGETHER => format!(
                 "plugin = \"{}\"\nbatch = {{ max_tasks = {BATCH}, max_wait = \"50ms\" }}\n",
                 PLUGINS[1]
@@ -109,7 +113,7 @@ fn queues() -> String {
     text
 }
 
-/// Redis, the hosts, and what is between them.
+/// Redis, the hosts, and the proxies between them.
 struct Stage {
     bench: Bench,
     nodes: Vec<Node>,
@@ -122,7 +126,7 @@ struct Stage {
 
 impl Stage {
     fn set(mut bench: Bench, keeps: Keeps) -> Stage {
-        // What panics leaves its traces, too.
+        // The folder also stays after a panic.
         bench.dir.disable_cleanup(true);
         println!("its folder: {}", bench.dir.path().display());
         let logs = bench.dir.path().join("logs");
@@ -148,7 +152,7 @@ impl Stage {
         Stage { bench, nodes, proxies, pair, logs, wrong: Vec::new(), drained: Duration::ZERO }
     }
 
-    /// The whole plan, under load; then waits until all is well and nothing is left to do.
+    /// Carries out the plan under load. Then it waits until the hosts are ready and no task is left.
     fn break_things(&mut self, wish: Wish) -> (Sent, Vec<Done>) {
         let url = match &self.pair {
             Some(pair) => format!("redis://127.0.0.1:{}", pair.front.port),
@@ -220,7 +224,8 @@ impl Stage {
         (sent, done)
     }
 
-    /// Waits until nothing is queued, running, delayed or in the list; no longer than it may take. What is left then is for the judge.
+    /// Waits until nothing is queued, running, delayed or in the list, for at most [`DRAIN`]. The judge finds
+    /// what is left then.
     fn until_drained(&mut self) {
         let end = Instant::now() + DRAIN;
         while Instant::now() < end {
@@ -234,7 +239,7 @@ impl Stage {
         self.wrong.push(format!("not drained after {DRAIN:?}"));
     }
 
-    /// What `tqhost doctor` says of every queue.
+    /// Runs `tqhost doctor` on every queue, and notes its findings.
     fn ask_the_doctor(&mut self) {
         for queue in QUEUES {
             let ran = self.bench.tqhost(&["doctor", queue, "--json"]);
@@ -245,7 +250,7 @@ impl Stage {
         }
     }
 
-    /// Ends the hosts, which have nothing to do any more, and judges.
+    /// Stops the hosts, which have no more tasks, and judges.
     fn judge(&mut self, sent: &Sent, done: &[Done]) -> Verdict {
         for node in &mut self.nodes {
             node.look_after();
@@ -267,7 +272,8 @@ impl Stage {
         let drained = self.drained.as_secs_f64();
         let _ = writeln!(
             verdict.table,
-            "  all done {drained:.1} s after the last fault; {refused} starts of hosts found no Redis and were repeated"
+            "  all done {drained:.1} s after the last fault; \
+             {refused} starts of hosts found no Redis and were repeated"
         );
         verdict
     }
@@ -286,7 +292,7 @@ impl Stage {
     }
 }
 
-/// Puts what is known of the guilty into the folder, and names it.
+/// Writes what is known of the guilty tasks into the folder, and names the file in the table.
 fn write_evidence(verdict: &mut Verdict, folder: &Path) {
     let path = folder.join("evidence.txt");
     let lists = [

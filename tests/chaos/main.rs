@@ -1,9 +1,9 @@
-//! `make chaos`: the chaos test for as long as is asked for.
+//! `make chaos`: the chaos test, for any time.
 //!
 //! In: `--minutes N` (5), `--seed N` (a random one), `--redis always|everysec|failover` (what Redis may
-//! forget: nothing), `--keep` (the folder, also when all is well). Out: a table; exit code 1 and a folder
-//! with evidence when something is not as it should be. The same seed gives the same plan of faults; what
-//! meets what is up to the machine.
+//! forget; with `always` nothing, the default), `--keep` (keeps the folder of a good run). Out: a table; when
+//! something is wrong, exit code 1 and a folder with evidence. The same seed gives the same plan of faults,
+//! but which tasks they strike depends on the machine. Not here: the test itself (`harness`).
 
 mod harness;
 #[allow(dead_code, unused_imports, reason = "the tests use the rest")]
@@ -16,7 +16,7 @@ use std::time::Duration;
 use harness::plan::Keeps;
 
 fn main() -> ExitCode {
-    // `cargo bench` hands over arguments of its own.
+    // `cargo bench` adds arguments for its own harness, which are ignored.
     let args: Vec<String> = std::env::args().collect();
     let after =
         |name: &str| args.iter().skip_while(|arg| *arg != name).nth(1).filter(|value| !value.is_empty());

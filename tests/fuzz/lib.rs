@@ -1,9 +1,12 @@
-//! What the targets share: a sandbox like the host's, and panics as the host bears them.
+//! Shared by the fuzz targets: a sandbox like the host's, an attempt, and a panic hook.
 //!
-//! The host contains a panic of what reads plugin files (`Sandbox::compile`, `Sandbox::inspect`) and makes an error of it. libFuzzer's hook would
-//! end the process at once. So the hook is replaced: a panic that somebody catches is told once, one that nobody catches ends the process
-//! where libFuzzer calls the target. Stack overflows, aborts, what a sanitizer finds, and inputs that take too long or too much memory are
-//! findings without any help.
+//! In: nothing. Out: the functions below. Not here: the targets (`targets/`).
+//!
+//! The host catches a panic of the code that reads plugin files (`Sandbox::compile`, `Sandbox::inspect`) and
+//! makes an error of it. libFuzzer's panic hook would end the process at once, so it is replaced: a panic
+//! that is caught is printed once, and one that is not caught ends the process where libFuzzer calls the
+//! target. Findings of other kinds need no hook: stack overflows, aborts, reports of a sanitizer, and inputs
+//! that take too long or too much memory.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -13,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use tqhost::sandbox::{Attempt, Compiler, Sandbox, SandboxOptions};
 use tqhost::task::{Field, Origin, Progress, Task};
 
-/// Different places of panics that are told.
+/// The most places of panics that are printed.
 const MAX_TOLD: usize = 100;
 
-/// Lets panics unwind, and tells each place of one once.
+/// Lets panics unwind, and prints each place of a panic once.
 pub fn bear_panics() {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     std::panic::set_hook(Box::new(|panic| {
@@ -28,7 +31,7 @@ pub fn bear_panics() {
     }));
 }
 
-/// One for all inputs, with the limits of a small plugin.
+/// One sandbox for all inputs, with the limits of a small plugin.
 pub fn sandbox() -> &'static Sandbox {
     static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
     SANDBOX.get_or_init(|| {
@@ -42,7 +45,7 @@ pub fn sandbox() -> &'static Sandbox {
     })
 }
 
-/// An attempt that is over soon.
+/// An attempt at one task, with a timeout of 100 ms.
 pub fn attempt() -> Attempt {
     let task = Task {
         id: "1-0".into(),

@@ -1,37 +1,40 @@
-//! Redis as the model sees it: the places a task can be in, and each script as one step on them.
+//! The model of Redis: the places of a task, and each script as one step.
 //!
-//! What only watches (who claimed last, how often a lease passed on, what took effect) is kept beside the data and decides nothing.
+//! In: calls of scripts. Out: their replies, and the new state. Fields whose comment begins with "Watched"
+//! record what happened, for the properties; no step reads them to decide. Not here: hosts and faults
+//! (`system`).
 
-/// Tasks attempted more often than this are buried.
+/// The most retries of a task; then it is buried.
 const MAX_RETRIES: u8 = 1;
-/// Tasks that as many hosts died with run alone from then on, and are buried when another one dies.
+/// A task with this many crashes runs alone from then on, and is buried at the next crash.
 const MAX_CRASHES: u8 = 1;
 
-/// A consumer that will never ask for anything again. Names are unique per process start, so all of them are alike.
+/// Any consumer that will never make a call again. Names are unique per process start, so such consumers need
+/// not be told apart.
 pub const GONE: u8 = u8::MAX;
 
 /// The guards of the scripts: a mutated model goes without one of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Guards {
-    /// settle.lua looks for the owner before it parks or buries.
+    /// settle.lua checks the owner before it parks or buries.
     pub failures_look_for_the_owner: bool,
-    /// settle.lua completes nothing when XACK says 0.
+    /// settle.lua completes nothing when XACK returns 0.
     pub completion_needs_the_ack: bool,
-    /// settle.lua gives a call that is repeated the reply that the first one had.
+    /// settle.lua gives a repeated call the reply of the first one.
     pub repeated_calls_get_their_reply: bool,
     /// settle.lua ends a task that is marked as cancelled.
     pub settlement_honours_the_mark: bool,
     /// begin.lua ends a task that is marked as cancelled.
     pub gate_honours_the_mark: bool,
-    /// heartbeat.lua looks for the owner before XCLAIM.
+    /// heartbeat.lua checks the owner before XCLAIM.
     pub heartbeat_looks_for_the_owner: bool,
     /// heartbeat.lua claims with JUSTID.
     pub heartbeat_counts_nothing: bool,
-    /// reclaim.lua counts no delivery of what the consumer owns already.
+    /// reclaim.lua counts no delivery when the consumer owns the entry already.
     pub own_claims_count_nothing: bool,
-    /// reclaim.lua counts no delivery of what a consumer left that lived on.
+    /// reclaim.lua counts no delivery when the former owner outlived its lease.
     pub living_owners_count_nothing: bool,
-    /// A host runs nothing beside a task that hosts died with.
+    /// A host runs nothing beside a suspect, a task with [`MAX_CRASHES`] crashes.
     pub suspects_run_alone: bool,
 }
 
@@ -59,17 +62,17 @@ pub enum Status {
     Cancelled,
 }
 
-/// What a task carries from entry to entry.
+/// The data that a task keeps from entry to entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Payload {
     pub task: u8,
     pub attempt: u8,
     pub crashes: u8,
-    /// As its producer wrote it: it was never given back.
+    /// Whether it is as its producer wrote it, never parked or released.
     pub is_new: bool,
 }
 
-/// An entry as a consumer was given it.
+/// An entry as it was delivered to a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Delivered {
     pub entry: u8,
@@ -84,15 +87,16 @@ pub enum Settlement {
     Release,
 }
 
-/// A call that settles.
+/// A call of settle.lua.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
-    /// The entry is as good as a number, while its sender waits for the reply. None: it does not, and the number is an old one.
+    /// The call's number, while its sender waits for the reply. The model uses the entry as the number. None:
+    /// the sender does not wait, and the number is an old one.
     pub number: Option<u8>,
     pub is_repeated: bool,
 }
 
-/// What the gate says.
+/// The reply of the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begun {
     Owned,
@@ -112,36 +116,39 @@ pub struct Entry {
 pub struct Pending {
     pub owner: u8,
     pub deliveries: u8,
-    /// Nobody renewed the lease in time.
+    /// The lease was not renewed in time.
     pub expired: bool,
-    /// Its owner read, or kept another entry alive, after that.
+    /// The owner read, claimed or sent a heartbeat for another entry after the lease had expired.
     pub outlived: bool,
-    /// Watched: who read or reclaimed it last, and how often a consumer fell silent with it.
+    /// Watched: the consumer that read or reclaimed it last.
     pub claimed_by: u8,
+    /// Watched: how often it was taken over from a silent consumer.
     pub losses: u8,
 }
 
-/// What is known of a task apart from where it is.
+/// The data of a task besides its place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Known {
     pub status: Status,
-    /// Whether its entry, or where it is delayed, stands on its status. Promotion does not write it.
+    /// Whether its status names its entry or its delayed place. Promotion does not write that.
     pub is_found: bool,
-    /// Cancelled where it was not found: whoever delivers it ends it.
+    /// It was cancelled while it was not found: its next begin or settlement ends it.
     pub is_marked: bool,
-    /// Under which entry it began to run alone, and how many crashes it had then.
+    /// The entry under which it began to run alone, and its crashes then.
     pub alone: Option<(u8, u8)>,
-    /// Watched: its owner runs nothing else, or died so; one fell silent with it so; it was found to have
-    /// crashed, and none had.
+    /// Watched: its owner runs nothing else, or ran nothing else when it crashed.
     pub runs_alone: bool,
+    /// Watched: a consumer fell silent while the task ran alone.
     pub died_alone: bool,
+    /// Watched: the gate said that it crashed, and no consumer had fallen silent while it ran alone.
     pub is_wronged: bool,
-    /// Watched: it was ended as cancelled; somebody was told that it is.
+    /// Watched: how often it was ended as cancelled.
     pub cancelled: u8,
+    /// Watched: the reply to a cancel said that it is cancelled.
     pub is_said_to_be_cancelled: bool,
     /// How often its effects became visible.
     pub commits: u8,
-    /// Dead letters of it.
+    /// How many dead letters it has.
     pub dead: u8,
     /// Watched: retries that were carried out.
     pub retries: u8,
@@ -149,20 +156,20 @@ pub struct Known {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Store {
-    /// In the order of their ids.
+    /// The entries, in the order of their ids.
     pub stream: Vec<Entry>,
-    /// By the entry that each came from.
+    /// The delayed tasks, each with the entry that it had before.
     pub delayed: Vec<(u8, Payload)>,
     pub tasks: Vec<Known>,
     /// The last reply to each consumer's settlements: which call it was, and whether it was carried out.
     pub replies: Vec<(u8, u8, bool)>,
-    /// Watched: a failure was settled for a consumer that was not the last one to claim the task.
+    /// Watched: a failure was settled by a consumer that was not the last one to claim the task.
     pub failed_by_a_stranger: bool,
     next_id: u8,
 }
 
 impl Store {
-    /// With tasks in the stream, or delayed by who enqueued them.
+    /// A store with new tasks, all in the stream or all delayed.
     pub fn new(tasks: u8, are_delayed: bool) -> Store {
         let known = Known {
             status: Status::Pending,
@@ -189,7 +196,7 @@ impl Store {
         for task in 0..tasks {
             let payload = Payload { task, attempt: 1, crashes: 0, is_new: true };
             if are_delayed {
-                // Under a name that no entry has.
+                // 0 is the id of no entry.
                 store.delayed.push((0, payload));
             } else {
                 store.add(payload);
@@ -214,7 +221,7 @@ impl Store {
         Some(delivered)
     }
 
-    /// recover.lua: the first entry that is pending for the consumer, and not among those in flight.
+    /// recover.lua: the first entry that is pending for the consumer and not in flight.
     pub fn recover(&self, consumer: u8, in_flight: impl Fn(u8) -> bool) -> Option<Delivered> {
         self.stream.iter().find(|entry| self.owns(consumer, entry.id) && !in_flight(entry.id)).map(delivered)
     }
@@ -241,7 +248,7 @@ impl Store {
         Some(delivered)
     }
 
-    /// Redis notes when a consumer read or claimed anything.
+    /// Redis notes the last read or claim of a consumer.
     fn is_alive(&mut self, consumer: u8) {
         let its = self
             .stream
@@ -297,7 +304,7 @@ impl Store {
         self.stream.retain(|entry| entry.id != of.entry);
     }
 
-    /// heartbeat.lua for one entry; false when the lease is lost.
+    /// heartbeat.lua for one entry. False when the lease is lost.
     pub fn heartbeat(&mut self, consumer: u8, id: u8, guards: &Guards) -> bool {
         let owned = self.owns(consumer, id);
         match self.stream.iter_mut().find(|entry| entry.id == id).and_then(|entry| entry.pending.as_mut()) {
@@ -312,7 +319,7 @@ impl Store {
         }
     }
 
-    /// A call of settle.lua with one attempt; true when it is carried out.
+    /// settle.lua for one attempt. True when it is carried out.
     pub fn settle(
         &mut self,
         consumer: u8,
@@ -366,7 +373,7 @@ impl Store {
             Settlement::Retry if payload.attempt <= MAX_RETRIES => {
                 known.retries += 1;
                 known.status = Status::Pending;
-                // A hash and a set: what is there already is replaced.
+                // In Redis, these are a hash and a sorted set, where the same member is replaced.
                 self.delayed.retain(|(from, _)| *from != of.entry);
                 self.delayed.push((of.entry, Payload { attempt: payload.attempt + 1, ..payload }));
             }
@@ -382,7 +389,7 @@ impl Store {
         true
     }
 
-    /// promote.lua with a limit of 1. Which of several is due first is left open.
+    /// promote.lua with a limit of 1. The model may promote the delayed tasks in any order.
     pub fn promote(&mut self, index: usize) {
         let (_, payload) = self.delayed.remove(index);
         self.tasks[usize::from(payload.task)].is_found = false;
@@ -400,12 +407,13 @@ impl Store {
         self.next_id += 1;
     }
 
-    /// Renames entries by `rename`, which keeps their order, so that states that differ in names only become one.
+    /// Renames entries by `rename`, which keeps their order, so that states that differ only in names become
+    /// equal.
     pub fn rename_entries(&mut self, rename: impl Fn(u8) -> u8, next_id: u8) {
         self.delayed.iter_mut().for_each(|(from, _)| *from = rename(*from));
         self.delayed.sort_unstable();
         for known in &mut self.tasks {
-            // What is said of an entry that is gone, nobody asks for.
+            // No step reads a note about an entry that is gone.
             known.alone = known.alone.filter(|(ran, _)| self.stream.iter().any(|entry| entry.id == *ran));
         }
         let names = self.tasks.iter_mut().filter_map(|known| known.alone.as_mut());
@@ -416,7 +424,7 @@ impl Store {
         self.next_id = next_id;
     }
 
-    /// In how many places the task is. Two completions count once here: they are looked at apart.
+    /// The number of places in which the task is. Two completions count once; another property checks them.
     pub fn places(&self, task: u8) -> usize {
         let known = &self.tasks[usize::from(task)];
         let queued = self.stream.iter().filter(|entry| entry.payload.task == task).count();

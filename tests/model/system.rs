@@ -1,7 +1,9 @@
-//! Hosts, what they hold, what is on its way to Redis, and everything that can happen next.
+//! The model of hosts: what they hold, what is on its way to Redis, and every step that can come next.
 //!
-//! One step is one script or one thing that a host does by itself, so any two hosts interleave in every way that Redis allows. Faults are
-//! steps too, each from a budget: without one the space would have no end.
+//! In: the number of tasks, the guards, and a budget of faults. Out: states and steps, for the model checker.
+//! A step is one script or one local action of a host, so two hosts interleave in every way that Redis
+//! allows. Faults are steps too. The budget bounds them, since the number of states would be infinite without
+//! it. Not here: the scripts (`store`), the properties (`tests/model.rs`).
 
 use std::collections::BTreeSet;
 
@@ -9,20 +11,20 @@ use stateright::Model;
 
 use super::store::{self, Begun, Call, Delivered, GONE, Guards, Settlement, Store};
 
-/// What a host is in the middle of with one entry.
+/// How far a host is with one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     Claimed,
     Running,
-    /// It runs, and Redis has not heard of it: its delivery was all that had to be known.
+    /// A plain task: it runs, and Redis does not know yet.
     Begun,
     /// It passed the gate, and waits until nothing else runs.
     Gated,
     /// It runs, and nothing else does.
     Alone,
-    /// A heartbeat said so: the attempt is being stopped.
+    /// A heartbeat found that the lease is lost: the attempt is being stopped.
     Lost,
-    /// Sent, and sent again, until there is a reply.
+    /// The settlement is sent again until there is a reply.
     Settling(Settlement),
 }
 
@@ -32,7 +34,7 @@ pub struct Hold {
     pub stage: Stage,
     /// Nothing else runs in this host until its settlement is known.
     pub is_alone: bool,
-    /// Its settlement was sent, and nothing was heard.
+    /// Its settlement was sent, and there was no reply.
     pub is_sent: bool,
     /// Watched: its settlement was carried out.
     pub is_settled: bool,
@@ -41,7 +43,7 @@ pub struct Hold {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Life {
     Up,
-    /// Claims nothing any more, gives back what it holds.
+    /// It claims nothing, and releases what it holds.
     Stopping,
     Down,
 }
@@ -52,18 +54,18 @@ pub struct Host {
     pub consumer: u8,
     /// The in-flight table.
     pub held: Vec<Hold>,
-    /// A claim failed: entries may have been delivered unseen.
+    /// The reply to a claim was lost: entries may have been delivered unseen.
     pub unseen: bool,
 }
 
-/// A settlement that was sent and has not reached Redis. Its sender will never have the reply.
+/// A settlement that was sent and has not reached Redis. Its sender will never get the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Late {
     consumer: u8,
     of: Delivered,
     settlement: Settlement,
     is_repeated: bool,
-    /// Its sender does not wait for a reply any more: it was answered, or is gone.
+    /// Its sender does not wait for a reply: it got one to a repetition, or has died.
     is_forgotten: bool,
 }
 
@@ -72,10 +74,10 @@ pub struct Late {
 pub struct Faults {
     pub crashes: u8,
     pub stops: u8,
-    /// Leases that end although their owner lives.
+    /// Leases that expire although their owner lives.
     pub stalls: u8,
     pub lost_replies: u8,
-    /// Nothing breaks: somebody cancels a task.
+    /// Tasks that a client cancels, which is no fault.
     pub cancels: u8,
 }
 
@@ -85,11 +87,11 @@ pub struct State {
     pub hosts: Vec<Host>,
     pub late: Vec<Late>,
     pub left: Faults,
-    /// Watched: a host was told that its settlement was not carried out, and it was.
+    /// Watched: the reply to a settlement said that it was not carried out, and it was.
     pub is_miscounted: bool,
 }
 
-/// Hosts by number, entries by id.
+/// A step of the model. Hosts are numbers, entries are ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     Read(usize),
@@ -98,17 +100,17 @@ pub enum Step {
     Reclaim(usize),
     ReclaimUnheard(usize),
     Begin(usize, u8),
-    /// Redis hears of a task that runs.
+    /// The host writes to Redis that a plain task runs.
     Tell(usize, u8),
-    /// Nothing else runs any more.
+    /// A suspect starts to run, as nothing else runs.
     Alone(usize, u8),
     Heartbeat(usize, u8),
-    /// The handler ends, or the host that stops ends it.
+    /// The handler ends, or a stopping host ends it.
     End(usize, u8, Settlement),
-    /// What was lost is let go.
+    /// The host forgets a task whose lease is lost.
     Drop(usize, u8),
     Settle(usize, u8),
-    /// The settlement is sent; it arrives later, or never, and its reply is lost.
+    /// The settlement is sent. It arrives later or never, and its reply is lost.
     SettleUnheard(usize, u8),
     Arrive(usize),
     Promote(usize),
@@ -123,9 +125,9 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub struct System {
     pub tasks: u8,
-    /// From their enqueueing on.
+    /// Whether the tasks are enqueued with a delay.
     pub are_delayed: bool,
-    /// Of each host.
+    /// The permits of each host.
     pub permits: usize,
     pub faults: Faults,
     pub guards: Guards,
@@ -210,7 +212,8 @@ impl Model for System {
 }
 
 impl System {
-    /// What can happen when nothing goes wrong any more, in an order in which taking the first that changes anything leads on.
+    /// The steps without further faults. Their order is such that always taking the first one that changes
+    /// anything leads to the end.
     fn good_steps(&self, state: &State, steps: &mut Vec<Step>) {
         steps.extend((0..state.late.len()).map(Step::Arrive));
         for (n, host) in state.hosts.iter().enumerate() {
@@ -248,7 +251,7 @@ impl System {
         steps.extend((0..HOSTS).filter(|&n| state.hosts[n].life == Life::Down).map(Step::Start));
     }
 
-    /// Whether all tasks end from here, if nothing goes wrong any more.
+    /// Whether all tasks end from this state without further faults.
     pub fn comes_to_an_end(&self, from: &State) -> bool {
         let mut state = from.clone();
         let mut steps = Vec::new();
@@ -270,12 +273,12 @@ impl System {
         host.life == Life::Up && host.held.len() < self.permits && !self.is_taken(host)
     }
 
-    /// Whether nothing may begin in this host, as one task runs alone.
+    /// Whether no task may begin in this host, since one runs alone.
     fn is_taken(&self, host: &Host) -> bool {
         self.guards.suspects_run_alone && host.held.iter().any(|hold| hold.is_alone)
     }
 
-    /// None when the step cannot be taken.
+    /// Takes a step. None when it is not possible.
     fn take(&self, state: &mut State, step: Step) -> Option<()> {
         let State { store, hosts, late, left, is_miscounted } = state;
         match step {
@@ -329,7 +332,7 @@ impl System {
             Step::Tell(n, entry) => {
                 let consumer = hosts[n].consumer;
                 let hold = held(&mut hosts[n], entry)?;
-                // If it is lost, a heartbeat finds that out.
+                // A heartbeat finds out if the lease is lost.
                 store.begin(consumer, hold.of, false, &self.guards);
                 hold.stage = Stage::Running;
             }
@@ -413,7 +416,7 @@ impl System {
         Some(())
     }
 
-    /// Asks the gate for a task, which goes on in this stage if it may.
+    /// Calls the gate for a task, which then is in this stage if it may run.
     fn begin(&self, store: &mut Store, host: &mut Host, entry: u8, stage: Stage) -> Option<()> {
         let consumer = host.consumer;
         let hold = held(host, entry)?;
@@ -426,7 +429,7 @@ impl System {
     }
 }
 
-/// What intake does with an entry: what is held already goes on.
+/// Takes in a delivered entry. An entry that is held already stays as it is.
 fn admit(host: &mut Host, of: Delivered, stage: Stage) {
     if host.held.iter().any(|hold| hold.of.entry == of.entry) {
         return;
@@ -434,12 +437,13 @@ fn admit(host: &mut Host, of: Delivered, stage: Stage) {
     host.held.push(Hold { of, stage, is_alone: false, is_sent: false, is_settled: false });
 }
 
-/// An attempt that is being stopped still runs.
+/// Whether the attempt runs. One that is being stopped still does.
 fn is_running(hold: &Hold) -> bool {
     hold.is_alone || matches!(hold.stage, Stage::Begun | Stage::Running | Stage::Lost)
 }
 
-/// A host repeats a call until it is answered, and sends no other one meanwhile.
+/// Whether the host may send this settlement: it repeats a call until there is a reply, and sends no other
+/// meanwhile.
 fn may_send(host: &Host, entry: u8) -> bool {
     host.held.iter().all(|hold| hold.of.entry == entry || !hold.is_sent)
 }
@@ -469,7 +473,8 @@ fn is_abandoned(state: &State, id: u8) -> bool {
     !state.hosts.iter().any(|host| keeps(host, &state.store, id))
 }
 
-/// A host that stops and holds nothing is gone. Then names are made small again, so that states that differ in nothing else become one.
+/// Ends hosts that stop and hold nothing. Then it renames consumers and entries, so that states that differ
+/// only in names become equal.
 fn tidy(state: &mut State) {
     let State { store, hosts, late, .. } = state;
     for host in hosts.iter_mut() {
@@ -479,7 +484,7 @@ fn tidy(state: &mut State) {
         host.held.sort_unstable();
     }
     for (task, known) in store.tasks.iter_mut().enumerate() {
-        // Nobody asks, where it is not pending, or has ended.
+        // These are read only for tasks that are pending, or have not ended.
         known.runs_alone &= store
             .stream
             .iter()
@@ -494,7 +499,7 @@ fn tidy(state: &mut State) {
         let runs_alone = running.next().is_some_and(is_it) && running.next().is_none();
         store.tasks[usize::from(entry.payload.task)].runs_alone = runs_alone;
     }
-    // Nobody asks for these any more.
+    // Replies that no sender waits for are never read.
     let asks = |consumer: u8, entry: u8| {
         let of = |host: &&Host| host.consumer == consumer;
         hosts

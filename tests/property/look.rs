@@ -1,4 +1,7 @@
-//! Looks where every task is, without the library, and compares it with what the reference says.
+//! Compares Redis with the reference.
+//!
+//! In: a [`World`]. Out: an error when a task, a status or a key differs. It reads Redis directly, without
+//! the library. Not here: the reference's rules (`reference`), the operations (`world`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,13 +13,14 @@ use tqhost::queue::Status;
 use super::reference::Place;
 use super::world::{GROUP, STREAM, Step, World, failed};
 
-/// The member of a delayed task, and its name: what its fields say.
+/// A Lua script that lists the delayed tasks: each member, then the task's name from its fields, else its id.
 pub const PARKED: &str = "local out = {}
     for i, value in ipairs(redis.call('HGETALL', KEYS[1])) do
       if i % 2 == 1 then out[#out + 1] = value else
         local fields, name, id = cmsgpack.unpack(value), nil, nil
         for n = 1, #fields, 2 do
-          if fields[n] == 'n' then name = fields[n + 1] elseif fields[n] == 'tq-id' then id = fields[n + 1] end
+          if fields[n] == 'n' then name = fields[n + 1]
+          elseif fields[n] == 'tq-id' then id = fields[n + 1] end
         end
         out[#out + 1] = name or id
       end
@@ -24,7 +28,7 @@ pub const PARKED: &str = "local out = {}
     return out";
 
 impl World {
-    /// Looks where every task is, without the library.
+    /// Compares every place, status and key in Redis with the reference.
     pub fn compare(&mut self) -> Step {
         let mut found: BTreeMap<String, Vec<Place>> = BTreeMap::new();
         let mut order = Vec::new();
@@ -89,7 +93,7 @@ impl World {
         Ok(())
     }
 
-    /// What is in Redis beside the statuses and the keys, in one go.
+    /// Everything in Redis except statuses and idempotency keys, read in one pipeline.
     fn places(&mut self) -> Result<Places, TestCaseError> {
         let key = |name: &str| format!("tq:{{{STREAM}}}:{name}");
         let mut pipe = redis::pipe();
@@ -112,13 +116,13 @@ struct Places {
     pending: Vec<(String, String, u64, u32)>,
     entries: Entries,
     members: Vec<String>,
-    /// Their members and names.
+    /// Members and names of delayed tasks.
     parked: Vec<(String, String)>,
     letters: Entries,
     paused: bool,
 }
 
-/// The replies to commands, in one go.
+/// The replies to commands, sent in one pipeline.
 fn all<T: redis::FromRedisValue>(
     db: &mut redis::Connection,
     commands: impl Iterator<Item = (&'static str, impl redis::ToRedisArgs)>,
@@ -130,7 +134,7 @@ fn all<T: redis::FromRedisValue>(
     if pipe.is_empty() { Ok(Vec::new()) } else { pipe.query(db).map_err(failed) }
 }
 
-/// What a task's fields call it; its id where a schedule made it.
+/// The name of a task, from its fields. For a task of a schedule, it is the id.
 pub fn name_of<'f, N: AsRef<[u8]> + 'f, V: AsRef<[u8]> + 'f>(
     fields: impl IntoIterator<Item = (&'f N, &'f V)>,
     id: &str,

@@ -1,7 +1,9 @@
-//! The scripts without one of their guards each: what the property test has to find out.
+//! Mutants of the scripts, each without one guard, which the property test has to find.
 //!
-//! The library calls a script by its hash. A [`Mutator`] stands between the library and Redis and puts the mutant's hash in its place, so that
-//! what runs is the library as it is, and Redis with one line changed. A change to `lib.lua` is one to every script.
+//! In: a [`Mutation`]. Out: a port at which Redis runs the mutants. The library calls a script by its hash. A
+//! [`Mutator`] is a proxy between the library and Redis that replaces the hash by the mutant's. So the
+//! library is unchanged, and one line in Redis differs. A change to `lib.lua` changes every script. Not here:
+//! the property test (`tests/property.rs`).
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,7 +13,7 @@ use tqhost::queue::script::{self, Script};
 
 use crate::support::RedisServer;
 
-/// A line of a script, what stands there instead, and a part of what the property test says then.
+/// A part of a script, its replacement, and a part of the message with which the property test fails.
 pub struct Mutation {
     pub what: &'static str,
     scripts: &'static [&'static LazyLock<Script>],
@@ -20,7 +22,7 @@ pub struct Mutation {
     pub found: &'static str,
 }
 
-/// The scripts that the property test calls and that use what `lib.lua` has.
+/// The scripts that the property test calls and that use functions of `lib.lua`.
 const ALL: &[&LazyLock<Script>] = &[
     &script::SETTLE,
     &script::BEGIN,
@@ -32,10 +34,10 @@ const ALL: &[&LazyLock<Script>] = &[
     &script::FIRE,
 ];
 
-/// Something in Redis is not what the reference says.
+/// The message when something in Redis differs from the reference.
 const DIFFERS: &str = "assertion failed";
 
-/// Every guard that can be seen to be missing when calls come one after the other.
+/// Every guard whose absence shows when calls come one after the other.
 pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle completes without looking at XACK's answer",
@@ -47,15 +49,19 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle buries without looking for the owner",
         scripts: &[&script::SETTLE],
-        text: "if not is_owner(status, entry) or not acked(status, entry) then return 0 end\n  if is_duplicate(status, entry) then return 1 end\n  fields",
-        instead: "if not acked(status, entry) then return 0 end\n  if is_duplicate(status, entry) then return 1 end\n  fields",
+        text: "if not is_owner(status, entry) or not acked(status, entry) then return 0 end\n  \
+               if is_duplicate(status, entry) then return 1 end\n  fields",
+        instead: "if not acked(status, entry) then return 0 end\n  \
+                  if is_duplicate(status, entry) then return 1 end\n  fields",
         found: "Overtaken",
     },
     Mutation {
         what: "settle parks without looking for the owner",
         scripts: &[&script::SETTLE],
-        text: "if not is_owner(status, entry) or not acked(status, entry) then return 0 end\n  if is_duplicate(status, entry) then return 1 end\n  if is_marked",
-        instead: "if not acked(status, entry) then return 0 end\n  if is_duplicate(status, entry) then return 1 end\n  if is_marked",
+        text: "if not is_owner(status, entry) or not acked(status, entry) then return 0 end\n  \
+               if is_duplicate(status, entry) then return 1 end\n  if is_marked",
+        instead: "if not acked(status, entry) then return 0 end\n  \
+                  if is_duplicate(status, entry) then return 1 end\n  if is_marked",
         found: "Overtaken",
     },
     Mutation {
@@ -229,7 +235,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "a consumer ends a task that another one runs without its entry",
         scripts: ALL,
-        text: "if known[3] ~= consumer and (tonumber(known[4] or '') or 0) > tonumber(rules.now) then return false end",
+        text: "if known[3] ~= consumer and (tonumber(known[4] or '') or 0) > tonumber(rules.now) \
+               then return false end",
         instead: "",
         found: "Gone",
     },
@@ -263,7 +270,7 @@ pub const MUTATIONS: &[Mutation] = &[
     },
 ];
 
-/// A script without its guard, by the hash of the one with it.
+/// The hashes of a script and of its mutant.
 struct Mutant {
     original: String,
     mutant: String,
@@ -287,13 +294,14 @@ impl Mutation {
     }
 }
 
-/// Passes on to Redis what the library sends, with the hashes of mutants in place of those of the scripts.
+/// A proxy to Redis that replaces the hashes of scripts by those of mutants.
 pub struct Mutator {
     pub port: u16,
 }
 
 impl Mutator {
-    /// Loads the mutants of `mutation` into Redis, and listens until the test's process ends. Without one, it only passes on.
+    /// Loads the mutants of `mutation` into Redis, and listens until the test's process ends. Without a
+    /// mutation, it changes nothing.
     pub fn start(redis: &RedisServer, mutation: Option<&Mutation>) -> Mutator {
         let mutants = mutation.map_or_else(Vec::new, |mutation| mutation.load(&mut redis.connection()));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -314,7 +322,7 @@ impl Mutator {
     }
 }
 
-/// Calls of the property test are small: each comes in one piece.
+/// Passes data on. The calls of the property test are small, so each arrives in one read.
 fn pass(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&[u8]) -> Vec<u8>) {
     let mut buffer = [0; 1 << 16];
     while let Ok(read @ 1..) = from.read(&mut buffer) {
@@ -328,7 +336,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&[u8]) -> Vec<u8
 fn mutated(data: &[u8], mutants: &[Mutant]) -> Vec<u8> {
     let mut data = data.to_vec();
     for Mutant { original, mutant } in mutants {
-        // Hashes are of one length.
+        // All hashes have the same length.
         while let Some(at) = data.windows(original.len()).position(|window| window == original.as_bytes()) {
             data[at..at + original.len()].copy_from_slice(mutant.as_bytes());
         }

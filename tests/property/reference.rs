@@ -1,52 +1,56 @@
-//! Where each task has to be: the queue's rules, written down once more without Redis.
+//! The queue's rules without Redis: where each task has to be.
+//!
+//! In: the operations of the test. Out: the expected replies, places, statuses and keys. Not here: the
+//! comparison with Redis (`look`), carrying out operations (`world`).
 
 use std::collections::{BTreeMap, VecDeque};
 
 use tqhost::queue::schedule::{self, Fired};
 use tqhost::queue::{Begun, Settlement, Start, Status};
 
-/// Where a task is.
+/// The place of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     Queued,
-    /// `deliveries` is 1 + the consumers that died with it.
+    /// `deliveries` is 1 + the number of consumers that died with it.
     Pending {
         entry: String,
         consumer: String,
         deliveries: u32,
     },
-    /// Somebody deleted its entry, and this consumer may end it all the same.
+    /// A client deleted its entry, and this consumer may still end it.
     Kept {
         entry: String,
         consumer: String,
     },
     Delayed,
     Dead,
-    /// Ended, or deleted by somebody.
+    /// It has ended without a dead letter, or a client deleted it.
     Nowhere,
 }
 
-/// What must be known of a task. Two may have one id.
+/// The data of a task. Two tasks may have the same id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     pub id: String,
     pub place: Place,
     /// How it ended, if it did. A duplicate is cancelled.
     pub ended: Option<Status>,
-    /// Somebody deleted its entry.
+    /// A client deleted its entry.
     pub deleted: bool,
-    /// Which one died before another.
+    /// The order of ends: a task with a lower number ended before.
     died: u64,
     /// Its idempotency key.
     pub key: Option<usize>,
-    /// Those that its entry bears, or the one that its dead letter had.
+    /// The attempt of its entry, or of the entry before its end. Deferrals and crashes likewise.
     pub attempt: u32,
     pub deferrals: u32,
     pub crashes: u32,
     /// The entry under which it began to run alone, and how many crashes it had then.
     pub alone: Option<(String, u32)>,
-    /// Its lease ended; its delay ended, as the n-th one.
+    /// Its lease has expired.
     pub silent: bool,
+    /// Its delay is over. The number is the order in which delays ended.
     pub ripe: Option<u64>,
     pub commits: u32,
 }
@@ -54,28 +58,28 @@ pub struct Known {
 /// The status of an id.
 #[derive(Debug, Default)]
 pub struct Said {
-    /// None while it has none: a producer added it and nobody told of it, or it ended and statuses are not
-    /// kept.
+    /// None while there is no status: no host has begun the task, or it ended and statuses are not kept.
     pub status: Option<Status>,
-    /// The task that it is about.
+    /// The name of the task that it is about.
     about: Option<String>,
-    /// Whoever requeues a task of an id wants it to run again, whatever others of this id did.
+    /// A task of this id was requeued, so it runs again, whatever other tasks of this id did.
     is_requeued: bool,
 }
 
-/// All tasks by name, which no two of them have in common, and the order of those that wait in the stream.
+/// All tasks by their unique names, and the order of those that wait in the stream.
 #[derive(Debug)]
 pub struct Reference {
     pub tasks: BTreeMap<String, Known>,
     pub said: BTreeMap<String, Said>,
     pub queue: VecDeque<String>,
-    /// Up to which time the schedule is dealt with.
+    /// The latest time of the schedule that was handled.
     scheduled: Option<u64>,
     died: u64,
-    /// For each idempotency key, the task that has it, and whether that one is still to end: after its end the key is kept for a while.
+    /// For each idempotency key, the task that has it, and whether that task is still to end. After its end,
+    /// the key is kept for the window.
     pub keys: BTreeMap<usize, (String, bool)>,
     pub paused: bool,
-    /// Whether the statuses of tasks that ended are kept.
+    /// Whether the statuses of ended tasks are kept.
     keeps: bool,
     ripened: u64,
 }
@@ -102,7 +106,7 @@ impl Reference {
         }
     }
 
-    /// A host or a command enqueued it.
+    /// A host or a command enqueues a task.
     pub fn enqueue(&mut self, name: &str, id: &str, delayed: bool, key: Option<usize>) {
         self.add(name, id, key);
         self.say(name, Some(Status::Pending));
@@ -115,7 +119,7 @@ impl Reference {
         }
     }
 
-    /// A producer added it.
+    /// A producer adds a task.
     pub fn add(&mut self, name: &str, id: &str, key: Option<usize>) {
         let task = Known {
             id: id.to_owned(),
@@ -137,7 +141,7 @@ impl Reference {
         self.queue.push_back(name.to_owned());
     }
 
-    /// What the schedule makes of a time.
+    /// A time of the schedule comes.
     pub fn fire(&mut self, time: u64, is_late: bool, is_full: bool) -> Fired {
         if self.scheduled >= Some(time) {
             return Fired::Known;
@@ -168,7 +172,7 @@ impl Reference {
         !matches!(self.tasks[name].place, Place::Dead | Place::Nowhere)
     }
 
-    /// Whether the id of this task is another one's, that lives or has completed.
+    /// Whether another task has this task's id, and is still to end or has completed.
     fn is_elsewhere(&self, name: &str) -> bool {
         let said = &self.said[&self.tasks[name].id];
         let Some(other) = said.about.as_deref().filter(|about| *about != name) else { return false };
@@ -176,7 +180,7 @@ impl Reference {
             || (said.status.is_some_and(|status| !status.is_end()) && self.is_there(other))
     }
 
-    /// The id that has this key, if that is another one. One whose task somebody deleted has none.
+    /// The id that has this key, if it is another one than `id`. A deleted task has no key.
     pub fn holder(&mut self, key: Option<usize>, id: &str) -> Option<String> {
         let (first, lives) = self.keys.get(&key?).filter(|(first, _)| first != id).cloned()?;
         let said = &self.said[&first];
@@ -206,14 +210,14 @@ impl Reference {
         self.let_go_of_the_key(&id);
     }
 
-    /// It is a duplicate of another one with its id, of which the status speaks.
+    /// The task is a duplicate: another task has its id, and the status is about that one.
     fn drop(&mut self, name: &str) {
         let task = self.task(name);
         (task.place, task.ended, task.ripe, task.silent) =
             (Place::Nowhere, Some(Status::Cancelled), None, false);
     }
 
-    /// Somebody deletes its entry. One that is pending is then kept by its consumer, which finds it out.
+    /// A client deletes the entry. If it is pending, the consumer finds that out, and keeps the task.
     pub fn delete(&mut self, name: &str) {
         self.queue.retain(|queued| queued != name);
         let task = self.task(name);
@@ -227,14 +231,17 @@ impl Reference {
         }
     }
 
-    /// Whether somebody deleted the entry of a task of this id.
+    /// Whether a client deleted the entry of a task of this id.
     pub fn is_deleted(&self, id: &str) -> bool {
         self.tasks.values().any(|task| task.id == id && task.deleted)
     }
 
     /// The task with this entry that `consumer` keeps.
     pub fn kept(&self, consumer: &str, entry: &str) -> Option<String> {
-        let is = |place: &Place| matches!(place, Place::Kept { entry: its, consumer: by } if its == entry && by == consumer);
+        let is = |place: &Place| match place {
+            Place::Kept { entry: its, consumer: by } => its == entry && by == consumer,
+            _ => false,
+        };
         self.tasks.iter().find(|(_, task)| is(&task.place)).map(|(name, _)| name.clone())
     }
 
@@ -242,7 +249,7 @@ impl Reference {
         self.keys.values_mut().filter(|(first, _)| first == id).for_each(|(_, lives)| *lives = false);
     }
 
-    /// The next one in the stream now is pending.
+    /// Delivers the next task in the stream.
     pub fn read(&mut self, consumer: &str, entry: &str) -> Option<String> {
         let name = self.queue.pop_front()?;
         let task = self.task(&name);
@@ -255,7 +262,8 @@ impl Reference {
         self.pending().any(|(_, its_entry, owner, _)| its_entry == entry && owner == consumer)
     }
 
-    /// Name, entry, consumer, and whether the lease ended; in the order of names, not of entries.
+    /// The pending tasks: name, entry, consumer, and whether the lease has expired. In the order of names,
+    /// not of entries.
     pub fn pending(&self) -> impl Iterator<Item = (&str, &str, &str, bool)> {
         self.tasks.iter().filter_map(|(name, task)| match &task.place {
             Place::Pending { entry, consumer, .. } => {
@@ -269,7 +277,8 @@ impl Reference {
         self.pending().find(|(_, its_entry, ..)| *its_entry == entry).map(|(id, ..)| id.to_owned())
     }
 
-    /// False when there is nothing to take over under this entry. `died`: so did its owner.
+    /// Gives the entry to another consumer. False when its lease has not expired. `died` says whether the
+    /// owner died.
     pub fn reclaim(&mut self, by: &str, entry: &str, died: bool) -> bool {
         let Some(id) = self.find(entry) else { return false };
         let task = self.task(&id);
@@ -283,8 +292,8 @@ impl Reference {
         was_silent
     }
 
-    /// What the gate says. None: another task has its key, and whether that one is still there is asked when
-    /// all others have begun.
+    /// The gate's reply. None: another task has its key, and the caller asks again after all others have
+    /// begun.
     pub fn begin(
         &mut self,
         consumer: &str,
@@ -294,7 +303,7 @@ impl Reference {
     ) -> Option<Begun> {
         let Start { entry, crashes, alone, .. } = *start;
         let Some(name) = self.find(entry).filter(|_| self.owned(consumer, entry)) else {
-            // Nobody delivers it again.
+            // A task whose entry was deleted cannot be delivered again, so it is lost.
             let gone = self.kept(consumer, entry);
             gone.iter().for_each(|name| self.lose(name));
             return Some(if gone.is_some() { Begun::Gone } else { Begun::Lost });
@@ -324,7 +333,8 @@ impl Reference {
         Some(Begun::Owned)
     }
 
-    /// Whether it is carried out. The crashes are those that the consumer knew of.
+    /// Settles an attempt, and gives whether it is carried out. `crashes` are those that the consumer knew
+    /// of.
     pub fn settle(&mut self, consumer: &str, entry: &str, settlement: &Settlement, crashes: u32) -> bool {
         let kept = self.kept(consumer, entry);
         let is_kept = kept.is_some();
@@ -362,7 +372,7 @@ impl Reference {
         true
     }
 
-    /// The score under which a delayed task is due.
+    /// Makes a delayed task due, and gives its score.
     pub fn ripen(&mut self, name: &str) -> u64 {
         self.ripened += 1;
         let score = self.ripened;
@@ -370,7 +380,7 @@ impl Reference {
         score
     }
 
-    /// How many are moved.
+    /// Promotes due tasks, and gives how many.
     pub fn promote(&mut self, limit: usize) -> usize {
         let ripe = |(name, task): (&String, &Known)| {
             Some((task.ripe?, name.clone())).filter(|_| task.place == Place::Delayed)
@@ -386,7 +396,7 @@ impl Reference {
         due.len()
     }
 
-    /// The dead letter of this id that is the oldest.
+    /// The task with the oldest dead letter of this id.
     pub fn dead(&self, id: &str) -> Option<String> {
         let dead = self.tasks.iter().filter(|(_, task)| task.id == id && task.place == Place::Dead);
         dead.min_by_key(|(_, task)| task.died).map(|(name, _)| name.clone())
@@ -402,13 +412,13 @@ impl Reference {
         self.queue.push_back(name.to_owned());
     }
 
-    /// The status that this id had before. None: it is not known any more.
+    /// Cancels a task, and gives the status that the id had before. None when the id is unknown.
     pub fn cancel(&mut self, id: &str) -> Option<Status> {
         let said = &self.said[id];
         let name = match said.status {
             Some(before) if before.is_end() => return Some(before),
             Some(_) => said.about.clone()?,
-            // The first one in the stream: those that are pending come before those that are not.
+            // The first one in the stream. Pending entries come before the others.
             None => {
                 let of_id = |name: &&str| self.tasks[*name].id == id;
                 let pending = self.pending().map(|(name, entry, ..)| (place_in_stream(entry), name));
@@ -431,7 +441,7 @@ impl Reference {
     }
 }
 
-/// Entries have the form MS-SEQUENCE.
+/// The parts of an entry's id, MS-SEQUENCE.
 fn place_in_stream(entry: &str) -> Option<(u64, u64)> {
     let (ms, sequence) = entry.split_once('-')?;
     Some((ms.parse().ok()?, sequence.parse().ok()?))

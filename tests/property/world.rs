@@ -1,4 +1,7 @@
-//! Carries operations out on Redis and on the reference, and compares.
+//! Carries out operations on Redis, by the library, and on the reference, and compares the replies.
+//!
+//! In: operations. Out: an error when a reply or a state differs. Not here: the rules (`reference`), the
+//! comparison of states (`look`), the choice of operations (`tests/property.rs`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,8 +27,9 @@ use crate::support::RedisServer;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MAX_BACKLOG: usize = 12;
-/// Starts in a second, and how many may be taken ahead of time: those of a tenth of a second.
+/// Starts per second.
 const RATE: u32 = 20;
+/// Starts that may be taken ahead of time: those of a tenth of a second.
 const AHEAD: u64 = RATE as u64 / 10;
 
 pub const STREAM: &str = "work";
@@ -33,7 +37,7 @@ pub const GROUP: &str = "tqhost";
 
 pub type Step = Result<(), TestCaseError>;
 
-/// A consumer and what it believes to own.
+/// A consumer, and the tasks that it believes to own.
 struct Consumer {
     name: String,
     held: Vec<Held>,
@@ -41,11 +45,12 @@ struct Consumer {
 
 struct Held {
     task: Task,
-    /// It may run: it passed the gate, or its delivery is all that has to be known. Others can only be given back, or buried as crashed.
+    /// It may run: it passed the gate, or is a plain task. A task that may not run can only be released, or
+    /// buried as crashed.
     begun: bool,
     /// It may have a status.
     known: bool,
-    /// The gate said that it brought its consumer down while it ran alone.
+    /// The gate said that its consumer died while it ran alone.
     crashed: bool,
 }
 
@@ -68,16 +73,18 @@ pub struct World {
     added: usize,
     enqueued: Vec<NewTask>,
     settled: Vec<Call>,
-    /// Number of each consumer's last call, and how many calls there were.
+    /// The number of each consumer's last call.
     numbers: HashMap<String, u64>,
+    /// How many calls there were.
     calls: u64,
     schedule: config::Schedule,
-    /// Redis's clock (µs) before and after places for starts were taken, and how many were used.
+    /// Redis's clock (µs) before and after places for starts were taken, and how many places were used.
     starts: Vec<(u64, u64, u64)>,
 }
 
 impl World {
-    /// With an empty Redis, apart from the group, which the library reaches under this address. `keeps`: the statuses of tasks that ended.
+    /// Empties Redis and creates the group. The library reaches Redis at `url`. `keeps` says whether the
+    /// statuses of ended tasks are kept.
     pub async fn new(server: &RedisServer, url: &str, keeps: bool) -> Result<World, TestCaseError> {
         let mut db = server.connection();
         redis::cmd("FLUSHALL").exec(&mut db).expect("FLUSHALL");
@@ -203,7 +210,7 @@ impl World {
                 let Consumer { name, held } = &mut self.consumers[consumer];
                 if !held.is_empty() {
                     let mut held = held.remove(nth % held.len());
-                    // Another host may have begun it once the lease is over; a host says so long before.
+                    // Once the lease is over, another host may have begun the task and written its status.
                     held.known |= !self.reference.owned(name, &held.task.entry);
                     let (consumer, ending) = (name.clone(), ending(held, end, &self.queue.rules));
                     self.calls += 1;
@@ -216,7 +223,8 @@ impl World {
             Op::SettleAgain { nth } => {
                 if let Some(call) = chosen(&self.settled, nth) {
                     match self.numbers.get(&call.consumer) {
-                        // The call is sent again: its reply was lost, or it was held up on its way and arrives after a later one.
+                        // The same call again: its reply was lost, or it was delayed and arrives after a
+                        // later one.
                         Some(last) if nth % 2 == 0 || *last == call.number => {
                             let is_last = *last == call.number;
                             let again = SettleCall { lane: 0, number: call.number };
@@ -228,7 +236,7 @@ impl World {
                             let settled = replies.remove(0).map_err(failed)?;
                             prop_assert!(!is_last || settled == call.settled, "the reply that was lost");
                         }
-                        // What was settled before is settled by another call.
+                        // A new call settles the same attempt again.
                         _ => {
                             self.calls += 1;
                             let call = Call { number: self.calls, ..call };
@@ -258,7 +266,7 @@ impl World {
                         (STREAM, GROUP, owner, 0, &entry, "IDLE", idle, "JUSTID"),
                     )?;
                     self.reference.task(&name).silent = true;
-                    // Another one may take it over and tell of it.
+                    // Another consumer may take it over and write its status.
                     let held = self.consumers.iter_mut().flat_map(|consumer| &mut consumer.held);
                     held.filter(|held| held.task.entry == entry).for_each(|held| held.known = true);
                 }
@@ -298,7 +306,7 @@ impl World {
                     .await
                     .map_err(failed)?;
                 prop_assert_eq!((done.succeeded, done.skipped), (letters.len() as u64, 0));
-                // Oldest first; that each of them is dead is seen when places are compared.
+                // Oldest first. The comparison of places shows whether each of them was dead.
                 letters
                     .iter()
                     .for_each(|letter| self.reference.requeue(&name_of(pairs(&letter.fields), &letter.id)));
@@ -312,8 +320,8 @@ impl World {
                 }
             }
             Op::Cancel { nth } => {
-                // Where somebody deleted the entry, a mark is left for whoever may have it: that is not
-                // looked at here.
+                // Tasks whose entry was deleted are left out: cancelling them leaves a mark, which the
+                // reference does not have.
                 if let Some(id) = self.id(|_| true, nth).filter(|id| !self.reference.is_deleted(id)) {
                     let before = self.queue.cancel(&id).await.map_err(failed)?;
                     prop_assert_eq!(before, self.reference.cancel(&id));
@@ -343,7 +351,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything that is still there is brought to an end by one more consumer. Each task then has exactly one.
+    /// Lets a new consumer end all tasks that are left. Then each task must have exactly one end.
     pub async fn drain(&mut self) -> Step {
         self.step(Op::Resume).await?;
         for consumer in 0..CONSUMERS {
@@ -377,7 +385,7 @@ impl World {
         Ok(())
     }
 
-    /// A producer's XADD, while there is room.
+    /// Adds a task as a producer does, unless the backlog is full.
     fn add(&mut self, id: Option<String>, key: Option<usize>) -> Step {
         if self.reference.backlog() < MAX_BACKLOG {
             let Field { name, value } = self.field();
@@ -395,8 +403,8 @@ impl World {
         Ok(())
     }
 
-    /// Deletes an entry that waits, or one that a consumer holds, which is told by its next heartbeat: until
-    /// then, it depends on what reclaims come across.
+    /// Deletes an entry that waits, or one that a consumer holds. The consumer sends a heartbeat at once,
+    /// since the result would otherwise depend on the next reclaims.
     async fn delete(&mut self, nth: usize) -> Step {
         let entries: Entries = self.redis("XRANGE", (STREAM, "-", "+"))?;
         let is_held = |consumer: &Consumer, entry: &str| {
@@ -411,7 +419,8 @@ impl World {
             .map(|(name, holder, entry)| (name, entry, holder))
             .collect();
         let Some((name, entry, holder)) = chosen(&able, nth) else { return Ok(()) };
-        // The other tasks of one id would have to be looked at, too.
+        // Ids with several tasks are left out, as the reference does not know how these affect each other
+        // here.
         let id = self.reference.task(&name).id.clone();
         if self.reference.names(|task| task.id == id).len() > 1 {
             return Ok(());
@@ -424,7 +433,7 @@ impl World {
         }
     }
 
-    /// Takes places for starts, and gives back those that are not used.
+    /// Takes places for starts, gives back the unused ones, and checks the rate.
     async fn start(&mut self, wanted: usize, used: usize) -> Step {
         let from = self.now_us()?;
         match self.queue.take_places(wanted).await.map_err(failed)? {
@@ -459,7 +468,7 @@ impl World {
         Ok(seconds * 1_000_000 + us)
     }
 
-    /// The id of one of these tasks.
+    /// The id of the `nth` of these tasks.
     fn id(&self, is: impl Fn(&Known) -> bool, nth: usize) -> Option<String> {
         chosen(&self.reference.names(is), nth).map(|name| self.reference.tasks[&name].id.clone())
     }
@@ -469,7 +478,7 @@ impl World {
         self.added.to_string()
     }
 
-    /// What makes a task another one than all others.
+    /// A field with a number that no other task has.
     fn field(&mut self) -> Field {
         self.added += 1;
         Field { name: "n".into(), value: self.added.to_string().into() }
@@ -481,7 +490,7 @@ impl World {
     }
 
     async fn read(&mut self, consumer: usize, count: usize) -> Result<Vec<Entry>, TestCaseError> {
-        // An empty read blocks for as long as Redis's timers take to notice: some 100 ms.
+        // A read without entries would block for about 100 ms, as long as Redis's timers take.
         if self.reference.queue.is_empty() {
             return Ok(Vec::new());
         }
@@ -507,7 +516,8 @@ impl World {
         let silent = self.reference.pending().filter(|found| found.3).count();
         let first = self.queue.first_abandoned("-", self.queue.rules.lease).await.map_err(failed)?;
         prop_assert_eq!(first.is_some(), silent > 0);
-        // All consumers were heard of a moment ago: that is long after the leases ended that the test ended.
+        // All consumers made calls a moment ago, long after the leases that the test let expire. So the limit
+        // decides whether an owner counts as dead.
         let outlived = if died { 10 * HOUR } else { HOUR / 2 };
         let found = self
             .queue
@@ -522,7 +532,8 @@ impl World {
         Ok(found.entries)
     }
 
-    /// What the host's intake does: what is held already goes on as it is. A plain task that was read begins without a script.
+    /// Takes in entries like the host's intake: an entry that is held already stays as it is, and a plain
+    /// task that was read begins without a script.
     fn admit(&mut self, consumer: usize, entries: Vec<Entry>, is_read: bool) -> Step {
         let queue: Arc<str> = STREAM.into();
         for entry in entries {
@@ -545,8 +556,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything that is held passes the gate, or is told of while it runs. `alone`: what must run alone
-    /// does.
+    /// Lets everything that is held pass the gate, or writes that it runs. With `alone`, suspects run alone.
     async fn begin(&mut self, consumer: usize, alone: bool) -> Step {
         let Consumer { name, held } = &mut self.consumers[consumer];
         let (mut new, rest): (Vec<Held>, Vec<Held>) = held.drain(..).partition(|held| !held.crashed);
@@ -578,13 +588,13 @@ impl World {
         Ok(())
     }
 
-    /// A lost lease is noted only: the consumer is late, and settles all the same.
+    /// Sends heartbeats. The consumer keeps a task whose lease is lost, and settles it late.
     async fn beat(&mut self, consumer: usize) -> Step {
         let Consumer { name, held } = &mut self.consumers[consumer];
         if held.is_empty() {
             return Ok(());
         }
-        // A status that is not there yet has no place for progress.
+        // Progress can be written only to a status that exists.
         let beat = |Held { task, begun, known, .. }: &Held| Beat {
             entry: task.entry.clone(),
             task_id: task.id.clone(),
@@ -600,7 +610,7 @@ impl World {
                 self.reference.task(&owned).silent = false;
                 Lease::Renewed
             } else if self.reference.kept(name, &task.entry).is_some() {
-                // Its status says so.
+                // The heartbeat has written a status.
                 *known = true;
                 Lease::Deleted
             } else if self.reference.status(&task.id) == Some(Status::Cancelled) {
@@ -638,7 +648,7 @@ impl World {
     }
 }
 
-/// What the host would settle: decided by the same function.
+/// The settlement of an attempt, from the function that the host uses.
 fn ending(held: Held, end: End, rules: &config::Queue) -> Ending {
     let Held { task, begun, known, crashed } = held;
     let decide = |outcome| settle::decide(outcome, &task, rules, 0.0);

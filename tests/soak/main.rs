@@ -1,6 +1,7 @@
-//! A soak: rounds of tasks for `MINUTES` (10 by default), a handler replaced before each, and what host and Redis use after it: `make soak`.
+//! `make soak`: rounds of tasks, with a handler replaced before each, and what host and Redis use after it.
 //!
-//! Out: a line for each round. It fails when more is used in the end than after the second round (`support::soak::growth`).
+//! In: `MINUTES` (10 by default). Out: a line for each round, and a failure when more is used after the last
+//! round than after the second (`support::soak::growth`). Not here: one round (`support::soak`).
 
 #[allow(dead_code, unused_imports, reason = "the tests use the rest")]
 #[path = "../support/mod.rs"]
@@ -13,10 +14,12 @@ use support::soak::{Soak, growth};
 
 /// Tasks of one round.
 const TASKS: usize = 24_000;
-/// So that there is something to compare.
+/// The fewest rounds, so that there is something to compare.
 const LEAST_ROUNDS: usize = 3;
-/// Replacements of a handler after which the pool of instances has reached its level (35 or so were seen), and the tasks between two of them.
+/// Replacements of a handler before the measurement. The pool of instances keeps the memories of earlier
+/// versions, up to 100; after about 35 replacements the host's memory no longer grows.
 const WARM_UP: usize = 50;
+/// Tasks between two replacements of the warm-up.
 const WARM_UP_TASKS: usize = 300;
 
 fn main() -> ExitCode {
@@ -44,8 +47,7 @@ fn main() -> ExitCode {
     if grown.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Puts another version in place of the one that is there. The pool of instances keeps what it has used for the one before, up to 100 memories, so that
-/// the host's memory goes up to a level of its own with the first dozens of replacements.
+/// Replaces the handler by another version.
 fn replace_handler(soak: &Soak, n: usize) {
     soak.bench.install(if n.is_multiple_of(2) { "echo" } else { "echo-v2" }, "echo");
 }

@@ -1,4 +1,8 @@
 //! A test's workbench: a folder with a configuration and plugins, a Redis, hosts and commands that use them.
+//!
+//! In: queues as TOML, guests to install, commands. Out: what Redis, hosts and commands show. What a
+//! [`Bench`] or a [`Host`] started ends when it is dropped. Not here: starting redis-server (`redis_server`),
+//! waiting (`wait`).
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -16,33 +20,34 @@ use serde_json::Value;
 use super::http::{self, Response};
 use super::{RedisServer, eventually, wat};
 
-/// Everything one test needs. What it started ends with it.
+/// The folder, the Redis and a connection to it for one test.
 pub struct Bench {
     pub dir: tempfile::TempDir,
     pub redis: RedisServer,
     pub db: Connection,
 }
 
-/// Counts all places in which a task can be, at one moment: a task that goes from one to the other between two questions would be in neither. A script, as
-/// Redis takes no transactions when its memory is full.
+/// Counts all places in which a task can be at one moment: a task that moves between two separate commands
+/// would be seen in neither place. It is a script, since Redis refuses transactions when its memory is full.
 const PLACES: &str = "local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1])
     return { redis.call('XLEN', KEYS[1]), pending.err and 0 or pending[1], redis.call('ZCARD', KEYS[2]), \
      redis.call('HLEN', KEYS[3]), KEYS[4] and redis.call('XLEN', KEYS[4]) or 0 }";
 
 impl Bench {
-    /// A Redis and a configuration with the given queues (TOML, without `[redis]` and `[admin]`). The plugins folder is empty.
+    /// A Redis and a configuration with these queues (TOML, without `[redis]` and `[admin]`). The plugins
+    /// folder is empty.
     pub fn new(queues: &str) -> Bench {
         Bench::with_redis(queues, &[])
     }
 
-    /// The same with further arguments for redis-server.
+    /// Like [`Bench::new`], with further arguments for redis-server.
     pub fn with_redis(queues: &str, redis_args: &[&str]) -> Bench {
         let dir = tempfile::tempdir().expect("create a folder");
         let redis = RedisServer::start(dir.path(), redis_args);
         Bench::on(queues, dir, redis)
     }
 
-    /// The same with a Redis that runs already, and a folder.
+    /// Like [`Bench::new`], with a Redis that is running and a folder.
     pub fn on(queues: &str, dir: tempfile::TempDir, redis: RedisServer) -> Bench {
         let db = redis.connection();
         std::fs::create_dir(dir.path().join("plugins")).expect("create plugins/");
@@ -51,12 +56,13 @@ impl Bench {
         bench
     }
 
-    /// Lets hosts and commands that start from now on use a Redis on this port of this machine: a proxy's.
+    /// Configures a Redis on this port of this machine, usually a proxy's, for hosts and commands that start
+    /// from now on.
     pub fn configure_for(&self, queues: &str, port: u16) {
         self.configure_url(queues, &format!("redis://127.0.0.1:{port}"));
     }
 
-    /// The same with a whole URL.
+    /// Like [`Bench::configure_for`], with a whole URL.
     pub fn configure_url(&self, queues: &str, url: &str) {
         self.configure(&format!("{queues}\n[redis]\nurl = \"{url}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
     }
@@ -74,7 +80,7 @@ impl Bench {
         self.dir.path().join("plugins").join(format!("{plugin}.wasm"))
     }
 
-    /// Installs the guest as the plugin of this name, in one step.
+    /// Installs the guest as the plugin of this name, by renaming.
     pub fn install(&self, guest: &str, plugin: &str) {
         let target = self.plugin_path(plugin);
         let new = target.with_extension("new");
@@ -94,7 +100,7 @@ impl Bench {
         Host::start(&self.config(), "info,tqhost=debug")
     }
 
-    /// The same with additions to its environment.
+    /// Starts a host with additions to its environment, and waits for nothing.
     pub fn host_with_env(&self, env: Vec<(String, PathBuf)>) -> Host {
         Host::start_with_env(&self.config(), "info,tqhost=debug", env)
     }
@@ -104,12 +110,12 @@ impl Bench {
         tqhost(&self.config(), args)
     }
 
-    /// Any Redis command.
+    /// Sends any command to Redis.
     pub fn redis<T: FromRedisValue>(&mut self, name: &str, args: impl ToRedisArgs) -> T {
         redis::cmd(name).arg(args).query(&mut self.db).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// What a producer does that knows only XADD. Gives the entry's id, which is the task's.
+    /// Adds a task as a producer does that knows only XADD. Gives the entry's id, which is the task's.
     pub fn xadd(&mut self, stream: &str, fields: &[(&str, &str)]) -> String {
         let mut command = redis::cmd("XADD");
         command.arg(stream).arg("*");
@@ -138,7 +144,7 @@ impl Bench {
         self.count_places(stream, &["delayed", "parked", "dead"])
     }
 
-    /// The same without a look at the dead letters.
+    /// Like [`Bench::places`], without the dead letters.
     pub fn places_but_dead(&mut self, stream: &str) -> Places {
         self.count_places(stream, &["delayed", "parked"])
     }
@@ -168,7 +174,8 @@ impl Bench {
         });
     }
 
-    /// Waits until this many tasks of a stream are claimed and have begun: one that is claimed may still have to be marked as running.
+    /// Waits until this many tasks of a stream are claimed and marked as running. A claimed task is marked a
+    /// moment later.
     #[track_caller]
     pub fn until_running(&mut self, stream: &str, running: usize) {
         eventually(&format!("{running} tasks of {stream} run"), || {
@@ -180,7 +187,7 @@ impl Bench {
         });
     }
 
-    /// Waits until nothing is left of a stream's tasks, and sees that each of these was completed.
+    /// Waits until the stream's tasks are in no place, and asserts that each of `ids` was completed.
     #[track_caller]
     pub fn all_done(&mut self, stream: &str, ids: &[String]) {
         self.db = self.redis.connection();
@@ -212,7 +219,8 @@ pub struct Places {
     pub dead: u64,
 }
 
-/// A guest of `plugins/testing`, or the name of a handler in `plugins`.
+/// The file of a guest of `plugins/testing`, or of a handler in `plugins`. Builds guests that are written as
+/// `.wat`.
 pub fn guest_path(guest: &str) -> PathBuf {
     let plugins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins");
     let places = [plugins.join("testing"), plugins].map(|dir| dir.join(format!("{guest}.wasm")));
@@ -224,7 +232,7 @@ pub fn guest_path(guest: &str) -> PathBuf {
     found.cloned().unwrap_or_else(|| panic!("{guest}.wasm is not built: run `make plugins`"))
 }
 
-/// What a command printed, and how it ended.
+/// The output and the exit code of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -263,8 +271,9 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or(-1)
 }
 
-/// What a host has written so far. While it runs, a line may come later than what a test sees in Redis or over HTTP; who counts lines or wants
-/// that there is none takes the log of a host that has ended ([`Host::stop_for_log`]).
+/// The log of a host so far. While the host runs, a line may come later than its effect in Redis or over
+/// HTTP. A test that counts lines, or asserts that there is none, uses the log of a host that has ended
+/// ([`Host::stop_for_log`]).
 pub struct Log {
     lines: Receiver<Value>,
     seen: Mutex<Vec<Value>>,
@@ -282,7 +291,7 @@ impl Log {
             .collect()
     }
 
-    /// Everything it wrote.
+    /// The whole text, with lines that are not JSON.
     pub fn raw(&self) -> String {
         self.raw.lock().expect("the log").clone()
     }
@@ -292,7 +301,7 @@ impl Log {
 pub struct Host {
     child: Child,
     log: Option<Log>,
-    /// Ends with the host's last line.
+    /// The thread that reads the log; it ends with the host's last line.
     reader: Option<JoinHandle<()>>,
 }
 
@@ -310,7 +319,7 @@ impl Host {
         Host::spawn(command)
     }
 
-    /// What starts a host, for a test that changes something about it.
+    /// The command that starts a host, for a test that changes something about it.
     pub fn command(config: &Path) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
         command
@@ -339,7 +348,7 @@ impl Host {
         Host { child, log: Some(Log { lines, seen: Mutex::default(), raw }), reader: Some(reader) }
     }
 
-    /// Waits for a log line whose message contains `text`, and gives it. Lines that came before count too.
+    /// Waits for a log line whose message contains `text`, and gives it. Earlier lines count too.
     #[track_caller]
     pub fn log(&self, text: &str) -> Value {
         eventually(&format!("a log line with {text:?}; the log:\n{}", self.raw()), || {
@@ -352,7 +361,8 @@ impl Host {
         self.log.as_ref().expect("a log").logged(text)
     }
 
-    /// Waits until there are so many lines whose message contains `text`. More fail at once.
+    /// Waits until exactly this many lines have a message that contains `text`. Fails at once when there are
+    /// more.
     #[track_caller]
     pub fn until_logged(&self, text: &str, lines: usize) -> Vec<Value> {
         eventually(&format!("{lines} log lines with {text:?}"), || {
@@ -362,12 +372,12 @@ impl Host {
         })
     }
 
-    /// Everything it wrote so far.
+    /// The whole log so far.
     pub fn raw(&self) -> String {
         self.log.as_ref().expect("a log").raw()
     }
 
-    /// Asks the admin address.
+    /// Sends a GET request to the admin address.
     pub fn get(&self, path: &str) -> Response {
         let running = self.log("tqhost is running");
         http::get(running["admin"].as_str().expect("the admin address"), path)
@@ -379,7 +389,7 @@ impl Host {
         eventually("/readyz says 200", || (self.get("/readyz").status == 200).then_some(()));
     }
 
-    /// Waits until `/readyz` says that the host is not ready because of this.
+    /// Waits until `/readyz` says that the host is not ready, with a reason that contains `why`.
     #[track_caller]
     pub fn until_unready(&self, why: &str) {
         let unready = |answer: &Response| {
@@ -388,24 +398,25 @@ impl Host {
         eventually(&format!("/readyz says {why:?}"), || unready(&self.get("/readyz")).then_some(()));
     }
 
-    /// How many attempts of a queue ended so, by this host's count.
+    /// How many attempts of a queue ended with this outcome, by this host's count.
     pub fn ended_as(&self, queue: &str, outcome: &str) -> u64 {
         self.metric(&format!("tqhost_tasks_total{{queue=\"{queue}\",outcome=\"{outcome}\"}}")) as u64
     }
 
-    /// Waits until so many have ended so. Redis shows an end a moment before its host has counted it.
+    /// Waits until this many attempts have ended with this outcome. The host counts an end a moment after
+    /// Redis shows it.
     #[track_caller]
     pub fn until_ended_as(&self, queue: &str, outcome: &str, tasks: u64) {
         self.until_metric(&format!("tqhost_tasks_total{{queue=\"{queue}\",outcome=\"{outcome}\"}}"), tasks);
     }
 
-    /// Waits for a counter of a queue, for the same reason.
+    /// Waits until a counter of a queue has this value.
     #[track_caller]
     pub fn until_count(&self, name: &str, queue: &str, value: u64) {
         self.until_metric(&format!("{name}{{queue=\"{queue}\"}}"), value);
     }
 
-    /// Waits until a series is at this value. One that is past it fails at once.
+    /// Waits until a series has this value. Fails at once when it is greater.
     #[track_caller]
     pub fn until_metric(&self, series: &str, value: u64) {
         let mut found = 0;
@@ -416,12 +427,13 @@ impl Host {
         });
     }
 
-    /// A counter of a queue.
+    /// The value of a counter of a queue.
     pub fn count(&self, name: &str, queue: &str) -> u64 {
         self.metric(&format!("{name}{{queue=\"{queue}\"}}")) as u64
     }
 
-    /// The value of a series, such as `tqhost_tasks_total{queue="q",outcome="completed"}`. Labels may come in any order.
+    /// The value of a series, such as `tqhost_tasks_total{queue="q",outcome="completed"}`. The order of the
+    /// labels does not matter.
     pub fn metric(&self, series: &str) -> f64 {
         let text = self.get("/metrics").body;
         let (name, labels) = series.trim_end_matches('}').split_once('{').unwrap_or((series, ""));
@@ -444,7 +456,7 @@ impl Host {
         kill(self.pid(), signal).expect("send a signal");
     }
 
-    /// Memory that it uses now, and the most that it ever used, in KiB.
+    /// The memory that the host uses now, and the most that it has used, in KiB.
     pub fn memory(&self) -> (u64, u64) {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("read /proc");
         let value = |name| {
@@ -457,12 +469,13 @@ impl Host {
         (value("VmRSS:"), value("VmHWM:"))
     }
 
-    /// Whether it has ended.
+    /// Whether the host has ended.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("look after the host").is_some()
     }
 
-    /// Waits until it has ended, and gives its exit code (-1 when a signal ended it). Its log is all there then.
+    /// Waits until the host has ended, and gives its exit code (-1 when a signal ended it). Its log is
+    /// complete then.
     #[track_caller]
     pub fn ended(&mut self) -> i32 {
         let code = eventually("the host ends", || self.try_ended());
@@ -471,18 +484,18 @@ impl Host {
         code
     }
 
-    /// Its exit code, if it has ended.
+    /// The exit code, if the host has ended.
     pub fn try_ended(&mut self) -> Option<i32> {
         self.child.try_wait().expect("look after the host").map(code)
     }
 
-    /// Ends it as an operator would.
+    /// Stops the host with SIGTERM and waits until it has ended.
     #[track_caller]
     pub fn stop(self) {
         self.stop_for_log();
     }
 
-    /// Ends it as an operator would, and gives all that it wrote.
+    /// Stops the host with SIGTERM, and gives its complete log.
     #[track_caller]
     pub fn stop_for_log(mut self) -> Log {
         self.signal(Signal::SIGTERM);
@@ -490,7 +503,7 @@ impl Host {
         self.log.take().expect("a log")
     }
 
-    /// Ends it as a crash would.
+    /// Kills the host with SIGKILL, as a crash would.
     pub fn kill(mut self) {
         self.signal(Signal::SIGKILL);
         self.ended();

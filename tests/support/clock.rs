@@ -1,4 +1,7 @@
-//! A clock that a test can shift: for hosts and Redis servers that are started with it.
+//! A clock that a test can shift, for hosts and Redis servers that are started with it.
+//!
+//! In: seconds to shift by. Out: environment variables for a program. Not here: the shift itself
+//! (`preload/clock.rs`).
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +28,7 @@ impl Clock {
         std::fs::rename(new, &self.shift).expect("rename the shift");
     }
 
-    /// What a program needs in its environment.
+    /// The environment variables that a program needs.
     pub fn env(&self) -> Vec<(String, PathBuf)> {
         vec![
             ("LD_PRELOAD".to_owned(), self.library.clone()),

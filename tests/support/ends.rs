@@ -1,4 +1,7 @@
-//! A queue for every way in which an attempt can end, on hosts that reach Redis through a proxy.
+//! Queues for the ways in which an attempt can end, on hosts that reach Redis through a proxy.
+//!
+//! In: tasks of every kind. Out: assertions that each ended once, as its kind does. Not here: what the proxy
+//! does to connections (`proxy`).
 
 use super::proxy::Proxy;
 use super::{Bench, Places};
@@ -19,7 +22,8 @@ plugin = "sleeps"
 concurrency = 100
 "#;
 
-/// A bench with those queues, and perhaps more, whose hosts and commands go through a proxy. The test itself goes straight to Redis.
+/// A bench with [`QUEUES`] and the queues in `more`. Its hosts and commands reach Redis through the proxy;
+/// the test itself connects directly.
 pub fn behind_proxy(more: &str) -> (Bench, Proxy) {
     let queues = format!("{QUEUES}{more}");
     let bench = Bench::new(&queues);
@@ -31,16 +35,16 @@ pub fn behind_proxy(more: &str) -> (Bench, Proxy) {
     (bench, proxy)
 }
 
-/// A task and its queue.
+/// A task's queue and id.
 pub type Added = (&'static str, String);
 
-/// Adds a task of every kind; the slow one takes so many milliseconds.
+/// Adds a task of every kind. The slow one takes `slow` milliseconds.
 pub fn add(bench: &mut Bench, slow: &str) -> Vec<Added> {
     let kinds = [("fine", ("n", "1")), ("twice", ("n", "1")), ("bad", ("n", "1")), ("slow", ("ms", slow))];
     kinds.into_iter().map(|(queue, field)| (queue, bench.xadd(queue, &[field]))).collect()
 }
 
-/// Waits until all queues are drained, and sees that each task had its own end, and once.
+/// Waits until all queues are drained, and asserts that each task ended once, as its kind does.
 #[track_caller]
 pub fn each_ended_once(bench: &mut Bench, added: &[Added]) {
     for queue in ["fine", "twice", "bad", "slow"] {

@@ -1,4 +1,7 @@
-//! Files of plugins: guests, the same guests as other versions, and the ways in which files come to their place.
+//! Files of plugins: guests, further versions of them, and how they are installed.
+//!
+//! In: guests' names. Out: bytes, digests, files in `plugins/`, log lines about a version. Not here: where
+//! guests are built (`bench`, `wat`).
 
 use std::path::Path;
 
@@ -8,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::bench::guest_path;
 use super::{Bench, Host, eventually};
 
-/// The magic number and the version, of a module as of a component.
+/// Bytes of the magic number and the version, at the start of modules and components.
 const HEADER: usize = 8;
 
 /// The bytes of a guest.
@@ -16,12 +19,13 @@ pub fn guest(name: &str) -> Vec<u8> {
     std::fs::read(guest_path(name)).expect("read a guest")
 }
 
-/// The same component with a custom section: it does the same, and is another version.
+/// A guest with a custom section: it behaves the same, and is another version.
 pub fn version(guest: &str, mark: u32) -> Vec<u8> {
     marked(&self::guest(guest), mark)
 }
 
-/// The same for the bytes of a component or a module. The mark stands first, so that a part of the file is another one too.
+/// Adds a custom section with `mark` to a component or a module. It is the first section, so that a truncated
+/// file differs too.
 pub fn marked(bytes: &[u8], mark: u32) -> Vec<u8> {
     let (header, rest) = bytes.split_at(HEADER);
     // Section id 0, its size, the length of its name, the name, the content.
@@ -29,7 +33,7 @@ pub fn marked(bytes: &[u8], mark: u32) -> Vec<u8> {
     [header, &section, rest].concat()
 }
 
-/// How a status names the version in these bytes.
+/// The name of this version in a task's status.
 pub fn label(plugin: &str, bytes: &[u8]) -> String {
     format!("{plugin}@{}", &digest(bytes)[..12])
 }
@@ -38,19 +42,19 @@ pub fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Writes a file beside the plugins and renames it: the way that a careful operator takes.
+/// Installs a plugin as operators should: writes a file beside the plugins and renames it.
 pub fn put(bench: &Bench, plugin: &str, bytes: &[u8]) {
     put_at(&bench.plugin_path(plugin), bytes);
 }
 
-/// The same with the file's path.
+/// Writes a file beside `target` and renames it to `target`.
 pub fn put_at(target: &Path, bytes: &[u8]) {
     let new = target.with_extension("new");
     std::fs::write(&new, bytes).expect("write a plugin");
     std::fs::rename(new, target).expect("rename a plugin");
 }
 
-/// Waits for the line that says so of this version.
+/// Waits for a log line with `what` about this version.
 #[track_caller]
 pub fn said(host: &Host, what: &str, bytes: &[u8]) -> Value {
     let digest = &digest(bytes)[..12];
@@ -59,7 +63,7 @@ pub fn said(host: &Host, what: &str, bytes: &[u8]) -> Value {
     })
 }
 
-/// Waits for the line that says that this version was loaded.
+/// Waits for the log line that says that this version was loaded.
 #[track_caller]
 pub fn loaded(host: &Host, bytes: &[u8]) -> Value {
     said(host, "plugin loaded", bytes)

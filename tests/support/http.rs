@@ -1,4 +1,6 @@
-//! The little HTTP that the tests speak.
+//! A minimal HTTP client for the admin address.
+//!
+//! In: an address and a path. Out: status and body. Not here: servers (`web`, `llm`).
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +12,7 @@ pub struct Response {
     pub body: String,
 }
 
-/// A GET request on a connection of its own.
+/// Sends a GET request on a new connection.
 pub fn get(address: &str, path: &str) -> Response {
     let mut stream = TcpStream::connect(address).expect("connect to the admin address");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("set a time-out");

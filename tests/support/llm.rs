@@ -1,6 +1,7 @@
-//! A server that speaks OpenAI's chat completions, and says what a test tells it to.
+//! A server with the interface of OpenAI's chat completions, whose answers a test writes.
 //!
-//! In: what to say to each request in its order; the last one is for all that follow. Out: the requests as they came.
+//! In: the answers, in the order of the requests; the last answer is for all later requests. Out: the
+//! requests that it received. Not here: servers that misbehave in other ways (`web`).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -25,7 +26,7 @@ pub struct Asked {
     pub body: Value,
 }
 
-/// What to say.
+/// One answer.
 #[derive(Debug, Clone)]
 pub enum Said {
     Page {
@@ -33,14 +34,14 @@ pub enum Said {
         headers: String,
         body: String,
     },
-    /// Nothing, until the other side goes away.
+    /// Nothing, until the client closes the connection.
     Silence,
     /// Half of a response.
     Half,
 }
 
 impl Said {
-    /// What a model has written.
+    /// A completion with this text.
     pub fn content(content: &str) -> Said {
         Said::choice(
             &json!({ "message": { "role": "assistant", "content": content }, "finish_reason": "stop" }),
@@ -51,7 +52,7 @@ impl Said {
         Said::status(200, "", &json!({ "choices": [choice] }).to_string())
     }
 
-    /// Headers end in `\r\n` each.
+    /// Each of `headers` ends in `\r\n`.
     pub fn status(status: u16, headers: &str, body: &str) -> Said {
         Said::Page { status, headers: headers.to_owned(), body: body.to_owned() }
     }
@@ -66,7 +67,7 @@ impl Llm {
         thread::spawn(move || {
             for tcp in listener.incoming().map_while(Result::ok) {
                 let (asked, says) = (kept.clone(), says.clone());
-                // Whatever goes wrong is the client's doing, and ends it.
+                // An error ends the connection; the client is to blame for it.
                 thread::spawn(move || answer(tcp, &asked, &says));
             }
         });

@@ -1,4 +1,6 @@
-//! What every test stands on: a Redis of its own, a folder of its own, hosts, commands.
+//! Shared by the tests: a Redis and a folder for each test, hosts, commands, servers, load.
+//!
+//! In: nothing. Out: the types below. Not here: the tests themselves.
 
 pub mod bench;
 pub mod clock;

@@ -1,4 +1,7 @@
-//! Processes by the kernel's account: what a host uses, and which it has started.
+//! Processes as `/proc` shows them.
+//!
+//! In: a process id. Out: the resources that it uses, and the compilers that it has started. Not here:
+//! starting and ending hosts (`bench`).
 
 use std::fmt;
 use std::fs;
@@ -6,7 +9,7 @@ use std::fs;
 use nix::unistd::Pid;
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
-/// At one moment.
+/// The resources that a process uses at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uses {
     /// Open file descriptors.
@@ -14,11 +17,11 @@ pub struct Uses {
     pub threads: u64,
     /// Mappings of memory.
     pub mappings: u64,
-    /// Memory that it has in RAM.
+    /// Memory in RAM.
     pub resident_kib: u64,
-    /// The same, with what it shares with other processes divided by their number.
+    /// Memory in RAM, where each shared page is divided by the number of processes that share it.
     pub proportional_kib: u64,
-    /// The part of it that no file stands behind.
+    /// Memory in RAM that is not backed by a file.
     pub anonymous_kib: u64,
 }
 
@@ -46,29 +49,29 @@ impl Uses {
     }
 }
 
-/// The processes that compile for this one.
+/// The processes that compile plugins for this host.
 pub fn compilers(of: Pid) -> Vec<Pid> {
     let parent = format!("PPid:\t{of}\n");
     let pids = fs::read_dir("/proc")
         .expect("read /proc")
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let compiles = |pid: &i32| {
-        // Those that end meanwhile are none.
+        // A process that has ended meanwhile does not count.
         let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
         text("cmdline").split('\0').nth(1) == Some("compile") && text("status").contains(&parent)
     };
     pids.filter(compiles).map(Pid::from_raw).collect()
 }
 
-/// Whether a process runs, or could; one that has ended may be known for as long as nobody has asked how.
+/// Whether a process has not ended. A zombie has ended.
 pub fn is_there(pid: Pid) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     !status.is_empty() && !status.contains("State:\tZ") && !status.contains("State:\tX")
 }
 
-/// Makes a bound of a running process tighter.
+/// Lowers a resource limit of a running process.
 pub fn bound(pid: Pid, resource: Resource, most: u64) {
-    // It has the hard limit of this process, which only the mighty can raise.
+    // The process inherited the hard limit of this one. It stays the same, as raising it needs privileges.
     let limit = Rlimit { current: Some(most), maximum: getrlimit(resource).maximum };
     prlimit(rustix::process::Pid::from_raw(pid.as_raw()), resource, limit).expect("set a limit");
 }
@@ -80,7 +83,8 @@ impl fmt::Display for Uses {
             [resident_kib, proportional_kib, anonymous_kib].map(|kib| *kib as f64 / 1024.0);
         write!(
             f,
-            "{files:>4} files, {threads:>3} threads, {mappings:>5} mappings, {resident:>6.1} MiB resident (PSS {proportional:.1}, anonymous {anonymous:.1})"
+            "{files:>4} files, {threads:>3} threads, {mappings:>5} mappings, {resident:>6.1} MiB resident \
+             (PSS {proportional:.1}, anonymous {anonymous:.1})"
         )
     }
 }

@@ -1,4 +1,7 @@
-//! A producer that goes on while things break.
+//! A producer that keeps adding tasks while hosts and Redis fail.
+//!
+//! In: fields for every task. Out: the ids of the tasks that Redis accepted. Not here: whether they end (the
+//! tests).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,7 +9,7 @@ use std::time::Duration;
 
 use super::eventually;
 
-/// Adds tasks to the stream `work` as fast as Redis takes them, until told to stop. Tries again while Redis is away.
+/// Adds tasks to the stream `work`, one every 2 ms, until it is stopped. It reconnects while Redis is away.
 pub struct Producer {
     stop: Arc<AtomicBool>,
     ids: Arc<Mutex<Vec<String>>>,
@@ -14,7 +17,7 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// `fields` are those of every task, beside its number `n`.
+    /// Every task has `fields`, and its number as the field `n`.
     pub fn start(url: &str, fields: &'static [(&'static str, &'static str)]) -> Producer {
         let client = redis::Client::open(url).expect("a valid URL");
         let stop = Arc::new(AtomicBool::new(false));
@@ -27,7 +30,7 @@ impl Producer {
                 if connection.is_none() {
                     connection = client.get_connection_with_timeout(Duration::from_secs(1)).ok();
                 }
-                // A name of the task's own, so that an XADD whose reply was lost is not counted twice.
+                // Each XADD has an id of its own, so that one whose reply was lost is not taken for the next.
                 let id = format!("task-{n}");
                 let added = connection.as_mut().map(|connection| {
                     let mut add = redis::cmd("XADD");
@@ -40,7 +43,7 @@ impl Producer {
                     None => {}
                 }
                 n += 1;
-                // The pace of a producer; nothing waits for it.
+                // This is the producer's pace; no test waits for it.
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
@@ -56,14 +59,14 @@ impl Producer {
         self.ids.lock().expect("the ids").len()
     }
 
-    /// Waits until this many more tasks were accepted.
+    /// Waits until this many more tasks are accepted.
     #[track_caller]
     pub fn produce(&self, more: usize) {
         let before = self.count();
         eventually("the producer goes on", || (self.count() >= before + more).then_some(()));
     }
 
-    /// Ends it, and gives every task that was accepted.
+    /// Stops the producer, and gives every task that was accepted.
     pub fn stop(self) -> Vec<String> {
         self.stop.store(true, Ordering::Release);
         self.thread.join().expect("the producer");

@@ -1,7 +1,8 @@
-//! A TCP proxy between a host and its Redis that can do what networks do: lose replies, go silent, cut, delay, lead elsewhere.
+//! A TCP proxy between a host and its Redis that imitates faults of networks.
 //!
-//! In: bytes to look for in what the client sends ([`Proxy::lose_replies`], [`Proxy::hold`]), or a state of the whole network
-//! ([`Proxy::part`], [`Proxy::forget_connections`], [`Proxy::delay`], [`Proxy::lead_to`]). What is not planned is passed on as it is.
+//! In: bytes to look for in requests ([`Proxy::lose_replies`], [`Proxy::hold`]), or a state of the whole
+//! network ([`Proxy::part`], [`Proxy::forget_connections`], [`Proxy::delay`], [`Proxy::lead_to`]). Out: the
+//! traffic, with these faults and otherwise unchanged. Not here: which faults a test plans, and when.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,20 +10,20 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Runs until the test's process ends.
+/// A proxy that runs until the test's process ends.
 pub struct Proxy {
     pub port: u16,
     network: Arc<Network>,
 }
 
-/// What happens to a connection on which the pattern of a plan is seen.
+/// The fault of a connection whose request contains the planned pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// The request is carried out, its reply thrown away, the connection cut.
+    /// Redis carries out the request. The reply is dropped, and the connection is closed.
     LoseReply,
-    /// The request does not arrive. The connection stays open, and nothing passes on it any more.
+    /// The request does not arrive. The connection stays open and silent.
     HoldRequest,
-    /// The request is carried out, its reply does not arrive. The connection stays open, and nothing passes on it any more.
+    /// Redis carries out the request, and the reply does not arrive. The connection stays open and silent.
     HoldReply,
 }
 
@@ -39,9 +40,9 @@ struct State {
     hits: usize,
     parted: bool,
     delay: Option<Range<u64>>,
-    /// Connections so far.
+    /// The number of connections so far.
     born: usize,
-    /// Those before this one are forgotten.
+    /// Connections with a lower number are forgotten.
     alive_from: usize,
 }
 
@@ -96,34 +97,35 @@ impl Proxy {
         (state.plan, state.hits) = (Some(Plan { pattern: pattern.as_bytes().to_vec(), fate, left }), 0);
     }
 
-    /// How many requests have met their planned fate.
+    /// How many requests have met their planned fault.
     pub fn hits(&self) -> usize {
         self.network.lock().hits
     }
 
-    /// Parts both sides: nothing passes, nothing is cut, nothing is lost. After [`Proxy::heal`] what was under way arrives late.
+    /// Starts a partition: no data passes, and no connection is closed. After [`Proxy::heal`], delayed data
+    /// arrives.
     pub fn part(&self) {
         self.network.lock().parted = true;
     }
 
-    /// Forgets the connections that are there, as a router does that starts anew: they stay open, and nothing passes on them any more.
-    /// New ones are not touched.
+    /// Forgets the present connections, like a router that restarts: they stay open and silent. New
+    /// connections work.
     pub fn forget_connections(&self) {
         let mut state = self.network.lock();
         state.alive_from = state.born + 1;
     }
 
-    /// Lets every piece of data take a random time of these milliseconds.
+    /// Delays every piece of data by a random time in this range of milliseconds.
     pub fn delay(&self, milliseconds: Range<u64>) {
         self.network.lock().delay = Some(milliseconds);
     }
 
-    /// Leads new connections to another port. Those that are there stay where they are.
+    /// Sends new connections to another port. Present connections are unchanged.
     pub fn lead_to(&self, upstream: u16) {
         self.network.lock().upstream = upstream;
     }
 
-    /// No plans and no faults any more. Connections that were held or forgotten stay so.
+    /// Ends all plans and faults. Connections that were held or forgotten stay silent.
     pub fn heal(&self) {
         let mut state = self.network.lock();
         (state.plan, state.parted, state.delay) = (None, false, None);
@@ -137,7 +139,7 @@ impl Network {
         self.state.lock().expect("the state of the network")
     }
 
-    /// Waits as long as data has to. False when the connection is forgotten.
+    /// Waits for the end of a partition, then for the delay. False when the connection is forgotten.
     fn carries(&self, number: usize) -> bool {
         let state =
             self.changed.wait_while(self.lock(), |state| state.parted).expect("the state of the network");
@@ -149,7 +151,7 @@ impl Network {
         alive
     }
 
-    /// The fate of a request in `data`, if one is planned. A held reply is counted when it is there.
+    /// The fault of a request in `data`, if one is planned. A held reply is counted when it arrives.
     fn fate(&self, data: &[u8]) -> Option<Fate> {
         let mut state = self.lock();
         let plan = state.plan.as_mut()?;
@@ -165,7 +167,7 @@ impl Network {
     }
 }
 
-/// One connection, both directions.
+/// One connection, in both directions.
 #[derive(Clone)]
 struct Pass {
     network: Arc<Network>,
@@ -178,14 +180,14 @@ impl Pass {
         *self.fate.lock().expect("the fate")
     }
 
-    /// Passes data on until either side ends or a reply is lost.
+    /// Passes data on until either side closes the connection or a reply is lost.
     fn run(self, mut client: TcpStream, mut server: TcpStream) {
         let (back, out) = (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
         let replying = self.clone();
         let replies = std::thread::spawn(move || replying.replies(back, out));
         self.requests(&mut client, &mut server);
         if self.fate() == Some(Fate::LoseReply) {
-            // The other thread cuts the connection when the reply is there.
+            // The other thread closes the connection when the reply arrives.
             let _ = replies.join();
         } else {
             let _ = server.shutdown(Shutdown::Both);
@@ -196,7 +198,7 @@ impl Pass {
 
     fn requests(&self, client: &mut TcpStream, server: &mut TcpStream) {
         let mut buffer = [0; 1 << 16];
-        // A pattern may lie across two reads: the end of the last one is kept.
+        // A pattern may be split between two reads, so the end of the last read is kept.
         let mut tail: Vec<u8> = Vec::new();
         while let Ok(read) = client.read(&mut buffer) {
             if read == 0 {
@@ -222,7 +224,8 @@ impl Pass {
         let mut buffer = [0; 1 << 16];
         let mut held = false;
         while let Ok(read) = back.read(&mut buffer) {
-            // What arrives after a request with a fate is its reply: the command has been carried out.
+            // Data that arrives after a request with a planned fault is its reply: the command was carried
+            // out.
             match self.fate() {
                 _ if read == 0 => break,
                 Some(Fate::LoseReply) => break,

@@ -1,4 +1,7 @@
-//! A redis-server for one test, ended with it.
+//! A redis-server for one test.
+//!
+//! In: a folder, and further arguments. Out: a server with a port, a socket and an append-only file. It ends
+//! when it is dropped. Not here: what is in it (`bench`).
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -19,17 +22,18 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts one whose files are under `dir`. `extra` are further arguments.
+    /// Starts a server whose files are under `dir`. `extra` are further arguments.
     pub fn start(dir: &Path, extra: &[&str]) -> RedisServer {
         RedisServer::start_with_env(dir, extra, Vec::new())
     }
 
-    /// The same with additions to its environment.
+    /// Like [`RedisServer::start`], with additions to its environment.
     pub fn start_with_env(dir: &Path, extra: &[&str], env: Vec<(String, PathBuf)>) -> RedisServer {
         let dir = dir.join("redis");
         std::fs::create_dir_all(&dir).expect("create the folder of redis-server");
         let extra: Vec<String> = extra.iter().map(ToString::to_string).collect();
-        // Somebody else may take a free port before redis-server does: then it ends, and another port is tried.
+        // Another process may take the free port before redis-server does. Then the server ends, and another
+        // port is tried.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0")
                 .and_then(|listener| listener.local_addr())
@@ -59,24 +63,23 @@ impl RedisServer {
         eventually("redis-server takes a connection", || client.get_connection().ok())
     }
 
-    /// Ends it cleanly; its data stays.
+    /// Stops the server with SIGTERM; its data stays.
     pub fn stop(&mut self) {
         self.end(Signal::SIGTERM);
     }
 
-    /// Ends it as a crash of its process would; what it wrote is with the operating system.
+    /// Kills the server with SIGKILL. Data that it wrote to the operating system stays.
     pub fn kill(&mut self) {
         self.end(Signal::SIGKILL);
     }
 
-    /// The file to which it appends its commands. A replica begins a new one when it has got what its primary
-    /// has.
+    /// The append-only file. A replica begins a new one after its first synchronization with the primary.
     pub fn append_only_file(&self) -> PathBuf {
         let file = |number: u32| self.dir.join(format!("appendonlydir/appendonly.aof.{number}.incr.aof"));
         (2..5).rev().map(file).find(|path| path.exists()).unwrap_or_else(|| file(1))
     }
 
-    /// Starts it again on the same port, with the same data.
+    /// Starts the server again on the same port, with the same data.
     pub fn start_again(&mut self) {
         self.child = spawn(&self.dir, self.port, &self.extra, &self.env);
         assert!(self.answers(), "redis-server does not start again");
@@ -86,7 +89,7 @@ impl RedisServer {
         Pid::from_raw(self.child.id().try_into().expect("a pid"))
     }
 
-    /// Its folder.
+    /// The folder of its files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -95,7 +98,7 @@ impl RedisServer {
         self.dir.join("s")
     }
 
-    /// Waits until it answers; false when it has ended instead.
+    /// Waits until the server answers. False when it has ended instead.
     fn answers(&mut self) -> bool {
         let client =
             redis::Client::open(format!("redis+unix://{}", self.socket().display())).expect("a valid URL");
@@ -104,7 +107,8 @@ impl RedisServer {
                 return Some(false);
             }
             let mut connection = client.get_connection().ok()?;
-            // While it loads its data, it says LOADING; a password that is asked for is as good an answer.
+            // A server that loads its data answers LOADING, which does not count. One that asks for a
+            // password does.
             let reply: redis::RedisResult<String> = redis::cmd("PING").query(&mut connection);
             match reply {
                 Ok(_) => Some(true),

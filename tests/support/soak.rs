@@ -1,13 +1,14 @@
-//! Rounds of tasks that end in every way, and what the host and its Redis use after each: it should be the same for ever.
+//! Rounds of tasks that end in every way, and what the host and its Redis use after each round. The use
+//! should not grow.
 //!
-//! In: how many tasks a round has. Out: a [`Use`] per round, taken when nothing of the round is left. Who compares them: `soak` among the tests,
-//! and `tests/soak` for as long as one likes.
+//! In: how many tasks a round has. Out: a [`Use`] per round, taken when nothing of the round is left. Not
+//! here: how many rounds there are (`tests/soak.rs`, `tests/soak/main.rs`).
 
 use std::fmt;
 
 use super::{Bench, Host, eventually};
 
-/// Results and statuses are gone after a second, so that a round leaves nothing.
+/// Results and statuses expire after a second, so that a round leaves nothing.
 const QUEUES: &str = r#"
 [defaults]
 concurrency = 50
@@ -38,7 +39,7 @@ pub struct Soak {
     rounds: usize,
 }
 
-/// What is used when a round is over.
+/// The resources that the host and Redis use when a round is over.
 #[derive(Debug, Clone, Copy)]
 pub struct Use {
     pub host_kib: u64,
@@ -54,7 +55,8 @@ impl fmt::Display for Use {
         let Use { host_kib, host_files, host_threads, redis_bytes, redis_clients, redis_keys } = self;
         write!(
             f,
-            "host {host_kib} KiB, {host_files} files, {host_threads} threads; Redis {} KiB, {redis_clients} clients, {redis_keys} keys",
+            "host {host_kib} KiB, {host_files} files, {host_threads} threads; \
+             Redis {} KiB, {redis_clients} clients, {redis_keys} keys",
             redis_bytes / 1024
         )
     }
@@ -66,13 +68,14 @@ impl Soak {
         for guest in ["echo", "fails-twice", "defers", "rejects", "traps"] {
             bench.install(guest, guest);
         }
-        // A line for each dead letter would only fill this process.
+        // Without INFO lines: the log of each dead letter would stay in this process's memory.
         let host = Host::start(&bench.config(), "error,tqhost::app=info");
         host.log("tqhost is running");
         Soak { bench, host, rounds: 0 }
     }
 
-    /// Adds so many tasks, waits until they have ended and what was kept of them has expired. Dead letters are requeued once and then deleted.
+    /// Adds this many tasks, and waits until they have ended and their statuses have expired. Dead letters
+    /// are requeued once and then deleted.
     pub fn round(&mut self, tasks: usize) -> Use {
         self.rounds += 1;
         self.add(tasks);
@@ -84,8 +87,8 @@ impl Soak {
         for queue in ["bad", "deferred", "trapped"] {
             self.bench.tqhost(&["dead", "purge", queue, "--all", "--yes"]).ok();
         }
-        // Streams stay, and what hosts say of themselves, the last replies to the settlements of a host that
-        // runs, and what a group had been given.
+        // These keys stay: the streams, what hosts publish about themselves, the last replies to a running
+        // host's settlements, and the histories of groups.
         let redis_keys = eventually("statuses have expired", || {
             let mut kept: Vec<String> = self.bench.redis("KEYS", "*");
             kept.retain(|key| !key.contains(":settled:") && !key.ends_with(":history"));
@@ -150,7 +153,8 @@ impl Soak {
     }
 }
 
-/// Growth from one round to a later one that is more than noise: a factor for memory, a few for what is counted.
+/// The growth from one round to a later one that is more than noise: a quarter of the memory, or more than 3
+/// files, threads, clients or keys.
 pub fn growth(early: &Use, late: &Use) -> Vec<String> {
     const MEMORY: f64 = 1.25;
     const COUNTS: u64 = 3;

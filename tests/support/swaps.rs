@@ -1,8 +1,8 @@
-//! Versions of one plugin that come in every way in which files come, good ones and bad ones, while a producer adds tasks without a pause; then
-//! every task is asked for.
+//! Replaces a plugin by good and bad versions in many ways, while a producer adds tasks without a pause. Then
+//! it checks every task.
 //!
-//! In: a seed and how many swaps. Out: a [`Verdict`]: what was lost, what died, what was charged. A short form is a test (`tests/swaps.rs`), a long one
-//! is in the bench (`make bench SECTION=swaps`).
+//! In: a seed and how many swaps. Out: a [`Verdict`]: which tasks were lost, dead or charged. Not here: who
+//! runs it (a short form is `tests/swaps.rs`, a long one `make bench SECTION=swaps`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,19 +13,20 @@ use std::path::PathBuf;
 use super::files::{guest, label, marked, put_at, said};
 use super::{Bench, Host, Places, Producer, eventually};
 
-/// One attempt is all that a task has: one that is charged for a bad version is dead.
-/// Its timeout is far more than a good version needs, and what one that loops costs the swaps.
+/// A task has one attempt, so a task that is charged for a bad version is dead. The timeout is far more than
+/// a good version needs; each version that loops makes its swap as long as that.
 const QUEUE: &str = "[queues.work]\nplugin = \"p\"\nmax_retries = 0\nconcurrency = 20\ntimeout = \"3s\"\n";
-/// What each task says to the guest that does as it is told. Tasks of 20 ms begin on one version and end when another one is there already.
+/// The fields of each task, for the guest `as-told`. A task of 20 ms may begin on one version and end after
+/// the next was loaded.
 const FIELDS: &[(&str, &str)] = &[("data", r#"{"n": "a", "ms": 20, "retries": 0, "end": "ok"}"#)];
-/// Only what is asked for, since there are tens of thousands of tasks.
+/// Only the lines that are read here, since there are tens of thousands of tasks.
 const LOG: &str = "error,tqhost::app=info,tqhost::plugins=info";
 const HOSTS: usize = 2;
 
-/// How one swap goes.
+/// A way to replace the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
-    // In the end there is a good new version.
+    // These end with a good new version.
     Renamed,
     WrittenOver,
     InPieces,
@@ -34,7 +35,7 @@ enum Way {
     Linked,
     BadThenGoodAtOnce,
     TwoGoodAtOnce,
-    // In the end there is a file that cannot be used.
+    // These end with a file that cannot be used.
     HalfRenamed,
     CutOff,
     Empty,
@@ -42,7 +43,7 @@ enum Way {
     WrongWorld,
     NotOffered,
     SelfCheckFails,
-    // In the end there is a version that spoils every task.
+    // These end with a version that fails on every task.
     Traps,
     TrapsAtStart,
     LoopsAtStart,
@@ -75,7 +76,7 @@ const WAYS: [(Way, &str); 21] = [
     (Way::WantsTooMuch, "rolled back: wants too much memory"),
 ];
 
-/// What came of it all. Everything in the second half has to be empty.
+/// The result. Everything after the blank line has to be empty.
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub swaps: BTreeMap<&'static str, usize>,
@@ -84,17 +85,17 @@ pub struct Verdict {
     pub versions: usize,
     pub rolled_back: u64,
     pub refused: u64,
-    /// Attempts that a bad version spoiled, and that cost nothing.
+    /// Attempts that failed by a bad version, and were not charged.
     pub given_back: u64,
 
-    /// Accepted by Redis, and neither completed nor dead.
+    /// Tasks that Redis accepted, and that are neither completed nor dead.
     pub lost: Vec<String>,
     pub dead: u64,
-    /// Completed on another attempt than the first, or counted as retried by a host.
+    /// Tasks that completed on another attempt than the first, and retries that a host counted.
     pub charged: Vec<String>,
-    /// Completed by a version that was not good.
+    /// Tasks that were completed by a bad version.
     pub elsewhere: Vec<String>,
-    /// What is left in the queue when all is done.
+    /// Tasks that are left in the queue at the end.
     pub left: Places,
 }
 
@@ -129,19 +130,21 @@ impl fmt::Display for Verdict {
         } = self;
         writeln!(
             f,
-            "  {tasks} tasks, completed by {versions} versions; {refused} times refused, {rolled_back} times rolled back, in {HOSTS} hosts"
+            "  {tasks} tasks, completed by {versions} versions; {refused} times refused, \
+             {rolled_back} times rolled back, in {HOSTS} hosts"
         )?;
         writeln!(f, "  {given_back} attempts given back")?;
         let (lost, charged, elsewhere) = (some(lost), some(charged), some(elsewhere));
         write!(
             f,
-            "  lost {lost}, dead {dead}, charged {charged}, completed by a bad version {elsewhere}, left in the queue {}",
+            "  lost {lost}, dead {dead}, charged {charged}, completed by a bad version {elsewhere}, \
+             left in the queue {}",
             left.length + left.delayed
         )
     }
 }
 
-/// How many, and the first few.
+/// How many names there are, and the first five.
 fn some(names: &[String]) -> String {
     if names.is_empty() {
         "0".to_owned()
@@ -150,7 +153,7 @@ fn some(names: &[String]) -> String {
     }
 }
 
-/// Numbers that differ from seed to seed and can be had again.
+/// A generator of numbers below its argument, the same for the same seed.
 pub fn random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed | 1;
     move |below| {
@@ -161,7 +164,7 @@ pub fn random(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Does so many swaps, and judges.
+/// Does this many swaps, and judges them.
 pub fn run(seed: u64, count: usize) -> Verdict {
     let mut random = random(seed);
     let mut swaps = Swaps::start();
@@ -173,7 +176,7 @@ pub fn run(seed: u64, count: usize) -> Verdict {
             plan = (0..WAYS.len()).collect();
         }
         let (way, name) = WAYS[plan.swap_remove(random(plan.len()))];
-        // Some are replaced again before anyone could see how they are.
+        // One in four versions is replaced before the hosts have judged it.
         let waits = random(4) > 0;
         swaps.swap(way, waits, random(3));
         *verdict.swaps.entry(name).or_default() += 1;
@@ -304,7 +307,7 @@ impl Swaps {
                 bytes[..bytes.len() / 2].to_vec()
             }
             Way::CutOff => {
-                // Another content than the one of before, or it might have been refused already.
+                // New content, since half of the present version may have been refused before.
                 let bytes = self.next_good(0);
                 put_at(&self.path, &bytes);
                 self.producer.produce(5);
@@ -334,14 +337,15 @@ impl Swaps {
         OpenOptions::new().write(true).truncate(true).open(&self.path).expect("open a plugin")
     }
 
-    /// Puts a good version there, ends the load, lets the hosts end what is left, and asks for every task.
+    /// Installs a good version, stops the producer, waits until the hosts have run the rest, and checks every
+    /// task.
     fn judge(mut self, mut verdict: Verdict) -> Verdict {
         let last = self.next_good(0);
         put_at(&self.path, &last);
         self.hosts.iter().for_each(|host| drop(said(host, "plugin loaded", &last)));
         let ids = self.producer.stop();
         let bench = &mut self.bench;
-        // What is left then is for the verdict.
+        // The loop ends when nothing is left, and fails when the hosts make no progress.
         let mut fewest = u64::MAX;
         while fewest > 0 {
             let left = |places: Places| places.length + places.delayed;
@@ -366,7 +370,7 @@ impl Swaps {
                 let (status, plugin) = (status.unwrap_or_default(), plugin.unwrap_or_default());
                 match status.as_str() {
                     "COMPLETED" => {}
-                    // Counted among the dead.
+                    // Dead letters are counted above.
                     "FAILED" => continue,
                     _ => verdict.lost.push(format!("{id} is {status:?}")),
                 }

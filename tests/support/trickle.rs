@@ -1,6 +1,9 @@
-//! A steady trickle of tasks into one queue: each worker adds a task, waits until it is completed, and adds the next.
+//! A steady trickle of tasks into one queue: each worker adds a task, waits until it is completed, and adds
+//! the next.
 //!
-//! That a trickle goes on is what a test sees of "the other work is not disturbed"; a task that is lost or dead stops it, and the test fails.
+//! In: a stream and how many workers. Out: the completed tasks. A test uses it to see that a queue is not
+//! disturbed: a lost or dead task stops the trickle, and the test fails. Not here: load without waiting
+//! (`producer`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +19,7 @@ pub struct Done {
     pub plugin: String,
 }
 
-/// A running trickle. Dropped, it ends and nobody asks how it went.
+/// A running trickle. When it is dropped, it ends without a check.
 pub struct Trickle {
     stop: Arc<AtomicBool>,
     done: Arc<Mutex<Vec<Done>>>,
@@ -24,7 +27,7 @@ pub struct Trickle {
 }
 
 impl Trickle {
-    /// So many workers on the stream of a queue.
+    /// Starts this many workers on the stream of a queue.
     pub fn start(bench: &Bench, stream: &str, workers: usize) -> Trickle {
         let stop = Arc::new(AtomicBool::new(false));
         let done: Arc<Mutex<Vec<Done>>> = Arc::default();
@@ -50,17 +53,17 @@ impl Trickle {
         Trickle { stop, done, workers }
     }
 
-    /// How many tasks were completed so far.
+    /// How many tasks are completed so far.
     pub fn count(&self) -> usize {
         self.done.lock().expect("the trickle").len()
     }
 
-    /// The tasks that were completed so far, in this order.
+    /// The tasks that are completed so far, in the order of their ends.
     pub fn done(&self) -> Vec<Done> {
         self.done.lock().expect("the trickle").clone()
     }
 
-    /// Waits until so many more tasks were completed.
+    /// Waits until this many more tasks are completed.
     #[track_caller]
     pub fn more(&self, tasks: usize) {
         let before = self.count();
@@ -70,7 +73,7 @@ impl Trickle {
         });
     }
 
-    /// Adds no more, waits for those that were added, and gives all of them.
+    /// Stops adding tasks, waits for those that were added, and gives all of them.
     #[track_caller]
     pub fn stop(mut self) -> Vec<Done> {
         self.stop.store(true, Ordering::Relaxed);

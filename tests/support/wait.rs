@@ -1,17 +1,20 @@
-//! Waiting for what a test expects. A machine under load is slow: the limits here are for what never comes, not for what comes late.
+//! Waits for an event that a test expects.
+//!
+//! In: a question that is asked every 10 ms. Out: its answer, or a panic. A machine under load is slow, so
+//! the limits are for events that never come, not for late ones.
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take.
+/// The longest wait for anything.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Asks again and again until there is an answer. Panics with `what` when none comes within [`LIMIT`].
+/// Asks until there is an answer. Panics with `what` when none comes within [`LIMIT`].
 #[track_caller]
 pub fn eventually<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
     within(LIMIT, what, ask)
 }
 
-/// The same with a limit of its own.
+/// Asks until there is an answer. Panics with `what` when none comes within `limit`.
 #[track_caller]
 pub fn within<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;

@@ -1,11 +1,15 @@
-//! Guests that are written by hand, as no compiler makes them: `plugins/testing/<name>.wat`, core modules in WebAssembly's text format.
+//! Builds the guests that are written by hand, since no compiler makes such code.
+//!
+//! In: `plugins/testing/<name>.wat`, a core module in WebAssembly's text format. Out: `<name>.wasm` beside
+//! it. Not here: guests in Rust and other languages (`make plugins`).
 
 use std::path::Path;
 
 use wit_component::StringEncoding;
 use wit_parser::Resolve;
 
-/// Writes the guest's `.wasm` beside it, with the component type of wit/handler.wit, in one step. Many tests do so at once.
+/// Writes `target` with the component type of wit/handler.wit. It is renamed into place, since many tests
+/// build the same guest at once.
 pub fn build(source: &Path, target: &Path) {
     let mut bytes = wat::parse_file(source).unwrap_or_else(|error| panic!("{error}"));
     let mut resolve = Resolve::default();

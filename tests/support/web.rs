@@ -1,20 +1,24 @@
 //! A web server for requests of handlers, with pages that behave badly.
 //!
+//! In: requests for the paths below, with or without TLS. Out: their answers, and counts of requests and
+//! connections.
+//!
 //! | path | answers |
 //! |---|---|
 //! | `/echo` | the head of the request as it came |
 //! | `/size` | the size of the request's body |
-//! | `/busy` | 429, to be asked again in 7 seconds |
-//! | `/meet` | as soon as it is asked for twice at the same time |
+//! | `/busy` | 429 with `retry-after: 7` |
+//! | `/down` | 503 with `retry-after: 9` |
+//! | `/meet` | 200, as soon as two requests for it wait at the same time |
 //! | `/redirect?to=URL` | 302 to the URL |
 //! | `/declared` | the head of a response of 1 GiB, and no body |
 //! | `/endless` | a body without end |
-//! | `/chunks` | the same in small chunks |
-//! | `/drip` | the same, a byte at a time |
-//! | `/drip-head` | a head without end, a byte at a time |
-//! | `/silent` | nothing; waits until the other side goes away |
-//! | `/stuck` | the head and one byte; then like `/silent` |
-//! | `/cut` | ten bytes of a hundred |
+//! | `/chunks` | a body without end, in chunks of one byte |
+//! | `/drip` | a body without end, a byte every 20 ms |
+//! | `/drip-head` | a head without end, a byte every 20 ms |
+//! | `/silent` | nothing; waits until the client closes the connection |
+//! | `/stuck` | the head and one byte, then like `/silent` |
+//! | `/cut` | ten bytes of a declared hundred |
 //! | `/big-head` | a head of 64 KiB |
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -40,7 +44,7 @@ struct Seen {
     meeting: OnceLock<Barrier>,
 }
 
-/// A certificate authority of the test's own.
+/// A certificate authority for one test.
 pub struct Authority(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
 
 impl Web {
@@ -48,7 +52,7 @@ impl Web {
         Web::serve(answer)
     }
 
-    /// With TLS and a certificate for this name.
+    /// Starts a server with TLS and a certificate for this name.
     pub fn start_tls(authority: &Authority, name: &str) -> Web {
         let config = Arc::new(authority.server(name));
         Web::serve(move |tcp, seen| {
@@ -86,7 +90,7 @@ impl Web {
         self.seen.requests.load(Ordering::SeqCst)
     }
 
-    /// Connections now, and the most at once.
+    /// The connections that are open now, and the most that were open at once.
     pub fn open(&self) -> (usize, usize) {
         (self.seen.open.load(Ordering::SeqCst), self.seen.most_open.load(Ordering::SeqCst))
     }
@@ -119,7 +123,7 @@ impl Authority {
     }
 }
 
-/// One request and its answer. Whatever goes wrong is the client's doing, and ends it.
+/// Reads one request and answers it. An error ends the connection; the client is to blame for it.
 fn answer(stream: impl Read + Write, seen: &Seen) {
     let mut stream = BufReader::new(stream);
     let mut head = String::new();
@@ -131,7 +135,7 @@ fn answer(stream: impl Read + Write, seen: &Seen) {
     }
     seen.requests.fetch_add(1, Ordering::SeqCst);
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-    // A client that is gone is what some of the pages wait for.
+    // An error is expected: some pages write until the client closes the connection.
     let _ = match path.split('?').next().unwrap_or_default() {
         "/echo" => page(stream.get_mut(), "200 OK", "content-type: text/plain\r\n", &head),
         "/size" => {
@@ -200,7 +204,7 @@ fn chunked(stream: &mut impl Write) -> std::io::Result<()> {
     }
 }
 
-/// Often enough that no wait for the next byte is long.
+/// Writes a byte every 20 ms, so that no wait for the next byte is long.
 fn drip(stream: &mut impl Write) -> std::io::Result<()> {
     loop {
         stream.write_all(b"x")?;
@@ -209,13 +213,13 @@ fn drip(stream: &mut impl Write) -> std::io::Result<()> {
     }
 }
 
-/// Waits until the other side closes the connection.
+/// Waits until the client closes the connection.
 fn gone(stream: &mut impl Read) {
     let mut bytes = [0; 1024];
     while stream.read(&mut bytes).is_ok_and(|read| read > 0) {}
 }
 
-/// What a head says of the size of its body.
+/// The `content-length` of a request's head.
 fn length(head: &str) -> Option<u64> {
     let head = head.to_ascii_lowercase();
     head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok())

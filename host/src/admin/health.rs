@@ -1,7 +1,7 @@
 //! Whether this host does its work: what the fetch loops say of themselves, judged by their age.
 //!
-//! In: a [`FetchPulse`] for each fetch loop, beaten at every turn, and once [`Health::started`]; what has failed for good. Out: [`Health::ready`],
-//! and the [`Report`] that `/readyz` answers with.
+//! In: a [`FetchPulse`] for each fetch loop, beaten at every turn, and once [`Health::started`]; what has
+//! failed for good. Out: [`Health::ready`], and the [`Report`] that `/readyz` answers with.
 //!
 //!     never beaten ─┐
 //!     last beat older than stall_after ─┼─▶ not ok ─▶ not ready ◀─ failed
@@ -94,7 +94,8 @@ impl Health {
         self.0.started.store(true, Ordering::Release);
     }
 
-    /// Something has ended that the host needs: it is not ready any more until it starts again. The reason is shown without a token.
+    /// Something has ended that the host needs: it is not ready any more until it starts again. The reason is
+    /// shown without a token.
     pub fn fail(&self, reason: &'static str) {
         self.0.failed.get_or_init(|| reason);
     }

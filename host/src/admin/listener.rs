@@ -1,8 +1,9 @@
 //! The admin address: binding it, and connections that cannot pile up.
 //!
-//! In: an address from the configuration. Out: connections for axum, at most [`MAX_CONNECTIONS`] at once. One to which
-//! nothing was written for its whole idle time is closed: whether it sends nothing, sends its request byte by byte,
-//! or does not read the answer, it ends and frees its place. A handler that streams has to write something in that time.
+//! In: an address from the configuration. Out: connections for axum, at most [`MAX_CONNECTIONS`] at once. One
+//! to which nothing was written for its whole idle time is closed: whether it sends nothing, sends its
+//! request byte by byte, or does not read the answer, it ends and frees its place. A handler that streams has
+//! to write something in that time.
 //!
 //! Not here: what is answered (`admin`).
 
@@ -66,7 +67,8 @@ impl Listener for Limited {
     }
 }
 
-/// A connection that fails with `TimedOut` when it has waited for its idle time since the last byte was written.
+/// A connection that fails with `TimedOut` when it has waited for its idle time since the last byte was
+/// written.
 pub(super) struct Connection {
     stream: TcpStream,
     idle: Duration,

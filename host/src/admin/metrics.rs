@@ -453,8 +453,8 @@ impl QueueMetrics {
     }
 }
 
-/// Series whose labels change (a plugin's version and state): written from the list at each scrape, so that a former
-/// version leaves nothing behind.
+/// Series whose labels change (a plugin's version and state): written from the list at each scrape, so that a
+/// former version leaves nothing behind.
 #[derive(Debug, Clone, Default)]
 struct Plugins(Arc<Mutex<BTreeMap<String, PluginRow>>>);
 

@@ -5,8 +5,9 @@
 //!     GET /metrics  a scrape of `metrics` as OpenMetrics text; 401 without the bearer token, where one is set
 //!     else          404
 //!
-//! Errors are `application/problem+json`. In: a bound listener, the [`AdminState`], a token that ends it. Out: nothing.
-//! Not here: who counts and who beats (`worker`, `plugins`), limits on connections (`listener`).
+//! Errors are `application/problem+json`. In: a bound listener, the [`AdminState`], a token that ends it.
+//! Out: nothing. Not here: who counts and who beats (`worker`, `plugins`), limits on connections
+//! (`listener`).
 
 pub mod health;
 mod listener;

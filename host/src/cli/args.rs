@@ -1,4 +1,7 @@
-//! The command line: what can be written, and the help texts. Not here: what the commands do.
+//! The definition of the command line.
+//!
+//! In: the arguments of the process. Out: [`Cli`], or a help text or error that clap prints. The doc comments
+//! below are the help texts. Not here: the commands themselves (one file each).
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,7 +21,8 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage (also a queue that is not configured), 78 missing or wrong configuration.";
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage (also a queue that is not configured), \
+                          78 missing or wrong configuration.";
 
 /// Task queues on Redis Streams, with the business work in sandboxed WebAssembly components.
 #[derive(Debug, Parser)]
@@ -69,11 +73,13 @@ pub enum Command {
         /// Show this queue only, with its consumers and hosts
         queue: Option<String>,
     },
-    /// Look whether every task of a queue is in exactly one place, and nothing is stuck or orphaned; may be asked of a queue at work
+    /// Check that every task of a queue is in exactly one place, and that nothing is stuck or orphaned;
+    /// hosts may be running
     Doctor {
         /// The queue's name in the configuration
         queue: String,
-        /// Mend what can be mended: tasks that nobody would run come back, what is lost is said to be
+        /// Repair what can be repaired: put back tasks that no host would run, report lost tasks on their
+        /// status
         #[arg(long)]
         fix: bool,
     },
@@ -82,7 +88,7 @@ pub enum Command {
     Dead(DeadCommand),
     /// Show the plugins of the running hosts: versions, states, figures
     Plugins {
-        /// Only this one, and what happened to its versions
+        /// Show this plugin only, with the history of its versions
         #[arg(value_name = "PLUGIN")]
         plugin: Option<String>,
     },
@@ -90,16 +96,16 @@ pub enum Command {
     New(NewArgs),
     /// Run a handler on one task, in the sandbox that a host runs it in, without Redis
     Try(TryArgs),
-    /// Compile the plugin on stdin to stdout. For hosts, which start it for each file
+    /// Compile the plugin on stdin to stdout. Hosts start this command for each file
     #[command(hide = true)]
     Compile {
         /// Address space of each memory, in bytes
         #[arg(long)]
         reservation: u64,
-        /// The process that waits for it
+        /// The host's process, which waits for the result
         #[arg(long, value_name = "PID")]
         host: u32,
-        /// There are tasks: leave them half of the cores and what else they need
+        /// Tasks are running: leave them half of the cores and what else they need
         #[arg(long)]
         behind: bool,
     },
@@ -116,15 +122,16 @@ pub struct RunArgs {
 pub struct EnqueueArgs {
     /// The queue's name in the configuration
     pub queue: String,
-    /// The fields of one task: name=value, or name=@FILE for the content of a file (name=@@text is the text @text)
+    /// The fields of one task: name=value, or name=@FILE for the content of a file (name=@@text is the text
+    /// @text)
     #[arg(value_name = "NAME=VALUE", conflicts_with = "jsonl", required_unless_present = "jsonl")]
     pub fields: Vec<OsString>,
-    /// Many tasks: a file with a JSON object on each line, whose values become the fields (- is stdin). Nothing is enqueued unless
-    /// every line is good
+    /// Many tasks: a file with a JSON object on each line, whose values become the fields (- is stdin).
+    /// Nothing is enqueued unless every line is good
     #[arg(long, value_name = "FILE")]
     pub jsonl: Option<PathBuf>,
-    /// The task's idempotency key: while a task with the same key lives, and for the queue's window after it, no second one is
-    /// enqueued, and the first one's id is printed
+    /// The task's idempotency key: while a task with the same key lives, and for the queue's window after it,
+    /// no second one is enqueued, and the first one's id is printed
     #[arg(long, value_name = "KEY", conflicts_with = "jsonl")]
     pub key: Option<String>,
     /// Let the tasks start only after this time, like 10s or 1h30m
@@ -147,7 +154,7 @@ pub struct NewArgs {
     pub lang: Language,
 }
 
-/// What handlers can be begun in.
+/// A language that `tqhost new` has a template for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Language {
     Rust,
@@ -160,21 +167,28 @@ pub struct TryArgs {
     /// The handler's file
     #[arg(value_name = "HANDLER.wasm")]
     pub handler: PathBuf,
-    /// A file with one JSON object whose values become the task's fields, as on a line of enqueue --jsonl (- is stdin); or with a list of
-    /// them, for a handler that takes batches
+    /// A file with one JSON object whose values become the task's fields, as on a line of enqueue --jsonl (-
+    /// is stdin); or with a list of them, for a handler that takes batches
     #[arg(value_name = "TASK.json", required_unless_present = "fields")]
     pub task: Option<PathBuf>,
-    /// One more field of each task, or one instead of the file's: name=value, or name=@FILE for the content of a file
+    /// One more field of each task, or one instead of the file's: name=value, or name=@FILE for the content
+    /// of a file
     #[arg(long = "field", value_name = "NAME=VALUE")]
     pub fields: Vec<OsString>,
-    /// Grant what [plugins.NAME] of the configuration grants [default: the plugin of --queue; with --config, the file's name]
+    /// Grant what [plugins.NAME] of the configuration grants [default: the plugin of --queue; with --config,
+    /// the file's name]
     #[arg(long, value_name = "NAME")]
     pub plugin: Option<String>,
     /// Take timeout and attempts from this queue of the configuration
     #[arg(long, value_name = "NAME")]
     pub queue: Option<String>,
     /// Which attempt at the task this is
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub attempt: u32,
     /// The task's id; those of a list are ID-1, ID-2 and so on
     #[arg(long, value_name = "ID", default_value = "try")]
@@ -182,9 +196,15 @@ pub struct TryArgs {
     /// Stop the handler after this time, like 10s [default: the queue's, or 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
-    /// Run it so many times, each in a fresh instance unless the plugin's `instance` keeps them, and tell the median time; stop when it
-    /// does not complete
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "watch")]
+    /// Run it this many times, each in a fresh instance unless the plugin's `instance` keeps them, and print
+    /// the median time; stop at the first run that does not complete
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=100_000),
+        conflicts_with = "watch"
+    )]
     pub runs: u32,
     /// Run again whenever the handler, the task's file or a field's has changed, until Ctrl-C
     #[arg(long)]
@@ -262,20 +282,37 @@ pub struct RedriveArgs {
     /// Task ids
     #[arg(value_name = "ID", conflicts_with = "all", required_unless_present = "all")]
     pub ids: Vec<String>,
-    /// All that are there now, or all that --reason and --match take
+    /// All that are there now, or those of them that match the filters
     #[arg(long)]
     pub all: bool,
     /// With --all: only those that are dead for this reason
-    #[arg(long, requires = "all", conflicts_with = "ids", value_parser = PossibleValuesParser::new(Reason::ALL.map(Reason::as_str)))]
+    #[arg(
+        long,
+        requires = "all",
+        conflicts_with = "ids",
+        value_parser = PossibleValuesParser::new(Reason::ALL.map(Reason::as_str))
+    )]
     pub reason: Option<String>,
     /// With --all: only those with this text in their error, their id or the value of a field
     #[arg(long = "match", value_name = "TEXT", requires = "all", conflicts_with = "ids")]
     pub text: Option<String>,
     /// With --all: only those that died at least this long ago, like 30m
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "all", conflicts_with = "ids")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = parse_duration,
+        requires = "all",
+        conflicts_with = "ids"
+    )]
     pub older_than: Option<Duration>,
     /// With --all: only those that died less than this long ago, like 30m
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "all", conflicts_with = "ids")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = parse_duration,
+        requires = "all",
+        conflicts_with = "ids"
+    )]
     pub newer_than: Option<Duration>,
 }
 

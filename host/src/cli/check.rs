@@ -1,7 +1,8 @@
 //! `tqhost check`: whether a host could start with this configuration and these plugins. Needs no Redis.
 //!
-//! In: a valid configuration. Out: queues, and for each plugin file, version, exports, imports and grants, or what is wrong with it.
-//! A plugin that is missing is no failure: its queue waits for it. Secrets are never printed, only the names under which they are granted.
+//! In: a valid configuration. Out: the queues, and for each plugin its file, version, exports, imports and
+//! grants, or what is wrong with it. A missing plugin is no failure: its queue waits for it. Granted settings
+//! are printed by name only, since their values may be secrets. Not here: how a plugin is loaded (`sandbox`).
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::config::{self, Config};
 use crate::queue::Redis;
 use crate::sandbox::{Compiler, Sandbox, SandboxOptions};
 
-/// All of it as JSON. The names are stable.
+/// The whole output as JSON. The names are stable.
 #[derive(Debug, Serialize)]
 struct CheckView {
     config: String,
@@ -49,7 +50,7 @@ struct PluginView {
     exports: Vec<String>,
     imports: Vec<String>,
     grants: Grants,
-    /// Whether it imports what requests are made with.
+    /// Whether it imports the interface for HTTP requests.
     makes_requests: bool,
     error: Option<String>,
 }
@@ -66,42 +67,42 @@ enum State {
 struct Grants {
     memory: u64,
     max_output: u64,
-    /// Bytes in a second.
+    /// Bytes per second.
     max_log_rate: u64,
     /// Names only.
     config: Vec<String>,
     /// Where its handlers may send requests.
     allowed_hosts: Vec<AllowedHost>,
-    /// The bounds of these; null where no host is allowed.
+    /// The bounds of requests; null where no host is allowed.
     http: Option<Http>,
     instance: Instance,
 }
 
-/// An entry in its long form.
+/// An entry of `allowed_hosts` in its long form.
 #[derive(Debug, Serialize)]
 struct AllowedHost {
     host: String,
     private_addresses: Vec<String>,
 }
 
-/// As in the configuration. Times in milliseconds, sizes in bytes.
+/// The bounds of HTTP requests, as in the configuration. Times are milliseconds, sizes are bytes.
 #[derive(Debug, Serialize)]
 struct Http {
     connect_timeout_ms: u64,
     first_byte_timeout_ms: u64,
     between_bytes_timeout_ms: u64,
-    /// Null: until the attempt ends.
+    /// Null: the request may last until the attempt ends.
     timeout_ms: Option<u64>,
     max_concurrent: u32,
     max_connections: u32,
     max_requests: u32,
     max_request_body: u64,
     max_response_body: u64,
-    /// Certificates beside the system's.
+    /// How many certificates are trusted beside the system's.
     ca: usize,
 }
 
-/// Whether an instance has one task or several.
+/// Whether an instance runs one task or several.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Instance {
@@ -258,7 +259,7 @@ pub fn run(config: &Config, out: &mut Out) -> Result<(), Failure> {
     if view.ok { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Does with a plugin what a host does before it runs it, but for its self-check.
+/// Does with a plugin what a host does before it runs it, except for the self-check.
 fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> PluginView {
     let PluginFile { name, path, queues, content } = files::read(config, name);
     let grants = config.plugins.get(&name).cloned().unwrap_or_default();

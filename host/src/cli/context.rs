@@ -1,7 +1,8 @@
-//! What most commands begin with: the configuration, the queue that was named, a Redis that answers.
+//! The first steps of most commands: find the queue that was named, connect to Redis.
 //!
-//! In: a [`Config`] and names from the command line. Out: [`Queue`]s to ask, or a [`Failure`] that says what to do about it: also of one that came
-//! later, when the private Redis ends with its host while a command uses it.
+//! In: a [`Config`] and names from the command line. Out: a [`Queue`], or a [`Failure`] that says what to do.
+//! The private Redis of a host may end while a command uses it; [`explain`] says so in the failure. Not here:
+//! reading the configuration (`config`).
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -12,7 +13,8 @@ use crate::config::{self, Config, edits};
 use crate::embedded;
 use crate::queue::{Link, Queue, QueueError, server};
 
-/// For so long a call that may be repeated is tried again while Redis does not answer: it may be starting anew. A [`Link`] waits before each.
+/// How long a call is repeated while Redis does not answer, as Redis may be restarting. A [`Link`] waits
+/// before each try.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The rules of the queue `name`.
@@ -36,14 +38,15 @@ fn unknown_queue(name: &str, names: &[&str]) -> String {
     )
 }
 
-/// Connects to the Redis of the configuration, and looks whether it can be used.
+/// Connects to the Redis of the configuration, and checks that it can be used.
 pub async fn connect(config: &Config) -> Result<Link, Failure> {
     let link = app::open_redis(config)?.link();
     server::check(&link).await?;
     Ok(link)
 }
 
-/// Says what to do about a private Redis that did not answer, at whichever call of a command that was.
+/// Adds to a failed connection to the private Redis what the user can do about it. Other failures are
+/// unchanged.
 pub async fn explain(failure: Failure, config: &Config) -> Failure {
     let is_connection = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref().is_some_and(QueueError::is_connection)
@@ -55,11 +58,13 @@ pub async fn explain(failure: Failure, config: &Config) -> Failure {
             let folder = config.data_dir.display();
             let what = if embedded::takes_connections(&config.data_dir).await {
                 format!(
-                    "the embedded Redis of {folder} is there and does not answer; the log of `tqhost run` says more"
+                    "the embedded Redis of {folder} is there and does not answer; \
+                     the log of `tqhost run` says more"
                 )
             } else {
                 format!(
-                    "no host is running with the embedded Redis of {folder}; start `tqhost run` first, or set redis.url"
+                    "no host is running with the embedded Redis of {folder}; \
+                     start `tqhost run` first, or set redis.url"
                 )
             };
             Failure::Failed(error.context(what))
@@ -68,13 +73,14 @@ pub async fn explain(failure: Failure, config: &Config) -> Failure {
     }
 }
 
-/// Finds the queue, then connects: a wrong name is told without asking Redis.
+/// Finds the queue, then connects: a wrong name is reported without asking Redis.
 pub async fn open(config: &Config, name: &str) -> Result<Queue, Failure> {
     let rules = rules(config, name)?.clone();
     Ok(Queue::new(rules, connect(config).await?))
 }
 
-/// Makes a call again while Redis does not answer. Only for calls that change nothing when they are carried out twice.
+/// Repeats a call while Redis does not answer. Only for calls that change nothing when they are carried out
+/// twice.
 pub async fn patiently<T, F: Future<Output = Result<T, QueueError>>>(
     call: impl Fn() -> F,
 ) -> Result<T, QueueError> {
@@ -95,7 +101,8 @@ mod tests {
     #[test]
     fn an_unknown_queue_names_the_known_ones() {
         let names = ["resume-analyze", "reports"];
-        let expected = "no queue \"resume_analyse\" is configured; did you mean resume-analyze? Configured: resume-analyze, reports";
+        let expected = "no queue \"resume_analyse\" is configured; did you mean resume-analyze? \
+                        Configured: resume-analyze, reports";
         assert_eq!(unknown_queue("resume_analyse", &names), expected);
         assert_eq!(
             unknown_queue("mail", &names),

@@ -1,6 +1,8 @@
-//! `tqhost cancel`, `pause` and `resume`: what an operator does to a task or to a queue.
+//! `tqhost cancel`, `pause` and `resume`: an operator stops a task, or stops and restarts a queue.
 //!
-//! In: a queue's name, a task's id. Out: a sentence, or an object as JSON. All three may be repeated: the second time changes nothing.
+//! In: a queue's name, and for `cancel` a task's id. Out: a sentence, or an object as JSON. Each command may
+//! be repeated: the second time changes nothing. Not here: how Redis and the hosts carry it out (`queue`,
+//! `worker`).
 
 use anyhow::anyhow;
 use serde_json::json;
@@ -13,7 +15,7 @@ use crate::config::Config;
 use crate::config::units::show_duration;
 use crate::queue::Status;
 
-/// Fails when the task is not known, or ended in another way before.
+/// Fails when the task is not known, or has completed or failed.
 pub async fn cancel(config: &Config, queue: &str, id: &str, out: &mut Out) -> Result<(), Failure> {
     let queue = open(config, queue).await?;
     let name = &queue.rules.name;

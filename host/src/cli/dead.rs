@@ -1,7 +1,7 @@
 //! `tqhost dead`: list, show, requeue, purge.
 //!
-//! In: a queue and which of its dead letters are meant. Out: a table, one letter with its fields, or how many were requeued or purged.
-//! Not here: how they are found and moved (`queue::dead`).
+//! In: a queue, and which of its dead letters the command is for. Out: a table, one dead letter with its
+//! fields, or how many were requeued or purged. Not here: how they are found and moved (`queue::dead`).
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
@@ -20,15 +20,16 @@ use crate::config::Config;
 use crate::queue::dead::DeadChoice;
 use crate::queue::{DeadFilter, DeadLetter, Redriven};
 
-/// The columns of an error in the list, and of a field's value in the sheet.
+/// The most columns of an error in the list.
 const ERROR_WIDTH: usize = 80;
+/// The most characters of a field's value in `show`.
 const VALUE_WIDTH: usize = 2000;
 
 /// A dead letter as JSON. The names are stable. Times are milliseconds since the Unix epoch.
 #[derive(Debug, Serialize)]
 struct DeadView<'a> {
     id: &'a str,
-    /// The dead letter's own entry.
+    /// The id of the dead letter's own entry.
     entry: &'a str,
     queue: &'a str,
     reason: &'a str,
@@ -43,7 +44,7 @@ struct DeadView<'a> {
     fields: Option<Vec<FieldView>>,
 }
 
-/// A list of pairs, since a name may come twice.
+/// One field. Fields are a list, since two may have the same name.
 #[derive(Debug, Serialize)]
 struct FieldView {
     name: Value,
@@ -146,7 +147,7 @@ fn table(letters: &[DeadLetter], now_ms: u64, paint: Paint) -> String {
     for letter in letters {
         let ago =
             || format!("{} ago", text::age(Duration::from_millis(now_ms.saturating_sub(letter.failed_at))));
-        // 0: somebody else wrote this letter, without a time.
+        // 0: another program wrote this dead letter, without a time.
         let died = if letter.failed_at == 0 { text::NONE.to_owned() } else { ago() };
         table.row([
             text::escape(&letter.id).into(),
@@ -238,7 +239,7 @@ fn sentence(Redriven { succeeded, skipped }: Redriven, what: &str) -> String {
     format!("{} {what}{skipped}", text::plural(succeeded, "dead letter"))
 }
 
-/// Asks before all of a queue's dead letters are deleted. Where nobody can answer, `--yes` has to be there.
+/// Asks before all of a queue's dead letters are deleted. Where stdin is no terminal, `--yes` is required.
 fn confirm(args: &RedriveArgs) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
         return Err(Failure::Usage(

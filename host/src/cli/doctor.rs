@@ -1,7 +1,9 @@
-//! `tqhost doctor`: whether every task of a queue is in exactly one place, and nothing is stuck or orphaned.
+//! `tqhost doctor`: checks that every task of a queue is in exactly one place, and nothing is stuck or
+//! orphaned.
 //!
-//! In: a queue's name; whether to mend. Out: the places, what is wrong and what becomes of it, and exit code 1 unless nothing is wrong or
-//! everything was mended. Not here: how it is found out (`crate::doctor`).
+//! In: a queue's name, and whether to repair. Out: how many tasks are in each place, the findings and their
+//! remedies, and exit code 1 unless nothing is wrong or everything was repaired. Not here: how findings are
+//! made (`crate::doctor`).
 
 use std::collections::BTreeMap;
 
@@ -24,7 +26,7 @@ struct ReportView<'a> {
     /// How many findings of each kind are not listed.
     more: BTreeMap<&'static str, u64>,
     warnings: Vec<WarningView<'a>>,
-    /// Nothing is wrong, or everything was mended.
+    /// Nothing is wrong, or everything was repaired.
     ok: bool,
 }
 
@@ -34,7 +36,7 @@ struct PlacesView {
     running: u64,
     delayed: u64,
     dead: u64,
-    /// Those whose status is kept.
+    /// Ended tasks whose status is still kept.
     ended: u64,
 }
 
@@ -83,7 +85,8 @@ pub async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Resul
     let queue = open(config, name).await?;
     let hosts = patiently(|| hosts::list(&queue.link)).await?;
     let report = match fix {
-        // What was mended before its reply was lost would not be told.
+        // Not repeated: the second call would not report what the first one repaired before its reply was
+        // lost.
         true => doctor::examine(&queue, &hosts, true).await?,
         false => patiently(|| doctor::examine(&queue, &hosts, false)).await?,
     };
@@ -125,7 +128,7 @@ fn render(queue: &str, report: &Report, fix: bool, paint: Paint) -> String {
     parts.join("\n\n")
 }
 
-/// The findings, each kind below its own line, which says what --fix does about it.
+/// The findings by kind. The first line of each kind says what --fix does about it.
 fn findings(report: &Report, paint: Paint) -> String {
     let mut kinds: BTreeMap<Kind, Vec<String>> = BTreeMap::new();
     for finding in &report.findings {
@@ -142,13 +145,14 @@ fn findings(report: &Report, paint: Paint) -> String {
     kinds.into_iter().map(block).collect::<Vec<_>>().join("\n\n")
 }
 
-/// What becomes of a finding with --fix, in words.
+/// What `--fix` does about a finding, or what the user can do.
 fn remedy(kind: Kind) -> &'static str {
     match kind {
-        Kind::WrongType => "something else than tqhost uses this key; rename or delete it",
+        Kind::WrongType => "another program uses this key; rename or delete it",
         Kind::NoGroup => "--fix creates the group, from the stream's beginning",
         Kind::DeletedEntry => {
-            "the task is lost; --fix says so on its status, when its lease is over (its attempt may still end)"
+            "the task is lost; --fix says so on its status, when its lease is over \
+             (its attempt may still end)"
         }
         Kind::Undeliverable => {
             "--fix puts the task back at the end of the stream; of one that has ended, it deletes the entry"

@@ -3,8 +3,8 @@
 //!     arguments ──▶ one task ─────────────────┐
 //!     file ──▶ every line checked ──▶ again ──┴▶ batches ──▶ Redis ──▶ ids ──▶ (--wait) ends
 //!
-//! A batch whose reply was lost is sent again: the ids are chosen here, and Redis knows those that it has. Not here: how fields and lines
-//! are read (`input`), how an end is noticed (`wait`).
+//! A batch whose reply was lost is sent again: the ids are chosen here, and Redis recognizes those that it
+//! has. Not here: how fields and lines are read (`input`), how an end is noticed (`wait`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,8 +23,9 @@ use crate::config::Config;
 use crate::config::units::show_duration;
 use crate::queue::{Enqueued, Link, NewTask, Queue, Status, TaskStatus, hosts};
 
-/// A batch has at most this many tasks, and is sent when its lines have this many bytes.
+/// The most tasks in a batch.
 const BATCH: usize = 200;
+/// A batch is sent when its lines have this many bytes.
 const BATCH_BYTES: usize = 4 << 20;
 
 pub async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<(), Failure> {
@@ -92,10 +93,10 @@ struct Sender {
     queue: Queue,
     link: Link,
     wait: bool,
-    /// Kept only to wait for them.
+    /// The tasks to wait for; empty without `--wait`.
     ids: Vec<String>,
     sent: u64,
-    /// Tasks whose idempotency key another one has.
+    /// Tasks that were not enqueued, because another one has their idempotency key.
     duplicates: u64,
 }
 
@@ -103,7 +104,7 @@ impl Sender {
     async fn send_lines(&mut self, lines: &Lines, delay: Duration, out: &mut Out) -> Result<(), Failure> {
         let (mut tasks, mut numbers, mut bytes) = (Vec::new(), Vec::new(), 0);
         for line in lines.tasks(delay)? {
-            // Only a file that was changed in between can be bad now.
+            // Every line was checked before, so a bad one means that the file was changed since.
             let line = line.map_err(|failure| self.stopped(failure))?;
             tasks.push(line.task);
             numbers.push(Some(line.number));
@@ -116,7 +117,8 @@ impl Sender {
         if tasks.is_empty() { Ok(()) } else { self.send(&tasks, &numbers, out).await }
     }
 
-    /// Sends a batch, and prints its ids. `lines` has each task's line, where it has one.
+    /// Sends a batch, and prints its ids. `lines` has the number of each task's line; none for a task from
+    /// arguments.
     async fn send(&mut self, tasks: &[NewTask], lines: &[Option<u64>], out: &mut Out) -> Result<(), Failure> {
         let replies =
             patiently(|| self.queue.enqueue(tasks)).await.map_err(|error| self.stopped(error.into()))?;
@@ -136,7 +138,7 @@ impl Sender {
         }
     }
 
-    /// The first task with this key stands for the one that was to be enqueued.
+    /// Another task has this key: its id is printed and waited for instead.
     fn duplicate(&mut self, first: &str, is_line: bool, out: &mut Out) {
         self.duplicates += 1;
         match (out.json, self.wait, is_line) {
@@ -173,7 +175,7 @@ impl Sender {
         }
     }
 
-    /// The failure, with how far it came. A single task needs no such words.
+    /// Adds to a failure how many tasks were sent before it.
     fn stopped(&self, failure: Failure) -> Failure {
         match failure {
             Failure::Failed(error) if self.sent > 0 => {
@@ -223,7 +225,7 @@ impl Sender {
     }
 }
 
-/// What became of the tasks, and how it is printed.
+/// Prints the ends of tasks, and counts them.
 #[derive(Debug, Default)]
 struct Ends {
     single: bool,
@@ -261,7 +263,8 @@ impl Ends {
         }
     }
 
-    /// Nothing is known of the task any more. A dead one would be among the dead letters; so when its retention can be over, it completed.
+    /// The task has no status. When its retention may be over, it completed: a failed one would be among the
+    /// dead letters.
     fn gone(&mut self, queue: &str, id: &str, is_expired: bool, out: &mut Out) {
         if is_expired {
             self.completed += 1;

@@ -1,7 +1,7 @@
-//! How a command ends: the exit codes, and the one place where an error is printed.
+//! The end of a command: the exit codes, and the one place where an error is printed.
 //!
-//! In: the [`Failure`] of a command. Out: a line on stderr and a code. Not here: what clap says of a wrong command line (it exits with
-//! [`USAGE`] by itself).
+//! In: the [`Failure`] of a command. Out: a line on stderr and an exit code. Not here: clap's errors about a
+//! wrong command line (clap exits with [`USAGE`] by itself).
 
 use std::io::{self, Write};
 
@@ -12,9 +12,9 @@ use crate::chain::chain;
 use crate::queue::QueueError;
 use crate::queue::server::Unusable;
 
-/// Done.
+/// The command did what it was asked.
 pub const DONE: u8 = 0;
-/// Something failed: Redis, a file, a task that was waited for, a plugin that was checked.
+/// Something failed, for example Redis, a file, a task that was waited for, or a plugin that was checked.
 pub const FAILED: u8 = 1;
 /// The command line is wrong, or names a queue that is not configured.
 pub const USAGE: u8 = 2;
@@ -25,7 +25,7 @@ pub const CONFIG: u8 = 78;
 #[derive(Debug)]
 pub enum Failure {
     Failed(anyhow::Error),
-    /// What the command printed says it already.
+    /// The command has printed the failure itself.
     Reported,
     Usage(String),
     Config(String),
@@ -40,7 +40,7 @@ impl Failure {
         }
     }
 
-    /// What is printed; nothing when everything was said.
+    /// The text to print, if any.
     fn message(&self) -> Option<String> {
         match self {
             Failure::Failed(error) => Some(chain(error.as_ref())),
@@ -49,7 +49,7 @@ impl Failure {
         }
     }
 
-    /// Prints the error, if there is something to say, and gives the exit code. A stderr that is closed is no reason to fail differently.
+    /// Prints the error, if it has a text, and gives the exit code. A closed stderr does not change the code.
     pub fn report(&self, json: bool) -> u8 {
         if let Some(message) = self.message() {
             let line = if json {

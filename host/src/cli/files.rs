@@ -1,7 +1,7 @@
-//! The plugins' files as they lie in `plugins_dir`, for `check`, and for `plugins` when no host tells of them.
+//! The plugins' files in `plugins_dir`, for `check`, and for `plugins` when no host is running.
 //!
-//! In: the configuration. Out: for each plugin its file, with size, bytes and digest, or why there are none.
-//! Not here: the files as a running host sees them (`plugins`).
+//! In: the configuration. Out: for each plugin its file with bytes and digest, or why it cannot be read.
+//! Not here: the plugins that a running host has loaded (`plugins`).
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ pub struct PluginFile {
     pub content: Option<io::Result<Content>>,
 }
 
-/// What is in it.
+/// The content of a plugin's file.
 #[derive(Debug)]
 pub struct Content {
     pub bytes: Vec<u8>,
@@ -35,7 +35,7 @@ pub struct Content {
     pub digest: String,
 }
 
-/// Every plugin that the configuration names, those that queues run first.
+/// Every plugin that the configuration names. Plugins of queues come first.
 pub fn plugin_names(config: &Config) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let of_queues = config.queues.iter().map(|queue| &queue.plugin);
@@ -55,7 +55,7 @@ pub fn read(config: &Config, name: &str) -> PluginFile {
 }
 
 fn content(path: &Path) -> io::Result<Content> {
-    // A FIFO would block for ever.
+    // Opening a FIFO would block for ever.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a file"));
     }
@@ -74,7 +74,7 @@ fn content(path: &Path) -> io::Result<Content> {
     Ok(Content { bytes, digest })
 }
 
-/// A digest as it is shown to people.
+/// The first 12 digits of a digest, for display.
 pub fn short(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
@@ -87,8 +87,10 @@ pub mod tests {
 
     /// A configuration whose plugins lie in `folder`.
     pub fn config(folder: &Path) -> Config {
-        let text = "[queues.a]\nplugin = \"p\"\n[queues.b]\n[queues.c]\nplugin = \"p\"\n[plugins.p]\nmemory = \"64MiB\"\nconfig = { key = \"hunter2\" }\n\
-                    allowed_hosts = [\"https://api.example.com\", { host = \"http://ledger.internal\", private_addresses = [\"10.0.0.0/8\"] }]\n\
+        let text = "[queues.a]\nplugin = \"p\"\n[queues.b]\n[queues.c]\nplugin = \"p\"\n\
+                    [plugins.p]\nmemory = \"64MiB\"\nconfig = { key = \"hunter2\" }\n\
+                    allowed_hosts = [\"https://api.example.com\", \
+                    { host = \"http://ledger.internal\", private_addresses = [\"10.0.0.0/8\"] }]\n\
                     http = { timeout = \"90s\" }\n\
                     instance = { warm = 4, max_tasks = 50 }\n";
         fs::create_dir_all(folder.join("plugins")).expect("a folder");

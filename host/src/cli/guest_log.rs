@@ -1,7 +1,7 @@
-//! What a handler prints while it is tried: on the terminal at once, or kept for the JSON.
+//! The log of a handler during `tqhost try`: printed at once, or kept for the JSON.
 //!
-//! In: the host's own log events. Out: those of the guest; and on stderr what the host has to warn of.
-//! Bounded by the budget that the sandbox gives each attempt.
+//! In: all log events of this process. Out: the lines of the guest, and the host's warnings on stderr.
+//! The sandbox bounds the lines of each attempt. Not here: how the sandbox makes events of a guest's output.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -17,7 +17,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::output::{Paint, Tone, note};
 
-/// One line of a handler. The names are stable.
+/// One line of a handler's log, as JSON. The names are stable.
 #[derive(Debug, Clone, Serialize)]
 pub struct LogLine {
     pub level: &'static str,
@@ -26,10 +26,10 @@ pub struct LogLine {
     pub text: String,
 }
 
-/// Where the lines go. Clones share them.
+/// A layer of `tracing` that takes the lines. Clones share the lines that are kept.
 #[derive(Debug, Clone)]
 pub struct GuestLog {
-    /// In these colours, or kept.
+    /// The colours to print lines in; without them, lines are kept.
     paint: Option<Paint>,
     kept: Arc<Mutex<Kept>>,
 }
@@ -41,7 +41,7 @@ struct Kept {
 }
 
 impl GuestLog {
-    /// Starts listening, once in a process. With `paint` each line is printed as it comes.
+    /// Starts to listen. May be called once in a process. With `paint`, each line is printed at once.
     pub fn start(paint: Option<Paint>) -> anyhow::Result<GuestLog> {
         let log = GuestLog { paint, kept: Arc::default() };
         tracing_subscriber::registry().with(log.clone()).try_init().context("logging was already started")?;
@@ -53,7 +53,7 @@ impl GuestLog {
         std::mem::take(&mut self.kept().lines)
     }
 
-    /// Drops all lines, or no longer.
+    /// While muted, all lines are dropped.
     pub fn mute(&self, is_muted: bool) {
         self.kept().is_muted = is_muted;
     }
@@ -75,7 +75,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for GuestLog {
             return;
         }
         event.record(&mut words);
-        // The sandbox's own note of a failure has no stream, and the outcome says it better.
+        // The sandbox's own note of a failure has no stream. The outcome says the same with more detail.
         if words.stream.is_empty() || self.kept().is_muted {
             return;
         }
@@ -110,7 +110,7 @@ fn level(level: Level) -> &'static str {
     }
 }
 
-/// The fields of an event that matter here.
+/// The fields of an event that are used.
 #[derive(Debug, Default)]
 struct Words {
     message: String,

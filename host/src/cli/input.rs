@@ -1,6 +1,8 @@
-//! What is to be enqueued: arguments or lines of JSON in, the fields of tasks out.
+//! Reads the fields of tasks, for `enqueue` and `try`.
 //!
-//! Bounded: one value from a file, one line. Not here: sending them (`enqueue`).
+//! In: arguments (`name=value`), JSON objects, lines of JSON. Out: the fields of tasks, or an error that
+//! names the place. A value from a file has at most 64 MiB, a line 16 MiB. Not here: sending the tasks
+//! (`enqueue`).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,9 +18,9 @@ use super::exit::Failure;
 use crate::queue::NewTask;
 use crate::task::Field;
 
-/// A field's value from a file.
+/// The most bytes of a value from a file.
 const MAX_VALUE: u64 = 64 << 20;
-/// A line of a JSON Lines file.
+/// The most bytes of a line of a JSON Lines file.
 const MAX_LINE: u64 = 16 << 20;
 
 /// Reads `name=value`, `name=@file` and `name=@@text`.
@@ -50,7 +52,7 @@ pub fn field(arg: &OsStr) -> Result<Field, Failure> {
     Ok(Field { name, value })
 }
 
-/// The file that a field has its value from.
+/// The file that an argument takes its field's value from, if any.
 pub fn file_of(arg: &OsStr) -> Option<&Path> {
     let bytes = arg.as_bytes();
     let equals = bytes.iter().position(|byte| *byte == b'=')?;
@@ -61,7 +63,7 @@ pub fn file_of(arg: &OsStr) -> Option<&Path> {
     }
 }
 
-/// A file of any kind, whole.
+/// Reads a file of any kind, for example a FIFO, whole.
 pub fn read_value(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
     bounded(File::open(path)?)
 }
@@ -75,12 +77,13 @@ fn bounded(from: impl Read) -> Result<Vec<u8>, anyhow::Error> {
     Ok(value)
 }
 
-/// All of stdin.
+/// Reads all of stdin.
 pub fn stdin() -> Result<Vec<u8>, Failure> {
     Ok(bounded(io::stdin().lock()).context("cannot read stdin")?)
 }
 
-/// The fields of one JSON object that may have many lines, or of each object of a list. At least one. `name` is the file's.
+/// Reads the fields of one JSON object, or of each object of a list. The text may have many lines. An empty
+/// list is an error. `name` is the file's name, for errors.
 pub fn whole_objects(bytes: &[u8], name: &str) -> Result<Vec<Vec<Field>>, Failure> {
     let bytes = bytes.trim_ascii();
     let read =
@@ -116,7 +119,7 @@ fn objects(list: &[u8]) -> Result<Vec<Vec<Field>>, String> {
 /// One line of a JSON Lines file.
 #[derive(Debug)]
 pub struct Line {
-    /// From 1, blank lines counted too.
+    /// The line's number, from 1. Blank lines count.
     pub number: u64,
     pub bytes: usize,
     pub task: NewTask,
@@ -130,7 +133,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Opens a file. Stdin (`-`) and pipes are first copied to a file that nobody else sees.
+    /// Opens a file. Stdin (`-`) and pipes are first copied to a private temporary file.
     pub fn open(path: &Path) -> Result<Lines, Failure> {
         let is_stdin = path == Path::new("-");
         let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
@@ -145,7 +148,7 @@ impl Lines {
         Ok(Lines { file, name })
     }
 
-    /// Goes through the file from its beginning: every line that is not blank is a task of its own.
+    /// Reads the file from its beginning. Every line that is not blank is a task.
     pub fn tasks(
         &self,
         delay: Duration,
@@ -195,8 +198,8 @@ fn spool(from: &mut impl Read) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a JSON object as fields, in its order: strings as they are, other values as they are written there. A number so keeps all its
-/// digits.
+/// Reads a JSON object as fields, in its order. A string becomes its text. Any other value becomes its JSON
+/// source, so that a number keeps all its digits.
 fn object(line: &[u8]) -> Result<Vec<Field>, String> {
     let text = std::str::from_utf8(line)
         .map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to() + 1))?;
@@ -235,7 +238,7 @@ fn object(line: &[u8]) -> Result<Vec<Field>, String> {
     }
 }
 
-/// The JSON value that `text` begins with, how it is written, and what follows it.
+/// Parses the JSON value at the beginning of `text`. Gives the value, its source, and the text after it.
 fn json<T: DeserializeOwned>(text: &str) -> Result<(T, &str, &str), String> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<T>();
     match values.next() {
@@ -244,7 +247,7 @@ fn json<T: DeserializeOwned>(text: &str) -> Result<(T, &str, &str), String> {
             Ok((value, written, rest.trim_ascii_start()))
         }
         Some(Err(error)) => {
-            // The position that serde_json tells counts from here, and the line is always the first.
+            // serde_json's position is relative to `text`, so the caller adds its own.
             let message = error.to_string();
             Err(message.split(" at line ").next().unwrap_or_default().to_owned())
         }
@@ -336,7 +339,10 @@ mod tests {
 
     #[test]
     fn values_are_taken_as_they_are_written() {
-        let line = r#"{"s": "ü\n\"", "n":123456789012345678901.50, "b" :true,"z":null, "o": {"x": [1, "}"]}, "n": -1e2 }"#;
+        let line = concat!(
+            r#"{"s": "ü\n\"", "n":123456789012345678901.50, "b" :true,"#,
+            r#""z":null, "o": {"x": [1, "}"]}, "n": -1e2 }"#
+        );
         let expected = [
             ("s", "ü\n\""),
             ("n", "123456789012345678901.50"),
@@ -414,11 +420,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_serde_writes_is_read(values in prop::collection::vec(("\\PC{0,6}", "\\PC{0,12}", any::<Option<f64>>()), 1..6)) {
+        fn what_serde_writes_is_read(
+            values in prop::collection::vec(("\\PC{0,6}", "\\PC{0,12}", any::<Option<f64>>()), 1..6)
+        ) {
             let mut line = String::from("{");
             let mut expected = Vec::new();
             for (index, (name, text, number)) in values.iter().enumerate() {
-                let value = if let Some(number) = number { serde_json::json!(number) } else { serde_json::json!(text) };
+                let value =
+                    number.map_or_else(|| serde_json::json!(text), |number| serde_json::json!(number));
                 line += &format!("{}{}: {value}", if index == 0 { "" } else { "," }, serde_json::json!(name));
                 let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 expected.push(Field { name: name.clone(), value: value.into_bytes() });

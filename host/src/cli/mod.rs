@@ -1,9 +1,11 @@
-//! The command line: arguments in, text or JSON and an exit code out.
+//! The command line of `tqhost`.
 //!
 //!     args ─▶ configuration ─▶ a command ─▶ Out (stdout) ─▶ exit code
 //!                                  └─ Failure ─▶ exit::report (stderr)
 //!
-//! One file per command; what they share is in the second half of the list. Commands print what `queue` tells them and decide nothing.
+//! In: the arguments of the process. Out: text or JSON, and an exit code. Each command has a file; the second
+//! half of the list below is what they share. Commands print what `queue` and `doctor` give them, and decide
+//! nothing.
 
 mod args;
 
@@ -46,7 +48,7 @@ use args::{Cli, Command, RunArgs};
 use exit::Failure;
 use output::Out;
 
-/// Reads the command line, does what it says, and gives the exit code. A wrong command line ends the process here.
+/// Runs the command and gives the exit code. With a wrong command line, clap ends the process.
 pub fn main() -> u8 {
     let matches = Cli::command().get_matches();
     let is_config_named = matches.value_source("config") == Some(ValueSource::CommandLine);
@@ -63,7 +65,7 @@ pub fn main() -> u8 {
 
 fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
     let Cli { config, json, run: args, command } = cli;
-    // What authors of handlers do needs no configuration.
+    // The commands for authors of handlers need no configuration.
     match command {
         Some(Command::New(args)) => {
             let mut out = Out::new(json);
@@ -87,7 +89,8 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
         }
         _ => {}
     }
-    // Who looks at queues, or adds tasks to them, need not have the secrets of handlers.
+    // Commands that run no handlers load the configuration without the handlers' secrets, which the user may
+    // not have.
     let runs_handlers = matches!(command, None | Some(Command::Run(_) | Command::Check));
     let load = if runs_handlers { Config::load } else { Config::load_for_commands };
     let config = load(&config).map_err(|errors| Failure::Config(errors.to_string()))?;
@@ -112,7 +115,7 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
     let mut out = Out::new(json);
     let done = runtime.block_on(async {
         let done = match command {
-            // Done above.
+            // These returned above.
             Command::Run(_) | Command::New(_) | Command::Try(_) | Command::Compile { .. } => Ok(()),
             Command::Check => check::run(&config, &mut out),
             Command::Enqueue(args) => enqueue::run(&config, args, &mut out).await,

@@ -1,6 +1,7 @@
 //! `tqhost new`: a folder with a handler's project, which builds with `make` and passes its own test.
 //!
-//! In: a name and a language. Out: the folder, whole or not at all. Not here: what is in the files (`templates`).
+//! In: a name and a language. Out: the folder with all files, or no folder and an error. Not here: the
+//! content of the files (`templates`).
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -39,12 +40,14 @@ pub fn run(args: &NewArgs, out: &mut Out) -> Result<(), Failure> {
     }
     if out.json {
         let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
-        out.json(&json!({ "folder": name, "language": templates::language(args.lang), "build": "make", "files": paths }));
+        let language = templates::language(args.lang);
+        out.json(&json!({ "folder": name, "language": language, "build": "make", "files": paths }));
     } else {
         let language = templates::language(args.lang);
         let needs = templates::needs(args.lang);
         out.line(format!(
-            "{name} is a handler in {language}; it needs {needs}. Next:\n  cd {name}\n  make test\nIts README.md tells the rest."
+            "{name} is a handler in {language}; it needs {needs}. Next:\n  cd {name}\n  make test\n\
+             Its README.md tells the rest."
         ));
     }
     Ok(())

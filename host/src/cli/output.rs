@@ -1,7 +1,7 @@
-//! What is printed and how it looks: stdout, colours, tables.
+//! Output to the terminal: stdout, colours, tables.
 //!
-//! In: finished text, or rows of cells. Out: lines on stdout, in colour where that is a terminal and `NO_COLOR` is not set.
-//! Not here: numbers and foreign text (`text`), errors (`exit`).
+//! In: finished text, or rows of cells. Out: lines on stdout, in colour where stdout is a terminal and
+//! `NO_COLOR` is not set. Not here: formats of numbers and escapes of foreign text (`text`), errors (`exit`).
 
 use std::env;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::text::width;
 
-/// Stdout. A reader that went away (`| head`) ends the output, not the work.
+/// Stdout. When its reader is gone (`| head`), the output ends and the command goes on.
 #[derive(Debug)]
 pub struct Out {
     pub json: bool,
@@ -28,7 +28,7 @@ impl Out {
         Out { json, paint: Paint { colour }, closed: false, error: None }
     }
 
-    /// Prints text with a line end.
+    /// Prints text and a newline.
     pub fn line(&mut self, text: impl AsRef<str>) {
         if self.closed {
             return;
@@ -44,7 +44,7 @@ impl Out {
         }
     }
 
-    /// Prints a value as JSON: on one line, so that a reader can take the output line by line.
+    /// Prints a value as JSON on one line, so that a reader can take the output line by line.
     pub fn json(&mut self, value: &impl Serialize) {
         match serde_json::to_string(value) {
             Ok(text) => self.line(text),
@@ -52,18 +52,18 @@ impl Out {
         }
     }
 
-    /// Whether nobody reads any more.
+    /// Whether stdout cannot be written to any more.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// An error of stdout other than that nobody reads it.
+    /// Returns the error of stdout, if there was one. A closed pipe is no error.
     pub fn finish(self) -> Result<(), io::Error> {
         self.error.map_or(Ok(()), Err)
     }
 }
 
-/// Says something on stderr that is no error: a note, a question.
+/// Prints a line that is no error on stderr.
 pub fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
@@ -74,7 +74,7 @@ pub struct Paint {
     pub colour: bool,
 }
 
-/// What a colour is to say.
+/// The meaning of a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     Plain,
@@ -101,7 +101,7 @@ impl Paint {
     }
 }
 
-/// One field of a table.
+/// One cell of a table.
 #[derive(Debug, Clone)]
 pub struct Cell {
     text: String,
@@ -142,7 +142,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// All of it, without an end of line at the end.
+    /// The whole table, without a newline at the end.
     pub fn render(&self, paint: Paint) -> String {
         let titles: Vec<Cell> =
             self.columns.iter().map(|(title, _)| Cell::tone(*title, Tone::Title)).collect();
@@ -173,7 +173,8 @@ impl Table {
     }
 }
 
-/// Lines of `label  value`, with the values below each other. Further lines of a value are indented like its first.
+/// Lines of `label  value`, with the values below each other. Further lines of a value are indented like its
+/// first.
 pub fn sheet(paint: Paint, lines: &[(&str, String)]) -> String {
     let widest = lines.iter().map(|(label, _)| width(label)).max().unwrap_or(0);
     let show = |(label, value): &(&str, String)| {

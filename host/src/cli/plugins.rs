@@ -1,7 +1,8 @@
-//! `tqhost plugins`: the plugins as the running hosts have them; without a host, the files that one would find.
+//! `tqhost plugins`: the plugins of the running hosts; without a host, the files that one would load.
 //!
-//! In: what hosts say of themselves in Redis. Out: a row per plugin and host, with the last error below, or the rows as JSON; for one plugin, the
-//! last changes of its versions too.
+//! In: what hosts publish about themselves in Redis. Out: a row per plugin and host, with the last errors
+//! below, or the rows as JSON. For one plugin, the last changes of its versions too. Not here: what hosts
+//! publish (`queue::hosts`, `announcer`).
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::config::{self, Config};
 use crate::embedded;
 use crate::queue::hosts::{self, HostInfo, HostPlugin};
 
-/// All of it as JSON. The names are stable.
+/// The whole output as JSON. The names are stable.
 #[derive(Debug, Serialize)]
 struct PluginsView<'a> {
     hosts: usize,
@@ -49,7 +50,7 @@ pub async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(
     if let (Some(only), true) = (only, names.is_empty()) {
         return Err(Failure::Usage(format!("no queue uses a plugin `{only}`")));
     }
-    // Without its host, the embedded Redis is not there either.
+    // The embedded Redis runs only while its host runs.
     let is_down =
         matches!(config.redis, config::Redis::Embedded) && !embedded::socket_path(&config.data_dir).exists();
     let hosts = if is_down { Vec::new() } else { hosts::list(&connect(config).await?).await? };
@@ -77,7 +78,7 @@ pub async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(
     Ok(())
 }
 
-/// By plugin, then in the order of the hosts.
+/// The rows by plugin, then in the order of the hosts.
 fn rows(hosts: &[HostInfo]) -> Vec<PluginView<'_>> {
     let mut rows: Vec<_> = hosts
         .iter()
@@ -168,7 +169,7 @@ fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
     }
 }
 
-/// What happened to the versions of a plugin, newest first.
+/// The changes of a plugin's versions, newest first.
 fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
     let mut table = Table::new(&[
         ("WHEN", Align::Right),

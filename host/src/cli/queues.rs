@@ -1,7 +1,8 @@
-//! `tqhost queues`: how much is where, how old it is, who works on it.
+//! `tqhost queues`: how many tasks are in each place, how old they are, which hosts work on them.
 //!
-//! In: each queue's census from Redis, and what the running hosts say of themselves. Out: a table, or one queue with its consumers and
-//! hosts. A queue that cannot be counted (its key is something else) does not hide the others.
+//! In: each queue's census from Redis, and what the running hosts publish about themselves. Out: a table, or
+//! one queue with its consumers and hosts. If one queue cannot be counted (its key has another type), the
+//! others are shown all the same. Not here: counting (`queue::census`).
 
 use std::time::Duration;
 
@@ -18,9 +19,9 @@ use crate::queue::census::Consumer;
 use crate::queue::hosts::{HostInfo, HostQueue};
 use crate::queue::{Census, Queue, hosts};
 
-/// What a host may say of a queue, the worst first.
+/// The states of a queue on a host, the worst first.
 const STATES: [&str; 5] = ["stalled", "waiting-for-plugin", "paused", "waiting-for-permit", "reading"];
-/// What is said when no host has the queue.
+/// The state of a queue that no host has.
 const NO_HOST: &str = "no-host";
 
 /// A queue as JSON. The names are stable.
@@ -30,9 +31,9 @@ struct QueueView<'a> {
     stream: &'a str,
     group: &'a str,
     plugin: &'a str,
-    /// The worst state that a host has it in.
+    /// The worst of its states on the hosts.
     state: String,
-    /// By `tqhost pause`, in all hosts.
+    /// Whether `tqhost pause` paused it, in all hosts.
     paused: bool,
     queued: u64,
     running: u64,
@@ -51,7 +52,7 @@ struct HostView<'a> {
     host: &'a str,
     #[serde(flatten)]
     queue: &'a HostQueue,
-    /// Why it runs by an earlier configuration.
+    /// Why the host still runs an earlier configuration.
     config_error: Option<&'a str>,
 }
 
@@ -86,7 +87,7 @@ impl<'a> QueueView<'a> {
             delayed: census.delayed,
             dead: census.dead,
             oldest_ms: census.oldest.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
-            // Not `sum`, whose zero is -0.0.
+            // `sum` of nothing would be -0.0.
             rate: hosts.iter().fold(0.0, |sum, view| sum + view.queue.rate),
             schedule: rules.schedule.as_ref().map(|schedule| ScheduleView::new(schedule, now_ms)),
             hosts,
@@ -165,7 +166,7 @@ pub async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// What is to be said of hosts that could not take the configuration file as it is now.
+/// One note for each host that could not use the configuration file as it is now.
 fn refused(hosts: &[HostInfo]) -> Vec<String> {
     let told = |host: &HostInfo| {
         let why = host.config_error.as_deref()?.lines().map(text::escape).collect::<Vec<_>>().join("\n  ");

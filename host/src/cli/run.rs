@@ -1,4 +1,7 @@
-//! `tqhost run`: starts the host. Everything else about it is in `app`.
+//! `tqhost run`: starts the host.
+//!
+//! In: the configuration and the format of the log. Out: nothing, once the host has stopped, or why it
+//! failed. Not here: the host itself (`app`).
 
 use super::exit::Failure;
 use crate::app;

@@ -1,6 +1,7 @@
-//! A queue's schedule, as the commands tell it.
+//! A queue's schedule, as the commands show it.
 //!
-//! In: the configuration's schedule and the time. Out: JSON, or a line. When the next time is, is told by this machine's clock.
+//! In: the configuration's schedule, and the time by this machine's clock. Out: JSON, or a line. Not here:
+//! when hosts enqueue (`worker::scheduler`, by the clock of Redis).
 
 use serde::Serialize;
 
@@ -13,7 +14,7 @@ pub struct ScheduleView {
     pub cron: Vec<String>,
     pub timezone: String,
     pub next_ms: Option<u64>,
-    /// When it comes, and when it comes next, in its own time zone.
+    /// The expressions, the time zone, and the next time in that zone.
     #[serde(skip)]
     pub words: String,
 }

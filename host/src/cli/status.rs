@@ -1,6 +1,7 @@
-//! `tqhost status`: what became of a task, once or until its end.
+//! `tqhost status`: shows a task, once or until its end.
 //!
-//! In: a queue's and a task's name. Out: a sheet for people, or [`TaskView`] as JSON; with `--watch`, a line for every change.
+//! In: a queue's name and a task's id. Out: a sheet for people, or [`TaskView`] as JSON; with `--watch`, one
+//! of them or a line for every change. Not here: what Redis keeps of a task (`queue::status`).
 
 use std::time::Duration;
 
@@ -19,10 +20,11 @@ use crate::config::units::show_duration;
 use crate::config::{self, Config};
 use crate::queue::{Status, TaskStatus};
 
-/// A note's room in a line of `--watch`.
+/// Columns of the bar that shows progress.
 const BAR: usize = 20;
 
-/// A task as JSON. The names are stable; what is not known is null. Times are milliseconds since the Unix epoch.
+/// A task as JSON. The names are stable; an unknown value is null. Times are milliseconds since the Unix
+/// epoch.
 #[derive(Debug, Serialize)]
 pub struct TaskView<'a> {
     id: &'a str,
@@ -117,12 +119,14 @@ fn unknown(rules: &config::Queue, id: &str) -> String {
     let queue = &rules.name;
     if rules.retention == Duration::ZERO {
         return format!(
-            "queue {queue} knows no task {id:?}: it was never there, or it ended (the queue keeps no results: retention 0s)"
+            "queue {queue} knows no task {id:?}: it was never there, or it ended \
+             (the queue keeps no results: retention 0s)"
         );
     }
     let retention = show_duration(rules.retention);
     format!(
-        "queue {queue} knows no task {id:?}: it was never there, or it ended more than {retention} ago (the queue's retention)"
+        "queue {queue} knows no task {id:?}: it was never there, or it ended more than {retention} ago \
+         (the queue's retention)"
     )
 }
 
@@ -276,7 +280,8 @@ pub mod tests {
         let told = unknown(&rules(), "x");
         assert_eq!(
             told,
-            "queue resume-analyze knows no task \"x\": it was never there, or it ended more than 1d ago (the queue's retention)"
+            "queue resume-analyze knows no task \"x\": it was never there, or it ended more than 1d ago \
+             (the queue's retention)"
         );
     }
 }

@@ -1,7 +1,8 @@
-//! The files of a new handler's project. Everything is within the binary: a project needs nothing but public registries.
+//! The files of a new handler's project. All of them are part of the binary.
 //!
-//! In: a language and a name. Out: paths and texts. Those of the project itself lie in host/templates/, with marks like `{{NAME}}` in them. The
-//! Rust SDK is not on crates.io, so a project gets a copy of it.
+//! In: a language and a name. Out: paths and texts. The templates are in host/templates/, with marks like
+//! `{{NAME}}` in them. The Rust SDK is not on crates.io, so a project gets a copy of it. A project builds
+//! with public registries alone. Not here: writing the files (`new`).
 
 use super::args::Language;
 
@@ -33,7 +34,8 @@ const COMMON: &[Source] = &[("README.md", template!("README.md")), ("task.json",
 
 const RUST: &[Source] = &[
     ("Cargo.toml", template!("rust/Cargo.toml.in")),
-    // Cargo takes out what the project does not use, and keeps the versions that the SDK was tested with.
+    // Cargo removes the packages that the project does not use, and keeps the versions that the SDK was
+    // tested with.
     ("Cargo.lock", include_str!("../../../plugins/Cargo.lock")),
     (".cargo/config.toml", include_str!("../../../plugins/.cargo/config.toml")),
     ("Makefile", template!("rust/Makefile")),
@@ -97,7 +99,7 @@ const PYTHON: &[Source] = &[
     (".gitignore", "/.venv\n/bindings\n/*.wasm\n__pycache__\n"),
 ];
 
-/// What a language is called.
+/// The language's name, for display.
 pub fn language(language: Language) -> &'static str {
     match language {
         Language::Rust => "Rust",
@@ -106,11 +108,12 @@ pub fn language(language: Language) -> &'static str {
     }
 }
 
-/// What has to be on the machine that builds it.
+/// The tools that the machine must have to build the project.
 pub fn needs(language: Language) -> &'static str {
     match language {
         Language::Rust => {
-            "make, and Rust 1.95 or newer from rustup (on Debian 12, its packages for WebAssembly serve too: see build.sh)"
+            "make, and Rust 1.95 or newer from rustup \
+             (on Debian 12, its packages for WebAssembly serve too: see build.sh)"
         }
         Language::Javascript => "make, and Node.js 20 or newer with npm",
         Language::Python => "make, and Python 3.10 or newer with venv",
@@ -122,7 +125,8 @@ fn described(language: Language) -> &'static str {
         Language::Rust => {
             "| `src/lib.rs` | the handler, with a test of its own |\n\
              | `tests/component.rs` | tests of the built component |\n\
-             | `sdk/` | the crate that it is written with, a copy; `cargo doc --open -p tqhost-handler` shows it |"
+             | `sdk/` | the crate that it is written with, a copy; \
+             `cargo doc --open -p tqhost-handler` shows it |"
         }
         Language::Javascript => {
             "| `handler.js` | the handler |\n\
@@ -140,24 +144,28 @@ fn described(language: Language) -> &'static str {
     }
 }
 
-/// How its handler comes to make HTTP requests.
+/// How to let the project's handler make HTTP requests, for its README.
 fn requests(language: Language) -> &'static str {
     match language {
         Language::Rust => {
-            "give the SDK its feature in `Cargo.toml`, `tqhost-handler = { path = \"sdk\", features = [\"http\"] }`; then `tqhost_handler::http` makes them"
+            "give the SDK its feature in `Cargo.toml`, \
+             `tqhost-handler = { path = \"sdk\", features = [\"http\"] }`; \
+             then `tqhost_handler::http` makes them"
         }
         Language::Javascript => {
-            "take the two slashes from the line with `wasi:http` in `wit/world.wit`; then `tqhost-http.js` makes them"
+            "take the two slashes from the line with `wasi:http` in `wit/world.wit`; \
+             then `tqhost-http.js` makes them"
         }
         Language::Python => {
-            "take the two slashes from the line with `wasi:http` in `wit/world.wit`; then `tqhost_http.py` makes them"
+            "take the two slashes from the line with `wasi:http` in `wit/world.wit`; \
+             then `tqhost_http.py` makes them"
         }
     }
 }
 
-/// All files of a project. The name must be a plugin's.
+/// All files of a project. `name` must be valid as a plugin's name.
 pub fn files(lang: Language, name: &str) -> Vec<File> {
-    // A crate's and an npm package's name may have no dots and begin with what stands before it; npm's have no capitals.
+    // Names of crates have no dots, and names of npm packages have no capital letters.
     let package = name.to_lowercase().replace('.', "-");
     let module = package.replace('-', "_");
     let key = if name.contains('.') { format!("\"{name}\"") } else { name.to_owned() };
@@ -181,13 +189,14 @@ pub fn files(lang: Language, name: &str) -> Vec<File> {
     let file = |(path, text): &Source| {
         let mut text = marks.iter().fold((*text).to_owned(), |text, (mark, value)| text.replace(mark, value));
         if path.starts_with("sdk/src/") {
-            // In the repository the interface lies two folders up, in a project one.
+            // The interface is two folders up in the repository, and one folder up in a project.
             text = text
                 .replace("\"../../wit/handler.wit\"", "\"../wit/handler.wit\"")
                 .replace("repository's", "project's");
         }
         if path.starts_with("wit/deps/") {
-            // The compiler of JavaScript brings a whole 0.2.3 of its own, and refuses another one that is cut down.
+            // JavaScript's compiler has the complete 0.2.3 built in, and refuses a reduced one of that
+            // version.
             text = text.replace("@0.2.3", "@0.2.4");
         }
         File { path: (*path).to_owned(), text, is_program: path.ends_with(".sh") }
@@ -280,7 +289,7 @@ mod tests {
             let bindings = text(&project, &format!("sdk/src/{file}.rs"));
             assert!(bindings.contains("path: [\"../wit/handler.wit\", \"wit\"]"), "{bindings}");
         }
-        // The same dependencies as in the repository.
+        // The project has the same dependencies as the repository.
         let workspace = include_str!("../../../plugins/Cargo.toml");
         let manifest = text(&project, "sdk/Cargo.toml");
         for name in ["wit-bindgen = ", "httpdate = "] {

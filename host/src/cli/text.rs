@@ -1,21 +1,22 @@
-//! Numbers, times and foreign text in the form in which people read them.
+//! Formats numbers, times and foreign text for people.
 //!
-//! In: durations, sizes, timestamps, text that somebody else wrote. Out: short strings that do nothing to a terminal.
+//! In: durations, sizes, timestamps, text from tasks, handlers and other programs. Out: short strings without
+//! control characters. Not here: tables and colours (`output`), fields and results (`value`).
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// What stands where nothing is known.
+/// Shown where a value is unknown.
 pub const NONE: &str = "–";
 
-/// Foreign text for one line: whatever would move the cursor, colour the terminal or turn the text around is written out.
+/// Escapes foreign text for one line: control characters, and marks that change the direction of text.
 pub fn escape(text: &str) -> String {
     escaped(text, |_| false)
 }
 
-/// Foreign text that may have several lines.
+/// Escapes foreign text that may have several lines: newlines and tabs stay.
 pub fn escape_block(text: &str) -> String {
     escaped(text, |c| c == '\n' || c == '\t')
 }
@@ -34,10 +35,13 @@ fn escaped(text: &str, kept: impl Fn(char) -> bool) -> String {
 
 /// Marks that change the direction of the text after them, and separators that some terminals break lines at.
 fn is_direction(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
-/// Columns on a terminal, near enough: marks that join take none, East Asian letters and emoji two.
+/// Columns on a terminal, approximately: combining marks take none, East Asian letters and emoji two.
 pub fn width(text: &str) -> usize {
     text.chars().map(columns).sum()
 }
@@ -63,7 +67,7 @@ fn columns(c: char) -> usize {
     }
 }
 
-/// The text, or as much of its beginning as fits, with an ellipsis.
+/// Cuts the text to `max` columns, the ellipsis included.
 pub fn cut(text: &str, max: usize) -> String {
     if width(text) <= max {
         return text.to_owned();
@@ -88,7 +92,7 @@ pub fn age(duration: Duration) -> String {
     }
 }
 
-/// How long something took: as an age, with a tenth where that says something.
+/// A duration: like [`age`], but from 1 to 10 seconds with tenths.
 pub fn took(duration: Duration) -> String {
     let ms = duration.as_millis();
     if (1000..10_000).contains(&ms) { format!("{}.{}s", ms / 1000, ms % 1000 / 100) } else { age(duration) }
@@ -110,7 +114,7 @@ pub fn size(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // What would be rounded to 1024 is 1 of the next unit.
+    // A value that would be rounded to 1024.0 is shown as 1.0 of the next unit.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -141,7 +145,7 @@ pub fn when(ms: u64, now_ms: u64, zone: &TimeZone) -> String {
     format!("{} ({relative})", local(ms, zone, "%Y-%m-%d %H:%M:%S"))
 }
 
-/// Local time in strftime's words; the bare number where it is no time at all.
+/// Local time in a format of strftime; the bare number where it is out of range.
 pub fn local(ms: u64, zone: &TimeZone, format: &str) -> String {
     let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| ms.to_string(), |time| time.to_zoned(zone.clone()).strftime(format).to_string())

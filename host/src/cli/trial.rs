@@ -1,10 +1,11 @@
-//! `tqhost try`: a handler's self-check, and one task, or a batch, through it, in the real sandbox with the real limits, without Redis and without
-//! a host.
+//! `tqhost try`: runs a handler's self-check, then one task or a batch. It uses the real sandbox with the
+//! real limits, without Redis and without a host.
 //!
-//!     file ─▶ Singles (stable, compiled, cached) ─▶ Handler::self_check ─▶ Handler::run ─▶ Report ─▶ text or JSON
-//!     task, fields, configuration ─▶ Attempt ─────────────────────────────────┘
+//!     file ─▶ Singles (stable, compiled) ─▶ Handler::self_check ─▶ Handler::run ─▶ Report ─▶ text or JSON
+//!     task, fields, configuration ─▶ Attempt ─────────────────────────┘
 //!
-//! Not here: how fields are read (`input`), what the handler prints while it runs (`guest_log`), what a queue would do next (`worker::settle`).
+//! Not here: how fields are read (`input`), the handler's log (`guest_log`), what a queue would do next
+//! (`worker::settle`).
 
 use std::env;
 use std::fs;
@@ -31,32 +32,35 @@ use crate::queue::NewTask;
 use crate::sandbox::{Allowance, Attempt, CHECK_TIMEOUT, Compiler, Ended, Report, Sandbox, SandboxOptions};
 use crate::task::{Field, Origin, Outcome, Progress, Task};
 
-/// What became of the attempt. The names are stable; what does not apply is null.
+/// The attempt as JSON. The names are stable; a value that does not apply is null.
 #[derive(Debug, Serialize)]
 struct TryView {
     handler: String,
     version: String,
     bytes: u64,
     compile_ms: f64,
-    /// Not compiled, as it was compiled before.
+    /// Whether the compiled code came from the cache.
     from_cache: bool,
-    /// It passed in so long; null where there is none.
+    /// How long the self-check took; null for a handler without one.
     self_check_ms: Option<f64>,
-    /// Of the task; of a batch `failed` if the call failed, the end of all its tasks if they ended alike, else `mixed`.
+    /// The end of the task. For a batch: `failed` if the call failed, the end of all tasks if they ended
+    /// alike, else `mixed`.
     #[serde(flatten)]
     end: EndView,
-    /// Of a batch: each task.
+    /// For a batch: the end of each task.
     tasks: Option<Vec<TaskView>>,
     progress: Option<ProgressView>,
     log: Vec<LogLine>,
-    /// Of the call, and of the instance where one was made for it: the median of all runs, the least and the most.
+    /// The median time of all runs: the call, and making the instance where one was made for it.
     run_ms: f64,
+    /// The time of the fastest run.
     least_ms: f64,
+    /// The time of the slowest run.
     most_ms: f64,
     runs: usize,
-    /// As the plugin's configuration has it: `per-task` for a fresh one in each run, `warm` where one is kept for further runs.
+    /// By the plugin's configuration: `per-task` for a fresh instance in each run, `warm` where one is kept.
     instance: &'static str,
-    /// Bytes.
+    /// In bytes.
     peak_memory: u64,
 }
 
@@ -66,7 +70,7 @@ struct EndView {
     /// Why the sandbox ended the attempt.
     kind: Option<&'static str>,
     message: Option<String>,
-    /// When the handler wants to be tried again.
+    /// After how long the handler asks to be tried again.
     after_ms: Option<u64>,
     result: Option<Value>,
 }
@@ -84,7 +88,7 @@ struct ProgressView {
     note: String,
 }
 
-/// Everything about a trial but the bytes of handler and task, which may change.
+/// A trial, without the bytes of handler and task, which may change between runs.
 struct Trial {
     args: TryArgs,
     plugin: Arc<str>,
@@ -92,13 +96,13 @@ struct Trial {
     rules: config::Queue,
     singles: Singles,
     log: GuestLog,
-    /// What stdin gave, which cannot be read again.
+    /// The content of stdin, which cannot be read twice.
     stdin: Option<Vec<u8>>,
-    /// The grants are those of a configuration.
+    /// Whether the grants come from a configuration.
     is_granted: bool,
 }
 
-/// `config` is where the configuration is; `is_named` whether somebody said so.
+/// `config` is the path of the configuration; `is_named` is whether the command line named it.
 pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) -> Result<(), Failure> {
     let (plugin, rules, grants) = granted(config, is_named, &args)?;
     if args.timeout.is_some_and(|timeout| timeout.is_zero()) {
@@ -126,7 +130,7 @@ pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) ->
         return trial.once(&handler, trial.tasks().await?, out).await;
     }
     tokio::select! {
-        // Listened to before anything is compiled.
+        // First, so that Ctrl-C is listened to before anything is compiled.
         biased;
         stopped = tokio::signal::ctrl_c() => Ok(stopped.context("cannot wait for Ctrl-C")?),
         never = trial.watch(out) => never,
@@ -134,7 +138,7 @@ pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) ->
 }
 
 impl Trial {
-    /// Tries whatever is new, for ever. What is wrong with a version is told, and the next one awaited.
+    /// Runs every new version of the files, for ever. A bad version is reported, and the next one awaited.
     async fn watch(&self, out: &mut Out) -> Result<(), Failure> {
         let of_fields = self.args.fields.iter().filter_map(|arg| input::file_of(arg));
         let files = [Some(self.args.handler.as_path()), self.args.task.as_deref()]
@@ -147,14 +151,15 @@ impl Trial {
             match (self.read_handler().await, self.tasks().await) {
                 (Ok(handler), Ok(tasks)) => {
                     let now = Some((handler, tasks));
-                    // A file that was only touched is the same.
+                    // A file whose time has changed may have the same content.
                     if now != last
                         && let Some((handler, tasks)) = &now
                     {
                         let tried = tokio::select! {
                             biased;
                             tried = self.once(handler, tasks.clone(), out) => tried,
-                            // Whoever mends a handler that never ends need not wait for its time to be over. What was only touched begins anew.
+                            // The author of a handler that never ends need not wait for its timeout. A file
+                            // whose content is unchanged starts the run again.
                             () = watch.changed() => {
                                 if !out.json {
                                     note("tqhost: broken off, as a file has changed");
@@ -188,7 +193,8 @@ impl Trial {
         Ok(plugins::read(path).await.map_err(|error| anyhow!("{}: {error:#}", path.display()))?)
     }
 
-    /// The fields of each task: those of the file, then those of the command line, which take the place of those of the same name.
+    /// The fields of each task: those of the file, then those of the command line. A field of the command
+    /// line replaces fields with the same name.
     async fn tasks(&self) -> Result<Vec<Vec<Field>>, Failure> {
         let mut tasks = match (&self.stdin, &self.args.task) {
             (Some(bytes), _) => input::whole_objects(bytes, "stdin")?,
@@ -206,7 +212,7 @@ impl Trial {
         for fields in &mut tasks {
             fields.retain(|field| !named.iter().any(|other| other.name == field.name));
             fields.extend(named.iter().cloned());
-            // What no producer could enqueue, no handler gets.
+            // A task that no producer could enqueue is refused here as well.
             NewTask::new(fields.clone(), Duration::ZERO)
                 .map_err(|error| Failure::from(anyhow!("the task: {error}")))?;
         }
@@ -216,7 +222,8 @@ impl Trial {
     async fn once(&self, handler: &[u8], tasks: Vec<Vec<Field>>, out: &mut Out) -> Result<(), Failure> {
         let path = self.args.handler.display();
         let (singles, bytes, grants) = (self.singles.clone(), handler.to_vec(), self.grants.clone());
-        // Elsewhere: it may take long, and Ctrl-C is not to wait for it. It ends with this.
+        // Loading may take long, so it runs on another thread, and Ctrl-C need not wait for it. When this
+        // future is dropped, the guard stops it.
         let allowance = Allowance::full();
         let _stops = allowance.stop.clone().drop_guard();
         let loaded = tokio::task::spawn_blocking(move || singles.load(&bytes, &grants, &allowance)).await;
@@ -235,7 +242,7 @@ impl Trial {
                 took(single.took)
             ));
         }
-        // One before may have been broken off.
+        // An earlier trial may have been aborted before it reset the log.
         self.log.mute(false);
         self.log.take();
         let self_check = self.self_check(&single).await?;
@@ -273,7 +280,7 @@ impl Trial {
         if is_completed(&report, tasks.len()) { Ok(()) } else { Err(Failure::Reported) }
     }
 
-    /// What a host does before a version gets tasks. Gives how long it took, where there is a self-check.
+    /// Runs the self-check, if there is one, and gives how long it took.
     async fn self_check(&self, single: &Single) -> Result<Option<Duration>, Failure> {
         if !single.handler.checks_itself() {
             return Ok(None);
@@ -290,7 +297,7 @@ impl Trial {
         Ok(Some(started.elapsed()))
     }
 
-    /// The tasks, as if they had been delivered now.
+    /// Makes tasks of the fields, as if they had been delivered now.
     fn deliver(&self, tasks: Vec<Vec<Field>>) -> Vec<Task> {
         let id = &self.args.id;
         let ids: Vec<String> = match tasks.len() {
@@ -396,7 +403,7 @@ impl EndView {
         EndView { outcome, kind: None, message: None, after_ms: None, result: None }
     }
 
-    /// Of a batch.
+    /// The common end of a batch.
     fn of_all(report: &Report, outcomes: &[Outcome]) -> EndView {
         if let (Ended::Failed { .. }, [first, ..]) = (&report.ended, outcomes) {
             return EndView::new(first);
@@ -414,7 +421,7 @@ impl EndView {
         }
     }
 
-    /// What went wrong, and when it is to be tried again.
+    /// The error, and after how long the handler asks to be tried again.
     fn words(&self) -> Option<String> {
         let after = self
             .after_ms
@@ -476,7 +483,8 @@ fn view(
     }
 }
 
-/// The plugin's name, the rules it is run by and its grants: those of the configuration where one was asked for, else the defaults.
+/// The plugin's name, the rules of its queue and its grants: from the configuration where one was asked for,
+/// else the defaults.
 fn granted(
     path: &Path,
     is_named: bool,
@@ -484,7 +492,7 @@ fn granted(
 ) -> Result<(String, config::Queue, config::Plugin), Failure> {
     let stem = args.handler.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     if !is_named && args.plugin.is_none() && args.queue.is_none() {
-        // What a queue is by default.
+        // A queue with the default rules.
         let config = Config::parse("[queues.try]\n", Path::new("/tqhost.toml"), &|_| None);
         let config = config.map_err(|errors| Failure::Config(errors.to_string()))?;
         let rules = rules(&config, "try")?.clone();
@@ -497,7 +505,8 @@ fn granted(
     if user.is_none() && !config.plugins.contains_key(&plugin) {
         let file = config.path.display();
         let why = format!(
-            "{file} has no plugin {plugin:?}: name one with --plugin or --queue, or leave --config out for the defaults"
+            "{file} has no plugin {plugin:?}: name one with --plugin or --queue, \
+             or leave --config out for the defaults"
         );
         return Err(Failure::Usage(why));
     }
@@ -520,7 +529,7 @@ fn is_stdin(path: &Path) -> bool {
 }
 
 fn millis(duration: Duration) -> f64 {
-    // To the microsecond: more digits would only pretend.
+    // To the microsecond: the timer is not more exact.
     duration.as_micros() as f64 / 1000.0
 }
 
@@ -528,7 +537,7 @@ fn ms(value: f64) -> Duration {
     Duration::from_micros((value * 1000.0) as u64)
 }
 
-/// Short times with their digits, as they are what is compared.
+/// A duration for display. Times below 100 ms have two decimals, since users compare them.
 fn took(duration: Duration) -> String {
     if duration < Duration::from_millis(100) {
         format!("{:.2}ms", millis(duration))
@@ -565,7 +574,8 @@ mod tests {
     fn grants_and_rules_come_from_the_configuration() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("tqhost.toml");
-        let text = "[queues.a]\ntimeout = \"5s\"\nplugin = \"p\"\n[queues.b]\ntimeout = \"7s\"\n[plugins.p]\nmemory = \"64MiB\"\n";
+        let text = "[queues.a]\ntimeout = \"5s\"\nplugin = \"p\"\n[queues.b]\ntimeout = \"7s\"\n\
+                    [plugins.p]\nmemory = \"64MiB\"\n";
         fs::write(&path, text).expect("write");
         let told = |line: &str| {
             granted(&path, true, &args(line))

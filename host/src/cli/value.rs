@@ -1,4 +1,7 @@
-//! Bytes that somebody else wrote (results, fields) as JSON, as text, or as what they are.
+//! Shows bytes that may be JSON, text or neither.
+//!
+//! In: the bytes of results and fields. Out: a JSON value for `--json`, or text for people. Not here: the
+//! escapes (`text`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +14,7 @@ pub fn result_json(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap_or_else(|_| text_json(bytes))
 }
 
-/// For `--json`, where JSON within is not looked for: text, else `{"base64": …}`.
+/// For `--json`, without parsing the bytes as JSON: their text, else `{"base64": …}`.
 pub fn text_json(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => Value::from(text),
@@ -19,7 +22,7 @@ pub fn text_json(bytes: &[u8]) -> Value {
     }
 }
 
-/// For people: JSON with its own indentation, else text, else how much it is.
+/// For people: indented JSON, else text, else the number of bytes.
 pub fn shown(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return format!("{} bytes (binary)", bytes.len()) };
     let pretty = |value: Value| {

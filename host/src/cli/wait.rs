@@ -1,7 +1,8 @@
 //! Waits until tasks have ended.
 //!
-//! In: ids of tasks that were enqueued. Out: each one's end, as soon as it is seen, in about the order of the ids.
-//! It asks again and again, ever slower while nothing happens: other clients may see ends at any time, but Redis tells nobody.
+//! In: ids of tasks that were enqueued. Out: the end of each, as soon as it is seen, roughly in the order of
+//! the ids. Redis does not announce ends, so this polls, and more slowly while nothing happens. Not here:
+//! printing the ends (`enqueue`).
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -12,19 +13,20 @@ use tokio::time::{Instant, sleep};
 use super::context::patiently;
 use crate::queue::{Queue, QueueError, TaskStatus};
 
-/// The first and the longest pause between two looks.
+/// The first and the longest pause between two polls.
 pub const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
-/// Tasks that are looked at in one round, and calls at once.
+/// The most tasks that one round polls.
 const WINDOW: usize = 200;
+/// The most calls at once.
 const PARALLEL: usize = 32;
 
-/// The pause after `pause` in which nothing happened.
+/// The next pause, when nothing happened during `pause`.
 pub fn longer(pause: Duration) -> Duration {
     (pause * 3 / 2).min(PAUSE.1)
 }
 
-/// Calls `ended` for each task with its last status, or with none when it ended and nothing of it is kept. Gives the ids of those that
-/// have not ended when the time is up.
+/// Calls `ended` for each task with its last status, or with none when no status is kept. Gives the ids of
+/// the tasks that have not ended when the time is up.
 pub async fn until_end(
     queue: &Queue,
     ids: Vec<String>,

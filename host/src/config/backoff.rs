@@ -1,7 +1,7 @@
 //! `backoff`: how long a failed task waits for its next attempt.
 //!
-//! In: `{ base, max, jitter }`, `{ delays = […] }` or `"none"`. Out: a [`Backoff`]. A part of an exponential backoff that a queue does not
-//! say comes from the backoff of `[defaults]`, if that is exponential too.
+//! In: `{ base, max, jitter }`, `{ delays = […] }` or `"none"`. Out: a [`Backoff`]. The missing parts of an
+//! exponential backoff come from the backoff of `[defaults]`, if that is exponential too.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

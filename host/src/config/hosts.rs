@@ -1,8 +1,9 @@
 //! `allowed_hosts` of a plugin: where its handlers may send requests.
 //!
-//! In: strings like `https://api.example.com`, `http://127.0.0.1:8080` and `https://*.example.org`, or tables of such a string and the
-//! addresses that it may stand for beside public ones. Out: [`AllowedHost`]s, whose names and addresses are in the one form that those of a
-//! request are brought to too, so that two spellings of a host cannot be two hosts.
+//! In: strings like `https://api.example.com`, `http://127.0.0.1:8080` and `https://*.example.org`, or tables
+//! of such a string and the non-public addresses that it may resolve to. Out: [`AllowedHost`]s, whose names
+//! and addresses have the same canonical form as those of a request, so that two spellings of a host are one
+//! host.
 //!
 //! Not here: which addresses are public, and looking names up (the sandbox).
 
@@ -28,7 +29,7 @@ pub struct AllowedHost {
     pub scheme: Scheme,
     pub host: HostPattern,
     pub port: u16,
-    /// Addresses that are not public, but that its name, or the names below it, may stand for.
+    /// Non-public addresses that its name, or the names below it, may resolve to.
     pub private_addresses: Vec<Block>,
 }
 
@@ -87,7 +88,7 @@ impl fmt::Display for AllowedHost {
     }
 }
 
-/// Brings a host as somebody wrote it into the one form: names in lower case and ASCII, every spelling of an address as that address.
+/// Converts a host to its canonical form: names in lower case and ASCII, one spelling for each address.
 pub fn parse_host(text: &str) -> Option<Host<String>> {
     match Host::parse(text).ok()? {
         Host::Domain(name) => {
@@ -149,7 +150,7 @@ fn read_host(item: &Item) -> Option<AllowedHost> {
 
 const HAS_USER: &str = "has a user name in it: take it out, requests carry their own authorization";
 
-/// What is to be shown of it: a user name may come with a password.
+/// The part of an entry that messages may show: a user name may come with a password.
 fn without_user(text: &str) -> Cow<'_, str> {
     let begin = text.find("://").map_or(0, |at| at + 3);
     match text[begin..].rfind('@') {
@@ -158,7 +159,7 @@ fn without_user(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The error is to stand behind the text.
+/// The error continues a sentence that begins with the text.
 fn parse(text: &str) -> Result<AllowedHost, String> {
     let Some((scheme, rest)) = text.split_once("://") else {
         if text.contains('@') {
@@ -242,7 +243,7 @@ fn parse_pattern(text: &str) -> Result<HostPattern, String> {
             }
         }
     }
-    // One address has many spellings; what is allowed has to be plain to see.
+    // One address has many spellings; the configuration must show plainly which one is allowed.
     if host.to_string().eq_ignore_ascii_case(name) || matches!(host, Host::Ipv6(_)) {
         Ok(HostPattern::Exactly(host))
     } else {
@@ -450,7 +451,7 @@ mod tests {
             ]
         "#;
         let config = config(text).expect("valid");
-        // What one of two entries adds is not lost.
+        // Two entries add up.
         assert_eq!(config.plugins["a"].allowed_hosts.len(), 4);
         assert_eq!(
             config.warnings,

@@ -1,10 +1,10 @@
 //! Configuration: `tqhost.toml` in, a checked [`Config`] or all its problems out.
 //!
 //!     text ─▶ spanned TOML ─▶ general ─▶ redis_url, admin, queue, plugin ─▶ Config
-//!                                └─ reader: every wrong value becomes a problem with its key and line ─▶ ConfigErrors
+//!                                └─ reader: each wrong value is a problem with key and line ─▶ ConfigErrors
 //!
-//! One file per element of the configuration, each with its bounds and tests. docs/configuration.md tells the same to users, and a test
-//! here sees to it that no key is missing there. Not here: watching the file, and exit codes.
+//! One file per element of the configuration, each with its bounds and tests. docs/configuration.md documents
+//! the same for users; a test here checks that it has every key. Not here: watching the file, and exit codes.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -49,7 +49,7 @@ use problem::{column_of, line_of};
 use source::Secrets;
 
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// One slip can confuse the rest of the syntax; the first few errors tell it.
+/// The number of syntax errors in a message. One mistake can cause many more, so the first few are enough.
 const MAX_SYNTAX_ERRORS: usize = 10;
 
 impl Config {
@@ -58,7 +58,8 @@ impl Config {
         Config::load_with(path, Secrets::OfAll)
     }
 
-    /// The same without the secrets of plugins, which are empty: for whoever runs no handler, and need not have them.
+    /// Reads and checks the file without the secrets of plugins, which stay empty: for commands that run no
+    /// handler.
     pub fn load_for_commands(path: &Path) -> Result<Config, ConfigErrors> {
         Config::load_with(path, Secrets::OfTheHost)
     }
@@ -119,7 +120,7 @@ fn read_text(path: &Path) -> Result<String, String> {
     }
 }
 
-/// Only the parser's message, not the line it is about: that may hold a secret.
+/// Only the parser's message, without the line of the file: that may hold a secret.
 fn syntax_problem(text: &str, error: &toml::de::Error) -> Problem {
     let offset = error.span().map(|span| span.start);
     let column = offset.map_or_else(String::new, |offset| format!("column {}: ", column_of(text, offset)));

@@ -1,7 +1,7 @@
-//! What is wrong with a configuration file: all of it, in one message.
+//! The problems of a configuration file: all of them, in one message.
 //!
-//! In: problems as the reader meets them. Out: [`ConfigErrors`], which prints the file and then a line per problem, in the order of
-//! the file. No problem ever holds the text of a secret.
+//! In: problems, as the reader finds them. Out: [`ConfigErrors`], which prints the file and then a line per
+//! problem, in the order of the file. No problem ever holds the text of a secret.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ pub struct ConfigErrors {
     problems: Vec<Problem>,
 }
 
-/// One problem: where, at which key, and what to do about it.
+/// One problem: its place, its key, and the way out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
-    /// From 1; `None` when the problem is something that is not there.
+    /// From 1; `None` when the problem is that something is missing.
     pub line: Option<usize>,
     /// The whole key, like `queues.resume-analyze.lease`; empty when the file itself is the problem.
     pub key: String,

@@ -1,9 +1,9 @@
 //! `[queues.NAME]` and `[defaults]`: the queues and their rules.
 //!
-//! In: the tables of the file. Out: one [`Queue`] per table, in the order of the file; what a queue does not say comes from
-//! `[defaults]`, and what is not there either from [`Rules::default`].
+//! In: the tables of the file. Out: one [`Queue`] per table, in the order of the file. A key that a queue
+//! does not set comes from `[defaults]`, or else from [`Rules::default`].
 //!
-//! Not here: what a backoff may say (`backoff`), a list (`list`), a schedule (`schedule`).
+//! Not here: the keys of a backoff (`backoff`), a list (`list`), a schedule (`schedule`).
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -97,7 +97,7 @@ const RETENTION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs
 #[derive(Clone)]
 struct Rules {
     group: String,
-    /// The queue's name, if nothing is said.
+    /// The default is the queue's name.
     plugin: Option<String>,
     concurrency: u32,
     batch: Batch,
@@ -230,7 +230,7 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
     }
 }
 
-/// What is wrong with it is told; what is right of it holds.
+/// Reports its problems, and keeps the values that are right.
 fn read_batch(item: &Item, base: Batch) -> Batch {
     let Some(table) = item.table(&BATCH_KEYS) else { return base };
     Batch {
@@ -239,7 +239,7 @@ fn read_batch(item: &Item, base: Batch) -> Batch {
     }
 }
 
-/// The same.
+/// Reports its problems, and keeps the values that are right.
 fn read_idempotency(item: &Item, base: &Idempotency) -> Idempotency {
     let Some(table) = item.table(&IDEMPOTENCY_KEYS) else { return base.clone() };
     Idempotency {
@@ -270,7 +270,7 @@ fn check_streams(queues: &[(Queue, Item)]) {
         }
     }
     for (queue, item) in queues {
-        // Keys of a stream with a hash tag begin with its whole name, so those of the one would be found among those of the other.
+        // Keys of a stream with a hash tag begin with its whole name, so a scan would mix the keys of both.
         let inside = |other: &&&str| {
             let rest = queue.stream.strip_prefix(**other).filter(|_| other.contains('{'));
             rest.is_some_and(|rest| {
@@ -298,7 +298,7 @@ fn check_streams(queues: &[(Queue, Item)]) {
     check_lists(queues, owners);
 }
 
-/// A list is no stream, and feeds one queue.
+/// A list must not be a stream, and feeds one queue.
 fn check_lists<'q>(queues: &'q [(Queue, Item)], mut owners: BTreeMap<&'q str, &'q str>) {
     for (queue, _) in queues {
         owners.extend(queue.dead_letter.as_deref().map(|key| (key, queue.name.as_str())));

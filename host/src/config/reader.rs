@@ -1,11 +1,13 @@
 //! Walks the parsed TOML file and takes typed, bounded values out of it.
 //!
-//! In: the spanned value tree of the file. Out: values; and for each value that is wrong, a problem with its key and line in the
-//! [`Context`], and nothing in its place. So the reading goes on to the end and all problems are told at once.
+//! In: the spanned value tree of the file. Out: values. For each wrong value there is no value, but a problem
+//! with its key and line in the [`Context`]. So reading goes on to the end, and all problems are reported at
+//! once.
 //!
 //!     Table::get("lease") ─▶ Item ─▶ Item::duration(bounds) ─▶ Option<Duration>
 //!
-//! Not here: which keys there are and what they mean (one file per element of the configuration), secrets (`source`).
+//! Not here: which keys there are and what they mean (one file per element of the configuration), secrets
+//! (`source`).
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -19,11 +21,11 @@ use super::problem::{Problem, line_of};
 use super::source::Secrets;
 use super::units::{parse_duration, parse_size, show_duration, show_size, show_text};
 
-/// What every part of the reading needs, and where it puts its problems.
+/// The input that all readers need, and the list of their problems.
 pub(super) struct Context<'a> {
     /// The whole file, for line numbers.
     pub text: &'a str,
-    /// The file's folder: relative paths begin here.
+    /// The file's folder, which relative paths are based on.
     pub folder: &'a Path,
     pub env: &'a dyn Fn(&str) -> Option<String>,
     pub secrets: Secrets,
@@ -34,9 +36,9 @@ pub(super) struct Context<'a> {
 /// The keys of one table.
 pub(super) struct Keys {
     pub known: &'static [&'static str],
-    /// Part of the contract, but not of this version.
+    /// Part of the contract, but not supported by this version.
     pub later: &'static [&'static str],
-    /// Keys that belong somewhere else, and what to do instead.
+    /// Keys that belong in another place, and what to do instead.
     pub elsewhere: &'static [(&'static str, &'static str)],
 }
 
@@ -48,7 +50,7 @@ pub(super) struct Table<'a> {
     keys: &'static Keys,
 }
 
-/// One value of the file, with its whole key and the place where it stands.
+/// One value of the file, with its whole key and its position.
 #[derive(Clone)]
 pub(super) struct Item<'a> {
     cx: &'a Context<'a>,
@@ -58,7 +60,7 @@ pub(super) struct Item<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// A problem with something that is not in the file, or is the file as a whole.
+    /// Reports a problem with a missing key, or with the file as a whole.
     pub fn problem(&self, key: &str, text: impl Into<String>) {
         self.problems.borrow_mut().push(Problem { line: None, key: key.into(), text: text.into() });
     }
@@ -110,7 +112,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// What is said of a key or form that is documented for tqhost but not written yet.
+/// The message for a documented key or form that is not implemented yet.
 pub(super) const NOT_YET: &str = "not supported by this version of tqhost yet: take it out";
 
 impl<'a> Item<'a> {
@@ -119,12 +121,12 @@ impl<'a> Item<'a> {
         self.cx.problems.borrow_mut().push(Problem { line, key: self.key.clone(), text: text.into() });
     }
 
-    /// The same place in the file under the key that a problem is about.
+    /// The same position in the file, under the key that a problem is about.
     pub fn named_as(&self, key: String) -> Item<'a> {
         Item { key, ..self.clone() }
     }
 
-    /// Something odd that does not keep the host from running.
+    /// Reports something odd that does not keep the host from running.
     pub fn warn(&self, text: &str) {
         let line = line_of(self.cx.text, self.offset);
         self.cx.warnings.borrow_mut().push(format!("line {line}: {}: {text}", self.key));
@@ -142,7 +144,7 @@ impl<'a> Item<'a> {
         self.value.as_str().or_else(|| self.wrong_type("a string"))
     }
 
-    /// A string that `check` finds no fault with.
+    /// A string that passes `check`.
     pub fn checked(&self, check: impl Fn(&str) -> Result<(), String>) -> Option<String> {
         let text = self.string()?;
         check(text)
@@ -285,7 +287,7 @@ fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k &'static str>) -> Opt
     known.map(|key| (edits(name, key), *key)).filter(|(edits, _)| *edits <= allowed).min().map(|(_, key)| key)
 }
 
-/// How many letters must be put in, taken out or changed to make `b` of `a`; `-` and `_` count as the same.
+/// How many letters must be inserted, removed or changed to turn `a` into `b`; `-` and `_` are equal.
 pub(crate) fn edits(a: &str, b: &str) -> usize {
     let fold = |c: char| if c == '-' { '_' } else { c.to_ascii_lowercase() };
     let b: Vec<char> = b.chars().map(fold).collect();

@@ -10,12 +10,12 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// One that stands in the configuration itself, as many values do that are none.
+    /// Text that stands in the configuration itself. Most such values are no secrets.
     pub fn new(text: impl Into<String>) -> Self {
         Secret { text: text.into(), apart: false }
     }
 
-    /// One that is kept apart from the configuration, in the environment or in a file of its own: nobody does that with what is none.
+    /// Text from the environment or a file of its own, which is certainly a secret.
     pub fn kept_apart(text: impl Into<String>) -> Self {
         Secret { text: text.into(), apart: true }
     }

@@ -1,7 +1,7 @@
-//! Where the text of a secret comes from: the file itself, the environment, or a file of its own.
+//! Reads the text of a secret: from the file itself, the environment, or a file of its own.
 //!
-//! In: a string, `{ env = "NAME" }` or `{ file = "path" }`. Out: a [`Secret`], or a problem that names the key and the source, never
-//! the text.
+//! In: a string, `{ env = "NAME" }` or `{ file = "path" }`. Out: a [`Secret`], or a problem that names the
+//! key and the source, never the text.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,11 +16,11 @@ use super::units::show_text;
 pub(super) const KEYS: Keys = Keys { known: &["env", "file"], later: &[], elsewhere: &[] };
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Whose secrets are read.
+/// Which secrets are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Secrets {
     OfAll,
-    /// Not those of plugins.
+    /// All but those of plugins.
     OfTheHost,
 }
 
@@ -29,12 +29,12 @@ pub(super) fn secret(item: &Item) -> Option<Secret> {
     read(item, true)
 }
 
-/// The same for one of a plugin: its text is empty for whoever needs none of them.
+/// Reads a value of a plugin that may be a secret. Its text is empty if plugins' secrets are not needed.
 pub(super) fn secret_of_plugin(item: &Item) -> Option<Secret> {
     read(item, item.context().secrets == Secrets::OfAll)
 }
 
-/// What is kept apart is read if `is_needed`; how it is written in the file is checked anyway.
+/// Reads an environment variable or a file if `is_needed`; the form of the value is checked in any case.
 fn read(item: &Item, is_needed: bool) -> Option<Secret> {
     match item.value() {
         DeValue::String(text) => Some(Secret::new(text.as_ref())),

@@ -1,12 +1,13 @@
-//! When a schedule comes: cron expressions, read in a time zone.
+//! The times of a schedule: cron expressions, read in a time zone.
 //!
-//! In: texts of the file. Out: [`Times`], whose answers depend on nothing but their arguments; or a sentence that says what is wrong.
-//! Times are whole seconds, told in milliseconds since the Unix epoch.
+//! In: texts of the file. Out: [`Times`], whose answers depend only on their arguments; or a sentence that
+//! says what is wrong. Times are whole seconds, given in milliseconds since the Unix epoch.
 //!
-//! Where clocks are put forward, an expression with one time of day comes right after the gap if its time fell into it; others skip what
-//! is not there. Where clocks are put back, an expression with one time of day comes once, at the first of the two; others follow the clock.
+//! When clocks are put forward, an expression with one time of day that falls into the gap gives the end of
+//! the gap; other expressions skip the missing times. When clocks are put back, an expression with one time
+//! of day gives the first of the two times; other expressions follow the clock.
 //!
-//! Not here: the rest of a schedule (`schedule`), what to do about times that passed (`worker::scheduler`).
+//! Not here: the rest of a schedule (`schedule`), handling times that passed (`worker::scheduler`).
 
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
@@ -17,7 +18,7 @@ use super::reader::edits;
 
 const MAX_EXPRESSION_BYTES: usize = 256;
 const NICKNAMES: [&str; 6] = ["@hourly", "@daily", "@weekly", "@monthly", "@yearly", "@annually"];
-/// What the fields are called, the letters that may stand in them beside digits and `* , - /`, and what they hold.
+/// The names of the fields, the letters that they allow beside digits and `* , - /`, and their values.
 const FIELDS: [(&str, &str, &str); 6] = [
     ("second", "", "0 to 59"),
     ("minute", "", "0 to 59"),
@@ -26,14 +27,14 @@ const FIELDS: [(&str, &str, &str); 6] = [
     ("month", "ABCDEFGJLMNOPRSTUVY", "1 to 12 or JAN to DEC"),
     ("day of the week", "ADEFHILMNORSTUW#+?", "0 to 7 or SUN to SAT"),
 ];
-/// 2024-01-01: the expressions repeat themselves, so what does not come after this never does.
+/// 2024-01-01. Expressions repeat, so one without a time after this date never has a time.
 const SOME_TIME_MS: u64 = 1_704_067_200_000;
 
 /// The times of one or more cron expressions in one time zone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Times {
     expressions: Vec<Cron>,
-    /// As they were written, but for the spaces.
+    /// As they were written, except for the spaces.
     texts: Vec<String>,
     zone: TimeZone,
 }
@@ -57,12 +58,12 @@ impl Times {
         self.zone.iana_name().unwrap_or("UTC")
     }
 
-    /// The same for the same expressions in the same zone: what is known of a schedule is kept under this name.
+    /// A name that is equal for equal expressions in one zone. The state of a schedule is kept under it.
     pub fn name(&self) -> String {
         format!("{} {}", self.texts.join(" | "), self.zone_name())
     }
 
-    /// The first time after this one. None only beyond what calendars hold.
+    /// The first time after this one. None only beyond the range of calendars.
     pub fn next(&self, after_ms: u64) -> Option<u64> {
         let after = self.at(after_ms)?;
         self.expressions
@@ -90,8 +91,8 @@ fn millis(time: &Zoned) -> Option<u64> {
     time.timestamp().as_millisecond().try_into().ok()
 }
 
-/// Reads an expression of five fields, of six with the second in front, or a nickname. Gives it with its spaces made one.
-/// The error is to stand behind the text.
+/// Reads an expression of five fields, of six with the second first, or a nickname. Gives it with single
+/// spaces. The error continues a sentence that begins with the text.
 pub fn parse_cron(text: &str) -> Result<(String, Cron), String> {
     if text.len() > MAX_EXPRESSION_BYTES {
         return Err(format!("must not be longer than {MAX_EXPRESSION_BYTES} bytes"));
@@ -128,7 +129,7 @@ pub fn parse_cron(text: &str) -> Result<(String, Cron), String> {
     Ok((text, cron))
 }
 
-/// Whether one field can be read, where the other ones hold anything.
+/// Whether one field can be read, if the other ones allow every value.
 fn is_field(field: &str, name: &str, letters: &str) -> bool {
     let known =
         |c: char| c.is_ascii_digit() || "*,-/".contains(c) || letters.contains(c.to_ascii_uppercase());
@@ -141,7 +142,8 @@ fn parser() -> CronParser {
     CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build()
 }
 
-/// Looks up a time zone of the IANA database: the machine's, or else the one that the host brings along. The error is to stand behind the text.
+/// Looks up a time zone of the IANA database: the machine's, or else the built-in one. The error continues a
+/// sentence that begins with the text.
 pub fn parse_zone(text: &str) -> Result<TimeZone, String> {
     if let Ok(zone) = TimeZone::get(text)
         && !zone.is_unknown()
@@ -167,7 +169,7 @@ pub fn parse_zone(text: &str) -> Result<TimeZone, String> {
             .min()
             .map(|(_, name)| name)
     };
-    // Etc/GMT+2 and its like mean the contrary of what one thinks: no name with a number is offered.
+    // Etc/GMT+2 and similar names have the opposite sign: no name with a number is suggested.
     let is_name = (1..=64).contains(&text.len()) && !text.contains(|c: char| c.is_ascii_digit());
     let meant = if is_name { near() } else { None };
     Err(match meant {
@@ -229,7 +231,8 @@ mod tests {
 
     #[test]
     fn a_time_of_day_in_the_overlap_comes_once() {
-        // On 2026-10-25 at 03:00 the clocks in Berlin are put back to 02:00: from 00:00 to 02:00 UTC it is between 2 and 3 twice.
+        // On 2026-10-25 at 03:00 the clocks in Berlin are put back to 02:00. From 00:00 to 02:00 UTC, the
+        // hour from 2 to 3 occurs twice.
         let daily = times(&["30 2 * * *"], BERLIN);
         assert_eq!(
             after(&daily, "2026-10-24T12:00:00Z", 2),

@@ -1,7 +1,8 @@
 //! Decides on suspicions, and mends what is wrong: one script for each, which looks and writes at one moment.
 //!
-//! In: suspects, as `walk` or a scan of the keys found them a moment ago. Out: which of them are so, and which were mended.
-//! Not here: where suspects come from, and how long to wait before the second look (`doctor`, and `tend` for the janitor).
+//! In: suspects that `walk` or a scan of the keys found a moment ago. Out: which of them are really wrong,
+//! and which were mended. Not here: finding suspects, and how long to wait before the second look (`doctor`,
+//! and `tend` for the janitor).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -21,7 +22,7 @@ scripts! {
 /// Statuses in one call of the script.
 const STATUSES: usize = 100;
 
-/// What may be wrong in a queue. The names are stable.
+/// The kinds of faults in a queue. The names are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     WrongType,
@@ -61,37 +62,37 @@ impl Kind {
     }
 }
 
-/// Something that may be wrong with one task.
+/// A possible fault of one task.
 #[derive(Debug, Clone)]
 pub(super) struct Suspect {
     pub kind: Kind,
     /// The entry, member or task id that it is about.
     pub subject: String,
     pub id: String,
-    /// Where it was seen.
+    /// The place where it was seen.
     pub key: Vec<u8>,
     pub marker: Option<Vec<u8>>,
-    /// How long something must have stood still.
+    /// How long a task must have made no progress to count as stuck.
     pub patience: Duration,
 }
 
-/// What a second look said.
+/// The result of a second look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// It has moved on.
+    /// The task has moved on.
     Fine,
     Wrong {
         mended: bool,
     },
 }
 
-/// A task whose status says something that is not so.
+/// A task whose status does not match its place.
 #[derive(Debug, Clone)]
 pub(super) struct TaskSuspect {
     pub id: String,
     pub kind: Kind,
     pub status: Option<Status>,
-    /// What its status looked like, as one text.
+    /// The form of its status, as one text.
     look: Vec<u8>,
     marker: Option<Vec<u8>>,
     /// It may be in the stream under another entry than its status names, added at this time or later.
@@ -109,16 +110,16 @@ impl TaskSuspect {
     }
 }
 
-/// What a look at keys found.
+/// The result of a look at keys.
 #[derive(Debug, Default)]
 pub(super) struct KeySuspects {
     pub tasks: Vec<TaskSuspect>,
     pub markers: Vec<Suspect>,
-    /// Keys of another type. There is nothing to look at twice.
+    /// Keys of another type. They need no second look.
     pub wrong_type: Vec<Vec<u8>>,
-    /// Tasks that have ended, and are as they should be.
+    /// The number of tasks that have ended and are in order.
     pub ended: u64,
-    /// Tasks that are known by their marker only.
+    /// Tasks that only their marker names.
     unknown: HashSet<String>,
 }
 
@@ -196,7 +197,7 @@ impl Queue {
             let (Some(expires), Some(id)) = (replies.next(), replies.next()) else { break };
             match id {
                 Err(error) if error.is_wrong_type() => found.wrong_type.push(marker.clone()),
-                // One that expires frees its key by itself.
+                // A marker that expires frees its key by itself.
                 id => {
                     if let (-1, Some(id)) =
                         (self.shaped(WHAT, reply::int(&expires?))?, self.shaped(WHAT, optional(id?))?)
@@ -234,8 +235,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes those suspects back that are found in the stream or among the delayed tasks, of which it looks at about `limit`. If there are
-    /// more, those that were not found are taken back too: nothing can be said of them.
+    /// Removes the suspects that are found in the stream or among the delayed tasks; looks at about `limit`
+    /// of these. If there are more, the other suspects are removed too, because they may be there.
     pub(super) async fn take_back(&self, suspects: &mut KeySuspects, limit: usize) -> Result<(), QueueError> {
         let waiting = suspects.tasks.iter().filter(|task| task.waits_since.is_some());
         let mut ids: HashSet<String> =
@@ -300,12 +301,12 @@ impl Queue {
 /// A task that the script is asked about.
 struct Asked<'a> {
     id: &'a str,
-    /// What its status looked like before; empty at the first look.
+    /// The form of its status before; empty at the first look.
     look: &'a [u8],
     marker: Option<&'a [u8]>,
 }
 
-/// What the script says of a task.
+/// The answer of the script for one task.
 struct Examined {
     verdict: i64,
     look: Vec<u8>,
@@ -347,31 +348,31 @@ impl Examined {
     }
 }
 
-/// The findings of a janitor at some of a queue's keys.
+/// What a janitor found at some of a queue's keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tended {
-    /// Ids of tasks that were nowhere any more, and are FAILED now.
+    /// Ids of tasks that were in no place any more, and are FAILED now.
     pub lost: Vec<String>,
-    /// How many of these waited for an attempt.
+    /// How many of these had not begun their attempt.
     pub never_ran: u64,
-    /// Idempotency keys that were held for nobody.
+    /// Idempotency keys without a living task.
     pub freed: u64,
-    /// Statuses that would have been kept for ever.
+    /// Statuses that would never have expired.
     pub expiring: u64,
 }
 
-/// A piece of the keys of a whole Redis.
+/// One part of a scan over all keys in Redis.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// Where the next one begins; none when this was the last one.
+    /// The position of the next part; none after the last one.
     pub next: Option<String>,
-    /// The statuses and markers in it that do not expire, by the place of their queue among those that were asked for.
+    /// The statuses and markers in it that do not expire, by the index of their queue in the call.
     pub kept: BTreeMap<usize, Vec<Vec<u8>>>,
-    /// How many statuses and markers had to be asked.
+    /// How many statuses and markers were checked.
     pub asked: usize,
 }
 
-/// Looks at about `count` keys of the whole Redis, from where the last piece ended. What expires by itself is passed over.
+/// Looks at about `count` keys of the whole Redis, from the end of the last part. Skips keys that expire.
 pub async fn piece(
     link: &Link,
     queues: &[&Queue],
@@ -399,8 +400,8 @@ pub async fn piece(
     Ok(piece)
 }
 
-/// Mends what is orphaned among these statuses and markers, after `moment`. Tasks that wait behind more than
-/// 10,000 others are not looked for. May be done by several at once.
+/// Mends orphans among these statuses and markers, after `moment`. Tasks that wait behind more than 10,000
+/// others are not searched for. Several hosts may do this at once.
 pub async fn tend(queue: &Queue, keys: Vec<Vec<u8>>, moment: Duration) -> Result<Tended, QueueError> {
     const LOOK: usize = 10_000;
     let mut found = KeySuspects::default();

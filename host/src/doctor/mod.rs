@@ -1,10 +1,12 @@
-//! Examines a whole queue: whether each task is in exactly one place, nothing is stuck and no key is orphaned.
+//! Examines a whole queue: whether each task is in exactly one place, nothing is stuck and no key is
+//! orphaned.
 //!
-//!     walk the places ─▶ suspects ─▶ a moment later, one script for each: is it still so? ─▶ findings (mended, if asked for)
+//!     walk the places ─▶ suspects ─▶ a moment later, one script for each ─▶ findings (mended, if asked for)
 //!
-//! In: a queue, quiet or at work, and the hosts that announced themselves. Out: a [`Report`]. A task that is merely in motion is never in it:
-//! each suspicion is decided by a script that looks at the task's places at one moment. Not here: those scripts' calls (`mend`), the
-//! pages of the walk (`walk`), what Redis keeps and who writes it (`queue`).
+//! In: a queue, quiet or at work, and the hosts that announced themselves. Out: a [`Report`]. It never
+//! contains a task that is merely in motion: a script decides on each suspicion, and looks at all places of
+//! the task at one moment. Not here: the calls of those scripts (`mend`), the pages of the walk (`walk`), the
+//! data in Redis and its writers (`queue`).
 
 pub mod mend;
 mod walk;
@@ -21,22 +23,22 @@ use walk::{FEW, FIRST, START};
 
 /// How long a suspect has to move on.
 const MOMENT: Duration = Duration::from_millis(500);
-/// The same for what looks stuck: a host that comes back from an outage may wait for some seconds.
+/// How long a task that looks stuck has to move on: a host may wait for some seconds after an outage.
 const LONG_MOMENT: Duration = Duration::from_secs(7);
-/// A host that was killed counts as alive for 15 seconds. What stands still for longer than this was not left behind by it.
+/// A host that was killed counts as alive for 15 seconds. It is not the cause if a task is stuck for longer.
 const GRACE: Duration = Duration::from_secs(20);
-/// Suspects that are looked at again together.
+/// Suspects that get their second look together.
 const BATCH: usize = 2000;
-/// Tasks that are looked for in the stream together: each time the whole of it may have to be read.
+/// Tasks that are searched for in the stream together: each search may read the whole stream.
 const TASK_BATCH: usize = 20_000;
-/// Tasks of the stream that are remembered, at 16 bytes or so each. Those beyond are looked for again.
+/// Tasks of the stream that are remembered, at about 16 bytes each. Others are searched for again.
 const SEEN: usize = 2_000_000;
 /// Keys of the whole Redis in one step.
 const SCAN: usize = 1000;
-/// Findings of one kind that are listed; the others are counted.
+/// Findings of one kind that are listed; the others are only counted.
 const LISTED: usize = 100;
 
-/// What is in a queue, and what is wrong with it.
+/// The contents of a queue, and its faults.
 #[derive(Debug, Default)]
 pub struct Report {
     pub census: Census,
@@ -45,18 +47,18 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// How many findings of each kind are not listed.
     pub more: BTreeMap<Kind, u64>,
-    /// What is no break of any promise, but worth knowing.
+    /// Facts that are worth knowing, but are no faults.
     pub warnings: Vec<Warning>,
     /// How many findings there are, and how many of them were not mended.
     pub found: u64,
     pub open: u64,
 }
 
-/// Something that is wrong.
+/// One fault.
 #[derive(Debug, Clone)]
 pub struct Finding {
     pub kind: Kind,
-    /// The id of the task, or the entry of one whose id is not known any more.
+    /// The id of the task, or its entry if the id is not known any more.
     pub task: Option<String>,
     pub key: String,
     pub what: String,
@@ -75,10 +77,10 @@ struct Examination<'q> {
     mend: bool,
     report: Report,
     suspects: Vec<Suspect>,
-    /// Fingerprints of the ids of tasks that were in the stream when it was walked: whoever waits there under an entry that its status does not
-    /// name need not be looked for again.
+    /// Fingerprints of the ids of tasks that were in the stream during the walk. A task that waits there
+    /// under an entry that its status does not name need not be searched for again.
     seen: HashSet<u64>,
-    /// Findings that are listed, so that a key that a scan gives twice is told once.
+    /// Findings that are listed, so that a key that a scan gives twice is listed once.
     listed: HashSet<(Kind, String)>,
 }
 
@@ -107,7 +109,7 @@ pub async fn examine(queue: &Queue, hosts: &[HostInfo], mend: bool) -> Result<Re
 }
 
 impl Examination<'_> {
-    /// Whether the queue's own keys hold what they should. If they do not, no script works on them.
+    /// Whether the queue's own keys have the right types. If not, the scripts cannot work on them.
     async fn types(&mut self) -> Result<bool, QueueError> {
         const WHAT: &str = "look at the types of keys";
         let keys = &self.queue.keys;
@@ -133,7 +135,7 @@ impl Examination<'_> {
     }
 
     async fn group(&mut self, hosts: &[HostInfo]) -> Result<(), QueueError> {
-        // A running host makes it as soon as it notices.
+        // A running host creates the group as soon as it notices.
         let patience = if hosts.is_empty() { MOMENT } else { LONG_MOMENT };
         let mut waited = Duration::ZERO;
         while self.queue.lacks_group().await? {
@@ -156,7 +158,7 @@ impl Examination<'_> {
         Ok(())
     }
 
-    /// What is pending. Gives how many nobody kept alive for a lease.
+    /// Walks the pending entries. Gives how many were not kept alive for a lease.
     async fn claims(&mut self) -> Result<u64, QueueError> {
         let lease = self.queue.rules.lease;
         let mut abandoned = 0;
@@ -237,7 +239,7 @@ impl Examination<'_> {
         self.decide(1).await
     }
 
-    /// Dead letters of tasks that live, or are completed.
+    /// Walks the dead letters, for tasks that live or are completed.
     async fn dead(&mut self) -> Result<(), QueueError> {
         let dead = &self.queue.keys.dead;
         let mut next = Some(FIRST.to_owned());
@@ -262,7 +264,7 @@ impl Examination<'_> {
         self.decide(1).await
     }
 
-    /// Statuses and markers.
+    /// Walks the statuses and markers.
     async fn keys(&mut self) -> Result<(), QueueError> {
         let mut found = KeySuspects::default();
         let mut next = Some(START.to_owned());
@@ -306,7 +308,7 @@ impl Examination<'_> {
         self.decide(1).await
     }
 
-    /// What should have gone on by now.
+    /// Looks for tasks that are stuck.
     async fn standing(&mut self, abandoned: u64, hosts: &[HostInfo]) -> Result<(), QueueError> {
         let rules = &self.queue.rules;
         let states: Vec<&str> = hosts
@@ -382,7 +384,7 @@ impl Examination<'_> {
         });
     }
 
-    /// Looks again at the suspects, a moment later, if there are so many.
+    /// Gives the suspects their second look, a moment later, once there are this many.
     async fn decide(&mut self, least: usize) -> Result<(), QueueError> {
         if self.suspects.len() < least {
             return Ok(());
@@ -393,7 +395,7 @@ impl Examination<'_> {
 
     async fn judge(&mut self) -> Result<(), QueueError> {
         let mut suspects = std::mem::take(&mut self.suspects);
-        // What is lost frees its idempotency key.
+        // Ending a lost task frees its idempotency key.
         let lost: Vec<usize> =
             (0..suspects.len()).filter(|n| suspects[*n].kind == Kind::DelayedWithoutFields).collect();
         let ids: Vec<&str> = lost.iter().map(|n| suspects[*n].id.as_str()).collect();
@@ -472,8 +474,8 @@ fn sentence(suspect: &Suspect) -> String {
     }
 }
 
-/// The id of the task that is delayed under this name, as far as the name tells: that of a task that was enqueued with a delay, or whose
-/// entry gave it its id.
+/// The id of the task that is delayed under this member, if the member contains it: the task was enqueued
+/// with a delay, or its id is that of its entry.
 fn id_of_member(member: &str) -> &str {
     if codec::is_entry_id(member) { member } else { member.strip_prefix("new/").unwrap_or(member) }
 }

@@ -1,6 +1,7 @@
-//! Walks through a queue's places in bounded pages. Each page is one script or command, so that what it tells was so at one moment.
+//! Walks through a queue's places in bounded pages. Each page is one script or command, so it is a picture of
+//! one moment.
 //!
-//! Out: what is there, and what looks wrong. Not here: whether it is (`mend`), what is made of it (`doctor`).
+//! Out: the contents, and what looks wrong. Not here: whether it is wrong (`mend`), the report (`doctor`).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -19,9 +20,9 @@ scripts! {
 
 /// Entries, members and keys looked at in one step.
 const PAGE: usize = 200;
-/// Parked fields may be large: so many are looked at first, then as many as fit if they are like those before.
+/// Parked fields may be large: the first look takes this many, the next as many as fit at the size of those.
 pub(super) const FEW: usize = 4;
-/// Of entries so large that a page of them holds Redis up, fewer are looked at.
+/// Large entries would make a page block Redis, so a page of them has fewer.
 const BYTES: usize = 1 << 20;
 
 /// One page, and where the next one begins.
@@ -38,17 +39,17 @@ pub(super) struct Seen {
     pub entry: String,
     /// The task's id.
     pub id: String,
-    /// The group has read it, but it is not pending: since tqhost came, or since before.
+    /// The group has read it, but it is not pending: since tqhost came, or since an earlier time.
     pub skipped: bool,
     pub is_history: bool,
 }
 
-/// What is pending.
+/// A pending entry.
 #[derive(Debug)]
 pub(super) struct Claimed {
     pub entry: String,
     pub idle_ms: u64,
-    /// Its entry is in the stream.
+    /// Its entry exists in the stream.
     pub is_there: bool,
 }
 
@@ -62,13 +63,13 @@ pub(super) struct Parked {
     pub unreadable: bool,
 }
 
-/// Where a walk through a stream begins.
+/// The start of a walk through a stream.
 pub(super) const FIRST: &str = "-";
-/// Where a scan begins, and where it has come to its end.
+/// The start of a scan, and the sign of its end.
 pub(super) const START: &str = "0";
 
 impl Queue {
-    /// A page of `stream`, which is the queue's or that of its dead letters.
+    /// A page of `stream`, which is the queue's stream or its dead letters.
     pub(super) async fn survey(&self, stream: &str, from: &str) -> Result<Page<Seen>, QueueError> {
         let call = Call::new(&SURVEY)
             .key(stream)
@@ -88,7 +89,7 @@ impl Queue {
         self.shaped("survey", page(reply, "", seen))
     }
 
-    /// A page of what is pending.
+    /// A page of the pending entries.
     pub(super) async fn claimed(&self, from: &str) -> Result<Page<Claimed>, QueueError> {
         let call =
             Call::new(&CLAIMED).key(&self.keys.stream).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
@@ -126,7 +127,7 @@ impl Queue {
         self.shaped("parked", read(reply))
     }
 
-    /// A page of the delayed tasks: those without fields.
+    /// A page of the delayed tasks: gives those without fields.
     pub(super) async fn delayed_without_fields(&self, cursor: &str) -> Result<Page<String>, QueueError> {
         const WHAT: &str = "look through the delayed tasks";
         let scan = redis::cmd("ZSCAN").arg(&self.keys.delayed).arg(cursor).arg("COUNT").arg(PAGE).to_owned();
@@ -146,7 +147,7 @@ impl Queue {
         Ok(Page { next: Some(next).filter(|next| next != START), items })
     }
 
-    /// The queue's statuses and markers among the next `count` keys of the whole Redis, or about as many.
+    /// The queue's statuses and markers among about `count` of the next keys of the whole Redis.
     pub(super) async fn keys(&self, cursor: &str, count: usize) -> Result<Page<Vec<u8>>, QueueError> {
         const WHAT: &str = "look through the keys";
         let scan = redis::cmd("SCAN")
@@ -160,7 +161,7 @@ impl Queue {
         self.shaped(WHAT, page(reply, START, reply::bytes))
     }
 
-    /// Whether there is a stream without the queue's group.
+    /// Whether the stream exists without the queue's group.
     pub(super) async fn lacks_group(&self) -> Result<bool, QueueError> {
         const WHAT: &str = "look for the group";
         match self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await {
@@ -175,7 +176,7 @@ impl Queue {
         }
     }
 
-    /// Whether the status of each task says that it lives, or is completed.
+    /// Whether the status of each task is that of a living or completed one.
     pub(super) async fn not_dead(&self, ids: &[&str]) -> Result<Vec<bool>, QueueError> {
         const WHAT: &str = "look at the tasks of dead letters";
         let ask = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("status").to_owned();
@@ -191,7 +192,7 @@ impl Queue {
         replies.into_iter().map(known).collect()
     }
 
-    /// The delayed task that comes next, if it has been due for this long.
+    /// The next delayed task, if it has been due for this long.
     pub(super) async fn first_overdue(&self, late: Duration) -> Result<Option<String>, QueueError> {
         const WHAT: &str = "look for overdue tasks";
         let before = self.now_ms().await?.saturating_sub(millis(late));
@@ -204,8 +205,8 @@ impl Queue {
         )
     }
 
-    /// Looks for tasks in the stream, from the entry `from` on, and among the delayed ones, and takes those that it finds out of `ids`.
-    /// Looks at no more than about `limit` of them; gives whether that was all.
+    /// Searches the stream, from the entry `from` on, and the delayed tasks, and removes the tasks that it
+    /// finds from `ids`. Looks at no more than about `limit` of them; gives whether that was all.
     pub(super) async fn find_all(
         &self,
         ids: &mut HashSet<String>,
@@ -252,7 +253,7 @@ pub(super) async fn all_keys(link: &Link, cursor: &str, count: usize) -> Result<
     page(reply, START, reply::bytes).map_err(|reply::Shape| QueueError::unexpected(WHAT, link.address()))
 }
 
-/// `{ next, items }`, where `end` stands for no next one.
+/// Reads `{ next, items }`, where `end` means that there is no next page.
 fn page<T>(reply: Value, end: &str, item: impl Fn(Value) -> Shaped<T>) -> Shaped<Page<T>> {
     let [next, items] = reply::tuple(reply)?;
     let next = Some(reply::text(next)?).filter(|next| next != end);

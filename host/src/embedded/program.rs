@@ -1,4 +1,5 @@
-//! Which program serves as the private Redis: the first `redis-server` or `valkey-server` on PATH that is new enough.
+//! Which program serves as the private Redis: the first `redis-server` or `valkey-server` on PATH that is new
+//! enough.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;

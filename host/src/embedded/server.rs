@@ -1,8 +1,9 @@
 //! The server's process and the thread that owns it.
 //!
-//! In: what to launch. Out: a process that runs until [`Server::stop`] or the end of the host. The kernel ends the process when the
-//! thread that spawned it ends ("parent death signal"), so one thread spawns it, waits for it and spawns it again, for as long as the
-//! server is wanted; a `kill -9` of the host ends that thread too.
+//! In: what to launch. Out: a process that runs until [`Server::stop`] or the end of the host. The kernel
+//! ends the process when the thread that spawned it ends ("parent death signal"), so one thread spawns it,
+//! waits for it and spawns it again, for as long as the server is wanted; a `kill -9` of the host ends that
+//! thread too.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -68,7 +69,8 @@ impl Server {
         let of_thread = Arc::clone(&shared);
         std::thread::Builder::new().name("redis-server".into()).spawn(move || {
             of_thread.supervise(&launch);
-            // Not only dropped: a process that is just being forked elsewhere in the host has a copy of the handle for a moment.
+            // Not only dropped: a process that is just being forked elsewhere in the host has a copy of the
+            // handle for a moment.
             let _ = lock.unlock();
             drop(done);
         })?;
@@ -202,8 +204,9 @@ fn end_with_this_thread(command: &mut Command) {
         // Died before the line above: then the signal never comes.
         if getppid() == host { Ok(()) } else { Err(Errno::ESRCH.into()) }
     };
-    // SAFETY: between fork and exec of a process with threads only async-signal-safe calls are allowed. The hook makes two system calls
-    // (prctl, getppid) and builds errors from plain numbers: no allocation, no lock.
+    // SAFETY: between fork and exec of a process with threads only async-signal-safe calls are allowed. The
+    // hook makes two system calls (prctl, getppid) and builds errors from plain numbers: no allocation, no
+    // lock.
     unsafe {
         command.pre_exec(hook);
     }

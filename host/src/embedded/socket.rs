@@ -1,6 +1,7 @@
 //! The few words that are said to the private Redis before anybody else speaks to it: PING and SHUTDOWN.
 //!
-//! They are written by hand: only `queue` has a Redis client, and its connections are for a server that is ready.
+//! They are written by hand: only `queue` has a Redis client, and its connections are for a server that is
+//! ready.
 
 use std::io;
 use std::path::Path;
@@ -42,7 +43,8 @@ pub(super) async fn ping(socket: &Path) -> Option<Answer> {
     })
 }
 
-/// Ends a server that outlived its host: nobody else may have the files when ours starts. Call it with the lock held.
+/// Ends a server that outlived its host: nobody else may have the files when ours starts. Call it with the
+/// lock held.
 pub(super) async fn end_orphan(socket: &Path) -> io::Result<()> {
     if UnixStream::connect(socket).await.is_err() {
         return Ok(());

@@ -34,7 +34,8 @@ fn fake(folder: &Path, name: &str, script: &str) -> OsString {
     let bin = folder.join("bin");
     fs::create_dir_all(&bin).expect("a folder");
     let program = bin.join(name);
-    // Written by another process: a program that this one has open for writing, if only in a fork of another test, cannot be run.
+    // Written by another process: a program that this one has open for writing, if only in a fork of another
+    // test, cannot be run.
     let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod 755 "$2""#;
     let written = Command::new("sh").args(["-c", write, "sh", script]).arg(&program).status().expect("sh");
     assert!(written.success());

@@ -22,10 +22,10 @@ mod state;
 
 use std::time::{Duration, Instant};
 
-use super::again::Failed;
 use super::history::What;
 use super::probation::ProbationVerdict;
 use super::quarantine::{Good, Quarantine};
+use super::retries::Failed;
 use super::status::PluginState;
 use crate::file::{self, Found, Stamp};
 use crate::sandbox::LoadError;

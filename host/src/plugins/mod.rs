@@ -6,16 +6,16 @@
 //! ```text
 //! folder ─▶ watcher ─ events ─▶ registry: one step of life ─▶ watch::Receiver: the version that attempts begin on
 //!              ▲                  │ job       ▲ verdict
-//!              └──── watched ◀────┘           └──── version: its attempts, its probation
+//!              └───── jobs ◀──────┘           └──── version: its attempts, its probation
 //! ```
 //!
 //! Not here: what a component may do (`sandbox`), which attempt runs on which version (`worker`: it takes the
 //! active one once and keeps it).
 
-mod again;
 mod cache;
 mod gate;
 mod history;
+mod jobs;
 mod life;
 mod loader;
 mod locked;
@@ -23,12 +23,12 @@ mod news;
 mod probation;
 mod quarantine;
 mod registry;
+mod retries;
 mod single;
 mod status;
 #[cfg(test)]
 mod tests;
 mod version;
-mod watched;
 mod watcher;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,10 +51,10 @@ pub use single::{Single, Singles, Watch, read};
 pub use status::{PluginState, PluginStatus};
 pub use version::{Figures, Judged, Version};
 
-use again::Pauses;
 use life::LifeEvent;
 use quarantine::Notes;
 use registry::{Brought, PluginEntry};
+use retries::Pauses;
 
 /// The registry. Cheap to clone.
 #[derive(Clone)]

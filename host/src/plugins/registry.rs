@@ -5,7 +5,7 @@
 //! people.
 //!
 //! Each event is one step of `life`, and its effects are carried out under the same lock, so nobody sees half
-//! of them. Not here: what follows from an event (`life`), how a job is done (`watched`), what is logged
+//! of them. Not here: what follows from an event (`life`), how a job is done (`jobs`), what is logged
 //! (`news`).
 
 use std::path::PathBuf;
@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::again::Pauses;
 use super::history::{History, What, now_ms};
 use super::life::{self, Effect, JobEnd, JobKind, Life, LifeEvent, Serving, short};
 use super::loader::Prepared;
 use super::locked::Locked;
 use super::probation::Probation;
 use super::quarantine::{Good, Notes};
+use super::retries::Pauses;
 use super::status::PluginStatus;
 use super::version::{Figures, Version};
 use crate::config;

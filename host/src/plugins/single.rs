@@ -16,9 +16,9 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 
 use super::cache::Cache;
+use super::jobs::hex;
 use super::life::{RESCAN, SETTLE};
 use super::loader::{Loader, Prepared};
-use super::watched::hex;
 use super::watcher::BURST;
 use crate::config;
 use crate::file::{self, Found};

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::again::Pauses;
+use super::retries::Pauses;
 use super::{Judged, PluginState, Plugins, Ruling, Source, Times, Version, What};
 use crate::config;
 use crate::sandbox::Attempt;

@@ -5,7 +5,7 @@
 //! no plugin waits for another one's file.
 //!
 //! A panic here, or in a job, ends the watcher: `Plugins::unwatched` tells of it. Not here: what follows from
-//! an event (`life`), what a job does (`watched`), who reads and compiles at once (`gate`).
+//! an event (`life`), what a job does (`jobs`), who reads and compiles at once (`gate`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::gate::Gate;
+use super::jobs::{Ended, Workshop, blocking};
 use super::life::{Candidate, Life, LifeEvent, RESCAN};
 use super::loader::Loader;
 use super::registry::Brought;
-use super::watched::{Ended, Workshop, blocking};
 use super::{Plugins, Times};
 use crate::file::{self, Found};
 

@@ -1,6 +1,6 @@
 //! Cancels tasks: queued, delayed or running.
 //!
-//! Not here: stopping the handler of a running task (`worker::heartbeat` finds out).
+//! Not here: stopping the handler of a running task (`worker::heartbeat` learns of the cancellation).
 
 use super::error::QueueError;
 use super::script::{self, Call};
@@ -8,11 +8,11 @@ use super::status::Status;
 use super::{Queue, millis, reply};
 
 impl Queue {
-    /// Cancels a task that has not ended. Gives the status that it had: one that is an end was left as it is; none when the task is not known.
-    /// May be repeated: the second time it says CANCELLED.
+    /// Cancels a task that has not ended, and gives the status that it had before; none for an unknown task.
+    /// A task that has ended stays as it is. A call may be repeated: the second one gives CANCELLED.
     pub async fn cancel(&self, id: &str) -> Result<Option<Status>, QueueError> {
         let keys = &self.keys;
-        // Which marker is the task's is only known from its status.
+        // Only the status of the task names its marker.
         let marker = self.link.command("cancel", redis::cmd("HGET").arg(keys.task(id)).arg("marker")).await?;
         let marker = match marker {
             redis::Value::Nil => keys.marker(None),

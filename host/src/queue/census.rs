@@ -1,4 +1,4 @@
-//! A queue's figures: how much is where, how old, who consumes it.
+//! The figures of a queue: how many tasks are in each place, how old they are, which consumers exist.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::codec;
 use super::error::QueueError;
 use super::reply::{self, Shape, Shaped};
 
-/// How much of a queue is where.
+/// The number of tasks in each place of a queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Census {
     /// Undelivered in the stream.
@@ -30,12 +30,12 @@ pub struct Census {
 pub struct Consumer {
     pub name: String,
     pub pending: u64,
-    /// Milliseconds since it last asked for anything.
+    /// Milliseconds since its last request.
     pub idle_ms: u64,
 }
 
 impl Queue {
-    /// Counts everything. A stream or group that is not there yet counts as empty.
+    /// Counts everything. A stream or group that does not exist yet counts as empty.
     pub async fn census(&self) -> Result<Census, QueueError> {
         const WHAT: &str = "count tasks";
         let keys = &self.keys;

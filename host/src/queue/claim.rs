@@ -1,6 +1,7 @@
-//! How a consumer comes to own entries, and keeps them: read, reclaim, recover, begin, heartbeat.
+//! Gives a consumer its entries and keeps them: read, reclaim, recover, begin, heartbeat.
 //!
-//! Not here: when to do any of it (`worker`), what ends the ownership (`settle`).
+//! In: a consumer's name, limits, leases. Out: entries, and the state of each task or lease. Not here: when
+//! to do this (`worker`), and the end of the ownership (`settle`).
 
 use std::time::Duration;
 
@@ -14,37 +15,37 @@ use super::script::{self, Call};
 use super::{Queue, millis};
 use crate::task::Task;
 
-/// A call that claims entries again takes no more of them once they have so many bytes.
+/// One call stops claiming entries once those that it has claimed reach this many bytes.
 const BYTES: usize = 4 << 20;
 
-/// What a reclaim found.
+/// The result of a reclaim.
 #[derive(Debug, Default)]
 pub struct Reclaimed {
-    /// Where the next reclaim goes on; empty when this one came to the end.
+    /// The next reclaim begins here; empty when this one reached the end.
     pub cursor: String,
     pub entries: Vec<Entry>,
-    /// Ids of entries that somebody deleted while they were pending: their fields are gone.
+    /// Ids of entries that were deleted while they were pending: their fields are gone.
     pub lost: Vec<String>,
 }
 
-/// What became of a claimed task when it was to begin.
+/// The answer to [`Queue::begin`] for one claimed task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begun {
     /// It is marked as PROCESSING: run it.
     Owned,
-    /// Somebody else owns it by now.
+    /// Another consumer owns it by now.
     Lost,
     /// It was cancelled while it waited, and is settled.
     Cancelled,
     /// Another task has its idempotency key or its id: it is settled without having run.
     Duplicate,
-    /// Somebody deleted its entry: nobody will run it.
+    /// Its entry was deleted: the task will not run.
     Gone,
-    /// It brought down as many hosts as it may, the last one while it ran alone: bury it.
+    /// It has killed as many hosts as it may, the last one while it ran alone: bury it.
     Crashed,
 }
 
-/// A task that is to be marked as PROCESSING.
+/// A task to be marked as PROCESSING.
 #[derive(Debug, Clone)]
 pub struct Start<'t> {
     pub entry: &'t str,
@@ -55,14 +56,14 @@ pub struct Start<'t> {
     pub key: Option<&'t [u8]>,
     /// How long ago it was claimed.
     pub held: Duration,
-    /// How many hosts died with it.
+    /// How many hosts died while they ran it.
     pub crashes: u32,
     /// Nothing else runs in this host.
     pub alone: bool,
 }
 
 impl<'t> Start<'t> {
-    /// A task with this idempotency key, which was claimed so long ago.
+    /// A task with this idempotency key that was claimed `held` ago.
     pub fn of(task: &'t Task, key: Option<&'t [u8]>, held: Duration) -> Start<'t> {
         let Task { entry, id, attempt, enqueued_at_ms, crashes, .. } = task;
         Start {
@@ -78,31 +79,31 @@ impl<'t> Start<'t> {
     }
 }
 
-/// What became of a lease that was to be renewed.
+/// The result of renewing one lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lease {
     Renewed,
-    /// Somebody else owns the task by now.
+    /// Another consumer owns the task by now.
     Lost,
     /// The task was cancelled.
     Cancelled,
-    /// Somebody else deleted the entry. The attempt may still end, before another host finds out.
+    /// The entry was deleted from outside. The attempt may still end, before another host notices.
     Deleted,
-    /// The entry is gone, and nothing is pending for it: nobody can settle the task any more.
+    /// The entry is deleted and no longer pending: the task cannot be settled.
     Gone,
 }
 
-/// What was delivered unseen.
+/// Entries that were delivered in a reply that was lost.
 #[derive(Debug, Default)]
 pub struct Recovered {
     pub entries: Vec<Entry>,
-    /// Ids of entries that somebody deleted.
+    /// Ids of entries that were deleted.
     pub lost: Vec<String>,
     /// There may be more.
     pub more: bool,
 }
 
-/// What one running task has to say in a heartbeat.
+/// The report of one running task in a heartbeat.
 #[derive(Debug)]
 pub struct Beat {
     pub entry: String,
@@ -113,8 +114,8 @@ pub struct Beat {
 }
 
 impl Queue {
-    /// Creates the group, at the stream's beginning, and the stream, where they are missing. False when the
-    /// group was there: what it had been given before a host came first is noted as history.
+    /// Creates the group, at the beginning of the stream, and the stream, where they are missing. False when
+    /// the group existed: the entries that it was given before the first host came are noted as history.
     pub async fn ensure_group(&self) -> Result<bool, QueueError> {
         let call =
             Call::new(&script::GROUP).key(&self.keys.stream).key(&self.keys.history).arg(&self.rules.group);
@@ -122,7 +123,8 @@ impl Queue {
         self.shaped("create the consumer group", reply::int(&reply).map(|created| created == 1))
     }
 
-    /// Reads up to `count` new entries for `consumer`, waiting up to `block` for the first one, if at all. `link` is used for nothing else.
+    /// Reads up to `count` new entries for `consumer`. With `block`, waits up to that long for the first one.
+    /// Nothing else may use `link`.
     pub async fn read(
         &self,
         link: &Link,
@@ -140,9 +142,9 @@ impl Queue {
         self.shaped("read new tasks", read_reply(reply))
     }
 
-    /// Takes over up to `count` entries that nobody kept alive for a whole lease, of those at `cursor` and
-    /// behind it; few of them if they are large. It counts as a crash of the task if its owner showed nothing
-    /// of itself from `outlived` after its last heartbeat on.
+    /// Takes over up to `count` entries, from `cursor` on, that no consumer kept alive for a whole lease;
+    /// fewer if they are large. This counts as a crash of the task if its owner gave no sign of life at
+    /// `outlived` or more after its last heartbeat.
     pub async fn reclaim(
         &self,
         consumer: &str,
@@ -156,16 +158,16 @@ impl Queue {
         self.shaped("reclaim", reclaim_reply(reply))
     }
 
-    /// How long after the last heartbeat of a task a host must have shown something of itself, so that it did
-    /// not die with the task. Heartbeats are a third of a lease apart: one that lived on has shown itself two
-    /// thirds later, and one that died, a third later at most.
+    /// A host survived the loss of a task if it gave a sign of life at least this long after the task's last
+    /// heartbeat. Heartbeats are a third of a lease apart: a host that lives gives a sign two thirds of a
+    /// lease later, and a host that died gave its last one after a third at most.
     ///
-    /// After an outage nobody is known to be dead, before every host has had a whole lease to come back.
+    /// After an outage no host counts as dead until every host has had a whole lease to come back.
     pub fn outlived(&self) -> Duration {
         if self.is_back_for_less_than(self.rules.lease) { Duration::ZERO } else { self.rules.lease / 2 }
     }
 
-    /// The first entry, from the id `from` on, that nobody kept alive for as long as `idle`. Claims nothing.
+    /// The first entry, from the id `from` on, that no consumer kept alive for `idle`. Claims nothing.
     pub async fn first_abandoned(&self, from: &str, idle: Duration) -> Result<Option<String>, QueueError> {
         const WHAT: &str = "look for abandoned tasks";
         let mut pending = redis::cmd("XPENDING");
@@ -186,8 +188,8 @@ impl Queue {
         self.shaped(WHAT, first(reply))
     }
 
-    /// Up to `count` of the entries pending for `consumer` that are not `in_flight`: delivered, but never seen. They are read over `link`, few of
-    /// them if they are large.
+    /// Up to `count` of the entries pending for `consumer` that are not `in_flight`: they were delivered in a
+    /// reply that was lost. They are read over `link`, fewer of them if they are large.
     pub async fn recover(
         &self,
         link: &Link,
@@ -208,7 +210,7 @@ impl Queue {
         Ok(found)
     }
 
-    /// Marks claimed tasks as PROCESSING by `plugin` (`name@digest`). Gives what became of each.
+    /// Marks claimed tasks as PROCESSING by `plugin` (`name@digest`). Gives one answer for each task.
     pub async fn begin(
         &self,
         consumer: &str,
@@ -217,7 +219,8 @@ impl Queue {
     ) -> Result<Vec<Begun>, QueueError> {
         let holders = vec![None; tasks.len()];
         let mut begun = self.begin_beside(consumer, plugin, tasks, &holders).await?;
-        // Another task has the key. Whether that one can still run is asked once more, by its status.
+        // Another task has the key. A second call checks, by the status of that task, whether it can still
+        // run.
         let held: Vec<usize> = (0..begun.len()).filter(|n| matches!(begun[*n], Begin::HeldBy(_))).collect();
         if !held.is_empty() {
             let again: Vec<Start<'_>> = held.iter().map(|n| tasks[*n].clone()).collect();
@@ -235,7 +238,7 @@ impl Queue {
         begun.into_iter().map(known).collect()
     }
 
-    /// `holders`: for each task the one that has its key, where that is known.
+    /// `holders`: for each task the one that has its idempotency key, where that is known.
     async fn begin_beside(
         &self,
         consumer: &str,
@@ -269,7 +272,7 @@ impl Queue {
         self.shaped("begin", begin_reply(reply, tasks.len()))
     }
 
-    /// Renews leases. Gives what became of each.
+    /// Renews leases. Gives one answer for each task.
     pub async fn heartbeat(&self, consumer: &str, beats: &[Beat]) -> Result<Vec<Lease>, QueueError> {
         let mut call = Call::new(&script::HEARTBEAT).key(&self.keys.stream);
         for beat in beats {
@@ -298,7 +301,7 @@ impl Queue {
         )
     }
 
-    /// Removes `consumer`, which settled in so many lanes, from the group, unless something is still pending for it.
+    /// Removes `consumer`, which settled in `lanes` lanes, from the group, unless it has pending entries.
     pub async fn leave(&self, consumer: &str, lanes: usize) -> Result<(), QueueError> {
         let call = Call::new(&script::LEAVE).key(&self.keys.stream);
         let call = (0..lanes).fold(call, |call, lane| call.key(self.keys.settled(consumer, lane)));
@@ -376,7 +379,7 @@ fn recover_reply(reply: Value, entries: &mut Vec<Entry>, lost: &mut Vec<String>)
     reply::text(next)
 }
 
-/// `{ id, fields, deliveries }`; none when the fields are gone.
+/// Reads `{ id, fields, deliveries }`; none when the fields are gone.
 fn delivered(item: Value) -> Shaped<Option<Entry>> {
     let [id, fields, deliveries] = reply::tuple(item)?;
     if matches!(fields, Value::Nil) {

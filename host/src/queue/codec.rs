@@ -1,9 +1,11 @@
-//! Stream entries in, [`Task`]s out, and back.
+//! Turns stream entries into [`Task`]s, and tasks into entries.
 //!
-//! The fields of a task are its producer's, but for the reserved prefix `tq-`, in which the host carries a task's identity from
-//! entry to entry. Reserved fields that this version does not know are carried along: a newer host may have written them.
+//! In: entries, or tasks. Out: tasks, or fields; or the reason why an entry is not a task. The fields of a
+//! task belong to its producer, except those with the reserved prefix `tq-`: in these the host carries the
+//! identity of the task from entry to entry. It keeps reserved fields that this version does not know,
+//! because a newer host may have written them.
 //!
-//! Not here: what becomes of an entry that cannot be decoded (`worker::intake` buries it as `malformed`).
+//! Not here: handling an entry that cannot be decoded (`worker::intake` buries it as `malformed`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +15,30 @@ use serde::de::IgnoredAny;
 use crate::config::{self, Items};
 use crate::task::{Field, Origin, Task};
 
-/// A task's id may be this long, in bytes. It is part of a key.
+/// The longest id of a task, in bytes. The id is part of a key.
 pub const MAX_ID_BYTES: usize = 256;
-/// A task may have this many fields of its own: all of them are arguments of one call in a script.
+/// The most fields that a task may have besides reserved ones: all are arguments of one call in a script.
 pub const MAX_FIELDS: usize = 1000;
-/// And this many reserved ones: those that the host knows, and room for those of other versions.
+/// The most reserved fields: those that the host knows, and room for those of other versions.
 const MAX_RESERVED: usize = 50;
 
-/// A longer delay is cut to this.
+/// Longer delays are shortened to this.
 const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The prefix of the fields that are the host's own.
+/// The prefix of fields that are reserved for the host.
 const RESERVED: &str = "tq-";
 const ID: &str = "tq-id";
 const ATTEMPT: &str = "tq-attempt";
 const DEFERRALS: &str = "tq-deferrals";
 const CRASHES: &str = "tq-crashes";
 const ENQUEUED_AT: &str = "tq-enqueued-at";
-/// How long after its enqueueing a task is to run at the earliest, in milliseconds.
+/// The shortest time from the enqueueing of a task to its start, in milliseconds.
 const DELAY: &str = "tq-delay-ms";
 const KEY: &str = "tq-key";
-/// Reserved fields that a [`Task`] has as its own.
+/// Reserved fields that [`Task`] has fields for.
 const KNOWN: [&str; 6] = [ID, ATTEMPT, DEFERRALS, CRASHES, DELAY, ENQUEUED_AT];
 const TRACEPARENT: &str = "traceparent";
-/// What a dead letter has beside its task's fields. Dropped when it becomes a task again.
+/// Fields that a dead letter adds to those of its task. They are dropped when it becomes a task again.
 const DEAD_ONLY: [&str; 8] = [
     "tq-queue",
     "tq-reason",
@@ -51,7 +53,7 @@ const DEAD_ONLY: [&str; 8] = [
 /// The field of a list's item (`scripts/move.lua`).
 const ITEM: &str = "data";
 
-/// An idempotency key may be this long, in bytes. It is part of a key in Redis.
+/// The longest idempotency key, in bytes. It is part of a key in Redis.
 pub const MAX_KEY_BYTES: usize = 512;
 
 /// Field names and values as they stand in Redis.
@@ -62,12 +64,12 @@ pub type RawFields = Vec<(Vec<u8>, Vec<u8>)>;
 pub struct Entry {
     pub id: String,
     pub fields: RawFields,
-    /// How often it was delivered, by the group's count: 1 + the hosts that lost it.
+    /// How often it was delivered, as the group counts: 1 + the number of hosts that lost it.
     pub deliveries: u32,
 }
 
 impl Entry {
-    /// About how many bytes it has.
+    /// Its approximate size in bytes.
     pub fn bytes(&self) -> usize {
         self.fields.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
@@ -86,18 +88,19 @@ pub enum Malformed {
     NotANumber(&'static str),
     #[error("its idempotency key has more than {MAX_KEY_BYTES} bytes")]
     KeyTooLong,
-    /// With the place of the fault, and nothing of what stands there.
+    /// Names the position of the fault, and shows nothing of the text there.
     #[error("the field data is not JSON: {0}")]
     NotJson(String),
 }
 
-/// Reads an entry of the queue `queue`. The fields are moved, not copied; an entry that is not a task comes back whole.
+/// Reads an entry of the queue `queue`. The fields are moved, not copied; an entry that is not a task comes
+/// back whole.
 pub fn decode(queue: &Arc<str>, entry: Entry) -> Result<Task, (Malformed, Entry)> {
     match read_reserved(queue, &entry) {
         Ok(mut task) => {
             let is_kept = |name: &str| !KNOWN.contains(&name) && !DEAD_ONLY.contains(&name);
             for (name, value) in entry.fields {
-                // Every name was looked at before.
+                // Every name was checked before.
                 let Ok(name) = String::from_utf8(name) else { continue };
                 match name.starts_with(RESERVED) {
                     true if is_kept(&name) => task.reserved.push(Field { name, value }),
@@ -111,7 +114,7 @@ pub fn decode(queue: &Arc<str>, entry: Entry) -> Result<Task, (Malformed, Entry)
     }
 }
 
-/// The task without its fields: what the reserved ones say, if all names can be read.
+/// The task without its fields, made of the reserved fields, if all names can be read.
 fn read_reserved(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
     let reserved = entry.fields.iter().filter(|(name, _)| name.starts_with(RESERVED.as_bytes())).count();
     let own = entry.fields.len() - reserved;
@@ -154,7 +157,7 @@ fn read_reserved(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
     Ok(task)
 }
 
-/// Whether a task is one that its queue can run.
+/// Whether the queue can run this task.
 pub fn check(task: &Task, rules: &config::Queue) -> Result<(), Malformed> {
     if idempotency_key(task, rules).is_some_and(|key| key.len() > MAX_KEY_BYTES) {
         return Err(Malformed::KeyTooLong);
@@ -167,14 +170,14 @@ pub fn check(task: &Task, rules: &config::Queue) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Looks at every byte and keeps none. That it is UTF-8 has to be asked for: what is ignored in a string is not looked at.
+/// Checks every byte and keeps none. UTF-8 needs a check of its own: serde does not check ignored strings.
 fn check_json(bytes: &[u8]) -> Result<(), Malformed> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Malformed::NotJson(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
     serde_json::from_str::<IgnoredAny>(text).map(drop).map_err(|error| Malformed::NotJson(error.to_string()))
 }
 
-/// The fields under which `task` comes back for its next delivery.
+/// The fields of `task` for its next delivery.
 pub fn encode(task: &Task, attempt: u32, deferrals: u32) -> RawFields {
     let mut out = own_fields(task);
     out.push(raw(ID, &task.id));
@@ -189,7 +192,8 @@ pub fn encode(task: &Task, attempt: u32, deferrals: u32) -> RawFields {
     out
 }
 
-/// A task's idempotency key: `tq-key`, or else the value of the field that the queue names. An empty one is none.
+/// A task's idempotency key: `tq-key`, or else the value of the field that the queue names. An empty value
+/// means that the task has none.
 pub fn idempotency_key<'t>(task: &'t Task, rules: &config::Queue) -> Option<&'t [u8]> {
     let find = |fields: &'t [Field], name: &str| {
         fields.iter().find(|field| field.name == name).map(|field| field.value.as_slice())
@@ -198,19 +202,20 @@ pub fn idempotency_key<'t>(task: &'t Task, rules: &config::Queue) -> Option<&'t 
     find(&task.reserved, KEY).or_else(named).filter(|key| !key.is_empty())
 }
 
-/// The producer's fields and the reserved ones that are only carried along.
+/// The producer's fields, and the reserved ones that this version only keeps.
 pub fn own_fields(task: &Task) -> RawFields {
     let carried = task.fields.iter().chain(&task.reserved);
     carried.map(|field| (field.name.clone().into_bytes(), field.value.clone())).collect()
 }
 
-/// The task id that an entry bears, as far as it can be read: for messages and keys when the rest is malformed.
+/// The task id in an entry, as far as it can be read: for messages and keys when the rest is malformed.
 pub fn id_of(entry: &Entry) -> String {
     let named = entry.fields.iter().find(|(name, _)| name == ID.as_bytes());
     named.and_then(|(_, value)| decode_id(value).ok()).unwrap_or_else(|| entry.id.clone())
 }
 
-/// A dead letter's fields as those of a task on its first attempt: without attempts, deferrals, crashes and the reasons.
+/// The fields of a dead letter as those of a task on its first attempt: without attempts, deferrals, crashes
+/// and the reasons.
 pub fn revived(id: &str, fields: &RawFields) -> RawFields {
     let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, DELAY];
     let kept = fields.iter().filter(|(name, _)| {
@@ -225,12 +230,12 @@ pub fn raw(name: &str, value: &(impl ToString + ?Sized)) -> (Vec<u8>, Vec<u8>) {
     (name.as_bytes().to_vec(), value.to_string().into_bytes())
 }
 
-/// Milliseconds since the Unix epoch, by an entry id's first half. 0 for an id that somebody chose in another form.
+/// Milliseconds since the Unix epoch, from the first half of an entry id. 0 for an id of another form.
 pub fn entry_time_ms(entry: &str) -> u64 {
     entry.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
 
-/// Whether this is the form of a stream entry's id: `ms-sequence`.
+/// Whether `id` has the form of a stream entry's id: `ms-sequence`.
 pub fn is_entry_id(id: &str) -> bool {
     let digits =
         |part: &str| !part.is_empty() && part.len() <= 20 && part.bytes().all(|byte| byte.is_ascii_digit());

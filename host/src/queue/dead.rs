@@ -1,6 +1,6 @@
-//! Dead letters: list, show, requeue, purge. All of it in bounded pages, oldest first.
+//! Dead letters: list, show, requeue, purge. Everything happens in bounded pages, oldest first.
 //!
-//! Not here: how a task comes to be dead (`settle`).
+//! In: filters, ids and rates. Out: [`DeadLetter`]s and counts. Not here: the burial of a task (`settle`).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub struct DeadLetter {
 
 impl DeadLetter {
     fn read(entry: Entry) -> DeadLetter {
-        // The host's own fields come last; a malformed task may bear some of the same name before them.
+        // The host's own fields come last; a malformed task may have fields of these names before them.
         let text = |name: &str| {
             let found = entry.fields.iter().rev().find(|(known, _)| known == name.as_bytes());
             found.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
@@ -64,23 +64,24 @@ impl DeadLetter {
         }
     }
 
-    /// Whether its fields were too many to be kept apart: such a task can never run.
+    /// Whether it had too many fields to keep them one by one: such a task can never run.
     fn is_packed(&self) -> bool {
         self.raw.iter().any(|(name, _)| name == b"tq-packed")
     }
 
     fn is_named(&self, ids: &HashSet<&str>) -> bool {
-        // Not by its own entry: that has the form of a task's id, and is soon somebody else's where much dies at once.
+        // The new id is not the entry id of the dead letter. That has the form of a task's id, and where many
+        // tasks die at once another task soon has the same one.
         ids.contains(self.id.as_str())
     }
 }
 
-/// Which dead letters are meant. Empty: all.
+/// A filter for dead letters. An empty one takes all.
 #[derive(Debug, Clone, Default)]
 pub struct DeadFilter {
     /// The value of `tq-reason`.
     pub reason: Option<String>,
-    /// Text that stands in the error, in the id or in a field's value.
+    /// Text that occurs in the error, in the id or in a field's value.
     pub text: Option<String>,
     /// Dead for at least this long, by Redis's clock.
     pub older_than: Option<Duration>,
@@ -89,7 +90,7 @@ pub struct DeadFilter {
 }
 
 impl DeadFilter {
-    /// Whether nothing is asked for: all are taken.
+    /// Whether the filter is empty and takes all.
     pub fn is_empty(&self) -> bool {
         self.reason.is_none() && self.text.is_none() && self.older_than.is_none() && self.newer_than.is_none()
     }
@@ -108,20 +109,20 @@ impl DeadFilter {
     }
 }
 
-/// Which dead letters an operation is for.
+/// The dead letters that an operation applies to.
 #[derive(Debug, Clone)]
 pub enum DeadChoice {
     /// By task id.
     Ids(Vec<String>),
-    /// All that are there now and that the filter takes.
+    /// All that exist now and pass the filter.
     All(DeadFilter),
 }
 
-/// What became of a requeue or purge: both numbers together are what was asked for.
+/// The result of a requeue or purge. Both numbers together are the number of dead letters asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Redriven {
     pub succeeded: u64,
-    /// Was not dead (any more), or can never run.
+    /// Is not dead (any more), or can never run.
     pub skipped: u64,
 }
 
@@ -133,7 +134,7 @@ enum Step {
 }
 
 impl Queue {
-    /// Up to `limit` dead letters that the filter takes, oldest first.
+    /// Up to `limit` dead letters that pass the filter, oldest first.
     pub async fn dead_letters(
         &self,
         filter: &DeadFilter,
@@ -165,8 +166,8 @@ impl Queue {
         Ok(None)
     }
 
-    /// Brings dead letters back into the queue, as tasks on their first attempt; not faster than `rate`, so that what failed once does not
-    /// come back all at once. May be interrupted and repeated.
+    /// Brings dead letters back into the queue, as tasks on their first attempt. `rate` keeps tasks that
+    /// failed from all coming back at once. May be interrupted and repeated.
     pub async fn requeue(&self, choice: &DeadChoice, rate: Option<Rate>) -> Result<Redriven, QueueError> {
         self.redrive(choice, Step::Requeue(rate)).await
     }
@@ -177,7 +178,7 @@ impl Queue {
     }
 
     async fn redrive(&self, choice: &DeadChoice, step: Step) -> Result<Redriven, QueueError> {
-        // What dies while this runs is left for the next time: it would never end otherwise.
+        // Tasks that die during this call are left for the next one. Otherwise the call might never end.
         let mut pages = Pages::new(Some(self.last_dead().await?));
         let now_ms = self.now_ms().await?;
         let mut done = Redriven::default();
@@ -268,20 +269,20 @@ impl Queue {
     }
 }
 
-/// How many are requeued in one step: a tenth of a second's worth, at least one.
+/// How many dead letters one step requeues: those of a tenth of a second, at least one.
 fn at_once(rate: Rate) -> usize {
     let tenth = f64::from(rate.count) / rate.per.as_secs_f64() / 10.0;
     (tenth as usize).clamp(1, PAGE)
 }
 
-/// Goes through the dead letters page by page. Deleting what was read does not disturb it.
+/// Reads the dead letters page by page. Deleting entries that were read does not disturb it.
 struct Pages {
     from: Option<String>,
     to: String,
 }
 
 impl Pages {
-    /// Up to and with the entry `to`, or to the end.
+    /// The last entry to read; none: the end of the stream.
     fn new(to: Option<String>) -> Pages {
         Pages { from: Some("-".to_owned()), to: to.unwrap_or_else(|| "+".to_owned()) }
     }

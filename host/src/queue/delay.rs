@@ -1,6 +1,7 @@
-//! Delayed tasks: what is due goes back into the stream.
+//! Delayed tasks: moves those that are due back into the stream.
 //!
-//! Not here: when to look (`worker::promoter`), how a task comes to be delayed (`settle`, `produce`).
+//! In: a limit. Out: how many were moved, and the next due time. Not here: when to look (`worker::promoter`),
+//! delaying a task (`settle`, `produce`).
 
 use std::time::Duration;
 
@@ -8,17 +9,17 @@ use super::error::QueueError;
 use super::script::{self, Call};
 use super::{Queue, reply};
 
-/// What one step of promotion did.
+/// The result of one step of promotion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promoted {
     pub moved: u64,
-    /// Members whose fields were gone: somebody deleted them.
+    /// Members whose fields were deleted.
     pub lost: u64,
-    /// How long until the next task is due; zero when some are due already, none when nothing is delayed.
+    /// The time until the next task is due; zero when some are due already, none when nothing is delayed.
     pub next_due: Option<Duration>,
 }
 
-/// A member that is due, and the id of its task, which may be empty.
+/// A member that is due. The id of its task may be empty.
 type Due = (Vec<u8>, String);
 
 impl Queue {
@@ -34,7 +35,7 @@ impl Queue {
         Ok(promoted)
     }
 
-    /// Moves these, and lists up to `limit` of those that are due then.
+    /// Moves these members, and lists up to `limit` of those that are due afterwards.
     async fn promote_these(&self, members: &[Due], limit: usize) -> Result<(Promoted, Vec<Due>), QueueError> {
         let keys = &self.keys;
         let mut call = Call::new(&script::PROMOTE).key(&keys.stream).key(&keys.delayed).key(&keys.parked);

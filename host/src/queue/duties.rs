@@ -1,7 +1,8 @@
-//! Duties: work for a queue that one host does, of all that serve it.
+//! Duties: work for a queue that only one of its hosts does.
 //!
-//! A host holds its duties under one lease, which it renews at every call. Another host that serves the queue takes a duty whose holder has no
-//! lease any more. Two hosts may believe for a moment that they have the same duty: what they do must be safe to be done twice.
+//! A host holds its duties under one lease, which it renews at every call. When the lease of a holder ends,
+//! another host that serves the queue takes the duty. Two hosts may believe for a moment that they hold the
+//! same duty, so each duty must be safe to be done twice.
 //!
 //! Not here: what the duties are (`worker`), when leases are renewed (`worker::lookout`).
 
@@ -18,7 +19,7 @@ use super::{Queue, keys, millis};
 pub struct Held {
     /// Hosts with a lease, this one included.
     pub hosts: u64,
-    /// For each queue that was asked about: whether this host has its duties.
+    /// For each queue in the call: whether this host holds its duties.
     pub has: Vec<bool>,
 }
 
@@ -29,7 +30,7 @@ impl Queue {
     }
 }
 
-/// Renews the lease of `host`, and takes the duties of those queues that no other host has.
+/// Renews the lease of `host`, and takes those duties of the queues that no other host holds.
 pub async fn hold(link: &Link, host: &str, lease: Duration, queues: &[&Queue]) -> Result<Held, QueueError> {
     let mut call =
         Call::new(&script::DUTIES).key(keys::DUTIES).key(keys::DUTY_HOSTS).arg(host).arg(millis(lease));
@@ -50,7 +51,7 @@ pub async fn release(link: &Link, queues: &[&Queue]) -> Result<(), QueueError> {
     link.command("release duties", redis::cmd("HDEL").arg(keys::DUTIES).arg(duties)).await.map(drop)
 }
 
-/// Gives up the host's lease, and with it all of its duties.
+/// Gives up the host's lease, and with it all its duties.
 pub async fn leave(link: &Link, host: &str) -> Result<(), QueueError> {
     link.command("release duties", redis::cmd("ZREM").arg(keys::DUTY_HOSTS).arg(host)).await.map(drop)
 }

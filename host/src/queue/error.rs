@@ -1,4 +1,4 @@
-//! What can go wrong between tqhost and Redis, told apart by what a caller does about it.
+//! The errors between tqhost and Redis, one variant for each way in which a caller reacts.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 /// A call to Redis that did not succeed.
 #[derive(Debug)]
 pub struct QueueError {
-    /// What was being done, as a verb phrase or a script's name.
+    /// The action that failed, as a verb phrase or a script's name.
     what: &'static str,
-    /// Where Redis is, without a password.
+    /// The address of Redis, without a password.
     address: String,
     source: RedisError,
 }
@@ -19,7 +19,7 @@ impl QueueError {
         QueueError { what, address: address.to_owned(), source }
     }
 
-    /// Redis carried out a call, and refused this part of it.
+    /// Redis carried out a call, but refused this part of it.
     pub(super) fn refused(what: &'static str, address: &str, why: String) -> QueueError {
         QueueError::new(what, address, RedisError::from((ErrorKind::Extension, "refused", why)))
     }
@@ -34,7 +34,7 @@ impl QueueError {
         self.source.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
     }
 
-    /// The stream or its group is gone: it was deleted, or the whole database was flushed.
+    /// The stream or its group was deleted, or the whole database was flushed.
     pub fn is_no_group(&self) -> bool {
         let text = self.source.to_string();
         matches!(self.source.code(), Some("NOGROUP" | "UNBLOCKED"))
@@ -42,23 +42,23 @@ impl QueueError {
             || text.contains("no such key")
     }
 
-    /// A key holds something of another type.
+    /// A key holds another type.
     pub(crate) fn is_wrong_type(&self) -> bool {
         self.source.code() == Some("WRONGTYPE")
     }
 
-    /// The credentials were refused, or none were given where some are needed.
+    /// Redis refused the credentials, or needs some and got none.
     pub fn is_authentication(&self) -> bool {
         self.source.kind() == ErrorKind::AuthenticationFailed
             || matches!(self.source.code(), Some("WRONGPASS" | "NOAUTH"))
     }
 
-    /// Redis could not be reached or did not answer: the call may have been carried out or not.
+    /// Redis could not be reached or did not answer. It may or may not have carried out the call.
     pub fn is_connection(&self) -> bool {
         !matches!(self.source.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
     }
 
-    /// Redis has no memory left for what was to be written.
+    /// Redis has no memory left for this write.
     pub fn is_out_of_memory(&self) -> bool {
         self.source.code() == Some("OOM") || self.source.to_string().contains("OOM command not allowed")
     }

@@ -1,6 +1,6 @@
-//! What hosts say of themselves, for the commands: which run, with which queues and plugin versions.
+//! Announcements of hosts, for the commands: each running host with its queues and plugin versions.
 //!
-//! A host announces itself every few seconds; what it said expires when it falls silent.
+//! A host announces itself every few seconds. Its announcement expires when it stops doing so.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use super::keys;
 use super::link::Link;
 use super::reply;
 
-/// An announcement is believed for this long.
+/// An announcement expires after this time.
 const EXPIRES: Duration = Duration::from_secs(15);
-/// Announcements are made this often.
+/// The time between two announcements of a host.
 pub const EVERY: Duration = Duration::from_secs(3);
-/// Hosts listed at most.
+/// The most hosts in a list.
 const MAX_HOSTS: usize = 1000;
 
 /// One running host.
@@ -28,13 +28,13 @@ pub struct HostInfo {
     /// Milliseconds since the Unix epoch, by the host's clock.
     pub started_at: u64,
     pub queues: Vec<HostQueue>,
-    /// Why the configuration file as it is now was not taken; none while the host runs by it.
+    /// Why the present configuration file was rejected; none while the host runs with it.
     #[serde(default)]
     pub config_error: Option<String>,
     pub plugins: Vec<HostPlugin>,
 }
 
-/// What one host did for one queue since its start.
+/// The work of one host for one queue since its start.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub struct HostQueue {
     pub name: String,
@@ -48,7 +48,7 @@ pub struct HostQueue {
     pub rate: f64,
 }
 
-/// One plugin as one host has it.
+/// The state of one plugin in one host.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub struct HostPlugin {
     pub name: String,
@@ -57,7 +57,7 @@ pub struct HostPlugin {
     /// SHA-256 of the version that runs tasks, in hexadecimal.
     pub version: Option<String>,
     pub error: Option<String>,
-    /// When the same file is tried again, in the same way as `loaded_at`.
+    /// When the same file is tried again; the clock is that of `loaded_at`.
     #[serde(default)]
     pub retry_at: Option<u64>,
     /// Milliseconds since the Unix epoch, by the host's clock.
@@ -72,28 +72,29 @@ pub struct HostPlugin {
     pub failed_reloads: u64,
     #[serde(default)]
     pub rolled_back: u64,
-    /// The version replaced a good one and is not found to be good yet.
+    /// The version replaced a good one and is not confirmed yet.
     #[serde(default)]
     pub on_probation: bool,
-    /// The last changes of its versions, oldest first.
+    /// The latest changes of its versions, oldest first.
     #[serde(default)]
     pub history: Vec<HostChange>,
 }
 
-/// Something that happened to a version of a plugin.
+/// An event in the life of a plugin version.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub struct HostChange {
     /// Milliseconds since the Unix epoch, by the host's clock.
     pub at: u64,
-    /// `loaded`, `failed`, `self-check-failed`, `confirmed`, `regranted`, `rolled-back`, `quarantined`, `restored` or `removed`.
+    /// `loaded`, `failed`, `self-check-failed`, `confirmed`, `regranted`, `rolled-back`, `quarantined`,
+    /// `restored` or `removed`.
     pub what: String,
     pub version: Option<String>,
-    /// How long it took to load the version, or to find out about it.
+    /// How long it took to load the version, or to notice the event.
     pub took_ms: Option<u64>,
     pub reason: Option<String>,
 }
 
-/// Announces a host. `said` is what it announced last: as long as nothing has changed, that is only kept alive.
+/// Announces a host. `said` is its latest announcement: while nothing changes, only its expiry is renewed.
 pub async fn announce(link: &Link, host: &HostInfo, said: &mut Option<String>) -> Result<(), QueueError> {
     const WHAT: &str = "announce this host";
     let json = serde_json::to_string(host).unwrap_or_default();
@@ -112,7 +113,7 @@ pub async fn announce(link: &Link, host: &HostInfo, said: &mut Option<String>) -
             return Ok(());
         }
     }
-    // Hosts that fell silent long ago are forgotten.
+    // Hosts without an announcement for a long time are removed from the set.
     let long_ago = now.saturating_sub(Duration::from_secs(3600).as_millis() as u64);
     let commands = [
         redis::cmd("SET").arg(key).arg(&json).arg("PX").arg(expires).to_owned(),
@@ -124,7 +125,7 @@ pub async fn announce(link: &Link, host: &HostInfo, said: &mut Option<String>) -
     Ok(())
 }
 
-/// Takes the announcement back at shutdown.
+/// Deletes the announcement at shutdown.
 pub async fn withdraw(link: &Link, id: &str) -> Result<(), QueueError> {
     let commands = [
         redis::cmd("DEL").arg(keys::host(id)).to_owned(),
@@ -133,7 +134,7 @@ pub async fn withdraw(link: &Link, id: &str) -> Result<(), QueueError> {
     link.pipeline("withdraw this host", &commands).await?.into_iter().try_for_each(|reply| reply.map(drop))
 }
 
-/// The hosts that announced themselves lately.
+/// The hosts with an announcement.
 pub async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
     let shape = |_| QueueError::unexpected("list hosts", link.address());
     let ids = link
@@ -151,6 +152,6 @@ pub async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
     let keys: Vec<String> = ids.iter().map(|id| keys::host(id)).collect();
     let found = link.command("list hosts", redis::cmd("MGET").arg(keys)).await?;
     let texts = reply::array(found).map_err(shape)?.into_iter().filter_map(|value| reply::bytes(value).ok());
-    // What a host of another version wrote in another form is passed over.
+    // Another version may have written another form, which is skipped.
     Ok(texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect())
 }

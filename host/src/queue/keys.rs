@@ -25,14 +25,15 @@
 /// The set of hosts that announced themselves.
 pub const HOSTS: &str = "tq:hosts";
 
-/// Which host has which duty, and until when each host may hold any. One script writes both, so the second has the first one's slot.
+/// The host of each duty, and the end of each host's lease. One script writes both keys, so the second one
+/// has the slot of the first.
 pub const DUTIES: &str = "tq:hosts:duties";
 pub const DUTY_HOSTS: &str = "tq:hosts:leases:{tq:hosts:duties}";
 
 /// Wakes the hosts that wait for new entries.
 pub const TOLD: &str = "tq:hosts:told";
 
-/// What the host `id` says of itself.
+/// The announcement of the host `id`.
 pub fn host(id: &str) -> String {
     format!("tq:host:{id}")
 }
@@ -48,19 +49,19 @@ pub struct Keys {
     pub rate: String,
     pub schedule: String,
     pub history: String,
-    /// A glob pattern that takes all keys of the queue but the stream and a dead letter key of its own name.
+    /// A glob pattern for all keys of the queue except the stream and a dead letter key with its own name.
     pub all: String,
-    /// The common beginning of all these keys but the stream.
+    /// The common prefix of all these keys except the stream.
     pub base: String,
     task_prefix: String,
     settled_prefix: String,
     marker_prefix: String,
 }
 
-/// A glob pattern that takes all keys that were built here, but streams and keys of an operator's own name.
+/// A glob pattern for all keys that this file builds, except streams and keys that an operator named.
 pub const EVERYTHING: &str = "tq:*";
 
-/// The bases of queues whose status or marker this key may be.
+/// The bases of the queues that this key may belong to, as a status or marker.
 pub fn bases(key: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = (0..key.len())
         .filter(|at| [&b":task:"[..], b":key:"].iter().any(|part| key[*at..].starts_with(part)));
@@ -109,8 +110,8 @@ impl Keys {
         key.starts_with(self.marker_prefix.as_bytes())
     }
 
-    /// The marker of an idempotency key: which task has it. For a task without one it is the stream itself, which tells the scripts so:
-    /// they are given as many keys for every task, all of them of one slot.
+    /// The marker of an idempotency key: it holds the id of the task that has the key. For a task without a
+    /// key it is the stream itself: scripts take the same number of keys for every task, all in one slot.
     pub fn marker(&self, key: Option<&[u8]>) -> Vec<u8> {
         match key {
             Some(key) => [self.marker_prefix.as_bytes(), key].concat(),
@@ -119,13 +120,14 @@ impl Keys {
     }
 }
 
-/// Text as a glob pattern that takes nothing else.
+/// Text as a glob pattern that matches only this text.
 fn literal(text: &str) -> String {
     let special = |c| matches!(c, '*' | '?' | '[' | ']' | '^' | '\\');
     text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
-/// Whether Redis Cluster hashes only a part of this key: what stands between the first `{` and the next `}`, if anything does.
+/// Whether Redis Cluster hashes only a part of this key: the text between the first `{` and the next `}`, if
+/// it is not empty.
 fn has_hash_tag(key: &str) -> bool {
     key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).is_some_and(|(tag, _)| !tag.is_empty())
 }

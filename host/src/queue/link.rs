@@ -1,10 +1,11 @@
-//! Connections to Redis: [`Redis`] knows where it is, a [`Link`] is one connection that mends itself.
+//! Connections to Redis: [`Redis`] knows its address, and a [`Link`] is one connection that reconnects.
 //!
-//! In: commands, pipelines and calls of scripts. Out: replies, or a [`QueueError`] that tells a connection that is gone from
-//! a Redis that refuses. A connection that failed in any way, a timeout included (a half-open connection answers nothing for
-//! ever), is dropped; the next call connects anew, after a growing, jittered delay while Redis stays away.
+//! In: commands, pipelines and calls of scripts. Out: replies, or a [`QueueError`] that distinguishes a lost
+//! connection from a refusal by Redis. A connection that failed in any way is dropped. That includes a
+//! timeout, because a half-open connection never answers. The next call connects again, after a growing,
+//! jittered delay while Redis is unreachable.
 //!
-//! Not here: trying a call again. Only the caller knows whether that is safe.
+//! Not here: repeating a call. Only the caller knows whether that is safe.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -24,16 +25,17 @@ use super::script::{Call, Script};
 
 /// How long a connection attempt may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long Redis may take for a reply, beyond the time a call blocks on purpose. A stall of five seconds is survived.
+/// How long a reply may take, beyond the time for which a call blocks. A stall of five seconds is survived.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The delays between connection attempts grow from the first of these to the second.
+/// The first and the longest delay between connection attempts.
 const RECONNECT_DELAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// A host asks for something every second or oftener, so when it hears nothing for longer than this, Redis was away or stood still.
+/// A host sends a request at least every second. A longer time without a reply means that Redis was
+/// unreachable or stalled.
 const SILENCE: Duration = Duration::from_millis(1500);
 /// Commands of one pipeline.
 const MAX_PIPELINE: usize = 1000;
 
-/// Where Redis is. Cheap to clone.
+/// The address of Redis. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Redis {
     client: Client,
@@ -43,14 +45,14 @@ pub struct Redis {
     answers: Arc<std::sync::Mutex<Answers>>,
 }
 
-/// When Redis answered this host, over whichever connection.
+/// When Redis last answered this host, over any connection.
 #[derive(Debug, Default)]
 struct Answers {
     last: Option<Instant>,
     back: Option<Back>,
 }
 
-/// The end of a time in which Redis answered nothing.
+/// The end of a time without any reply from Redis.
 #[derive(Debug, Clone, Copy)]
 pub struct Back {
     pub since: Instant,
@@ -58,9 +60,9 @@ pub struct Back {
 }
 
 impl Redis {
-    /// Takes a `redis://`, `rediss://` or `redis+unix://` URL. Connects to nothing yet.
+    /// Takes a `redis://`, `rediss://` or `redis+unix://` URL. Does not connect yet.
     pub fn open(url: &str) -> Result<Redis, QueueError> {
-        // Our two TLS users must not fight over a process default; an error says only that one is set already.
+        // Two libraries use TLS and share this process default. An error only says that it is set already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let address: Arc<str> = without_password(url).into();
         let info =
@@ -75,7 +77,7 @@ impl Redis {
         &self.address
     }
 
-    /// Connections that were made anew after a failure, since the start.
+    /// How many connections were replaced after a failure, since the start.
     pub fn reconnects(&self) -> u64 {
         self.reconnects.load(Ordering::Relaxed)
     }
@@ -95,7 +97,7 @@ impl Redis {
         self.link_blocking_for(Duration::ZERO)
     }
 
-    /// A connection for calls that block for at most `block`. It must not be shared: everything behind such a call waits.
+    /// A connection for calls that block for at most `block`. It must not be shared: other calls would wait.
     pub fn link_blocking_for(&self, block: Duration) -> Link {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
@@ -104,7 +106,7 @@ impl Redis {
     }
 }
 
-/// One connection that mends itself. Clones share it.
+/// One connection that reconnects. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Link {
     redis: Redis,
@@ -115,25 +117,24 @@ pub struct Link {
 #[derive(Debug, Default)]
 struct Slot {
     connection: Option<MultiplexedConnection>,
-    /// Counts connections, so that a late error of an old one does not end a new one.
+    /// Counts connections, so that a late error of an old one does not close a new one.
     epoch: u64,
     failures: usize,
     not_before: Option<Instant>,
 }
 
 impl Link {
-    /// When Redis answered again after it had been silent for [`SILENCE`] or longer, over whichever
-    /// connection of this host.
+    /// When Redis answered again after a silence of [`SILENCE`] or longer, over any connection of this host.
     pub fn back(&self) -> Option<Back> {
         self.redis.answers.lock().unwrap_or_else(PoisonError::into_inner).back
     }
 
-    /// Where this connection leads, without a password.
+    /// The address of this connection, without a password.
     pub fn address(&self) -> &str {
         self.redis.address()
     }
 
-    /// Asks for a sign of life.
+    /// Sends a PING.
     pub async fn ping(&self) -> Result<(), QueueError> {
         self.command("ping", &redis::cmd("PING")).await.map(drop)
     }
@@ -145,8 +146,8 @@ impl Link {
         self.check(what, epoch, reply).await
     }
 
-    /// Sends commands in one go and gives each its own reply. The outer error says that the connection failed: any of them
-    /// may have been carried out.
+    /// Sends commands in one go and gives each its own reply. The outer error means that the connection
+    /// failed: Redis may have carried out any of them.
     pub async fn pipeline(
         &self,
         what: &'static str,
@@ -173,7 +174,8 @@ impl Link {
         self.script_command(call.script, &call.command()).await
     }
 
-    /// Calls a script by a command that [`Script::command`] began; loads it first when Redis does not know it.
+    /// Calls a script with a command that [`Script::command`] began; loads it first when Redis does not know
+    /// it.
     pub(super) async fn script_command(&self, script: &Script, command: &Cmd) -> Result<Value, QueueError> {
         match self.command(script.name, command).await {
             Err(error) if error.is_no_script() => {
@@ -184,7 +186,8 @@ impl Link {
         }
     }
 
-    /// Calls scripts in one go. Scripts that Redis forgot (restart, `SCRIPT FLUSH`) are loaded and only their calls repeated.
+    /// Calls scripts in one go. Scripts that Redis forgot (restart, `SCRIPT FLUSH`) are loaded, and only
+    /// their calls are repeated.
     pub async fn scripts(
         &self,
         what: &'static str,
@@ -204,8 +207,8 @@ impl Link {
         self.command("load a script", redis::cmd("SCRIPT").arg("LOAD").arg(&script.source)).await.map(drop)
     }
 
-    /// The connection that is there, or a new one. While Redis stays away, callers wait their turn here, so that it is
-    /// not asked more often than the delays allow, however many loops want it.
+    /// The present connection, or a new one. While Redis is unreachable, callers wait in line here, so that
+    /// any number of loops makes no more connection attempts than the delays allow.
     async fn connection(&self, what: &'static str) -> Result<(MultiplexedConnection, u64), QueueError> {
         let mut slot = self.slot.lock().await;
         if let Some(connection) = &slot.connection {
@@ -235,7 +238,7 @@ impl Link {
         }
     }
 
-    /// Drops the connection after an error that says that it is of no use any more.
+    /// Drops the connection if the error means that it is unusable.
     async fn check<T>(
         &self,
         what: &'static str,
@@ -261,7 +264,7 @@ impl Link {
     }
 }
 
-/// A server that turned into a replica, or lost its primary, may have a successor behind the same address.
+/// A server that became a replica, or lost its primary, may have a successor at the same address.
 fn ends_connection(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(kind) => matches!(
@@ -285,7 +288,7 @@ fn reconnect_delay(failures: usize) -> Duration {
     delays.build().nth(failures.min(16)).unwrap_or(max).min(max * 2)
 }
 
-/// The URL as it may be shown: without user and password, and without its query.
+/// The URL for display: without user, password and query.
 fn without_password(url: &str) -> String {
     let url = url.split('?').next().unwrap_or_default();
     match (url.split_once("://"), url.rsplit_once('@')) {

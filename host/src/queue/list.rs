@@ -1,6 +1,6 @@
-//! Queues that are fed from a Redis list: what producers LPUSH there becomes tasks, in order.
+//! Queues with a Redis list in front: turns what producers LPUSH there into tasks, in order.
 //!
-//! Not here: when to look (`worker::mover`).
+//! In: a list, a limit. Out: how many items became tasks. Not here: when to look (`worker::mover`).
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use super::script::{self, Call};
 use super::{Queue, reply};
 
 impl Queue {
-    /// Waits for up to `block` until there is something in `list`. Takes nothing: the oldest item is moved from the list's end to its end.
-    /// `link` is used for nothing else.
+    /// Waits for up to `block` until `list` has an item. Takes nothing: the oldest item moves from the end of
+    /// the list to the same end. Nothing else may use `link`.
     pub async fn wait_for_item(&self, link: &Link, list: &str, block: Duration) -> Result<bool, QueueError> {
         let mut wait = redis::cmd("BLMOVE");
         wait.arg(list).arg(list).arg("RIGHT").arg("RIGHT").arg(block.as_secs_f64());
         Ok(link.command("wait for a list", &wait).await? != redis::Value::Nil)
     }
 
-    /// Makes up to `limit` tasks of the oldest items. Gives how many.
+    /// Turns up to `limit` of the oldest items into tasks. Gives their number.
     pub async fn move_items(&self, list: &str, limit: usize) -> Result<u64, QueueError> {
         let call = Call::new(&script::MOVE).key(&self.keys.stream).key(&self.keys.delayed).key(list);
         let reply = self.link.script(&call.arg(limit).arg(self.rules.max_backlog)).await?;

@@ -1,10 +1,10 @@
-//! Holds all that Redis keeps of queues. Each operation is a method of [`Queue`], and one script or one
+//! Holds all data of queues that Redis keeps. Each operation is a method of [`Queue`], and one script or one
 //! command.
 //!
-//! In: a queue's configuration, tasks, settlements. Out: entries, statuses, dead letters, figures. Nothing here loops over time or decides
-//! what should become of a task: that is `worker`. Commands try nothing twice by themselves, except to load a
-//! script. Not here: the looks at a whole queue, and at all of its keys (`doctor`, which stands on this
-//! module).
+//! In: a queue's configuration, tasks, settlements. Out: entries, statuses, dead letters, figures. Nothing
+//! here loops over time or decides the outcome of a task: that is `worker`. Commands repeat nothing by
+//! themselves, except to load a script. Not here: examining a whole queue and all of its keys (`doctor`,
+//! which builds on this module).
 
 pub mod cancel;
 pub mod census;
@@ -46,7 +46,8 @@ pub use status::{Status, TaskStatus};
 use crate::config;
 use keys::Keys;
 
-/// After an outage every host that lives has renewed its leases by then: it connects anew within 4 seconds, and its heartbeats are 2 apart.
+/// After an outage every living host renews its leases within this time: it connects again within 4 seconds,
+/// and its heartbeats are 2 seconds apart.
 const HEARD_AGAIN: Duration = Duration::from_secs(6);
 
 /// One queue in Redis. Cheap to clone.
@@ -58,14 +59,14 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Connects to nothing yet. `link` may be shared by all queues.
+    /// Does not connect yet. All queues may share `link`.
     pub fn new(rules: config::Queue, link: Link) -> Queue {
         let keys = Arc::new(Keys::new(&rules.stream, rules.dead_letter.as_deref()));
         Queue { rules: Arc::new(rules), keys, link }
     }
 
-    /// Whether Redis has only just answered again after a silence in which leases may have ended: then the hosts that live have had no time yet to
-    /// renew theirs, and what looks abandoned may not be.
+    /// Whether Redis answered again only recently, after a silence in which leases may have ended. Living
+    /// hosts have had no time yet to renew theirs, so a task that looks abandoned may not be.
     pub fn is_just_back(&self) -> bool {
         self.is_back_for_less_than(HEARD_AGAIN)
     }
@@ -77,13 +78,13 @@ impl Queue {
         self.link.back().is_some_and(|back| is_long(&back) && back.since.elapsed() < time)
     }
 
-    /// A reply of an unexpected shape as an error of the call `what`.
+    /// Turns a reply of an unexpected shape into an error of the call `what`.
     pub(crate) fn shaped<T>(&self, what: &'static str, shaped: reply::Shaped<T>) -> Result<T, QueueError> {
         shaped.map_err(|reply::Shape| QueueError::unexpected(what, self.link.address()))
     }
 }
 
-/// Whole milliseconds, rounded up: a delay is never shortened to nothing.
+/// Whole milliseconds, rounded up, so that a short delay does not become zero.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

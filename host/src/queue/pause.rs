@@ -1,10 +1,12 @@
-//! Pauses a queue in all hosts, and resumes it. Hosts are told to look, and look once a second in any case (`wait`).
+//! Pauses a queue in all hosts, and resumes it. Hosts get a signal to look, and look every second anyway
+//! (`wait`).
 
 use super::error::QueueError;
 use super::{Queue, reply, wait};
 
 impl Queue {
-    /// No host claims tasks from now on, within about two seconds; what runs goes on. False when it was paused before.
+    /// Stops all hosts from claiming tasks, within about two seconds. Running tasks go on. False when the
+    /// queue was paused before.
     pub async fn pause(&self) -> Result<bool, QueueError> {
         let now = self.now_ms().await?;
         let set = redis::cmd("SET").arg(&self.keys.paused).arg(now).arg("NX").to_owned();

@@ -15,25 +15,25 @@ use crate::task::Field;
 /// A task that is to be enqueued.
 #[derive(Debug, Clone)]
 pub struct NewTask {
-    /// Chosen before the first try, so that a call may be repeated when its reply was lost.
+    /// Chosen before the first try, so that the call may be repeated when its reply was lost.
     id: String,
     fields: Vec<Field>,
     delay: Duration,
     key: Option<String>,
 }
 
-/// What became of a task that was to be enqueued.
+/// The result of enqueueing one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enqueued {
     /// It is in the queue, by this call or by an earlier one whose reply was lost.
     Accepted,
-    /// This task has its idempotency key, and lives or ended within the window. Nothing was written.
+    /// This task has the idempotency key, and has not ended or ended within the window. Nothing was written.
     Duplicate(String),
-    /// As many tasks as `max_backlog` allows are in the queue already. Nothing was written.
+    /// The queue has as many tasks as `max_backlog` allows. Nothing was written.
     Full,
 }
 
-/// Why a task cannot be one.
+/// Why a task is not valid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NotATask {
     #[error("a task needs at least one field")]
@@ -61,7 +61,8 @@ impl NewTask {
         Ok(NewTask { id: Uuid::now_v7().to_string(), fields, delay, key: None })
     }
 
-    /// Gives the task an idempotency key, of 1 to [`codec::MAX_KEY_BYTES`] bytes. It comes before the field that the queue names.
+    /// Gives the task an idempotency key, of 1 to [`codec::MAX_KEY_BYTES`] bytes. It takes precedence over
+    /// the field that the queue names.
     pub fn with_key(mut self, key: String) -> Result<NewTask, NotATask> {
         check_key(key.as_bytes())?;
         self.key = Some(key);
@@ -78,7 +79,8 @@ fn check_key(key: &[u8]) -> Result<(), NotATask> {
 }
 
 impl Queue {
-    /// Enqueues tasks in one go, each for itself. May be repeated after an error: what was accepted is not accepted again.
+    /// Enqueues tasks in one go; each succeeds or fails alone. May be repeated after an error: a task that
+    /// was accepted is not accepted again.
     pub async fn enqueue(&self, tasks: &[NewTask]) -> Result<Vec<Result<Enqueued, QueueError>>, QueueError> {
         let calls: Vec<Call> = tasks.iter().map(|task| self.enqueue_call(task, None)).collect();
         let replies = self.link.scripts("enqueue", &calls).await?;
@@ -97,19 +99,19 @@ impl Queue {
         Ok(out)
     }
 
-    /// Enqueues a task of which `first` has the key: if that one can never run, because somebody deleted it.
+    /// Enqueues a task although `first` has its key, if `first` can never run because its entry was deleted.
     async fn enqueue_beside(&self, task: &NewTask, first: String) -> Result<Enqueued, QueueError> {
         let found = self.enqueued(self.link.script(&self.enqueue_call(task, Some(&first))).await?)?;
         match found {
             Some(enqueued) => Ok(enqueued),
-            // The key is free now. Whoever takes it before this call has it.
+            // The key is free now, and another task may take it before this call.
             None => Ok(self
                 .enqueued(self.link.script(&self.enqueue_call(task, None)).await?)?
                 .unwrap_or(Enqueued::Duplicate(first))),
         }
     }
 
-    /// None: the task that had the key was lost, and its key is free now.
+    /// None: the task that had the key was lost, and the key is free now.
     fn enqueued(&self, reply: redis::Value) -> Result<Option<Enqueued>, QueueError> {
         match reply {
             redis::Value::Int(-2) => Ok(None),

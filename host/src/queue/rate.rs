@@ -1,6 +1,8 @@
-//! A queue's rate limit, which all hosts share: places are taken before a read, and those that were not used are given back.
+//! The rate limit of a queue, which all hosts share. A host takes places before a read, and gives back those
+//! that it did not use.
 //!
-//! Not here: when to do it (`worker::fetcher`).
+//! In: how many places are wanted. Out: how many were taken, or how long to wait. Not here: when to do it
+//! (`worker::fetcher`).
 
 use std::time::Duration;
 
@@ -9,20 +11,20 @@ use super::script::{self, Call};
 use super::{Queue, reply};
 use crate::config::model::Rate;
 
-/// This much of a second may be taken ahead of time, so that a fast queue is read in batches. At least one place.
+/// Places of this part of a second may be taken early, so that a fast queue is read in batches. At least one.
 const AHEAD: Duration = Duration::from_millis(100);
 
-/// What became of the places that were wanted.
+/// The answer to a request for places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Places {
-    /// So many may start, at least one.
+    /// This many tasks may start, at least one.
     Taken(usize),
-    /// There will be one after this time.
+    /// The next place is free after this time.
     Wait(Duration),
 }
 
 impl Queue {
-    /// Takes up to `want` places. Without a limit, it gives all of them and asks nobody.
+    /// Takes up to `want` places. Without a limit, gives all of them without a call to Redis.
     pub async fn take_places(&self, want: usize) -> Result<Places, QueueError> {
         let Some(rate) = self.rules.rate_limit else { return Ok(Places::Taken(want)) };
         let [taken, wait_ms] = self.places(rate, i64::try_from(want).unwrap_or(i64::MAX)).await?;

@@ -1,8 +1,8 @@
-//! Takes Redis replies apart. A reply of another shape than the command promises is an error, never a panic.
+//! Takes Redis replies apart. A reply of an unexpected shape is an error, never a panic.
 
 use redis::Value;
 
-/// The reply was not of the shape that was asked for.
+/// The reply has an unexpected shape.
 #[derive(Debug)]
 pub struct Shape;
 
@@ -50,7 +50,7 @@ pub fn bytes(value: Value) -> Shaped<Vec<u8>> {
     }
 }
 
-/// Text of our own or of Redis: ids, states. Bytes that are not UTF-8 are replaced.
+/// Text from tqhost or Redis: ids, states. Bytes that are not UTF-8 are replaced.
 pub fn text(value: Value) -> Shaped<String> {
     let lossy = |error: std::string::FromUtf8Error| String::from_utf8_lossy(error.as_bytes()).into_owned();
     bytes(value).map(|bytes| String::from_utf8(bytes).unwrap_or_else(lossy))
@@ -64,7 +64,7 @@ pub fn optional(value: Value) -> Shaped<Option<String>> {
     }
 }
 
-/// Name, value, name, value….
+/// A list of name, value, name, value….
 pub fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
     if let Value::Map(items) = value {
         return items.into_iter().map(|(name, value)| Ok((bytes(name)?, bytes(value)?))).collect();
@@ -77,7 +77,7 @@ pub fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(out)
 }
 
-/// One of `meanings` for each of the things asked about: a script gives its place in that list.
+/// Reads one of `meanings` for each subject of a call: a script gives its index in that list.
 pub fn codes<T: Copy, const N: usize>(value: Value, meanings: [T; N], expected: usize) -> Shaped<Vec<T>> {
     let meaning = |code: &Value| {
         usize::try_from(int(code)?).ok().and_then(|code| meanings.get(code)).copied().ok_or(Shape)

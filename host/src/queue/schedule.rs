@@ -1,7 +1,7 @@
-//! Schedules: up to which time they were dealt with, and the tasks of their times.
+//! Schedules: up to which time they were handled, and the tasks of their times.
 //!
-//! For every schedule of the queue a field of one hash holds the last time that was dealt with, in milliseconds. Most often that is one; hosts
-//! with an older configuration may have another for a while.
+//! One hash holds a field for every schedule of the queue: the last time that was handled, in milliseconds. A
+//! queue mostly has one; hosts with an older configuration may have another for a while.
 //!
 //! Not here: which times there are (`config::times`), when to look (`worker::scheduler`).
 
@@ -15,29 +15,30 @@ use super::settle::with_fields;
 use super::{Queue, census, millis};
 use crate::config::Schedule;
 
-/// Where a schedule stands.
+/// The position of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
     /// Redis's clock.
     pub now_ms: u64,
-    /// Up to here its times are dealt with; none for a schedule that was never seen.
+    /// Its times up to this one are handled; none for a new schedule.
     pub done_ms: Option<u64>,
 }
 
-/// What became of a time.
+/// The result of handling one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fired {
-    /// Its task is in the queue, by this call.
+    /// This call put its task into the queue.
     Enqueued,
-    /// It was dealt with before.
+    /// It was handled before.
     Known,
-    /// As many tasks as `max_backlog` allows are in the queue. Nothing was written.
+    /// The queue has as many tasks as `max_backlog` allows. Nothing was written.
     Full,
-    /// It is too late for it: it is dealt with, without a task.
+    /// It was too late: the time is handled, without a task.
     TooLate,
 }
 
-/// The id of the task of a time. Only of the time: so it is one task for hosts whose schedules differ, too.
+/// The id of the task of a time. It depends on the time alone, so hosts with different schedules still make
+/// one task of it.
 pub fn task_id(time_ms: u64) -> String {
     format!("schedule-{time_ms}")
 }
@@ -55,19 +56,19 @@ impl Queue {
         Ok(Standing { now_ms: self.shaped(WHAT, census::time_ms(time?))?, done_ms })
     }
 
-    /// Begins a schedule that was never seen: its times up to this one count as dealt with.
+    /// Begins a new schedule: its times up to this one count as handled.
     pub async fn begin_schedule(&self, name: &str, done_ms: u64) -> Result<(), QueueError> {
         let begin = redis::cmd("HSETNX").arg(&self.keys.schedule).arg(name).arg(done_ms).to_owned();
         self.link.command("begin the schedule", &begin).await.map(drop)
     }
 
-    /// Begins a schedule anew, whatever was dealt with.
+    /// Begins a schedule again here, whatever was handled before.
     pub async fn reset_schedule(&self, name: &str, done_ms: u64) -> Result<(), QueueError> {
         let reset = redis::cmd("HSET").arg(&self.keys.schedule).arg(name).arg(done_ms).to_owned();
         self.link.command("begin the schedule anew", &reset).await.map(drop)
     }
 
-    /// Forgets the queue's other schedules: they were changed in the configuration.
+    /// Deletes the queue's other schedules, which an older configuration had.
     pub async fn forget_other_schedules(&self, name: &str) -> Result<(), QueueError> {
         const WHAT: &str = "forget former schedules";
         let names = self.link.command(WHAT, redis::cmd("HKEYS").arg(&self.keys.schedule)).await?;
@@ -83,7 +84,8 @@ impl Queue {
         self.link.command(WHAT, redis::cmd("HDEL").arg(&self.keys.schedule).arg(former)).await.map(drop)
     }
 
-    /// Enqueues the task of a time, unless that was dealt with, or is past by more than `late`. May be repeated after an error.
+    /// Enqueues the task of a time, unless that was handled before or is past by more than `late`. May be
+    /// repeated after an error.
     pub async fn fire(
         &self,
         schedule: &Schedule,

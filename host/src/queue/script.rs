@@ -1,13 +1,13 @@
-//! The Lua scripts: each a file in `scripts/` with its own header, behind the common `lib.lua`.
+//! The Lua scripts: each is a file in `scripts/` with its own header, and follows the shared `lib.lua`.
 //!
-//! Not here: sending them (`link`), what their replies mean (`settle`, `claim`, `produce`, `dead`), the
+//! Not here: sending them (`link`), the meaning of their replies (`settle`, `claim`, `produce`, `dead`), the
 //! doctor's scripts (`doctor`).
 
 use std::sync::LazyLock;
 
 use redis::{Cmd, ToRedisArgs};
 
-/// A script as Redis is given it.
+/// A script as Redis receives it.
 #[derive(Debug)]
 pub struct Script {
     pub name: &'static str,
@@ -46,21 +46,21 @@ scripts! {
 }
 
 impl Script {
-    /// `body` may use what is in `lib.lua`.
+    /// `body` may use the functions of `lib.lua`.
     pub(crate) fn new(name: &'static str, body: &str) -> Script {
         let source = format!("{}\n{body}", include_str!("scripts/lib.lua"));
         let sha1 = redis::Script::new(&source).get_hash().to_owned();
         Script { name, source, sha1 }
     }
 
-    /// The beginning of a call with so many keys; they come next, and then the arguments.
+    /// Begins a call with this many keys. The caller adds the keys, then the arguments.
     pub(super) fn command(&self, keys: usize) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.sha1).arg(keys);
         command
     }
 
-    /// The name that Redis knows it by: for who watches or disturbs its calls.
+    /// The name of the script in Redis, for tests that watch or disturb its calls.
     pub fn sha1(&self) -> &str {
         &self.sha1
     }

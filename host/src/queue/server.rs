@@ -1,4 +1,4 @@
-//! Looks at the Redis that was configured, before anything is built on it.
+//! Checks the configured Redis before anything uses it.
 
 use super::error::QueueError;
 use super::link::Link;
@@ -17,10 +17,10 @@ pub enum Unusable {
     TooOld { address: String, version: String },
 }
 
-/// Connects and checks the version. Gives it, or an empty text where the server does not tell.
+/// Connects and checks the version. Gives it, or an empty text if the server does not tell it.
 pub async fn check(link: &Link) -> Result<String, Unusable> {
     link.command("connect", &redis::cmd("PING")).await?;
-    // INFO may be denied to this user; that is no reason not to work.
+    // This user may not be allowed INFO; the host can work without it.
     let Ok(info) = link.command("ask for the version", redis::cmd("INFO").arg("server")).await else {
         return Ok(String::new());
     };

@@ -1,6 +1,7 @@
-//! Carries out settlements: the one atomic step that ends an attempt. Many of them are one call.
+//! Carries out settlements: the one atomic step that ends an attempt. One call carries many of them.
 //!
-//! Not here: which settlement it is (`worker::settle`), sending it again after an outage (`worker::settler`).
+//! In: ended attempts. Out: for each, whether it was settled. Not here: the decision (`worker::settle`),
+//! sending a call again after an outage (`worker::settler`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,18 +16,18 @@ use super::script::{self, Call};
 use super::{Queue, millis};
 use crate::task::Task;
 
-/// How an attempt is settled. What decides it is in `worker::settle`.
+/// How an attempt is settled. `worker::settle` decides it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settlement {
     /// COMPLETED, with the result.
     Complete { result: Option<Vec<u8>> },
     /// The task comes back after `delay`; without one, it goes to the end of the stream at once.
     Park { delay: Duration, from: From, next_attempt: u32, deferrals: u32, error: String },
-    /// Dead.
+    /// The task is dead.
     Bury { reason: Reason, error: String },
 }
 
-/// From when a delay counts.
+/// The start of a delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
     Now,
@@ -63,7 +64,7 @@ impl Reason {
     }
 }
 
-/// Whose attempt is settled.
+/// The task or entry whose attempt is settled.
 #[derive(Debug, Clone)]
 pub enum Subject {
     Task(Box<Task>),
@@ -87,16 +88,17 @@ impl Subject {
     }
 }
 
-/// The end of one attempt, with all that its script has to know.
+/// The end of one attempt, with all that its script needs.
 #[derive(Debug, Clone)]
 pub struct Ending {
     subject: Subject,
     settlement: Settlement,
-    /// The plugin and version that ran the attempt, as they are shown: `name@digest`.
+    /// The plugin and version that ran the attempt: `name@digest`.
     plugin: Arc<str>,
     /// How long it ran; none when it did not.
     ran: Option<Duration>,
-    /// Whether the task may have a status already. A task that bears the id of its entry has none until it is begun or parked.
+    /// Whether the task may have a status already. A task whose id is that of its entry has none before it is
+    /// begun or parked.
     is_known: bool,
     key: Option<Vec<u8>>,
 }
@@ -141,7 +143,7 @@ impl Ending {
         &self.subject
     }
 
-    /// About how many bytes of the task and its result are kept until this is settled.
+    /// The approximate size in bytes of the task and its result, which are kept until this is settled.
     pub fn bytes(&self) -> usize {
         let result = match &self.settlement {
             Settlement::Complete { result } => result.as_ref().map_or(0, Vec::len),
@@ -157,36 +159,37 @@ impl Ending {
     }
 }
 
-/// How the script is told of an attempt.
+/// The form in which the script receives an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// Completed by its first attempt, with no status before: in few words, before all others. Those of one
+    /// Completed by its first attempt, with no status before. These come first, in a short form. Those of one
     /// call have one plugin.
     Plain,
     PlainWithResult,
     Other,
 }
 
-/// Names one call of [`Queue::settle`]. The calls of one consumer in one lane come one after the other and count up.
+/// Names one call of [`Queue::settle`]. The calls of one consumer in one lane follow each other, and their
+/// numbers grow.
 #[derive(Debug, Clone, Copy)]
 pub struct SettleCall {
     pub lane: usize,
-    /// A call that is sent again, as its reply was lost, has the same number and gets the reply that the first one had.
+    /// A call that is sent again, because its reply was lost, has the same number and gets the first reply.
     pub number: u64,
 }
 
-/// What a settlement came to.
+/// The result of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     /// It was carried out.
     Done,
-    /// Somebody settled or owns the task already: nothing was written.
+    /// Another consumer owns the task, or it is settled already: nothing was written.
     Overtaken,
 }
 
 impl Queue {
-    /// Settles attempts in one call, each for itself: one that Redis refuses does not keep the others. The outer error says that nothing is
-    /// known; the same call may then be repeated.
+    /// Settles attempts in one call. Each succeeds or fails alone. The outer error means that the outcome is
+    /// unknown; the same call may then be repeated.
     pub async fn settle(
         &self,
         consumer: &str,
@@ -287,7 +290,7 @@ impl Queue {
                 add_fields(command, &codec::encode(task, *next_attempt, *deferrals));
             }
             (settlement, subject) => {
-                // Nothing but a burial makes sense for an entry that is not a task.
+                // An entry that is not a task can only be buried.
                 let (reason, error) = match settlement {
                     Settlement::Bury { reason, error } => (*reason, error.as_str()),
                     _ => (Reason::Malformed, "not a task"),
@@ -315,7 +318,7 @@ impl Queue {
     }
 }
 
-/// How many names and values follow, and these.
+/// Appends the number of names and values, then these.
 fn add_fields(command: &mut Cmd, fields: &RawFields) {
     command.arg(2 * fields.len());
     for (name, value) in fields {

@@ -1,4 +1,4 @@
-//! What is known of a task: its status key, or else the place where it is found.
+//! The state of a task: its status key, or else the place where the task is found.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use super::reply;
 const SEARCH_LIMIT: usize = 10_000;
 const SEARCH_PAGE: usize = 500;
 
-/// A task's status, in the words that clients see.
+/// A task's status, as clients see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Status {
@@ -34,7 +34,7 @@ impl Status {
         }
     }
 
-    /// Whether nothing more will become of the task by itself.
+    /// Whether the task has ended.
     pub fn is_end(self) -> bool {
         matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
     }
@@ -45,17 +45,17 @@ impl Status {
     }
 }
 
-/// Everything that is known of a task. Times are milliseconds since the Unix epoch, by Redis's clock.
+/// All information about a task. Times are milliseconds since the Unix epoch, by Redis's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskStatus {
     pub id: String,
     pub status: Status,
-    /// The attempt that runs, ran last, or comes next.
+    /// The attempt that runs now or, if none does, the last or next one.
     pub attempt: u32,
-    /// What went wrong last.
+    /// The latest error.
     pub error: Option<String>,
     pub result: Option<Vec<u8>>,
-    /// Percent, as the handler last said.
+    /// Percent, as the handler last reported.
     pub progress: Option<u8>,
     pub note: Option<String>,
     /// `name@digest` of the version that ran last.
@@ -66,7 +66,7 @@ pub struct TaskStatus {
     pub finished_at: Option<u64>,
     /// When a delayed task comes back.
     pub due_at: Option<u64>,
-    /// The task that has the same idempotency key, and because of which this one did not run.
+    /// The task with the same idempotency key. Because of it, this one did not run.
     pub duplicate_of: Option<String>,
 }
 
@@ -117,10 +117,10 @@ impl TaskStatus {
 }
 
 impl Queue {
-    /// What is known of the task `id`; none when it was never here, or ended so long ago that its status expired.
+    /// The state of the task `id`; none when it never existed, or ended so long ago that its status expired.
     ///
-    /// A task that a plain producer added has no status key before its first attempt: it is then looked for in the stream (the first
-    /// 10,000 entries, when it has an id of its own) and among the dead letters.
+    /// A task from a plain producer has no status key before its first attempt. This call then looks in the
+    /// stream (the first 10,000 entries, if the task has an id of its own) and among the dead letters.
     pub async fn status(&self, id: &str) -> Result<Option<TaskStatus>, QueueError> {
         let known =
             self.link.command("read a task's status", redis::cmd("HGETALL").arg(self.keys.task(id))).await?;

@@ -1,4 +1,4 @@
-//! What keeps a group tidy, and what an operator should know of a Redis before trusting it with tasks.
+//! Keeps a group tidy, and warns about a Redis that may lose tasks.
 //!
 //! Not here: when to do it (`worker::janitor`, `app`).
 
@@ -11,7 +11,8 @@ use super::script::{self, Call};
 use super::{Queue, millis};
 
 impl Queue {
-    /// Removes up to `limit` consumers that have nothing pending and asked for nothing for `idle`. Gives how many.
+    /// Removes up to `limit` consumers that have no pending entries and sent no request for `idle`. Gives
+    /// their number.
     pub async fn sweep_consumers(&self, idle: Duration, limit: usize) -> Result<u64, QueueError> {
         let call = Call::new(&script::SWEEP)
             .key(&self.keys.stream)
@@ -22,7 +23,7 @@ impl Queue {
         self.shaped("sweep", reply::count(&reply))
     }
 
-    /// Notes on the statuses of tasks that their entries were deleted by somebody else.
+    /// Ends tasks whose entries were deleted from outside: their statuses say so.
     pub async fn lose(&self, entries: &[String]) -> Result<(), QueueError> {
         let ids: Vec<&str> = entries.iter().map(String::as_str).collect();
         let markers = self.markers_of(&ids).await?;
@@ -43,7 +44,8 @@ impl Queue {
         Ok(replies.into_iter().map(|reply| reply.ok().and_then(|reply| reply::bytes(reply).ok())).collect())
     }
 
-    /// The stream's other consumer groups. tqhost deletes entries when they are settled, whether these have read them or not.
+    /// The stream's other consumer groups. tqhost deletes entries when it settles them, whether or not these
+    /// groups have read them.
     pub async fn other_groups(&self) -> Result<Vec<String>, QueueError> {
         const WHAT: &str = "look for other groups";
         let reply = self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await?;
@@ -55,7 +57,8 @@ impl Queue {
     }
 }
 
-/// What about this Redis may lose tasks: one sentence for each thing, with the way out. Empty where it does not tell.
+/// The settings of this Redis that may lose tasks: one sentence each, with the way out. Empty where Redis
+/// does not tell its settings.
 pub async fn dangers(link: &Link) -> Vec<&'static str> {
     let info = async |section| match link.command("ask for its state", redis::cmd("INFO").arg(section)).await
     {
@@ -68,7 +71,7 @@ pub async fn dangers(link: &Link) -> Vec<&'static str> {
     judge(&info("memory").await, &info("persistence").await, snapshots.map(|(_, value)| !value.is_empty()))
 }
 
-/// `snapshots`: whether any save point is configured; none where that is not known.
+/// `snapshots`: whether a save point is configured; none where that is not known.
 fn judge(memory: &str, persistence: &str, snapshots: Option<bool>) -> Vec<&'static str> {
     let field = |info: &str, name: &str| {
         info.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))

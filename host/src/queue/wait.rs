@@ -1,7 +1,9 @@
-//! Questions about many queues at once, each in one command: is there a new entry, a pause, a delayed task?
+//! Asks about many queues at once, one command for each question: is there a new entry, a pause, a delayed
+//! task?
 //!
-//! So what a host costs while nothing happens does not grow with its queues. All keys of a call have to be on one server: on a cluster, each function
-//! is called once for each slot. Claims nothing and writes nothing, but for [`tell`].
+//! So an idle host costs the same for any number of queues. All keys of a call must be on one server: on a
+//! cluster, each function is called once for each slot. Claims nothing, and writes nothing except in
+//! [`tell`].
 //!
 //! Not here: when to ask (`worker::waiter`, `worker::lookout`).
 
@@ -18,19 +20,19 @@ use super::reply::{self, Shape, Shaped};
 use super::{Queue, keys, millis};
 use crate::chain::chain;
 
-/// Entries that the stream of signals keeps: a host that was away for longer looks anyway.
+/// The entries that the stream of signals keeps. A host that missed more looks anyway.
 const SIGNALS: usize = 100;
 
-/// Where a group stands.
+/// The position of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// Delivered and not settled.
     pub pending: u64,
-    /// The entry that was delivered last: what comes after it is new.
+    /// The last entry that was delivered. Entries after it are new.
     pub delivered: String,
 }
 
-/// A stream, and the entry after which its new ones come.
+/// A stream, and the entry that precedes its new ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub stream: String,
@@ -38,7 +40,7 @@ pub struct Place {
 }
 
 impl Queue {
-    /// Where the queue's group stands; none where there is no group.
+    /// The position of the queue's group; none where there is no group.
     pub async fn standing(&self) -> Result<Option<Standing>, QueueError> {
         const WHAT: &str = "look where the group stands";
         let reply = self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await?;
@@ -46,17 +48,17 @@ impl Queue {
         Ok(found.map(|(pending, delivered)| Standing { pending, delivered }))
     }
 
-    /// From here on its new entries can be waited for.
+    /// The position from which to wait for new entries.
     pub fn after(&self, standing: &Standing) -> Place {
         Place { stream: self.keys.stream.clone(), after: standing.delivered.clone() }
     }
 }
 
-/// Waits up to `block` until one of the streams has an entry after its place. Gives those that have, each with the place of that entry.
-/// `link` is used for nothing else.
+/// Waits up to `block` until one of the streams has an entry after its position. Gives each stream that has
+/// one, with the id of that entry. Nothing else may use `link`.
 pub async fn wait_for_any(link: &Link, places: &[Place], block: Duration) -> Result<Vec<Place>, QueueError> {
     const WHAT: &str = "wait for new tasks";
-    // It answers with the entries themselves, which are of no use here: no command waits without reading.
+    // The reply contains the entries, which are not needed: no command waits without reading.
     let mut wait = redis::cmd("XREAD");
     wait.arg("COUNT").arg(1).arg("BLOCK").arg(millis(block).max(1)).arg("STREAMS");
     for place in places {
@@ -110,7 +112,7 @@ pub async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, 
     Ok(found)
 }
 
-/// Tells all hosts to look now at what they would find a moment later anyway: pauses, delayed tasks, duties that nobody has.
+/// Signals all hosts to look now instead of a moment later: at pauses, delayed tasks, duties without a host.
 pub async fn tell(link: &Link) {
     let mut add = redis::cmd("XADD");
     add.arg(keys::TOLD).arg("MAXLEN").arg("~").arg(SIGNALS).arg("*").arg("look").arg(1);
@@ -122,7 +124,7 @@ pub async fn tell(link: &Link) {
     }
 }
 
-/// From here on it can be waited for that hosts are told something.
+/// The position from which to wait for signals.
 pub async fn signals(link: &Link) -> Result<Place, QueueError> {
     const WHAT: &str = "look what hosts were told";
     let reply = link

@@ -1,9 +1,9 @@
-//! Lets one attempt run alone in its host: no other one runs in the process meanwhile, of whichever queue.
+//! Lets one attempt run alone: no other attempt of any queue runs in the process at the same time.
 //!
-//! In: attempts that run beside others, and now and then one that must not. Out: guards, which say when they
-//! may run. Nobody is stopped for it.
+//! In: attempts that run beside others, and sometimes one that must run alone. Out: guards that an attempt
+//! holds while it runs. No running attempt is stopped.
 //!
-//! Not here: which task has to run alone, and what follows from it (`suspect`).
+//! Not here: which task has to run alone, and what follows from a crash (`suspect`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock, RwLockReadGuard};
 use tokio::time::{sleep, timeout};
 
-/// For so long nothing new begins at first, while what runs comes to its end.
+/// On the first try, no new attempt begins for this long, so that running attempts can end.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// If that was not long enough, everything goes on for so many times as long before the next try.
+/// After a try that failed, attempts run as usual for this many times the length of the try.
 const REST: u32 = 3;
 
-/// Who runs: many beside each other, or one alone.
+/// Either many attempts run beside each other, or one runs alone.
 #[derive(Debug)]
 pub struct Alone {
     patience: Duration,
     running: Arc<RwLock<()>>,
-    /// Held by the one that asks to run alone, so that the others have a turn between two of these.
+    /// Locked by the attempt that asks to run alone, so that other attempts run between two such attempts.
     first: Arc<Mutex<()>>,
 }
 
-/// Nothing else runs, for as long as this lives.
+/// No other attempt runs while this guard lives.
 #[derive(Debug)]
 pub struct Turn {
     _running: OwnedRwLockWriteGuard<()>,
@@ -39,16 +39,16 @@ impl Default for Alone {
 }
 
 impl Alone {
-    /// Waits for whoever runs alone, or is about to.
+    /// Waits until no attempt runs alone or asks to.
     pub async fn beside(&self) -> RwLockReadGuard<'_, ()> {
         self.running.read().await
     }
 
     /// Waits until nothing else runs.
     ///
-    /// Nothing new begins for a while, and then everything goes on for longer than that, so that a host whose
-    /// other attempts take hours is held up for a quarter of the time at most. Each try is twice as long as
-    /// the one before: one of them is longer than the longest attempt.
+    /// A try keeps new attempts from beginning. If it fails, attempts run as usual for [`REST`] times as
+    /// long, so the host is held up for at most a quarter of the time. Each try is twice as long as the one
+    /// before, so one of them outlasts the longest attempt.
     pub async fn alone(&self) -> Turn {
         let first = self.first.clone().lock_owned().await;
         let mut patience = self.patience;

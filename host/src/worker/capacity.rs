@@ -1,13 +1,15 @@
-//! How many attempts may run at once: of each queue as many as its concurrency says, and of all queues as many as the host's says.
+//! Bounds how many attempts run at once, by the concurrency of each queue and of the whole host.
 //!
-//! In: queues with their concurrency and priority, and what they ask for. Out: [`Permits`], which come back when they are dropped.
+//! In: queues with their concurrency and priority, and their requests. Out: [`Permits`], returned when
+//! dropped.
 //!
-//! Where queues compete, a permit that comes free goes to the one that has had the fewest starts for its priority. Each queue has a virtual
-//! time that a start moves on by 1/priority, and the lowest is served first. A queue that asked for nothing for a while is set to the time
-//! of the others, so that idleness saves nothing up.
+//! Where queues compete, a free permit goes to the queue with the fewest starts divided by its priority. Each
+//! queue has a virtual time. A start advances it by 1/priority, and the queue with the lowest time is served
+//! first. A queue that was idle is set to the time of the others, so idleness saves nothing up.
 //!
-//! A fetcher is away for a moment between taking permits and asking for more. If its place were given up for that long, queues with
-//! short tasks would share by the speed of their reads and not by their priority: so [`Line::wants_more`] keeps it, and what is granted waits.
+//! A fetcher takes permits, reads, and then asks for more. [`Line::wants_more`] keeps its place during the
+//! read, and permits granted meanwhile wait for it. Without this, queues with short tasks would share by the
+//! speed of their reads instead of by priority.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,9 +31,9 @@ pub struct Capacity {
 
 #[derive(Debug)]
 struct Pool {
-    /// Permits of all queues together; none: the host sets no bound of its own.
+    /// The bound of permits for all queues together. `None`: the host sets no bound.
     most: Option<usize>,
-    /// Granted to somebody, taken or not.
+    /// Permits that are granted, whether taken or not.
     out: usize,
     /// The virtual time of the last start.
     now: u64,
@@ -39,18 +41,18 @@ struct Pool {
     next_seat: u64,
 }
 
-/// What one queue has and wants.
+/// One queue's permits and its demand.
 #[derive(Debug)]
 struct Seat {
-    /// Its own concurrency.
+    /// The queue's own concurrency.
     most: usize,
-    /// With somebody.
+    /// Permits in use.
     taken: usize,
-    /// Set aside for it, and not taken yet.
+    /// Permits set aside for the queue, and not taken yet.
     granted: usize,
-    /// Somebody waits for permits: for so many at least. 0: nobody does.
+    /// The least number of permits that a loop waits for. 0: no loop waits.
     waits_for: usize,
-    /// Somebody will be back for more at once.
+    /// A loop will ask for more permits at once.
     wants_more: bool,
     /// Virtual time of one start.
     step: u64,
@@ -59,17 +61,17 @@ struct Seat {
     told: Arc<Notify>,
 }
 
-/// One queue's place among those that compete.
+/// One queue's place among the competing queues.
 #[derive(Debug)]
 pub struct Line {
     capacity: Capacity,
     seat: u64,
     told: Arc<Notify>,
-    /// Held by whoever waits, so that the loops of the queue are served in the order in which they came.
+    /// Locked by the loop that waits, so that the queue's loops are served in order of arrival.
     turn: tokio::sync::Mutex<()>,
 }
 
-/// The right to run so many attempts of one queue. Dropped, it goes to whoever waits.
+/// The right to run `count` attempts of one queue. Dropping it frees the permits for other waiters.
 #[derive(Debug)]
 pub struct Permits {
     line: Arc<Line>,
@@ -77,14 +79,14 @@ pub struct Permits {
 }
 
 impl Capacity {
-    /// Room for `limit` attempts; none: only the queues' own concurrency counts.
+    /// Room for `limit` attempts. `None`: only each queue's own concurrency counts.
     pub fn new(limit: Option<u32>) -> Capacity {
         let most = limit.map(|limit| limit as usize);
         let pool = Pool { most, out: 0, now: 0, seats: BTreeMap::new(), next_seat: 0 };
         Capacity { pool: Arc::new(Mutex::new(pool)), alone: Arc::default() }
     }
 
-    /// Another bound from now on. Nothing is taken from anybody: what is too much is not granted again.
+    /// Changes the bound. Permits in use stay valid; the excess is not granted again.
     pub fn resize(&self, limit: Option<u32>) {
         let mut pool = self.lock();
         pool.most = limit.map(|limit| limit as usize);
@@ -122,7 +124,7 @@ impl Capacity {
 }
 
 impl Pool {
-    /// Changes one seat, and shares out what that makes free.
+    /// Changes one seat, and grants the permits that this frees.
     fn change<T>(&mut self, seat: u64, change: impl FnOnce(&mut Seat, &mut usize) -> T) -> Option<T> {
         let found = self.seats.get_mut(&seat)?;
         let given = change(found, &mut self.out);
@@ -134,7 +136,8 @@ impl Pool {
         Some(given)
     }
 
-    /// Grants what is free to who wants it. Without a bound of the host, only what became of `changed` matters.
+    /// Grants free permits to seats with demand. If the host sets no bound, only the seat `changed` is looked
+    /// at.
     fn share_out(&mut self, changed: u64) {
         let Some(most) = self.most else {
             if let Some(seat) = self.seats.get_mut(&changed) {
@@ -166,7 +169,7 @@ impl Seat {
 
     fn grant(&mut self, count: usize) {
         self.granted += count;
-        // To wake somebody for each permit that comes back would cost more than the short tasks that bring them.
+        // A wake for each returned permit would cost more than a short task.
         if count > 0 && self.granted >= self.waits_for.min(self.most.saturating_sub(self.taken)) {
             self.told.notify_one();
         }
@@ -184,14 +187,14 @@ fn step(priority: u32) -> u64 {
 }
 
 impl Line {
-    /// Waits for a permit, and takes up to `most` of those that are there. Dropped while it waits, it leaves nothing behind.
+    /// Waits for a permit, and takes up to `most` of the permits that are free. This future is cancel-safe.
     pub async fn acquire(self: &Arc<Line>, most: usize) -> Permits {
         let _turn = self.turn().await;
         let _place = Place::new(self, 1);
         self.wait(1, most).await
     }
 
-    /// Waits for `least` permits, or after `patience` for one; takes up to `most` of those that are there.
+    /// Waits for `least` permits, or after `patience` for one, and takes up to `most` of the free permits.
     pub async fn acquire_some(self: &Arc<Line>, least: usize, most: usize, patience: Duration) -> Permits {
         let _turn = self.turn().await;
         let place = Place::new(self, least);
@@ -221,23 +224,24 @@ impl Line {
         }
     }
 
-    /// What every attempt of this host asks before it begins. While one runs alone, or is about to, nobody
-    /// gets a permit either.
+    /// The lock that every attempt of this host takes before it begins.
+    ///
+    /// While an attempt runs alone or asks to, no permit is given out.
     pub fn alone(&self) -> &Alone {
         &self.capacity.alone
     }
 
-    /// Whether whoever took permits last will be back for more at once: then its place is kept.
+    /// Notes whether the loop that took permits last will ask for more at once. If so, its place is kept.
     pub fn wants_more(&self, more: bool) {
         self.change(|seat, _| seat.wants_more = more);
     }
 
-    /// Whether the queue has to share with others: then nobody may hold permits only to wait for tasks.
+    /// Whether the host bounds all queues together. Then no loop may hold permits only to wait for tasks.
     pub fn is_shared(&self) -> bool {
         self.capacity.lock().most.is_some()
     }
 
-    /// Another concurrency and priority from now on. Nothing is taken from anybody: what is too much is not granted again.
+    /// Changes concurrency and priority. Permits in use stay valid; the excess is not granted again.
     pub fn resize(&self, concurrency: u32, priority: u32) {
         self.change(|seat, out| {
             seat.most = concurrency as usize;
@@ -249,7 +253,7 @@ impl Line {
         });
     }
 
-    /// Nothing is granted any more, whoever wants it: the queue is no longer this host's. [`Line::resize`] opens it again.
+    /// Grants no more permits, because this host gives the queue up. [`Line::resize`] opens the line again.
     pub fn close(&self) {
         self.resize(0, 1);
     }
@@ -261,7 +265,7 @@ impl Line {
             && pool.seats.get(&self.seat).is_some_and(|seat| seat.taken < seat.most)
     }
 
-    /// What the queue's own concurrency leaves.
+    /// The permits that the queue's own concurrency leaves free.
     #[cfg(test)]
     pub fn free(&self) -> usize {
         self.change(|seat, _| seat.most.saturating_sub(seat.taken)).unwrap_or_default()
@@ -294,14 +298,14 @@ impl Line {
 }
 
 impl Drop for Line {
-    /// No permit is out: each holds the line.
+    /// Runs when no permit is in use, because each permit holds the line.
     fn drop(&mut self) {
         self.wants_more(false);
         self.capacity.lock().seats.remove(&self.seat);
     }
 }
 
-/// Somebody waits, for as long as this lives.
+/// A loop waits for permits while this lives.
 struct Place<'l>(&'l Line);
 
 impl Place<'_> {
@@ -456,7 +460,8 @@ mod tests {
         assert_eq!(count(&now(&a, 1)), 1);
     }
 
-    /// Starts of each queue while all of them want all they can get, and `rounds` attempts end one after the other, `turn` choosing which.
+    /// Starts of each queue while all of them want all they can get, and `rounds` attempts end one after the
+    /// other, `turn` choosing which.
     fn shares(priorities: &[u32], limit: u32, rounds: usize) -> Vec<usize> {
         let capacity = Capacity::new(Some(limit));
         let lines: Vec<_> = priorities.iter().map(|priority| capacity.line(limit, *priority)).collect();

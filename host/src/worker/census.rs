@@ -1,4 +1,6 @@
-//! Reads a queue's figures now and then, for the metrics: of one that rests, only as long as they can change.
+//! Reads a queue's figures every few seconds for the metrics.
+//!
+//! The figures of a resting queue are read only while they can change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +11,7 @@ use super::idle::Rest;
 use super::shared::Shared;
 use crate::queue::Census;
 
-/// Figures are at most this old, but for the number of dead letters of a queue that rests.
+/// The greatest age of a figure, except the number of dead letters of a resting queue.
 const EVERY: Duration = Duration::from_secs(5);
 
 pub struct CensusTaker {
@@ -34,7 +36,7 @@ impl CensusTaker {
                 }
             };
             let next = async {
-                // The figures of a queue that wakes change from then on: they are read a while later.
+                // The figures of a resting queue do not change until it wakes.
                 if settled {
                     let _ = rest.changed().await;
                 }

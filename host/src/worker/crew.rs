@@ -1,13 +1,15 @@
 //! Begins attempts on the guests' threads, without a task of the runtime for each.
 //!
-//! In: attempts as they are to begin. Out: each is run by one of a few workers, one after the other; one that
-//! has to wait for something goes on as a task of its own, so that nobody waits for it.
+//! In: attempts that are to begin. Out: a few workers run them one after the other. An attempt that has to
+//! wait continues as its own task of the runtime, so it does not hold up the next attempt.
 //!
 //!     begin ─▶ line ─▶ worker: polls it once ─▶ over
 //!                                           └─▶ waits: spawned
 //!
-//! A task of the runtime costs more than a short attempt: memory of its own, places in two lists, a thread
-//! that is woken. Not here: what an attempt does (`runner`).
+//! A task of the runtime costs more than a short attempt: memory, entries in two lists, and the wake of a
+//! thread.
+//!
+//! Not here: what an attempt does (`runner`).
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -24,11 +26,10 @@ use super::shared::Shared;
 use crate::plugins::Version;
 use crate::task::Task;
 
-/// After so many attempts a worker lets other tasks of the runtime have the thread: those of other queues,
-/// and what was spawned here.
+/// After this many attempts, a worker yields its thread to other tasks of the runtime.
 const IN_A_ROW: usize = 16;
 
-/// What is to begin in one queue, and who begins it.
+/// The attempts of one queue that are to begin, and the number of workers that begin them.
 #[derive(Default)]
 pub struct Crew(Mutex<Line>);
 
@@ -45,8 +46,7 @@ struct Start {
 }
 
 impl Crew {
-    /// Begins an attempt at a task, or at several that were gathered for a version that takes batches, beside
-    /// the others.
+    /// Begins an attempt at a task, or at a batch, beside other attempts.
     pub fn begin(&self, shared: &Arc<Shared>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
         let mut line = self.line();
         line.starts.push_back(Start { version: version.clone(), members });
@@ -57,8 +57,9 @@ impl Crew {
         }
     }
 
-    /// What a worker begins next, and whether another one has to be there for what is left. None: it is no
-    /// worker any more.
+    /// The attempt that a worker begins next, and whether another worker is needed for the rest.
+    ///
+    /// `None`: nothing is left, and the worker ends.
     fn next(&self, most: usize) -> Option<(Start, bool)> {
         let mut line = self.line();
         let Some(next) = line.starts.pop_front() else {
@@ -75,24 +76,24 @@ impl Crew {
     }
 }
 
-/// One more worker. Each brings the next one along, which is dear for whoever is not on the guests' threads.
+/// Starts one more worker. Workers start each other, because spawning from another runtime is expensive.
 fn worker(shared: &Arc<Shared>, guests: &Handle) {
     drop(shared.runners.spawn_on(work(shared.clone()), guests));
 }
 
 async fn work(shared: Arc<Shared>) {
     let guests = Handle::current();
-    // More of them would only wait for threads.
+    // More workers would only wait for threads.
     let most = guests.metrics().num_workers();
-    // One piece of memory for all attempts that need not wait.
+    // One allocation serves all attempts that do not wait.
     let mut place: Option<ReusableBoxFuture<'static, ()>> = None;
     let mut in_a_row = 0;
     while let Some((Start { version, members }, is_another_wanted)) = shared.crew.next(most) {
         if is_another_wanted {
             worker(&shared, &guests);
         }
-        // A panic of the host has been logged. It ends the attempt, which stays pending and is reclaimed, and
-        // not the worker.
+        // A panic of the host is logged already. It ends the attempt, whose task stays pending and is
+        // reclaimed. The worker continues.
         let run = AssertUnwindSafe(runner::run(shared.clone(), version, members)).catch_unwind().map(drop);
         let attempt = match &mut place {
             Some(place) => {

@@ -1,12 +1,16 @@
-//! Claims new entries, as many as there are free permits, for as long as there is a working plugin.
+//! Claims new entries of one queue while a plugin version works and permits are free.
 //!
-//! The loop is the queue's heart: its pulse is what readiness goes by. It never ends by itself, whatever Redis does.
+//! In: a working version, permits, and the queue's pause and rate limit. Out: claimed entries, handed to
+//! `intake`. Readiness depends on this loop's pulse. The loop ends only when it is stopped, whatever Redis
+//! does.
 //!
-//!     plugin there? ─▶ free permits? ─▶ delivered unseen? ─▶ XREADGROUP ─▶ intake
-//!                                                                 └─▶ nothing for a while: rests, until the host's Waiter wakes it
+//!     version? ─▶ permits? ─▶ entries delivered unseen? ─▶ XREADGROUP ─▶ intake
+//!                                                              └─▶ empty for a while: rests until woken
 //!
-//! A queue that is at work has a connection of its own for reads that block. One that rests has none: its first read goes over a connection that
-//! all queues of the host share, and does not block.
+//! A busy queue has its own connection for blocking reads. A resting queue has none: its first read does not
+//! block, and uses a connection that all queues of the host share.
+//!
+//! Not here: tasks of dead hosts (`reclaimer`), and how tasks begin (`intake`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,22 +33,21 @@ use crate::queue::rate::Places;
 use crate::queue::wait::{self, Place};
 use crate::queue::{Entry, Link, QueueError, Redis};
 
-/// How long a read waits for the first entry. Stopping takes so long at most.
+/// How long a read waits for the first entry, and so the longest time that stopping takes.
 const BLOCK: Duration = Duration::from_secs(1);
-/// Entries claimed at once, however many permits are free: so many are marked in one script.
+/// The most entries of one claim, because one script marks them all.
 const MAX_BATCH: usize = 100;
-/// Bytes that a read may bring, if entries are as large as they were lately: no command of Redis says how
-/// many bytes to read.
+/// The bytes that a read may bring, estimated from recent entries. Redis cannot bound a read in bytes.
 const MAX_BYTES: usize = 4 << 20;
-/// While there is more to read than there are permits, a read waits so long for more of them: short tasks bring theirs back one by one.
+/// The wait for more permits while the queue has a backlog. Short tasks return their permits one by one.
 const GATHER: Duration = Duration::from_millis(1);
-/// Entries claimed at once over the connection that other queues read from too: large ones hold these up.
+/// The most entries of one claim over the shared connection, where large entries hold up other queues.
 const SHARED_BATCH: usize = 10;
-/// A queue rests after so many reads that waited and brought nothing.
+/// A queue rests after this many blocking reads in a row that returned no entry.
 const QUIET: u32 = 5;
-/// How long a queue that rests keeps its connection. One that is not used for longer may have been closed by somebody on the way.
+/// How long a resting queue keeps its connection. The network may close one that is idle for longer.
 const KEEP: Duration = Duration::from_secs(30);
-/// How often a loop that waits for something else looks whether Redis is there.
+/// How often the fetcher checks that Redis is reachable while it waits for something else.
 const LOOK: Duration = Duration::from_secs(2);
 
 pub struct Fetcher {
@@ -52,37 +55,38 @@ pub struct Fetcher {
     pulse: FetchPulse,
     redis: Redis,
     waiter: Waiter,
-    /// For reads that do not block.
+    /// The shared connection, for reads that do not block.
     reads: Link,
-    /// For blocking reads of this queue, and for nothing else.
+    /// This queue's own connection, for blocking reads only.
     own: Option<Link>,
-    /// Since nothing came: where the queue is waited for.
+    /// The queue's seat at the waiter, while it is idle.
     seat: Option<(Seat, Place)>,
-    /// Reads in a row that waited and brought nothing.
+    /// Blocking reads in a row that returned no entry.
     quiet: u32,
-    /// When it was woken last, and whether that was soon after the time before.
+    /// When the waiter woke the queue last.
     woken: Option<Instant>,
+    /// The last two wakes were less than [`BLOCK`] apart.
     is_woken_often: bool,
-    /// Entries claimed at once, as far as the connection carries them.
+    /// The most entries of the next claim. It is halved after an error and doubled after a success.
     batch: usize,
     sizes: Sizes,
-    /// The last read brought all that it asked for.
+    /// The last read returned as many entries as it asked for.
     is_behind: bool,
 }
 
-/// Bytes of the largest entry lately.
+/// The size in bytes of the largest recent entry.
 #[derive(Default)]
 struct Sizes(usize);
 
 impl Sizes {
-    /// One large entry is remembered for some reads: others may follow.
+    /// Notes the sizes of a read's entries. A large entry counts for several reads, since others may follow.
     fn saw(&mut self, entries: &[Entry]) {
         if let Some(largest) = entries.iter().map(Entry::bytes).max() {
             self.0 = largest.max(self.0 - self.0 / 8);
         }
     }
 
-    /// How many entries fit into so many bytes; at least one.
+    /// How many entries fit into `bytes`: at least one.
     fn fit(&self, bytes: usize) -> usize {
         (bytes / self.0.max(1)).max(1)
     }
@@ -144,7 +148,7 @@ impl Fetcher {
                 Err(error) => {
                     self.shared.unseen.store(true, Ordering::Release);
                     self.leave();
-                    // A batch that did not come in time may have been too much for the connection.
+                    // A batch that did not arrive in time may be too large for the connection.
                     self.batch = (self.batch / 2).max(1);
                     self.pulse.fault(chain(&error));
                     if error.is_no_group() {
@@ -168,7 +172,8 @@ impl Fetcher {
         let waits = self.own.is_some() && !rests;
         let link = self.own.as_ref().unwrap_or(&self.reads);
         if shared.unseen.load(Ordering::Acquire) {
-            // The reclaimer claims for the same consumer: between its claim and its intake, its entries would look unseen too.
+            // The reclaimer claims for the same consumer. Until it has admitted its entries, they look
+            // unseen.
             let claiming = shared.claiming.lock().await;
             let found =
                 shared.queue.recover(link, &shared.consumer, &shared.inflight.entries(), count).await?;
@@ -195,11 +200,11 @@ impl Fetcher {
                 return Ok(Read::Busy);
             }
         };
-        // Who shares the host's capacity does not hold any of it while there is nothing to do.
+        // A queue that shares the host's capacity must hold no permit while its stream is empty.
         let block = (waits && !shared.line.is_shared()).then_some(BLOCK);
         let since = Instant::now();
         let read = shared.queue.read(link, &shared.consumer, places, block).await;
-        // Places that are lost with an error come back by themselves, by the passing of time.
+        // On an error the places are not given back. The rate limit frees them with time.
         let entries = read?;
         self.pulse.beat(FetchState::Reading);
         let (unused, found) = (places - entries.len().min(places), entries.len());
@@ -212,31 +217,31 @@ impl Fetcher {
         intake::admit(&shared, version, entries, Claimed::Read { since }, permits).await;
         shared.queue.give_places_back(unused).await?;
         if rests {
-            // A queue that is woken again and again is better off with reads that wait, and so is one whose connection is still there: they come sooner
-            // to what follows, and end at once when the stream is deleted.
+            // Blocking reads suit a queue that is woken often, or that still has its connection. They get the
+            // next entries sooner, and end at once when the stream is deleted.
             let stays = found == 0 || found < count && self.own.is_none();
             return Ok(if stays && !self.is_woken_often { Read::Drained } else { Read::Busy });
         }
-        // From now on reads wait for what comes.
+        // The next reads block, on this connection.
         self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
         self.quiet = if found == 0 && waits { self.quiet + 1 } else { 0 };
-        // A queue that has to share cannot wait in a read: it has to be waited for.
+        // A queue that shares capacity may not block in a read, so the waiter waits for it at once.
         let is_quiet = self.quiet >= if shared.line.is_shared() { 1 } else { QUIET };
         Ok(if is_quiet { Read::Drained } else { Read::Busy })
     }
 
-    /// When there is nothing more: has the queue waited for, and when it is, rests until it is woken. Holds no permit meanwhile.
+    /// Takes a seat at the waiter, and once a round includes it, rests until it is woken. It holds no permit.
     async fn rest(&mut self, stop: &CancellationToken) -> Result<(), QueueError> {
         let shared = self.shared.clone();
         if self.seat.is_none() {
-            // Without its group, the next read tells.
+            // If the group is missing, the next read reports it.
             let Some(standing) = shared.queue.standing().await? else { return Ok(()) };
             let place = shared.queue.after(&standing);
             self.seat = Some((self.waiter.enter(place.clone(), self.pulse.clone()), place));
         }
         let Some((seat, place)) = &mut self.seat else { return Ok(()) };
         if !seat.is_waited_for() {
-            // A queue that has to share may not wait in a read, which would hold permits.
+            // A blocking read would hold permits, so a queue that shares capacity waits without claiming.
             if let Some(own) = self.own.as_ref().filter(|_| shared.line.is_shared()) {
                 wait::wait_for_any(own, std::slice::from_ref(place), BLOCK).await?;
             }
@@ -246,7 +251,7 @@ impl Fetcher {
         shared.idle.rests();
         let woken = tokio::select! {
             wake = seat.wake() => {
-                // After an error, something may have been delivered that nobody saw.
+                // After an error, Redis may have delivered entries that this host never received.
                 shared.unseen.fetch_or(wake == Wake::Gone, Ordering::AcqRel);
                 wake
             }
@@ -271,13 +276,13 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Is not waited for any more.
+    /// Gives up the seat at the waiter.
     fn wake(&mut self) {
         self.seat = None;
         self.shared.idle.wakes();
     }
 
-    /// The version that runs tasks now; waits while there is none.
+    /// The active version. Waits while there is none.
     async fn version(&mut self, stop: &CancellationToken) -> Waited<Arc<Version>> {
         let mut versions = self.shared.versions.clone();
         loop {
@@ -297,7 +302,7 @@ impl Fetcher {
         }
     }
 
-    /// Waits while the queue is paused, or nobody knows whether it is.
+    /// Waits while the queue is paused, or while its pause is unknown.
     async fn unpaused(&mut self, stop: &CancellationToken) -> Waited<()> {
         let mut paused = self.shared.idle.paused();
         loop {
@@ -322,19 +327,19 @@ impl Fetcher {
         }
     }
 
-    /// Wants nothing for now, and is not waited for.
+    /// Gives up the place in the line and the seat at the waiter.
     fn leave(&mut self) {
         self.shared.line.wants_more(false);
         self.wake();
     }
 
-    /// At least one permit, and all others that are free, up to a batch.
+    /// Waits for a permit, and takes all free permits up to a batch.
     async fn permits(&self, stop: &CancellationToken) -> Waited<Permits> {
         let line = &self.shared.line;
         let batch = if self.own.is_some() { self.batch } else { self.batch.min(SHARED_BATCH) };
         let batch = batch.min(self.sizes.fit(MAX_BYTES));
         let acquire = async {
-            // A queue that shares must take what it is given.
+            // A queue that shares capacity must take any permit that it is granted.
             if self.is_behind && !line.is_shared() {
                 let half = (self.shared.queue.rules.concurrency as usize / 2).clamp(1, batch);
                 line.acquire_some(half, batch, GATHER).await
@@ -349,7 +354,7 @@ impl Fetcher {
                 () = stop.cancelled() => return Waited::Stopped,
                 permits = &mut permits => return Waited::For(permits),
                 () = tokio::time::sleep(LOOK) => {
-                    // Permits come back when tasks are settled: while Redis refuses that, waiting for one is no progress.
+                    // Permits return as tasks are settled. While settlements fail, this wait is a fault.
                     let unsettled = self.shared.unsettled().clone();
                     match unsettled {
                         Some(why) => self.pulse.fault(why),
@@ -360,7 +365,7 @@ impl Fetcher {
         }
     }
 
-    /// A sign of life while waiting for something else than Redis, if Redis is there.
+    /// Beats the pulse while the fetcher waits for something else, if Redis is reachable.
     async fn beat(&self, state: FetchState) {
         match self.waiter.redis_is_there().await {
             Ok(()) => self.pulse.beat(state),
@@ -368,7 +373,7 @@ impl Fetcher {
         }
     }
 
-    /// Somebody deleted the stream or the group, or everything; or only ended the read.
+    /// Creates the stream and the group again if they were deleted. A read can also end for other reasons.
     async fn recreate_group(&self) {
         let queue = self.shared.name.as_ref();
         match self.shared.queue.ensure_group().await {

@@ -1,11 +1,12 @@
-//! Puts tasks together that a handler takes in one call.
+//! Gathers tasks into batches that a handler takes in one call.
 //!
-//! In: tasks that are begun, one after the other. Out: a runner for each batch: as many tasks of one version as the queue's rules allow, or as came
-//! within the rules' wait; or for one task, where it must not or need not wait for others.
+//! In: begun tasks, one by one. Out: a runner for each batch, or for a single task that may not be in a
+//! batch. A batch ends when it is full, when its wait is over, when a task has another version, when no
+//! permits are left, or when the worker stops claiming.
 //!
-//!     add ─▶ Open ─▶ gather: full, over its time, another version, no permits left, or the worker stops claiming ─▶ runner
+//!     add ─▶ Open ─▶ gather ─▶ crew ─▶ runner
 //!
-//! Not here: how a batch begins (`crew`), what becomes of it (`runner`).
+//! Not here: how a batch begins (`crew`), and its outcome (`runner`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -33,7 +34,7 @@ impl Gathering {
     pub fn add(&self, shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
         let rules = &shared.queue.rules;
         let most = if version.handler.takes_batches() { rules.largest_batch() } else { 1 };
-        // A task that a host died of, perhaps, must not take others with it next time.
+        // A task that may have crashed a host runs outside of batches.
         if most < 2 || task.crashes > 0 {
             shared.crew.begin(shared, version, vec![(task, hold)]);
             return;
@@ -49,7 +50,7 @@ impl Gathering {
                     }
                     return;
                 }
-                // It runs by now.
+                // The batch has closed.
                 Err(mpsc::error::TrySendError::Closed(back) | mpsc::error::TrySendError::Full(back)) => {
                     member = back
                 }
@@ -66,12 +67,12 @@ impl Gathering {
         )));
     }
 
-    /// Lets the open batch run with what it has: nothing more can come.
+    /// Closes the open batch, because no more tasks can arrive.
     pub fn close(&self) {
         *self.open() = None;
     }
 
-    /// Lets go of a batch that takes no more tasks, and of its version.
+    /// Drops a batch that is closed, and with it its version.
     fn forget_closed(&self) {
         self.open().take_if(|batch| batch.members.is_closed());
     }
@@ -81,7 +82,7 @@ impl Gathering {
     }
 }
 
-/// Waits for more, and runs what there is then on the version that is active then.
+/// Collects members until the batch ends, and runs them on the version that is active then.
 async fn gather(
     shared: Arc<Shared>,
     version: Arc<Version>,
@@ -102,13 +103,13 @@ async fn gather(
             () = &mut over => break,
         }
     }
-    // What was added before is still there after this; nothing is added any more.
+    // Tasks added before this are still received.
     more.close();
     while let Some(member) = more.recv().await {
         members.push(member);
     }
     shared.gathering.forget_closed();
-    // Where the plugin was removed meanwhile, this attempt has begun before that.
+    // If the plugin was removed meanwhile, the batch still runs, because it began before.
     let version = shared.versions.borrow().clone().unwrap_or(version);
     if version.handler.takes_batches() {
         return shared.crew.begin(&shared, &version, members);

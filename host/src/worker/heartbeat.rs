@@ -1,6 +1,9 @@
-//! Keeps the leases of what is in flight, writes its progress, and stops what was lost.
+//! Renews the leases of entries in flight, writes their progress, and stops attempts whose lease is lost.
 //!
-//! It runs until the last task is settled, also while the host stops.
+//! In: the table of entries in flight. Out: one script call for up to 100 entries that are due.
+//! The loop runs until the last task is settled, even while the host stops.
+//!
+//! Not here: the table (`inflight`), and who takes over a lost lease (`reclaimer`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +16,13 @@ use super::shared::Shared;
 use crate::admin;
 use crate::queue::{Beat, Lease};
 
-/// A lease is renewed this many times before it would end.
+/// The number of heartbeats within one lease.
 const BEATS_PER_LEASE: u32 = 3;
-/// A beat is also how a host learns that a task was cancelled: this is the longest that takes.
+/// The longest time between two heartbeats. A host also learns from them that a task was cancelled.
 pub const LATEST: Duration = Duration::from_secs(2);
-/// A retired worker's: whoever serves the queue now may have the shortest lease there can be, a second.
+/// The interval of a retired worker. The queue's new worker may have the shortest possible lease, a second.
 const RETIRED: Duration = Duration::from_millis(300);
-/// News of progress waits no longer than this.
+/// The longest time that new progress waits to be written.
 const LOOK: Duration = Duration::from_secs(1);
 /// Leases renewed by one call of the script.
 const MAX_BATCH: usize = 100;
@@ -35,14 +38,14 @@ impl Heartbeat {
         let mut every = (self.shared.queue.rules.lease / BEATS_PER_LEASE).min(LATEST);
         let mut pace = Pace::new(&self.shared.name, "heartbeat");
         loop {
-            // Looking more often than beating keeps a beat from being late by a whole look.
+            // The loop looks more often than it beats, so that a beat is not late by a whole look.
             let look = LOOK.min(every / 4);
             tokio::select! {
                 () = tokio::time::sleep(look) => {}
                 () = self.retired.cancelled(), if every > RETIRED => every = RETIRED,
                 () = stop.cancelled() => return,
             }
-            // Due a look early rather than a look late.
+            // A beat may be early by one look, but not late.
             let due = self.shared.inflight.due(every.saturating_sub(look), Instant::now());
             for beats in due.chunks(MAX_BATCH) {
                 tokio::select! {
@@ -54,7 +57,7 @@ impl Heartbeat {
     }
 
     async fn beat(&self, beats: &[Beat], pace: &mut Pace) {
-        // From before the call: the lease runs from when Redis renews it, which is later.
+        // This time is taken before the call, so the lease ends no earlier than this host believes.
         let now = Instant::now();
         match self.shared.queue.heartbeat(&self.shared.consumer, beats).await {
             Ok(leases) => {
@@ -64,7 +67,7 @@ impl Heartbeat {
                     match lease {
                         Lease::Renewed => self.shared.inflight.renewed(&beat.entry, now),
                         Lease::Lost => {
-                            // Of an entry that was deleted, the loss has been counted.
+                            // The loss of a deleted entry is counted already.
                             let known = self.shared.inflight.is_deleted(&beat.entry);
                             if self.shared.inflight.lost(&beat.entry) && !known {
                                 self.shared.metrics.lease_lost(1);
@@ -91,7 +94,8 @@ impl Heartbeat {
                 }
                 self.shared.count_deleted(&deleted);
             }
-            // Tried again at the next look: a beat may come late, but never after its time to somebody else's task.
+            // The next look tries again. The script checks the owner, so a late beat renews no other host's
+            // lease.
             Err(error) => {
                 self.shared.inflight.unsaid(beats);
                 pace.failed(&error);

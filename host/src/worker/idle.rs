@@ -1,7 +1,8 @@
-//! What the loops of one queue know of each other's idleness, so that none of them asks Redis what another one knows.
+//! The idle state of one queue, shared by its loops, so that no loop asks Redis for what another loop knows.
 //!
-//! A queue *rests* while the host's [`Waiter`](super::waiter) waits for its new entries. Nothing can become pending in a resting queue unless the
-//! waiter wakes it first, so whoever found nothing to do there sleeps until the rest ends, or until the queue is looked at in its turn.
+//! A queue *rests* while the host's [`Waiter`](super::waiter) waits for its new entries. In a resting queue
+//! nothing can become pending before the waiter wakes it. A loop that has nothing to do sleeps until then, or
+//! until the queue's turn.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,9 +20,9 @@ pub struct Idle {
 /// Whether a queue rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// It is read from, or cannot be.
+    /// The fetcher reads from it, or cannot.
     Awake,
-    /// It is waited for. The number grows each time it is looked at in its turn.
+    /// The waiter waits for it. The number counts its turns.
     Resting(u64),
 }
 
@@ -47,7 +48,7 @@ impl Default for Idle {
 }
 
 impl Idle {
-    /// The queue is waited for from now on; or it was, and is looked at in its turn.
+    /// Notes that the waiter waits for the queue. A further call counts a turn.
     pub fn rests(&self) {
         self.rest.send_modify(|rest| match rest {
             Rest::Awake => *rest = Rest::Resting(0),
@@ -55,7 +56,7 @@ impl Idle {
         });
     }
 
-    /// The queue is read from again.
+    /// Notes that the fetcher reads from the queue again.
     pub fn wakes(&self) {
         self.rest.send_if_modified(|rest| std::mem::replace(rest, Rest::Awake) != Rest::Awake);
     }
@@ -82,8 +83,9 @@ impl Idle {
         self.duty.store(has, Ordering::Release);
     }
 
-    /// Whether this host has the queue's duties, which one host does for all. It does them until it knows of
-    /// another that has them.
+    /// Whether this host has the queue's duties, which one host does for all hosts.
+    ///
+    /// It is true until this host learns that another one has them.
     pub fn has_duty(&self) -> bool {
         self.duty.load(Ordering::Acquire)
     }

@@ -1,7 +1,7 @@
-//! The one list of what this host owns of a queue: from the moment an entry is read until its settlement is known.
+//! The table of a queue's entries that this host owns, from their read until their settlement is known.
 //!
-//! A [`Hold`] stands for one entry in it. Dropping it takes the entry out, so it cannot be forgotten; the permit to run comes back when the
-//! attempt has run.
+//! In: claimed entries with their permits. Out: a [`Hold`] for each entry. Dropping the hold removes the
+//! entry, so no entry stays by mistake. The permit is freed when the attempt has run.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -17,17 +17,17 @@ use super::capacity::Permits;
 use crate::queue::Beat;
 use crate::task::Progress;
 
-/// What a held entry is in the middle of.
+/// The state of a held entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Phase {
-    /// It runs, and Redis has not heard of it: the task has no status of its own yet, or one that says PENDING.
+    /// It runs, but Redis does not know: the task has no status yet, or its status is PENDING.
     Begun,
-    /// It runs, and its status says so, or is just being told.
+    /// It runs, and its status is PROCESSING, or is being written.
     Running,
-    /// Its lease belongs to somebody else now: nothing is to be settled.
+    /// Its lease is lost, so this host must not settle it.
     Lost,
-    /// Its settlement is on the way; whether the lease still stands will be seen by that.
+    /// Its settlement is on the way to Redis, which also checks the lease.
     Settling,
 }
 
@@ -38,7 +38,7 @@ pub struct Inflight(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     slots: HashMap<Key, Slot>,
-    /// The host stops: whatever is still taken in is to end at once.
+    /// The host stops, so an entry that is still added has to end at once.
     is_stopped: bool,
 }
 
@@ -47,7 +47,7 @@ struct Table {
 struct Slot {
     /// When its lease was last known to be renewed.
     renewed: Instant,
-    /// Its entry is gone from the stream, and that has been said.
+    /// Its entry was deleted from the stream, and this has been reported.
     deleted: bool,
 }
 
@@ -90,7 +90,7 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-/// An entry that is to be taken in.
+/// A claimed entry that is to be added to the table.
 pub struct Claim<'t> {
     pub entry: &'t str,
     pub task_id: &'t str,
@@ -98,7 +98,7 @@ pub struct Claim<'t> {
     pub key: Option<&'t [u8]>,
     pub attempt: u32,
     pub enqueued_at_ms: u64,
-    /// When it was claimed at the earliest: its lease runs from then.
+    /// The earliest time at which it can have been claimed. Its lease counts from then.
     pub since: Instant,
 }
 
@@ -107,14 +107,14 @@ pub struct Claim<'t> {
 pub struct Hold {
     table: Arc<Inflight>,
     entry: Arc<Entry>,
-    /// Whether the task's status may be there: it was begun by the script, or enqueued by a host.
+    /// Whether the task may have a status: the script began it, or a host enqueued it.
     is_known: bool,
     permit: Option<Permits>,
-    /// Told when its settlement is known: nothing else runs in this host before.
+    /// For an attempt that runs alone: dropped when its settlement is known, which lets other attempts run.
     alone: Option<DropGuard>,
 }
 
-/// A task that runs, and of which Redis has not heard.
+/// A running task whose status in Redis is not PROCESSING yet.
 #[derive(Debug)]
 pub struct Unheard {
     pub entry: String,
@@ -126,7 +126,7 @@ pub struct Unheard {
 }
 
 impl Inflight {
-    /// Takes an entry in. None when it is there already: then it is running, and must not run twice.
+    /// Adds an entry. `None`: it is in the table already, so it runs and must not run twice.
     pub fn hold(self: &Arc<Self>, claim: &Claim<'_>, permit: Permits) -> Option<Hold> {
         let mut table = self.lock();
         if table.slots.contains_key(claim.entry) {
@@ -163,10 +163,10 @@ impl Inflight {
         self.lock().slots.is_empty()
     }
 
-    /// What has to go out in the next heartbeat: leases that were not renewed for `every`, and news of progress.
+    /// The beats that are due: leases that were not renewed for `every`, and new progress.
     pub fn due(&self, every: Duration, now: Instant) -> Vec<Beat> {
         let due = |(Key(entry), slot): (&Key, &Slot)| {
-            // A status that is not there yet has no place for progress.
+            // Progress is part of the status, so it waits until there is one.
             let progress = if entry.is(Phase::Begun) { None } else { entry.progress.take() };
             let is_due = progress.is_some() || now.duration_since(slot.renewed) >= every;
             is_due.then(|| Beat {
@@ -179,7 +179,7 @@ impl Inflight {
         self.lock().slots.iter().filter_map(due).collect()
     }
 
-    /// Puts back what a heartbeat was to say, which did not arrive: unless there is something newer.
+    /// Puts back the progress of a heartbeat that failed, unless there is newer progress.
     pub fn unsaid(&self, beats: &[Beat]) {
         let table = self.lock();
         for beat in beats {
@@ -191,8 +191,10 @@ impl Inflight {
         }
     }
 
-    /// Tasks that have run for `least` and of which Redis has not heard; from now on it is as if it had. And how long it is until the next one
-    /// has run for so long.
+    /// Takes the tasks that have run for `least` and have no PROCESSING status yet, and marks them as
+    /// running.
+    ///
+    /// Also gives the time until the next task has run for `least`.
     pub fn unheard(&self, least: Duration, now: Instant) -> (Vec<Unheard>, Option<Duration>) {
         let mut found = Vec::new();
         let mut next = None;
@@ -216,11 +218,11 @@ impl Inflight {
         }
     }
 
-    /// Notes that the entry was deleted. False when that is known already, or it is not owned any more.
+    /// Notes that the entry was deleted. False if this is known already, or if this host does not own the
+    /// entry.
     pub fn deleted(&self, entry: &str) -> bool {
         let mut table = self.lock();
-        // The heartbeat that found it out has written a status, also for one of which Redis was not told that
-        // it runs.
+        // The heartbeat that found the deletion has written a status, even for a task that had none.
         if let Some((Key(entry), _)) = table.slots.get_key_value(entry) {
             entry.turn(Phase::Begun, Phase::Running);
         }
@@ -232,7 +234,7 @@ impl Inflight {
         self.lock().slots.get(entry).is_some_and(|slot| slot.deleted)
     }
 
-    /// Notes that a lease is lost, and stops the attempt. False when it was not running any more.
+    /// Notes that a lease is lost, and stops the attempt. False if the attempt has ended already.
     pub fn lost(&self, entry: &str) -> bool {
         let table = self.lock();
         let Some((Key(entry), _)) = table.slots.get_key_value(entry) else { return false };
@@ -243,7 +245,7 @@ impl Inflight {
         running
     }
 
-    /// Stops every attempt, and those that may still begin.
+    /// Stops every attempt, including attempts that begin later.
     pub fn stop_all(&self) {
         let mut table = self.lock();
         table.is_stopped = true;
@@ -275,23 +277,25 @@ impl Hold {
         &self.entry.progress
     }
 
-    /// Whether somebody else owns the entry now.
+    /// Whether this host has lost the lease.
     pub fn is_lost(&self) -> bool {
         self.entry.is(Phase::Lost)
     }
 
-    /// For how long the entry was held.
+    /// The time since the entry was claimed.
     pub fn age(&self) -> Duration {
         self.entry.since.elapsed()
     }
 
-    /// The task begins without Redis being told. `is_known`: it has a status that says PENDING.
+    /// Notes that the task begins without a call to Redis. `is_known`: it has a status, which is PENDING.
     pub fn begun(&mut self, is_known: bool) {
         self.is_known = is_known;
         self.entry.turn(Phase::Running, Phase::Begun);
     }
 
-    /// The attempt is over and will be settled: a lease that turns out to be gone is no news from now on. True when the task may have a status.
+    /// Notes that the attempt has ended and will be settled. A lost lease no longer matters then.
+    ///
+    /// True if the task may have a status.
     pub fn settling(&self) -> bool {
         let is_unheard = self.entry.turn(Phase::Begun, Phase::Settling);
         if !is_unheard {
@@ -300,13 +304,13 @@ impl Hold {
         self.is_known || !is_unheard
     }
 
-    /// The attempt runs alone. A crash counts against it until it is settled, so nothing else may run before
-    /// that.
+    /// Notes that the attempt runs alone. A crash counts against it until it is settled, so no other attempt
+    /// may run before that.
     pub fn runs_alone(&mut self, settled: DropGuard) {
         self.alone = Some(settled);
     }
 
-    /// The attempt has run: another may take its permit.
+    /// Frees the permit, because the attempt has run.
     pub fn has_run(&mut self) {
         self.permit = None;
     }

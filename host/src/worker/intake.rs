@@ -1,12 +1,15 @@
-//! From claimed entries to running tasks.
+//! Turns claimed entries into running tasks.
 //!
-//! In: entries that Redis says are ours, with a permit for each. Out: a runner for each task that may run; a
-//! burial for what is malformed, or brought its host down while it ran alone.
+//! In: entries that this host has claimed, with a permit for each. Out: a runner for each task that may run,
+//! or a settlement. Malformed tasks, and tasks that crashed a host while they ran alone, are dead-lettered.
 //!
-//!     read just now, and plain ─────────────────────────────▶ runs; `teller` tells Redis, if it runs for long
-//!     everything else ─▶ the gate: a script that looks once more ─▶ runs, or is settled by the gate
+//!     just read, and plain ─────────────────────────▶ runs; `teller` writes PROCESSING if it runs for long
+//!     every other task ─▶ the gate (begin.lua) ─▶ runs, or is settled by the gate
 //!
-//! A plain task needs no gate: its delivery says that it is ours, nobody can have its id or its key, and nobody can have marked it as cancelled.
+//! A plain task needs no gate. Its delivery shows that this host owns it, no other task can have its id or
+//! its key, and no client can have marked it as cancelled.
+//!
+//! Not here: the claim (`fetcher`, `reclaimer`), batches (`gather`), the attempt (`runner`).
 
 use std::sync::Arc;
 
@@ -22,19 +25,19 @@ use crate::plugins::Version;
 use crate::queue::{Begun, Entry, Start, Subject, codec};
 use crate::task::{Origin, Task};
 
-/// How entries came to be ours.
+/// How this host got its entries.
 #[derive(Debug, Clone, Copy)]
 pub enum Claimed {
-    /// By a read that was sent then: nobody had them before.
+    /// By a read that was sent at `since`. No consumer had them before.
     Read { since: Instant },
-    /// Another consumer had them, or this one had them unseen.
+    /// Another consumer had them before, or they were delivered to this one unseen.
     Again,
 }
 
-/// Admits entries. `permits` holds at least as many as there are entries; what is left over is given back.
+/// Admits entries. `permits` holds at least one permit for each entry; unused permits are given back.
 ///
-/// `version` is the one that was active when the claim began. A claim can wait for a while: what it brought is run by the version that is
-/// active now, and given back if there is none any more.
+/// `version` was active when the claim began. A claim can take a while, so the tasks run on the version that
+/// is active now. If there is none, they are given back.
 pub async fn admit(
     shared: &Arc<Shared>,
     version: &Arc<Version>,
@@ -52,7 +55,8 @@ pub async fn admit(
     let mut gated: Vec<(Task, Hold)> = Vec::new();
     for entry in entries {
         let Some(permit) = permits.split_one() else {
-            // Cannot be: no more is asked for than there are permits. Left pending, it would be reclaimed.
+            // This cannot happen, since a claim asks for no more entries than permits. The entry stays
+            // pending.
             tracing::error!(entry = entry.id, "more entries than permits");
             break;
         };
@@ -100,12 +104,12 @@ pub async fn admit(
         }
     }
     if !shared.line.has_room() {
-        // Nobody may hold permits only to wait for tasks that cannot come.
+        // A batch must not hold permits while it waits for tasks that cannot arrive.
         shared.gathering.close();
     }
 }
 
-/// Takes an entry into the table of what is in flight. None when it is there already.
+/// Adds an entry to the table of entries in flight. `None`: it is there already.
 fn hold(
     shared: &Shared,
     decoded: &Result<Task, (codec::Malformed, Entry)>,
@@ -121,7 +125,7 @@ fn hold(
             enqueued_at_ms: task.enqueued_at_ms,
             since,
         },
-        // It never runs, so that nobody asks for more than its entry.
+        // A malformed task never runs, so only its entry is needed.
         Err((_, entry)) => {
             Claim { entry: &entry.id, task_id: &entry.id, key: None, attempt: 1, enqueued_at_ms: 0, since }
         }
@@ -129,15 +133,15 @@ fn hold(
     shared.inflight.hold(&claim, permit)
 }
 
-/// Whether its delivery is all that has to be known of a task.
+/// Whether a task is plain, so that it can run without the gate.
 fn is_plain(shared: &Shared, task: &Task, hold: &Hold, how: Claimed) -> bool {
-    // While its reply was on its way for long, another host may have taken it over.
+    // If the reply took half a lease, another host may have taken the task over.
     let is_fresh = matches!(how, Claimed::Read { since } if since.elapsed() < shared.queue.rules.lease / 2);
     is_fresh && task.origin != Origin::Other && task.crashes == 0 && hold.key().is_none()
 }
 
-/// Gives a task back that has passed the gate. Counts why another one has not, and buries what brought its
-/// host down.
+/// Returns a task that has passed the gate. Otherwise counts the reason, and dead-letters a task that crashed
+/// its host.
 pub async fn go_on(
     shared: &Shared,
     version: &Version,
@@ -166,8 +170,8 @@ pub async fn go_on(
     None
 }
 
-/// Marks tasks as PROCESSING, however long Redis takes, and whether they run `alone`. None when the host
-/// stops meanwhile.
+/// Marks tasks as PROCESSING, and whether they run `alone`. Tries until Redis answers. `None`: the host
+/// stops.
 pub async fn begin(
     shared: &Shared,
     plugin: &str,

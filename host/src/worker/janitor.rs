@@ -1,9 +1,10 @@
-//! Keeps the queues tidy of which this host has the duties: removes the names of hosts that are gone for good, and finds tasks and idempotency keys
-//! that somebody's deletions orphaned.
+//! Cleans up the queues whose duties this host has.
 //!
-//! Orphans are looked for in one walk through the keys of the whole Redis, for all queues together, in small pieces and at a pace that hardly shows: a
-//! shared Redis may hold millions of keys that are not ours. Not here: what an orphan is (`doctor::mend`);
-//! `tqhost doctor` looks at a whole queue at once.
+//! It removes the consumers of hosts that are dead for good, and finds tasks and idempotency keys that
+//! deletions by other clients orphaned. One walk through all keys of Redis finds the orphans of all queues.
+//! It goes in small pieces and slowly, because a shared Redis may hold millions of foreign keys.
+//!
+//! Not here: what an orphan is (`doctor::mend`), and the check of a whole queue at once (`tqhost doctor`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,20 +19,20 @@ use super::shared::Shared;
 use crate::doctor::mend::{self, Tended};
 use crate::queue::{Link, Queue, QueueError};
 
-/// The time between two steps: each sweeps one queue and looks at one piece of the keys.
+/// The time between two steps. Each step sweeps one queue and looks at one piece of the keys.
 const STEP: Duration = Duration::from_secs(1);
-/// A queue is swept, and a walk begun, no more often than this.
+/// The least time between two sweeps of a queue, and between the starts of two walks.
 const EVERY: Duration = Duration::from_secs(60);
-/// A consumer that got nothing for so long is gone, or idle: Redis 7.0 does not count reads that bring nothing. The next read of one that lives
-/// brings its name back.
+/// A consumer without deliveries for this long is dead or idle. Redis 7.0 does not count reads that return
+/// nothing, so an idle one may be removed. Its next read creates it again.
 const GONE: Duration = Duration::from_secs(3600);
 /// Names removed by one call of the script.
 const MAX_BATCH: usize = 1000;
 /// Keys of the whole Redis in one piece.
 const KEYS: usize = 2000;
-/// Statuses and markers that are asked for their expiry in a second, in the mean.
+/// The average number of statuses and markers per second whose expiry is read.
 const ASKED_PER_SECOND: f64 = 50.0;
-/// How long what looks orphaned has to move on.
+/// The wait before a second look at a suspected orphan, during which it may change.
 const MOMENT: Duration = Duration::from_millis(500);
 
 pub struct Janitor {
@@ -44,9 +45,9 @@ pub struct Janitor {
 
 /// A walk through the keys.
 enum Walk {
-    /// The next one begins then.
+    /// The walk is over. The next one begins at this time.
     Done(Instant),
-    /// It began then, and goes on here.
+    /// When the walk began, and the cursor at which it continues.
     At(Instant, Option<String>),
 }
 
@@ -58,7 +59,7 @@ impl Janitor {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut pace = Pace::new("*", "janitor");
         loop {
-            // What is begun may be left: each step is one script.
+            // A step can be cancelled, because each of its writes is one script.
             let step = tokio::select! {
                 step = self.step() => step,
                 () = stop.cancelled() => return,
@@ -101,7 +102,7 @@ impl Janitor {
             return Ok(());
         }
         self.swept.insert(duty, Instant::now());
-        // A pause lets go of nothing that is pending, however long it is; and a lease may be longer than an hour.
+        // A lease may be longer than an hour.
         let gone = GONE.max(queue.queue.rules.lease * 2);
         let removed = queue.queue.sweep_consumers(gone, MAX_BATCH).await?;
         if removed > 0 {
@@ -134,7 +135,7 @@ async fn tend(shared: &Shared, keys: Vec<Vec<u8>>) -> Result<(), QueueError> {
     let queue = shared.name.as_ref();
     let Tended { lost, never_ran, freed, expiring } = mend::tend(&shared.queue, keys, MOMENT).await?;
     if !lost.is_empty() {
-        // Those that ran were counted when their entry was missed.
+        // Tasks that ran were counted when their entry was found missing.
         shared.metrics.lost_entries(never_ran);
         tracing::error!(queue, tasks = ?lost, "tasks are lost: somebody deleted them; their statuses say so now");
     }
@@ -149,7 +150,7 @@ async fn tend(shared: &Shared, keys: Vec<Vec<u8>>) -> Result<(), QueueError> {
     Ok(())
 }
 
-/// Says at the start of a queue what an operator should know of its stream.
+/// Warns at the start of a queue if its stream has other consumer groups.
 pub async fn warn_of_other_groups(shared: Arc<Shared>) {
     let queue = shared.name.as_ref();
     match shared.queue.other_groups().await {

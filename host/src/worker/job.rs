@@ -1,7 +1,7 @@
-//! The end of one attempt, on its way to Redis.
+//! Bounds the ended attempts that wait to be settled.
 //!
-//! In: a verdict on a task that this host holds. Out: a [`Job`] for the settler. How many there may be at once, and with how many bytes, is the
-//! matter of [`Room`].
+//! In: a verdict on a task that this host holds. Out: a [`Job`] for the settler. [`Room`] bounds how many
+//! jobs there are, and how many bytes they hold.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::inflight::Hold;
 use crate::queue::Ending;
 
-/// Bytes that a job may hold for one unit of room.
+/// The bytes of a job for each further unit of room that it takes.
 const BYTES_PER_UNIT: usize = 64 << 10;
-/// Units of a queue's room: so many tasks may wait to be settled at least, and at most four for each attempt that may run.
+/// The least and the most units of a queue's room. Between these, a queue has four units for each permit.
 const UNITS: (usize, usize) = (256, 4096);
 
 /// The end of one attempt, on its way to Redis.
@@ -20,13 +20,14 @@ const UNITS: (usize, usize) = (256, 4096);
 pub struct Job {
     pub ending: Ending,
     pub label: crate::admin::Settled,
-    /// Given up when the settlement is known.
+    /// Dropped when the settlement is known.
     pub hold: Hold,
     _room: OwnedSemaphorePermit,
 }
 
-/// The bound of the ends that wait to be settled, in tasks and in bytes. An attempt that ends while there is
-/// no room keeps its permit to run until there is.
+/// The bound of the attempts that wait to be settled, in tasks and in bytes.
+///
+/// An attempt that ends while there is no room keeps its permit until there is.
 #[derive(Debug, Clone)]
 pub struct Room {
     units: Arc<Semaphore>,
@@ -34,15 +35,15 @@ pub struct Room {
 }
 
 impl Room {
-    /// For a queue of which so many attempts may run at once.
+    /// Room for a queue with this concurrency.
     pub fn new(concurrency: usize) -> Room {
         let most = concurrency.saturating_mul(4).clamp(UNITS.0, UNITS.1);
         Room { units: Arc::new(Semaphore::new(most)), most }
     }
 
-    /// Waits until there is room for this end. The permit to run comes back then.
+    /// Waits until there is room for this ended attempt, and then frees its permit.
     pub async fn job(&self, ending: Ending, label: crate::admin::Settled, mut hold: Hold) -> Option<Job> {
-        // One that is larger than all there is takes all of it.
+        // A job that is larger than the whole room takes all of it.
         let units = (1 + ending.bytes() / BYTES_PER_UNIT).min(self.most);
         let _room =
             self.units.clone().acquire_many_owned(u32::try_from(units).unwrap_or(u32::MAX)).await.ok()?;

@@ -1,7 +1,7 @@
 //! Starts and stops all loops of one queue.
 //!
-//! In: a queue, and what it shares with the other queues of this host. Out: a [`Worker`]; the order in which its loops end is in
-//! [`Worker::stop`].
+//! In: a queue, and the [`Host`] that it belongs to. Out: a [`Worker`]. [`Worker::stop`] gives the order in
+//! which the loops end.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -28,15 +28,15 @@ use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::{Link, Queue, Redis};
 
-/// What the queues of one host share.
+/// The state that all queues of one host share.
 pub struct Host {
     pub redis: Redis,
-    /// Its name in every group, unique for each start.
+    /// The host's consumer name in every group, unique for each start.
     pub consumer: Arc<str>,
     pub capacity: Capacity,
     pub waiter: Waiter,
     pub lookout: Lookout,
-    /// For reads that do not block, of all queues.
+    /// The connection for reads that do not block. All queues use it.
     pub reads: Link,
     pub stop: Stop,
 }
@@ -49,17 +49,18 @@ pub struct Worker {
     /// The loops that serve until the last task is settled.
     servants: TaskTracker,
     settler: TaskTracker,
-    /// Cancelled when no job will come any more.
+    /// Cancelled when no more jobs can be sent to the settler.
     drained: CancellationToken,
     /// Cancelled when the last task is settled.
     served: CancellationToken,
-    /// Cancelled when the queue is another worker's, or no longer this host's; the same as `served` otherwise.
+    /// Cancelled when another worker takes over the queue, when this host gives it up, or with `served`.
     retired: CancellationToken,
 }
 
 impl Worker {
-    /// Starts the loops of `queue` in `host`, which claim for `consumer`, as much as `line` gives. `later`: this host may still run tasks of the
-    /// queue under other rules.
+    /// Starts the loops of `queue` in `host`. They claim for `consumer`, with permits from `line`.
+    ///
+    /// `later` means that this host may still run tasks of the queue under older rules.
     pub fn start(
         host: &Host,
         queue: Queue,
@@ -135,17 +136,19 @@ impl Worker {
         worker
     }
 
-    /// Claims nothing more: the queue is another worker's from now on, or no longer this host's. What runs goes on until its end.
+    /// Stops claiming, because another worker takes over the queue or this host gives it up.
+    ///
+    /// Running attempts continue until they end.
     pub fn retire(&self) {
         self.shared.stop.claiming.cancel();
         self.retired.cancel();
     }
 
-    /// Waits until everything has ended, in this order. The tokens in [`Stop`] say how long each step may take at most.
+    /// Ends all loops in the order of the steps below. The tokens in [`Stop`] bound the time of each step.
     pub async fn stop(self) {
         // 1. Nothing new is claimed (`Stop::claiming`).
         self.finish(&self.claimers).await;
-        // 2. What runs ends by itself, or is stopped (`Stop::running`).
+        // 2. Running attempts end by themselves, or are stopped (`Stop::running`).
         tokio::select! {
             () = self.finish(&self.shared.runners) => {}
             () = self.shared.stop.running.cancelled() => {
@@ -153,26 +156,29 @@ impl Worker {
                 self.finish(&self.shared.runners).await;
             }
         }
-        // 3. What ended is settled, or given up (`Stop::settling`).
+        // 3. Ended attempts are settled, or given up (`Stop::settling`).
         self.drained.cancel();
         self.finish(&self.settler).await;
-        // 4. Leases need no renewal any more.
+        // 4. No lease is left to renew.
         self.served.cancel();
         self.finish(&self.servants).await;
-        // 5. The consumer's name is of no use to anyone, unless something is still pending for it.
+        // 5. The consumer leaves the group, unless it still has pending entries.
         tokio::select! {
             biased;
-            // Here, too: the queues of a host leave one after the other while Redis is away, each after a pause of its own.
+            // While Redis is unreachable, queues leave one after the other, each after its own timeout.
             () = self.shared.stop.settling.cancelled() => {}
             left = self.shared.queue.leave(&self.shared.consumer, settler::LANES) => {
                 if let Err(error) = left {
-                    tracing::debug!(queue = self.shared.name.as_ref(), error = chain(&error), "could not leave the group");
+                    let queue = self.shared.name.as_ref();
+                    tracing::debug!(queue, error = chain(&error), "could not leave the group");
                 }
             }
         }
     }
 
-    /// Waits for loops to end. Not for ever: one that waits for a Redis that is away is left behind, and ends with the process.
+    /// Waits for loops to end, until `Stop::settling` is cancelled.
+    ///
+    /// A loop that still waits for an unreachable Redis ends with the process.
     async fn finish(&self, loops: &TaskTracker) {
         loops.close();
         tokio::select! {

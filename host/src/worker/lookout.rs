@@ -1,11 +1,13 @@
-//! Looks for what no entry announces, for all queues of this host together: pauses, delayed tasks of others, duties.
+//! Looks for changes that no entry announces, for all queues of this host: pauses, duties, and delayed tasks
+//! of others.
 //!
-//! A look is a few commands, however many queues there are: once a second, and at once when hosts are told to look (`queue::wait::tell`). What it
-//! finds is noted in each queue's [`Idle`](super::idle::Idle), or told to its promoter.
+//! A look is a few commands for any number of queues. There is one each second, and one at once when hosts
+//! are asked to look (`queue::wait::tell`). Its findings go to each queue's [`Idle`](super::idle::Idle), or
+//! wake its promoter.
 //!
-//! Delayed tasks that this host parked are known to the queue's promoter, which sleeps until they are due. For those of others (an enqueued task with a
-//! delay, a host that died) the host with the queue's duties looks: whether there are delayed tasks in any queue of whose promoter knows none, and, in
-//! turn, at the queues that have some.
+//! The promoter knows the delayed tasks that this host parked, and sleeps until they are due. Other delayed
+//! tasks come from producers and from hosts that died. The host with the queue's duties looks for them: in
+//! all queues whose promoter knows no delayed task, and in turn in the other queues.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,15 +26,16 @@ use crate::queue::{Link, Queue, QueueError, duties, wait};
 
 /// The time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
-/// The least time between two looks, however often hosts are told to look.
+/// The least time between two looks, however often hosts are asked to look.
 const GAP: Duration = Duration::from_millis(50);
-/// The time between two renewals of the lease of duties, and how long it lasts. A host that dies is followed by another within the sum of both.
+/// The time between two renewals of the lease of duties. Another host follows a dead one within `RENEW` plus
+/// `LEASE`.
 const RENEW: Duration = Duration::from_secs(4);
 const LEASE: Duration = Duration::from_secs(9);
-/// Queues with delayed tasks that are looked at in one look.
+/// The most queues with delayed tasks that one look visits.
 const DELAYED: usize = 20;
 
-/// The queues of one host that are looked after. Clones share it.
+/// The queues of one host that the loop looks after. Clones share them.
 #[derive(Clone, Default)]
 pub struct Lookout(Arc<Inner>);
 
@@ -52,7 +55,7 @@ struct Memory {
 }
 
 impl Lookout {
-    /// Looks after a queue, soon and until it is dropped or claims nothing more.
+    /// Adds a queue. The loop looks after it until it is dropped or stops claiming.
     pub fn add(&self, queue: &Arc<Shared>) {
         self.queues_mut().push(Arc::downgrade(queue));
         self.0.added.notify_one();
@@ -135,7 +138,7 @@ async fn look_for_pauses(link: &Link, queues: &[Arc<Shared>]) -> Result<(), Queu
             Ok(())
         }
         Err(error) => {
-            // While Redis is away, nothing can be claimed anyway.
+            // While Redis is unreachable, nothing can be claimed anyway.
             if !error.is_connection() {
                 queues.iter().for_each(|queue| queue.idle.note_pause(Pause::Refused(chain(&error))));
             }
@@ -144,7 +147,9 @@ async fn look_for_pauses(link: &Link, queues: &[Arc<Shared>]) -> Result<(), Queu
     }
 }
 
-/// Gives how many hosts there are. A host that may not ask for duties has all of them: to do them twice does no harm.
+/// Renews this host's duties, and gives the number of hosts.
+///
+/// A host that Redis does not allow to share duties does all of them. Doing them twice is harmless.
 async fn hold_duties(
     link: &Link,
     host: &str,

@@ -1,9 +1,15 @@
 //! Carries tasks from claim to settlement: the loops of one queue.
 //!
-//! A newcomer finds a loop by its file: [`fetcher`] and [`reclaimer`] claim, [`gather`] puts together, [`runner`] runs, [`settler`] settles,
-//! [`teller`] tells clients what runs for long, [`promoter`] brings back what is due, [`mover`] and [`scheduler`] make tasks, [`heartbeat`]
-//! keeps leases, [`census`] counts. What they share is in [`shared`]; [`lifecycle`] starts and stops them.
-//! For all queues together there are [`waiter`], [`lookout`] and [`janitor`]: what a host costs while nothing happens.
+//! Each queue has its own loops, one per file:
+//! - [`fetcher`] and [`reclaimer`] claim tasks;
+//! - [`gather`] forms batches, [`runner`] runs attempts, [`settler`] settles them;
+//! - [`heartbeat`] renews leases, and [`teller`] writes PROCESSING for attempts that run for long;
+//! - [`promoter`] moves due tasks back to the stream;
+//! - [`mover`] and [`scheduler`] enqueue tasks;
+//! - [`census`] reads the queue's figures.
+//!
+//! [`shared`] holds the state of these loops, and [`lifecycle`] starts and stops them.
+//! [`waiter`], [`lookout`] and [`janitor`] serve all queues of the host together.
 
 pub mod alone;
 pub mod backoff;

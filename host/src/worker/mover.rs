@@ -1,6 +1,7 @@
-//! Feeds a queue from its list.
+//! Moves the items of a queue's list into the queue, as tasks.
 //!
-//! One blocking command in ten seconds while the list is empty; while the queue is full, the items stay in the list.
+//! While the list is empty, this costs one blocking command in ten seconds. While the queue is full, the
+//! items stay in the list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +12,9 @@ use super::pace::Pace;
 use super::shared::Shared;
 use crate::queue::{Link, QueueError};
 
-/// How long one wait for an item takes at most.
+/// The longest time of one wait for an item.
 pub const BLOCK: Duration = Duration::from_secs(10);
-/// How long a full queue is left alone.
+/// The wait before the next try when the queue is full.
 const FULL: Duration = Duration::from_secs(1);
 /// Items moved by one call of the script.
 const MAX_BATCH: usize = 100;
@@ -22,7 +23,7 @@ pub struct Mover {
     pub shared: Arc<Shared>,
     /// The list's key.
     pub list: String,
-    /// For blocking waits, and for nothing else.
+    /// The connection for blocking waits. Only this loop may use it.
     pub link: Link,
 }
 
@@ -30,7 +31,7 @@ impl Mover {
     pub async fn run(self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "move");
         loop {
-            // Waiting takes nothing, so it may be left; what moves items is one script.
+            // A step can be cancelled: waiting takes no item, and one script moves the items.
             let step = tokio::select! {
                 step = self.step() => step,
                 () = stop.cancelled() => return,
@@ -55,7 +56,7 @@ impl Mover {
             return Ok(Duration::ZERO);
         }
         let moved = self.shared.queue.move_items(&self.list, MAX_BATCH).await?;
-        // There was an item, and it was not taken: by another host, which is well, or because the queue is full.
+        // If nothing was moved, another host took the item, or the queue is full.
         Ok(if moved == 0 { FULL } else { Duration::ZERO })
     }
 }

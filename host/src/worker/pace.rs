@@ -1,4 +1,7 @@
-//! What a loop does about errors of Redis: says so once, waits a little longer each time, and says when it is over.
+//! Backoff and log lines of a loop whose calls to Redis fail.
+//!
+//! In: the errors and successes of the loop. Out: how long to wait before the next try. An outage is logged
+//! when it begins, every 30 s while it lasts, and when it is over.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,27 +12,26 @@ use tokio::time::Instant;
 use crate::chain::chain;
 use crate::queue::QueueError;
 
-/// The waits between tries grow from the first of these to the second.
+/// The shortest and the longest wait between two tries.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// An outage that goes on is mentioned this often.
+/// How often a lasting outage is logged.
 const REMIND: Duration = Duration::from_secs(30);
 
-/// The errors of one loop. What is of one kind with it, such as the lanes of a settler, tells of an outage
-/// together.
+/// The backoff of one loop. Loops of the same kind, such as the lanes of a settler, log an outage together.
 pub struct Pace {
     queue: String,
     what: &'static str,
-    /// The next waits, from an error until it works again.
+    /// The next waits. `None` while calls succeed.
     waits: Option<ExponentialBackoff>,
     outage: Arc<Mutex<Outage>>,
 }
 
 #[derive(Default)]
 struct Outage {
-    /// Loops that wait for its end.
+    /// The number of loops whose calls fail.
     loops: usize,
     since: Option<Instant>,
-    /// What was said last, and when.
+    /// The last logged error, and when it was logged.
     said: Option<(Instant, String)>,
 }
 
@@ -72,7 +74,7 @@ impl Pace {
         self.waits.get_or_insert_with(waits).next().unwrap_or(WAIT.1)
     }
 
-    /// Notes that it works.
+    /// Notes that a call succeeded.
     pub fn succeeded(&mut self) {
         if let Some(since) = self.leave() {
             let after_seconds = since.elapsed().as_secs();
@@ -80,7 +82,7 @@ impl Pace {
         }
     }
 
-    /// The outage is over for this loop. Gives since when it was, if it is over for all.
+    /// Ends the outage for this loop. Gives its beginning if it is over for all loops.
     fn leave(&mut self) -> Option<Instant> {
         self.waits.take()?;
         let mut outage = self.outage();

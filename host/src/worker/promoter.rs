@@ -1,7 +1,7 @@
-//! Brings delayed tasks back when they are due.
+//! Moves delayed tasks back to the stream when they are due.
 //!
-//! It sleeps until the next one of which it knows is due. Whoever parks a task in this host wakes it; of the tasks of others it hears from the
-//! [`Lookout`](super::lookout).
+//! The loop sleeps until the next known task is due. It is woken when this host parks a task, and when the
+//! [`Lookout`](super::lookout) finds delayed tasks of others.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::pace::Pace;
 use super::shared::Shared;
 
-/// Tasks moved by one call of the script, which keeps Redis busy for well under a millisecond with it.
+/// Tasks moved by one call of the script. Such a call takes Redis well under a millisecond.
 const MAX_BATCH: usize = 100;
 
 pub struct Promoter {

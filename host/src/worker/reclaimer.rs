@@ -1,4 +1,9 @@
-//! Takes over tasks whose host died, or fell silent for a whole lease.
+//! Takes over tasks whose host died or sent no heartbeat for a whole lease.
+//!
+//! In: pending entries of other consumers, permits, and a working version. Out: claimed entries, handed to
+//! `intake`.
+//!
+//! Not here: new entries, and entries delivered unseen (`fetcher`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,14 +18,14 @@ use super::{heartbeat, intake};
 use crate::queue::QueueError;
 use crate::queue::rate::Places;
 
-/// A quarter of the lease, within these bounds, lies between two looks.
+/// The bounds of the time between two looks, which is a quarter of the lease.
 const EVERY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// Tasks taken over in one step.
 const MAX_BATCH: usize = 50;
 
 pub struct Reclaimer {
     pub shared: Arc<Shared>,
-    /// A worker of this host with a longer lease may have been there before.
+    /// An older worker of this host, with a longer lease, may still run tasks of the queue.
     pub later: bool,
 }
 
@@ -29,7 +34,8 @@ impl Reclaimer {
         let every = (self.shared.queue.rules.lease / 4).clamp(EVERY.0, EVERY.1);
         let mut pace = Pace::new(&self.shared.name, "reclaim");
         if self.later {
-            // Its heartbeats were further apart than this lease may be long. From now on they are not.
+            // The older worker's heartbeats may have been further apart than this lease. After this wait they
+            // are not.
             tokio::select! {
                 () = tokio::time::sleep(heartbeat::LATEST) => {}
                 () = stop.cancelled() => return,
@@ -42,15 +48,15 @@ impl Reclaimer {
             () = stop.cancelled() => return,
         }
         loop {
-            // From before the look: what comes after it ends the rest.
+            // This is read before the look, so that a change during the look is noticed.
             let rests = *rest.borrow_and_update() != Rest::Awake;
             let (wait, settled) = match self.look(rests, &stop).await {
                 Ok(settled) => {
                     pace.succeeded();
-                    // Hosts that started together should not look together for ever.
+                    // The jitter keeps hosts that started together from looking at the same time.
                     (every.mul_f64(0.8 + 0.4 * fastrand::f64()), settled)
                 }
-                // The fetcher mends this.
+                // The fetcher creates the group again.
                 Err(error) if error.is_no_group() => (every, false),
                 Err(error) => (pace.failed(&error).max(every), false),
             };
@@ -62,7 +68,7 @@ impl Reclaimer {
         }
     }
 
-    /// Gives whether there will be nothing to do for as long as the queue rests.
+    /// Takes tasks over. True if there is nothing to do until the queue's rest ends.
     async fn look(&self, rests: bool, stop: &CancellationToken) -> Result<bool, QueueError> {
         if rests && self.shared.queue.standing().await?.is_some_and(|standing| standing.pending == 0) {
             return Ok(true);
@@ -70,15 +76,17 @@ impl Reclaimer {
         self.reclaim_all(stop).await.map(|()| false)
     }
 
-    /// Goes once through all that is pending. Waits in line with the fetcher for permits, but only when there is something to do.
-    /// A claim that has begun is carried through: cut short, it would leave tasks that are ours and that nobody runs.
+    /// Goes once through all pending entries. It waits for permits only if there is an entry to claim.
+    ///
+    /// A claim that has begun is not cancelled: that would leave tasks that this host owns and does not run.
     async fn reclaim_all(&self, stop: &CancellationToken) -> Result<(), QueueError> {
         let shared = &self.shared;
         let mut from = "-".to_owned();
         if !shared.idle.is_unpaused() || shared.versions.borrow().is_none() {
             return Ok(());
         }
-        // Redis skips what is healthy: a claim that had to look at it in small steps would wait for permits at each of them.
+        // Redis skips entries with a valid lease. Claiming past them in small steps would need permits for
+        // each step.
         while let Some(first) = shared.queue.first_abandoned(&from, shared.queue.rules.lease).await? {
             // This answer may be the first one after a silence.
             if shared.queue.is_just_back() {
@@ -92,14 +100,15 @@ impl Reclaimer {
                 permits.unused();
                 return Ok(());
             };
-            // What is taken over is started again, and counts for the queue's rate.
+            // A task that is taken over starts again, and counts for the queue's rate limit.
             let Places::Taken(places) = shared.queue.take_places(permits.count()).await? else {
                 permits.unused();
                 return Ok(());
             };
             let claiming = shared.claiming.lock().await;
             let found = shared.queue.reclaim(&shared.consumer, &first, places, shared.queue.outlived()).await;
-            // If its reply was lost, what it claimed is ours: the fetcher looks for it.
+            // If the reply was lost, this host may own entries that it did not receive. The fetcher looks for
+            // them.
             let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
             shared.lost(&found.lost).await;
             if !found.entries.is_empty() {

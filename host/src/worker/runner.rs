@@ -1,13 +1,14 @@
 //! Runs claimed tasks from start to settlement: one, or a batch that its handler takes in one call.
 //!
-//! In: tasks that this host owns. Out: for each exactly one settlement, or none if its lease was lost before it had an outcome (the new owner
-//! settles instead).
+//! In: tasks that this host owns. Out: exactly one settlement for each task, or none if its lease was lost
+//! before it had an outcome (the new owner settles instead).
 //!
-//!     claimed ─▶ sandbox ─▶ Outcome of each ─▶ settle::decide ─▶ settler
-//!        ▲          └ the call for several tasks failed: each alone
+//!     claimed ─▶ sandbox ─▶ one Outcome per task ─▶ settle::decide ─▶ settler
+//!        ▲          └ a failed batch: its tasks run again one by one
 //!        └──────────┘
 //!
-//! Not here: which task to run (`fetcher`, `reclaimer`), which tasks together (`gather`), when to try again (`backoff`), Redis (`queue`).
+//! Not here: which task to run (`fetcher`, `reclaimer`), batches (`gather`), when to try again (`backoff`),
+//! Redis (`queue`).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,20 +25,19 @@ use crate::queue::{Subject, codec};
 use crate::sandbox::Attempt;
 use crate::task::Task;
 
-/// Runs a task, or several that were gathered for a version that takes batches, beside the others. On the
-/// guests' threads the handler begins without another hop.
+/// Runs a task or a batch beside other attempts. On the guests' threads, the handler begins without another
+/// hop.
 pub async fn run(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     members.iter().for_each(|(task, _)| waited(&shared, task));
     beside(shared, version, members).await;
 }
 
-/// Notes how long a task has waited that runs now: from when its entry was added, or for one that was
-/// delayed, from when it was due.
+/// Records how long a task has waited, since its entry was added, or since it was due if it was delayed.
 pub fn waited(shared: &Shared, task: &Task) {
     shared.metrics.wait(age(codec::entry_time_ms(&task.entry)));
 }
 
-/// Beside other attempts, but not beside one that runs alone.
+/// Runs tasks beside other attempts, once no attempt runs alone.
 async fn beside(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     let _others = shared.line.alone().beside().await;
     carry(shared.clone(), version, members).await;
@@ -47,7 +47,7 @@ async fn beside(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, 
 pub async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     let rules = &shared.queue.rules;
     let mut members = members;
-    // A batch takes its time, and what was cancelled or lost meanwhile must not be run once more.
+    // Tasks that were cancelled or lost while they waited for a batch must not run.
     for (task, _) in members.extract_if(.., |(_, hold)| hold.is_lost()) {
         tracing::info!(
             queue = rules.name,
@@ -120,7 +120,7 @@ fn apart(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
     drop(shared.runners.spawn(beside(shared.clone(), version.clone(), vec![(task, hold)])));
 }
 
-/// One attempt, which is stopped when all of its tasks are to stop. None: it was.
+/// Runs one attempt, which is stopped when all of its tasks are to stop. `None`: it was stopped.
 async fn attempt(
     shared: &Shared,
     version: &Arc<Version>,
@@ -163,7 +163,7 @@ async fn settle(
     shared.settle(Subject::Task(Box::new(task)), version.label(), ran, verdict, hold).await;
 }
 
-/// How long ago, by this host's clock: for a metric only.
+/// The time since `since_ms` by this host's clock, for metrics only.
 fn age(since_ms: u64) -> Duration {
     let since = Duration::from_millis(since_ms);
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(since)

@@ -1,10 +1,12 @@
 //! Enqueues the tasks of a queue's schedule.
 //!
-//! Every host does, and the script sees to it that each time has one task: the host with the queue's duties when the time has come, the others a
-//! little later, when most often there is nothing left to do. Only Redis's clock counts: the loop asks for it at every look, and
-//! in between waits for a while that is measured, so a host whose clock jumps is neither early nor late.
+//! Every host runs this loop, and the script enqueues one task for each time. The host with the queue's
+//! duties tries when the time has come. The other hosts try a little later, usually with nothing left to do.
 //!
-//! Of several times that passed since the last look only the last one gets a task. Most often there is one.
+//! Only Redis's clock counts. Each look reads it, and the waits in between are durations. So a host whose
+//! clock jumps is neither early nor late.
+//!
+//! If several times passed since the last look, only the last one gets a task.
 //!
 //! Not here: which times there are (`config::times`).
 
@@ -22,11 +24,11 @@ use crate::queue::schedule::{Fired, Standing};
 
 /// The longest time between two looks of the host that has the queue's duties; and of another one.
 const LOOK: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(120));
-/// So long after a time another host looks whether it was dealt with.
+/// How long after a scheduled time a host without the duties checks it.
 const LEAVE_TO_DUTY: Duration = Duration::from_secs(2);
-/// A time for which no room is in the queue is tried again this often.
+/// The wait before the next try when the queue is full.
 const FULL: Duration = Duration::from_secs(1);
-/// A time for which no task could be enqueued for so long was missed: longer than a host needs to start, or to find Redis again.
+/// A scheduled time without a task for this long is missed. A host needs less time to start or to reconnect.
 const LATE: Duration = Duration::from_secs(60);
 /// A schedule that was dealt with up to later than this from now was so by a clock that was wrong.
 const AHEAD_MS: u64 = 60_000;

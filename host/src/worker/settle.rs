@@ -1,4 +1,4 @@
-//! Decides what becomes of a task after an attempt. No IO, no clock, no log: the same values in, the same settlement out.
+//! Decides the settlement of a task after an attempt. It is pure: no IO, no clock, no log.
 //!
 //!     (Outcome, Task, rules, jitter) ─▶ Verdict { Settlement, label }
 //!
@@ -15,10 +15,10 @@ use crate::task::{Outcome, Task};
 
 /// `tq-error` is cut at this many characters, so that an error cannot fill the dead letters.
 const MAX_ERROR_CHARS: usize = 500;
-/// A deferral is never longer, whatever the handler asks for.
+/// The longest deferral that a handler may ask for.
 const LONGEST_DEFERRAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A task with so many crashes runs alone, also where more are allowed.
+/// A task with this many crashes runs alone, even if `max_crashes` is higher.
 const CRASHES: u32 = 2;
 
 /// A settlement and the name under which it is counted.
@@ -28,7 +28,8 @@ pub struct Verdict {
     pub label: admin::Settled,
 }
 
-/// What follows from an attempt that ended by itself or was ended by the sandbox. `jitter` is a random number from -1 to 1.
+/// Decides after an attempt that ended by itself, or that the sandbox ended. `jitter` is a random number from
+/// -1 to 1.
 pub fn decide(outcome: Outcome, task: &Task, rules: &config::Queue, jitter: f64) -> Verdict {
     match outcome {
         Outcome::Completed { result } => {
@@ -55,18 +56,18 @@ pub fn decide(outcome: Outcome, task: &Task, rules: &config::Queue, jitter: f64)
     }
 }
 
-/// What becomes of a task that is not to run now: malformed, or delayed. None: it is.
+/// The verdict on a task that must not run now, because it is malformed or delayed. `None`: it may run.
 pub fn unrun(task: &Task, rules: &config::Queue) -> Option<Verdict> {
     let bad = codec::check(task, rules).err().map(|why| malformed(&why.to_string()));
     bad.or_else(|| delayed(task))
 }
 
-/// Whether a task has to run alone, as hosts died while they ran it.
+/// Whether a task has to run alone, because hosts died while they ran it.
 pub fn is_suspect(task: &Task, rules: &config::Queue) -> bool {
     task.crashes >= rules.max_crashes.min(CRASHES)
 }
 
-/// What becomes of a task that has brought down as many hosts as it may, the last one while it ran alone.
+/// The verdict on a task with `max_crashes` crashes, the last one while it ran alone.
 pub fn crashed(task: &Task) -> Verdict {
     let error = format!(
         "{} hosts died or fell silent while they ran it, the last one while it ran nothing else",
@@ -89,7 +90,7 @@ pub fn release(task: &Task) -> Verdict {
     }
 }
 
-/// Gives a task back after an attempt that its version is to blame for, or may be: no attempt is used.
+/// Gives a task back after an attempt whose failure the version may have caused: no attempt is used.
 pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Verdict {
     let error = match outcome {
         Outcome::Failed { kind, message } => format!("not charged: {}: {message}", kind.as_str()),
@@ -107,7 +108,7 @@ pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Verdict {
     }
 }
 
-/// Puts a task aside whose producer asked for a delay: none when it did not.
+/// Parks a task whose producer asked for a delay. `None`: it asked for none.
 fn delayed(task: &Task) -> Option<Verdict> {
     task.delay.map(|delay| Verdict {
         settlement: Settlement::Park {
@@ -121,7 +122,7 @@ fn delayed(task: &Task) -> Option<Verdict> {
     })
 }
 
-/// What cannot be a task at all.
+/// The verdict on an entry that cannot be decoded into a task.
 pub fn malformed(why: &str) -> Verdict {
     bury(Reason::Malformed, why)
 }

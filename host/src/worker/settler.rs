@@ -1,9 +1,11 @@
-//! Carries settlements out, until Redis has answered each of them.
+//! Sends settlements to Redis until each one is answered.
 //!
-//! In: jobs. Out: calls that settle whatever is waiting, so a busy queue needs few round trips and an idle one waits for nothing.
+//! In: jobs. Out: calls that settle all waiting jobs, up to a bound. So a busy queue needs few round trips,
+//! and the jobs of an idle queue do not wait.
 //!
-//! There are two lanes, each with one call on its way at most. A call whose reply was lost is sent again as the same call, and gets the reply
-//! that the first one had. A settlement that Redis refuses is sent again in a later call; the others do not wait for it.
+//! There are two lanes, each with at most one call on its way. A call whose reply was lost is sent again with
+//! the same number, and gets the reply of the first call. A settlement that Redis refuses is sent again in a
+//! later call, and does not hold up the others.
 //!
 //! Not here: what the settlement is (`settle`), how much may wait (`job`).
 
@@ -24,28 +26,29 @@ use crate::queue::{Ending, QueueError, SettleCall, Settled, Settlement};
 pub const LANES: usize = 2;
 /// Settlements in one call.
 const MAX_BATCH: usize = 200;
-/// After a call for so many, the next one waits for [`GATHER`], so that it is one for many again: each call has a price of its own.
+/// After a call with this many settlements, the next call waits for [`GATHER`] to collect many again.
 const BUSY: usize = 8;
 const GATHER: Duration = Duration::from_millis(1);
 /// Bytes after which a call takes no more settlements.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Where jobs come from. The lanes take turns.
+/// The source of jobs. The lanes take turns.
 pub type Jobs = Arc<Mutex<mpsc::UnboundedReceiver<Job>>>;
 
-/// One lane. It ends when no job will come any more and everything is settled, or when it is told to give up.
+/// One lane. It ends when all jobs are settled and no more can arrive, or when it has to give up.
 pub struct Settler {
     pub shared: Arc<Shared>,
     pub lane: usize,
     pub jobs: Jobs,
-    /// Cancelled when no job will come any more.
+    /// Cancelled when no more jobs can be sent.
     pub drained: CancellationToken,
-    /// Cancelled when waiting for Redis any longer is no use. What is not settled then is pending, and will be reclaimed.
+    /// Cancelled when the lane has to give up. Tasks that are not settled then stay pending, and are
+    /// reclaimed.
     pub give_up: CancellationToken,
 }
 
 impl Settler {
-    /// `pace` is one of its queue's settlers, which tell of an outage together.
+    /// Runs the lane. The `pace` of all lanes of a queue logs an outage once.
     pub async fn run(self, mut pace: Pace) {
         let mut refused: Vec<Job> = Vec::new();
         let mut again_at = Instant::now();
@@ -58,7 +61,7 @@ impl Settler {
                 batch = self.next() => match batch {
                     Some(batch) => batch,
                     None if refused.is_empty() => return,
-                    // Nothing else will come: what was refused has its next turn when it is due.
+                    // No more jobs can arrive, so only the refused ones are left.
                     None => {
                         tokio::select! {
                             () = tokio::time::sleep_until(again_at) => {}
@@ -70,7 +73,7 @@ impl Settler {
             };
             if last >= BUSY && batch.len() < MAX_BATCH {
                 tokio::time::sleep(GATHER).await;
-                // Where the other lane waits for jobs, it takes them.
+                // If the other lane waits for jobs, that lane takes them.
                 if let Ok(mut jobs) = self.jobs.try_lock() {
                     fill(&mut batch, &mut jobs);
                 }
@@ -109,7 +112,7 @@ impl Settler {
         }
     }
 
-    /// Takes the jobs that wait, up to the bounds of a call. None when nothing is, and nothing will come.
+    /// Takes the waiting jobs, up to the bounds of a call. `None`: there are none, and no more can arrive.
     async fn next(&self) -> Option<Vec<Job>> {
         let mut jobs = self.jobs.lock().await;
         let first = tokio::select! {
@@ -122,7 +125,9 @@ impl Settler {
         Some(batch)
     }
 
-    /// Sends one call until there is a reply to it. Gives the jobs that Redis refused, each with its error; or all of them when told to give up.
+    /// Sends one call until Redis replies. Gives the jobs that Redis refused, each with its error.
+    ///
+    /// If the lane has to give up, the error holds all jobs.
     async fn carry_out(
         &self,
         mut batch: Vec<Job>,
@@ -132,7 +137,7 @@ impl Settler {
         let call = SettleCall { lane: self.lane, number };
         let replies = loop {
             for job in &mut batch {
-                // Longer, and another host may have it by now.
+                // After half a lease, another host may own the task.
                 if job.hold.age() >= self.shared.queue.rules.lease / 2 {
                     job.ending.may_be_known();
                 }
@@ -184,7 +189,7 @@ impl Settler {
     }
 }
 
-/// Adds what is waiting, up to the bounds of a call.
+/// Adds waiting jobs, up to the bounds of a call.
 fn fill(batch: &mut Vec<Job>, jobs: &mut mpsc::UnboundedReceiver<Job>) {
     let mut bytes: usize = batch.iter().map(|job| job.ending.bytes()).sum();
     while batch.len() < MAX_BATCH
@@ -196,7 +201,7 @@ fn fill(batch: &mut Vec<Job>, jobs: &mut mpsc::UnboundedReceiver<Job>) {
     }
 }
 
-/// The next call's worth of jobs.
+/// Takes as many refused jobs as fit into one call.
 fn take(refused: &mut Vec<Job>) -> Vec<Job> {
     let rest = refused.split_off(refused.len().min(MAX_BATCH));
     std::mem::replace(refused, rest)

@@ -1,4 +1,4 @@
-//! What the loops of one queue share.
+//! The state that the loops of one queue share.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::{Ending, Queue, Subject};
 
-/// What the loops of one queue share.
+/// The state that the loops of one queue share.
 pub struct Shared {
     /// The queue's name.
     pub name: Arc<str>,
@@ -30,23 +30,23 @@ pub struct Shared {
     pub inflight: Arc<Inflight>,
     pub gathering: Gathering,
     pub crew: Crew,
-    /// Its place among the queues of this host.
+    /// The queue's place among the queues of this host.
     pub line: Arc<Line>,
     /// The plugin's working version, if there is one.
     pub versions: watch::Receiver<Option<Arc<Version>>>,
-    /// Ends on their way to the settler. There are never more than there is room for.
+    /// Ended attempts for the settler. `room` bounds how many there are.
     pub jobs: mpsc::UnboundedSender<Job>,
     pub room: Room,
-    /// Why Redis does not carry out settlements at present.
+    /// The last error of a settlement, while settlements fail.
     pub unsettled: std::sync::Mutex<Option<String>>,
-    /// Told whenever a task was parked, or somebody else's delayed task was found.
+    /// Notified when this host parks a task, and when the lookout finds delayed tasks.
     pub parked: Notify,
     pub idle: Idle,
-    /// Told whenever tasks began of which Redis has not heard yet.
+    /// Notified when tasks begin that have no status in Redis yet.
     pub begun: Notify,
-    /// After a claim that failed, entries may be ours that nobody saw.
+    /// A claim failed, so Redis may have delivered entries that this host never received.
     pub unseen: AtomicBool,
-    /// Held from a claim to the moment at which all that was claimed is in `inflight`.
+    /// Locked from a claim until all claimed entries are in `inflight`.
     pub claiming: Mutex<()>,
     pub metrics: QueueMetrics,
     pub stop: Stop,
@@ -58,7 +58,9 @@ impl Shared {
         self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands the end of an attempt to the settler; it waits while there is no room for more. `ran`: for how long, if it did.
+    /// Hands an ended attempt to the settler, and waits while `room` is full.
+    ///
+    /// `ran` is the running time, if the attempt ran.
     pub async fn settle(
         &self,
         subject: Subject,
@@ -71,12 +73,12 @@ impl Shared {
         let ending =
             Ending::new(subject, verdict.settlement, plugin, ran, is_known, hold.key().map(<[u8]>::to_vec));
         if let Some(job) = self.room.job(ending, verdict.label, hold).await {
-            // The settler outlives the runners; when it has given up all the same, the task stays pending and is reclaimed.
+            // The settler outlives the runners. If it has given up, the task stays pending and is reclaimed.
             let _ = self.jobs.send(job);
         }
     }
 
-    /// Counts and names entries that somebody else deleted while they were pending.
+    /// Counts and logs entries that another client deleted while they were pending.
     pub fn count_deleted(&self, entries: &[String]) {
         if !entries.is_empty() {
             self.metrics.lost_entries(entries.len() as u64);
@@ -89,7 +91,7 @@ impl Shared {
         }
     }
 
-    /// Counts entries of which nobody can run or settle the tasks any more, and ends these tasks.
+    /// Counts entries whose tasks can no longer be run or settled, and ends these tasks as lost.
     pub async fn lost(&self, entries: &[String]) {
         let new: Vec<String> =
             entries.iter().filter(|entry| !self.inflight.is_deleted(entry)).cloned().collect();

@@ -1,8 +1,8 @@
-//! How the host stops, in steps: stopping to claim is not stopping to work.
+//! The tokens by which the host stops in steps. It stops claiming first, while running attempts continue.
 
 use tokio_util::sync::CancellationToken;
 
-/// What every loop goes by when it ends.
+/// The tokens that end the loops.
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
     /// No new task is claimed.
@@ -14,7 +14,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Stops when this does, or earlier by itself.
+    /// Tokens that are cancelled with these, and can be cancelled earlier on their own.
     pub fn child(&self) -> Stop {
         Stop {
             claiming: self.claiming.child_token(),

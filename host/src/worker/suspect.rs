@@ -1,13 +1,13 @@
-//! Runs a task that may have brought hosts down: alone in this host, and Redis knows that it does.
+//! Runs a task that may have crashed hosts alone in this host, and notes this in Redis.
 //!
-//! In: a task with two crashes, or as many as it may have, that has passed the gate. Out: as of every other
-//! task, one settlement.
+//! In: a task that has passed the gate with two crashes, or with `max_crashes`. Out: one settlement, as for
+//! every other task.
 //!
 //!     passed the gate ─▶ waits until nothing else runs ─▶ the gate once more: it runs alone ─▶ runner
 //!
-//! Who dies while it runs with others says little of any of them. Who dies while it runs alone does: the gate
-//! of the next host finds the note, and the crash that came after it (`scripts/begin.lua`). While it waits
-//! here, a crash is one of those that it did not run in.
+//! A crash during several attempts does not show which one caused it. A crash while the suspect runs alone
+//! does: the gate of the next host finds the note and the later crash (`scripts/begin.lua`). A crash while
+//! the suspect still waits here proves nothing.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::plugins::Version;
 use crate::queue::Start;
 use crate::task::Task;
 
-/// One that has run alone for so long goes on beside others: as long as the default of `timeout`.
+/// After this long alone, a suspect continues beside others. It equals the default of `timeout`.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Runs it, once nothing else runs in this host. On the host's threads, which speak to Redis: the call hops
@@ -69,7 +69,7 @@ async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: H
     }
 }
 
-/// Keeps the host to one task, until that is settled or has run for long.
+/// Keeps other attempts from running until the suspect is settled or has run for [`LONGEST`].
 struct Keeper {
     shared: Arc<Shared>,
     plugin: Arc<str>,

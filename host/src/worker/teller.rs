@@ -1,8 +1,8 @@
-//! Tells clients of tasks that run for long: writes PROCESSING on their statuses.
+//! Writes PROCESSING on the statuses of plain tasks that run for long.
 //!
-//! A task that was just read needs no script to begin, since its delivery proves that it is this host's; and while it runs for a moment only,
-//! PENDING is as good an answer as any. One that is not done after [`AFTER`] is told. The same script finds out what the delivery could not say:
-//! that the task was cancelled, or that its entry is gone.
+//! A plain task begins without a script, since its delivery proves that this host owns it. During a short run
+//! its status stays PENDING. If it still runs after [`AFTER`], the script writes PROCESSING. The script also
+//! finds out whether the task was cancelled, or its entry deleted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use super::shared::Shared;
 use crate::admin;
 use crate::queue::{Begun, Start};
 
-/// A task that has not ended after so long is told. Shorter than what a person or a polling client notices; and long enough that handlers that
-/// only compute a little, which are those that come by the ten thousands per second, cost Redis nothing for it.
+/// A task that runs for this long gets PROCESSING. People and polling clients do not notice this delay. Short
+/// handlers, which may run ten thousands of times per second, end earlier and cost Redis nothing.
 const AFTER: Duration = Duration::from_millis(20);
 /// Tasks in one call of the script.
 const MAX_BATCH: usize = 100;

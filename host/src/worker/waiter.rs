@@ -1,17 +1,19 @@
-//! Waits for new entries of all queues of this host in which nothing happens, on one connection, and claims nothing.
+//! Waits on one connection for new entries of all idle queues of this host, and claims nothing.
 //!
-//! In: a [`Seat`] for each queue that rests. Out: who of them has something to read. What is there is claimed by the queue's own fetcher, within its
-//! permits.
+//! In: a [`Seat`] for each queue that rests. Out: a [`Wake`] for each queue that may have entries to read.
+//! The queue's own fetcher claims them, within its permits.
 //!
-//!     Waiter::enter ─▶ waited for from the next round on ─▶ a new entry ─▶ Wake::New: from the next round on, what comes after it
-//!                                                       ├─▶ its turn to be looked at ─▶ Wake::Turn
-//!                                                       └─▶ an error ─▶ Wake::Gone: it is not waited for any more
+//!     Waiter::enter ─▶ part of the next round ─┬─▶ a new entry ─▶ Wake::New, the seat moves behind it
+//!                                              ├─▶ its turn ─▶ Wake::Turn
+//!                                              └─▶ an error ─▶ Wake::Gone, the seat has ended
 //!
-//! A round is one XREAD over all streams. It cannot be interrupted, so a queue that enters reads for itself until the next round has begun, and one
-//! that leaves is only left out of the next. Any error ends all seats: each queue then reads for itself, and whichever is broken does not come back.
-//! On a cluster there is one such loop for each slot.
+//! A round is one XREAD over all streams, and it cannot be interrupted. A queue that enters therefore reads
+//! for itself until the next round begins, and a queue that leaves is left out of the next round. Any error
+//! ends all seats: each queue then reads for itself, and a broken queue does not enter again. On a cluster
+//! there is one such loop for each slot.
 //!
-//! While nothing comes, one queue after the other is woken to look for itself: this shows that reads work, and finds what no entry announces.
+//! While no entries arrive, the queues are woken in turn and read for themselves. This shows that reads work,
+//! and finds work that no entry announces.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,13 +29,14 @@ use crate::chain::chain;
 use crate::queue::wait::{self, Place};
 use crate::queue::{Link, QueueError, keys};
 
-/// How long one round lasts at most.
+/// The longest time that one round takes.
 pub const BLOCK: Duration = Duration::from_secs(1);
-/// Of more streams than this, a round costs Redis as much as a task does. The one after a wake then begins so much later, when what was woken has
-/// claimed: rounds never take more than a part of Redis, and what was woken together is found together.
+/// A round over more streams than this costs Redis as much as a task does.
 const MANY: usize = 50;
+/// The delay before the round that follows a wake, if there are more than [`MANY`] streams. The woken queues
+/// claim in this time. So rounds take only a part of Redis's time, and one round finds many entries.
 const AFTER_MANY: Duration = Duration::from_millis(1);
-/// Longer ago than this, the last round says nothing of whether Redis is there.
+/// A last round older than this does not show that Redis is reachable.
 const FRESH: Duration = Duration::from_secs(4);
 
 /// Waits for the queues of one host. Clones share it.
@@ -43,9 +46,9 @@ pub struct Waiter(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     seats: Mutex<Seats>,
-    /// What the last round said of Redis.
+    /// The time of the last round that Redis answered, or the error of the last round.
     redis: watch::Sender<Option<Result<Instant, String>>>,
-    /// Told when hosts are told to look.
+    /// Notified when hosts are asked to look at once (`queue::wait::tell`).
     told: Notify,
 }
 
@@ -62,9 +65,9 @@ struct Taken {
     place: Place,
     pulse: FetchPulse,
     stage: watch::Sender<Stage>,
-    /// Since its last turn.
+    /// The time of its last turn.
     since: Instant,
-    /// Its fetcher is looking for itself: what it finds says whether it lives.
+    /// Its fetcher is awake and beats its own pulse.
     away: bool,
 }
 
@@ -77,7 +80,7 @@ enum Stage {
     Gone,
 }
 
-/// One queue's place among those that are waited for. Dropped, it is not waited for any more.
+/// One queue's place among the queues that the waiter waits for. Dropping it ends the wait.
 #[derive(Debug)]
 pub struct Seat {
     waiter: Waiter,
@@ -88,11 +91,11 @@ pub struct Seat {
 /// Why a queue was woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
-    /// There may be new entries. It is waited for what comes after them.
+    /// There may be new entries. The waiter now waits for the entries after them.
     New,
-    /// It is its turn to look for itself.
+    /// It is the queue's turn to read for itself.
     Turn,
-    /// It is not waited for any more.
+    /// The seat has ended: the waiter does not wait for this queue.
     Gone,
 }
 
@@ -108,7 +111,7 @@ impl Default for Waiter {
 }
 
 impl Waiter {
-    /// Waits for what comes after `place` from the next round on. `pulse` beats while it waits.
+    /// Waits for entries after `place`, beginning with the next round. `pulse` beats while it waits.
     pub fn enter(&self, place: Place, pulse: FetchPulse) -> Seat {
         let mut seats = self.seats();
         let id = seats.next;
@@ -119,7 +122,7 @@ impl Waiter {
         Seat { waiter: self.clone(), id, stage }
     }
 
-    /// Whether Redis answered in the last round; the reason if it did not. Waits a moment for the first round.
+    /// Whether Redis answered in the last round, or the error. Waits up to two rounds for the first one.
     pub async fn redis_is_there(&self) -> Result<(), String> {
         let mut redis = self.0.redis.subscribe();
         let said = tokio::time::timeout(BLOCK * 2, redis.wait_for(Option::is_some)).await;
@@ -133,23 +136,23 @@ impl Waiter {
         }
     }
 
-    /// Waits until hosts are told to look.
+    /// Waits until hosts are asked to look at once.
     pub async fn told(&self) {
         self.0.told.notified().await;
     }
 
-    /// As many hosts take turns: all together look at one queue in a second.
+    /// Sets the number of hosts that share the turns. All hosts together give one turn per second.
     pub fn share_turns(&self, hosts: u64) {
         self.seats().turn_every = Duration::from_secs(hosts.max(1));
     }
 
-    /// `link` is for this loop, and for nothing else.
+    /// Runs rounds until `stop` is cancelled. Only this loop may use `link`.
     pub async fn run(self, link: Link, stop: CancellationToken) {
         let mut pace = Pace::new("*", "wait");
         let mut signals = None;
         let mut last_turn = Instant::now();
         loop {
-            // A round claims nothing, so it may be left at any moment.
+            // A round claims nothing, so it can be cancelled at any moment.
             let round = tokio::select! {
                 round = self.round(&link, &mut signals) => round,
                 () = stop.cancelled() => return,
@@ -178,7 +181,7 @@ impl Waiter {
         if signals.is_none() {
             *signals = match wait::signals(link).await {
                 Err(error) if error.is_connection() => return Err(error),
-                // Whoever put something else in its place, or denies it, has hosts find out later.
+                // The key may have another type, or access may be denied. Hosts then only look at intervals.
                 signals => signals.ok(),
             };
         }
@@ -207,7 +210,7 @@ impl Waiter {
         Ok(())
     }
 
-    /// What a round waits for. An entry that comes before Redis has got the round's command is found by it all the same.
+    /// The places that a round waits for. The round also finds entries that were added before its command.
     fn places(&self) -> Vec<Place> {
         let mut seats = self.seats();
         let places = seats.taken.values_mut().map(|taken| {
@@ -219,7 +222,7 @@ impl Waiter {
         places.collect()
     }
 
-    /// Wakes those that wait for this stream.
+    /// Wakes the queues that wait for this stream.
     fn wake(&self, found: &Place) {
         let mut seats = self.seats();
         for taken in seats
@@ -232,7 +235,7 @@ impl Waiter {
         }
     }
 
-    /// Ends the seats of all that were waited for.
+    /// Ends the seats of all queues that were part of a round.
     fn end_all(&self) {
         self.seats().taken.retain(|_, taken| {
             if taken.is_waited_for() {
@@ -242,7 +245,7 @@ impl Waiter {
         });
     }
 
-    /// That Redis answered is a sign of life of each queue that is waited for.
+    /// Beats the pulse of every resting queue, because Redis answered.
     fn beat_all(&self) {
         let seats = self.seats();
         let waited_for = seats.taken.values().filter(|taken| !taken.away && taken.is_waited_for());
@@ -274,19 +277,19 @@ impl Taken {
 }
 
 impl Seat {
-    /// Whether the round that runs waits for this queue. Until then it has to read for itself.
+    /// Whether this queue is part of a round. Until then its fetcher has to read for itself.
     pub fn is_waited_for(&self) -> bool {
         *self.stage.borrow() != Stage::Entered
     }
 
-    /// What was found is claimed up to this entry.
+    /// Notes that the fetcher has claimed everything up to this entry.
     pub fn claimed(&self, entry: String) {
         if let Some(taken) = self.waiter.seats().taken.get_mut(&self.id) {
             taken.place.after = entry;
         }
     }
 
-    /// Waits until there is something to do. Asked again, it waits on; what came meanwhile is not missed.
+    /// Waits until there is something to do. A wake between two calls is not missed.
     pub async fn wake(&mut self) -> Wake {
         self.is_away(false);
         loop {

@@ -1,11 +1,13 @@
-//! All queues of this host: started, changed and retired while the host runs.
+//! Starts, changes and retires the queues of this host while the host runs.
 //!
-//! In: the queues as the configuration has them now. Out: one [`Worker`] for each, and a [`Board`] that tells others what runs.
+//! In: the queues of the current configuration. Out: one [`Worker`] for each, and a [`Board`] that shows what
+//! runs.
 //!
-//! A queue whose rules change gets a new worker, with a consumer name of its own; the old one claims nothing more, ends what it runs under the
-//! rules it began with, and leaves. Both draw on one [`Line`], so that the queue's concurrency holds for the two together.
+//! A queue whose rules change gets a new worker with its own consumer name. The old worker stops claiming,
+//! finishes its attempts under the old rules, and leaves the group. Both take permits from one [`Line`], so
+//! the queue's concurrency holds for the two together.
 //!
-//! Not here: what changed in the file, and whether it may (`reload`).
+//! Not here: which parts of the file changed, and whether they may change (`reload`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -28,11 +30,11 @@ pub struct Workers {
     health: Health,
     /// In the order of the configuration.
     running: Vec<Running>,
-    /// Workers that end their last attempts.
+    /// Retired workers whose last attempts still run.
     retired: TaskTracker,
-    /// Lines of queues that were there, as long as attempts of theirs run: one that comes back goes on with its own.
+    /// Lines of removed queues whose attempts still run. A queue that is added again gets its old line back.
     lines: HashMap<String, Weak<Line>>,
-    /// How many workers were started after the first ones.
+    /// The number of workers that were started after the first configuration.
     later: Option<u64>,
     board: Board,
 }
@@ -42,14 +44,14 @@ struct Running {
     line: Arc<Line>,
 }
 
-/// Which queues there are, and how much of each runs. Clones share it.
+/// The queues of this host and their attempts in flight. Clones share the board.
 #[derive(Debug, Clone, Default)]
 pub struct Board(Arc<Mutex<Posts>>);
 
 #[derive(Debug, Default)]
 struct Posts {
     queues: Vec<Posted>,
-    /// Names of all queues of the configuration, from before their workers start.
+    /// Names of all configured queues, known before their workers start.
     wanted: BTreeSet<String>,
 }
 
@@ -58,11 +60,11 @@ struct Posts {
 pub struct Posted {
     pub name: Arc<str>,
     pub metrics: QueueMetrics,
-    /// Of its worker, and of those that end their last attempts.
+    /// The tables of its worker and of its retired workers.
     inflight: Vec<Weak<Inflight>>,
 }
 
-/// What [`Workers::apply`] did, by names of queues.
+/// The names of the queues that [`Workers::apply`] added, changed and removed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     pub added: Vec<String>,
@@ -143,7 +145,8 @@ impl Workers {
             *later
         });
         let host = &self.host;
-        // A worker before it may still heartbeat under a name of its own; what that one has in hand is not this one's to recover.
+        // A worker before it may still heartbeat under a name of its own; what that one has in hand is not
+        // this one's to recover.
         let consumer =
             later.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
         let versions = self.plugins.subscribe(&queue.rules.plugin);

@@ -1,11 +1,13 @@
-// HTTP requests, where wit/world.wit has the line `import wasi:http/outgoing-handler@0.2.4;`.
+// HTTP requests. They need the line `import wasi:http/outgoing-handler@0.2.4;` in wit/world.wit.
 //
-// In: what to ask of whom. Out: a promise of the standard's `Response`, with all of its body, whatever its status; or an `HttpError`. Where requests may go is
-// granted in the host's configuration (`allowed_hosts`), and so are their times and sizes (`http`). Not here: redirects, which are responses like any other.
+// In: a URL and what to send. Out: a promise of the standard `Response` with its whole body, whatever its
+// status; or an `HttpError`. The host's configuration grants the targets (`allowed_hosts`), and bounds times
+// and sizes (`http`). Not here: redirects, which are responses like any other.
 //
-// Once there was no response, or one with the status 429 or 5xx, an exception that the handler does not catch is a retry and no longer a trap.
+// After a failed request, or a response with status 429 or 5xx, an exception that the handler does not catch
+// is a retry instead of a trap.
 //
-//   const response = await fetch('https://api.example.com/v1/orders', { method: 'POST', body: order, timeoutMs: 20_000 });
+//   const response = await fetch('https://api.example.com/v1/orders', { method: 'POST', body: order });
 //   if (response.status === 429) throw retry('the server is busy', retryAfterMs(response));
 
 import { subscribeDuration } from 'wasi:clocks/monotonic-clock@0.2.4';
@@ -15,9 +17,10 @@ import { poll } from 'wasi:io/poll@0.2.4';
 import { failedOutside, reject, remainingMs, retry } from './tqhost.js';
 
 /**
- * Why there is no response. What it says names the host of the url at most: never a path, a header or a body. `code` is one of wasi:http's `error-code`
- * (`HTTP-request-denied`, `connection-refused`, …), or of its `header-error` (`forbidden`, `invalid-syntax`). `failure` is what becomes of the task if nobody
- * catches it: a retry, or a rejection where the same would happen again.
+ * Why there is no response. The text names the host of the URL, but no path, header or body. `code` is one of
+ * wasi:http's `error-code` (`HTTP-request-denied`, `connection-refused`, …) or `header-error` (`forbidden`,
+ * `invalid-syntax`). If nobody catches the error, the task ends with `failure`: a retry, or a rejection where
+ * the same error would happen again.
  */
 export class HttpError extends Error {
   constructor(code, why) {
@@ -30,8 +33,9 @@ export class HttpError extends Error {
 }
 
 /**
- * Like the function of that name in a browser, with `timeoutMs` for all of it instead of a signal; without one it is what is left of the attempt. Requests that were
- * made before the first one is awaited are under way at the same time.
+ * Like `fetch` in a browser, but with `timeoutMs` for the whole response instead of a signal. By default, a
+ * request may take the rest of the attempt. Requests that are made before the first one is awaited run at the
+ * same time.
  */
 export async function fetch(url, { method = 'GET', headers, body, timeoutMs = Number(remainingMs()) } = {}) {
   const target = targetOf(String(url));
@@ -42,10 +46,10 @@ export async function fetch(url, { method = 'GET', headers, body, timeoutMs = Nu
     const sent = attempt(() => handle(message, undefined), (code) => errorOf(code, target));
     return using(sent, async () => {
       if (out !== undefined) write(out, content, timer, target);
-      // Others may be sent before this one is waited for.
+      // The handler may send other requests before it waits for this one.
       await undefined;
       using(sent.subscribe(), (ready) => wait(ready, timer, target));
-      // It is ready, and taken once.
+      // The response is ready, and nothing has taken it yet.
       const answer = sent.get().val;
       if (answer.tag === 'err') throw errorOf(answer.val, target);
       return using(answer.val, (response) => read(response, timer, target));
@@ -53,11 +57,14 @@ export async function fetch(url, { method = 'GET', headers, body, timeoutMs = Nu
   });
 }
 
-/** How long the server asks to wait (`Retry-After`), for `retry`; undefined if it does not say, which leaves it to the queue's backoff. */
+/**
+ * How long the server asks to wait (`Retry-After`), for `retry`. Without `Retry-After` it is undefined, and
+ * the queue's backoff decides.
+ */
 export function retryAfterMs(response) {
   const value = response.headers.get('retry-after')?.trim() ?? '';
   if (/^[0-9]{1,9}$/.test(value)) return Number(value) * 1000;
-  // The server's own clock, where it tells what that says.
+  // A date is compared with the server's own clock, if the response tells it.
   const now = Date.parse(response.headers.get('date') ?? '');
   const wait = Date.parse(value) - (Number.isNaN(now) ? Date.now() : now);
   return Number.isNaN(wait) ? undefined : Math.max(0, wait);
@@ -72,11 +79,12 @@ const theSameAgain = [
   'invalid-syntax',
 ];
 
-/** The host has refused these, and nobody outside was asked. */
+/** With these codes the host refused the request, and sent nothing. */
 const refused = ['HTTP-request-denied', 'destination-IP-prohibited'];
 
 const why = {
-  'HTTP-request-denied': "the request to {host} is refused: the plugin's allowed_hosts do not allow it, or max_requests were made",
+  'HTTP-request-denied':
+    "the request to {host} is refused: the plugin's allowed_hosts do not allow it, or max_requests were made",
   'destination-IP-prohibited': 'the request to {host} is refused: its address is not public',
   'HTTP-request-URI-invalid': 'the url has characters that it cannot have',
   'HTTP-request-body-size': "the request is larger than the plugin's max_request_body",
@@ -97,11 +105,12 @@ function errorOf({ tag: code }, { host }) {
   return new HttpError(code, (why[code] ?? `the request to {host} failed: ${code}`).replace('{host}', host));
 }
 
-/** The parts of a url that wasi:http takes one by one. */
+/** The parts of a URL, which wasi:http takes one by one. */
 function targetOf(url) {
   const [, scheme, host, path] = /^(https?):\/\/([^/?#]*)([^#]*)/i.exec(url) ?? [];
-  if (scheme === undefined) throw new HttpError('HTTP-request-URI-invalid', 'the url does not begin with http:// or https://');
-  if (host === '' || host.includes('@')) throw new HttpError('HTTP-request-URI-invalid', 'the url has no host, or a user name in it');
+  const invalid = (message) => new HttpError('HTTP-request-URI-invalid', message);
+  if (scheme === undefined) throw invalid('the url does not begin with http:// or https://');
+  if (host === '' || host.includes('@')) throw invalid('the url has no host, or a user name in it');
   return { tls: scheme.toLowerCase() === 'https', host, path: path.startsWith('/') ? path : `/${path}` };
 }
 
@@ -116,14 +125,23 @@ const standardMethods = ['GET', 'HEAD', 'POST', 'PUT', 'DELETE', 'CONNECT', 'OPT
 
 function messageOf({ tls, host, path }, method, headers, content) {
   const fields = new Fields();
-  if (content.length > 0 || ['POST', 'PUT', 'PATCH'].includes(method)) headers.set('content-length', String(content.length));
+  if (content.length > 0 || ['POST', 'PUT', 'PATCH'].includes(method)) {
+    headers.set('content-length', String(content.length));
+  }
   for (const [name, value] of headers) {
     // The value may be a secret.
-    attempt(() => fields.append(name, new TextEncoder().encode(value)), ({ tag }) => new HttpError(tag, `the header \`${name}\` cannot be sent`));
+    attempt(
+      () => fields.append(name, new TextEncoder().encode(value)),
+      ({ tag }) => new HttpError(tag, `the header \`${name}\` cannot be sent`),
+    );
   }
   const message = new OutgoingRequest(fields);
-  const asMethod = standardMethods.includes(method) ? { tag: method.toLowerCase() } : { tag: 'other', val: method };
-  attempt(() => message.setMethod(asMethod), () => new HttpError('HTTP-request-method-invalid', `there is no method \`${method}\``));
+  const isStandard = standardMethods.includes(method);
+  const asMethod = isStandard ? { tag: method.toLowerCase() } : { tag: 'other', val: method };
+  attempt(
+    () => message.setMethod(asMethod),
+    () => new HttpError('HTTP-request-method-invalid', `there is no method \`${method}\``),
+  );
   attempt(() => {
     message.setScheme({ tag: tls ? 'HTTPS' : 'HTTP' });
     message.setAuthority(host);
@@ -147,7 +165,7 @@ function write(out, content, timer, target) {
     });
     OutgoingBody.finish(out, undefined);
   } catch (error) {
-    // When the server does not take all of it, its response, or the error in its place, tells why.
+    // If the server does not take the whole body, its response, or the error in its place, says why.
     if (error instanceof HttpError) throw error;
   }
 }
@@ -184,7 +202,7 @@ function wait(ready, timer, target) {
   if (poll([ready, timer]).includes(1)) throw errorOf({ tag: 'HTTP-response-timeout' }, target);
 }
 
-/** Calls what may fail with a result of the interface. */
+/** Calls a function that may fail with an error of the interface. */
 function attempt(call, error) {
   try {
     return call();
@@ -193,7 +211,7 @@ function attempt(call, error) {
   }
 }
 
-/** The host has so many of these for an attempt only: they are given back at once, and in order. */
+/** The host bounds the number of handles of an attempt, so they are given back at once, and in order. */
 function using(resource, use) {
   const drop = () => resource[Symbol.dispose ?? Symbol.for('dispose')]();
   let used;

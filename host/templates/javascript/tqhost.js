@@ -1,4 +1,4 @@
-// What a handler needs beside its own function: fields, failures, results, log lines.
+// Helpers for a handler: they read fields, report failures, convert results and write log lines.
 //
 // In: a function from a task to a result. Out: the `handler` that the component exports.
 
@@ -15,10 +15,10 @@ export const retry = (message, afterMs) => ({
   val: { message, afterMs: afterMs === undefined ? undefined : BigInt(afterMs) },
 });
 
-/** `throw defer('why', 60_000)`: it is too early, and nobody's fault. No attempt is used. */
+/** `throw defer('why', 60_000)`: it is too early. The task comes back later, and no attempt is used. */
 export const defer = (message, afterMs) => ({ tag: 'defer', val: { message, afterMs: BigInt(afterMs) } });
 
-/** A field's bytes. One that is missing makes the task a dead letter: no attempt would find it. */
+/** A field's bytes. If the field is missing, the task is rejected, because no attempt would find it. */
 export function bytes(task, name) {
   const field = task.fields.find((field) => field.name === name);
   if (field === undefined) throw reject(`field \`${name}\` is missing`);
@@ -44,29 +44,30 @@ export function json(task, name) {
   }
 }
 
-/** Whether there is such a field. */
+/** Whether the task has this field. */
 export const has = (task, name) => task.fields.some((field) => field.name === name);
 
-/** What the host's configuration grants this plugin under this key; undefined if nothing. */
+/** The value that the host's configuration grants this plugin under this key, or undefined. */
 export const config = (key) => get(key);
 
 export { progress, remainingMs };
 
-/** Set once a request of this attempt has failed because of what it asked. */
+/** Set when a request of this attempt has failed for a reason outside of the handler. */
 let outside;
 
 /**
- * For tqhost-http.js: the other side has failed a request of this attempt, and may have said how long to wait. An exception that follows may be its doing, so it must not
- * count against this version of the handler.
+ * For tqhost-http.js: notes that a request of this attempt has failed outside, and how long the server asks
+ * to wait. The failure may cause a later exception, which must not count against this version of the handler.
  */
 export function failedOutside(afterMs) {
   outside = { afterMs };
 }
 
 /**
- * Makes the component's handler of a function. It may return nothing, text, bytes, or anything that JSON can hold, or a promise of it. An error
- * that it throws and that is not one of the failures above is logged with its stack, and ends the attempt as a trap: the task is tried again, and the host takes
- * it as a sign that this version is bad. After a request that failed outside it is a retry instead.
+ * Makes the component's handler from a function. The function returns nothing, text, bytes, a value that JSON
+ * can represent, or a promise of one of these. If it throws an error that is not one of the failures above,
+ * the error is logged with its stack and the attempt ends as a trap: the task is tried again, and the trap
+ * counts against this version. After a request that failed outside, such an error is a retry instead.
  */
 export function handles(handle) {
   return {
@@ -85,9 +86,10 @@ export function handles(handle) {
 }
 
 /**
- * Makes the component's `batchHandler` of a function from a list of tasks to a list that is as long: for each task, at its place, what a handler may return, or a failure
- * (returned, not thrown). An error that it throws is logged, and each task is run again alone, by the handler. In wit/world.wit it needs the line
- * `export tqhost:handler/batch-handler@0.1.0;`.
+ * Makes the component's `batchHandler` from a function. The function gets a list of tasks and returns a list
+ * of the same length. It has a result or a failure (returned, not thrown) for each task, at the task's place.
+ * If the function throws an error, the error is logged, and each task is run again alone, by the handler.
+ * wit/world.wit needs the line `export tqhost:handler/batch-handler@0.1.0;`.
  */
 export function batches(handle) {
   return {
@@ -105,14 +107,17 @@ export function batches(handle) {
   };
 }
 
-/** Logs an error, whose text the host then finds for the task's own error. What it gives is no failure of the interface, so the attempt traps when it is thrown. */
+/**
+ * Logs an error, so that the host finds its text for the task's error. The returned value is not a failure of
+ * the interface, so throwing it makes the attempt trap.
+ */
 function trapOf(error) {
   log('error', '', `${error}\n${error?.stack ?? ''}`);
   return new Error(String(error));
 }
 
 const isFailure = (value) => ['reject', 'retry', 'defer'].includes(value?.tag);
-/** What is a failure, or knows one, as the errors of tqhost-http.js do. */
+/** The failure that the value is, or that it has as `failure`, like the errors of tqhost-http.js. */
 const failureOf = (value) => [value, value instanceof Error ? value.failure : undefined].find(isFailure);
 
 function result(value) {
@@ -125,11 +130,18 @@ function shown(value) {
   if (typeof value === 'string') return value;
   if (value instanceof Error) return String(value);
   try {
-    // JSON has no numbers of 64 bits, and a task has some; nor has it undefined.
-    return JSON.stringify(value, (_, inner) => (typeof inner === 'bigint' ? Number(inner) : inner)) ?? String(value);
+    // JSON has neither `undefined` nor numbers of 64 bits, which a task has.
+    const plain = (_, inner) => (typeof inner === 'bigint' ? Number(inner) : inner);
+    return JSON.stringify(value, plain) ?? String(value);
   } catch {
     return String(value);
   }
 }
 const write = (level) => (...values) => log(level, '', values.map(shown).join(' '));
-Object.assign(console, { log: write('info'), info: write('info'), debug: write('debug'), warn: write('warn'), error: write('error') });
+Object.assign(console, {
+  log: write('info'),
+  info: write('info'),
+  debug: write('debug'),
+  warn: write('warn'),
+  error: write('error'),
+});

@@ -1,7 +1,8 @@
 """Builds the component: `python build.py FILE.wasm`, with the Python that has componentize-py.
 
-A Python component asks for files and sockets, which handlers do not have, unless all that is called `wasi:` is taken out of it. But log lines and
-configuration are called so too. So they are built under another name of the same length, which becomes the right one in the finished file.
+A Python component imports files and sockets, which handlers do not have, unless all names that begin with
+`wasi:` are taken out of it. But the interfaces of log lines and configuration begin so, too. So the component
+is built with another name of the same length, and the finished file gets the right name.
 """
 
 import os
@@ -12,7 +13,7 @@ import sys
 import tempfile
 
 STAND_IN = "wazi:"
-# Two interfaces are called `types`: without these both would be called otherwise, as soon as both are there.
+# Two interfaces are called `types`. These names keep the bindings stable when both are imported.
 NAMES = {"tqhost:handler/types@0.1.0": "types", f"{STAND_IN}http/types@0.2.4": "http_types"}
 
 
@@ -30,7 +31,7 @@ def main(output: pathlib.Path) -> None:
         command += ["componentize", "app", "--stub-wasi", "--output", built]
         subprocess.run(command, cwd=here, check=True)
         component = built.read_bytes().replace(STAND_IN.encode(), b"wasi:")
-    # Renamed into its place, so that whoever watches it never sees half a file.
+    # The file is renamed into its place, so that a watcher never sees half a file.
     unfinished = output.with_name(output.name + ".tmp")
     unfinished.write_bytes(component)
     os.replace(unfinished, output)

@@ -1,4 +1,4 @@
-"""What a handler needs beside its own function: fields, failures, results, log lines.
+"""Helpers for a handler: they read fields, report failures, convert results and write log lines.
 
 In: a function from a task to a result. Out: the class `Handler` that the component exports.
 """
@@ -28,17 +28,17 @@ def retry(message: str, after_ms: int | None = None) -> Err:
 
 
 def defer(message: str, after_ms: int) -> Err:
-    """`raise defer("why", 60_000)`: it is too early, and nobody's fault. No attempt is used."""
+    """`raise defer("why", 60_000)`: it is too early. The task comes back later, and no attempt is used."""
     return Err(Failure_Defer(Deferral(message, after_ms)))
 
 
 def has(task: Task, name: str) -> bool:
-    """Whether there is such a field."""
+    """Whether the task has this field."""
     return any(field.name == name for field in task.fields)
 
 
 def content(task: Task, name: str) -> bytes:
-    """A field's bytes. One that is missing makes the task a dead letter: no attempt would find it."""
+    """A field's bytes. If the field is missing, the task is rejected, because no attempt would find it."""
     for field in task.fields:
         if field.name == name:
             return field.value
@@ -63,7 +63,7 @@ def json(task: Task, name: str):
 
 
 def config(key: str) -> str | None:
-    """What the host's configuration grants this plugin under this key."""
+    """The value that the host's configuration grants this plugin under this key."""
     return store.get(key)
 
 
@@ -73,12 +73,12 @@ def progress(percent: int, note: str) -> None:
 
 
 def remaining_ms() -> int:
-    """Until the host stops this attempt."""
+    """The time in milliseconds until the host stops this attempt."""
     return context.remaining_ms()
 
 
 def now_ms(task: Task) -> int:
-    """The time, in milliseconds since the Unix epoch; as time.time() tells it. There is no other clock: datetime.now() ends the attempt."""
+    """The time in milliseconds since the Unix epoch, as in time.time(). datetime.now() ends the attempt."""
     return task.deadline_ms - remaining_ms()
 
 
@@ -88,11 +88,12 @@ def log(level: str, message: str) -> None:
 
 
 def handles(handle):
-    """Makes the component's handler of a function.
+    """Makes the component's handler from a function.
 
-    It may return None, text, bytes, or anything that JSON can hold. An exception that is not one of the failures above is logged with its
-    places, and ends the attempt as a trap: the task is tried again, and the host takes it as a sign that this version is bad. After a request
-    that failed outside it is a retry instead.
+    The function returns None, text, bytes, or a value that JSON can represent. If it raises an exception that
+    is not one of the failures above, the exception is logged with its places and the attempt ends as a trap:
+    the task is tried again, and the trap counts against this version. After a request that failed outside,
+    such an exception is a retry instead.
     """
 
     class Handler:
@@ -115,10 +116,12 @@ def handles(handle):
 
 
 def batches(handle):
-    """Makes the component's batch handler of a function from a list of tasks to a list that is as long.
+    """Makes the component's batch handler from a function.
 
-    It has for each task, at its place, what a handler may return, or a failure (returned, not raised). An exception is logged, and each task is run
-    again alone, by the handler. In wit/world.wit it needs the line `export tqhost:handler/batch-handler@0.1.0;`.
+    The function gets a list of tasks and returns a list of the same length. It has a result or a failure
+    (returned, not raised) for each task, at the task's place. If the function raises an exception, the
+    exception is logged, and each task is run again alone, by the handler. wit/world.wit needs the line
+    `export tqhost:handler/batch-handler@0.1.0;`.
     """
 
     class BatchHandler:
@@ -135,21 +138,25 @@ def batches(handle):
     return BatchHandler
 
 
-# What the other side said of how long to wait, once it has failed a request of this attempt.
+# How long the server asks to wait; set when a request of this attempt has failed outside.
 _outside: tuple[int | None] | None = None
 
 
 def failed_outside(after_ms: int | None = None) -> None:
-    """For tqhost_http: the other side has failed a request of this attempt, and may have said how long to wait. An exception that follows may be
-    its doing, so it must not count against this version of the handler."""
+    """For tqhost_http: notes that a request of this attempt has failed outside, and how long to wait.
+
+    The failure may cause a later exception, which must not count against this version of the handler.
+    """
     global _outside
     _outside = (after_ms,)
 
 
 def _failure(value) -> Err | None:
-    """What is a failure, or knows one, as the errors of tqhost_http do."""
-    failure = value if isinstance(value, Err) or not isinstance(value, Exception) else getattr(value, "failure", None)
-    is_failure = isinstance(failure, Err) and isinstance(failure.value, (Failure_Retry, Failure_Reject, Failure_Defer))
+    """The failure that `value` is, or that it has as `failure`, like the errors of tqhost_http."""
+    is_plain = isinstance(value, Err) or not isinstance(value, Exception)
+    failure = value if is_plain else getattr(value, "failure", None)
+    kinds = (Failure_Retry, Failure_Reject, Failure_Defer)
+    is_failure = isinstance(failure, Err) and isinstance(failure.value, kinds)
     return failure if is_failure else None
 
 
@@ -158,7 +165,7 @@ def _described(error: BaseException) -> str:
 
 
 def _tell(error: BaseException) -> None:
-    """Logs an exception. If a trap follows, the host has this text for the task's error."""
+    """Logs an exception. If a trap follows, the host uses this text for the task's error."""
     _end_lines()
     log("error", f"{_described(error)}{_places(error)}")
 
@@ -166,11 +173,16 @@ def _tell(error: BaseException) -> None:
 def _result(value) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
-    return (value if isinstance(value, str) else _json.dumps(value, ensure_ascii=False, separators=(",", ":"))).encode()
+    if not isinstance(value, str):
+        value = _json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return value.encode()
 
 
 def _places(error: BaseException) -> str:
-    """Where it was raised, the innermost place last, and no more than ten. The module traceback would look for source files, and there are none."""
+    """The places where it was raised, at most ten, the innermost last.
+
+    The module traceback would look for source files, which are not there.
+    """
     places, step = [], error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
@@ -196,7 +208,7 @@ class _Lines(io.TextIOBase):
         return len(more)
 
     def end(self) -> None:
-        """Lets go of a line that was not ended, so that it does not become another task's."""
+        """Drops an unfinished line, so that it does not become part of another task's line."""
         if self.rest:
             self.write("\n")
 
@@ -211,7 +223,7 @@ def _end_lines() -> None:
 
 
 def _begin(task: Task) -> None:
-    """Makes ready for an attempt. Before the first one of an instance, what is random becomes so."""
+    """Prepares an attempt. Before the first attempt of an instance, it gives new seeds."""
     global _task, _outside
     is_first = _task is None
     _task, _outside = task, None
@@ -231,8 +243,8 @@ def _now_ns() -> int:
 time.time_ns = time.monotonic_ns = time.perf_counter_ns = _now_ns
 time.time = time.monotonic = time.perf_counter = lambda: _now_ns() / 1e9
 
-# What stands at the top of a file runs when the component is built, and every instance begins with what it left behind. So a generator that got
-# its seed there gets another one, unless a seed was chosen for it.
+# The top of a file runs when the component is built, and every instance begins with the state that it left.
+# So a generator that got its seed there gets a new one, unless the handler chose the seed.
 _seeded = {random._inst}
 _urandom_of_build, _seed_of_random = os.urandom, random.Random.seed
 

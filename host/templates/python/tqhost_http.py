@@ -1,14 +1,15 @@
-"""HTTP requests, where `wit/world.wit` has the line `import wasi:http/outgoing-handler@0.2.4;`.
+"""HTTP requests. They need the line `import wasi:http/outgoing-handler@0.2.4;` in `wit/world.wit`.
 
-In: what to ask of whom. Out: the whole `Response`, whatever its status, or an `HttpError`. Where requests may go is granted in the host's
-configuration (`allowed_hosts`), and so are their times and sizes (`http`).
+In: a URL and what to send. Out: the whole `Response`, whatever its status, or an `HttpError`. The host's
+configuration grants the targets (`allowed_hosts`), and bounds times and sizes (`http`).
 
-    response = request("POST", "https://api.example.com/v1/orders", headers={"content-type": "application/json"}, body=order, timeout=20)
+    response = request("POST", "https://api.example.com/v1/orders", body=order, timeout=20)
     if response.status == 429:
         raise retry("the server is busy", response.retry_after_ms())
 
-Once there was no response, or one with the status 429 or 5xx, an exception that the handler does not catch is a retry and no longer a trap.
-Not here: redirects, which are responses like any other, and bodies that come in pieces.
+After a failed request, or a response with status 429 or 5xx, an exception that the handler does not catch is
+a retry instead of a trap. Not here: redirects, which are responses like any other, and bodies that arrive in
+pieces.
 """
 
 import json as _json
@@ -25,14 +26,16 @@ try:
     from wit_world.imports import monotonic_clock, outgoing_handler, poll
     from wit_world.imports.streams import StreamError_Closed
 except ImportError as error:
-    raise ImportError("requests need the line `import wasi:http/outgoing-handler@0.2.4;` in wit/world.wit") from error
+    raise ImportError(
+        "requests need the line `import wasi:http/outgoing-handler@0.2.4;` in wit/world.wit"
+    ) from error
 
 
 @dataclass
 class Response:
     status: int
     headers: dict[str, str]
-    """Names in lower case. What came several times under one name is joined with `, `."""
+    """Names in lower case. Several values of one name are joined with `, `."""
     body: bytes
 
     def text(self) -> str:
@@ -42,23 +45,27 @@ class Response:
         return _json.loads(self.body)
 
     def retry_after_ms(self) -> int | None:
-        """How long the server asks to wait (`Retry-After`), for `retry`; None if it does not say, which leaves it to the queue's backoff."""
+        """How long the server asks to wait (`Retry-After`), for `retry`.
+
+        Without `Retry-After` it is None, and the queue's backoff decides.
+        """
         value = self.headers.get("retry-after", "").strip()
         if value.isdecimal() and len(value) < 10:
             return int(value) * 1000
         until = _seconds(value)
         if until is None:
             return None
-        # The server's own clock, where it tells what that says.
+        # A date is compared with the server's own clock, if the response tells it.
         now = _seconds(self.headers.get("date", ""))
         return int(max(0, until - (time.time() if now is None else now)) * 1000)
 
 
 class HttpError(Exception):
-    """Why there is no response. What it says names the host of the url at most: never a path, a header or a body.
+    """Why there is no response. The text names the host of the URL, but no path, header or body.
 
-    `code` is one of wasi:http's `error-code` (`HTTP-request-denied`, `connection-refused`, …), or of its `header-error` (`forbidden`, `invalid-syntax`).
-    `failure` is what becomes of the task if nobody catches it: a retry, or a rejection where the same would happen again.
+    `code` is one of wasi:http's `error-code` (`HTTP-request-denied`, `connection-refused`, …) or
+    `header-error` (`forbidden`, `invalid-syntax`). If nobody catches the error, the task ends with `failure`:
+    a retry, or a rejection where the same error would happen again.
     """
 
     def __init__(self, code: str, why: str):
@@ -69,8 +76,18 @@ class HttpError(Exception):
             failed_outside()
 
 
-def request(method: str, url: str, *, headers: dict[str, str] | None = None, body: bytes | str | None = None, timeout: float | None = None) -> Response:
-    """Sends it and waits for all of the response. `timeout` is in seconds, for all of it; without one, what is left of the attempt."""
+def request(
+    method: str,
+    url: str,
+    *,
+    headers: dict[str, str] | None = None,
+    body: bytes | str | None = None,
+    timeout: float | None = None,
+) -> Response:
+    """Sends a request and waits for the whole response.
+
+    `timeout` is in seconds, for the whole response. By default, a request may take the rest of the attempt.
+    """
     tls, host, path = _target(url)
     content = body.encode() if isinstance(body, str) else body or b""
     wait = remaining_ms() * 1_000_000 if timeout is None else int(max(0, timeout) * 1e9)
@@ -86,7 +103,7 @@ def request(method: str, url: str, *, headers: dict[str, str] | None = None, bod
                 _write(out, content, timer, host)
             with sent.subscribe() as ready:
                 _wait(ready, timer, host)
-            # It is ready, and taken once.
+            # The response is ready, and nothing has taken it yet.
             answer = sent.get().value
             if isinstance(answer, Err):
                 raise _error(answer.value, host)
@@ -111,11 +128,12 @@ _THE_SAME_AGAIN = {
     "invalid-syntax",
 }
 
-# The host has refused these, and nobody outside was asked.
+# With these codes the host refused the request, and sent nothing.
 _REFUSED = {"HTTP-request-denied", "destination-IP-prohibited"}
 
 _WHY = {
-    "HTTP-request-denied": "the request to {host} is refused: the plugin's allowed_hosts do not allow it, or max_requests were made",
+    "HTTP-request-denied": "the request to {host} is refused: "
+    "the plugin's allowed_hosts do not allow it, or max_requests were made",
     "destination-IP-prohibited": "the request to {host} is refused: its address is not public",
     "HTTP-request-URI-invalid": "the url has characters that it cannot have",
     "HTTP-request-body-size": "the request is larger than the plugin's max_request_body",
@@ -134,7 +152,7 @@ _WHY = {
 
 
 def _target(url: str) -> tuple[bool, str, str]:
-    """The parts of a url that wasi:http takes one by one."""
+    """The parts of a URL, which wasi:http takes one by one."""
     parts = _URL.fullmatch(url)
     if parts is None:
         raise HttpError("HTTP-request-URI-invalid", "the url does not begin with http:// or https://")
@@ -153,7 +171,8 @@ def _message(method: str, tls: bool, host: str, path: str, headers: dict[str, st
             fields.append(name, value.encode())
         except Err as error:
             # The value may be a secret.
-            raise HttpError(_code(error.value, "HeaderError_"), f"the header `{name}` cannot be sent") from None
+            code = _code(error.value, "HeaderError_")
+            raise HttpError(code, f"the header `{name}` cannot be sent") from None
     message = http.OutgoingRequest(fields)
     try:
         message.set_method(_METHODS[method]() if method in _METHODS else http.Method_Other(method))
@@ -182,7 +201,7 @@ def _write(out, content: bytes, timer, host: str) -> None:
                     at += room
         http.OutgoingBody.finish(out, None)
     except Err:
-        # When the server does not take all of it, its response, or the error in its place, tells why.
+        # If the server does not take the whole body, its response, or the error in its place, says why.
         pass
 
 
@@ -223,13 +242,14 @@ def _error(error, host: str) -> HttpError:
 
 
 def _code(case, prefix: str) -> str:
-    """As WIT has it: `HttpRequestDenied` is `HTTP-request-denied`."""
+    """The name in WIT: `HttpRequestDenied` is `HTTP-request-denied`."""
     words = _WORDS.findall(type(case).__name__.removeprefix(prefix))
-    return "-".join(word.upper() if word in ("Http", "Dns", "Tls", "Ip", "Uri") else word.lower() for word in words)
+    upper = ("Http", "Dns", "Tls", "Ip", "Uri")
+    return "-".join(word.upper() if word in upper else word.lower() for word in words)
 
 
 def _seconds(date: str) -> int | None:
-    """The time of a date as HTTP has them, since the Unix epoch."""
+    """The time of an HTTP date, since the Unix epoch."""
     try:
         parsed = parsedate_tz(date)
         return None if parsed is None else mktime_tz(parsed)

@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # Builds {{NAME}}.wasm. A file whose content stays the same is not touched.
 #
-# With rustup's target wasm32-wasip2, which is added if it can be. Where it cannot, with Debian's compiler and its source, from the packages
-# rustc-web cargo-web rust-web-src lld-19: without WASI, so that println! goes nowhere. TQHOST_GUEST_TOOLCHAIN=rustup or debian forces one.
+# It uses rustup's target wasm32-wasip2, and adds the target if it can. Otherwise it uses Debian's compiler
+# with its source, from the packages rustc-web cargo-web rust-web-src lld-19. That one has no WASI, so
+# println! prints nothing. TQHOST_GUEST_TOOLCHAIN=rustup or debian selects one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-# The settings of whoever runs this for native builds are not for WebAssembly.
-unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET CARGO_BUILD_RUSTFLAGS RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER
+# Settings for native builds do not fit WebAssembly.
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET CARGO_BUILD_RUSTFLAGS
+unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER
 
 have_rustup() {
     command -v rustup >/dev/null || return 1
-    rustup target list --installed 2>/dev/null | grep -qx wasm32-wasip2 || timeout 60 rustup target add wasm32-wasip2 >/dev/null 2>&1
+    rustup target list --installed 2>/dev/null | grep -qx wasm32-wasip2 ||
+        timeout 60 rustup target add wasm32-wasip2 >/dev/null 2>&1
 }
 
 toolchain=${TQHOST_GUEST_TOOLCHAIN:-}
@@ -20,7 +23,8 @@ if [ "$toolchain" = rustup ]; then
     cargo build --release --target "$target"
 else
     [ -x /usr/bin/cargo ] && command -v wasm-ld-19 >/dev/null || {
-        echo "build: needs rustup with the target wasm32-wasip2, or Debian with the packages rustc-web cargo-web rust-web-src lld-19" >&2
+        echo "build: needs rustup with the target wasm32-wasip2," \
+            "or Debian with the packages rustc-web cargo-web rust-web-src lld-19" >&2
         exit 1
     }
     target=wasm32-unknown-unknown
@@ -28,4 +32,6 @@ else
         /usr/bin/cargo build --release -Zbuild-std=std,panic_abort --target "$target"
 fi
 built=${CARGO_TARGET_DIR:-target}/$target/release/handler_{{MODULE}}.wasm
-cmp -s "$built" "{{NAME}}.wasm" || { cp "$built" "{{NAME}}.wasm.tmp" && mv "{{NAME}}.wasm.tmp" "{{NAME}}.wasm"; }
+cmp -s "$built" "{{NAME}}.wasm" || {
+    cp "$built" "{{NAME}}.wasm.tmp" && mv "{{NAME}}.wasm.tmp" "{{NAME}}.wasm"
+}

@@ -1,7 +1,9 @@
-// Memory for one task: blocks are handed out one behind the other, none is freed by itself, and all are given back after the task.
+// Memory for one task: blocks are allocated one after the other, and all of them are freed together after the
+// task.
 //
-// That is as fast as it gets, and nothing can be forgotten; but a handler that allocates and frees much in one task needs a
-// real allocator, and one that keeps something for later tasks (`instance = { warm = … }`) must keep it in a variable, not in a block.
+// This is fast, and no block can leak. But a handler that allocates and frees much in one task needs a real
+// allocator. A handler that keeps data for later tasks (`instance = { warm = … }`) must keep it in a
+// variable, not in a block.
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,26 +11,29 @@
 
 enum { ALIGNMENT = 16, PAGE = 65536 };
 
-// The linker's: where stack and variables end.
+// The linker defines this: the end of stack and variables.
 extern unsigned char __heap_base;
 
-// What stands in front of each block.
+// The header in front of each block.
 union header {
   size_t size;
   unsigned char space[ALIGNMENT];
 };
 
-// Where the next block begins; 0 before the first.
+// The start of the next block; 0 before the first one.
 static uintptr_t next;
 
 void *malloc(size_t size) {
   if (next == 0) next = ((uintptr_t)&__heap_base + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1);
-  // Sums of 64 bits, since 32 could wrap around.
+  // The sums have 64 bits, because 32 bits could wrap around.
   uint64_t end = ((uint64_t)next + sizeof(union header) + size + ALIGNMENT - 1) & ~(uint64_t)(ALIGNMENT - 1);
   if (end > SIZE_MAX) return NULL;
   uint64_t there = (uint64_t)__builtin_wasm_memory_size(0) * PAGE;
-  // The host says no when the plugin's memory is used up.
-  if (end > there && __builtin_wasm_memory_grow(0, (size_t)((end - there + PAGE - 1) / PAGE)) == SIZE_MAX) return NULL;
+  // The host refuses when the plugin's memory is used up.
+  if (end > there) {
+    uint64_t pages = (end - there + PAGE - 1) / PAGE;
+    if (__builtin_wasm_memory_grow(0, (size_t)pages) == SIZE_MAX) return NULL;
+  }
   union header *header = (union header *)next;
   header->size = size;
   next = (uintptr_t)end;
@@ -39,7 +44,7 @@ void *calloc(size_t count, size_t size) {
   size_t bytes;
   if (__builtin_mul_overflow(count, size, &bytes)) return NULL;
   void *block = malloc(bytes);
-  // It may have been another task's.
+  // The block may hold data of another task.
   return block == NULL ? NULL : memset(block, 0, bytes);
 }
 
@@ -55,7 +60,8 @@ void free(void *block) { (void)block; }
 
 void abort(void) { __builtin_trap(); }
 
-// The host calls it when it has read the result. The generated one, which is weak, would free block by block.
+// The host calls this when it has read the result. The generated function, which is weak, would free each
+// block.
 __attribute__((__export_name__("cabi_post_tqhost:handler/handler@0.1.0#handle"))) void
 __wasm_export_exports_tqhost_handler_handler_handle_post_return(unsigned char *result) {
   (void)result;

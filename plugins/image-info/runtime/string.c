@@ -1,4 +1,4 @@
-// The functions on bytes that compilers and handlers take for granted. For a C library in the place of this: any for wasm32.
+// The functions on bytes that compilers and handlers expect. Any C library for wasm32 can replace this file.
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-// What the generated code and a small handler need of it. There is no C library in the sandbox.
+// The functions that the generated code and a small handler need. There is no C library in the sandbox.
 #ifndef STRING_H
 #define STRING_H
 

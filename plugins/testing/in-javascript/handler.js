@@ -1,7 +1,9 @@
-// What a handler in JavaScript may do: keeps a count of its tasks, prints, asks `url`, and ends as the field `end` says.
+// A guest in JavaScript: it counts its tasks, prints, sends requests to `url`, and ends as the field `end`
+// says.
 //
-// Returns `tasks`, how many it has had with this one; in a batch `batch`, how many came with it; with `url` what was answered. `uncaught` gets past the helper of `tqhost new`, as in a
-// handler that does not use it.
+// It returns `tasks`, the number of its tasks with this one; in a batch also `batch`, the number of tasks in
+// the call; with `url` the response. `uncaught` bypasses the helper of `tqhost new`, like a handler that does
+// not use it.
 
 import { batches, handles, has, reject, retry, text } from './tqhost.js';
 import { fetch, retryAfterMs } from './tqhost-http.js';
@@ -23,12 +25,14 @@ function work(task) {
 }
 
 /**
- * Asks `url`, as often at once as `times` says: with `bodySize` bytes of body, the header that `header` names, and `seconds` of time, where the task has them. To `throw` it waits
- * for what becomes of that.
+ * Sends requests to `url`: `times` of them at once, with `bodySize` bytes of body, the header in `header`,
+ * and the timeout `seconds`, if the task has these fields. With `throw` it waits for the end of the requests.
  */
 async function ask(task) {
   const options = { headers: {} };
-  if (has(task, 'bodySize')) Object.assign(options, { method: 'post', body: 'x'.repeat(Number(text(task, 'bodySize'))) });
+  if (has(task, 'bodySize')) {
+    Object.assign(options, { method: 'post', body: 'x'.repeat(Number(text(task, 'bodySize'))) });
+  }
   if (has(task, 'header')) options.headers[text(task, 'header')] = 'own';
   if (has(task, 'seconds')) options.timeoutMs = Number(text(task, 'seconds')) * 1000;
   const times = has(task, 'times') ? Number(text(task, 'times')) : 1;
@@ -54,7 +58,9 @@ export const handler = {
 
 export const batchHandler = batches((tasks) => {
   const end = (task) => (has(task, 'end') ? text(task, 'end') : 'well');
-  if (tasks.every((task) => has(task, 'url'))) return Promise.all(tasks.map((task) => ask(task).catch((error) => error)));
+  if (tasks.every((task) => has(task, 'url'))) {
+    return Promise.all(tasks.map((task) => ask(task).catch((error) => error)));
+  }
   if (tasks.some((task) => end(task) === 'throw')) explode();
   return tasks.map((task) => (end(task) === 'reject' ? reject('as told') : { batch: tasks.length }));
 });

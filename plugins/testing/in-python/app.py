@@ -1,7 +1,8 @@
-"""What a handler in Python may do: keeps a count of its tasks, prints, asks `url`, and ends as the field `end` says.
+"""A guest in Python: it counts its tasks, prints, sends requests to `url`, and ends as the field `end` says.
 
-Returns `tasks`, how many it has had with this one; in a batch `batch`, how many came with it; with `url` what was answered. `uncaught` gets past the helper of `tqhost new`, as in a
-handler that does not use it.
+It returns `tasks`, the number of its tasks with this one; in a batch also `batch`, the number of tasks in the
+call; with `url` the response. `uncaught` bypasses the helper of `tqhost new`, like a handler that does not
+use it.
 """
 
 import io
@@ -16,7 +17,7 @@ from tqhost_http import HttpError, request
 
 tasks = 0
 
-# Made when the component is built.
+# This object is made when the component is built.
 unseeded, seeded = random.Random(), random.Random(7)
 
 def work(task):
@@ -43,13 +44,16 @@ def work(task):
 
 
 def ask(task):
-    """Asks `url`: with `bodySize` bytes of body, the header that `header` names, and `seconds` of time, where the task has them. To `throw` it waits
-    for what becomes of that."""
+    """Sends a request to `url`, with `bodySize` bytes of body, `header`, and the timeout `seconds`.
+
+    Each of these fields may be missing. With `throw` it waits for the end of the request.
+    """
     body = "x" * int(text(task, "bodySize")) if has(task, "bodySize") else None
     headers = {text(task, "header"): "own"} if has(task, "header") else {}
     seconds = float(text(task, "seconds")) if has(task, "seconds") else None
     try:
-        response = request("post" if body else "get", text(task, "url"), headers=headers, body=body, timeout=seconds)
+        method = "post" if body else "get"
+        response = request(method, text(task, "url"), headers=headers, body=body, timeout=seconds)
     finally:
         if has(task, "end") and text(task, "end") == "throw":
             explode()

@@ -1,10 +1,11 @@
 //! Runs one row: drains a backlog, and enqueues at a steady pace.
 //!
-//! In: a [`Row`] and where its programs are. Out: what was seen. Whatever goes wrong is a panic that says what; all processes end with
-//! the value that stands for them.
+//! In: a [`Row`] and where its programs are. Out: its figures. Every error is a panic. Each process ends when
+//! the value that owns it is dropped. Not here: rows (`rows`), the table (`report`).
 //!
-//! A drain is measured from the moment at which a tenth of its tasks is done: what comes before is the start. Redis is asked every few
-//! milliseconds how far it is; these questions are not counted as commands of the queue.
+//! A drain is measured from the moment when a tenth of its tasks is done, which leaves out the start of the
+//! worker. The progress is polled from Redis every few milliseconds; these commands are not counted as
+//! commands of the queue.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,25 +19,27 @@ use super::super::support::{Bench, Host, RedisServer};
 use super::super::{cpu, quantile};
 use super::rows::{Count, Row, Worker};
 
-/// Tasks per second, and for how many seconds, where latency is measured. The first second is not looked at.
+/// Tasks per second, for the latency.
 const RATE: usize = 200;
+/// How long tasks are added for the latency. The tasks of the first second are left out.
 const SECONDS: usize = 5;
-/// Of the backlog, what is done before the measurement begins: one in so many.
+/// The measurement of a drain begins when one in this many tasks is done.
 const START: usize = 10;
+/// The pause between two polls.
 const LOOK: Duration = Duration::from_millis(3);
-/// How long a worker may come no further.
+/// How long a worker may make no progress.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where programs are.
+/// The folders of the programs.
 #[derive(Debug, Clone)]
 pub struct Places {
     pub programs: PathBuf,
     pub bullmq: PathBuf,
-    /// The folder of another redis-server than that of the path.
+    /// The folder of a newer redis-server than the one in the path.
     pub redis: Option<PathBuf>,
 }
 
-/// What one run of a row showed.
+/// The figures of one run of a row.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
     pub drain: Drain,
@@ -47,23 +50,24 @@ pub struct Figures {
 pub struct Drain {
     /// Tasks per second.
     pub rate: f64,
-    /// Processor time per task, in µs.
+    /// Redis's processor time per task, in µs.
     pub redis: f64,
+    /// The worker's processor time per task, in µs.
     pub worker: f64,
-    /// Commands per task that Redis ran, in scripts too.
+    /// Commands per task that Redis ran, with those in scripts.
     pub commands: f64,
-    /// The most memory that the worker's process had, in MiB.
+    /// The most memory that the worker's process used, in MiB.
     pub memory: f64,
 }
 
-/// The median and the 99th of a hundred, in ms since a task was enqueued.
+/// Median and p99 of the times since a task was enqueued, in ms. None where nothing was noted.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Latency {
     pub started: Option<[f64; 2]>,
     pub done: Option<[f64; 2]>,
 }
 
-/// How fast a backlog is done.
+/// Measures how fast a backlog is drained.
 pub fn drain(row: &Row, places: &Places, scale: f64) -> Drain {
     let tasks = (row.tasks as f64 * scale).ceil() as usize;
     let mut run = Run::new(row, places);
@@ -90,7 +94,7 @@ pub fn drain(row: &Row, places: &Places, scale: f64) -> Drain {
     }
 }
 
-/// How long a task takes where there are few.
+/// Measures how long a task takes at a low rate.
 pub fn latency(row: &Row, places: &Places) -> Latency {
     let mut run = Run::new(row, places);
     let times = |name: &str| run.bench.dir.path().join(name);
@@ -105,16 +109,17 @@ pub fn latency(row: &Row, places: &Places) -> Latency {
     run.stop();
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     let (of_worker, of_producer) = (read(&of_worker), read(&of_producer));
-    // Where a client can watch the status, it is done when the client sees it; otherwise when the worker knows of it.
+    // A task is done when a client sees its last status, or, where there is no status to watch, when the
+    // worker knows.
     let of_end = if row.statuses.is_some() { &of_producer } else { &of_worker };
     Latency { started: quantiles(row, &of_worker, "started"), done: quantiles(row, of_end, "done") }
 }
 
-/// A Redis with one row's queue.
+/// A new Redis with one row's queue, and its worker.
 struct Run<'r> {
     row: &'r Row,
     places: &'r Places,
-    // The worker before its Redis, in the order in which they end.
+    // Fields are dropped in order: the worker ends before its Redis.
     worker: Option<Running>,
     bench: Bench,
 }
@@ -122,13 +127,14 @@ struct Run<'r> {
 impl<'r> Run<'r> {
     fn new(row: &'r Row, places: &'r Places) -> Run<'r> {
         let dir = tempfile::tempdir().expect("create a folder");
-        // Where a program is looked for.
+        // The search path, so that another redis-server is started.
         let env = places.redis.iter().map(|folder| ("PATH".to_owned(), folder.clone())).collect();
         let redis = RedisServer::start_with_env(dir.path(), &["--appendonly", "no"], env);
         let queues = match row.worker {
             Worker::Tqhost { guest, retention, concurrency } => {
                 format!(
-                    "[queues.work]\nplugin = \"{guest}\"\nconcurrency = {concurrency}\nretention = \"{retention}\"\n"
+                    "[queues.work]\nplugin = \"{guest}\"\nconcurrency = {concurrency}\n\
+                     retention = \"{retention}\"\n"
                 )
             }
             _ => String::new(),
@@ -136,7 +142,8 @@ impl<'r> Run<'r> {
         Run { row, places, worker: None, bench: Bench::on(&queues, dir, redis) }
     }
 
-    /// What enqueues, and what runs tasks where it is not tqhost, without arguments.
+    /// The program that enqueues, and that runs tasks where the worker is not tqhost. It has no arguments
+    /// yet.
     fn program(&self) -> Command {
         let program = |name: &str| Command::new(self.places.programs.join(name));
         let mut command = match self.row.worker {
@@ -157,7 +164,7 @@ impl<'r> Run<'r> {
         self.bench.dir.path().join("log-of-programs")
     }
 
-    /// Has tasks enqueued, and waits until they are.
+    /// Enqueues tasks, and waits until that is done.
     fn produce(&self, args: &[&str], env: &[(&str, &Path)]) {
         let status = self
             .program()
@@ -198,7 +205,7 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// Ends the worker, and waits until it has written what it noted.
+    /// Stops the worker, and waits until it has written its times.
     fn stop(&mut self) {
         match self.worker.take().expect("a worker") {
             Running::Tqhost(host) => host.stop(),
@@ -231,7 +238,8 @@ enum Running {
     Program(Program),
 }
 
-/// A worker's process. Killed when dropped; it also ends itself when this process is gone, as its standard input is closed then.
+/// A worker's process. It is killed when this is dropped. It also ends when this process ends, as its
+/// standard input is closed then.
 struct Program(Child);
 
 impl Drop for Program {
@@ -241,13 +249,13 @@ impl Drop for Program {
     }
 }
 
-/// Looks how far a queue is.
+/// Polls the progress of a queue.
 struct Look<'r> {
     row: &'r Row,
     redis: Connection,
-    /// Tasks in all.
+    /// The number of all tasks.
     tasks: usize,
-    /// Commands that were sent to find out.
+    /// Commands that were sent for polling.
     asked: u64,
 }
 
@@ -270,7 +278,7 @@ impl<'r> Look<'r> {
         progress.done.map_or(left, |done| self.tasks.saturating_sub(self.count(done)))
     }
 
-    /// Waits until no more than so many tasks are left.
+    /// Waits until no more than `most` tasks are left.
     fn until(&mut self, run: &mut Run<'_>, most: usize) {
         let (mut last, mut since) = (usize::MAX, Instant::now());
         loop {
@@ -303,12 +311,13 @@ impl<'r> Look<'r> {
     }
 }
 
-/// What has been used up to a moment.
+/// The resources that were used up to a moment.
 struct Seen {
     at: Instant,
     left: usize,
-    /// Seconds of processor time.
+    /// Redis's processor time in seconds.
     redis: f64,
+    /// The worker's processor time in seconds.
     worker: f64,
     commands: u64,
 }
@@ -334,14 +343,15 @@ impl Seen {
     }
 }
 
-/// The most memory that a process had, in KiB.
+/// The most memory that a process has used, in KiB.
 fn peak_kib(pid: Pid) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("read /proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// The median and the 99th of a hundred of the tasks that reached this point, but for those of the first second. None when none was noted.
+/// Median and p99 of the times until tasks reached this point, without those of the first second. None when
+/// nothing was noted.
 fn quantiles(row: &Row, times: &str, point: &str) -> Option<[f64; 2]> {
     let number = |word: &str| word.parse::<u64>().expect("nanoseconds");
     let noted = times.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>()[..] {

@@ -1,6 +1,7 @@
-//! The table as a picture: a line for each row, with a dot for each figure on a logarithmic scale.
+//! Draws the plot of docs/performance.md: a line for each row, with a dot for each figure on a logarithmic
+//! scale.
 //!
-//! In: the results. Out: an SVG file's text, which needs no font and no script of its own.
+//! In: the results. Out: the text of an SVG file without fonts and scripts. Not here: the table (`report`).
 
 use std::fmt::Write as _;
 
@@ -13,10 +14,10 @@ const PANEL: f64 = 240.0;
 const GAP: f64 = 36.0;
 const FONT: &str = "font-family=\"sans-serif\" font-size=\"12\"";
 
-/// One of the pictures that stand side by side.
+/// One of the charts, which are side by side.
 struct Panel {
     title: &'static str,
-    /// What is shown, each with its name and colour.
+    /// The figures, each with its name and colour.
     series: &'static [(Figure, &'static str, &'static str)],
 }
 
@@ -37,7 +38,8 @@ pub fn svg(results: &Results) -> String {
     let (width, height) =
         (LABELS + PANELS.len() as f64 * (PANEL + GAP), TOP + rows.len() as f64 * LINE + 34.0);
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" {FONT}>\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+         width=\"{width}\" height=\"{height}\" {FONT}>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
     for (line, row) in rows.iter().enumerate() {
@@ -63,7 +65,8 @@ pub fn svg(results: &Results) -> String {
             push(
                 &mut svg,
                 &format!(
-                    "<circle cx=\"{x}\" cy=\"34\" r=\"4\" fill=\"{colour}\"/><text x=\"{}\" y=\"38\">{name}</text>",
+                    "<circle cx=\"{x}\" cy=\"34\" r=\"4\" fill=\"{colour}\"/>\
+                     <text x=\"{}\" y=\"38\">{name}</text>",
                     x + 8.0
                 ),
             );
@@ -143,7 +146,7 @@ impl Scale {
         let logs = || values.iter().filter(|value| **value > 0.0).map(|value| value.log10());
         let (least, most) = (logs().reduce(f64::min)?, logs().reduce(f64::max)?);
         let first = least.floor() as i32;
-        // At least one power of ten wide.
+        // The scale has at least one power of ten.
         Some(Scale { first, last: (most.ceil() as i32).max(first + 1), left })
     }
 

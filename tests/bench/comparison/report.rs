@@ -1,6 +1,7 @@
-//! What the runs showed, as a table and as ratios, in Markdown.
+//! Makes a table and ratios of the figures, in Markdown.
 //!
-//! In: the figures of each run. Out: text for the screen and for docs/performance.md.
+//! In: the figures of each run. Out: text for the screen and for docs/performance.md. Not here: measuring
+//! (`measure`), the plot (`plot`).
 
 use std::path::Path;
 use std::process::Command;
@@ -9,11 +10,12 @@ use super::super::median;
 use super::measure::Figures;
 use super::rows::{RATIOS, ROWS, Ratio, Row};
 
-/// Between these lines of the page is what this writes.
+/// The line of the page before the figures.
 const BEGIN: &str = "<!-- figures: written by `make bench SECTION=peers WRITE=1` -->";
+/// The line of the page after the figures.
 const END: &str = "<!-- /figures -->";
 
-/// A number of a run.
+/// One of the figures of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Figure {
     Rate,
@@ -40,7 +42,7 @@ impl Figure {
     }
 }
 
-/// Of several runs: the median, the least and the most.
+/// The median, the least and the most of several runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Spread {
     pub median: f64,
@@ -55,12 +57,12 @@ impl Spread {
     }
 }
 
-/// All that was seen.
+/// The figures of all runs.
 pub struct Results {
     reps: u64,
-    /// By row and repetition.
+    /// The figures by row and repetition.
     runs: Vec<(&'static str, u64, Figures)>,
-    /// What there are no figures of, and why.
+    /// The rows without figures, and why.
     missing: Vec<(&'static str, String)>,
 }
 
@@ -81,7 +83,7 @@ impl Results {
         self.missing.push((row.name, format!("a run failed: {why}")));
     }
 
-    /// The rows of which there are figures, the fastest first.
+    /// The rows with figures, the fastest first.
     pub fn rows(&self) -> Vec<&'static Row> {
         let mut rows: Vec<(&Row, f64)> =
             ROWS.iter().filter_map(|row| Some((row, self.spread(row, Figure::Rate)?.median))).collect();
@@ -99,7 +101,7 @@ impl Results {
         )
     }
 
-    /// Of the repetitions that have both.
+    /// The ratio of two rows, over the repetitions that have both.
     fn ratio(&self, ratio: &Ratio) -> Option<Spread> {
         let value = |row: &str, rep: u64| {
             let (_, _, figures) = self.runs.iter().find(|(name, of, _)| *name == row && *of == rep)?;
@@ -110,7 +112,7 @@ impl Results {
     }
 }
 
-/// The table, the ratios, and what there are no figures of.
+/// The table, the ratios, and the rows without figures.
 pub fn markdown(results: &Results) -> String {
     let mut text = format!("{}\n\n", machine(results.reps));
     text.push_str(
@@ -157,7 +159,7 @@ pub fn markdown(results: &Results) -> String {
     text
 }
 
-/// Puts the text where the page has figures.
+/// Replaces the figures of the page by the text.
 pub fn replace(page: &Path, text: &str) {
     let old = std::fs::read_to_string(page).expect("read the page");
     let (before, rest) = old.split_once(BEGIN).expect("the page has the line at which figures begin");
@@ -166,7 +168,7 @@ pub fn replace(page: &Path, text: &str) {
         .expect("write the page");
 }
 
-/// When, on what, and of what this was measured.
+/// The date, the commit, and the machine of the measurement.
 fn machine(reps: u64) -> String {
     let said = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).current_dir(super::repository()).output().ok();
@@ -184,11 +186,12 @@ fn machine(reps: u64) -> String {
     let today = jiff::Zoned::now().date();
     let (commit, kernel) = (said("git", &["rev-parse", "--short=10", "HEAD"]), said("uname", &["-r"]));
     format!(
-        "{today}, commit {commit}: {reps} repetitions; {cores} cores ({model}), Linux {kernel}, Redis {redis}."
+        "{today}, commit {commit}: {reps} repetitions; \
+         {cores} cores ({model}), Linux {kernel}, Redis {redis}."
     )
 }
 
-/// With a comma before each three digits.
+/// Digits with a comma before each group of three.
 fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let with_comma = |(at, digit): (usize, char)| {

@@ -1,46 +1,47 @@
-//! What is compared: the rows of the table, and which of them are set in proportion to which.
+//! The rows of the comparison, and the ratios between them.
 //!
-//! The number of tasks of a row is such that its backlog lasts a few seconds.
+//! In: nothing. Out: [`ROWS`] and [`RATIOS`]. The backlog of a row lasts a few seconds. Not here: how a row
+//! is run (`measure`).
 
 use super::report::Figure;
 
-/// What runs the tasks.
+/// The program that runs the tasks.
 pub enum Worker {
-    /// `loops` of the programs, with these arguments, and a guest.
+    /// `loops`, with these arguments, and a guest.
     Loops(&'static [&'static str], Option<&'static str>),
     /// Another program, with these arguments.
     Program(&'static str, &'static [&'static str]),
     /// BullMQ for Node.js.
     Bullmq,
-    /// tqhost's defaults but for what is said here.
+    /// tqhost, with its defaults for everything else.
     Tqhost { guest: &'static str, retention: &'static str, concurrency: u32 },
 }
 
-/// A Redis command with a key, that answers a number.
+/// A Redis command and its key. The reply is a number.
 pub type Count = (&'static str, &'static str);
 
-/// How to tell from Redis how far a queue is.
+/// The commands that show the progress of a queue.
 pub struct Progress {
-    /// Their sum is how many tasks are not done.
+    /// The tasks that are not done are the sum of these.
     pub left: &'static [Count],
-    /// How many tasks are done, where what is left cannot be counted.
+    /// The tasks that are done, where the others cannot be counted.
     pub done: Option<Count>,
-    /// Tasks that failed. There have to be none.
+    /// The tasks that failed. There have to be none.
     pub failed: Option<Count>,
 }
 
 pub struct Row {
     pub name: &'static str,
-    /// For the table.
+    /// The description in the table.
     pub what: &'static str,
     pub worker: Worker,
     pub tasks: usize,
     pub progress: &'static Progress,
-    /// What the keys of the statuses begin with, where a client can watch them.
+    /// The prefix of the keys of the statuses, where a client can watch them.
     pub statuses: Option<&'static str>,
     /// Whether its latency is measured.
     pub latency: bool,
-    /// Whether it needs a Redis that the other rows do not need.
+    /// Whether it needs Redis 8.6.
     pub newer_redis: bool,
 }
 
@@ -63,8 +64,9 @@ const CHASQUIMQ: Progress = Progress {
     failed: Some(("XLEN", "{chasqui:bench}:dlq")),
 };
 
-/// The statuses of `loops`, and of tqhost.
+/// The statuses of `loops`.
 const JOBS: Option<&str> = Some("job:");
+/// The statuses of tqhost.
 const STATUSES: Option<&str> = Some("tq:{work}:task:");
 
 const fn bare(
@@ -173,7 +175,7 @@ pub static ROWS: [Row; 17] = [
     Row { newer_redis: true, ..bare("bare-newer", "bare loop, Redis 8.6", &[], None, 1_000_000) },
 ];
 
-/// One row's figure divided by that of another one in the same repetition.
+/// The figure of the row `of`, divided by that of the row `to` in the same repetition.
 pub struct Ratio {
     pub what: &'static str,
     pub of: &'static str,
@@ -185,7 +187,7 @@ const fn ratio(of: &'static str, to: &'static str, what: &'static str, figure: F
     Ratio { what, of, to, figure }
 }
 
-pub static RATIOS: [Ratio; 17] = [
+pub static RATIOS: [Ratio; 19] = [
     ratio("tqhost-empty", "sandboxed-status", "tasks/s", Figure::Rate),
     ratio("tqhost-empty-0s", "sandboxed", "tasks/s", Figure::Rate),
     ratio("tqhost-echo", "sandboxed-echo", "tasks/s", Figure::Rate),
@@ -194,9 +196,11 @@ pub static RATIOS: [Ratio; 17] = [
     ratio("tqhost-empty", "bare", "tasks/s", Figure::Rate),
     ratio("tqhost-empty-10", "tqhost-empty", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bullmq", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty-0s", "bullmq", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bullmq-rust", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "apalis", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "chasquimq", "tasks/s", Figure::Rate),
+    ratio("tqhost-empty-0s", "chasquimq", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "chasquimq-quiet", "tasks/s", Figure::Rate),
     ratio("bare-newer", "bare", "tasks/s", Figure::Rate),
     ratio("tqhost-empty", "bare-status", "Redis µs per task", Figure::RedisMicros),

@@ -1,9 +1,8 @@
-//! The ways in which guests could be run, each with as little around it as can be.
+//! Ways to run guests, each in its simplest form.
 //!
-//! In: a [`Way`] and calls of a small guest. Out: when each ended, and how far it came. A [`Host`] has a runtime that stands for the host's, and the
-//! threads that the way gives to guests.
-//!
-//! Not here: what is measured of them (`execution`).
+//! In: a [`Way`] and calls of a small guest. Out: when each call ended, and how much it computed. A [`Host`]
+//! has a runtime like the real host's, and the threads that the way gives to guests. Not here: what is
+//! measured (`execution`).
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,7 +19,8 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 /// How often a guest that computes is interrupted, as in the host.
 const TICK: Duration = Duration::from_millis(10);
 
-/// `short` returns at once, `busy` computes for ever and tells how far it is, `waits` is for the host to end.
+/// The guest. `short` returns at once, `busy` computes for ever and calls `count` on its way, `waits` returns
+/// when the host lets it.
 const GUEST: &str = r#"(component
     (import "count" (func $count))
     (import "wait" (func $wait))
@@ -46,11 +46,13 @@ const GUEST: &str = r#"(component
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Guests run on fibers, on the threads of the host's own runtime. A tick makes one give its thread to the next.
+    /// Guests run on fibers, on the threads of the host's runtime. At each tick, a guest gives its thread to
+    /// the next.
     Shared,
-    /// The same on threads of their own, one for each core.
+    /// Guests run on fibers, on separate threads, one for each core.
     Own,
-    /// The same on twice as many threads; of the guests that have computed for a tick, as many go on at once as there are cores.
+    /// Guests run on fibers, on two separate threads for each core. Of the guests that have computed for a
+    /// tick, only as many go on at once as there are cores.
     Turns,
     /// Each guest has a thread and no fiber, and the operating system shares the cores among them.
     Thread,
@@ -65,7 +67,7 @@ pub struct Way {
     pub nice: i32,
 }
 
-/// What is asked of a guest.
+/// A function of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     Short,
@@ -76,9 +78,9 @@ pub enum Call {
 /// How a call ended.
 pub struct Ended {
     pub at: Instant,
-    /// How often `busy` told that it goes on.
+    /// How often `busy` called `count`.
     pub work: u64,
-    /// For the next call.
+    /// The instance, for the next call.
     pub instance: Instance,
 }
 
@@ -93,7 +95,7 @@ struct Data {
     gate: Arc<Gate>,
 }
 
-/// What `waits` waits for.
+/// The event that `waits` waits for.
 pub struct Gate {
     pub waiting: AtomicUsize,
     open: Semaphore,
@@ -102,7 +104,7 @@ pub struct Gate {
 /// A host that runs guests in one way.
 pub struct Host {
     pub runtime: Runtime,
-    /// None: they run on the host's.
+    /// The runtime of the guests; none when they run on the host's.
     guests: Option<Runtime>,
     shared: Arc<Shared>,
 }
@@ -132,7 +134,7 @@ impl Host {
         let mut guests = Builder::new_multi_thread();
         guests.worker_threads(threads).enable_time().event_interval(4).max_blocking_threads(2000);
         if way.nice > 0 {
-            // Of the calling thread alone, on Linux.
+            // On Linux, this changes the calling thread only.
             guests.on_thread_start(move || {
                 rustix::process::setpriority_process(None, way.nice).expect("a lower priority")
             });
@@ -196,7 +198,7 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// Starts a call that ends at the deadline at the latest, in a new instance or in one that had a call already.
+    /// Starts a call that ends at the deadline at the latest. It uses the given instance, or a new one.
     pub fn start(&self, call: Call, deadline: Instant, instance: Option<Instance>) -> JoinHandle<Ended> {
         let shared = self.shared.clone();
         match self.shared.way.kind {
@@ -274,7 +276,9 @@ async fn on_a_fiber(shared: Arc<Shared>, call: Call, deadline: Instant, instance
     tokio::select! {
         biased;
         result = (InTurn { call: Box::pin(running), turn }) => ended(result, call),
-        () = tokio::time::sleep_until(deadline.into()) => assert!(call != Call::Short, "a short call takes no time"),
+        () = tokio::time::sleep_until(deadline.into()) => {
+            assert!(call != Call::Short, "a short call takes no time");
+        }
     }
     Ended { at: Instant::now(), work: instance.store.data().work, instance }
 }
@@ -287,11 +291,11 @@ fn ended(result: wasmtime::Result<()>, call: Call) {
     }
 }
 
-/// The right to go on that a guest holds while it computes, if it has it.
+/// The permit that a guest needs to compute after its first tick.
 #[derive(Clone, Default)]
 struct Turn(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
-/// A call that gives its turn back whenever it stops to compute.
+/// A call that gives its turn back whenever it stops computing.
 struct InTurn<F> {
     call: Pin<Box<F>>,
     turn: Turn,
@@ -307,7 +311,7 @@ impl<F: Future> Future for InTurn<F> {
     }
 }
 
-/// An engine with a pool like that of the host, and a component for it.
+/// An engine with a pool like the host's, and the guest compiled for it.
 pub fn engine(instances: u32) -> (Engine, Component) {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
@@ -326,7 +330,7 @@ pub fn engine(instances: u32) -> (Engine, Component) {
     (engine, component)
 }
 
-/// Moves the engine's epoch until it is dropped.
+/// Increments the engine's epoch at each tick until it is dropped.
 pub struct Ticker {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,

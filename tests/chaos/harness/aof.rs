@@ -1,12 +1,13 @@
-//! Reads Redis's append-only file: every write that took effect, in order, what a script wrote as one step.
+//! Reads Redis's append-only file.
 //!
-//! It is the one record that no host can forget to write: a command that changed nothing is not in it, one that did is. It has to be
-//! a file that was never rewritten.
+//! In: the bytes of a file that was never rewritten. Out: every write that took effect, in order; the writes
+//! of a script are one step. The file contains exactly the commands that changed something, whatever hosts
+//! say. Not here: what they mean (`history`).
 
-/// What Redis did in one step: the commands of a script or of MULTI, or a single one.
+/// The writes of one step: the commands of a script or of MULTI, or a single command.
 pub type Transaction<'f> = Vec<Vec<&'f [u8]>>;
 
-/// The steps in the file, up to where it ends; a step that is cut off was not carried out.
+/// The steps in the file. A truncated step at the end does not count.
 pub fn transactions(file: &[u8]) -> impl Iterator<Item = Transaction<'_>> {
     let mut commands = Commands { rest: file };
     std::iter::from_fn(move || {
@@ -33,7 +34,7 @@ impl<'f> Iterator for Commands<'f> {
     type Item = Vec<&'f [u8]>;
 
     fn next(&mut self) -> Option<Vec<&'f [u8]>> {
-        // Remarks, as times are.
+        // Annotations, such as times.
         while self.rest.first() == Some(&b'#') {
             self.line()?;
         }

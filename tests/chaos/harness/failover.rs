@@ -1,8 +1,9 @@
-//! A replica of Redis that is promoted when the primary is gone.
+//! A replica of Redis that is promoted when the primary fails.
 //!
-//! The replica hears of everything through a wire of its own, and until it is promoted it is what a replica
-//! is: a moment behind. Its append-only file then is the record of what happened: what it had not heard of
-//! has never been.
+//! In: a primary. Out: a promoted replica, and the time whose writes may be lost. The replica follows the
+//! primary through a proxy of its own, so that it can lag. After the failover, its append-only file is the
+//! record of what happened; writes that it had not received never happened. Not here: when the failover comes
+//! (`plan`).
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,14 +15,14 @@ use super::faults::{Loss, now_ms};
 
 pub struct Pair {
     pub replica: RedisServer,
-    /// Between the replica and its primary.
+    /// The proxy between the replica and its primary.
     wire: Proxy,
-    /// Between the primary and whoever is no host.
+    /// The proxy of producers and commands; hosts have their own.
     pub front: Proxy,
 }
 
 impl Pair {
-    /// Adds a replica, whose files are under `folder`, to a primary that has nothing yet.
+    /// Adds a replica, whose files are under `folder`, to an empty primary.
     pub fn of(primary: &RedisServer, folder: &Path, arguments: &[&str]) -> Pair {
         let (wire, front) = (Proxy::start(primary.port), Proxy::start(primary.port));
         let of = format!("127.0.0.1 {}", wire.port);
@@ -36,13 +37,13 @@ impl Pair {
         Pair { replica, wire, front }
     }
 
-    /// Promotes the replica, which lags by so much. Gives from when to when the primary acknowledged what is
-    /// gone.
+    /// Promotes the replica, after it has lagged for `lag`. Gives the time whose writes may be lost although
+    /// the primary acknowledged them.
     pub fn fail_over(&self, primary: &mut RedisServer, proxies: &[Proxy], lag: Duration) -> Loss {
         let mut db = primary.connection();
         let from_ms = eventually("the replica is level with its primary", || {
             let at_ms = now_ms();
-            // WAIT is about what this connection wrote, and all that came before.
+            // WAIT waits for the last write of this connection, and for all writes before it.
             let level: (String, u64) = redis::pipe()
                 .cmd("SET")
                 .arg("chaos:level")

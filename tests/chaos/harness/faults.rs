@@ -1,6 +1,8 @@
-//! Carries the plan out: each lane in a thread of its own, with the one thing that it breaks.
+//! Carries out the plan of faults, each lane in a thread of its own.
 //!
-//! Out: what was done and when, by the clock of this machine, which is Redis's too. A lane mends what it broke before it ends.
+//! In: the steps of a lane, and the host, proxy, Redis or plugins that it breaks. Out: what was done and
+//! when, by the clock of this machine, which is also Redis's. A lane repairs what it broke before it ends.
+//! Not here: the plan (`plan`).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -23,18 +25,18 @@ pub struct Done {
     pub host: Option<usize>,
     pub from_ms: u64,
     pub to_ms: u64,
-    /// What Redis acknowledged in this time, and only that, may be gone.
+    /// Only writes that Redis acknowledged in this time may be lost.
     pub loss: Option<Loss>,
 }
 
-/// From when to when, in milliseconds.
+/// The begin and the end of a time, in milliseconds.
 pub type Loss = (u64, u64);
 
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Goes through the steps of a lane; begins none when its time is up.
+/// Carries out the steps of a lane. It begins none after `until`.
 pub fn run(
     lane: Lane,
     steps: &[Step],
@@ -48,7 +50,7 @@ pub fn run(
     steps.iter().take_while(|step| Instant::now() + step.quiet < until).map(one).collect()
 }
 
-/// The same for a host's own lane: in the quiet times it is looked after.
+/// Carries out the steps of a host's lane, and restarts the host if it ends by itself between them.
 pub fn run_on_host(lane: Lane, steps: &[Step], until: Instant, node: &mut Node) -> Vec<Done> {
     let one = |step: &Step| {
         node.rest(step.quiet);
@@ -57,7 +59,7 @@ pub fn run_on_host(lane: Lane, steps: &[Step], until: Instant, node: &mut Node) 
             None
         })
     };
-    // A host that is asked to stop takes its time, which no plan knows.
+    // The plan does not know how long a host takes to stop, so the time is checked here.
     steps.iter().take_while(|step| Instant::now() + step.quiet < until).map(one).collect()
 }
 
@@ -104,7 +106,7 @@ pub fn to_network(proxy: &Proxy, step: &Step) -> Option<Loss> {
     None
 }
 
-/// Gives what it may have forgotten. `pair` is what a failover needs.
+/// Carries out a fault of Redis, and gives the time whose writes it may have lost. A failover needs `pair`.
 pub fn to_redis(
     redis: &mut RedisServer,
     pair: Option<&Pair>,
@@ -112,7 +114,7 @@ pub fn to_redis(
     url: &str,
     step: &Step,
 ) -> Option<Loss> {
-    // Through a connection of its own: CLIENT KILL would cut one that is kept.
+    // On a new connection: CLIENT KILL would close one that is kept.
     let ask = |command: &mut redis::Cmd| {
         let connection = redis::Client::open(url)
             .expect("a valid URL")
@@ -159,8 +161,8 @@ pub fn to_redis(
     None
 }
 
-/// A moment, and the length of the append-only file with all that was acknowledged before it. A busy disk
-/// makes Redis answer before it writes.
+/// A time, and the length of the append-only file with every write that was acknowledged before it. With a
+/// busy disk, Redis answers before it writes.
 fn written(redis: &RedisServer) -> (u64, u64) {
     let mut db = redis.connection();
     eventually("Redis has written what it acknowledged", || {
@@ -171,7 +173,7 @@ fn written(redis: &RedisServer) -> (u64, u64) {
     })
 }
 
-/// The handler with a custom section of its own: another digest, the same work.
+/// The handler with a custom section: another digest, the same work.
 fn version(plugin: &str, number: usize) -> Vec<u8> {
     let mut wasm = std::fs::read(guest_path(plugin)).expect("read a handler");
     let name = format!("v{number:04}");
@@ -180,7 +182,7 @@ fn version(plugin: &str, number: usize) -> Vec<u8> {
     wasm
 }
 
-/// Does it to one of the plugins, whose files these are.
+/// Carries out a fault on one of the plugins with these files.
 pub fn to_plugins(paths: &[PathBuf; 2], step: &Step) -> Option<Loss> {
     let which = step.choice / 8 % PLUGINS.len();
     let (path, good) = (paths[which].as_path(), version(PLUGINS[which], step.choice % 8));
@@ -207,7 +209,7 @@ pub fn to_plugins(paths: &[PathBuf; 2], step: &Step) -> Option<Loss> {
     None
 }
 
-/// As a careful operator does.
+/// Installs a file by renaming, as operators should.
 fn write_whole(path: &Path, bytes: &[u8]) {
     let new = path.with_extension("new");
     std::fs::write(&new, bytes).expect("write a file");

@@ -1,14 +1,18 @@
-//! What became of every task, told by Redis's own record of its writes.
+//! Follows every task through Redis's record of its writes.
 //!
-//! In: the append-only file. Out: for each task its deliveries, its ends, and whatever was not as it has to be after each single step:
-//! from its XADD (or LPUSH) on a task is in one place or has one end; and an entry that a consumer has is given to another one only when nothing
-//! was heard of the first one for a whole lease. A requeued dead letter begins another life. An id that its
-//! producer sent twice is one task: of its entries all but one are dropped.
+//! In: the append-only file. Out: for each task its deliveries, its ends, and every violation of these rules,
+//! which are checked after each step:
 //!
-//! A plain task begins without a script, so what counts as a begin is a delivery: an XCLAIM for a consumer that did not have the entry. Redis
-//! writes one for each entry of XREADGROUP. An XCLAIM for the consumer that has the entry is a heartbeat.
+//! - From its XADD (or LPUSH) on, a task is in one place or has one end.
+//! - An entry of one consumer is given to another one only after a whole lease without a heartbeat.
+//! - A requeued dead letter may have a further end.
+//! - An id that its producer sent twice is one task: all entries but one are dropped.
 //!
-//! Not here: how a task had to end (`judge`), what was ordered (`orders`).
+//! A plain task begins without a script, so a delivery counts as a begin: an XCLAIM for a consumer that did
+//! not have the entry. Redis writes one for each entry of XREADGROUP. An XCLAIM for the consumer that has the
+//! entry is a heartbeat.
+//!
+//! Not here: how a task has to end (`judge`), the orders of operators (`orders`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -17,17 +21,17 @@ use serde_json::Value;
 use super::aof::transactions;
 use super::{LEASE, LIST, QUEUES};
 
-/// A delivery. The attempt may have run or not; none runs without.
+/// A delivery. The attempt may have run or not. No attempt runs without a delivery.
 #[derive(Debug, Clone)]
 pub struct Begin {
     pub at_ms: u64,
     pub consumer: String,
     pub entry: String,
-    /// When the consumer kept its lease for the last time.
+    /// When the consumer sent the last heartbeat.
     pub kept_ms: u64,
-    /// When the consumer had it no more: none while it has it.
+    /// When the consumer ceased to own the entry; none while it owns it.
     pub until_ms: Option<u64>,
-    /// Without faults each begins once.
+    /// Without faults, each turn begins once.
     pub turn: Turn,
 }
 
@@ -37,35 +41,37 @@ pub type Turn = (usize, u64, u64);
 #[derive(Debug)]
 pub struct Track {
     pub queue: &'static str,
-    /// What the handler was told.
+    /// The payload, which tells the handler what to do.
     pub told: Value,
     pub id: String,
-    /// Places in which it is now.
+    /// The number of places in which it is now.
     pub places: i64,
-    /// When it was first seen in its stream or in what is delayed.
+    /// When it was first in its stream or delayed.
     pub from_ms: u64,
     pub begins: Vec<Begin>,
     /// How often PROCESSING was written.
     pub marks: u64,
     /// `COMPLETED`, `CANCELLED`, [`DUPLICATE`], or the reason of a dead letter.
     pub ends: Vec<String>,
-    /// Ends from which it was brought back.
+    /// The reasons of the dead letters from which it was requeued.
     pub requeued: Vec<String>,
+    /// When it ended for the last time.
+    pub ended_ms: Option<u64>,
     /// When it was cancelled.
     pub cancelled_ms: u64,
-    /// When a host said that its entry was deleted.
+    /// When a host wrote that its entry was deleted.
     pub lost_ms: Vec<u64>,
-    /// The task that had its key.
+    /// The id of the task that had its key.
     pub first: Option<String>,
-    /// How often its producer sent it, but for those entries that were dropped.
+    /// How often its producer sent it, without the entries that were dropped.
     copies: i64,
     pub dropped: u64,
     pub wrong: Vec<String>,
-    /// Everything that was written about it, for the tasks that are watched.
+    /// Every write about it, for a task that is watched.
     pub lines: Vec<String>,
 }
 
-/// The end of a task of which the key was another's.
+/// The end of a task whose key another task had.
 pub const DUPLICATE: &str = "DUPLICATE";
 
 /// A delivery while a queue was paused.
@@ -80,22 +86,22 @@ pub struct Claim {
 #[derive(Default)]
 pub struct History {
     pub tasks: HashMap<String, Track>,
-    /// Queues that were paused, and when.
+    /// The pauses: queue and time.
     pub pauses: Vec<(&'static str, u64)>,
     pub while_paused: Vec<Claim>,
-    /// When tasks ended.
+    /// The times at which tasks ended.
     pub ends_ms: Vec<u64>,
     watched: HashSet<String>,
-    /// The task in an entry of a stream.
+    /// The tasks in the entries of the streams.
     entries: HashMap<(&'static str, String), Queued>,
     parked: HashMap<(&'static str, String), String>,
     letters: HashMap<(&'static str, String), String>,
-    /// Since when.
+    /// The paused queues, and since when.
     paused: HashMap<&'static str, u64>,
-    /// By queue and id.
+    /// The names of tasks by queue and id.
     ids: HashMap<(&'static str, String), String>,
     list: VecDeque<String>,
-    /// The latest time that was written.
+    /// The latest time in the file so far.
     now_ms: u64,
 }
 
@@ -103,29 +109,29 @@ pub struct History {
 struct Queued {
     name: String,
     turn: Turn,
-    /// Its delivery puts it aside until the delay of its producer is over.
+    /// Whether its delivery parks it until its producer's delay is over.
     is_delayed: bool,
-    /// The consumer that has it.
+    /// The consumer that owns it.
     owner: Option<String>,
 }
 
-/// What one step did to the tasks that it names. A settlement is one step for many tasks.
+/// The effects of one step on its tasks. A settlement is one step for many tasks.
 #[derive(Default)]
 struct Step {
-    /// Each with the place of the command in the step.
+    /// The tasks, each with the index of the command in the step.
     touched: Vec<(String, usize)>,
     at: usize,
     acked: HashSet<String>,
     buried: HashSet<String>,
-    /// Tasks, and their entries that were deleted.
+    /// Tasks, each with an entry of it that was deleted.
     deleted: Vec<(String, String)>,
     /// Entries under which tasks have ended.
     ended: Vec<String>,
-    /// A producer's own command, not a script's.
+    /// Whether it is a single command of a producer, not a script.
     is_single: bool,
 }
 
-/// What a key is to tqhost.
+/// The meaning of a Redis key.
 enum Key<'k> {
     Stream(&'static str),
     Dead(&'static str),
@@ -169,7 +175,7 @@ fn number(fields: &[&[u8]], name: &str) -> Option<u64> {
     value(fields, name).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok())
 }
 
-/// The object that starts with the task's name, wherever it is in these bytes.
+/// Finds the payload, a JSON object that begins with the task's name, anywhere in these bytes.
 pub fn told(bytes: &[u8]) -> Option<Value> {
     let from = bytes.windows(5).position(|window| window == b"{\"n\":")?;
     let length = bytes[from..].iter().position(|byte| *byte == b'}')?;
@@ -177,7 +183,7 @@ pub fn told(bytes: &[u8]) -> Option<Value> {
 }
 
 impl History {
-    /// Reads the whole file. `watched` are the names of tasks of which every write is kept.
+    /// Reads the whole file. It keeps every write about the tasks whose names are in `watched`.
     pub fn read(file: &[u8], watched: HashSet<String>) -> History {
         let mut history = History { watched, ..History::default() };
         for step in transactions(file) {
@@ -294,7 +300,7 @@ impl History {
                 if let Some(name) = self.known(queue, told(command[3]), step) {
                     let task = self.tasks.get_mut(&name).expect("a known task");
                     task.look_at_payload(command[3].len());
-                    // The write bears no time: it came after what came before it.
+                    // The write has no time, so the time of the last write before it is used.
                     task.from_ms = if task.from_ms == 0 { self.now_ms } else { task.from_ms };
                     if let Some(id) = member.strip_prefix("new/") {
                         self.identify(queue, &name, id.to_owned());
@@ -318,11 +324,13 @@ impl History {
                     return;
                 };
                 let reason = value(fields, "tq-reason").map(text).unwrap_or_default();
-                self.ends_ms.extend(number(fields, "tq-failed-at"));
+                let failed_ms = number(fields, "tq-failed-at");
+                self.ends_ms.extend(failed_ms);
                 self.letters.insert((queue, text(command[2])), name.clone());
                 let task = self.tasks.get_mut(&name).expect("a known task");
                 task.look_at_payload(value(fields, "pad").map_or(0, <[u8]>::len));
                 task.ends.push(reason);
+                task.ended_ms = failed_ms;
                 step.buried.insert(name);
             }
             Key::Dead(queue) if is(command, "XDEL") => {
@@ -408,6 +416,7 @@ impl History {
             b"COMPLETED" | b"CANCELLED" => {
                 let at_ms = number(fields, "finished_at").unwrap_or_default();
                 self.ends_ms.push(at_ms);
+                task.ended_ms = Some(at_ms);
                 step.ended.extend(value(fields, "entry").map(text));
                 let first = value(fields, "duplicate_of").map(text);
                 let end = if first.is_some() { DUPLICATE.to_owned() } else { text(status) };
@@ -416,7 +425,8 @@ impl History {
                 } else if !step.acked.contains(name) {
                     task.wrong.push(format!("{end} without an ack"));
                 }
-                // Each entry of a duplicate is one, and has no part in the runs of the others.
+                // The deliveries of a duplicate's entry do not count among the runs of the task's other
+                // entries.
                 if first.is_some() && task.told["again"] == true {
                     let entry = value(fields, "entry").unwrap_or_default();
                     task.begins.retain(|begin| begin.entry.as_bytes() != entry);
@@ -432,7 +442,7 @@ impl History {
         }
     }
 
-    /// The name of the task that was told this; noted when it is new.
+    /// The name of the task with this payload. A new task is added.
     fn known(&mut self, queue: &'static str, told: Option<Value>, step: &mut Step) -> Option<String> {
         let told = told?;
         let name = told["n"].as_str()?.to_owned();
@@ -447,6 +457,7 @@ impl History {
             marks: 0,
             ends: Vec::new(),
             requeued: Vec::new(),
+            ended_ms: None,
             cancelled_ms: 0,
             lost_ms: Vec::new(),
             first: None,
@@ -480,7 +491,7 @@ impl Track {
         self.ends.last().is_some_and(|end| !["COMPLETED", "CANCELLED", DUPLICATE].contains(&end.as_str()))
     }
 
-    /// Where its fields are written, all of its payload has to be.
+    /// Checks that a write of the task's fields has its whole payload.
     fn look_at_payload(&mut self, bytes: usize) {
         let pad = self.told["pad"].as_u64().unwrap_or_default();
         if (bytes as u64) < pad {
@@ -504,7 +515,7 @@ fn is(command: &[&[u8]], name: &str) -> bool {
     command[0].eq_ignore_ascii_case(name.as_bytes())
 }
 
-/// Commands in one line.
+/// The commands as one line, truncated to 900 characters.
 fn shown<'c>(commands: impl Iterator<Item = &'c [&'c [u8]]>) -> String {
     let word = |word: &&[u8]| text(word).chars().take(120).collect::<String>();
     let command = |command: &[&[u8]]| command.iter().map(word).collect::<Vec<_>>().join(" ");

@@ -1,9 +1,9 @@
-//! Says whether every task came to its one end, and shows what it goes by.
+//! Judges whether every task came to its one end, and collects evidence.
 //!
-//! In: Redis when all is quiet, its record of every write, what producers and operators were told, the
-//! faults, the hosts' logs. Out: a [`Verdict`]. What each task had to become stands in its payload.
-//! Conservation and commits are judged by Redis's record, which no host writes; the statuses that clients see
-//! are compared with it.
+//! In: Redis after the run, its record of every write, the replies that producers and operators got, the
+//! faults, the hosts' logs. Out: a [`Verdict`]. The payload of each task says how it has to end. Conservation
+//! and commits are judged by Redis's record, which no host writes; the statuses that clients see are compared
+//! with it. Not here: reading the record (`history`), repeated runs (`repeated`), orders (`orders`).
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -19,24 +19,24 @@ use super::orders::{is_lost, is_requeue_lost, of_queues, of_task};
 use super::repeated::Repeated;
 use super::{LIST, MAX_RETRIES, QUEUES, TOGETHER};
 
-/// Guilty tasks of which the whole history is shown.
+/// The most guilty tasks whose whole history is shown.
 const SHOWN: usize = 20;
 
-/// How long a host may work on what Redis forgot.
+/// How long a host may still know of something that Redis forgot.
 const REMEMBERED_MS: u64 = 30_000;
 
-/// What a run came to.
+/// The result of a run.
 pub struct Verdict {
-    /// Names of tasks that are nowhere, though they were accepted, or that somebody says are lost.
+    /// Names of tasks that were accepted and are in no place.
     pub lost: Vec<String>,
     /// Names of tasks that have not ended.
     pub stuck: Vec<String>,
     /// Names of tasks with more than one end.
     pub twice: Vec<String>,
-    /// Everything else that is not as it should be, a line each.
+    /// Everything else that is wrong, a line each.
     pub wrong: Vec<String>,
     pub table: String,
-    /// The guilty tasks with all that was written about them, and every line of the logs that names them.
+    /// The guilty tasks, with every write about them and every line of the logs that names them.
     pub evidence: String,
 }
 
@@ -46,29 +46,31 @@ impl Verdict {
     }
 }
 
-/// What is judged.
+/// The input of the judge.
 pub struct Case<'c> {
     pub db: &'c mut Connection,
     pub append_only_file: &'c Path,
     pub logs: &'c Path,
     pub sent: &'c Sent,
     pub faults: &'c [Done],
-    /// Which host a process was.
+    /// The host of each process id.
     pub pids: &'c HashMap<u32, usize>,
-    /// What was seen to be wrong before.
+    /// Errors that were found before.
     pub wrong: Vec<String>,
 }
 
-/// From when a task was seen until its host had it no more.
+/// The time from a task's first place until it has ended and its last host no longer holds it.
 fn life(task: &Track) -> (u64, u64) {
-    (task.from_ms, task.begins.last().and_then(|begin| begin.until_ms).unwrap_or(u64::MAX))
+    let held_until_ms = task.begins.last().map_or(Some(0), |begin| begin.until_ms);
+    let ended = task.ended_ms.zip(held_until_ms).map(|(ended_ms, until_ms)| ended_ms.max(until_ms));
+    (task.from_ms, ended.unwrap_or(u64::MAX))
 }
 
 pub fn judge(case: Case) -> Verdict {
     let file = std::fs::read(case.append_only_file).expect("read the append-only file");
     let history = History::read(&file, HashSet::new());
     let (mut lost, mut stuck, mut twice) = (Vec::new(), Vec::new(), Vec::new());
-    // By the task's name, or without one.
+    // Each with the task's name, if it is about a task.
     let mut wrong: Vec<(Option<&str>, String)> = case.wrong.into_iter().map(|why| (None, why)).collect();
     wrong.extend(places_left(case.db).into_iter().map(|why| (None, why)));
     let losses: Vec<Loss> = case.faults.iter().filter_map(|done| done.loss).collect();
@@ -94,18 +96,23 @@ pub fn judge(case: Case) -> Verdict {
             _ => twice.push(name.clone()),
         }
         let status = statuses.get(name.as_str());
-        let problems = task.wrong.iter().cloned().chain(as_told(task, status));
+        let problems = task.wrong.iter().cloned().chain(as_told(task, status, is_lost(life(task), &losses)));
         wrong.extend(problems.map(|why| (Some(name.as_str()), why)));
         wrong.extend(repeated.add(name, task).into_iter().map(|why| (Some(name.as_str()), why)));
         wrong.extend(
             of_task(name, task, case.sent, &losses).into_iter().map(|why| (Some(name.as_str()), why)),
         );
         let seen = runs.get(&(task.queue.to_owned(), task.id.clone())).copied().unwrap_or_default();
-        // Deliveries that Redis forgot while the task was there, or with that it was requeued.
-        // A host may know another entry that Redis forgot.
-        let knows_more = |at_ms: u64| {
-            task.told["again"] == true && is_lost((at_ms.saturating_sub(REMEMBERED_MS), at_ms), &losses)
-        };
+        // Redis may have forgotten deliveries of the task, or that it was requeued. A host may also know an entry
+        // that Redis forgot, if the task has another one: it was sent twice, or Redis forgot the step that gave
+        // the task its next entry.
+        let has_more_entries = task.told["again"] == true
+            || task.told["delay"].is_u64()
+            || task.told["end"] == "defer"
+            || task.told["retries"].as_u64() > Some(0)
+            || !task.requeued.is_empty();
+        let knows_more =
+            |at_ms: u64| has_more_entries && is_lost((at_ms.saturating_sub(REMEMBERED_MS), at_ms), &losses);
         let is_forgotten = is_lost(life(task), &losses)
             || is_requeue_lost(name, case.sent, &losses)
             || knows_more(task.from_ms);
@@ -128,11 +135,11 @@ pub fn judge(case: Case) -> Verdict {
     for (key, tasks) in &keys {
         let ended_as = |end: &str| tasks.iter().filter(|task| task.ends == [end]).count();
         let run = tasks.len() - ended_as("CANCELLED") - ended_as(DUPLICATE);
-        // A Redis that forgot who has the key gives it to the next one; the first one runs on.
+        // A Redis that forgot the owner of the key gives it to the next task, while the first one still runs.
         if run > 1 && tasks.iter().any(|task| is_lost(life(task), &losses)) {
             continue;
         }
-        // One that was cancelled may have had the key before, or not.
+        // A cancelled task may have had the key before, or not.
         if run != 1 && (run > 1 || ended_as("CANCELLED") == 0) {
             wrong.push((
                 None,
@@ -182,7 +189,7 @@ pub fn judge(case: Case) -> Verdict {
     Verdict { lost, stuck, twice, wrong, table, evidence }
 }
 
-/// What is still somewhere when nothing should be.
+/// The places that are not empty after the run.
 fn places_left(db: &mut Connection) -> Vec<String> {
     let mut left = Vec::new();
     for queue in QUEUES {
@@ -210,7 +217,7 @@ fn places_left(db: &mut Connection) -> Vec<String> {
     left
 }
 
-/// What clients see of a task.
+/// The status of a task as clients see it.
 struct Seen {
     status: String,
     attempt: u64,
@@ -239,7 +246,7 @@ fn statuses<'h>(db: &mut Connection, history: &'h History) -> HashMap<&'h str, S
     seen
 }
 
-/// Tasks that a handler of batches completed: with others, and alone.
+/// How many tasks of [`TOGETHER`] were completed with others, and alone.
 struct Batched {
     together: usize,
     alone: usize,
@@ -251,14 +258,17 @@ fn batched(statuses: &HashMap<&str, Seen>) -> Batched {
     Batched { together: together.len(), alone: alone.len() }
 }
 
-/// What is not as the task's payload asked for.
-fn as_told(task: &Track, seen: Option<&Seen>) -> Vec<String> {
+/// Where the task's end differs from what its payload asks for.
+///
+/// `is_forgotten` says that Redis forgot something while the task was there. It may have forgotten which task
+/// holds the key, so that the holder ends as a duplicate after it was run.
+fn as_told(task: &Track, seen: Option<&Seen>, is_forgotten: bool) -> Vec<String> {
     let [end] = task.ends.as_slice() else { return Vec::new() };
     let Some(seen) = seen else { return vec!["has no status".to_owned()] };
     let mut wrong = Vec::new();
     let retries = task.told["retries"].as_u64().unwrap_or_default();
     let (expected, turns, attempt) = match task.told["end"].as_str() {
-        // A duplicate is delivered and not run.
+        // A duplicate is delivered, but does not run.
         _ if end == DUPLICATE && task.told["key"].is_string() && task.marks == 0 => (DUPLICATE, 1, 0),
         _ if retries > MAX_RETRIES => ("retries-exhausted", MAX_RETRIES + 1, MAX_RETRIES + 1),
         Some("reject") => ("rejected", retries + 1, retries + 1),
@@ -266,7 +276,7 @@ fn as_told(task: &Track, seen: Option<&Seen>) -> Vec<String> {
         _ => ("COMPLETED", retries + 1, retries + 1),
     };
     if end == "CANCELLED" {
-        // It may have come to any of its turns.
+        // It may have been cancelled in any of its turns.
         return if seen.status == "CANCELLED" {
             wrong
         } else {
@@ -286,7 +296,8 @@ fn as_told(task: &Track, seen: Option<&Seen>) -> Vec<String> {
         wrong.push(format!("its status says {:?}, not {status}", seen.status));
     }
     let distinct: HashSet<Turn> = task.begins.iter().map(|begin| begin.turn).collect();
-    if distinct.len() as u64 != turns && (end != DUPLICATE || task.told["again"] != true) {
+    let may_have_run = end == DUPLICATE && (is_forgotten || task.told["again"] == true);
+    if distinct.len() as u64 != turns && !may_have_run {
         wrong.push(format!("began {distinct:?} (times requeued, attempt, deferrals), not {turns} of them"));
     }
     if attempt > 0 && seen.attempt != attempt {
@@ -309,7 +320,8 @@ fn as_told(task: &Track, seen: Option<&Seen>) -> Vec<String> {
     wrong
 }
 
-/// How often each task's handler said that it runs, by queue and id. A host that is killed takes its last lines with it.
+/// How often each task's handler logged that it runs, by queue and id. The last lines of a killed host may be
+/// missing.
 fn runs(logs: &Path) -> HashMap<(String, String), u64> {
     let mut runs = HashMap::new();
     for path in log_files(logs) {
@@ -318,7 +330,7 @@ fn runs(logs: &Path) -> HashMap<(String, String), u64> {
             .lines()
             .filter(|line| line.contains("\"guest\"") && line.contains("\"runs\""))
         {
-            // The last line of a host that was killed may be cut off.
+            // The last line of a killed host may be truncated.
             let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
             let (Some(queue), Some(task)) = (line["queue"].as_str(), line["task"].as_str()) else { continue };
             *runs.entry((queue.to_owned(), task.to_owned())).or_default() += 1;
@@ -386,13 +398,15 @@ fn tabulate(
         .fold((0, 0), |sum, task| (sum.0 + u64::from(task.told["pad"].is_u64()), sum.1 + task.dropped));
     writeln!(
         out,
-        "  tasks: {} ({} were sent without a reply, and may be among them); {completed} completed, {dead} dead, {cancelled} cancelled, {duplicates} duplicates",
+        "  tasks: {} ({} were sent without a reply, and may be among them); \
+         {completed} completed, {dead} dead, {cancelled} cancelled, {duplicates} duplicates",
         history.tasks.len(),
         sent.unsure
     )?;
     writeln!(
         out,
-        "  of them: {requeued} times one was requeued, {large} had 1 MiB, {again} entries of one that was sent twice were dropped; {} pauses",
+        "  of them: {requeued} times one was requeued, {large} had 1 MiB, \
+         {again} entries of one that was sent twice were dropped; {} pauses",
         history.pauses.len()
     )?;
     let (begun, told) =

@@ -1,8 +1,9 @@
-//! What producers do while things break: plain XADD and LPUSH through connections of their own that no proxy stands in, and `tqhost enqueue`.
+//! The producers: XADD and LPUSH on direct connections, and `tqhost enqueue`.
 //!
-//! Every task has a name of its own and says in its payload what its handler is to do, so whoever reads it knows how it has to end.
-//! Whether a task whose reply was lost is there is found out in the end. Some tasks with an id are sent
-//! twice, whatever the reply was.
+//! In: a seed. Out: the tasks that were accepted ([`Sent`]). Every task has a unique name, and its payload
+//! says what its handler does, so that the judge knows how it has to end. A task whose reply was lost may be
+//! in Redis or not. Some tasks with an id are sent twice, whatever the reply was. Not here: cancelling and
+//! requeueing (`orders`).
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -17,25 +18,25 @@ use super::orders::Order;
 use super::{LIST, MAX_RETRIES, QUEUES, TOGETHER};
 use crate::support::bench::tqhost;
 
-/// A producer waits while so many tasks of its queue are in the stream.
+/// A producer waits while this many tasks of its queue are in the stream.
 const ENOUGH: u64 = 400;
 /// Tasks of one `tqhost enqueue`.
 const LINES: usize = 20;
 
-/// One of so many tasks has a large payload, and how large that is.
+/// One in how many tasks has a large payload, and its bytes.
 const LARGE: (usize, usize) = (150, 1 << 20);
-/// Tasks of a queue between one that is sent twice and its second time, at most.
+/// The most tasks of a queue between the two times at which a task is sent.
 const LATER: usize = 40;
 
 /// Queues whose producers give no ids.
 const PLAIN: [&str; 2] = ["plain", TOGETHER];
 
-/// What the producers know of their tasks, and the operators of what they ordered.
+/// The tasks that producers sent, and the orders that operators gave.
 #[derive(Debug, Default)]
 pub struct Sent {
-    /// Redis, or the command, said so: when it was asked, and when it had answered.
+    /// The tasks that Redis or the command accepted, with the times of the request and of its reply.
     pub accepted: HashMap<String, (u64, u64)>,
-    /// The reply did not come.
+    /// How many tasks have no reply.
     pub unsure: u64,
     pub orders: Vec<Order>,
 }
@@ -48,7 +49,7 @@ impl Sent {
     }
 }
 
-/// A task of a queue: its name, what it is to do, and the fields beside its payload.
+/// A task of a queue: its name, its payload, and its other fields.
 fn task(
     queue: &str,
     number: usize,
@@ -68,7 +69,7 @@ fn task(
         _ => (0, "ok"),
     };
     let mut told = json!({ "n": name, "ms": ms, "retries": retries, "end": end });
-    // A task without an id of its own may be a plain one: it begins without a script.
+    // A task without `tq-id` may be a plain one, which begins without a script.
     let mut fields = if PLAIN.contains(&queue) { Vec::new() } else { vec![("tq-id", name.clone())] };
     match queue {
         "keyed" => {
@@ -88,7 +89,7 @@ fn task(
         told["pad"] = json!(LARGE.1);
         fields.push(("pad", "x".repeat(LARGE.1)));
     }
-    // After another end than this one, an id may come again and its task runs once more.
+    // Only tasks that complete are sent twice: after another end, the second one runs again.
     if ["keyed", "later"].contains(&queue) && end == "ok" && retries <= MAX_RETRIES && random.u32(0..10) == 0
     {
         told["again"] = json!(true);
@@ -104,7 +105,7 @@ pub fn produce(url: &str, queue: &str, pause: Duration, seed: u64, stop: &Atomic
     let mut connection: Option<Connection> = None;
     let mut sent = Sent::default();
     let mut number = 0;
-    // With the number of the task before which it is sent.
+    // Commands to send again, each with the number of the task before which it is sent.
     let mut again: VecDeque<(usize, redis::Cmd)> = VecDeque::new();
     while !stop.load(Ordering::Acquire) {
         std::thread::sleep(pause);
@@ -122,7 +123,7 @@ pub fn produce(url: &str, queue: &str, pause: Duration, seed: u64, stop: &Atomic
             }
         }
         while let Some((_, add)) = again.pop_front_if(|(before, _)| *before <= number) {
-            // A producer that repeats itself does so because it does not know: nor does this one.
+            // The reply does not matter: a producer that sends a task twice does not know its state either.
             let _ = add.exec(db);
         }
         let (name, told, fields) = task(queue, number, &mut random);
@@ -151,7 +152,8 @@ pub fn produce(url: &str, queue: &str, pause: Duration, seed: u64, stop: &Atomic
     sent
 }
 
-/// Runs `tqhost enqueue` with a delay, again and again. A command that fails may have accepted some.
+/// Runs `tqhost enqueue` with a delay, again and again. A command that fails may have enqueued some of its
+/// tasks.
 pub fn enqueue(config: &Path, folder: &Path, stop: &AtomicBool) -> Sent {
     let mut sent = Sent::default();
     let file: PathBuf = folder.join("tasks.jsonl");

@@ -1,6 +1,7 @@
-//! One place for a host: started, killed and started again, with its log in files.
+//! A host that is started, killed and started again.
 //!
-//! The logs are files and not pipes, so that many starts cost nothing while they run and are there as evidence afterwards.
+//! In: a configuration. Out: the host's processes, a log file for each, and what the host did wrong. Logs are
+//! files, not pipes, so that they stay as evidence. Not here: when it is killed (`plan`, `faults`).
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -14,9 +15,10 @@ use serde_json::Value;
 
 use crate::support::{Host, eventually, http};
 
-/// How long a host may take to end when it is asked to. Its grace period is a few seconds, a call to Redis ten.
+/// How long a host may take to end after SIGTERM. Its grace period is 2 seconds, the timeout of a call to
+/// Redis ten.
 const END: Duration = Duration::from_secs(60);
-/// How often it is looked after.
+/// The pause between two checks whether it still runs.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub struct Node {
@@ -24,11 +26,11 @@ pub struct Node {
     config: PathBuf,
     logs: PathBuf,
     child: Child,
-    /// Every process that ran here.
+    /// The ids of all processes of this host.
     pub pids: Vec<u32>,
-    /// Starts that failed because Redis was not there: whoever looks after it starts it again.
+    /// Starts that failed because Redis was not there.
     pub refused: u64,
-    /// What it did that it should not.
+    /// The errors of the host.
     pub wrong: Vec<String>,
 }
 
@@ -39,13 +41,13 @@ impl Node {
         Node { number, config, logs: logs.to_owned(), child, pids, refused: 0, wrong: Vec::new() }
     }
 
-    /// Starts it anew. It has ended before.
+    /// Starts the host again. It has to have ended.
     pub fn start_again(&mut self) {
         self.child = spawn(&self.config, &log_file(&self.logs, self.number, self.pids.len()));
         self.pids.push(self.child.id());
     }
 
-    /// Starts it again if it ended though nobody asked it to. It may before it runs, when Redis is not there.
+    /// Starts the host again if it ended by itself. That is wrong, unless it found no Redis at its start.
     pub fn look_after(&mut self) {
         if let Some(status) = self.child.try_wait().expect("look after a host") {
             if status.code() == Some(1) && !self.has_run() {
@@ -61,7 +63,7 @@ impl Node {
         }
     }
 
-    /// Looks after it for so long.
+    /// Waits for this time, and starts the host again whenever it ends by itself.
     pub fn rest(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while let left = end.saturating_duration_since(Instant::now())
@@ -82,14 +84,14 @@ impl Node {
         let _ = self.child.wait();
     }
 
-    /// Ends it as an operator would.
+    /// Stops the host with SIGTERM.
     pub fn stop(&mut self) {
         self.signal(Signal::SIGTERM);
         let asked = Instant::now();
         loop {
             match self.child.try_wait().expect("look after a host") {
                 Some(status) if status.success() => return,
-                // Before it listens to signals it has nothing in hand.
+                // Before it runs, a host has no tasks, and may not yet listen to signals.
                 Some(status)
                     if !self.has_run()
                         && (status.signal() == Some(Signal::SIGTERM as i32) || status.code() == Some(1)) =>
@@ -110,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until `/readyz` says that the host is ready.
     pub fn until_ready(&mut self) {
         eventually("a host says that it is ready", || {
             self.look_after();
@@ -123,7 +125,7 @@ impl Node {
         self.running().is_some()
     }
 
-    /// What it said when it ran.
+    /// The log line with which the host says that it runs.
     fn running(&self) -> Option<Value> {
         let text = fs::read(log_file(&self.logs, self.number, self.pids.len() - 1)).ok()?;
         let text = String::from_utf8_lossy(&text);

@@ -1,9 +1,9 @@
-//! What operators order while things break, by the command line: cancel, pause, resume, requeue. And whether
-//! what Redis did was ordered.
+//! Orders of operators by the command line: cancel, pause, resume, requeue. And a comparison of the orders
+//! with what Redis did.
 //!
-//! In: the orders with their answers, and the history. Out: what nobody ordered, and what was ordered,
-//! answered and not done. An order that was not answered may have been carried out or not. An answer that
-//! Redis forgot promises nothing.
+//! In: the orders with their answers, and the history. Out: what Redis did without an order, and orders that
+//! were confirmed and not carried out. An order without an answer may have been carried out or not. An answer
+//! that Redis may have forgotten is ignored. Not here: the producers (`load`).
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,12 +21,13 @@ use super::repeated::host;
 use crate::support::bench::tqhost;
 use crate::support::eventually;
 
-/// A queue is paused for so long (ms), and then not for so long.
+/// How long a queue is paused, in ms.
 const PAUSED: std::ops::Range<u64> = 5000..7000;
+/// The time between two pauses.
 const UNPAUSED: Duration = Duration::from_secs(2);
-/// Within this time all hosts know of a pause: two seconds are promised, and a debug build takes its time.
+/// After this time, all hosts know of a pause. Hosts promise two seconds; debug builds are slower.
 const KNOWN_MS: u64 = 4000;
-/// Between two orders.
+/// The pause between two orders.
 const REST: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,15 +41,15 @@ pub enum Kind {
 #[derive(Debug, Clone)]
 pub struct Order {
     pub kind: Kind,
-    /// A task, or a queue.
+    /// The name of a task or of a queue.
     pub name: String,
     pub from_ms: u64,
     pub to_ms: u64,
-    /// The answer was that it is done, by this order.
+    /// Whether the answer confirmed that this order changed something.
     pub is_done: bool,
 }
 
-/// Orders one thing after the other until it is told to stop. In the end no queue is paused.
+/// Gives one order after the other until it is stopped. At the end, no queue is paused.
 pub fn give(url: &str, config: &Path, seed: u64, stop: &AtomicBool) -> Sent {
     let mut random = fastrand::Rng::with_seed(seed.wrapping_add(104_729));
     let client = redis::Client::open(url).expect("a valid URL");
@@ -73,8 +74,8 @@ pub fn give(url: &str, config: &Path, seed: u64, stop: &AtomicBool) -> Sent {
             _ if random.bool() => waiting(&mut db, queue, &mut random),
             _ => delayed(&mut db, queue),
         });
-        // One that is sent twice may run though it was cancelled: under the entry that came then. Others are
-        // ordered once of each kind.
+        // A task that is sent twice may run after it was cancelled, under its second entry, so it gets no
+        // orders. Every other task gets at most one order of each kind.
         if let Ok(Some((told, id))) = found
             && let Some(name) = told["n"].as_str()
             && told["again"] != true
@@ -110,7 +111,7 @@ fn order(config: &Path, kind: Kind, queue: &str, name: &str, id: Option<&str>) -
     Order { kind, name: name.to_owned(), from_ms, to_ms: now_ms(), is_done }
 }
 
-/// What a task was told, and its id.
+/// The payload of a task, and its id.
 type Found = RedisResult<Option<(Value, String)>>;
 
 fn in_entry(
@@ -125,7 +126,7 @@ fn in_entry(
     Some((told(text("data")?.as_bytes())?, text("tq-id").unwrap_or_else(|| entry.clone())))
 }
 
-/// One that waits in the stream or runs.
+/// A task that waits in the stream or runs.
 fn waiting(db: &mut Connection, queue: &str, random: &mut fastrand::Rng) -> Found {
     let entries = redis::cmd("XRANGE").arg(queue).arg("-").arg("+").arg("COUNT").arg(20).query(db)?;
     Ok(in_entry(entries, random))
@@ -142,8 +143,8 @@ fn dead(db: &mut Connection, queue: &str, random: &mut fastrand::Rng) -> Found {
     Ok(in_entry(entries, random))
 }
 
-/// One that is delayed: it has an id of its own, or is filed under the entry that it had first, or under its
-/// id.
+/// A delayed task. Its id is after `new/` in its member, or is its name where producers give ids, or is the
+/// member, which is its first entry.
 fn delayed(db: &mut Connection, queue: &str) -> Found {
     let parked: Vec<(String, Vec<u8>)> =
         redis::cmd("HRANDFIELD").arg(format!("tq:{{{queue}}}:parked")).arg(1).arg("WITHVALUES").query(db)?;
@@ -159,7 +160,7 @@ fn delayed(db: &mut Connection, queue: &str) -> Found {
     Ok(found)
 }
 
-/// What is wrong with a task for what was ordered and what was not.
+/// Where a task differs from the orders about it.
 pub fn of_task(name: &str, task: &Track, sent: &Sent, losses: &[Loss]) -> Vec<String> {
     let of = |kind: Kind| sent.orders.iter().filter(move |order| order.kind == kind && order.name == name);
     let is_kept = |order: &&Order| order.is_done && !is_lost((order.from_ms, order.to_ms), losses);
@@ -181,8 +182,7 @@ pub fn of_task(name: &str, task: &Track, sent: &Sent, losses: &[Loss]) -> Vec<St
     wrong
 }
 
-/// What is wrong with pauses: those that nobody ordered or nobody wrote, and hosts that claimed tasks
-/// nevertheless.
+/// What is wrong with pauses: pauses without an order, orders without a pause, and claims during a pause.
 pub fn of_queues(
     history: &History,
     sent: &Sent,
@@ -206,7 +206,7 @@ pub fn of_queues(
             ));
         }
     }
-    // A host that hears nothing, or a claim that arrives late: a fault of the last seconds.
+    // A fault of the last seconds may keep a host from learning of the pause, or delay a claim.
     let is_late = |claim: &&Claim| {
         let struck = |done: &Done| {
             let is_here = done.host.is_none_or(|struck| Some(struck) == host(&claim.consumer, pids));
@@ -224,7 +224,7 @@ pub fn of_queues(
     wrong
 }
 
-/// Whether what was asked for and answered in this time may be forgotten.
+/// Whether Redis may have forgotten what was requested and answered in this time.
 pub fn is_lost((from_ms, to_ms): (u64, u64), losses: &[Loss]) -> bool {
     losses.iter().any(|loss| from_ms <= loss.1 && to_ms >= loss.0)
 }

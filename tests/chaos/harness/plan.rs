@@ -1,26 +1,27 @@
-//! Which faults come when: a function of the seed and nothing else.
+//! Plans the faults.
 //!
-//! There are lanes, and they do not wait for each other: one for each host, one for each host's network, one for Redis, one for the plugins.
-//! Within a lane the kinds come in shuffled rounds, so that a short run has most of them. What happens to
-//! Redis depends on what Redis may forget.
+//! In: a seed, a time, and what Redis may forget. Out: the steps of each lane, the same for the same input.
+//! There is a lane for each host, for each host's network, for Redis and for the plugins, and lanes do not
+//! wait for each other. Within a lane, the kinds of faults come in shuffled rounds, so that a short run has
+//! most of them. Not here: carrying them out (`faults`).
 
 use std::fmt;
 use std::time::Duration;
 
 use super::{HOSTS, LEASE};
 
-/// What Redis keeps of what it has acknowledged.
+/// The acknowledged writes that Redis keeps after a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeps {
-    /// All: `appendfsync always`.
+    /// Everything: `appendfsync always`.
     All,
-    /// What its disk had up to a second ago: `appendfsync everysec`, and its machine fails.
+    /// All but the last second: `appendfsync everysec`, and the machine fails.
     AllButASecond,
-    /// What its replica had, which lags: it fails for good, and the replica is promoted.
+    /// Everything that its replica has received: the primary fails, and the replica, which lags, is promoted.
     WhatItsReplicaHas,
 }
 
-/// What one line of faults is about.
+/// A sequence of faults that break the same thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
     Host(usize),
@@ -37,17 +38,17 @@ pub enum Fault {
     HostStopped,
     /// SIGTERM, and a new start.
     HostRestarted,
-    /// Nothing passes, and what was under way arrives late.
+    /// No data passes; it arrives late, after the partition.
     Partition,
-    /// The connections that are there stay open, and nothing passes on them any more.
+    /// The present connections stay open and silent.
     HalfOpen,
-    /// Calls are carried out, their replies thrown away, their connections cut.
+    /// Calls are carried out, their replies dropped, their connections closed.
     RepliesLost,
-    /// Every piece of data takes its time.
+    /// Every piece of data is delayed.
     SlowNetwork,
     /// SIGKILL, and a new start after a while.
     RedisKilled,
-    /// The signal for SHUTDOWN, and a new start after a while.
+    /// SIGTERM, and a new start after a while.
     RedisShutDown,
     /// DEBUG SLEEP.
     RedisSleeps,
@@ -57,13 +58,13 @@ pub enum Fault {
     ClientsKilled,
     /// SCRIPT FLUSH.
     ScriptsFlushed,
-    /// SIGKILL, and its disk has nothing of the last moments.
+    /// SIGKILL, and the last writes are removed from its append-only file.
     RedisCutShort,
-    /// Its replica learns nothing any more, SIGKILL, and the replica is promoted.
+    /// The replica is cut off, then SIGKILL of the primary, and the replica is promoted.
     RedisFailedOver,
-    /// Another good version.
+    /// The plugin is replaced by another good version.
     PluginReplaced,
-    /// A file that is no plugin, then a good one.
+    /// A file that is no plugin, then a good version.
     PluginBad,
     /// A good version written in two halves.
     PluginHalfWritten,
@@ -71,13 +72,13 @@ pub enum Fault {
     PluginRemoved,
 }
 
-/// One fault of a lane: after a quiet time, for a time.
+/// One fault of a lane: the pause before it, and how long it lasts.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
     pub quiet: Duration,
     pub fault: Fault,
     pub lasts: Duration,
-    /// A choice within the fault.
+    /// A random number for choices within the fault.
     pub choice: usize,
 }
 
@@ -88,7 +89,7 @@ impl Lane {
         hosts.chain([Lane::Redis, Lane::Plugins]).collect()
     }
 
-    /// The host that its faults strike; none: all of them.
+    /// The host that its faults strike; none means all hosts.
     pub fn host(self) -> Option<usize> {
         match self {
             Lane::Host(host) | Lane::Network(host) => Some(host),
@@ -100,8 +101,7 @@ impl Lane {
         match self {
             Lane::Host(_) => &[Fault::HostKilled, Fault::HostStopped, Fault::HostRestarted],
             Lane::Network(_) => &[Fault::Partition, Fault::RepliesLost, Fault::SlowNetwork, Fault::HalfOpen],
-            // A Redis that is killed has written all that it acknowledged only where each write waits for the
-            // disk.
+            // Only with `appendfsync always` has a killed Redis written everything that it acknowledged.
             Lane::Redis if keeps == Keeps::AllButASecond => &[Fault::RedisCutShort, Fault::RedisShutDown],
             Lane::Redis if keeps == Keeps::WhatItsReplicaHas => &[Fault::RedisFailedOver],
             Lane::Redis => &[
@@ -171,17 +171,17 @@ impl Fault {
         }
     }
 
-    /// Until when a lease that is kept for the last time may have been struck by it.
+    /// The latest last heartbeat of a lease whose end this fault can explain.
     pub fn strikes_until(self, to_ms: u64) -> u64 {
         match self {
             Fault::HostKilled | Fault::HostRestarted | Fault::HostStopped => to_ms,
-            // The host notices that nothing passes when it has waited for ten seconds.
+            // The host notices a silent connection after ten seconds.
             Fault::HalfOpen => to_ms + 12_000,
             _ => to_ms + 1000,
         }
     }
 
-    /// Whether hosts give back what they have claimed: because they stop, or since a claim was on its way when its plugin went.
+    /// Whether hosts release tasks because of it: they stop, or their plugin was removed during a claim.
     pub fn gives_back(self) -> bool {
         matches!(self, Fault::HostRestarted | Fault::PluginRemoved)
     }

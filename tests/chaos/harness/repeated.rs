@@ -1,13 +1,18 @@
-//! Which runs were repeated, and whether a fault explains each of them.
+//! Finds repeated runs, and the fault that explains each.
 //!
-//! A run is repeated when a task is delivered again for the same turn. There are two ways to that, and each has its own causes:
+//! In: the deliveries of each task, and the faults. Out: what is wrong, and a table by kind of fault. Not
+//! here: reading the deliveries (`history`).
 //!
-//! - **Taken over.** Another consumer claimed the entry, when a whole lease was over. What explains it is a fault that struck the host that had
-//!   it, or Redis, after the last time that its lease was kept.
-//! - **Given back.** The consumer put the task back into the stream unchanged. Its host was asked to stop then, or its plugin was removed while
-//!   the claim was on its way.
+//! A run is repeated when a task is delivered again for the same turn. That happens in two ways, with
+//! different causes:
 //!
-//! A repetition that nothing explains is wrong. So is a fault that explains more of them than its hosts had in hand at any one moment of it.
+//! - **Taken over.** Another consumer claimed the entry after a whole lease. The cause is a fault that struck
+//!   the owner's host, or Redis, after the last heartbeat.
+//! - **Given back.** The consumer released the task into the stream. Its host was stopped then, or its plugin
+//!   was removed during the claim.
+//!
+//! A repetition without a cause is wrong. So is a fault that explains more repetitions than its hosts had
+//! tasks in hand at any moment of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -16,13 +21,17 @@ use super::faults::Done;
 use super::history::{Begin, Track, time_of};
 use super::plan::Fault;
 
+/// How much later a host may give tasks back when it was kept from reaching Redis.
+const LATE_MS: u64 = 15_000;
+
 pub struct Repeated<'c> {
     faults: &'c [Done],
-    /// Which host a process was.
+    /// The host of each process id.
     pids: &'c HashMap<u32, usize>,
     /// For each fault, how many runs were repeated because of it.
     by_fault: Vec<u64>,
-    /// For each fault, what the hosts that it struck took and gave away while it struck: times and what they add.
+    /// For each fault, the changes in the number of tasks that the hosts which it struck had in hand: times
+    /// and changes.
     in_hand: Vec<Vec<(u64, i64)>>,
     total: u64,
     unexplained: u64,
@@ -30,7 +39,7 @@ pub struct Repeated<'c> {
     slowest: String,
 }
 
-/// The host that a consumer is of.
+/// The host of a consumer.
 pub fn host(consumer: &str, pids: &HashMap<u32, usize>) -> Option<usize> {
     // The name of a consumer is HOST-PID-RANDOM.
     let pid = consumer.rsplit('-').nth(1).and_then(|pid| pid.parse::<u32>().ok())?;
@@ -52,7 +61,7 @@ impl<'c> Repeated<'c> {
         }
     }
 
-    /// Looks at all deliveries of a task, and gives what is wrong with them.
+    /// Checks all deliveries of a task, and gives what is wrong with them.
     pub fn add(&mut self, name: &str, task: &Track) -> Vec<String> {
         let mut wrong = Vec::new();
         for (at, begin) in task.begins.iter().enumerate() {
@@ -66,7 +75,8 @@ impl<'c> Repeated<'c> {
                 let how = if before.entry == begin.entry { "taken over" } else { "given back" };
                 let Begin { at_ms, consumer, entry, kept_ms, turn, .. } = before;
                 wrong.push(format!(
-                    "run {turn:?} is repeated and no fault explains it: {entry} of {consumer}, begun at {at_ms}, kept at {kept_ms}, was {how}, \
+                    "run {turn:?} is repeated and no fault explains it: {entry} of {consumer}, \
+                     begun at {at_ms}, kept at {kept_ms}, was {how}, \
                      and begun again by {} at {}",
                     begin.consumer, begin.at_ms
                 ));
@@ -74,7 +84,7 @@ impl<'c> Repeated<'c> {
             };
             self.by_fault[fault] += 1;
             let took_ms = begin.at_ms.saturating_sub(before.at_ms.max(self.faults[fault].from_ms));
-            // One that was given back has waited in the queue, like any other.
+            // A task that was given back waits in the queue like any other, which is no recovery time.
             if took_ms > self.slowest_ms && before.entry == begin.entry {
                 (self.slowest_ms, self.slowest) = (took_ms, name.to_owned());
             }
@@ -82,7 +92,7 @@ impl<'c> Repeated<'c> {
         wrong
     }
 
-    /// Notes a delivery with each fault that strikes it.
+    /// Adds a delivery to what was in hand during each fault that strikes it.
     fn note(&mut self, begin: &Begin) {
         let host = host(&begin.consumer, self.pids);
         for (done, in_hand) in self.faults.iter().zip(&mut self.in_hand) {
@@ -98,19 +108,21 @@ impl<'c> Repeated<'c> {
         }
     }
 
-    /// The first fault that explains why a run was repeated: what ends processes, then what Redis forgot,
-    /// then what disturbs them.
+    /// The first fault that explains why a run was repeated. Ends of processes come first, then losses of
+    /// Redis, then other faults.
     fn cause(&self, before: &Begin, begin: &Begin) -> Option<usize> {
         let host = host(&before.consumer, self.pids);
         let is_taken_over = before.entry == begin.entry;
-        // One that was given back is a new entry since then.
+        // A task that was given back has a new entry, whose id has the time of the release.
         let over_ms = if is_taken_over { begin.at_ms } else { time_of(&begin.entry) };
         let explains = |done: &Done| {
             let can = if is_taken_over { done.fault.ends_leases() } else { done.fault.gives_back() };
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
-            can && is_here
-                && done.from_ms <= over_ms
-                && done.fault.strikes_until(done.to_ms) >= before.kept_ms
+            let struck_ms = done.fault.strikes_until(done.to_ms);
+            // A claim that was on its way while Redis could not be reached arrives late, and is given back late.
+            let is_late = done.fault == Fault::PluginRemoved && self.is_held_up(host, struck_ms, over_ms);
+            let since_ms = if is_late { over_ms.saturating_sub(LATE_MS) } else { before.kept_ms };
+            can && is_here && done.from_ms <= over_ms && struck_ms >= since_ms
         };
         let rank = |done: &Done| {
             (
@@ -126,7 +138,16 @@ impl<'c> Repeated<'c> {
             .min_by_key(|at| rank(&self.faults[*at]))
     }
 
-    /// The most that the hosts which a fault struck had in hand at one moment.
+    /// Whether a fault kept a host from writing to Redis for a part of this time.
+    fn is_held_up(&self, host: Option<usize>, from_ms: u64, to_ms: u64) -> bool {
+        self.faults.iter().any(|done| {
+            let is_here = done.host.is_none_or(|struck| Some(struck) == host);
+            let strikes = done.from_ms <= to_ms && done.fault.strikes_until(done.to_ms) >= from_ms;
+            is_here && strikes && done.fault.ends_leases()
+        })
+    }
+
+    /// The most tasks that the hosts which a fault struck had in hand at one moment.
     fn most_in_hand(&self, fault: usize) -> u64 {
         let mut changes = self.in_hand[fault].clone();
         changes.sort_unstable();
@@ -138,7 +159,7 @@ impl<'c> Repeated<'c> {
         most.unsigned_abs()
     }
 
-    /// Faults because of which more runs were repeated than their hosts had in hand.
+    /// The faults that explain more repeated runs than their hosts had tasks in hand.
     pub fn beyond_what_was_in_flight(&self) -> Vec<String> {
         let beyond = |(fault, done): (usize, &Done)| {
             let (runs, most) = (self.by_fault[fault], self.most_in_hand(fault));
@@ -153,7 +174,7 @@ impl<'c> Repeated<'c> {
     }
 
     pub fn tabulate(&self, out: &mut String) -> std::fmt::Result {
-        /// Times, runs that were repeated, runs in hand.
+        /// How often the fault came, repeated runs, tasks in hand.
         type Sum = (u64, u64, u64);
         let mut by_kind: BTreeMap<Fault, Sum> = BTreeMap::new();
         for (fault, done) in self.faults.iter().enumerate() {
@@ -177,8 +198,8 @@ impl<'c> Repeated<'c> {
         line(&"all", all)?;
         writeln!(
             out,
-            "  repeated: {}, {} of them without a fault that explains it; slowest recovery: {:.1} s from a fault until a task that it struck was \
-             taken over ({})",
+            "  repeated: {}, {} of them without a fault that explains it; \
+             slowest recovery: {:.1} s from a fault until a task that it struck was taken over ({})",
             self.total,
             self.unexplained,
             self.slowest_ms as f64 / 1000.0,

@@ -1,4 +1,4 @@
-//! `Config::parse` on any text: all problems or a configuration, and problems in words.
+//! Fuzzes `Config::parse`. In: any text. Out: a configuration, or errors with a message; never a panic.
 #![no_main]
 
 use std::path::Path;
@@ -9,7 +9,9 @@ use tqhost::config::Config;
 fuzz_target!(init: tqhost_fuzz::bear_panics(), |bytes: &[u8]| -> Corpus {
     let Ok(text) = std::str::from_utf8(bytes) else { return Corpus::Reject };
     // A folder that is not there, so that no input reads a file.
-    let read = Config::parse(text, Path::new("/nowhere/at/all/tqhost.toml"), &|name| name.starts_with('A').then(|| "secret".to_owned()));
+    let read = Config::parse(text, Path::new("/nowhere/at/all/tqhost.toml"), &|name| {
+        name.starts_with('A').then(|| "secret".to_owned())
+    });
     if let Err(errors) = read {
         assert!(!errors.to_string().is_empty());
     }

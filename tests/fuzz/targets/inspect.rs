@@ -1,10 +1,10 @@
-//! `Sandbox::inspect` on any bytes: what tells components from other files, wraps core modules and reads names.
+//! Fuzzes `Sandbox::inspect`, which recognizes components, wraps core modules and reads names. In: any bytes.
+//! Out: names, or an error with a message; never a crash.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(init: tqhost_fuzz::bear_panics(), |bytes: &[u8]| {
-    // Whatever it says, it says it.
     if let Err(error) = tqhost_fuzz::sandbox().inspect(bytes) {
         assert!(!error.to_string().is_empty());
     }

@@ -1,4 +1,5 @@
-//! The way of a plugin file into the host, on any bytes: compiled, linked, its self-check run, and a task.
+//! Fuzzes the loading of a plugin file. In: any bytes. Out: a handler that is compiled, linked, self-checked
+//! and run on one task, or an error with a message; never a crash.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};
@@ -10,7 +11,8 @@ use tqhost::task::Outcome;
 
 fuzz_target!(init: tqhost_fuzz::bear_panics(), |bytes: &[u8]| -> Corpus {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    let runtime = RUNTIME.get_or_init(|| Builder::new_current_thread().enable_all().build().expect("a runtime"));
+    let runtime =
+        RUNTIME.get_or_init(|| Builder::new_current_thread().enable_all().build().expect("a runtime"));
     let sandbox = tqhost_fuzz::sandbox();
     let grants = Plugin { memory: 2 << 20, ..Plugin::default() };
     let handler = match sandbox.compile(bytes).and_then(|code| sandbox.load(&code, &grants)) {
@@ -21,7 +23,7 @@ fuzz_target!(init: tqhost_fuzz::bear_panics(), |bytes: &[u8]| -> Corpus {
         }
     };
     let plugin: Arc<str> = "p".into();
-    // One that waits in it holds the fuzzer up for ten seconds, and shows nothing.
+    // The host allows a self-check 10 seconds; a guest that waits so long would only delay the fuzzer.
     let _ = runtime.block_on(handler.self_check(&plugin, std::time::Duration::from_millis(100)));
     let report = runtime.block_on(handler.run(tqhost_fuzz::attempt())).expect("nobody stops it");
     if let [Outcome::Failed { message, .. }] = &report.outcomes(1)[..] {

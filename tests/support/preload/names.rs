@@ -1,7 +1,7 @@
-//! A shared library for LD_PRELOAD: whoever is started with it finds the addresses of some names that no name server knows.
+//! A shared library for LD_PRELOAD that resolves some host names without a name server.
 //!
 //! In: `FAKE_NAMES`, as in `a.test=127.0.0.1,b.test=::1`; the lookup of a name with `=never` does not end.
-//! Every other name is looked up as always. Compiled by `names.rs` beside this folder.
+//! Out: their addresses. Not here: every other name, which the C library looks up. Compiled by `../names.rs`.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::transmute;
@@ -19,11 +19,18 @@ fn address(name: &str) -> Option<CString> {
 }
 
 /// # Safety
-/// As the C library's function of this name.
+/// The caller must follow the rules of the C library's function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getaddrinfo(node: *const c_char, service: *const c_char, hints: *const c_void, found: *mut *mut c_void) -> c_int {
-    // SAFETY: RTLD_NEXT (-1) and a name that ends with a zero byte; what it finds is the function that this one stands before.
-    let real = unsafe { transmute::<*mut c_void, GetAddrInfo>(dlsym(-1isize as *mut c_void, c"getaddrinfo".as_ptr())) };
+pub unsafe extern "C" fn getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const c_void,
+    found: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: RTLD_NEXT (-1) and a name that ends with a zero byte; it finds the C library's function.
+    let real = unsafe {
+        transmute::<*mut c_void, GetAddrInfo>(dlsym(-1isize as *mut c_void, c"getaddrinfo".as_ptr()))
+    };
     // SAFETY: it is null or a text that ends with a zero byte.
     let name = (!node.is_null()).then(|| unsafe { CStr::from_ptr(node) }).and_then(|name| name.to_str().ok());
     let instead = name.and_then(address);

@@ -1,8 +1,11 @@
--- Looks at a page of what is pending in the group, and whether its entries are still there.
+-- Looks at a page of the group's pending entries, and whether they still exist.
 --
 -- KEYS  1 stream
--- ARGV  1 group · 2 first id to look at ('-' at first) · 3 how many to look at · 4 bytes beyond which no more are looked at (at least one is)
--- Gives the id to go on at ('' when done), and { entry, idle ms, 1 when the entry is in the stream } for each. Writes nothing.
+-- ARGV  1 group · 2 first id to look at ('-' at first) · 3 how many to look at
+--       · 4 bytes beyond which no more are looked at (at least one is)
+-- Gives the id to go on at ('' when done), and { entry, idle ms, 1 when the entry is in the stream } for
+-- each.
+--   Writes nothing.
 local limit, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
 local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1], ARGV[2], '+', limit)
 if pending.err then return { '', {} } end

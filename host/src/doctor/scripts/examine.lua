@@ -1,15 +1,23 @@
--- Looks at the statuses of tasks: whether each is where its status says. Mends those that are not, if told to.
+-- Checks whether tasks are where their statuses say. Mends those that are not, if asked to.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · then for each task: status, marker of its idempotency key (the stream: none, or not known yet)
--- ARGV  1 group · 2 retention ms · 3 window ms · 4 1: mend · then for each task: id, what its status looked like at the look before (empty: this
---       is the first)
--- Gives for each { verdict, what its status looks like, when (ms) the entry can have come at the earliest under which it waits, the marker that it names or
---   false, the status or false, 1 when it was mended }.
---   Verdicts: 0 nothing is wrong, 1 it has ended, 2 the key is of another type, 3 it has ended and does not expire, 4 it has ended and its entry is
---   still there, 5 it is in no place any more, 6 it waits under an entry that its status does not name.
+-- KEYS  1 stream · 2 delayed · 3 parked · then for each task: status, marker of its idempotency key (the
+--       stream: none, or not known yet)
+-- ARGV  1 group · 2 retention ms · 3 window ms · 4 1: mend · then for each task: id, the form of its status
+--       at the look before (empty: this is the first look)
+-- Gives for each task { verdict, the form of its status, the earliest time (ms) of the entry under which it
+--   may wait, the marker that it names or false, the status or false, 1 when it was mended }.
+--   Verdicts:
+--   0 nothing is wrong
+--   1 it has ended
+--   2 the key has another type
+--   3 it has ended and does not expire
+--   4 it has ended and its entry still exists
+--   5 it is in no place any more
+--   6 it waits under an entry that its status does not name
 --
--- At a second look a status that changed meanwhile is right: its task moves. With 6 the caller looks through the stream and the delayed tasks
--- between the looks. If the task was not there, and its status did not change, then it is nowhere: 5.
+-- If a status changed between two looks, nothing is wrong: its task moves. After verdict 6 the caller
+-- searches the stream and the delayed tasks between the looks. If the task is not there and its status did
+-- not change, it is nowhere: verdict 5.
 local function there(entry)
   return #redis.call('XRANGE', KEYS[1], entry, entry) > 0
 end
@@ -18,8 +26,9 @@ local function delayed(member)
   return redis.call('ZSCORE', KEYS[2], member) or redis.call('HEXISTS', KEYS[3], member) == 1
 end
 
--- A task that was delayed bears the entry that it had: what it has now came after that, whoever moved it. One that was delayed from its beginning came
--- after that. Neither is so where a clock was set back, and its due time is then the earlier one.
+-- The status of a delayed task names its former entry; its present entry came later. The entry of a task that
+-- was enqueued with a delay came after its enqueueing. If a clock was set back, neither holds; then the due
+-- time is the earlier one.
 local function came_after(known)
   local before = tonumber((known[3] or ''):match('^(%d+)%-%d+$') or known[5] or '') or 0
   return math.min(before, tonumber(known[8] or '') or before)

@@ -1,12 +1,13 @@
--- Decides on one suspicion about a task, and mends what is wrong, if told to.
+-- Decides on one suspicion about a task, and mends what is wrong, if asked to.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 status of the task · 6 marker of an idempotency key (the stream: none)
---       7 history
--- ARGV  1 what is suspected · 2 1: mend · 3 group · 4 the entry, member or task id that it is about · 5 task id · 6 retention ms · 7 window ms
---       8 lease ms; of what stands still: the ms after which it does
+-- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 status of the task
+--       6 marker of an idempotency key (the stream: none) · 7 history
+-- ARGV  1 what is suspected · 2 1: mend · 3 group · 4 the entry, member or task id that it is about
+--       5 task id · 6 retention ms · 7 window ms
+--       8 lease ms; for a task that may be stuck: the ms after which it is
 -- Gives { 1 when it is so, 1 when it was mended }.
 --
--- It looks at the same moment as it writes, so what has moved on since it was suspected is left alone. Safe to run again.
+-- The script looks and writes at one moment, so a task that has moved on is left alone. Safe to run again.
 local subject, id = ARGV[4], ARGV[5]
 local rules = rules_of(KEYS[1], KEYS[4], ARGV[6], ARGV[7])
 local patience = tonumber(ARGV[8])
@@ -21,7 +22,8 @@ end
 
 local judges = {}
 
--- Pending, but its entry is gone. While its host may still hold it, the attempt may end: it is not acknowledged before its lease is over.
+-- Pending, but its entry was deleted. Its host may still end the attempt, so the entry is not acknowledged
+-- before the lease ends.
 judges['deleted-entry'] = function(mends)
   local pending = pending_of(KEYS[1], ARGV[3], subject)
   if not pending or entry_of(KEYS[1]) then return false end
@@ -33,20 +35,21 @@ judges['deleted-entry'] = function(mends)
   return true
 end
 
--- Read by the group, but not pending: nobody will deliver it. It comes back as a new entry; a task that has ended under it has left it over.
+-- Read by the group, but not pending: nothing will deliver it. It comes back as a new entry, unless its task
+-- has ended under it.
 judges['undeliverable'] = function(mends)
   local entry = entry_of(KEYS[1])
   if not entry or passed_over(KEYS[1], KEYS[7], ARGV[3], last_delivered(KEYS[1], ARGV[3]), subject) ~= 1 then return false end
   if not mends then return true end
   local known = redis.pcall('HMGET', KEYS[5], 'status', 'entry')
   if known.err then known = {} end
-  -- A task that bears the id of its entry need not name it.
+  -- The status of a task whose id is that of its entry need not name the entry.
   if known[1] and (known[2] or id) == subject and not is_live(known[1]) then
     redis.call('XDEL', KEYS[1], subject)
     return true, true
   end
   local fields = entry[2]
-  -- More do not fit into one call.
+  -- More values do not fit into one call.
   if #fields > 7000 then return true end
   if not id_in(fields) then
     fields[#fields + 1] = 'tq-id'
@@ -60,7 +63,7 @@ judges['undeliverable'] = function(mends)
   return true, true
 end
 
--- Delayed, but its fields are gone.
+-- Delayed, but its fields were deleted.
 judges['delayed-without-fields'] = function(mends)
   if not redis.call('ZSCORE', KEYS[2], subject) or redis.call('HEXISTS', KEYS[3], subject) == 1 then return false end
   if not mends then return true end
@@ -72,14 +75,14 @@ judges['delayed-without-fields'] = function(mends)
   return true, true
 end
 
--- Its fields are there, but nothing says when it is due: it is due now.
+-- The fields exist, but without a due time: the task is due now.
 judges['fields-without-delay'] = function(mends)
   if redis.call('HEXISTS', KEYS[3], subject) == 0 or redis.call('ZSCORE', KEYS[2], subject) then return false end
   if mends then redis.call('ZADD', KEYS[2], now_ms(), subject) end
   return true, mends
 end
 
--- It can never run: it is made due now, so that its delivery buries it where somebody can see it.
+-- The task can never run. It is made due now, so that its delivery buries it where an operator can see it.
 judges['unreadable-fields'] = function(mends)
   local now = now_ms()
   local due = redis.call('ZSCORE', KEYS[2], subject)
@@ -89,7 +92,7 @@ judges['unreadable-fields'] = function(mends)
   return true, mends
 end
 
--- A key that is held for a task that has ended, or is not known any more.
+-- The key of a task that has ended or is not known any more.
 judges['orphaned-key'] = function(mends)
   if first_task(KEYS[1], KEYS[6]) ~= id or redis.call('PTTL', KEYS[6]) ~= -1 then return false end
   if is_live(redis.pcall('HGET', KEYS[5], 'status')) then return false end
@@ -98,7 +101,8 @@ judges['orphaned-key'] = function(mends)
   return true, mends
 end
 
--- Dead, and yet its status is that of a task that lives or is completed. Its time of enqueueing tells it from another task of its id.
+-- Dead, but its status is that of a living or completed task. The time of enqueueing distinguishes it from
+-- another task with its id.
 judges['dead-but-alive'] = function()
   local letter = entry_of(KEYS[4])
   if not letter or (id_in(letter[2]) or subject) ~= id then return false end
@@ -111,13 +115,13 @@ judges['dead-but-alive'] = function()
   return at == known[2]
 end
 
--- The first of what is due is not moved.
+-- The first delayed task that is due is not moved.
 judges['stuck-delayed'] = function()
   local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
   return first[1] == subject and tonumber(first[2]) < now_ms() - patience
 end
 
--- The first of what is abandoned is not taken over.
+-- The first abandoned entry is not taken over.
 judges['stuck-claim'] = function()
   local idle = redis.pcall('XPENDING', KEYS[1], ARGV[3], 'IDLE', patience, '-', '+', 1)
   return not idle.err and idle[1] ~= nil and idle[1][1] == subject

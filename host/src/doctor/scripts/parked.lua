@@ -2,8 +2,9 @@
 --
 -- KEYS  1 delayed · 2 parked
 -- ARGV  1 cursor ('0' at first) · 2 about how many to look at
--- Gives the next cursor ('0' when done), how many bytes the fields had, and for each { member, the task id it bears or false, 1 when it is not among the delayed ones, 1 when its
---   fields cannot be read and it is not due yet }. Writes nothing. What is due and cannot be read is buried at its delivery.
+-- Gives the next cursor ('0' when done), how many bytes the fields had, and for each { member, its task id or
+--   false, 1 when it is not among the delayed ones, 1 when its fields cannot be read and it is not due yet }.
+--   Writes nothing. A task that is due and cannot be read is buried at its delivery.
 local now = now_ms()
 local page = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
 local out, size = {}, 0

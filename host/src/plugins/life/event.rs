@@ -1,7 +1,7 @@
 //! What a plugin's life hears of, and what it asks for: plain data.
 //!
 //! Not here: what follows from what (`life`), who brings the events and carries out the effects (`registry`,
-//! `watcher`, `watched`).
+//! `watcher`, `jobs`).
 
 use std::time::Duration;
 

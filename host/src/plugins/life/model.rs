@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use stateright::{Model, Property};
 
 use super::*;
-use crate::plugins::again::Pauses;
+use crate::plugins::retries::Pauses;
 
 /// What becomes of a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

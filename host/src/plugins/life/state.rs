@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use super::event::{Digest, LifeEvent};
 use crate::file::{Found, Stamp};
-use crate::plugins::again::{Failed, Pauses};
 use crate::plugins::quarantine::{Good, Quarantine};
+use crate::plugins::retries::{Failed, Pauses};
 use crate::plugins::status::PluginState;
 
 /// All that the host decides by about one plugin.

@@ -1,19 +1,25 @@
--- Marks claimed tasks as PROCESSING, as far as this consumer still owns them, and takes their idempotency keys. It is the gate for tasks that a
--- plain delivery does not prove to be runnable, and later on tells clients of those that run for long.
+-- Marks claimed tasks as PROCESSING if this consumer still owns them, and takes their idempotency keys.
+-- Some deliveries do not prove that a task may run: those tasks wait for this reply before they start. For
+-- a long task the call comes later and makes its status visible to clients.
 --
--- KEYS  1 stream · 2 delayed · then for each task: status, marker of its idempotency key (the stream: it has none), status of the task that has
---       this key (the stream: not known)
--- ARGV  1 group · 2 consumer · 3 plugin · 4 retention ms · 5 window ms · 6 lease ms · 7 max crashes · then for each task: entry, attempt,
---       enqueued-at ms, id, ms since it was claimed, crashes, 1: it runs alone in its host
--- Gives for each task 1: owned (run it), 0: not (somebody else has it: drop it); and of what is settled by this, because it must not run,
---   2: it was cancelled while it waited, 3: another task has its key or its id, 4: somebody deleted the stream or the entry, and nobody will
---   deliver it again (its status says so). 5: its host died while it ran alone, and it has no crashes left: bury it. Or the id of the task that
---   has its key: nothing was written, call again with the status of that task.
+-- KEYS  1 stream · 2 delayed · then for each task: status, marker of its idempotency key (the stream: it has
+--       none), status of the task that has this key (the stream: not known)
+-- ARGV  1 group · 2 consumer · 3 plugin · 4 retention ms · 5 window ms · 6 lease ms · 7 max crashes
+--       · then for each task: entry, attempt, enqueued-at ms, id, ms since it was claimed, crashes,
+--       1: it runs alone in its host
+-- Gives for each task one of
+--   1: this consumer owns it: run it
+--   0: another consumer owns it: drop it
+--   2: it was cancelled while it waited; this call settled it
+--   3: another task has its key or its id; this call settled it
+--   4: the stream or the entry was deleted, and nothing can deliver it again; its status says so
+--   5: its host died while it ran alone, and it has no crashes left: bury it
+--   the id of the task that has its key: nothing was written; call again with the status of that task
 --
--- The first write is a PERSIST or a XACK, which are also allowed when there is no memory left: settling frees some, so tasks must go on.
--- While a task runs alone, its status says under which entry, and how many crashes it had by then: one more
--- means that its host died while nothing else ran in it. The marker holds the id of the first task, so a task
--- that lost its host is not taken for its own duplicate. Safe to run again.
+-- The first write is a PERSIST or an XACK. Redis allows both when its memory is full: settling frees memory,
+-- so tasks must go on. While a task runs alone, its status holds its entry and its number of crashes. A
+-- higher number later means that its host died while nothing else ran there. The marker holds the id of the
+-- first task, so a task that lost its host is not its own duplicate. Safe to run again.
 local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 local rules = rules_of(stream, nil, ARGV[4], ARGV[5])
 local out = {}
@@ -25,7 +31,7 @@ end
 
 local function begin(status, marker, holder, entry, attempt, enqueued_at, id, held, crashes, alone)
   if not owned(stream, group, entry, consumer) then
-    -- After a lease another host may have ended it, so long ago that its status has expired.
+    -- After its lease, another host may have ended the task so long ago that the status has expired.
     local is_told = redis.call('EXISTS', status) == 1 or tonumber(held) < tonumber(ARGV[6])
     return is_told and note_lost(rules, status, marker, id, entry, consumer) and 4 or 0
   end

@@ -1,10 +1,11 @@
--- Renews a host's lease of duties, and takes duties that no living host has.
+-- Renews a host's lease of duties, and takes the duties that no living host has.
 --
 -- KEYS  1 holders: duty → host · 2 hosts by the time when their lease ends
 -- ARGV  1 host · 2 lease ms · 3… the duties that this host can do
--- Gives how many hosts have a lease, and for each duty 1 when this host has it now, 0 when another has.
+-- Gives how many hosts have a lease, and for each duty 1 when this host has it now, 0 when another has it.
 --
--- A lease that ends later than two leases from now was given before the clock went back: it counts for nothing. Safe to run again.
+-- A lease that ends more than two leases from now was granted before the clock went back, and is ignored.
+-- Safe to run again.
 local now, lease = now_ms(), tonumber(ARGV[2])
 redis.call('ZADD', KEYS[2], now + lease, ARGV[1])
 local alive, hosts = {}, redis.call('ZRANGEBYSCORE', KEYS[2], now, now + 2 * lease)

@@ -1,13 +1,17 @@
 -- Accepts a new task.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · 4 status · 5 marker of the idempotency key (the stream: none) · 6 status of the task that has this key
---       (the stream: not known)
--- ARGV  1 delay ms (0: at once) · 2 task id · 3 the most tasks that may wait or run · 4 group · 5 retention ms
---       6… the task's fields, name and value; tq-id is among them
--- Gives 1; or 0 when a task of this id is known already (this call's reply was lost before), -1 when the queue is full, or the
---   id of the task that has its idempotency key: then nothing was written. Or -2: the task that had the key was lost, and its key is free now; call again.
+-- KEYS  1 stream · 2 delayed · 3 parked · 4 status · 5 marker of the idempotency key (the stream: none)
+--       · 6 status of the task that has this key (the stream: not known)
+-- ARGV  1 delay ms (0: at once) · 2 task id · 3 the most tasks that may wait or run · 4 group
+--       · 5 retention ms · 6… the task's fields, name and value; tq-id is among them
+-- Gives one of
+--   1: accepted
+--   0: a task of this id is known already (the reply to an earlier call was lost)
+--   -1: the queue is full
+--   -2: the task that had the key was lost, and its key is free now; call again
+--   the id of the task that has the idempotency key: nothing was written
 --
--- The first write is one that Redis refuses under maxmemory, so nothing is half accepted.
+-- Redis refuses the first write when its memory is full (maxmemory), so no task is half accepted.
 local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash') or wrong_type(KEYS[4], 'hash')
 if bad then return bad end
 if redis.call('EXISTS', KEYS[4]) == 1 then return 0 end

@@ -1,17 +1,22 @@
 -- Enqueues the task of one time of a schedule: once, however many hosts call.
 --
 -- KEYS  1 stream · 2 delayed · 3 schedule · 4 status
--- ARGV  1 the schedule's name · 2 the time, ms · 3 task id, made of the time · 4 the most tasks that may wait or run
---   · 5 how late it may be, ms (-1: any time) · 6… the task's fields, name and value; tq-id is among them
--- Gives 1; 0 when this time or a later one was dealt with before (perhaps by this call, whose reply was lost), -1 when the queue is full: then
---   nothing was written; -2 when it is too late: then the time is dealt with, and nothing was enqueued.
+-- ARGV  1 the schedule's name · 2 the time, ms · 3 task id, made of the time · 4 the most tasks that may
+--       wait or run · 5 how late it may be, ms (-1: any time) · 6… the task's fields, name and value;
+--       tq-id is among them
+-- Gives one of
+--   1: enqueued
+--   0: this time or a later one was handled before (perhaps by this call, whose reply was lost)
+--   -1: the queue is full; nothing was written
+--   -2: it is too late; the time counts as handled, and nothing was enqueued
 --
--- The first write of a new task is its XADD, which is refused under maxmemory: then the time is still to come.
+-- The first write for a new task is its XADD. If Redis refuses it because its memory is full (maxmemory),
+-- the time is still to be handled.
 local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash') or wrong_type(KEYS[4], 'hash')
 if bad then return bad end
 local time = tonumber(ARGV[2])
 if (tonumber(redis.call('HGET', KEYS[3], ARGV[1]) or '') or 0) >= time then return 0 end
--- Two schedules of which hosts are being moved from one to the other may have a time in common; and a clock may have gone back.
+-- The task may exist: two schedules share a time while hosts move between them, or a clock went back.
 if redis.call('EXISTS', KEYS[4]) == 1 then
   redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
   return 0

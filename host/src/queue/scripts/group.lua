@@ -1,12 +1,11 @@
--- Creates the consumer group, at the stream's beginning, and the stream, where they are missing. Notes once
--- for each group what it had been given before tqhost came.
+-- Creates the consumer group, at the beginning of the stream, and the stream, where they are missing. Notes
+-- once for each group which entry it was given last before tqhost came.
 --
--- KEYS  1 stream · 2 history: group → the entry that it had been given last (0-0: tqhost made the group)
+-- KEYS  1 stream · 2 history: group → the last entry that it was given before (0-0: tqhost made the group)
 -- ARGV  1 group
--- Gives 1 when it created the group, 0 when it was there.
+-- Gives 1 when it created the group, 0 when the group existed.
 --
--- A group that is made anew is given everything again, so that nothing is history any more. Safe to run
--- again.
+-- A group that is created again is given every entry again, so none of them is history. Safe to run again.
 local bad = wrong_type(KEYS[2], 'hash')
 if bad then return bad end
 local last = last_delivered(KEYS[1], ARGV[1])

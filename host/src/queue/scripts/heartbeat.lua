@@ -1,12 +1,18 @@
--- Renews the leases of running tasks and writes what they last said of their progress.
+-- Renews the leases of running tasks and writes their latest progress.
 --
 -- KEYS  1 stream · then for each task: status, marker of its idempotency key (the stream: it has none)
--- ARGV  1 group · 2 consumer · 3 retention ms · 4 lease ms · then for each task: entry, id, percent (empty: nothing new), note
--- Gives for each task 1: lease renewed, 0: lost, 2: cancelled (both: stop the attempt), 3: its entry was deleted by somebody else, 4: so it
---   was, and nobody can settle it any more (stop the attempt).
+-- ARGV  1 group · 2 consumer · 3 retention ms · 4 lease ms · then for each task: entry, id, percent (empty:
+--       nothing new), note
+-- Gives for each task one of
+--   1: the lease is renewed
+--   0: the lease is lost: stop the attempt
+--   2: the task was cancelled: stop the attempt
+--   3: the entry was deleted from outside; the attempt may go on
+--   4: the entry was deleted, and the task can no longer be settled: stop the attempt
 --
--- XCLAIM tells whether the entry is there without reading its fields, and drops one that is not from what is pending. Nobody else can have the
--- task then, and its status says for a lease at a time that it is this consumer's: settle.lua takes that for the entry.
+-- XCLAIM tells whether the entry exists without reading its fields, and removes a deleted entry from the
+-- pending ones. No other consumer can own that task then. Its status says, for one lease at a time, that it
+-- belongs to this consumer; settle.lua accepts that in place of the entry.
 -- JUSTID keeps the delivery count, which counts crashes. Safe to run again.
 local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 local rules = rules_of(stream, nil, ARGV[3], 0)
@@ -29,7 +35,7 @@ local function beat(status, marker, entry, id, percent, note)
     redis.call('HSET', status, 'deleted', lease_end)
     return 3
   end
-  -- After the end of the whole stream or group, nobody will deliver its tasks again.
+  -- If the whole stream or group was deleted, nothing can deliver its tasks again.
   if is_there(stream, group, entry) then return 0 end
   return note_lost(rules, status, marker, id, entry, consumer) and 4 or 0
 end

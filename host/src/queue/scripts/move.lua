@@ -1,10 +1,11 @@
--- Makes tasks of what producers LPUSHed to a list, oldest first.
+-- Turns items that producers LPUSHed to a list into tasks, oldest first.
 --
 -- KEYS  1 stream · 2 delayed · 3 list
 -- ARGV  1 how many at most · 2 the most tasks that may wait or run
--- Gives how many were moved. An item is in the list or in the stream at any moment.
+-- Gives how many were moved. At any moment an item is in the list or in the stream.
 --
--- An item is only looked at before its XADD, which is refused under maxmemory: then it stays where it is. A full queue takes nothing.
+-- The script removes an item from the list only after its XADD. If Redis refuses that because its memory is
+-- full (maxmemory), the item stays. A full queue takes nothing.
 local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[3], 'list')
 if bad then return bad end
 local room = tonumber(ARGV[2]) - redis.call('XLEN', KEYS[1]) - redis.call('ZCARD', KEYS[2])

@@ -1,10 +1,12 @@
--- Takes places in a queue's rate, for all hosts together; or gives back those that were not used.
+-- Takes places in a queue's rate, which all hosts share; or gives back those that were not used.
 --
 -- KEYS  1 rate: when the last place that was taken is due, in microseconds
--- ARGV  1 microseconds from one place to the next · 2 how many may be taken ahead of time · 3 how many are wanted (negative: given back)
--- Gives how many were taken, and the ms until there is another one (0 when some were taken).
+-- ARGV  1 microseconds from one place to the next · 2 how many may be taken ahead of time
+--       · 3 how many are wanted (negative: given back)
+-- Gives how many were taken, and the ms until the next one is free (0 when some were taken).
 --
--- A clock that jumped back by more than the places ahead would hold the queue up for as long: then it begins anew.
+-- If the clock jumps back by more than the places ahead, the queue would wait for that time. The rate begins
+-- again instead.
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local step, ahead, want = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

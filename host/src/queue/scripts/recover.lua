@@ -1,9 +1,11 @@
--- Lists what is pending for this consumer: after a lost reply, entries may have been delivered that nobody saw.
+-- Lists the pending entries of this consumer: a lost reply may have delivered entries that it has not seen.
 --
 -- KEYS  1 stream
--- ARGV  1 group · 2 consumer · 3 first id to look at ('-' at first) · 4 how many to look at · 5 how many to give · 6 bytes beyond which no more
---       are given (at least one is) · 7… entries that are in flight, to leave out
--- Gives the id to go on at ('' when done) and entries as { id, fields (false when deleted), deliveries }. Writes nothing.
+-- ARGV  1 group · 2 consumer · 3 first id to look at ('-' at first) · 4 how many to look at
+--       · 5 how many to give · 6 bytes beyond which no more are given (at least one is)
+--       · 7… entries that are in flight, to leave out
+-- Gives the id to go on at ('' when done) and entries as { id, fields (false when deleted), deliveries }.
+--   Writes nothing.
 local skip = {}
 for i = 7, #ARGV do skip[ARGV[i]] = true end
 local look, give, bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])

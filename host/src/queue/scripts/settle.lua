@@ -1,26 +1,29 @@
--- Settles attempts: ends each task, or gives it back to be run again. One that cannot be settled does not keep the others.
+-- Settles attempts: ends each task, or puts it back to run again. Each succeeds or fails alone.
 --
--- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 the last reply to this consumer's calls in one lane
---       then for each attempt: status, and if it says so, the marker of its idempotency key
--- ARGV  1 group · 2 consumer · 3 retention ms · 4 window ms · 5 number of this call, higher than those before it
---       6 how many attempts are plain and have no result · 7 how many are plain and have one · 8 the plugin that ran them
+-- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 the last reply to this consumer's calls in one
+--       lane · then for each attempt: status, and if `what` says so, the marker of its idempotency key
+-- ARGV  1 group · 2 consumer · 3 retention ms · 4 window ms · 5 number of this call, higher than those before
+--       6 how many attempts are plain and have no result · 7 how many are plain and have one
+--       8 the plugin that ran the plain ones
 --       then for each plain attempt: entry · enqueued-at ms · ms that it ran · the result, if it has one
---       then for each other attempt: what (see below) · entry · attempt · plugin · enqueued-at ms · ms that it ran (empty: it did not)
+--       then for each other attempt: what (see below) · entry · attempt · plugin · enqueued-at ms
+--         · ms that it ran (empty: it did not), and
 --         complete:  the result, where `what` says so
 --         bury:      task id · error · how many values follow · the dead letter's fields, name and value
---         park:      delay ms · ms from which it counts (0: now) · error (empty: none) · how many values follow · the task's fields, name and
---                    value, as the next delivery is to carry them
+--         park:      delay ms · ms from which it counts (0: now) · error (empty: none) · how many values
+--                    follow · the fields for the next delivery, name and value
 -- `what` begins with C (complete), B (bury) or P (park). After it, m says that a marker is given; for
 -- complete and park the task id is then the next value. For complete, r says that a result is given.
 --
--- Plain is a task that its first attempt completed, that cannot have a status yet, and that its host has held
--- for too short a time for another host to have it.
+-- An attempt is plain when it is the task's first and completed it, the task cannot have a status yet, and
+-- its host has held it for too short a time for another host to own it.
 --
--- Gives for each attempt 1: done; 0: somebody else settled or owns the task, nothing was written; or the text of an error: nothing was written.
+-- Gives for each attempt 1: done; 0: another consumer settled or owns the task, nothing was written; or the
+-- text of an error: nothing was written.
 --
--- XACK is the guard of each attempt, and the script's first write. A result is as good from a worker that lost its lease, if it comes
--- first; who buries or parks must be the owner. A call that is repeated gets the reply that the first one had, and one that arrives after a
--- later one, since it was held up on its way, does nothing.
+-- XACK is the guard of each attempt, and the script's first write. The result of a worker that lost its lease
+-- counts, if it comes first; only the owner may bury or park. A repeated call gets the first reply. A call
+-- that was delayed on its way and arrives after a later one does nothing.
 local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 local last = redis.call('GET', KEYS[5])
 last = last and cmsgpack.unpack(last)
@@ -31,7 +34,7 @@ local now = tonumber(rules.now)
 local key, at = 5, 8
 local settled, out = {}, {}
 
--- Times of starts, by how long ago they were: writing a number as text is dear.
+-- Times of starts, by their age in ms: writing a number as text is expensive.
 local starts = {}
 local function started(ran)
   local text = starts[ran]
@@ -60,7 +63,7 @@ local function next_list()
   return list
 end
 
--- An entry that somebody deleted is no longer pending. heartbeat.lua noted that it is still this consumer's.
+-- An entry that was deleted is not pending. heartbeat.lua noted that it still belongs to this consumer.
 local function is_kept(status, entry)
   local known = redis.pcall('HMGET', status, 'deleted', 'consumer', 'entry')
   return not known.err and known[1] and known[2] == consumer and known[3] == entry
@@ -70,8 +73,8 @@ local function acked(status, entry)
   return redis.call('XACK', stream, group, entry) == 1 or is_kept(status, entry)
 end
 
--- Whether the task's id belongs to another entry: then this one is a duplicate that did not come to the gate.
--- The status stays the other's.
+-- Whether the task's id belongs to another entry. Then this one is a duplicate that never passed begin.lua,
+-- and the status stays with the other entry.
 local function is_duplicate(status, entry)
   return is_elsewhere(stream, group, KEYS[2], status, entry)
 end
@@ -80,8 +83,8 @@ local function is_owner(status, entry)
   return owned(stream, group, entry, consumer) or is_kept(status, entry)
 end
 
--- All but plain tasks name their entry: of two tasks with one id, neither is taken for the other. `name` and
--- `value` are one more field of the status, if there is one.
+-- Every status but that of a plain task names the entry, so that two tasks with one id are not confused.
+-- `name` and `value` are one more field of the status, if there is one.
 local function end_attempt(status, marker, id, letter, how, entry, attempt, plugin, enqueued_at, ran, name, value)
   if is_marked(status) then return end_task(rules, status, marker, id, true, nil, 'CANCELLED', {}) end
   local changes = { 'attempt', attempt, 'plugin', plugin, 'consumer', consumer, 'enqueued_at', enqueued_at, 'entry', entry }
@@ -117,7 +120,8 @@ local function packed(fields)
   return short
 end
 
--- The dead letter comes with the ack or not at all: a key of another type in its place is an error before the first write.
+-- The dead letter is written together with the ack, or not at all: if its key has another type, the call
+-- fails before the first write.
 local function bury(what, entry, attempt, plugin, enqueued_at, ran)
   local status, marker = next_key(), stream
   if string.find(what, 'm', 2, true) then marker = next_key() end
@@ -132,7 +136,7 @@ local function bury(what, entry, attempt, plugin, enqueued_at, ran)
   return 1
 end
 
--- Delayed tasks are filed under the entry they came from, not under their id: two tasks may bear one id.
+-- The member of a delayed task is named after its former entry, not its id: two tasks may have one id.
 local function park(what, entry, attempt, _, enqueued_at)
   local status, marker, id = next_key(), stream, false
   if string.find(what, 'm', 2, true) then marker, id = next_key(), next_value() end
@@ -161,9 +165,9 @@ local function park(what, entry, attempt, _, enqueued_at)
   return 1
 end
 
--- Which plain attempts are ours to settle, when fewer than all were pending: those with an entry, unless it
--- is still to be delivered, as Redis forgot that it was; and those whose entry somebody deleted, if they have
--- not ended with that.
+-- Decides which plain attempts this consumer may settle when not all were pending. It may settle those whose
+-- entry exists, unless Redis forgot the delivery and will deliver it again; and those whose entry was
+-- deleted, unless that has ended them.
 local function told_apart(entries, acked)
   local ours, last = {}, last_delivered(stream, group) or '0-0'
   for i, entry in ipairs(entries) do
@@ -180,7 +184,7 @@ local function told_apart(entries, acked)
   return ours
 end
 
--- Only a cancellation, or somebody's XDEL, can have come before, so that one command acknowledges them all.
+-- Only a cancellation or a foreign XDEL can have come first, so one command acknowledges all of them.
 local function complete_plain(without, with)
   local entries, from = {}, at
   for i = 1, without + with do
@@ -191,7 +195,7 @@ local function complete_plain(without, with)
   local acked = redis.pcall('XACK', stream, group, unpack(entries))
   local refused = type(acked) == 'table' and acked.err
   local ours = not refused and acked < #entries and told_apart(entries, acked)
-  -- One list for all of them: a new one for each would be dear.
+  -- One list serves all of them: a new one for each would be expensive.
   local changes = { 'attempt', '1', 'plugin', ARGV[8], 'consumer', consumer, 'enqueued_at', '', 'started_at', '' }
   for i, entry in ipairs(entries) do
     local status = next_key()

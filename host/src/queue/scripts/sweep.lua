@@ -1,4 +1,5 @@
--- Removes consumers that fell silent long ago and have nothing pending (which XGROUP DELCONSUMER would throw away).
+-- Removes consumers that sent no request for long and have no pending entries (XGROUP DELCONSUMER would
+-- discard those).
 --
 -- KEYS  1 stream
 -- ARGV  1 group · 2 idle ms beyond which a consumer is gone · 3 how many at most

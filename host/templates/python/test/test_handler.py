@@ -1,4 +1,4 @@
-"""The built component in the sandbox that a host runs it in: no Redis, no host. `make test` builds it first."""
+"""Tests the built component in the sandbox of a host: no Redis, no host. `make test` builds it first."""
 
 import json
 import os

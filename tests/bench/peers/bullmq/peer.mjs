@@ -1,5 +1,12 @@
-// BullMQ for Node.js, with its defaults but for the concurrency, which its documents put at 100 to 300 for jobs that mostly wait, and
-// without the jobs that are completed. It takes the orders that src/lib.rs describes.
+<<<<<<< HEAD
+// BullMQ for Node.js. In: the orders that src/lib.rs describes. Out: tasks, and their times. It has the
+// defaults, with two exceptions: the concurrency, which its documents put at 100 to 300 for jobs that mostly
+// wait, and completed jobs, which are removed.
+=======
+// BullMQ for Node.js with its defaults, except for two settings: its documents recommend a concurrency of 100
+// to 300 for jobs that mostly wait, and completed jobs are removed. It takes the commands that src/lib.rs
+// describes.
+>>>>>>> house-guides
 import { writeFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Queue, Worker } from 'bullmq';
@@ -16,7 +23,9 @@ const now = () => process.hrtime.bigint();
 const job = () => ({ payload: now().toString().padStart(20, '0').padEnd(PAYLOAD_BYTES, 'x') });
 
 const times = [];
-const note = process.env.TIMES ? (point, payload) => times.push(`${point} ${BigInt(payload.slice(0, 20))} ${now()}\n`) : () => {};
+const note = process.env.TIMES
+  ? (point, payload) => times.push(`${point} ${BigInt(payload.slice(0, 20))} ${now()}\n`)
+  : () => {};
 
 async function fill(tasks) {
   const queue = new Queue(QUEUE, { connection });
@@ -43,8 +52,13 @@ function work() {
     note('started', data.payload);
     return data.payload;
   };
-  const worker = new Worker(QUEUE, run, { connection, concurrency: CONCURRENCY, removeOnComplete: { count: 0 } });
+  const options = { connection, concurrency: CONCURRENCY, removeOnComplete: { count: 0 } };
+  const worker = new Worker(QUEUE, run, options);
+<<<<<<< HEAD
+  // This event comes after the reply of the script that completed the job.
+=======
   // Emitted after the reply of the script that completed the job.
+>>>>>>> house-guides
   worker.on('completed', (_, payload) => note('done', payload));
   worker.on('error', (error) => console.error(error));
   process.stdin.resume().on('end', () => {

@@ -1,14 +1,16 @@
-//! What the programs of this comparison share: their orders, the payload, the clock, and the times that they note.
+//! Shared by the programs of the comparison: their orders, the payload, the clock, and the times that they
+//! note.
 //!
-//! Every program takes the same orders and finds Redis at `REDIS_URL`:
+//! In: an order, and Redis at `REDIS_URL`:
 //! ```text
 //! PROGRAM fill N               enqueues N tasks at once
-//! PROGRAM pace RATE SECONDS    enqueues RATE tasks a second for so long
+//! PROGRAM pace RATE SECONDS    enqueues RATE tasks a second for SECONDS
 //! PROGRAM work …               runs tasks until its standard input is closed
 //! ```
-//! A payload has 200 bytes and begins with the time at which it was made, so whoever runs the task can tell how long it took.
-//! A program whose environment has `TIMES` writes these times there when it ends, one a line: `started ENQUEUED NOW` or `done ENQUEUED NOW`,
-//! in nanoseconds of the monotonic clock, which all processes of a machine share. Without `TIMES` it notes nothing.
+//! Out: tasks, and times. A payload has 200 bytes and begins with the time at which it was made. With `TIMES`
+//! in its environment, a program writes times to that file when it ends, one a line: `started ENQUEUED NOW`
+//! or `done ENQUEUED NOW`, in nanoseconds of the monotonic clock, which all processes of a machine share.
+//! Without `TIMES` it notes nothing. Not here: the queues (`bin/`).
 
 use std::fmt::Write as _;
 use std::sync::{LazyLock, Mutex};
@@ -19,17 +21,17 @@ use rustix::time::{ClockId, clock_gettime};
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const PAYLOAD_BYTES: usize = 200;
-/// Tasks that are enqueued in one step.
+/// The most tasks that are enqueued in one step.
 const CHUNK: usize = 500;
 
-/// What a program was told to do.
+/// The order of a program, from its arguments.
 pub enum Order {
     Fill(usize),
     Pace {
         rate: f64,
         seconds: f64,
     },
-    /// With the further arguments.
+    /// Run tasks. It has the further arguments.
     Work(Vec<String>),
 }
 
@@ -44,7 +46,7 @@ impl Order {
         }
     }
 
-    /// Carries out an order to enqueue: `add` enqueues so many tasks.
+    /// Carries out an order to enqueue. `add` enqueues the given number of tasks.
     pub async fn enqueue(&self, mut add: impl AsyncFnMut(usize) -> Result<(), Error>) -> Result<(), Error> {
         match self {
             Order::Fill(tasks) => {
@@ -68,7 +70,7 @@ pub fn redis_url() -> Result<String, Error> {
     Ok(std::env::var("REDIS_URL")?)
 }
 
-/// So many tasks, in steps.
+/// The sizes of the steps in which this many tasks are enqueued.
 pub fn chunks(tasks: usize) -> impl Iterator<Item = usize> {
     (0..tasks).step_by(CHUNK).map(move |from| CHUNK.min(tasks - from))
 }
@@ -84,14 +86,14 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A payload made now.
+/// Makes a payload with the present time.
 pub fn payload() -> String {
     let mut payload = format!("{:020}", now_ns());
     payload.extend(std::iter::repeat_n('x', PAYLOAD_BYTES - payload.len()));
     payload
 }
 
-/// When a payload was made; 0 if it is no payload.
+/// The time at which a payload was made; 0 if it is no payload.
 pub fn made_at(payload: &[u8]) -> u64 {
     let digits = payload.get(..20).and_then(|digits| std::str::from_utf8(digits).ok());
     digits.and_then(|digits| digits.parse().ok()).unwrap_or_default()
@@ -100,7 +102,7 @@ pub fn made_at(payload: &[u8]) -> u64 {
 static TIMES: LazyLock<Option<Mutex<String>>> =
     LazyLock::new(|| std::env::var_os("TIMES").map(|_| Mutex::default()));
 
-/// Notes that a task with a payload of this time has reached this point now.
+/// Notes that the task whose payload was made at this time has reached a point now.
 pub fn note(point: &str, made_at: u64) {
     note_at(point, made_at, now_ns());
 }
@@ -112,14 +114,15 @@ pub fn note_at(point: &str, made_at: u64, now: u64) {
     }
 }
 
-/// Writes what was noted.
+/// Writes the noted times to the file.
 pub fn write_times() {
     if let (Some(times), Some(path)) = (&*TIMES, std::env::var_os("TIMES")) {
         std::fs::write(path, &*times.lock().expect("the times")).expect("write the times");
     }
 }
 
-/// Ends this process when its standard input is closed: when whoever started it says so, or has ended itself.
+/// Ends this process when its standard input is closed, which the process that started it does, at the latest
+/// when it ends.
 pub fn end_with_stdin() {
     std::thread::spawn(|| {
         std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).ok();

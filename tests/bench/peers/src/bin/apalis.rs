@@ -1,8 +1,9 @@
-//! apalis-redis, with the batches and the concurrency that its documents name for throughput.
+//! apalis-redis, with the batch size and the concurrency that its documents name for throughput.
 //!
-//! Two things of apalis-redis 1.0.0 are worked around, as no run would be possible otherwise. What is due at once is first put among
-//! the delayed jobs, and a fetch moves all of them with one `unpack`, which Lua refuses from about 8,000 on; so `fill` moves each
-//! chunk itself. And a worker without work looks for some with its heartbeat only, every 30 s; here every 10 ms.
+//! In: the orders of `peers`. Out: tasks, and their times. Two properties of apalis-redis 1.0.0 would make a
+//! run impossible, and are worked around. It first puts jobs that are due at once among the delayed ones, and
+//! moves all of them with one `unpack`, which Lua refuses from about 8,000 on; so `fill` moves each chunk
+//! itself. And a worker without jobs polls every 30 s, with its heartbeat; here it polls every 10 ms.
 
 use std::time::Duration;
 

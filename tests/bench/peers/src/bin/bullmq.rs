@@ -1,5 +1,7 @@
-//! The Rust port of BullMQ (`bullmq-official`), with its defaults but for the concurrency; completed jobs are removed, as in the other
-//! programs.
+//! The Rust port of BullMQ (`bullmq-official`).
+//!
+//! In: the orders of `peers`. Out: tasks, and their times. It has the defaults, with two exceptions: the
+//! concurrency, and completed jobs, which are removed as in the other programs.
 
 use bullmq::options::RedisConnectionOptions;
 use bullmq::types::RemoveOnFinish;
@@ -27,7 +29,7 @@ async fn work(connection: RedisConnectionOptions) -> Result<(), Error> {
         .concurrency(CONCURRENCY)
         .remove_on_complete(RemoveOnFinish::Count(0));
     let worker = Worker::with_options(QUEUE, run, options).await?;
-    // An event comes after the reply of the script that completed the job. Somebody has to read them.
+    // An event comes after the reply of the script that completed the job. The events have to be read.
     while let Some(event) = worker.next_event().await {
         match event {
             WorkerEvent::Completed { result, .. } => note("done", made(&result)),

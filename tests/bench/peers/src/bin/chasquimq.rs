@@ -1,5 +1,8 @@
-//! ChasquiMQ, with the settings of its own benchmark: batches of 256, 100 jobs at once, no delayed and no repeated jobs. `work` is as it
-//! comes; `work quiet` leaves out its events, two for each job. One thread, as a second one makes it slower on two cores.
+//! ChasquiMQ, with the settings of its own benchmark: batches of 256, 100 jobs at once, no delayed and no
+//! repeated jobs.
+//!
+//! In: the orders of `peers`; `work quiet` runs without events, of which there are two for each job. Out:
+//! tasks, and their times. It has one thread, as a second one makes it slower on two cores.
 
 use chasquimq::{Bytes, Consumer, ConsumerConfig, HandlerError, Job, Producer, ProducerConfig};
 use peers::{Error, Order, end_with_stdin, made_at, note, payload, redis_url};

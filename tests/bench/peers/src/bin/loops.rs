@@ -1,10 +1,11 @@
-//! The least that a queue on Redis Streams can cost: read a batch, do nothing with it, ack and delete it with the next read.
+//! The least that a queue on Redis Streams can cost: read a batch, do nothing with it, ack and delete it with
+//! the next read.
 //!
-//! `loops work [status] [GUEST.wasm]`: with `status` every message also gets a record that expires; with a guest every message
-//! runs it in an instance of its own (`sandbox`). What it lacks for being a task queue is everything else: leases, retries, dead letters, limits.
-//!
-//! `loops pace RATE SECONDS` watches the statuses too, where `WATCH` has the beginning of their keys: a task is done when a client
-//! can see the last change of its status.
+//! In: the orders of `peers`. `loops work [status] [GUEST.wasm]` writes with `status` a record that expires
+//! for every message, and runs with a guest every message in a fresh instance (`sandbox`). `loops pace RATE
+//! SECONDS` also watches statuses when `WATCH` has the prefix of their keys: a task is done when a client can
+//! see the last change of its status. Out: tasks, and their times. Not here: everything else of a task queue,
+//! such as leases, retries, dead letters and limits.
 
 #[path = "loops/sandbox.rs"]
 mod sandbox;
@@ -22,13 +23,13 @@ use sandbox::Sandbox;
 const STREAM: &str = "work";
 const GROUP: &str = "tqhost";
 const FIELD: &str = "content";
-/// One loop waits for Redis while another one works; more of them only wait for each other.
+/// One loop works while another one waits for Redis. More loops would wait for each other.
 const LOOPS: usize = 3;
 const BATCH: usize = 100;
 const RETENTION_SECONDS: u32 = 24 * 60 * 60;
-/// How long a status may go unseen before the watch gives up.
+/// The longest wait for a status.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long after the last task's status it may change again.
+/// The watch ends when no status has changed for this long.
 const AFTERMATH: Duration = Duration::from_millis(300);
 
 fn main() -> Result<(), Error> {
@@ -145,7 +146,7 @@ fn record(settle: &mut Pipeline, id: &str, result: Option<Vec<u8>>) {
     settle.cmd("EXPIRE").arg(&key).arg(RETENTION_SECONDS);
 }
 
-/// The messages in the reply of an XREADGROUP of one stream; none when it is nil.
+/// The messages in the reply of an XREADGROUP of one stream. A nil reply has none.
 fn messages(reply: Value) -> Vec<Message> {
     let list = |value: Value| if let Value::Array(items) = value { items } else { Vec::new() };
     let bytes = |value: Value| if let Value::BulkString(bytes) = value { bytes } else { Vec::new() };
@@ -159,7 +160,8 @@ fn messages(reply: Value) -> Vec<Message> {
     entries.into_iter().filter_map(message).collect()
 }
 
-/// Enqueues at a steady pace; with `WATCH`, waits until the status of each task says that it is completed, and notes since when.
+/// Enqueues at a steady pace. With `WATCH`, it also waits until each task is completed, and notes when that
+/// was visible.
 fn pace(rate: f64, seconds: f64) -> Result<(), Error> {
     let mut redis = connect()?;
     let prefix = std::env::var("WATCH").ok();
@@ -197,7 +199,7 @@ fn pace(rate: f64, seconds: f64) -> Result<(), Error> {
 
 type Watch = thread::JoinHandle<Result<HashMap<String, u64>, Error>>;
 
-/// Notes when each hash whose key begins so has last changed, until nothing changes any more.
+/// Notes the last change of each hash whose key has this prefix, until nothing changes any more.
 fn watch(prefix: &str) -> Result<Watch, Error> {
     let mut redis = connect()?;
     cmd("CONFIG").arg(&["SET", "notify-keyspace-events", "Kh"]).query::<()>(&mut redis)?;
@@ -209,7 +211,7 @@ fn watch(prefix: &str) -> Result<Watch, Error> {
         ready.send(()).ok();
         let mut seen = HashMap::new();
         loop {
-            // Before the first one there may be none for a while; after the last one there is none.
+            // The first change may come late; after the last one, the watch ends soon.
             events.set_read_timeout(Some(if seen.is_empty() { PATIENCE } else { AFTERMATH }))?;
             match events.get_message() {
                 Ok(event) => {

@@ -1,8 +1,9 @@
-//! Runs a handler of tqhost, the same file as the host does, with an instance of its own for each message.
+//! Runs a handler of tqhost in a fresh instance for each message, as cheaply as wasmtime can.
 //!
-//! As cheap as wasmtime makes it: a pool of slots, whose memory stays mapped between two instances; bounds that are checked by
-//! the compiled code instead of by guard pages, so that no memory has to be protected again; no fiber. Each call has a limit of memory and a deadline,
-//! and nothing else that the host adds.
+//! In: the same file as for the host, and messages. Out: results. The pool's memory stays mapped between two
+//! instances. The compiled code checks bounds, instead of guard pages, so that no memory has to be protected
+//! again. There are no fibers. Each call has a limit of memory and a deadline. Not here: everything else that
+//! the host adds.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use tqhost::handler::types::Field;
 const MIB: usize = 1 << 20;
 const MEMORY: usize = 128 * MIB;
 const TICK: Duration = Duration::from_millis(10);
-/// 30 s.
+/// 30 s in ticks.
 const DEADLINE_TICKS: u64 = 3000;
 const DEADLINE_MS: u64 = 30_000;
 /// More than there are loops.
@@ -54,7 +55,7 @@ impl Sandbox {
             component.component_type().imports(&engine).any(|(name, _)| name.starts_with("wasi:cli/"));
         let mut linker = Linker::new(&engine);
         wasmtime_wasi::p2::add_to_linker_sync(&mut linker)?;
-        // What else the host offers is there, but no task of this comparison calls it.
+        // Other imports trap. No task of this comparison calls them.
         linker.define_unknown_imports_as_traps(&component)?;
         let handler = TaskHandlerPre::new(linker.instantiate_pre(&component)?)?;
         let ticker = engine.clone();
@@ -101,8 +102,9 @@ fn engine() -> Result<Engine, Error> {
         .table_elements(50_000)
         .linear_memory_keep_resident(16 * MIB)
         .table_keep_resident(MIB)
-        // Only what the last instance has written is cleared, where the kernel can tell. Not for a host: with wasmtime 48 pages that were swapped out
-        // are not found, and the next guest would see them.
+        // Where the kernel supports it, only the pages that the last instance has written are cleared. This
+        // is not safe for a host: wasmtime 48 misses pages that were swapped out, and the next guest would
+        // see them.
         .pagemap_scan(Enabled::Auto);
     let mut config = Config::new();
     config.epoch_interruption(true).signals_based_traps(false).memory_guard_size(0);
@@ -111,7 +113,7 @@ fn engine() -> Result<Engine, Error> {
     Ok(Engine::new(&config)?)
 }
 
-/// Some compilers make core modules with their component type embedded.
+/// Makes a component of a core module with an embedded component type, which some compilers produce.
 fn component(bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
     const COMPONENT: [u8; 4] = [0x0d, 0x00, 0x01, 0x00];
     if bytes.get(4..8) == Some(&COMPONENT) {

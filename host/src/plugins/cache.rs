@@ -36,7 +36,8 @@ impl Cache {
         match prepare(dir) {
             Ok(()) => Cache { dir: Some(dir.to_owned()), max_files: MAX_FILES },
             Err(error) => {
-                tracing::error!(dir = %dir.display(), %error, "no compiled-code cache: every start compiles every plugin");
+                tracing::error!(dir = %dir.display(), %error, "no compiled-code cache: every start \
+                    compiles every plugin");
                 Cache::none()
             }
         }

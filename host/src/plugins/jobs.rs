@@ -142,7 +142,8 @@ impl Workshop {
         if handler.lacks_hosts() {
             // It may never make one: a handler can have requests for some configurations only. A request that
             // is refused is a warning.
-            tracing::info!(plugin = %plugin.name, "the plugin can make requests, and its allowed_hosts allows none: each would be refused");
+            tracing::info!(plugin = %plugin.name, "the plugin can make requests, and its allowed_hosts \
+                allows none: each would be refused");
         }
         let passed = handler.self_check(&plugin.name, self.check).await;
         passed.map_err(|error| Trouble { error: error.to_string(), may_pass: error.may_pass() })

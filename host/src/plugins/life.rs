@@ -7,7 +7,7 @@
 //! ```text
 //! candidate: absent ─▶ settling ─▶ reading ─▶ compiling ─▶ checking ─▶ taken      (or refused)
 //! serving:                                                             probation ─▶ good ─▶ draining
-//!                                                                      └ bad ─▶ the last good one; candidate: quarantined
+//!                                                                      └ bad ─▶ good; candidate: quarantined
 //! ```
 //!
 //! Not here: IO, clocks, logs and locks (`registry` and `watcher` carry out the effects), when a probation

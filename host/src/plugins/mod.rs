@@ -4,7 +4,7 @@
 //! [`Version`], as a value that can be watched, and its [`PluginStatus`].
 //!
 //! ```text
-//! folder ─▶ watcher ─ events ─▶ registry: one step of life ─▶ watch::Receiver: the version that attempts begin on
+//! folder ─▶ watcher ─ events ─▶ registry: one step of life ─▶ watch::Receiver: what attempts begin on
 //!              ▲                  │ job       ▲ verdict
 //!              └───── jobs ◀──────┘           └──── version: its attempts, its probation
 //! ```
@@ -80,7 +80,8 @@ struct Registry {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The message for the operator when the watcher has ended.
-pub const UNWATCHED: &str = "the watcher of the plugins folder has failed, which is a bug of tqhost: no new versions are taken until the host starts again";
+pub const UNWATCHED: &str = "the watcher of the plugins folder has failed, which is a bug of tqhost: no \
+    new versions are taken until the host starts again";
 
 /// Where plugins come from, and what makes handlers of them.
 pub struct Source {
@@ -162,7 +163,8 @@ impl Plugins {
             () = plugins.unwatched() => {}
             () = stop.cancelled() => {}
             () = tokio::time::sleep(PATIENCE) => {
-                tracing::info!("plugins are still being compiled; starting with those that are ready, and the queues of the others wait");
+                tracing::info!("plugins are still being compiled; starting with those that are ready, \
+                    and the queues of the others wait");
             }
         }
         plugins.0.at_work.store(true, Ordering::Relaxed);

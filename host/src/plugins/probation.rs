@@ -380,7 +380,8 @@ mod tests {
             let mut given_back = HashMap::<u8, u32>::new();
             for (task, how, later) in ends {
                 now += Duration::from_secs(later);
-                let outcome = [ok(), trap(), failed(FailureKind::OutOfMemory), failed(FailureKind::Timeout)][usize::from(how)].clone();
+                let [memory, late] = [FailureKind::OutOfMemory, FailureKind::Timeout].map(failed);
+                let outcome = [ok(), trap(), memory, late][usize::from(how)].clone();
                 let (ruling, verdict) = probation.judge(&task.to_string(), &outcome, now);
                 verdicts += usize::from(verdict.is_some());
                 is_good |= verdict == Some(ProbationVerdict::Good);

@@ -52,7 +52,8 @@ impl Notes {
             Ok(note) => Some(note),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot read which version of the plugin is in quarantine");
+                tracing::warn!(path = %path.display(), %error, "cannot read which version of the plugin \
+                    is in quarantine");
                 None
             }
         }
@@ -73,7 +74,8 @@ impl Notes {
         };
         match written {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "cannot note which version of the plugin is in quarantine: a restart will not know");
+                tracing::warn!(path = %path.display(), %error, "cannot note which version of the plugin \
+                    is in quarantine: a restart will not know");
             }
             _ => {}
         }

@@ -133,7 +133,8 @@ impl PluginEntry {
             record.history.add(What::Regranted, digest.as_deref(), Some(took), Some(&reason));
         }
         let digest = digest.as_deref().map(short);
-        tracing::info!(plugin = %self.name, digest, ?took, reason, "plugin has other grants: attempts that begin from now on have them");
+        tracing::info!(plugin = %self.name, digest, ?took, reason, "plugin has other grants: attempts \
+            that begin from now on have them");
     }
 
     /// Looks, once, what an earlier start had put in quarantine. Blocking.

@@ -97,7 +97,8 @@ impl Watcher {
         }
         for plugin in self.workshop.registry.entries() {
             if plugin.life(|life| life.candidate == Candidate::Absent) {
-                tracing::warn!(plugin = %plugin.name, path = %plugin.path.display(), "plugin missing: its queues wait for it");
+                let path = plugin.path.display();
+                tracing::warn!(plugin = %plugin.name, %path, "plugin missing: its queues wait for it");
             }
         }
     }
@@ -192,7 +193,8 @@ impl Watcher {
             }
             Err(error) if !self.deaf => {
                 self.deaf = true;
-                tracing::warn!(dir = %self.workshop.registry.0.dir.display(), %error, "cannot watch the plugins folder; looking at it every 2 s instead");
+                tracing::warn!(dir = %self.workshop.registry.0.dir.display(), %error, "cannot watch the \
+                    plugins folder; looking at it every 2 s instead");
             }
             Err(_) => {}
         }

@@ -18,7 +18,7 @@ const LONG_AGO: Duration = Duration::from_secs(1);
 
 /// Identifies one state of a file without reading it. The change time shows a change even where the
 /// modification time was set by hand, as `cp -p` does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Stamp {
     device: u64,
     inode: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Stamp {
 }
 
 /// The result of a look at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Found {
     Missing,
     /// A regular file, perhaps behind symbolic links.
@@ -76,6 +76,12 @@ impl Stamp {
             modified: (meta.mtime(), meta.mtime_nsec()),
             changed: (meta.ctime(), meta.ctime_nsec()),
         }
+    }
+
+    /// A stamp without a file.
+    #[cfg(test)]
+    pub(crate) fn numbered(number: u64) -> Stamp {
+        Stamp { device: 0, inode: number, bytes: 1, modified: (0, 0), changed: (0, 0) }
     }
 
     pub(crate) fn bytes(self) -> u64 {

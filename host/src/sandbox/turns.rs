@@ -217,7 +217,8 @@ struct Now {
     held: Option<Held>,
     /// From its first tick until it waits for anything else.
     in_turns: Option<Counted>,
-    /// It waits for its turn: since when, and what part of the turns other versions get meanwhile.
+    /// It waits for its turn: since when, and what part of the turns other versions get meanwhile. Without that part, a good
+    /// version that computes beside a plugin with an endless loop would be blamed for its timeouts, and be rolled back.
     in_line: Option<(Instant, f64)>,
     /// When it began to wait for something else, which it does until it is polled again.
     left: Option<Instant>,

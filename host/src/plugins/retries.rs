@@ -1,8 +1,11 @@
-//! When a content is tried again that could not be used for a cause outside of it: a machine that was busy, a service that was not there yet.
+//! When a content is tried again that could not be used for a cause outside of it: a machine that was busy, a
+//! service that was not there yet.
 //!
-//! In: what failed last, and when. Out: when the same content is tried again, if at all, each time after a longer pause. No IO, no clock of its own.
+//! In: what failed last, and when. Out: when the same content is tried again, if at all, each time after a
+//! longer pause. No IO, no clock of its own.
 //!
-//! Not here: what is such a cause (`sandbox`: `LoadError::may_pass`, `CheckError::may_pass`), who tries (`watched`).
+//! Not here: what is such a cause (`sandbox`: `LoadError::may_pass`, `CheckError::may_pass`), what is tried
+//! again (`life`).
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +15,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 60);
 
 /// How long the pauses between tries are.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Pauses {
     pub(super) first: Duration,
     pub(super) longest: Duration,
@@ -25,7 +28,7 @@ impl Default for Pauses {
 }
 
 /// What failed last of one plugin.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Failed {
     /// Of the content; None: it was not read.
     pub(super) digest: Option<String>,
@@ -34,7 +37,7 @@ pub(super) struct Failed {
     again: Option<Again>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Again {
     at: Instant,
     pause: Duration,
@@ -58,6 +61,14 @@ impl Failed {
     /// When it is tried again.
     pub(super) fn due(&self) -> Option<Instant> {
         self.again.map(|again| again.at)
+    }
+
+    /// The pause is over at `now`.
+    #[cfg(test)]
+    pub(super) fn falls_due(&mut self, now: Instant) {
+        if let Some(again) = &mut self.again {
+            again.at = now;
+        }
     }
 
     pub(super) fn is_due(&self, now: Instant) -> bool {

@@ -284,7 +284,7 @@ fn redis_18_without_memory_nothing_is_accepted_and_everything_is_settled() {
     }
     bench.until_drained("work");
     let resumed = |bench: &mut Bench, queue: &str| {
-        assert_eq!(bench.redis::<i64>("DEL", format!("tq:{{{queue}}}:paused")), 1)
+        assert_eq!(bench.redis::<i64>("DEL", format!("tq:{{{queue}}}:paused")), 1);
     };
     resumed(&mut bench, "bad");
     bench.until("bad", &bad, "FAILED");

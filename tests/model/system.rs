@@ -168,7 +168,7 @@ impl Model for System {
                         );
                     }
                     Stage::Settling(_) if left.lost_replies > 0 && may_send(host, entry) => {
-                        steps.push(Step::SettleUnheard(n, entry))
+                        steps.push(Step::SettleUnheard(n, entry));
                     }
                     _ => {}
                 }
@@ -346,7 +346,7 @@ impl System {
                 }
             }
             Step::End(n, entry, settlement) => {
-                held(&mut hosts[n], entry)?.stage = Stage::Settling(settlement)
+                held(&mut hosts[n], entry)?.stage = Stage::Settling(settlement);
             }
             Step::Drop(n, entry) => release(&mut hosts[n], entry),
             Step::Settle(n, entry) => {

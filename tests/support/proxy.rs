@@ -70,7 +70,7 @@ impl Proxy {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)) else { continue };
                 let network = shared.clone();
                 std::thread::spawn(move || {
-                    Pass { network, number, fate: Arc::default() }.run(client, server)
+                    Pass { network, number, fate: Arc::default() }.run(client, server);
                 });
             }
         });

@@ -101,7 +101,7 @@ fn file(config: &Config, name: &str) -> FileView {
         None => view.error = Some("missing".into()),
         Some(Err(error)) => view.error = Some(error.to_string()),
         Some(Ok(content)) => {
-            (view.bytes, view.version) = (Some(content.bytes.len() as u64), Some(content.digest))
+            (view.bytes, view.version) = (Some(content.bytes.len() as u64), Some(content.digest));
         }
     }
     view

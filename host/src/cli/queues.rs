@@ -142,7 +142,7 @@ pub async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(
             Ok(census) => counted.push((rules, census)),
             Err(error) => {
                 failed = failed
-                    .or_else(|| Some(anyhow::Error::new(error).context(format!("queue {}", rules.name))))
+                    .or_else(|| Some(anyhow::Error::new(error).context(format!("queue {}", rules.name))));
             }
         }
     }

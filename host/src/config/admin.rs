@@ -43,7 +43,7 @@ fn read_listen(item: &Item) -> Option<SocketAddr> {
         item.problem(format!(
             "{} is not an IP address with a port: write \"127.0.0.1:7700\"",
             show_text(text)
-        ))
+        ));
     };
     text.parse().map_err(|_| wrong()).ok()
 }

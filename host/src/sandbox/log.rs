@@ -360,7 +360,7 @@ mod tests {
         for before in MAX_LINE - longest - 2..=MAX_LINE + 2 * longest {
             // What stands in front of it is taken out as well, so that more of the line is shown.
             let out = printed(|log| {
-                log.write(Stream::Stdout, format!("{SECRET}{}{SECRET}\n", "x".repeat(before)).as_bytes())
+                log.write(Stream::Stdout, format!("{SECRET}{}{SECRET}\n", "x".repeat(before)).as_bytes());
             });
             assert!(!out.contains("hunter"), "{before}: {out}");
             assert_eq!(out.contains(" … (cut)"), before + 2 * SECRET.len() > MAX_LINE + longest, "{before}");

@@ -168,9 +168,9 @@ mod tests {
         let mut ascii = String::new();
         for unit in serde_json::to_string(secret).unwrap().encode_utf16() {
             if unit < 128 {
-                ascii.push(unit as u8 as char)
+                ascii.push(unit as u8 as char);
             } else {
-                ascii.push_str(&format!("\\u{unit:04x}"))
+                ascii.push_str(&format!("\\u{unit:04x}"));
             }
         }
         // As it prints it: both kinds of quotes are in it.

@@ -378,14 +378,14 @@ impl Fetcher {
         let queue = self.shared.name.as_ref();
         match self.shared.queue.ensure_group().await {
             Ok(false) => {
-                tracing::debug!(queue, "a read was ended; the stream and its consumer group are there")
+                tracing::debug!(queue, "a read was ended; the stream and its consumer group are there");
             }
             Ok(true) => tracing::warn!(
                 queue,
                 "the stream or its consumer group was deleted; created anew, at the stream's beginning"
             ),
             Err(error) => {
-                tracing::debug!(queue, error = chain(&error), "could not create the consumer group")
+                tracing::debug!(queue, error = chain(&error), "could not create the consumer group");
             }
         }
     }

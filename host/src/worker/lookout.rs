@@ -104,7 +104,7 @@ impl Lookout {
         match duties::leave(&link, &host).await {
             Ok(()) => wait::tell(&link).await,
             Err(error) => {
-                tracing::debug!(error = chain(&error), "could not hand over the duties of this host")
+                tracing::debug!(error = chain(&error), "could not hand over the duties of this host");
             }
         }
     }

@@ -146,7 +146,7 @@ impl Scheduler {
                 );
             }
             Fired::Enqueued => {
-                tracing::debug!(queue, scheduled_at = due_ms, "enqueued the task of the schedule")
+                tracing::debug!(queue, scheduled_at = due_ms, "enqueued the task of the schedule");
             }
             Fired::Known => {}
             Fired::Full if was_full => {}

@@ -185,7 +185,7 @@ fn structure(facts: &Facts<'_>) -> Judged {
         language.pick("all expected headings are there", "常见标题齐全"),
         language.pick("no heading for: ", "缺少标题："),
     );
-    let strength = language.pick("Clear sections, easy to find one's way in.", "结构清晰，便于阅读。");
+    let strength = language.pick("Clear sections that are easy to read.", "结构清晰，便于阅读。");
     let advice = language.pick("Give each of these a heading of its own: ", "请用单独的标题列出：");
     list.judged("structure", language, why, strength, advice)
 }
@@ -229,14 +229,15 @@ fn experience(facts: &Facts<'_>) -> Judged {
             let stated = stated.unwrap_or_default();
             language.say(
                 &format!(
-                    "The text states {stated} years, the dated positions add up to {figure}: make them agree."
+                    "The text states {stated} years, but the dated positions add up to {figure}: make them \
+                     agree."
                 ),
                 &format!("文中自述{stated}年经验，而各段经历合计约{figure}年，请保持一致。"),
             )
         })
         .advise(dated && said < 2.0, || {
             language.say(
-                "Say more of each position: two or three points on what you did.",
+                "Say more about each position: two or three points about what you did.",
                 "请为每段经历补充两三条具体内容。",
             )
         })
@@ -301,7 +302,7 @@ fn achievements(facts: &Facts<'_>) -> Judged {
     // With fewer than three lines, the share says little, so it counts for a third.
     let share = if lines.len() < 3 { share / 3.0 } else { share };
     let why = language.say(
-        &format!("of {} lines {figures} have figures, {verbs} say what was done", lines.len()),
+        &format!("{figures} of {} lines have figures, {verbs} describe an action", lines.len()),
         &format!("{}行描述中，{figures}行含量化结果，{verbs}行描述具体行动", lines.len()),
     );
     Judged::new(
@@ -350,7 +351,7 @@ fn skills(facts: &Facts<'_>) -> Judged {
         })
         .advise(count >= 5 && again < 2, || {
             language.say(
-                "Say where you used your main skills, beside listing them.",
+                "Do not only list your main skills: say where you used them.",
                 "除列出技能外，请说明主要技能用在了哪些工作中。",
             )
         })
@@ -373,7 +374,7 @@ fn education(facts: &Facts<'_>) -> Judged {
     } else {
         list.why(language.pick("complete", "完整"), language.pick("not found: ", "未找到："))
     };
-    let advice = language.pick("Name of your education also: ", "教育经历请补充：");
+    let advice = language.pick("Add to your education: ", "教育经历请补充：");
     let judged = list.judged("education", language, why, "", advice);
     judged.strong(any(|study| study.level >= Some(Level::Master)), || {
         language.say("An advanced degree.", "拥有硕士及以上学历。")
@@ -408,7 +409,7 @@ fn form(facts: &Facts<'_>) -> Judged {
             0.0,
             "a little short",
             "篇幅略短",
-            "There is room on the page: say more of what you are proud of.",
+            "There is room on the page: say more about your best results.",
             "篇幅尚有余地，可补充最有代表性的成果。",
         ),
         (

@@ -1,8 +1,8 @@
 //! Log lines, and panics as log lines.
 //!
 //! In: a level and a message. Out: a line in the host's log with the task's id, through `wasi:logging`; in a
-//! native build, a line on stderr. These functions work with every toolchain. What `println!` writes
-//! is lost if a handler is built without WASI.
+//! native build, a line on stderr. These functions work with every toolchain. In a handler that is built
+//! without WASI, the output of `println!` is lost.
 //!
 //! Not here: the log budget. The host drops the lines that exceed it.
 

@@ -50,7 +50,7 @@ impl Task {
         self.fields.iter().any(|field| field.name == name)
     }
 
-    /// Whether this is the last attempt: if it is retried, the task becomes a dead letter.
+    /// Whether this is the last attempt. If it ends with a retry, the task becomes a dead letter.
     pub fn is_last_attempt(&self) -> bool {
         self.attempt >= self.max_attempts
     }
@@ -73,8 +73,8 @@ impl Task {
     }
 }
 
-/// A field that is missing, or is not what the handler needs. The error's text names the field and does not
-/// quote its content.
+/// A field that is missing, or is not what the handler needs. The error's text names the field. Only the
+/// message of a parser in this text may quote a part of the field's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError(String);
 

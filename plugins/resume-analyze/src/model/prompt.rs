@@ -3,8 +3,8 @@
 //! In: the resume's text. Out: the messages and the request's body. They say what to judge and how, and which
 //! form the answer must have. The resume is data between two marks, which are removed from the resume itself.
 //!
-//! The prompt tells the model not to follow instructions in a resume. This cannot be enforced.
-//! [`super::answer`] enforces the form of the answer.
+//! The prompt tells the model not to follow instructions in a resume, which cannot be enforced. The form of
+//! the answer is enforced ([`super::answer`]).
 
 use std::sync::LazyLock;
 

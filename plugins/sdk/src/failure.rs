@@ -16,18 +16,18 @@ use crate::Failure;
 use crate::bindings::tqhost::handler::types::{Deferral, Retry};
 
 impl Failure {
-    /// Transient: worth another attempt.
+    /// A transient failure: another attempt may succeed.
     pub fn retry(message: impl fmt::Display) -> Failure {
         Failure::Retry(Retry { message: message.to_string(), after_ms: None })
     }
 
-    /// Permanent: every other attempt would fail as well.
+    /// A permanent failure: every other attempt would fail as well.
     pub fn reject(message: impl fmt::Display) -> Failure {
         Failure::Reject(message.to_string())
     }
 
-    /// Not ready yet, and not an error: the task waits and keeps its attempts. A queue's `max_deferrals`
-    /// limits how often a task can be deferred.
+    /// A deferral: the task is not ready yet, which is not an error. It waits and keeps its attempts. The
+    /// queue's `max_deferrals` limits how often a task can be deferred.
     pub fn defer(message: impl fmt::Display, after: Duration) -> Failure {
         Failure::Defer(Deferral { message: message.to_string(), after_ms: millis(after) })
     }

@@ -1,12 +1,13 @@
-//! Takes batches. Returns for each task the size of its batch and its place in it, and ends as the task's
-//! field `do` says.
+//! Takes batches. Returns for each task its id and attempt, the number of tasks in the call (`batch`) and its
+//! `place` among them.
 //!
-//! `do` is `ok` (the default), `retry`, `reject`, `defer`, `big` (returns `bytes` bytes), or something that
-//! ends the whole call: `trap`, `loop`, `hoard`, `miscount` (one result too few, if there are several tasks).
-//! The call waits in the host for the longest `ms` of its tasks; `say` is printed.
+//! Field `do` says how a task ends: `ok` (the default), `retry`, `reject`, `defer`, or `big`, which returns
+//! `bytes` bytes. Other values of `do` make the whole call fail: `trap`, `loop`, `hoard`, or `miscount`,
+//! which returns one result too few if the batch has several tasks. Before that, the guest prints every `say`
+//! and waits in the host for the longest `ms` of its tasks.
 //!
-//! A single task is a batch of 1 and ends in the same way, except for `miscount`. With the field `alone`, a
-//! single task is `ok` whatever `do` says.
+//! A task that is run alone is a batch of 1 and ends in the same way, but `miscount` is `ok`. If it has a
+//! field `alone`, it is `ok` whatever `do` says.
 #![cfg(target_family = "wasm")]
 
 use std::time::Duration;

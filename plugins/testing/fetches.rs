@@ -1,5 +1,5 @@
 //! Requests the url in its field and returns the outcome; `plugins/testing/README.md` has the fields. An
-//! error is a result too, so that tests see which error it is.
+//! error is a result too, so that tests can check which error it is.
 #![cfg(target_family = "wasm")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,9 +8,10 @@ use serde_json::{Map, Value, json};
 use testing_guests::http::{Request, Response};
 use tqhost_handler::{Failure, Json, Task, handler};
 
+/// The most bytes of a body that are returned.
 const SHOWN: usize = 4096;
 
-/// Responses of all tasks of this instance that are held and not read.
+/// The number of responses that are held unread, over all tasks of this instance.
 static FORGOTTEN: AtomicU32 = AtomicU32::new(0);
 
 fn handle(task: Task) -> Result<Json<Value>, Failure> {

@@ -1,6 +1,6 @@
-//! Passes one argument of `bytes` bytes to the function of the host that field `call` names: `log`,
-//! `progress`, `config`, `random` (asks for so many bytes), `authority`, `path`, `method`, `header` (one of
-//! that size) or `headers` (so many, each of a few bytes). Completes if the host accepts the argument.
+//! Passes one argument of `bytes` bytes to the host function that field `call` names: `log`, `progress`,
+//! `config`, `random` (asks for `bytes` bytes), `authority`, `path`, `method`, `header` (one of that size) or
+//! `headers` (`bytes` of them, each of a few bytes). Completes if the host takes it.
 #![cfg(target_family = "wasm")]
 
 use testing_guests::http::Request;

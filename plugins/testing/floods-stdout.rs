@@ -1,5 +1,5 @@
-//! Writes 10 MiB to stdout in lines of 1 KiB. Completes, whatever stdout answers. It uses `wasi:cli` itself,
-//! because with one of the toolchains `println!` writes nowhere.
+//! Writes 10 MiB to stdout in lines of 1 KiB. It calls `wasi:cli` itself, because `println!` has no effect
+//! with one of the toolchains. Completes even if stdout refuses a line.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};

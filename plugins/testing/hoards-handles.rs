@@ -1,5 +1,4 @@
-//! Asks the host for one handle after another, each of something that the host has to remember, and drops
-//! none.
+//! Asks the host for timers without end, and drops none. The host must keep a handle for each of them.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};

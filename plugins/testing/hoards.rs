@@ -1,5 +1,5 @@
-//! Allocates and touches 1 MiB at a time until an allocation is refused, and then some more, like a leak.
-//! Rust aborts when an allocation is refused, which is a trap.
+//! Allocates and fills 1 MiB at a time without end, as a leak would. When the host refuses more memory, Rust
+//! aborts, which is a trap.
 #![cfg(target_family = "wasm")]
 
 use std::hint::black_box;

@@ -1,7 +1,7 @@
-//! The code that several test guests share: a sleep that works with every toolchain, the echo, `as-told`, and
-//! requests (`http`).
+//! Code that several test guests share: a sleep that works with every toolchain, the echo, the instructions
+//! in a task's `data`, and requests (`http`).
 //!
-//! Not here: any misbehaviour. Each guest is a file beside this one, empty outside of WebAssembly.
+//! Not here: any misbehaviour. Each guest is a file beside this one. In a native build it is empty.
 
 #[cfg(target_family = "wasm")]
 pub mod http;
@@ -19,8 +19,7 @@ mod bindings {
     });
 }
 
-/// Asks the host to wait. `std::thread::sleep` does so too where there is WASI, and panics where there is
-/// none.
+/// Sleeps by a call to the host. `std::thread::sleep` does the same with WASI, but panics without it.
 pub fn sleep(duration: Duration) {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     bindings::wasi::clocks::monotonic_clock::subscribe_duration(nanos).block();
@@ -45,21 +44,21 @@ pub fn echo(task: &Task, version: &str) -> Json<Value> {
     }))
 }
 
-/// The orders in a task's field `data`.
+/// The instructions to the handler in a task's field `data`.
 pub struct Told(Value);
 
 impl Told {
-    /// Reads the field `data`. A task without it is rejected.
+    /// Rejects a task whose `data` is missing or is not JSON.
     pub fn of(task: &Task) -> Result<Told, Failure> {
         Ok(Told(task.json("data")?))
     }
 
-    /// How long the attempt is to take.
+    /// The time to wait before the task ends.
     pub fn wait(&self) -> Duration {
         Duration::from_millis(self.number("ms"))
     }
 
-    /// Ends the task. Its result is its name and attempt.
+    /// The task's end. A result has the task's name and attempt.
     pub fn end(&self, task: &Task) -> Result<Value, Failure> {
         let name = &self.0["n"];
         if u64::from(task.attempt) <= self.number("retries") {
@@ -78,7 +77,7 @@ impl Told {
     }
 }
 
-/// Gives text as text, and other bytes as `{"hex": "…"}`.
+/// UTF-8 as a string, any other bytes as `{"hex": "…"}`.
 fn value(bytes: &[u8]) -> Value {
     match str::from_utf8(bytes) {
         Ok(text) => json!(text),

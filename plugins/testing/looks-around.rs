@@ -1,12 +1,12 @@
-//! Leaves secrets where another task might find them, and reports those that it finds itself.
+//! Leaves data where another task might find it, and returns what it finds itself.
 //!
-//! It takes 6 MiB more of memory (`grown` says whether it got them), and searches all of its memory for
-//! `hunter2-` and digits. Then it fills the new memory with `hunter2-` and the number in field `secret`,
-//! which it also keeps in a global.
+//! The guest takes 6 MiB more of memory (`grown` says whether it got them). It searches its whole memory for
+//! `hunter2-` followed by digits. Then it fills the new memory with `hunter2-` and the number in field
+//! `secret`, and also keeps this number in a global.
 //!
-//! It returns `found` (numbers other than its own), `kept` (numbers in the global), and what the host shows
-//! it: `environment`, `arguments`, `folder`, `stdin` (how many bytes), `config`, eight bytes of `random`, and
-//! the `seed` for hash tables.
+//! It returns `found` (the numbers that are not its own), `kept` (the numbers in the global), and what the
+//! host shows it: `environment`, `arguments`, `folder`, `stdin` (the number of bytes), `config`, eight bytes
+//! of `random`, and the `seed` for hash tables.
 #![cfg(target_family = "wasm")]
 
 use std::cell::RefCell;
@@ -43,7 +43,7 @@ fn handle(task: Task) -> Result<Json<Value>, Failure> {
             let digits: Vec<u8> =
                 (at + MARK.len()..end).map(peek).take_while(u8::is_ascii_digit).take(18).collect();
             let number = digits.iter().fold(0_u64, |number, digit| number * 10 + u64::from(digit - b'0'));
-            // At the end of the memory a number may be cut off, so it does not count.
+            // A number that the end of the memory cuts off is not any task's number.
             let after = at + MARK.len() + digits.len();
             if !digits.is_empty() && number != own && after < end && peek(after) == b' ' {
                 found.insert(number);
@@ -77,12 +77,12 @@ fn handle(task: Task) -> Result<Json<Value>, Failure> {
 }
 
 fn peek(at: usize) -> u8 {
-    // SAFETY: the range is below the end of the memory, and any byte may be read.
+    // SAFETY: the address is below the end of the memory, and every bit pattern is a valid byte.
     unsafe { core::ptr::read_volatile(core::ptr::with_exposed_provenance(at)) }
 }
 
 fn poke(at: usize, byte: u8) {
-    // SAFETY: the range is in pages that this task has just taken, and that the allocator does not know.
+    // SAFETY: the address is in the pages that this task has just taken, which the allocator does not know.
     unsafe { core::ptr::write_volatile(core::ptr::with_exposed_provenance_mut(at), byte) }
 }
 

@@ -1,5 +1,5 @@
-//! Calls one function of the host for ever, which answers at once. Field `call` names it: `clock`,
-//! `remaining`, `progress`, `config`, `log`, `poll` or `random`.
+//! Calls one host function forever, the one in field `call`: `clock`, `remaining`, `progress`, `config`,
+//! `log`, `poll` or `random`. Each call returns at once.
 #![cfg(target_family = "wasm")]
 
 use std::hint::black_box;
@@ -24,9 +24,9 @@ fn handle(task: Task) -> Result<(), Failure> {
         "progress" => || context::progress(1, "again"),
         "config" => || drop(black_box(config::get("model"))),
         "log" => || log::debug(""),
-        // The pollable is ready at once, each time.
+        // A new timer, which is ready at once.
         "poll" => || subscribe_duration(0).block(),
-        // This is the most that the host gives at once.
+        // The most bytes that the host gives in one call.
         "random" => || drop(black_box(get_random_bytes(1 << 20))),
         _ => return Err(FieldError::invalid("call", "names no call").into()),
     };

@@ -1,5 +1,4 @@
-//! Reports 10, 50 and 200 percent, and sleeps for as many milliseconds as field `ms` says after each.
-//! Completes.
+//! Reports 10, 50 and 200 percent, and sleeps for `ms` milliseconds after each report. Completes.
 #![cfg(target_family = "wasm")]
 
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! Keeps state between tasks: it counts them, keeps `keep` more bytes for each, and holds one handle of
-//! stdout for all of them. Prints `printed by <id>` to that handle, logs `logged by <id>`, waits `ms`, and
-//! ends as `end` says: `trap`, `retry`, `reject` or `defer`; otherwise it completes.
+//! Keeps everything that a handler can keep between tasks: it counts its tasks, keeps `keep` more bytes for
+//! each, and holds one handle of stdout for all.
 //!
-//! Returns `tasks`, the number of tasks so far with this one, and `kept`, the bytes that it keeps.
+//! The guest prints `printed by <id>` to this handle, logs `logged by <id>`, waits `ms`, and ends as `end`
+//! says: `trap`, `retry`, `reject` or `defer`; otherwise it completes. It returns `tasks`, the number of its
+//! tasks with this one, and `kept`, the bytes that it keeps.
 #![cfg(target_family = "wasm")]
 
 use std::cell::RefCell;

@@ -1,4 +1,4 @@
-//! Imports `wasi:filesystem` and asks for its directories. It must be refused at load, and so never runs.
+//! Imports `wasi:filesystem` and lists its directories. The host must refuse to load it, so it never runs.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};

@@ -1,4 +1,4 @@
-//! Imports `wasi:sockets` and asks for the network. It must be refused at load, and so never runs.
+//! Imports `wasi:sockets` and opens the network. The host must refuse to load it, so it never runs.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};

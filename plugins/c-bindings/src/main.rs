@@ -1,11 +1,10 @@
-//! Makes what a handler in C includes and links: `c-bindings WIT FOLDER`. WIT is a file, or a folder with one
-//! world.
+//! Generates the files that a handler in C includes and links: `c-bindings WIT FOLDER`.
 //!
-//! Out, in FOLDER: `WORLD.h` and `WORLD.c`, the interface in C, and `WORLD_component_type.o`, which tells the
-//! host the type of the module. The program runs on the machine that builds; scripts/build-languages.sh calls
-//! it.
+//! In: WIT, a folder with one world, or a file. Out, in FOLDER: `WORLD.h` and `WORLD.c`, the interface in C,
+//! and `WORLD_component_type.o`, which tells the host the component's type. `scripts/build-languages.sh` runs
+//! this program on the build machine.
 //!
-//! Not here: the generator, which is part of wit-bindgen.
+//! Not here: the generator, which is wit-bindgen.
 
 use std::error::Error;
 use std::fs;
@@ -24,7 +23,7 @@ fn main() -> ExitCode {
     match generate(wit, folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // With its causes, on one line.
+            // An error with its causes, on one line.
             eprintln!("c-bindings: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,10 +1,10 @@
-//! Finds the person that the resume is about.
+//! The contact details of the resume's owner.
 //!
-//! In: the text. Out: [`Contact`]: name, email, phone, location and links, each none if no rule is sure of
-//! it.
+//! In: the text. Out: a [`Contact`] with name, email, phone, location and links. A field is `None` if no rule
+//! finds it.
 //!
-//! Emails and links count wherever they are. A name, a phone number without a label and a place count only
-//! near the top, where people put them.
+//! Emails and links count everywhere. A name, a place, and a phone number without a label count only near the
+//! top, where people write them.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::text::{Text, is_cjk};
 
-/// How many lines with text count as the top.
+/// The number of lines with text that count as the top.
 const TOP_LINES: usize = 10;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -101,7 +101,7 @@ const CITIES: &[&str] = &[
     "Boston",
 ];
 
-/// Words that may be where a name is expected, and are no names.
+/// Words that are not part of a name but often stand where a name could be.
 const NO_NAME: &[&str] = &[
     "resume",
     "curriculum",
@@ -164,7 +164,7 @@ impl Contact {
 
 fn phone(text: &Text, top: &[&str]) -> Option<String> {
     let number = |line: &str| {
-        // Digits in an address or an email are no phone number.
+        // Digits of a link or an email are not part of a phone number.
         let line = LINK.replace_all(line, " ");
         let line = EMAIL.replace_all(&line, " ");
         PHONE.find_iter(&line).map(|found| found.as_str().trim().to_string()).find(|number| {
@@ -211,8 +211,10 @@ fn name_of(part: &str, all_caps: bool) -> Option<String> {
         .collect();
     let count = chinese.chars().count();
     if (2..=4).contains(&count) && chinese.chars().all(is_cjk) {
-        const SURNAMES: &str = "王李张刘陈杨黄赵吴周徐孙马朱胡郭何林高罗郑梁谢宋唐许邓韩冯曹彭曾肖田董潘袁蔡蒋余于杜叶程魏苏吕丁任卢姚沈钟姜崔谭陆范汪廖\
-            石金韦贾夏付方邹熊白孟秦邱侯江尹薛闫段雷龙黎史陶贺毛郝顾龚邵万覃武钱戴严莫孔向常欧阳";
+        const SURNAMES: &str = concat!(
+            "王李张刘陈杨黄赵吴周徐孙马朱胡郭何林高罗郑梁谢宋唐许邓韩冯曹彭曾肖田董潘袁蔡蒋余于杜叶程魏苏吕丁任卢",
+            "姚沈钟姜崔谭陆范汪廖石金韦贾夏付方邹熊白孟秦邱侯江尹薛闫段雷龙黎史陶贺毛郝顾龚邵万覃武钱戴严莫孔向常欧阳",
+        );
         let titled = ["简历", "工程师", "经历", "教育", "技能", "信息", "高级", "项目"]
             .iter()
             .any(|word| chinese.contains(word));
@@ -230,8 +232,8 @@ fn name_of(part: &str, all_caps: bool) -> Option<String> {
                     || ["de", "van", "von", "der", "da", "bin"].contains(word))
                 && !NO_NAME.contains(&word.to_lowercase().as_str())
         });
-    // In a text of capitals everything looks like a name. The search begins at the first line, so that only
-    // that line may be one.
+    // In a text of capitals every line looks like a name. The search begins at the top, so it takes the
+    // first line.
     let cased = |word: &&str| {
         if all_caps || word.chars().all(|c| !c.is_lowercase()) && word.len() > 2 {
             title_case(word)
@@ -263,7 +265,7 @@ fn location(top: &[&str], name: Option<&str>) -> Option<String> {
     let parts = || top.iter().take(8).flat_map(|line| parts(line)).filter(|part| name != Some(*part));
     parts()
         .find(|part| {
-            // "Lead Designer, Studio Nord" looks like a place too.
+            // "Lead Designer, Studio Nord" looks like a place but is not one.
             let other = |word: &str| {
                 NO_NAME.contains(&word.to_lowercase().as_str()) || ["College", "Inc", "Ltd"].contains(&word)
             };

@@ -1,20 +1,18 @@
-//! Analyzes a resume: whom it is about, what it shows, how good it is as a document, and what would make it
-//! better. It works by rules, or with a model if the plugin's configuration names one.
+//! Analyzes a resume: its contact details and its content, how good it is as a document, and how to make it
+//! better. It uses rules, or a model if the plugin's configuration names one.
 //!
 //! In: a task with the fields `resumeId` and `content` (the resume's text). Out: the [`analysis::Analysis`]
-//! as JSON.
-//!
-//! A `content` that is missing, empty, not UTF-8, a file instead of its text, too short or too long is
-//! rejected, because no further attempt could read it. A text that can be read and is no resume completes,
-//! with `isResume: false`, the reason and a low score, because its sender wants to know that.
+//! as JSON. The task is rejected if `content` is missing, empty, not UTF-8, a file instead of its text, too
+//! short or too long, because a retry cannot help. If the text is readable but is not a resume, the task
+//! completes with `isResume: false`, the reason, and a low score, because the sender wants to know this.
 //!
 //! ```text
 //! content ─▶ text ─▶ sections ─▶ contact, skills, education, dates ─▶ analysis ─▶ score
 //!                                                                        └─▶ model
 //! ```
 //!
-//! A result of the rules says so (`method: "rules"`). The same task gives the same result whenever it runs:
-//! an activity that still goes on counts up to the time when the task was enqueued.
+//! A result of the rules says so (`method: "rules"`). With the rules, the same task always gives the same
+//! result: work that is still going on is counted up to the time when the task was enqueued.
 //!
 //! Not here: reading PDF or Word files, and judging the person.
 

@@ -1,8 +1,9 @@
-//! Tests the judgement by a model; the test plays the server.
+//! Tests the analysis with a model. The test gives the server's replies.
 //!
-//! In: replies. Out: what becomes of the task, what was asked, and that no reply of a wrong form is accepted.
+//! In: replies. Checked: the task's result or failure, the requests, and that a reply of the wrong form is
+//! not accepted.
 //!
-//! Not here: real requests, which the host's end-to-end tests have.
+//! Not here: real requests, which the host's end-to-end tests make.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,11 +18,9 @@ use tqhost_handler::Failure;
 use tqhost_handler::http::{Error, Request, Response};
 
 const KEY: &str = "sk-very-secret";
-const RESUME: &str = "Maya Lindqvist\n\
-    maya@example.com | +46 70 123 45 67 | github.com/maya\n\
-    EXPERIENCE\n\
-    Engineer, Acme, 2021-03 - present\n\
-    - Built a billing service in Rust; Rust cut costs by 40%\n";
+const RESUME: &str = "Maya Lindqvist\nmaya@example.com | +46 70 123 45 67 | github.com/maya\nEXPERIENCE\n\
+                      Engineer, Acme, 2021-03 - present\n\
+                      - Built a billing service in Rust; Rust cut costs by 40%\n";
 
 fn now() -> Month {
     Month::new(2026, 1)
@@ -82,7 +81,7 @@ fn status(status: u16, headers: &[(&str, &str)], body: &str) -> Response {
     Response { status, headers, body: body.as_bytes().to_vec() }
 }
 
-/// Plays these replies, one for each request, and gives the requests too.
+/// Runs an analysis that gets these replies, one for each request. Returns its result and the requests.
 fn play(replies: Vec<Result<Response, Error>>) -> (Result<Analysis, Failure>, Vec<Request>) {
     let (requests, replies) = (RefCell::new(Vec::new()), RefCell::new(replies.into_iter()));
     let send = |request: &Request| {
@@ -96,12 +95,12 @@ fn play(replies: Vec<Result<Response, Error>>) -> (Result<Analysis, Failure>, Ve
     (result, requests.into_inner())
 }
 
-/// The failure that a single reply ends with: whether it is a retry, after how many milliseconds, and its
-/// message.
+/// The failure after a single reply, in the form that [`told`] returns.
 fn failure(reply: Result<Response, Error>) -> (bool, Option<u64>, String) {
     told(play(vec![reply]).0.expect_err("a failure"))
 }
 
+/// Whether the failure is a retry, its delay in milliseconds, and its message, which must not have the key.
 fn told(failure: Failure) -> (bool, Option<u64>, String) {
     let told = match failure {
         Failure::Retry(retry) => (true, retry.after_ms, retry.message),

@@ -1,8 +1,8 @@
 //! Requests through `wasi:http` itself, which works with every toolchain.
 //!
-//! In: a request. Out: the response, or an error code of wasi:http as text.
+//! In: a request. Out: its response, or the name of an error code of wasi:http.
 //!
-//! Not here: redirects, and what a guest does with a body.
+//! Not here: redirects, and the use of a body.
 
 use bindings::wasi::http::outgoing_handler::handle;
 use bindings::wasi::http::types::{
@@ -25,35 +25,35 @@ pub struct Request<'a> {
     pub method: Option<&'a str>,
     pub url: &'a str,
     pub body_size: usize,
-    /// One `name: value` a line.
+    /// One `name: value` per line.
     pub headers: &'a str,
     pub first_byte_ms: Option<u64>,
 }
 
-/// A response whose head has not arrived yet.
+/// A request that is sent. The head of its response has not arrived yet.
 pub struct Sent(FutureIncomingResponse);
 
-/// A response whose body is not read yet.
+/// A response with an unread body.
 pub struct Response {
     pub status: u16,
     pub location: Option<String>,
     pub content_type: Option<String>,
     stream: InputStream,
-    // It must be dropped after its child.
+    // These are dropped after `stream`, which is their child.
     _body: IncomingBody,
     _response: IncomingResponse,
 }
 
-/// A request that has its body, or as much of it as the host holds, and is never sent.
+/// A request that is never sent, with as much of a body as the host holds.
 pub struct Held {
-    // The fields are in the order in which they may be dropped.
+    // The fields are in the order in which they must be dropped.
     _stream: OutputStream,
     _body: OutgoingBody,
     _request: OutgoingRequest,
 }
 
 impl Request<'_> {
-    /// Sends it with all of its body.
+    /// Sends the request with its whole body.
     pub fn send(&self) -> Result<Sent, String> {
         let request = self.make()?;
         let body = if self.body_size > 0 { Some(request.body().map_err(|()| "no body")?) } else { None };
@@ -64,7 +64,7 @@ impl Request<'_> {
         let sent = handle(request, Some(options)).map_err(|code| text(&code))?;
         if let Some(body) = body {
             let written = write(&body, self.body_size);
-            // The response says why the body was not taken.
+            // If the server did not take the body, the response has the reason.
             if written.is_ok() {
                 OutgoingBody::finish(body, None).map_err(|code| text(&code))?;
             }
@@ -72,7 +72,7 @@ impl Request<'_> {
         Ok(Sent(sent))
     }
 
-    /// Fills the body with as much as the host takes, and does not send it.
+    /// Writes as much body as the host takes, and does not send the request.
     pub fn hold(&self) -> Result<Held, String> {
         let request = self.make()?;
         let body = request.body().map_err(|()| "no body")?;
@@ -120,7 +120,7 @@ impl Request<'_> {
     }
 }
 
-/// Writes this many bytes, each an `x`.
+/// Writes `size` bytes, each an `x`.
 fn write(body: &OutgoingBody, size: usize) -> Result<(), String> {
     let stream = body.write().map_err(|()| "no stream")?;
     let mut left = size;
@@ -157,7 +157,7 @@ impl Sent {
 }
 
 impl Response {
-    /// Gives the next bytes, or none at the end.
+    /// The next bytes, or `None` at the end.
     pub fn read(&self) -> Result<Option<Vec<u8>>, String> {
         match self.stream.blocking_read(64 * 1024) {
             Ok(bytes) => Ok(Some(bytes)),

@@ -4,10 +4,8 @@
 
 pub mod bench;
 pub mod clock;
-pub mod ends;
 pub mod files;
 pub mod http;
-pub mod llm;
 pub mod names;
 pub mod process;
 pub mod producer;
@@ -22,7 +20,6 @@ pub mod web;
 
 pub use bench::{Bench, Host, Places, Ran};
 pub use clock::Clock;
-pub use llm::{Llm, Said};
 pub use producer::Producer;
 pub use redis_server::RedisServer;
 pub use trickle::{Done, Trickle};

@@ -512,7 +512,7 @@ plugin = "always-fails"
 
 #[test]
 fn a_failed_report_waits_10_30_and_60_seconds_and_is_then_in_the_named_list_of_the_dead() {
-    let document = include_str!("../docs/configuration.md");
+    let document = include_str!("../../docs/configuration.md");
     let shown = DOCUMENTED.trim_start().strip_suffix("plugin = \"always-fails\"\n").expect("the plugin");
     assert!(document.contains(shown), "the document shows this configuration");
     let mut reports = Reports::start(DOCUMENTED, &["always-fails"]);

@@ -8,8 +8,9 @@ use std::collections::{HashMap, HashSet};
 use tqhost::doctor::mend;
 use tqhost::queue::script;
 
+use super::ends;
 use crate::support::proxy::Proxy;
-use crate::support::{Bench, Host, Places, ends, eventually};
+use crate::support::{Bench, Host, Places, eventually};
 
 /// Replies that each test loses.
 const LOST: usize = 3;

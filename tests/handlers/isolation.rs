@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::plugins::row;
 use crate::support::bench::guest_path;
+use crate::support::files::row;
 use crate::support::names::names;
 use crate::support::{Bench, Host, Places, Trickle, Web, eventually};
 

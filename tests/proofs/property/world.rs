@@ -1,7 +1,7 @@
 //! Carries out operations on Redis, by the library, and on the reference, and compares the replies.
 //!
 //! In: operations. Out: an error when a reply or a state differs. Not here: the rules (`reference`), the
-//! comparison of states (`look`), the choice of operations (`tests/property.rs`).
+//! comparison of states (`look`), the choice of operations (`tests/proofs/property.rs`).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! It compiles a component of 12 MB, which takes seconds, so a test has time to disturb it.
 //!
-//! Not here: the messages about bad files (`plugins`), the latency of tasks during compilation (`make bench
+//! Not here: the messages about bad files (`files`), the latency of tasks during compilation (`make bench
 //! SECTION=compilation`).
 
 use std::fs;
@@ -13,8 +13,7 @@ use nix::unistd::Pid;
 use rustix::process::Resource;
 use serde_json::Value;
 
-use crate::plugins::row;
-use crate::support::files::{digest, guest, label, loaded, put};
+use crate::support::files::{digest, guest, label, loaded, put, row};
 use crate::support::process::{self, compilers};
 use crate::support::{Bench, Host, Trickle, eventually, within};
 

@@ -1,7 +1,7 @@
 //! Redis in trouble: data that a restart lost, streams and groups deleted under running tasks, failovers,
 //! refused writes, changed credentials.
 //!
-//! Not here: restarts, outages and stalls (`faults`), the network (`faults_network`).
+//! Not here: restarts, outages and stalls (`hosts`), the network (`network`).
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! A proxy chooses the moment: it holds one request or its reply, and the host is killed while it waits.
 //!
-//! Not here: other tests of dying hosts (`faults`).
+//! Not here: other tests of dying hosts (`hosts`).
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -10,9 +10,9 @@ use std::sync::LazyLock;
 use nix::sys::signal::Signal;
 use tqhost::queue::script::{self, Script};
 
-use crate::support::ends::Added;
+use super::ends::{self, Added};
 use crate::support::proxy::{Fate, Proxy};
-use crate::support::{Bench, Host, Places, Producer, ends, eventually};
+use crate::support::{Bench, Host, Places, Producer, eventually};
 
 /// Kills a host during a request that contains `pattern`: before it reaches Redis, or after Redis has carried
 /// it out. Another host must end every task once, each with its own outcome.

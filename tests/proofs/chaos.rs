@@ -1,6 +1,7 @@
 //! The short form of the chaos test, and tests of its judge: each fault that the judge must find is made by
 //! hand.
 
+#[path = "../chaos/harness/mod.rs"]
 mod harness;
 
 use std::collections::HashMap;

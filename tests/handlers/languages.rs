@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::authors::{cache_of, tried_with};
+use super::authors::{cache_of, tried_with};
 use crate::support::files::{put, said, version};
 use crate::support::{Bench, Host, Web, eventually, within};
 

@@ -3,8 +3,8 @@
 //! In: tasks of every kind. Out: assertions that each ended once, as its kind does. Not here: what the proxy
 //! does to connections (`proxy`).
 
-use super::proxy::Proxy;
-use super::{Bench, Places};
+use crate::support::proxy::Proxy;
+use crate::support::{Bench, Places};
 
 pub const QUEUES: &str = r#"
 [defaults]

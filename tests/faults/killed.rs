@@ -3,7 +3,7 @@
 //!
 //! A proxy holds the call or its reply, and the process that waits for it is killed.
 //!
-//! Not here: the scripts of an attempt (`faults_worker`).
+//! Not here: the scripts of an attempt (`worker`).
 
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
@@ -12,9 +12,10 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tqhost::queue::script::{self, Script};
 
-use crate::faults_redis::blocked;
+use super::ends;
+use super::redis::blocked;
 use crate::support::proxy::{Fate, Proxy};
-use crate::support::{Bench, Host, Places, ends, eventually};
+use crate::support::{Bench, Host, Places, eventually};
 
 const BOTH: [Fate; 2] = [Fate::HoldRequest, Fate::HoldReply];
 

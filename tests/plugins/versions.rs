@@ -5,8 +5,8 @@ use std::net::TcpListener;
 
 use serde_json::Value;
 
-use crate::plugins::{overwrite, row};
-use crate::support::files::{digest, guest, label, loaded, put, said, version};
+use super::files::overwrite;
+use crate::support::files::{digest, guest, label, loaded, put, row, said, version};
 use crate::support::swaps::random;
 use crate::support::{Bench, Done, Host, Places, Trickle, eventually};
 

@@ -7,14 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::files::{digest, guest, label, loaded, put, version};
+use crate::support::files::{digest, guest, label, loaded, put, row, version};
 use crate::support::{Bench, Done, Host, Places, Trickle, eventually};
-
-/// The row of a plugin in `tqhost plugins`.
-pub fn row(bench: &Bench, plugin: &str) -> Option<Value> {
-    let all = bench.tqhost(&["plugins", "--json"]).ok().json();
-    all["plugins"].as_array()?.iter().find(|row| row["name"] == plugin).cloned()
-}
 
 /// The state of a queue in /readyz.
 fn readiness(host: &Host, queue: &str) -> Option<Value> {

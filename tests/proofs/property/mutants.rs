@@ -3,7 +3,7 @@
 //! In: a [`Mutation`]. Out: a port at which Redis runs the mutants. The library calls a script by its hash. A
 //! [`Mutator`] is a proxy between the library and Redis that replaces the hash by the mutant's. So the
 //! library is unchanged, and one line in Redis differs. A change to `lib.lua` changes every script. Not here:
-//! the property test (`tests/property.rs`).
+//! the property test (`tests/proofs/property.rs`).
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -4,7 +4,8 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Bench, Host, Llm, Said};
+use super::llm::{Llm, Said};
+use crate::support::{Bench, Host};
 
 const KEY: &str = "sk-hunter2-0123456789";
 const CONTENT: &str = "Maya Lindqvist\nmaya@example.com\nEXPERIENCE\nEngineer, Acme, 2021-03 - present\n\

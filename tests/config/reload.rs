@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::plugins::row;
 use crate::support::bench::guest_path;
+use crate::support::files::row;
 use crate::support::{Bench, Host, Producer, eventually};
 
 const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\n";

@@ -1,5 +1,5 @@
-//! Faults: hosts, Redis, networks and data that fail. No task is lost, and none runs more often than the fault
-//! explains.
+//! Faults: hosts, Redis, networks and data that fail. No task is lost, and none runs more often than the
+//! fault explains.
 //!
 //! Not here: random faults under load (`proofs::chaos`), handlers that fail (`handlers::isolation`).
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::support::files::{digest, guest, label, loaded, put, row, version};
-use crate::support::{Bench, Done, Host, Places, Trickle, eventually};
+use crate::support::{Bench, Done, Held, Host, Places, Trickle, eventually};
 
 /// The state of a queue in /readyz.
 fn readiness(host: &Host, queue: &str) -> Option<Value> {
@@ -143,15 +143,16 @@ fn a_first_file_that_is_bad_leaves_the_tasks_queued_until_a_good_one_comes() {
 
 #[test]
 fn a_file_that_is_removed_drains_its_queue() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\n");
-    bench.install("sleeps", "sleeps");
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\n");
     let host = bench.host();
-    let running = bench.xadd("work", &[("ms", "5000")]);
+    let running = bench.xadd("work", &held.task());
     bench.until("work", &running, "PROCESSING");
-    std::fs::remove_file(bench.plugin_path("sleeps")).expect("remove a plugin");
-    assert_eq!(host.log("plugin removed")["digest"], digest(&guest("sleeps"))[..12]);
-    let rest = bench.xadd("work", &[("ms", "0")]);
+    std::fs::remove_file(bench.plugin_path("fetches")).expect("remove a plugin");
+    assert_eq!(host.log("plugin removed")["digest"], digest(&guest("fetches"))[..12]);
+    let rest = bench.xadd("work", &held.task());
     assert_eq!(bench.status("work", &running, "status"), "PROCESSING");
+    held.end();
     bench.until("work", &running, "COMPLETED");
     assert_eq!(bench.status("work", &running, "attempt"), "1");
     // The task was not run, though a read was waiting for entries when the file was removed.
@@ -160,7 +161,7 @@ fn a_file_that_is_removed_drains_its_queue() {
     });
     eventually("it is back in its place", || (bench.places("work").pending == 0).then_some(()));
     assert!(["", "PENDING"].contains(&bench.status("work", &rest, "status").as_str()));
-    bench.install("sleeps", "sleeps");
+    bench.install("fetches", "fetches");
     bench.until("work", &rest, "COMPLETED");
     assert_eq!(bench.status("work", &rest, "attempt"), "1");
     host.until_logged("attempt ended", 2);
@@ -169,31 +170,30 @@ fn a_file_that_is_removed_drains_its_queue() {
 
 #[test]
 fn an_attempt_ends_on_the_version_that_it_began_with() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\n");
-    let (old, new) = (guest("sleeps"), version("sleeps", 1));
-    put(&bench, "sleeps", &old);
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\n");
+    let (old, new) = (guest("fetches"), version("fetches", 1));
     let host = bench.host();
-    let running = bench.xadd("work", &[("ms", "5000")]);
+    let running = bench.xadd("work", &held.task());
     bench.until("work", &running, "PROCESSING");
-    put(&bench, "sleeps", &new);
+    put(&bench, "fetches", &new);
     loaded(&host, &new);
-    let next = bench.xadd("work", &[("ms", "0")]);
+    // A request that is not allowed ends at once.
+    let next = bench.xadd("work", &[("url", "http://example.org/")]);
     bench.until("work", &next, "COMPLETED");
     assert_eq!(
         bench.status("work", &next, "plugin"),
-        label("sleeps", &new),
+        label("fetches", &new),
         "what begins after the swap begins on the new version"
     );
     assert_eq!(bench.status("work", &running, "status"), "PROCESSING", "the swap did not wait for it");
+    held.end();
     bench.until("work", &running, "COMPLETED");
     assert_eq!(
-        (
-            bench.status("work", &running, "plugin"),
-            bench.status("work", &running, "result"),
-            bench.status("work", &running, "attempt")
-        ),
-        (label("sleeps", &old), "slept".into(), "1".into())
+        (bench.status("work", &running, "plugin"), bench.status("work", &running, "attempt")),
+        (label("fetches", &old), "1".into())
     );
+    assert!(bench.status("work", &running, "result").contains("opened"));
     host.stop();
 }
 
@@ -258,7 +258,7 @@ fn cached(bench: &Bench) -> PathBuf {
 #[test]
 fn compiled_code_is_kept_and_only_used_when_it_is_whole() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
-    bench.install("echo", "echo");
+    put(&bench, "echo", &guest("echo"));
     let mut start = |from_cache: bool| {
         let host = bench.host();
         assert_eq!(host.log("plugin loaded")["from_cache"], from_cache);

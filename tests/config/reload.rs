@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::bench::guest_path;
 use crate::support::files::row;
-use crate::support::{Bench, Host, Producer, eventually};
+use crate::support::{Bench, Held, Host, Producer, Web, eventually};
 
 const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\n";
 
@@ -50,20 +50,28 @@ fn a_queue_that_is_added_works_and_one_that_is_removed_stops() {
 
 #[test]
 fn an_attempt_ends_under_the_rules_that_it_began_with() {
-    let before = "[queues.work]\nplugin = \"sleeps\"\nconcurrency = 1\n";
-    let after = "[queues.work]\nplugin = \"sleeps\"\nconcurrency = 1\ntimeout = \"200ms\"\nmax_retries = 0\n";
-    let mut bench = Bench::new(before);
-    bench.install("sleeps", "sleeps");
+    let held = Held::new();
+    let before = "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\n";
+    let after =
+        "[queues.work]\nplugin = \"fetches\"\nconcurrency = 1\ntimeout = \"200ms\"\nmax_retries = 0\n";
+    let mut bench = held.bench(before);
     let host = bench.host();
-    let long = bench.xadd("work", &[("ms", "2500")]);
+    let long = bench.xadd("work", &held.task());
     bench.until("work", &long, "PROCESSING");
-    let next = bench.xadd("work", &[("ms", "5000")]);
-    change(&bench, &host, after);
+    // This page never answers.
+    let web = Web::start();
+    let next = bench.xadd("work", &[("url", &format!("{}/silent", web.origin()))]);
+    let after =
+        held.queues(after).replace("allowed_hosts = [", &format!("allowed_hosts = [\"{}\", ", web.origin()));
+    change(&bench, &host, &after);
     // `concurrency = 1` holds for the old and the new rules together.
     assert_eq!(
         (bench.places("work").pending, bench.status("work", &long, "status").as_str()),
         (1, "PROCESSING")
     );
+    // The new timeout is over for an attempt that it applies to.
+    std::thread::sleep(Duration::from_millis(300));
+    held.end();
     bench.until("work", &long, "COMPLETED");
     bench.until("work", &next, "FAILED");
     let dead = bench.dead("work");
@@ -349,7 +357,7 @@ fn a_shorter_lease_is_no_crash_of_what_runs() {
     let mut bench = Bench::new(&config("30s"));
     bench.install("sleeps", "sleeps");
     let host = bench.host();
-    let id = bench.xadd("work", &[("ms", "6000")]);
+    let id = bench.xadd("work", &[("ms", "4000")]);
     bench.until_running("work", 1);
     change(&bench, &host, &config("1s"));
     bench.until("work", &id, "COMPLETED");
@@ -359,20 +367,23 @@ fn a_shorter_lease_is_no_crash_of_what_runs() {
 
 #[test]
 fn a_queue_that_is_removed_keeps_no_capacity_from_the_others() {
+    let held = Held::new();
     let other = "concurrency = 2\n[defaults]\nplugin = \"sleeps\"\n[queues.other]\n";
-    let mut bench = Bench::new(&format!("{other}[queues.work]\n"));
+    let both = format!("{other}[queues.long]\nplugin = \"fetches\"\n[queues.work]\n");
+    let mut bench = held.bench(&both);
     bench.install("sleeps", "sleeps");
     let host = bench.host();
-    let long = bench.xadd("work", &[("ms", "8000")]);
+    let long = bench.xadd("long", &held.task());
+    bench.until("long", &long, "PROCESSING");
     for _ in 0..50 {
         bench.xadd("work", &[("ms", "300")]);
     }
-    bench.until("work", &long, "PROCESSING");
     change(&bench, &host, other);
     let ids: Vec<String> = (0..5).map(|_| bench.xadd("other", &[("ms", "0")])).collect();
     bench.all_done("other", &ids);
-    assert_eq!(bench.status("work", &long, "status"), "PROCESSING", "nobody waited for it");
-    bench.until("work", &long, "COMPLETED");
+    assert_eq!(bench.status("long", &long, "status"), "PROCESSING", "nobody waited for it");
+    held.end();
+    bench.until("long", &long, "COMPLETED");
     host.stop();
 }
 
@@ -382,7 +393,7 @@ fn a_queue_that_comes_back_leaves_alone_what_still_runs() {
     let mut bench = Bench::new(with);
     bench.install("sleeps", "sleeps");
     let host = bench.host();
-    let long = bench.xadd("work", &[("ms", "6000")]);
+    let long = bench.xadd("work", &[("ms", "5000")]);
     bench.until_running("work", 1);
     change(&bench, &host, "[queues.other]\nplugin = \"sleeps\"\n");
     let next = bench.xadd("work", &[("ms", "0")]);

@@ -1,7 +1,7 @@
 //! Tasks that hosts died with: such a task runs alone in its host, and only a crash while it does makes it
 //! dead.
 
-use crate::support::{Bench, Host};
+use crate::support::{Bench, Held, Host};
 
 const QUEUES: &str =
     "concurrency = 10\n[defaults]\nplugin = \"sleeps\"\nlease = \"1s\"\n[queues.work]\n[queues.other]\n";
@@ -13,8 +13,8 @@ fn bench() -> Bench {
 }
 
 /// Tasks that two hosts have died with, and the next host.
-fn suspects(bench: &mut Bench, ms: [&str; 3]) -> (Vec<String>, Host) {
-    let ids = ms.map(|ms| bench.xadd("work", &[("ms", ms)]));
+fn suspects(bench: &mut Bench, task: (&str, &str)) -> (Vec<String>, Host) {
+    let ids = [task; 3].map(|task| bench.xadd("work", &[task]));
     for _ in 0..2 {
         let host = bench.host();
         host.until_count("tqhost_task_wait_seconds_count", "work", 3);
@@ -32,7 +32,7 @@ fn time(bench: &mut Bench, queue: &str, id: &str, ms: u64) -> (u64, u64) {
 #[test]
 fn tasks_that_two_hosts_died_with_run_alone_and_are_not_dead() {
     let mut bench = bench();
-    let (ids, host) = suspects(&mut bench, ["2000"; 3]);
+    let (ids, host) = suspects(&mut bench, ("ms", "2000"));
     let others: Vec<String> = (0..5).map(|_| bench.xadd("other", &[("ms", "2000")])).collect();
     bench.all_done("work", &ids);
     bench.all_done("other", &others);
@@ -49,10 +49,12 @@ fn tasks_that_two_hosts_died_with_run_alone_and_are_not_dead() {
 
 #[test]
 fn only_the_task_that_ran_alone_is_dead_after_the_crash() {
-    let mut bench = bench();
-    let (ids, host) = suspects(&mut bench, ["5000"; 3]);
+    let held = Held::new();
+    let mut bench = held.bench(&QUEUES.replace("sleeps", "fetches"));
+    let (ids, host) = suspects(&mut bench, held.task()[0]);
     host.until_count("tqhost_task_wait_seconds_count", "work", 1);
     host.kill();
+    held.end();
     let host = bench.host();
     host.until_ended_as("work", "crashed", 1);
     host.until_ended_as("work", "completed", 2);

@@ -12,7 +12,7 @@ use tqhost::queue::script::{self, Script};
 
 use super::ends::{self, Added};
 use crate::support::proxy::{Fate, Proxy};
-use crate::support::{Bench, Host, Places, Producer, eventually};
+use crate::support::{Bench, Held, Host, Places, Producer, eventually};
 
 /// Kills a host during a request that contains `pattern`: before it reaches Redis, or after Redis has carried
 /// it out. Another host must end every task once, each with its own outcome.
@@ -277,10 +277,10 @@ fn worker_04_sigterm_at_the_start_leaves_nothing_behind() {
 /// not count that as a loss when it continues.
 #[test]
 fn worker_05_a_host_that_wakes_up_does_not_end_what_another_one_runs_without_its_entry() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\n");
-    bench.install("sleeps", "sleeps");
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\nlease = \"1s\"\n");
     let first = bench.host();
-    let id = bench.xadd("work", &[("ms", "5000")]);
+    let id = bench.xadd("work", &held.task());
     bench.until("work", &id, "PROCESSING");
     let consumer = bench.status("work", &id, "consumer");
     first.signal(Signal::SIGSTOP);
@@ -290,6 +290,7 @@ fn worker_05_a_host_that_wakes_up_does_not_end_what_another_one_runs_without_its
     second.until_count("tqhost_lost_entries_total", "work", 1);
     first.signal(Signal::SIGCONT);
     first.until_count("tqhost_lease_lost_total", "work", 1);
+    held.end();
     bench.until("work", &id, "COMPLETED");
     second.stop();
     first.stop();

@@ -244,6 +244,24 @@ fn a_result_that_is_too_big() {
     let fits = bench.xadd("bad", &[("bytes", "1048576")]);
     bench.until("bad", &fits, "COMPLETED");
     assert_eq!(bench.status("bad", &fits, "result").len(), 1 << 20);
+    let dead = bench.dead("bad");
+    assert!(!dead.is_empty(), "the tasks before");
+    for letter in &dead {
+        assert_eq!(
+            bench.status("bad", &letter["tq-id"], "result"),
+            "",
+            "a result over the limit is no result"
+        );
+    }
+    // The limit of the configuration counts, to the byte.
+    let config = std::fs::read_to_string(bench.config()).expect("the configuration");
+    bench.configure(&config.replace("memory =", "max_output = \"1KiB\"\nmemory ="));
+    host.log("plugin has other grants");
+    let (fits, over) = (bench.xadd("bad", &[("bytes", "1024")]), bench.xadd("bad", &[("bytes", "1025")]));
+    bench.until("bad", &fits, "COMPLETED");
+    bench.until("bad", &over, "FAILED");
+    assert!(bench.status("bad", &over, "error").starts_with("output-too-large: "));
+    assert_eq!(bench.status("bad", &over, "result"), "");
     host.stop();
 }
 
@@ -740,26 +758,6 @@ fn after_each_of_them_the_host_is_what_it_was() {
         assert_eq!(host.count(name, "healthy") + host.count(name, "other"), 0, "{name}");
     }
     host.stop();
-}
-
-#[test]
-fn a_task_longer_than_its_lease_is_not_run_twice() {
-    let mut bench = Bench::new("[queues.long]\nplugin = \"sleeps\"\nlease = \"3s\"\n");
-    bench.install("sleeps", "sleeps");
-    let hosts = [bench.host(), bench.host()];
-    let id = bench.xadd("long", &[("ms", "9000")]);
-    bench.until("long", &id, "COMPLETED");
-    assert_eq!(
-        (bench.status("long", &id, "attempt"), bench.status("long", &id, "result")),
-        ("1".into(), "slept".into())
-    );
-    for host in &hosts {
-        for name in ["tqhost_reclaimed_total", "tqhost_lease_lost_total"] {
-            assert_eq!(host.count(name, "long"), 0, "{name}");
-        }
-    }
-    let attempts: usize = hosts.map(|host| host.stop_for_log().logged("attempt ended").len()).iter().sum();
-    assert_eq!(attempts, 1);
 }
 
 /// A handler has its secrets in plain text, and prints them by mistake.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::json;
 
-use crate::support::{Bench, Places, eventually};
+use crate::support::{Bench, Held, Places, eventually};
 
 const NOTHING: Places = Places { length: 0, pending: 0, delayed: 0, parked: 0, dead: 0 };
 const EVENTS: &str = "[queues.events]\nplugin = \"sleeps\"\nlease = \"1s\"\n\
@@ -145,17 +145,19 @@ fn data_46_one_producers_xadd_three_times_with_id_and_key_is_one_task() {
 /// The second task with the same id is set aside at its delivery: it must not take the place of the first.
 #[test]
 fn an_id_that_comes_again_with_a_delay_while_its_task_runs_is_a_duplicate() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nconcurrency = 3\n");
-    bench.install("sleeps", "sleeps");
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\nconcurrency = 3\n");
     let host = bench.host();
-    let first = bench.xadd("work", &[("tq-id", "order-9"), ("ms", "3000")]);
+    let [url] = held.task();
+    let first = bench.xadd("work", &[("tq-id", "order-9"), url]);
     bench.until("work", "order-9", "PROCESSING");
-    bench.xadd("work", &[("tq-id", "order-9"), ("tq-delay-ms", "1"), ("ms", "0")]);
+    bench.xadd("work", &[("tq-id", "order-9"), ("tq-delay-ms", "1"), url]);
     eventually("the second one has ended", || {
         (bench.places("work") == Places { length: 1, pending: 1, ..NOTHING }).then_some(())
     });
     assert_eq!(bench.status("work", "order-9", "status"), "PROCESSING");
     assert_eq!(bench.status("work", "order-9", "entry"), first);
+    held.end();
     bench.until("work", "order-9", "COMPLETED");
     bench.until_drained("work");
     host.until_ended_as("work", "completed", 1);
@@ -186,20 +188,22 @@ fn data_47_a_lost_task_gives_its_key_back_to_the_next_one() {
 /// free.
 #[test]
 fn a_task_that_runs_without_its_entry_keeps_its_key_and_its_id() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 4\n");
-    bench.install("sleeps", "sleeps");
+    let held = Held::new();
+    let mut bench = held.bench("[queues.work]\nplugin = \"fetches\"\nlease = \"1s\"\nconcurrency = 4\n");
     let host = bench.host();
-    bench.xadd("work", &[("tq-id", "first"), ("tq-key", "k"), ("ms", "6000")]);
+    let [url] = held.task();
+    bench.xadd("work", &[("tq-id", "first"), ("tq-key", "k"), url]);
     bench.until("work", "first", "PROCESSING");
     let _: u64 = bench.redis("XTRIM", ("work", "MAXLEN", 0));
     host.until_count("tqhost_lost_entries_total", "work", 1);
-    let by_key = bench.xadd("work", &[("tq-key", "k"), ("ms", "0")]);
+    let by_key = bench.xadd("work", &[("tq-key", "k"), url]);
     bench.until("work", &by_key, "CANCELLED");
-    bench.xadd("work", &[("tq-id", "first"), ("ms", "0")]);
+    bench.xadd("work", &[("tq-id", "first"), url]);
     host.until_ended_as("work", "duplicate", 2);
-    let enqueued = bench.tqhost(&["enqueue", "work", "ms=0", "--key", "k", "--json"]).ok().json();
+    let enqueued = bench.tqhost(&["enqueue", "work", "n=1", "--key", "k", "--json"]).ok().json();
     assert_eq!(enqueued, json!({"id": "first", "duplicate": true}));
     assert_eq!(bench.status("work", "first", "status"), "PROCESSING");
+    held.end();
     bench.until("work", "first", "COMPLETED");
     host.until_ended_as("work", "completed", 1);
     host.stop();

@@ -203,22 +203,6 @@ fn what_is_no_task_is_set_aside_and_the_batch_goes_on() {
 }
 
 #[test]
-fn payloads_of_any_bytes_and_sizes_arrive_as_they_were_sent() {
-    let mut bench = Bench::new(
-        "[queues.bytes]\nplugin = \"echo\"\nmax_retries = 0\n[plugins.echo]\nmax_output = \"16MiB\"\n",
-    );
-    bench.install("echo", "echo");
-    let host = bench.host();
-    let empty = bench.xadd("bytes", &[("", "")]);
-    let large = bench.xadd("bytes", &[("large", &"x".repeat(1 << 20))]);
-    bench.until("bytes", &empty, "COMPLETED");
-    bench.until("bytes", &large, "COMPLETED");
-    let result: Value = serde_json::from_str(&bench.status("bytes", &large, "result")).expect("JSON");
-    assert_eq!(result["fields"]["large"].as_str().map(str::len), Some(1 << 20));
-    host.stop();
-}
-
-#[test]
 fn without_retention_nothing_is_kept() {
     let mut bench = Bench::new("[queues.quiet]\nplugin = \"echo\"\nretention = \"0s\"\n");
     bench.install("echo", "echo");

@@ -29,9 +29,14 @@ run: build plugins ## Set up, build, and show tqhost at work (about a minute aft
 
 # The tests mostly wait for leases, for processes and for events that must not happen.
 export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
-test: plugins ## Set up and run all tests
+# With SLOW=1, replies of Redis and lines of logs come late at random; SEED repeats a run's delays.
+TIMES := $(TARGET_DIR)/tmp/times-of-tests
+test: plugins ## Set up and run all tests (SLOW=1: with late replies of Redis and late lines of logs)
+	@rm -f $(TIMES)
 	cargo test --locked --workspace --manifest-path plugins/Cargo.toml --target-dir $(PLUGINS_TARGET_DIR)
-	cargo test --locked --workspace --lib --bins --tests
+	@$(if $(SLOW),export TQHOST_TEST_SLOW=$(or $(SEED),$$RANDOM); echo "slow mode: SEED=$$TQHOST_TEST_SLOW"; )\
+		cargo test --locked --workspace --lib --bins --tests; code=$$?; \
+		scripts/slowest-tests.sh $(TIMES); exit $$code
 
 lint: setup ## Check the formatting, and run clippy
 	@scripts/lint.sh

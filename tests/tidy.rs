@@ -563,7 +563,7 @@ fn misbehaviours(files: &Files) -> Vec<String> {
     let text = |path: &str| files.iter().find(|(file, _)| file == path).map_or("", |(_, text)| text.as_str());
     let quoted = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<String>>();
     let (mut problems, mut found) = (Vec::new(), BTreeSet::new());
-    let isolation = text("tests/isolation.rs");
+    let isolation = text("tests/handlers/isolation.rs");
     let all = isolation
         .split("const MISBEHAVING")
         .nth(1)
@@ -588,8 +588,9 @@ fn misbehaviours(files: &Files) -> Vec<String> {
             {
                 problems.push(format!("{place}: there is no guest {guest}"));
             } else if !all.contains(&format!("(\"{guest}\", ")) {
-                problems
-                    .push(format!("{place}: {guest} is not in the list MISBEHAVING of tests/isolation.rs"));
+                problems.push(format!(
+                    "{place}: {guest} is not in the list MISBEHAVING of tests/handlers/isolation.rs"
+                ));
             }
         }
         // One message for each row is enough.
@@ -597,11 +598,17 @@ fn misbehaviours(files: &Files) -> Vec<String> {
             continue;
         }
         for test in quoted(tests) {
-            let (module, function) = test.split_once("::").unwrap_or((&test, ""));
+            let (module, function) = test.rsplit_once("::").unwrap_or((&test, ""));
             let file = if module == "hostile" {
                 "host/src/sandbox/tests/hostile.rs".to_owned()
             } else {
-                format!("tests/{module}.rs")
+                // A test is named by its file; the folder of the file may be left out.
+                let end = format!("/{}.rs", module.rsplit("::").next().unwrap_or(module));
+                let is_it = |path: &str, text: &str| {
+                    path.starts_with("tests/") && path.ends_with(&end) && text.contains("#[test]")
+                };
+                let found = files.iter().find(|(path, text)| is_it(path, text));
+                found.map(|(path, _)| path.clone()).unwrap_or_default()
             };
             let code = text(&file);
             let uses = guests.is_empty()

@@ -2,7 +2,7 @@
 //! that only a newer one knows.
 //!
 //! The data is written here in the form that it has in Redis, because older versions cannot be built here.
-//! docs/reliability.md has the results of two versions that ran beside each other.
+//! docs/laboratory.md has the results of two versions that ran beside each other.
 
 use std::collections::HashMap;
 

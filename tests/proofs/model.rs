@@ -4,7 +4,7 @@
 //! file has the properties that must always hold, and models that each lack one guard of the scripts: the
 //! check must find every missing guard.
 //!
-//! Not here: the scripts themselves (`property.rs` runs them). docs/reliability.md says what is modelled and
+//! Not here: the scripts themselves (`property.rs` runs them). docs/laboratory.md says what is modelled and
 //! what is not.
 
 mod store;

@@ -130,7 +130,8 @@ impl Sandbox {
             .map_err(|error| anyhow!("cannot link the host interfaces: {error:#}"))?;
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let guests = tokio::runtime::Builder::new_multi_thread()
-            // Half of them for those that compute for long, the others for everybody else: ARCHITECTURE.md has the figures.
+            // Half of the threads serve guests that compute for long, the others all other guests
+            // (docs/decisions/0001-execution.md).
             .worker_threads(2 * cores)
             .thread_name("tq-guest")
             .enable_time()

@@ -5,7 +5,7 @@
 //! itself ends leases and delays. `property/mutants.rs` has scripts that each lack one guard; the test must
 //! find every one of them.
 //!
-//! `TQHOST_PROPTEST_CASES` sets the number of cases. Not here: hosts (`faults.rs`), interleavings within an
+//! `TQHOST_PROPTEST_CASES` sets the number of cases. Not here: hosts (`faults`), interleavings within an
 //! operation (`model.rs`).
 
 mod look;

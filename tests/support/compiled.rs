@@ -1,8 +1,8 @@
 //! Compiled code of the guests, shared by the tests of one build of the host: each guest is compiled once.
 //!
 //! In: a bench's folder and the guests that it installs. Out: files in the cache of its hosts. A host loads
-//! them by its own rules (digest, settings of the engine, checksum). Not here: tests of compiling, of versions
-//! and of files, which put files of their own in place and compile them.
+//! them by its own rules (digest, settings of the engine, checksum). Not here: tests of compiling, of
+//! versions and of files, which put files of their own in place and compile them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, DirBuilder};

@@ -33,6 +33,11 @@ pub fn proxy(port: u16) -> Option<Proxy> {
     Some(proxy)
 }
 
+/// How long a producer waits between two tasks. Hosts whose Redis is slow do less.
+pub fn pace() -> Duration {
+    Duration::from_millis(if SEED.is_some() { 20 } else { 2 })
+}
+
 /// Delays for the lines of one log, in their order. None outside of this mode.
 pub fn lines() -> Option<impl FnMut() -> Duration + Send + 'static> {
     let mut random = fastrand::Rng::with_seed(seed()?);

@@ -14,8 +14,8 @@ use crate::admin::{Health, Metrics, PluginRow, RELOADS};
 use crate::plugins::{Change, PluginStatus, Plugins};
 use crate::queue::hosts::{self, HostChange, HostInfo, HostPlugin, HostQueue};
 use crate::queue::{Link, Redis};
-use crate::reload::Refused;
-use crate::worker::workers::Board;
+use crate::reload::ConfigRefusal;
+use crate::worker::workers::QueueBoard;
 
 /// Rates are taken over this many announcements: a minute.
 const RATE_SAMPLES: usize = 20;
@@ -31,14 +31,14 @@ pub struct Announcer {
     redis: Redis,
     plugins: Plugins,
     health: Health,
-    board: Board,
-    refused: Refused,
-    rates: HashMap<Arc<str>, Rate>,
+    board: QueueBoard,
+    refused: ConfigRefusal,
+    rates: HashMap<Arc<str>, CompletionRate>,
 }
 
 /// When how many had been completed, oldest first.
 #[derive(Default)]
-struct Rate(VecDeque<(Instant, u64)>);
+struct CompletionRate(VecDeque<(Instant, u64)>);
 
 impl Announcer {
     pub fn new(
@@ -47,8 +47,8 @@ impl Announcer {
         redis: Redis,
         plugins: Plugins,
         health: Health,
-        board: Board,
-        refused: Refused,
+        board: QueueBoard,
+        refused: ConfigRefusal,
     ) -> Announcer {
         Announcer {
             id,
@@ -138,7 +138,7 @@ impl Announcer {
     }
 }
 
-impl Rate {
+impl CompletionRate {
     /// Tasks completed per second since the oldest sample.
     fn sample(&mut self, completed: u64) -> f64 {
         let now = Instant::now();

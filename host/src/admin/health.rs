@@ -1,7 +1,7 @@
 //! Whether this host does its work: what the fetch loops say of themselves, judged by their age.
 //!
 //! In: a [`FetchPulse`] for each fetch loop, beaten at every turn, and once [`Health::started`]; what has
-//! failed for good. Out: [`Health::ready`], and the [`Report`] that `/readyz` answers with.
+//! failed for good. Out: [`Health::ready`], and the [`Readiness`] that `/readyz` answers with.
 //!
 //!     never beaten ─┐
 //!     last beat older than stall_after ─┼─▶ not ok ─▶ not ready ◀─ failed
@@ -43,10 +43,10 @@ impl FetchState {
 
 /// The health of the process. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Health(Arc<Inner>);
+pub struct Health(Arc<HealthState>);
 
 #[derive(Debug)]
-struct Inner {
+struct HealthState {
     stall_after: Duration,
     started: AtomicBool,
     failed: OnceLock<&'static str>,
@@ -56,7 +56,7 @@ struct Inner {
 
 /// The answer of `/readyz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct Readiness {
     pub ready: bool,
     /// The first scan of the plugins is done.
     pub started: bool,
@@ -81,7 +81,7 @@ pub struct QueueReport {
 impl Health {
     /// `stall_after`: a fetch loop that has not beaten for longer is stalled.
     pub fn new(stall_after: Duration) -> Self {
-        Health(Arc::new(Inner {
+        Health(Arc::new(HealthState {
             stall_after,
             started: AtomicBool::new(false),
             failed: OnceLock::new(),
@@ -104,10 +104,13 @@ impl Health {
     pub fn queue(&self, name: &str) -> FetchPulse {
         let mut pulses = lock(&self.0.pulses);
         if let Some(pulse) = pulses.iter().find(|pulse| pulse.0.queue == name) {
-            *lock(&pulse.0.seen) = Seen::starting();
+            *lock(&pulse.0.seen) = LatestEvent::starting();
             return pulse.clone();
         }
-        let pulse = FetchPulse(Arc::new(Slot { queue: name.to_owned(), seen: Mutex::new(Seen::starting()) }));
+        let pulse = FetchPulse(Arc::new(PulseState {
+            queue: name.to_owned(),
+            seen: Mutex::new(LatestEvent::starting()),
+        }));
         pulses.push(pulse.clone());
         pulse
     }
@@ -121,16 +124,16 @@ impl Health {
         self.report().ready
     }
 
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> Readiness {
         self.report_at(Instant::now())
     }
 
-    fn report_at(&self, now: Instant) -> Report {
+    fn report_at(&self, now: Instant) -> Readiness {
         let started = self.0.started.load(Ordering::Acquire);
         let queues: Vec<QueueReport> =
             lock(&self.0.pulses).iter().map(|pulse| pulse.report(now, self.0.stall_after)).collect();
         let failed = self.0.failed.get().copied();
-        Report {
+        Readiness {
             ready: started && failed.is_none() && queues.iter().all(|queue| queue.ok),
             started,
             failed,
@@ -141,14 +144,14 @@ impl Health {
 
 /// One fetch loop's sign of life. Beat at least three times per `stall_after`, also while nothing happens.
 #[derive(Clone)]
-pub struct FetchPulse(Arc<Slot>);
+pub struct FetchPulse(Arc<PulseState>);
 
-struct Slot {
+struct PulseState {
     queue: String,
-    seen: Mutex<Seen>,
+    seen: Mutex<LatestEvent>,
 }
 
-struct Seen {
+struct LatestEvent {
     event: Event,
     /// When the first of the latest run of equal events came.
     since: Instant,
@@ -161,10 +164,10 @@ enum Event {
     Fault(String),
 }
 
-impl Seen {
+impl LatestEvent {
     fn starting() -> Self {
         let now = Instant::now();
-        Seen { event: Event::Starting, since: now, last: now }
+        LatestEvent { event: Event::Starting, since: now, last: now }
     }
 }
 
@@ -318,7 +321,7 @@ mod tests {
                 ok: *ok,
                 reason: reason.map(str::to_owned),
             };
-            assert_eq!(report, Report { ready: *ok, started: true, failed: None, queues: vec![row] });
+            assert_eq!(report, Readiness { ready: *ok, started: true, failed: None, queues: vec![row] });
         }
     }
 

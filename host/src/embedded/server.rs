@@ -39,19 +39,19 @@ pub(super) struct Launch {
 /// The thread's handle. Dropped, it asks the server to end and does not wait.
 #[derive(Debug)]
 pub(super) struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<Supervision>,
     /// Resolves when the thread is done with the process and the lock.
     ended: oneshot::Receiver<()>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct Supervision {
+    state: Mutex<ServerState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ServerState {
     /// There as long as the process is not reaped, so it is never somebody else's.
     pid: Option<Pid>,
     /// It answered once: from now on it is started again when it ends.
@@ -64,7 +64,7 @@ struct State {
 impl Server {
     /// `lock` is held until the process is gone.
     pub fn start(launch: Launch, lock: File) -> io::Result<Server> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Supervision::default());
         let (done, ended) = oneshot::channel();
         let of_thread = Arc::clone(&shared);
         std::thread::Builder::new().name("redis-server".into()).spawn(move || {
@@ -104,8 +104,8 @@ impl Drop for Server {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl Supervision {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::inflight::Unheard;
+use super::inflight::Unreported;
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use crate::admin;
 use crate::queue::{Begun, Start};
 
@@ -23,7 +23,7 @@ const AFTER: Duration = Duration::from_millis(20);
 const MAX_BATCH: usize = 100;
 
 pub struct Teller {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
 }
 
 impl Teller {
@@ -35,7 +35,7 @@ impl Teller {
                 () = stop.cancelled() => return,
             }
             loop {
-                let (tasks, next) = self.shared.inflight.unheard(AFTER, Instant::now());
+                let (tasks, next) = self.shared.inflight.take_unreported(AFTER, Instant::now());
                 for some in tasks.chunks(MAX_BATCH) {
                     tokio::select! {
                         () = self.tell(some, &mut pace) => {}
@@ -52,7 +52,7 @@ impl Teller {
     }
 
     /// Tries until Redis answers: a heartbeat comes later, and finds what this one would have.
-    async fn tell(&self, tasks: &[Unheard], pace: &mut Pace) {
+    async fn tell(&self, tasks: &[Unreported], pace: &mut Pace) {
         let shared = &self.shared;
         // Gone while it runs: the attempt is on a version that was active when it began.
         let plugin = shared.versions.borrow().as_ref().map(|version| version.label()).unwrap_or_default();
@@ -70,23 +70,23 @@ impl Teller {
         }
     }
 
-    fn told(&self, task: &Unheard, begun: Begun) {
+    fn told(&self, task: &Unreported, begun: Begun) {
         let shared = &self.shared;
         let queue = shared.name.as_ref();
         // What has ended meanwhile is settled by itself.
         match begun {
             Begun::Owned => {}
-            Begun::Cancelled if shared.inflight.lost(&task.entry) => {
+            Begun::Cancelled if shared.inflight.mark_lost(&task.entry) => {
                 tracing::info!(queue, task = task.task_id, "cancelled while it ran");
-                shared.metrics.settled(admin::Settled::Cancelled);
+                shared.metrics.settled(admin::SettledAs::Cancelled);
             }
-            Begun::Duplicate if shared.inflight.lost(&task.entry) => {
+            Begun::Duplicate if shared.inflight.mark_lost(&task.entry) => {
                 tracing::info!(queue, task = task.task_id, "stopped: another task has its id");
-                shared.metrics.settled(admin::Settled::Duplicate);
+                shared.metrics.settled(admin::SettledAs::Duplicate);
             }
-            Begun::Gone if shared.inflight.deleted(&task.entry) => {
+            Begun::Gone if shared.inflight.mark_deleted(&task.entry) => {
                 shared.count_deleted(std::slice::from_ref(&task.entry));
-                shared.inflight.lost(&task.entry);
+                shared.inflight.mark_lost(&task.entry);
             }
             // Cancelled, or another host's: the next heartbeat finds out which.
             Begun::Lost | Begun::Cancelled | Begun::Duplicate | Begun::Gone | Begun::Crashed => {}
@@ -94,8 +94,8 @@ impl Teller {
     }
 }
 
-fn start(task: &Unheard) -> Start<'_> {
-    let Unheard { entry, task_id, attempt, enqueued_at_ms, since } = task;
+fn start(task: &Unreported) -> Start<'_> {
+    let Unreported { entry, task_id, attempt, enqueued_at_ms, since } = task;
     let (attempt, enqueued_at_ms) = (*attempt, *enqueued_at_ms);
     Start {
         entry,

@@ -128,7 +128,7 @@ fn every_rule_can_fail() {
         (imports, "host/src/queue.rs", "fn f(value: redis::Value) {}\n"),
         (imports, "host/src/worker/x.rs", "    use wasmtime_wasi::p2;\n"),
         (imports, "host/src/queue/x.rs", "let engine = wasmtime::Engine::default();\n"),
-        (foundations, "host/src/queue/x.rs", "use crate::doctor::Kind;\n"),
+        (foundations, "host/src/queue/x.rs", "use crate::doctor::FaultKind;\n"),
         (lengths, "host/src/x.rs", &"\n".repeat(MAX_LINES + 1)),
         (widths, "host/src/x.rs", &format!("//! x\n// {wide}\n")),
         (widths, "docs/x.md", &format!("{wide}\n")),

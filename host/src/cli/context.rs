@@ -1,8 +1,8 @@
 //! The first steps of most commands: find the queue that was named, connect to Redis.
 //!
-//! In: a [`Config`] and names from the command line. Out: a [`Queue`], or a [`CommandError`] that says what to
-//! do. The private Redis of a host may end while a command uses it; [`explain`] says so in the failure. Not
-//! here: reading the configuration (`config`).
+//! In: a [`Config`] and names from the command line. Out: a [`Queue`], or a [`CommandError`] that says what
+//! to do. The private Redis of a host may end while a command uses it; [`explain`] says so in the failure.
+//! Not here: reading the configuration (`config`).
 
 use std::future::Future;
 use std::time::{Duration, Instant};

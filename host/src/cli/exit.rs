@@ -1,7 +1,7 @@
 //! The end of a command: the exit codes, and the one place where an error is printed.
 //!
-//! In: the [`CommandError`] of a command. Out: a line on stderr and an exit code. Not here: clap's errors about a
-//! wrong command line (clap exits with [`USAGE`] by itself).
+//! In: the [`CommandError`] of a command. Out: a line on stderr and an exit code. Not here: clap's errors
+//! about a wrong command line (clap exits with [`USAGE`] by itself).
 
 use std::io::{self, Write};
 

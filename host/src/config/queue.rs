@@ -1,7 +1,7 @@
 //! `[queues.NAME]` and `[defaults]`: the queues and their rules.
 //!
-//! In: the tables of the file. Out: one [`QueueRules`] per table, in the order of the file. A key that a queue
-//! does not set comes from `[defaults]`, or else from [`Rules::default`].
+//! In: the tables of the file. Out: one [`QueueRules`] per table, in the order of the file. A key that a
+//! queue does not set comes from `[defaults]`, or else from [`Rules::default`].
 //!
 //! Not here: the keys of a backoff (`backoff`), a list (`list`), a schedule (`schedule`).
 

@@ -370,7 +370,8 @@ mod tests {
             let raw_fields = fields.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
             let first = StreamEntry { id: "5-1".into(), fields: raw_fields, deliveries: 1 + crashes };
             let before = decode(&"q".into(), first).unwrap();
-            let second = StreamEntry { id: "9-0".into(), fields: encode(&before, attempt, deferrals), deliveries: 1 };
+            let fields = encode(&before, attempt, deferrals);
+            let second = StreamEntry { id: "9-0".into(), fields, deliveries: 1 };
             let after = decode(&"q".into(), second).unwrap();
             prop_assert_eq!(after, Task { entry: "9-0".into(), attempt, deferrals, origin: Origin::Other, ..before });
         }

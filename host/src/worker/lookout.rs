@@ -97,7 +97,7 @@ impl Lookout {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = self.0.added.notified() => memory.renewed = None,
-                () = async { tokio::join!(waiter.look_requested(), tokio::time::sleep(GAP)); } => memory.renewed = None,
+                () = requested(&waiter) => memory.renewed = None,
                 () = stop.cancelled() => break,
             }
         }
@@ -126,6 +126,11 @@ impl Lookout {
         }
         look_for_delayed(link, &queues, &mut memory.turn).await
     }
+}
+
+/// Waits until hosts are asked to look, and for at least [`GAP`].
+async fn requested(waiter: &Waiter) {
+    tokio::join!(waiter.look_requested(), tokio::time::sleep(GAP));
 }
 
 async fn look_for_pauses(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {

@@ -32,8 +32,8 @@ pub struct Workers {
     running: Vec<Running>,
     /// Retired workers whose last attempts still run.
     retired: TaskTracker,
-    /// The capacities of removed queues whose attempts still run. A queue that is added again gets its old one
-    /// back.
+    /// The capacities of removed queues whose attempts still run. A queue that is added again gets its old
+    /// one back.
     capacities: HashMap<String, Weak<QueueCapacity>>,
     /// The number of workers that were started after the first configuration.
     restarts: Option<u64>,

@@ -17,8 +17,8 @@ use crate::admin::{Health, Metrics, PluginRow, RELOADS};
 use crate::plugins::{Change, PluginStatus, Plugins};
 use crate::queue::hosts::{self, HostChange, HostInfo, HostPlugin, HostQueue};
 use crate::queue::{Link, Redis};
-use crate::reload::Refused;
-use crate::worker::workers::Board;
+use crate::reload::ConfigRefusal;
+use crate::worker::workers::QueueBoard;
 
 /// A rate is the mean over this many announcements, which is a minute.
 const RATE_SAMPLES: usize = 20;
@@ -34,14 +34,14 @@ pub struct Announcer {
     redis: Redis,
     plugins: Plugins,
     health: Health,
-    board: Board,
-    refused: Refused,
-    rates: HashMap<Arc<str>, Rate>,
+    board: QueueBoard,
+    refused: ConfigRefusal,
+    rates: HashMap<Arc<str>, CompletionRate>,
 }
 
 /// Samples of how many tasks had been completed at what time, oldest first.
 #[derive(Default)]
-struct Rate(VecDeque<(Instant, u64)>);
+struct CompletionRate(VecDeque<(Instant, u64)>);
 
 impl Announcer {
     pub fn new(
@@ -50,8 +50,8 @@ impl Announcer {
         redis: Redis,
         plugins: Plugins,
         health: Health,
-        board: Board,
-        refused: Refused,
+        board: QueueBoard,
+        refused: ConfigRefusal,
     ) -> Announcer {
         Announcer {
             id,
@@ -141,7 +141,7 @@ impl Announcer {
     }
 }
 
-impl Rate {
+impl CompletionRate {
     /// Tasks completed per second since the oldest sample.
     fn sample(&mut self, completed: u64) -> f64 {
         let now = Instant::now();

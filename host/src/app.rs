@@ -16,7 +16,7 @@ use crate::config::{self, Config};
 use crate::embedded::{self, Embedded};
 use crate::plugins::{Plugins, Source, UNWATCHED};
 use crate::queue::{self, Queue, Redis};
-use crate::reload::{self, Refused, Reloader, Watch};
+use crate::reload::{self, ConfigRefusal, FileWatch, Reloader};
 use crate::sandbox::{self, Compiler, Sandbox, SandboxOptions};
 use crate::worker::capacity::Capacity;
 use crate::worker::janitor::Janitor;
@@ -62,8 +62,8 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
 
     // 2. Redis.
     let embedded = match config.redis {
-        config::Redis::Embedded => Some(Embedded::start(&config.data_dir).await?),
-        config::Redis::Url(_) => None,
+        config::RedisServer::Embedded => Some(Embedded::start(&config.data_dir).await?),
+        config::RedisServer::Url(_) => None,
     };
     let redis = open_redis(&config)?;
     let link = redis.link();
@@ -89,7 +89,7 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
     // 4. The queues. Before the first claim: every group is there, and signals are heard. A host that ended
     // now would leave tasks behind.
     let mut signals = Signals::listen()?;
-    let mut file = Watch::new(&config.path).context("cannot listen to SIGHUP")?;
+    let mut file = FileWatch::new(&config.path).context("cannot listen to SIGHUP")?;
     let queues: Vec<Queue> =
         config.queues.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
     for queue in &queues {
@@ -130,7 +130,7 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
     });
 
     // 5. What others see of it.
-    let refused = Refused::default();
+    let refused = ConfigRefusal::default();
     let announcer = Announcer::new(
         host_id.clone(),
         link.clone(),
@@ -223,8 +223,8 @@ pub async fn run(mut config: Config) -> anyhow::Result<()> {
 /// Where this configuration's Redis is: also for the commands, which find the embedded one of a running host.
 pub fn open_redis(config: &Config) -> anyhow::Result<Redis> {
     let redis = match &config.redis {
-        config::Redis::Embedded => Redis::open(&embedded::url(&config.data_dir)),
-        config::Redis::Url(url) => Redis::open(url.expose()),
+        config::RedisServer::Embedded => Redis::open(&embedded::url(&config.data_dir)),
+        config::RedisServer::Url(url) => Redis::open(url.expose()),
     };
     Ok(redis?)
 }

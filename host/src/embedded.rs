@@ -29,7 +29,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
 use server::{Launch, Server};
-use socket::Answer;
+use socket::PingReply;
 
 /// A Unix socket's path is at most 107 bytes on Linux and 103 elsewhere.
 const MAX_SOCKET_PATH_BYTES: usize = 100;
@@ -159,12 +159,12 @@ async fn wait_until_ready(server: &Server, socket: &Path, log: &Path) -> Result<
     let mut deadline = Instant::now() + SILENCE;
     loop {
         let answer = socket::ping(socket).await;
-        let ready = answer == Some(Answer::Pong);
+        let ready = answer == Some(PingReply::Pong);
         server.check(ready).map_err(|why| EmbeddedError::Ended { why, log: log_tail(log) })?;
         if ready {
             return Ok(());
         }
-        if answer == Some(Answer::Loading) {
+        if answer == Some(PingReply::Loading) {
             deadline = Instant::now() + SILENCE;
         } else if Instant::now() > deadline {
             return Err(EmbeddedError::Silent { log: log_tail(log) });

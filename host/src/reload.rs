@@ -40,9 +40,9 @@ const BURST: Duration = Duration::from_millis(20);
 
 /// Why the file was refused as it is now. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Refused(Arc<Mutex<Option<String>>>);
+pub struct ConfigRefusal(Arc<Mutex<Option<String>>>);
 
-impl Refused {
+impl ConfigRefusal {
     /// All problems of the file; `None` while the host runs by the file.
     pub fn why(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -54,7 +54,7 @@ impl Refused {
 }
 
 /// Notices changes of one file.
-pub struct Watch {
+pub struct FileWatch {
     file: std::path::PathBuf,
     seen: Found,
     hint: Arc<Notify>,
@@ -63,10 +63,10 @@ pub struct Watch {
     hangup: Signal,
 }
 
-impl Watch {
+impl FileWatch {
     /// The first look counts as a change, because the file may have changed since it was read. Fails if
     /// SIGHUP cannot be heard.
-    pub fn new(file: &Path) -> std::io::Result<Watch> {
+    pub fn new(file: &Path) -> std::io::Result<FileWatch> {
         let hint = Arc::new(Notify::new());
         let told = hint.clone();
         let hints = notify::recommended_watcher(move |_| told.notify_one()).and_then(|mut watcher| {
@@ -77,7 +77,7 @@ impl Watch {
         let hints = hints
             .inspect_err(|error| tracing::warn!(%error, "changes of the configuration are noticed late"))
             .ok();
-        Ok(Watch {
+        Ok(FileWatch {
             file: file.to_owned(),
             seen: Found::Missing,
             hint,
@@ -138,7 +138,7 @@ pub struct Reloader<'h> {
     pub capacity: &'h Capacity,
     pub link: &'h Link,
     pub metrics: &'h Metrics,
-    pub refused: &'h Refused,
+    pub refused: &'h ConfigRefusal,
     /// The largest memory grant that the sandbox was made for, bytes.
     pub max_memory: u64,
     /// The attempts that the sandbox was made for.

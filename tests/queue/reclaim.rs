@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tqhost::config::Config;
-use tqhost::queue::{Entry, Queue, Redis};
+use tqhost::queue::{Queue, Redis, StreamEntry};
 
 use crate::support::{Bench, eventually};
 
@@ -25,7 +25,7 @@ impl Consumers {
         Consumers { queue, runtime }
     }
 
-    fn reclaim(&self, from: &str) -> (Vec<Entry>, String) {
+    fn reclaim(&self, from: &str) -> (Vec<StreamEntry>, String) {
         let reclaimed = self.queue.reclaim("new", from, 50, self.queue.outlived());
         let found = self.runtime.block_on(reclaimed).expect("a reclaim");
         assert!(found.lost.is_empty());
@@ -54,7 +54,7 @@ fn keep(bench: &mut Bench, owner: &str, entry: &str, idle_ms: u32) {
         bench.redis("XCLAIM", (STREAM, "tqhost", owner, 0, entry, "IDLE", idle_ms, "JUSTID"));
 }
 
-fn deliveries(entries: &[Entry]) -> Vec<(&str, u32)> {
+fn deliveries(entries: &[StreamEntry]) -> Vec<(&str, u32)> {
     entries.iter().map(|entry| (entry.id.as_str(), entry.deliveries)).collect()
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tqhost::config::Config;
 use tqhost::queue::codec::decode;
-use tqhost::queue::{Ending, Entry, Queue, Redis, SettleCall, Settled, Settlement, Subject};
+use tqhost::queue::{Ending, EndingSubject, Queue, Redis, SettleCall, Settled, Settlement, StreamEntry};
 
 use crate::support::Bench;
 
@@ -14,10 +14,18 @@ const HOST: &str = "host";
 
 /// The settlement that a host sends for a completed task whose status it never wrote.
 fn completed(entry: &str, result: Option<&str>) -> Ending {
-    let entry = Entry { id: entry.to_owned(), fields: vec![("content".into(), "x".into())], deliveries: 1 };
+    let entry =
+        StreamEntry { id: entry.to_owned(), fields: vec![("content".into(), "x".into())], deliveries: 1 };
     let task = decode(&STREAM.into(), entry).expect("a task");
     let settlement = Settlement::Complete { result: result.map(Into::into) };
-    Ending::new(Subject::Task(Box::new(task)), settlement, "p@1".into(), Some(Duration::ZERO), false, None)
+    Ending::new(
+        EndingSubject::Task(Box::new(task)),
+        settlement,
+        "p@1".into(),
+        Some(Duration::ZERO),
+        false,
+        None,
+    )
 }
 
 struct Settler {

@@ -45,10 +45,10 @@ impl FetchState {
 
 /// The health of the process. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Health(Arc<Inner>);
+pub struct Health(Arc<HealthState>);
 
 #[derive(Debug)]
-struct Inner {
+struct HealthState {
     stall_after: Duration,
     started: AtomicBool,
     failed: OnceLock<&'static str>,
@@ -58,7 +58,7 @@ struct Inner {
 
 /// The answer of `/readyz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct Readiness {
     pub ready: bool,
     /// The first scan of the plugins is done.
     pub started: bool,
@@ -83,7 +83,7 @@ pub struct QueueReport {
 impl Health {
     /// A fetch loop that has not beaten for longer than `stall_after` is stalled.
     pub fn new(stall_after: Duration) -> Self {
-        Health(Arc::new(Inner {
+        Health(Arc::new(HealthState {
             stall_after,
             started: AtomicBool::new(false),
             failed: OnceLock::new(),
@@ -106,10 +106,13 @@ impl Health {
     pub fn queue(&self, name: &str) -> FetchPulse {
         let mut pulses = lock(&self.0.pulses);
         if let Some(pulse) = pulses.iter().find(|pulse| pulse.0.queue == name) {
-            *lock(&pulse.0.seen) = Seen::starting();
+            *lock(&pulse.0.seen) = LatestEvent::starting();
             return pulse.clone();
         }
-        let pulse = FetchPulse(Arc::new(Slot { queue: name.to_owned(), seen: Mutex::new(Seen::starting()) }));
+        let pulse = FetchPulse(Arc::new(PulseState {
+            queue: name.to_owned(),
+            seen: Mutex::new(LatestEvent::starting()),
+        }));
         pulses.push(pulse.clone());
         pulse
     }
@@ -123,16 +126,16 @@ impl Health {
         self.report().ready
     }
 
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> Readiness {
         self.report_at(Instant::now())
     }
 
-    fn report_at(&self, now: Instant) -> Report {
+    fn report_at(&self, now: Instant) -> Readiness {
         let started = self.0.started.load(Ordering::Acquire);
         let queues: Vec<QueueReport> =
             lock(&self.0.pulses).iter().map(|pulse| pulse.report(now, self.0.stall_after)).collect();
         let failed = self.0.failed.get().copied();
-        Report {
+        Readiness {
             ready: started && failed.is_none() && queues.iter().all(|queue| queue.ok),
             started,
             failed,
@@ -144,14 +147,14 @@ impl Health {
 /// The sign of life of one fetch loop. The loop beats at least three times per `stall_after`, also while it
 /// has nothing to do.
 #[derive(Clone)]
-pub struct FetchPulse(Arc<Slot>);
+pub struct FetchPulse(Arc<PulseState>);
 
-struct Slot {
+struct PulseState {
     queue: String,
-    seen: Mutex<Seen>,
+    seen: Mutex<LatestEvent>,
 }
 
-struct Seen {
+struct LatestEvent {
     event: Event,
     /// When the event came. A repeated event keeps the time of its first one.
     since: Instant,
@@ -165,10 +168,10 @@ enum Event {
     Fault(String),
 }
 
-impl Seen {
+impl LatestEvent {
     fn starting() -> Self {
         let now = Instant::now();
-        Seen { event: Event::Starting, since: now, last: now }
+        LatestEvent { event: Event::Starting, since: now, last: now }
     }
 }
 
@@ -322,7 +325,7 @@ mod tests {
                 ok: *ok,
                 reason: reason.map(str::to_owned),
             };
-            assert_eq!(report, Report { ready: *ok, started: true, failed: None, queues: vec![row] });
+            assert_eq!(report, Readiness { ready: *ok, started: true, failed: None, queues: vec![row] });
         }
     }
 

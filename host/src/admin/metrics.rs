@@ -34,7 +34,7 @@ pub const RELOADS: [&str; 3] = ["ok", "failed", "rolled-back"];
 
 /// The effect of a settlement on a task: the label `outcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settled {
+pub enum SettledAs {
     Completed,
     Retried,
     Deferred,
@@ -54,68 +54,68 @@ pub enum Settled {
     Duplicate,
 }
 
-impl Settled {
+impl SettledAs {
     /// In the order of the variants, so that `ALL[s as usize] == s`.
-    pub const ALL: [Settled; 13] = [
-        Settled::Completed,
-        Settled::Retried,
-        Settled::Deferred,
-        Settled::Rejected,
-        Settled::RetriesExhausted,
-        Settled::DeferralsExhausted,
-        Settled::Crashed,
-        Settled::Malformed,
-        Settled::Released,
-        Settled::GivenBack,
-        Settled::Delayed,
-        Settled::Cancelled,
-        Settled::Duplicate,
+    pub const ALL: [SettledAs; 13] = [
+        SettledAs::Completed,
+        SettledAs::Retried,
+        SettledAs::Deferred,
+        SettledAs::Rejected,
+        SettledAs::RetriesExhausted,
+        SettledAs::DeferralsExhausted,
+        SettledAs::Crashed,
+        SettledAs::Malformed,
+        SettledAs::Released,
+        SettledAs::GivenBack,
+        SettledAs::Delayed,
+        SettledAs::Cancelled,
+        SettledAs::Duplicate,
     ];
 
     /// The outcomes that end in the dead-letter stream.
-    const DEAD: [Settled; 5] = [
-        Settled::Rejected,
-        Settled::RetriesExhausted,
-        Settled::DeferralsExhausted,
-        Settled::Crashed,
-        Settled::Malformed,
+    const DEAD: [SettledAs; 5] = [
+        SettledAs::Rejected,
+        SettledAs::RetriesExhausted,
+        SettledAs::DeferralsExhausted,
+        SettledAs::Crashed,
+        SettledAs::Malformed,
     ];
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Settled::Completed => "completed",
-            Settled::Retried => "retried",
-            Settled::Deferred => "deferred",
-            Settled::Rejected => "rejected",
-            Settled::RetriesExhausted => "retries-exhausted",
-            Settled::DeferralsExhausted => "deferrals-exhausted",
-            Settled::Crashed => "crashed",
-            Settled::Malformed => "malformed",
-            Settled::Released => "released",
-            Settled::GivenBack => "given-back",
-            Settled::Delayed => "delayed",
-            Settled::Cancelled => "cancelled",
-            Settled::Duplicate => "duplicate",
+            SettledAs::Completed => "completed",
+            SettledAs::Retried => "retried",
+            SettledAs::Deferred => "deferred",
+            SettledAs::Rejected => "rejected",
+            SettledAs::RetriesExhausted => "retries-exhausted",
+            SettledAs::DeferralsExhausted => "deferrals-exhausted",
+            SettledAs::Crashed => "crashed",
+            SettledAs::Malformed => "malformed",
+            SettledAs::Released => "released",
+            SettledAs::GivenBack => "given-back",
+            SettledAs::Delayed => "delayed",
+            SettledAs::Cancelled => "cancelled",
+            SettledAs::Duplicate => "duplicate",
         }
     }
 }
 
 /// How a call for several tasks ended: the label `result`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Batch {
+pub enum BatchResult {
     /// The handler gave a result for each task.
     Whole,
     /// The handler did not give a result for each task; each task was run again alone.
-    Apart,
+    Split,
 }
 
-impl Batch {
-    const ALL: [Batch; 2] = [Batch::Whole, Batch::Apart];
+impl BatchResult {
+    const ALL: [BatchResult; 2] = [BatchResult::Whole, BatchResult::Split];
 
     fn as_str(self) -> &'static str {
         match self {
-            Batch::Whole => "whole",
-            Batch::Apart => "apart",
+            BatchResult::Whole => "whole",
+            BatchResult::Split => "apart",
         }
     }
 }
@@ -150,9 +150,9 @@ pub struct PluginRow {
 
 /// All series of the process. Clones share them.
 #[derive(Clone)]
-pub struct Metrics(Arc<Inner>);
+pub struct Metrics(Arc<MetricFamilies>);
 
-struct Inner {
+struct MetricFamilies {
     registry: Registry,
     tasks: Family<OutcomeLabels, Counter>,
     batches: Family<BatchLabels, Counter>,
@@ -167,7 +167,7 @@ struct Inner {
     reloads: Family<ReloadLabels, Counter>,
     config_reloads: Family<ResultLabels, Counter>,
     reconnects: Counter,
-    plugins: Plugins,
+    plugins: PluginSeries,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -215,7 +215,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("tqhost");
         let r = &mut registry;
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
-        let inner = Inner {
+        let inner = MetricFamilies {
             tasks: add(r, "tasks", "Attempts settled, by what became of the task", Family::default()),
             batches: add(
                 r,
@@ -274,11 +274,11 @@ impl Metrics {
                 "Connections to Redis that were made again",
                 Counter::default(),
             ),
-            plugins: Plugins::default(),
+            plugins: PluginSeries::default(),
             registry: Registry::default(),
         };
         registry.register_collector(Box::new(inner.plugins.clone()));
-        Metrics(Arc::new(Inner { registry, ..inner }))
+        Metrics(Arc::new(MetricFamilies { registry, ..inner }))
     }
 
     /// The handles of one queue. Another call with the same name gives handles of the same series.
@@ -288,10 +288,10 @@ impl Metrics {
         let labels = QueueLabels { queue: queue() };
         let size = |state| all.sizes.get_or_create_owned(&StateLabels { queue: queue(), state });
         QueueMetrics(Arc::new(QueueHandles {
-            settled: Settled::ALL.map(|s| {
+            settled: SettledAs::ALL.map(|s| {
                 all.tasks.get_or_create_owned(&OutcomeLabels { queue: queue(), outcome: s.as_str() })
             }),
-            batches: Batch::ALL.map(|b| {
+            batches: BatchResult::ALL.map(|b| {
                 all.batches.get_or_create_owned(&BatchLabels { queue: queue(), result: b.as_str() })
             }),
             duration: all.duration.get_or_create_owned(&labels),
@@ -311,10 +311,10 @@ impl Metrics {
         let all = &*self.0;
         let queue = || name.to_owned();
         let labels = QueueLabels { queue: queue() };
-        for outcome in Settled::ALL {
+        for outcome in SettledAs::ALL {
             all.tasks.remove(&OutcomeLabels { queue: queue(), outcome: outcome.as_str() });
         }
-        for batch in Batch::ALL {
+        for batch in BatchResult::ALL {
             all.batches.remove(&BatchLabels { queue: queue(), result: batch.as_str() });
         }
         for state in ["queued", "running", "delayed", "dead"] {
@@ -383,8 +383,8 @@ pub struct QueueMetrics(Arc<QueueHandles>);
 
 #[derive(Debug)]
 struct QueueHandles {
-    settled: [Counter; Settled::ALL.len()],
-    batches: [Counter; Batch::ALL.len()],
+    settled: [Counter; SettledAs::ALL.len()],
+    batches: [Counter; BatchResult::ALL.len()],
     duration: Histogram,
     wait: Histogram,
     /// queued, running, delayed, dead
@@ -397,12 +397,12 @@ struct QueueHandles {
 }
 
 impl QueueMetrics {
-    pub fn settled(&self, outcome: Settled) {
+    pub fn settled(&self, outcome: SettledAs) {
         self.0.settled[outcome as usize].inc();
     }
 
     /// Counts a call for several tasks.
-    pub fn batch(&self, end: Batch) {
+    pub fn batch(&self, end: BatchResult) {
         self.0.batches[end as usize].inc();
     }
 
@@ -441,13 +441,13 @@ impl QueueMetrics {
     }
 
     pub fn totals(&self) -> Totals {
-        let of = |outcome: Settled| self.0.settled[outcome as usize].get();
+        let of = |outcome: SettledAs| self.0.settled[outcome as usize].get();
         Totals {
-            completed: of(Settled::Completed),
-            retried: of(Settled::Retried),
-            deferred: of(Settled::Deferred),
-            dead: Settled::DEAD.into_iter().map(of).sum(),
-            released: of(Settled::Released),
+            completed: of(SettledAs::Completed),
+            retried: of(SettledAs::Retried),
+            deferred: of(SettledAs::Deferred),
+            dead: SettledAs::DEAD.into_iter().map(of).sum(),
+            released: of(SettledAs::Released),
             reclaimed: self.0.reclaimed.get(),
             lease_lost: self.0.lease_lost.get(),
             lost_entries: self.0.lost_entries.get(),
@@ -458,9 +458,9 @@ impl QueueMetrics {
 /// Series whose labels change (a plugin's version and state). Each scrape writes them from this list, so that
 /// a former version leaves nothing behind.
 #[derive(Debug, Clone, Default)]
-struct Plugins(Arc<Mutex<BTreeMap<String, PluginRow>>>);
+struct PluginSeries(Arc<Mutex<BTreeMap<String, PluginRow>>>);
 
-impl Collector for Plugins {
+impl Collector for PluginSeries {
     fn encode(&self, mut out: DescriptorEncoder) -> fmt::Result {
         let rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if rows.is_empty() {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Metrics, PluginRow, Settled, Totals};
+use super::{Metrics, PluginRow, SettledAs, Totals};
 
 /// The contract: others write dashboards and alerts that use these names.
 const DESIGN: [(&str, &str); 14] = [
@@ -86,7 +86,7 @@ fn every_outcome_and_every_state_starts_at_zero() {
     let metrics = Metrics::new();
     metrics.queue("mail");
     let text = metrics.encode();
-    for outcome in Settled::ALL {
+    for outcome in SettledAs::ALL {
         let line = format!("tqhost_tasks_total{{queue=\"mail\",outcome=\"{}\"}} 0\n", outcome.as_str());
         assert!(text.contains(&line), "{line}{text}");
     }
@@ -100,22 +100,22 @@ fn every_outcome_and_every_state_starts_at_zero() {
 
 #[test]
 fn outcomes_are_told_apart() {
-    for (index, outcome) in Settled::ALL.into_iter().enumerate() {
+    for (index, outcome) in SettledAs::ALL.into_iter().enumerate() {
         assert_eq!(outcome as usize, index);
     }
-    let names: std::collections::BTreeSet<&str> = Settled::ALL.map(Settled::as_str).into();
-    assert_eq!(names.len(), Settled::ALL.len());
+    let names: std::collections::BTreeSet<&str> = SettledAs::ALL.map(SettledAs::as_str).into();
+    assert_eq!(names.len(), SettledAs::ALL.len());
 }
 
 #[test]
 fn what_is_counted_is_shown_and_totalled() {
     let metrics = Metrics::new();
     let mail = metrics.queue("mail");
-    for outcome in Settled::ALL {
+    for outcome in SettledAs::ALL {
         mail.settled(outcome);
     }
     // A second handle of the same queue counts on.
-    metrics.queue("mail").settled(Settled::Completed);
+    metrics.queue("mail").settled(SettledAs::Completed);
     mail.lost_entries(2);
     mail.lease_lost(3);
     mail.reclaimed(4);

@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Secret;
 pub use health::{FetchPulse, FetchState, Health};
 pub use listener::bind;
-pub use metrics::{Batch, Metrics, PluginRow, QueueMetrics, RELOADS, Settled, Totals};
+pub use metrics::{BatchResult, Metrics, PluginRow, QueueMetrics, RELOADS, SettledAs, Totals};
 
 /// How long the answers that have begun may take after `stop`.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
@@ -101,14 +101,14 @@ async fn not_found() -> Response {
 /// An error as RFC 9457 describes it.
 fn problem(status: StatusCode, detail: &'static str) -> Response {
     #[derive(Serialize)]
-    struct Problem {
+    struct ProblemBody {
         r#type: &'static str,
         title: &'static str,
         status: u16,
         detail: &'static str,
     }
     let title = status.canonical_reason().unwrap_or("Error");
-    let body = Problem { r#type: "about:blank", title, status: status.as_u16(), detail };
+    let body = ProblemBody { r#type: "about:blank", title, status: status.as_u16(), detail };
     // This status and this type replace those of `Json`.
     (status, [(CONTENT_TYPE, "application/problem+json")], Json(body)).into_response()
 }

@@ -38,7 +38,9 @@ pub mod units;
 
 pub use hosts::AllowedHost;
 pub use http::Http;
-pub use model::{Admin, Backoff, Config, Items, List, Missed, Plugin, Queue, Redis, Schedule, Warm};
+pub use model::{
+    Admin, Backoff, Config, Items, List, Missed, Plugin, QueueRules, RedisServer, Schedule, Warm,
+};
 pub use problem::{ConfigErrors, Problem};
 pub use secret::Secret;
 

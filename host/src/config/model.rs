@@ -26,10 +26,10 @@ pub struct Config {
     pub concurrency: Option<u32>,
     /// Bytes of memory of all handlers together. None: a share of the machine's memory.
     pub memory: Option<u64>,
-    pub redis: Redis,
+    pub redis: RedisServer,
     pub admin: Admin,
     /// In the order of the file.
-    pub queues: Vec<Queue>,
+    pub queues: Vec<QueueRules>,
     /// Grants by plugin name; a plugin that is not here has the defaults ([`Plugin::default`]).
     pub plugins: BTreeMap<String, Plugin>,
     /// Oddities that do not keep the host from running, for the log.
@@ -38,7 +38,7 @@ pub struct Config {
 
 /// Where Redis is.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Redis {
+pub enum RedisServer {
     /// A private server under `data_dir`, for as long as the host lives.
     Embedded,
     /// `redis://`, `rediss://` or `redis+unix://`; may hold a password.
@@ -54,7 +54,7 @@ pub struct Admin {
 
 /// One queue and its rules.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Queue {
+pub struct QueueRules {
     pub name: String,
     pub stream: String,
     pub group: String,
@@ -96,7 +96,7 @@ pub struct Batch {
     pub max_wait: Duration,
 }
 
-impl Queue {
+impl QueueRules {
     /// The most tasks in one call, which is never more than may run at once.
     pub fn largest_batch(&self) -> usize {
         self.batch.max_tasks.map_or(self.concurrency, |most| most.min(self.concurrency)) as usize

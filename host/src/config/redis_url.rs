@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use toml::de::DeValue;
 
-use super::model::Redis;
+use super::model::RedisServer;
 use super::reader::{Item, Keys, NOT_YET};
 use super::secret::Secret;
 use super::source::secret;
@@ -15,9 +15,9 @@ pub(super) const KEYS: Keys = Keys { known: &["url"], later: &["sentinel"], else
 
 const PORTS: RangeInclusive<u32> = 1..=65535;
 
-pub(super) fn read(item: Option<Item>) -> Redis {
+pub(super) fn read(item: Option<Item>) -> RedisServer {
     let url = item.and_then(|item| item.table(&KEYS)).and_then(|table| table.get("url"));
-    url.and_then(|url| read_url(&url)).map_or(Redis::Embedded, Redis::Url)
+    url.and_then(|url| read_url(&url)).map_or(RedisServer::Embedded, RedisServer::Url)
 }
 
 fn read_url(item: &Item) -> Option<Secret> {
@@ -132,10 +132,10 @@ mod tests {
     #[test]
     fn without_a_url_redis_is_embedded() {
         for text in ["[queues.a]", "[queues.a]\n[redis]"] {
-            assert!(matches!(parse(text).expect("valid").redis, Redis::Embedded));
+            assert!(matches!(parse(text).expect("valid").redis, RedisServer::Embedded));
         }
         let config = parse("[queues.a]\n[redis]\nurl = { env = \"REDIS\" }").expect("valid");
-        assert!(matches!(&config.redis, Redis::Url(url) if url.expose() == "redis://:hunter2@host"));
+        assert!(matches!(&config.redis, RedisServer::Url(url) if url.expose() == "redis://:hunter2@host"));
         assert!(!format!("{config:?}").contains("hunter2"));
     }
 

@@ -40,19 +40,19 @@ pub(super) struct Launch {
 /// The handle of the thread. Dropping it asks the server to end, and does not wait for that.
 #[derive(Debug)]
 pub(super) struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<Supervision>,
     /// Resolves when the thread has ended the process and released the lock.
     ended: oneshot::Receiver<()>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct Supervision {
+    state: Mutex<ServerState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ServerState {
     /// Set until the process is reaped, so it is never the pid of another process.
     pid: Option<Pid>,
     /// The server has answered once. From then on it is started again when it ends.
@@ -65,7 +65,7 @@ struct State {
 impl Server {
     /// Starts the thread, which holds `lock` until the process has ended.
     pub fn start(launch: Launch, lock: File) -> io::Result<Server> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Supervision::default());
         let (done, ended) = oneshot::channel();
         let of_thread = Arc::clone(&shared);
         std::thread::Builder::new().name("redis-server".into()).spawn(move || {
@@ -105,8 +105,8 @@ impl Drop for Server {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl Supervision {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -21,7 +21,7 @@ const POLL: Duration = Duration::from_millis(20);
 const MAX_ANSWER_BYTES: u64 = 1024;
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum PingReply {
     Pong,
     /// The server reads its append-only file.
     Loading,
@@ -34,12 +34,12 @@ pub(super) async fn takes_connections(socket: &Path) -> bool {
 }
 
 /// Gives `None` when no server answers.
-pub(super) async fn ping(socket: &Path) -> Option<Answer> {
+pub(super) async fn ping(socket: &Path) -> Option<PingReply> {
     let line = timeout(ANSWER_TIMEOUT, ask(socket, b"PING\r\n")).await.ok()?.ok()?;
     Some(match line.as_str() {
-        "+PONG" => Answer::Pong,
-        line if line.starts_with("-LOADING") => Answer::Loading,
-        _ => Answer::Other,
+        "+PONG" => PingReply::Pong,
+        line if line.starts_with("-LOADING") => PingReply::Loading,
+        _ => PingReply::Other,
     })
 }
 

@@ -68,7 +68,7 @@ async fn a_killed_server_is_started_again() {
     kill(first, Signal::SIGKILL).expect("kill");
     eventually("another process", || async { redis.server.pid().is_some_and(|pid| pid != first) }).await;
     eventually("it answers", || async {
-        socket::ping(&socket_path(dir.path())).await == Some(socket::Answer::Pong)
+        socket::ping(&socket_path(dir.path())).await == Some(socket::PingReply::Pong)
     })
     .await;
     assert_eq!(ask(dir.path(), "STRLEN k").await, ":1");
@@ -111,7 +111,7 @@ async fn an_orphan_is_shut_down_first() {
         .spawn()
         .expect("redis-server");
     eventually("the orphan answers", || async {
-        socket::ping(&socket_path(dir.path())).await == Some(socket::Answer::Pong)
+        socket::ping(&socket_path(dir.path())).await == Some(socket::PingReply::Pong)
     })
     .await;
     assert_eq!(ask(dir.path(), "SET k v").await, "+OK");

@@ -248,7 +248,7 @@ async fn attempt(version: &Arc<Version>, id: usize) -> (Outcome, Ruling) {
     let tasks = Arc::new(vec![Task { id: id.to_string(), ..testing::task() }]);
     match version.run(Attempt { tasks, ..testing::attempt() }).await.unwrap().1 {
         Judged::Each(mut each) => each.remove(0),
-        Judged::Apart { message, .. } => panic!("{message}"),
+        Judged::Split { message, .. } => panic!("{message}"),
     }
 }
 

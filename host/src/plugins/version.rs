@@ -46,7 +46,7 @@ pub enum Judged {
     Each(Vec<(Outcome, Ruling)>),
     /// The call for several tasks failed, which says nothing of any of them, nor of the version: each is to
     /// be run alone.
-    Apart { kind: FailureKind, message: String },
+    Split { kind: FailureKind, message: String },
 }
 
 impl Version {
@@ -88,7 +88,7 @@ impl Version {
         let outcomes = match ended {
             Ended::Each(outcomes) => outcomes,
             Ended::Failed { kind, message } if tasks.len() == 1 => vec![Outcome::Failed { kind, message }],
-            Ended::Failed { kind, message } => return Some((duration, Judged::Apart { kind, message })),
+            Ended::Failed { kind, message } => return Some((duration, Judged::Split { kind, message })),
         };
         let judged = tasks.iter().zip(outcomes).map(|(task, outcome)| {
             self.figures.record(&outcome);

@@ -5,7 +5,7 @@
 //! Not here: stopping the handler of a running task (`worker::heartbeat` learns of the cancellation).
 
 use super::error::QueueError;
-use super::script::{self, Call};
+use super::script::{self, ScriptCall};
 use super::status::Status;
 use super::{Queue, millis, reply};
 
@@ -21,7 +21,7 @@ impl Queue {
             marker => self.shaped("cancel", reply::bytes(marker))?,
         };
         let call = |entry: &str| {
-            let call = Call::new(&script::CANCEL)
+            let call = ScriptCall::new(&script::CANCEL)
                 .key(&keys.stream)
                 .key(&keys.delayed)
                 .key(&keys.parked)

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::Queue;
 use super::codec;
 use super::error::QueueError;
-use super::reply::{self, Shape, Shaped};
+use super::reply::{self, Shaped, UnexpectedShape};
 
 /// The number of tasks in each place of a queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Queue {
             )
             .await?;
         let [time, length, delayed, dead, paused, groups, consumers] =
-            self.shaped(WHAT, replies.try_into().map_err(|_| Shape))?;
+            self.shaped(WHAT, replies.try_into().map_err(|_| UnexpectedShape))?;
         let now_ms = self.shaped(WHAT, time_ms(time?))?;
         let length = self.shaped(WHAT, reply::count(&length?))?;
         let group = match groups {
@@ -75,7 +75,7 @@ impl Queue {
         };
         let (running, last_delivered) = group.unwrap_or((0, "0-0".to_owned()));
         let first = self.range(&keys.stream, &format!("({last_delivered}"), "+", 1).await?;
-        let age = |entry: &codec::Entry| {
+        let age = |entry: &codec::StreamEntry| {
             Duration::from_millis(now_ms.saturating_sub(codec::entry_time_ms(&entry.id)))
         };
         Ok(Census {
@@ -134,7 +134,7 @@ impl Info {
     }
 
     fn get(&self, name: &str) -> Shaped<&Value> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value).ok_or(Shape)
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value).ok_or(UnexpectedShape)
     }
 
     fn text(&self, name: &str) -> Shaped<String> {

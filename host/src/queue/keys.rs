@@ -31,7 +31,7 @@ pub const DUTIES: &str = "tq:hosts:duties";
 pub const DUTY_HOSTS: &str = "tq:hosts:leases:{tq:hosts:duties}";
 
 /// Wakes the hosts that wait for new entries.
-pub const TOLD: &str = "tq:hosts:told";
+pub const LOOK_REQUESTED: &str = "tq:hosts:told";
 
 /// The announcement of the host `id`.
 pub fn host(id: &str) -> String {
@@ -40,7 +40,7 @@ pub fn host(id: &str) -> String {
 
 /// The keys of one queue.
 #[derive(Debug, Clone)]
-pub struct Keys {
+pub struct QueueKeys {
     pub stream: String,
     pub delayed: String,
     pub parked: String,
@@ -68,11 +68,11 @@ pub fn bases(key: &[u8]) -> impl Iterator<Item = &[u8]> {
     ends.map(|end| &key[..end])
 }
 
-impl Keys {
+impl QueueKeys {
     /// `dead_letter` replaces the default key of the dead letters.
-    pub fn new(stream: &str, dead_letter: Option<&str>) -> Keys {
+    pub fn new(stream: &str, dead_letter: Option<&str>) -> QueueKeys {
         let base = if has_hash_tag(stream) { format!("tq:{stream}") } else { format!("tq:{{{stream}}}") };
-        Keys {
+        QueueKeys {
             stream: stream.to_owned(),
             delayed: format!("{base}:delayed"),
             parked: format!("{base}:parked"),
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_queues_keys_carry_its_streams_slot() {
-        let keys = Keys::new("resume:analyze:stream", None);
+        let keys = QueueKeys::new("resume:analyze:stream", None);
         assert_eq!(keys.delayed, "tq:{resume:analyze:stream}:delayed");
         assert_eq!(keys.parked, "tq:{resume:analyze:stream}:parked");
         assert_eq!(keys.dead, "tq:{resume:analyze:stream}:dead");
@@ -147,15 +147,15 @@ mod tests {
 
     #[test]
     fn a_stream_with_a_hash_tag_keeps_it_and_its_name() {
-        let keys = Keys::new("app:{orders}:a", None);
+        let keys = QueueKeys::new("app:{orders}:a", None);
         assert_eq!(keys.delayed, "tq:app:{orders}:a:delayed");
-        assert_ne!(keys.delayed, Keys::new("app:{orders}:b", None).delayed);
-        assert_eq!(Keys::new("odd{}", None).delayed, "tq:{odd{}}:delayed");
+        assert_ne!(keys.delayed, QueueKeys::new("app:{orders}:b", None).delayed);
+        assert_eq!(QueueKeys::new("odd{}", None).delayed, "tq:{odd{}}:delayed");
     }
 
     #[test]
     fn a_key_tells_what_it_is() {
-        let keys = Keys::new("a*[b]", None);
+        let keys = QueueKeys::new("a*[b]", None);
         assert_eq!(keys.task_of(keys.task("1-0").as_bytes()).as_deref(), Some("1-0"));
         assert!(keys.task_of(&keys.marker(Some(b"k"))).is_none() && keys.is_marker(&keys.marker(Some(b"k"))));
         assert!(!keys.is_marker(keys.delayed.as_bytes()));
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_key_tells_whose_it_may_be() {
-        let keys = Keys::new("a:task:b", None);
+        let keys = QueueKeys::new("a:task:b", None);
         let (status, marker) = (keys.task("x:key:y"), keys.marker(Some(b"k")));
         assert!(bases(status.as_bytes()).any(|base| base == keys.base.as_bytes()));
         assert!(bases(&marker).any(|base| base == keys.base.as_bytes()));
@@ -173,6 +173,6 @@ mod tests {
 
     #[test]
     fn a_dead_letter_key_may_be_chosen() {
-        assert_eq!(Keys::new("s", Some("resume:dead")).dead, "resume:dead");
+        assert_eq!(QueueKeys::new("s", Some("resume:dead")).dead, "resume:dead");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::error::QueueError;
 use super::link::Link;
-use super::script::{self, Call};
+use super::script::{self, ScriptCall};
 use super::{Queue, reply};
 
 impl Queue {
@@ -20,7 +20,7 @@ impl Queue {
 
     /// Turns up to `limit` of the oldest items into tasks. Gives their number.
     pub async fn move_items(&self, list: &str, limit: usize) -> Result<u64, QueueError> {
-        let call = Call::new(&script::MOVE).key(&self.keys.stream).key(&self.keys.delayed).key(list);
+        let call = ScriptCall::new(&script::MOVE).key(&self.keys.stream).key(&self.keys.delayed).key(list);
         let reply = self.link.script(&call.arg(limit).arg(self.rules.max_backlog)).await?;
         self.shaped("move", reply::count(&reply))
     }

@@ -34,17 +34,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use census::Census;
-pub use claim::{Beat, Begun, Lease, Reclaimed, Start};
-pub use codec::Entry;
+pub use claim::{Begun, HeartbeatReport, Lease, Reclaimed, Start};
+pub use codec::StreamEntry;
 pub use dead::{DeadFilter, DeadLetter, Redriven};
 pub use error::QueueError;
 pub use link::{Link, Redis};
 pub use produce::{Enqueued, NewTask};
-pub use settle::{Ending, Reason, SettleCall, Settled, Settlement, Subject};
+pub use settle::{Ending, EndingSubject, Reason, SettleCall, Settled, Settlement};
 pub use status::{Status, TaskStatus};
 
 use crate::config;
-use keys::Keys;
+use keys::QueueKeys;
 
 /// After an outage every living host renews its leases within this time: it connects again within 4 seconds,
 /// and its heartbeats are 2 seconds apart.
@@ -53,15 +53,15 @@ const HEARD_AGAIN: Duration = Duration::from_secs(6);
 /// One queue in Redis. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Queue {
-    pub rules: Arc<config::Queue>,
-    pub(crate) keys: Arc<Keys>,
+    pub rules: Arc<config::QueueRules>,
+    pub(crate) keys: Arc<QueueKeys>,
     pub(crate) link: Link,
 }
 
 impl Queue {
     /// Does not connect yet. All queues may share `link`.
-    pub fn new(rules: config::Queue, link: Link) -> Queue {
-        let keys = Arc::new(Keys::new(&rules.stream, rules.dead_letter.as_deref()));
+    pub fn new(rules: config::QueueRules, link: Link) -> Queue {
+        let keys = Arc::new(QueueKeys::new(&rules.stream, rules.dead_letter.as_deref()));
         Queue { rules: Arc::new(rules), keys, link }
     }
 
@@ -74,13 +74,13 @@ impl Queue {
     /// Whether there was a silence in which leases may have ended, and Redis has answered again for less than
     /// `time`.
     fn is_back_for_less_than(&self, time: Duration) -> bool {
-        let is_long = |back: &link::Back| back.silence >= self.rules.lease / 2;
-        self.link.back().is_some_and(|back| is_long(&back) && back.since.elapsed() < time)
+        let is_long = |back: &link::Recovery| back.silence >= self.rules.lease / 2;
+        self.link.recovery().is_some_and(|back| is_long(&back) && back.since.elapsed() < time)
     }
 
     /// Turns a reply of an unexpected shape into an error of the call `what`.
     pub(crate) fn shaped<T>(&self, what: &'static str, shaped: reply::Shaped<T>) -> Result<T, QueueError> {
-        shaped.map_err(|reply::Shape| QueueError::unexpected(what, self.link.address()))
+        shaped.map_err(|reply::UnexpectedShape| QueueError::unexpected(what, self.link.address()))
     }
 }
 

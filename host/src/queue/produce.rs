@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::codec;
 use super::error::QueueError;
 use super::reply;
-use super::script::{self, Call};
+use super::script::{self, ScriptCall};
 use super::settle::with_fields;
 use super::{Queue, millis, wait};
 use crate::task::Field;
@@ -85,7 +85,7 @@ impl Queue {
     /// Enqueues tasks in one go; each succeeds or fails alone. May be repeated after an error: a task that
     /// was accepted is not accepted again.
     pub async fn enqueue(&self, tasks: &[NewTask]) -> Result<Vec<Result<Enqueued, QueueError>>, QueueError> {
-        let calls: Vec<Call> = tasks.iter().map(|task| self.enqueue_call(task, None)).collect();
+        let calls: Vec<ScriptCall> = tasks.iter().map(|task| self.enqueue_call(task, None)).collect();
         let replies = self.link.scripts("enqueue", &calls).await?;
         let mut out = Vec::with_capacity(tasks.len());
         for (reply, task) in replies.into_iter().zip(tasks) {
@@ -97,7 +97,7 @@ impl Queue {
             });
         }
         if tasks.iter().any(|task| !task.delay.is_zero()) {
-            wait::tell(&self.link).await;
+            wait::request_look(&self.link).await;
         }
         Ok(out)
     }
@@ -125,9 +125,9 @@ impl Queue {
     }
 
     /// `holder` has the task's key.
-    fn enqueue_call(&self, task: &NewTask, holder: Option<&str>) -> Call {
+    fn enqueue_call(&self, task: &NewTask, holder: Option<&str>) -> ScriptCall {
         let keys = &self.keys;
-        let call = Call::new(&script::ENQUEUE)
+        let call = ScriptCall::new(&script::ENQUEUE)
             .key(&keys.stream)
             .key(&keys.delayed)
             .key(&keys.parked)

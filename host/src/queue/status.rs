@@ -177,7 +177,7 @@ impl Queue {
         first: &str,
         last: &str,
         count: usize,
-    ) -> Result<Vec<codec::Entry>, QueueError> {
+    ) -> Result<Vec<codec::StreamEntry>, QueueError> {
         let what = "read a stream";
         let reply = self
             .link
@@ -185,7 +185,7 @@ impl Queue {
             .await?;
         let entry = |item| {
             let [id, fields] = reply::tuple(item)?;
-            Ok(codec::Entry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })
+            Ok(codec::StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })
         };
         self.shaped(what, reply::array(reply).and_then(|items| items.into_iter().map(entry).collect()))
     }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use super::error::QueueError;
 use super::link::Link;
 use super::reply;
-use super::script::{self, Call};
+use super::script::{self, ScriptCall};
 use super::{Queue, millis};
 
 impl Queue {
     /// Removes up to `limit` consumers that have no pending entries and sent no request for `idle`. Gives
     /// their number.
     pub async fn sweep_consumers(&self, idle: Duration, limit: usize) -> Result<u64, QueueError> {
-        let call = Call::new(&script::SWEEP)
+        let call = ScriptCall::new(&script::SWEEP)
             .key(&self.keys.stream)
             .arg(&self.rules.group)
             .arg(millis(idle))
@@ -25,15 +25,18 @@ impl Queue {
     }
 
     /// Ends tasks whose entries were deleted from outside: their statuses say so.
-    pub async fn lose(&self, entries: &[String]) -> Result<(), QueueError> {
+    pub async fn end_deleted(&self, entries: &[String]) -> Result<(), QueueError> {
         let ids: Vec<&str> = entries.iter().map(String::as_str).collect();
         let markers = self.markers_of(&ids).await?;
         let call = |(entry, marker): (&String, Option<Vec<u8>>)| {
             let marker = marker.unwrap_or_else(|| self.keys.marker(None));
-            let call = Call::new(&script::LOSE).key(&self.keys.stream).key(self.keys.task(entry)).key(marker);
+            let call = ScriptCall::new(&script::END_DELETED)
+                .key(&self.keys.stream)
+                .key(self.keys.task(entry))
+                .key(marker);
             call.arg(entry).arg(millis(self.rules.retention))
         };
-        let calls: Vec<Call> = entries.iter().zip(markers).map(call).collect();
+        let calls: Vec<ScriptCall> = entries.iter().zip(markers).map(call).collect();
         self.link.scripts("note lost tasks", &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))
     }
 

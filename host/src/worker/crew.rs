@@ -3,7 +3,7 @@
 //! In: attempts that are to begin. Out: a few workers run them one after the other. An attempt that has to
 //! wait continues as its own task of the runtime, so it does not hold up the next attempt.
 //!
-//!     begin ─▶ line ─▶ worker: polls it once ─▶ over
+//!     begin ─▶ queue ─▶ worker: polls it once ─▶ over
 //!                                           └─▶ waits: spawned
 //!
 //! A task of the runtime costs more than a short attempt: memory, entries in two lists, and the wake of a
@@ -22,7 +22,7 @@ use tokio_util::sync::ReusableBoxFuture;
 
 use super::inflight::Hold;
 use super::runner;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use crate::plugins::Version;
 use crate::task::Task;
 
@@ -31,28 +31,28 @@ const IN_A_ROW: usize = 16;
 
 /// The attempts of one queue that are to begin, and the number of workers that begin them.
 #[derive(Default)]
-pub struct Crew(Mutex<Line>);
+pub struct Crew(Mutex<StartQueue>);
 
 #[derive(Default)]
-struct Line {
-    starts: VecDeque<Start>,
+struct StartQueue {
+    pending: VecDeque<PendingAttempt>,
     workers: usize,
 }
 
 /// An attempt that is to begin.
-struct Start {
+struct PendingAttempt {
     version: Arc<Version>,
     members: Vec<(Task, Hold)>,
 }
 
 impl Crew {
     /// Begins an attempt at a task, or at a batch, beside other attempts.
-    pub fn begin(&self, shared: &Arc<Shared>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
-        let mut line = self.line();
-        line.starts.push_back(Start { version: version.clone(), members });
-        if line.workers == 0 {
-            line.workers = 1;
-            drop(line);
+    pub fn begin(&self, shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
+        let mut queue = self.queue();
+        queue.pending.push_back(PendingAttempt { version: version.clone(), members });
+        if queue.workers == 0 {
+            queue.workers = 1;
+            drop(queue);
             worker(shared, version.handler.guests());
         }
     }
@@ -60,51 +60,51 @@ impl Crew {
     /// The attempt that a worker begins next, and whether another worker is needed for the rest.
     ///
     /// `None`: nothing is left, and the worker ends.
-    fn next(&self, most: usize) -> Option<(Start, bool)> {
-        let mut line = self.line();
-        let Some(next) = line.starts.pop_front() else {
-            line.workers -= 1;
+    fn next(&self, most: usize) -> Option<(PendingAttempt, bool)> {
+        let mut queue = self.queue();
+        let Some(next) = queue.pending.pop_front() else {
+            queue.workers -= 1;
             return None;
         };
-        let is_wanted = !line.starts.is_empty() && line.workers < most;
-        line.workers += usize::from(is_wanted);
+        let is_wanted = !queue.pending.is_empty() && queue.workers < most;
+        queue.workers += usize::from(is_wanted);
         Some((next, is_wanted))
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
+    fn queue(&self) -> MutexGuard<'_, StartQueue> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Starts one more worker. Workers start each other, because spawning from another runtime is expensive.
-fn worker(shared: &Arc<Shared>, guests: &Handle) {
+fn worker(shared: &Arc<SharedQueue>, guests: &Handle) {
     drop(shared.runners.spawn_on(work(shared.clone()), guests));
 }
 
-async fn work(shared: Arc<Shared>) {
+async fn work(shared: Arc<SharedQueue>) {
     let guests = Handle::current();
     // More workers would only wait for threads.
     let most = guests.metrics().num_workers();
     // One allocation serves all attempts that do not wait.
-    let mut place: Option<ReusableBoxFuture<'static, ()>> = None;
+    let mut slot: Option<ReusableBoxFuture<'static, ()>> = None;
     let mut in_a_row = 0;
-    while let Some((Start { version, members }, is_another_wanted)) = shared.crew.next(most) {
+    while let Some((PendingAttempt { version, members }, is_another_wanted)) = shared.crew.next(most) {
         if is_another_wanted {
             worker(&shared, &guests);
         }
         // A panic of the host is logged already. It ends the attempt, whose task stays pending and is
         // reclaimed. The worker continues.
         let run = AssertUnwindSafe(runner::run(shared.clone(), version, members)).catch_unwind().map(drop);
-        let attempt = match &mut place {
-            Some(place) => {
-                place.set(run);
-                place
+        let attempt = match &mut slot {
+            Some(slot) => {
+                slot.set(run);
+                slot
             }
-            None => place.insert(ReusableBoxFuture::new(run)),
+            None => slot.insert(ReusableBoxFuture::new(run)),
         };
         let polled = std::future::poll_fn(|context| Poll::Ready(attempt.poll(context))).await;
         if polled.is_pending()
-            && let Some(waits) = place.take()
+            && let Some(waits) = slot.take()
         {
             drop(shared.runners.spawn(waits));
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::inflight::Hold;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use crate::plugins::Version;
 use crate::task::Task;
 
@@ -31,7 +31,7 @@ struct Open {
 
 impl Gathering {
     /// Adds a task to the batch that is open, or to a new one; or runs it at once.
-    pub fn add(&self, shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
+    pub fn add(&self, shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
         let rules = &shared.queue.rules;
         let most = if version.handler.takes_batches() { rules.largest_batch() } else { 1 };
         // A task that may have crashed a host runs outside of batches.
@@ -84,7 +84,7 @@ impl Gathering {
 
 /// Collects members until the batch ends, and runs them on the version that is active then.
 async fn gather(
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueue>,
     version: Arc<Version>,
     first: (Task, Hold),
     mut more: mpsc::Receiver<(Task, Hold)>,

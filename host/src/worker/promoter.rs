@@ -10,13 +10,13 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 
 /// Tasks moved by one call of the script. Such a call takes Redis well under a millisecond.
 const MAX_BATCH: usize = 100;
 
 pub struct Promoter {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
 }
 
 impl Promoter {

@@ -18,11 +18,11 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use crate::config::times::Times;
 use crate::config::{Missed, Schedule};
 use crate::queue::QueueError;
-use crate::queue::schedule::{Fired, Standing};
+use crate::queue::schedule::{Fired, SchedulePosition};
 
 /// The longest time between two looks: of the host that has the queue's duties, and of any other host.
 const LOOK: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(120));
@@ -36,7 +36,7 @@ const LATE: Duration = Duration::from_secs(60);
 const AHEAD_MS: u64 = 60_000;
 
 pub struct Scheduler {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
     pub schedule: Schedule,
     /// The schedule's name.
     name: String,
@@ -60,7 +60,7 @@ struct Plan {
 }
 
 impl Scheduler {
-    pub fn new(shared: Arc<Shared>, schedule: Schedule) -> Scheduler {
+    pub fn new(shared: Arc<SharedQueue>, schedule: Schedule) -> Scheduler {
         let name = schedule.times.name();
         Scheduler { shared, schedule, name, tidied: false, seen_ms: None, full: false }
     }
@@ -88,10 +88,10 @@ impl Scheduler {
             self.shared.queue.forget_other_schedules(&self.name).await?;
             self.tidied = true;
         }
-        let standing = self.shared.queue.schedule_standing(&self.name).await?;
-        let done_ms = self.begin(standing).await?;
+        let position = self.shared.queue.schedule_position(&self.name).await?;
+        let done_ms = self.begin(position).await?;
         self.seen_ms = Some(done_ms);
-        let plan = plan(&self.schedule.times, done_ms, standing.now_ms);
+        let plan = plan(&self.schedule.times, done_ms, position.now_ms);
         if let Some(due_ms) = plan.due_ms {
             self.fire(due_ms, plan.passed_over).await?;
         }
@@ -107,7 +107,7 @@ impl Scheduler {
     }
 
     /// Gives up to which time the schedule was handled. A schedule that is new begins now: it missed nothing.
-    async fn begin(&self, Standing { now_ms, done_ms }: Standing) -> Result<u64, QueueError> {
+    async fn begin(&self, SchedulePosition { now_ms, done_ms }: SchedulePosition) -> Result<u64, QueueError> {
         let queue = &self.shared.queue;
         match done_ms {
             Some(done_ms) if done_ms <= now_ms + AHEAD_MS => Ok(done_ms),

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use tokio::time::{Duration, Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::alone::Turn;
+use super::alone::AloneGuard;
 use super::inflight::Hold;
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use super::{intake, runner};
 use crate::plugins::Version;
 use crate::queue::Start;
@@ -28,11 +28,11 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Runs the task once nothing else runs in this host. This happens on the host's threads; only the call of
 /// the handler runs on the guests' threads.
-pub fn start(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
+pub fn start(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
     drop(shared.runners.spawn(run(shared.clone(), version.clone(), task, hold)));
 }
 
-async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: Hold) {
+async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, task: Task, mut hold: Hold) {
     let queue = shared.name.as_ref();
     tracing::info!(
         queue,
@@ -41,17 +41,17 @@ async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: H
         "the task runs alone, because hosts died while they ran it"
     );
     let stop = hold.stop().clone();
-    let turn = tokio::select! {
-        turn = shared.line.alone().alone() => Some(turn),
+    let guard = tokio::select! {
+        guard = shared.capacity.alone().enter_alone() => Some(guard),
         () = stop.cancelled() => None,
     };
     let version = shared.versions.borrow().clone().unwrap_or(version);
     let label = version.label();
     let mut begun = None;
     let mut members = Vec::new();
-    if let Some(turn) = turn {
+    if let Some(guard) = guard {
         let settled = CancellationToken::new();
-        let keeper = Keeper::new(&shared, &label, &task, &hold, turn);
+        let keeper = Keeper::new(&shared, &label, &task, &hold, guard);
         drop(shared.runners.spawn(settled.clone().run_until_cancelled_owned(keeper.run())));
         hold.runs_alone(settled.drop_guard());
         members.push((task, hold));
@@ -60,33 +60,39 @@ async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: H
         members.push((task, hold));
     }
     // Without an answer of the gate, the host stops, and `carry` gives the task back.
-    let Some(begun) = begun else { return runner::carry(shared.clone(), version, members).await };
+    let Some(begun) = begun else { return runner::run_attempt(shared.clone(), version, members).await };
     for ((task, hold), begun) in members.into_iter().zip(begun) {
         if let Some((task, hold)) = intake::go_on(&shared, &version, task, hold, begun).await {
-            runner::waited(&shared, &task);
-            runner::carry(shared.clone(), version.clone(), vec![(task, hold)]).await;
+            runner::record_wait(&shared, &task);
+            runner::run_attempt(shared.clone(), version.clone(), vec![(task, hold)]).await;
         }
     }
 }
 
 /// Keeps other attempts from running until the suspect is settled or has run for [`LONGEST`].
 struct Keeper {
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueue>,
     plugin: Arc<str>,
     /// The suspect, without its fields.
     task: Task,
     key: Option<Vec<u8>>,
-    _turn: Turn,
+    _guard: AloneGuard,
 }
 
 impl Keeper {
-    fn new(shared: &Arc<Shared>, plugin: &Arc<str>, task: &Task, hold: &Hold, turn: Turn) -> Keeper {
+    fn new(
+        shared: &Arc<SharedQueue>,
+        plugin: &Arc<str>,
+        task: &Task,
+        hold: &Hold,
+        guard: AloneGuard,
+    ) -> Keeper {
         Keeper {
             shared: shared.clone(),
             plugin: plugin.clone(),
             task: Task { fields: Vec::new(), ..task.clone() },
             key: hold.key().map(<[u8]>::to_vec),
-            _turn: turn,
+            _guard: guard,
         }
     }
 

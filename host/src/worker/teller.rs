@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::inflight::Unheard;
+use super::inflight::Unreported;
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use crate::admin;
 use crate::queue::{Begun, Start};
 
@@ -25,7 +25,7 @@ const AFTER: Duration = Duration::from_millis(20);
 const MAX_BATCH: usize = 100;
 
 pub struct Teller {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
 }
 
 impl Teller {
@@ -37,7 +37,7 @@ impl Teller {
                 () = stop.cancelled() => return,
             }
             loop {
-                let (tasks, next) = self.shared.inflight.unheard(AFTER, Instant::now());
+                let (tasks, next) = self.shared.inflight.take_unreported(AFTER, Instant::now());
                 for some in tasks.chunks(MAX_BATCH) {
                     tokio::select! {
                         () = self.tell(some, &mut pace) => {}
@@ -54,7 +54,7 @@ impl Teller {
     }
 
     /// Tells Redis about some tasks. Tries again until Redis answers.
-    async fn tell(&self, tasks: &[Unheard], pace: &mut Pace) {
+    async fn tell(&self, tasks: &[Unreported], pace: &mut Pace) {
         let shared = &self.shared;
         // There may be no version any more: the attempts run on the version that was active at their start.
         let plugin = shared.versions.borrow().as_ref().map(|version| version.label()).unwrap_or_default();
@@ -72,23 +72,23 @@ impl Teller {
         }
     }
 
-    fn told(&self, task: &Unheard, begun: Begun) {
+    fn told(&self, task: &Unreported, begun: Begun) {
         let shared = &self.shared;
         let queue = shared.name.as_ref();
         // An attempt that has ended meanwhile is not in the table any more, and its own settlement counts.
         match begun {
             Begun::Owned => {}
-            Begun::Cancelled if shared.inflight.lost(&task.entry) => {
+            Begun::Cancelled if shared.inflight.mark_lost(&task.entry) => {
                 tracing::info!(queue, task = task.task_id, "cancelled while it ran");
-                shared.metrics.settled(admin::Settled::Cancelled);
+                shared.metrics.settled(admin::SettledAs::Cancelled);
             }
-            Begun::Duplicate if shared.inflight.lost(&task.entry) => {
+            Begun::Duplicate if shared.inflight.mark_lost(&task.entry) => {
                 tracing::info!(queue, task = task.task_id, "stopped: another task has its id");
-                shared.metrics.settled(admin::Settled::Duplicate);
+                shared.metrics.settled(admin::SettledAs::Duplicate);
             }
-            Begun::Gone if shared.inflight.deleted(&task.entry) => {
+            Begun::Gone if shared.inflight.mark_deleted(&task.entry) => {
                 shared.count_deleted(std::slice::from_ref(&task.entry));
-                shared.inflight.lost(&task.entry);
+                shared.inflight.mark_lost(&task.entry);
             }
             // If the attempt still runs, the next heartbeat finds out who owns the task.
             Begun::Lost | Begun::Cancelled | Begun::Duplicate | Begun::Gone | Begun::Crashed => {}
@@ -96,8 +96,8 @@ impl Teller {
     }
 }
 
-fn start(task: &Unheard) -> Start<'_> {
-    let Unheard { entry, task_id, attempt, enqueued_at_ms, since } = task;
+fn start(task: &Unreported) -> Start<'_> {
+    let Unreported { entry, task_id, attempt, enqueued_at_ms, since } = task;
     let (attempt, enqueued_at_ms) = (*attempt, *enqueued_at_ms);
     Start {
         entry,

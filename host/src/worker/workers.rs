@@ -1,11 +1,11 @@
 //! Starts, changes and retires the queues of this host while the host runs.
 //!
-//! In: the queues of the current configuration. Out: one [`Worker`] for each, and a [`Board`] that shows what
-//! runs.
+//! In: the queues of the current configuration. Out: one [`Worker`] for each, and a [`QueueBoard`] that shows
+//! what runs.
 //!
 //! A queue whose rules change gets a new worker with its own consumer name. The old worker stops claiming,
-//! finishes its attempts under the old rules, and leaves the group. Both take permits from one [`Line`], so
-//! the queue's concurrency holds for the two together.
+//! finishes its attempts under the old rules, and leaves the group. Both take permits from one
+//! [`QueueCapacity`], so the queue's concurrency holds for the two together.
 //!
 //! Not here: which parts of the file changed, and whether they may change (`reload`).
 
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use futures_util::future::join_all;
 use tokio_util::task::TaskTracker;
 
-use super::capacity::Line;
+use super::capacity::QueueCapacity;
 use super::inflight::Inflight;
 use super::lifecycle::{Host, Worker};
 use crate::admin::{Health, Metrics, QueueMetrics};
@@ -33,31 +33,31 @@ pub struct Workers {
     /// Tracks retired workers until their last attempt is settled.
     retired: TaskTracker,
     /// Lines of removed queues whose attempts still run. A queue that is added again gets its old line back.
-    lines: HashMap<String, Weak<Line>>,
+    capacities: HashMap<String, Weak<QueueCapacity>>,
     /// How many workers were started after the first call of [`Workers::apply`]; none before its end.
-    later: Option<u64>,
-    board: Board,
+    restarts: Option<u64>,
+    board: QueueBoard,
 }
 
 struct Running {
     worker: Worker,
-    line: Arc<Line>,
+    capacity: Arc<QueueCapacity>,
 }
 
 /// The queues of this host and their attempts in flight. Clones share the board.
 #[derive(Debug, Clone, Default)]
-pub struct Board(Arc<Mutex<Posts>>);
+pub struct QueueBoard(Arc<Mutex<BoardState>>);
 
 #[derive(Debug, Default)]
-struct Posts {
-    queues: Vec<Posted>,
+struct BoardState {
+    queues: Vec<QueueEntry>,
     /// Names of all configured queues, set before their workers start.
     wanted: BTreeSet<String>,
 }
 
 /// One queue on the board.
 #[derive(Debug, Clone)]
-pub struct Posted {
+pub struct QueueEntry {
     pub name: Arc<str>,
     pub metrics: QueueMetrics,
     /// The in-flight tables of its worker and of its retired workers.
@@ -81,13 +81,13 @@ impl Workers {
             health,
             running: Vec::new(),
             retired: TaskTracker::new(),
-            lines: HashMap::new(),
-            later: None,
-            board: Board::default(),
+            capacities: HashMap::new(),
+            restarts: None,
+            board: QueueBoard::default(),
         }
     }
 
-    pub fn board(&self) -> Board {
+    pub fn board(&self) -> QueueBoard {
         self.board.clone()
     }
 
@@ -104,56 +104,63 @@ impl Workers {
                 .map(|at| before.remove(at));
             let running = match same {
                 Some(running) if running.worker.shared.queue.rules == queue.rules => running,
-                Some(Running { worker, line }) => {
+                Some(Running { worker, capacity }) => {
                     applied.changed.push(name);
-                    line.resize(queue.rules.concurrency, queue.rules.priority);
+                    capacity.resize(queue.rules.concurrency, queue.rules.priority);
                     self.retire(worker);
-                    self.start(queue, line)
+                    self.start(queue, capacity)
                 }
                 None => {
-                    let line = self.line(&queue);
+                    let capacity = self.capacity(&queue);
                     applied.added.push(name);
-                    self.start(queue, line)
+                    self.start(queue, capacity)
                 }
             };
             self.running.push(running);
         }
-        for Running { worker, line } in before {
-            line.close();
+        for Running { worker, capacity } in before {
+            capacity.close();
             applied.removed.push(worker.shared.name.to_string());
             self.health.remove(&worker.shared.name);
             self.retire(worker);
         }
         self.board.post(&self.running);
-        self.later.get_or_insert(0);
+        self.restarts.get_or_insert(0);
         applied
     }
 
-    fn line(&mut self, queue: &Queue) -> Arc<Line> {
+    fn capacity(&mut self, queue: &Queue) -> Arc<QueueCapacity> {
         let (concurrency, priority) = (queue.rules.concurrency, queue.rules.priority);
-        self.lines.retain(|_, line| line.strong_count() > 0);
-        let known = self.lines.get(&queue.rules.name).and_then(Weak::upgrade);
-        let line = known.unwrap_or_else(|| self.host.capacity.line(concurrency, priority));
-        line.resize(concurrency, priority);
-        self.lines.insert(queue.rules.name.clone(), Arc::downgrade(&line));
-        line
+        self.capacities.retain(|_, capacity| capacity.strong_count() > 0);
+        let known = self.capacities.get(&queue.rules.name).and_then(Weak::upgrade);
+        let capacity = known.unwrap_or_else(|| self.host.capacity.queue(concurrency, priority));
+        capacity.resize(concurrency, priority);
+        self.capacities.insert(queue.rules.name.clone(), Arc::downgrade(&capacity));
+        capacity
     }
 
-    fn start(&mut self, queue: Queue, line: Arc<Line>) -> Running {
-        let later = self.later.as_mut().map(|later| {
-            *later += 1;
-            *later
+    fn start(&mut self, queue: Queue, capacity: Arc<QueueCapacity>) -> Running {
+        let restart = self.restarts.as_mut().map(|restarts| {
+            *restarts += 1;
+            *restarts
         });
         let host = &self.host;
         // Each worker has its own consumer name. A retired worker of the queue may still run attempts, which
         // the new one must not recover.
         let consumer =
-            later.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
+            restart.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
         let versions = self.plugins.subscribe(&queue.rules.plugin);
         let (metrics, pulse) = (self.metrics.queue(&queue.rules.name), self.health.queue(&queue.rules.name));
-        let worker =
-            Worker::start(host, queue, consumer, line.clone(), versions, (metrics, pulse), later.is_some());
-        Running { worker, line }
+        let worker = Worker::start(
+            host,
+            queue,
+            consumer,
+            capacity.clone(),
+            versions,
+            (metrics, pulse),
+            restart.is_some(),
+        );
+        Running { worker, capacity }
     }
 
     fn retire(&self, worker: Worker) {
@@ -162,8 +169,8 @@ impl Workers {
         self.retired.spawn(async move {
             worker.stop().await;
             // The lock is held for both steps. So if the queue is added again meanwhile, its series stay.
-            let posts = board.lock();
-            if !posts.wanted.contains(&*name) {
+            let state = board.lock();
+            if !state.wanted.contains(&*name) {
                 metrics.remove_queue(&name);
             }
         });
@@ -171,7 +178,7 @@ impl Workers {
 
     /// Attempts that run or are being settled, of all queues.
     pub fn running(&self) -> usize {
-        self.board.queues().iter().map(Posted::running).sum()
+        self.board.queues().iter().map(QueueEntry::running).sum()
     }
 
     /// Waits until all workers have ended. The tokens of [`super::stop::Stop`] bound how long that takes.
@@ -182,35 +189,35 @@ impl Workers {
     }
 }
 
-impl Board {
+impl QueueBoard {
     /// All queues, in the order of the configuration.
-    pub fn queues(&self) -> Vec<Posted> {
+    pub fn queues(&self) -> Vec<QueueEntry> {
         self.lock().queues.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Posts> {
+    fn lock(&self) -> MutexGuard<'_, BoardState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn post(&self, running: &[Running]) {
-        let mut posts = self.lock();
-        let before = std::mem::take(&mut posts.queues);
-        posts.queues.extend(running.iter().map(|Running { worker, .. }| {
+        let mut state = self.lock();
+        let before = std::mem::take(&mut state.queues);
+        state.queues.extend(running.iter().map(|Running { worker, .. }| {
             let shared = &worker.shared;
             let own = Arc::downgrade(&shared.inflight);
             let others = before
                 .iter()
-                .filter(|posted| posted.name == shared.name)
-                .flat_map(|posted| posted.inflight.iter());
+                .filter(|entry| entry.name == shared.name)
+                .flat_map(|entry| entry.inflight.iter());
             let mut inflight: Vec<_> =
                 others.filter(|other| other.strong_count() > 0 && !other.ptr_eq(&own)).cloned().collect();
             inflight.push(own);
-            Posted { name: shared.name.clone(), metrics: shared.metrics.clone(), inflight }
+            QueueEntry { name: shared.name.clone(), metrics: shared.metrics.clone(), inflight }
         }));
     }
 }
 
-impl Posted {
+impl QueueEntry {
     /// Attempts that run or are being settled.
     pub fn running(&self) -> usize {
         self.inflight.iter().filter_map(Weak::upgrade).map(|inflight| inflight.len()).sum()

@@ -14,8 +14,8 @@ use tqhost::queue::codec;
 use tqhost::queue::dead::DeadChoice;
 use tqhost::queue::rate::Places as Starts;
 use tqhost::queue::{
-    Beat, Begun, DeadFilter, Ending, Enqueued, Entry, Lease, Link, NewTask, Queue, Redis, SettleCall,
-    Settled, Start, Status, Subject,
+    Begun, DeadFilter, Ending, EndingSubject, Enqueued, HeartbeatReport, Lease, Link, NewTask, Queue, Redis,
+    SettleCall, Settled, Start, Status, StreamEntry,
 };
 use tqhost::task::{Field, Origin, Outcome, Task};
 use tqhost::worker::settle;
@@ -89,7 +89,7 @@ impl World {
         let mut db = server.connection();
         redis::cmd("FLUSHALL").exec(&mut db).expect("FLUSHALL");
         let redis = Redis::open(url).expect("a valid URL");
-        let rules = config::Queue {
+        let rules = config::QueueRules {
             name: STREAM.into(),
             stream: STREAM.into(),
             group: GROUP.into(),
@@ -489,7 +489,7 @@ impl World {
         replies.remove(0).map_err(failed)
     }
 
-    async fn read(&mut self, consumer: usize, count: usize) -> Result<Vec<Entry>, TestCaseError> {
+    async fn read(&mut self, consumer: usize, count: usize) -> Result<Vec<StreamEntry>, TestCaseError> {
         // A read without entries would block for about 100 ms, as long as Redis's timers take.
         if self.reference.queue.is_empty() {
             return Ok(Vec::new());
@@ -511,7 +511,7 @@ impl World {
         consumer: usize,
         count: usize,
         died: bool,
-    ) -> Result<Vec<Entry>, TestCaseError> {
+    ) -> Result<Vec<StreamEntry>, TestCaseError> {
         let name = &self.consumers[consumer].name;
         let silent = self.reference.pending().filter(|found| found.3).count();
         let first = self.queue.first_abandoned("-", self.queue.rules.lease).await.map_err(failed)?;
@@ -534,7 +534,7 @@ impl World {
 
     /// Takes in entries like the host's intake: an entry that is held already stays as it is, and a plain
     /// task that was read begins without a script.
-    fn admit(&mut self, consumer: usize, entries: Vec<Entry>, is_read: bool) -> Step {
+    fn admit(&mut self, consumer: usize, entries: Vec<StreamEntry>, is_read: bool) -> Step {
         let queue: Arc<str> = STREAM.into();
         for entry in entries {
             let task = codec::decode(&queue, entry).map_err(failed)?;
@@ -595,7 +595,7 @@ impl World {
             return Ok(());
         }
         // Progress can be written only to a status that exists.
-        let beat = |Held { task, begun, known, .. }: &Held| Beat {
+        let beat = |Held { task, begun, known, .. }: &Held| HeartbeatReport {
             entry: task.entry.clone(),
             task_id: task.id.clone(),
             key: codec::idempotency_key(task, &self.queue.rules).map(<[u8]>::to_vec),
@@ -625,7 +625,7 @@ impl World {
 
     async fn settle(&mut self, call: &Call) -> Result<Settled, TestCaseError> {
         let Call { consumer, number, ending, .. } = call;
-        let Subject::Task(task) = ending.subject() else {
+        let EndingSubject::Task(task) = ending.subject() else {
             return Err(TestCaseError::fail("only tasks are settled"));
         };
         let call = SettleCall { lane: 0, number: *number };
@@ -649,7 +649,7 @@ impl World {
 }
 
 /// The settlement of an attempt, from the function that the host uses.
-fn ending(held: Held, end: End, rules: &config::Queue) -> Ending {
+fn ending(held: Held, end: End, rules: &config::QueueRules) -> Ending {
     let Held { task, begun, known, crashed } = held;
     let decide = |outcome| settle::decide(outcome, &task, rules, 0.0);
     let verdict = match end {
@@ -663,7 +663,7 @@ fn ending(held: Held, end: End, rules: &config::Queue) -> Ending {
     };
     let key = codec::idempotency_key(&task, rules).map(<[u8]>::to_vec);
     Ending::new(
-        Subject::Task(Box::new(task)),
+        EndingSubject::Task(Box::new(task)),
         verdict.settlement,
         "plugin".into(),
         Some(Duration::ZERO),

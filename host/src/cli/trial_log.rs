@@ -28,7 +28,7 @@ pub struct LogLine {
 
 /// A layer of `tracing` that takes the lines. Clones share the lines that are kept.
 #[derive(Debug, Clone)]
-pub struct GuestLog {
+pub struct TrialLog {
     /// The colours to print lines in; without them, lines are kept.
     paint: Option<Paint>,
     kept: Arc<Mutex<Kept>>,
@@ -40,10 +40,10 @@ struct Kept {
     is_muted: bool,
 }
 
-impl GuestLog {
+impl TrialLog {
     /// Starts to listen. May be called once in a process. With `paint`, each line is printed at once.
-    pub fn start(paint: Option<Paint>) -> anyhow::Result<GuestLog> {
-        let log = GuestLog { paint, kept: Arc::default() };
+    pub fn start(paint: Option<Paint>) -> anyhow::Result<TrialLog> {
+        let log = TrialLog { paint, kept: Arc::default() };
         tracing_subscriber::registry().with(log.clone()).try_init().context("logging was already started")?;
         Ok(log)
     }
@@ -63,7 +63,7 @@ impl GuestLog {
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for GuestLog {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TrialLog {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let meta = event.metadata();
         let mut words = Words::default();
@@ -84,8 +84,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for GuestLog {
             Some(paint) => {
                 let tone = match *meta.level() {
                     Level::ERROR => Tone::Bad,
-                    Level::WARN => Tone::Odd,
-                    Level::INFO => Tone::Busy,
+                    Level::WARN => Tone::Warning,
+                    Level::INFO => Tone::Active,
                     _ => Tone::Faint,
                 };
                 let _ = writeln!(

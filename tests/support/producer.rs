@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::{eventually, slow};
 
-/// Adds tasks to the stream `work`, one every 2 ms or in the slow mode 20 ms, until it is stopped. It reconnects while Redis is away.
+/// Adds tasks to the stream `work`, one every 2 ms or in the slow mode 20 ms, until it is stopped. It
+/// reconnects while Redis is away.
 pub struct Producer {
     stop: Arc<AtomicBool>,
     ids: Arc<Mutex<Vec<String>>>,

@@ -7,7 +7,8 @@
 //!     seed ─▶ plan ─▶ faults ─┐
 //!     load, orders ─▶ Redis ◀─ proxies ◀─ hosts     then ─▶ history (Redis's record of every write) ─▶ judge
 //!
-//! Not here: who runs it (`make chaos` in `tests/chaos/main.rs`; a short form is a test in `tests/proofs/chaos.rs`).
+//! Not here: who runs it (`make chaos` in `tests/chaos/main.rs`; a short form is a test in
+//! `tests/proofs/chaos.rs`).
 
 mod aof;
 mod failover;

@@ -119,7 +119,8 @@ impl<'c> Repeated<'c> {
             let can = if is_taken_over { done.fault.ends_leases() } else { done.fault.gives_back() };
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
             let struck_ms = done.fault.strikes_until(done.to_ms);
-            // A claim that was on its way while Redis could not be reached arrives late, and is given back late.
+            // A claim that was on its way while Redis could not be reached arrives late, and is given back
+            // late.
             let is_late = done.fault == Fault::PluginRemoved && self.is_held_up(host, struck_ms, over_ms);
             let since_ms = if is_late { over_ms.saturating_sub(LATE_MS) } else { before.kept_ms };
             can && is_here && done.from_ms <= over_ms && struck_ms >= since_ms

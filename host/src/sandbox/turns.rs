@@ -1,16 +1,18 @@
-//! Who computes: a handler that has computed for a tick goes on in turns with the others of its kind.
+//! Schedules guests that compute for long: after one tick, a guest takes turns with the others.
 //!
-//! In: how many may go on at once; the ticks and polls of each call. Out: at most so many threads are with handlers that compute for long. The other
-//! threads are for handlers that have just begun, or come from a wait: these need not wait for ticks of others to end. Beside it, how long each call
-//! has waited for what it is not to blame for: whatever it called, and the turns of other versions' calls.
+//! In: the number of turns at once; the ticks and polls of each call. Out: at most that many threads serve guests
+//! that compute for long. The other threads serve guests that have just begun, or come from a wait, so that these
+//! do not wait for the ticks of others. Also out: how long each call has waited for other things than itself:
+//! for what it called, and for the turns of other versions.
 //!
 //! ```text
-//! begins, or comes from a wait ─▶ computes for a tick ─▶ waits for its turn ─▶ computes for a tick ─▶ waits for its turn …
+//! begins, or comes from a wait ─▶ computes for a tick ─▶ waits for its turn ─▶ computes for a tick ─▶ …
 //! ```
 //!
-//! Versions share the turns, not calls: each version in the line gets one turn after the other, however many of its calls wait there.
+//! Versions share the turns, not calls: each version in the line gets one turn after the other, however many of
+//! its calls wait there.
 //!
-//! Not here: what makes the ticks (`engine`), what ends a handler that computes for too long (`handler`).
+//! Not here: the source of the ticks (`engine`), the end of a handler that computes for too long (`handler`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -25,7 +27,8 @@ use tokio::sync::{Notify, oneshot};
 use super::engine::TICK;
 use super::warm::Number;
 
-/// A tick that comes earlier than this finds a call that has only just begun to compute. Less than a tick, since no clock is exact.
+/// A tick that comes earlier than this finds a call that has only just begun to compute. It is less than a tick,
+/// since no clock is exact.
 const SHORT: Duration = Duration::from_millis(TICK.as_millis() as u64 / 2);
 
 /// The turns that there are at once.

@@ -1,7 +1,7 @@
 //! The memory budget of all handlers of a host together.
 //!
-//! In: the budget; the size of each instance when it grows. Out: which attempts may start, and which attempt is
-//! stopped when the instances outgrow the budget.
+//! In: the budget; the size of each instance when it grows. Out: which attempts may start, and which attempt
+//! is stopped when the instances outgrow the budget.
 //!
 //! ```text
 //! a version that needed much before ─▶ its attempt waits until there is room ─▶ it starts
@@ -9,9 +9,9 @@
 //!                                                                 and its tasks are released
 //! ```
 //!
-//! An instance of up to [`SMALL`] bytes has no account: it never waits and is never stopped. A stopped attempt
-//! was within its own grant, so it is not charged and does not count against its version. The need of its version
-//! is then known, so the next attempt waits for room.
+//! An instance of up to [`SMALL`] bytes has no account: it never waits and is never stopped. A stopped
+//! attempt was within its own grant, so it is not charged and does not count against its version. The need of
+//! its version is then known, so the next attempt waits for room.
 //!
 //! Not here: what one instance may have (`limits`), how large the machine is (`machine`).
 
@@ -160,7 +160,8 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Begins a call in the instance. Returns false if the instance was stopped meanwhile and must not be used.
+    /// Begins a call in the instance. Returns false if the instance was stopped meanwhile and must not be
+    /// used.
     pub(super) fn begin(&mut self, call: Turn) -> bool {
         if let Some(number) = self.number
             && let Some(entry) = self.budget.books().accounts.get_mut(&number)
@@ -324,7 +325,8 @@ mod tests {
         let second = second.now_or_never().expect("there is room now");
         drop(third.now_or_never().expect("for both"));
         assert_eq!(host.used(), 50 * MIB);
-        // A waiter that gives up gives its memory back. An instance that needs more than the budget runs alone.
+        // A waiter that gives up gives its memory back. An instance that needs more than the budget runs
+        // alone.
         let given_up = host.budget.start(60 * MIB);
         let mut given_up = Box::pin(given_up);
         assert!(given_up.as_mut().now_or_never().is_none());

@@ -3,8 +3,8 @@
 //! In: a linked component; later an instance of it and the tasks of one attempt. Out: [`Exports`]; later the
 //! [`Ended`] of the call.
 //!
-//! Not here: the instance, its limits and its time (`handler`), the self-check (`check`), the meaning of errors
-//! (`failure`).
+//! Not here: the instance, its limits and its time (`handler`), the self-check (`check`), the meaning of
+//! errors (`failure`).
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -91,8 +91,8 @@ impl<P: ComponentNamedList + Lower, R: ComponentNamedList + Lift> Export<P, R> {
         let function = instance.get_func(store, self.index);
         let function =
             function.ok_or_else(|| wasmtime::format_err!("the instance is of another component"))?;
-        // SAFETY: `find` has checked the type of the function at this index, and the index is used only with its
-        // own component.
+        // SAFETY: `find` has checked the type of the function at this index, and the index is used only with
+        // its own component.
         Ok(unsafe { TypedFunc::new_unchecked(function) })
     }
 }
@@ -126,7 +126,8 @@ pub(super) async fn call(
         let (replies,) = function.call_async(store, (&tasks,)).await.map_err(failed)?;
         return Ok(replies);
     }
-    // Whoever gives several tasks to a handler that takes one has as many replies as were asked for, and that is seen.
+    // Whoever gives several tasks to a handler that takes one has as many replies as were asked for, and that
+    // is seen.
     let Some(task) = attempt.tasks.first() else { return Ok(Vec::new()) };
     let fields = fields(task);
     let function: TypedFunc<(guest::Task<'_>,), _> = exports.handle.of(instance, store).map_err(failed)?;

@@ -1,4 +1,5 @@
-//! Handlers that take batches, written by hand: which function gets which tasks, and how their replies are counted.
+//! Handlers that take batches, written by hand: which function gets which tasks, and how their replies are
+//! counted.
 
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use crate::task::{FailureKind, Outcome, Progress, Task};
 const WORLD: &str =
     "world test { export tqhost:handler/handler@0.1.0; export tqhost:handler/batch-handler@0.1.0; }";
 
-/// A handler that rejects what is alone, and gives so many results for a batch: memory that is zero is results that are ok and empty.
+/// A handler that rejects what is alone, and gives so many results for a batch: memory that is zero is
+/// results that are ok and empty.
 fn batching(results: &str) -> Vec<u8> {
     let rejects =
         "(i32.store8 (i32.const 16) (i32.const 1)) (i32.store8 (i32.const 24) (i32.const 1)) (i32.const 16)";

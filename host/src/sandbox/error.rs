@@ -37,7 +37,8 @@ pub enum LoadError {
     TooCostly(String),
     #[error("compiling it was broken off")]
     Abandoned,
-    /// Compiled code that this engine does not take, or a component with more parts than the pool has room for.
+    /// Compiled code that this engine does not take, or a component with more parts than the pool has room
+    /// for.
     #[error("the compiled component cannot be loaded: {0}")]
     Unusable(String),
     /// The operating system refused what compiling or loading takes, such as memory.

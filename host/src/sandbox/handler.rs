@@ -1,7 +1,7 @@
 //! One attempt: an instance, one call, and the report of how it went.
 //!
-//! In: an [`Attempt`] with one task or several. Out: its [`Report`], unless the attempt was stopped. The guest runs
-//! on the sandbox's own threads. To drop the future of [`Handler::run`] ends the guest there.
+//! In: an [`Attempt`] with one task or several. Out: its [`Report`], unless the attempt was stopped. The
+//! guest runs on the sandbox's own threads. To drop the future of [`Handler::run`] ends the guest there.
 //!
 //! ```text
 //! place ─▶ store ─▶ instantiate ─▶ call ─▶ Ended
@@ -9,8 +9,8 @@
 //!                                   └─ kept ◀┘
 //! ```
 //!
-//! Not here: the call and its replies (`call`), which instances are kept and how long (`warm`), the meaning of
-//! errors (`failure`), what the guest may call (`host`).
+//! Not here: the call and its replies (`call`), which instances are kept and how long (`warm`), the meaning
+//! of errors (`failure`), what the guest may call (`host`).
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -41,8 +41,8 @@ use crate::task::{FailureKind, Outcome, Progress, Task};
 
 /// Extra bytes that a result may need before it is measured: failure texts, headers of lists and options.
 const RESULT_SLACK: u64 = 1 << 20;
-/// Handles that a guest may leave open at the end of a task and still get another task. Language runtimes keep
-/// some streams open.
+/// Handles that a guest may leave open at the end of a task and still get another task. Language runtimes
+/// keep some streams open.
 const MAX_LEFT_HANDLES: usize = 32;
 
 /// A loaded version of a plugin, ready to run attempts. Cheap to clone.
@@ -73,8 +73,8 @@ impl Loaded {
         GuestLog::new(tasks, plugin, self.mask.clone(), quota)
     }
 
-    /// Notes the peak memory of an instance. The estimate rises at once to a higher peak, and falls slowly after
-    /// lower ones.
+    /// Notes the peak memory of an instance. The estimate rises at once to a higher peak, and falls slowly
+    /// after lower ones.
     fn needs(&self, peak: u64) {
         let expected = self.expected.load(Ordering::Relaxed);
         let now = peak.max(expected - expected.saturating_sub(peak) / 16);
@@ -111,7 +111,8 @@ pub struct Attempt {
 #[derive(Debug, Clone)]
 pub struct Report {
     pub ended: Ended,
-    /// The largest size of all memories of the instance together, in bytes. It includes what earlier attempts left.
+    /// The largest size of all memories of the instance together, in bytes. It includes what earlier attempts
+    /// left.
     pub peak_memory: u64,
     /// The time of instantiation and call together.
     pub duration: Duration,
@@ -185,14 +186,14 @@ impl Handler {
         Handler::new(self.0.sandbox.clone(), self.0.exports.clone(), grants)
     }
 
-    /// The runtime that guests run on. A task that is spawned there calls [`Self::run`] without a hop to another
-    /// thread.
+    /// The runtime that guests run on. A task that is spawned there calls [`Self::run`] without a hop to
+    /// another thread.
     pub fn guests(&self) -> &Handle {
         &self.0.sandbox.0.runs_on
     }
 
-    /// Runs one attempt to its end, always on the guests' threads. Gives None if `stop` was cancelled, or if the
-    /// attempt was evicted because all handlers together need too much memory.
+    /// Runs one attempt to its end, always on the guests' threads. Gives None if `stop` was cancelled, or if
+    /// the attempt was evicted because all handlers together need too much memory.
     pub async fn run(&self, attempt: Attempt) -> Option<Report> {
         if Handle::try_current().is_ok_and(|here| here.id() == self.guests().id()) {
             return self.run_here(attempt).await;
@@ -327,8 +328,8 @@ pub(super) fn store(shared: &Shared, loaded: &Loaded, limits: Limits) -> Store<S
     store
 }
 
-/// Decides at a tick of the clock how a handler that computes goes on. Timers fire only when a thread is free, so
-/// this reads the clock itself.
+/// Decides at a tick of the clock how a handler that computes goes on. Timers fire only when a thread is
+/// free, so this reads the clock itself.
 fn tick(state: &State) -> UpdateDeadline {
     let Some(Interrupts { stop, turn }) = &state.interrupts else { return UpdateDeadline::Continue(1) };
     if stop.is_cancelled() || turn.is_evicted() || Instant::now() >= state.deadline {

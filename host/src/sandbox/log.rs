@@ -1,7 +1,7 @@
 //! What a guest prints becomes log lines of the host.
 //!
-//! In: bytes on stdout and stderr, messages from wasi:logging. Out: tracing events with target `guest`, one per line,
-//! and the guest's last words for the error of a failed attempt.
+//! In: bytes on stdout and stderr, messages from wasi:logging. Out: tracing events with target `guest`, one
+//! per line, and the guest's last words for the error of a failed attempt.
 //!
 //! Everything is bounded: a line, all lines of an attempt, and what a plugin logs in a second (`log_rate`).
 //! Nothing a guest prints can end a log line or move the cursor of whoever reads it, and none of its plugin's
@@ -29,7 +29,8 @@ const MAX_LAST_WORDS: usize = 1024;
 /// Whose attempt it is that a line is about.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
-    /// A line of a batch bears the first one's id; which others there are is said once, before the batch's first line.
+    /// A line of a batch bears the first one's id; which others there are is said once, before the batch's
+    /// first line.
     tasks: Arc<Vec<Task>>,
     plugin: Arc<str>,
     mask: Arc<Mask>,
@@ -87,7 +88,8 @@ impl GuestLog {
                 Some((b'\n', text)) => (text, true),
                 _ => (piece, false),
             };
-            // More than fits stays: one byte, so that the cut is seen, and a secret that begins before the cut.
+            // More than fits stays: one byte, so that the cut is seen, and a secret that begins before the
+            // cut.
             let most = self.most_of_line();
             let line = &mut self.lines[stream as usize];
             let room = most.saturating_sub(line.len());
@@ -228,8 +230,8 @@ impl Subject {
     }
 }
 
-/// One line of text that cannot pretend to be more: control characters, line separators and marks that reorder text
-/// are escaped, a line over [`MAX_LINE`] is cut.
+/// One line of text that cannot pretend to be more: control characters, line separators and marks that
+/// reorder text are escaped, a line over [`MAX_LINE`] is cut.
 pub(super) fn clean(bytes: &[u8]) -> Cow<'_, str> {
     clean_part(bytes, bytes.len() > MAX_LINE)
 }

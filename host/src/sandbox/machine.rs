@@ -24,7 +24,8 @@ fn memory_under(root: &Path) -> Option<u64> {
             }
             _ => return None,
         };
-        // A limit of a group above holds as well. In a container the path may be that of the machine, of which only the top is there.
+        // A limit of a group above holds as well. In a container the path may be that of the machine, of
+        // which only the top is there.
         let groups = Path::new(path.trim_start_matches('/')).ancestors();
         groups
             .filter_map(|group| {

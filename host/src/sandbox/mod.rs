@@ -64,8 +64,8 @@ pub fn default_memory() -> u64 {
     machine::memory().map_or(u64::MAX, |bytes| bytes / 2)
 }
 
-/// Threads for name lookups. Each plugin has its own limit, so that it does not wait for the lookups of another
-/// plugin. There are enough threads for 500 plugins at their limit.
+/// Threads for name lookups. Each plugin has its own limit, so that it does not wait for the lookups of
+/// another plugin. There are enough threads for 500 plugins at their limit.
 const MAX_LOOKUP_THREADS: usize = 500 * share::MAX_LOOKUPS;
 
 /// The size of the sandbox, and its compiler.
@@ -178,8 +178,8 @@ impl Sandbox {
         Ok(Sandbox(Arc::new(shared)))
     }
 
-    /// Validates a plugin's bytes and compiles them, on all cores. This takes seconds for large components: do
-    /// not call it on a thread of the runtime, and call it for one plugin at a time.
+    /// Validates a plugin's bytes and compiles them, on all cores. This takes seconds for large components:
+    /// do not call it on a thread of the runtime, and call it for one plugin at a time.
     pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
         self.compile_with(&Allowance::full(), wasm)
     }
@@ -192,8 +192,8 @@ impl Sandbox {
         }
     }
 
-    /// Makes a handler from compiled code. The code must come from [`Self::compile`], directly or through a cache
-    /// that only this user can write. It runs as machine code: never pass any other bytes.
+    /// Makes a handler from compiled code. The code must come from [`Self::compile`], directly or through a
+    /// cache that only this user can write. It runs as machine code: never pass any other bytes.
     pub fn load(&self, compiled: &[u8], grants: &config::Plugin) -> Result<Handler, LoadError> {
         let component = self.deserialize(compiled)?;
         component::interfaces_of(&component).check()?;
@@ -205,7 +205,8 @@ impl Sandbox {
         Ok(Handler::new(self.clone(), call::Exports::find(pre)?, grants))
     }
 
-    /// Lists a plugin's exports and imports without compiling it. It does not check that the plugin can be loaded.
+    /// Lists a plugin's exports and imports without compiling it. It does not check that the plugin can be
+    /// loaded.
     pub fn inspect(&self, wasm: &[u8]) -> Result<Interfaces, LoadError> {
         compiler::contained(|| component::interfaces(&component::from_bytes(wasm)?))
     }
@@ -219,9 +220,9 @@ impl Sandbox {
 
     #[allow(unsafe_code, reason = "wasmtime has no other way to load compiled code")]
     fn deserialize(&self, compiled: &[u8]) -> Result<Component, LoadError> {
-        // SAFETY: by the contract of `load`, these bytes come from `compile`. The cache keeps them in a directory
-        // that only this user can enter, and checks their digest. `component::from_bytes` refuses files of the
-        // plugins folder that hold compiled code.
+        // SAFETY: by the contract of `load`, these bytes come from `compile`. The cache keeps them in a
+        // directory that only this user can enter, and checks their digest. `component::from_bytes` refuses
+        // files of the plugins folder that hold compiled code.
         unsafe { Component::deserialize(&self.0.engine, compiled) }
             .map_err(|error| LoadError::of_compiled(&error))
     }

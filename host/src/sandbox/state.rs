@@ -1,7 +1,7 @@
 //! The data that the host keeps in the store of one instance.
 //!
-//! A store is new for every task, unless instances are kept. For a kept instance, [`State::begin`] renews what
-//! belongs to one attempt. What is costly to make is made when the guest first asks for it.
+//! A store is new for every task, unless instances are kept. For a kept instance, [`State::begin`] renews
+//! what belongs to one attempt. What is costly to make is made when the guest first asks for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -89,8 +89,8 @@ impl State {
         self.interrupts = Some(interrupts);
     }
 
-    /// Drops the task of the attempt that has ended, and breaks off its requests. Gives the number of handles that
-    /// the guest left open.
+    /// Drops the task of the attempt that has ended, and breaks off its requests. Gives the number of handles
+    /// that the guest left open.
     pub(super) fn end(&mut self) -> usize {
         *self.log() = GuestLog::default();
         // No more than at the last look, unless the guest has gone on with a few calls.
@@ -128,8 +128,8 @@ impl State {
         self.table.iter_mut().map(|handle| http::weight(handle)).sum()
     }
 
-    /// Counts the memory behind the guest's handles, once in every few calls. A guest that exceeds its grant loses
-    /// all of its handles. Its next use of a handle is a trap and counts as out-of-memory.
+    /// Counts the memory behind the guest's handles, once in every few calls. A guest that exceeds its grant
+    /// loses all of its handles. Its next use of a handle is a trap and counts as out-of-memory.
     fn weigh(&mut self) {
         self.http_calls = self.http_calls.wrapping_add(1);
         if !self.http_calls.is_multiple_of(WEIGH_EVERY) {

@@ -11,8 +11,8 @@ use super::log_rate::Quota;
 use super::{Attempt, Compiler, Report, Sandbox, SandboxOptions};
 use crate::task::{Field, Origin, Outcome, Progress, Task};
 
-/// A core module with the handler's exports around `body`, which has to leave the address of the result: at 16 there
-/// is room for one. `extra` stands at module level before the functions.
+/// A core module with the handler's exports around `body`, which has to leave the address of the result: at
+/// 16 there is room for one. `extra` stands at module level before the functions.
 pub(crate) fn module(extra: &str, body: &str) -> String {
     format!(
         r#"(module

@@ -55,7 +55,8 @@ async fn every_attempt_has_an_instance_of_its_own() {
 
 #[tokio::test]
 async fn no_part_of_a_memory_is_left_to_the_next_attempt() {
-    // In the parts that are reset in different ways: below and above what is kept of a slot, data of the module there, and pages that were grown.
+    // In the parts that are reset in different ways: below and above what is kept of a slot, data of the
+    // module there, and pages that were grown.
     let places = [64, 100 << 10, 255 << 10, 257 << 10, 500 << 10, 513 << 10, 600 << 10];
     let data = [2048, 200 << 10, 300 << 10];
     let segments: String = data.map(|at| format!(r#"(data (i32.const {at}) "abcd")"#)).concat();

@@ -1,16 +1,16 @@
 //! Schedules guests that compute for long: after one tick, a guest takes turns with the others.
 //!
-//! In: the number of turns at once; the ticks and polls of each call. Out: at most that many threads serve guests
-//! that compute for long. The other threads serve guests that have just begun, or come from a wait, so that these
-//! do not wait for the ticks of others. Also out: how long each call has waited for other things than itself:
-//! for what it called, and for the turns of other versions.
+//! In: the number of turns at once; the ticks and polls of each call. Out: at most that many threads serve
+//! guests that compute for long. The other threads serve guests that have just begun, or come from a wait, so
+//! that these do not wait for the ticks of others. Also out: how long each call has waited for other things
+//! than itself: for what it called, and for the turns of other versions.
 //!
 //! ```text
 //! begins, or comes from a wait ─▶ computes for a tick ─▶ waits for its turn ─▶ computes for a tick ─▶ …
 //! ```
 //!
-//! Versions share the turns, not calls: each version in the line gets one turn after the other, however many of
-//! its calls wait there.
+//! Versions share the turns, not calls: each version in the line gets one turn after the other, however many
+//! of its calls wait there.
 //!
 //! Not here: the source of the ticks (`engine`), the end of a handler that computes for too long (`handler`).
 
@@ -27,8 +27,8 @@ use tokio::sync::{Notify, oneshot};
 use super::engine::TICK;
 use super::warm::Number;
 
-/// A tick that comes earlier than this finds a call that has only just begun to compute. It is less than a tick,
-/// since no clock is exact.
+/// A tick that comes earlier than this finds a call that has only just begun to compute. It is less than a
+/// tick, since no clock is exact.
 const SHORT: Duration = Duration::from_millis(TICK.as_millis() as u64 / 2);
 
 /// The turns that there are at once.
@@ -229,7 +229,8 @@ struct Now {
 }
 
 impl Turn {
-    /// Whether it has computed for a tick since it last waited for anything. The clock ticks for those that wait, too.
+    /// Whether it has computed for a tick since it last waited for anything. The clock ticks for those that
+    /// wait, too.
     pub(super) fn is_over(&self) -> bool {
         self.now().since.elapsed() >= SHORT
     }
@@ -243,7 +244,8 @@ impl Turn {
             let versions = turns.line().computing.len().max(1);
             now.in_line = Some((Instant::now(), (versions - 1) as f64 / versions as f64));
         }
-        // Also where nobody waits: a call is ended, and its thread looks at other work, when it is not polled.
+        // Also where nobody waits: a call is ended, and its thread looks at other work, when it is not
+        // polled.
         tokio::task::yield_now().await;
         let held = turns.acquire(*version).await;
         let mut now = self.now();

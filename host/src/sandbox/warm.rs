@@ -1,11 +1,13 @@
-//! Instances that wait for the next task of their version, and the places in the engine's pool that all instances take.
+//! Instances that wait for the next task of their version, and the places in the engine's pool that all
+//! instances take.
 //!
-//! In: an instance whose task has ended well. Out: the same instance for a later attempt of the same version. It is
-//! dropped before that if it was idle for too long, if its version is gone, or if an attempt needs its place.
+//! In: an instance whose task has ended well. Out: the same instance for a later attempt of the same version.
+//! It is dropped before that if it was idle for too long, if its version is gone, or if an attempt needs its
+//! place.
 //!
-//! An instance has a place from before it is made until it is dropped, also while it is idle. An idle instance
-//! never makes an attempt wait: an attempt that finds no free place takes that of the instance that is idle for
-//! longest. While an attempt waits, no instance becomes idle.
+//! An instance has a place from before it is made until it is dropped, also while it is idle. An idle
+//! instance never makes an attempt wait: an attempt that finds no free place takes that of the instance that
+//! is idle for longest. While an attempt waits, no instance becomes idle.
 //!
 //! Not here: whether an instance may run another task (`handler`).
 
@@ -109,8 +111,8 @@ impl Pool {
         taken
     }
 
-    /// Keeps an instance for a later task, unless its version has enough kept instances, or an attempt needs the
-    /// place. Must be called on the guests' runtime.
+    /// Keeps an instance for a later task, unless its version has enough kept instances, or an attempt needs
+    /// the place. Must be called on the guests' runtime.
     pub(super) fn keep(self: &Arc<Pool>, version: Number, most: u32, instance: Instance) {
         let mut idle = self.idle();
         let kept = idle.instances.get(&version).map_or(0, VecDeque::len);
@@ -138,7 +140,8 @@ impl Pool {
         drop(instances);
     }
 
-    /// Drops instances that are idle for too long. Gives the time of the next check, or None if nothing is kept.
+    /// Drops instances that are idle for too long. Gives the time of the next check, or None if nothing is
+    /// kept.
     pub(super) fn give_up(&self, now: Instant) -> Option<Instant> {
         let mut idle = self.idle();
         let mut given_up = Vec::new();

@@ -10,7 +10,8 @@ use crate::sandbox::testing::{DONE, attempt, embed, handler, module, outcome};
 use crate::sandbox::{Attempt, Compiler, Handler, Report, Sandbox, SandboxOptions};
 use crate::task::{FailureKind, Outcome, Task};
 
-/// Counts tasks in its memory, and completes with the count as a byte. What it does after that depends on the number of the attempt.
+/// Counts tasks in its memory, and completes with the count as a byte. What it does after that depends on the
+/// number of the attempt.
 const COUNT: &str = "
     (i32.store8 (i32.const 64) (i32.add (i32.load8_u (i32.const 64)) (i32.const 1)))
     (i32.store8 (i32.const 16) (i32.const 0))

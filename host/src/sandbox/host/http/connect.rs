@@ -1,7 +1,8 @@
 //! From a target that is allowed to a connection with it.
 //!
-//! In: a [`Target`]. Out: a TCP or TLS stream to one of its addresses, each of which was checked; what was checked is what is connected to, so
-//! a name cannot stand for another address a moment later. No proxy is ever used.
+//! In: a [`Target`]. Out: a TCP or TLS stream to one of its addresses, each of which was checked; what was
+//! checked is what is connected to, so a name cannot stand for another address a moment later. No proxy is
+//! ever used.
 //!
 //! ```text
 //! name ─▶ lookup ─▶ address::check of each ─▶ TCP ─▶ TLS with the name that was asked for
@@ -102,7 +103,8 @@ fn checked(
     mut addresses: Vec<SocketAddr>,
 ) -> Result<Vec<SocketAddr>, Refused> {
     let mut refused = None;
-    // Of the entries that allow this request, and of no others: those belong to names that somebody else may rule.
+    // Of the entries that allow this request, and of no others: those belong to names that somebody else may
+    // rule.
     let private: Vec<Block> =
         grant.entries(target).flat_map(|entry| &entry.private_addresses).copied().collect();
     addresses.truncate(MAX_ADDRESSES);
@@ -163,7 +165,8 @@ async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<
     Ok(Box::new(stream))
 }
 
-/// What is needed first reads and parses the system's certificates: on a thread of its own, since look-ups may fill the runtime's pool.
+/// What is needed first reads and parses the system's certificates: on a thread of its own, since look-ups
+/// may fill the runtime's pool.
 async fn tls_settings(grant: &Arc<Grant>) -> Option<Arc<ClientConfig>> {
     let make = async || {
         let (made, settings) = oneshot::channel();

@@ -1,6 +1,7 @@
 //! How requests ended: counted for each plugin, over all of its versions.
 //!
-//! In: a [`Counted`] for each request, from before it is admitted until nothing is left of it. Out: [`Requests`], for the metrics.
+//! In: a [`Counted`] for each request, from before it is admitted until nothing is left of it. Out:
+//! [`Requests`], for the metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

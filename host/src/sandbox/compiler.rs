@@ -80,7 +80,10 @@ fn behind<T: Send>(cores: Cores, work: impl FnOnce() -> T + Send) -> T {
     match pool {
         Ok(pool) => pool.install(work),
         Err(error) => {
-            tracing::warn!(%error, "no threads to compile on; compiling on one of the others, which may hold up tasks");
+            tracing::warn!(
+                %error,
+                "no threads to compile on; compiling on one of the others, which may hold up tasks"
+            );
             work()
         }
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Files larger than this are not read.
+/// The largest plugin file that is read, in bytes.
 pub(crate) const MAX_FILE: u64 = 64 << 20;
 
 /// What is wrong with a plugin's file.
@@ -47,12 +47,12 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Whether the same file may be loaded another time: nothing is wrong with it.
+    /// Whether another try with the same file may succeed: nothing is wrong with the file.
     pub fn may_pass(&self) -> bool {
         matches!(self, LoadError::Hindered(_) | LoadError::Abandoned)
     }
 
-    /// What the engine says of compiled code.
+    /// Classifies the engine's error about compiled code.
     pub(super) fn of_compiled(error: &wasmtime::Error) -> LoadError {
         let why = format!("{error:#}");
         let is_from_system = |cause: &(dyn std::error::Error + 'static)| {

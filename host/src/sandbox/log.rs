@@ -1,11 +1,10 @@
-//! What a guest prints becomes log lines of the host.
+//! Turns what a guest prints into log lines of the host.
 //!
 //! In: bytes on stdout and stderr, messages from wasi:logging. Out: tracing events with target `guest`, one
 //! per line, and the guest's last words for the error of a failed attempt.
 //!
-//! Everything is bounded: a line, all lines of an attempt, and what a plugin logs in a second (`log_rate`).
-//! Nothing a guest prints can end a log line or move the cursor of whoever reads it, and none of its plugin's
-//! secrets comes through.
+//! Everything is bounded: a line, all lines of an attempt, and the rate of a plugin (`log_rate`). No output
+//! of a guest can end a log line, move the reader's cursor, or show a secret of its plugin.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -17,11 +16,11 @@ use super::log_rate::Quota;
 use super::mask::Mask;
 use crate::task::Task;
 
-/// Bytes of one line; the rest of a longer line is dropped.
+/// Largest size of one line, in bytes; the rest of a longer line is dropped.
 pub(super) const MAX_LINE: usize = 8 * 1024;
-/// Bytes of all lines of one attempt.
+/// Largest size of all lines of one attempt, in bytes.
 pub(super) const BUDGET: usize = 256 * 1024;
-/// What each line costs beside its text, so that empty lines are not free.
+/// Bytes that each line costs beside its text, so that empty lines are not free.
 const LINE_COST: usize = 32;
 /// Bytes kept of the guest's last words.
 const MAX_LAST_WORDS: usize = 1024;

@@ -31,12 +31,12 @@ use super::warm::Number;
 /// tick, since no clock is exact.
 const SHORT: Duration = Duration::from_millis(TICK.as_millis() as u64 / 2);
 
-/// The turns that there are at once.
+/// The turns, a fixed number at once.
 #[derive(Clone)]
 pub(super) struct Turns(Arc<Mutex<Line>>);
 
 struct Line {
-    /// Turns that nobody has.
+    /// The number of free turns.
     free: usize,
     /// Versions with calls that compute in turns, and how many these are.
     computing: BTreeMap<Number, usize>,
@@ -178,7 +178,7 @@ impl Polls {
     }
 }
 
-/// A call that computes in turns is counted.
+/// Counts a call that computes in turns, until it is dropped.
 struct Counted(Turns, Number);
 
 impl Counted {
@@ -201,7 +201,7 @@ impl Drop for Counted {
     }
 }
 
-/// One call's.
+/// The scheduling state of one call.
 #[derive(Clone)]
 pub(super) struct Turn(Arc<Call>);
 
@@ -214,28 +214,29 @@ struct Call {
 }
 
 struct Now {
-    /// When it began to compute.
+    /// When the call began to compute.
     since: Instant,
-    /// What it computes by, after its first tick. Held while it is polled, and at no other time.
+    /// The turn of a call that has computed for a tick. It is held only while the call is polled.
     held: Option<Held>,
-    /// From its first tick until it waits for anything else.
+    /// Set from the call's first tick until it waits for anything else.
     in_turns: Option<Counted>,
-    /// It waits for its turn: since when, and what part of the turns other versions get meanwhile.
+    /// Set while the call waits for its turn: the start of the wait, and the other versions' part of the
+    /// turns.
     in_line: Option<(Instant, f64)>,
-    /// When it began to wait for something else, which it does until it is polled again.
+    /// When the call began to wait for something else. Cleared when it is polled again.
     left: Option<Instant>,
-    /// How long it has waited so far for what it is not to blame for.
+    /// How long the call has waited so far for anything but its own work.
     waited: Duration,
 }
 
 impl Turn {
-    /// Whether it has computed for a tick since it last waited for anything. The clock ticks for those that
-    /// wait, too.
+    /// Whether the call has computed for a tick since it last waited. The clock also ticks for calls that
+    /// wait.
     pub(super) fn is_over(&self) -> bool {
         self.now().since.elapsed() >= SHORT
     }
 
-    /// Lets the others of its kind go first, in the order in which they came.
+    /// Waits for the next turn, behind the calls that came earlier.
     pub(super) async fn next(self) {
         let Call { turns, version, .. } = &*self.0;
         {
@@ -254,7 +255,7 @@ impl Turn {
         now.held = held;
     }
 
-    /// How long it has waited for what it is not to blame for: a service, a clock, the handlers of others.
+    /// How long the call has waited for anything but its own work: a service, a clock, other handlers.
     pub(super) fn waited(&self) -> Duration {
         self.now().waited()
     }
@@ -269,12 +270,12 @@ impl Turn {
         self.0.is_evicted.load(Ordering::Relaxed)
     }
 
-    /// Waits until it is. For one caller.
+    /// Waits until the call is evicted. Only one caller may wait.
     pub(super) async fn evicted(&self) {
         self.0.evicted.notified().await;
     }
 
-    /// A call that gives its turn back whenever it does not compute.
+    /// Wraps a call so that it gives its turn back whenever it does not compute.
     pub(super) async fn keep<T>(self, call: impl Future<Output = T>) -> T {
         let mut call = pin!(call);
         poll_fn(|context| {

@@ -1,11 +1,12 @@
 //! `wasi:http/outgoing-handler`: requests to the hosts that the plugin's configuration allows.
 //!
-//! In: a request of a guest. Out: its response, or an error code of wasi:http, and for what is refused one
-//! line in the log. Redirects are not followed: a guest that follows one makes another request, which is
+//! In: a request of a guest. Out: its response, or an error code of wasi:http. A refused request also gives
+//! one line in the log. Redirects are not followed: a guest that follows one makes another request, which is
 //! checked like the first.
 //!
 //! ```text
-//! handle ─▶ Hooks::admit (allowed_hosts, counts) ─▶ exchange, on the runtime for requests ─▶ connect (addresses, TLS) ─▶ response
+//! handle ─▶ Hooks::admit (allowed_hosts, counts) ─▶ exchange, on the runtime for requests
+//!              ─▶ connect (addresses, TLS) ─▶ response
 //! ```
 //!
 //! Not here: what an entry of allowed_hosts allows (`config::hosts`).
@@ -47,7 +48,7 @@ pub use counts::Requests;
 
 use counts::{Counted, End};
 
-/// Different refusals that one attempt has logged.
+/// Largest number of different refusals that one attempt logs.
 const MAX_REFUSALS: usize = 32;
 /// Header fields of one message, as bytes of the host. A guest may hold as many as it may hold handles,
 /// outside of its own memory.

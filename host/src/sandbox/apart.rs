@@ -74,7 +74,11 @@ impl Compiler {
         let program = if program.exists() { Ok(program.to_owned()) } else { std::env::current_exe() };
         program.map_or_else(
             |error| {
-                tracing::warn!(%error, "this program does not know its own file: plugins are compiled in the host, which a bad one can bring down");
+                tracing::warn!(
+                    %error,
+                    "this program does not know its own file: plugins are compiled in the host, \
+                     which a bad one can bring down"
+                );
                 Compiler::Here
             },
             Compiler::Apart,
@@ -274,7 +278,8 @@ mod tests {
         }
         assert_eq!(
             of(Signal::SIGABRT, "\nthread 'x' has overflowed its stack\n"),
-            "not a valid WebAssembly component: compiling it ends with SIGABRT: thread 'x' has overflowed its stack"
+            "not a valid WebAssembly component: compiling it ends with SIGABRT: \
+             thread 'x' has overflowed its stack"
         );
         assert_eq!(
             of(Signal::SIGSEGV, ""),

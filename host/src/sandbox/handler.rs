@@ -277,7 +277,8 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
                 let (task, tasks) = (attempt.tasks.first().map(|task| task.id.as_str()), attempt.tasks.len());
                 // The backtrace is formatted only if this log level is on.
                 let shown = || loaded.mask.text(&format!("{error:?}")).into_owned();
-                tracing::debug!(target: "guest", task, tasks, plugin = %attempt.plugin, error = shown(), "failed");
+                let plugin = &attempt.plugin;
+                tracing::debug!(target: "guest", task, tasks, %plugin, error = shown(), "failed");
                 let (kind, message) = failure::classify(&error, phase, &state.limits, &log);
                 Ended::Failed { kind, message }
             }

@@ -319,7 +319,8 @@ fn sleeping() -> Vec<u8> {
         (import "wasi:clocks/monotonic-clock@0.2.3" "subscribe-duration" (func $subscribe (param i64) (result i32)))
         (import "wasi:io/poll@0.2.3" "[method]pollable.block" (func $block (param i32)))"#;
     let body = format!("(call $block (call $subscribe (i64.const 3600000000000))) {DONE}");
-    let world = "world test { import wasi:clocks/monotonic-clock@0.2.3; import wasi:io/poll@0.2.3; export tqhost:handler/handler@0.1.0; }";
+    let world = "world test { import wasi:clocks/monotonic-clock@0.2.3; import wasi:io/poll@0.2.3; \
+                 export tqhost:handler/handler@0.1.0; }";
     embed(&module(extra, &body), world)
 }
 
@@ -445,7 +446,8 @@ fn wrong_worlds_are_named() {
 
     let imports =
         r#"(import "wasi:sockets/network@0.2.3" "ping" (func)) (import "acme:api/api" "ping" (func))"#;
-    let world = "world test { import wasi:sockets/network@0.2.3; import acme:api/api; export tqhost:handler/handler@0.1.0; }";
+    let world = "world test { import wasi:sockets/network@0.2.3; import acme:api/api; \
+                 export tqhost:handler/handler@0.1.0; }";
     let message = refused(&embed(&module(imports, DONE), world));
     assert!(message.contains("wasi:sockets/network@0.2.3 (handlers have no sockets); "), "{message}");
     assert!(message.contains("acme:api/api (tqhost does not know it)"), "{message}");

@@ -105,7 +105,8 @@ async fn a_trap_before_the_first_call_is_a_failure_of_each_attempt() {
 
 #[tokio::test]
 async fn handles_of_a_guests_own_resources_have_an_end() {
-    let world = "interface things { resource thing; } world test { export things; export tqhost:handler/handler@0.1.0; }";
+    let world = "interface things { resource thing; } \
+                 world test { export things; export tqhost:handler/handler@0.1.0; }";
     let extra =
         r#"(import "[export]test:test/things" "[resource-new]thing" (func $new (param i32) (result i32)))"#;
     let body = format!("(loop $l (drop (call $new (i32.const 1))) (br $l)) {DONE}");

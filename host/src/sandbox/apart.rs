@@ -42,7 +42,7 @@ const MAX_MEMORY: u64 = 4 << 30;
 /// Bytes of code that one file may become, which the host has to hold. It becomes 35 MB of those, twice or
 /// three times as much as they have.
 const MAX_CODE: u64 = 512 << 20;
-/// What is kept of the last words of a process that failed.
+/// Bytes kept of the stderr of a process that failed.
 const MAX_WORDS: u64 = 4096;
 /// How often it is asked whether the code is still wanted.
 const STILL_WANTED: Duration = Duration::from_millis(50);
@@ -57,7 +57,7 @@ const RESERVATION: &str = "--reservation";
 const HOST: &str = "--host";
 const BEHIND: &str = "--behind";
 
-/// Who compiles.
+/// Where plugins are compiled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Compiler {
     /// This process: for files that are trusted not to harm it.
@@ -114,7 +114,7 @@ pub(super) fn compile(
     })?;
     let said = converse(&mut child, wasm, &allowance.stop);
     if said.is_err() {
-        // It ends, or has ended.
+        // The process ends, or has ended.
         let _ = child.kill();
     }
     let lost =
@@ -165,7 +165,7 @@ fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Res
             String::from_utf8_lossy(&words).into_owned()
         })?;
         let mut answer = Vec::new();
-        // Who has more to say finds nobody who listens, when this has been dropped.
+        // Sends fail once the receiver is dropped.
         stdout.by_ref().take(MAX_CODE + 1).read_to_end(&mut answer)?;
         Ok((answer, words.join().unwrap_or_default()))
     })

@@ -1,4 +1,4 @@
-//! What becomes of good and of bad self-checks, each of them a few lines of WAT.
+//! Tests the results of good and bad self-checks, each a few lines of WAT.
 
 use std::time::{Duration, Instant};
 

@@ -32,7 +32,7 @@ pub enum LoadError {
     WrongType(String),
     #[error("the file is larger than {} MiB", MAX_FILE >> 20)]
     TooLarge,
-    /// It would hold up other plugins, or take memory that they need.
+    /// The file would delay other plugins, or take memory that they need.
     #[error("compiling it takes {0}")]
     TooCostly(String),
     #[error("compiling it was broken off")]

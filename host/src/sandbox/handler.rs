@@ -181,7 +181,7 @@ impl Handler {
         self.0.owner.belongs_to(plugin);
     }
 
-    /// The same code with other grants, and instances of its own.
+    /// Makes a handler of this code with other grants. It has its own instances.
     pub fn with_grants(&self, grants: &config::Plugin) -> Handler {
         Handler::new(self.0.sandbox.clone(), self.0.exports.clone(), grants)
     }

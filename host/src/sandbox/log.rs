@@ -25,7 +25,7 @@ const LINE_COST: usize = 32;
 /// Bytes kept of the guest's last words.
 const MAX_LAST_WORDS: usize = 1024;
 
-/// Whose attempt it is that a line is about.
+/// The attempt that a line belongs to.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
     /// A line of a batch bears the first one's id; which others there are is said once, before the batch's
@@ -71,7 +71,7 @@ impl GuestLog {
         GuestLog { subject, mask, budget: BUDGET, ..GuestLog::default() }
     }
 
-    /// What takes secrets out of the texts of this attempt.
+    /// Masks secrets in the texts of this attempt.
     pub(super) fn mask(&self) -> &Mask {
         &self.mask
     }

@@ -21,7 +21,7 @@ use url::form_urlencoded;
 
 use crate::config::Secret;
 
-/// What stands in the place of a secret.
+/// The text that replaces a secret.
 const SHOWN: &str = "[secret]";
 /// The shortest secret that is masked, in bytes. A shorter text would be found in unrelated texts.
 const SHORTEST: usize = 8;
@@ -30,7 +30,7 @@ const LONGEST_IN_BASE64: usize = 4 * 1024;
 
 /// What a URL takes as it is (RFC 3986).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// The same for `encodeURIComponent` of JavaScript.
+/// The set for `encodeURIComponent` of JavaScript.
 const OF_JAVASCRIPT: &AsciiSet =
     &UNRESERVED.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*');
 /// The same for `quote` of Python.

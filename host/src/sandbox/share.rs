@@ -52,7 +52,7 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// It is a version of this plugin from now on. A second word changes nothing.
+    /// Makes this version use the plugin's share from now on. A second call changes nothing.
     pub(super) fn belongs_to(&self, plugin: Arc<Share>) {
         self.plugin.get_or_init(|| plugin);
     }

@@ -1,4 +1,4 @@
-//! What becomes of good and of bad guests, each of them a few lines of WAT.
+//! Tests the outcomes of good and bad guests, each a few lines of WAT.
 
 mod hostile;
 

@@ -53,7 +53,7 @@ impl Turns {
         })))
     }
 
-    /// For one call of a version.
+    /// Makes the scheduling state of one call of a version.
     pub(super) fn turn(&self, version: Number) -> Turn {
         let now = Now {
             since: Instant::now(),
@@ -96,7 +96,7 @@ impl Turns {
         Err(turn)
     }
 
-    /// For all work of a version that is done in short polls.
+    /// Makes the turns for all work of a version that is done in short polls.
     pub(super) fn polls(&self, version: Number) -> Polls {
         Polls { turns: self.clone(), version }
     }
@@ -300,7 +300,7 @@ impl Now {
         self.waited + away + in_line
     }
 
-    /// It is polled.
+    /// Notes that the call is polled.
     fn comes(&mut self) {
         self.since = Instant::now();
         if let Some(left) = self.left.take() {
@@ -308,7 +308,7 @@ impl Now {
         }
     }
 
-    /// It has been polled.
+    /// Notes that the poll of the call has ended.
     fn goes(&mut self) {
         self.held = None;
         if self.in_line.is_none() {

@@ -1,4 +1,4 @@
-//! What instances that are kept remember, when they are given up, and that they keep nobody waiting.
+//! Tests what kept instances remember, when they are dropped, and that they never make an attempt wait.
 
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,10 @@
-//! How much a plugin may log in a second, in all of its attempts together.
+//! Limits the rate of a plugin's log, over all of its attempts together.
 //!
-//! In: the size of each line, before it goes out. Out: whether it may; and every [`PERIOD`] one line of the
-//! host that says how much was dropped, if anything was. Without it a handler with many tasks fills the disk,
-//! or the room of the lines that wait for stderr, and with that drops the lines of all others.
+//! In: the size of each line, before it is logged. Out: whether the line may be logged. If lines were
+//! dropped, the host logs their number once in every [`PERIOD`]. Without this limit, a handler with many
+//! tasks would fill the disk, or the buffer for stderr, where other plugins would lose their lines.
 //!
-//! Not here: how much one attempt may log (`log`).
+//! Not here: the limit of one attempt (`log`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +14,11 @@ use tokio::runtime::Handle;
 
 use super::share::Share;
 
-/// A plugin may log as much at once as in so many seconds.
+/// A plugin may log the amount of this many seconds at once.
 const BURST: u64 = 8;
-/// A line has about so many bytes beside its text, for its time, queue, task and plugin.
+/// Bytes of a line beside its text: its time, queue, task and plugin.
 const FIELDS: u64 = 192;
-/// Dropped lines are told of no more often than this.
+/// The shortest time between two reports of dropped lines.
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// The lines of one plugin.
@@ -31,10 +31,10 @@ pub(super) struct Lines {
 
 #[derive(Debug, Default)]
 struct Now {
-    /// Bytes that were logged and are not forgiven yet.
+    /// Logged bytes that the rate has not yet paid for.
     level: u64,
     forgiven: Option<Instant>,
-    /// The dropped lines that were not told of yet. While there are any, a task waits to tell of them.
+    /// Dropped lines not yet reported. While there are any, a spawned task waits to report them.
     untold: Option<Dropped>,
 }
 
@@ -78,7 +78,12 @@ impl Quota {
         let tell = async move {
             tokio::time::sleep(PERIOD).await;
             let Some(Dropped { lines, bytes }) = share.lines.now().untold.take() else { return };
-            tracing::warn!(%plugin, lines, bytes, "it logs more than its max_log_rate of {rate} bytes a second: lines were dropped");
+            tracing::warn!(
+                %plugin,
+                lines,
+                bytes,
+                "it logs more than its max_log_rate of {rate} bytes a second: lines were dropped"
+            );
         };
         // Guests run on a runtime; where there is none, nothing runs that could tell.
         if let Ok(runtime) = Handle::try_current() {

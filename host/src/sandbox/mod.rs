@@ -1,13 +1,15 @@
-//! Runs handlers: WebAssembly components that get a task and nothing else that they were not granted.
+//! Runs handlers: WebAssembly components that get a task, and only the access that is granted to them.
 //!
-//! In: the bytes of a plugin, its grants, one attempt after another. Out: compiled code, a [`Handler`], one [`Report`]
-//! per attempt. A handler that misbehaves is an outcome, never an error.
+//! In: the bytes of a plugin, its grants, its attempts. Out: compiled code, a [`Handler`], one [`Report`] per
+//! attempt. A handler that misbehaves gives an outcome, never an error.
 //!
 //! ```text
 //! bytes ─▶ Sandbox::compile ─▶ Sandbox::load ─▶ Handler::self_check ─▶ Handler::run(Attempt) ─▶ Report
 //! ```
 //!
-//! `Sandbox::compile` does it in a process of its own, unless it is told otherwise. Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
+//! `Sandbox::compile` compiles in a separate process, unless the options choose [`Compiler::Here`].
+//!
+//! Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
 
 mod apart;
 mod budget;
@@ -56,31 +58,31 @@ pub use share::Share;
 
 use state::State;
 
-/// What handlers may have together of the memory that there is for this process, by default: the larger part is left to the host itself, to compilers
-/// and to other programs.
+/// The default memory of all handlers together, in bytes: half of the memory that this process may use. The
+/// other half is for the host itself, for compilers and for other programs.
 pub fn default_memory() -> u64 {
     machine::memory().map_or(u64::MAX, |bytes| bytes / 2)
 }
 
-/// Threads for lookups of names. No more plugins may look names up at once than this has room for; each has a
-/// bound of its own, so that none of them waits for those of others.
+/// Threads for name lookups. Each plugin has its own limit, so that it does not wait for the lookups of
+/// another plugin. There are enough threads for 500 plugins at their limit.
 const MAX_LOOKUP_THREADS: usize = 500 * share::MAX_LOOKUPS;
 
-/// How large the sandbox is.
+/// The size of the sandbox, and its compiler.
 #[derive(Debug, Clone)]
 pub struct SandboxOptions {
-    /// Attempts that may run at once in this host, over all plugins.
+    /// Largest number of attempts that run at once in this host, over all plugins.
     pub max_concurrent: u32,
-    /// Instances that may wait for a task meanwhile, over all plugins.
+    /// Largest number of instances that wait for a task at the same time, over all plugins.
     pub max_warm: u32,
     /// The largest memory grant of any plugin, in bytes.
     pub max_memory: u64,
-    /// Who compiles plugins.
+    /// Where plugins are compiled.
     pub compiler: Compiler,
 }
 
 impl SandboxOptions {
-    /// Instances that there may be at once: those that run, and those that wait for a task.
+    /// Largest number of instances at once: those that run, and those that wait for a task.
     fn places(&self) -> u32 {
         self.max_concurrent.saturating_add(self.max_warm).max(1)
     }
@@ -96,21 +98,21 @@ struct Shared {
     reservation: u64,
     compiler: Compiler,
     linker: Linker<State>,
-    /// A full pool is not the task's fault: an attempt takes a place before it takes anything from the engine's pool.
+    /// An attempt takes a place here before it uses the engine's pool, so a full pool never fails a task.
     pool: Arc<warm::Pool>,
-    /// Memory of all instances.
+    /// The memory of all instances together.
     budget: Arc<budget::Budget>,
-    /// Who computes for long does it in turns: as many at once as there are cores.
+    /// Guests that compute for long take turns: as many run at once as there are cores.
     turns: turns::Turns,
-    /// One self-check at a time; the engine's pool has a place more than there are for attempts.
+    /// One self-check runs at a time. The engine's pool has one place for it beside those for attempts.
     check_permit: Semaphore,
-    /// Taken only when this is dropped.
+    /// `None` only while this is dropped.
     guests: Option<Runtime>,
     runs_on: Handle,
-    /// Taken only when this is dropped; requests of guests run there.
+    /// Runs the HTTP requests of guests. `None` only while this is dropped.
     requests: Option<Runtime>,
     sends_on: Handle,
-    /// Plugins share its thread: each poll of a request is a turn.
+    /// Plugins share the thread of `requests`: each poll of a request is a turn.
     sends_in: turns::Turns,
     _ticker: engine::Ticker,
 }
@@ -121,7 +123,7 @@ impl Sandbox {
         Sandbox::within(opts, u64::MAX)
     }
 
-    /// The same, where all handlers together have no more than so many bytes of memory.
+    /// Makes a sandbox where all handlers together have at most `memory` bytes.
     pub fn within(opts: SandboxOptions, memory: u64) -> anyhow::Result<Sandbox> {
         let (engine, reservation) = engine::build(&opts)
             .map_err(|error| anyhow!("cannot start the WebAssembly engine: {error:#}"))?;
@@ -130,20 +132,21 @@ impl Sandbox {
             .map_err(|error| anyhow!("cannot link the host interfaces: {error:#}"))?;
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let guests = tokio::runtime::Builder::new_multi_thread()
-            // Half of the threads serve guests that compute for long, the others all other guests
+            // Half of the threads serve guests that compute for long, and half serve all others
             // (docs/decisions/0001-execution.md).
             .worker_threads(2 * cores)
             .thread_name("tq-guest")
             .enable_time()
-            // A busy guest is one long poll: look at the timers after each few, not after the usual 61.
+            // A busy guest is one long poll, so look at the timers after 4 polls, not after the usual 61.
             .event_interval(4)
             .build()
             .context("cannot start the guest threads")?;
-        // Not on the guests' threads, which may be busy for long, and not on the host's, which guests must not load.
+        // Requests have their own thread: guests' threads may be busy for long, and guests must not load
+        // the host's threads.
         let requests = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("tq-http")
-            // What comes in for one plugin is seen after a few polls for the others.
+            // Look for incoming data after 8 polls, so that one plugin does not delay the others.
             .event_interval(8)
             .enable_io()
             .enable_time()
@@ -175,12 +178,13 @@ impl Sandbox {
         Ok(Sandbox(Arc::new(shared)))
     }
 
-    /// Validates a plugin's bytes and compiles them, on all cores. Takes seconds for large components: call it off the runtime, one at a time.
+    /// Validates a plugin's bytes and compiles them, on all cores. This takes seconds for large components:
+    /// do not call it on a thread of the runtime, and call it for one plugin at a time.
     pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
         self.compile_with(&Allowance::full(), wasm)
     }
 
-    /// The same with less, or until it is not wanted any more.
+    /// Validates and compiles a plugin within an allowance, which limits the cores and can cancel the work.
     pub fn compile_with(&self, allowance: &Allowance, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
         match &self.0.compiler {
             Compiler::Apart(program) => apart::compile(program, self.0.reservation, allowance, wasm),
@@ -188,8 +192,8 @@ impl Sandbox {
         }
     }
 
-    /// Makes a handler of what [`Self::compile`] gave, now or earlier, out of a cache that only this user can write.
-    /// It is run as machine code: nothing else may ever be passed in.
+    /// Makes a handler from compiled code. The code must come from [`Self::compile`], directly or through a
+    /// cache that only this user can write. It runs as machine code: never pass any other bytes.
     pub fn load(&self, compiled: &[u8], grants: &config::Plugin) -> Result<Handler, LoadError> {
         let component = self.deserialize(compiled)?;
         component::interfaces_of(&component).check()?;
@@ -201,12 +205,13 @@ impl Sandbox {
         Ok(Handler::new(self.clone(), call::Exports::find(pre)?, grants))
     }
 
-    /// What a plugin exports and imports, without compiling it; says nothing about whether it can be loaded.
+    /// Lists a plugin's exports and imports without compiling it. It does not check that the plugin can be
+    /// loaded.
     pub fn inspect(&self, wasm: &[u8]) -> Result<Interfaces, LoadError> {
         compiler::contained(|| component::interfaces(&component::from_bytes(wasm)?))
     }
 
-    /// Names the engine and its settings: compiled code is good only for the same name.
+    /// Identifies the engine and its settings. Compiled code is valid only for the same identifier.
     pub fn compatibility(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.0.engine.precompile_compatibility_hash().hash(&mut hasher);
@@ -215,9 +220,9 @@ impl Sandbox {
 
     #[allow(unsafe_code, reason = "wasmtime has no other way to load compiled code")]
     fn deserialize(&self, compiled: &[u8]) -> Result<Component, LoadError> {
-        // SAFETY: by the contract of `load` these bytes come from `compile`. The cache keeps them in a directory that
-        // only this user can enter and checks their digest; files from the plugins folder that hold compiled code are
-        // refused by `component::from_bytes`.
+        // SAFETY: by the contract of `load`, these bytes come from `compile`. The cache keeps them in a
+        // directory that only this user can enter, and checks their digest. `component::from_bytes` refuses
+        // files of the plugins folder that hold compiled code.
         unsafe { Component::deserialize(&self.0.engine, compiled) }
             .map_err(|error| LoadError::of_compiled(&error))
     }
@@ -225,7 +230,7 @@ impl Sandbox {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The last owner may be a guest or an async function, where waiting for threads would panic.
+        // The last owner may be a guest or an async function, where a wait for threads would panic.
         for runtime in [self.guests.take(), self.requests.take()].into_iter().flatten() {
             runtime.shutdown_background();
         }

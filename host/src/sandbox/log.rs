@@ -214,8 +214,9 @@ impl Subject {
         macro_rules! send {
             ($send:ident, $level:ident) => {
                 // What the filter drops costs the plugin nothing.
-                let is_wanted = tracing::enabled!(target: "guest", Level::$level);
-                if is_wanted && self.quota.take(&self.plugin, text.len()) {
+                if tracing::enabled!(target: "guest", Level::$level)
+                    && self.quota.take(&self.plugin, text.len())
+                {
                     tracing::$send!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}");
                 }
             };

@@ -220,9 +220,9 @@ struct Now {
     held: Option<Held>,
     /// Set from the call's first tick until it waits for anything else.
     in_turns: Option<Counted>,
-    /// Set while the call waits for its turn: the start of the wait, and the other versions' part of the turns.
-    /// Without that part, a good version that computes beside a plugin with an endless loop would be blamed for
-    /// its timeouts, and be rolled back.
+    /// Set while the call waits for its turn: the start of the wait, and the other versions' part of the
+    /// turns. Without that part, a good version that computes beside a plugin with an endless loop would be
+    /// blamed for its timeouts, and be rolled back.
     in_line: Option<(Instant, f64)>,
     /// When the call began to wait for something else. Cleared when it is polled again.
     left: Option<Instant>,

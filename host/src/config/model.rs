@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::hosts::AllowedHost;
-use super::http::Http;
+use rustls::pki_types::CertificateDer;
+
+use super::allowed::AllowedHost;
 use super::secret::Secret;
 use super::times::Times;
 
@@ -233,6 +234,45 @@ impl Default for Plugin {
             allowed_hosts: Vec::new(),
             http: Http::default(),
             warm: None,
+        }
+    }
+}
+
+/// What one request may take, and how many there may be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Http {
+    /// For a free connection, the name's lookup, the connection and the TLS handshake together.
+    pub connect_timeout: Duration,
+    /// From sending to the response's head.
+    pub first_byte_timeout: Duration,
+    pub between_bytes_timeout: Duration,
+    /// The whole of one request; none: until the attempt ends.
+    pub timeout: Option<Duration>,
+    /// Requests of one attempt whose response is not read to its end.
+    pub max_concurrent: u32,
+    /// The same of all attempts in this host.
+    pub max_connections: u32,
+    /// Requests of one attempt.
+    pub max_requests: u32,
+    pub max_request_body: u64,
+    pub max_response_body: u64,
+    /// Beside the system's.
+    pub ca: Vec<CertificateDer<'static>>,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Http {
+            connect_timeout: Duration::from_secs(10),
+            first_byte_timeout: Duration::from_secs(60),
+            between_bytes_timeout: Duration::from_secs(30),
+            timeout: None,
+            max_concurrent: 8,
+            max_connections: 256,
+            max_requests: 1000,
+            max_request_body: 16 << 20,
+            max_response_body: 16 << 20,
+            ca: Vec::new(),
         }
     }
 }

@@ -4,12 +4,11 @@
 //! public one. What is not known to be public is refused: the ranges are those of IANA's special-purpose registries, and all of IPv6 that is
 //! not global unicast.
 //!
-//! Not here: the lookup (`connect`), whether the host is allowed at all (`config::hosts`).
+//! Not here: the lookup (`connect`), whether the host is allowed at all (`config::allowed`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::config::addresses::Block;
-use crate::config::hosts::Host;
+use crate::config::allowed::{Block, Host};
 
 /// Whether `address` may be connected to for the host that was asked for, which entries of allowed_hosts with these private addresses allow.
 /// An address that the request spells out is then one that an entry spells out too, since a wildcard allows names only.
@@ -98,7 +97,7 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::hosts::parse_host;
+    use crate::config::allowed::parse_host;
 
     #[test]
     fn only_public_addresses_are_public() {

@@ -7,7 +7,7 @@
 //! handle ─▶ Hooks::admit (allowed_hosts, counts) ─▶ exchange, on the runtime for requests ─▶ connect (addresses, TLS) ─▶ response
 //! ```
 //!
-//! Not here: what an entry of allowed_hosts allows (`config::hosts`).
+//! Not here: what an entry of allowed_hosts allows (`config::allowed`).
 
 mod address;
 mod connect;
@@ -36,7 +36,7 @@ use wasmtime_wasi_http::p2::types::{HostIncomingResponse, HostOutgoingRequest};
 use wasmtime_wasi_http::{Error, FieldMap, RequestOptions, WasiBody, WasiHttp, WasiHttpCtx, WasiHttpHooks};
 
 use super::State;
-use crate::config::hosts::{Host, Scheme, parse_host};
+use crate::config::allowed::{Host, Scheme, parse_host};
 use crate::config::{self, AllowedHost};
 use crate::sandbox::log::Subject;
 use crate::sandbox::share::Owner;

@@ -9,10 +9,10 @@ use redis::Value;
 
 use super::codec::Entry;
 use super::error::QueueError;
+use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply::{self, Shape, Shaped};
 use super::script::{self, Call};
-use super::{Queue, millis};
 use crate::task::Task;
 
 /// One call stops claiming entries once those that it has claimed reach this many bytes.

@@ -2,7 +2,8 @@
 //! (`wait`).
 
 use super::error::QueueError;
-use super::{Queue, reply, wait};
+use super::handle::Queue;
+use super::{reply, wait};
 
 impl Queue {
     /// Stops all hosts from claiming tasks, within about two seconds. Running tasks go on. False when the

@@ -118,6 +118,47 @@ impl FailureKind {
     }
 }
 
+/// What was done with a task after an attempt, or instead of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disposition {
+    Completed,
+    Retried,
+    Deferred,
+    Rejected,
+    RetriesExhausted,
+    DeferralsExhausted,
+    Crashed,
+    Malformed,
+    Released,
+    /// Given back after an attempt that its plugin's new version spoiled.
+    GivenBack,
+    /// Put aside because its producer asked for a delay.
+    Delayed,
+    /// Found to be cancelled, before it ran or while it did.
+    Cancelled,
+    /// Not run, because another task has its idempotency key.
+    Duplicate,
+}
+
+impl Disposition {
+    /// In the order of the variants, so that `ALL[s as usize] == s`.
+    pub const ALL: [Disposition; 13] = [
+        Disposition::Completed,
+        Disposition::Retried,
+        Disposition::Deferred,
+        Disposition::Rejected,
+        Disposition::RetriesExhausted,
+        Disposition::DeferralsExhausted,
+        Disposition::Crashed,
+        Disposition::Malformed,
+        Disposition::Released,
+        Disposition::GivenBack,
+        Disposition::Delayed,
+        Disposition::Cancelled,
+        Disposition::Duplicate,
+    ];
+}
+
 /// What a running handler last said of its progress. Written by the sandbox, read by the heartbeat; only the
 /// latest value is kept, so a guest that reports in a loop costs nothing.
 #[derive(Debug, Clone, Default)]

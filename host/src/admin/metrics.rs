@@ -22,6 +22,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 use serde::{Deserialize, Serialize};
 
+use crate::task::Disposition;
+
 /// Upper bounds in seconds, for durations as well as for waits.
 const BUCKETS: [f64; 18] = [
     0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
@@ -31,71 +33,31 @@ const BUCKETS: [f64; 18] = [
 /// What became of a new version of a plugin: the label `result`.
 pub const RELOADS: [&str; 3] = ["ok", "failed", "rolled-back"];
 
-/// What a settlement did to a task: the label `outcome`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settled {
-    Completed,
-    Retried,
-    Deferred,
-    Rejected,
-    RetriesExhausted,
-    DeferralsExhausted,
-    Crashed,
-    Malformed,
-    Released,
-    /// Given back after an attempt that its plugin's new version spoiled.
-    GivenBack,
-    /// Put aside because its producer asked for a delay.
-    Delayed,
-    /// Found to be cancelled, before it ran or while it did.
-    Cancelled,
-    /// Not run, because another task has its idempotency key.
-    Duplicate,
-}
+/// The outcomes that end in the dead-letter stream.
+const DEAD: [Disposition; 5] = [
+    Disposition::Rejected,
+    Disposition::RetriesExhausted,
+    Disposition::DeferralsExhausted,
+    Disposition::Crashed,
+    Disposition::Malformed,
+];
 
-impl Settled {
-    /// In the order of the variants, so that `ALL[s as usize] == s`.
-    pub const ALL: [Settled; 13] = [
-        Settled::Completed,
-        Settled::Retried,
-        Settled::Deferred,
-        Settled::Rejected,
-        Settled::RetriesExhausted,
-        Settled::DeferralsExhausted,
-        Settled::Crashed,
-        Settled::Malformed,
-        Settled::Released,
-        Settled::GivenBack,
-        Settled::Delayed,
-        Settled::Cancelled,
-        Settled::Duplicate,
-    ];
-
-    /// The outcomes that end in the dead-letter stream.
-    const DEAD: [Settled; 5] = [
-        Settled::Rejected,
-        Settled::RetriesExhausted,
-        Settled::DeferralsExhausted,
-        Settled::Crashed,
-        Settled::Malformed,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Settled::Completed => "completed",
-            Settled::Retried => "retried",
-            Settled::Deferred => "deferred",
-            Settled::Rejected => "rejected",
-            Settled::RetriesExhausted => "retries-exhausted",
-            Settled::DeferralsExhausted => "deferrals-exhausted",
-            Settled::Crashed => "crashed",
-            Settled::Malformed => "malformed",
-            Settled::Released => "released",
-            Settled::GivenBack => "given-back",
-            Settled::Delayed => "delayed",
-            Settled::Cancelled => "cancelled",
-            Settled::Duplicate => "duplicate",
-        }
+/// The label `outcome`.
+fn label(outcome: Disposition) -> &'static str {
+    match outcome {
+        Disposition::Completed => "completed",
+        Disposition::Retried => "retried",
+        Disposition::Deferred => "deferred",
+        Disposition::Rejected => "rejected",
+        Disposition::RetriesExhausted => "retries-exhausted",
+        Disposition::DeferralsExhausted => "deferrals-exhausted",
+        Disposition::Crashed => "crashed",
+        Disposition::Malformed => "malformed",
+        Disposition::Released => "released",
+        Disposition::GivenBack => "given-back",
+        Disposition::Delayed => "delayed",
+        Disposition::Cancelled => "cancelled",
+        Disposition::Duplicate => "duplicate",
     }
 }
 
@@ -287,9 +249,8 @@ impl Metrics {
         let labels = QueueLabels { queue: queue() };
         let size = |state| all.sizes.get_or_create_owned(&StateLabels { queue: queue(), state });
         QueueMetrics(Arc::new(QueueHandles {
-            settled: Settled::ALL.map(|s| {
-                all.tasks.get_or_create_owned(&OutcomeLabels { queue: queue(), outcome: s.as_str() })
-            }),
+            settled: Disposition::ALL
+                .map(|s| all.tasks.get_or_create_owned(&OutcomeLabels { queue: queue(), outcome: label(s) })),
             batches: Batch::ALL.map(|b| {
                 all.batches.get_or_create_owned(&BatchLabels { queue: queue(), result: b.as_str() })
             }),
@@ -309,8 +270,8 @@ impl Metrics {
         let all = &*self.0;
         let queue = || name.to_owned();
         let labels = QueueLabels { queue: queue() };
-        for outcome in Settled::ALL {
-            all.tasks.remove(&OutcomeLabels { queue: queue(), outcome: outcome.as_str() });
+        for outcome in Disposition::ALL {
+            all.tasks.remove(&OutcomeLabels { queue: queue(), outcome: label(outcome) });
         }
         for batch in Batch::ALL {
             all.batches.remove(&BatchLabels { queue: queue(), result: batch.as_str() });
@@ -381,7 +342,7 @@ pub struct QueueMetrics(Arc<QueueHandles>);
 
 #[derive(Debug)]
 struct QueueHandles {
-    settled: [Counter; Settled::ALL.len()],
+    settled: [Counter; Disposition::ALL.len()],
     batches: [Counter; Batch::ALL.len()],
     duration: Histogram,
     wait: Histogram,
@@ -395,7 +356,7 @@ struct QueueHandles {
 }
 
 impl QueueMetrics {
-    pub fn settled(&self, outcome: Settled) {
+    pub fn settled(&self, outcome: Disposition) {
         self.0.settled[outcome as usize].inc();
     }
 
@@ -439,13 +400,13 @@ impl QueueMetrics {
     }
 
     pub fn totals(&self) -> Totals {
-        let of = |outcome: Settled| self.0.settled[outcome as usize].get();
+        let of = |outcome: Disposition| self.0.settled[outcome as usize].get();
         Totals {
-            completed: of(Settled::Completed),
-            retried: of(Settled::Retried),
-            deferred: of(Settled::Deferred),
-            dead: Settled::DEAD.into_iter().map(of).sum(),
-            released: of(Settled::Released),
+            completed: of(Disposition::Completed),
+            retried: of(Disposition::Retried),
+            deferred: of(Disposition::Deferred),
+            dead: DEAD.into_iter().map(of).sum(),
+            released: of(Disposition::Released),
             reclaimed: self.0.reclaimed.get(),
             lease_lost: self.0.lease_lost.get(),
             lost_entries: self.0.lost_entries.get(),

@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Metrics, PluginRow, Settled, Totals};
+use super::{Metrics, PluginRow, Totals, label};
+use crate::task::Disposition;
 
 /// The contract: others write dashboards and alerts against these.
 const DESIGN: [(&str, &str); 14] = [
@@ -86,8 +87,8 @@ fn every_outcome_and_every_state_starts_at_zero() {
     let metrics = Metrics::new();
     metrics.queue("mail");
     let text = metrics.encode();
-    for outcome in Settled::ALL {
-        let line = format!("tqhost_tasks_total{{queue=\"mail\",outcome=\"{}\"}} 0\n", outcome.as_str());
+    for outcome in Disposition::ALL {
+        let line = format!("tqhost_tasks_total{{queue=\"mail\",outcome=\"{}\"}} 0\n", label(outcome));
         assert!(text.contains(&line), "{line}{text}");
     }
     for state in ["queued", "running", "delayed", "dead"] {
@@ -100,22 +101,22 @@ fn every_outcome_and_every_state_starts_at_zero() {
 
 #[test]
 fn outcomes_are_told_apart() {
-    for (index, outcome) in Settled::ALL.into_iter().enumerate() {
+    for (index, outcome) in Disposition::ALL.into_iter().enumerate() {
         assert_eq!(outcome as usize, index);
     }
-    let names: std::collections::BTreeSet<&str> = Settled::ALL.map(Settled::as_str).into();
-    assert_eq!(names.len(), Settled::ALL.len());
+    let names: std::collections::BTreeSet<&str> = Disposition::ALL.map(label).into();
+    assert_eq!(names.len(), Disposition::ALL.len());
 }
 
 #[test]
 fn what_is_counted_is_shown_and_totalled() {
     let metrics = Metrics::new();
     let mail = metrics.queue("mail");
-    for outcome in Settled::ALL {
+    for outcome in Disposition::ALL {
         mail.settled(outcome);
     }
     // A second handle of the same queue counts on.
-    metrics.queue("mail").settled(Settled::Completed);
+    metrics.queue("mail").settled(Disposition::Completed);
     mail.lost_entries(2);
     mail.lease_lost(3);
     mail.reclaimed(4);

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Secret;
 pub use health::{FetchPulse, FetchState, Health};
 pub use listener::bind;
-pub use metrics::{Batch, Metrics, PluginRow, QueueMetrics, RELOADS, Settled, Totals};
+pub use metrics::{Batch, Metrics, PluginRow, QueueMetrics, RELOADS, Totals};
 
 /// How long answers under way may take after `stop`.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);

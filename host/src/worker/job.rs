@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::inflight::Hold;
 use crate::queue::Ending;
+use crate::task::Disposition;
 
 /// The bytes of a job for each further unit of room that it takes.
 const BYTES_PER_UNIT: usize = 64 << 10;
@@ -19,7 +20,7 @@ const UNITS: (usize, usize) = (256, 4096);
 #[derive(Debug)]
 pub struct Job {
     pub ending: Ending,
-    pub label: crate::admin::Settled,
+    pub label: Disposition,
     /// Dropped when the settlement is known.
     pub hold: Hold,
     _room: OwnedSemaphorePermit,
@@ -42,7 +43,7 @@ impl Room {
     }
 
     /// Waits until there is room for this ended attempt, and then frees its permit.
-    pub async fn job(&self, ending: Ending, label: crate::admin::Settled, mut hold: Hold) -> Option<Job> {
+    pub async fn job(&self, ending: Ending, label: Disposition, mut hold: Hold) -> Option<Job> {
         // A job that is larger than the whole room takes all of it.
         let units = (1 + ending.bytes() / BYTES_PER_UNIT).min(self.most);
         let _room =
@@ -60,7 +61,6 @@ mod tests {
     use super::super::capacity::{Capacity, Line};
     use super::super::inflight::{Claim, Inflight};
     use super::*;
-    use crate::admin::Settled;
     use crate::queue::codec::Entry;
     use crate::queue::{Settlement, Subject};
 
@@ -83,12 +83,12 @@ mod tests {
         let [large, small, larger] = ["1-0", "2-0", "3-0"].map(|entry| hold(&table, &line, entry));
         // All units but two.
         let first = room
-            .job(ending((UNITS.0 - 3) * BYTES_PER_UNIT), Settled::Completed, large)
+            .job(ending((UNITS.0 - 3) * BYTES_PER_UNIT), Disposition::Completed, large)
             .await
             .expect("there is room");
-        let second = room.job(ending(0), Settled::Completed, small).await.expect("there is room");
+        let second = room.job(ending(0), Disposition::Completed, small).await.expect("there is room");
         assert_eq!(line.free(), 2, "what has run has no permit any more, although it is not settled");
-        let mut third = std::pin::pin!(room.job(ending(usize::pow(2, 24)), Settled::Completed, larger));
+        let mut third = std::pin::pin!(room.job(ending(usize::pow(2, 24)), Disposition::Completed, larger));
         assert!(third.as_mut().now_or_never().is_none());
         drop(second);
         assert!(third.as_mut().now_or_never().is_none());

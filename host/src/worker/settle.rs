@@ -7,11 +7,10 @@
 use std::time::Duration;
 
 use super::backoff;
-use crate::admin;
 use crate::config;
 use crate::queue::settle::From;
 use crate::queue::{Reason, Settlement, codec};
-use crate::task::{Outcome, Task};
+use crate::task::{Disposition, Outcome, Task};
 
 /// `tq-error` is cut at this many characters, so that an error cannot fill the dead letters.
 const MAX_ERROR_CHARS: usize = 500;
@@ -25,7 +24,7 @@ const CRASHES: u32 = 2;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     pub settlement: Settlement,
-    pub label: admin::Settled,
+    pub label: Disposition,
 }
 
 /// Decides after an attempt that ended by itself, or that the sandbox ended. `jitter` is a random number from
@@ -33,7 +32,7 @@ pub struct Verdict {
 pub fn decide(outcome: Outcome, task: &Task, rules: &config::Queue, jitter: f64) -> Verdict {
     match outcome {
         Outcome::Completed { result } => {
-            Verdict { settlement: Settlement::Complete { result }, label: admin::Settled::Completed }
+            Verdict { settlement: Settlement::Complete { result }, label: Disposition::Completed }
         }
         Outcome::Retry { message, after } => retry(&format!("retry: {message}"), after, task, rules, jitter),
         Outcome::Failed { kind, message } => {
@@ -51,7 +50,7 @@ pub fn decide(outcome: Outcome, task: &Task, rules: &config::Queue, jitter: f64)
                 deferrals: task.deferrals + 1,
                 error: cut(&message),
             },
-            label: admin::Settled::Deferred,
+            label: Disposition::Deferred,
         },
     }
 }
@@ -86,7 +85,7 @@ pub fn release(task: &Task) -> Verdict {
             deferrals: task.deferrals,
             error: String::new(),
         },
-        label: admin::Settled::Released,
+        label: Disposition::Released,
     }
 }
 
@@ -104,7 +103,7 @@ pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Verdict {
             deferrals: task.deferrals,
             error: cut(&error),
         },
-        label: admin::Settled::GivenBack,
+        label: Disposition::GivenBack,
     }
 }
 
@@ -118,7 +117,7 @@ fn delayed(task: &Task) -> Option<Verdict> {
             deferrals: task.deferrals,
             error: String::new(),
         },
-        label: admin::Settled::Delayed,
+        label: Disposition::Delayed,
     })
 }
 
@@ -144,17 +143,17 @@ fn retry(error: &str, after: Option<Duration>, task: &Task, rules: &config::Queu
             deferrals: task.deferrals,
             error: cut(error),
         },
-        label: admin::Settled::Retried,
+        label: Disposition::Retried,
     }
 }
 
 fn bury(reason: Reason, error: &str) -> Verdict {
     let label = match reason {
-        Reason::Rejected => admin::Settled::Rejected,
-        Reason::RetriesExhausted => admin::Settled::RetriesExhausted,
-        Reason::DeferralsExhausted => admin::Settled::DeferralsExhausted,
-        Reason::Crashed => admin::Settled::Crashed,
-        Reason::Malformed => admin::Settled::Malformed,
+        Reason::Rejected => Disposition::Rejected,
+        Reason::RetriesExhausted => Disposition::RetriesExhausted,
+        Reason::DeferralsExhausted => Disposition::DeferralsExhausted,
+        Reason::Crashed => Disposition::Crashed,
+        Reason::Malformed => Disposition::Malformed,
     };
     Verdict { settlement: Settlement::Bury { reason, error: cut(error) }, label }
 }
@@ -269,7 +268,7 @@ mod tests {
         assert_eq!(suspects(1), [false, true, true, true]);
         assert_eq!(suspects(2), [false, false, true, true]);
         assert_eq!(suspects(1000), [false, false, true, true]);
-        assert_eq!(crashed(&task(1, 0, 3)).label, admin::Settled::Crashed);
+        assert_eq!(crashed(&task(1, 0, 3)).label, Disposition::Crashed);
     }
 
     #[test]
@@ -284,7 +283,7 @@ mod tests {
         let verdict = give_back(&trap, &task(3, 1, 1), Duration::from_secs(2));
         assert_eq!(
             (verdict.settlement, verdict.label),
-            (park(2, 3, 1, "not charged: trap: unreachable"), admin::Settled::GivenBack)
+            (park(2, 3, 1, "not charged: trap: unreachable"), Disposition::GivenBack)
         );
     }
 

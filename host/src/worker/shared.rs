@@ -8,17 +8,17 @@ use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 use super::capacity::Line;
-use super::crew::Crew;
-use super::gather::Gathering;
+use super::gathering::Gathering;
 use super::idle::Idle;
 use super::inflight::{Hold, Inflight};
 use super::job::{Job, Room};
 use super::settle::Verdict;
-use super::stop::Stop;
+use super::starts::Starts;
 use crate::admin::QueueMetrics;
 use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::{Ending, Queue, Subject};
+use crate::shutdown::Stop;
 
 /// The state that the loops of one queue share.
 pub struct Shared {
@@ -29,7 +29,7 @@ pub struct Shared {
     pub consumer: Arc<str>,
     pub inflight: Arc<Inflight>,
     pub gathering: Gathering,
-    pub crew: Crew,
+    pub starts: Starts,
     /// The queue's place among the queues of this host.
     pub line: Arc<Line>,
     /// The plugin's working version, if there is one.

@@ -18,7 +18,7 @@ use super::alone::Turn;
 use super::inflight::Hold;
 use super::pace::Pace;
 use super::shared::Shared;
-use super::{intake, runner};
+use super::{gate, runner};
 use crate::plugins::Version;
 use crate::queue::Start;
 use crate::task::Task;
@@ -55,14 +55,14 @@ async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: H
         drop(shared.runners.spawn(settled.clone().run_until_cancelled_owned(keeper.run())));
         hold.runs_alone(settled.drop_guard());
         members.push((task, hold));
-        begun = intake::begin(&shared, &label, &members, Instant::now(), true).await;
+        begun = gate::begin(&shared, &label, &members, Instant::now(), true).await;
     } else {
         members.push((task, hold));
     }
     // A host that stops gives it back.
     let Some(begun) = begun else { return runner::carry(shared.clone(), version, members).await };
     for ((task, hold), begun) in members.into_iter().zip(begun) {
-        if let Some((task, hold)) = intake::go_on(&shared, &version, task, hold, begun).await {
+        if let Some((task, hold)) = gate::go_on(&shared, &version, task, hold, begun).await {
             runner::waited(&shared, &task);
             runner::carry(shared.clone(), version.clone(), vec![(task, hold)]).await;
         }

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::inflight::Unheard;
 use super::pace::Pace;
 use super::shared::Shared;
-use crate::admin;
 use crate::queue::{Begun, Start};
+use crate::task::Disposition;
 
 /// A task that runs for this long gets PROCESSING. People and polling clients do not notice this delay. Short
 /// handlers, which may run ten thousands of times per second, end earlier and cost Redis nothing.
@@ -78,11 +78,11 @@ impl Teller {
             Begun::Owned => {}
             Begun::Cancelled if shared.inflight.lost(&task.entry) => {
                 tracing::info!(queue, task = task.task_id, "cancelled while it ran");
-                shared.metrics.settled(admin::Settled::Cancelled);
+                shared.metrics.settled(Disposition::Cancelled);
             }
             Begun::Duplicate if shared.inflight.lost(&task.entry) => {
                 tracing::info!(queue, task = task.task_id, "stopped: another task has its id");
-                shared.metrics.settled(admin::Settled::Duplicate);
+                shared.metrics.settled(Disposition::Duplicate);
             }
             Begun::Gone if shared.inflight.deleted(&task.entry) => {
                 shared.count_deleted(std::slice::from_ref(&task.entry));

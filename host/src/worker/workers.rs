@@ -16,15 +16,16 @@ use futures_util::future::join_all;
 use tokio_util::task::TaskTracker;
 
 use super::capacity::Line;
+use super::common::Common;
 use super::inflight::Inflight;
-use super::lifecycle::{Host, Worker};
+use super::lifecycle::Worker;
 use crate::admin::{Health, Metrics, QueueMetrics};
 use crate::plugins::Plugins;
 use crate::queue::Queue;
 
 /// The workers of one host.
 pub struct Workers {
-    host: Host,
+    host: Common,
     plugins: Plugins,
     metrics: Metrics,
     health: Health,
@@ -73,7 +74,7 @@ pub struct Applied {
 }
 
 impl Workers {
-    pub fn new(host: Host, plugins: Plugins, metrics: Metrics, health: Health) -> Workers {
+    pub fn new(host: Common, plugins: Plugins, metrics: Metrics, health: Health) -> Workers {
         Workers {
             host,
             plugins,
@@ -174,7 +175,7 @@ impl Workers {
         self.board.queues().iter().map(Posted::running).sum()
     }
 
-    /// Waits until everything has ended. The host's [`super::stop::Stop`] says how long that may take.
+    /// Waits until everything has ended. The host's [`crate::shutdown::Stop`] says how long that may take.
     pub async fn stop(self) {
         join_all(self.running.into_iter().map(|running| running.worker.stop())).await;
         self.retired.close();

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use tracing::Level;
 
-use super::log_rate::Quota;
 use super::mask::Mask;
+use super::quota::Quota;
 use crate::task::Task;
 
 /// Bytes of one line; the rest of a longer line is dropped.

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::Store;
 
+use super::number::Number;
 use super::state::State;
 
 /// How long an instance waits for a task. Then its memory goes back.
@@ -39,10 +40,6 @@ impl Instance {
         Instance { store, running: None, tasks: 0, place }
     }
 }
-
-/// Names one version with one set of grants, in this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Number(u64);
 
 pub(super) struct Pool {
     places: Arc<Semaphore>,

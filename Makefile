@@ -29,9 +29,14 @@ run: build plugins ## Set up, build, and show tqhost at work (about a minute aft
 
 # The tests mostly wait for leases, for processes and for events that must not happen.
 export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
-test: plugins ## Set up and run all tests
+# With SLOW=1, replies of Redis and lines of logs come late at random; SEED repeats a run's delays.
+TIMES := $(TARGET_DIR)/tmp/times-of-tests
+test: plugins ## Set up and run all tests (SLOW=1: with late replies of Redis and late lines of logs)
+	@rm -f $(TIMES)
 	cargo test --locked --workspace --manifest-path plugins/Cargo.toml --target-dir $(PLUGINS_TARGET_DIR)
-	cargo test --locked --workspace --lib --bins --tests
+	@$(if $(SLOW),export TQHOST_TEST_SLOW=$(or $(SEED),$$RANDOM); echo "slow mode: SEED=$$TQHOST_TEST_SLOW"; )\
+		cargo test --locked --workspace --lib --bins --tests; code=$$?; \
+		scripts/slowest-tests.sh $(TIMES); exit $$code
 
 lint: setup ## Check the formatting, and run clippy
 	@scripts/lint.sh
@@ -53,12 +58,11 @@ chaos: plugins ## Break hosts, Redis, network and plugins under load, and count 
 	cargo bench --locked --profile dev --bench chaos -- \
 		--minutes "$(or $(MINUTES),5)" --seed "$(SEED)" --redis "$(or $(REDIS),always)"
 
-MINUTES ?= 10
 soak: plugins ## Run tasks for MINUTES (10), and check that the memory of host and Redis stays the same
-	MINUTES=$(MINUTES) cargo bench --locked --bench soak
+	MINUTES=$(or $(MINUTES),10) cargo bench --locked --bench soak
 
 TARGET ?= load
-# TARGET is load, inspect or config; MINUTES bounds the time. It needs a nightly compiler and cargo-fuzz.
+# TARGET is load, inspect or config; MINUTES (5) bounds the time. It needs a nightly compiler and cargo-fuzz.
 fuzz: plugins ## Feed changed bytes to the code that loads plugins (TARGET=load, inspect or config)
 	@scripts/fuzz.sh $(TARGET) $(MINUTES)
 

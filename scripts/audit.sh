@@ -17,7 +17,7 @@ if ! command -v cargo-deny >/dev/null; then
     exit 1
 fi
 if [ "${1:-}" = --without-advisories ]; then
-    echo "audit: left out: advisories; `make audit` checks them"
+    echo "audit: left out: advisories; 'make audit' checks them"
     checks=(bans licenses sources)
 else
     checks=(advisories bans licenses sources)

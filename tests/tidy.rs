@@ -7,7 +7,7 @@
 
 mod order;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
@@ -15,6 +15,15 @@ use order::foundations;
 
 /// The most lines that a file of the host may have.
 const MAX_LINES: usize = 600;
+
+/// The names that types of the plugins and of the sandbox share. This list only gets shorter.
+const SHARED_NAMES: [&str; 8] = ["Counted", "End", "Loaded", "Now", "State", "Stream", "Times", "Waiting"];
+
+/// Names of the standard library that a type of the host must not hide.
+const STD_NAMES: [&str; 16] = [
+    "Box", "Clone", "Default", "Drop", "Eq", "Fn", "From", "Into", "Iterator", "Option", "Ord", "Result",
+    "Send", "String", "Sync", "Vec",
+];
 
 /// The most characters that a line may have.
 const MAX_COLUMNS: usize = 110;
@@ -47,6 +56,11 @@ fn no_file_of_the_host_is_too_long() {
 #[test]
 fn no_line_is_too_wide() {
     check(widths);
+}
+
+#[test]
+fn every_type_of_the_host_has_a_name_of_its_own() {
+    check(type_names);
 }
 
 #[test]
@@ -109,7 +123,7 @@ fn the_licences_of_all_dependencies_are_allowed() {
 #[test]
 fn every_rule_can_fail() {
     let wide = "x".repeat(MAX_COLUMNS + 1);
-    let wrong: [(Rule, &str, &str); 34] = [
+    let wrong: [(Rule, &str, &str); 39] = [
         (headers, "host/src/x.rs", "use std::fs;\n"),
         (headers, "host/src/queue/scripts/x.lua", "local a = 1\n"),
         (key_prefixes, "host/src/queue/x.rs", "let key = format!(\"tq:{{{stream}}}:dead\");\n"),
@@ -118,7 +132,7 @@ fn every_rule_can_fail() {
         (imports, "host/src/queue.rs", "fn f(value: redis::Value) {}\n"),
         (imports, "host/src/worker/x.rs", "    use wasmtime_wasi::p2;\n"),
         (imports, "host/src/queue/x.rs", "let engine = wasmtime::Engine::default();\n"),
-        (foundations, "host/src/queue/x.rs", "use crate::doctor::Kind;\n"),
+        (foundations, "host/src/queue/x.rs", "use crate::doctor::FaultKind;\n"),
         (foundations, "host/src/config/x.rs", "fn f() -> crate::queue::Queue {}\n"),
         (foundations, "host/src/queue/error.rs", "use super::{claim::Lease, keys};\n"),
         (foundations, "host/src/queue/error.rs", "use super::Queue;\n"),
@@ -129,6 +143,11 @@ fn every_rule_can_fail() {
         (widths, "docs/x.md", &"é".repeat(MAX_COLUMNS + 1)),
         (widths, "docs/x.md", &format!("See https://example.com/ {wide}\n")),
         (widths, "scripts/x.sh", &format!("    | {wide}\n")),
+        (type_names, "host/src/x.rs", "struct Settlement;\n"),
+        (type_names, "host/src/x.rs", "pub(super) trait Twice {}\nenum Twice<T> {\n"),
+        (type_names, "host/src/x.rs", "fn f() {\n    struct Settlement;\n}\n"),
+        (type_names, "host/src/x.rs", "pub enum Result {\n"),
+        (type_names, "host/src/worker/x.rs", "struct Loaded;\n"),
         (fuzz_lock, "host/Cargo.toml", "[dependencies]\nanother.workspace = true\n"),
         (ignored_tests, "tests/x.rs", "    #[ignore]\n"),
         (ignored_tests, "host/src/x.rs", "#[ignore = \"slow\"]\n"),
@@ -348,6 +367,61 @@ fn is_url(line: &str) -> bool {
     text.contains("://") && !text.contains(char::is_whitespace)
 }
 
+/// No two structs, enums or traits of the host have the same name, and none hides a name of the standard
+/// library. Test modules are left out.
+fn type_names(files: &Files) -> Vec<String> {
+    let is_shared = |path: &str, name: &str| {
+        // The times of the configuration are one of the three `Times`.
+        let may_share = ["host/src/plugins/", "host/src/sandbox/", "host/src/config/times.rs"];
+        SHARED_NAMES.contains(&name) && may_share.iter().any(|start| path.starts_with(start))
+    };
+    let mut places = BTreeMap::<&str, String>::new();
+    let mut shared = BTreeMap::<&str, usize>::new();
+    let mut problems = Vec::new();
+    for (path, text) in files.iter().filter(|(path, _)| is_host_code(path)) {
+        // Test modules come last in their files.
+        let code = text.find("\n#[cfg(test)]\nmod tests {").map_or(text.as_str(), |end| &text[..end]);
+        for (place, line) in lines(path, code) {
+            let Some(name) = type_name(line) else { continue };
+            if STD_NAMES.contains(&name) {
+                problems.push(format!("{place} defines {name}, which hides that of the standard library"));
+            }
+            if is_shared(path, name) {
+                *shared.entry(name).or_insert(0) += 1;
+                places.entry(name).or_insert(place);
+                continue;
+            }
+            if let Some(first) = places.get(name) {
+                problems.push(format!("{place} defines {name}, as {first} does: give one another name"));
+            }
+            places.insert(name, place);
+        }
+    }
+    let unique = SHARED_NAMES.iter().filter(|name| shared.get(**name).is_none_or(|count| *count < 2));
+    problems.extend(unique.map(|name| format!("{name} is no shared name now: take it out of SHARED_NAMES")));
+    problems
+}
+
+/// Whether a file is part of the host, and has more than tests in it.
+fn is_host_code(path: &str) -> bool {
+    path.starts_with("host/src/")
+        && path.ends_with(".rs")
+        && !path.ends_with("tests.rs")
+        && !path.ends_with("/testing.rs")
+        && !path.contains("/tests/")
+}
+
+/// The name of the struct, enum or trait that a line begins to define.
+fn type_name(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let item = line.strip_prefix("pub").map_or(line, |rest| {
+        let rest = rest.trim_start();
+        rest.strip_prefix('(').and_then(|rest| rest.split_once(") ")).map_or(rest, |(_, item)| item)
+    });
+    let rest = ["struct ", "enum ", "trait "].iter().find_map(|word| item.strip_prefix(word))?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
+}
+
 /// The fuzzer is a workspace of its own, and nothing else builds it. Without this rule its lock file would go
 /// out of date until somebody runs the fuzzer.
 fn fuzz_lock(files: &Files) -> Vec<String> {
@@ -557,7 +631,7 @@ fn misbehaviours(files: &Files) -> Vec<String> {
     let text = |path: &str| files.iter().find(|(file, _)| file == path).map_or("", |(_, text)| text.as_str());
     let quoted = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<String>>();
     let (mut problems, mut found) = (Vec::new(), BTreeSet::new());
-    let isolation = text("tests/isolation.rs");
+    let isolation = text("tests/handlers/isolation.rs");
     let all = isolation
         .split("const MISBEHAVING")
         .nth(1)
@@ -582,8 +656,9 @@ fn misbehaviours(files: &Files) -> Vec<String> {
             {
                 problems.push(format!("{place}: there is no guest {guest}"));
             } else if !all.contains(&format!("(\"{guest}\", ")) {
-                problems
-                    .push(format!("{place}: {guest} is not in the list MISBEHAVING of tests/isolation.rs"));
+                problems.push(format!(
+                    "{place}: {guest} is not in the list MISBEHAVING of tests/handlers/isolation.rs"
+                ));
             }
         }
         // One message for each row is enough.
@@ -591,11 +666,17 @@ fn misbehaviours(files: &Files) -> Vec<String> {
             continue;
         }
         for test in quoted(tests) {
-            let (module, function) = test.split_once("::").unwrap_or((&test, ""));
+            let (module, function) = test.rsplit_once("::").unwrap_or((&test, ""));
             let file = if module == "hostile" {
                 "host/src/sandbox/tests/hostile.rs".to_owned()
             } else {
-                format!("tests/{module}.rs")
+                // A test is named by its file; the folder of the file may be left out.
+                let end = format!("/{}.rs", module.rsplit("::").next().unwrap_or(module));
+                let is_it = |path: &str, text: &str| {
+                    path.starts_with("tests/") && path.ends_with(&end) && text.contains("#[test]")
+                };
+                let found = files.iter().find(|(path, text)| is_it(path, text));
+                found.map(|(path, _)| path.clone()).unwrap_or_default()
             };
             let code = text(&file);
             let uses = guests.is_empty()

@@ -1,4 +1,7 @@
-//! Publishes what this host knows of itself: to Redis for the commands, and to the metrics before a scrape.
+//! Publishes what this host knows about itself.
+//!
+//! In: the state of plugins, fetch loops, queues and configuration. Out: an announcement in Redis, which the
+//! commands read, and figures for the metrics before each scrape ([`Announcer::refresher`]).
 //!
 //! Not here: the form of an announcement (`queue::hosts`).
 
@@ -14,13 +17,13 @@ use crate::admin::{Health, Metrics, PluginRow, RELOADS};
 use crate::plugins::{Change, PluginStatus, Plugins};
 use crate::queue::hosts::{self, HostChange, HostInfo, HostPlugin, HostQueue};
 use crate::queue::{Link, Redis};
-use crate::reload::Refused;
-use crate::worker::workers::Board;
+use crate::reload::ConfigRefusal;
+use crate::worker::workers::QueueBoard;
 
-/// Rates are taken over this many announcements: a minute.
+/// A rate is the mean over this many announcements, which is a minute.
 const RATE_SAMPLES: usize = 20;
 
-/// Sets in the metrics what is not counted as it happens.
+/// Sets the figures in the metrics that are not counted as they happen.
 pub type Refresh = Arc<dyn Fn(&Metrics) + Send + Sync>;
 
 /// The loop.
@@ -31,14 +34,14 @@ pub struct Announcer {
     redis: Redis,
     plugins: Plugins,
     health: Health,
-    board: Board,
-    refused: Refused,
-    rates: HashMap<Arc<str>, Rate>,
+    board: QueueBoard,
+    refused: ConfigRefusal,
+    rates: HashMap<Arc<str>, CompletionRate>,
 }
 
-/// When how many had been completed, oldest first.
+/// Samples of how many tasks had been completed at what time, oldest first.
 #[derive(Default)]
-struct Rate(VecDeque<(Instant, u64)>);
+struct CompletionRate(VecDeque<(Instant, u64)>);
 
 impl Announcer {
     pub fn new(
@@ -47,8 +50,8 @@ impl Announcer {
         redis: Redis,
         plugins: Plugins,
         health: Health,
-        board: Board,
-        refused: Refused,
+        board: QueueBoard,
+        refused: ConfigRefusal,
     ) -> Announcer {
         Announcer {
             id,
@@ -63,7 +66,7 @@ impl Announcer {
         }
     }
 
-    /// Sets what is not counted as it happens: for the metrics, before a scrape.
+    /// The function that the admin server calls before a scrape.
     pub fn refresher(&self) -> Refresh {
         let (plugins, health, redis) = (self.plugins.clone(), self.health.clone(), self.redis.clone());
         let reconnects = AtomicU64::new(0);
@@ -138,11 +141,11 @@ impl Announcer {
     }
 }
 
-impl Rate {
+impl CompletionRate {
     /// Tasks completed per second since the oldest sample.
     fn sample(&mut self, completed: u64) -> f64 {
         let now = Instant::now();
-        // Counted anew: the queue was away for a moment.
+        // The queue was removed and added again, so its count began again at 0.
         if self.0.back().is_some_and(|(_, before)| *before > completed) {
             self.0.clear();
         }

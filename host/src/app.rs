@@ -16,7 +16,7 @@ use crate::config::{self, Config};
 use crate::embedded::{self, Embedded};
 use crate::plugins::{Plugins, Source, UNWATCHED};
 use crate::queue::{self, Link, Queue, Redis};
-use crate::reload::{self, Refused, Reloader, Watch};
+use crate::reload::{self, ConfigRefusal, FileWatch, Reloader};
 use crate::sandbox::{self, Compiler, Sandbox, SandboxOptions};
 use crate::shutdown::{Loops, Signals, Stop};
 use crate::worker::capacity::Capacity;
@@ -40,7 +40,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 struct Host {
     config: Config,
     signals: Signals,
-    file: Watch,
+    file: FileWatch,
     embedded: Option<Embedded>,
     link: Link,
     plugins: Plugins,
@@ -49,7 +49,7 @@ struct Host {
     capacity: Capacity,
     workers: Workers,
     metrics: Metrics,
-    refused: Refused,
+    refused: ConfigRefusal,
     /// All other loops of the host.
     servants: Loops,
     stop: Stop,
@@ -75,8 +75,8 @@ impl Host {
         let (admin_address, refresh) = serve_admin(&config, &metrics, &health, &servants).await?;
         // 2. Redis.
         let embedded = match config.redis {
-            config::Redis::Embedded => Some(Embedded::start(&config.data_dir).await?),
-            config::Redis::Url(_) => None,
+            config::RedisServer::Embedded => Some(Embedded::start(&config.data_dir).await?),
+            config::RedisServer::Url(_) => None,
         };
         let redis = open_redis(&config)?;
         let link = redis.link();
@@ -89,7 +89,7 @@ impl Host {
         // 4. The queues. Before the first claim: every group is there, and signals are heard. A host that
         // ended now would leave tasks behind.
         let signals = Signals::listen()?;
-        let file = Watch::new(&config.path).context("cannot listen to SIGHUP")?;
+        let file = FileWatch::new(&config.path).context("cannot listen to SIGHUP")?;
         let queues = prepared_queues(&config, &link).await?;
         let common = start_common(&config, &redis, &link, &servants, stop.clone());
         let (host_id, capacity) = (common.consumer.clone(), common.capacity.clone());
@@ -100,7 +100,7 @@ impl Host {
             servants.over.clone().run_until_cancelled_owned(told)
         });
         // 5. What others see of it.
-        let refused = Refused::default();
+        let refused = ConfigRefusal::default();
         let announcer = Announcer::new(
             host_id.clone(),
             link.clone(),
@@ -274,8 +274,8 @@ async fn tell_when_ready(plugins: Plugins, health: Health) {
 /// Where this configuration's Redis is: also for the commands, which find the embedded one of a running host.
 pub fn open_redis(config: &Config) -> anyhow::Result<Redis> {
     let redis = match &config.redis {
-        config::Redis::Embedded => Redis::open(&embedded::url(&config.data_dir)),
-        config::Redis::Url(url) => Redis::open(url.expose()),
+        config::RedisServer::Embedded => Redis::open(&embedded::url(&config.data_dir)),
+        config::RedisServer::Url(url) => Redis::open(url.expose()),
     };
     Ok(redis?)
 }

@@ -1,6 +1,6 @@
-//! An error with its causes, in one line: where an error is printed, its chain is printed once.
+//! Writes an error with its causes in one line.
 
-/// `what: cause: cause`. Some errors tell their cause in their own text too: it is not told twice.
+/// Gives `what: cause: cause`. Some errors repeat a cause in their own text; such a cause is written once.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut told = error.to_string();
     let mut next = error.source();

@@ -1,13 +1,14 @@
-//! The private Redis: a server of the host's own, for those who have none.
+//! The private Redis: a server that the host starts for itself when the configuration has no `redis.url`.
 //!
-//! In: the host's `data_dir`. Out: a running server on a Unix socket, with an append-only file, that ends
-//! with the host, however the host ends, and that is started again if it ends on its own.
+//! In: the host's `data_dir`. Out: a running server on a Unix socket, with an append-only file. It ends with
+//! the host, however the host ends, and is started again if it ends on its own.
 //!
-//!     lock ─▶ program ─▶ orphan of a killed host, if any: shut down ─▶ server thread ─▶ PING ─▶ Embedded
+//!     lock ─▶ program ─▶ shut down the orphan of a killed host, if any ─▶ server thread ─▶ PING ─▶ Embedded
 //!
-//! Files under `data_dir/redis`: `lock` (held while the host runs; has its pid in it), `redis.sock`,
-//! `redis.log`, and Redis's own. Not here: the client's connections (`queue`). What little is said to the
-//! server from here is in `socket`.
+//! Files under `data_dir/redis`: `lock` (held while the host runs, and holds its pid), `redis.sock`,
+//! `redis.log`, and Redis's own.
+//!
+//! Not here: the client's connections (`queue`). This module itself sends only PING and SHUTDOWN (`socket`).
 
 mod error;
 mod program;
@@ -31,15 +32,15 @@ use tokio::time::{Instant, sleep};
 pub use error::EmbeddedError;
 
 use server::{Launch, Server};
-use socket::Answer;
+use socket::PingReply;
 
 /// A Unix socket's path is at most 107 bytes on Linux and 103 elsewhere.
 const MAX_SOCKET_PATH_BYTES: usize = 100;
-/// How long a started server may be silent. One that loads its file is not silent.
+/// How long a started server may give no answer. A server that loads its file answers `LOADING`.
 const SILENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A running private Redis. Dropped, it is told to end; [`Embedded::stop`] waits for that too.
+/// A running private Redis. Dropping it asks the server to end; [`Embedded::stop`] also waits for the end.
 #[derive(Debug)]
 pub struct Embedded {
     server: Server,
@@ -51,7 +52,7 @@ impl Embedded {
         Embedded::start_from(data_dir, &std::env::var_os("PATH").unwrap_or_default()).await
     }
 
-    /// As [`Embedded::start`], with the folders to look for programs in, as in `PATH`.
+    /// Like [`Embedded::start`]. `path` is the list of folders that may hold the program, as in `PATH`.
     async fn start_from(data_dir: &Path, path: &OsStr) -> Result<Embedded, EmbeddedError> {
         let folder = absolute(data_dir).join("redis");
         own_folder(&folder)?;
@@ -64,28 +65,32 @@ impl Embedded {
         socket::end_orphan(&socket).await.map_err(io("end the orphaned server on", &socket))?;
         let log = folder.join("redis.log");
         server::rotate(&log).map_err(io("rotate", &log))?;
-        tracing::info!(program = %program.display(), socket = %socket.display(), "starting the private Redis");
+        tracing::info!(
+            program = %program.display(),
+            socket = %socket.display(),
+            "starting the private Redis"
+        );
         let launch = Launch { program, folder, socket: socket.clone(), log: log.clone() };
         let server = Server::start(launch, lock).map_err(io("start a thread for", &socket))?;
         wait_until_ready(&server, &socket, &log).await?;
         Ok(Embedded { server })
     }
 
-    /// Ends the server: asks, waits up to 15 seconds, then kills it. Everything written to it is in its file
-    /// then.
+    /// Asks the server to end, waits up to 15 seconds, then kills it. After that, everything that was written
+    /// to it is in its file.
     pub async fn stop(self) {
         self.server.stop().await;
     }
 
-    /// Whether the server's process runs at this moment; it is started again when it does not.
+    /// Whether the server's process runs at this moment. A server that has ended is started again.
     pub fn is_alive(&self) -> bool {
         self.server.pid().is_some()
     }
 }
 
-/// Where the server of this `data_dir` listens, whether it runs or not: `redis/redis.sock` in it, or if that
-/// is too long for a socket, a path in the folder for temporary files that is always the same for the same
-/// `data_dir`.
+/// The path of the socket for this `data_dir`, whether a server runs or not: `redis/redis.sock` in it. If
+/// that is too long for a socket, it is a path in the folder for temporary files, always the same for the
+/// same `data_dir`.
 pub fn socket_path(data_dir: &Path) -> PathBuf {
     let data_dir = absolute(data_dir);
     let socket = data_dir.join("redis/redis.sock");
@@ -104,12 +109,12 @@ pub fn socket_path(data_dir: &Path) -> PathBuf {
     }
 }
 
-/// Whether anybody listens there.
+/// Whether a server listens on the socket of this `data_dir`.
 pub async fn takes_connections(data_dir: &Path) -> bool {
     socket::takes_connections(&socket_path(data_dir)).await
 }
 
-/// The url of that socket.
+/// The url of the socket of this `data_dir`.
 pub fn url(data_dir: &Path) -> String {
     let mut url = String::from("redis+unix://");
     for byte in socket_path(data_dir).as_os_str().as_bytes() {
@@ -126,12 +131,12 @@ async fn wait_until_ready(server: &Server, socket: &Path, log: &Path) -> Result<
     let mut deadline = Instant::now() + SILENCE;
     loop {
         let answer = socket::ping(socket).await;
-        let ready = answer == Some(Answer::Pong);
+        let ready = answer == Some(PingReply::Pong);
         server.check(ready).map_err(|why| EmbeddedError::Ended { why, log: log_tail(log) })?;
         if ready {
             return Ok(());
         }
-        if answer == Some(Answer::Loading) {
+        if answer == Some(PingReply::Loading) {
             deadline = Instant::now() + SILENCE;
         } else if Instant::now() > deadline {
             return Err(EmbeddedError::Silent { log: log_tail(log) });
@@ -140,7 +145,8 @@ async fn wait_until_ready(server: &Server, socket: &Path, log: &Path) -> Result<
     }
 }
 
-/// Held until the file is dropped. The pid in it is only for the message to the next one.
+/// Takes the lock, which is held until the file is dropped. The pid in the file is only for the message that
+/// another host gives when it finds the lock taken.
 fn take_lock(folder: &Path) -> Result<File, EmbeddedError> {
     let path = folder.join("lock");
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
@@ -160,8 +166,8 @@ fn take_lock(folder: &Path) -> Result<File, EmbeddedError> {
     Ok(file)
 }
 
-/// Makes a folder that nobody else can look into. One that somebody else made there (anybody can in `/tmp`)
-/// is refused.
+/// Makes a folder that no other user can look into. A folder of another user is refused: in `/tmp`, anybody
+/// can make one.
 fn own_folder(path: &Path) -> Result<(), EmbeddedError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io("create", path))?;
     let metadata = path.symlink_metadata().map_err(io("look at", path))?;

@@ -1,7 +1,7 @@
-//! One file that is watched: is it there, is it stable, what is in it.
+//! Looks at one watched file, and reads it when it is stable.
 //!
-//! In: a path. Out: a [`Stamp`] that tells one state of the file from another, and its bytes, read whole or
-//! not at all. Blocking, but never for long: a FIFO is not opened, a file that is too large is not read.
+//! In: a path. Out: a [`Stamp`] that differs for each state of the file, and its bytes, read whole or not at
+//! all. The calls block, but never for long: they never wait at a FIFO, and they read at most [`MAX_BYTES`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -12,13 +12,13 @@ use std::time::{Duration, SystemTime};
 /// The largest file that is read.
 pub(crate) const MAX_BYTES: u64 = 64 << 20;
 
-/// A file that nobody has touched for so long is stable at first sight. Far more than the coarseness of file
-/// times.
+/// A file that nobody has changed for about so long is stable at the first look. It is far more than the
+/// resolution of file times.
 const LONG_AGO: Duration = Duration::from_secs(1);
 
-/// Tells one state of a file from another without reading it. The change time also tells those apart whose
+/// Identifies one state of a file without reading it. The change time shows a change even where the
 /// modification time was set by hand, as `cp -p` does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Stamp {
     device: u64,
     inode: u64,
@@ -27,8 +27,8 @@ pub(crate) struct Stamp {
     changed: (i64, i64),
 }
 
-/// What is at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The result of a look at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Found {
     Missing,
     /// A regular file, perhaps behind symbolic links.
@@ -53,9 +53,9 @@ pub(crate) fn look(path: &Path) -> Found {
     }
 }
 
-/// Reads the file if it is still as `stamp` says, before and after. None if it is not: somebody is at it.
+/// Reads the file if it has this `stamp` before and after the reading. Gives `None` if somebody changed it.
 pub(crate) fn read(path: &Path, stamp: Stamp) -> io::Result<Option<Vec<u8>>> {
-    // Between the look and now it may have become a FIFO, whose opening waits for a writer.
+    // The path may name a FIFO since the last look, and opening a FIFO would wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     if !stamp.holds(&file)? {
         return Ok(None);
@@ -63,7 +63,7 @@ pub(crate) fn read(path: &Path, stamp: Stamp) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::with_capacity(usize::try_from(stamp.bytes.min(MAX_BYTES)).unwrap_or(0));
     (&file).take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     let whole = bytes.len() as u64 == stamp.bytes && stamp.holds(&file)?;
-    // The path may name another file by now.
+    // The path may name another file since it was opened.
     Ok((whole && look(path) == Found::File(stamp)).then_some(bytes))
 }
 
@@ -78,11 +78,17 @@ impl Stamp {
         }
     }
 
+    /// A stamp without a file.
+    #[cfg(test)]
+    pub(crate) fn numbered(number: u64) -> Stamp {
+        Stamp { device: 0, inode: number, bytes: 1, modified: (0, 0), changed: (0, 0) }
+    }
+
     pub(crate) fn bytes(self) -> u64 {
         self.bytes
     }
 
-    /// Whether the last change is so long ago that there is no need to wait and look again.
+    /// Whether the last change is so long ago that a second look is not needed.
     pub(crate) fn is_old(self) -> bool {
         let Ok(now) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) else { return false };
         [self.modified, self.changed].into_iter().all(|(seconds, _)| {

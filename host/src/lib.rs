@@ -1,6 +1,6 @@
 //! tqhost: task queues on Redis Streams, with the business work in sandboxed WebAssembly components.
 //!
-//! The binary in `main.rs` is thin; everything it does is here. ARCHITECTURE.md tells the way of a task
+//! The binary in `main.rs` is thin; everything it does is here. ARCHITECTURE.md describes the way of a task
 //! through these modules.
 
 pub mod admin;

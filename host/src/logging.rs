@@ -3,11 +3,12 @@
 //! In: a [`LogFormat`] from the command line, directives from `TQHOST_LOG`. Out: the global subscriber of
 //! `tracing`, and a [`LogGuard`] that waits for the last lines when it is dropped.
 //!
-//!     event ─▶ filter ─▶ text | JSON ─▶ Lines (bounded) ─▶ a thread ─▶ stderr
+//!     event ─▶ filter ─▶ text | JSON ─▶ LogWriter (bounded) ─▶ a thread ─▶ stderr
 //!
-//! Whoever logs never waits for stderr: a pipe that nobody reads costs lines (they are counted, and said when
-//! it goes on), one that is closed costs all of them, and neither costs the host anything else. Not here:
-//! what a guest may log (`sandbox`), what the levels mean (docs/operations.md).
+//! Code that logs never waits for stderr. If nobody reads the pipe, lines are dropped, and the log says how
+//! many once it is read again. If the pipe is closed, all lines are dropped.
+//!
+//! Not here: what a guest may log (`sandbox`), what the levels mean (docs/operations.md).
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
@@ -24,14 +25,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 const VARIABLE: &str = "TQHOST_LOG";
 
-/// In front of what the variable says, which so has the last word on each of these targets too.
-/// wasmtime_wasi_http warns as often as a guest makes a mistake.
+/// Directives in front of those of the variable, which can therefore change each of these. wasmtime_wasi_http
+/// is off because it warns at each mistake of a guest.
 const BASE: &str = "info,wasmtime=warn,wasmtime_wasi=warn,wasmtime_wasi_http=off,cranelift=warn,notify=warn";
 
-/// Lines that wait for stderr, in bytes; beyond it they are dropped.
+/// Bytes of lines that may wait for stderr. Further lines are dropped.
 const MAX_WAITING_BYTES: usize = 4 << 20;
 
-/// How long the end of the process may wait for stderr.
+/// How long the process may wait for stderr when it ends.
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
 
 /// `--log-format`.
@@ -53,7 +54,7 @@ pub fn init(format: LogFormat) -> anyhow::Result<LogGuard> {
     };
     let filter = filter(&directives)?;
     let ansi = io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let (lines, guard) = Lines::start(io::stderr(), MAX_WAITING_BYTES)
+    let (lines, guard) = LogWriter::start(io::stderr(), MAX_WAITING_BYTES)
         .context("cannot start the thread that writes the log")?;
     subscriber(format, filter, ansi, lines).try_init().context("logging was already started")?;
     Ok(guard)
@@ -61,7 +62,7 @@ pub fn init(format: LogFormat) -> anyhow::Result<LogGuard> {
 
 /// Waits, for a bounded time, until what was logged is written.
 #[must_use = "the last lines are lost without it"]
-pub struct LogGuard(Lines);
+pub struct LogGuard(LogWriter);
 
 impl Drop for LogGuard {
     fn drop(&mut self) {
@@ -94,11 +95,11 @@ fn filter(directives: &str) -> anyhow::Result<EnvFilter> {
     if directives.is_empty() {
         return EnvFilter::builder().parse(BASE).context("the default log filter");
     }
-    // Without the spaces and empty words that the parser does not take.
+    // The parser takes neither spaces nor empty words.
     let mut words = directives.split(',').map(str::trim).filter(|word| !word.is_empty());
     let tidy = words.clone().collect::<Vec<_>>().join(",");
-    // A bare word that is no level would be taken for a target, so a misspelt level would silently change
-    // nothing. Directives with fields, in braces, are left to the parser.
+    // The parser takes a bare word that is no level for a target, so a misspelt level would change nothing
+    // and say nothing. Directives with fields, in braces, are left to the parser.
     let bare = |word: &&str| !word.contains(['=', '[']) && word.parse::<LevelFilter>().is_err();
     if !directives.contains('{')
         && let Some(word) = words.find(bare)
@@ -114,35 +115,36 @@ fn filter(directives: &str) -> anyhow::Result<EnvFilter> {
 
 /// Lines on their way to a writer that may be slow, stuck or gone. Clones share them.
 #[derive(Clone)]
-struct Lines(Arc<Shared>);
+struct LogWriter(Arc<LogBuffer>);
 
-struct Shared {
-    waiting: Mutex<Waiting>,
-    /// Told when there are lines, and when there are none any more.
+struct LogBuffer {
+    waiting: Mutex<PendingLines>,
+    /// Notified when lines arrive, and when all lines are written.
     changed: Condvar,
     max_bytes: usize,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingLines {
     text: Vec<u8>,
     dropped: u64,
     writing: bool,
 }
 
-impl Lines {
-    fn start(out: impl Write + Send + 'static, max_bytes: usize) -> io::Result<(Lines, LogGuard)> {
-        let lines = Lines(Arc::new(Shared { waiting: Mutex::default(), changed: Condvar::new(), max_bytes }));
+impl LogWriter {
+    fn start(out: impl Write + Send + 'static, max_bytes: usize) -> io::Result<(LogWriter, LogGuard)> {
+        let lines =
+            LogWriter(Arc::new(LogBuffer { waiting: Mutex::default(), changed: Condvar::new(), max_bytes }));
         let theirs = lines.clone();
         thread::Builder::new().name("log".to_owned()).spawn(move || theirs.write_to(out))?;
         Ok((lines.clone(), LogGuard(lines)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, PendingLines> {
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread: as long as the process.
+    /// Runs in the thread, until the process ends.
     fn write_to(&self, mut out: impl Write) {
         loop {
             let waiting = self.lock();
@@ -168,7 +170,7 @@ impl Lines {
 
     fn flush_within(&self, limit: Duration) -> bool {
         let waiting = self.lock();
-        let unwritten = |waiting: &mut Waiting| waiting.writing || !waiting.text.is_empty();
+        let unwritten = |waiting: &mut PendingLines| waiting.writing || !waiting.text.is_empty();
         let (_waiting, waited) = self
             .0
             .changed
@@ -178,7 +180,7 @@ impl Lines {
     }
 }
 
-impl Write for Lines {
+impl Write for LogWriter {
     /// One call is one line, as `tracing_subscriber` writes them.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut waiting = self.lock();
@@ -196,10 +198,10 @@ impl Write for Lines {
     }
 }
 
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Lines;
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = LogWriter;
 
-    fn make_writer(&'a self) -> Lines {
+    fn make_writer(&'a self) -> LogWriter {
         self.clone()
     }
 }
@@ -210,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// A stderr that takes one write per permission, and shows it.
+    /// Stands for stderr: it takes one write for each permission, and passes the text on.
     struct Gate {
         permissions: mpsc::Receiver<()>,
         written: mpsc::Sender<String>,
@@ -238,7 +240,7 @@ mod tests {
 
     fn logged(format: LogFormat, directives: &str, log: impl FnOnce()) -> String {
         let (gate, permit, shown) = gate();
-        let (lines, guard) = Lines::start(gate, MAX_WAITING_BYTES).unwrap();
+        let (lines, guard) = LogWriter::start(gate, MAX_WAITING_BYTES).unwrap();
         tracing::subscriber::with_default(subscriber(format, filter(directives).unwrap(), false, lines), log);
         for _ in 0..9 {
             permit.send(()).unwrap();
@@ -303,9 +305,9 @@ mod tests {
     #[test]
     fn a_stuck_writer_costs_lines_and_nothing_else() {
         let (gate, permit, shown) = gate();
-        let (mut lines, guard) = Lines::start(gate, 6).unwrap();
+        let (mut lines, guard) = LogWriter::start(gate, 6).unwrap();
         lines.write_all(b"one\n").unwrap();
-        // Taken by the thread, which is stuck with it now.
+        // The thread has taken the line, and waits for the permission to write it.
         while !lines.lock().writing {
             thread::yield_now();
         }
@@ -325,7 +327,7 @@ mod tests {
     fn a_closed_writer_is_not_waited_for() {
         let (gate, permit, _) = gate();
         drop(permit);
-        let (mut lines, _guard) = Lines::start(gate, 100).unwrap();
+        let (mut lines, _guard) = LogWriter::start(gate, 100).unwrap();
         for _ in 0..100 {
             lines.write_all(b"lost\n").unwrap();
             assert!(lines.flush_within(Duration::from_secs(60)));

@@ -1,17 +1,18 @@
 //! Takes changes of the configuration file while the host runs.
 //!
-//! In: hints that something changed in the file's folder (notify), a slow look for what the hints miss,
-//! SIGHUP. Out: queues and grants added, changed and removed; or a report of why the file changes nothing.
+//! In: hints that something changed in the file's folder (notify), a look every 2 seconds for what the hints
+//! miss, SIGHUP. Out: queues and grants added, changed and removed; or the reason why the file is refused.
 //!
 //! ```text
-//! look ─▶ stamp as before? ─▶ nothing
+//! look ─▶ stamp is known? ─▶ nothing
 //!           │ new ─▶ same for SETTLE? ─▶ Config::load ─▶ bad: reported ─▶ nothing
 //!           │                               └─ good ─▶ Workers::apply, Plugins::update
 //! ```
 //!
-//! What lives as long as the process (the addresses, the folders) stays as it is, and the log says that a
-//! restart is needed for it. Not here: how a queue is replaced (`worker::workers`), how a plugin gets its
-//! grants (`plugins`).
+//! Some keys take effect only at the start of the host (the addresses, the folders). When one of them
+//! changes, the log says that a restart is needed.
+//!
+//! Not here: how a queue is replaced (`worker::workers`), how a plugin gets its grants (`plugins`).
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,12 +38,12 @@ const RESCAN: Duration = Duration::from_secs(2);
 /// How long to wait after a hint: hints come in bursts.
 const BURST: Duration = Duration::from_millis(20);
 
-/// Why the file as it is now was not taken. Clones share it.
+/// Why the file was refused as it is now. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Refused(Arc<Mutex<Option<String>>>);
+pub struct ConfigRefusal(Arc<Mutex<Option<String>>>);
 
-impl Refused {
-    /// All of its problems; none while the host runs by what the file says.
+impl ConfigRefusal {
+    /// All problems of the file; `None` while the host runs by the file.
     pub fn why(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -53,30 +54,30 @@ impl Refused {
 }
 
 /// Notices changes of one file.
-pub struct Watch {
+pub struct FileWatch {
     file: std::path::PathBuf,
     seen: Found,
     hint: Arc<Notify>,
-    /// Dropped, it watches no more. Without it, the slow look serves.
+    /// Gives hints until it is dropped. If it could not be made, only the look every [`RESCAN`] is left.
     _hints: Option<notify::RecommendedWatcher>,
     hangup: Signal,
 }
 
-impl Watch {
-    /// The file as it is now counts as changed: it may have been since somebody read it. An error: SIGHUP
-    /// cannot be heard.
-    pub fn new(file: &Path) -> std::io::Result<Watch> {
+impl FileWatch {
+    /// The first look counts as a change, because the file may have changed since it was read. Fails if
+    /// SIGHUP cannot be heard.
+    pub fn new(file: &Path) -> std::io::Result<FileWatch> {
         let hint = Arc::new(Notify::new());
         let told = hint.clone();
         let hints = notify::recommended_watcher(move |_| told.notify_one()).and_then(|mut watcher| {
-            // The folder, not the file: editors and orchestrators put another file, or link, in its place.
+            // It watches the folder: editors and orchestrators replace the file, or a link in its place.
             watcher.watch(file.parent().unwrap_or(Path::new(".")), notify::RecursiveMode::NonRecursive)?;
             Ok(watcher)
         });
         let hints = hints
             .inspect_err(|error| tracing::warn!(%error, "changes of the configuration are noticed late"))
             .ok();
-        Ok(Watch {
+        Ok(FileWatch {
             file: file.to_owned(),
             seen: Found::Missing,
             hint,
@@ -85,7 +86,8 @@ impl Watch {
         })
     }
 
-    /// Waits for a new, stable state of the file, or for SIGHUP. Dropped while it waits, it misses nothing.
+    /// Waits for a new, stable state of the file, or for SIGHUP. It may be dropped while it waits: the next
+    /// call sees what this one would have seen.
     pub async fn changed(&mut self) {
         let mut candidate: Option<(Stamp, Instant)> = None;
         loop {
@@ -102,7 +104,7 @@ impl Watch {
             }
             let found = self.look().await;
             let Found::File(stamp) = found else {
-                // Gone for a moment while it is replaced, or for good: what runs, runs on.
+                // The file is being replaced, or was removed. The host keeps its configuration.
                 candidate = None;
                 continue;
             };
@@ -128,7 +130,7 @@ impl Watch {
     }
 }
 
-/// What a change of the configuration is carried out on.
+/// The parts of the host that a change of the configuration acts on.
 pub struct Reloader<'h> {
     pub config: &'h mut Config,
     pub workers: &'h mut Workers,
@@ -136,17 +138,17 @@ pub struct Reloader<'h> {
     pub capacity: &'h Capacity,
     pub link: &'h Link,
     pub metrics: &'h Metrics,
-    pub refused: &'h Refused,
+    pub refused: &'h ConfigRefusal,
     /// The largest memory grant that the sandbox was made for, bytes.
     pub max_memory: u64,
     /// The attempts that the sandbox was made for.
     pub max_attempts: u32,
-    /// The instances that it has room to keep beside them.
+    /// How many kept instances the sandbox has room for, beside those of running attempts.
     pub max_warm: u32,
 }
 
 impl Reloader<'_> {
-    /// Reads the file again, and makes it so.
+    /// Reads the file again and applies it, or notes why it is refused.
     pub async fn reload(self) {
         let path = self.config.path.clone();
         let loaded = tokio::task::spawn_blocking(move || Config::load(&path)).await;
@@ -160,8 +162,8 @@ impl Reloader<'_> {
         };
         match checked {
             Ok(config) if config == *self.config => {
-                // Touched, or the good file put back over a bad one; or looked at for the first time, since
-                // nobody knows what happened to it between its reading and the first look.
+                // The file was only touched; or a good file replaced a bad one; or this is the first look,
+                // which always counts as a change.
                 if self.refused.why().is_some() {
                     tracing::info!("the configuration file is again what this host runs by");
                 }
@@ -204,13 +206,14 @@ impl Reloader<'_> {
             tracing::warn!(
                 kept,
                 room = self.max_warm,
-                "more instances may be kept than this host has room for: some are given up early until its next start"
+                "more instances may be kept than this host has room for: some are given up early until its \
+                 next start"
             );
         }
         let queues: Vec<Queue> =
             new.queues.iter().map(|rules| Queue::new(rules.clone(), self.link.clone())).collect();
         for queue in &queues {
-            // Without Redis the fetch loop does it later.
+            // If Redis cannot be reached now, the fetch loop does it later.
             if let Err(error) = queue.ensure_group().await {
                 tracing::warn!(
                     queue = queue.rules.name,
@@ -224,7 +227,7 @@ impl Reloader<'_> {
         let applied = self.workers.apply(queues);
         let Applied { added, changed, removed } = applied;
         tracing::info!(?added, ?changed, ?removed, "the configuration was read again");
-        // What needs a restart stays what it is until then.
+        // Keys that need a restart keep their old values until then.
         let (redis, admin) = (self.config.redis.clone(), self.config.admin.clone());
         let (plugins_dir, data_dir) = (self.config.plugins_dir.clone(), self.config.data_dir.clone());
         *self.config = Config { redis, admin, plugins_dir, data_dir, memory: self.config.memory, ..new };
@@ -248,18 +251,20 @@ pub fn warm(config: &Config) -> u32 {
     grants(config).values().filter_map(|grant| grant.warm).fold(0, |sum, warm| sum.saturating_add(warm.idle))
 }
 
-/// A grant beyond what the sandbox has room for would fail every attempt of its plugin.
+/// Why the configuration is refused when a grant is larger than the sandbox has room for: every attempt of
+/// that plugin would fail.
 fn too_much_memory(config: &Config, max: u64) -> Option<String> {
     let grants = grants(config);
     let (name, grant) = grants.iter().find(|(_, grant)| grant.memory > max)?;
     let (asked, max) = (grant.memory >> 20, max >> 20);
     Some(format!(
-        "{}: plugins.{name}.memory: {asked}MiB is more than the {max}MiB that this host has room for: restart it",
+        "{}: plugins.{name}.memory: {asked}MiB is more than the {max}MiB that this host has room for: \
+         restart it",
         config.path.display()
     ))
 }
 
-/// The keys that differ and belong to what lives as long as the process.
+/// The keys that differ and that only a restart can change.
 fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let differs = [
         ("redis", old.redis != new.redis),

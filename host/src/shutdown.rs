@@ -26,7 +26,7 @@ pub struct Stop {
     pub claiming: CancellationToken,
     /// Attempts that still run are stopped and their tasks given back.
     pub running: CancellationToken,
-    /// What is not settled by now is left for other hosts.
+    /// Settlements that are not done are given up; other hosts take the tasks over.
     pub settling: CancellationToken,
 }
 

@@ -1,4 +1,4 @@
-//! A task and what can become of one attempt at it: the words that `queue`, `sandbox` and `worker` share.
+//! A task, and what can become of one attempt: the types that `queue`, `sandbox` and `worker` share.
 //!
 //! Not here: how a task is stored (`queue::codec`), what follows from an outcome (`worker::settle`).
 
@@ -34,7 +34,7 @@ pub struct Task {
     pub enqueued_at_ms: u64,
     /// W3C trace context of the producer, when it sent one.
     pub traceparent: Option<String>,
-    /// The producer's `tq-delay-ms`: counted from when it enqueued the task. Gone once the task has been
+    /// The producer's `tq-delay-ms`, counted from when it enqueued the task. `None` once the task has been
     /// delayed.
     pub delay: Option<Duration>,
     pub origin: Origin,
@@ -45,12 +45,12 @@ pub struct Task {
 /// Where a delivery comes from, as far as its fields tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// A producer's XADD without an id of its own: the task's id is its entry's, which no other task can
-    /// have.
+    /// A producer's XADD without `tq-id`: the task's id is the id of its entry, which no other task can have.
     Producer,
     /// A host or a command enqueued it, under a new id; its status says where it is.
     Host,
-    /// It was delivered before and came back, or its producer gave it an id, which it may have given before.
+    /// The task was delivered before and came back; or its producer gave it an id, which another task may
+    /// have too.
     Other,
 }
 
@@ -69,7 +69,7 @@ pub enum Outcome {
     Failed { kind: FailureKind, message: String },
 }
 
-/// Without the result: it may be large, and what is in it is the client's, not the log's.
+/// Leaves the result out: it may be large, and its content must not get into the log.
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -94,11 +94,11 @@ impl fmt::Debug for Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
     Trap,
-    /// The handler did not come back in time, and waited for most of it.
+    /// The handler did not return in time, and waited for something for most of the time.
     Timeout,
-    /// The same, and it had nothing to wait for. Named like the other timeout.
+    /// The handler did not return in time, and computed. Shown to users as `timeout`.
     BusyTimeout,
-    /// There was no instance in time, so no handler was called. Named like the other timeout.
+    /// No instance was ready in time, so no handler was called. Shown to users as `timeout`.
     StartTimeout,
     OutOfMemory,
     Instantiate,
@@ -118,9 +118,9 @@ impl FailureKind {
     }
 }
 
-/// What was done with a task after an attempt, or instead of one.
+/// The effect of a settlement on a task, after an attempt or instead of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Disposition {
+pub enum SettledAs {
     Completed,
     Retried,
     Deferred,
@@ -130,42 +130,42 @@ pub enum Disposition {
     Crashed,
     Malformed,
     Released,
-    /// Given back after an attempt that its plugin's new version spoiled.
+    /// Given back after a failure that is charged to the plugin's new version.
     GivenBack,
-    /// Put aside because its producer asked for a delay.
+    /// Parked because its producer asked for a delay.
     Delayed,
-    /// Found to be cancelled, before it ran or while it did.
+    /// Cancelled before it ran or while it ran.
     Cancelled,
     /// Not run, because another task has its idempotency key.
     Duplicate,
 }
 
-impl Disposition {
+impl SettledAs {
     /// In the order of the variants, so that `ALL[s as usize] == s`.
-    pub const ALL: [Disposition; 13] = [
-        Disposition::Completed,
-        Disposition::Retried,
-        Disposition::Deferred,
-        Disposition::Rejected,
-        Disposition::RetriesExhausted,
-        Disposition::DeferralsExhausted,
-        Disposition::Crashed,
-        Disposition::Malformed,
-        Disposition::Released,
-        Disposition::GivenBack,
-        Disposition::Delayed,
-        Disposition::Cancelled,
-        Disposition::Duplicate,
+    pub const ALL: [SettledAs; 13] = [
+        SettledAs::Completed,
+        SettledAs::Retried,
+        SettledAs::Deferred,
+        SettledAs::Rejected,
+        SettledAs::RetriesExhausted,
+        SettledAs::DeferralsExhausted,
+        SettledAs::Crashed,
+        SettledAs::Malformed,
+        SettledAs::Released,
+        SettledAs::GivenBack,
+        SettledAs::Delayed,
+        SettledAs::Cancelled,
+        SettledAs::Duplicate,
     ];
 }
 
-/// What a running handler last said of its progress. Written by the sandbox, read by the heartbeat; only the
+/// The last progress that a running handler reported. The sandbox writes it, the heartbeat reads it. Only the
 /// latest value is kept, so a guest that reports in a loop costs nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Progress(Arc<Mutex<Option<(u8, String)>>>);
 
 impl Progress {
-    /// Notes bytes longer than this are cut, on a character boundary.
+    /// A longer note is cut to this length, on a character boundary.
     pub const MAX_NOTE_BYTES: usize = 200;
 
     /// Sets the latest progress. `percent` is clamped to 100, `note` to [`Self::MAX_NOTE_BYTES`].
@@ -180,7 +180,7 @@ impl Progress {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(value);
     }
 
-    /// Takes the value that was set since the last call, if any.
+    /// Takes the value that was set since the last call.
     pub fn take(&self) -> Option<(u8, String)> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
     }

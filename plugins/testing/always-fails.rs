@@ -1,4 +1,4 @@
-//! Asks for a retry, every time.
+//! Returns a retry on every attempt.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};

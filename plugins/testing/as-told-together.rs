@@ -1,6 +1,7 @@
-//! Does for each task of a batch what `as-told` does for one: waits the longest `ms` among them, and ends each as its `data` says.
+//! Does what `as-told` does, in batches: waits the longest `ms` of its tasks, and ends each task as its
+//! `data` says.
 //!
-//! A result also has `together`, the number of tasks in the batch. Logs `runs` once for all of them.
+//! A result also has `together`, the number of tasks in the batch. The guest logs `runs` once for each batch.
 #![cfg(target_family = "wasm")]
 
 use serde_json::{Value, json};

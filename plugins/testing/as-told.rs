@@ -1,6 +1,8 @@
-//! Does what the JSON in field `data` says: waits `ms` in the host, fails on the first `retries` attempts, and ends as `end` says.
+//! Does what the JSON in field `data` says: waits `ms` in the host, returns a retry on the first `retries`
+//! attempts, and then ends as `end` says.
 //!
-//! `data` is an object with the task's name `n`, `ms`, `retries`, and `end`: `ok`, `reject` or `defer`. Logs `runs` before anything else.
+//! `data` is an object with the task's name `n`, `ms`, `retries` and `end` (`ok`, `reject` or `defer`). The
+//! guest logs `runs` before anything else.
 #![cfg(target_family = "wasm")]
 
 use serde_json::Value;

@@ -1,8 +1,13 @@
-//! Takes batches. Returns for each task how many were with it, and its place; ends as the task's field `do` says.
+//! Takes batches. Returns for each task its id and attempt, the number of tasks in the call (`batch`) and its
+//! `place` among them.
 //!
-//! `do` is `ok` (or not there), `retry`, `reject`, `defer`, `big` (returns `bytes` bytes), or something that befalls the whole call: `trap`, `loop`,
-//! `miscount` (a result too few, where there are several tasks), `hoard`. `ms` waits in the host, the longest of the tasks' counts; `say` is printed.
-//! A task alone is a batch of 1 and ends so as well, but for `miscount`; where `alone` is there, it is `ok` whatever `do` says.
+//! Field `do` says how a task ends: `ok` (the default), `retry`, `reject`, `defer`, or `big`, which returns
+//! `bytes` bytes. Other values of `do` make the whole call fail: `trap`, `loop`, `hoard`, or `miscount`,
+//! which returns one result too few if the batch has several tasks. Before that, the guest prints every `say`
+//! and waits in the host for the longest `ms` of its tasks.
+//!
+//! A task that is run alone is a batch of 1 and ends in the same way, but `miscount` is `ok`. If it has a
+//! field `alone`, it is `ok` whatever `do` says.
 #![cfg(target_family = "wasm")]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Returns as many bytes as field `bytes` says, each an `x`.
+//! Returns `bytes` bytes, each an `x`.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};

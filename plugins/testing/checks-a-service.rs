@@ -1,4 +1,4 @@
-//! Has a self-check that asks the granted `service` for its page and waits for as long as that takes.
+//! Has a self-check that requests the page of the granted `service` and waits for it without a limit.
 #![cfg(target_family = "wasm")]
 
 use serde_json::Value;

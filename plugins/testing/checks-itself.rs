@@ -1,4 +1,5 @@
-//! Has a self-check that passes, fails, traps, never ends or asks for too much memory, as its configuration says.
+//! Has a self-check that passes, fails, traps, never ends or asks for too much memory, as the granted
+//! `self-check` says.
 #![cfg(target_family = "wasm")]
 
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Passes its self-check, and traps in every task.
+//! Passes its self-check, and then traps in every task.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};

@@ -1,4 +1,4 @@
-//! Defers, every time, by the milliseconds in field `afterMs` (1000 without it).
+//! Returns a deferral on every attempt, by the milliseconds in field `afterMs` (1000 if it is missing).
 #![cfg(target_family = "wasm")]
 
 use std::time::Duration;

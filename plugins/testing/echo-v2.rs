@@ -1,4 +1,4 @@
-//! As `echo.rs`, with version `2`.
+//! Does what `echo` does, with version `2`.
 #![cfg(target_family = "wasm")]
 
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! Returns the task as JSON. The version in it is the environment's `TQHOST_ECHO_VERSION` at build time, or `1`, so that a test of
-//! replacing plugins can build as many versions as it likes.
+//! Returns the task as JSON, with a version: the value of `TQHOST_ECHO_VERSION` when the guest was built, or
+//! `1`. So a test that replaces plugins can build any number of versions.
 #![cfg(target_family = "wasm")]
 
 use serde_json::Value;

@@ -1,6 +1,8 @@
-//! Completes at once, with no result. It imports no function and its memory never grows for tasks of up to 20 KiB, so it measures the
-//! host and nothing of its own: without the standard library, and with an allocator over the heap that is
-//! there from the start.
+//! Completes at once, with no result.
+//!
+//! This guest imports no function, and its memory does not grow for tasks of up to 20 KiB. So a measurement
+//! with it measures only the host. It has no standard library, and its allocator uses the heap that an
+//! instance has from the start.
 #![cfg(target_family = "wasm")]
 #![no_std]
 
@@ -10,7 +12,7 @@ use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
 
-// The SDK's file, so that there is one contract. Its imports are not used here, and the build drops them.
+// The world of all handlers, so that there is one contract. The build drops its imports, which are not used.
 wit_bindgen::generate!({ path: "../../wit/handler.wit", world: "tqhost:handler/task-handler" });
 
 use exports::tqhost::handler::handler::{Failure, Guest, Task};
@@ -25,14 +27,16 @@ impl Guest for Empty {
 
 export!(Empty);
 
-/// Where the host puts what it passes in. For this target wit-bindgen leaves it to the C library, which is not linked here.
+/// Allocates the memory for the arguments that the host passes in. For this target wit-bindgen leaves this
+/// function to the C library, which is not linked here.
 #[cfg(target_os = "wasi")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cabi_realloc(old: *mut u8, old_len: usize, align: usize, new_len: usize) -> *mut u8 {
     if new_len == 0 {
         return core::ptr::without_provenance_mut(align);
     }
-    // SAFETY: the canonical ABI hands in a power of two, and an old block only with its own length and alignment.
+    // SAFETY: in the canonical ABI the alignment is a power of two, and an old block is passed with its own
+    // length and alignment.
     unsafe {
         if old_len == 0 {
             alloc::alloc::alloc(Layout::from_size_align_unchecked(new_len, align))
@@ -42,16 +46,17 @@ unsafe extern "C" fn cabi_realloc(old: *mut u8, old_len: usize, align: usize, ne
     }
 }
 
-/// Less than the heap that every handler is linked with (`plugins/.cargo/config.toml`).
+/// Smaller than the heap that every handler is linked with (`plugins/.cargo/config.toml`).
 const ARENA_BYTES: usize = 24 << 10;
 const PAGE_BYTES: usize = 1 << 16;
 
 unsafe extern "C" {
-    /// Where the linker puts the heap.
+    /// The first byte of the heap, from the linker.
     static __heap_base: u8;
 }
 
-/// Hands out the arena from its start, and starts again when everything was given back: after each task.
+/// Allocates from the start of the arena. When every block is free again, which is so after each task, it
+/// starts again.
 struct Bump {
     used: Cell<usize>,
     live: Cell<usize>,
@@ -60,13 +65,13 @@ struct Bump {
 // SAFETY: a component instance has one thread.
 unsafe impl Sync for Bump {}
 
-// SAFETY: every block lies in the arena, or in pages of its own, and overlaps no block that is live.
+// SAFETY: every block lies in the arena or in pages of its own, and overlaps no live block.
 unsafe impl GlobalAlloc for Bump {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let base = (&raw const __heap_base) as usize;
         let start = (base + self.used.get()).next_multiple_of(layout.align()) - base;
         if start + layout.size() > ARENA_BYTES {
-            // Beyond the arena: fresh pages, never given back. Instances are short-lived.
+            // The arena is full: the block gets new pages, which are never freed. Instances are short-lived.
             let pages = layout.size().div_ceil(PAGE_BYTES);
             return match core::arch::wasm32::memory_grow::<0>(pages) {
                 usize::MAX => core::ptr::null_mut(),

@@ -1,4 +1,4 @@
-//! Asks for a retry on the first two attempts; completes on the third with `{"attempt": 3}`.
+//! Returns a retry on the first two attempts, and completes on the third with `{"attempt": 3}`.
 #![cfg(target_family = "wasm")]
 
 use serde_json::{Value, json};

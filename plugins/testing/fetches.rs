@@ -1,5 +1,5 @@
-//! Asks for the url in its field and returns what came of it; `plugins/testing/README.md` has the fields. An error is a result too: the
-//! tests are to see which one it is.
+//! Requests the url in its field and returns the outcome; `plugins/testing/README.md` has the fields. An
+//! error is a result too, so that tests can check which error it is.
 #![cfg(target_family = "wasm")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,9 +8,10 @@ use serde_json::{Map, Value, json};
 use testing_guests::http::{Request, Response};
 use tqhost_handler::{Failure, Json, Task, handler};
 
+/// The most bytes of a body that are returned.
 const SHOWN: usize = 4096;
 
-/// Responses that are held without being read, over all tasks of this instance.
+/// The number of responses that are held unread, over all tasks of this instance.
 static FORGOTTEN: AtomicU32 = AtomicU32::new(0);
 
 fn handle(task: Task) -> Result<Json<Value>, Failure> {

@@ -1,4 +1,4 @@
-//! Asks for a retry until the attempt in field `failUntil`; completes then with `{"attempt": n}`.
+//! Returns a retry until the attempt in field `failUntil`, which completes with `{"attempt": n}`.
 #![cfg(target_family = "wasm")]
 
 use serde_json::{Value, json};

@@ -1,11 +1,16 @@
-//! Hands one argument of `bytes` bytes to the function of the host that field `call` names: `log`, `progress`, `config`, `random` (asks for as
-//! many), `authority`, `path`, `method`, `header` (one of that size) or `headers` (as many, each of a few bytes). Completes if it is taken.
+//! Passes one argument of `bytes` bytes to the host function that field `call` names: `log`, `progress`,
+//! `config`, `random` (asks for `bytes` bytes), `authority`, `path`, `method`, `header` (one of that size) or
+//! `headers` (`bytes` of them, each of a few bytes). Completes if the host takes it.
 #![cfg(target_family = "wasm")]
 
 use testing_guests::http::Request;
 use tqhost_handler::{Failure, FieldError, Task, config, context, handler, log};
 
-wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/roller", generate_all });
+wit_bindgen::generate!({
+    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    world: "tqhost:testing/roller",
+    generate_all,
+});
 
 use wasi::random::random::get_random_bytes;
 

@@ -1,5 +1,5 @@
-//! Fails as field `end` says (`retry`, `reject` or `defer`), with a message of `bytes` bytes that tries to look like lines of a log, and
-//! asks for the longest wait that there is.
+//! Fails as field `end` says (`retry`, `reject` or `defer`), with a message of `bytes` bytes that looks like
+//! lines of a log, and with the longest delay that can be asked for.
 #![cfg(target_family = "wasm")]
 
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Reports its progress a million times, every thousandth time with a note of 64 KiB. Completes with how often it did.
+//! Reports its progress a million times, every thousandth time with a note of 64 KiB. Completes with the
+//! number of reports.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler, progress};

@@ -1,4 +1,4 @@
-//! Asks for 2047 MiB in one allocation, nearly the most that Rust can ask for on wasm32, and touches it.
+//! Allocates and fills 2047 MiB at once, which is nearly the most that Rust can ask for on wasm32.
 #![cfg(target_family = "wasm")]
 
 use std::hint::black_box;

@@ -1,9 +1,13 @@
-//! Asks the host for a handle after the other, each of something that the host has to remember, and drops none.
+//! Asks the host for timers without end, and drops none. The host must keep a handle for each of them.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};
 
-wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/roller", generate_all });
+wit_bindgen::generate!({
+    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    world: "tqhost:testing/roller",
+    generate_all,
+});
 
 fn handle(_: Task) -> Result<(), Failure> {
     let mut held = Vec::new();

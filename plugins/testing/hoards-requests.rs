@@ -1,4 +1,5 @@
-//! Makes request after request with as much of a body and of a url as the host holds, and sends none of them.
+//! Makes requests without end and sends none. Each request has as much body, headers and url as the host
+//! holds for it.
 #![cfg(target_family = "wasm")]
 
 use testing_guests::http::Request;

@@ -1,4 +1,5 @@
-//! Allocates and touches 1 MiB at a time until it is refused, and then some more, as a leak would. Rust aborts on the refusal: a trap.
+//! Allocates and fills 1 MiB at a time without end, as a leak would. When the host refuses more memory, Rust
+//! aborts, which is a trap.
 #![cfg(target_family = "wasm")]
 
 use std::hint::black_box;

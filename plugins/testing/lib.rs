@@ -1,6 +1,7 @@
-//! What several test guests share: a sleep that works with every toolchain, the echo, doing as told, and requests (`http`).
+//! Code that several test guests share: a sleep that works with every toolchain, the echo, the instructions
+//! in a task's `data`, and requests (`http`).
 //!
-//! Not here: any misbehaviour. Each guest is a file beside this one, empty outside of WebAssembly.
+//! Not here: any misbehaviour. Each guest is a file beside this one. In a native build it is empty.
 
 #[cfg(target_family = "wasm")]
 pub mod http;
@@ -11,10 +12,14 @@ use serde_json::{Map, Value, json};
 use tqhost_handler::{Failure, FieldError, Json, Task};
 
 mod bindings {
-    wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/sleeper", generate_all });
+    wit_bindgen::generate!({
+        path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+        world: "tqhost:testing/sleeper",
+        generate_all,
+    });
 }
 
-/// `std::thread::sleep` panics where there is no WASI; this asks the host itself, which is what std does where there is.
+/// Sleeps by a call to the host. `std::thread::sleep` does the same with WASI, but panics without it.
 pub fn sleep(duration: Duration) {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     bindings::wasi::clocks::monotonic_clock::subscribe_duration(nanos).block();
@@ -39,21 +44,21 @@ pub fn echo(task: &Task, version: &str) -> Json<Value> {
     }))
 }
 
-/// What a task's field `data` tells its handler to do.
+/// The instructions to the handler in a task's field `data`.
 pub struct Told(Value);
 
 impl Told {
-    /// Rejects a task that does not tell.
+    /// Rejects a task whose `data` is missing or is not JSON.
     pub fn of(task: &Task) -> Result<Told, Failure> {
         Ok(Told(task.json("data")?))
     }
 
-    /// How long it is to take.
+    /// The time to wait before the task ends.
     pub fn wait(&self) -> Duration {
         Duration::from_millis(self.number("ms"))
     }
 
-    /// How the task ends: its name and attempt are the result.
+    /// The task's end. A result has the task's name and attempt.
     pub fn end(&self, task: &Task) -> Result<Value, Failure> {
         let name = &self.0["n"];
         if u64::from(task.attempt) <= self.number("retries") {
@@ -72,7 +77,7 @@ impl Told {
     }
 }
 
-/// Text as text, anything else as `{"hex": "…"}`.
+/// UTF-8 as a string, any other bytes as `{"hex": "…"}`.
 fn value(bytes: &[u8]) -> Value {
     match str::from_utf8(bytes) {
         Ok(text) => json!(text),

@@ -1,9 +1,12 @@
-//! Leaves what it can where another task might find it, and tells what it finds itself.
+//! Leaves data where another task might find it, and returns what it finds itself.
 //!
-//! Takes 6 MiB more of memory (`grown` says whether it got them), looks through all that it has for `hunter2-` and digits, and then fills what
-//! it took with `hunter2-` and the number in field `secret`, which it also keeps in a global. Returns `found` (numbers other than its own),
-//! `kept` (those in the global), and what the host shows it: `environment`, `arguments`, `folder`, `stdin` (bytes of it), `config`, and eight
-//! bytes of `random` and the `seed` for hash tables.
+//! The guest takes 6 MiB more of memory (`grown` says whether it got them). It searches its whole memory for
+//! `hunter2-` followed by digits. Then it fills the new memory with `hunter2-` and the number in field
+//! `secret`, and also keeps this number in a global.
+//!
+//! It returns `found` (the numbers that are not its own), `kept` (the numbers in the global), and what the
+//! host shows it: `environment`, `arguments`, `folder`, `stdin` (the number of bytes), `config`, eight bytes
+//! of `random`, and the `seed` for hash tables.
 #![cfg(target_family = "wasm")]
 
 use std::cell::RefCell;
@@ -12,7 +15,11 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use tqhost_handler::{Failure, Json, Task, config, handler};
 
-wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/looker", generate_all });
+wit_bindgen::generate!({
+    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    world: "tqhost:testing/looker",
+    generate_all,
+});
 
 use wasi::cli::{environment, stdin};
 use wasi::random::{insecure_seed, random};
@@ -36,7 +43,7 @@ fn handle(task: Task) -> Result<Json<Value>, Failure> {
             let digits: Vec<u8> =
                 (at + MARK.len()..end).map(peek).take_while(u8::is_ascii_digit).take(18).collect();
             let number = digits.iter().fold(0_u64, |number, digit| number * 10 + u64::from(digit - b'0'));
-            // What was cut off at the end of the memory is not a number of anybody.
+            // A number that the end of the memory cuts off is not any task's number.
             let after = at + MARK.len() + digits.len();
             if !digits.is_empty() && number != own && after < end && peek(after) == b' ' {
                 found.insert(number);
@@ -70,12 +77,12 @@ fn handle(task: Task) -> Result<Json<Value>, Failure> {
 }
 
 fn peek(at: usize) -> u8 {
-    // SAFETY: below the end of the memory, and a byte is a byte whatever it belongs to.
+    // SAFETY: the address is below the end of the memory, and every bit pattern is a valid byte.
     unsafe { core::ptr::read_volatile(core::ptr::with_exposed_provenance(at)) }
 }
 
 fn poke(at: usize, byte: u8) {
-    // SAFETY: within the pages that this task has just taken, which the allocator does not know of.
+    // SAFETY: the address is in the pages that this task has just taken, which the allocator does not know.
     unsafe { core::ptr::write_volatile(core::ptr::with_exposed_provenance_mut(at), byte) }
 }
 

@@ -1,12 +1,16 @@
-//! Calls one function of the host for ever, which answers at once: the one in field `call`, `clock`, `remaining`, `progress`, `config`, `log`,
-//! `poll` or `random`.
+//! Calls one host function forever, the one in field `call`: `clock`, `remaining`, `progress`, `config`,
+//! `log`, `poll` or `random`. Each call returns at once.
 #![cfg(target_family = "wasm")]
 
 use std::hint::black_box;
 
 use tqhost_handler::{Failure, FieldError, Task, config, context, handler, log};
 
-wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/roller", generate_all });
+wit_bindgen::generate!({
+    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    world: "tqhost:testing/roller",
+    generate_all,
+});
 
 use wasi::clocks::monotonic_clock::subscribe_duration;
 use wasi::random::random::get_random_bytes;
@@ -20,9 +24,9 @@ fn handle(task: Task) -> Result<(), Failure> {
         "progress" => || context::progress(1, "again"),
         "config" => || drop(black_box(config::get("model"))),
         "log" => || log::debug(""),
-        // What is ready is ready at once, each time anew.
+        // A new timer, which is ready at once.
         "poll" => || subscribe_duration(0).block(),
-        // As much as is given at once.
+        // The most bytes that the host gives in one call.
         "random" => || drop(black_box(get_random_bytes(1 << 20))),
         _ => return Err(FieldError::invalid("call", "names no call").into()),
     };

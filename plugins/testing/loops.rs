@@ -1,4 +1,4 @@
-//! Computes for ever, and calls nothing.
+//! Computes forever without calling anything.
 #![cfg(target_family = "wasm")]
 
 use std::hint::black_box;

@@ -1,4 +1,5 @@
-//! Sends `count` requests to `url` before it waits for any, and holds all responses unread; returns how many came to what.
+//! Sends `count` requests to `url` before it waits for any of them, and holds all responses unread. Returns
+//! how many requests ended with each status and with each error.
 #![cfg(target_family = "wasm")]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Calls itself until there is no stack left.
+//! Recurses without end, until its stack is full.
 #![cfg(target_family = "wasm")]
 
 use std::hint::black_box;
@@ -9,8 +9,8 @@ fn handle(task: Task) -> Result<String, Failure> {
     Ok(format!("got {}", deeper(u64::from(task.attempt))))
 }
 
-/// Uses its own result, so that no compiler makes a loop of it.
-#[allow(unconditional_recursion, reason = "that is what this guest is for")]
+/// Uses the result of the inner call, so that the compiler cannot turn the recursion into a loop.
+#[allow(unconditional_recursion, reason = "this guest is for endless recursion")]
 fn deeper(n: u64) -> u64 {
     let frame = black_box([n; 16]);
     deeper(n + 1) + black_box(frame[(n % 16) as usize])

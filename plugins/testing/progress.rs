@@ -1,4 +1,4 @@
-//! Reports 10, 50 and 200 percent, each followed by a sleep of as many milliseconds as field `ms` says; completes.
+//! Reports 10, 50 and 200 percent, and sleeps for `ms` milliseconds after each report. Completes.
 #![cfg(target_family = "wasm")]
 
 use std::time::Duration;

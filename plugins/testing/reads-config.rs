@@ -1,4 +1,5 @@
-//! Returns what it is granted: `{"model": …, "not-granted": …, "all": {…}}`, with null for a key without a value.
+//! Returns its granted configuration: `{"model": …, "not-granted": …, "all": {…}}`. A key without a value is
+//! null.
 #![cfg(target_family = "wasm")]
 
 use serde_json::{Map, Value, json};

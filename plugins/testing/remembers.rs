@@ -1,6 +1,9 @@
-//! Keeps what a handler can keep between tasks: counts them, keeps `keep` more bytes for each, and holds one handle of stdout for all. Prints
-//! `printed by <id>` to it, logs `logged by <id>`, waits `ms`, and ends as `end` says: `trap`, `retry`, `reject`, `defer`, or well.
-//! Returns `tasks`, how many it has had with this one, and `kept`, the bytes that it keeps.
+//! Keeps everything that a handler can keep between tasks: it counts its tasks, keeps `keep` more bytes for
+//! each, and holds one handle of stdout for all.
+//!
+//! The guest prints `printed by <id>` to this handle, logs `logged by <id>`, waits `ms`, and ends as `end`
+//! says: `trap`, `retry`, `reject` or `defer`; otherwise it completes. It returns `tasks`, the number of its
+//! tasks with this one, and `kept`, the bytes that it keeps.
 #![cfg(target_family = "wasm")]
 
 use std::cell::RefCell;
@@ -9,7 +12,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tqhost_handler::{Failure, Json, Task, handler, log};
 
-wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/printer", generate_all });
+wit_bindgen::generate!({
+    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    world: "tqhost:testing/printer",
+    generate_all,
+});
 
 use wasi::io::streams::OutputStream;
 

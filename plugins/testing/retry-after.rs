@@ -1,4 +1,4 @@
-//! Asks for a retry after the milliseconds in field `afterMs`, every time.
+//! Returns a retry on every attempt, after the milliseconds in field `afterMs`.
 #![cfg(target_family = "wasm")]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Waits in the host for as many milliseconds as field `ms` says; completes.
+//! Waits in the host for `ms` milliseconds. Completes.
 #![cfg(target_family = "wasm")]
 
 use std::time::Duration;

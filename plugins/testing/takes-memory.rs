@@ -1,4 +1,4 @@
-//! Takes as many MiB as the field `mib` says, waits for 200 ms with them, and completes.
+//! Takes `mib` MiB, holds them for 200 ms, and completes.
 #![cfg(target_family = "wasm")]
 
 use std::hint::black_box;

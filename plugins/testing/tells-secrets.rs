@@ -1,5 +1,8 @@
-//! Says the granted `api_key` wherever a handler can say something: on stdout and stderr, in a log line, as its progress; then as field `end`
-//! asks for, `ms` later: in the message of a `retry`, `reject` or `defer`, in a `panic`, or in its result.
+//! Writes the granted `api_key` to every place that a handler can write to.
+//!
+//! The guest writes the key to stdout, to stderr, to a log line and to its progress. Then, `ms` later, it
+//! puts the key where field `end` says: into the message of a `retry`, `reject` or `defer`, into a `panic`,
+//! or, with any other value, into its result.
 #![cfg(target_family = "wasm")]
 
 use std::time::Duration;

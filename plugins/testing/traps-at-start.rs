@@ -9,8 +9,8 @@ fn handle(_: Task) -> Result<(), Failure> {
 
 handler!(handle);
 
-/// A component that is made of this module calls it when it is instantiated. What is in `.init_array` would not do: where there is no `_initialize`,
-/// the linker lets that run with the first call.
+/// A component that is made of this module calls this function when it is instantiated. An entry in
+/// `.init_array` would not be enough: without `_initialize`, the linker runs such entries at the first call.
 #[unsafe(no_mangle)]
 extern "C" fn _initialize() {
     core::arch::wasm32::unreachable()

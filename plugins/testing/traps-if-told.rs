@@ -1,4 +1,4 @@
-//! Traps where the task has a field `trap`; returns any other.
+//! Traps if the task has a field `trap`, and returns any other task as `echo` does.
 #![cfg(target_family = "wasm")]
 
 use serde_json::Value;

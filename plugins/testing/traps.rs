@@ -1,4 +1,4 @@
-//! Executes `unreachable`: a trap without a word.
+//! Executes `unreachable`: a trap without a message.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};

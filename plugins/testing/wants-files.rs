@@ -1,9 +1,13 @@
-//! Imports `wasi:filesystem` and asks for its directories. It must be refused at load, and so never runs.
+//! Imports `wasi:filesystem` and lists its directories. The host must refuse to load it, so it never runs.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};
 
-wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/files", generate_all });
+wit_bindgen::generate!({
+    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    world: "tqhost:testing/files",
+    generate_all,
+});
 
 fn handle(_: Task) -> Result<String, Failure> {
     Ok(format!("{} directories", wasi::filesystem::preopens::get_directories().len()))

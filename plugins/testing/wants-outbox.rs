@@ -1,4 +1,5 @@
-//! Imports `tqhost:handler/outbox` and enqueues a task to the queue in field `to` (`nowhere` without it). Returns the new task's id.
+//! Imports `tqhost:handler/outbox` and enqueues a task to the queue in field `to` (`nowhere` if it is
+//! missing). Returns the new task's id.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};

@@ -1,4 +1,5 @@
-//! Exports `tqhost:handler/handler@0.2.0`, a version that the host does not know. It must be refused at load.
+//! Exports `tqhost:handler/handler@0.2.0`, a version that the host does not know. The host must refuse to
+//! load it.
 #![cfg(target_family = "wasm")]
 
 wit_bindgen::generate!({ path: "wit-next", world: "tqhost:handler/task-handler" });

@@ -1,7 +1,12 @@
-//! A component that is no handler: it exports `tqhost:testing/greeter` only. It must be refused at load.
+//! A component that is not a handler: it exports only `tqhost:testing/greeter`. The host must refuse to load
+//! it.
 #![cfg(target_family = "wasm")]
 
-wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/greeting", generate_all });
+wit_bindgen::generate!({
+    path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+    world: "tqhost:testing/greeting",
+    generate_all,
+});
 
 struct Greeter;
 

@@ -12,8 +12,10 @@ from collections import Counter
 
 WORD = re.compile(r"[a-z0-9][a-z0-9+#.\-]*[a-z0-9+#]|[a-z0-9]|[à-ÿ]+|[\u4e00-\u9fff]+", re.IGNORECASE)
 STOP = frozenset(
-    "a an and are as at be been but by can do for from had has have he her his how i if in into is it its may more most must no not of on or "
-    "our she so some such than that the their them then there these they this those to was we were what when where which who will with you your "
+    "a an and are as at be been but by can do for from had has have he her his how i if in into is "
+    "it its may more most must no not of on or "
+    "our she so some such than that the their them then there these they this those to was we were "
+    "what when where which who will with you your "
     "的 了 和 是 在 与 及 或 等 对 为 也 都 而".split()
 )
 

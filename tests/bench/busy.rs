@@ -2,7 +2,7 @@
 //! same host with handlers that wait.
 //!
 //! Out: a table of the effect on tasks of another queue, requests to the admin server, heartbeats, and
-//! handlers that time out. Not here: other ways to run guests (`execution`).
+//! handlers that time out. docs/decisions/0001-execution.md has the other ways to run guests.
 
 use std::thread;
 use std::time::{Duration, Instant};

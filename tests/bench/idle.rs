@@ -2,7 +2,7 @@
 //!
 //! Out: what they cost in processor time, memory and commands, by Redis's own figures (`INFO commandstats`,
 //! `INFO cpu`); and how long a task in one of many idle queues takes, from before its XADD until a client
-//! that polls sees COMPLETED. Not here: the limit that is a test (`tests/idle.rs`).
+//! that polls sees COMPLETED. Not here: the limit that is a test (`tests/queue/idle.rs`).
 
 use std::time::{Duration, Instant};
 

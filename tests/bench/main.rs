@@ -3,7 +3,8 @@
 //!
 //! In: the name of a section, or a part of it; none runs all but `peers`. Out: tables on stdout. Speeds are
 //! ratios to something that is measured in the same run; absolute figures hold for this machine and moment.
-//! Every section checks that all tasks were completed. Not here: limits that are tests (`tests/costs.rs`).
+//! Every section checks that all tasks were completed. Not here: limits that are tests
+//! (`tests/queue/costs.rs`).
 
 #[allow(dead_code, unused_imports, reason = "the tests use the rest")]
 #[path = "../support/mod.rs"]
@@ -13,7 +14,6 @@ mod backlog;
 mod busy;
 mod comparison;
 mod compilation;
-mod execution;
 mod hundred;
 mod idle;
 mod instances;
@@ -37,10 +37,9 @@ const PEERS: &str = "peers";
 fn main() {
     // `cargo bench` adds arguments for its own harness, which are ignored.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 14] = [
+    let sections: [(&str, fn()); 13] = [
         ("throughput", throughput),
         ("instances", instances::calls),
-        ("execution", execution::compared),
         ("busy", busy::slots),
         ("languages", languages::costs),
         ("start", start),

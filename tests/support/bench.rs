@@ -11,17 +11,23 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use redis::{Connection, FromRedisValue, ToRedisArgs};
 use serde_json::Value;
 
+use super::compiled::Compiled;
 use super::http::{self, Response};
-use super::{RedisServer, eventually, wat};
+use super::proxy::Proxy;
+use super::{RedisServer, eventually, slow, timing, wat};
 
 /// The folder, the Redis and a connection to it for one test.
 pub struct Bench {
+    compiled: Compiled,
+    /// Between the hosts and Redis, in the slow mode.
+    slow: Option<Proxy>,
     pub dir: tempfile::TempDir,
     pub redis: RedisServer,
     pub db: Connection,
@@ -49,16 +55,20 @@ impl Bench {
 
     /// Like [`Bench::new`], with a Redis that is running and a folder.
     pub fn on(queues: &str, dir: tempfile::TempDir, redis: RedisServer) -> Bench {
+        timing::note();
         let db = redis.connection();
         std::fs::create_dir(dir.path().join("plugins")).expect("create plugins/");
-        let bench = Bench { dir, redis, db };
+        let (compiled, slow) = (Compiled::new(dir.path()), slow::proxy(redis.port));
+        let bench = Bench { compiled, slow, dir, redis, db };
         bench.configure_for(queues, bench.redis.port);
         bench
     }
 
     /// Configures a Redis on this port of this machine, usually a proxy's, for hosts and commands that start
-    /// from now on.
+    /// from now on. In the slow mode the port of the bench's Redis stands for a proxy.
     pub fn configure_for(&self, queues: &str, port: u16) {
+        let slow = self.slow.as_ref().filter(|_| port == self.redis.port);
+        let port = slow.map_or(port, |proxy| proxy.port);
         self.configure_url(queues, &format!("redis://127.0.0.1:{port}"));
     }
 
@@ -84,7 +94,9 @@ impl Bench {
     pub fn install(&self, guest: &str, plugin: &str) {
         let target = self.plugin_path(plugin);
         let new = target.with_extension("new");
-        std::fs::copy(guest_path(guest), &new).expect("copy a guest");
+        let source = guest_path(guest);
+        self.compiled.give(&source);
+        std::fs::copy(source, &new).expect("copy a guest");
         std::fs::rename(new, target).expect("rename a guest");
     }
 
@@ -262,9 +274,25 @@ impl From<Output> for Ran {
 
 /// Runs a command of tqhost.
 pub fn tqhost(config: &Path, args: &[&str]) -> Ran {
+    timing::note();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
     command.arg("--config").arg(config).args(args).stdin(Stdio::null()).env_remove("TQHOST_LOG");
     command.output().expect("run tqhost").into()
+}
+
+/// The lines, each of them some time after it was written in the slow mode. The host is never held up.
+fn late(lines: impl Iterator<Item = String> + Send + 'static) -> Box<dyn Iterator<Item = String> + Send> {
+    let Some(mut delay) = slow::lines() else { return Box::new(lines) };
+    let (sender, late) = channel();
+    std::thread::spawn(move || {
+        for line in lines {
+            let _ = sender.send((Instant::now() + delay(), line));
+        }
+    });
+    Box::new(late.into_iter().map(|(due, line)| {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        line
+    }))
 }
 
 fn code(status: ExitStatus) -> i32 {
@@ -337,8 +365,9 @@ impl Host {
         let (sender, lines) = channel();
         let raw = Arc::new(Mutex::new(String::new()));
         let kept = raw.clone();
+        let written = late(stderr.lines().map_while(Result::ok));
         let reader = std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
+            for line in written {
                 kept.lock().expect("the log").push_str(&format!("{line}\n"));
                 if let Ok(json) = serde_json::from_str(&line) {
                     let _ = sender.send(json);

@@ -68,3 +68,9 @@ pub fn said(host: &Host, what: &str, bytes: &[u8]) -> Value {
 pub fn loaded(host: &Host, bytes: &[u8]) -> Value {
     said(host, "plugin loaded", bytes)
 }
+
+/// The row of a plugin in `tqhost plugins`.
+pub fn row(bench: &Bench, plugin: &str) -> Option<Value> {
+    let all = bench.tqhost(&["plugins", "--json"]).ok().json();
+    all["plugins"].as_array()?.iter().find(|row| row["name"] == plugin).cloned()
+}

@@ -4,17 +4,19 @@
 
 pub mod bench;
 pub mod clock;
-pub mod ends;
+mod compiled;
 pub mod files;
+mod held;
 pub mod http;
-pub mod llm;
 pub mod names;
 pub mod process;
 pub mod producer;
 pub mod proxy;
 pub mod redis_server;
+mod slow;
 pub mod soak;
 pub mod swaps;
+mod timing;
 pub mod trickle;
 pub mod wait;
 pub mod wat;
@@ -22,7 +24,7 @@ pub mod web;
 
 pub use bench::{Bench, Host, Places, Ran};
 pub use clock::Clock;
-pub use llm::{Llm, Said};
+pub use held::Held;
 pub use producer::Producer;
 pub use redis_server::RedisServer;
 pub use trickle::{Done, Trickle};

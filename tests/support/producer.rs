@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::eventually;
+use super::{eventually, slow};
 
-/// Adds tasks to the stream `work`, one every 2 ms, until it is stopped. It reconnects while Redis is away.
+/// Adds tasks to the stream `work`, one every 2 ms or in the slow mode 20 ms, until it is stopped. It
+/// reconnects while Redis is away.
 pub struct Producer {
     stop: Arc<AtomicBool>,
     ids: Arc<Mutex<Vec<String>>>,
@@ -44,7 +45,7 @@ impl Producer {
                 }
                 n += 1;
                 // This is the producer's pace; no test waits for it.
-                std::thread::sleep(Duration::from_millis(2));
+                std::thread::sleep(slow::pace());
             }
         });
         Producer { stop, ids, thread }

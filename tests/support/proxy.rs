@@ -40,6 +40,8 @@ struct State {
     hits: usize,
     parted: bool,
     delay: Option<Range<u64>>,
+    /// Delays of replies only, and a seed for them.
+    reply_delay: Option<(Range<u64>, u64)>,
     /// The number of connections so far.
     born: usize,
     /// Connections with a lower number are forgotten.
@@ -70,7 +72,7 @@ impl Proxy {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)) else { continue };
                 let network = shared.clone();
                 std::thread::spawn(move || {
-                    Pass { network, number, fate: Arc::default() }.run(client, server)
+                    Pass { network, number, fate: Arc::default() }.run(client, server);
                 });
             }
         });
@@ -118,6 +120,12 @@ impl Proxy {
     /// Delays every piece of data by a random time in this range of milliseconds.
     pub fn delay(&self, milliseconds: Range<u64>) {
         self.network.lock().delay = Some(milliseconds);
+    }
+
+    /// Delays every piece of a reply by a random time in this range of milliseconds. The same connection has
+    /// the same delays for the same seed. It lasts until the end of the proxy.
+    pub fn delay_replies(&self, milliseconds: Range<u64>, seed: u64) {
+        self.network.lock().reply_delay = Some((milliseconds, seed));
     }
 
     /// Sends new connections to another port. Present connections are unchanged.
@@ -223,7 +231,13 @@ impl Pass {
     fn replies(&self, mut back: TcpStream, mut out: TcpStream) {
         let mut buffer = [0; 1 << 16];
         let mut held = false;
+        let delay = self.network.lock().reply_delay.clone();
+        let mut delay =
+            delay.map(|(range, seed)| (range, fastrand::Rng::with_seed(seed ^ self.number as u64)));
         while let Ok(read) = back.read(&mut buffer) {
+            if let Some((range, random)) = &mut delay {
+                std::thread::sleep(Duration::from_millis(random.u64(range.clone())));
+            }
             // Data that arrives after a request with a planned fault is its reply: the command was carried
             // out.
             match self.fate() {

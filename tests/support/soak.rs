@@ -2,7 +2,7 @@
 //! should not grow.
 //!
 //! In: how many tasks a round has. Out: a [`Use`] per round, taken when nothing of the round is left. Not
-//! here: how many rounds there are (`tests/soak.rs`, `tests/soak/main.rs`).
+//! here: how many rounds there are (`tests/proofs/soak.rs`, `tests/soak/main.rs`).
 
 use std::fmt;
 

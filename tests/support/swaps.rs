@@ -2,7 +2,7 @@
 //! it checks every task.
 //!
 //! In: a seed and how many swaps. Out: a [`Verdict`]: which tasks were lost, dead or charged. Not here: who
-//! runs it (a short form is `tests/swaps.rs`, a long one `make bench SECTION=swaps`).
+//! runs it (a short form is `tests/plugins/swaps.rs`, a long one `make bench SECTION=swaps`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -9,6 +9,7 @@
 //! | `/size` | the size of the request's body |
 //! | `/busy` | 429 with `retry-after: 7` |
 //! | `/down` | 503 with `retry-after: 9` |
+//! | `/held` | 200, once the test has called [`Web::open_held`] |
 //! | `/meet` | 200, as soon as two requests for it wait at the same time |
 //! | `/redirect?to=URL` | 302 to the URL |
 //! | `/declared` | the head of a response of 1 GiB, and no body |
@@ -24,7 +25,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, OnceLock};
+use std::sync::{Arc, Barrier, Condvar, Mutex, OnceLock};
 use std::thread;
 
 use rustls::pki_types::PrivateKeyDer;
@@ -42,6 +43,8 @@ struct Seen {
     open: AtomicUsize,
     most_open: AtomicUsize,
     meeting: OnceLock<Barrier>,
+    held_is_open: Mutex<bool>,
+    opened: Condvar,
 }
 
 /// A certificate authority for one test.
@@ -83,6 +86,17 @@ impl Web {
     /// `http://127.0.0.1:port`
     pub fn origin(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// A page that answers when the test says so: a handler that asks for it runs until then.
+    pub fn held(&self) -> String {
+        format!("{}/held", self.origin())
+    }
+
+    /// From now on everybody gets an answer from [`Web::held`], also who waits for it.
+    pub fn open_held(&self) {
+        *self.seen.held_is_open.lock().expect("the page") = true;
+        self.seen.opened.notify_all();
     }
 
     /// Requests so far.
@@ -149,6 +163,11 @@ fn answer(stream: impl Read + Write, seen: &Seen) {
         }
         "/busy" => page(stream.get_mut(), "429 Too Many Requests", "retry-after: 7\r\n", ""),
         "/down" => page(stream.get_mut(), "503 Service Unavailable", "retry-after: 9\r\n", ""),
+        "/held" => {
+            let closed = seen.held_is_open.lock().expect("the page");
+            drop(seen.opened.wait_while(closed, |is_open| !*is_open).expect("the page"));
+            page(stream.get_mut(), "200 OK", "", "opened")
+        }
         "/meet" => {
             seen.meeting.get_or_init(|| Barrier::new(2)).wait();
             page(stream.get_mut(), "200 OK", "", "met")

@@ -1,14 +1,16 @@
-//! Whether this host does its work: what the fetch loops say of themselves, judged by their age.
+//! Decides whether this host is ready, by the last sign of life of each fetch loop.
 //!
-//! In: a [`FetchPulse`] for each fetch loop, beaten at every turn, and once [`Health::started`]; what has
-//! failed for good. Out: [`Health::ready`], and the [`Report`] that `/readyz` answers with.
+//! In: a [`FetchPulse`] for each fetch loop, which beats at every turn; one call of [`Health::started`]; the
+//! reason if something failed for good ([`Health::fail`]). Out: [`Health::ready`], and the [`Report`] that
+//! `/readyz` answers with.
 //!
 //!     never beaten ─┐
 //!     last beat older than stall_after ─┼─▶ not ok ─▶ not ready ◀─ failed
 //!     last event is a fault ─┘
 //!
-//! A loop that waits for its plugin is ok: it lives, and the report says what it waits for.
-//! Not here: pings to Redis. That it answers does not mean that tasks are read.
+//! A loop that waits for its plugin is ok: it is alive, and the report says what it waits for.
+//!
+//! Not here: pings to Redis. An answer to a ping does not mean that tasks are read.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,10 +20,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
-/// Longer reasons are cut here, on a character boundary.
+/// A longer reason is cut to this length, on a character boundary.
 const MAX_REASON_BYTES: usize = 500;
 
-/// What a fetch loop is doing.
+/// The activity of a fetch loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FetchState {
     Reading,
@@ -43,24 +45,24 @@ impl FetchState {
 
 /// The health of the process. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Health(Arc<Inner>);
+pub struct Health(Arc<HealthState>);
 
 #[derive(Debug)]
-struct Inner {
+struct HealthState {
     stall_after: Duration,
     started: AtomicBool,
     failed: OnceLock<&'static str>,
-    /// In the order of their first appearance.
+    /// One for each queue, in the order in which the queues were added.
     pulses: Mutex<Vec<FetchPulse>>,
 }
 
 /// The answer of `/readyz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct Readiness {
     pub ready: bool,
     /// The first scan of the plugins is done.
     pub started: bool,
-    /// The part of the host that has ended although the host needs it. It comes back with the next start.
+    /// A part that the host needs, and that has ended. Only a restart of the host brings it back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<&'static str>,
     pub queues: Vec<QueueReport>,
@@ -69,7 +71,7 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct QueueReport {
     pub queue: String,
-    /// `starting`, `faulted`, or the fetch loop's own word.
+    /// `starting`, `faulted`, or the name of a [`FetchState`].
     pub state: &'static str,
     /// How long it has been in this state.
     pub since_ms: u64,
@@ -79,9 +81,9 @@ pub struct QueueReport {
 }
 
 impl Health {
-    /// `stall_after`: a fetch loop that has not beaten for longer is stalled.
+    /// A fetch loop that has not beaten for longer than `stall_after` is stalled.
     pub fn new(stall_after: Duration) -> Self {
-        Health(Arc::new(Inner {
+        Health(Arc::new(HealthState {
             stall_after,
             started: AtomicBool::new(false),
             failed: OnceLock::new(),
@@ -89,30 +91,33 @@ impl Health {
         }))
     }
 
-    /// The first scan of the plugins is done.
+    /// Notes that the first scan of the plugins is done.
     pub fn started(&self) {
         self.0.started.store(true, Ordering::Release);
     }
 
-    /// Something has ended that the host needs: it is not ready any more until it starts again. The reason is
-    /// shown without a token.
+    /// Notes that a part that the host needs has ended: the host is not ready until it is restarted.
+    /// `/readyz` shows the reason to everybody, also without a token.
     pub fn fail(&self, reason: &'static str) {
         self.0.failed.get_or_init(|| reason);
     }
 
-    /// The pulse of this queue's fetch loop; from now on the host is not ready until it beats.
+    /// The pulse of this queue's fetch loop. The host is not ready until the pulse beats.
     pub fn queue(&self, name: &str) -> FetchPulse {
         let mut pulses = lock(&self.0.pulses);
         if let Some(pulse) = pulses.iter().find(|pulse| pulse.0.queue == name) {
-            *lock(&pulse.0.seen) = Seen::starting();
+            *lock(&pulse.0.seen) = LatestEvent::starting();
             return pulse.clone();
         }
-        let pulse = FetchPulse(Arc::new(Slot { queue: name.to_owned(), seen: Mutex::new(Seen::starting()) }));
+        let pulse = FetchPulse(Arc::new(PulseState {
+            queue: name.to_owned(),
+            seen: Mutex::new(LatestEvent::starting()),
+        }));
         pulses.push(pulse.clone());
         pulse
     }
 
-    /// The queue is no longer this host's.
+    /// Forgets the queue: this host does not run it any more.
     pub fn remove(&self, name: &str) {
         lock(&self.0.pulses).retain(|pulse| pulse.0.queue != name);
     }
@@ -121,16 +126,16 @@ impl Health {
         self.report().ready
     }
 
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> Readiness {
         self.report_at(Instant::now())
     }
 
-    fn report_at(&self, now: Instant) -> Report {
+    fn report_at(&self, now: Instant) -> Readiness {
         let started = self.0.started.load(Ordering::Acquire);
         let queues: Vec<QueueReport> =
             lock(&self.0.pulses).iter().map(|pulse| pulse.report(now, self.0.stall_after)).collect();
         let failed = self.0.failed.get().copied();
-        Report {
+        Readiness {
             ready: started && failed.is_none() && queues.iter().all(|queue| queue.ok),
             started,
             failed,
@@ -139,19 +144,21 @@ impl Health {
     }
 }
 
-/// One fetch loop's sign of life. Beat at least three times per `stall_after`, also while nothing happens.
+/// The sign of life of one fetch loop. The loop beats at least three times per `stall_after`, also while it
+/// has nothing to do.
 #[derive(Clone)]
-pub struct FetchPulse(Arc<Slot>);
+pub struct FetchPulse(Arc<PulseState>);
 
-struct Slot {
+struct PulseState {
     queue: String,
-    seen: Mutex<Seen>,
+    seen: Mutex<LatestEvent>,
 }
 
-struct Seen {
+struct LatestEvent {
     event: Event,
-    /// When the first of the latest run of equal events came.
+    /// When the event came. A repeated event keeps the time of its first one.
     since: Instant,
+    /// When the last event came, repeated or not.
     last: Instant,
 }
 
@@ -161,20 +168,20 @@ enum Event {
     Fault(String),
 }
 
-impl Seen {
+impl LatestEvent {
     fn starting() -> Self {
         let now = Instant::now();
-        Seen { event: Event::Starting, since: now, last: now }
+        LatestEvent { event: Event::Starting, since: now, last: now }
     }
 }
 
 impl FetchPulse {
-    /// The loop lives, and this is what it does. Ends a fault.
+    /// The loop is alive, and `state` is what it does. A beat ends a fault.
     pub fn beat(&self, state: FetchState) {
         self.event(Event::Beat(state), Instant::now());
     }
 
-    /// The loop could not do its work. The reason is shown without a token: no secrets in it.
+    /// The loop could not do its work. `/readyz` shows the reason to everybody, so it must not hold secrets.
     pub fn fault(&self, mut reason: String) {
         reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
         self.event(Event::Fault(reason), Instant::now());
@@ -318,7 +325,7 @@ mod tests {
                 ok: *ok,
                 reason: reason.map(str::to_owned),
             };
-            assert_eq!(report, Report { ready: *ok, started: true, failed: None, queues: vec![row] });
+            assert_eq!(report, Readiness { ready: *ok, started: true, failed: None, queues: vec![row] });
         }
     }
 

@@ -1,9 +1,10 @@
-//! The admin address: binding it, and connections that cannot pile up.
+//! Listens on the admin address, with bounds on the number of connections and on their idle time.
 //!
-//! In: an address from the configuration. Out: connections for axum, at most [`MAX_CONNECTIONS`] at once. One
-//! to which nothing was written for its whole idle time is closed: whether it sends nothing, sends its
-//! request byte by byte, or does not read the answer, it ends and frees its place. A handler that streams has
-//! to write something in that time.
+//! In: an address from the configuration. Out: connections for axum, at most [`MAX_CONNECTIONS`] at once.
+//!
+//! A connection is closed when the server has written nothing to it for the idle time. So a client that sends
+//! nothing, sends its request byte by byte, or does not read the answer cannot keep its place. A handler that
+//! streams has to write something within the idle time.
 //!
 //! Not here: what is answered (`admin`).
 
@@ -56,7 +57,7 @@ impl Listener for Limited {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        // The semaphore is never closed; without a place, the next connections wait in the kernel's backlog.
+        // The semaphore is never closed. While no place is free, connections wait in the kernel's backlog.
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
         let (stream, addr) = Listener::accept(&mut self.listener).await;
         (Connection { stream, idle: self.idle, deadline: Box::pin(sleep(self.idle)), _place: place }, addr)
@@ -67,8 +68,7 @@ impl Listener for Limited {
     }
 }
 
-/// A connection that fails with `TimedOut` when it has waited for its idle time since the last byte was
-/// written.
+/// A connection that fails with `TimedOut` when nothing was written to it for its idle time.
 pub(super) struct Connection {
     stream: TcpStream,
     idle: Duration,
@@ -77,7 +77,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// An error once the deadline is passed; until then the task is woken by it.
+    /// Fails once the deadline has passed. Until then the deadline wakes the task of `cx`.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.deadline.as_mut().poll(cx) {
             Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
@@ -134,7 +134,7 @@ mod tests {
 
     #[tokio::test]
     async fn another_failure_names_the_key_and_the_cause() {
-        // An address that no interface of this host has (TEST-NET-1).
+        // No interface of this machine has this address (TEST-NET-1).
         let error = format!("{:#}", bind("192.0.2.1:7700".parse().unwrap()).await.unwrap_err());
         assert!(error.starts_with("admin.listen: cannot listen on 192.0.2.1:7700: "), "{error}");
     }

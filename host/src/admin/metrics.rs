@@ -1,11 +1,12 @@
 //! The figures of this host, as Prometheus scrapes them.
 //!
-//! In: what the loops count, through handles that cost an atomic addition. Out: the text of a scrape
+//! In: what the loops count, through handles whose calls cost one atomic addition. Out: the text of a scrape
 //! ([`Metrics::encode`]) and each queue's running totals ([`QueueMetrics::totals`]).
 //! Every series of a queue exists, with 0, from the moment its handle is made.
 //!
+//! docs/operations.md says what each series means; a test checks that it names all of them.
+//!
 //! Not here: serving the text (`admin`), reading a queue's size from Redis (`worker::census`).
-//! What each series means is in docs/operations.md; a test holds the two together.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,66 +23,66 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 use serde::{Deserialize, Serialize};
 
-use crate::task::Disposition;
+use crate::task::SettledAs;
 
-/// Upper bounds in seconds, for durations as well as for waits.
+/// Upper bounds of the buckets in seconds, for durations and for waits.
 const BUCKETS: [f64; 18] = [
     0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
     600.0,
 ];
 
-/// What became of a new version of a plugin: the label `result`.
+/// The outcomes of a new version of a plugin: the values of the label `result`.
 pub const RELOADS: [&str; 3] = ["ok", "failed", "rolled-back"];
 
 /// The outcomes that end in the dead-letter stream.
-const DEAD: [Disposition; 5] = [
-    Disposition::Rejected,
-    Disposition::RetriesExhausted,
-    Disposition::DeferralsExhausted,
-    Disposition::Crashed,
-    Disposition::Malformed,
+const DEAD: [SettledAs; 5] = [
+    SettledAs::Rejected,
+    SettledAs::RetriesExhausted,
+    SettledAs::DeferralsExhausted,
+    SettledAs::Crashed,
+    SettledAs::Malformed,
 ];
 
 /// The label `outcome`.
-fn label(outcome: Disposition) -> &'static str {
+fn label(outcome: SettledAs) -> &'static str {
     match outcome {
-        Disposition::Completed => "completed",
-        Disposition::Retried => "retried",
-        Disposition::Deferred => "deferred",
-        Disposition::Rejected => "rejected",
-        Disposition::RetriesExhausted => "retries-exhausted",
-        Disposition::DeferralsExhausted => "deferrals-exhausted",
-        Disposition::Crashed => "crashed",
-        Disposition::Malformed => "malformed",
-        Disposition::Released => "released",
-        Disposition::GivenBack => "given-back",
-        Disposition::Delayed => "delayed",
-        Disposition::Cancelled => "cancelled",
-        Disposition::Duplicate => "duplicate",
+        SettledAs::Completed => "completed",
+        SettledAs::Retried => "retried",
+        SettledAs::Deferred => "deferred",
+        SettledAs::Rejected => "rejected",
+        SettledAs::RetriesExhausted => "retries-exhausted",
+        SettledAs::DeferralsExhausted => "deferrals-exhausted",
+        SettledAs::Crashed => "crashed",
+        SettledAs::Malformed => "malformed",
+        SettledAs::Released => "released",
+        SettledAs::GivenBack => "given-back",
+        SettledAs::Delayed => "delayed",
+        SettledAs::Cancelled => "cancelled",
+        SettledAs::Duplicate => "duplicate",
     }
 }
 
 /// How a call for several tasks ended: the label `result`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Batch {
-    /// The handler gave a result for each.
+pub enum BatchResult {
+    /// The handler gave a result for each task.
     Whole,
-    /// It did not; each was run again alone.
-    Apart,
+    /// The handler did not give a result for each task; each task was run again alone.
+    Split,
 }
 
-impl Batch {
-    const ALL: [Batch; 2] = [Batch::Whole, Batch::Apart];
+impl BatchResult {
+    const ALL: [BatchResult; 2] = [BatchResult::Whole, BatchResult::Split];
 
     fn as_str(self) -> &'static str {
         match self {
-            Batch::Whole => "whole",
-            Batch::Apart => "apart",
+            BatchResult::Whole => "whole",
+            BatchResult::Split => "apart",
         }
     }
 }
 
-/// What became of a queue's tasks in this host since it started.
+/// Counts of what happened to a queue's tasks in this host since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     pub completed: u64,
@@ -103,17 +104,17 @@ pub struct PluginRow {
     pub state: String,
     /// Bytes; the most that one of its instances has used.
     pub peak_memory: u64,
-    /// Requests of its handlers so far, by what became of them: each label `result` there is, with its count.
+    /// Each value of the label `result`, and how many requests of the handlers ended with it so far.
     pub requests: Vec<(&'static str, u64)>,
-    /// Lines of its handlers that were dropped so far, since they logged more than they may.
+    /// Lines of its handlers that were dropped so far, because they logged more than `max_log_rate`.
     pub log_lines_dropped: u64,
 }
 
 /// All series of the process. Clones share them.
 #[derive(Clone)]
-pub struct Metrics(Arc<Inner>);
+pub struct Metrics(Arc<MetricFamilies>);
 
-struct Inner {
+struct MetricFamilies {
     registry: Registry,
     tasks: Family<OutcomeLabels, Counter>,
     batches: Family<BatchLabels, Counter>,
@@ -128,7 +129,7 @@ struct Inner {
     reloads: Family<ReloadLabels, Counter>,
     config_reloads: Family<ResultLabels, Counter>,
     reconnects: Counter,
-    plugins: Plugins,
+    plugins: PluginSeries,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -176,7 +177,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("tqhost");
         let r = &mut registry;
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
-        let inner = Inner {
+        let inner = MetricFamilies {
             tasks: add(r, "tasks", "Attempts settled, by what became of the task", Family::default()),
             batches: add(
                 r,
@@ -235,23 +236,23 @@ impl Metrics {
                 "Connections to Redis that were made again",
                 Counter::default(),
             ),
-            plugins: Plugins::default(),
+            plugins: PluginSeries::default(),
             registry: Registry::default(),
         };
         registry.register_collector(Box::new(inner.plugins.clone()));
-        Metrics(Arc::new(Inner { registry, ..inner }))
+        Metrics(Arc::new(MetricFamilies { registry, ..inner }))
     }
 
-    /// The handles of one queue; asked for again, the same series.
+    /// The handles of one queue. Another call with the same name gives handles of the same series.
     pub fn queue(&self, name: &str) -> QueueMetrics {
         let all = &*self.0;
         let queue = || name.to_owned();
         let labels = QueueLabels { queue: queue() };
         let size = |state| all.sizes.get_or_create_owned(&StateLabels { queue: queue(), state });
         QueueMetrics(Arc::new(QueueHandles {
-            settled: Disposition::ALL
+            settled: SettledAs::ALL
                 .map(|s| all.tasks.get_or_create_owned(&OutcomeLabels { queue: queue(), outcome: label(s) })),
-            batches: Batch::ALL.map(|b| {
+            batches: BatchResult::ALL.map(|b| {
                 all.batches.get_or_create_owned(&BatchLabels { queue: queue(), result: b.as_str() })
             }),
             duration: all.duration.get_or_create_owned(&labels),
@@ -265,15 +266,16 @@ impl Metrics {
         }))
     }
 
-    /// The series of a queue that is no longer this host's end. What still counts for it counts unseen.
+    /// Removes the series of a queue that this host does not run any more. A handle that is left may still
+    /// count; no scrape shows it.
     pub fn remove_queue(&self, name: &str) {
         let all = &*self.0;
         let queue = || name.to_owned();
         let labels = QueueLabels { queue: queue() };
-        for outcome in Disposition::ALL {
+        for outcome in SettledAs::ALL {
             all.tasks.remove(&OutcomeLabels { queue: queue(), outcome: label(outcome) });
         }
-        for batch in Batch::ALL {
+        for batch in BatchResult::ALL {
             all.batches.remove(&BatchLabels { queue: queue(), result: batch.as_str() });
         }
         for state in ["queued", "running", "delayed", "dead"] {
@@ -288,18 +290,18 @@ impl Metrics {
         all.fetch_stalled.remove(&labels);
     }
 
-    /// The configuration was read again: it was taken, or refused.
+    /// Counts a reload of the configuration, which was taken (`ok`) or refused.
     pub fn config_reload(&self, ok: bool) {
         let result = if ok { "ok" } else { "failed" };
         self.0.config_reloads.get_or_create_owned(&ResultLabels { result }).inc();
     }
 
-    /// A new version of a plugin was taken, refused, or rolled back: the `result` is one of [`RELOADS`].
+    /// Counts a new version of a plugin; `result` is one of [`RELOADS`].
     pub fn plugin_reload(&self, plugin: &str, result: &'static str) {
         self.0.reloads.get_or_create_owned(&ReloadLabels { plugin: plugin.to_owned(), result }).inc();
     }
 
-    /// Replaces what is shown of all plugins: one row for each, the last one if there are more.
+    /// Replaces the figures of all plugins. If a plugin has several rows, the last one counts.
     pub fn set_plugins(&self, rows: &[PluginRow]) {
         for row in rows {
             for result in RELOADS {
@@ -318,7 +320,7 @@ impl Metrics {
     pub fn encode(&self) -> String {
         let mut out = String::new();
         if text::encode(&mut out, &self.0.registry).is_err() {
-            // Without the closing `# EOF` the scraper refuses what there is of it.
+            // A scraper refuses a text without the closing `# EOF`.
             tracing::error!("the metrics could not be written as text");
         }
         out
@@ -342,8 +344,8 @@ pub struct QueueMetrics(Arc<QueueHandles>);
 
 #[derive(Debug)]
 struct QueueHandles {
-    settled: [Counter; Disposition::ALL.len()],
-    batches: [Counter; Batch::ALL.len()],
+    settled: [Counter; SettledAs::ALL.len()],
+    batches: [Counter; BatchResult::ALL.len()],
     duration: Histogram,
     wait: Histogram,
     /// queued, running, delayed, dead
@@ -356,26 +358,26 @@ struct QueueHandles {
 }
 
 impl QueueMetrics {
-    pub fn settled(&self, outcome: Disposition) {
+    pub fn settled(&self, outcome: SettledAs) {
         self.0.settled[outcome as usize].inc();
     }
 
-    /// A call for several tasks has ended.
-    pub fn batch(&self, end: Batch) {
+    /// Counts a call for several tasks.
+    pub fn batch(&self, end: BatchResult) {
         self.0.batches[end as usize].inc();
     }
 
-    /// How long an attempt ran.
+    /// Observes how long an attempt ran.
     pub fn duration(&self, ran: Duration) {
         self.0.duration.observe(ran.as_secs_f64());
     }
 
-    /// How long a task waited from being due to its attempt.
+    /// Observes how long a task waited, from when it was due until its attempt.
     pub fn wait(&self, waited: Duration) {
         self.0.wait.observe(waited.as_secs_f64());
     }
 
-    /// How many tasks are where, and the age of the oldest queued one.
+    /// Sets how many tasks are in each place, and the age of the oldest queued task.
     pub fn census(&self, queued: u64, running: u64, delayed: u64, dead: u64, oldest: Option<Duration>) {
         for (gauge, value) in self.0.sizes.iter().zip([queued, running, delayed, dead]) {
             gauge.set(clamp(value));
@@ -400,13 +402,13 @@ impl QueueMetrics {
     }
 
     pub fn totals(&self) -> Totals {
-        let of = |outcome: Disposition| self.0.settled[outcome as usize].get();
+        let of = |outcome: SettledAs| self.0.settled[outcome as usize].get();
         Totals {
-            completed: of(Disposition::Completed),
-            retried: of(Disposition::Retried),
-            deferred: of(Disposition::Deferred),
+            completed: of(SettledAs::Completed),
+            retried: of(SettledAs::Retried),
+            deferred: of(SettledAs::Deferred),
             dead: DEAD.into_iter().map(of).sum(),
-            released: of(Disposition::Released),
+            released: of(SettledAs::Released),
             reclaimed: self.0.reclaimed.get(),
             lease_lost: self.0.lease_lost.get(),
             lost_entries: self.0.lost_entries.get(),
@@ -414,12 +416,12 @@ impl QueueMetrics {
     }
 }
 
-/// Series whose labels change (a plugin's version and state): written from the list at each scrape, so that a
-/// former version leaves nothing behind.
+/// Series whose labels change (a plugin's version and state). Each scrape writes them from this list, so that
+/// a former version leaves nothing behind.
 #[derive(Debug, Clone, Default)]
-struct Plugins(Arc<Mutex<BTreeMap<String, PluginRow>>>);
+struct PluginSeries(Arc<Mutex<BTreeMap<String, PluginRow>>>);
 
-impl Collector for Plugins {
+impl Collector for PluginSeries {
     fn encode(&self, mut out: DescriptorEncoder) -> fmt::Result {
         let rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if rows.is_empty() {

@@ -1,4 +1,4 @@
-//! The names of all series against the design's list and docs/operations.md, and what a scrape shows.
+//! Tests the names of all series, against the list here and docs/operations.md, and what a scrape shows.
 //!
 //! Not here: the scrape over HTTP (`admin`).
 
@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Metrics, PluginRow, Totals, label};
-use crate::task::Disposition;
+use crate::task::SettledAs;
 
-/// The contract: others write dashboards and alerts against these.
+/// The contract: others write dashboards and alerts that use these names.
 const DESIGN: [(&str, &str); 14] = [
     ("tqhost_tasks_total", "queue,outcome"),
     ("tqhost_task_duration_seconds", "queue"),
@@ -26,7 +26,7 @@ const DESIGN: [(&str, &str); 14] = [
     ("tqhost_fetch_stalled", "queue"),
 ];
 
-/// What there is beside that.
+/// Series that are no part of that contract.
 const MORE: [(&str, &str); 2] =
     [("tqhost_batches_total", "queue,result"), ("tqhost_guest_log_lines_dropped_total", "plugin")];
 
@@ -41,7 +41,7 @@ fn row(plugin: &str, version: &str, state: &str, peak_memory: u64) -> PluginRow 
     }
 }
 
-/// Series name to its label names, as scraped; a histogram's three series count as one.
+/// Maps the name of each scraped series to its label names. The three series of a histogram count as one.
 fn scraped(text: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -87,7 +87,7 @@ fn every_outcome_and_every_state_starts_at_zero() {
     let metrics = Metrics::new();
     metrics.queue("mail");
     let text = metrics.encode();
-    for outcome in Disposition::ALL {
+    for outcome in SettledAs::ALL {
         let line = format!("tqhost_tasks_total{{queue=\"mail\",outcome=\"{}\"}} 0\n", label(outcome));
         assert!(text.contains(&line), "{line}{text}");
     }
@@ -101,22 +101,22 @@ fn every_outcome_and_every_state_starts_at_zero() {
 
 #[test]
 fn outcomes_are_told_apart() {
-    for (index, outcome) in Disposition::ALL.into_iter().enumerate() {
+    for (index, outcome) in SettledAs::ALL.into_iter().enumerate() {
         assert_eq!(outcome as usize, index);
     }
-    let names: std::collections::BTreeSet<&str> = Disposition::ALL.map(label).into();
-    assert_eq!(names.len(), Disposition::ALL.len());
+    let names: std::collections::BTreeSet<&str> = SettledAs::ALL.map(label).into();
+    assert_eq!(names.len(), SettledAs::ALL.len());
 }
 
 #[test]
 fn what_is_counted_is_shown_and_totalled() {
     let metrics = Metrics::new();
     let mail = metrics.queue("mail");
-    for outcome in Disposition::ALL {
+    for outcome in SettledAs::ALL {
         mail.settled(outcome);
     }
     // A second handle of the same queue counts on.
-    metrics.queue("mail").settled(Disposition::Completed);
+    metrics.queue("mail").settled(SettledAs::Completed);
     mail.lost_entries(2);
     mail.lease_lost(3);
     mail.reclaimed(4);

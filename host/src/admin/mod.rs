@@ -2,12 +2,13 @@
 //!
 //!     GET /livez    200 "ok" as long as the runtime answers
 //!     GET /readyz   200 or 503, with the report of `health` as JSON
-//!     GET /metrics  a scrape of `metrics` as OpenMetrics text; 401 without the bearer token, where one is set
+//!     GET /metrics  a scrape of `metrics` as OpenMetrics text; 401 without the bearer token, if one is set
 //!     else          404
 //!
-//! Errors are `application/problem+json`. In: a bound listener, the [`AdminState`], a token that ends it.
-//! Out: nothing. Not here: who counts and who beats (`worker`, `plugins`), limits on connections
-//! (`listener`).
+//! Errors are `application/problem+json`. In: a bound listener, the [`AdminState`], a token that stops the
+//! server. Out: answers over HTTP.
+//!
+//! Not here: the loops that count and beat (`worker`, `plugins`), limits on connections (`listener`).
 
 pub mod health;
 mod listener;
@@ -32,25 +33,26 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Secret;
 pub use health::{FetchPulse, FetchState, Health};
 pub use listener::bind;
-pub use metrics::{Batch, Metrics, PluginRow, QueueMetrics, RELOADS, Totals};
+pub use metrics::{BatchResult, Metrics, PluginRow, QueueMetrics, RELOADS, Totals};
 
-/// How long answers under way may take after `stop`.
+/// How long the answers that have begun may take after `stop`.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What the endpoints show.
+/// The state that the endpoints show.
 #[derive(Clone)]
 pub struct AdminState {
     pub metrics: Metrics,
     pub health: Health,
-    /// Asked for by `/metrics`.
+    /// The bearer token that `/metrics` asks for.
     pub token: Option<Secret>,
-    /// Called before each scrape, to set what is not counted as it happens. Must not block.
+    /// Called before each scrape, to set the figures that are not counted as they happen. Must not block.
     pub refresh: Arc<dyn Fn(&Metrics) + Send + Sync>,
 }
 
-/// Answers until `stop`; then no new connections, and a bounded wait for the answers under way.
+/// Answers until `stop`. After that it takes no new connections, and waits up to 5 seconds for the answers
+/// that have begun.
 pub async fn serve(listener: TcpListener, state: AdminState, stop: CancellationToken) {
     serve_limited(listener::Limited::new(listener), state, stop).await;
 }
@@ -96,18 +98,18 @@ async fn not_found() -> Response {
     problem(StatusCode::NOT_FOUND, "there are GET /livez, GET /readyz and GET /metrics")
 }
 
-/// RFC 9457.
+/// An error as RFC 9457 describes it.
 fn problem(status: StatusCode, detail: &'static str) -> Response {
     #[derive(Serialize)]
-    struct Problem {
+    struct ProblemBody {
         r#type: &'static str,
         title: &'static str,
         status: u16,
         detail: &'static str,
     }
     let title = status.canonical_reason().unwrap_or("Error");
-    let body = Problem { r#type: "about:blank", title, status: status.as_u16(), detail };
-    // The status and this type win over those of `Json`.
+    let body = ProblemBody { r#type: "about:blank", title, status: status.as_u16(), detail };
+    // This status and this type replace those of `Json`.
     (status, [(CONTENT_TYPE, "application/problem+json")], Json(body)).into_response()
 }
 
@@ -116,7 +118,8 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
 }
 
-/// Takes the same time wherever they differ: digests are compared, and all of their bytes.
+/// Compares in constant time: it compares all bytes of the two digests, so the time does not tell where the
+/// tokens differ.
 fn same(given: &[u8], expected: &[u8]) -> bool {
     let (given, expected) = (Sha256::digest(given), Sha256::digest(expected));
     let differing = given.iter().zip(expected).fold(0, |all, (a, b)| black_box(all | (a ^ b)));

@@ -1,4 +1,4 @@
-//! The endpoints over real connections on loopback, written and read byte by byte.
+//! Tests the endpoints over real connections on loopback, with requests written by hand.
 //!
 //! Not here: what is in a scrape (`metrics`), when a host is ready (`health`).
 
@@ -111,7 +111,13 @@ async fn readyz_follows_the_health_and_reports_it() {
     assert_eq!(answer.status, 200);
     let mut body = answer.json();
     assert!(body["queues"][0]["since_ms"].take().is_u64());
-    let queue = json!({"queue": "mail", "state": "waiting-for-plugin", "since_ms": null, "ok": true, "reason": "its plugin has no working version"});
+    let queue = json!({
+        "queue": "mail",
+        "state": "waiting-for-plugin",
+        "since_ms": null,
+        "ok": true,
+        "reason": "its plugin has no working version",
+    });
     assert_eq!(body, json!({"ready": true, "started": true, "queues": [queue]}));
 
     pulse.fault("connection refused".to_owned());
@@ -172,10 +178,10 @@ async fn a_slow_connection_is_closed_and_frees_its_place() {
     let server = Server::start(None, 1, Duration::from_millis(100)).await;
     let mut slow = TcpStream::connect(server.addr).await.unwrap();
     slow.write_all(b"GET /livez HTTP/1.1\r\nHost: ").await.unwrap();
-    // Waits for the only place, so for the end of the slow one.
+    // This request waits until the slow connection frees the only place.
     assert_eq!(server.request("GET /livez", "").await.status, 200);
     let mut rest = Vec::new();
-    // Closed, without an answer; whether by FIN or by RST is the kernel's choice.
+    // The server closed it without an answer; the kernel chooses whether by FIN or by RST.
     let _ = slow.read_to_end(&mut rest).await;
     assert!(!rest.starts_with(b"HTTP/1.1 200"));
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Serialize;
 
-use super::exit::Failure;
+use super::exit::CommandError;
 use super::files::{self, PluginFile, short};
 use super::output::{Out, Paint, Tone, sheet};
 use super::schedule::ScheduleView;
@@ -25,14 +25,14 @@ struct CheckView {
     config: String,
     redis: String,
     warnings: Vec<String>,
-    queues: Vec<QueueView>,
-    plugins: Vec<PluginView>,
+    queues: Vec<CheckedQueue>,
+    plugins: Vec<CheckedPlugin>,
     /// False when a plugin is bad.
     ok: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct QueueView {
+struct CheckedQueue {
     queue: String,
     stream: String,
     plugin: String,
@@ -40,9 +40,9 @@ struct QueueView {
 }
 
 #[derive(Debug, Serialize)]
-struct PluginView {
+struct CheckedPlugin {
     plugin: String,
-    state: State,
+    state: PluginVerdict,
     file: String,
     bytes: Option<u64>,
     version: Option<String>,
@@ -57,7 +57,7 @@ struct PluginView {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum State {
+enum PluginVerdict {
     Good,
     Missing,
     Bad,
@@ -72,22 +72,22 @@ struct Grants {
     /// Names only.
     config: Vec<String>,
     /// Where its handlers may send requests.
-    allowed_hosts: Vec<AllowedHost>,
+    allowed_hosts: Vec<AllowedHostView>,
     /// The bounds of requests; null where no host is allowed.
-    http: Option<Http>,
-    instance: Instance,
+    http: Option<HttpView>,
+    instance: InstanceView,
 }
 
 /// An entry of `allowed_hosts` in its long form.
 #[derive(Debug, Serialize)]
-struct AllowedHost {
+struct AllowedHostView {
     host: String,
     private_addresses: Vec<String>,
 }
 
 /// The bounds of HTTP requests, as in the configuration. Times are milliseconds, sizes are bytes.
 #[derive(Debug, Serialize)]
-struct Http {
+struct HttpView {
     connect_timeout_ms: u64,
     first_byte_timeout_ms: u64,
     between_bytes_timeout_ms: u64,
@@ -105,7 +105,7 @@ struct Http {
 /// Whether an instance runs one task or several.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Instance {
+enum InstanceView {
     PerTask,
     #[serde(untagged)]
     Warm {
@@ -122,9 +122,9 @@ impl Grants {
             max_output: *max_output,
             max_log_rate: *max_log_rate,
             config: config.keys().cloned().collect(),
-            allowed_hosts: allowed_hosts.iter().map(AllowedHost::new).collect(),
-            http: (!allowed_hosts.is_empty()).then(|| Http::new(http)),
-            instance: warm.map_or(Instance::PerTask, |warm| Instance::Warm {
+            allowed_hosts: allowed_hosts.iter().map(AllowedHostView::new).collect(),
+            http: (!allowed_hosts.is_empty()).then(|| HttpView::new(http)),
+            instance: warm.map_or(InstanceView::PerTask, |warm| InstanceView::Warm {
                 warm: warm.idle,
                 max_tasks: warm.max_tasks,
             }),
@@ -135,8 +135,8 @@ impl Grants {
         let mut lines =
             vec![format!("memory {}, output {}", text::size(self.memory), text::size(self.max_output))];
         lines.push(match self.instance {
-            Instance::PerTask => "an instance per task".to_owned(),
-            Instance::Warm { warm, max_tasks } => {
+            InstanceView::PerTask => "an instance per task".to_owned(),
+            InstanceView::Warm { warm, max_tasks } => {
                 format!(
                     "{} kept warm, each for {}",
                     text::plural(warm.into(), "instance"),
@@ -151,7 +151,7 @@ impl Grants {
             let hosts: Vec<&str> = self.allowed_hosts.iter().map(|entry| entry.host.as_str()).collect();
             lines.push(format!("requests to {}", hosts.join(", ")));
             lines.extend(
-                self.allowed_hosts.iter().filter_map(AllowedHost::render).map(|line| format!("  {line}")),
+                self.allowed_hosts.iter().filter_map(AllowedHostView::render).map(|line| format!("  {line}")),
             );
             lines.extend(http.render().into_iter().map(|line| format!("  {line}")));
         }
@@ -159,9 +159,9 @@ impl Grants {
     }
 }
 
-impl AllowedHost {
-    fn new(entry: &config::AllowedHost) -> AllowedHost {
-        AllowedHost {
+impl AllowedHostView {
+    fn new(entry: &config::AllowedHost) -> AllowedHostView {
+        AllowedHostView {
             host: entry.to_string(),
             private_addresses: entry.private_addresses.iter().map(ToString::to_string).collect(),
         }
@@ -169,14 +169,14 @@ impl AllowedHost {
 
     fn render(&self) -> Option<String> {
         let private = self.private_addresses.join(", ");
-        (!private.is_empty()).then(|| format!("{} may stand for {private}", self.host))
+        (!private.is_empty()).then(|| format!("{} may resolve to {private}", self.host))
     }
 }
 
-impl Http {
-    fn new(http: &config::Http) -> Http {
+impl HttpView {
+    fn new(http: &config::Http) -> HttpView {
         let ms = |duration: Duration| duration.as_millis().try_into().unwrap_or(u64::MAX);
-        Http {
+        HttpView {
             connect_timeout_ms: ms(http.connect_timeout),
             first_byte_timeout_ms: ms(http.first_byte_timeout),
             between_bytes_timeout_ms: ms(http.between_bytes_timeout),
@@ -217,7 +217,7 @@ impl Http {
     }
 }
 
-pub fn run(config: &Config, out: &mut Out) -> Result<(), Failure> {
+pub fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
     let max_memory = config
         .plugins
         .values()
@@ -232,13 +232,13 @@ pub fn run(config: &Config, out: &mut Out) -> Result<(), Failure> {
         compiler: Compiler::apart(),
     })?;
     let redis = match &config.redis {
-        config::Redis::Embedded => format!("embedded, under {}", config.data_dir.display()),
-        config::Redis::Url(url) => Redis::open(url.expose()).context("redis.url")?.address().to_owned(),
+        config::RedisServer::Embedded => format!("embedded, under {}", config.data_dir.display()),
+        config::RedisServer::Url(url) => Redis::open(url.expose()).context("redis.url")?.address().to_owned(),
     };
-    let plugins: Vec<PluginView> =
+    let plugins: Vec<CheckedPlugin> =
         files::plugin_names(config).iter().map(|name| examine(config, &sandbox, name)).collect();
     let now_ms = text::now_ms();
-    let queue = |queue: &config::Queue| QueueView {
+    let queue = |queue: &config::QueueRules| CheckedQueue {
         queue: queue.name.clone(),
         stream: queue.stream.clone(),
         plugin: queue.plugin.clone(),
@@ -249,23 +249,23 @@ pub fn run(config: &Config, out: &mut Out) -> Result<(), Failure> {
         redis,
         warnings: config.warnings.clone(),
         queues: config.queues.iter().map(queue).collect(),
-        ok: plugins.iter().all(|plugin| plugin.state != State::Bad),
+        ok: plugins.iter().all(|plugin| plugin.state != PluginVerdict::Bad),
         plugins,
     };
     match out.json {
         true => out.json(&view),
         false => out.line(render(&view, out.paint)),
     }
-    if view.ok { Ok(()) } else { Err(Failure::Reported) }
+    if view.ok { Ok(()) } else { Err(CommandError::Reported) }
 }
 
 /// Does with a plugin what a host does before it runs it, except for the self-check.
-fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> PluginView {
+fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> CheckedPlugin {
     let PluginFile { name, path, queues, content } = files::read(config, name);
     let grants = config.plugins.get(&name).cloned().unwrap_or_default();
-    let mut view = PluginView {
+    let mut view = CheckedPlugin {
         plugin: name,
-        state: State::Missing,
+        state: PluginVerdict::Missing,
         file: path.display().to_string(),
         bytes: None,
         version: None,
@@ -292,7 +292,7 @@ fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> PluginView {
             loaded.err().map(|error| chain(&error))
         }
     };
-    view.state = if problem.is_some() { State::Bad } else { State::Good };
+    view.state = if problem.is_some() { PluginVerdict::Bad } else { PluginVerdict::Good };
     view.error = problem;
     view
 }
@@ -300,9 +300,9 @@ fn examine(config: &Config, sandbox: &Sandbox, name: &str) -> PluginView {
 fn render(view: &CheckView, paint: Paint) -> String {
     let mut head = vec![("configuration", view.config.clone()), ("redis", view.redis.clone())];
     head.extend(
-        view.warnings.iter().map(|warning| ("warning", paint.tone(Tone::Odd, &text::escape(warning)))),
+        view.warnings.iter().map(|warning| ("warning", paint.tone(Tone::Warning, &text::escape(warning)))),
     );
-    let with_stream = |queue: &QueueView| {
+    let with_stream = |queue: &CheckedQueue| {
         let stream =
             if queue.stream == queue.queue { String::new() } else { format!(" (stream {})", queue.stream) };
         let schedule = queue
@@ -315,11 +315,11 @@ fn render(view: &CheckView, paint: Paint) -> String {
     head.push(("queues", if queues.is_empty() { "none".to_owned() } else { queues.join("\n") }));
     let mut parts = vec![sheet(paint, &head)];
     parts.extend(view.plugins.iter().map(|plugin| render_plugin(plugin, paint)));
-    let bad = view.plugins.iter().filter(|plugin| plugin.state == State::Bad).count() as u64;
-    let missing = view.plugins.iter().filter(|plugin| plugin.state == State::Missing).count() as u64;
+    let bad = view.plugins.iter().filter(|plugin| plugin.state == PluginVerdict::Bad).count() as u64;
+    let missing = view.plugins.iter().filter(|plugin| plugin.state == PluginVerdict::Missing).count() as u64;
     parts.push(match (bad, missing) {
         (0, 0) => paint.tone(Tone::Good, "All good."),
-        (0, missing) => paint.tone(Tone::Odd, &format!("Good, but {} missing.", is_or_are(missing))),
+        (0, missing) => paint.tone(Tone::Warning, &format!("Good, but {} missing.", is_or_are(missing))),
         (bad, _) => paint.tone(Tone::Bad, &format!("{} cannot be used.", text::plural(bad, "plugin"))),
     });
     parts.join("\n\n")
@@ -329,12 +329,12 @@ fn is_or_are(plugins: u64) -> String {
     format!("{} {}", text::plural(plugins, "plugin"), if plugins == 1 { "is" } else { "are" })
 }
 
-fn render_plugin(plugin: &PluginView, paint: Paint) -> String {
+fn render_plugin(plugin: &CheckedPlugin, paint: Paint) -> String {
     let state = match (plugin.state, plugin.queues.is_empty()) {
-        (State::Good, _) => paint.tone(Tone::Good, "good"),
-        (State::Missing, true) => paint.tone(Tone::Odd, "missing"),
-        (State::Missing, false) => paint.tone(Tone::Odd, "missing: its queue waits"),
-        (State::Bad, _) => paint.tone(
+        (PluginVerdict::Good, _) => paint.tone(Tone::Good, "good"),
+        (PluginVerdict::Missing, true) => paint.tone(Tone::Warning, "missing"),
+        (PluginVerdict::Missing, false) => paint.tone(Tone::Warning, "missing: its queue waits"),
+        (PluginVerdict::Bad, _) => paint.tone(
             Tone::Bad,
             &format!("bad: {}", text::escape_block(plugin.error.as_deref().unwrap_or_default())),
         ),
@@ -392,13 +392,13 @@ mod tests {
             compiler: Compiler::Here,
         })
         .expect("a sandbox");
-        let mut plugins: Vec<PluginView> =
+        let mut plugins: Vec<CheckedPlugin> =
             ["p", "b"].iter().map(|name| examine(&config, &sandbox, name)).collect();
         for plugin in &mut plugins {
             plugin.file = plugin.file.replace(&folder.display().to_string(), "/srv");
         }
         let queues =
-            vec![QueueView { queue: "a".into(), stream: "a".into(), plugin: "p".into(), schedule: None }];
+            vec![CheckedQueue { queue: "a".into(), stream: "a".into(), plugin: "p".into(), schedule: None }];
         CheckView {
             config: "/srv/tqhost.toml".into(),
             redis: "redis://localhost".into(),

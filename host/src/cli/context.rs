@@ -1,13 +1,13 @@
 //! The first steps of most commands: find the queue that was named, connect to Redis.
 //!
-//! In: a [`Config`] and names from the command line. Out: a [`Queue`], or a [`Failure`] that says what to do.
-//! The private Redis of a host may end while a command uses it; [`explain`] says so in the failure. Not here:
-//! reading the configuration (`config`).
+//! In: a [`Config`] and names from the command line. Out: a [`Queue`], or a [`CommandError`] that says what
+//! to do. The private Redis of a host may end while a command uses it; [`explain`] says so in the failure.
+//! Not here: reading the configuration (`config`).
 
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use super::exit::Failure;
+use super::exit::CommandError;
 use crate::app;
 use crate::config::{self, Config, edits};
 use crate::embedded;
@@ -18,10 +18,10 @@ use crate::queue::{Link, Queue, QueueError, server};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The rules of the queue `name`.
-pub fn rules<'c>(config: &'c Config, name: &str) -> Result<&'c config::Queue, Failure> {
+pub fn rules<'c>(config: &'c Config, name: &str) -> Result<&'c config::QueueRules, CommandError> {
     config.queues.iter().find(|queue| queue.name == name).ok_or_else(|| {
         let names: Vec<&str> = config.queues.iter().map(|queue| queue.name.as_str()).collect();
-        Failure::Usage(unknown_queue(name, &names))
+        CommandError::Usage(unknown_queue(name, &names))
     })
 }
 
@@ -39,7 +39,7 @@ fn unknown_queue(name: &str, names: &[&str]) -> String {
 }
 
 /// Connects to the Redis of the configuration, and checks that it can be used.
-pub async fn connect(config: &Config) -> Result<Link, Failure> {
+pub async fn connect(config: &Config) -> Result<Link, CommandError> {
     let link = app::open_redis(config)?.link();
     server::check(&link).await?;
     Ok(link)
@@ -47,13 +47,13 @@ pub async fn connect(config: &Config) -> Result<Link, Failure> {
 
 /// Adds to a failed connection to the private Redis what the user can do about it. Other failures are
 /// unchanged.
-pub async fn explain(failure: Failure, config: &Config) -> Failure {
+pub async fn explain(failure: CommandError, config: &Config) -> CommandError {
     let is_connection = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref().is_some_and(QueueError::is_connection)
     };
     match failure {
-        Failure::Failed(error)
-            if matches!(config.redis, config::Redis::Embedded) && error.chain().any(is_connection) =>
+        CommandError::Failed(error)
+            if matches!(config.redis, config::RedisServer::Embedded) && error.chain().any(is_connection) =>
         {
             let folder = config.data_dir.display();
             let what = if embedded::takes_connections(&config.data_dir).await {
@@ -67,14 +67,14 @@ pub async fn explain(failure: Failure, config: &Config) -> Failure {
                      start `tqhost run` first, or set redis.url"
                 )
             };
-            Failure::Failed(error.context(what))
+            CommandError::Failed(error.context(what))
         }
         failure => failure,
     }
 }
 
 /// Finds the queue, then connects: a wrong name is reported without asking Redis.
-pub async fn open(config: &Config, name: &str) -> Result<Queue, Failure> {
+pub async fn open(config: &Config, name: &str) -> Result<Queue, CommandError> {
     let rules = rules(config, name)?.clone();
     Ok(Queue::new(rules, connect(config).await?))
 }

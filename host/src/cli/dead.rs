@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use super::args::{DeadCommand, FilterArgs, RedriveArgs};
 use super::context::{open, patiently};
-use super::exit::Failure;
-use super::output::{Align, Cell, Out, Paint, Table, Tone, sheet};
+use super::exit::CommandError;
+use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
 use super::{text, value};
 use crate::config::Config;
 use crate::queue::dead::DeadChoice;
@@ -73,7 +73,7 @@ impl<'a> DeadView<'a> {
     }
 }
 
-pub async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> Result<(), Failure> {
+pub async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> Result<(), CommandError> {
     match command {
         DeadCommand::List { queue, filter, limit } => list(config, &queue, filter, limit, out).await,
         DeadCommand::Show { queue, id } => show(config, &queue, &id, out).await,
@@ -102,7 +102,7 @@ async fn list(
     filter: FilterArgs,
     limit: usize,
     out: &mut Out,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let queue = open(config, name).await?;
     let FilterArgs { reason, text, older_than, newer_than } = filter;
     let filter = DeadFilter { reason, text, older_than, newer_than };
@@ -137,7 +137,7 @@ async fn list(
 }
 
 fn table(letters: &[DeadLetter], now_ms: u64, paint: Paint) -> String {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("ID", Align::Left),
         ("REASON", Align::Left),
         ("ATTEMPTS", Align::Right),
@@ -151,7 +151,7 @@ fn table(letters: &[DeadLetter], now_ms: u64, paint: Paint) -> String {
         let died = if letter.failed_at == 0 { text::NONE.to_owned() } else { ago() };
         table.row([
             text::escape(&letter.id).into(),
-            Cell::tone(text::escape(&letter.reason), Tone::Odd),
+            Cell::tone(text::escape(&letter.reason), Tone::Warning),
             letter.attempts.into(),
             died.into(),
             text::cut(&text::escape(&letter.error), ERROR_WIDTH).into(),
@@ -160,7 +160,7 @@ fn table(letters: &[DeadLetter], now_ms: u64, paint: Paint) -> String {
     table.render(paint)
 }
 
-async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> Result<(), Failure> {
+async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, name).await?;
     let Some(letter) = patiently(|| queue.dead_letter(id)).await? else {
         return Err(anyhow!(
@@ -221,7 +221,7 @@ fn choice(args: &RedriveArgs) -> DeadChoice {
     }
 }
 
-fn interrupted(error: crate::queue::QueueError) -> Failure {
+fn interrupted(error: crate::queue::QueueError) -> CommandError {
     anyhow::Error::new(error).context("not done with all of them; run the command again to go on").into()
 }
 
@@ -240,9 +240,9 @@ fn sentence(Redriven { succeeded, skipped }: Redriven, what: &str) -> String {
 }
 
 /// Asks before all of a queue's dead letters are deleted. Where stdin is no terminal, `--yes` is required.
-fn confirm(args: &RedriveArgs) -> Result<(), Failure> {
+fn confirm(args: &RedriveArgs) -> Result<(), CommandError> {
     if !io::stdin().is_terminal() {
-        return Err(Failure::Usage(
+        return Err(CommandError::Usage(
             "purge --all deletes for good: add --yes where nobody can be asked".into(),
         ));
     }

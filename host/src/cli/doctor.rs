@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::context::{open, patiently};
-use super::exit::Failure;
-use super::output::{Align, Out, Paint, Table, Tone};
+use super::exit::CommandError;
+use super::output::{Align, Out, Paint, TextTable, Tone};
 use super::text;
 use crate::config::Config;
-use crate::doctor::{self, Finding, Kind, Report};
+use crate::doctor::{self, DoctorReport, FaultKind, Finding};
 use crate::queue::hosts;
 
 /// A report as JSON. The names are stable.
@@ -42,7 +42,7 @@ struct PlacesView {
 
 #[derive(Debug, Serialize)]
 struct FindingView<'a> {
-    kind: Kind,
+    kind: FaultKind,
     task: Option<&'a str>,
     key: &'a str,
     what: &'a str,
@@ -56,7 +56,7 @@ struct WarningView<'a> {
 }
 
 impl<'a> ReportView<'a> {
-    fn new(queue: &'a str, report: &'a Report) -> ReportView<'a> {
+    fn new(queue: &'a str, report: &'a DoctorReport) -> ReportView<'a> {
         let census = &report.census;
         let (queued, running, delayed, dead) = (census.queued, census.running, census.delayed, census.dead);
         let finding = |finding: &'a Finding| FindingView {
@@ -81,7 +81,7 @@ impl<'a> ReportView<'a> {
     }
 }
 
-pub async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Result<(), Failure> {
+pub async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, name).await?;
     let hosts = patiently(|| hosts::list(&queue.link)).await?;
     let report = match fix {
@@ -94,13 +94,13 @@ pub async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Resul
         true => out.json(&ReportView::new(&queue.rules.name, &report)),
         false => out.line(render(&queue.rules.name, &report, fix, out.paint)),
     }
-    if report.open == 0 { Ok(()) } else { Err(Failure::Reported) }
+    if report.open == 0 { Ok(()) } else { Err(CommandError::Reported) }
 }
 
-fn render(queue: &str, report: &Report, fix: bool, paint: Paint) -> String {
+fn render(queue: &str, report: &DoctorReport, fix: bool, paint: Paint) -> String {
     let census = &report.census;
     let right = |title| (title, Align::Right);
-    let mut places = Table::new(&[
+    let mut places = TextTable::new(&[
         ("QUEUE", Align::Left),
         right("QUEUED"),
         right("RUNNING"),
@@ -120,7 +120,7 @@ fn render(queue: &str, report: &Report, fix: bool, paint: Paint) -> String {
     if !report.findings.is_empty() {
         parts.push(findings(report, paint));
     }
-    let warning = |text: &str| format!("{} {}", paint.tone(Tone::Odd, "note:"), text::escape(text));
+    let warning = |text: &str| format!("{} {}", paint.tone(Tone::Warning, "note:"), text::escape(text));
     if !report.warnings.is_empty() {
         parts.push(report.warnings.iter().map(|known| warning(&known.what)).collect::<Vec<_>>().join("\n"));
     }
@@ -129,8 +129,8 @@ fn render(queue: &str, report: &Report, fix: bool, paint: Paint) -> String {
 }
 
 /// The findings by kind. The first line of each kind says what --fix does about it.
-fn findings(report: &Report, paint: Paint) -> String {
-    let mut kinds: BTreeMap<Kind, Vec<String>> = BTreeMap::new();
+fn findings(report: &DoctorReport, paint: Paint) -> String {
+    let mut kinds: BTreeMap<FaultKind, Vec<String>> = BTreeMap::new();
     for finding in &report.findings {
         let (mark, tone) = if finding.fixed { ("fixed", Tone::Good) } else { ("wrong", Tone::Bad) };
         let about = finding.task.as_deref().unwrap_or(&finding.key);
@@ -138,7 +138,7 @@ fn findings(report: &Report, paint: Paint) -> String {
             format!("  {}  {}: {}", paint.tone(tone, mark), text::escape(about), text::escape(&finding.what));
         kinds.entry(finding.kind).or_default().push(line);
     }
-    let block = |(kind, lines): (Kind, Vec<String>)| {
+    let block = |(kind, lines): (FaultKind, Vec<String>)| {
         let more = report.more.get(&kind).map(|count| format!("\n  … and {count} more")).unwrap_or_default();
         format!("{}: {}\n{}{more}", paint.tone(Tone::Title, kind.as_str()), remedy(kind), lines.join("\n"))
     };
@@ -146,32 +146,32 @@ fn findings(report: &Report, paint: Paint) -> String {
 }
 
 /// What `--fix` does about a finding, or what the user can do.
-fn remedy(kind: Kind) -> &'static str {
+fn remedy(kind: FaultKind) -> &'static str {
     match kind {
-        Kind::WrongType => "another program uses this key; rename or delete it",
-        Kind::NoGroup => "--fix creates the group, from the stream's beginning",
-        Kind::DeletedEntry => {
+        FaultKind::WrongType => "another program uses this key; rename or delete it",
+        FaultKind::NoGroup => "--fix creates the group, from the stream's beginning",
+        FaultKind::DeletedEntry => {
             "the task is lost; --fix says so on its status, when its lease is over \
              (its attempt may still end)"
         }
-        Kind::Undeliverable => {
+        FaultKind::Undeliverable => {
             "--fix puts the task back at the end of the stream; of one that has ended, it deletes the entry"
         }
-        Kind::DelayedWithoutFields => "the task is lost; --fix says so on its status",
-        Kind::FieldsWithoutDelay => "--fix lets the task run now",
-        Kind::UnreadableFields => "--fix makes it due now, and its delivery makes a dead letter of it",
-        Kind::LostTask => "--fix makes it FAILED, and frees its idempotency key after the window",
-        Kind::EndedButThere => "it may run a second time; cancel it if it must not",
-        Kind::DeadButAlive => "purge the dead letter if the task is not to run again",
-        Kind::NoExpiry => "--fix lets it expire after the retention",
-        Kind::OrphanedKey => "--fix frees the key after the window",
-        Kind::StuckClaim => "look into the logs of the hosts, or restart them",
-        Kind::StuckDelayed => "look into the logs of the hosts: Redis may refuse to take more",
+        FaultKind::DelayedWithoutFields => "the task is lost; --fix says so on its status",
+        FaultKind::FieldsWithoutDelay => "--fix lets the task run now",
+        FaultKind::UnreadableFields => "--fix makes it due now, and its delivery makes a dead letter of it",
+        FaultKind::LostTask => "--fix makes it FAILED, and frees its idempotency key after the window",
+        FaultKind::EndedButThere => "it may run a second time; cancel it if it must not",
+        FaultKind::DeadButAlive => "purge the dead letter if the task is not to run again",
+        FaultKind::NoExpiry => "--fix lets it expire after the retention",
+        FaultKind::OrphanedKey => "--fix frees the key after the window",
+        FaultKind::StuckClaim => "look into the logs of the hosts, or restart them",
+        FaultKind::StuckDelayed => "look into the logs of the hosts: Redis may refuse to take more",
     }
 }
 
-fn verdict(report: &Report, fix: bool, paint: Paint) -> String {
-    let Report { found, open, .. } = report;
+fn verdict(report: &DoctorReport, fix: bool, paint: Paint) -> String {
+    let DoctorReport { found, open, .. } = report;
     match (found, open) {
         (0, _) => paint.tone(Tone::Good, "Nothing is wrong."),
         (found, 0) => paint.tone(Tone::Good, &format!("{}, all fixed.", text::plural(*found, "finding"))),
@@ -179,7 +179,9 @@ fn verdict(report: &Report, fix: bool, paint: Paint) -> String {
             paint.tone(Tone::Bad, &format!("{}, {open} of them not fixed.", text::plural(*found, "finding")))
         }
         (found, _) => {
-            paint.tone(Tone::Bad, &format!("{}; run it again with --fix.", text::plural(*found, "finding")))
+            let can_fix = report.findings.iter().any(|finding| remedy(finding.kind).contains("--fix"));
+            let next = if can_fix { "run it again with --fix" } else { "--fix can repair none of them" };
+            paint.tone(Tone::Bad, &format!("{}; {next}.", text::plural(*found, "finding")))
         }
     }
 }
@@ -190,7 +192,7 @@ mod tests {
     use crate::doctor::Warning;
     use crate::queue::Census;
 
-    fn report() -> Report {
+    fn report() -> DoctorReport {
         let finding = |kind, task: Option<&str>, what: &str, fixed| Finding {
             kind,
             task: task.map(str::to_owned),
@@ -198,19 +200,19 @@ mod tests {
             what: what.into(),
             fixed,
         };
-        Report {
+        DoctorReport {
             census: Census { queued: 2, running: 3, delayed: 1, dead: 2, ..Census::default() },
             ended: 5120,
             findings: vec![
                 finding(
-                    Kind::LostTask,
+                    FaultKind::LostTask,
                     Some("a\u{1b}"),
                     "its status is PENDING, but it is in no place any more",
                     true,
                 ),
-                finding(Kind::NoGroup, None, "it has no group tqhost: nobody can take its tasks", false),
+                finding(FaultKind::NoGroup, None, "it has no group tqhost: nobody can take its tasks", false),
             ],
-            more: BTreeMap::from([(Kind::LostTask, 7)]),
+            more: BTreeMap::from([(FaultKind::LostTask, 7)]),
             warnings: vec![Warning { kind: "paused", what: "the queue is paused; 3 tasks wait".into() }],
             found: 9,
             open: 1,
@@ -220,7 +222,7 @@ mod tests {
     #[test]
     fn a_report_as_text() {
         insta::assert_snapshot!(render("work", &report(), true, Paint::default()));
-        insta::assert_snapshot!(render("work", &Report::default(), false, Paint::default()));
+        insta::assert_snapshot!(render("work", &DoctorReport::default(), false, Paint::default()));
     }
 
     #[test]

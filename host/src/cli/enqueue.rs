@@ -14,8 +14,8 @@ use serde_json::json;
 
 use super::args::EnqueueArgs;
 use super::context::{connect, patiently, rules};
-use super::exit::Failure;
-use super::input::{self, Lines};
+use super::exit::CommandError;
+use super::input::{self, JsonLines};
 use super::output::{Out, note};
 use super::status::{TaskView, tone};
 use super::{text, value, wait};
@@ -28,7 +28,7 @@ const BATCH: usize = 200;
 /// A batch is sent when its lines have this many bytes.
 const BATCH_BYTES: usize = 4 << 20;
 
-pub async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<(), Failure> {
+pub async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<(), CommandError> {
     let rules = rules(config, &args.queue)?.clone();
     let delay = args.delay.unwrap_or_default();
     let start = Instant::now();
@@ -39,7 +39,7 @@ pub async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<()
                 Some(key) => task.with_key(key.clone()),
                 None => Ok(task),
             });
-            let task = task.map_err(|error| Failure::Usage(error.to_string()))?;
+            let task = task.map_err(|error| CommandError::Usage(error.to_string()))?;
             let link = connect(config).await?;
             let mut sender = Sender {
                 queue: Queue::new(rules, link.clone()),
@@ -79,11 +79,11 @@ pub async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<()
 }
 
 /// Opens the file and checks every line of it.
-fn checked(path: &Path, delay: Duration) -> Result<Lines, Failure> {
-    let lines = Lines::open(path)?;
+fn checked(path: &Path, delay: Duration) -> Result<JsonLines, CommandError> {
+    let lines = JsonLines::open(path)?;
     let checked = lines.tasks(delay)?.try_for_each(|line| line.map(drop));
     match checked {
-        Err(Failure::Failed(error)) => Err(error.context("nothing was enqueued").into()),
+        Err(CommandError::Failed(error)) => Err(error.context("nothing was enqueued").into()),
         Err(failure) => Err(failure),
         Ok(()) => Ok(lines),
     }
@@ -101,7 +101,12 @@ struct Sender {
 }
 
 impl Sender {
-    async fn send_lines(&mut self, lines: &Lines, delay: Duration, out: &mut Out) -> Result<(), Failure> {
+    async fn send_lines(
+        &mut self,
+        lines: &JsonLines,
+        delay: Duration,
+        out: &mut Out,
+    ) -> Result<(), CommandError> {
         let (mut tasks, mut numbers, mut bytes) = (Vec::new(), Vec::new(), 0);
         for line in lines.tasks(delay)? {
             // Every line was checked before, so a bad one means that the file was changed since.
@@ -119,7 +124,12 @@ impl Sender {
 
     /// Sends a batch, and prints its ids. `lines` has the number of each task's line; none for a task from
     /// arguments.
-    async fn send(&mut self, tasks: &[NewTask], lines: &[Option<u64>], out: &mut Out) -> Result<(), Failure> {
+    async fn send(
+        &mut self,
+        tasks: &[NewTask],
+        lines: &[Option<u64>],
+        out: &mut Out,
+    ) -> Result<(), CommandError> {
         let replies =
             patiently(|| self.queue.enqueue(tasks)).await.map_err(|error| self.stopped(error.into()))?;
         let mut refused: Option<(Option<u64>, anyhow::Error)> = None;
@@ -176,16 +186,21 @@ impl Sender {
     }
 
     /// Adds to a failure how many tasks were sent before it.
-    fn stopped(&self, failure: Failure) -> Failure {
+    fn stopped(&self, failure: CommandError) -> CommandError {
         match failure {
-            Failure::Failed(error) if self.sent > 0 => {
+            CommandError::Failed(error) if self.sent > 0 => {
                 error.context(format!("stopped after {}", text::plural(self.sent, "task"))).into()
             }
             failure => failure,
         }
     }
 
-    async fn wait(self, timeout: Option<Duration>, start: Instant, out: &mut Out) -> Result<(), Failure> {
+    async fn wait(
+        self,
+        timeout: Option<Duration>,
+        start: Instant,
+        out: &mut Out,
+    ) -> Result<(), CommandError> {
         let name = &self.queue.rules.name;
         if !out.json && self.sent > 0 {
             let hosts = hosts::list(&self.link).await;
@@ -196,7 +211,8 @@ impl Sender {
             }
         }
         let retention = self.queue.rules.retention;
-        let mut ends = Ends { single: self.sent == 1, ..Ends::default() };
+        let waited = self.ids.len();
+        let mut ends = Ends { single: waited == 1, ..Ends::default() };
         let left = wait::until_end(&self.queue, self.ids, timeout, |id, status| match status {
             Some(status) => ends.ended(name, &status, out),
             None => ends.gone(name, id, start.elapsed() >= retention, out),
@@ -211,17 +227,14 @@ impl Sender {
                 }
             }
             let limit = show_duration(timeout.unwrap_or_default());
-            let which = if left.len() == 1 {
-                left[0].clone()
-            } else {
-                format!("{} of {} tasks", left.len(), self.sent)
-            };
+            let which =
+                if left.len() == 1 { left[0].clone() } else { format!("{} of {waited} tasks", left.len()) };
             return Err(anyhow!("not ended after {limit}: {which}").into());
         }
         if !ends.single && !out.json {
             out.line(ends.summary());
         }
-        if ends.failed + ends.cancelled + ends.unknown > 0 { Err(Failure::Reported) } else { Ok(()) }
+        if ends.failed + ends.cancelled + ends.unknown > 0 { Err(CommandError::Reported) } else { Ok(()) }
     }
 }
 
@@ -308,7 +321,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("tasks.jsonl");
         std::fs::write(&path, "{\"a\":1}\n{\"a\":}\n").expect("write");
-        let Err(Failure::Failed(error)) = checked(&path, Duration::ZERO) else {
+        let Err(CommandError::Failed(error)) = checked(&path, Duration::ZERO) else {
             panic!("a bad file was taken")
         };
         let told = format!("{error:#}");

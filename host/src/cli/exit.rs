@@ -1,7 +1,7 @@
 //! The end of a command: the exit codes, and the one place where an error is printed.
 //!
-//! In: the [`Failure`] of a command. Out: a line on stderr and an exit code. Not here: clap's errors about a
-//! wrong command line (clap exits with [`USAGE`] by itself).
+//! In: the [`CommandError`] of a command. Out: a line on stderr and an exit code. Not here: clap's errors
+//! about a wrong command line (clap exits with [`USAGE`] by itself).
 
 use std::io::{self, Write};
 
@@ -23,7 +23,7 @@ pub const CONFIG: u8 = 78;
 
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
-pub enum Failure {
+pub enum CommandError {
     Failed(anyhow::Error),
     /// The command has printed the failure itself.
     Reported,
@@ -31,21 +31,21 @@ pub enum Failure {
     Config(String),
 }
 
-impl Failure {
+impl CommandError {
     pub fn code(&self) -> u8 {
         match self {
-            Failure::Failed(_) | Failure::Reported => FAILED,
-            Failure::Usage(_) => USAGE,
-            Failure::Config(_) => CONFIG,
+            CommandError::Failed(_) | CommandError::Reported => FAILED,
+            CommandError::Usage(_) => USAGE,
+            CommandError::Config(_) => CONFIG,
         }
     }
 
     /// The text to print, if any.
     fn message(&self) -> Option<String> {
         match self {
-            Failure::Failed(error) => Some(chain(error.as_ref())),
-            Failure::Reported => None,
-            Failure::Usage(text) | Failure::Config(text) => Some(text.clone()),
+            CommandError::Failed(error) => Some(chain(error.as_ref())),
+            CommandError::Reported => None,
+            CommandError::Usage(text) | CommandError::Config(text) => Some(text.clone()),
         }
     }
 
@@ -63,23 +63,23 @@ impl Failure {
     }
 }
 
-impl From<anyhow::Error> for Failure {
+impl From<anyhow::Error> for CommandError {
     fn from(error: anyhow::Error) -> Self {
-        Failure::Failed(error)
+        CommandError::Failed(error)
     }
 }
 
-impl From<QueueError> for Failure {
+impl From<QueueError> for CommandError {
     fn from(error: QueueError) -> Self {
-        Failure::Failed(error.into())
+        CommandError::Failed(error.into())
     }
 }
 
-impl From<Unusable> for Failure {
+impl From<Unusable> for CommandError {
     fn from(error: Unusable) -> Self {
         match error {
             Unusable::Redis(error) => error.into(),
-            Unusable::TooOld { .. } => Failure::Failed(error.into()),
+            Unusable::TooOld { .. } => CommandError::Failed(error.into()),
         }
     }
 }
@@ -92,8 +92,13 @@ mod tests {
 
     #[test]
     fn codes() {
-        let failed = Failure::from(anyhow!("x"));
-        let all = [failed, Failure::Reported, Failure::Usage(String::new()), Failure::Config(String::new())];
+        let failed = CommandError::from(anyhow!("x"));
+        let all = [
+            failed,
+            CommandError::Reported,
+            CommandError::Usage(String::new()),
+            CommandError::Config(String::new()),
+        ];
         assert_eq!(all.map(|failure| failure.code()), [1, 1, 2, 78]);
     }
 }

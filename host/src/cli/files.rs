@@ -24,12 +24,12 @@ pub struct PluginFile {
     /// The queues that run it.
     pub queues: Vec<String>,
     /// None when there is no such file.
-    pub content: Option<io::Result<Content>>,
+    pub content: Option<io::Result<FileContent>>,
 }
 
 /// The content of a plugin's file.
 #[derive(Debug)]
-pub struct Content {
+pub struct FileContent {
     pub bytes: Vec<u8>,
     /// SHA-256 in hexadecimal: the plugin's version.
     pub digest: String,
@@ -54,7 +54,7 @@ pub fn read(config: &Config, name: &str) -> PluginFile {
     PluginFile { name: name.to_owned(), path, queues, content }
 }
 
-fn content(path: &Path) -> io::Result<Content> {
+fn content(path: &Path) -> io::Result<FileContent> {
     // Opening a FIFO would block for ever.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a file"));
@@ -71,7 +71,7 @@ fn content(path: &Path) -> io::Result<Content> {
     for byte in Sha256::digest(&bytes) {
         let _ = write!(digest, "{byte:02x}");
     }
-    Ok(Content { bytes, digest })
+    Ok(FileContent { bytes, digest })
 }
 
 /// The first 12 digits of a digest, for display.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::exit::Failure;
+use super::exit::CommandError;
 use crate::queue::NewTask;
 use crate::task::Field;
 
@@ -24,22 +24,25 @@ const MAX_VALUE: u64 = 64 << 20;
 const MAX_LINE: u64 = 16 << 20;
 
 /// Reads `name=value`, `name=@file` and `name=@@text`.
-pub fn field(arg: &OsStr) -> Result<Field, Failure> {
+pub fn field(arg: &OsStr) -> Result<Field, CommandError> {
     let bytes = arg.as_bytes();
     let shown = || arg.to_string_lossy();
     let Some(equals) = bytes.iter().position(|byte| *byte == b'=') else {
-        return Err(Failure::Usage(format!("{:?} is not a field: write name=value or name=@file", shown())));
+        return Err(CommandError::Usage(format!(
+            "{:?} is not a field: write name=value or name=@file",
+            shown()
+        )));
     };
     let (name, value) = (&bytes[..equals], &bytes[equals + 1..]);
     let name = match std::str::from_utf8(name) {
-        Ok("") => return Err(Failure::Usage(format!("{:?} has no name: write name=value", shown()))),
+        Ok("") => return Err(CommandError::Usage(format!("{:?} has no name: write name=value", shown()))),
         Ok(name) => name.to_owned(),
-        Err(_) => return Err(Failure::Usage(format!("the name of {:?} is not UTF-8", shown()))),
+        Err(_) => return Err(CommandError::Usage(format!("the name of {:?} is not UTF-8", shown()))),
     };
     let value = match value {
         [b'@', b'@', ..] => value[1..].to_vec(),
         [b'@'] => {
-            return Err(Failure::Usage(format!(
+            return Err(CommandError::Usage(format!(
                 "field {name}: no file is named after @ (write {name}=@@ for the text @)"
             )));
         }
@@ -78,13 +81,13 @@ fn bounded(from: impl Read) -> Result<Vec<u8>, anyhow::Error> {
 }
 
 /// Reads all of stdin.
-pub fn stdin() -> Result<Vec<u8>, Failure> {
+pub fn stdin() -> Result<Vec<u8>, CommandError> {
     Ok(bounded(io::stdin().lock()).context("cannot read stdin")?)
 }
 
 /// Reads the fields of one JSON object, or of each object of a list. The text may have many lines. An empty
 /// list is an error. `name` is the file's name, for errors.
-pub fn whole_objects(bytes: &[u8], name: &str) -> Result<Vec<Vec<Field>>, Failure> {
+pub fn whole_objects(bytes: &[u8], name: &str) -> Result<Vec<Vec<Field>>, CommandError> {
     let bytes = bytes.trim_ascii();
     let read =
         if bytes.starts_with(b"[") { objects(bytes) } else { object(bytes).map(|fields| vec![fields]) };
@@ -118,7 +121,7 @@ fn objects(list: &[u8]) -> Result<Vec<Vec<Field>>, String> {
 
 /// One line of a JSON Lines file.
 #[derive(Debug)]
-pub struct Line {
+pub struct JsonLine {
     /// The line's number, from 1. Blank lines count.
     pub number: u64,
     pub bytes: usize,
@@ -127,14 +130,14 @@ pub struct Line {
 
 /// A JSON Lines file that can be read more than once.
 #[derive(Debug)]
-pub struct Lines {
+pub struct JsonLines {
     file: File,
     name: String,
 }
 
-impl Lines {
+impl JsonLines {
     /// Opens a file. Stdin (`-`) and pipes are first copied to a private temporary file.
-    pub fn open(path: &Path) -> Result<Lines, Failure> {
+    pub fn open(path: &Path) -> Result<JsonLines, CommandError> {
         let is_stdin = path == Path::new("-");
         let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
         let cannot = || format!("cannot read {name}");
@@ -145,14 +148,14 @@ impl Lines {
             let kind = file.metadata().with_context(cannot)?;
             if kind.is_file() { file } else { spool(&mut file).with_context(cannot)? }
         };
-        Ok(Lines { file, name })
+        Ok(JsonLines { file, name })
     }
 
     /// Reads the file from its beginning. Every line that is not blank is a task.
     pub fn tasks(
         &self,
         delay: Duration,
-    ) -> Result<impl Iterator<Item = Result<Line, Failure>> + '_, Failure> {
+    ) -> Result<impl Iterator<Item = Result<JsonLine, CommandError>> + '_, CommandError> {
         let mut file = &self.file;
         file.rewind().with_context(|| format!("cannot read {}", self.name))?;
         let mut reader = BufReader::with_capacity(1 << 16, file);
@@ -165,7 +168,7 @@ impl Lines {
         reader: &mut impl BufRead,
         number: &mut u64,
         delay: Duration,
-    ) -> Result<Option<Line>, Failure> {
+    ) -> Result<Option<JsonLine>, CommandError> {
         let mut line = Vec::new();
         loop {
             *number += 1;
@@ -175,7 +178,7 @@ impl Lines {
                 .take(MAX_LINE + 2)
                 .read_until(b'\n', &mut line)
                 .with_context(|| format!("cannot read {}", self.name))?;
-            let bad = |why: String| Failure::from(anyhow!("{} line {number}: {why}", self.name));
+            let bad = |why: String| CommandError::from(anyhow!("{} line {number}: {why}", self.name));
             if read == 0 {
                 return Ok(None);
             }
@@ -186,7 +189,7 @@ impl Lines {
             if !text.is_empty() {
                 let task = object(text)
                     .and_then(|fields| NewTask::new(fields, delay).map_err(|error| error.to_string()));
-                return Ok(Some(Line { number: *number, bytes: text.len(), task: task.map_err(bad)? }));
+                return Ok(Some(JsonLine { number: *number, bytes: text.len(), task: task.map_err(bad)? }));
             }
         }
     }
@@ -268,10 +271,10 @@ mod tests {
             .collect()
     }
 
-    fn said(failure: Failure) -> String {
+    fn said(failure: CommandError) -> String {
         match failure {
-            Failure::Failed(error) => format!("{error:#}"),
-            Failure::Usage(text) => format!("usage: {text}"),
+            CommandError::Failed(error) => format!("{error:#}"),
+            CommandError::Usage(text) => format!("usage: {text}"),
             other => panic!("{other:?}"),
         }
     }
@@ -387,8 +390,8 @@ mod tests {
         assert!(told("{\"a\":").ends_with("column 6: it ends too early"));
     }
 
-    fn lines_of(text: &[u8]) -> Lines {
-        Lines { file: spool(&mut &text[..]).expect("a file"), name: "tasks.jsonl".into() }
+    fn lines_of(text: &[u8]) -> JsonLines {
+        JsonLines { file: spool(&mut &text[..]).expect("a file"), name: "tasks.jsonl".into() }
     }
 
     #[test]

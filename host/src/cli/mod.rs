@@ -1,7 +1,7 @@
 //! The command line of `tqhost`.
 //!
 //!     args ─▶ configuration ─▶ a command ─▶ Out (stdout) ─▶ exit code
-//!                                  └─ Failure ─▶ exit::report (stderr)
+//!                                  └─ CommandError ─▶ exit::report (stderr)
 //!
 //! In: the arguments of the process. Out: text or JSON, and an exit code. Each command has a file; the second
 //! half of the list below is what they share. Commands print what `queue` and `doctor` give them, and decide
@@ -20,11 +20,11 @@ mod queues;
 mod run;
 mod status;
 mod trial;
+mod trial_log;
 
 mod context;
 pub mod exit;
 mod files;
-mod guest_log;
 mod input;
 mod output;
 mod schedule;
@@ -45,7 +45,7 @@ use tokio::runtime::Runtime;
 use crate::config::Config;
 use crate::sandbox::{self, Cores};
 use args::{Cli, Command, RunArgs};
-use exit::Failure;
+use exit::CommandError;
 use output::Out;
 
 /// Runs the command and gives the exit code. With a wrong command line, clap ends the process.
@@ -63,7 +63,7 @@ pub fn main() -> u8 {
     }
 }
 
-fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
+fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
     let Cli { config, json, run: args, command } = cli;
     // The commands for authors of handlers need no configuration.
     match command {
@@ -93,7 +93,7 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
     // not have.
     let runs_handlers = matches!(command, None | Some(Command::Run(_) | Command::Check));
     let load = if runs_handlers { Config::load } else { Config::load_for_commands };
-    let config = load(&config).map_err(|errors| Failure::Config(errors.to_string()))?;
+    let config = load(&config).map_err(|errors| CommandError::Config(errors.to_string()))?;
     let command = match command {
         None | Some(Command::Run(_)) => {
             let log_format = match command {
@@ -136,13 +136,13 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), Failure> {
     finish(done, out)
 }
 
-fn commands_runtime() -> Result<Runtime, Failure> {
+fn commands_runtime() -> Result<Runtime, CommandError> {
     Ok(tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?)
 }
 
-fn finish(done: Result<(), Failure>, out: Out) -> Result<(), Failure> {
-    done.and(out.finish().context("cannot write to stdout").map_err(Failure::from))
+fn finish(done: Result<(), CommandError>, out: Out) -> Result<(), CommandError> {
+    done.and(out.finish().context("cannot write to stdout").map_err(CommandError::from))
 }

@@ -12,16 +12,16 @@ use anyhow::{Context, anyhow};
 use serde_json::json;
 
 use super::args::NewArgs;
-use super::exit::Failure;
+use super::exit::CommandError;
 use super::output::Out;
-use super::templates::{self, File};
+use super::templates::{self, ProjectFile};
 use crate::config::check_name;
 
-pub fn run(args: &NewArgs, out: &mut Out) -> Result<(), Failure> {
+pub fn run(args: &NewArgs, out: &mut Out) -> Result<(), CommandError> {
     let name = &args.name;
-    check_name(name).map_err(|why| Failure::Usage(format!("the name {name:?} {why}")))?;
+    check_name(name).map_err(|why| CommandError::Usage(format!("the name {name:?} {why}")))?;
     if name.starts_with('-') {
-        return Err(Failure::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "the name {name:?} must not begin with a dash: commands would take it for an option"
         )));
     }
@@ -53,7 +53,7 @@ pub fn run(args: &NewArgs, out: &mut Out) -> Result<(), Failure> {
     Ok(())
 }
 
-fn write(folder: &Path, file: &File) -> io::Result<()> {
+fn write(folder: &Path, file: &ProjectFile) -> io::Result<()> {
     let path = folder.join(&file.path);
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;

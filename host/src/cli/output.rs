@@ -79,8 +79,8 @@ pub struct Paint {
 pub enum Tone {
     Plain,
     Good,
-    Busy,
-    Odd,
+    Active,
+    Warning,
     Bad,
     Faint,
     Title,
@@ -91,8 +91,8 @@ impl Paint {
         let style = match tone {
             Tone::Plain => return text.to_owned(),
             Tone::Good => AnsiColor::Green.on_default(),
-            Tone::Busy => AnsiColor::Cyan.on_default(),
-            Tone::Odd => AnsiColor::Yellow.on_default(),
+            Tone::Active => AnsiColor::Cyan.on_default(),
+            Tone::Warning => AnsiColor::Yellow.on_default(),
             Tone::Bad => AnsiColor::Red.on_default().bold(),
             Tone::Faint => Style::new().dimmed(),
             Tone::Title => Style::new().bold(),
@@ -128,14 +128,14 @@ pub enum Align {
 
 /// Rows below titles, with aligned columns.
 #[derive(Debug)]
-pub struct Table {
+pub struct TextTable {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<Cell>>,
 }
 
-impl Table {
-    pub fn new(columns: &[(&'static str, Align)]) -> Table {
-        Table { columns: columns.to_vec(), rows: Vec::new() }
+impl TextTable {
+    pub fn new(columns: &[(&'static str, Align)]) -> TextTable {
+        TextTable { columns: columns.to_vec(), rows: Vec::new() }
     }
 
     pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
@@ -191,8 +191,9 @@ mod tests {
 
     const PLAIN: Paint = Paint { colour: false };
 
-    fn table() -> Table {
-        let mut table = Table::new(&[("QUEUE", Align::Left), ("DEAD", Align::Right), ("STATE", Align::Left)]);
+    fn table() -> TextTable {
+        let mut table =
+            TextTable::new(&[("QUEUE", Align::Left), ("DEAD", Align::Right), ("STATE", Align::Left)]);
         table.row(["日本".into(), 7.into(), Cell::tone("ready", Tone::Good)]);
         table.row(["resume-analyze".into(), 12_345.into(), "".into()]);
         table

@@ -9,9 +9,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::context::connect;
-use super::exit::Failure;
+use super::exit::CommandError;
 use super::files::{self, short};
-use super::output::{Align, Cell, Out, Paint, Table, Tone};
+use super::output::{Align, Cell, Out, Paint, TextTable, Tone};
 use super::text;
 use crate::config::{self, Config};
 use crate::embedded;
@@ -44,15 +44,15 @@ struct FileView {
     error: Option<String>,
 }
 
-pub async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(), Failure> {
+pub async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(), CommandError> {
     let names: Vec<String> =
         files::plugin_names(config).into_iter().filter(|name| only.is_none_or(|only| only == name)).collect();
     if let (Some(only), true) = (only, names.is_empty()) {
-        return Err(Failure::Usage(format!("no queue uses a plugin `{only}`")));
+        return Err(CommandError::Usage(format!("no queue uses a plugin `{only}`")));
     }
     // The embedded Redis runs only while its host runs.
-    let is_down =
-        matches!(config.redis, config::Redis::Embedded) && !embedded::socket_path(&config.data_dir).exists();
+    let is_down = matches!(config.redis, config::RedisServer::Embedded)
+        && !embedded::socket_path(&config.data_dir).exists();
     let hosts = if is_down { Vec::new() } else { hosts::list(&connect(config).await?).await? };
     let view = PluginsView {
         hosts: hosts.len(),
@@ -101,7 +101,7 @@ fn file(config: &Config, name: &str) -> FileView {
         None => view.error = Some("missing".into()),
         Some(Err(error)) => view.error = Some(error.to_string()),
         Some(Ok(content)) => {
-            (view.bytes, view.version) = (Some(content.bytes.len() as u64), Some(content.digest))
+            (view.bytes, view.version) = (Some(content.bytes.len() as u64), Some(content.digest));
         }
     }
     view
@@ -112,7 +112,7 @@ fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
         return "The running hosts have no plugins.".into();
     }
     let right = |title| (title, Align::Right);
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("PLUGIN", Align::Left),
         ("HOST", Align::Left),
         ("STATE", Align::Left),
@@ -128,7 +128,7 @@ fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
     for PluginView { host, plugin } in rows {
         let tone = match plugin.state.as_str() {
             "active" => Tone::Good,
-            "missing" => Tone::Odd,
+            "missing" => Tone::Warning,
             _ => Tone::Bad,
         };
         let mut version = plugin.version.as_deref().map_or_else(none, |version| text::escape(short(version)));
@@ -171,7 +171,7 @@ fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
 
 /// The changes of a plugin's versions, newest first.
 fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("WHEN", Align::Right),
         ("HOST", Align::Left),
         ("CHANGE", Align::Left),
@@ -188,7 +188,7 @@ fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
     for (host, change) in changes {
         let tone = match change.what.as_str() {
             "failed" | "self-check-failed" | "rolled-back" | "quarantined" => Tone::Bad,
-            "removed" => Tone::Odd,
+            "removed" => Tone::Warning,
             _ => Tone::Good,
         };
         table.row([
@@ -204,7 +204,7 @@ fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
 }
 
 fn render_files(files: &[FileView], paint: Paint) -> String {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("PLUGIN", Align::Left),
         ("FILE", Align::Left),
         ("SIZE", Align::Right),
@@ -213,7 +213,7 @@ fn render_files(files: &[FileView], paint: Paint) -> String {
     for file in files {
         let version = match (&file.version, &file.error) {
             (Some(version), _) => Cell::from(short(version)),
-            (None, error) => Cell::tone(error.as_deref().unwrap_or(text::NONE), Tone::Odd),
+            (None, error) => Cell::tone(error.as_deref().unwrap_or(text::NONE), Tone::Warning),
         };
         let size = file.bytes.map_or_else(|| text::NONE.to_owned(), text::size);
         table.row([file.plugin.as_str().into(), file.file.as_str().into(), size.into(), version]);

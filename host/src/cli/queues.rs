@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use serde::Serialize;
 
 use super::context::{connect, rules};
-use super::exit::Failure;
-use super::output::{Align, Cell, Out, Paint, Table, Tone, sheet};
+use super::exit::CommandError;
+use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
 use super::schedule::ScheduleView;
 use super::text;
 use crate::config::{self, Config};
@@ -58,7 +58,7 @@ struct HostView<'a> {
 
 impl<'a> QueueView<'a> {
     fn new(
-        rules: &'a config::Queue,
+        rules: &'a config::QueueRules,
         census: &'a Census,
         hosts: &'a [HostInfo],
         now_ms: u64,
@@ -102,7 +102,7 @@ impl<'a> QueueView<'a> {
     /// The state in words.
     fn state(&self) -> Cell {
         if self.paused {
-            return Cell::tone("paused", Tone::Odd);
+            return Cell::tone("paused", Tone::Warning);
         }
         let (text, tone) = state(&self.state, self.plugin);
         let in_it = self.hosts.iter().filter(|view| view.queue.state == self.state).count();
@@ -117,22 +117,22 @@ impl<'a> QueueView<'a> {
 fn state(state: &str, plugin: &str) -> (String, Tone) {
     match state {
         "reading" => ("ready".into(), Tone::Good),
-        "waiting-for-permit" => ("busy".into(), Tone::Busy),
-        "waiting-for-plugin" => (format!("waits for plugin {plugin}"), Tone::Odd),
+        "waiting-for-permit" => ("busy".into(), Tone::Active),
+        "waiting-for-plugin" => (format!("waits for plugin {plugin}"), Tone::Warning),
         "stalled" => ("stalled".into(), Tone::Bad),
-        NO_HOST => ("no host".into(), Tone::Odd),
+        NO_HOST => ("no host".into(), Tone::Warning),
         other => (text::escape(other), Tone::Plain),
     }
 }
 
-pub async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(), Failure> {
-    let chosen: Vec<config::Queue> = match name {
+pub async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(), CommandError> {
+    let chosen: Vec<config::QueueRules> = match name {
         Some(name) => vec![rules(config, name)?.clone()],
         None => config.queues.clone(),
     };
     let link = connect(config).await?;
     let hosts = hosts::list(&link).await?;
-    let count = async |rules: config::Queue| {
+    let count = async |rules: config::QueueRules| {
         let census = Queue::new(rules.clone(), link.clone()).census().await;
         (rules, census)
     };
@@ -142,7 +142,7 @@ pub async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(
             Ok(census) => counted.push((rules, census)),
             Err(error) => {
                 failed = failed
-                    .or_else(|| Some(anyhow::Error::new(error).context(format!("queue {}", rules.name))))
+                    .or_else(|| Some(anyhow::Error::new(error).context(format!("queue {}", rules.name))));
             }
         }
     }
@@ -180,7 +180,7 @@ fn refused(hosts: &[HostInfo]) -> Vec<String> {
 
 fn table(views: &[QueueView], paint: Paint) -> String {
     let right = |title| (title, Align::Right);
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("QUEUE", Align::Left),
         right("QUEUED"),
         right("RUNNING"),
@@ -209,7 +209,7 @@ fn table(views: &[QueueView], paint: Paint) -> String {
 }
 
 fn detail(view: &QueueView, paint: Paint) -> String {
-    let (words, tone) = state(&view.state, view.plugin);
+    let (words, tone) = state(if view.paused { "paused" } else { &view.state }, view.plugin);
     let mut lines = vec![
         ("queue", view.queue.to_owned()),
         ("stream", view.stream.to_owned()),
@@ -227,7 +227,7 @@ fn detail(view: &QueueView, paint: Paint) -> String {
     let mut parts = vec![sheet(paint, &lines)];
     if !view.hosts.is_empty() {
         let right = |title| (title, Align::Right);
-        let mut table = Table::new(&[
+        let mut table = TextTable::new(&[
             ("HOST", Align::Left),
             right("RUNNING"),
             right("COMPLETED"),
@@ -251,7 +251,7 @@ fn detail(view: &QueueView, paint: Paint) -> String {
     }
     if !view.consumers.is_empty() {
         let mut table =
-            Table::new(&[("CONSUMER", Align::Left), ("PENDING", Align::Right), ("IDLE", Align::Right)]);
+            TextTable::new(&[("CONSUMER", Align::Left), ("PENDING", Align::Right), ("IDLE", Align::Right)]);
         for consumer in view.consumers {
             table.row([
                 text::escape(&consumer.name).into(),

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::args::StatusArgs;
 use super::context::{open, patiently};
-use super::exit::Failure;
+use super::exit::CommandError;
 use super::output::{Out, Paint, Tone, sheet};
 use super::{text, value, wait};
 use crate::config::units::show_duration;
@@ -66,7 +66,7 @@ impl<'a> TaskView<'a> {
     }
 }
 
-pub async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(), Failure> {
+pub async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, &args.queue).await?;
     let zone = TimeZone::system();
     let mut pause = wait::PAUSE.0;
@@ -115,7 +115,7 @@ pub async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(),
     }
 }
 
-fn unknown(rules: &config::Queue, id: &str) -> String {
+fn unknown(rules: &config::QueueRules, id: &str) -> String {
     let queue = &rules.name;
     if rules.retention == Duration::ZERO {
         return format!(
@@ -133,15 +133,21 @@ fn unknown(rules: &config::Queue, id: &str) -> String {
 /// The colour of a status.
 pub fn tone(status: Status) -> Tone {
     match status {
-        Status::Pending => Tone::Odd,
-        Status::Processing => Tone::Busy,
+        Status::Pending => Tone::Warning,
+        Status::Processing => Tone::Active,
         Status::Completed => Tone::Good,
         Status::Failed => Tone::Bad,
         Status::Cancelled => Tone::Faint,
     }
 }
 
-fn render(rules: &config::Queue, task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
+fn render(
+    rules: &config::QueueRules,
+    task: &TaskStatus,
+    now_ms: u64,
+    zone: &TimeZone,
+    paint: Paint,
+) -> String {
     let mut status = paint.tone(tone(task.status), task.status.as_str());
     if let Some(due) = task.due_at.filter(|due| task.status == Status::Pending && *due > now_ms) {
         status += &format!(", delayed for {}", text::age(Duration::from_millis(due - now_ms)));
@@ -210,7 +216,7 @@ pub mod tests {
     const NOW: u64 = 1_700_000_100_000;
     const PLAIN: Paint = Paint { colour: false };
 
-    pub fn rules() -> config::Queue {
+    pub fn rules() -> config::QueueRules {
         let folder = std::path::Path::new("/srv/tqhost.toml");
         let config = Config::parse("[queues.resume-analyze]\n", folder, &|_| None).expect("a configuration");
         config.queues.into_iter().next().expect("a queue")

@@ -8,13 +8,14 @@ use super::args::Language;
 
 /// One file of a project.
 #[derive(Debug)]
-pub struct File {
+pub struct ProjectFile {
     pub path: String,
     pub text: String,
     pub is_program: bool,
 }
 
-type Source = (&'static str, &'static str);
+/// The path of a file in the project, and its text with marks.
+type Template = (&'static str, &'static str);
 
 macro_rules! template {
     ($path:literal) => {
@@ -30,9 +31,9 @@ macro_rules! sdk {
 
 const HANDLER_WIT: &str = include_str!("../../../wit/handler.wit");
 
-const COMMON: &[Source] = &[("README.md", template!("README.md")), ("task.json", template!("task.json"))];
+const COMMON: &[Template] = &[("README.md", template!("README.md")), ("task.json", template!("task.json"))];
 
-const RUST: &[Source] = &[
+const RUST: &[Template] = &[
     ("Cargo.toml", template!("rust/Cargo.toml.in")),
     // Cargo removes the packages that the project does not use, and keeps the versions that the SDK was
     // tested with.
@@ -65,7 +66,7 @@ const RUST: &[Source] = &[
     (".gitignore", "/target\n/*.wasm\n"),
 ];
 
-const WIT: &[Source] = &[
+const WIT: &[Template] = &[
     ("wit/deps/handler/handler.wit", HANDLER_WIT),
     ("wit/deps/clocks/clocks.wit", sdk!("wit/deps/clocks/clocks.wit")),
     ("wit/deps/config/store.wit", sdk!("wit/deps/config/store.wit")),
@@ -74,7 +75,7 @@ const WIT: &[Source] = &[
     ("wit/deps/logging/logging.wit", sdk!("wit/deps/logging/logging.wit")),
 ];
 
-const JAVASCRIPT: &[Source] = &[
+const JAVASCRIPT: &[Template] = &[
     ("package.json", template!("javascript/package.json")),
     ("package-lock.json", template!("javascript/package-lock.json")),
     ("Makefile", template!("javascript/Makefile")),
@@ -86,7 +87,7 @@ const JAVASCRIPT: &[Source] = &[
     (".gitignore", "/node_modules\n/*.wasm\n"),
 ];
 
-const PYTHON: &[Source] = &[
+const PYTHON: &[Template] = &[
     ("requirements.txt", template!("python/requirements.txt")),
     ("Makefile", template!("python/Makefile")),
     ("app.py", template!("python/app.py")),
@@ -164,7 +165,7 @@ fn requests(language: Language) -> &'static str {
 }
 
 /// All files of a project. `name` must be valid as a plugin's name.
-pub fn files(lang: Language, name: &str) -> Vec<File> {
+pub fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
     // Names of crates have no dots, and names of npm packages have no capital letters.
     let package = name.to_lowercase().replace('.', "-");
     let module = package.replace('-', "_");
@@ -180,13 +181,13 @@ pub fn files(lang: Language, name: &str) -> Vec<File> {
         ("{{FILES}}", described(lang)),
         ("{{REQUESTS}}", requests(lang)),
     ];
-    let own: &[&[Source]] = match lang {
+    let own: &[&[Template]] = match lang {
         Language::Rust => &[RUST],
         Language::Javascript => &[JAVASCRIPT, WIT],
         Language::Python => &[PYTHON, WIT],
     };
     let sources = std::iter::once(&COMMON).chain(own).flat_map(|sources| sources.iter());
-    let file = |(path, text): &Source| {
+    let file = |(path, text): &Template| {
         let mut text = marks.iter().fold((*text).to_owned(), |text, (mark, value)| text.replace(mark, value));
         if path.starts_with("sdk/src/") {
             // The interface is two folders up in the repository, and one folder up in a project.
@@ -199,7 +200,7 @@ pub fn files(lang: Language, name: &str) -> Vec<File> {
             // version.
             text = text.replace("@0.2.3", "@0.2.4");
         }
-        File { path: (*path).to_owned(), text, is_program: path.ends_with(".sh") }
+        ProjectFile { path: (*path).to_owned(), text, is_program: path.ends_with(".sh") }
     };
     sources.map(file).collect()
 }
@@ -213,7 +214,7 @@ mod tests {
 
     const ALL: [Language; 3] = [Language::Rust, Language::Javascript, Language::Python];
 
-    fn text(files: &[File], path: &str) -> String {
+    fn text(files: &[ProjectFile], path: &str) -> String {
         files.iter().find(|file| file.path == path).unwrap_or_else(|| panic!("no {path}")).text.clone()
     }
 

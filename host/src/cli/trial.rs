@@ -4,7 +4,7 @@
 //!     file ─▶ Singles (stable, compiled) ─▶ Handler::self_check ─▶ Handler::run ─▶ Report ─▶ text or JSON
 //!     task, fields, configuration ─▶ Attempt ─────────────────────────┘
 //!
-//! Not here: how fields are read (`input`), the handler's log (`guest_log`), what a queue would do next
+//! Not here: how fields are read (`input`), the handler's log (`trial_log`), what a queue would do next
 //! (`worker::settle`).
 
 use std::env;
@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::args::TryArgs;
 use super::context::rules;
-use super::exit::Failure;
+use super::exit::CommandError;
 use super::files::short;
-use super::guest_log::{GuestLog, LogLine};
 use super::output::{Out, Tone, note};
+use super::trial_log::{LogLine, TrialLog};
 use super::{input, text, value};
 use crate::chain::chain;
 use crate::config::{self, Config};
@@ -48,7 +48,7 @@ struct TryView {
     #[serde(flatten)]
     end: EndView,
     /// For a batch: the end of each task.
-    tasks: Option<Vec<TaskView>>,
+    tasks: Option<Vec<TriedTask>>,
     progress: Option<ProgressView>,
     log: Vec<LogLine>,
     /// The median time of all runs: the call, and making the instance where one was made for it.
@@ -76,7 +76,7 @@ struct EndView {
 }
 
 #[derive(Debug, Serialize)]
-struct TaskView {
+struct TriedTask {
     id: String,
     #[serde(flatten)]
     end: EndView,
@@ -93,9 +93,9 @@ struct Trial {
     args: TryArgs,
     plugin: Arc<str>,
     grants: config::Plugin,
-    rules: config::Queue,
+    rules: config::QueueRules,
     singles: Singles,
-    log: GuestLog,
+    log: TrialLog,
     /// The content of stdin, which cannot be read twice.
     stdin: Option<Vec<u8>>,
     /// Whether the grants come from a configuration.
@@ -103,19 +103,21 @@ struct Trial {
 }
 
 /// `config` is the path of the configuration; `is_named` is whether the command line named it.
-pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) -> Result<(), Failure> {
+pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) -> Result<(), CommandError> {
     let (plugin, rules, grants) = granted(config, is_named, &args)?;
     if args.timeout.is_some_and(|timeout| timeout.is_zero()) {
-        return Err(Failure::Usage("--timeout 0s leaves the handler no time: write one from 1ms up".into()));
+        return Err(CommandError::Usage(
+            "--timeout 0s leaves the handler no time: write one from 1ms up".into(),
+        ));
     }
     if args.watch && args.task.as_deref().is_some_and(is_stdin) {
-        return Err(Failure::Usage("stdin cannot be watched: write the task to a file".into()));
+        return Err(CommandError::Usage("stdin cannot be watched: write the task to a file".into()));
     }
     let stdin = match &args.task {
         Some(path) if is_stdin(path) => Some(input::stdin()?),
         _ => None,
     };
-    let log = GuestLog::start((!out.json).then_some(out.paint))?;
+    let log = TrialLog::start((!out.json).then_some(out.paint))?;
     let sandbox = Sandbox::new(SandboxOptions {
         max_concurrent: 1,
         max_warm: 0,
@@ -139,7 +141,7 @@ pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) ->
 
 impl Trial {
     /// Runs every new version of the files, for ever. A bad version is reported, and the next one awaited.
-    async fn watch(&self, out: &mut Out) -> Result<(), Failure> {
+    async fn watch(&self, out: &mut Out) -> Result<(), CommandError> {
         let of_fields = self.args.fields.iter().filter_map(|arg| input::file_of(arg));
         let files = [Some(self.args.handler.as_path()), self.args.task.as_deref()]
             .into_iter()
@@ -188,14 +190,14 @@ impl Trial {
         }
     }
 
-    async fn read_handler(&self) -> Result<Vec<u8>, Failure> {
+    async fn read_handler(&self) -> Result<Vec<u8>, CommandError> {
         let path = &self.args.handler;
         Ok(plugins::read(path).await.map_err(|error| anyhow!("{}: {error:#}", path.display()))?)
     }
 
     /// The fields of each task: those of the file, then those of the command line. A field of the command
     /// line replaces fields with the same name.
-    async fn tasks(&self) -> Result<Vec<Vec<Field>>, Failure> {
+    async fn tasks(&self) -> Result<Vec<Vec<Field>>, CommandError> {
         let mut tasks = match (&self.stdin, &self.args.task) {
             (Some(bytes), _) => input::whole_objects(bytes, "stdin")?,
             (None, Some(path)) => {
@@ -214,12 +216,12 @@ impl Trial {
             fields.extend(named.iter().cloned());
             // A task that no producer could enqueue is refused here as well.
             NewTask::new(fields.clone(), Duration::ZERO)
-                .map_err(|error| Failure::from(anyhow!("the task: {error}")))?;
+                .map_err(|error| CommandError::from(anyhow!("the task: {error}")))?;
         }
         Ok(tasks)
     }
 
-    async fn once(&self, handler: &[u8], tasks: Vec<Vec<Field>>, out: &mut Out) -> Result<(), Failure> {
+    async fn once(&self, handler: &[u8], tasks: Vec<Vec<Field>>, out: &mut Out) -> Result<(), CommandError> {
         let path = self.args.handler.display();
         let (singles, bytes, grants) = (self.singles.clone(), handler.to_vec(), self.grants.clone());
         // Loading may take long, so it runs on another thread, and Ctrl-C need not wait for it. When this
@@ -277,11 +279,11 @@ impl Trial {
             true => out.json(&view),
             false => self.render(&view, &report, &tasks, out),
         }
-        if is_completed(&report, tasks.len()) { Ok(()) } else { Err(Failure::Reported) }
+        if is_completed(&report, tasks.len()) { Ok(()) } else { Err(CommandError::Reported) }
     }
 
     /// Runs the self-check, if there is one, and gives how long it took.
-    async fn self_check(&self, single: &Single) -> Result<Option<Duration>, Failure> {
+    async fn self_check(&self, single: &Single) -> Result<Option<Duration>, CommandError> {
         if !single.handler.checks_itself() {
             return Ok(None);
         }
@@ -366,7 +368,7 @@ impl Trial {
                 out.line("a host would run each of these tasks again, alone");
             }
             Some(views) => {
-                for (TaskView { id, end }, outcome) in views.iter().zip(&outcomes) {
+                for (TriedTask { id, end }, outcome) in views.iter().zip(&outcomes) {
                     let said = out.paint.tone(end.tone(), end.outcome);
                     let words = end.words().or_else(|| result(outcome)).unwrap_or_default();
                     out.line(format!("{}  {said}  {words}", text::escape(id)).trim_end());
@@ -417,7 +419,7 @@ impl EndView {
         match self.outcome {
             "completed" => Tone::Good,
             "reject" | "failed" => Tone::Bad,
-            _ => Tone::Odd,
+            _ => Tone::Warning,
         }
     }
 
@@ -459,7 +461,7 @@ fn view(
             let views = tasks
                 .iter()
                 .zip(several)
-                .map(|(task, outcome)| TaskView { id: task.id.clone(), end: EndView::new(outcome) });
+                .map(|(task, outcome)| TriedTask { id: task.id.clone(), end: EndView::new(outcome) });
             (EndView::of_all(report, several), Some(views.collect()))
         }
     };
@@ -489,16 +491,16 @@ fn granted(
     path: &Path,
     is_named: bool,
     args: &TryArgs,
-) -> Result<(String, config::Queue, config::Plugin), Failure> {
+) -> Result<(String, config::QueueRules, config::Plugin), CommandError> {
     let stem = args.handler.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     if !is_named && args.plugin.is_none() && args.queue.is_none() {
         // A queue with the default rules.
         let config = Config::parse("[queues.try]\n", Path::new("/tqhost.toml"), &|_| None);
-        let config = config.map_err(|errors| Failure::Config(errors.to_string()))?;
+        let config = config.map_err(|errors| CommandError::Config(errors.to_string()))?;
         let rules = rules(&config, "try")?.clone();
         return Ok((stem, rules, config::Plugin::default()));
     }
-    let config = Config::load(path).map_err(|errors| Failure::Config(errors.to_string()))?;
+    let config = Config::load(path).map_err(|errors| CommandError::Config(errors.to_string()))?;
     let of_queue = args.queue.as_deref().map(|name| rules(&config, name)).transpose()?;
     let plugin = args.plugin.clone().or_else(|| of_queue.map(|queue| queue.plugin.clone())).unwrap_or(stem);
     let user = config.queues.iter().find(|queue| queue.plugin == plugin);
@@ -508,11 +510,11 @@ fn granted(
             "{file} has no plugin {plugin:?}: name one with --plugin or --queue, \
              or leave --config out for the defaults"
         );
-        return Err(Failure::Usage(why));
+        return Err(CommandError::Usage(why));
     }
     let grants = config.plugins.get(&plugin).cloned().unwrap_or_default();
     let Some(rules) = of_queue.or(user).or(config.queues.first()) else {
-        return Err(Failure::Config(format!("{} has no queue", config.path.display())));
+        return Err(CommandError::Config(format!("{} has no queue", config.path.display())));
     };
     Ok((plugin, rules.clone(), grants))
 }
@@ -588,7 +590,7 @@ mod tests {
         assert_eq!(told("tqhost try p.wasm t --queue b").expect("b"), ("b".to_owned(), 7, 128 << 20));
         for line in ["tqhost try x.wasm t", "tqhost try x.wasm t --queue c", "tqhost try x.wasm t --plugin c"]
         {
-            assert!(matches!(told(line), Err(Failure::Usage(_))), "{line}");
+            assert!(matches!(told(line), Err(CommandError::Usage(_))), "{line}");
         }
     }
 }

@@ -1,4 +1,6 @@
-//! `[admin]`: the address of the HTTP API and dashboard, and the token that opens it.
+//! `[admin]`: the address of the HTTP API, and the token that it asks for.
+//!
+//! In: the table. Out: an [`Admin`]. Without the table, the server listens on a loopback address only.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -27,7 +29,8 @@ fn read_table(table: &Table) -> Admin {
         && token_item.is_none()
     {
         let why = format!(
-            "is required, because {listen} can be reached from other machines: write token = {{ env = \"TQHOST_ADMIN_TOKEN\" }}"
+            "is required, because {listen} can be reached from other machines: \
+             write token = {{ env = \"TQHOST_ADMIN_TOKEN\" }}"
         );
         item.named_as(table.key_of("token")).problem(why);
     }
@@ -40,7 +43,7 @@ fn read_listen(item: &Item) -> Option<SocketAddr> {
         item.problem(format!(
             "{} is not an IP address with a port: write \"127.0.0.1:7700\"",
             show_text(text)
-        ))
+        ));
     };
     text.parse().map_err(|_| wrong()).ok()
 }

@@ -88,7 +88,7 @@ pub fn parse_host(text: &str) -> Option<Host<String>> {
     }
 }
 
-/// An address, or all that begin with the same bits.
+/// One address, or all addresses that begin with the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     address: IpAddr,
@@ -108,7 +108,7 @@ impl Block {
         }
     }
 
-    /// The error is to stand behind the text.
+    /// The error continues a sentence that begins with the text.
     pub(crate) fn parse(text: &str) -> Result<Block, String> {
         let wrong = || {
             "is not an address or a block of them: write \"10.1.2.3\", \"10.0.0.0/8\" or \"fd00::/8\""

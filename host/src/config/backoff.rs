@@ -36,7 +36,8 @@ pub(super) fn read(item: &Item, default: &Backoff) -> Option<Backoff> {
         DeValue::String(text) if text == "none" => Some(Backoff::None),
         _ => {
             item.problem(
-                "must be a table like { base = \"1s\", max = \"60s\", jitter = 0.2 }, or { delays = [\"10s\", \"30s\"] }, or \"none\"",
+                "must be a table like { base = \"1s\", max = \"60s\", jitter = 0.2 }, \
+                 or { delays = [\"10s\", \"30s\"] }, or \"none\"",
             );
             None
         }

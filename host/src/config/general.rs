@@ -1,4 +1,6 @@
-//! The top of the file: folders and the grace at shutdown; and the order in which the tables are read.
+//! The top of the file: folders, limits of the whole host, and the time for shutdown.
+//!
+//! In: the whole file. Out: a [`Config`]. This file also calls the readers of all tables.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -29,11 +31,11 @@ pub(super) const KEYS: Keys = Keys {
 
 const DEFAULT_SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
 const CONCURRENCY: RangeInclusive<u32> = 1..=100_000;
-/// No less than one handler with the default grant needs.
+/// The minimum is the default grant of one handler.
 const MEMORY: RangeInclusive<u64> = 128 << 20..=16 << 40;
 const SHUTDOWN_GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 
-/// Reads everything; what is wrong stands in the context, and the value is then of no use.
+/// Reads the whole file. Problems are added to the context; if there are any, the value must not be used.
 pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Path) -> Config {
     let root = Table::root(cx, entries, &KEYS);
     let folder = |name, default| {
@@ -43,7 +45,8 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
     let concurrency = root.get("concurrency").and_then(|item| item.integer(CONCURRENCY));
     let queues = queue::read(&root);
     if concurrency.is_none() && queues.iter().any(|queue| queue.priority != queues[0].priority) {
-        let why = "queues: they have different priorities, but nothing to compete for: set concurrency at the top of the file";
+        let why = "queues: they have different priorities, but nothing to compete for: \
+                   set concurrency at the top of the file";
         cx.warnings.borrow_mut().push(why.to_owned());
     }
     Config {

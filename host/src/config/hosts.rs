@@ -123,7 +123,9 @@ fn parse(text: &str) -> Result<AllowedHost, String> {
 fn split_port(rest: &str) -> Result<(&str, Option<&str>), String> {
     if !rest.starts_with('[') {
         if rest.matches(':').count() > 1 {
-            return Err("has too many colons: an IPv6 address stands in brackets, as in \"http://[2001:db8::1]:8080\"".into());
+            return Err("has too many colons: an IPv6 address stands in brackets, \
+                        as in \"http://[2001:db8::1]:8080\""
+                .into());
         }
         return Ok(rest.split_once(':').map_or((rest, None), |(host, port)| (host, Some(port))));
     }
@@ -138,9 +140,9 @@ fn split_port(rest: &str) -> Result<(&str, Option<&str>), String> {
 fn parse_pattern(text: &str) -> Result<HostPattern, String> {
     let (name, is_wildcard) = text.strip_prefix("*.").map_or((text, false), |name| (name, true));
     if name.contains('*') || name.is_empty() && is_wildcard {
-        return Err(
-            "has a wildcard in a place where it cannot be: it stands for names below a domain, as in \"https://*.example.org\"".into()
-        );
+        return Err("has a wildcard in a place where it cannot be: it stands for names below a domain, \
+             as in \"https://*.example.org\""
+            .into());
     }
     let host =
         parse_host(name).filter(|_| !name.contains('%')).ok_or_else(|| format!("is not a host: {FORM}"))?;
@@ -250,7 +252,8 @@ mod tests {
         let told = problem("[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://fine.example\", \"x/y\", 5]");
         assert!(told.contains("line 3: plugins.a.allowed_hosts[1]: \"x/y\" is not a host"), "{told}");
         let with_user = problem(
-            "[queues.a]\n[plugins.a]\nallowed_hosts = [\"https://me:hunter2@example.com\", \"me:hunter2@example.com\"]",
+            "[queues.a]\n[plugins.a]\n\
+             allowed_hosts = [\"https://me:hunter2@example.com\", \"me:hunter2@example.com\"]",
         );
         assert!(
             with_user.contains("\"https://…@example.com\" has a user name in it")
@@ -267,7 +270,9 @@ mod tests {
             [plugins.a]
             allowed_hosts = [
                 "http://hooks.partner.example",
-                { host = "https://LEDGER.internal:443", private_addresses = ["10.0.0.0/8", "127.0.0.1", "fd00::/8", "0.0.0.0/0"] },
+                { host = "https://LEDGER.internal:443", private_addresses = [
+                    "10.0.0.0/8", "127.0.0.1", "fd00::/8", "0.0.0.0/0",
+                ] },
                 { host = "https://*.example.org" },
             ]
         "#;
@@ -283,7 +288,8 @@ mod tests {
             ("https://*.example.org", ""),
         ];
         assert_eq!(hosts, expected.map(|(host, blocks)| (host.to_owned(), blocks.to_owned())));
-        let of_tables = "[[plugins.a.allowed_hosts]]\nhost = \"http://x.test\"\nprivate_addresses = [\"10.1.2.3\"]\n[queues.a]";
+        let of_tables = "[[plugins.a.allowed_hosts]]\nhost = \"http://x.test\"\n\
+                         private_addresses = [\"10.1.2.3\"]\n[queues.a]";
         assert_eq!(
             config(of_tables).expect("valid").plugins["a"].allowed_hosts[0].private_addresses.len(),
             1
@@ -380,7 +386,8 @@ mod tests {
             [
                 "line 6: plugins.a.allowed_hosts[1]: is in the list already",
                 "line 7: plugins.a.allowed_hosts[2]: allows every name of a top-level domain",
-                "line 9: plugins.a.allowed_hosts[4].private_addresses: has no effect: the host is an address, so that no name is looked up",
+                "line 9: plugins.a.allowed_hosts[4].private_addresses: has no effect: \
+                 the host is an address, so that no name is looked up",
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! `http` of a plugin: the bounds of its handlers' requests.
+//! `http` of a plugin: the limits of its handlers' requests.
 //!
 //! In: a table. Out: an [`Http`], with the certificates of its `ca` file read and checked.
 //!
@@ -42,7 +42,7 @@ pub(super) const KEYS: Keys = Keys {
 };
 
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
-/// Of one attempt; the host keeps up to two pieces of each response that the handler has not read.
+/// Requests of one attempt. The host keeps a few pieces of each response that the handler has not read.
 const MAX_CONCURRENT: RangeInclusive<u32> = 1..=256;
 const MAX_CONNECTIONS: RangeInclusive<u32> = 1..=10_000;
 const MAX_REQUESTS: RangeInclusive<u32> = 1..=1_000_000;
@@ -76,7 +76,7 @@ fn read_ca(item: &Item) -> Option<Vec<CertificateDer<'static>>> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    // A pipe or a device could block or never end.
+    // Reading a pipe or a device could block or never end.
     if !path.metadata().map_err(|error| format!("cannot be read: {error}"))?.is_file() {
         return Err("is not a regular file".into());
     }

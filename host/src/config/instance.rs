@@ -1,6 +1,6 @@
-//! `instance`: whether an instance of a plugin has one task or several.
+//! `instance`: whether an instance of a plugin runs one task or several.
 //!
-//! In: `"per-task"`, or `{ warm, max_tasks }`. Out: what is kept of the instances, or nothing.
+//! In: `"per-task"`, or `{ warm, max_tasks }`. Out: a [`Warm`], or none: no instance is kept.
 
 use std::ops::RangeInclusive;
 

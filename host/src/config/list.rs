@@ -62,7 +62,8 @@ mod tests {
         let table = [
             (
                 "5",
-                "queues.a.list: is an integer, but must be a string like \"report:queue\", or a table like { key = ",
+                "queues.a.list: is an integer, but must be a string like \"report:queue\", \
+                 or a table like { key = ",
             ),
             ("\"\"", "queues.a.list: \"\" is empty"),
             ("{ items = \"json\" }", "queues.a.list: has no key: write list = { key = "),

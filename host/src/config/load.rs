@@ -78,11 +78,16 @@ fn read_text(path: &Path) -> Result<String, String> {
     let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
     match read {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err("there is no such file: write one (docs/configuration.md has an example), or name it with --config".into())
+            Err("there is no such file: write one (docs/configuration.md has an example), \
+                 or name it with --config"
+                .into())
         }
         Err(error) => Err(format!("cannot be read: {error}")),
-        Ok(_) if bytes.len() as u64 > MAX_FILE_BYTES => Err("is bigger than 1MiB: is this the right file?".into()),
-        Ok(_) => String::from_utf8(bytes).map_err(|error| format!("is not UTF-8 (at byte {})", error.utf8_error().valid_up_to())),
+        Ok(_) if bytes.len() as u64 > MAX_FILE_BYTES => {
+            Err("is bigger than 1MiB: is this the right file?".into())
+        }
+        Ok(_) => String::from_utf8(bytes)
+            .map_err(|error| format!("is not UTF-8 (at byte {})", error.utf8_error().valid_up_to())),
     }
 }
 

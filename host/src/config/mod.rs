@@ -36,7 +36,9 @@ pub mod times;
 pub mod units;
 
 pub use allowed::AllowedHost;
-pub use model::{Admin, Backoff, Config, Http, Items, List, Missed, Plugin, Queue, Redis, Schedule, Warm};
+pub use model::{
+    Admin, Backoff, Config, Http, Items, List, Missed, Plugin, QueueRules, RedisServer, Schedule, Warm,
+};
 pub use problem::{ConfigErrors, Problem};
 pub use secret::Secret;
 
@@ -76,18 +78,25 @@ stream = "resume-analyze"
 memory = "64MB"
 config = { api_key = { env = "MISSING" } }
 "#;
-        let expected = r#"/etc/tqhost/tqhost.toml: 11 problems
+        let expected = concat!(
+            r#"/etc/tqhost/tqhost.toml: 11 problems
   line 1: plugin_dir: unknown key: did you mean `plugins_dir`?
   line 2: shutdown_grace: "30" has no unit: write "30s"
-  line 5: redis.url: the url must begin with redis://, rediss:// or redis+unix://, like "redis://127.0.0.1:6379"
-  line 8: admin.token: is required, because 0.0.0.0:7700 can be reached from other machines: write token = { env = "TQHOST_ADMIN_TOKEN" }
+  line 5: redis.url: the url must begin with redis://, rediss:// or redis+unix://, "#,
+            r#"like "redis://127.0.0.1:6379"
+  line 8: admin.token: is required, because 0.0.0.0:7700 can be reached from other machines: "#,
+            r#"write token = { env = "TQHOST_ADMIN_TOKEN" }
   line 11: queues.resume-analyze.lease: "10ms" is out of bounds: write "1s" to "1d"
   line 12: queues.resume-analyze.max_retires: unknown key: did you mean `max_retries`?
   line 13: queues.resume-analyze.priority: 0 is out of bounds: write 1 to 1000
-  line 14: queues.resume-analyze.backoff: base ("5m") is longer than max ("1m") (which was not set here): raise max or lower base
-  line 16: queues.reports.stream: "resume-analyze" is the stream of the queue "resume-analyze" too: give every queue its own
-  line 20: plugins.reports.memory: "64MB" is not a size: write a whole number with the unit B, KiB, MiB or GiB, like "64MiB"
-  line 21: plugins.reports.config.api_key: the environment variable "MISSING" is not set, or is not UTF-8"#;
+  line 14: queues.resume-analyze.backoff: base ("5m") is longer than max ("1m") (which was not set here): "#,
+            r#"raise max or lower base
+  line 16: queues.reports.stream: "resume-analyze" is the stream of the queue "resume-analyze" too: "#,
+            r#"give every queue its own
+  line 20: plugins.reports.memory: "64MB" is not a size: "#,
+            r#"write a whole number with the unit B, KiB, MiB or GiB, like "64MiB"
+  line 21: plugins.reports.config.api_key: the environment variable "MISSING" is not set, or is not UTF-8"#,
+        );
         assert_eq!(problem(text), expected);
     }
 

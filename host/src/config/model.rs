@@ -1,6 +1,6 @@
-//! What the configuration means: checked values with units, as the rest of the host reads them.
+//! The configuration as the rest of the host reads it: checked values with units.
 //!
-//! Not here: what the file says and how it is checked (`general` and the files beside it).
+//! Not here: reading and checking the file (`general` and the files beside it).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,23 +23,23 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// How long running attempts may take to end at shutdown.
     pub shutdown_grace: Duration,
-    /// Attempts running at once, of all queues together; none: only the queues' own concurrency counts.
+    /// Attempts running at once, of all queues together. None: only each queue's own concurrency is a bound.
     pub concurrency: Option<u32>,
-    /// Bytes of memory of all handlers together; none: a share of what there is.
+    /// Bytes of memory of all handlers together. None: a share of the machine's memory.
     pub memory: Option<u64>,
-    pub redis: Redis,
+    pub redis: RedisServer,
     pub admin: Admin,
     /// In the order of the file.
-    pub queues: Vec<Queue>,
+    pub queues: Vec<QueueRules>,
     /// Grants by plugin name; a plugin that is not here has the defaults ([`Plugin::default`]).
     pub plugins: BTreeMap<String, Plugin>,
-    /// What is odd but keeps nothing from running, for the log.
+    /// Oddities that do not keep the host from running, for the log.
     pub warnings: Vec<String>,
 }
 
 /// Where Redis is.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Redis {
+pub enum RedisServer {
     /// A private server under `data_dir`, for as long as the host lives.
     Embedded,
     /// `redis://`, `rediss://` or `redis+unix://`; may hold a password.
@@ -49,20 +49,20 @@ pub enum Redis {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admin {
     pub listen: SocketAddr,
-    /// Always there when `listen` is not a loopback address.
+    /// Always set when `listen` is not a loopback address.
     pub token: Option<Secret>,
 }
 
 /// One queue and its rules.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Queue {
+pub struct QueueRules {
     pub name: String,
     pub stream: String,
     pub group: String,
     pub plugin: String,
     /// Attempts running at once, in this host; at least 1.
     pub concurrency: u32,
-    /// Tasks that a handler with `batch-handler` gets in one call.
+    /// How many tasks a handler that exports `batch-handler` gets in one call.
     pub batch: Batch,
     /// Weight among the queues that compete for the host's concurrency; at least 1.
     pub priority: u32,
@@ -72,11 +72,11 @@ pub struct Queue {
     pub backoff: Backoff,
     pub max_deferrals: u32,
     pub max_crashes: u32,
-    /// Queued, delayed and running tasks beyond which enqueueing is refused.
+    /// Enqueueing is refused at this many queued, delayed and running tasks.
     pub max_backlog: u32,
-    /// Tasks claimed, in all hosts together.
+    /// How many tasks may be claimed, in all hosts together.
     pub rate_limit: Option<Rate>,
-    /// Which tasks are the same task, and for how long after its end.
+    /// Which tasks count as one task, and for how long after its end.
     pub idempotency: Idempotency,
     /// How long status and result are kept after the end; zero keeps none.
     pub retention: Duration,
@@ -84,27 +84,27 @@ pub struct Queue {
     pub list: Option<List>,
     /// When the host itself enqueues tasks.
     pub schedule: Option<Schedule>,
-    /// The dead-letter stream's key, when it is not the default one.
+    /// The key of the dead-letter stream, if it is not the default one.
     pub dead_letter: Option<String>,
 }
 
-/// How tasks are put together for one call.
+/// How tasks are gathered for one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
-    /// At least 1, which means no batches; none: as many as the queue's concurrency.
+    /// At least 1, which means no batches. None: as many as the queue's concurrency.
     pub max_tasks: Option<u32>,
     /// How long the first of them waits for the others.
     pub max_wait: Duration,
 }
 
-impl Queue {
-    /// Tasks in one call, at most: never more than may run at once.
+impl QueueRules {
+    /// The most tasks in one call, which is never more than may run at once.
     pub fn largest_batch(&self) -> usize {
         self.batch.max_tasks.map_or(self.concurrency, |most| most.min(self.concurrency)) as usize
     }
 }
 
-/// Tasks that come by the clock.
+/// Tasks that the host enqueues at given times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     pub times: Times,
@@ -114,16 +114,16 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The field that tells a task the time that it was enqueued for, in milliseconds since the Unix epoch.
+    /// The field with the time that the task was enqueued for, in milliseconds since the Unix epoch.
     pub const TIME_FIELD: &str = "scheduled_at";
 }
 
-/// What becomes of times at which no task could be enqueued.
+/// How times are handled at which no task could be enqueued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missed {
-    /// One task for all of them.
+    /// One task for all missed times.
     Once,
-    /// Nothing.
+    /// No task.
     Skip,
 }
 
@@ -134,16 +134,16 @@ pub struct List {
     pub items: Items,
 }
 
-/// What the items of a list are; a task of the queue with another `data` is malformed.
+/// The form of a list's items. A task of the queue whose `data` has another form is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Items {
-    /// Anything.
+    /// Any bytes.
     Bytes,
-    /// One JSON value each.
+    /// Each item is one JSON value.
     Json,
 }
 
-/// So many in so long.
+/// At most `count` in each time of length `per`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// At least 1.
@@ -151,12 +151,12 @@ pub struct Rate {
     pub per: Duration,
 }
 
-/// What makes two tasks one: a key that the producer gives, as `tq-key` or in a field of its own.
+/// Tasks with the same key count as one task. The producer gives the key, as `tq-key` or in another field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Idempotency {
     /// The field that holds the key of a task without `tq-key`.
     pub field: Option<String>,
-    /// How long after the end of a task its key still stands for it.
+    /// How long after the end of a task its key is still held.
     pub window: Duration,
 }
 
@@ -175,26 +175,26 @@ pub enum Backoff {
         max: Duration,
         jitter: f64,
     },
-    /// The n-th retry waits for the n-th delay; the last one serves for all further ones. Never empty.
+    /// The n-th retry waits for the n-th delay, and all further retries for the last one. Never empty.
     Delays(Vec<Duration>),
     None,
 }
 
-/// What one plugin is granted.
+/// The grants of one plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plugin {
-    /// Read by the handler through `wasi:config/store`; every value may be a secret.
+    /// The handler reads it through `wasi:config/store`. Every value may be a secret.
     pub config: BTreeMap<String, Secret>,
     /// Bytes of all memories of one instance together.
     pub memory: u64,
     /// Bytes of one result.
     pub max_output: u64,
-    /// Bytes of log lines in a second, of all its handlers in this host; eight times as much at once.
+    /// Bytes of log lines per second, of all its handlers in this host. A burst may be eight times as large.
     pub max_log_rate: u64,
-    /// Where its handlers may send requests; empty: nowhere.
+    /// Where its handlers may send requests. Empty: nowhere.
     pub allowed_hosts: Vec<AllowedHost>,
     pub http: Http,
-    /// What is kept of its instances when their task has ended; None: nothing, every task has a fresh one.
+    /// Which instances are kept when their task has ended. None: every task has a fresh instance.
     pub warm: Option<Warm>,
 }
 
@@ -218,9 +218,9 @@ impl Plugin {
 /// Instances that are used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Warm {
-    /// How many wait for a task at most.
+    /// The most instances that wait for a task.
     pub idle: u32,
-    /// How many tasks one of them has at most.
+    /// The most tasks that one instance runs.
     pub max_tasks: u32,
 }
 
@@ -238,25 +238,25 @@ impl Default for Plugin {
     }
 }
 
-/// What one request may take, and how many there may be.
+/// The limits of one request, and of their number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Http {
-    /// For a free connection, the name's lookup, the connection and the TLS handshake together.
+    /// The wait for a free connection, the lookup of the name, the connection and the TLS handshake together.
     pub connect_timeout: Duration,
-    /// From sending to the response's head.
+    /// From the connection to the head of the response, including the time to send the request.
     pub first_byte_timeout: Duration,
     pub between_bytes_timeout: Duration,
-    /// The whole of one request; none: until the attempt ends.
+    /// One request as a whole. None: only the end of the attempt bounds it.
     pub timeout: Option<Duration>,
-    /// Requests of one attempt whose response is not read to its end.
+    /// Requests of one attempt whose response is not read to its end yet.
     pub max_concurrent: u32,
-    /// The same of all attempts in this host.
+    /// Such requests of all attempts of the plugin in this host.
     pub max_connections: u32,
-    /// Requests of one attempt.
+    /// All requests of one attempt.
     pub max_requests: u32,
     pub max_request_body: u64,
     pub max_response_body: u64,
-    /// Beside the system's.
+    /// Certificates that are trusted in addition to those of the system.
     pub ca: Vec<CertificateDer<'static>>,
 }
 

@@ -1,13 +1,14 @@
-//! What queues, plugins, streams and groups may be called.
+//! Checks the names of queues, plugins, streams and groups.
 //!
-//! Each check gives the reason in words that follow the name: `"…" must not begin with a dot`.
+//! An error continues a sentence that begins with the name: `"…" must not begin with a dot`.
 
 const MAX_NAME_CHARS: usize = 64;
 const MAX_KEY_BYTES: usize = 512;
-/// What `queue` puts before its own keys.
+/// The prefix of the keys that `queue` builds.
 const RESERVED_PREFIX: &str = "tq:{";
 
-/// A queue or a plugin: it is a path segment of the HTTP API, a metric label and a file name.
+/// Checks the name of a queue or a plugin, which is a path segment of the HTTP API, a label of metrics and a
+/// file name.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name.is_empty() {
         return Err("must not be empty".into());
@@ -24,7 +25,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A Redis key or the name of a group.
+/// Checks a Redis key, or the name of a group.
 pub(super) fn check_key(key: &str) -> Result<(), String> {
     if key.is_empty() {
         return Err("is empty: take the key out for the default, or write a name".into());
@@ -43,7 +44,7 @@ pub(super) fn check_key(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A stream's key: its braces decide the hash slot of all keys of the queue.
+/// Checks the key of a stream. Its braces determine the hash slot of all keys of the queue.
 pub(super) fn check_stream(stream: &str) -> Result<(), String> {
     check_key(stream)?;
     let opened: Vec<_> = stream.match_indices('{').collect();
@@ -51,7 +52,9 @@ pub(super) fn check_stream(stream: &str) -> Result<(), String> {
     match (&opened[..], &closed[..]) {
         ([], []) => Ok(()),
         ([(open, _)], [(close, _)]) if open + 1 < *close => Ok(()),
-        _ => Err("has braces that are not one hash tag: write them as in \"resume:{analyze}:stream\", or without braces".into()),
+        _ => Err("has braces that are not one hash tag: write them as in \"resume:{analyze}:stream\", \
+                  or without braces"
+            .into()),
     }
 }
 

@@ -1,9 +1,9 @@
-//! `[plugins.NAME]`: what a plugin is granted.
+//! `[plugins.NAME]`: the grants of a plugin.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use super::model::{Plugin, Queue};
+use super::model::{Plugin, QueueRules};
 use super::names::check_name;
 use super::reader::{Item, Keys};
 use super::secret::Secret;
@@ -20,8 +20,8 @@ const MEMORY_BYTES: RangeInclusive<u64> = 1 << 20..=4 << 30;
 const MAX_OUTPUT_BYTES: RangeInclusive<u64> = 1..=64 << 20;
 const LOG_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 30;
 
-/// All plugins; one that no queue runs is a warning, since its queue may come later.
-pub(super) fn read(item: Option<Item>, queues: &[Queue]) -> BTreeMap<String, Plugin> {
+/// Reads all plugins. A plugin without a queue is only a warning, since its queue may be added later.
+pub(super) fn read(item: Option<Item>, queues: &[QueueRules]) -> BTreeMap<String, Plugin> {
     let named = item.map(|item| item.named()).unwrap_or_default();
     named
         .into_iter()
@@ -29,7 +29,7 @@ pub(super) fn read(item: Option<Item>, queues: &[Queue]) -> BTreeMap<String, Plu
         .collect()
 }
 
-fn read_plugin(name: &str, item: &Item, queues: &[Queue]) -> Option<Plugin> {
+fn read_plugin(name: &str, item: &Item, queues: &[QueueRules]) -> Option<Plugin> {
     if let Err(why) = check_name(name) {
         item.problem(format!("the plugin's name {why}"));
     } else if !queues.iter().any(|queue| queue.plugin == name) {

@@ -1,7 +1,7 @@
 //! `[queues.NAME]` and `[defaults]`: the queues and their rules.
 //!
-//! In: the tables of the file. Out: one [`Queue`] per table, in the order of the file. A key that a queue
-//! does not set comes from `[defaults]`, or else from [`Rules::default`].
+//! In: the tables of the file. Out: one [`QueueRules`] per table, in the order of the file. A key that a
+//! queue does not set comes from `[defaults]`, or else from [`Rules::default`].
 //!
 //! Not here: the keys of a backoff (`backoff`), a list (`list`), a schedule (`schedule`).
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::model::{Backoff, Batch, Idempotency, List, Queue, Rate};
+use super::model::{Backoff, Batch, Idempotency, List, QueueRules, Rate};
 use super::names::{check_key, check_name, check_stream};
 use super::reader::{Item, Keys, Table};
 use super::schedule;
@@ -137,7 +137,7 @@ impl Default for Rules {
 }
 
 /// All queues, in the order of the file.
-pub(super) fn read(root: &Table) -> Vec<Queue> {
+pub(super) fn read(root: &Table) -> Vec<QueueRules> {
     let defaults = root.get("defaults").and_then(|item| item.table(&DEFAULTS_KEYS));
     let defaults = defaults.map_or_else(Rules::default, |table| read_rules(&table, &Rules::default()));
     let Some(queues) = root.get("queues") else {
@@ -157,7 +157,7 @@ pub(super) fn read(root: &Table) -> Vec<Queue> {
     read.into_iter().map(|(queue, _)| queue).collect()
 }
 
-fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
+fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<QueueRules> {
     if let Err(why) = check_name(name) {
         item.problem(format!("the queue's name {why}"));
     }
@@ -170,7 +170,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<Queue> {
         );
         item.named_as(format!("{}.batch.max_tasks", item.key)).warn(&why);
     }
-    Some(Queue {
+    Some(QueueRules {
         name: name.to_owned(),
         stream: table
             .get("stream")
@@ -249,7 +249,7 @@ fn read_idempotency(item: &Item, base: &Idempotency) -> Idempotency {
 }
 
 /// Two queues with one stream would take each other's tasks; dead letters in a stream would be run again.
-fn check_streams(queues: &[(Queue, Item)]) {
+fn check_streams(queues: &[(QueueRules, Item)]) {
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
     for (queue, item) in queues {
         if let Some(owner) = owners.insert(&queue.stream, &queue.name) {
@@ -264,7 +264,8 @@ fn check_streams(queues: &[(Queue, Item)]) {
         let Some(dead_letter) = &queue.dead_letter else { continue };
         if let Some(owner) = owners.get(dead_letter.as_str()) {
             let why = format!(
-                "{dead_letter:?} is the stream of the queue {owner:?}: dead letters need a stream that is no queue's"
+                "{dead_letter:?} is the stream of the queue {owner:?}: \
+                 dead letters need a stream that is no queue's"
             );
             item.named_as(format!("{}.dead_letter", item.key)).problem(why);
         }
@@ -290,7 +291,8 @@ fn check_streams(queues: &[(Queue, Item)]) {
         let Some(dead_letter) = &queue.dead_letter else { continue };
         if let Some(owner) = dead.insert(dead_letter, &queue.name) {
             let why = format!(
-                "{dead_letter:?} holds the dead letters of the queue {owner:?} too: requeueing would mix them up"
+                "{dead_letter:?} holds the dead letters of the queue {owner:?} too: \
+                 requeueing would mix them up"
             );
             item.named_as(format!("{}.dead_letter", item.key)).problem(why);
         }
@@ -299,7 +301,7 @@ fn check_streams(queues: &[(Queue, Item)]) {
 }
 
 /// A list must not be a stream, and feeds one queue.
-fn check_lists<'q>(queues: &'q [(Queue, Item)], mut owners: BTreeMap<&'q str, &'q str>) {
+fn check_lists<'q>(queues: &'q [(QueueRules, Item)], mut owners: BTreeMap<&'q str, &'q str>) {
     for (queue, _) in queues {
         owners.extend(queue.dead_letter.as_deref().map(|key| (key, queue.name.as_str())));
     }
@@ -322,7 +324,7 @@ mod tests {
     #[test]
     fn a_queue_that_says_nothing_has_the_documented_rules() {
         let queue = parse("[queues.resume-analyze]").expect("valid").queues.remove(0);
-        let expected = Queue {
+        let expected = QueueRules {
             name: "resume-analyze".into(),
             stream: "resume-analyze".into(),
             group: "tqhost".into(),
@@ -392,16 +394,16 @@ mod tests {
 
     #[test]
     fn a_batch_is_no_larger_than_the_concurrency() {
-        let text = "[defaults]\nbatch = { max_wait = \"0s\" }\n[queues.a]\nconcurrency = 4\n[queues.b]\nbatch = { max_tasks = 20 }\n\
+        let text = "[defaults]\nbatch = { max_wait = \"0s\" }\n\
+                    [queues.a]\nconcurrency = 4\n[queues.b]\nbatch = { max_tasks = 20 }\n\
                     [queues.c]\nconcurrency = 40\nbatch = { max_tasks = 20 }";
         let config = parse(text).expect("valid");
-        assert_eq!(config.queues.iter().map(Queue::largest_batch).collect::<Vec<_>>(), [4, 10, 20]);
+        assert_eq!(config.queues.iter().map(QueueRules::largest_batch).collect::<Vec<_>>(), [4, 10, 20]);
         assert!(config.queues.iter().all(|queue| queue.batch.max_wait.is_zero()));
         assert_eq!(
             config.warnings,
-            [
-                "line 5: queues.b.batch.max_tasks: 20 is more than the queue's concurrency, 10: no batch is larger than that"
-            ]
+            ["line 5: queues.b.batch.max_tasks: 20 is more than the queue's concurrency, 10: \
+                 no batch is larger than that"]
         );
     }
 

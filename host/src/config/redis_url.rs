@@ -1,12 +1,12 @@
 //! `[redis]`: where Redis is. Without a url the host starts a private server.
 //!
-//! The url may hold a password, so a problem with it never shows any part of it.
+//! The url may hold a password, so no message shows any part of it.
 
 use std::ops::RangeInclusive;
 
 use toml::de::DeValue;
 
-use super::model::Redis;
+use super::model::RedisServer;
 use super::reader::{Item, Keys, NOT_YET};
 use super::secret::Secret;
 use super::source::secret;
@@ -15,9 +15,9 @@ pub(super) const KEYS: Keys = Keys { known: &["url"], later: &["sentinel"], else
 
 const PORTS: RangeInclusive<u32> = 1..=65535;
 
-pub(super) fn read(item: Option<Item>) -> Redis {
+pub(super) fn read(item: Option<Item>) -> RedisServer {
     let url = item.and_then(|item| item.table(&KEYS)).and_then(|table| table.get("url"));
-    url.and_then(|url| read_url(&url)).map_or(Redis::Embedded, Redis::Url)
+    url.and_then(|url| read_url(&url)).map_or(RedisServer::Embedded, RedisServer::Url)
 }
 
 fn read_url(item: &Item) -> Option<Secret> {
@@ -33,12 +33,11 @@ fn check_url(url: &str) -> Result<(), &'static str> {
     const FORM: &str =
         "the url must begin with redis://, rediss:// or redis+unix://, like \"redis://127.0.0.1:6379\"";
     if url.is_empty() {
-        return Err(
-            "the url is empty: take the key out for a private Redis, or write a url like \"redis://127.0.0.1:6379\"",
-        );
+        return Err("the url is empty: take the key out for a private Redis, \
+             or write a url like \"redis://127.0.0.1:6379\"");
     }
     if url.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err("the url has spaces or line ends in it: percent-encode them");
+        return Err("the url has spaces or line breaks in it: percent-encode them");
     }
     let (scheme, rest) = url.split_once("://").ok_or(FORM)?;
     match scheme {
@@ -51,7 +50,7 @@ fn check_url(url: &str) -> Result<(), &'static str> {
     }
 }
 
-/// What comes after `redis://`: `[user:password@]host[:port][/database][?options]`.
+/// Checks the part after `redis://`: `[user:password@]host[:port][/database][?options]`.
 fn check_server(rest: &str) -> Result<(), &'static str> {
     const PORT: &str =
         "the port in the url is not a number from 1 to 65535 (in a password, percent-encode / ? # @ and :)";
@@ -133,10 +132,10 @@ mod tests {
     #[test]
     fn without_a_url_redis_is_embedded() {
         for text in ["[queues.a]", "[queues.a]\n[redis]"] {
-            assert!(matches!(parse(text).expect("valid").redis, Redis::Embedded));
+            assert!(matches!(parse(text).expect("valid").redis, RedisServer::Embedded));
         }
         let config = parse("[queues.a]\n[redis]\nurl = { env = \"REDIS\" }").expect("valid");
-        assert!(matches!(&config.redis, Redis::Url(url) if url.expose() == "redis://:hunter2@host"));
+        assert!(matches!(&config.redis, RedisServer::Url(url) if url.expose() == "redis://:hunter2@host"));
         assert!(!format!("{config:?}").contains("hunter2"));
     }
 

@@ -1,6 +1,6 @@
-//! `[queues.NAME.schedule]`: tasks that come by the clock.
+//! `[queues.NAME.schedule]`: tasks that the host enqueues at given times.
 //!
-//! In: the table of the file. Out: a [`Schedule`].
+//! In: the table. Out: a [`Schedule`].
 //!
 //! Not here: what cron expressions and time zones mean (`times`).
 
@@ -22,7 +22,7 @@ pub(super) const KEYS: Keys = Keys {
 const MAX_EXPRESSIONS: usize = 100;
 const MAX_FIELDS: usize = 100;
 
-/// What is wrong with it is told.
+/// Gives none, and adds a problem, if anything in the table is wrong.
 pub(super) fn read(item: &Item) -> Option<Schedule> {
     if !item.value().is_table() {
         item.problem("must be a table: write [queues.NAME.schedule], and in it cron = \"0 3 * * *\"");
@@ -47,7 +47,10 @@ fn read_crons(item: &Item, table: &Table) -> Option<Vec<(String, croner::Cron)>>
             let items = cron.list()?;
             if items.is_empty() || items.len() > MAX_EXPRESSIONS {
                 let count = items.len();
-                cron.problem(format!("has {count} entries: write 1 to {MAX_EXPRESSIONS}, like [\"0 3 * * *\", \"0 12 * * MON\"]"));
+                cron.problem(format!(
+                    "has {count} entries: write 1 to {MAX_EXPRESSIONS}, \
+                     like [\"0 3 * * *\", \"0 12 * * MON\"]"
+                ));
                 return None;
             }
             let read: Vec<_> = items.iter().map(|item| parsed(item, parse_cron)).collect();
@@ -89,7 +92,7 @@ fn read_fields(item: &Item) -> Option<Vec<(String, String)>> {
     read.into_iter().collect()
 }
 
-/// A string in the form that `parse` reads.
+/// Reads a string with `parse`. An error becomes a problem of the item.
 fn parsed<T>(item: &Item, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
     item.checked(|text| parse(text).map(drop)).and_then(|text| parse(&text).ok())
 }
@@ -113,7 +116,8 @@ mod tests {
             (&["0 3 * * *".to_owned()][..], "UTC")
         );
         assert_eq!((schedule.missed, schedule.fields.as_slice()), (Missed::Once, &[][..]));
-        let text = "cron = [\"0 3 * * *\", \"*/10 * * * * *\"]\ntimezone = \"Europe/Berlin\"\nmissed = \"skip\"\nfields = { kind = \"nightly\", n = \"1\" }";
+        let text = "cron = [\"0 3 * * *\", \"*/10 * * * * *\"]\ntimezone = \"Europe/Berlin\"\n\
+                    missed = \"skip\"\nfields = { kind = \"nightly\", n = \"1\" }";
         let schedule = read_one(text);
         assert_eq!(schedule.times.name(), "0 3 * * * | */10 * * * * * Europe/Berlin");
         assert_eq!((schedule.missed, schedule.fields.len()), (Missed::Skip, 2));

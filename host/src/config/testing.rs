@@ -1,4 +1,5 @@
-//! What the tests of this folder share: files that are not files, and an environment of their own.
+//! Helpers for the tests of this folder: they read a text as a configuration file, with an environment of
+//! their own.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ pub(super) fn parse_in(text: &str, folder: &Path) -> Result<Config, ConfigErrors
     Config::parse(text, &folder.join("tqhost.toml"), &env)
 }
 
-/// The whole message for a file that must not be valid.
+/// Gives the whole message for a text that must not be valid.
 pub(super) fn problem(text: &str) -> String {
     parse(text).expect_err(text).to_string()
 }

@@ -3,9 +3,10 @@
 //! In: texts of the file. Out: [`Times`], whose answers depend only on their arguments; or a sentence that
 //! says what is wrong. Times are whole seconds, given in milliseconds since the Unix epoch.
 //!
-//! When clocks are put forward, an expression with one time of day that falls into the gap gives the end of
-//! the gap; other expressions skip the missing times. When clocks are put back, an expression with one time
-//! of day gives the first of the two times; other expressions follow the clock.
+//! When clocks change, an expression with a single time of day (`30 2 * * *`) differs from all others
+//! (`*/30 * * * *`, `0,30 2 * * *`). When clocks are put forward, a single time that is skipped gives the end
+//! of the gap; other expressions leave out the skipped times. When clocks are put back, a single time gives
+//! the first of the two times; other expressions give both.
 //!
 //! Not here: the rest of a schedule (`schedule`), handling times that passed (`worker::scheduler`).
 
@@ -40,7 +41,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// What [`parse_cron`] and [`parse_zone`] gave.
+    /// Takes the results of [`parse_cron`] and [`parse_zone`].
     pub fn new(crons: Vec<(String, Cron)>, zone: TimeZone) -> Times {
         let (texts, expressions) = crons.into_iter().unzip();
         Times { expressions, texts, zone }
@@ -109,7 +110,8 @@ pub fn parse_cron(text: &str) -> Result<(String, Cron), String> {
                 count => format!("{count} fields"),
             };
             return Err(format!(
-                "has {count}: write minute, hour, day of the month, month and day of the week, like \"0 3 * * *\"; or six, with the second first"
+                "has {count}: write minute, hour, day of the month, month and day of the week, \
+                 like \"0 3 * * *\"; or six, with the second first"
             ));
         }
         for (field, (name, letters, bounds)) in fields.iter().zip(&FIELDS[FIELDS.len() - fields.len()..]) {
@@ -322,7 +324,10 @@ mod tests {
             // Around the changes of 2026 and elsewhere.
             base in prop::sample::select(vec![1_774_742_400u64, 1_792_886_400, 1_767_225_600]),
             offset in 0u64..200_000,
-            cron in prop::sample::select(vec!["30 2 * * *", "0 3 * * *", "15 1 * * *", "*/30 * * * *", "0,30 2 * * *", "7 * * * * *", "0 0 1 * *"]),
+            cron in prop::sample::select(vec![
+                "30 2 * * *", "0 3 * * *", "15 1 * * *", "*/30 * * * *",
+                "0,30 2 * * *", "7 * * * * *", "0 0 1 * *",
+            ]),
         ) {
             let times = times(&[cron], BERLIN);
             let now = (base + offset) * 1000;

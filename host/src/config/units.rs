@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use super::model::Rate;
 
-/// The highest rate, in its unit of time.
+/// The most tasks per unit of time.
 const MAX_RATE: u32 = 1_000_000;
 
-/// Largest first: parts of a duration come in this order.
+/// The units and their milliseconds, largest first: the parts of a duration come in this order.
 const TIMES: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
-/// How much of a wrong value is shown.
+/// A longer wrong value is cut to this length.
 const SHOWN_CHARS: usize = 60;
 
 /// Reads `"30s"`, `"250ms"`, `"1h"`, `"1m30s"`. The units are d, h, m, s and ms, whole numbers only.
@@ -40,7 +40,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         let Some(index) = TIMES.iter().position(|(name, _)| *name == unit).filter(|_| !digits.is_empty())
         else {
             return Err(format!(
-                "{shown} is not a duration: write whole numbers with the units d, h, m, s or ms, like \"30s\" or \"1m30s\""
+                "{shown} is not a duration: write whole numbers with the units d, h, m, s or ms, \
+                 like \"30s\" or \"1m30s\""
             ));
         };
         if index < next_unit {
@@ -78,7 +79,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{shown} is too big"))
 }
 
-/// Reads `100/s`, `30/m` or `1000/h`. The error is to stand behind the text.
+/// Reads `100/s`, `30/m` or `1000/h`. The error continues a sentence that begins with the text.
 pub fn parse_rate(text: &str) -> Result<Rate, String> {
     let wrong =
         || format!("is not a rate: write a whole number from 1 to {MAX_RATE} and s, m or h, like \"100/s\"");
@@ -95,7 +96,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
     Ok(Rate { count, per })
 }
 
-/// `1m30s`; what is below a millisecond is left out.
+/// Writes a duration, as in `1m30s`. Fractions of a millisecond are left out.
 pub fn show_duration(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut shown = String::new();
@@ -108,14 +109,14 @@ pub fn show_duration(duration: Duration) -> String {
     if shown.is_empty() { "0s".into() } else { shown }
 }
 
-/// In the largest unit that needs no fraction.
+/// Writes a size in the largest unit that needs no fraction.
 pub fn show_size(bytes: u64) -> String {
     let (unit, size) =
         SIZES.into_iter().find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size)).unwrap_or(("B", 1));
     format!("{}{unit}", bytes / size)
 }
 
-/// A value of the file in quotes, escaped and cut.
+/// Writes a value of the file in quotes, escaped, and cut if it is long.
 pub(super) fn show_text(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS) {
         Some((end, _)) => format!("{:?}…", &text[..end]),

@@ -10,8 +10,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::walk::{self, FIRST, START};
-use crate::queue::reply::{self, Shape, Shaped, optional};
-use crate::queue::script::{Call, scripts};
+use crate::queue::reply::{self, Shaped, UnexpectedShape, optional};
+use crate::queue::script::{ScriptCall, scripts};
 use crate::queue::{Link, Queue, QueueError, Status, keys, millis};
 
 scripts! {
@@ -24,7 +24,7 @@ const STATUSES: usize = 100;
 
 /// The kinds of faults in a queue. The names are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum FaultKind {
     WrongType,
     NoGroup,
     DeletedEntry,
@@ -41,23 +41,23 @@ pub enum Kind {
     StuckDelayed,
 }
 
-impl Kind {
+impl FaultKind {
     pub fn as_str(self) -> &'static str {
         match self {
-            Kind::WrongType => "wrong-type",
-            Kind::NoGroup => "no-group",
-            Kind::DeletedEntry => "deleted-entry",
-            Kind::Undeliverable => "undeliverable",
-            Kind::DelayedWithoutFields => "delayed-without-fields",
-            Kind::FieldsWithoutDelay => "fields-without-delay",
-            Kind::UnreadableFields => "unreadable-fields",
-            Kind::LostTask => "lost-task",
-            Kind::EndedButThere => "ended-but-there",
-            Kind::DeadButAlive => "dead-but-alive",
-            Kind::NoExpiry => "no-expiry",
-            Kind::OrphanedKey => "orphaned-key",
-            Kind::StuckClaim => "stuck-claim",
-            Kind::StuckDelayed => "stuck-delayed",
+            FaultKind::WrongType => "wrong-type",
+            FaultKind::NoGroup => "no-group",
+            FaultKind::DeletedEntry => "deleted-entry",
+            FaultKind::Undeliverable => "undeliverable",
+            FaultKind::DelayedWithoutFields => "delayed-without-fields",
+            FaultKind::FieldsWithoutDelay => "fields-without-delay",
+            FaultKind::UnreadableFields => "unreadable-fields",
+            FaultKind::LostTask => "lost-task",
+            FaultKind::EndedButThere => "ended-but-there",
+            FaultKind::DeadButAlive => "dead-but-alive",
+            FaultKind::NoExpiry => "no-expiry",
+            FaultKind::OrphanedKey => "orphaned-key",
+            FaultKind::StuckClaim => "stuck-claim",
+            FaultKind::StuckDelayed => "stuck-delayed",
         }
     }
 }
@@ -65,7 +65,7 @@ impl Kind {
 /// A possible fault of one task.
 #[derive(Debug, Clone)]
 pub(super) struct Suspect {
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// The entry, member or task id that it is about.
     pub subject: String,
     pub id: String,
@@ -90,7 +90,7 @@ pub(super) enum Judgement {
 #[derive(Debug, Clone)]
 pub(super) struct TaskSuspect {
     pub id: String,
-    pub kind: Kind,
+    pub kind: FaultKind,
     pub status: Option<Status>,
     /// The form of its status, as one text.
     look: Vec<u8>,
@@ -136,7 +136,7 @@ impl Queue {
         let rules = &self.rules;
         let call = |suspect: &Suspect| {
             let call =
-                Call::new(&MEND).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(&keys.dead);
+                ScriptCall::new(&MEND).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(&keys.dead);
             let call = call
                 .key(keys.task(&suspect.id))
                 .key(suspect.marker.as_deref().unwrap_or(keys.stream.as_bytes()));
@@ -222,7 +222,7 @@ impl Queue {
                 Some(_) => {}
                 None => drop(found.unknown.insert(id.clone())),
             }
-            let (kind, patience) = (Kind::OrphanedKey, Duration::ZERO);
+            let (kind, patience) = (FaultKind::OrphanedKey, Duration::ZERO);
             found.markers.push(Suspect {
                 kind,
                 subject: id.clone(),
@@ -275,7 +275,7 @@ impl Queue {
     /// Asks the script about tasks.
     async fn examine(&self, asked: &[Asked<'_>], mend: bool) -> Result<Vec<Examined>, QueueError> {
         let keys = &self.keys;
-        let mut call = Call::new(&EXAMINE).key(&keys.stream).key(&keys.delayed).key(&keys.parked);
+        let mut call = ScriptCall::new(&EXAMINE).key(&keys.stream).key(&keys.delayed).key(&keys.parked);
         for task in asked {
             call = call.key(keys.task(task.id)).key(task.marker.unwrap_or(keys.stream.as_bytes()));
         }
@@ -293,7 +293,7 @@ impl Queue {
             reply::array(reply).and_then(|items| items.into_iter().map(Examined::read).collect());
         self.shaped(
             "examine",
-            examined.and_then(|all| if all.len() == asked.len() { Ok(all) } else { Err(Shape) }),
+            examined.and_then(|all| if all.len() == asked.len() { Ok(all) } else { Err(UnexpectedShape) }),
         )
     }
 }
@@ -331,9 +331,9 @@ impl Examined {
 
     fn suspect(self, id: &str) -> Option<TaskSuspect> {
         let kind = match self.verdict {
-            3 => Kind::NoExpiry,
-            4 => Kind::EndedButThere,
-            5 | 6 => Kind::LostTask,
+            3 => FaultKind::NoExpiry,
+            4 => FaultKind::EndedButThere,
+            5 | 6 => FaultKind::LostTask,
             _ => return None,
         };
         let waits_since = (self.verdict == 6).then_some(self.came_after);
@@ -348,12 +348,12 @@ impl Examined {
     }
 }
 
-/// What a janitor found at some of a queue's keys.
+/// The findings of a janitor at some of a queue's keys.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Tended {
+pub struct JanitorFindings {
     /// Ids of tasks that were in no place any more, and are FAILED now.
     pub lost: Vec<String>,
-    /// How many of these had not begun their attempt.
+    /// How many of these were PENDING: queued or delayed.
     pub never_ran: u64,
     /// Idempotency keys without a living task.
     pub freed: u64,
@@ -363,7 +363,7 @@ pub struct Tended {
 
 /// One part of a scan over all keys in Redis.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Piece {
+pub struct ScanPart {
     /// The position of the next part; none after the last one.
     pub next: Option<String>,
     /// The statuses and markers in it that do not expire, by the index of their queue in the call.
@@ -373,12 +373,12 @@ pub struct Piece {
 }
 
 /// Looks at about `count` keys of the whole Redis, from the end of the last part. Skips keys that expire.
-pub async fn piece(
+pub async fn scan_part(
     link: &Link,
     queues: &[&Queue],
     from: Option<&str>,
     count: usize,
-) -> Result<Piece, QueueError> {
+) -> Result<ScanPart, QueueError> {
     const WHAT: &str = "look through the keys";
     let page = walk::all_keys(link, from.unwrap_or(START), count).await?;
     let places: HashMap<&[u8], usize> =
@@ -390,46 +390,51 @@ pub async fn piece(
     let owned: Vec<(usize, Vec<u8>)> = page.items.into_iter().filter_map(owned).collect();
     let ask = |(_, key): &(usize, Vec<u8>)| redis::cmd("PTTL").arg(key).to_owned();
     let replies = link.pipeline(WHAT, &owned.iter().map(ask).collect::<Vec<_>>()).await?;
-    let mut piece = Piece { next: page.next, asked: owned.len(), ..Piece::default() };
+    let mut part = ScanPart { next: page.next, asked: owned.len(), ..ScanPart::default() };
     for ((place, key), reply) in owned.into_iter().zip(replies) {
-        let ms = reply::int(&reply?).map_err(|Shape| QueueError::unexpected(WHAT, link.address()))?;
+        let ms =
+            reply::int(&reply?).map_err(|UnexpectedShape| QueueError::unexpected(WHAT, link.address()))?;
         if ms == -1 {
-            piece.kept.entry(place).or_default().push(key);
+            part.kept.entry(place).or_default().push(key);
         }
     }
-    Ok(piece)
+    Ok(part)
 }
 
 /// Mends orphans among these statuses and markers, after `moment`. Tasks that wait behind more than 10,000
 /// others are not searched for. Several hosts may do this at once.
-pub async fn tend(queue: &Queue, keys: Vec<Vec<u8>>, moment: Duration) -> Result<Tended, QueueError> {
+pub async fn tend(
+    queue: &Queue,
+    keys: Vec<Vec<u8>>,
+    moment: Duration,
+) -> Result<JanitorFindings, QueueError> {
     const LOOK: usize = 10_000;
     let mut found = KeySuspects::default();
     queue.look_at(keys, &mut found).await?;
-    found.tasks.retain(|task| task.kind != Kind::EndedButThere);
+    found.tasks.retain(|task| task.kind != FaultKind::EndedButThere);
     queue.take_back(&mut found, LOOK).await?;
-    let mut tended = Tended::default();
+    let mut findings = JanitorFindings::default();
     if found.len() == 0 {
-        return Ok(tended);
+        return Ok(findings);
     }
     tokio::time::sleep(moment).await;
     for (task, judgement) in found.tasks.iter().zip(queue.judge_tasks(&found.tasks, true).await?) {
         match (task.kind, judgement) {
-            (Kind::LostTask, Judgement::Wrong { mended: true }) => {
-                tended.never_ran += u64::from(task.status == Some(Status::Pending));
-                tended.lost.push(task.id.clone());
+            (FaultKind::LostTask, Judgement::Wrong { mended: true }) => {
+                findings.never_ran += u64::from(task.status == Some(Status::Pending));
+                findings.lost.push(task.id.clone());
             }
-            (_, Judgement::Wrong { mended: true }) => tended.expiring += 1,
+            (_, Judgement::Wrong { mended: true }) => findings.expiring += 1,
             _ => {}
         }
     }
     let judged = queue.judge(&found.markers, true).await?;
-    tended.freed =
+    findings.freed =
         judged.into_iter().filter(|judgement| *judgement == Judgement::Wrong { mended: true }).count() as u64;
-    Ok(tended)
+    Ok(findings)
 }
 
-impl serde::Serialize for Kind {
+impl serde::Serialize for FaultKind {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.as_str())
     }

@@ -3,7 +3,7 @@
 //!
 //!     walk the places ─▶ suspects ─▶ a moment later, one script for each ─▶ findings (mended, if asked for)
 //!
-//! In: a queue, quiet or at work, and the hosts that announced themselves. Out: a [`Report`]. It never
+//! In: a queue, quiet or at work, and the hosts that announced themselves. Out: a [`DoctorReport`]. It never
 //! contains a task that is merely in motion: a script decides on each suspicion, and looks at all places of
 //! the task at one moment. Not here: the calls of those scripts (`mend`), the pages of the walk (`walk`), the
 //! data in Redis and its writers (`queue`).
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::queue::hosts::HostInfo;
 use crate::queue::{Census, Queue, QueueError, Status, codec, reply};
-pub use mend::Kind;
+pub use mend::FaultKind;
 use mend::{Judgement, KeySuspects, Suspect};
 use walk::{FEW, FIRST, START};
 
@@ -40,13 +40,13 @@ const LISTED: usize = 100;
 
 /// The contents of a queue, and its faults.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct DoctorReport {
     pub census: Census,
     /// Tasks that have ended and whose status is kept.
     pub ended: u64,
     pub findings: Vec<Finding>,
     /// How many findings of each kind are not listed.
-    pub more: BTreeMap<Kind, u64>,
+    pub more: BTreeMap<FaultKind, u64>,
     /// Facts that are worth knowing, but are no faults.
     pub warnings: Vec<Warning>,
     /// How many findings there are, and how many of them were not mended.
@@ -57,7 +57,7 @@ pub struct Report {
 /// One fault.
 #[derive(Debug, Clone)]
 pub struct Finding {
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// The id of the task, or its entry if the id is not known any more.
     pub task: Option<String>,
     pub key: String,
@@ -75,18 +75,18 @@ pub struct Warning {
 struct Examination<'q> {
     queue: &'q Queue,
     mend: bool,
-    report: Report,
+    report: DoctorReport,
     suspects: Vec<Suspect>,
     /// Fingerprints of the ids of tasks that were in the stream during the walk. A task that waits there
     /// under an entry that its status does not name need not be searched for again.
     seen: HashSet<u64>,
     /// Findings that are listed, so that a key that a scan gives twice is listed once.
-    listed: HashSet<(Kind, String)>,
+    listed: HashSet<(FaultKind, String)>,
 }
 
 /// Examines the queue; mends what can be mended if `mend`. `hosts` are those that announced themselves.
-pub async fn examine(queue: &Queue, hosts: &[HostInfo], mend: bool) -> Result<Report, QueueError> {
-    let report = Report::default();
+pub async fn examine(queue: &Queue, hosts: &[HostInfo], mend: bool) -> Result<DoctorReport, QueueError> {
+    let report = DoctorReport::default();
     let mut examination = Examination {
         queue,
         mend,
@@ -127,7 +127,13 @@ impl Examination<'_> {
             let got = self.queue.shaped(WHAT, reply::text(reply?))?;
             if got != "none" && got != kind {
                 let what = format!("it holds a {got}, not a {kind}");
-                self.add(Finding { kind: Kind::WrongType, task: None, key: key.clone(), what, fixed: false });
+                self.add(Finding {
+                    kind: FaultKind::WrongType,
+                    task: None,
+                    key: key.clone(),
+                    what,
+                    fixed: false,
+                });
                 are_good = false;
             }
         }
@@ -154,7 +160,7 @@ impl Examination<'_> {
         }
         let what = format!("it has no group {}: nobody can take its tasks", self.queue.rules.group);
         let key = self.queue.keys.stream.clone();
-        self.add(Finding { kind: Kind::NoGroup, task: None, key, what, fixed: self.mend });
+        self.add(Finding { kind: FaultKind::NoGroup, task: None, key, what, fixed: self.mend });
         Ok(())
     }
 
@@ -169,7 +175,7 @@ impl Examination<'_> {
                 abandoned += u64::from(u128::from(claim.idle_ms) > lease.as_millis());
                 if !claim.is_there {
                     self.suspect(
-                        Kind::DeletedEntry,
+                        FaultKind::DeletedEntry,
                         claim.entry.clone(),
                         claim.entry,
                         &self.queue.keys.stream,
@@ -196,7 +202,7 @@ impl Examination<'_> {
                     self.seen.insert(fingerprint(&seen.id));
                 }
                 if seen.skipped {
-                    self.suspect(Kind::Undeliverable, seen.entry, seen.id, stream, Duration::ZERO);
+                    self.suspect(FaultKind::Undeliverable, seen.entry, seen.id, stream, Duration::ZERO);
                 }
             }
             next = page.next;
@@ -204,7 +210,8 @@ impl Examination<'_> {
         }
         if history > 0 {
             let what = format!(
-                "{history} entries were read and not deleted before tqhost came; they are left as they are"
+                "{history} entries were read, and not deleted, before tqhost first used this group; \
+                 the doctor leaves them as they are"
             );
             self.report.warnings.push(Warning { kind: "history", what });
         }
@@ -218,7 +225,7 @@ impl Examination<'_> {
             let page = self.queue.delayed_without_fields(&cursor).await?;
             for member in page.items {
                 let id = id_of_member(&member).to_owned();
-                self.suspect(Kind::DelayedWithoutFields, member, id, &keys.delayed, Duration::ZERO);
+                self.suspect(FaultKind::DelayedWithoutFields, member, id, &keys.delayed, Duration::ZERO);
             }
             next = page.next;
             self.decide(BATCH).await?;
@@ -229,7 +236,11 @@ impl Examination<'_> {
             let (page, more) = self.queue.parked(&cursor, count).await?;
             count = more;
             for parked in page.items.into_iter().filter(|parked| parked.forgotten || parked.unreadable) {
-                let kind = if parked.forgotten { Kind::FieldsWithoutDelay } else { Kind::UnreadableFields };
+                let kind = if parked.forgotten {
+                    FaultKind::FieldsWithoutDelay
+                } else {
+                    FaultKind::UnreadableFields
+                };
                 let id = parked.id.unwrap_or_else(|| id_of_member(&parked.member).to_owned());
                 self.suspect(kind, parked.member, id, &keys.parked, Duration::ZERO);
             }
@@ -250,7 +261,7 @@ impl Examination<'_> {
             for (seen, not_dead) in page.items.iter().zip(not_dead) {
                 if not_dead {
                     self.suspect(
-                        Kind::DeadButAlive,
+                        FaultKind::DeadButAlive,
                         seen.entry.clone(),
                         seen.id.clone(),
                         dead,
@@ -285,7 +296,7 @@ impl Examination<'_> {
         for key in std::mem::take(&mut found.wrong_type) {
             let key = String::from_utf8_lossy(&key).into_owned();
             let what = "it is not of the type that tqhost writes".to_owned();
-            self.add(Finding { kind: Kind::WrongType, task: None, key, what, fixed: false });
+            self.add(Finding { kind: FaultKind::WrongType, task: None, key, what, fixed: false });
         }
         self.queue.take_back(&mut found, usize::MAX).await?;
         if found.len() > 0 {
@@ -296,8 +307,10 @@ impl Examination<'_> {
             if let Judgement::Wrong { mended } = judgement {
                 let status = task.status.map_or("none", Status::as_str);
                 let what = match task.kind {
-                    Kind::LostTask => format!("its status is {status}, but it is in no place any more"),
-                    Kind::EndedButThere => format!("its status is {status}, but its entry is still there"),
+                    FaultKind::LostTask => format!("its status is {status}, but it is in no place any more"),
+                    FaultKind::EndedButThere => {
+                        format!("its status is {status}, but its entry is still there")
+                    }
                     _ => format!("its status is {status}, and nothing lets it expire"),
                 };
                 let key = self.queue.keys.task(&task.id);
@@ -354,10 +367,11 @@ impl Examination<'_> {
                 Err(error) if error.is_no_group() => None,
                 abandoned => abandoned?,
             };
-            still.extend(abandoned.map(|entry| (Kind::StuckClaim, entry, claim_patience)));
+            still.extend(abandoned.map(|entry| (FaultKind::StuckClaim, entry, claim_patience)));
         }
-        still
-            .extend(self.queue.first_overdue(GRACE).await?.map(|member| (Kind::StuckDelayed, member, GRACE)));
+        still.extend(
+            self.queue.first_overdue(GRACE).await?.map(|member| (FaultKind::StuckDelayed, member, GRACE)),
+        );
         if still.is_empty() {
             return Ok(());
         }
@@ -365,7 +379,7 @@ impl Examination<'_> {
         for (kind, subject, patience) in still {
             let keys = &self.queue.keys;
             let (key, id) = match kind {
-                Kind::StuckClaim => (&keys.stream, subject.clone()),
+                FaultKind::StuckClaim => (&keys.stream, subject.clone()),
                 _ => (&keys.delayed, id_of_member(&subject).to_owned()),
             };
             self.suspect(kind, subject, id, key, patience);
@@ -373,7 +387,7 @@ impl Examination<'_> {
         self.judge().await
     }
 
-    fn suspect(&mut self, kind: Kind, subject: String, id: String, key: &str, patience: Duration) {
+    fn suspect(&mut self, kind: FaultKind, subject: String, id: String, key: &str, patience: Duration) {
         self.suspects.push(Suspect {
             kind,
             subject,
@@ -397,7 +411,7 @@ impl Examination<'_> {
         let mut suspects = std::mem::take(&mut self.suspects);
         // Ending a lost task frees its idempotency key.
         let lost: Vec<usize> =
-            (0..suspects.len()).filter(|n| suspects[*n].kind == Kind::DelayedWithoutFields).collect();
+            (0..suspects.len()).filter(|n| suspects[*n].kind == FaultKind::DelayedWithoutFields).collect();
         let ids: Vec<&str> = lost.iter().map(|n| suspects[*n].id.as_str()).collect();
         let markers = self.queue.markers_of(&ids).await?;
         for (n, marker) in lost.into_iter().zip(markers) {
@@ -437,34 +451,36 @@ fn fingerprint(id: &str) -> u64 {
     hasher.finish()
 }
 
-/// What is wrong with a task, in words.
+/// Describes the fault of a task in words.
 fn sentence(suspect: &Suspect) -> String {
     let Suspect { subject, patience, .. } = suspect;
     match suspect.kind {
-        Kind::DeletedEntry => format!("entry {subject} is pending, but somebody deleted it from the stream"),
-        Kind::Undeliverable => {
+        FaultKind::DeletedEntry => {
+            format!("entry {subject} is pending, but somebody deleted it from the stream")
+        }
+        FaultKind::Undeliverable => {
             format!("entry {subject} was read by the group and is not pending: nobody will deliver it")
         }
-        Kind::DelayedWithoutFields => format!("{subject} is delayed, but its fields were deleted"),
-        Kind::FieldsWithoutDelay => {
-            format!("the fields of {subject} are there, but nothing says when it is due")
+        FaultKind::DelayedWithoutFields => format!("{subject} is delayed, but its fields were deleted"),
+        FaultKind::FieldsWithoutDelay => {
+            format!("the fields of {subject} exist, but not the time when it is due")
         }
-        Kind::UnreadableFields => format!("the fields of {subject} cannot be read"),
-        Kind::DeadButAlive => {
+        FaultKind::UnreadableFields => format!("the fields of {subject} cannot be read"),
+        FaultKind::DeadButAlive => {
             format!(
-                "it has the dead letter {subject}, but its status says that it lives or is completed (unless two tasks bear this id)"
+                "its dead letter is {subject}, but its status says that it has not failed \
+                 (or two tasks have this id)"
             )
         }
-        Kind::OrphanedKey => {
-            "it holds this idempotency key, but has ended or is not known any more".to_owned()
-        }
-        Kind::StuckClaim => {
+        FaultKind::OrphanedKey => "it holds this idempotency key, but it has ended or is unknown".to_owned(),
+        FaultKind::StuckClaim => {
             format!(
-                "entry {subject} was left by its host {} seconds ago or more, and a host that is ready does not take it over",
+                "entry {subject} has had no heartbeat for {} seconds or more, \
+                 and no ready host takes it over",
                 patience.as_secs()
             )
         }
-        Kind::StuckDelayed => {
+        FaultKind::StuckDelayed => {
             format!(
                 "{subject} has been due for {} seconds or more, and the running hosts do not move it",
                 patience.as_secs()

@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::queue::reply::{self, Shaped, optional};
-use crate::queue::script::{Call, scripts};
+use crate::queue::script::{ScriptCall, scripts};
 use crate::queue::{Link, Queue, QueueError, Status, census, keys, millis};
 
 scripts! {
@@ -35,18 +35,19 @@ pub(super) struct Page<T> {
 
 /// An entry of a stream.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct SurveyedEntry {
     pub entry: String,
     /// The task's id.
     pub id: String,
-    /// The group has read it, but it is not pending: since tqhost came, or since an earlier time.
+    /// The group has read it and it is not pending, so nothing will deliver it. False for history.
     pub skipped: bool,
+    /// The group had read it, and it was not pending, before the first host came.
     pub is_history: bool,
 }
 
 /// A pending entry.
 #[derive(Debug)]
-pub(super) struct Claimed {
+pub(super) struct PendingEntry {
     pub entry: String,
     pub idle_ms: u64,
     /// Its entry exists in the stream.
@@ -70,8 +71,8 @@ pub(super) const START: &str = "0";
 
 impl Queue {
     /// A page of `stream`, which is the queue's stream or its dead letters.
-    pub(super) async fn survey(&self, stream: &str, from: &str) -> Result<Page<Seen>, QueueError> {
-        let call = Call::new(&SURVEY)
+    pub(super) async fn survey(&self, stream: &str, from: &str) -> Result<Page<SurveyedEntry>, QueueError> {
+        let call = ScriptCall::new(&SURVEY)
             .key(stream)
             .key(&self.keys.history)
             .arg(&self.rules.group)
@@ -84,19 +85,23 @@ impl Queue {
             let entry = reply::text(entry)?;
             let id = optional(id)?.unwrap_or_else(|| entry.clone());
             let skipped = reply::int(&skipped)?;
-            Ok(Seen { entry, id, skipped: skipped == 1, is_history: skipped == 2 })
+            Ok(SurveyedEntry { entry, id, skipped: skipped == 1, is_history: skipped == 2 })
         };
         self.shaped("survey", page(reply, "", seen))
     }
 
     /// A page of the pending entries.
-    pub(super) async fn claimed(&self, from: &str) -> Result<Page<Claimed>, QueueError> {
-        let call =
-            Call::new(&CLAIMED).key(&self.keys.stream).arg(&self.rules.group).arg(from).arg(PAGE).arg(BYTES);
+    pub(super) async fn claimed(&self, from: &str) -> Result<Page<PendingEntry>, QueueError> {
+        let call = ScriptCall::new(&CLAIMED)
+            .key(&self.keys.stream)
+            .arg(&self.rules.group)
+            .arg(from)
+            .arg(PAGE)
+            .arg(BYTES);
         let reply = self.link.script(&call).await?;
         let claimed = |item| {
             let [entry, idle, there] = reply::tuple(item)?;
-            Ok(Claimed {
+            Ok(PendingEntry {
                 entry: reply::text(entry)?,
                 idle_ms: reply::count(&idle)?,
                 is_there: reply::int(&there)? == 1,
@@ -111,7 +116,8 @@ impl Queue {
         cursor: &str,
         count: usize,
     ) -> Result<(Page<Parked>, usize), QueueError> {
-        let call = Call::new(&PARKED).key(&self.keys.delayed).key(&self.keys.parked).arg(cursor).arg(count);
+        let call =
+            ScriptCall::new(&PARKED).key(&self.keys.delayed).key(&self.keys.parked).arg(cursor).arg(count);
         let reply = self.link.script(&call).await?;
         let parked = |item| {
             let [member, id, forgotten, unreadable] = reply::tuple(item)?;
@@ -250,7 +256,8 @@ pub(super) async fn all_keys(link: &Link, cursor: &str, count: usize) -> Result<
     let scan =
         redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(keys::EVERYTHING).arg("COUNT").arg(count).to_owned();
     let reply = link.command(WHAT, &scan).await?;
-    page(reply, START, reply::bytes).map_err(|reply::Shape| QueueError::unexpected(WHAT, link.address()))
+    page(reply, START, reply::bytes)
+        .map_err(|reply::UnexpectedShape| QueueError::unexpected(WHAT, link.address()))
 }
 
 /// Reads `{ next, items }`, where `end` means that there is no next page.

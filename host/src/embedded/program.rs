@@ -1,5 +1,7 @@
-//! Which program serves as the private Redis: the first `redis-server` or `valkey-server` on PATH that is new
-//! enough.
+//! Finds the program for the private Redis.
+//!
+//! In: a list of folders as in `PATH`. Out: the path of its `redis-server`, or of its `valkey-server` if that
+//! one is missing or too old; or why neither can be used.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +18,7 @@ const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 const OLDEST: (u32, u32) = (7, 0);
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// `path` is a list of folders as in `PATH`. If no program will do, the error is about the first one that is there.
+/// `path` is a list of folders as in `PATH`. If no program can be used, the error is about the first one.
 pub(super) async fn find(path: &OsStr) -> Result<PathBuf, EmbeddedError> {
     let mut first_error = None;
     for name in NAMES {
@@ -58,7 +60,7 @@ async fn check_version(program: &Path) -> Result<(), EmbeddedError> {
     }
 }
 
-/// From `Redis server v=7.0.15 sha=00000000:0 …`.
+/// Reads the version from a text like `Redis server v=7.0.15 sha=00000000:0 …`.
 fn parse_version(output: &str) -> Option<((u32, u32), &str)> {
     let found = output.split_whitespace().find_map(|word| word.strip_prefix("v="))?;
     let mut numbers = found.split('.').map(str::parse);

@@ -1,8 +1,9 @@
-//! The server's process and the thread that owns it.
+//! The process of the private Redis, and the thread that owns it.
 //!
-//! In: what to launch. Out: a process that runs until [`Server::stop`] or the end of the host. The kernel
-//! ends the process when the thread that spawned it ends ("parent death signal"), so one thread spawns it,
-//! waits for it and spawns it again, for as long as the server is wanted; a `kill -9` of the host ends that
+//! In: what to launch. Out: a process that runs until [`Server::stop`] or the end of the host.
+//!
+//! The kernel ends the process when the thread that spawned it ends ("parent death signal"). So one thread
+//! spawns it, waits for it and spawns it again, until [`Server::stop`]. A `kill -9` of the host ends that
 //! thread too.
 
 use std::fs::{File, OpenOptions};
@@ -23,38 +24,38 @@ use tokio::time::timeout;
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const MAX_DELAY: Duration = Duration::from_secs(10);
-/// A server that ran this long did not fail because of how it was started.
+/// After a server has run for this long, the delay before its next start is [`FIRST_DELAY`] again.
 const STEADY: Duration = Duration::from_secs(60);
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
-/// What to start.
+/// The program to start, and its files.
 pub(super) struct Launch {
     pub program: PathBuf,
-    /// The server's files are here.
+    /// Holds the server's files.
     pub folder: PathBuf,
     pub socket: PathBuf,
     pub log: PathBuf,
 }
 
-/// The thread's handle. Dropped, it asks the server to end and does not wait.
+/// The handle of the thread. Dropping it asks the server to end, and does not wait for that.
 #[derive(Debug)]
 pub(super) struct Server {
-    shared: Arc<Shared>,
-    /// Resolves when the thread is done with the process and the lock.
+    shared: Arc<Supervision>,
+    /// Resolves when the thread has ended the process and released the lock.
     ended: oneshot::Receiver<()>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct Supervision {
+    state: Mutex<ServerState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// There as long as the process is not reaped, so it is never somebody else's.
+struct ServerState {
+    /// Set until the process is reaped, so it is never the pid of another process.
     pid: Option<Pid>,
-    /// It answered once: from now on it is started again when it ends.
+    /// The server has answered once. From then on it is started again when it ends.
     ready: bool,
     stopping: bool,
     /// Why it ended before it was ready.
@@ -62,15 +63,15 @@ struct State {
 }
 
 impl Server {
-    /// `lock` is held until the process is gone.
+    /// Starts the thread, which holds `lock` until the process has ended.
     pub fn start(launch: Launch, lock: File) -> io::Result<Server> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Supervision::default());
         let (done, ended) = oneshot::channel();
         let of_thread = Arc::clone(&shared);
         std::thread::Builder::new().name("redis-server".into()).spawn(move || {
             of_thread.supervise(&launch);
-            // Not only dropped: a process that is just being forked elsewhere in the host has a copy of the
-            // handle for a moment.
+            // A drop alone might keep the lock for a moment: another thread of the host may be forking a
+            // process, which then has a copy of the handle.
             let _ = lock.unlock();
             drop(done);
         })?;
@@ -81,7 +82,7 @@ impl Server {
         self.shared.lock().pid
     }
 
-    /// The reason, if it ended before it was ready; otherwise takes note that it is `ready`.
+    /// Notes whether the server is `ready`. Fails with the reason if it ended before it was.
     pub fn check(&self, ready: bool) -> Result<(), String> {
         let mut state = self.shared.lock();
         state.ready |= ready;
@@ -104,8 +105,8 @@ impl Drop for Server {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl Supervision {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -118,7 +119,7 @@ impl Shared {
         }
     }
 
-    /// The thread: start, wait, and start again after a while.
+    /// Runs in the thread: starts the server, waits for its end, and starts it again after a delay.
     fn supervise(&self, launch: &Launch) {
         let mut delay = FIRST_DELAY;
         loop {
@@ -139,14 +140,19 @@ impl Shared {
             if started.elapsed() > STEADY {
                 delay = FIRST_DELAY;
             }
-            tracing::error!(%why, log = %launch.log.display(), again_in = ?delay, "the private Redis ended: starting it again");
+            tracing::error!(
+                %why,
+                log = %launch.log.display(),
+                again_in = ?delay,
+                "the private Redis ended: starting it again"
+            );
             let stopping = self.changed.wait_timeout_while(state, delay, |state| !state.stopping);
             drop(stopping);
             delay = (delay * 2).min(MAX_DELAY);
         }
     }
 
-    /// `None` when the server is not wanted any more.
+    /// Gives `None` when the server is to stop.
     fn spawn(&self, launch: &Launch) -> io::Result<Option<Child>> {
         let mut command = command(launch)?;
         let mut state = self.lock();
@@ -158,7 +164,7 @@ impl Shared {
         Ok(Some(child))
     }
 
-    /// Waits for the end without reaping, so that the pid stays ours until the state says that it is gone.
+    /// Waits for the end without reaping, so that no other process gets the pid before `state` forgets it.
     fn wait(&self, mut child: Child) -> String {
         let pid = self.lock().pid;
         if let Some(pid) = pid {
@@ -189,19 +195,19 @@ fn command(launch: &Launch) -> io::Result<Command> {
         "noeviction",
     ]);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    // Out of reach of the terminal's Ctrl-C: the host needs Redis until its attempts are settled.
+    // Ctrl-C in the terminal must not end it: the host needs Redis until its attempts are settled.
     command.process_group(0);
     end_with_this_thread(&mut command);
     Ok(command)
 }
 
-/// Has the kernel send SIGTERM to the process when the spawning thread ends.
+/// Makes the kernel send SIGTERM to the process when the spawning thread ends.
 #[allow(unsafe_code, reason = "the signal must be asked for between fork and exec")]
 fn end_with_this_thread(command: &mut Command) {
     let host = Pid::this();
     let hook = move || {
         nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
-        // Died before the line above: then the signal never comes.
+        // If the host died before the line above, the signal never comes.
         if getppid() == host { Ok(()) } else { Err(Errno::ESRCH.into()) }
     };
     // SAFETY: between fork and exec of a process with threads only async-signal-safe calls are allowed. The
@@ -212,7 +218,7 @@ fn end_with_this_thread(command: &mut Command) {
     }
 }
 
-/// Keeps the last log and begins a new one, so that there are never more than two.
+/// Renames the last log, so that a new one begins. There are never more than two.
 pub(super) fn rotate(log: &Path) -> io::Result<()> {
     match std::fs::rename(log, log.with_extension("log.1")) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,7 +1,7 @@
-//! The few words that are said to the private Redis before anybody else speaks to it: PING and SHUTDOWN.
+//! Sends PING and SHUTDOWN to the private Redis, before the host's own connections are made.
 //!
-//! They are written by hand: only `queue` has a Redis client, and its connections are for a server that is
-//! ready.
+//! The commands are written by hand: only `queue` has a Redis client, and its connections need a server that
+//! is ready.
 
 use std::io;
 use std::path::Path;
@@ -15,44 +15,47 @@ use tokio::time::{Instant, sleep, timeout};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an orphan may take to write its file.
+/// How long an orphan may take to write its file and end.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(20);
 const MAX_ANSWER_BYTES: u64 = 1024;
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum PingReply {
     Pong,
     /// The server reads its append-only file.
     Loading,
     Other,
 }
 
-/// Whether anybody listens. One that has no room for another connection does.
+/// Whether a server listens. A server that has no room for another connection counts as listening.
 pub(super) async fn takes_connections(socket: &Path) -> bool {
     !matches!(timeout(CONNECT_TIMEOUT, UnixStream::connect(socket)).await, Ok(Err(_)))
 }
 
-/// `None` when nobody answers.
-pub(super) async fn ping(socket: &Path) -> Option<Answer> {
+/// Gives `None` when no server answers.
+pub(super) async fn ping(socket: &Path) -> Option<PingReply> {
     let line = timeout(ANSWER_TIMEOUT, ask(socket, b"PING\r\n")).await.ok()?.ok()?;
     Some(match line.as_str() {
-        "+PONG" => Answer::Pong,
-        line if line.starts_with("-LOADING") => Answer::Loading,
-        _ => Answer::Other,
+        "+PONG" => PingReply::Pong,
+        line if line.starts_with("-LOADING") => PingReply::Loading,
+        _ => PingReply::Other,
     })
 }
 
-/// Ends a server that outlived its host: nobody else may have the files when ours starts. Call it with the
-/// lock held.
+/// Ends a server that outlived its host: no other server may use the files when ours starts. The caller must
+/// hold the lock.
 pub(super) async fn end_orphan(socket: &Path) -> io::Result<()> {
     if UnixStream::connect(socket).await.is_err() {
         return Ok(());
     }
-    tracing::warn!(socket = %socket.display(), "a private Redis of a host that is gone still runs: shutting it down");
-    // No answer is the good answer.
+    tracing::warn!(
+        socket = %socket.display(),
+        "a private Redis of a host that is gone still runs: shutting it down"
+    );
+    // A server that shuts down does not answer.
     let _ = timeout(ANSWER_TIMEOUT, ask(socket, b"SHUTDOWN\r\n")).await;
-    // The server removes its socket when its file is written.
+    // The server removes its socket once its file is written.
     if wait_until(|| async { !socket.exists() }).await {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! The private Redis against the real `redis-server`, and with programs that only look like one.
+//! Tests the private Redis with the real `redis-server`, and with programs that only look like one.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Embedded, EmbeddedError, MAX_SOCKET_PATH_BYTES, socket, socket_path, url};
 
-/// Waits for something that other processes do.
+/// Waits until the condition holds, which other processes make true.
 async fn eventually<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition().await {
@@ -29,13 +29,13 @@ fn temp() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// A folder with a program of that name, to be found as on PATH.
+/// Makes a folder with a program of that name, and gives it as a value for `PATH`.
 fn fake(folder: &Path, name: &str, script: &str) -> OsString {
     let bin = folder.join("bin");
     fs::create_dir_all(&bin).expect("a folder");
     let program = bin.join(name);
-    // Written by another process: a program that this one has open for writing, if only in a fork of another
-    // test, cannot be run.
+    // Another process writes it: a program cannot be run while this process, or a fork of it in another test,
+    // has it open for writing.
     let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod 755 "$2""#;
     let written = Command::new("sh").args(["-c", write, "sh", script]).arg(&program).status().expect("sh");
     assert!(written.success());
@@ -68,7 +68,7 @@ async fn a_killed_server_is_started_again() {
     kill(first, Signal::SIGKILL).expect("kill");
     eventually("another process", || async { redis.server.pid().is_some_and(|pid| pid != first) }).await;
     eventually("it answers", || async {
-        socket::ping(&socket_path(dir.path())).await == Some(socket::Answer::Pong)
+        socket::ping(&socket_path(dir.path())).await == Some(socket::PingReply::Pong)
     })
     .await;
     assert_eq!(ask(dir.path(), "STRLEN k").await, ":1");
@@ -111,7 +111,7 @@ async fn an_orphan_is_shut_down_first() {
         .spawn()
         .expect("redis-server");
     eventually("the orphan answers", || async {
-        socket::ping(&socket_path(dir.path())).await == Some(socket::Answer::Pong)
+        socket::ping(&socket_path(dir.path())).await == Some(socket::PingReply::Pong)
     })
     .await;
     assert_eq!(ask(dir.path(), "SET k v").await, "+OK");

@@ -1,10 +1,11 @@
 //! Compiled code on disk, so that a restart does not compile again.
 //!
-//! In: a name made of the file's digest and the engine's settings. Out: what was stored under it, if it is whole.
+//! In: a name made of the file's digest and the engine's settings. Out: what was stored under it, if it is
+//! whole.
 //!
-//! What is read here is run as machine code. So the directory must be ours alone, and each file carries the SHA-256 of
-//! its content: a torn write or a bad disk must not be run. Without a safe directory there is no cache, which is slower
-//! but right.
+//! What is read here is run as machine code. So the directory must be ours alone, and each file carries the
+//! SHA-256 of its content: a torn write or a bad disk must not be run. Without a safe directory there is no
+//! cache, which is slower but right.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -35,7 +36,8 @@ impl Cache {
         match prepare(dir) {
             Ok(()) => Cache { dir: Some(dir.to_owned()), max_files: MAX_FILES },
             Err(error) => {
-                tracing::error!(dir = %dir.display(), %error, "no compiled-code cache: every start compiles every plugin");
+                tracing::error!(dir = %dir.display(), %error, "no compiled-code cache: every start \
+                    compiles every plugin");
                 Cache::none()
             }
         }
@@ -56,8 +58,8 @@ impl Cache {
         Cache { max_files, ..self }
     }
 
-    /// What was stored under `name`. A file that is not whole is removed; one that cannot be read now stays, as it may be all that there is of a
-    /// version: that is the error.
+    /// What was stored under `name`. A file that is not whole is removed; one that cannot be read now stays,
+    /// as it may be all that there is of a version: that is the error.
     pub(super) fn get(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
         let Some(path) = self.path(name) else { return Ok(None) };
         match read(&path) {
@@ -174,7 +176,8 @@ fn write(dir: &Path, path: &Path, code: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Removes the least recently used files beyond `max_files` and `max_bytes` of what need not stay, which is also what crashed writers left behind.
+/// Removes the least recently used files beyond `max_files` and `max_bytes` of what need not stay, which is
+/// also what crashed writers left behind.
 fn prune(dir: &Path, stay: &BTreeSet<PathBuf>, max_files: usize, max_bytes: u64) -> io::Result<()> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {

@@ -1,7 +1,9 @@
-//! Whose turn it is: files are read one after the other, in the order in which they were found, and those that have to be compiled are compiled one
-//! after the other. One that takes long makes room for the next, so that a file which takes minutes holds up others for [`PATIENCE`] only.
+//! Whose turn it is: files are read one after the other, in the order in which they were found, and those
+//! that have to be compiled are compiled one after the other. One that takes long makes room for the next, so
+//! that a file which takes minutes holds up others for [`PATIENCE`] only.
 //!
-//! Not here: how long compiling may take at all (`sandbox::apart`), what the processor has for it (`sandbox::compiler`).
+//! Not here: how long compiling may take at all (`sandbox::apart`), what the processor has for it
+//! (`sandbox::compiler`).
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -14,7 +16,8 @@ use tokio::task::coop::unconstrained;
 
 /// How long others wait for one file.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// Files that may take longer, all at once. Each of them may have half of the cores, and as much memory as compiling may take.
+/// Files that may take longer, all at once. Each of them may have half of the cores, and as much memory as
+/// compiling may take.
 const SLOW: usize = 1;
 
 #[derive(Clone)]

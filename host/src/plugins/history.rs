@@ -1,6 +1,6 @@
 //! What happened to the versions of one plugin: the last few changes, for the commands.
 //!
-//! Not here: what is logged of them, and when (`registry`, `watched`).
+//! Not here: what is logged of them, and when (`news`).
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ const KEPT: usize = 20;
 /// A reason is cut at so many characters: all of it goes into the host's announcement.
 const MAX_REASON_CHARS: usize = 300;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
     /// A version took over.
@@ -58,7 +58,8 @@ pub struct Change {
     pub at_ms: u64,
     pub what: What,
     pub digest: Option<String>,
-    /// How long it took: to load a version, or, with its self-check and the wait for those of others, to find out about it.
+    /// How long it took: to load a version, or, with its self-check and the wait for those of others, to find
+    /// out about it.
     pub took_ms: Option<u64>,
     pub reason: Option<String>,
 }
@@ -67,7 +68,8 @@ pub struct Change {
 pub(super) struct History(VecDeque<Change>);
 
 impl History {
-    /// What is the same as the change before takes its place: a version that is tried again and again must not drive the others out.
+    /// What is the same as the change before takes its place: a version that is tried again and again must
+    /// not drive the others out.
     pub(super) fn add(
         &mut self,
         what: What,

@@ -17,7 +17,7 @@ pub(super) struct Loader {
 }
 
 /// A handler and how it was come by.
-pub(super) struct Loaded {
+pub(super) struct Prepared {
     pub(super) handler: Handler,
     pub(super) took: Duration,
     pub(super) from_cache: bool,
@@ -29,7 +29,8 @@ impl Loader {
         Loader { sandbox, compatibility, cache }
     }
 
-    /// `digest` is the SHA-256 of `wasm`; `in_use` gives those of the versions whose code stays in the cache, when it is compiled; None: all of it stays.
+    /// `digest` is the SHA-256 of `wasm`; `in_use` gives those of the versions whose code stays in the cache,
+    /// when it is compiled; None: all of it stays.
     pub(super) fn load(
         &self,
         wasm: &[u8],
@@ -37,7 +38,7 @@ impl Loader {
         grants: &config::Plugin,
         allowance: &Allowance,
         in_use: impl FnOnce() -> Option<BTreeSet<String>>,
-    ) -> Result<Loaded, LoadError> {
+    ) -> Result<Prepared, LoadError> {
         let started = Instant::now();
         if let Some(loaded) = self.load_cached(digest, grants)? {
             return Ok(loaded);
@@ -49,7 +50,7 @@ impl Loader {
         if let Some(in_use) = in_use() {
             self.cache.prune(&in_use.iter().map(|digest| self.name(digest)).chain([name]).collect());
         }
-        Ok(Loaded { handler, took: started.elapsed(), from_cache: false })
+        Ok(Prepared { handler, took: started.elapsed(), from_cache: false })
     }
 
     /// The same for a file that is gone, as far as the cache has its code. An error is one that may pass.
@@ -57,12 +58,12 @@ impl Loader {
         &self,
         digest: &str,
         grants: &config::Plugin,
-    ) -> Result<Option<Loaded>, LoadError> {
+    ) -> Result<Option<Prepared>, LoadError> {
         let started = Instant::now();
         let name = self.name(digest);
         let Some(code) = self.cache.get(&name).map_err(LoadError::Hindered)? else { return Ok(None) };
         match self.sandbox.load(&code, grants) {
-            Ok(handler) => Ok(Some(Loaded { handler, took: started.elapsed(), from_cache: true })),
+            Ok(handler) => Ok(Some(Prepared { handler, took: started.elapsed(), from_cache: true })),
             // Nothing is wrong with the code, and it may be all that there is of this version.
             Err(error) if error.may_pass() => Err(error),
             Err(error) => {

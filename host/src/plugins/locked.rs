@@ -1,7 +1,8 @@
 //! A lock's guard that also keeps what was taken out of what it guards.
 //!
-//! With the last holder of a version go its compiled code and its instances, which takes time. Whoever waits for a lock of the registry must not
-//! wait for that, so what is replaced or removed under one is handed to [`Locked::let_go`], and dropped after the lock is released.
+//! With the last holder of a version go its compiled code and its instances, which takes time. Whoever waits
+//! for a lock of the registry must not wait for that, so what is replaced or removed under one is handed to
+//! [`Locked::let_go`], and dropped after the lock is released.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};

@@ -4,26 +4,31 @@
 //! [`Version`], as a value that can be watched, and its [`PluginStatus`].
 //!
 //! ```text
-//! folder ─▶ watcher ─▶ watched (stable?) ─▶ gate ─▶ loader (cache, compile) ─▶ self-check ─▶ registry ─▶ watch::Receiver
-//!                                                                                            ▲ verdict of its probation: stays, or rolled back
+//! folder ─▶ watcher ─ events ─▶ registry: one step of life ─▶ watch::Receiver: what attempts begin on
+//!              ▲                  │ job       ▲ verdict
+//!              └───── jobs ◀──────┘           └──── version: its attempts, its probation
 //! ```
 //!
-//! Not here: what a component may do (`sandbox`), which attempt runs on which version (`worker`: it takes the active
-//! one once and keeps it).
+//! Not here: what a component may do (`sandbox`), which attempt runs on which version (`worker`: it takes the
+//! active one once and keeps it).
 
-mod again;
 mod cache;
 mod gate;
 mod history;
+mod jobs;
+mod life;
 mod loader;
 mod locked;
+mod news;
 mod probation;
 mod quarantine;
 mod registry;
+mod retries;
 mod single;
+mod status;
 #[cfg(test)]
 mod tests;
-mod watched;
+mod version;
 mod watcher;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +38,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -42,23 +47,27 @@ use crate::sandbox::{CHECK_TIMEOUT, Cores, Sandbox};
 
 pub use history::{Change, What};
 pub use probation::Ruling;
-pub use registry::{Figures, Judged, PluginState, PluginStatus, Version};
 pub use single::{Single, Singles, Watch, read};
+pub use status::{PluginState, PluginStatus};
+pub use version::{Figures, Judged, Version};
 
-use again::Pauses;
-use locked::Locked;
+use life::LifeEvent;
 use quarantine::Notes;
-use registry::Slot;
+use registry::{Brought, PluginEntry};
+use retries::Pauses;
 
 /// The registry. Cheap to clone.
 #[derive(Clone)]
 pub struct Plugins(Arc<Registry>);
 
 struct Registry {
-    slots: RwLock<BTreeMap<String, Arc<Slot>>>,
+    plugins: RwLock<BTreeMap<String, Arc<PluginEntry>>>,
+    /// The folder with their files.
+    dir: PathBuf,
     notes: Notes,
-    /// The names in use and their grants, for the watcher.
-    wanted: watch::Sender<Wanted>,
+    pauses: Pauses,
+    /// Tells the watcher that there are other names or grants.
+    updated: Notify,
     /// Cancelled when the first scan is over.
     scanned: CancellationToken,
     /// Cancelled when the watcher has ended although nobody told it to.
@@ -71,7 +80,8 @@ struct Registry {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The message for the operator when the watcher has ended.
-pub const UNWATCHED: &str = "the watcher of the plugins folder has failed, which is a bug of tqhost: no new versions and grants are taken until the host starts again";
+pub const UNWATCHED: &str = "the watcher of the plugins folder has failed, which is a bug of tqhost: no \
+    new versions are taken until the host starts again";
 
 /// Where plugins come from, and what makes handlers of them.
 pub struct Source {
@@ -85,7 +95,8 @@ pub struct Source {
 /// The names in use and their grants.
 type Wanted = BTreeMap<String, config::Plugin>;
 
-/// How long a self-check may take, what failed waits for its next try, and how long a file is compiled before others are beside it.
+/// How long a self-check may take, what failed waits for its next try, and how long a file is compiled before
+/// others are beside it.
 #[derive(Debug, Clone, Copy)]
 struct Times {
     check: Duration,
@@ -100,8 +111,9 @@ impl Default for Times {
 }
 
 impl Plugins {
-    /// Tries every file that is there once, then goes on watching in the background until `stop`. Large files that were never compiled may
-    /// take minutes: after [`PATIENCE`] it gives the registry as it is, and the rest comes while the host runs.
+    /// Tries every file that is there once, then goes on watching in the background until `stop`. Large files
+    /// that were never compiled may take minutes: after [`PATIENCE`] it gives the registry as it is, and the
+    /// rest comes while the host runs.
     pub async fn start(
         source: Source,
         wanted: Wanted,
@@ -125,16 +137,17 @@ impl Plugins {
         let notes = Notes::new(cache.dir());
         let loader = loader::Loader::new(sandbox, cache);
         let plugins = Plugins(Arc::new(Registry {
-            slots: RwLock::default(),
+            plugins: RwLock::default(),
+            dir,
             notes,
-            wanted: watch::Sender::default(),
+            pauses: times.pauses,
+            updated: Notify::new(),
             scanned: CancellationToken::new(),
             unwatched: CancellationToken::new(),
             at_work: AtomicBool::new(false),
         }));
         plugins.update(wanted);
-        let watcher =
-            watcher::Watcher::new(dir, loader, plugins.clone(), plugins.0.wanted.subscribe(), times);
+        let watcher = watcher::Watcher::new(loader, plugins.clone(), times);
         let watching = tokio::spawn(watcher.run(stop.clone()));
         let unwatched = plugins.0.unwatched.clone();
         tracker.spawn(async move {
@@ -150,7 +163,8 @@ impl Plugins {
             () = plugins.unwatched() => {}
             () = stop.cancelled() => {}
             () = tokio::time::sleep(PATIENCE) => {
-                tracing::info!("plugins are still being compiled; starting with those that are ready, and the queues of the others wait");
+                tracing::info!("plugins are still being compiled; starting with those that are ready, \
+                    and the queues of the others wait");
             }
         }
         plugins.0.at_work.store(true, Ordering::Relaxed);
@@ -162,36 +176,51 @@ impl Plugins {
         self.0.scanned.cancelled().await;
     }
 
-    /// Waits until nobody watches the plugins any more, which only a bug brings about. [`UNWATCHED`] says what follows from it.
+    /// Waits until nobody watches the plugins any more, which only a bug brings about. [`UNWATCHED`] says
+    /// what follows from it.
     pub async fn unwatched(&self) {
         self.0.unwatched.cancelled().await;
     }
 
-    /// Other names or grants from now on. A name that is new gets its version as soon as the watcher has found one; a version that runs
-    /// gets its new grants at once, whatever its file holds by now; one that lies in its file and checks itself does that with them first.
+    /// Other names or grants from now on. A name that is new gets its version as soon as the watcher has
+    /// found one. A version that serves gets its new grants at once: what an operator takes away must not
+    /// stay granted because of a file or a check.
     pub fn update(&self, wanted: Wanted) {
-        let gone: Vec<Arc<Slot>> = {
-            let mut slots =
-                Locked::<_, Arc<Slot>>::new(self.0.slots.write().unwrap_or_else(PoisonError::into_inner));
-            for name in wanted.keys() {
-                slots.entry(name.clone()).or_insert_with(|| Arc::new(Slot::new(name, self.0.notes.clone())));
+        let gone: Vec<Arc<PluginEntry>> = {
+            let mut plugins = self.0.plugins.write().unwrap_or_else(PoisonError::into_inner);
+            let gone = plugins.extract_if(.., |name, _| !wanted.contains_key(name)).map(|(_, plugin)| plugin);
+            let gone = gone.collect();
+            for (name, grants) in &wanted {
+                plugins.entry(name.clone()).or_insert_with(|| {
+                    let (path, notes) = (self.0.dir.join(format!("{name}.wasm")), self.0.notes.clone());
+                    Arc::new(PluginEntry::new(name, path, grants.clone(), notes, self.0.pauses))
+                });
             }
-            let gone = slots.extract_if(.., |name, _| !wanted.contains_key(name));
-            gone.map(|(_, slot)| slot).collect()
+            gone
         };
-        // Without the lock, as the versions may go with them.
-        gone.iter().for_each(|slot| drop(slot.remove()));
-        self.0.wanted.send_replace(wanted);
+        for plugin in self.entries() {
+            if let Some(grants) = wanted.get(&*plugin.name) {
+                plugin.grant(grants);
+            }
+        }
+        gone.iter().for_each(|plugin| drop(plugin.tell(LifeEvent::Unwanted, Brought::Nothing)));
+        self.0.updated.notify_one();
     }
 
-    fn slots(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<Slot>>> {
-        self.0.slots.read().unwrap_or_else(PoisonError::into_inner)
+    fn plugins(&self) -> RwLockReadGuard<'_, BTreeMap<String, Arc<PluginEntry>>> {
+        self.0.plugins.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The plugin's active version: None while there is none that works. A name that no queue uses never has one.
+    /// All plugins that queues use.
+    fn entries(&self) -> Vec<Arc<PluginEntry>> {
+        self.plugins().values().cloned().collect()
+    }
+
+    /// The plugin's active version: None while there is none that works. A name that no queue uses never has
+    /// one.
     pub fn subscribe(&self, plugin: &str) -> watch::Receiver<Option<Arc<Version>>> {
-        match self.slots().get(plugin) {
-            Some(slot) => slot.subscribe(),
+        match self.plugins().get(plugin) {
+            Some(plugin) => plugin.subscribe(),
             None => watch::channel(None).1,
         }
     }
@@ -201,13 +230,15 @@ impl Plugins {
         if self.0.at_work.load(Ordering::Relaxed) { Cores::Half } else { Cores::All }
     }
 
-    /// The digests of all versions that run tasks, or may have to again. None: that is not known before the first scan is over.
+    /// The digests of all versions that run tasks, or may have to again. None: that is not known before the
+    /// first scan is over.
     fn in_use(&self) -> Option<BTreeSet<String>> {
-        self.0.scanned.is_cancelled().then(|| self.slots().values().flat_map(|slot| slot.in_use()).collect())
+        let all = || self.entries().iter().flat_map(|plugin| plugin.in_use()).collect();
+        self.0.scanned.is_cancelled().then(all)
     }
 
     /// All plugins by name.
     pub fn status(&self) -> Vec<PluginStatus> {
-        self.slots().values().map(|slot| slot.status()).collect()
+        self.entries().iter().map(|plugin| plugin.status()).collect()
     }
 }

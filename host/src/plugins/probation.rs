@@ -1,6 +1,8 @@
-//! Whether a new version is good: judged by the first tasks that it runs. No IO, no clock: the same ends in, the same rulings out.
+//! Whether a new version is good: judged by the first tasks that it runs. No IO, no clock: the same ends in,
+//! the same rulings out.
 //!
-//! In: how each attempt on the version ended. Out: for each spoiled one whether it uses up an attempt of its task, and, once, the [`Verdict`].
+//! In: how each attempt on the version ended. Out: for each spoiled one whether it uses up an attempt of its
+//! task, and, once, the [`ProbationVerdict`].
 //!
 //! ```text
 //! on probation ─▶ SOUND attempts came back from the handler ─▶ good: failures are charged from now on
@@ -8,10 +10,11 @@
 //!       └ a task was spoiled MAX_GIVEN_BACK + 1 times, or LASTS is over ─▶ whichever of the two are more
 //! ```
 //!
-//! What must hold: as long as there is no verdict, and after a bad one, no spoiled attempt is charged; and there is a verdict before any task is
-//! given back more than MAX_GIVEN_BACK times. So a bad version costs no task an attempt, and a task that spoils every version comes to its end.
+//! What must hold: as long as there is no verdict, and after a bad one, no spoiled attempt is charged; and
+//! there is a verdict before any task is given back more than MAX_GIVEN_BACK times. So a bad version costs no
+//! task an attempt, and a task that spoils every version comes to its end.
 //!
-//! Not here: the swap back (`registry`), how a task is given back (`worker::settle`).
+//! Not here: what follows from a verdict (`life`), how a task is given back (`worker::settle`).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -19,11 +22,13 @@ use std::time::{Duration, Instant};
 
 use crate::task::{FailureKind, Outcome};
 
-/// So many attempts that came back from the handler make a version good: of 10, no more than half can be spoiled then.
+/// So many attempts that came back from the handler make a version good: of 10, no more than half can be
+/// spoiled then.
 const SOUND: u32 = 5;
 /// So many tasks make it bad: most of 10.
 const SPOILED: usize = 6;
-/// A probation with any evidence lasts no longer. A version that has run nothing stays on probation: it is for its first tasks.
+/// A probation with any evidence lasts no longer. A version that has run nothing stays on probation: it is
+/// for its first tasks.
 const LASTS: Duration = Duration::from_secs(5 * 60);
 /// How often one task is given back, at most, before there must be a verdict.
 const MAX_GIVEN_BACK: u32 = 5;
@@ -40,8 +45,8 @@ pub enum Ruling {
 }
 
 /// What was found about the version.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum ProbationVerdict {
     Good,
     /// With the reason.
     Bad(String),
@@ -49,14 +54,15 @@ pub(super) enum Verdict {
 
 /// The probation of one version, or only its record where there is nothing to go back to.
 #[derive(Debug)]
-pub(super) struct Probation(Mutex<State>);
+pub(super) struct Probation(Mutex<Standing>);
 
 #[derive(Debug)]
-enum State {
+enum Standing {
     Open(Evidence),
     Good,
     Bad,
-    /// There was no good version before it, so nothing is given back. Whether it is one itself is asked by its successor.
+    /// There was no good version before it, so nothing is given back. Whether it is one itself is asked by
+    /// its successor.
     First {
         sound: u64,
         spoiled: u64,
@@ -76,7 +82,7 @@ struct Evidence {
 impl Probation {
     /// For a version that takes over from a good one.
     pub(super) fn new(now: Instant) -> Probation {
-        Probation(Mutex::new(State::Open(Evidence {
+        Probation(Mutex::new(Standing::Open(Evidence {
             since: now,
             sound: 0,
             spoiled: HashMap::new(),
@@ -86,26 +92,31 @@ impl Probation {
 
     /// For a version that does not.
     pub(super) fn first() -> Probation {
-        Probation(Mutex::new(State::First { sound: 0, spoiled: 0 }))
+        Probation(Mutex::new(Standing::First { sound: 0, spoiled: 0 }))
     }
 
     /// An attempt has ended.
-    pub(super) fn judge(&self, task: &str, outcome: &Outcome, now: Instant) -> (Ruling, Option<Verdict>) {
+    pub(super) fn judge(
+        &self,
+        task: &str,
+        outcome: &Outcome,
+        now: Instant,
+    ) -> (Ruling, Option<ProbationVerdict>) {
         let mut state = self.lock();
         match (&mut *state, end(outcome)) {
-            (State::Good, _) | (_, End::Neither) => (Ruling::AsUsual, None),
-            (State::Bad, End::Sound) => (Ruling::AsUsual, None),
-            (State::Bad, End::Spoiled(_)) => (Ruling::GiveBack(FIRST_WAIT), None),
-            (State::First { sound, spoiled }, end) => {
+            (Standing::Good, _) | (_, End::Neither) => (Ruling::AsUsual, None),
+            (Standing::Bad, End::Sound) => (Ruling::AsUsual, None),
+            (Standing::Bad, End::Spoiled(_)) => (Ruling::GiveBack(FIRST_WAIT), None),
+            (Standing::First { sound, spoiled }, end) => {
                 *(if matches!(end, End::Sound) { sound } else { spoiled }) += 1;
                 (Ruling::AsUsual, None)
             }
-            (State::Open(evidence), End::Sound) => {
+            (Standing::Open(evidence), End::Sound) => {
                 evidence.sound += 1;
                 let verdict = evidence.verdict(evidence.is_over(now));
                 (Ruling::AsUsual, state.close(verdict))
             }
-            (State::Open(evidence), End::Spoiled(why)) => {
+            (Standing::Open(evidence), End::Spoiled(why)) => {
                 evidence.last = why;
                 let times = evidence.spoiled.entry(task.to_owned()).or_default();
                 let wait = FIRST_WAIT * 2_u32.pow(*times);
@@ -114,9 +125,9 @@ impl Probation {
                 let verdict = evidence.verdict(is_last || evidence.is_over(now));
                 let ruling = match verdict {
                     None => Ruling::GiveBack(wait),
-                    Some(Verdict::Good) => Ruling::AsUsual,
+                    Some(ProbationVerdict::Good) => Ruling::AsUsual,
                     // Another version will run it.
-                    Some(Verdict::Bad(_)) => Ruling::GiveBack(FIRST_WAIT),
+                    Some(ProbationVerdict::Bad(_)) => Ruling::GiveBack(FIRST_WAIT),
                 };
                 (ruling, state.close(verdict))
             }
@@ -124,45 +135,37 @@ impl Probation {
     }
 
     /// Looks whether time has brought the end of the probation.
-    pub(super) fn look(&self, now: Instant) -> Option<Verdict> {
+    pub(super) fn look(&self, now: Instant) -> Option<ProbationVerdict> {
         let mut state = self.lock();
-        let State::Open(evidence) = &*state else { return None };
+        let Standing::Open(evidence) = &*state else { return None };
         let verdict = evidence.verdict(evidence.is_over(now));
         state.close(verdict)
     }
 
-    /// The same content was found to be so by another probation.
-    pub(super) fn follow(&self, verdict: &Verdict) {
-        *self.lock() = match verdict {
-            Verdict::Good => State::Good,
-            Verdict::Bad(_) => State::Bad,
-        };
-    }
-
     pub(super) fn is_open(&self) -> bool {
-        matches!(*self.lock(), State::Open(_))
+        matches!(*self.lock(), Standing::Open(_))
     }
 
     /// Whether a successor may be rolled back to it.
     pub(super) fn is_good(&self) -> bool {
         match *self.lock() {
-            State::Good => true,
-            State::Open(_) | State::Bad => false,
+            Standing::Good => true,
+            Standing::Open(_) | Standing::Bad => false,
             // Good until it is found not to be: a host may be idle before the first swap.
-            State::First { sound, spoiled } => spoiled < SPOILED as u64 || spoiled <= sound,
+            Standing::First { sound, spoiled } => spoiled < SPOILED as u64 || spoiled <= sound,
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Standing> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn close(&mut self, verdict: Option<Verdict>) -> Option<Verdict> {
+impl Standing {
+    fn close(&mut self, verdict: Option<ProbationVerdict>) -> Option<ProbationVerdict> {
         match &verdict {
-            Some(Verdict::Good) => *self = State::Good,
-            Some(Verdict::Bad(_)) => *self = State::Bad,
+            Some(ProbationVerdict::Good) => *self = Standing::Good,
+            Some(ProbationVerdict::Bad(_)) => *self = Standing::Bad,
             None => {}
         }
         verdict
@@ -171,19 +174,19 @@ impl State {
 
 impl Evidence {
     /// There must be one when `is_due`.
-    fn verdict(&self, is_due: bool) -> Option<Verdict> {
+    fn verdict(&self, is_due: bool) -> Option<ProbationVerdict> {
         let spoiled = self.spoiled.len();
         if self.sound >= SOUND {
-            return Some(Verdict::Good);
+            return Some(ProbationVerdict::Good);
         }
         if spoiled >= SPOILED || (is_due && spoiled > self.sound as usize) {
             let tasks = if spoiled == 1 { "task" } else { "tasks" };
-            return Some(Verdict::Bad(format!(
+            return Some(ProbationVerdict::Bad(format!(
                 "it spoiled {spoiled} {tasks}, and {} ended well; {}",
                 self.sound, self.last
             )));
         }
-        is_due.then_some(Verdict::Good)
+        is_due.then_some(ProbationVerdict::Good)
     }
 
     fn is_over(&self, now: Instant) -> bool {
@@ -208,8 +211,9 @@ fn end(outcome: &Outcome) -> End {
         | Outcome::Retry { .. }
         | Outcome::Reject { .. }
         | Outcome::Defer { .. } => End::Sound,
-        // To make an instance takes as long for each task and waits for no service as a rule: who is not ready in time never will be. And who
-        // computes for all of its time in most of its tasks has a loop without an end, or is too slow for this queue.
+        // To make an instance takes as long for each task and waits for no service as a rule: who is not
+        // ready in time never will be. And who computes for all of its time in most of its tasks has a loop
+        // without an end, or is too slow for this queue.
         Outcome::Failed {
             kind:
                 kind @ (FailureKind::Trap
@@ -262,7 +266,10 @@ mod tests {
             }
             assert_eq!(probation.judge("5", &failed(kind), now), (back(250), None));
             let why = format!("it spoiled 6 tasks, and 4 ended well; {}: boom", kind.as_str());
-            assert_eq!(probation.judge("6", &failed(kind), now), (back(250), Some(Verdict::Bad(why))));
+            assert_eq!(
+                probation.judge("6", &failed(kind), now),
+                (back(250), Some(ProbationVerdict::Bad(why)))
+            );
             // What still runs on it is given back too, and said no more of.
             assert_eq!(probation.judge("7", &failed(kind), now), (back(250), None));
             assert_eq!(probation.judge("8", &ok(), now), (Ruling::AsUsual, None));
@@ -281,7 +288,7 @@ mod tests {
         for outcome in sound {
             assert_eq!(probation.judge("s", &outcome, now), (Ruling::AsUsual, None));
         }
-        assert_eq!(probation.judge("s", &ok(), now), (Ruling::AsUsual, Some(Verdict::Good)));
+        assert_eq!(probation.judge("s", &ok(), now), (Ruling::AsUsual, Some(ProbationVerdict::Good)));
         assert_eq!(probation.judge("0", &trap(), now), (Ruling::AsUsual, None), "charged as always");
         assert!(probation.is_good());
     }
@@ -298,7 +305,10 @@ mod tests {
         let (ruling, verdict) = probation.judge("poison", &trap(), now);
         assert_eq!(
             (ruling, verdict),
-            (back(250), Some(Verdict::Bad("it spoiled 1 task, and 0 ended well; trap: boom".into())))
+            (
+                back(250),
+                Some(ProbationVerdict::Bad("it spoiled 1 task, and 0 ended well; trap: boom".into()))
+            )
         );
         // Another task was done: it is the task.
         let probation = Probation::new(now);
@@ -306,7 +316,7 @@ mod tests {
         for wait in waits {
             assert_eq!(probation.judge("poison", &trap(), now), (back(wait), None));
         }
-        assert_eq!(probation.judge("poison", &trap(), now), (Ruling::AsUsual, Some(Verdict::Good)));
+        assert_eq!(probation.judge("poison", &trap(), now), (Ruling::AsUsual, Some(ProbationVerdict::Good)));
     }
 
     #[test]
@@ -328,15 +338,18 @@ mod tests {
         assert_eq!((idle.look(now + LASTS * 100), idle.is_open()), (None, true));
         let sound = Probation::new(now);
         sound.judge("a", &ok(), now);
-        assert_eq!((sound.look(now + LASTS / 2), sound.look(now + LASTS)), (None, Some(Verdict::Good)));
+        assert_eq!(
+            (sound.look(now + LASTS / 2), sound.look(now + LASTS)),
+            (None, Some(ProbationVerdict::Good))
+        );
         assert_eq!(sound.look(now + LASTS), None, "once");
         let spoiled = Probation::new(now);
         spoiled.judge("a", &trap(), now);
-        assert!(matches!(spoiled.look(now + LASTS), Some(Verdict::Bad(_))));
+        assert!(matches!(spoiled.look(now + LASTS), Some(ProbationVerdict::Bad(_))));
         let late = Probation::new(now);
         assert!(matches!(
             late.judge("a", &trap(), now + LASTS),
-            (Ruling::GiveBack(_), Some(Verdict::Bad(_)))
+            (Ruling::GiveBack(_), Some(ProbationVerdict::Bad(_)))
         ));
     }
 
@@ -357,7 +370,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever ends in whatever order: nothing is charged before a good verdict, there is one verdict, no task is given back for ever.
+        /// Whatever ends in whatever order: nothing is charged before a good verdict, there is one verdict,
+        /// no task is given back for ever.
         #[test]
         fn what_must_hold(ends in prop::collection::vec((0u8..12, 0u8..4, 0u64..60), 1..200)) {
             let mut now = Instant::now();
@@ -366,10 +380,11 @@ mod tests {
             let mut given_back = HashMap::<u8, u32>::new();
             for (task, how, later) in ends {
                 now += Duration::from_secs(later);
-                let outcome = [ok(), trap(), failed(FailureKind::OutOfMemory), failed(FailureKind::Timeout)][usize::from(how)].clone();
+                let [memory, late] = [FailureKind::OutOfMemory, FailureKind::Timeout].map(failed);
+                let outcome = [ok(), trap(), memory, late][usize::from(how)].clone();
                 let (ruling, verdict) = probation.judge(&task.to_string(), &outcome, now);
                 verdicts += usize::from(verdict.is_some());
-                is_good |= verdict == Some(Verdict::Good);
+                is_good |= verdict == Some(ProbationVerdict::Good);
                 let is_spoiled = matches!(how, 1 | 2);
                 prop_assert_eq!(ruling != Ruling::AsUsual, is_spoiled && !is_good);
                 if ruling != Ruling::AsUsual && probation.is_open() {

@@ -1,12 +1,12 @@
 //! A version that was rolled back, remembered until its file changes: also by the host's next start.
 //!
-//! In: a directory that is ours alone (the cache's, where the last good version's code lies too). Out: one small file per plugin whose file holds a
-//! version in quarantine. Without the directory, or when a file cannot be read or written, the next start knows nothing of it.
+//! In: a directory that is ours alone (the cache's, where the last good version's code lies too). Out: one
+//! small file per plugin whose file holds a version in quarantine. Without the directory, or when a file
+//! cannot be read or written, the next start knows nothing of it.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// What lies in a plugin's file and must not run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Quarantine {
     pub(super) digest: String,
     pub(super) why: String,
@@ -23,23 +23,22 @@ pub(super) struct Quarantine {
 }
 
 /// The last good version.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Good {
     pub(super) digest: String,
     /// Of its file.
     pub(super) bytes: u64,
 }
 
-/// The files, if there is a place for them. One is written at a time.
+/// The files, if there is a place for them.
 #[derive(Debug, Clone)]
 pub(super) struct Notes {
     dir: Option<PathBuf>,
-    writing: Arc<Mutex<()>>,
 }
 
 impl Notes {
     pub(super) fn new(dir: Option<&Path>) -> Notes {
-        Notes { dir: dir.map(Path::to_owned), writing: Arc::default() }
+        Notes { dir: dir.map(Path::to_owned) }
     }
 
     /// Blocking.
@@ -53,22 +52,21 @@ impl Notes {
             Ok(note) => Some(note),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot read which version of the plugin is in quarantine");
+                tracing::warn!(path = %path.display(), %error, "cannot read which version of the plugin \
+                    is in quarantine");
                 None
             }
         }
     }
 
-    /// Writes the note of a plugin, or removes it. `current` is asked when it is this call's turn, so that in whatever order the calls come, the
-    /// last of them writes what is true then. Blocking.
-    pub(super) fn write(&self, plugin: &str, current: impl FnOnce() -> Option<Quarantine>) {
+    /// Writes the note of a plugin, or removes it. Blocking. `life` sees to it that one is written at a time.
+    pub(super) fn write(&self, plugin: &str, quarantine: Option<&Quarantine>) {
         let Some(path) = self.path(plugin) else { return };
-        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = match current() {
+        let written = match quarantine {
             None => fs::remove_file(&path),
             Some(note) => {
                 let temporary = path.with_extension(format!("{}.tmp", uuid::Uuid::now_v7()));
-                let text = serde_json::to_vec(&note).unwrap_or_default();
+                let text = serde_json::to_vec(note).unwrap_or_default();
                 fs::write(&temporary, text)
                     .and_then(|()| fs::rename(&temporary, &path))
                     .inspect_err(|_| drop(fs::remove_file(&temporary)))
@@ -76,7 +74,8 @@ impl Notes {
         };
         match written {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "cannot note which version of the plugin is in quarantine: a restart will not know");
+                tracing::warn!(path = %path.display(), %error, "cannot note which version of the plugin \
+                    is in quarantine: a restart will not know");
             }
             _ => {}
         }
@@ -98,12 +97,12 @@ mod tests {
         let note =
             Quarantine { digest: "a".into(), why: "é".into(), good: Good { digest: "b".into(), bytes: 7 } };
         assert_eq!(notes.read("p"), None);
-        notes.write("p", || Some(note.clone()));
+        notes.write("p", Some(&note));
         assert_eq!((notes.read("p"), notes.read("q")), (Some(note), None));
         fs::write(root.path().join("p.quarantine"), "{").unwrap();
         assert_eq!(notes.read("p"), None);
-        notes.write("p", || None);
-        notes.write("p", || None);
+        notes.write("p", None);
+        notes.write("p", None);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }
 }

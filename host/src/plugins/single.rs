@@ -1,7 +1,9 @@
-//! One handler's file by itself, for `tqhost try`: read when it is stable, compiled through a small cache, watched for its next version.
+//! One handler's file by itself, for `tqhost try`: read when it is stable, compiled through a small cache,
+//! watched for its next version.
 //!
-//! In: a path. Out: the handler in it and how it was come by; a wait for the next change of this and other files.
-//! The rules for what is stable are those of a running host. Not here: versions that replace one another (`watcher`).
+//! In: a path. Out: the handler in it and how it was come by; a wait for the next change of this and other
+//! files. The rules for what is stable are those of a running host. Not here: versions that replace one
+//! another (`watcher`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,14 +16,16 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 
 use super::cache::Cache;
-use super::loader::{Loaded, Loader};
-use super::watched::hex;
-use super::watcher::{BURST, RESCAN, SETTLE};
+use super::jobs::hex;
+use super::life::{RESCAN, SETTLE};
+use super::loader::{Loader, Prepared};
+use super::watcher::BURST;
 use crate::config;
 use crate::file::{self, Found};
 use crate::sandbox::{Allowance, Handler, LoadError, Sandbox};
 
-/// Compiled handlers kept. Those of some languages have tens of MiB, and whoever tries a handler makes many versions of it.
+/// Compiled handlers kept. Those of some languages have tens of MiB, and whoever tries a handler makes many
+/// versions of it.
 const MAX_CACHED: usize = 8;
 /// How long a file may go on changing before it is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -59,7 +63,7 @@ impl Singles {
         allowance: &Allowance,
     ) -> Result<Single, LoadError> {
         let digest = hex(&Sha256::digest(bytes));
-        let Loaded { handler, took, from_cache } =
+        let Prepared { handler, took, from_cache } =
             self.loader.load(bytes, &digest, grants, allowance, || Some(BTreeSet::new()))?;
         Ok(Single { handler, digest, bytes: bytes.len() as u64, took, from_cache })
     }
@@ -130,7 +134,8 @@ impl Watch {
         watch
     }
 
-    /// Waits until one of the files is not what it was when this was last asked, and none is being written any more.
+    /// Waits until one of the files is not what it was when this was last asked, and none is being written
+    /// any more.
     pub async fn changed(&mut self) {
         loop {
             let mut found = self.look();

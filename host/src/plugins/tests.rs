@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::again::Pauses;
+use super::retries::Pauses;
 use super::{Judged, PluginState, Plugins, Ruling, Source, Times, Version, What};
 use crate::config;
 use crate::sandbox::Attempt;
@@ -248,7 +248,7 @@ async fn attempt(version: &Arc<Version>, id: usize) -> (Outcome, Ruling) {
     let tasks = Arc::new(vec![Task { id: id.to_string(), ..testing::task() }]);
     match version.run(Attempt { tasks, ..testing::attempt() }).await.unwrap().1 {
         Judged::Each(mut each) => each.remove(0),
-        Judged::Apart { message, .. } => panic!("{message}"),
+        Judged::Split { message, .. } => panic!("{message}"),
     }
 }
 
@@ -421,7 +421,8 @@ async fn the_good_file_put_back_during_a_probation_needs_none() {
     assert_eq!(plugins.status()[0].state, PluginState::Active);
 }
 
-/// A handler whose self-check computes until the second that is granted as `from`. Without the grant it passes at once.
+/// A handler whose self-check computes until the second that is granted as `from`. Without the grant it
+/// passes at once.
 fn checks_the_clock() -> Vec<u8> {
     let world = "world test { import wasi:clocks/wall-clock@0.2.3; import wasi:config/store@0.2.0-rc.1;
         export tqhost:handler/handler@0.1.0; export tqhost:handler/lifecycle@0.1.0; }";

@@ -1,11 +1,13 @@
 //! Cancels tasks: queued, delayed or running.
 //!
+//! In: a task's id. Out: the status that the task had before.
+//!
 //! Not here: stopping the handler of a running task (`worker::heartbeat` learns of the cancellation).
 
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::reply;
-use super::script::{self, Call};
+use super::script::{self, ScriptCall};
 use super::status::Status;
 
 impl Queue {
@@ -20,7 +22,7 @@ impl Queue {
             marker => self.shaped("cancel", reply::bytes(marker))?,
         };
         let call = |entry: &str| {
-            let call = Call::new(&script::CANCEL)
+            let call = ScriptCall::new(&script::CANCEL)
                 .key(&keys.stream)
                 .key(&keys.delayed)
                 .key(&keys.parked)

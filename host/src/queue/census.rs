@@ -1,4 +1,6 @@
-//! The figures of a queue: how many tasks are in each place, how old they are, which consumers exist.
+//! Counts a queue: how many tasks are in each place, the age of the oldest queued one, the consumers.
+//!
+//! Not here: when to count (`worker::census`, the command `queues`).
 
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use serde::Serialize;
 use super::codec;
 use super::error::QueueError;
 use super::handle::Queue;
-use super::reply::{self, Shape, Shaped};
+use super::reply::{self, Shaped, UnexpectedShape};
 
 /// The number of tasks in each place of a queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,7 +57,7 @@ impl Queue {
             )
             .await?;
         let [time, length, delayed, dead, paused, groups, consumers] =
-            self.shaped(WHAT, replies.try_into().map_err(|_| Shape))?;
+            self.shaped(WHAT, replies.try_into().map_err(|_| UnexpectedShape))?;
         let now_ms = self.shaped(WHAT, time_ms(time?))?;
         let length = self.shaped(WHAT, reply::count(&length?))?;
         let group = match groups {
@@ -73,7 +75,7 @@ impl Queue {
         };
         let (running, last_delivered) = group.unwrap_or((0, "0-0".to_owned()));
         let first = self.range(&keys.stream, &format!("({last_delivered}"), "+", 1).await?;
-        let age = |entry: &codec::Entry| {
+        let age = |entry: &codec::StreamEntry| {
             Duration::from_millis(now_ms.saturating_sub(codec::entry_time_ms(&entry.id)))
         };
         Ok(Census {
@@ -132,7 +134,7 @@ impl Info {
     }
 
     fn get(&self, name: &str) -> Shaped<&Value> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value).ok_or(Shape)
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value).ok_or(UnexpectedShape)
     }
 
     fn text(&self, name: &str) -> Shaped<String> {

@@ -1,18 +1,19 @@
 //! Gives a consumer its entries and keeps them: read, reclaim, recover, begin, heartbeat.
 //!
-//! In: a consumer's name, limits, leases. Out: entries, and the state of each task or lease. Not here: when
-//! to do this (`worker`), and the end of the ownership (`settle`).
+//! In: a consumer's name, limits, leases. Out: entries, and the state of each task or lease.
+//!
+//! Not here: when to do this (`worker`), and the end of the ownership (`settle`).
 
 use std::time::Duration;
 
 use redis::Value;
 
-use super::codec::Entry;
+use super::codec::StreamEntry;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::link::Link;
-use super::reply::{self, Shape, Shaped};
-use super::script::{self, Call};
+use super::reply::{self, Shaped, UnexpectedShape};
+use super::script::{self, ScriptCall};
 use crate::task::Task;
 
 /// One call stops claiming entries once those that it has claimed reach this many bytes.
@@ -23,7 +24,7 @@ const BYTES: usize = 4 << 20;
 pub struct Reclaimed {
     /// The next reclaim begins here; empty when this one reached the end.
     pub cursor: String,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<StreamEntry>,
     /// Ids of entries that were deleted while they were pending: their fields are gone.
     pub lost: Vec<String>,
 }
@@ -96,7 +97,7 @@ pub enum Lease {
 /// Entries that were delivered in a reply that was lost.
 #[derive(Debug, Default)]
 pub struct Recovered {
-    pub entries: Vec<Entry>,
+    pub entries: Vec<StreamEntry>,
     /// Ids of entries that were deleted.
     pub lost: Vec<String>,
     /// There may be more.
@@ -105,7 +106,7 @@ pub struct Recovered {
 
 /// The report of one running task in a heartbeat.
 #[derive(Debug)]
-pub struct Beat {
+pub struct HeartbeatReport {
     pub entry: String,
     pub task_id: String,
     /// Its idempotency key.
@@ -117,8 +118,10 @@ impl Queue {
     /// Creates the group, at the beginning of the stream, and the stream, where they are missing. False when
     /// the group existed: the entries that it was given before the first host came are noted as history.
     pub async fn ensure_group(&self) -> Result<bool, QueueError> {
-        let call =
-            Call::new(&script::GROUP).key(&self.keys.stream).key(&self.keys.history).arg(&self.rules.group);
+        let call = ScriptCall::new(&script::GROUP)
+            .key(&self.keys.stream)
+            .key(&self.keys.history)
+            .arg(&self.rules.group);
         let reply = self.link.script(&call).await?;
         self.shaped("create the consumer group", reply::int(&reply).map(|created| created == 1))
     }
@@ -131,7 +134,7 @@ impl Queue {
         consumer: &str,
         count: usize,
         block: Option<Duration>,
-    ) -> Result<Vec<Entry>, QueueError> {
+    ) -> Result<Vec<StreamEntry>, QueueError> {
         let mut read = redis::cmd("XREADGROUP");
         read.arg("GROUP").arg(&self.rules.group).arg(consumer).arg("COUNT").arg(count);
         if let Some(block) = block {
@@ -143,8 +146,8 @@ impl Queue {
     }
 
     /// Takes over up to `count` entries, from `cursor` on, that no consumer kept alive for a whole lease;
-    /// fewer if they are large. This counts as a crash of the task if its owner gave no sign of life at
-    /// `outlived` or more after its last heartbeat.
+    /// fewer if they are large. A takeover counts as a crash of the task, unless the owner gave a sign of
+    /// life at least `outlived` after the entry's last heartbeat.
     pub async fn reclaim(
         &self,
         consumer: &str,
@@ -152,17 +155,18 @@ impl Queue {
         count: usize,
         outlived: Duration,
     ) -> Result<Reclaimed, QueueError> {
-        let call = Call::new(&script::RECLAIM).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
+        let call =
+            ScriptCall::new(&script::RECLAIM).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
         let call = call.arg(millis(self.rules.lease)).arg(cursor).arg(count).arg(BYTES).arg(millis(outlived));
         let reply = self.link.script(&call).await?;
         self.shaped("reclaim", reclaim_reply(reply))
     }
 
-    /// A host survived the loss of a task if it gave a sign of life at least this long after the task's last
-    /// heartbeat. Heartbeats are a third of a lease apart: a host that lives gives a sign two thirds of a
-    /// lease later, and a host that died gave its last one after a third at most.
+    /// The bound for [`Queue::reclaim`]: half a lease. Heartbeats are a third of a lease apart. So a host
+    /// that lives gives a sign of life two thirds of a lease after the entry's last heartbeat, or later. A
+    /// host that died gave its last sign at most a third of a lease after it.
     ///
-    /// After an outage no host counts as dead until every host has had a whole lease to come back.
+    /// In the first lease after an outage the bound is zero, so that no host counts as dead.
     pub fn outlived(&self) -> Duration {
         if self.is_back_for_less_than(self.rules.lease) { Duration::ZERO } else { self.rules.lease / 2 }
     }
@@ -202,7 +206,7 @@ impl Queue {
         let mut from = "-".to_owned();
         while !from.is_empty() && found.entries.is_empty() {
             let call =
-                Call::new(&script::RECOVER).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
+                ScriptCall::new(&script::RECOVER).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
             let reply = link.script(&call.arg(&from).arg(LOOK).arg(count).arg(BYTES).arg(in_flight)).await?;
             from = self.shaped("recover", recover_reply(reply, &mut found.entries, &mut found.lost))?;
         }
@@ -247,7 +251,7 @@ impl Queue {
         holders: &[Option<String>],
     ) -> Result<Vec<Begin>, QueueError> {
         let (keys, rules) = (&self.keys, &self.rules);
-        let mut call = Call::new(&script::BEGIN).key(&keys.stream).key(&keys.delayed);
+        let mut call = ScriptCall::new(&script::BEGIN).key(&keys.stream).key(&keys.delayed);
         for (task, holder) in tasks.iter().zip(holders) {
             let holder = holder.as_ref().map_or_else(|| keys.stream.clone(), |holder| keys.task(holder));
             call = call.key(keys.task(task.id)).key(keys.marker(task.key)).key(holder);
@@ -273,8 +277,12 @@ impl Queue {
     }
 
     /// Renews leases. Gives one answer for each task.
-    pub async fn heartbeat(&self, consumer: &str, beats: &[Beat]) -> Result<Vec<Lease>, QueueError> {
-        let mut call = Call::new(&script::HEARTBEAT).key(&self.keys.stream);
+    pub async fn heartbeat(
+        &self,
+        consumer: &str,
+        beats: &[HeartbeatReport],
+    ) -> Result<Vec<Lease>, QueueError> {
+        let mut call = ScriptCall::new(&script::HEARTBEAT).key(&self.keys.stream);
         for beat in beats {
             call = call.key(self.keys.task(&beat.task_id)).key(self.keys.marker(beat.key.as_deref()));
         }
@@ -303,7 +311,7 @@ impl Queue {
 
     /// Removes `consumer`, which settled in `lanes` lanes, from the group, unless it has pending entries.
     pub async fn leave(&self, consumer: &str, lanes: usize) -> Result<(), QueueError> {
-        let call = Call::new(&script::LEAVE).key(&self.keys.stream);
+        let call = ScriptCall::new(&script::LEAVE).key(&self.keys.stream);
         let call = (0..lanes).fold(call, |call, lane| call.key(self.keys.settled(consumer, lane)));
         self.link.script(&call.arg(&self.rules.group).arg(consumer)).await.map(drop)
     }
@@ -334,20 +342,20 @@ fn begin_reply(reply: Value, tasks: usize) -> Shaped<Vec<Begin>> {
             .and_then(|code| MEANINGS.get(code))
             .copied()
             .map(Begin::Known)
-            .ok_or(Shape),
+            .ok_or(UnexpectedShape),
         id => reply::text(id).map(Begin::HeldBy),
     };
     let found: Vec<Begin> = reply::array(reply)?.into_iter().map(begun).collect::<Shaped<_>>()?;
-    if found.len() == tasks { Ok(found) } else { Err(Shape) }
+    if found.len() == tasks { Ok(found) } else { Err(UnexpectedShape) }
 }
 
-fn read_reply(reply: Value) -> Shaped<Vec<Entry>> {
+fn read_reply(reply: Value) -> Shaped<Vec<StreamEntry>> {
     let mut entries = Vec::new();
     for stream in reply::array(reply)? {
         let [_, found] = reply::tuple(stream)?;
         for entry in reply::array(found)? {
             let [id, fields] = reply::tuple(entry)?;
-            entries.push(Entry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 });
+            entries.push(StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 });
         }
     }
     Ok(entries)
@@ -358,18 +366,18 @@ fn reclaim_reply(reply: Value) -> Shaped<Reclaimed> {
     let entries = reply::array(found)?
         .into_iter()
         .map(delivered)
-        .map(|entry| entry?.ok_or(Shape))
+        .map(|entry| entry?.ok_or(UnexpectedShape))
         .collect::<Shaped<_>>()?;
     let lost = reply::array(lost)?.into_iter().map(reply::text).collect::<Shaped<_>>()?;
     Ok(Reclaimed { cursor: reply::text(cursor)?, entries, lost })
 }
 
-fn recover_reply(reply: Value, entries: &mut Vec<Entry>, lost: &mut Vec<String>) -> Shaped<String> {
+fn recover_reply(reply: Value, entries: &mut Vec<StreamEntry>, lost: &mut Vec<String>) -> Shaped<String> {
     let [next, found] = reply::tuple(reply)?;
     for item in reply::array(found)? {
         let id = match &item {
-            Value::Array(parts) => parts.first().cloned().ok_or(Shape)?,
-            _ => return Err(Shape),
+            Value::Array(parts) => parts.first().cloned().ok_or(UnexpectedShape)?,
+            _ => return Err(UnexpectedShape),
         };
         match delivered(item)? {
             Some(entry) => entries.push(entry),
@@ -380,11 +388,11 @@ fn recover_reply(reply: Value, entries: &mut Vec<Entry>, lost: &mut Vec<String>)
 }
 
 /// Reads `{ id, fields, deliveries }`; none when the fields are gone.
-fn delivered(item: Value) -> Shaped<Option<Entry>> {
+fn delivered(item: Value) -> Shaped<Option<StreamEntry>> {
     let [id, fields, deliveries] = reply::tuple(item)?;
     if matches!(fields, Value::Nil) {
         return Ok(None);
     }
     let deliveries = u32::try_from(reply::count(&deliveries)?).unwrap_or(u32::MAX);
-    Ok(Some(Entry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries }))
+    Ok(Some(StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries }))
 }

@@ -61,14 +61,14 @@ pub type RawFields = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// One entry of a stream, as it was delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct StreamEntry {
     pub id: String,
     pub fields: RawFields,
     /// How often it was delivered, as the group counts: 1 + the number of hosts that lost it.
     pub deliveries: u32,
 }
 
-impl Entry {
+impl StreamEntry {
     /// Its approximate size in bytes.
     pub fn bytes(&self) -> usize {
         self.fields.iter().map(|(name, value)| name.len() + value.len()).sum()
@@ -95,7 +95,7 @@ pub enum Malformed {
 
 /// Reads an entry of the queue `queue`. The fields are moved, not copied; an entry that is not a task comes
 /// back whole.
-pub fn decode(queue: &Arc<str>, entry: Entry) -> Result<Task, (Malformed, Entry)> {
+pub fn decode(queue: &Arc<str>, entry: StreamEntry) -> Result<Task, (Malformed, StreamEntry)> {
     match read_reserved(queue, &entry) {
         Ok(mut task) => {
             let is_kept = |name: &str| !KNOWN.contains(&name) && !DEAD_ONLY.contains(&name);
@@ -115,7 +115,7 @@ pub fn decode(queue: &Arc<str>, entry: Entry) -> Result<Task, (Malformed, Entry)
 }
 
 /// The task without its fields, made of the reserved fields, if all names can be read.
-fn read_reserved(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
+fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malformed> {
     let reserved = entry.fields.iter().filter(|(name, _)| name.starts_with(RESERVED.as_bytes())).count();
     let own = entry.fields.len() - reserved;
     if own > MAX_FIELDS || reserved > MAX_RESERVED {
@@ -158,7 +158,7 @@ fn read_reserved(queue: &Arc<str>, entry: &Entry) -> Result<Task, Malformed> {
 }
 
 /// Whether the queue can run this task.
-pub fn check(task: &Task, rules: &config::Queue) -> Result<(), Malformed> {
+pub fn check(task: &Task, rules: &config::QueueRules) -> Result<(), Malformed> {
     if idempotency_key(task, rules).is_some_and(|key| key.len() > MAX_KEY_BYTES) {
         return Err(Malformed::KeyTooLong);
     }
@@ -194,7 +194,7 @@ pub fn encode(task: &Task, attempt: u32, deferrals: u32) -> RawFields {
 
 /// A task's idempotency key: `tq-key`, or else the value of the field that the queue names. An empty value
 /// means that the task has none.
-pub fn idempotency_key<'t>(task: &'t Task, rules: &config::Queue) -> Option<&'t [u8]> {
+pub fn idempotency_key<'t>(task: &'t Task, rules: &config::QueueRules) -> Option<&'t [u8]> {
     let find = |fields: &'t [Field], name: &str| {
         fields.iter().find(|field| field.name == name).map(|field| field.value.as_slice())
     };
@@ -209,7 +209,7 @@ pub fn own_fields(task: &Task) -> RawFields {
 }
 
 /// The task id in an entry, as far as it can be read: for messages and keys when the rest is malformed.
-pub fn id_of(entry: &Entry) -> String {
+pub fn id_of(entry: &StreamEntry) -> String {
     let named = entry.fields.iter().find(|(name, _)| name == ID.as_bytes());
     named.and_then(|(_, value)| decode_id(value).ok()).unwrap_or_else(|| entry.id.clone())
 }
@@ -264,9 +264,9 @@ mod tests {
 
     use super::*;
 
-    fn entry(fields: &[(&str, &str)]) -> Entry {
+    fn entry(fields: &[(&str, &str)]) -> StreamEntry {
         let fields = fields.iter().map(|(name, value)| raw(name, *value)).collect();
-        Entry { id: "1700000000123-4".into(), fields, deliveries: 1 }
+        StreamEntry { id: "1700000000123-4".into(), fields, deliveries: 1 }
     }
 
     fn decoded(fields: &[(&str, &str)]) -> Result<Task, Malformed> {
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(decoded(&[("tq-attempt", "two")]), Err(Malformed::NotANumber("tq-attempt")));
         let many = vec![("a", "b"); MAX_FIELDS + 1];
         assert_eq!(decoded(&many), Err(Malformed::TooManyFields(MAX_FIELDS + 1)));
-        let binary = Entry { id: "1-0".into(), fields: vec![(vec![0xff], vec![])], deliveries: 1 };
+        let binary = StreamEntry { id: "1-0".into(), fields: vec![(vec![0xff], vec![])], deliveries: 1 };
         assert_eq!(decode(&"q".into(), binary.clone()), Err((Malformed::NameNotUtf8, binary)));
     }
 
@@ -368,11 +368,13 @@ mod tests {
             attempt in 1u32..1000, deferrals in 0u32..100, crashes in 0u32..5,
         ) {
             let raw_fields = fields.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
-            let first = Entry { id: "5-1".into(), fields: raw_fields, deliveries: 1 + crashes };
+            let first = StreamEntry { id: "5-1".into(), fields: raw_fields, deliveries: 1 + crashes };
             let before = decode(&"q".into(), first).unwrap();
-            let second = Entry { id: "9-0".into(), fields: encode(&before, attempt, deferrals), deliveries: 1 };
+            let fields = encode(&before, attempt, deferrals);
+            let second = StreamEntry { id: "9-0".into(), fields, deliveries: 1 };
             let after = decode(&"q".into(), second).unwrap();
-            prop_assert_eq!(after, Task { entry: "9-0".into(), attempt, deferrals, origin: Origin::Other, ..before });
+            let expected = Task { entry: "9-0".into(), attempt, deferrals, origin: Origin::Other, ..before };
+            prop_assert_eq!(after, expected);
         }
     }
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use super::codec::{self, Entry, RawFields};
+use super::codec::{self, RawFields, StreamEntry};
 use super::error::QueueError;
 use super::handle::Queue;
 use super::reply;
-use super::script::{self, Call};
+use super::script::{self, ScriptCall};
 use super::settle::with_fields;
 use crate::config::model::Rate;
 
@@ -39,7 +39,7 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    fn read(entry: Entry) -> DeadLetter {
+    fn read(entry: StreamEntry) -> DeadLetter {
         // The host's own fields come last; a malformed task may have fields of these names before them.
         let text = |name: &str| {
             let found = entry.fields.iter().rev().find(|(known, _)| known == name.as_bytes());
@@ -219,7 +219,8 @@ impl Queue {
             Step::Requeue(rate) => {
                 let able: Vec<&DeadLetter> = letters.iter().filter(|letter| !letter.is_packed()).collect();
                 for some in able.chunks(rate.map_or(PAGE, at_once)) {
-                    let calls: Vec<Call> = some.iter().map(|letter| self.requeue_call(letter)).collect();
+                    let calls: Vec<ScriptCall> =
+                        some.iter().map(|letter| self.requeue_call(letter)).collect();
                     for reply in self.link.scripts("requeue", &calls).await? {
                         succeeded += self.shaped("requeue", reply::count(&reply?))?;
                     }
@@ -241,8 +242,8 @@ impl Queue {
         Ok(succeeded)
     }
 
-    fn requeue_call(&self, letter: &DeadLetter) -> Call {
-        let call = Call::new(&script::REQUEUE)
+    fn requeue_call(&self, letter: &DeadLetter) -> ScriptCall {
+        let call = ScriptCall::new(&script::REQUEUE)
             .key(&self.keys.stream)
             .key(&self.keys.dead)
             .key(self.keys.task(&letter.id));

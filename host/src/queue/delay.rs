@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::error::QueueError;
 use super::handle::Queue;
 use super::reply;
-use super::script::{self, Call};
+use super::script::{self, ScriptCall};
 
 /// The result of one step of promotion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,8 @@ impl Queue {
     /// Moves these members, and lists up to `limit` of those that are due afterwards.
     async fn promote_these(&self, members: &[Due], limit: usize) -> Result<(Promoted, Vec<Due>), QueueError> {
         let keys = &self.keys;
-        let mut call = Call::new(&script::PROMOTE).key(&keys.stream).key(&keys.delayed).key(&keys.parked);
+        let mut call =
+            ScriptCall::new(&script::PROMOTE).key(&keys.stream).key(&keys.delayed).key(&keys.parked);
         for (_, id) in members {
             call = call.key(if id.is_empty() { keys.stream.clone() } else { keys.task(id) });
         }

@@ -12,12 +12,12 @@ use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::keys;
 use super::link::Link;
-use super::reply::{self, Shape, Shaped};
-use super::script::{self, Call};
+use super::reply::{self, Shaped, UnexpectedShape};
+use super::script::{self, ScriptCall};
 
 /// The duties of one host, as the script answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldDuties {
     /// Hosts with a lease, this one included.
     pub hosts: u64,
     /// For each queue in the call: whether this host holds its duties.
@@ -32,18 +32,23 @@ impl Queue {
 }
 
 /// Renews the lease of `host`, and takes those duties of the queues that no other host holds.
-pub async fn hold(link: &Link, host: &str, lease: Duration, queues: &[&Queue]) -> Result<Held, QueueError> {
+pub async fn hold(
+    link: &Link,
+    host: &str,
+    lease: Duration,
+    queues: &[&Queue],
+) -> Result<HeldDuties, QueueError> {
     let mut call =
-        Call::new(&script::DUTIES).key(keys::DUTIES).key(keys::DUTY_HOSTS).arg(host).arg(millis(lease));
+        ScriptCall::new(&script::DUTIES).key(keys::DUTIES).key(keys::DUTY_HOSTS).arg(host).arg(millis(lease));
     for queue in queues {
         call = call.arg(queue.duty());
     }
     let reply = link.script(&call).await?;
-    let held = |reply| -> Shaped<Held> {
+    let held = |reply| -> Shaped<HeldDuties> {
         let [hosts, has] = reply::tuple(reply)?;
-        Ok(Held { hosts: reply::count(&hosts)?, has: reply::codes(has, [false, true], queues.len())? })
+        Ok(HeldDuties { hosts: reply::count(&hosts)?, has: reply::codes(has, [false, true], queues.len())? })
     };
-    held(reply).map_err(|Shape| QueueError::unexpected("duties", link.address()))
+    held(reply).map_err(|UnexpectedShape| QueueError::unexpected("duties", link.address()))
 }
 
 /// Gives up the duties of queues that this host no longer serves.

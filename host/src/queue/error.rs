@@ -1,4 +1,4 @@
-//! The errors between tqhost and Redis, one variant for each way in which a caller reacts.
+//! The error of a call to Redis, with a method for each property on which a caller's reaction depends.
 
 use std::fmt;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::QueueError;
-use super::keys::Keys;
-use super::link::{Back, Link};
-use super::reply::{Shape, Shaped};
+use super::keys::QueueKeys;
+use super::link::{Link, Recovery};
+use super::reply::{Shaped, UnexpectedShape};
 use crate::config;
 
 /// After an outage every living host renews its leases within this time: it connects again within 4 seconds,
@@ -16,15 +16,15 @@ const HEARD_AGAIN: Duration = Duration::from_secs(6);
 /// One queue in Redis. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Queue {
-    pub rules: Arc<config::Queue>,
-    pub(crate) keys: Arc<Keys>,
+    pub rules: Arc<config::QueueRules>,
+    pub(crate) keys: Arc<QueueKeys>,
     pub(crate) link: Link,
 }
 
 impl Queue {
     /// Does not connect yet. All queues may share `link`.
-    pub fn new(rules: config::Queue, link: Link) -> Queue {
-        let keys = Arc::new(Keys::new(&rules.stream, rules.dead_letter.as_deref()));
+    pub fn new(rules: config::QueueRules, link: Link) -> Queue {
+        let keys = Arc::new(QueueKeys::new(&rules.stream, rules.dead_letter.as_deref()));
         Queue { rules: Arc::new(rules), keys, link }
     }
 
@@ -37,13 +37,13 @@ impl Queue {
     /// Whether there was a silence in which leases may have ended, and Redis has answered again for less than
     /// `time`.
     pub(super) fn is_back_for_less_than(&self, time: Duration) -> bool {
-        let is_long = |back: &Back| back.silence >= self.rules.lease / 2;
-        self.link.back().is_some_and(|back| is_long(&back) && back.since.elapsed() < time)
+        let is_long = |back: &Recovery| back.silence >= self.rules.lease / 2;
+        self.link.recovery().is_some_and(|back| is_long(&back) && back.since.elapsed() < time)
     }
 
     /// Turns a reply of an unexpected shape into an error of the call `what`.
     pub(crate) fn shaped<T>(&self, what: &'static str, shaped: Shaped<T>) -> Result<T, QueueError> {
-        shaped.map_err(|Shape| QueueError::unexpected(what, self.link.address()))
+        shaped.map_err(|UnexpectedShape| QueueError::unexpected(what, self.link.address()))
     }
 }
 

@@ -1,6 +1,8 @@
 //! Announcements of hosts, for the commands: each running host with its queues and plugin versions.
 //!
 //! A host announces itself every few seconds. Its announcement expires when it stops doing so.
+//!
+//! Not here: what a host announces (`announcer`), and the choice of the hosts that have duties (`duties`).
 
 use std::time::Duration;
 

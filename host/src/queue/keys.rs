@@ -1,24 +1,24 @@
 //! Every Redis key that tqhost reads or writes. Nowhere else is a key put together.
 //!
-//! | key                      | type   | holds                                                     | written by                              |
-//! |--------------------------|--------|-----------------------------------------------------------|-----------------------------------------|
-//! | `S`                      | stream | queued and running tasks, one group                       | producers, enqueue, fire, settle, promote, requeue, mend |
-//! | `tq:{S}:delayed`         | zset   | parked members by due time (ms)                           | settle, enqueue, promote, mend          |
-//! | `tq:{S}:parked`          | hash   | member → the fields of the delayed task (MessagePack)     | settle, enqueue, promote                |
-//! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters                              | settle, requeue, purge                  |
-//! | `tq:{S}:key:<key>`      | string | the id of the task that has this idempotency key; while it lives, then for the window | enqueue, begin, settle, cancel, mend, examine |
-//! | `tq:{S}:rate`           | string | when the next task may start (µs); expires                | rate                                    |
-//! | `tq:{S}:paused`         | string | when the queue was paused (ms); there while it is         | pause, resume                           |
-//! | `tq:{S}:history`        | hash   | group → the entry that it had been given last when a host came first (0-0: a host made it) | group |
-//! | `tq:{S}:schedule`       | hash   | schedule → up to which time it is dealt with (ms)         | fire, and the scheduler's begin, reset, forget |
-//! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer's settlements; expires | settle, leave                |
-//! | `tq:{S}:task:<id>`       | hash   | status and result of a task; expires after its end        | begin, heartbeat, settle, enqueue, fire, requeue, mend, examine |
-//! | the queue's `list`       | list   | items that are not tasks yet; producers LPUSH             | producers, move                         |
-//! | `tq:hosts`               | zset   | host id by the time it was last seen (ms)                 | announce                                |
-//! | `tq:host:<id>`           | string | what a host says of itself, as JSON; expires              | announce                                |
-//! | `tq:hosts:duties`        | hash   | duty → the host that has it                               | duties, release                         |
-//! | `tq:hosts:leases:{tq:hosts:duties}` | zset | host id by the time when its lease of duties ends (ms) | duties, leave                        |
-//! | `tq:hosts:told`          | stream | one entry for each time that hosts were told to look; the last hundred or so | tell                 |
+//! | key | type | holds | written by |
+//! |---|---|---|---|
+//! | `S` | stream | queued and running tasks, one group | producers, enqueue, fire, settle, promote, requeue, mend |
+//! | `tq:{S}:delayed` | zset | parked members by due time (ms) | settle, enqueue, promote, mend |
+//! | `tq:{S}:parked` | hash | member → the fields of the delayed task (MessagePack) | settle, enqueue, promote |
+//! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters | settle, requeue, purge |
+//! | `tq:{S}:key:<key>` | string | the id of the task with this key, for its life and the window | enqueue, begin, settle, cancel, mend, examine |
+//! | `tq:{S}:rate` | string | the time up to which places are taken (µs); expires | rate |
+//! | `tq:{S}:paused` | string | when the queue was paused (ms); exists during the pause | pause, resume |
+//! | `tq:{S}:history` | hash | group → its last entry when a host first used it (0-0: a host made the group) | group |
+//! | `tq:{S}:schedule` | hash | schedule → up to which time it was handled (ms) | fire, and the scheduler's begin, reset, forget |
+//! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer; expires | settle, leave |
+//! | `tq:{S}:task:<id>` | hash | status and result of a task; expires after its end | begin, heartbeat, settle, enqueue, fire, requeue, mend, examine |
+//! | the queue's `list` | list | items that are not tasks yet; producers LPUSH | producers, move |
+//! | `tq:hosts` | zset | host id by the time it was last seen (ms) | announce |
+//! | `tq:host:<id>` | string | the announcement of a host, as JSON; expires | announce |
+//! | `tq:hosts:duties` | hash | duty → the host that has it | duties, release |
+//! | `tq:hosts:leases:{tq:hosts:duties}` | zset | host id by the time when its lease of duties ends (ms) | duties, leave |
+//! | `tq:hosts:told` | stream | one entry for each signal to hosts to look; about the last hundred | tell |
 //!
 //! All keys of a queue share S's hash slot, so that its scripts may touch them together on a cluster.
 
@@ -31,7 +31,7 @@ pub const DUTIES: &str = "tq:hosts:duties";
 pub const DUTY_HOSTS: &str = "tq:hosts:leases:{tq:hosts:duties}";
 
 /// Wakes the hosts that wait for new entries.
-pub const TOLD: &str = "tq:hosts:told";
+pub const LOOK_REQUESTED: &str = "tq:hosts:told";
 
 /// The announcement of the host `id`.
 pub fn host(id: &str) -> String {
@@ -40,7 +40,7 @@ pub fn host(id: &str) -> String {
 
 /// The keys of one queue.
 #[derive(Debug, Clone)]
-pub struct Keys {
+pub struct QueueKeys {
     pub stream: String,
     pub delayed: String,
     pub parked: String,
@@ -68,11 +68,11 @@ pub fn bases(key: &[u8]) -> impl Iterator<Item = &[u8]> {
     ends.map(|end| &key[..end])
 }
 
-impl Keys {
+impl QueueKeys {
     /// `dead_letter` replaces the default key of the dead letters.
-    pub fn new(stream: &str, dead_letter: Option<&str>) -> Keys {
+    pub fn new(stream: &str, dead_letter: Option<&str>) -> QueueKeys {
         let base = if has_hash_tag(stream) { format!("tq:{stream}") } else { format!("tq:{{{stream}}}") };
-        Keys {
+        QueueKeys {
             stream: stream.to_owned(),
             delayed: format!("{base}:delayed"),
             parked: format!("{base}:parked"),
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_queues_keys_carry_its_streams_slot() {
-        let keys = Keys::new("resume:analyze:stream", None);
+        let keys = QueueKeys::new("resume:analyze:stream", None);
         assert_eq!(keys.delayed, "tq:{resume:analyze:stream}:delayed");
         assert_eq!(keys.parked, "tq:{resume:analyze:stream}:parked");
         assert_eq!(keys.dead, "tq:{resume:analyze:stream}:dead");
@@ -147,15 +147,15 @@ mod tests {
 
     #[test]
     fn a_stream_with_a_hash_tag_keeps_it_and_its_name() {
-        let keys = Keys::new("app:{orders}:a", None);
+        let keys = QueueKeys::new("app:{orders}:a", None);
         assert_eq!(keys.delayed, "tq:app:{orders}:a:delayed");
-        assert_ne!(keys.delayed, Keys::new("app:{orders}:b", None).delayed);
-        assert_eq!(Keys::new("odd{}", None).delayed, "tq:{odd{}}:delayed");
+        assert_ne!(keys.delayed, QueueKeys::new("app:{orders}:b", None).delayed);
+        assert_eq!(QueueKeys::new("odd{}", None).delayed, "tq:{odd{}}:delayed");
     }
 
     #[test]
     fn a_key_tells_what_it_is() {
-        let keys = Keys::new("a*[b]", None);
+        let keys = QueueKeys::new("a*[b]", None);
         assert_eq!(keys.task_of(keys.task("1-0").as_bytes()).as_deref(), Some("1-0"));
         assert!(keys.task_of(&keys.marker(Some(b"k"))).is_none() && keys.is_marker(&keys.marker(Some(b"k"))));
         assert!(!keys.is_marker(keys.delayed.as_bytes()));
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_key_tells_whose_it_may_be() {
-        let keys = Keys::new("a:task:b", None);
+        let keys = QueueKeys::new("a:task:b", None);
         let (status, marker) = (keys.task("x:key:y"), keys.marker(Some(b"k")));
         assert!(bases(status.as_bytes()).any(|base| base == keys.base.as_bytes()));
         assert!(bases(&marker).any(|base| base == keys.base.as_bytes()));
@@ -173,6 +173,6 @@ mod tests {
 
     #[test]
     fn a_dead_letter_key_may_be_chosen() {
-        assert_eq!(Keys::new("s", Some("resume:dead")).dead, "resume:dead");
+        assert_eq!(QueueKeys::new("s", Some("resume:dead")).dead, "resume:dead");
     }
 }

@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::error::QueueError;
-use super::script::{Call, Script};
+use super::script::{Script, ScriptCall};
 
 /// How long a connection attempt may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,19 +42,19 @@ pub struct Redis {
     /// The address without its password, for messages.
     address: Arc<str>,
     reconnects: Arc<AtomicU64>,
-    answers: Arc<std::sync::Mutex<Answers>>,
+    last_reply: Arc<std::sync::Mutex<LastReply>>,
 }
 
 /// When Redis last answered this host, over any connection.
 #[derive(Debug, Default)]
-struct Answers {
-    last: Option<Instant>,
-    back: Option<Back>,
+struct LastReply {
+    at: Option<Instant>,
+    recovery: Option<Recovery>,
 }
 
 /// The end of a time without any reply from Redis.
 #[derive(Debug, Clone, Copy)]
-pub struct Back {
+pub struct Recovery {
     pub since: Instant,
     pub silence: Duration,
 }
@@ -69,7 +69,7 @@ impl Redis {
             url.into_connection_info().map_err(|error| QueueError::new("read redis.url", &address, error))?;
         let client =
             Client::open(info).map_err(|error| QueueError::new("read redis.url", &address, error))?;
-        Ok(Redis { client, address, reconnects: Arc::default(), answers: Arc::default() })
+        Ok(Redis { client, address, reconnects: Arc::default(), last_reply: Arc::default() })
     }
 
     /// The address without its password.
@@ -84,11 +84,11 @@ impl Redis {
 
     fn answered(&self) {
         let now = Instant::now();
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last_reply = self.last_reply.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(silence) =
-            answers.last.replace(now).map(|last| now - last).filter(|silence| *silence >= SILENCE)
+            last_reply.at.replace(now).map(|last| now - last).filter(|silence| *silence >= SILENCE)
         {
-            answers.back = Some(Back { since: now, silence });
+            last_reply.recovery = Some(Recovery { since: now, silence });
         }
     }
 
@@ -102,7 +102,7 @@ impl Redis {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(block + RESPONSE_TIMEOUT));
-        Link { redis: self.clone(), config, slot: Arc::new(Mutex::new(Slot::default())) }
+        Link { redis: self.clone(), config, state: Arc::new(Mutex::new(ConnectionState::default())) }
     }
 }
 
@@ -111,11 +111,11 @@ impl Redis {
 pub struct Link {
     redis: Redis,
     config: AsyncConnectionConfig,
-    slot: Arc<Mutex<Slot>>,
+    state: Arc<Mutex<ConnectionState>>,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct ConnectionState {
     connection: Option<MultiplexedConnection>,
     /// Counts connections, so that a late error of an old one does not close a new one.
     epoch: u64,
@@ -125,8 +125,8 @@ struct Slot {
 
 impl Link {
     /// When Redis answered again after a silence of [`SILENCE`] or longer, over any connection of this host.
-    pub fn back(&self) -> Option<Back> {
-        self.redis.answers.lock().unwrap_or_else(PoisonError::into_inner).back
+    pub fn recovery(&self) -> Option<Recovery> {
+        self.redis.last_reply.lock().unwrap_or_else(PoisonError::into_inner).recovery
     }
 
     /// The address of this connection, without a password.
@@ -170,7 +170,7 @@ impl Link {
     }
 
     /// Calls a script; loads it first when Redis does not know it.
-    pub async fn script(&self, call: &Call) -> Result<Value, QueueError> {
+    pub async fn script(&self, call: &ScriptCall) -> Result<Value, QueueError> {
         self.script_command(call.script, &call.command()).await
     }
 
@@ -191,9 +191,9 @@ impl Link {
     pub async fn scripts(
         &self,
         what: &'static str,
-        calls: &[Call],
+        calls: &[ScriptCall],
     ) -> Result<Vec<Result<Value, QueueError>>, QueueError> {
-        let commands: Vec<Cmd> = calls.iter().map(Call::command).collect();
+        let commands: Vec<Cmd> = calls.iter().map(ScriptCall::command).collect();
         let mut replies = self.pipeline(what, &commands).await?;
         for (reply, call) in replies.iter_mut().zip(calls) {
             if reply.as_ref().is_err_and(QueueError::is_no_script) {
@@ -210,29 +210,29 @@ impl Link {
     /// The present connection, or a new one. While Redis is unreachable, callers wait in line here, so that
     /// any number of loops makes no more connection attempts than the delays allow.
     async fn connection(&self, what: &'static str) -> Result<(MultiplexedConnection, u64), QueueError> {
-        let mut slot = self.slot.lock().await;
-        if let Some(connection) = &slot.connection {
-            return Ok((connection.clone(), slot.epoch));
+        let mut state = self.state.lock().await;
+        if let Some(connection) = &state.connection {
+            return Ok((connection.clone(), state.epoch));
         }
-        if let Some(not_before) = slot.not_before {
+        if let Some(not_before) = state.not_before {
             tokio::time::sleep_until(not_before).await;
         }
         match self.redis.client.get_multiplexed_async_connection_with_config(&self.config).await {
             Ok(connection) => {
-                if slot.epoch > 0 {
+                if state.epoch > 0 {
                     self.redis.reconnects.fetch_add(1, Ordering::Relaxed);
                 }
-                *slot = Slot {
+                *state = ConnectionState {
                     connection: Some(connection.clone()),
-                    epoch: slot.epoch + 1,
+                    epoch: state.epoch + 1,
                     failures: 0,
                     not_before: None,
                 };
-                Ok((connection, slot.epoch))
+                Ok((connection, state.epoch))
             }
             Err(error) => {
-                slot.not_before = Some(Instant::now() + reconnect_delay(slot.failures));
-                slot.failures += 1;
+                state.not_before = Some(Instant::now() + reconnect_delay(state.failures));
+                state.failures += 1;
                 Err(QueueError::new(what, &self.redis.address, error))
             }
         }
@@ -252,10 +252,10 @@ impl Link {
             }
             Err(error) => {
                 if ends_connection(&error) {
-                    let mut slot = self.slot.lock().await;
-                    if slot.epoch == epoch {
-                        slot.connection = None;
-                        slot.not_before = Some(Instant::now() + reconnect_delay(0));
+                    let mut state = self.state.lock().await;
+                    if state.epoch == epoch {
+                        state.connection = None;
+                        state.not_before = Some(Instant::now() + reconnect_delay(0));
                     }
                 }
                 Err(QueueError::new(what, &self.redis.address, error))

@@ -32,14 +32,14 @@ pub mod upkeep;
 pub mod wait;
 
 pub use census::Census;
-pub use claim::{Beat, Begun, Lease, Reclaimed, Start};
-pub use codec::Entry;
+pub use claim::{Begun, HeartbeatReport, Lease, Reclaimed, Start};
+pub use codec::StreamEntry;
 pub use dead::{DeadFilter, DeadLetter, Redriven};
 pub use error::QueueError;
 pub use handle::Queue;
 pub use link::{Link, Redis};
 pub use produce::{Enqueued, NewTask};
-pub use settle::{Ending, Reason, SettleCall, Settled, Settlement, Subject};
+pub use settle::{Ending, EndingSubject, Reason, SettleCall, Settled, Settlement};
 pub use status::{Status, TaskStatus};
 
 pub(crate) use handle::millis;

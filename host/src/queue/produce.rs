@@ -1,4 +1,7 @@
-//! Accepts new tasks, in the format that any other Redis client would write.
+//! Enqueues new tasks, in the format that any other Redis client would write.
+//!
+//! In: fields, a delay, an idempotency key. Out: whether each task was accepted, is a duplicate, or found the
+//! queue full. A call may be repeated: Redis knows the ids of the tasks that it has.
 
 use std::time::Duration;
 
@@ -8,7 +11,7 @@ use super::codec;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::reply;
-use super::script::{self, Call};
+use super::script::{self, ScriptCall};
 use super::settle::with_fields;
 use super::wait;
 use crate::task::Field;
@@ -83,7 +86,7 @@ impl Queue {
     /// Enqueues tasks in one go; each succeeds or fails alone. May be repeated after an error: a task that
     /// was accepted is not accepted again.
     pub async fn enqueue(&self, tasks: &[NewTask]) -> Result<Vec<Result<Enqueued, QueueError>>, QueueError> {
-        let calls: Vec<Call> = tasks.iter().map(|task| self.enqueue_call(task, None)).collect();
+        let calls: Vec<ScriptCall> = tasks.iter().map(|task| self.enqueue_call(task, None)).collect();
         let replies = self.link.scripts("enqueue", &calls).await?;
         let mut out = Vec::with_capacity(tasks.len());
         for (reply, task) in replies.into_iter().zip(tasks) {
@@ -95,7 +98,7 @@ impl Queue {
             });
         }
         if tasks.iter().any(|task| !task.delay.is_zero()) {
-            wait::tell(&self.link).await;
+            wait::request_look(&self.link).await;
         }
         Ok(out)
     }
@@ -123,9 +126,9 @@ impl Queue {
     }
 
     /// `holder` has the task's key.
-    fn enqueue_call(&self, task: &NewTask, holder: Option<&str>) -> Call {
+    fn enqueue_call(&self, task: &NewTask, holder: Option<&str>) -> ScriptCall {
         let keys = &self.keys;
-        let call = Call::new(&script::ENQUEUE)
+        let call = ScriptCall::new(&script::ENQUEUE)
             .key(&keys.stream)
             .key(&keys.delayed)
             .key(&keys.parked)

@@ -4,31 +4,31 @@ use redis::Value;
 
 /// The reply has an unexpected shape.
 #[derive(Debug)]
-pub struct Shape;
+pub struct UnexpectedShape;
 
-pub type Shaped<T> = Result<T, Shape>;
+pub type Shaped<T> = Result<T, UnexpectedShape>;
 
 /// The items of an array; nil is an empty one.
 pub fn array(value: Value) -> Shaped<Vec<Value>> {
     match value {
         Value::Array(items) | Value::Set(items) => Ok(items),
         Value::Nil => Ok(Vec::new()),
-        _ => Err(Shape),
+        _ => Err(UnexpectedShape),
     }
 }
 
 /// Exactly `N` items.
 pub fn tuple<const N: usize>(value: Value) -> Shaped<[Value; N]> {
-    array(value)?.try_into().map_err(|_| Shape)
+    array(value)?.try_into().map_err(|_| UnexpectedShape)
 }
 
 pub fn int(value: &Value) -> Shaped<i64> {
     match value {
         Value::Int(n) => Ok(*n),
         Value::BulkString(bytes) => {
-            std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or(Shape)
+            std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or(UnexpectedShape)
         }
-        _ => Err(Shape),
+        _ => Err(UnexpectedShape),
     }
 }
 
@@ -46,7 +46,7 @@ pub fn bytes(value: Value) -> Shaped<Vec<u8>> {
         Value::SimpleString(text) => Ok(text.into_bytes()),
         Value::Okay => Ok(b"OK".to_vec()),
         Value::Int(n) => Ok(n.to_string().into_bytes()),
-        _ => Err(Shape),
+        _ => Err(UnexpectedShape),
     }
 }
 
@@ -80,8 +80,8 @@ pub fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
 /// Reads one of `meanings` for each subject of a call: a script gives its index in that list.
 pub fn codes<T: Copy, const N: usize>(value: Value, meanings: [T; N], expected: usize) -> Shaped<Vec<T>> {
     let meaning = |code: &Value| {
-        usize::try_from(int(code)?).ok().and_then(|code| meanings.get(code)).copied().ok_or(Shape)
+        usize::try_from(int(code)?).ok().and_then(|code| meanings.get(code)).copied().ok_or(UnexpectedShape)
     };
     let found: Vec<T> = array(value)?.iter().map(meaning).collect::<Shaped<_>>()?;
-    if found.len() == expected { Ok(found) } else { Err(Shape) }
+    if found.len() == expected { Ok(found) } else { Err(UnexpectedShape) }
 }

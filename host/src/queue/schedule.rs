@@ -11,14 +11,14 @@ use super::census;
 use super::codec;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
-use super::reply::{self, Shape};
-use super::script::{self, Call};
+use super::reply::{self, UnexpectedShape};
+use super::script::{self, ScriptCall};
 use super::settle::with_fields;
 use crate::config::Schedule;
 
 /// The position of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct SchedulePosition {
     /// Redis's clock.
     pub now_ms: u64,
     /// Its times up to this one are handled; none for a new schedule.
@@ -45,16 +45,16 @@ pub fn task_id(time_ms: u64) -> String {
 }
 
 impl Queue {
-    pub async fn schedule_standing(&self, name: &str) -> Result<Standing, QueueError> {
+    pub async fn schedule_position(&self, name: &str) -> Result<SchedulePosition, QueueError> {
         const WHAT: &str = "look at the schedule";
         let get = redis::cmd("HGET").arg(&self.keys.schedule).arg(name).to_owned();
         let replies = self.link.pipeline(WHAT, &[redis::cmd("TIME"), get]).await?;
-        let [time, done] = self.shaped(WHAT, replies.try_into().map_err(|_| Shape))?;
+        let [time, done] = self.shaped(WHAT, replies.try_into().map_err(|_| UnexpectedShape))?;
         let done_ms = match done? {
             redis::Value::Nil => None,
             done => Some(self.shaped(WHAT, reply::count(&done))?),
         };
-        Ok(Standing { now_ms: self.shaped(WHAT, census::time_ms(time?))?, done_ms })
+        Ok(SchedulePosition { now_ms: self.shaped(WHAT, census::time_ms(time?))?, done_ms })
     }
 
     /// Begins a new schedule: its times up to this one count as handled.
@@ -95,7 +95,7 @@ impl Queue {
     ) -> Result<Fired, QueueError> {
         let id = task_id(time_ms);
         let keys = &self.keys;
-        let call = Call::new(&script::FIRE)
+        let call = ScriptCall::new(&script::FIRE)
             .key(&keys.stream)
             .key(&keys.delayed)
             .key(&keys.schedule)
@@ -113,7 +113,7 @@ impl Queue {
             0 => Ok(Fired::Known),
             -1 => Ok(Fired::Full),
             -2 => Ok(Fired::TooLate),
-            _ => Err(Shape),
+            _ => Err(UnexpectedShape),
         };
         self.shaped("fire", read(reply))
     }

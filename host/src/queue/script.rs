@@ -18,9 +18,10 @@ pub struct Script {
 /// Declares scripts: each is a file in the folder `scripts/` beside the file that declares it.
 macro_rules! scripts {
     ($($constant:ident = $name:literal),* $(,)?) => {
-        $(pub static $constant: std::sync::LazyLock<$crate::queue::script::Script> = std::sync::LazyLock::new(|| {
-            $crate::queue::script::Script::new($name, include_str!(concat!("scripts/", $name, ".lua")))
-        });)*
+        $(pub static $constant: std::sync::LazyLock<$crate::queue::script::Script> =
+            std::sync::LazyLock::new(|| {
+                $crate::queue::script::Script::new($name, include_str!(concat!("scripts/", $name, ".lua")))
+            });)*
     };
 }
 pub(crate) use scripts;
@@ -40,7 +41,7 @@ scripts! {
     MOVE = "move",
     SWEEP = "sweep",
     RATE = "rate",
-    LOSE = "lose",
+    END_DELETED = "lose",
     FIRE = "fire",
     DUTIES = "duties",
 }
@@ -68,23 +69,23 @@ impl Script {
 
 /// One call of a script. Keys come before arguments.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct ScriptCall {
     pub script: &'static Script,
     keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
 }
 
-impl Call {
-    pub fn new(script: &'static LazyLock<Script>) -> Call {
-        Call { script, keys: Vec::new(), args: Vec::new() }
+impl ScriptCall {
+    pub fn new(script: &'static LazyLock<Script>) -> ScriptCall {
+        ScriptCall { script, keys: Vec::new(), args: Vec::new() }
     }
 
-    pub fn key(mut self, key: impl AsRef<[u8]>) -> Call {
+    pub fn key(mut self, key: impl AsRef<[u8]>) -> ScriptCall {
         self.keys.push(key.as_ref().to_vec());
         self
     }
 
-    pub fn arg(mut self, arg: impl ToRedisArgs) -> Call {
+    pub fn arg(mut self, arg: impl ToRedisArgs) -> ScriptCall {
         self.args.extend(arg.to_redis_args());
         self
     }

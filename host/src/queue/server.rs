@@ -1,4 +1,6 @@
 //! Checks the configured Redis before anything uses it.
+//!
+//! In: a connection. Out: the server's version; or why the server cannot be used.
 
 use super::error::QueueError;
 use super::link::Link;

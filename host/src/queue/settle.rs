@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::codec::{self, Entry, RawFields};
+use super::codec::{self, RawFields, StreamEntry};
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::reply;
-use super::script::{self, Call};
+use super::script::{self, ScriptCall};
 use crate::task::Task;
 
 /// How an attempt is settled. `worker::settle` decides it.
@@ -22,14 +22,14 @@ pub enum Settlement {
     /// COMPLETED, with the result.
     Complete { result: Option<Vec<u8>> },
     /// The task comes back after `delay`; without one, it goes to the end of the stream at once.
-    Park { delay: Duration, from: From, next_attempt: u32, deferrals: u32, error: String },
+    Park { delay: Duration, from: DelayStart, next_attempt: u32, deferrals: u32, error: String },
     /// The task is dead.
     Bury { reason: Reason, error: String },
 }
 
 /// The start of a delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum DelayStart {
     Now,
     Enqueueing,
 }
@@ -66,24 +66,24 @@ impl Reason {
 
 /// The task or entry whose attempt is settled.
 #[derive(Debug, Clone)]
-pub enum Subject {
+pub enum EndingSubject {
     Task(Box<Task>),
     /// An entry that could not be decoded. It can only be buried.
-    Malformed(Entry),
+    Malformed(StreamEntry),
 }
 
-impl Subject {
+impl EndingSubject {
     pub fn id(&self) -> Cow<'_, str> {
         match self {
-            Subject::Task(task) => Cow::Borrowed(&task.id),
-            Subject::Malformed(entry) => Cow::Owned(codec::id_of(entry)),
+            EndingSubject::Task(task) => Cow::Borrowed(&task.id),
+            EndingSubject::Malformed(entry) => Cow::Owned(codec::id_of(entry)),
         }
     }
 
     pub fn entry(&self) -> &str {
         match self {
-            Subject::Task(task) => &task.entry,
-            Subject::Malformed(entry) => &entry.id,
+            EndingSubject::Task(task) => &task.entry,
+            EndingSubject::Malformed(entry) => &entry.id,
         }
     }
 }
@@ -91,7 +91,7 @@ impl Subject {
 /// The end of one attempt, with all that its script needs.
 #[derive(Debug, Clone)]
 pub struct Ending {
-    subject: Subject,
+    subject: EndingSubject,
     settlement: Settlement,
     /// The plugin and version that ran the attempt: `name@digest`.
     plugin: Arc<str>,
@@ -107,14 +107,14 @@ impl Ending {
     /// `key` is the task's idempotency key. A completed task keeps no fields here: its end needs none of
     /// them.
     pub fn new(
-        mut subject: Subject,
+        mut subject: EndingSubject,
         settlement: Settlement,
         plugin: Arc<str>,
         ran: Option<Duration>,
         is_known: bool,
         key: Option<Vec<u8>>,
     ) -> Ending {
-        if let (Settlement::Complete { .. }, Subject::Task(task)) = (&settlement, &mut subject) {
+        if let (Settlement::Complete { .. }, EndingSubject::Task(task)) = (&settlement, &mut subject) {
             task.fields = Vec::new();
         }
         Ending { subject, settlement, plugin, ran, is_known, key }
@@ -125,13 +125,13 @@ impl Ending {
         self.is_known = true;
     }
 
-    fn kind(&self) -> Kind {
-        let is_first = matches!(&self.subject, Subject::Task(task) if task.attempt == 1);
+    fn form(&self) -> AttemptForm {
+        let is_first = matches!(&self.subject, EndingSubject::Task(task) if task.attempt == 1);
         match &self.settlement {
-            _ if self.is_known || self.key.is_some() || self.ran.is_none() || !is_first => Kind::Other,
-            Settlement::Complete { result: None } => Kind::Plain,
-            Settlement::Complete { result: Some(_) } => Kind::PlainWithResult,
-            _ => Kind::Other,
+            _ if self.is_known || self.key.is_some() || self.ran.is_none() || !is_first => AttemptForm::Other,
+            Settlement::Complete { result: None } => AttemptForm::Plain,
+            Settlement::Complete { result: Some(_) } => AttemptForm::PlainWithResult,
+            _ => AttemptForm::Other,
         }
     }
 
@@ -139,7 +139,7 @@ impl Ending {
         &self.settlement
     }
 
-    pub fn subject(&self) -> &Subject {
+    pub fn subject(&self) -> &EndingSubject {
         &self.subject
     }
 
@@ -151,17 +151,17 @@ impl Ending {
         };
         result
             + match &self.subject {
-                Subject::Task(task) => {
+                EndingSubject::Task(task) => {
                     task.fields.iter().map(|field| field.name.len() + field.value.len()).sum()
                 }
-                Subject::Malformed(entry) => entry.bytes(),
+                EndingSubject::Malformed(entry) => entry.bytes(),
             }
     }
 }
 
 /// The form in which the script receives an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum AttemptForm {
     /// Completed by its first attempt, with no status before. These come first, in a short form. Those of one
     /// call have one plugin.
     Plain,
@@ -200,15 +200,18 @@ impl Queue {
         let keys = &self.keys;
         let rules = &self.rules;
         // The script takes plain ones first.
-        let plugin =
-            batch.iter().find(|ending| ending.kind() != Kind::Other).map_or("", |ending| &ending.plugin);
-        let kind =
-            |ending: &&Ending| if ending.plugin.as_ref() == plugin { ending.kind() } else { Kind::Other };
-        let kinds: Vec<Kind> = batch.iter().map(kind).collect();
+        let plugin = batch
+            .iter()
+            .find(|ending| ending.form() != AttemptForm::Other)
+            .map_or("", |ending| &ending.plugin);
+        let form = |ending: &&Ending| {
+            if ending.plugin.as_ref() == plugin { ending.form() } else { AttemptForm::Other }
+        };
+        let forms: Vec<AttemptForm> = batch.iter().map(form).collect();
         let mut order: Vec<usize> = (0..batch.len()).collect();
-        order.sort_by_key(|n| kinds[*n]);
-        let sorted = || order.iter().map(|n| (batch[*n], kinds[*n]));
-        let plain = |of| kinds.iter().filter(|kind| **kind == of).count();
+        order.sort_by_key(|n| forms[*n]);
+        let sorted = || order.iter().map(|n| (batch[*n], forms[*n]));
+        let plain = |of| forms.iter().filter(|form| **form == of).count();
         let mut command = script::SETTLE
             .command(5 + batch.iter().map(|ending| 1 + usize::from(ending.key.is_some())).sum::<usize>());
         command
@@ -228,8 +231,12 @@ impl Queue {
             .arg(consumer)
             .arg(millis(rules.retention))
             .arg(millis(rules.idempotency.window));
-        command.arg(call.number).arg(plain(Kind::Plain)).arg(plain(Kind::PlainWithResult)).arg(plugin);
-        sorted().for_each(|(ending, kind)| self.add_ending(&mut command, consumer, ending, kind));
+        command
+            .arg(call.number)
+            .arg(plain(AttemptForm::Plain))
+            .arg(plain(AttemptForm::PlainWithResult))
+            .arg(plugin);
+        sorted().for_each(|(ending, form)| self.add_ending(&mut command, consumer, ending, form));
         let reply = self.link.script_command(&script::SETTLE, &command).await?;
         let replies = self.shaped(WHAT, reply::array(reply))?;
         if replies.len() != batch.len() {
@@ -248,10 +255,10 @@ impl Queue {
         Ok(replies.into_iter().map(|(_, reply)| reply).collect())
     }
 
-    fn add_ending(&self, command: &mut Cmd, consumer: &str, ending: &Ending, kind: Kind) {
+    fn add_ending(&self, command: &mut Cmd, consumer: &str, ending: &Ending, form: AttemptForm) {
         let Ending { subject, settlement, plugin, ran, key, .. } = ending;
         let mut begin = |what: &str, entry: &str, attempt: u32, enqueued_at: u64| {
-            if kind == Kind::Other {
+            if form == AttemptForm::Other {
                 command.arg(what).arg(entry).arg(attempt).arg(plugin.as_ref()).arg(enqueued_at);
             } else {
                 command.arg(entry).arg(enqueued_at);
@@ -262,7 +269,7 @@ impl Queue {
             };
         };
         match (settlement, subject) {
-            (Settlement::Complete { result }, Subject::Task(task)) => {
+            (Settlement::Complete { result }, EndingSubject::Task(task)) => {
                 let what = match (key.is_some(), result.is_some()) {
                     (false, false) => "C",
                     (false, true) => "Cr",
@@ -275,7 +282,7 @@ impl Queue {
                 }
                 command.arg(result.as_ref());
             }
-            (Settlement::Park { delay, from, next_attempt, deferrals, error }, Subject::Task(task)) => {
+            (Settlement::Park { delay, from, next_attempt, deferrals, error }, EndingSubject::Task(task)) => {
                 begin(
                     if key.is_some() { "Pm" } else { "P" },
                     &task.entry,
@@ -285,7 +292,7 @@ impl Queue {
                 if key.is_some() {
                     command.arg(&task.id);
                 }
-                let since = if *from == From::Now { 0 } else { task.enqueued_at_ms };
+                let since = if *from == DelayStart::Now { 0 } else { task.enqueued_at_ms };
                 command.arg(millis(*delay)).arg(since).arg(error);
                 add_fields(command, &codec::encode(task, *next_attempt, *deferrals));
             }
@@ -296,8 +303,10 @@ impl Queue {
                     _ => (Reason::Malformed, "not a task"),
                 };
                 let (attempt, enqueued_at, mut fields) = match subject {
-                    Subject::Task(task) => (task.attempt, task.enqueued_at_ms, codec::own_fields(task)),
-                    Subject::Malformed(entry) => (1, codec::entry_time_ms(&entry.id), entry.fields.clone()),
+                    EndingSubject::Task(task) => (task.attempt, task.enqueued_at_ms, codec::own_fields(task)),
+                    EndingSubject::Malformed(entry) => {
+                        (1, codec::entry_time_ms(&entry.id), entry.fields.clone())
+                    }
                 };
                 let id = subject.id();
                 begin(if key.is_some() { "Bm" } else { "B" }, subject.entry(), attempt, enqueued_at);
@@ -327,6 +336,6 @@ fn add_fields(command: &mut Cmd, fields: &RawFields) {
 }
 
 /// Appends names and values as a script's last arguments.
-pub(super) fn with_fields(call: Call, fields: RawFields) -> Call {
+pub(super) fn with_fields(call: ScriptCall, fields: RawFields) -> ScriptCall {
     fields.into_iter().fold(call, |call, (name, value)| call.arg(name).arg(value))
 }

@@ -1,4 +1,9 @@
-//! The state of a task: its status key, or else the place where the task is found.
+//! Reads the state of a task.
+//!
+//! In: a task's id. Out: a [`TaskStatus`], from the task's status key, or else from the place where the task
+//! is found: the stream or the dead letters.
+//!
+//! Not here: writing a status (the scripts do).
 
 use serde::Serialize;
 
@@ -172,7 +177,7 @@ impl Queue {
         first: &str,
         last: &str,
         count: usize,
-    ) -> Result<Vec<codec::Entry>, QueueError> {
+    ) -> Result<Vec<codec::StreamEntry>, QueueError> {
         let what = "read a stream";
         let reply = self
             .link
@@ -180,7 +185,7 @@ impl Queue {
             .await?;
         let entry = |item| {
             let [id, fields] = reply::tuple(item)?;
-            Ok(codec::Entry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })
+            Ok(codec::StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })
         };
         self.shaped(what, reply::array(reply).and_then(|items| items.into_iter().map(entry).collect()))
     }

@@ -1,4 +1,5 @@
-//! Keeps a group tidy, and warns about a Redis that may lose tasks.
+//! Removes old consumers, ends lost tasks, finds other groups, and warns of settings of Redis that may lose
+//! tasks.
 //!
 //! Not here: when to do it (`worker::janitor`, `app`).
 
@@ -8,13 +9,13 @@ use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply;
-use super::script::{self, Call};
+use super::script::{self, ScriptCall};
 
 impl Queue {
     /// Removes up to `limit` consumers that have no pending entries and sent no request for `idle`. Gives
     /// their number.
     pub async fn sweep_consumers(&self, idle: Duration, limit: usize) -> Result<u64, QueueError> {
-        let call = Call::new(&script::SWEEP)
+        let call = ScriptCall::new(&script::SWEEP)
             .key(&self.keys.stream)
             .arg(&self.rules.group)
             .arg(millis(idle))
@@ -24,15 +25,18 @@ impl Queue {
     }
 
     /// Ends tasks whose entries were deleted from outside: their statuses say so.
-    pub async fn lose(&self, entries: &[String]) -> Result<(), QueueError> {
+    pub async fn end_deleted(&self, entries: &[String]) -> Result<(), QueueError> {
         let ids: Vec<&str> = entries.iter().map(String::as_str).collect();
         let markers = self.markers_of(&ids).await?;
         let call = |(entry, marker): (&String, Option<Vec<u8>>)| {
             let marker = marker.unwrap_or_else(|| self.keys.marker(None));
-            let call = Call::new(&script::LOSE).key(&self.keys.stream).key(self.keys.task(entry)).key(marker);
+            let call = ScriptCall::new(&script::END_DELETED)
+                .key(&self.keys.stream)
+                .key(self.keys.task(entry))
+                .key(marker);
             call.arg(entry).arg(millis(self.rules.retention))
         };
-        let calls: Vec<Call> = entries.iter().zip(markers).map(call).collect();
+        let calls: Vec<ScriptCall> = entries.iter().zip(markers).map(call).collect();
         self.link.scripts("note lost tasks", &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
@@ -78,14 +82,20 @@ fn judge(memory: &str, persistence: &str, snapshots: Option<bool>) -> Vec<&'stat
     };
     let mut found = Vec::new();
     if field(memory, "maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
-        found.push("Redis may evict keys when its memory is full, and with them whole queues: set maxmemory-policy to noeviction");
+        found.push(
+            "Redis may evict keys when its memory is full, and with them whole queues: \
+             set maxmemory-policy to noeviction",
+        );
     }
     match (field(persistence, "aof_enabled").as_deref(), snapshots) {
         (Some("0"), Some(false)) => {
             found.push("Redis keeps nothing on disk: a restart loses all tasks. Set appendonly to yes");
         }
         (Some("0"), Some(true)) => {
-            found.push("Redis only makes snapshots: a crash loses what came after the last one. Set appendonly to yes");
+            found.push(
+                "Redis only makes snapshots: a crash loses what came after the last one. \
+                 Set appendonly to yes",
+            );
         }
         _ => {}
     }

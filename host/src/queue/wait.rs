@@ -3,7 +3,7 @@
 //!
 //! So an idle host costs the same for any number of queues. All keys of a call must be on one server: on a
 //! cluster, each function is called once for each slot. Claims nothing, and writes nothing except in
-//! [`tell`].
+//! [`request_look`].
 //!
 //! Not here: when to ask (`worker::waiter`, `worker::lookout`).
 
@@ -18,7 +18,7 @@ use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::keys;
 use super::link::Link;
-use super::reply::{self, Shape, Shaped};
+use super::reply::{self, Shaped, UnexpectedShape};
 use crate::chain::chain;
 
 /// The entries that the stream of signals keeps. A host that missed more looks anyway.
@@ -26,7 +26,7 @@ const SIGNALS: usize = 100;
 
 /// The position of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct GroupPosition {
     /// Delivered and not settled.
     pub pending: u64,
     /// The last entry that was delivered. Entries after it are new.
@@ -35,46 +35,50 @@ pub struct Standing {
 
 /// A stream, and the entry that precedes its new ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct StreamPosition {
     pub stream: String,
     pub after: String,
 }
 
 impl Queue {
     /// The position of the queue's group; none where there is no group.
-    pub async fn standing(&self) -> Result<Option<Standing>, QueueError> {
+    pub async fn group_position(&self) -> Result<Option<GroupPosition>, QueueError> {
         const WHAT: &str = "look where the group stands";
         let reply = self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await?;
         let found = self.shaped(WHAT, find_group(reply, &self.rules.group))?;
-        Ok(found.map(|(pending, delivered)| Standing { pending, delivered }))
+        Ok(found.map(|(pending, delivered)| GroupPosition { pending, delivered }))
     }
 
     /// The position from which to wait for new entries.
-    pub fn after(&self, standing: &Standing) -> Place {
-        Place { stream: self.keys.stream.clone(), after: standing.delivered.clone() }
+    pub fn after(&self, position: &GroupPosition) -> StreamPosition {
+        StreamPosition { stream: self.keys.stream.clone(), after: position.delivered.clone() }
     }
 }
 
 /// Waits up to `block` until one of the streams has an entry after its position. Gives each stream that has
 /// one, with the id of that entry. Nothing else may use `link`.
-pub async fn wait_for_any(link: &Link, places: &[Place], block: Duration) -> Result<Vec<Place>, QueueError> {
+pub async fn wait_for_any(
+    link: &Link,
+    positions: &[StreamPosition],
+    block: Duration,
+) -> Result<Vec<StreamPosition>, QueueError> {
     const WHAT: &str = "wait for new tasks";
     // The reply contains the entries, which are not needed: no command waits without reading.
     let mut wait = redis::cmd("XREAD");
     wait.arg("COUNT").arg(1).arg("BLOCK").arg(millis(block).max(1)).arg("STREAMS");
-    for place in places {
-        wait.arg(&place.stream);
+    for position in positions {
+        wait.arg(&position.stream);
     }
-    for place in places {
-        wait.arg(&place.after);
+    for position in positions {
+        wait.arg(&position.after);
     }
     let reply = link.command(WHAT, &wait).await?;
-    let place = |item| {
+    let position = |item| {
         let [stream, entries] = reply::tuple(item)?;
-        let [id, _] = reply::tuple(reply::array(entries)?.pop().ok_or(Shape)?)?;
-        Ok(Place { stream: reply::text(stream)?, after: reply::text(id)? })
+        let [id, _] = reply::tuple(reply::array(entries)?.pop().ok_or(UnexpectedShape)?)?;
+        Ok(StreamPosition { stream: reply::text(stream)?, after: reply::text(id)? })
     };
-    shaped(link, WHAT, reply::array(reply).and_then(|items| items.into_iter().map(place).collect()))
+    shaped(link, WHAT, reply::array(reply).and_then(|items| items.into_iter().map(position).collect()))
 }
 
 /// Which of the queues are paused.
@@ -91,7 +95,7 @@ pub async fn paused(link: &Link, queues: &[&Queue]) -> Result<Vec<bool>, QueueEr
     Ok(found.into_iter().map(|value| value != Value::Nil).collect())
 }
 
-/// Finds the queues that have delayed tasks, by their place in the list. It takes one command if there are
+/// Finds the queues that have delayed tasks, by their position in the list. It takes one command if there are
 /// none, and a few more for each that has some.
 pub async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
     const WHAT: &str = "look for delayed tasks";
@@ -114,9 +118,9 @@ pub async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, 
 }
 
 /// Signals all hosts to look now instead of a moment later: at pauses, delayed tasks, duties without a host.
-pub async fn tell(link: &Link) {
+pub async fn request_look(link: &Link) {
     let mut add = redis::cmd("XADD");
-    add.arg(keys::TOLD).arg("MAXLEN").arg("~").arg(SIGNALS).arg("*").arg("look").arg(1);
+    add.arg(keys::LOOK_REQUESTED).arg("MAXLEN").arg("~").arg(SIGNALS).arg("*").arg("look").arg(1);
     if let Err(error) = link.command("tell the hosts", &add).await {
         tracing::debug!(
             error = chain(&error),
@@ -126,10 +130,13 @@ pub async fn tell(link: &Link) {
 }
 
 /// The position from which to wait for signals.
-pub async fn signals(link: &Link) -> Result<Place, QueueError> {
+pub async fn signals(link: &Link) -> Result<StreamPosition, QueueError> {
     const WHAT: &str = "look what hosts were told";
     let reply = link
-        .command(WHAT, redis::cmd("XREVRANGE").arg(keys::TOLD).arg("+").arg("-").arg("COUNT").arg(1))
+        .command(
+            WHAT,
+            redis::cmd("XREVRANGE").arg(keys::LOOK_REQUESTED).arg("+").arg("-").arg("COUNT").arg(1),
+        )
         .await?;
     let newest = |reply| -> Shaped<Option<String>> {
         let Some(entry) = reply::array(reply)?.pop() else { return Ok(None) };
@@ -137,9 +144,9 @@ pub async fn signals(link: &Link) -> Result<Place, QueueError> {
         reply::text(id).map(Some)
     };
     let after = shaped(link, WHAT, newest(reply))?.unwrap_or_else(|| "0-0".to_owned());
-    Ok(Place { stream: keys::TOLD.to_owned(), after })
+    Ok(StreamPosition { stream: keys::LOOK_REQUESTED.to_owned(), after })
 }
 
 fn shaped<T>(link: &Link, what: &'static str, shaped: Shaped<T>) -> Result<T, QueueError> {
-    shaped.map_err(|Shape| QueueError::unexpected(what, link.address()))
+    shaped.map_err(|UnexpectedShape| QueueError::unexpected(what, link.address()))
 }

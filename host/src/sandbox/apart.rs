@@ -1,7 +1,9 @@
-//! Compiling in a process of its own.
+//! Compiles plugins in a separate process.
 //!
-//! In: the bytes of a plugin. Out: compiled code, or what is wrong with the file. A file comes from somebody else, and what reads and compiles it was
-//! written for the files of compilers: what it does with another, endless work, all memory, an overflow of its stack, hits that process only.
+//! In: the bytes of a plugin. Out: compiled code, or an error that says what is wrong with the file.
+//!
+//! Plugin files are not trusted, and the compiler was written for well-formed files. A bad file may cause
+//! endless work, use all memory or overflow the stack. That harms only the separate process.
 //!
 //! ```text
 //! host: compile ── the file ─▶ stdin of `tqhost compile`: serve ─▶ validated, compiled
@@ -9,8 +11,10 @@
 //!          └──── the code or the error, and a byte that says which ── stdout ◀┘
 //! ```
 //!
-//! The process has none of the host's environment, files and connections, so no secret, and ends with the host. It is no sandbox: it belongs to the same
-//! user. Not here: what is done with the bytes (`compiler`).
+//! The process has none of the host's environment, files and connections, so it knows no secret. It ends with
+//! the host. It is not a sandbox: it runs as the same user.
+//!
+//! Not here: the compilation itself (`compiler`).
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -28,15 +32,17 @@ use tokio_util::sync::CancellationToken;
 use super::compiler::{self, Allowance, Cores};
 use super::error::{LoadError, MAX_FILE};
 
-/// Processor time that one file may take, of all threads together. Components of 12 MB in JavaScript and 18 MB in Python take 12 s.
+/// Processor time for one file, over all threads. Components of 12 MB in JavaScript and 18 MB in Python take
+/// 12 s.
 const MAX_SECONDS: u64 = 600;
 /// Time by the clock, for a process that does not get on: stopped, without memory, without a core.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// Memory that one file may take. Those take a third of a GiB, and no file is larger than [`MAX_FILE`].
 const MAX_MEMORY: u64 = 4 << 30;
-/// Bytes of code that one file may become, which the host has to hold. It becomes 35 MB of those, twice or three times as much as they have.
+/// Bytes of code that one file may become, which the host has to hold. It becomes 35 MB of those, twice or
+/// three times as much as they have.
 const MAX_CODE: u64 = 512 << 20;
-/// What is kept of the last words of a process that failed.
+/// Bytes kept of the stderr of a process that failed.
 const MAX_WORDS: u64 = 4096;
 /// How often it is asked whether the code is still wanted.
 const STILL_WANTED: Duration = Duration::from_millis(50);
@@ -51,7 +57,7 @@ const RESERVATION: &str = "--reservation";
 const HOST: &str = "--host";
 const BEHIND: &str = "--behind";
 
-/// Who compiles.
+/// Where plugins are compiled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Compiler {
     /// This process: for files that are trusted not to harm it.
@@ -68,7 +74,11 @@ impl Compiler {
         let program = if program.exists() { Ok(program.to_owned()) } else { std::env::current_exe() };
         program.map_or_else(
             |error| {
-                tracing::warn!(%error, "this program does not know its own file: plugins are compiled in the host, which a bad one can bring down");
+                tracing::warn!(
+                    %error,
+                    "this program does not know its own file: plugins are compiled in the host, \
+                     which a bad one can bring down"
+                );
                 Compiler::Here
             },
             Compiler::Apart,
@@ -104,7 +114,7 @@ pub(super) fn compile(
     })?;
     let said = converse(&mut child, wasm, &allowance.stop);
     if said.is_err() {
-        // It ends, or has ended.
+        // The process ends, or has ended.
         let _ = child.kill();
     }
     let lost =
@@ -124,7 +134,8 @@ pub(super) fn compile(
     }
 }
 
-/// Gives the file to the process, and takes what it says: its answer, and the beginning of what it writes to stderr. Ends it when that is not wanted.
+/// Sends the file to the process, and reads its answer and the first part of its stderr. Kills the process
+/// when the compilation is cancelled.
 fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Result<(Vec<u8>, String)> {
     let (Some(mut stdin), Some(mut stdout), Some(mut stderr)) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -154,7 +165,7 @@ fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Res
             String::from_utf8_lossy(&words).into_owned()
         })?;
         let mut answer = Vec::new();
-        // Who has more to say finds nobody who listens, when this has been dropped.
+        // Sends fail once the receiver is dropped.
         stdout.by_ref().take(MAX_CODE + 1).read_to_end(&mut answer)?;
         Ok((answer, words.join().unwrap_or_default()))
     })
@@ -172,7 +183,8 @@ fn failed(status: ExitStatus, words: &str) -> LoadError {
             "more memory than it may have, {} GiB or what the system allows",
             MAX_MEMORY >> 30
         )),
-        // By the system, where it has no more memory, by somebody, or because it did not get on: the same file may be compiled another time.
+        // The system killed it for lack of memory, somebody killed it, or it made no progress. A later
+        // compilation of the same file may succeed.
         Some(Signal::SIGKILL) => LoadError::Hindered(
             "the process that compiled it was killed, as a system without free memory does".into(),
         ),
@@ -184,7 +196,8 @@ fn failed(status: ExitStatus, words: &str) -> LoadError {
     }
 }
 
-/// The side of `tqhost compile`: reads a file from stdin, and writes the answer to stdout. `host` is the process that waits for it.
+/// Runs `tqhost compile`: reads a file from stdin, and writes the answer to stdout. `host` is the process
+/// that waits for the answer.
 pub fn serve(reservation: u64, cores: Cores, host: u32) -> anyhow::Result<()> {
     let hindered = |error: String| LoadError::Hindered(format!("the process that compiles it: {error}"));
     let compile = || {
@@ -216,8 +229,8 @@ fn confine(host: u32) -> io::Result<()> {
     bound(Resource::Data, MAX_MEMORY)?;
     // What it was given is nobody else's business.
     bound(Resource::Core, 0)?;
-    // Whoever ends the host ends this one, and nobody else does: a service manager sends these to all processes of a service, and the host would take
-    // the end of this one for a fault of the file.
+    // Whoever ends the host ends this one, and nobody else does: a service manager sends these to all
+    // processes of a service, and the host would take the end of this one for a fault of the file.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
@@ -236,7 +249,8 @@ fn confine(host: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// No more than this, nor than there is already. Only the soft limit: at the hard one of processor time the kernel kills without a word of why.
+/// No more than this, nor than there is already. Only the soft limit: at the hard one of processor time the
+/// kernel kills without a word of why.
 fn bound(resource: Resource, most: u64) -> io::Result<()> {
     let now = getrlimit(resource);
     let current = now.current.map_or(most, |now| now.min(most));
@@ -264,7 +278,8 @@ mod tests {
         }
         assert_eq!(
             of(Signal::SIGABRT, "\nthread 'x' has overflowed its stack\n"),
-            "not a valid WebAssembly component: compiling it ends with SIGABRT: thread 'x' has overflowed its stack"
+            "not a valid WebAssembly component: compiling it ends with SIGABRT: \
+             thread 'x' has overflowed its stack"
         );
         assert_eq!(
             of(Signal::SIGSEGV, ""),
@@ -294,7 +309,8 @@ mod tests {
     fn what_nobody_waits_for_any_more_is_ended() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("sleeps");
-        // Written by another process: a program that any thread of this one had open for writing as it started a process could not be run.
+        // Written by another process: a program that any thread of this one had open for writing as it
+        // started a process could not be run.
         let write = "printf '#!/bin/sh\\nexec sleep 1000000\\n' > \"$0\" && chmod 700 \"$0\"";
         assert!(Command::new("sh").args(["-c", write]).arg(&program).status().unwrap().success());
         let allowance = Allowance::full();

@@ -12,15 +12,15 @@ use crate::task::{FailureKind, Outcome, Progress, Task};
 /// One run of a handler.
 #[derive(Debug)]
 pub struct Attempt {
-    /// One, for its `handle`; or several of one queue, for its `handle-batch`, if it has that
+    /// One task, for `handle`; or several of one queue, for `handle-batch` if the handler exports it
     /// ([`super::Handler::takes_batches`]).
     pub tasks: Arc<Vec<Task>>,
     pub plugin: Arc<str>,
     /// Attempts allowed in all: 1 + max_retries.
     pub max_attempts: u32,
-    /// Over instantiation and call, not over the wait for a free place.
+    /// The limit for instantiation and call together. It does not include the wait for a free place.
     pub timeout: Duration,
-    /// Of each task.
+    /// The progress of each task, in the order of `tasks`.
     pub progress: Vec<Progress>,
     /// Ends the attempt without a report.
     pub stop: CancellationToken,
@@ -30,24 +30,25 @@ pub struct Attempt {
 #[derive(Debug, Clone)]
 pub struct Report {
     pub ended: Ended,
-    /// Bytes of all memories of the instance together, at most; also what earlier attempts have left there.
+    /// The largest size of all memories of the instance together, in bytes. It includes what earlier attempts
+    /// left.
     pub peak_memory: u64,
-    /// Of instantiation and call.
+    /// The time of instantiation and call together.
     pub duration: Duration,
 }
 
-/// What a call of the handler came to.
+/// The result of a call of the handler.
 #[derive(Debug, Clone)]
 pub enum Ended {
-    /// The handler came back, with the outcome of each task, in their order.
+    /// The handler returned. There is one outcome for each task, in the order of the tasks.
     Each(Vec<Outcome>),
-    /// It did not, or gave another number of results than there were tasks. With several tasks this says
-    /// nothing of any of them.
+    /// The handler did not return, or the number of results was wrong. With several tasks, this does not show
+    /// which task is to blame.
     Failed { kind: FailureKind, message: String },
 }
 
 impl Report {
-    /// Of each task, also where none is to blame: what is shown to people.
+    /// One outcome per task, for display. A failed call gives every task the same outcome.
     pub fn outcomes(&self, tasks: usize) -> Vec<Outcome> {
         match &self.ended {
             Ended::Each(outcomes) => outcomes.clone(),

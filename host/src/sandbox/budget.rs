@@ -1,14 +1,17 @@
-//! The memory that all handlers of a host have together.
+//! The memory budget of all handlers of a host together.
 //!
-//! In: the budget; what each instance grows to. Out: which attempts may start, and which one is stopped where what runs outgrows the budget.
+//! In: the budget; the size of each instance when it grows. Out: which attempts may start, and which attempt
+//! is stopped when the instances outgrow the budget.
 //!
 //! ```text
-//! a version that needed much the last time ─▶ waits in line until there is as much ─▶ starts
-//! an instance grows, and there is no more ─▶ kept instances are dropped ─▶ the largest instance is stopped, and its tasks are released
+//! a version that needed much before ─▶ its attempt waits until there is room ─▶ it starts
+//! an instance outgrows the budget ─▶ kept instances are dropped ─▶ the largest instance is stopped,
+//!                                                                 and its tasks are released
 //! ```
 //!
-//! An instance of up to [`SMALL`] bytes has no account: it never waits and is never stopped. A stopped attempt was within its own grant, so it
-//! is not charged, and says nothing of its version; it waits for room when it comes back, as its version's need is known then.
+//! An instance of up to [`SMALL`] bytes has no account: it never waits and is never stopped. A stopped
+//! attempt was within its own grant, so it is not charged and does not count against its version. The need of
+//! its version is then known, so the next attempt waits for room.
 //!
 //! Not here: what one instance may have (`limits`), how large the machine is (`machine`).
 
@@ -20,13 +23,13 @@ use tokio::sync::oneshot;
 use super::turns::Turn;
 use super::warm::Pool;
 
-/// Bytes that every instance may have without being counted.
+/// Bytes that an instance may have without an account.
 pub(super) const SMALL: u64 = 512 * 1024;
 
 pub(super) struct Budget {
     total: u64,
     books: Mutex<Books>,
-    /// Instances that wait for a task are the first that have to go.
+    /// Instances that wait for a task. They are dropped first.
     kept: Weak<Pool>,
 }
 
@@ -46,12 +49,12 @@ struct Entry {
 }
 
 enum Now {
-    /// Its instance has no call yet.
+    /// The instance has no call yet.
     Starts,
     Runs(Turn),
-    /// Its instance waits for a task.
+    /// The instance waits for a task.
     IsKept,
-    /// It was told to go.
+    /// The instance was stopped, and has not yet given its memory back.
     IsStopped,
 }
 
@@ -69,7 +72,7 @@ impl Budget {
         self.total
     }
 
-    /// An account for a new instance that is expected to need so much. Waits until there is room for it.
+    /// Opens an account for a new instance that probably needs `expected` bytes. Waits until there is room.
     pub(super) async fn start(self: &Arc<Budget>, expected: u64) -> Account {
         if expected <= SMALL {
             return Account { budget: self.clone(), number: None, held: 0, call: None };
@@ -90,14 +93,14 @@ impl Budget {
             books.waiting.push_back(Waiting { bytes: expected, start });
             started
         };
-        // Whoever waits holds the budget, so nobody drops the other end.
+        // The waiting caller holds the budget, so the sender is not dropped.
         match started.await {
             Ok(account) => account,
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Whether an attempt waits for memory that a kept instance has.
+    /// Whether an attempt waits for memory.
     pub(super) fn is_wanted(&self) -> bool {
         !self.books().waiting.is_empty()
     }
@@ -127,7 +130,7 @@ impl Books {
         self.accounts.is_empty() || self.used.saturating_add(bytes) <= total
     }
 
-    /// What those hold that were told to go.
+    /// Bytes of stopped instances that are not yet given back.
     fn leaving(&self) -> u64 {
         self.accounts
             .values()
@@ -136,7 +139,8 @@ impl Books {
             .sum()
     }
 
-    /// Tells the largest instance to go, a kept one before one that runs. Gives back in which state it was; None if there is no other.
+    /// Marks the largest instance as stopped; a kept instance comes before one that runs. Returns its earlier
+    /// state, or None if no instance can be stopped.
     fn stop_largest(&mut self) -> Option<Now> {
         let may_go =
             self.accounts.values_mut().filter(|entry| matches!(entry.state, Now::Runs(_) | Now::IsKept));
@@ -145,18 +149,19 @@ impl Books {
     }
 }
 
-/// What one instance has of the budget. Goes back when it is dropped.
+/// One instance's part of the budget. Drop gives it back.
 pub(super) struct Account {
     budget: Arc<Budget>,
-    /// None: it was never more than small.
+    /// None if the instance never had more than [`SMALL`] bytes.
     number: Option<u64>,
     held: u64,
-    /// Whom to stop.
+    /// The call that is evicted if the instance is stopped.
     call: Option<Turn>,
 }
 
 impl Account {
-    /// The instance has a call. False: it was told to go meanwhile, and is not to be used.
+    /// Begins a call in the instance. Returns false if the instance was stopped meanwhile and must not be
+    /// used.
     pub(super) fn begin(&mut self, call: Turn) -> bool {
         if let Some(number) = self.number
             && let Some(entry) = self.budget.books().accounts.get_mut(&number)
@@ -170,7 +175,7 @@ impl Account {
         true
     }
 
-    /// The call has ended, and the instance may be kept.
+    /// Ends the call. The instance may now be kept.
     pub(super) fn end(&mut self) {
         self.call = None;
         if let Some(number) = self.number
@@ -181,7 +186,7 @@ impl Account {
         }
     }
 
-    /// The instance grows to `bytes` in all. False: it is the largest of all, and is stopped itself.
+    /// Grows the instance to `bytes` in all. Returns false if the instance itself is stopped.
     pub(super) fn grow(&mut self, bytes: u64) -> bool {
         if bytes <= SMALL.max(self.held) {
             return true;
@@ -195,7 +200,7 @@ impl Account {
             books.accounts.insert(number, Entry { held: 0, state });
             number
         });
-        // As if it had it: it may be the largest by that.
+        // Count the new size first, since it may make this instance the largest.
         books.used += bytes - self.held;
         books.accounts.get_mut(&number).into_iter().for_each(|entry| entry.held = bytes);
         let is_stopped = |books: &Books| {
@@ -218,7 +223,7 @@ impl Account {
         }
         drop(books);
         if drops_kept && let Ok(guests) = tokio::runtime::Handle::try_current() {
-            // Not here, in the middle of a call of another instance.
+            // Do not drop instances here: this is in the middle of another instance's call.
             guests.spawn(async move { budget.drop_kept() });
         }
         !is_refused
@@ -240,7 +245,7 @@ impl Drop for Account {
         }
         drop(books);
         for (start, account) in starting {
-            // Who has given up meanwhile gives it back by that.
+            // If the waiter has given up, the send fails, and dropping the account gives the memory back.
             drop(start.send(account));
         }
     }
@@ -267,7 +272,7 @@ mod tests {
             Host { budget: Budget::new(mib * MIB, &pool), pool, turns: Turns::new(1) }
         }
 
-        /// An instance that has begun, and its call.
+        /// Starts an instance and begins a call in it.
         fn begun(&self, expected: u64) -> Option<(Account, Turn)> {
             let (mut account, call) =
                 (self.budget.start(expected).now_or_never()?, self.turns.turn(self.pool.number()));
@@ -320,7 +325,8 @@ mod tests {
         let second = second.now_or_never().expect("there is room now");
         drop(third.now_or_never().expect("for both"));
         assert_eq!(host.used(), 50 * MIB);
-        // One that gives up gives back what it was given meanwhile; one that needs more than there is runs alone.
+        // A waiter that gives up gives its memory back. An instance that needs more than the budget runs
+        // alone.
         let given_up = host.budget.start(60 * MIB);
         let mut given_up = Box::pin(given_up);
         assert!(given_up.as_mut().now_or_never().is_none());

@@ -1,8 +1,10 @@
-//! The functions that a component exports for tqhost: found once, called with tasks, their replies understood.
+//! Finds the functions that a component exports for tqhost, calls them with tasks, and reads their replies.
 //!
-//! In: a linked component; later an instance of it and the tasks of one attempt. Out: [`Exports`]; later the [`Ended`] of the call.
+//! In: a linked component; later an instance of it and the tasks of one attempt. Out: [`Exports`]; later the
+//! [`Ended`] of the call.
 //!
-//! Not here: the instance, its limits and its time (`handler`), the self-check (`check`), the meaning of errors (`failure`).
+//! Not here: the instance, its limits and its time (`handler`), the self-check (`check`), the meaning of
+//! errors (`failure`).
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -28,19 +30,19 @@ type Reply = Result<Option<Vec<u8>>, guest::Failure>;
 
 type HandleBatch = Export<(&'static [guest::Task<'static>],), (Vec<Reply>,)>;
 
-/// A component that is ready to be instantiated, and where its functions are.
+/// A component that is ready to be instantiated, with the places of its functions.
 #[derive(Clone)]
 pub(super) struct Exports {
     pub(super) pre: InstancePre<State>,
     handle: Export<(guest::Task<'static>,), (Reply,)>,
-    /// For several tasks at once.
+    /// The function for several tasks at once.
     pub(super) handle_batch: Option<HandleBatch>,
     /// The function to call before the first attempt.
     pub(super) self_check: Option<Export<(), (Result<(), String>,)>>,
 }
 
 impl Exports {
-    /// Looks at the functions' signatures as well: a wrong one would fail the first attempt and every other.
+    /// Checks the signatures of the functions as well: a wrong one would fail every attempt.
     pub(super) fn find(pre: InstancePre<State>) -> Result<Exports, LoadError> {
         let handle = Export::find(&pre, component::HANDLER_OFFERED, "handle")?
             .ok_or_else(|| LoadError::WrongType(format!("there is no {}", component::HANDLER_OFFERED)))?;
@@ -50,7 +52,7 @@ impl Exports {
     }
 }
 
-/// A function of a component whose type is known to be this one.
+/// A function of a component, with its checked type.
 pub(super) struct Export<P, R> {
     index: ComponentExportIndex,
     takes_and_returns: PhantomData<fn(P) -> R>,
@@ -65,7 +67,7 @@ impl<P, R> Clone for Export<P, R> {
 impl<P, R> Copy for Export<P, R> {}
 
 impl<P: ComponentNamedList + Lower, R: ComponentNamedList + Lift> Export<P, R> {
-    /// A function of an interface, if the component exports that.
+    /// Finds a function of an interface, if the component exports it.
     fn find(pre: &InstancePre<State>, interface: &str, name: &str) -> Result<Option<Self>, LoadError> {
         let component = pre.component();
         let Some((_, found)) = component.get_export(None, interface) else { return Ok(None) };
@@ -90,12 +92,13 @@ impl<P: ComponentNamedList + Lower, R: ComponentNamedList + Lift> Export<P, R> {
         let function = instance.get_func(store, self.index);
         let function =
             function.ok_or_else(|| wasmtime::format_err!("the instance is of another component"))?;
-        // SAFETY: `find` has checked the type of the function at this index, and an index is good for no other component than its own.
+        // SAFETY: `find` has checked the type of the function at this index, and the index is used only with
+        // its own component.
         Ok(unsafe { TypedFunc::new_unchecked(function) })
     }
 }
 
-/// Calls the function for one task or for several, in an instance that is made first if need be.
+/// Calls the function for one task or for several. Makes the instance first if there is none yet.
 pub(super) async fn call(
     exports: &Exports,
     instance: &mut Instance,
@@ -109,7 +112,7 @@ pub(super) async fn call(
             exports.pre.instantiate_async(&mut *store).await.map_err(|error| (error, Phase::Instantiate))?,
         ),
     };
-    // By the clock that the handler may have of others; to make the instance has taken time from the attempt.
+    // Use the clock that the handler may see. Instantiation has already taken time from the attempt.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let deadline_ms = u64::try_from((now + deadline.saturating_duration_since(Instant::now())).as_millis())
         .unwrap_or(u64::MAX);
@@ -124,7 +127,8 @@ pub(super) async fn call(
         let (replies,) = function.call_async(store, (&tasks,)).await.map_err(failed)?;
         return Ok(replies);
     }
-    // Whoever gives several tasks to a handler that takes one has as many replies as were asked for, and that is seen.
+    // Whoever gives several tasks to a handler that takes one has as many replies as were asked for, and that
+    // is seen.
     let Some(task) = attempt.tasks.first() else { return Ok(Vec::new()) };
     let fields = fields(task);
     let function: TypedFunc<(guest::Task<'_>,), _> = exports.handle.of(instance, store).map_err(failed)?;
@@ -154,7 +158,7 @@ fn shown<'t>(
     }
 }
 
-/// What replies mean for `tasks` tasks.
+/// Turns the replies for `tasks` tasks into the result of the call.
 pub(super) fn ended(replies: Vec<Reply>, tasks: usize, max_output: u64, mask: &Mask) -> Ended {
     if replies.len() != tasks {
         let message = format!("the handler gave {} results for {tasks} tasks", replies.len());

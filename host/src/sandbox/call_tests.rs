@@ -1,4 +1,5 @@
-//! Handlers that take batches, written by hand: which function gets which tasks, and how their replies are counted.
+//! Handlers that take batches, written by hand: which function gets which tasks, and how their replies are
+//! counted.
 
 use std::sync::Arc;
 
@@ -10,12 +11,14 @@ use crate::task::{FailureKind, Outcome, Progress, Task};
 const WORLD: &str =
     "world test { export tqhost:handler/handler@0.1.0; export tqhost:handler/batch-handler@0.1.0; }";
 
-/// A handler that rejects what is alone, and gives so many results for a batch: memory that is zero is results that are ok and empty.
+/// A handler that rejects what is alone, and gives so many results for a batch: memory that is zero is
+/// results that are ok and empty.
 fn batching(results: &str) -> Vec<u8> {
     let rejects =
         "(i32.store8 (i32.const 16) (i32.const 1)) (i32.store8 (i32.const 24) (i32.const 1)) (i32.const 16)";
     let batch = format!(
-        r#"(func (export "tqhost:handler/batch-handler@0.1.0#handle-batch") (param $tasks i32) (param $count i32) (result i32)
+        r#"(func (export "tqhost:handler/batch-handler@0.1.0#handle-batch") (param $tasks i32)
+            (param $count i32) (result i32)
             (i32.store (i32.const 512) (i32.const 1024))
             (i32.store (i32.const 516) {results})
             (i32.const 512))"#
@@ -68,7 +71,8 @@ async fn a_list_of_more_results_than_fit_is_a_trap() {
 #[tokio::test]
 async fn results_that_share_their_bytes_are_no_larger_together_than_a_memory() {
     // Each result is the same MiB of the memory, and the host would hold it as often as there are tasks.
-    let batch = r#"(func (export "tqhost:handler/batch-handler@0.1.0#handle-batch") (param $tasks i32) (param $count i32) (result i32)
+    let batch = r#"(func (export "tqhost:handler/batch-handler@0.1.0#handle-batch") (param $tasks i32)
+        (param $count i32) (result i32)
         (local $left i32) (local $at i32)
         (if (i32.eq (memory.grow (i32.const 16)) (i32.const -1)) (then unreachable))
         (local.set $left (local.get $count)) (local.set $at (i32.const 1024))
@@ -85,7 +89,10 @@ async fn results_that_share_their_bytes_are_no_larger_together_than_a_memory() {
     let handler = load(&embed(&module(batch, DONE), WORLD)).unwrap();
     let report = handler.run(several(8)).await.unwrap();
     let Ended::Each(outcomes) = &report.ended else { panic!("{report:?}") };
-    let is_whole = |outcome: &Outcome| matches!(outcome, Outcome::Completed { result: Some(result) } if result.len() == 1 << 20);
+    let is_whole = |outcome: &Outcome| match outcome {
+        Outcome::Completed { result: Some(result) } => result.len() == 1 << 20,
+        _ => false,
+    };
     assert!(outcomes.iter().all(is_whole));
     let report = handler.run(several(20)).await.unwrap();
     assert!(
@@ -128,7 +135,8 @@ fn a_batch_handler_of_another_shape_is_refused_when_it_is_loaded() {
     let wit = include_str!("../../../wit/handler.wit");
     let other = wit.replace("handle-batch: func(tasks: list<task>)", "handle-batch: func(tasks: list<u8>)");
     assert_ne!(wit, other);
-    let batch = r#"(func (export "tqhost:handler/batch-handler@0.1.0#handle-batch") (param i32 i32) (result i32) (i32.const 512))"#;
+    let batch = r#"(func (export "tqhost:handler/batch-handler@0.1.0#handle-batch") (param i32 i32)
+        (result i32) (i32.const 512))"#;
     let Err(error) = load(&embed_in(&module(batch, DONE), WORLD, &other)) else { panic!("loaded") };
     assert!(
         error
@@ -146,6 +154,7 @@ fn a_batch_handler_of_another_shape_is_refused_when_it_is_loaded() {
     let error = found.check().expect_err("another version").to_string();
     assert_eq!(
         error,
-        "it exports tqhost:handler/batch-handler@0.2.0, but this tqhost runs tqhost:handler/batch-handler@0.1.0"
+        "it exports tqhost:handler/batch-handler@0.2.0, \
+         but this tqhost runs tqhost:handler/batch-handler@0.1.0"
     );
 }

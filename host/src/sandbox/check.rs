@@ -1,9 +1,9 @@
-//! The self-check that a component may export: run once on a new version, before it gets tasks.
+//! Runs the self-check that a component may export: once for each new version, before it gets tasks.
 //!
-//! In: a loaded handler. Out: whether its `self-check` came back with ok, or what went wrong. It has the plugin's grants and limits, [`TIMEOUT`],
-//! and a place of its own in the pool, so that a busy host does not hold up a new version.
+//! In: a loaded handler. Out: ok from its `self-check`, or an error. The check has the plugin's grants and
+//! limits, [`TIMEOUT`], and a place of its own in the pool, so that a busy host does not delay a new version.
 //!
-//! Not here: what becomes of a version that fails it (`plugins`).
+//! Not here: what follows when a version fails its check (`plugins`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,7 +30,8 @@ pub enum CheckError {
     /// It fails as long as the file and its grants are what they are.
     #[error("{0}")]
     Failed(String),
-    /// It may pass another time: the machine was busy, what it asked for was not there yet, the host had no memory for it.
+    /// Another try may succeed: the machine was busy, a service was not ready, or the host had no memory for
+    /// it.
     #[error("{0}")]
     Hindered(String),
 }

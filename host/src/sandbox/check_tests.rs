@@ -1,4 +1,4 @@
-//! What becomes of good and of bad self-checks, each of them a few lines of WAT.
+//! Tests the results of good and bad self-checks, each a few lines of WAT.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,8 @@ async fn failed(body: &str) -> String {
 async fn a_self_check_passes_or_says_what_is_wrong() {
     assert_eq!(check("(i32.const 64)").await, Ok(()));
     let says =
-        "(i32.store8 (i32.const 64) (i32.const 1)) (i32.store (i32.const 68) (i32.const 80)) (i32.store (i32.const 72) (i32.const 2))
+        "(i32.store8 (i32.const 64) (i32.const 1)) (i32.store (i32.const 68) (i32.const 80)) (i32.store
+            (i32.const 72) (i32.const 2))
         (i32.store16 (i32.const 80) (i32.const 0x6f6e)) (i32.const 64)";
     assert_eq!(failed(says).await, "no");
     // None is none.

@@ -1,10 +1,11 @@
-//! From bytes to compiled code, on threads that stand behind everything else.
+//! Compiles a plugin on threads that have a lower priority than the rest of the host.
 //!
-//! In: the bytes of a plugin. Out: compiled code. Compiling is the one thing that a host does in parallel by itself; on threads like the
-//! others it takes its share from the tasks of all queues. So while there may be tasks, these threads have a lower priority, and as many as half of the
-//! cores. Not the lowest priority, since a new version must come through on a host that is never idle, too.
+//! In: the bytes of a plugin. Out: compiled code. Compilation uses several cores, and would slow the tasks of
+//! all queues. While there may be tasks, its threads have a lower priority, and use at most half of the
+//! cores. Their priority is not the lowest, so that a new version is also compiled on a host that is never
+//! idle.
 //!
-//! Not here: that it is done in another process (`apart`), how many are compiled at once (`plugins::gate`).
+//! Not here: the separate process (`apart`), the number of compilations at once (`plugins::gate`).
 
 use std::num::NonZeroUsize;
 
@@ -13,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::component;
 use super::error::LoadError;
 
-/// By how much they are nicer than the rest of the host. To the scheduler of Linux, a thread that is nicer by 5 counts for about a third.
+/// The niceness of these threads, above that of the host. On Linux, a thread that is nicer by 5 gets about a
+/// third of the time.
 #[cfg(target_os = "linux")]
 const NICER: i32 = 5;
 
@@ -56,14 +58,15 @@ pub(super) fn compile(engine: &wasmtime::Engine, cores: Cores, wasm: &[u8]) -> R
     contained(|| behind(cores, compile))
 }
 
-/// Makes an error of a panic: what reads component types takes some files for impossible (found with bytes changed at random).
+/// Turns a panic into an error. The reader of component types panics for some malformed files.
 pub(super) fn contained<T>(read: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
     // Nothing is left half done that is used again: a file is read into values of its own.
     let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
     read.unwrap_or_else(|_| Err(LoadError::Malformed("reading or compiling it fails".into())))
 }
 
-/// Runs the work on threads that exist for it only. Blocks until it is done; a panic of the work comes through.
+/// Runs the work on threads that exist only for it. Blocks until it is done. A panic of the work is passed
+/// on.
 fn behind<T: Send>(cores: Cores, work: impl FnOnce() -> T + Send) -> T {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(cores.count())
@@ -77,7 +80,10 @@ fn behind<T: Send>(cores: Cores, work: impl FnOnce() -> T + Send) -> T {
     match pool {
         Ok(pool) => pool.install(work),
         Err(error) => {
-            tracing::warn!(%error, "no threads to compile on; compiling on one of the others, which may hold up tasks");
+            tracing::warn!(
+                %error,
+                "no threads to compile on; compiling on one of the others, which may hold up tasks"
+            );
             work()
         }
     }
@@ -93,7 +99,8 @@ impl Cores {
     }
 }
 
-/// Lowers the priority of this thread. It cannot be raised again without a privilege, which is why the threads are thrown away.
+/// Lowers the priority of this thread. Only a privileged process could raise it again, so these threads are
+/// not reused.
 #[cfg(target_os = "linux")]
 fn give_way() {
     use rustix::process::{getpriority_process, setpriority_process};

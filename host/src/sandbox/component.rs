@@ -1,9 +1,10 @@
-//! From a plugin's bytes to a component with the right exports and imports.
+//! Turns a plugin's bytes into a component, and checks its exports and imports.
 //!
-//! In: what is in the file. Out: a component's bytes (a core module with an embedded component type is made into one)
-//! and the names it exports and imports, or a [`LoadError`] that says what is wrong.
+//! In: the bytes of the file. Out: a component's bytes and the names it exports and imports, or a
+//! [`LoadError`] that says what is wrong. A core module with an embedded component type is turned into a
+//! component.
 //!
-//! Not here: compiling (`Sandbox::compile`), whether the functions have the right types (the linker finds out).
+//! Not here: compiling (`Sandbox::compile`), the types of the functions (the linker checks them).
 
 use std::borrow::Cow;
 
@@ -19,10 +20,10 @@ const HANDLER: &str = "tqhost:handler/handler";
 pub(super) const HANDLER_OFFERED: &str = "tqhost:handler/handler@0.1.0";
 pub(super) const BATCH_OFFERED: &str = "tqhost:handler/batch-handler@0.1.0";
 pub(super) const LIFECYCLE_OFFERED: &str = "tqhost:handler/lifecycle@0.1.0";
-/// What a component may export beside its handler.
+/// Names that a component may export beside its handler.
 const OPTIONAL: [&str; 2] = [BATCH_OFFERED, LIFECYCLE_OFFERED];
 
-/// The names on the outside of a component.
+/// The exported and imported names of a component.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Interfaces {
     pub exports: Vec<String>,
@@ -30,7 +31,7 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Checks every name, so that an error can tell all that is wrong with the imports at once.
+    /// Checks every name, so that one error lists everything that is wrong with the imports.
     pub fn check(&self) -> Result<(), LoadError> {
         let (mut handlers, mut works) = (Vec::new(), false);
         for export in &self.exports {
@@ -49,7 +50,7 @@ impl Interfaces {
                 offered: HANDLER_OFFERED.into(),
             });
         }
-        // One of another version would be passed over without a word.
+        // Without this check, an export of another version would be ignored silently.
         for offered in OPTIONAL {
             let (name, _) = offered.split_once('@').unwrap_or((offered, ""));
             let of_name = |export: &&String| export.split_once('@').is_some_and(|(other, _)| other == name);
@@ -68,13 +69,13 @@ impl Interfaces {
         if imports.is_empty() { Ok(()) } else { Err(LoadError::NotOffered { imports }) }
     }
 
-    /// Whether it imports what requests are made with.
+    /// Whether the component imports an interface for requests.
     pub fn makes_requests(&self) -> bool {
         self.imports.iter().any(|import| host::makes_requests(import))
     }
 }
 
-/// Gives a component's bytes, whatever kind of WebAssembly file it was.
+/// Makes component bytes from any kind of WebAssembly file.
 pub(super) fn from_bytes(bytes: &[u8]) -> Result<Cow<'_, [u8]>, LoadError> {
     if bytes.len() as u64 > MAX_FILE {
         return Err(LoadError::TooLarge);
@@ -147,7 +148,7 @@ pub(super) fn interfaces(component: &[u8]) -> Result<Interfaces, LoadError> {
     Ok(found)
 }
 
-/// The same names, from a compiled component.
+/// Reads the outermost names of a compiled component.
 pub(super) fn interfaces_of(component: &Component) -> Interfaces {
     let ty = component.component_type();
     Interfaces {

@@ -1,7 +1,7 @@
 //! The wasmtime engine and the clock that interrupts guests.
 //!
-//! In: how many instances there may be at once and the largest memory grant. Out: an [`Engine`] whose instances come from a
-//! pool, and a [`Ticker`] that moves its epoch.
+//! In: the largest number of instances at once, and the largest memory grant. Out: an [`Engine`] whose
+//! instances come from a pool, and a [`Ticker`] that moves its epoch.
 //!
 //! Not here: what one attempt may use (`limits`), what a guest may call (`host`).
 
@@ -12,31 +12,33 @@ use std::time::Duration;
 
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-/// How often a guest that computes gives its thread to others and has its deadline looked at.
+/// How often a guest that computes yields its thread and has its deadline checked.
 pub(super) const TICK: Duration = Duration::from_millis(10);
 
-/// What one component may be made of. Core instances cost the pool nothing but a counter; memories and tables reserve
-/// address space, so their bounds are tighter. A component that needs more is refused when it is loaded.
+/// The limits of one component. Core instances cost the pool only a counter. Memories and tables reserve
+/// address space, so their limits are tighter. A component that needs more is refused when it is loaded.
 const CORE_INSTANCES: u32 = 64;
 const MEMORIES: u32 = 4;
 const TABLES: u32 = 16;
 const TABLE_ELEMENTS: usize = 128 * 1024;
 
-/// The first bytes of a memory are reset by copying its initial content over them, the others are given back to the kernel. A system call interrupts
-/// the other cores as well, so a memory of this size that never grows is reset several times faster without any: the SDK's guests are
-/// linked so. For larger guests it makes no difference: what they touch lies beyond. Each slot of the pool that was ever used keeps as much.
+/// The pool resets the first bytes of a memory by copying the initial content over them, and gives the others
+/// back to the kernel. A system call interrupts the other cores as well, so a memory of this size that never
+/// grows is reset several times faster without one. The SDK links guests in this way. Larger guests gain
+/// nothing: they use memory beyond it. Each slot of the pool that was ever used keeps this many bytes.
 const MEMORY_KEEP_RESIDENT: usize = 256 * 1024;
 const TABLE_KEEP_RESIDENT: usize = 128 * 1024;
 
-/// Slots for memories that may wait, at most, with the content of the module that they had last. A module
-/// that finds one of its own spares several system calls; each keeps up to [`MEMORY_KEEP_RESIDENT`] bytes,
-/// and with them those of a version that is gone.
+/// Largest number of unused slots that keep the content of their last module. A module that finds such a slot
+/// of its own saves several system calls. Each slot keeps up to [`MEMORY_KEEP_RESIDENT`] bytes, also those of
+/// a version that is no longer used.
 const MOST_WARM_SLOTS: u32 = 256;
 
 /// The reservation with which 32-bit guests need no bounds checks.
 const FULL_RESERVATION: u64 = 4 << 30;
 
-/// Makes the engine, with the best allocator that this machine allows, and says how many bytes of address space a memory has.
+/// Makes the engine with the best allocator that this machine allows. Also gives the address space of a
+/// memory, in bytes.
 pub(super) fn build(places: u32, max_memory: u64) -> wasmtime::Result<(Engine, u64)> {
     let full = pooled(places, FULL_RESERVATION);
     let error = match Engine::new(&full) {
@@ -62,13 +64,13 @@ pub(super) fn build(places: u32, max_memory: u64) -> wasmtime::Result<(Engine, u
     }
 }
 
-/// Makes an engine whose compiled code is good for one that [`build`] made with this reservation. It has no room for instances.
+/// Makes an engine that only compiles. Its code fits an engine that [`build`] made with this reservation.
 pub(super) fn that_compiles(reservation: u64) -> wasmtime::Result<Engine> {
     Engine::new(&base(reservation))
 }
 
 fn pooled(places: u32, reservation: u64) -> Config {
-    // One more than there are places for attempts: that of a self-check.
+    // One place more than for attempts: a self-check needs it.
     let instances = places.saturating_add(1);
     let memories = instances.saturating_mul(MEMORIES);
     let mut pool = PoolingAllocationConfig::new();
@@ -86,8 +88,8 @@ fn pooled(places: u32, reservation: u64) -> Config {
         .max_tables_per_module(TABLES)
         .table_elements(TABLE_ELEMENTS)
         .max_memory_size(usize::try_from(reservation).unwrap_or(usize::MAX))
-        // Asking the kernel which pages a guest has written (PAGEMAP_SCAN) misses those that are swapped out: with wasmtime 48 the next guest
-        // would see them.
+        // Do not ask the kernel which pages a guest has written (PAGEMAP_SCAN): it misses pages that are
+        // swapped out. With wasmtime 48 the next guest would see them.
         .pagemap_scan(Enabled::No)
         .linear_memory_keep_resident(MEMORY_KEEP_RESIDENT)
         .table_keep_resident(TABLE_KEEP_RESIDENT);
@@ -100,9 +102,10 @@ fn base(reservation: u64) -> Config {
     let mut config = Config::new();
     config.memory_reservation(reservation);
     config.epoch_interruption(true);
-    // WASI 0.3 is not offered, and its bookkeeping would make every call dearer.
+    // WASI 0.3 is not offered, and its bookkeeping would slow every call.
     config.concurrency_support(false);
-    // What no compiler emits for handlers is not offered to them. Without garbage collection a store needs no slot of the pool for its heap.
+    // Features that no compiler uses for handlers are off. Without garbage collection, a store needs no heap
+    // slot.
     config.gc_support(false).wasm_gc(false).wasm_function_references(false).wasm_exceptions(false);
     config
         .wasm_threads(false)
@@ -120,7 +123,7 @@ pub(super) struct Ticker {
 }
 
 impl Ticker {
-    /// Starts the clock on a thread of its own: no runtime can hold it up.
+    /// Starts the clock on its own thread, so that no runtime can delay it.
     pub(super) fn start(engine: &Engine) -> std::io::Result<Ticker> {
         let stop = Arc::new(AtomicBool::new(false));
         let (engine, stopped) = (engine.weak(), stop.clone());

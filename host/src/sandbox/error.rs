@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Files larger than this are not read.
+/// The largest plugin file that is read, in bytes.
 pub(crate) const MAX_FILE: u64 = 64 << 20;
 
 /// What is wrong with a plugin's file.
@@ -32,12 +32,13 @@ pub enum LoadError {
     WrongType(String),
     #[error("the file is larger than {} MiB", MAX_FILE >> 20)]
     TooLarge,
-    /// It would hold up other plugins, or take memory that they need.
+    /// The file would delay other plugins, or take memory that they need.
     #[error("compiling it takes {0}")]
     TooCostly(String),
     #[error("compiling it was broken off")]
     Abandoned,
-    /// Compiled code that this engine does not take, or a component with more parts than the pool has room for.
+    /// Compiled code that this engine does not take, or a component with more parts than the pool has room
+    /// for.
     #[error("the compiled component cannot be loaded: {0}")]
     Unusable(String),
     /// The operating system refused what compiling or loading takes, such as memory.
@@ -46,12 +47,12 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Whether the same file may be loaded another time: nothing is wrong with it.
+    /// Whether another try with the same file may succeed: nothing is wrong with the file.
     pub fn may_pass(&self) -> bool {
         matches!(self, LoadError::Hindered(_) | LoadError::Abandoned)
     }
 
-    /// What the engine says of compiled code.
+    /// Classifies the engine's error about compiled code.
     pub(super) fn of_compiled(error: &wasmtime::Error) -> LoadError {
         let why = format!("{error:#}");
         let is_from_system = |cause: &(dyn std::error::Error + 'static)| {

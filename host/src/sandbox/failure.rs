@@ -1,6 +1,7 @@
-//! What went wrong with an attempt, as a kind and a message.
+//! Classifies why an attempt failed: a kind and a message.
 //!
-//! In: the error that ended the guest, and what the host saw beside it. Out: the [`FailureKind`] and a bounded text.
+//! In: the error that ended the guest, and what the host observed. Out: the [`FailureKind`] and a bounded
+//! text.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::log::{GuestLog, clean};
 use super::mask::Mask;
 use crate::task::FailureKind;
 
-/// Bytes of any text that leaves the sandbox for an error field.
+/// Largest size of any text that leaves the sandbox for an error field, in bytes.
 pub(super) const MAX_MESSAGE: usize = 4 * 1024;
 
 /// Where the guest was when it failed.
@@ -24,7 +25,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// What is said of a guest that was ended here because its time was over; `who` was called, and has `waited` for others.
+    /// The message for a guest that was ended by its timeout. `who` was called, and has `waited` for others.
     pub(super) fn timed_out(self, who: &str, timeout: Duration, waited: Duration) -> (FailureKind, String) {
         let late = format!("{who} did not end within {timeout:?}");
         match self {
@@ -40,20 +41,22 @@ impl Phase {
     }
 }
 
-/// Tells the kinds of failure apart.
+/// Distinguishes the kinds of failure.
 pub(super) fn classify(
     error: &Error,
     phase: Phase,
     limits: &Limits,
     log: &GuestLog,
 ) -> (FailureKind, String) {
-    // A guest that was refused memory dies in many ways: unreachable, abort, exit, an exception of its language.
+    // A guest that was refused memory fails in many ways: unreachable, abort, exit, an exception of its
+    // language.
     if let Some(refused) = limits.refused() {
         return (FailureKind::OutOfMemory, with_last_words(refused, log));
     }
     if let Some(trap) = error.downcast_ref::<Trap>() {
         let hint = match trap {
-            // Compilers put the stack at the bottom of the memory, where its overflow looks like a bad pointer.
+            // Compilers put the stack at the bottom of the memory, where its overflow looks like a bad
+            // pointer.
             Trap::MemoryOutOfBounds => " (a bad pointer, or a stack overflow)",
             // Many languages end so, and most say why before: then that is the hint.
             Trap::UnreachableCodeReached if log.last_words().is_none() => {
@@ -77,9 +80,9 @@ pub(super) fn classify(
     (kind, with_last_words(&cause, log))
 }
 
-/// Whether the host refused to copy the result: there is no guest below it any more (a refused argument of a host
-/// function has a backtrace), and wasmtime says so, in a text and a type that it keeps to itself; a test holds it to
-/// this text.
+/// Whether the host refused to copy the result: there is no guest below it any more (a refused argument of a
+/// host function has a backtrace), and wasmtime says so, in a text and a type that it keeps to itself; a test
+/// holds it to this text.
 fn is_result_too_large(error: &Error, cause: &str) -> bool {
     error.downcast_ref::<WasmBacktrace>().is_none()
         && cause.contains("fuel allocated for hostcalls has been exhausted")

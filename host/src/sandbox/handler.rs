@@ -1,15 +1,16 @@
 //! One attempt: an instance, one call, and the report of how it went.
 //!
-//! In: an [`Attempt`], at one task or at several. Out: its [`Report`], always, but when it was told to stop. The guest runs on the sandbox's own
-//! threads; dropping the future of [`Handler::run`] ends it there.
+//! In: an [`Attempt`] with one task or several. Out: its [`Report`], unless the attempt was stopped. The
+//! guest runs on the sandbox's own threads. To drop the future of [`Handler::run`] ends the guest there.
 //!
 //! ```text
 //! place ─▶ store ─▶ instantiate ─▶ call ─▶ Ended
-//!                                   ▲        │ if its plugin keeps instances, and it is fit for another task
+//!                                   ▲        │ if its plugin keeps instances, and it may run another task
 //!                                   └─ kept ◀┘
 //! ```
 //!
-//! Not here: what is called and what comes back (`call`), what is kept, and how long (`warm`), the meaning of errors (`failure`), what the guest may call (`host`).
+//! Not here: the call and its replies (`call`), which instances are kept and how long (`warm`), the meaning
+//! of errors (`failure`), what the guest may call (`host`).
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -41,9 +42,10 @@ use super::warm::Instance;
 use crate::config::{self, Secret};
 use crate::task::{FailureKind, Outcome, Task};
 
-/// What a result may need beside its bytes before it is measured: the texts of a failure, list and option headers.
+/// Extra bytes that a result may need before it is measured: failure texts, headers of lists and options.
 const RESULT_SLACK: u64 = 1 << 20;
-/// Handles that a guest may leave open at the end of a task and still get another one: the streams that runtimes of languages hold on to.
+/// Handles that a guest may leave open at the end of a task and still get another task. Language runtimes
+/// keep some streams open.
 const MAX_LEFT_HANDLES: usize = 32;
 
 /// A loaded version of a plugin, ready to run attempts. Cheap to clone.
@@ -58,12 +60,12 @@ pub(super) struct Loaded {
     pub(super) http: Arc<host::http::Grant>,
     pub(super) owner: Arc<Owner>,
     pub(super) memory: u64,
-    /// What an instance of it is likely to need.
+    /// Bytes that a new instance probably needs.
     expected: AtomicU64,
     pub(super) max_output: u64,
     max_log_rate: u64,
     pub(super) number: Number,
-    /// What is kept of its instances; None: each has one task.
+    /// How instances are kept. None if each instance runs one task.
     warm: Option<config::Warm>,
 }
 
@@ -74,7 +76,8 @@ impl Loaded {
         GuestLog::new(tasks, plugin, self.mask.clone(), quota)
     }
 
-    /// An instance has needed so much: the next one may need it at once, and after many that needed less it is forgotten.
+    /// Notes the peak memory of an instance. The estimate rises at once to a higher peak, and falls slowly
+    /// after lower ones.
     fn needs(&self, peak: u64) {
         let expected = self.expected.load(Ordering::Relaxed);
         let now = peak.max(expected - expected.saturating_sub(peak) / 16);
@@ -116,47 +119,49 @@ impl Handler {
         }))
     }
 
-    /// Whether an attempt may be at several tasks.
+    /// Whether an attempt may have several tasks.
     pub fn takes_batches(&self) -> bool {
         self.0.exports.handle_batch.is_some()
     }
 
-    /// Whether it can make requests and nothing allows any. It may be configured to make none.
+    /// Whether the handler imports HTTP requests, but its grants allow no host. This may be intended.
     pub fn lacks_hosts(&self) -> bool {
         self.0.http.is_empty() && component::interfaces_of(self.0.exports.pre.component()).makes_requests()
     }
 
-    /// It is a version of this plugin, and uses what the plugin has of the host.
+    /// Makes this handler a version of `plugin`, so that it uses the plugin's share of the host.
     pub fn belongs_to(&self, plugin: Arc<Share>) {
         self.0.owner.belongs_to(plugin);
     }
 
-    /// The same code with other grants, and instances of its own.
+    /// Makes a handler of this code with other grants. It has its own instances.
     pub fn with_grants(&self, grants: &config::Plugin) -> Handler {
         Handler::new(self.0.sandbox.clone(), self.0.exports.clone(), grants)
     }
 
-    /// The runtime that guests run on. What is spawned there and awaits [`Self::run`] takes no further hop to another thread.
+    /// The runtime that guests run on. A task that is spawned there calls [`Self::run`] without a hop to
+    /// another thread.
     pub fn guests(&self) -> &Handle {
         &self.0.sandbox.0.runs_on
     }
 
-    /// Runs one attempt to its end, on the guests' threads wherever it is called. None only if `stop` was cancelled.
+    /// Runs one attempt to its end, always on the guests' threads. Gives None if `stop` was cancelled, or if
+    /// the attempt was evicted because all handlers together need too much memory.
     pub async fn run(&self, attempt: Attempt) -> Option<Report> {
         if Handle::try_current().is_ok_and(|here| here.id() == self.guests().id()) {
             return self.run_here(attempt).await;
         }
         let handler = self.clone();
         let mut guest = AbortOnDrop(self.guests().spawn(async move { handler.run_here(attempt).await }));
-        // It can only be an error because the sandbox ends: panics are contained.
+        // Panics are contained, so an error here means that the sandbox ends.
         (&mut guest.0).await.ok().flatten()
     }
 
     async fn run_here(&self, attempt: Attempt) -> Option<Report> {
         let loaded = &*self.0;
-        // What is left half done by a panic is the instance, which goes with it.
+        // A panic can leave only the instance half done, and the instance is dropped with it.
         AssertUnwindSafe(run(loaded, attempt)).catch_unwind().await.unwrap_or_else(|_| {
-            // A bug of the host, but this task's failure: the panic itself has been logged.
+            // This is a bug of the host, but it fails only this task. The panic itself has been logged.
             let message = "the host failed while it ran the handler".to_owned();
             let ended = Ended::Failed { kind: FailureKind::Trap, message };
             Some(Report { ended, peak_memory: 0, duration: Duration::ZERO })
@@ -176,13 +181,13 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
     let turn = loaded.sandbox.0.turns.turn(loaded.number);
     let mut instance = instance(loaded, &attempt.stop, &turn).await?;
     let started = Instant::now();
-    // A timeout beyond what the clock can hold is as good as a year.
+    // The clock cannot hold every timeout, so the largest is a year.
     let timeout = attempt.timeout.min(Duration::from_secs(365 * 24 * 3600));
     let deadline = started + timeout;
     let log = loaded.log(attempt.tasks.clone(), attempt.plugin.clone());
     let tasks = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
     instance.tasks = instance.tasks.saturating_add(tasks);
-    // For each call anew. Results that are not parts of each other are no larger than the memory that they come from.
+    // Each call gets new fuel. Results that do not overlap are no larger than the memory that they come from.
     let most = loaded.max_output.saturating_mul(tasks.into()).min(loaded.memory.max(loaded.max_output));
     let fuel = most.saturating_add(RESULT_SLACK);
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
@@ -201,7 +206,7 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
         }
     };
     let duration = started.elapsed();
-    // Where the time was over.
+    // The phase in which a timeout struck.
     let phase = if instance.running.is_some() { Phase::Call } else { Phase::Instantiate };
     let report = {
         let state = instance.store.data();
@@ -209,19 +214,24 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
         log.finish();
         loaded.needs(state.limits.peak());
         if turn.is_evicted() && (state.limits.refused().is_some() || !matches!(called, Some(Ok(_)))) {
-            tracing::warn!(plugin = %attempt.plugin, memory = state.limits.peak(), "stopped: all handlers together need more memory than they have");
+            tracing::warn!(
+                plugin = %attempt.plugin,
+                memory = state.limits.peak(),
+                "stopped: all handlers together need more memory than they have"
+            );
             return None;
         }
         let ended = match called {
             Some(Ok(replies)) => call::ended(replies, attempt.tasks.len(), loaded.max_output, &loaded.mask),
-            // An interrupted guest that computed: the epoch callback has seen what ended it.
+            // The epoch callback interrupted a guest that computed, because `stop` was cancelled.
             Some(Err(_)) if attempt.stop.is_cancelled() => return None,
             Some(Err((error, _))) if is_interrupt(&error) => timed_out(phase, timeout, &turn),
             Some(Err((error, phase))) => {
                 let (task, tasks) = (attempt.tasks.first().map(|task| task.id.as_str()), attempt.tasks.len());
-                // With its backtrace, which is formatted only for those who want to see it.
+                // The backtrace is formatted only if this log level is on.
                 let shown = || loaded.mask.text(&format!("{error:?}")).into_owned();
-                tracing::debug!(target: "guest", task, tasks, plugin = %attempt.plugin, error = shown(), "failed");
+                let plugin = &attempt.plugin;
+                tracing::debug!(target: "guest", task, tasks, %plugin, error = shown(), "failed");
                 let (kind, message) = failure::classify(&error, phase, &state.limits, &log);
                 Ended::Failed { kind, message }
             }
@@ -240,7 +250,7 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
     Some(report)
 }
 
-/// One that was kept, or else a new one. None when told to stop.
+/// Takes a kept instance, or makes a new one. Gives None if `stop` is cancelled.
 async fn instance(loaded: &Loaded, stop: &CancellationToken, call: &Turn) -> Option<Instance> {
     let shared: &Shared = &loaded.sandbox.0;
     if loaded.warm.is_some()
@@ -272,7 +282,8 @@ pub(super) fn store(shared: &Shared, loaded: &Loaded, limits: Limits) -> Store<S
     store
 }
 
-/// What a tick of the clock does to a handler that computes. Timers fire only when a thread is free, so it looks at the clock itself.
+/// Decides at a tick of the clock how a handler that computes goes on. Timers fire only when a thread is
+/// free, so this reads the clock itself.
 fn tick(state: &State) -> UpdateDeadline {
     let Some(Interrupts { stop, turn }) = &state.interrupts else { return UpdateDeadline::Continue(1) };
     if stop.is_cancelled() || turn.is_evicted() || Instant::now() >= state.deadline {
@@ -284,7 +295,7 @@ fn tick(state: &State) -> UpdateDeadline {
     UpdateDeadline::YieldCustom(1, Box::pin(turn.clone().next()))
 }
 
-/// Whether an instance may have another task. Lets go of the one that has ended.
+/// Ends the attempt in the instance, and says whether the instance may run another task.
 fn is_fit(instance: &mut Instance, ended: &Ended, warm: &config::Warm) -> bool {
     let state = instance.store.data_mut();
     let left = state.end();

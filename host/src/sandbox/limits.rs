@@ -1,8 +1,8 @@
 //! Bounds what one instance holds: the bytes of all its memories and of what its handles stand for, and the
 //! elements of all its tables.
 //!
-//! In: every growth that the guest asks for, its initial memories included. Out: yes or no, the peak, and whether
-//! something was ever refused, which tells an out-of-memory from other traps.
+//! In: every growth that the guest asks for, its initial memories included. Out: yes or no, the peak, and
+//! whether any growth was refused. A refusal distinguishes an out-of-memory from other traps.
 
 use wasmtime::ResourceLimiter;
 
@@ -15,14 +15,14 @@ const TABLE_ELEMENTS: usize = 1_000_000;
 /// The account of one store.
 pub(super) struct Limits {
     memory: u64,
-    /// Its part of what all instances have together.
+    /// The instance's part of the budget of all instances.
     account: Account,
     used: u64,
-    /// Bytes of the host that its handles stand for, at the last look.
+    /// Bytes of the host behind the guest's handles, at the last check.
     behind_handles: u64,
     peak: u64,
     elements: usize,
-    /// What the last permitted growth added, in case it fails after all.
+    /// The size of the last permitted growth, in case the growth fails afterwards.
     pending: u64,
     refused: Option<String>,
 }
@@ -41,25 +41,25 @@ impl Limits {
         }
     }
 
-    /// A new attempt: what the instance holds counts on, what happened in the one before does not.
+    /// Begins a new attempt. The memory of the instance still counts; the peak and refusals begin anew.
     pub(super) fn begin(&mut self) {
         self.peak = self.used + self.behind_handles;
         self.pending = 0;
         self.refused = None;
     }
 
-    /// A call begins. False: the instance had to go meanwhile, and is not to be used.
+    /// Begins a call. Returns false if the instance was stopped meanwhile and must not be used.
     pub(super) fn claim(&mut self, call: Turn) -> bool {
         self.account.begin(call)
     }
 
-    /// The call has ended, and the instance may wait for another one.
+    /// Ends the call. The instance may wait for another one.
     pub(super) fn rest(&mut self) {
         self.account.end();
     }
 
-    /// The guest's handles stand for so many bytes of the host. False: with them it has more than it may
-    /// have.
+    /// Counts the bytes of the host behind the guest's handles. Returns false if they exceed the grant or
+    /// budget.
     pub(super) fn hold(&mut self, bytes: u64) -> bool {
         let all = self.used.saturating_add(bytes);
         if all > self.memory {
@@ -83,7 +83,7 @@ impl Limits {
         self.peak
     }
 
-    /// What was refused last, if anything was.
+    /// The last refusal, if there was one.
     pub(super) fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }

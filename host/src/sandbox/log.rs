@@ -1,11 +1,10 @@
-//! What a guest prints becomes log lines of the host.
+//! Turns what a guest prints into log lines of the host.
 //!
-//! In: bytes on stdout and stderr, messages from wasi:logging. Out: tracing events with target `guest`, one per line,
-//! and the guest's last words for the error of a failed attempt.
+//! In: bytes on stdout and stderr, messages from wasi:logging. Out: tracing events with target `guest`, one
+//! per line, and the guest's last words for the error of a failed attempt.
 //!
-//! Everything is bounded: a line, all lines of an attempt, and what a plugin logs in a second (`log_rate`).
-//! Nothing a guest prints can end a log line or move the cursor of whoever reads it, and none of its plugin's
-//! secrets comes through.
+//! Everything is bounded: a line, all lines of an attempt, and the rate of a plugin (`log_rate`). No output
+//! of a guest can end a log line, move the reader's cursor, or show a secret of its plugin.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -17,19 +16,20 @@ use super::mask::Mask;
 use super::quota::Quota;
 use crate::task::Task;
 
-/// Bytes of one line; the rest of a longer line is dropped.
+/// Largest size of one line, in bytes; the rest of a longer line is dropped.
 pub(super) const MAX_LINE: usize = 8 * 1024;
-/// Bytes of all lines of one attempt.
+/// Largest size of all lines of one attempt, in bytes.
 pub(super) const BUDGET: usize = 256 * 1024;
-/// What each line costs beside its text, so that empty lines are not free.
+/// Bytes that each line costs beside its text, so that empty lines are not free.
 const LINE_COST: usize = 32;
 /// Bytes kept of the guest's last words.
 const MAX_LAST_WORDS: usize = 1024;
 
-/// Whose attempt it is that a line is about.
+/// The attempt that a line belongs to.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
-    /// A line of a batch bears the first one's id; which others there are is said once, before the batch's first line.
+    /// A line of a batch bears the first one's id; which others there are is said once, before the batch's
+    /// first line.
     tasks: Arc<Vec<Task>>,
     plugin: Arc<str>,
     mask: Arc<Mask>,
@@ -71,7 +71,7 @@ impl GuestLog {
         GuestLog { subject, mask, budget: BUDGET, ..GuestLog::default() }
     }
 
-    /// What takes secrets out of the texts of this attempt.
+    /// Masks secrets in the texts of this attempt.
     pub(super) fn mask(&self) -> &Mask {
         &self.mask
     }
@@ -87,7 +87,8 @@ impl GuestLog {
                 Some((b'\n', text)) => (text, true),
                 _ => (piece, false),
             };
-            // More than fits stays: one byte, so that the cut is seen, and a secret that begins before the cut.
+            // More than fits stays: one byte, so that the cut is seen, and a secret that begins before the
+            // cut.
             let most = self.most_of_line();
             let line = &mut self.lines[stream as usize];
             let room = most.saturating_sub(line.len());
@@ -213,7 +214,9 @@ impl Subject {
         macro_rules! send {
             ($send:ident, $level:ident) => {
                 // What the filter drops costs the plugin nothing.
-                if tracing::enabled!(target: "guest", Level::$level) && self.quota.take(&self.plugin, text.len()) {
+                if tracing::enabled!(target: "guest", Level::$level)
+                    && self.quota.take(&self.plugin, text.len())
+                {
                     tracing::$send!(target: "guest", queue, task = &*task, batch, plugin, stream, "{text}");
                 }
             };
@@ -228,8 +231,8 @@ impl Subject {
     }
 }
 
-/// One line of text that cannot pretend to be more: control characters, line separators and marks that reorder text
-/// are escaped, a line over [`MAX_LINE`] is cut.
+/// One line of text that cannot pretend to be more: control characters, line separators and marks that
+/// reorder text are escaped, a line over [`MAX_LINE`] is cut.
 pub(super) fn clean(bytes: &[u8]) -> Cow<'_, str> {
     clean_part(bytes, bytes.len() > MAX_LINE)
 }
@@ -360,7 +363,7 @@ mod tests {
         for before in MAX_LINE - longest - 2..=MAX_LINE + 2 * longest {
             // What stands in front of it is taken out as well, so that more of the line is shown.
             let out = printed(|log| {
-                log.write(Stream::Stdout, format!("{SECRET}{}{SECRET}\n", "x".repeat(before)).as_bytes())
+                log.write(Stream::Stdout, format!("{SECRET}{}{SECRET}\n", "x".repeat(before)).as_bytes());
             });
             assert!(!out.contains("hunter"), "{before}: {out}");
             assert_eq!(out.contains(" … (cut)"), before + 2 * SECRET.len() > MAX_LINE + longest, "{before}");

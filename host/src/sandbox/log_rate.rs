@@ -1,16 +1,16 @@
-//! How much a plugin may log in a second, in all of its attempts together.
+//! Limits the rate of a plugin's log, over all of its attempts together.
 //!
-//! In: the size of each line. Out: whether it fits, and how much was dropped. Without it a handler with many
-//! tasks fills the disk, or the room of the lines that wait for stderr, and with that drops the lines of all
-//! others.
+//! In: the size of each line. Out: whether the line fits, and how much was dropped. Without this limit, a
+//! handler with many tasks would fill the disk, or the buffer for stderr, where other plugins would lose
+//! their lines.
 //!
-//! Not here: the right of one version to log (`quota`), how much one attempt may log (`log`).
+//! Not here: the right of one version to log (`quota`), the limit of one attempt (`log`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// A plugin may log as much at once as in so many seconds.
+/// A plugin may log the amount of this many seconds at once.
 const BURST: u64 = 8;
 
 /// The lines of one plugin.
@@ -23,10 +23,10 @@ pub(super) struct Lines {
 
 #[derive(Debug, Default)]
 pub(super) struct Now {
-    /// Bytes that were logged and are not forgiven yet.
+    /// Logged bytes that the rate has not yet paid for.
     level: u64,
     forgiven: Option<Instant>,
-    /// The dropped lines that were not told of yet. While there are any, a task waits to tell of them.
+    /// Dropped lines not yet reported. While there are any, a spawned task waits to report them.
     pub(super) untold: Option<Dropped>,
 }
 

@@ -1,13 +1,13 @@
-//! How much memory there is for this process: the machine's, or what its control group leaves of it.
+//! Finds how much memory this process may use: that of the machine, or the limit of its control group.
 //!
-//! In: /proc and /sys of Linux. Out: bytes; None where they are not to be found.
+//! In: /proc and /sys of Linux. Out: bytes, or None if they cannot be found.
 //!
 //! Not here: how much of it handlers may have (`budget`).
 
 use std::fs;
 use std::path::Path;
 
-/// The smallest limit that this process has.
+/// The smallest memory limit of this process.
 pub(super) fn memory() -> Option<u64> {
     memory_under(Path::new("/"))
 }
@@ -24,7 +24,8 @@ fn memory_under(root: &Path) -> Option<u64> {
             }
             _ => return None,
         };
-        // A limit of a group above holds as well. In a container the path may be that of the machine, of which only the top is there.
+        // A limit of a parent group holds as well. In a container the path may be that of the machine, of
+        // which only the top is visible.
         let groups = Path::new(path.trim_start_matches('/')).ancestors();
         groups
             .filter_map(|group| {
@@ -35,7 +36,7 @@ fn memory_under(root: &Path) -> Option<u64> {
     limits.chain(total(&fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default())).min()
 }
 
-/// Of the text of /proc/meminfo.
+/// Reads the total from the text of /proc/meminfo.
 fn total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

@@ -1,12 +1,14 @@
-//! Takes a plugin's secrets out of what its handlers say.
+//! Replaces a plugin's secrets in what its handlers write.
 //!
-//! In: the granted configuration; later bytes that a handler hands out. Out: the same with [`SHOWN`] in the place of each secret. A secret is what
-//! is kept apart from the configuration's own text, in the environment or in a file; a handler gets it as it is, and may say it by mistake,
-//! in a log line, in the text of an error, in a result.
+//! In: the granted configuration; later bytes that a handler writes. Out: those bytes with [`SHOWN`] in the
+//! place of each secret. A secret is a value that comes from the environment or from a file, not from the
+//! configuration's own text. A handler gets it unchanged, and may write it by mistake into a log line, an
+//! error text or a result.
 //!
-//! This is against mistakes. Found are the text itself, each of its lines, and what these are in JSON, in the debug output of Rust and Python, in a URL, and in
-//! base64, also within something longer, such as a header of basic authentication. A handler that changes a secret otherwise before it says it (hexadecimal,
-//! cut in two, encoded twice) is not noticed.
+//! The mask protects against mistakes only. It finds the text itself and each of its lines. It also finds
+//! these in JSON, in the debug output of Rust and Python, in a URL and in base64, also inside a longer text
+//! such as a header of basic authentication. It does not find a secret in another form (hexadecimal, cut in
+//! two, encoded twice).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,16 +21,16 @@ use url::form_urlencoded;
 
 use crate::config::Secret;
 
-/// What stands in the place of a secret.
+/// The text that replaces a secret.
 const SHOWN: &str = "[secret]";
-/// Bytes. What is shorter is no secret that anybody keeps, and would be found in texts that have nothing to do with it.
+/// The shortest secret that is masked, in bytes. A shorter text would be found in unrelated texts.
 const SHORTEST: usize = 8;
 /// Bytes. What is longer is no password, and is not looked for in base64, of which there are many forms.
 const LONGEST_IN_BASE64: usize = 4 * 1024;
 
 /// What a URL takes as it is (RFC 3986).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// The same for `encodeURIComponent` of JavaScript.
+/// The set for `encodeURIComponent` of JavaScript.
 const OF_JAVASCRIPT: &AsciiSet =
     &UNRESERVED.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*');
 /// The same for `quote` of Python.
@@ -95,8 +97,8 @@ fn in_url(text: &str) -> [String; 4] {
     [strict, javascript, python, form_urlencoded::byte_serialize(text.as_bytes()).collect()]
 }
 
-/// What a text is in base64, in both alphabets, wherever in the encoded bytes it begins. Its first and last digits may belong to what is beside it; those
-/// are not part of it here.
+/// The base64 forms of a text, in both alphabets and at each offset in the encoded bytes. The first and last
+/// digits may depend on the neighbouring bytes, so they are left out.
 fn in_base64(text: &str) -> impl Iterator<Item = String> {
     let text = (text.len() <= LONGEST_IN_BASE64).then_some(text);
     text.into_iter().flat_map(|text| {
@@ -110,7 +112,8 @@ fn in_base64(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// How a text is written between quotes: in JSON, in JSON of ASCII only (Python's default), in the debug output of Rust, and in that of Python.
+/// The forms of a text between quotes: in JSON, in ASCII-only JSON (Python's default), and in the debug
+/// output of Rust and of Python.
 fn written(text: &str) -> [String; 5] {
     let json = serde_json::Value::from(text).to_string();
     let json = json[1..json.len() - 1].to_owned();
@@ -168,9 +171,9 @@ mod tests {
         let mut ascii = String::new();
         for unit in serde_json::to_string(secret).unwrap().encode_utf16() {
             if unit < 128 {
-                ascii.push(unit as u8 as char)
+                ascii.push(unit as u8 as char);
             } else {
-                ascii.push_str(&format!("\\u{unit:04x}"))
+                ascii.push_str(&format!("\\u{unit:04x}"));
             }
         }
         // As it prints it: both kinds of quotes are in it.

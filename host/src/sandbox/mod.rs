@@ -1,13 +1,15 @@
-//! Runs handlers: WebAssembly components that get a task and nothing else that they were not granted.
+//! Runs handlers: WebAssembly components that get a task, and only the access that is granted to them.
 //!
-//! In: the bytes of a plugin, its grants, one attempt after another. Out: compiled code, a [`Handler`], one [`Report`]
-//! per attempt. A handler that misbehaves is an outcome, never an error.
+//! In: the bytes of a plugin, its grants, its attempts. Out: compiled code, a [`Handler`], one [`Report`] per
+//! attempt. A handler that misbehaves gives an outcome, never an error.
 //!
 //! ```text
 //! bytes ─▶ Sandbox::compile ─▶ Sandbox::load ─▶ Handler::self_check ─▶ Handler::run(Attempt) ─▶ Report
 //! ```
 //!
-//! `Sandbox::compile` does it in a process of its own, unless it is told otherwise. Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
+//! `Sandbox::compile` compiles in a separate process, unless the options choose [`Compiler::Here`].
+//!
+//! Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
 
 mod apart;
 mod attempt;
@@ -55,19 +57,20 @@ pub use host::http::requests::Requests;
 pub use share::Share;
 pub use shared::{Sandbox, SandboxOptions};
 
-/// What handlers may have together of the memory that there is for this process, by default: the larger part is left to the host itself, to compilers
-/// and to other programs.
+/// The default memory of all handlers together, in bytes: half of the memory that this process may use. The
+/// other half is for the host itself, for compilers and for other programs.
 pub fn default_memory() -> u64 {
     machine::memory().map_or(u64::MAX, |bytes| bytes / 2)
 }
 
 impl Sandbox {
-    /// Validates a plugin's bytes and compiles them, on all cores. Takes seconds for large components: call it off the runtime, one at a time.
+    /// Validates a plugin's bytes and compiles them, on all cores. This takes seconds for large components:
+    /// do not call it on a thread of the runtime, and call it for one plugin at a time.
     pub fn compile(&self, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
         self.compile_with(&Allowance::full(), wasm)
     }
 
-    /// The same with less, or until it is not wanted any more.
+    /// Validates and compiles a plugin within an allowance, which limits the cores and can cancel the work.
     pub fn compile_with(&self, allowance: &Allowance, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
         match &self.0.compiler {
             Compiler::Apart(program) => apart::compile(program, self.0.reservation, allowance, wasm),
@@ -75,8 +78,8 @@ impl Sandbox {
         }
     }
 
-    /// Makes a handler of what [`Self::compile`] gave, now or earlier, out of a cache that only this user can write.
-    /// It is run as machine code: nothing else may ever be passed in.
+    /// Makes a handler from compiled code. The code must come from [`Self::compile`], directly or through a
+    /// cache that only this user can write. It runs as machine code: never pass any other bytes.
     pub fn load(&self, compiled: &[u8], grants: &config::Plugin) -> Result<Handler, LoadError> {
         let component = self.deserialize(compiled)?;
         component::interfaces_of(&component).check()?;
@@ -88,12 +91,13 @@ impl Sandbox {
         Ok(Handler::new(self.clone(), call::Exports::find(pre)?, grants))
     }
 
-    /// What a plugin exports and imports, without compiling it; says nothing about whether it can be loaded.
+    /// Lists a plugin's exports and imports without compiling it. It does not check that the plugin can be
+    /// loaded.
     pub fn inspect(&self, wasm: &[u8]) -> Result<Interfaces, LoadError> {
         compiler::contained(|| component::interfaces(&component::from_bytes(wasm)?))
     }
 
-    /// Names the engine and its settings: compiled code is good only for the same name.
+    /// Identifies the engine and its settings. Compiled code is valid only for the same identifier.
     pub fn compatibility(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.0.engine.precompile_compatibility_hash().hash(&mut hasher);
@@ -102,9 +106,9 @@ impl Sandbox {
 
     #[allow(unsafe_code, reason = "wasmtime has no other way to load compiled code")]
     fn deserialize(&self, compiled: &[u8]) -> Result<Component, LoadError> {
-        // SAFETY: by the contract of `load` these bytes come from `compile`. The cache keeps them in a directory that
-        // only this user can enter and checks their digest; files from the plugins folder that hold compiled code are
-        // refused by `component::from_bytes`.
+        // SAFETY: by the contract of `load`, these bytes come from `compile`. The cache keeps them in a
+        // directory that only this user can enter, and checks their digest. `component::from_bytes` refuses
+        // files of the plugins folder that hold compiled code.
         unsafe { Component::deserialize(&self.0.engine, compiled) }
             .map_err(|error| LoadError::of_compiled(&error))
     }

@@ -1,9 +1,9 @@
 //! The right of one version to log.
 //!
-//! In: the size of each line, before it goes out. Out: whether it may; and every [`PERIOD`] one line of the
-//! host that says how much was dropped, if anything was.
+//! In: the size of each line, before it is logged. Out: whether the line may be logged. If lines were
+//! dropped, the host logs their number once in every [`PERIOD`].
 //!
-//! Not here: what all versions of a plugin have logged (`log_rate`), how much one attempt may log (`log`).
+//! Not here: what all versions of a plugin have logged (`log_rate`), the limit of one attempt (`log`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,10 +14,10 @@ use tokio::runtime::Handle;
 use super::log_rate::Dropped;
 use super::share::Share;
 
-/// A line has about so many bytes beside its text, for its time, queue, task and plugin.
+/// Bytes of a line beside its text: its time, queue, task and plugin.
 const FIELDS: u64 = 192;
 
-/// Dropped lines are told of no more often than this.
+/// The shortest time between two reports of dropped lines.
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// The right of one version to log. All versions of a plugin share what was logged.
@@ -54,7 +54,12 @@ impl Quota {
         let tell = async move {
             tokio::time::sleep(PERIOD).await;
             let Some(Dropped { lines, bytes }) = share.lines.now().untold.take() else { return };
-            tracing::warn!(%plugin, lines, bytes, "it logs more than its max_log_rate of {rate} bytes a second: lines were dropped");
+            tracing::warn!(
+                %plugin,
+                lines,
+                bytes,
+                "it logs more than its max_log_rate of {rate} bytes a second: lines were dropped"
+            );
         };
         // Guests run on a runtime; where there is none, nothing runs that could tell.
         if let Ok(runtime) = Handle::try_current() {

@@ -1,7 +1,7 @@
-//! Keeps the part that each plugin has of the host's shared things, over all of its versions.
+//! Keeps each plugin's part of the host's shared resources, over all of its versions.
 //!
-//! In: what its handlers use. Out: how much of it there is left for them, and the counts for the metrics. A
-//! plugin that has used up its part waits, or goes without, and no other plugin notices.
+//! In: what the plugin's handlers use. Out: what is left for them, and the counts for the metrics. A plugin
+//! that has used up its part waits or is refused; other plugins are not affected.
 //!
 //! Not here: what belongs to one attempt (`state`), turns to compute (`turns`), memory (`budget`).
 
@@ -12,8 +12,8 @@ use tokio::sync::Semaphore;
 use super::host::http::requests::Requests;
 use super::log_rate::Lines;
 
-/// Names that are looked up for one plugin at once. A lookup holds a thread and cannot be broken off, so a
-/// name server that does not answer may hold all of them for long. The plugin's other names wait then.
+/// Largest number of name lookups of one plugin at once. A lookup holds a thread and cannot be cancelled, so
+/// a name server that does not answer may hold all of them for long. The plugin's other lookups wait then.
 pub(super) const MAX_LOOKUPS: usize = 8;
 
 /// The part of one plugin.
@@ -43,8 +43,8 @@ impl Default for Share {
     }
 }
 
-/// Whose part a version uses: its plugin's, and a part of its own until it is a plugin's version, as in its
-/// self-check.
+/// The share that a version uses: its plugin's. A version that has no plugin yet, as during its self-check,
+/// has a share of its own.
 #[derive(Debug, Default)]
 pub(super) struct Owner {
     plugin: OnceLock<Arc<Share>>,
@@ -52,7 +52,7 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// It is a version of this plugin from now on. A second word changes nothing.
+    /// Makes this version use the plugin's share from now on. A second call changes nothing.
     pub(super) fn belongs_to(&self, plugin: Arc<Share>) {
         self.plugin.get_or_init(|| plugin);
     }

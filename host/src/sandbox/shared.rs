@@ -15,25 +15,25 @@ use super::apart::Compiler;
 use super::state::State;
 use super::{budget, engine, host, share, turns, warm};
 
-/// Threads for lookups of names. No more plugins may look names up at once than this has room for; each has a
-/// bound of its own, so that none of them waits for those of others.
+/// Threads for name lookups. Each plugin has its own limit, so that it does not wait for the lookups of
+/// another plugin. There are enough threads for 500 plugins at their limit.
 const MAX_LOOKUP_THREADS: usize = 500 * share::MAX_LOOKUPS;
 
-/// How large the sandbox is.
+/// The size of the sandbox, and its compiler.
 #[derive(Debug, Clone)]
 pub struct SandboxOptions {
-    /// Attempts that may run at once in this host, over all plugins.
+    /// Largest number of attempts that run at once in this host, over all plugins.
     pub max_concurrent: u32,
-    /// Instances that may wait for a task meanwhile, over all plugins.
+    /// Largest number of instances that wait for a task at the same time, over all plugins.
     pub max_warm: u32,
     /// The largest memory grant of any plugin, in bytes.
     pub max_memory: u64,
-    /// Who compiles plugins.
+    /// Where plugins are compiled.
     pub compiler: Compiler,
 }
 
 impl SandboxOptions {
-    /// Instances that there may be at once: those that run, and those that wait for a task.
+    /// Largest number of instances at once: those that run, and those that wait for a task.
     fn places(&self) -> u32 {
         self.max_concurrent.saturating_add(self.max_warm).max(1)
     }
@@ -49,22 +49,21 @@ pub(super) struct Shared {
     pub(super) reservation: u64,
     pub(super) compiler: Compiler,
     pub(super) linker: Linker<State>,
-    /// A full pool is not the task's fault: an attempt takes a place before it takes anything from the engine's
-    /// pool.
+    /// An attempt takes a place here before it uses the engine's pool, so a full pool never fails a task.
     pub(super) pool: Arc<warm::Pool>,
-    /// Memory of all instances.
+    /// The memory of all instances together.
     pub(super) budget: Arc<budget::Budget>,
-    /// Who computes for long does it in turns: as many at once as there are cores.
+    /// Guests that compute for long take turns: as many run at once as there are cores.
     pub(super) turns: turns::Turns,
-    /// One self-check at a time; the engine's pool has a place more than there are for attempts.
+    /// One self-check runs at a time. The engine's pool has one place for it beside those for attempts.
     pub(super) check_permit: Semaphore,
-    /// Taken only when this is dropped.
+    /// `None` only while this is dropped.
     pub(super) guests: Option<Runtime>,
     pub(super) runs_on: Handle,
-    /// Taken only when this is dropped; requests of guests run there.
+    /// Runs the HTTP requests of guests. `None` only while this is dropped.
     pub(super) requests: Option<Runtime>,
     pub(super) sends_on: Handle,
-    /// Plugins share its thread: each poll of a request is a turn.
+    /// Plugins share the thread of `requests`: each poll of a request is a turn.
     pub(super) sends_in: turns::Turns,
     _ticker: engine::Ticker,
 }
@@ -75,7 +74,7 @@ impl Sandbox {
         Sandbox::within(opts, u64::MAX)
     }
 
-    /// The same, where all handlers together have no more than so many bytes of memory.
+    /// Makes a sandbox where all handlers together have at most `memory` bytes.
     pub fn within(opts: SandboxOptions, memory: u64) -> anyhow::Result<Sandbox> {
         let (engine, reservation) = engine::build(opts.places(), opts.max_memory)
             .map_err(|error| anyhow!("cannot start the WebAssembly engine: {error:#}"))?;
@@ -84,21 +83,21 @@ impl Sandbox {
             .map_err(|error| anyhow!("cannot link the host interfaces: {error:#}"))?;
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let guests = tokio::runtime::Builder::new_multi_thread()
-            // Half of them for those that compute for long, the others for everybody else: ARCHITECTURE.md has
-            // the figures.
+            // Half of the threads serve guests that compute for long, and half serve all others
+            // (docs/decisions/0001-execution.md).
             .worker_threads(2 * cores)
             .thread_name("tq-guest")
             .enable_time()
-            // A busy guest is one long poll: look at the timers after each few, not after the usual 61.
+            // A busy guest is one long poll, so look at the timers after 4 polls, not after the usual 61.
             .event_interval(4)
             .build()
             .context("cannot start the guest threads")?;
-        // Not on the guests' threads, which may be busy for long, and not on the host's, which guests must not
-        // load.
+        // Requests have their own thread: guests' threads may be busy for long, and guests must not load
+        // the host's threads.
         let requests = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("tq-http")
-            // What comes in for one plugin is seen after a few polls for the others.
+            // Look for incoming data after 8 polls, so that one plugin does not delay the others.
             .event_interval(8)
             .enable_io()
             .enable_time()
@@ -133,7 +132,7 @@ impl Sandbox {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The last owner may be a guest or an async function, where waiting for threads would panic.
+        // The last owner may be a guest or an async function, where a wait for threads would panic.
         for runtime in [self.guests.take(), self.requests.take()].into_iter().flatten() {
             runtime.shutdown_background();
         }

@@ -1,7 +1,7 @@
-//! What the host keeps for one instance: the data of its store.
+//! The data that the host keeps in the store of one instance.
 //!
-//! Made anew for every task, or where instances are kept made anew in part: [`State::begin`] has what belongs to one attempt. What is
-//! costly to make is made when the guest first asks for it.
+//! A store is new for every task, unless instances are kept. For a kept instance, [`State::begin`] renews
+//! what belongs to one attempt. What is costly to make is made when the guest first asks for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,37 +23,37 @@ use crate::task::Progress;
 /// Handles that one guest may hold at once. Some stand for bytes of the host, which count as its memory
 /// (`host::http` says how many).
 const MAX_RESOURCES: usize = 1024;
-/// Calls of wasi:http between two looks at what its handles stand for. Each may add 16 KiB.
+/// Calls of wasi:http between two checks of the memory behind the handles. Each call may add 16 KiB.
 const WEIGH_EVERY: u32 = 16;
 
 pub(super) struct State {
     pub(super) limits: Limits,
-    /// Of the attempt that runs. Streams that the guest holds write here, also those that it has from an earlier attempt.
+    /// The log of the attempt that runs. Streams that the guest kept from an earlier attempt write here, too.
     pub(super) log: Arc<Mutex<GuestLog>>,
-    /// What wasi:config/store shows.
+    /// The values that wasi:config/store gives.
     pub(super) config: Arc<BTreeMap<String, Secret>>,
-    /// Of each task of the attempt.
+    /// The progress of each task of the attempt.
     pub(super) progress: Vec<Progress>,
     pub(super) deadline: Instant,
-    /// What ends or delays the call of the attempt that runs; None before the first one.
+    /// Ends or delays the call of the attempt that runs. None before the first attempt.
     pub(super) interrupts: Option<Interrupts>,
     pub(super) table: ResourceTable,
     cli: WasiCliCtx,
     clocks: Option<WasiClocksCtx>,
     grant: Arc<Grant>,
     http: Option<Box<Client>>,
-    /// Calls of wasi:http until now.
+    /// The number of calls of wasi:http so far.
     http_calls: u32,
 }
 
-/// What a handler that computes looks at with every tick, beside its deadline.
+/// What every tick checks for a handler that computes, beside its deadline.
 pub(super) struct Interrupts {
     pub(super) stop: CancellationToken,
     pub(super) turn: Turn,
 }
 
 impl State {
-    /// Of an instance that has no task yet.
+    /// Makes the state of an instance that has no task yet.
     pub(super) fn new(limits: Limits, config: Arc<BTreeMap<String, Secret>>, grant: Arc<Grant>) -> State {
         let mut table = ResourceTable::new();
         table.set_max_capacity(MAX_RESOURCES);
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// Makes everything new that belongs to one attempt.
+    /// Renews everything that belongs to one attempt.
     pub(super) fn begin(
         &mut self,
         log: GuestLog,
@@ -89,8 +89,8 @@ impl State {
         self.interrupts = Some(interrupts);
     }
 
-    /// Lets go of the attempt that has ended: its task, and its requests, which this breaks off. Tells how many handles the guest has
-    /// left open.
+    /// Drops the task of the attempt that has ended, and breaks off its requests. Gives the number of handles
+    /// that the guest left open.
     pub(super) fn end(&mut self) -> usize {
         *self.log() = GuestLog::default();
         // No more than at the last look, unless the guest has gone on with a few calls.
@@ -128,8 +128,8 @@ impl State {
         self.table.iter_mut().map(|handle| http::weight(handle)).sum()
     }
 
-    /// Counts what its handles stand for, with every few calls. A guest that has too much by them loses them
-    /// all: whatever it does next with one is a trap, and an out-of-memory.
+    /// Counts the memory behind the guest's handles, once in every few calls. A guest that exceeds its grant
+    /// loses all of its handles. Its next use of a handle is a trap and counts as out-of-memory.
     fn weigh(&mut self) {
         self.http_calls = self.http_calls.wrapping_add(1);
         if !self.http_calls.is_multiple_of(WEIGH_EVERY) {

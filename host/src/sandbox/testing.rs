@@ -11,8 +11,8 @@ use super::quota::Quota;
 use super::{Attempt, Compiler, Report, Sandbox, SandboxOptions};
 use crate::task::{Field, Origin, Outcome, Progress, Task};
 
-/// A core module with the handler's exports around `body`, which has to leave the address of the result: at 16 there
-/// is room for one. `extra` stands at module level before the functions.
+/// A core module with the handler's exports around `body`, which has to leave the address of the result: at
+/// 16 there is room for one. `extra` stands at module level before the functions.
 pub(crate) fn module(extra: &str, body: &str) -> String {
     format!(
         r#"(module
@@ -20,12 +20,14 @@ pub(crate) fn module(extra: &str, body: &str) -> String {
             (memory (export "memory") 1)
             (global $next (mut i32) (i32.const 4096))
             (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
-                (global.set $next (i32.add (i32.and (i32.add (global.get $next) (i32.const 7)) (i32.const -8)) (local.get 3)))
+                (global.set $next (i32.add (i32.and (i32.add (global.get $next) (i32.const 7))
+                    (i32.const -8)) (local.get 3)))
                 (i32.sub (global.get $next) (local.get 3)))
             (func (export "tqhost:handler/handler@0.1.0#handle")
                 (param $id i32) (param $id_len i32) (param $queue i32) (param $queue_len i32)
                 (param $fields i32) (param $fields_len i32) (param $attempt i32) (param $max_attempts i32)
-                (param $enqueued i64) (param $deadline i64) (param $traced i32) (param $trace i32) (param $trace_len i32)
+                (param $enqueued i64) (param $deadline i64) (param $traced i32) (param $trace i32)
+                    (param $trace_len i32)
                 (result i32)
                 {body}))"#
     )
@@ -87,7 +89,8 @@ const FOREIGN: &[(&str, &str)] = &[
         "wasi:clocks",
         "package wasi:clocks@0.2.3; interface monotonic-clock { use wasi:io/poll@0.2.3.{pollable};
          now: func() -> u64; subscribe-duration: func(when: u64) -> pollable; }
-         interface wall-clock { record datetime { seconds: u64, nanoseconds: u32 } now: func() -> datetime; }",
+         interface wall-clock { record datetime { seconds: u64, nanoseconds: u32 } now: func() -> datetime;
+             }",
     ),
     ("wasi:cli", "package wasi:cli@0.2.3; interface exit { exit: func(status: result); }"),
 ];

@@ -1,4 +1,4 @@
-//! What becomes of good and of bad guests, each of them a few lines of WAT.
+//! Tests the outcomes of good and bad guests, each a few lines of WAT.
 
 mod hostile;
 
@@ -55,7 +55,8 @@ async fn every_attempt_has_an_instance_of_its_own() {
 
 #[tokio::test]
 async fn no_part_of_a_memory_is_left_to_the_next_attempt() {
-    // In the parts that are reset in different ways: below and above what is kept of a slot, data of the module there, and pages that were grown.
+    // In the parts that are reset in different ways: below and above what is kept of a slot, data of the
+    // module there, and pages that were grown.
     let places = [64, 100 << 10, 255 << 10, 257 << 10, 500 << 10, 513 << 10, 600 << 10];
     let data = [2048, 200 << 10, 300 << 10];
     let segments: String = data.map(|at| format!(r#"(data (i32.const {at}) "abcd")"#)).concat();
@@ -227,7 +228,8 @@ async fn a_refused_growth_that_the_guest_bears_is_no_failure() {
 async fn results_are_measured_before_and_after_they_are_copied() {
     let result = |bytes: usize, pages: usize| {
         let body = format!(
-            "(drop (memory.grow (i32.const {pages}))) (i32.store8 (i32.const 24) (i32.const 1)) (i32.store (i32.const 32) (i32.const {bytes})) (i32.const 16)"
+            "(drop (memory.grow (i32.const {pages}))) (i32.store8 (i32.const 24) (i32.const 1)) (i32.store
+                (i32.const 32) (i32.const {bytes})) (i32.const 16)"
         );
         handler(&body)
     };
@@ -260,7 +262,8 @@ async fn failures_that_the_handler_reports_come_through() {
     let report = |case: u8, rest: &str| {
         handler(&format!(
             r#"(i32.store8 (i32.const 16) (i32.const 1)) (i32.store8 (i32.const 24) (i32.const {case}))
-               (i64.store (i32.const 512) (i64.const 0x0a7972726f73)) (i32.store (i32.const 32) (i32.const 512))
+               (i64.store (i32.const 512) (i64.const 0x0a7972726f73)) (i32.store (i32.const 32)
+                   (i32.const 512))
                (i32.store (i32.const 36) (i32.const 5)) {rest} (i32.const 16)"#
         ))
     };
@@ -315,10 +318,12 @@ async fn a_dropped_attempt_gives_its_place_back() {
 /// A guest that waits in the host, for an hour.
 fn sleeping() -> Vec<u8> {
     let extra = r#"
-        (import "wasi:clocks/monotonic-clock@0.2.3" "subscribe-duration" (func $subscribe (param i64) (result i32)))
+        (import "wasi:clocks/monotonic-clock@0.2.3" "subscribe-duration" (func $subscribe (param i64)
+            (result i32)))
         (import "wasi:io/poll@0.2.3" "[method]pollable.block" (func $block (param i32)))"#;
     let body = format!("(call $block (call $subscribe (i64.const 3600000000000))) {DONE}");
-    let world = "world test { import wasi:clocks/monotonic-clock@0.2.3; import wasi:io/poll@0.2.3; export tqhost:handler/handler@0.1.0; }";
+    let world = "world test { import wasi:clocks/monotonic-clock@0.2.3; import wasi:io/poll@0.2.3; \
+                 export tqhost:handler/handler@0.1.0; }";
     embed(&module(extra, &body), world)
 }
 
@@ -388,7 +393,8 @@ async fn config_progress_and_logging_reach_the_guest() {
         (i32.store (i32.const 28) (i32.load (i32.const 708)))
         (i32.store (i32.const 32) (i32.load (i32.const 712)))
         (i32.const 16)";
-    let world = "world test { import tqhost:handler/context@0.1.0; import wasi:config/store@0.2.0-rc.1; import wasi:logging/logging;
+    let world = "world test { import tqhost:handler/context@0.1.0; import wasi:config/store@0.2.0-rc.1;
+        import wasi:logging/logging;
         import wasi:clocks/monotonic-clock@0.2.3; export tqhost:handler/handler@0.1.0; }";
     let sandbox = testing::sandbox();
     let compiled = sandbox.compile(&embed(&module(extra, body), world)).unwrap();
@@ -444,7 +450,8 @@ fn wrong_worlds_are_named() {
 
     let imports =
         r#"(import "wasi:sockets/network@0.2.3" "ping" (func)) (import "acme:api/api" "ping" (func))"#;
-    let world = "world test { import wasi:sockets/network@0.2.3; import acme:api/api; export tqhost:handler/handler@0.1.0; }";
+    let world = "world test { import wasi:sockets/network@0.2.3; import acme:api/api; \
+                 export tqhost:handler/handler@0.1.0; }";
     let message = refused(&embed(&module(imports, DONE), world));
     assert!(message.contains("wasi:sockets/network@0.2.3 (handlers have no sockets); "), "{message}");
     assert!(message.contains("acme:api/api (tqhost does not know it)"), "{message}");

@@ -1,16 +1,18 @@
-//! Who computes: a handler that has computed for a tick goes on in turns with the others of its kind.
+//! Schedules guests that compute for long: after one tick, a guest takes turns with the others.
 //!
-//! In: how many may go on at once; the ticks and polls of each call. Out: at most so many threads are with handlers that compute for long. The other
-//! threads are for handlers that have just begun, or come from a wait: these need not wait for ticks of others to end. Beside it, how long each call
-//! has waited for what it is not to blame for: whatever it called, and the turns of other versions' calls.
+//! In: the number of turns at once; the ticks and polls of each call. Out: at most that many threads serve
+//! guests that compute for long. The other threads serve guests that have just begun, or come from a wait, so
+//! that these do not wait for the ticks of others. Also out: how long each call has waited for other things
+//! than itself: for what it called, and for the turns of other versions.
 //!
 //! ```text
-//! begins, or comes from a wait ─▶ computes for a tick ─▶ waits for its turn ─▶ computes for a tick ─▶ waits for its turn …
+//! begins, or comes from a wait ─▶ computes for a tick ─▶ waits for its turn ─▶ computes for a tick ─▶ …
 //! ```
 //!
-//! Versions share the turns, not calls: each version in the line gets one turn after the other, however many of its calls wait there.
+//! Versions share the turns, not calls: each version in the line gets one turn after the other, however many
+//! of its calls wait there.
 //!
-//! Not here: what makes the ticks (`engine`), what ends a handler that computes for too long (`handler`).
+//! Not here: the source of the ticks (`engine`), the end of a handler that computes for too long (`handler`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -25,15 +27,16 @@ use tokio::sync::{Notify, oneshot};
 use super::engine::TICK;
 use super::number::Number;
 
-/// A tick that comes earlier than this finds a call that has only just begun to compute. Less than a tick, since no clock is exact.
+/// A tick that comes earlier than this finds a call that has only just begun to compute. It is less than a
+/// tick, since no clock is exact.
 const SHORT: Duration = Duration::from_millis(TICK.as_millis() as u64 / 2);
 
-/// The turns that there are at once.
+/// The turns, a fixed number at once.
 #[derive(Clone)]
 pub(super) struct Turns(Arc<Mutex<Line>>);
 
 struct Line {
-    /// Turns that nobody has.
+    /// The number of free turns.
     free: usize,
     /// Versions with calls that compute in turns, and how many these are.
     computing: BTreeMap<Number, usize>,
@@ -50,7 +53,7 @@ impl Turns {
         })))
     }
 
-    /// For one call of a version.
+    /// Makes the scheduling state of one call of a version.
     pub(super) fn turn(&self, version: Number) -> Turn {
         let now = Now {
             since: Instant::now(),
@@ -93,7 +96,7 @@ impl Turns {
         Err(turn)
     }
 
-    /// For all work of a version that is done in short polls.
+    /// Makes the turns for all work of a version that is done in short polls.
     pub(super) fn polls(&self, version: Number) -> Polls {
         Polls { turns: self.clone(), version }
     }
@@ -175,7 +178,7 @@ impl Polls {
     }
 }
 
-/// A call that computes in turns is counted.
+/// Counts a call that computes in turns, until it is dropped.
 struct Counted(Turns, Number);
 
 impl Counted {
@@ -198,7 +201,7 @@ impl Drop for Counted {
     }
 }
 
-/// One call's.
+/// The scheduling state of one call.
 #[derive(Clone)]
 pub(super) struct Turn(Arc<Call>);
 
@@ -211,27 +214,30 @@ struct Call {
 }
 
 struct Now {
-    /// When it began to compute.
+    /// When the call began to compute.
     since: Instant,
-    /// What it computes by, after its first tick. Held while it is polled, and at no other time.
+    /// The turn of a call that has computed for a tick. It is held only while the call is polled.
     held: Option<Held>,
-    /// From its first tick until it waits for anything else.
+    /// Set from the call's first tick until it waits for anything else.
     in_turns: Option<Counted>,
-    /// It waits for its turn: since when, and what part of the turns other versions get meanwhile.
+    /// Set while the call waits for its turn: the start of the wait, and the other versions' part of the
+    /// turns. Without that part, a good version that computes beside a plugin with an endless loop would be
+    /// blamed for its timeouts, and be rolled back.
     in_line: Option<(Instant, f64)>,
-    /// When it began to wait for something else, which it does until it is polled again.
+    /// When the call began to wait for something else. Cleared when it is polled again.
     left: Option<Instant>,
-    /// How long it has waited so far for what it is not to blame for.
+    /// How long the call has waited so far for anything but its own work.
     waited: Duration,
 }
 
 impl Turn {
-    /// Whether it has computed for a tick since it last waited for anything. The clock ticks for those that wait, too.
+    /// Whether the call has computed for a tick since it last waited. The clock also ticks for calls that
+    /// wait.
     pub(super) fn is_over(&self) -> bool {
         self.now().since.elapsed() >= SHORT
     }
 
-    /// Lets the others of its kind go first, in the order in which they came.
+    /// Waits for the next turn, behind the calls that came earlier.
     pub(super) async fn next(self) {
         let Call { turns, version, .. } = &*self.0;
         {
@@ -240,7 +246,8 @@ impl Turn {
             let versions = turns.line().computing.len().max(1);
             now.in_line = Some((Instant::now(), (versions - 1) as f64 / versions as f64));
         }
-        // Also where nobody waits: a call is ended, and its thread looks at other work, when it is not polled.
+        // Also where nobody waits: a call is ended, and its thread looks at other work, when it is not
+        // polled.
         tokio::task::yield_now().await;
         let held = turns.acquire(*version).await;
         let mut now = self.now();
@@ -249,7 +256,7 @@ impl Turn {
         now.held = held;
     }
 
-    /// How long it has waited for what it is not to blame for: a service, a clock, the handlers of others.
+    /// How long the call has waited for anything but its own work: a service, a clock, other handlers.
     pub(super) fn waited(&self) -> Duration {
         self.now().waited()
     }
@@ -264,12 +271,12 @@ impl Turn {
         self.0.is_evicted.load(Ordering::Relaxed)
     }
 
-    /// Waits until it is. For one caller.
+    /// Waits until the call is evicted. Only one caller may wait.
     pub(super) async fn evicted(&self) {
         self.0.evicted.notified().await;
     }
 
-    /// A call that gives its turn back whenever it does not compute.
+    /// Wraps a call so that it gives its turn back whenever it does not compute.
     pub(super) async fn keep<T>(self, call: impl Future<Output = T>) -> T {
         let mut call = pin!(call);
         poll_fn(|context| {
@@ -294,7 +301,7 @@ impl Now {
         self.waited + away + in_line
     }
 
-    /// It is polled.
+    /// Notes that the call is polled.
     fn comes(&mut self) {
         self.since = Instant::now();
         if let Some(left) = self.left.take() {
@@ -302,7 +309,7 @@ impl Now {
         }
     }
 
-    /// It has been polled.
+    /// Notes that the poll of the call has ended.
     fn goes(&mut self) {
         self.held = None;
         if self.in_line.is_none() {

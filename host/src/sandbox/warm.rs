@@ -1,12 +1,15 @@
-//! Instances that wait for the next task of their version, and the places in the engine's pool that all instances take.
+//! Instances that wait for the next task of their version, and the places in the engine's pool that all
+//! instances take.
 //!
-//! In: an instance whose task has ended well. Out: the same for a later attempt of the same version; or nothing, if it was given up
-//! meanwhile: it was idle for [`IDLE`], its version is gone, or somebody needed its place.
+//! In: an instance whose task has ended well. Out: the same instance for a later attempt of the same version.
+//! It is dropped before that if it was idle for too long, if its version is gone, or if an attempt needs its
+//! place.
 //!
-//! A place belongs to an instance from before it is made until it is dropped, idle or not. An idle one never keeps an attempt waiting: who
-//! finds no free place takes that of the instance that is idle for longest, and while somebody waits nothing becomes idle.
+//! An instance has a place from before it is made until it is dropped, also while it is idle. An idle
+//! instance never makes an attempt wait: an attempt that finds no free place takes that of the instance that
+//! is idle for longest. While an attempt waits, no instance becomes idle.
 //!
-//! Not here: whether an instance is fit for another task (`handler`).
+//! Not here: whether an instance may run another task (`handler`).
 
 #[cfg(test)]
 mod tests;
@@ -25,12 +28,12 @@ use super::state::State;
 /// How long an instance waits for a task. Then its memory goes back.
 pub(super) const IDLE: Duration = Duration::from_secs(60);
 
-/// What one attempt after the other runs in. Its place is free again after its memory is.
+/// An instance that runs one attempt after the other. Its memory is freed before its place.
 pub(super) struct Instance {
     pub(super) store: Store<State>,
     /// None before the first call.
     pub(super) running: Option<wasmtime::component::Instance>,
-    /// Begun so far.
+    /// The number of tasks begun so far.
     pub(super) tasks: u32,
     place: OwnedSemaphorePermit,
 }
@@ -49,9 +52,9 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct Idle {
-    /// Of each version that has any, the one that is idle for longest first.
+    /// The idle instances of each version; the one that is idle for longest is first.
     instances: BTreeMap<Number, VecDeque<Resting>>,
-    /// Attempts that wait for a place.
+    /// The number of attempts that wait for a place.
     waiting: usize,
     /// Whether [`give_up`] runs.
     watched: bool,
@@ -71,12 +74,12 @@ impl Pool {
         }
     }
 
-    /// A number that no version has.
+    /// Gives a number that no other version has.
     pub(super) fn number(&self) -> Number {
         Number(self.numbers.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A place for a new instance. None only when the sandbox ends.
+    /// Waits for a place for a new instance. Gives None only when the sandbox ends.
     pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(place) = self.places.clone().try_acquire_owned() {
             return Some(place);
@@ -94,7 +97,7 @@ impl Pool {
         self.places.clone().acquire_owned().await.ok()
     }
 
-    /// An instance of this version that has no task: the one that had one last.
+    /// Takes an idle instance of this version, the one that was used last.
     pub(super) fn take(&self, version: Number) -> Option<Instance> {
         let mut idle = self.idle();
         let resting = idle.instances.get_mut(&version)?;
@@ -105,8 +108,8 @@ impl Pool {
         taken
     }
 
-    /// Keeps an instance for a later task, unless so many of its version are kept already, or somebody needs its place. Called on the
-    /// guests' runtime.
+    /// Keeps an instance for a later task, unless its version has enough kept instances, or an attempt needs
+    /// the place. Must be called on the guests' runtime.
     pub(super) fn keep(self: &Arc<Pool>, version: Number, most: u32, instance: Instance) {
         let mut idle = self.idle();
         let kept = idle.instances.get(&version).map_or(0, VecDeque::len);
@@ -122,19 +125,20 @@ impl Pool {
         }
     }
 
-    /// Gives up what this version has kept.
+    /// Drops all kept instances of this version.
     pub(super) fn forget(&self, version: Number) {
         let forgotten = self.idle().instances.remove(&version);
         drop(forgotten);
     }
 
-    /// Gives up all that is kept.
+    /// Drops all kept instances.
     pub(super) fn clear(&self) {
         let instances = std::mem::take(&mut self.idle().instances);
         drop(instances);
     }
 
-    /// Gives up what is idle for too long. Tells when to look again; None if nothing is left to look for.
+    /// Drops instances that are idle for too long. Gives the time of the next check, or None if nothing is
+    /// kept.
     pub(super) fn give_up(&self, now: Instant) -> Option<Instant> {
         let mut idle = self.idle();
         let mut given_up = Vec::new();
@@ -173,7 +177,7 @@ impl Pool {
 }
 
 impl Idle {
-    /// Takes out the instance that is idle for longest.
+    /// Removes the instance that is idle for longest.
     fn longest(&mut self) -> Option<Instance> {
         let since = |resting: &VecDeque<Resting>| resting.front().map(|resting| resting.since);
         let version = *self.instances.iter().min_by_key(|(_, resting)| since(resting))?.0;
@@ -195,7 +199,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Runs as long as anything is kept.
+/// Drops idle instances as long as any are kept.
 async fn give_up(pool: Weak<Pool>) {
     while let Some(next) = pool.upgrade().and_then(|pool| pool.give_up(Instant::now())) {
         tokio::time::sleep_until(next.into()).await;

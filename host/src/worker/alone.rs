@@ -27,7 +27,7 @@ pub struct Alone {
 
 /// No other attempt runs while this guard lives.
 #[derive(Debug)]
-pub struct Turn {
+pub struct AloneGuard {
     _running: OwnedRwLockWriteGuard<()>,
     _first: OwnedMutexGuard<()>,
 }
@@ -40,7 +40,7 @@ impl Default for Alone {
 
 impl Alone {
     /// Waits until no attempt runs alone or asks to.
-    pub async fn beside(&self) -> RwLockReadGuard<'_, ()> {
+    pub async fn enter_shared(&self) -> RwLockReadGuard<'_, ()> {
         self.running.read().await
     }
 
@@ -49,12 +49,12 @@ impl Alone {
     /// A try keeps new attempts from beginning. If it fails, attempts run as usual for [`REST`] times as
     /// long, so the host is held up for at most a quarter of the time. Each try is twice as long as the one
     /// before, so one of them outlasts the longest attempt.
-    pub async fn alone(&self) -> Turn {
+    pub async fn enter_alone(&self) -> AloneGuard {
         let first = self.first.clone().lock_owned().await;
         let mut patience = self.patience;
         loop {
             if let Ok(running) = timeout(patience, self.running.clone().write_owned()).await {
-                return Turn { _running: running, _first: first };
+                return AloneGuard { _running: running, _first: first };
             }
             sleep(patience * REST).await;
             patience = patience.saturating_mul(2);
@@ -71,16 +71,16 @@ mod tests {
     #[tokio::test]
     async fn one_that_runs_alone_waits_for_the_others_and_they_for_it() {
         let alone = Alone::default();
-        let running = alone.beside().await;
-        let mut suspect = std::pin::pin!(alone.alone());
+        let running = alone.enter_shared().await;
+        let mut suspect = std::pin::pin!(alone.enter_alone());
         assert!(suspect.as_mut().now_or_never().is_none());
-        let mut next = std::pin::pin!(alone.beside());
+        let mut next = std::pin::pin!(alone.enter_shared());
         assert!(next.as_mut().now_or_never().is_none(), "nothing new begins");
-        let mut second = std::pin::pin!(alone.alone());
+        let mut second = std::pin::pin!(alone.enter_alone());
         drop(running);
-        let turn = suspect.await;
+        let guard = suspect.await;
         assert!(next.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
-        drop(turn);
+        drop(guard);
         assert!(second.as_mut().now_or_never().is_none(), "first it is the turn of the others");
         drop(next.await);
         drop(second.await);
@@ -89,16 +89,16 @@ mod tests {
     #[tokio::test]
     async fn a_long_attempt_holds_neither_the_host_up_nor_the_suspect_for_ever() {
         let alone = Alone { patience: Duration::from_millis(1), ..Alone::default() };
-        let long = alone.beside().await;
+        let long = alone.enter_shared().await;
         let others = async {
             for _ in 0..5 {
-                drop(alone.beside().await);
+                drop(alone.enter_shared().await);
                 // The next try is under way, or the one after.
                 sleep(Duration::from_millis(2)).await;
             }
             drop(long);
         };
-        let (turn, ()) = tokio::join!(alone.alone(), others);
-        drop(turn);
+        let (guard, ()) = tokio::join!(alone.enter_alone(), others);
+        drop(guard);
     }
 }

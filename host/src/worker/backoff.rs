@@ -1,4 +1,6 @@
-//! How long a failed task waits for its next attempt. Pure arithmetic.
+//! Computes how long a failed task waits for its next attempt.
+//!
+//! In: the queue's backoff, the attempt, a random jitter. Out: a duration. It is pure: no clock, no random.
 
 use std::time::Duration;
 
@@ -58,7 +60,8 @@ mod tests {
     proptest! {
         #[test]
         fn jitter_stays_within_its_share_and_under_the_maximum(
-            base in 1u64..100_000, factor in 1u64..100, spread in 0.0f64..=1.0, attempt in 1u32..5000, jitter in -1.0f64..=1.0,
+            base in 1u64..100_000, factor in 1u64..100, spread in 0.0f64..=1.0,
+            attempt in 1u32..5000, jitter in -1.0f64..=1.0,
         ) {
             let backoff = exponential(base, base * factor, spread);
             let plain = delay(&backoff, attempt, 0.0).as_secs_f64();

@@ -7,9 +7,9 @@
 //! queue has a virtual time. A start advances it by 1/priority, and the queue with the lowest time is served
 //! first. A queue that was idle is set to the time of the others, so idleness saves nothing up.
 //!
-//! A fetcher takes permits, reads, and then asks for more. [`Line::wants_more`] keeps its place during the
-//! read, and permits granted meanwhile wait for it. Without this, queues with short tasks would share by the
-//! speed of their reads instead of by priority.
+//! A fetcher takes permits, reads, and then asks for more. [`QueueCapacity::wants_more`] keeps its place
+//! during the read, and permits granted meanwhile wait for it. Without this, queues with short tasks would
+//! share by the speed of their reads instead of by priority.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,28 +22,28 @@ use super::alone::Alone;
 /// One start of a queue of priority 1, in virtual time. Divided by the priority, it is exact enough.
 const STEP: u64 = 1 << 32;
 
-/// What all queues of this host share. Cheap to clone.
+/// The capacity that all queues of this host share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Capacity {
-    pool: Arc<Mutex<Pool>>,
+    pool: Arc<Mutex<PermitPool>>,
     alone: Arc<Alone>,
 }
 
 #[derive(Debug)]
-struct Pool {
+struct PermitPool {
     /// The bound of permits for all queues together. `None`: the host sets no bound.
     most: Option<usize>,
     /// Permits that are granted, whether taken or not.
     out: usize,
     /// The virtual time of the last start.
     now: u64,
-    seats: BTreeMap<u64, Seat>,
-    next_seat: u64,
+    shares: BTreeMap<u64, QueueShare>,
+    next_id: u64,
 }
 
 /// One queue's permits and its demand.
 #[derive(Debug)]
-struct Seat {
+struct QueueShare {
     /// The queue's own concurrency.
     most: usize,
     /// Permits in use.
@@ -58,15 +58,17 @@ struct Seat {
     step: u64,
     /// When its next start is due, in virtual time.
     due: u64,
-    told: Arc<Notify>,
+    /// Notified when permits are granted.
+    granted_notify: Arc<Notify>,
 }
 
-/// One queue's place among the competing queues.
+/// The capacity that one queue has in this host: its loops take their permits here.
 #[derive(Debug)]
-pub struct Line {
-    capacity: Capacity,
-    seat: u64,
-    told: Arc<Notify>,
+pub struct QueueCapacity {
+    host: Capacity,
+    /// The queue's key in [`PermitPool::shares`].
+    id: u64,
+    granted_notify: Arc<Notify>,
     /// Locked by the loop that waits, so that the queue's loops are served in order of arrival.
     turn: tokio::sync::Mutex<()>,
 }
@@ -74,7 +76,7 @@ pub struct Line {
 /// The right to run `count` attempts of one queue. Dropping it frees the permits for other waiters.
 #[derive(Debug)]
 pub struct Permits {
-    line: Arc<Line>,
+    queue: Arc<QueueCapacity>,
     count: usize,
 }
 
@@ -82,7 +84,7 @@ impl Capacity {
     /// Room for `limit` attempts. `None`: only each queue's own concurrency counts.
     pub fn new(limit: Option<u32>) -> Capacity {
         let most = limit.map(|limit| limit as usize);
-        let pool = Pool { most, out: 0, now: 0, seats: BTreeMap::new(), next_seat: 0 };
+        let pool = PermitPool { most, out: 0, now: 0, shares: BTreeMap::new(), next_id: 0 };
         Capacity { pool: Arc::new(Mutex::new(pool)), alone: Arc::default() }
     }
 
@@ -90,20 +92,20 @@ impl Capacity {
     pub fn resize(&self, limit: Option<u32>) {
         let mut pool = self.lock();
         pool.most = limit.map(|limit| limit as usize);
-        let seats: Vec<u64> = pool.seats.keys().copied().collect();
-        seats.into_iter().for_each(|seat| pool.share_out(seat));
+        let ids: Vec<u64> = pool.shares.keys().copied().collect();
+        ids.into_iter().for_each(|id| pool.grant_free(id));
     }
 
-    /// A place for one queue, for as long as the line lives.
-    pub fn line(&self, concurrency: u32, priority: u32) -> Arc<Line> {
-        let told = Arc::new(Notify::new());
+    /// Adds a queue, which competes for permits until the value is dropped.
+    pub fn queue(&self, concurrency: u32, priority: u32) -> Arc<QueueCapacity> {
+        let granted_notify = Arc::new(Notify::new());
         let mut pool = self.lock();
-        let seat = pool.next_seat;
-        pool.next_seat += 1;
+        let id = pool.next_id;
+        pool.next_id += 1;
         let due = pool.now;
-        pool.seats.insert(
-            seat,
-            Seat {
+        pool.shares.insert(
+            id,
+            QueueShare {
                 most: concurrency as usize,
                 taken: 0,
                 granted: 0,
@@ -111,45 +113,50 @@ impl Capacity {
                 wants_more: false,
                 step: step(priority),
                 due,
-                told: told.clone(),
+                granted_notify: granted_notify.clone(),
             },
         );
         drop(pool);
-        Arc::new(Line { capacity: self.clone(), seat, told, turn: tokio::sync::Mutex::default() })
+        Arc::new(QueueCapacity {
+            host: self.clone(),
+            id,
+            granted_notify,
+            turn: tokio::sync::Mutex::default(),
+        })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pool> {
+    fn lock(&self) -> MutexGuard<'_, PermitPool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pool {
-    /// Changes one seat, and grants the permits that this frees.
-    fn change<T>(&mut self, seat: u64, change: impl FnOnce(&mut Seat, &mut usize) -> T) -> Option<T> {
-        let found = self.seats.get_mut(&seat)?;
+impl PermitPool {
+    /// Changes one queue's share, and grants the permits that this frees.
+    fn change<T>(&mut self, id: u64, change: impl FnOnce(&mut QueueShare, &mut usize) -> T) -> Option<T> {
+        let found = self.shares.get_mut(&id)?;
         let given = change(found, &mut self.out);
         if found.waits_for == 0 && !found.wants_more {
             found.refund(found.granted);
             self.out -= std::mem::take(&mut found.granted);
         }
-        self.share_out(seat);
+        self.grant_free(id);
         Some(given)
     }
 
-    /// Grants free permits to seats with demand. If the host sets no bound, only the seat `changed` is looked
-    /// at.
-    fn share_out(&mut self, changed: u64) {
+    /// Grants free permits to queues with demand. If the host sets no bound, only the queue `changed` is
+    /// looked at.
+    fn grant_free(&mut self, changed: u64) {
         let Some(most) = self.most else {
-            if let Some(seat) = self.seats.get_mut(&changed) {
-                let demand = seat.demand();
-                seat.grant(demand);
+            if let Some(share) = self.shares.get_mut(&changed) {
+                let demand = share.demand();
+                share.grant(demand);
                 self.out += demand;
             }
             return;
         };
         while self.out < most {
-            let wanting = self.seats.values_mut().filter(|seat| seat.demand() > 0);
-            let Some(first) = wanting.min_by_key(|seat| seat.due.max(self.now)) else { return };
+            let wanting = self.shares.values_mut().filter(|share| share.demand() > 0);
+            let Some(first) = wanting.min_by_key(|share| share.due.max(self.now)) else { return };
             self.now = first.due.max(self.now);
             first.due = self.now + first.step;
             first.grant(1);
@@ -158,7 +165,7 @@ impl Pool {
     }
 }
 
-impl Seat {
+impl QueueShare {
     fn demand(&self) -> usize {
         if self.waits_for > 0 || self.wants_more {
             self.most.saturating_sub(self.taken + self.granted)
@@ -171,7 +178,7 @@ impl Seat {
         self.granted += count;
         // A wake for each returned permit would cost more than a short task.
         if count > 0 && self.granted >= self.waits_for.min(self.most.saturating_sub(self.taken)) {
-            self.told.notify_one();
+            self.granted_notify.notify_one();
         }
     }
 
@@ -186,22 +193,27 @@ fn step(priority: u32) -> u64 {
     STEP / u64::from(priority.max(1))
 }
 
-impl Line {
+impl QueueCapacity {
     /// Waits for a permit, and takes up to `most` of the permits that are free. This future is cancel-safe.
-    pub async fn acquire(self: &Arc<Line>, most: usize) -> Permits {
+    pub async fn acquire(self: &Arc<QueueCapacity>, most: usize) -> Permits {
         let _turn = self.turn().await;
-        let _place = Place::new(self, 1);
+        let _guard = WaitGuard::new(self, 1);
         self.wait(1, most).await
     }
 
     /// Waits for `least` permits, or after `patience` for one, and takes up to `most` of the free permits.
-    pub async fn acquire_some(self: &Arc<Line>, least: usize, most: usize, patience: Duration) -> Permits {
+    pub async fn acquire_some(
+        self: &Arc<QueueCapacity>,
+        least: usize,
+        most: usize,
+        patience: Duration,
+    ) -> Permits {
         let _turn = self.turn().await;
-        let place = Place::new(self, least);
+        let guard = WaitGuard::new(self, least);
         match tokio::time::timeout(patience, self.wait(least, most)).await {
             Ok(permits) => permits,
             Err(_) => {
-                place.wait_for(1);
+                guard.wait_for(1);
                 self.wait(1, most).await
             }
         }
@@ -210,17 +222,17 @@ impl Line {
     /// The turn of one loop of the queue, once no attempt of the host runs alone.
     async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         let turn = self.turn.lock().await;
-        drop(self.capacity.alone.beside().await);
+        drop(self.host.alone.enter_shared().await);
         turn
     }
 
-    async fn wait(self: &Arc<Line>, least: usize, most: usize) -> Permits {
+    async fn wait(self: &Arc<QueueCapacity>, least: usize, most: usize) -> Permits {
         loop {
-            let told = self.told.notified();
+            let granted = self.granted_notify.notified();
             if let Some(permits) = self.take(least, most) {
                 return permits;
             }
-            told.await;
+            granted.await;
         }
     }
 
@@ -228,101 +240,102 @@ impl Line {
     ///
     /// While an attempt runs alone or asks to, no permit is given out.
     pub fn alone(&self) -> &Alone {
-        &self.capacity.alone
+        &self.host.alone
     }
 
     /// Notes whether the loop that took permits last will ask for more at once. If so, its place is kept.
     pub fn wants_more(&self, more: bool) {
-        self.change(|seat, _| seat.wants_more = more);
+        self.change(|share, _| share.wants_more = more);
     }
 
     /// Whether the host bounds all queues together. Then no loop may hold permits only to wait for tasks.
     pub fn is_shared(&self) -> bool {
-        self.capacity.lock().most.is_some()
+        self.host.lock().most.is_some()
     }
 
     /// Changes concurrency and priority. Permits in use stay valid; the excess is not granted again.
     pub fn resize(&self, concurrency: u32, priority: u32) {
-        self.change(|seat, out| {
-            seat.most = concurrency as usize;
-            seat.step = step(priority);
-            let too_many = (seat.taken + seat.granted).saturating_sub(seat.most).min(seat.granted);
-            seat.granted -= too_many;
+        self.change(|share, out| {
+            share.most = concurrency as usize;
+            share.step = step(priority);
+            let too_many = (share.taken + share.granted).saturating_sub(share.most).min(share.granted);
+            share.granted -= too_many;
             *out -= too_many;
-            seat.refund(too_many);
+            share.refund(too_many);
         });
     }
 
-    /// Grants no more permits, because this host gives the queue up. [`Line::resize`] opens the line again.
+    /// Grants no more permits, because this host gives the queue up. [`QueueCapacity::resize`] opens it
+    /// again.
     pub fn close(&self) {
         self.resize(0, 1);
     }
 
     /// Whether another attempt could begin now, by the queue's own concurrency and the host's.
     pub fn has_room(&self) -> bool {
-        let pool = self.capacity.lock();
+        let pool = self.host.lock();
         pool.most.is_none_or(|most| pool.out < most)
-            && pool.seats.get(&self.seat).is_some_and(|seat| seat.taken < seat.most)
+            && pool.shares.get(&self.id).is_some_and(|share| share.taken < share.most)
     }
 
     /// The permits that the queue's own concurrency leaves free.
     #[cfg(test)]
     pub fn free(&self) -> usize {
-        self.change(|seat, _| seat.most.saturating_sub(seat.taken)).unwrap_or_default()
+        self.change(|share, _| share.most.saturating_sub(share.taken)).unwrap_or_default()
     }
 
-    fn take(self: &Arc<Line>, least: usize, most: usize) -> Option<Permits> {
-        let take = |seat: &mut Seat, _: &mut usize| {
-            let count = if seat.granted < least { 0 } else { seat.granted.min(most) };
-            seat.granted -= count;
-            seat.taken += count;
+    fn take(self: &Arc<QueueCapacity>, least: usize, most: usize) -> Option<Permits> {
+        let take = |share: &mut QueueShare, _: &mut usize| {
+            let count = if share.granted < least { 0 } else { share.granted.min(most) };
+            share.granted -= count;
+            share.taken += count;
             count
         };
         let count = self.change(take).filter(|count| *count > 0)?;
-        Some(Permits { line: self.clone(), count })
+        Some(Permits { queue: self.clone(), count })
     }
 
     fn give(&self, count: usize, refund: bool) {
-        self.change(|seat, out| {
-            seat.taken -= count;
+        self.change(|share, out| {
+            share.taken -= count;
             *out -= count;
             if refund {
-                seat.refund(count);
+                share.refund(count);
             }
         });
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Seat, &mut usize) -> T) -> Option<T> {
-        self.capacity.lock().change(self.seat, change)
+    fn change<T>(&self, change: impl FnOnce(&mut QueueShare, &mut usize) -> T) -> Option<T> {
+        self.host.lock().change(self.id, change)
     }
 }
 
-impl Drop for Line {
-    /// Runs when no permit is in use, because each permit holds the line.
+impl Drop for QueueCapacity {
+    /// Runs when no permit is in use, because each permit holds this value.
     fn drop(&mut self) {
         self.wants_more(false);
-        self.capacity.lock().seats.remove(&self.seat);
+        self.host.lock().shares.remove(&self.id);
     }
 }
 
 /// A loop waits for permits while this lives.
-struct Place<'l>(&'l Line);
+struct WaitGuard<'l>(&'l QueueCapacity);
 
-impl Place<'_> {
-    fn new(line: &Line, least: usize) -> Place<'_> {
-        let place = Place(line);
-        place.wait_for(least.max(1));
-        place
+impl WaitGuard<'_> {
+    fn new(queue: &QueueCapacity, least: usize) -> WaitGuard<'_> {
+        let guard = WaitGuard(queue);
+        guard.wait_for(least.max(1));
+        guard
     }
 
     fn wait_for(&self, least: usize) {
-        self.0.change(|seat, _| seat.waits_for = least);
+        self.0.change(|share, _| share.waits_for = least);
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        self.0.change(|seat, _| seat.waits_for = 0);
+        self.0.change(|share, _| share.waits_for = 0);
     }
 }
 
@@ -334,20 +347,20 @@ impl Permits {
     /// One of them; none when there is none left.
     pub fn split_one(&mut self) -> Option<Permits> {
         self.count = self.count.checked_sub(1)?;
-        Some(Permits { line: self.line.clone(), count: 1 })
+        Some(Permits { queue: self.queue.clone(), count: 1 })
     }
 
     /// Gives back what was not used: no starts are counted for it.
     pub fn unused(mut self) {
         let count = std::mem::take(&mut self.count);
-        self.line.give(count, true);
+        self.queue.give(count, true);
     }
 }
 
 impl Drop for Permits {
     fn drop(&mut self) {
         if self.count > 0 {
-            self.line.give(self.count, false);
+            self.queue.give(self.count, false);
         }
     }
 }
@@ -358,9 +371,9 @@ mod tests {
 
     use super::*;
 
-    /// What is there at once, without waiting.
-    fn now(line: &Arc<Line>, most: usize) -> Option<Permits> {
-        line.acquire(most).now_or_never()
+    /// Takes the permits that are free now, without waiting.
+    fn now(queue: &Arc<QueueCapacity>, most: usize) -> Option<Permits> {
+        queue.acquire(most).now_or_never()
     }
 
     fn count(permits: &Option<Permits>) -> usize {
@@ -369,16 +382,16 @@ mod tests {
 
     #[test]
     fn a_queue_has_its_concurrency_and_no_more() {
-        let line = Capacity::new(None).line(5, 1);
-        let held = [now(&line, 3), now(&line, 3), now(&line, 3)];
+        let queue = Capacity::new(None).queue(5, 1);
+        let held = [now(&queue, 3), now(&queue, 3), now(&queue, 3)];
         assert_eq!(held.each_ref().map(count), [3, 2, 0]);
     }
 
     #[tokio::test]
     async fn who_waits_for_several_is_told_when_they_are_there_or_its_patience_is_over() {
-        let line = Capacity::new(None).line(4, 1);
-        let mut held = now(&line, 4).expect("all four");
-        let mut several = std::pin::pin!(line.acquire_some(2, 4, Duration::from_secs(3600)));
+        let queue = Capacity::new(None).queue(4, 1);
+        let mut held = now(&queue, 4).expect("all four");
+        let mut several = std::pin::pin!(queue.acquire_some(2, 4, Duration::from_secs(3600)));
         assert!(several.as_mut().now_or_never().is_none());
         drop(held.split_one());
         assert!(several.as_mut().now_or_never().is_none(), "one is too few");
@@ -386,14 +399,14 @@ mod tests {
         let two = several.as_mut().now_or_never();
         assert_eq!(two.as_ref().map(Permits::count), Some(2));
         drop(held.split_one());
-        let late = line.acquire_some(2, 4, Duration::from_millis(1)).await;
+        let late = queue.acquire_some(2, 4, Duration::from_millis(1)).await;
         assert_eq!(late.count(), 1, "one is better than none");
     }
 
     #[test]
     fn all_queues_together_have_what_the_host_has() {
         let capacity = Capacity::new(Some(4));
-        let (a, b) = (capacity.line(3, 1), capacity.line(3, 1));
+        let (a, b) = (capacity.queue(3, 1), capacity.queue(3, 1));
         let held = now(&a, 10);
         let other = now(&b, 10);
         assert_eq!((count(&held), count(&other), count(&now(&a, 10))), (3, 1, 0));
@@ -404,30 +417,30 @@ mod tests {
     #[test]
     fn what_is_too_much_after_a_change_is_not_granted_again() {
         let capacity = Capacity::new(None);
-        let line = capacity.line(3, 1);
-        let mut held = now(&line, 3);
-        line.resize(1, 1);
+        let queue = capacity.queue(3, 1);
+        let mut held = now(&queue, 3);
+        queue.resize(1, 1);
         drop(held.as_mut().and_then(Permits::split_one));
-        assert_eq!(count(&now(&line, 3)), 0);
+        assert_eq!(count(&now(&queue, 3)), 0);
         drop(held);
-        assert_eq!(count(&now(&line, 3)), 1);
-        line.resize(10, 1);
+        assert_eq!(count(&now(&queue, 3)), 1);
+        queue.resize(10, 1);
         capacity.resize(Some(4));
-        let held = now(&line, 10);
+        let held = now(&queue, 10);
         assert_eq!(count(&held), 4);
         capacity.resize(Some(6));
-        assert_eq!(count(&now(&line, 10)), 2);
+        assert_eq!(count(&now(&queue, 10)), 2);
         capacity.resize(None);
-        assert_eq!(count(&now(&line, 10)), 6);
+        assert_eq!(count(&now(&queue, 10)), 6);
     }
 
     #[tokio::test]
     async fn a_permit_that_comes_free_wakes_who_waits() {
-        let line = Capacity::new(Some(1)).line(1, 1);
-        let held = line.acquire(1).await;
+        let queue = Capacity::new(Some(1)).queue(1, 1);
+        let held = queue.acquire(1).await;
         let waiting = tokio::spawn({
-            let line = line.clone();
-            async move { line.acquire(1).await.count() }
+            let queue = queue.clone();
+            async move { queue.acquire(1).await.count() }
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
@@ -438,7 +451,7 @@ mod tests {
     #[tokio::test]
     async fn who_gives_up_waiting_leaves_nothing_behind() {
         let capacity = Capacity::new(Some(1));
-        let (a, b) = (capacity.line(1, 1), capacity.line(1, 1));
+        let (a, b) = (capacity.queue(1, 1), capacity.queue(1, 1));
         let held = a.acquire(1).await;
         {
             let mut waiting = std::pin::pin!(b.acquire(1));
@@ -453,7 +466,7 @@ mod tests {
     #[tokio::test]
     async fn a_queue_that_is_gone_takes_nothing_along() {
         let capacity = Capacity::new(Some(1));
-        let (a, b) = (capacity.line(1, 1), capacity.line(1, 1));
+        let (a, b) = (capacity.queue(1, 1), capacity.queue(1, 1));
         b.wants_more(true);
         assert_eq!(count(&now(&a, 1)), 0);
         drop(b);
@@ -464,14 +477,14 @@ mod tests {
     /// other, `turn` choosing which.
     fn shares(priorities: &[u32], limit: u32, rounds: usize) -> Vec<usize> {
         let capacity = Capacity::new(Some(limit));
-        let lines: Vec<_> = priorities.iter().map(|priority| capacity.line(limit, *priority)).collect();
-        lines.iter().for_each(|line| line.wants_more(true));
+        let queues: Vec<_> = priorities.iter().map(|priority| capacity.queue(limit, *priority)).collect();
+        queues.iter().for_each(|queue| queue.wants_more(true));
         let mut running: Vec<(usize, Permits)> = Vec::new();
-        let mut starts = vec![0; lines.len()];
+        let mut starts = vec![0; queues.len()];
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..rounds {
-            for (n, line) in lines.iter().enumerate() {
-                while let Some(permits) = line.take(1, 1) {
+            for (n, queue) in queues.iter().enumerate() {
+                while let Some(permits) = queue.take(1, 1) {
                     running.push((n, permits));
                     starts[n] += 1;
                 }
@@ -502,7 +515,7 @@ mod tests {
     #[test]
     fn a_line_that_is_closed_keeps_nothing_from_the_others() {
         let capacity = Capacity::new(Some(2));
-        let (a, b) = (capacity.line(2, 1), capacity.line(2, 1));
+        let (a, b) = (capacity.queue(2, 1), capacity.queue(2, 1));
         let mut held = now(&a, 2);
         a.wants_more(true);
         drop(held.as_mut().and_then(Permits::split_one));
@@ -516,7 +529,7 @@ mod tests {
     #[test]
     fn idleness_saves_nothing_up() {
         let capacity = Capacity::new(Some(1));
-        let (a, b) = (capacity.line(1, 1), capacity.line(1, 1));
+        let (a, b) = (capacity.queue(1, 1), capacity.queue(1, 1));
         for _ in 0..1000 {
             assert_eq!(a.acquire(1).now_or_never().map(|permits| permits.count()), Some(1));
         }
@@ -524,8 +537,8 @@ mod tests {
         b.wants_more(true);
         let mut starts = [0, 0];
         for _ in 0..100 {
-            for (n, line) in [&a, &b].into_iter().enumerate() {
-                starts[n] += line.take(1, 1).map_or(0, |permits| permits.count());
+            for (n, queue) in [&a, &b].into_iter().enumerate() {
+                starts[n] += queue.take(1, 1).map_or(0, |permits| permits.count());
             }
         }
         assert!(starts[0].abs_diff(starts[1]) <= 2, "{starts:?}");
@@ -534,7 +547,7 @@ mod tests {
     #[test]
     fn permits_that_were_not_used_are_no_starts() {
         let capacity = Capacity::new(Some(1));
-        let (a, b) = (capacity.line(1, 1), capacity.line(1, 1));
+        let (a, b) = (capacity.queue(1, 1), capacity.queue(1, 1));
         b.wants_more(true);
         let held = b.take(1, 1);
         for _ in 0..10 {
@@ -544,7 +557,7 @@ mod tests {
         }
         drop(held);
         a.acquire(1).now_or_never().into_iter().for_each(Permits::unused);
-        let seats = &capacity.lock().seats;
-        assert!(seats[&0].due <= seats[&1].due);
+        let shares = &capacity.lock().shares;
+        assert!(shares[&0].due <= shares[&1].due);
     }
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::idle::Rest;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use crate::queue::Census;
 
 /// The greatest age of a figure, except the number of dead letters of a resting queue.
 const EVERY: Duration = Duration::from_secs(5);
 
 pub struct CensusTaker {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
 }
 
 impl CensusTaker {

@@ -3,13 +3,13 @@
 //! In: attempts that are to begin. Out: a few workers run them one after the other. An attempt that has to
 //! wait continues as its own task of the runtime, so it does not hold up the next attempt.
 //!
-//!     begin ─▶ line ─▶ worker: polls it once ─▶ over
+//!     begin ─▶ queue ─▶ worker: polls it once ─▶ over
 //!                                           └─▶ waits: spawned
 //!
 //! A task of the runtime costs more than a short attempt: memory, entries in two lists, and the wake of a
 //! thread.
 //!
-//! Not here: the line itself (`starts`), what an attempt does (`runner`).
+//! Not here: the queue of attempts (`starts`), what an attempt does (`runner`).
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use tokio_util::sync::ReusableBoxFuture;
 
 use super::inflight::Hold;
 use super::runner;
-use super::shared::Shared;
-use super::starts::Start;
+use super::shared::SharedQueue;
+use super::starts::PendingAttempt;
 use crate::plugins::Version;
 use crate::task::Task;
 
@@ -30,41 +30,41 @@ use crate::task::Task;
 const IN_A_ROW: usize = 16;
 
 /// Begins an attempt at a task, or at a batch, beside other attempts.
-pub fn begin(shared: &Arc<Shared>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
+pub fn begin(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
     if shared.starts.add(version, members) {
         worker(shared, version.handler.guests());
     }
 }
 
 /// Starts one more worker. Workers start each other, because spawning from another runtime is expensive.
-fn worker(shared: &Arc<Shared>, guests: &Handle) {
+fn worker(shared: &Arc<SharedQueue>, guests: &Handle) {
     drop(shared.runners.spawn_on(work(shared.clone()), guests));
 }
 
-async fn work(shared: Arc<Shared>) {
+async fn work(shared: Arc<SharedQueue>) {
     let guests = Handle::current();
     // More workers would only wait for threads.
     let most = guests.metrics().num_workers();
     // One allocation serves all attempts that do not wait.
-    let mut place: Option<ReusableBoxFuture<'static, ()>> = None;
+    let mut slot: Option<ReusableBoxFuture<'static, ()>> = None;
     let mut in_a_row = 0;
-    while let Some((Start { version, members }, is_another_wanted)) = shared.starts.next(most) {
+    while let Some((PendingAttempt { version, members }, is_another_wanted)) = shared.starts.next(most) {
         if is_another_wanted {
             worker(&shared, &guests);
         }
         // A panic of the host is logged already. It ends the attempt, whose task stays pending and is
         // reclaimed. The worker continues.
         let run = AssertUnwindSafe(runner::run(shared.clone(), version, members)).catch_unwind().map(drop);
-        let attempt = match &mut place {
-            Some(place) => {
-                place.set(run);
-                place
+        let attempt = match &mut slot {
+            Some(slot) => {
+                slot.set(run);
+                slot
             }
-            None => place.insert(ReusableBoxFuture::new(run)),
+            None => slot.insert(ReusableBoxFuture::new(run)),
         };
         let polled = std::future::poll_fn(|context| Poll::Ready(attempt.poll(context))).await;
         if polled.is_pending()
-            && let Some(waits) = place.take()
+            && let Some(waits) = slot.take()
         {
             drop(shared.runners.spawn(waits));
         }

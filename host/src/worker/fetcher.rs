@@ -22,16 +22,16 @@ use tokio_util::sync::CancellationToken;
 use super::capacity::Permits;
 use super::common::Common;
 use super::idle::Pause;
-use super::intake::{self, Claimed};
+use super::intake::{self, Delivery};
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use super::waiter::{Seat, Waiter, Wake};
 use crate::admin::{FetchPulse, FetchState};
 use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::rate::Places;
-use crate::queue::wait::{self, Place};
-use crate::queue::{Entry, Link, QueueError, Redis};
+use crate::queue::wait::{self, StreamPosition};
+use crate::queue::{Link, QueueError, Redis, StreamEntry};
 
 /// How long a read waits for the first entry, and so the longest time that stopping takes.
 const BLOCK: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ const KEEP: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(2);
 
 pub struct Fetcher {
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueue>,
     pulse: FetchPulse,
     redis: Redis,
     waiter: Waiter,
@@ -60,7 +60,7 @@ pub struct Fetcher {
     /// This queue's own connection, for blocking reads only.
     own: Option<Link>,
     /// The queue's seat at the waiter, while it is idle.
-    seat: Option<(Seat, Place)>,
+    seat: Option<(Seat, StreamPosition)>,
     /// Blocking reads in a row that returned no entry.
     quiet: u32,
     /// When the waiter woke the queue last.
@@ -80,8 +80,8 @@ struct Sizes(usize);
 
 impl Sizes {
     /// Notes the sizes of a read's entries. A large entry counts for several reads, since others may follow.
-    fn saw(&mut self, entries: &[Entry]) {
-        if let Some(largest) = entries.iter().map(Entry::bytes).max() {
+    fn saw(&mut self, entries: &[StreamEntry]) {
+        if let Some(largest) = entries.iter().map(StreamEntry::bytes).max() {
             self.0 = largest.max(self.0 - self.0 / 8);
         }
     }
@@ -108,7 +108,7 @@ enum Waited<T> {
 }
 
 impl Fetcher {
-    pub fn new(shared: Arc<Shared>, pulse: FetchPulse, host: &Common) -> Fetcher {
+    pub fn new(shared: Arc<SharedQueue>, pulse: FetchPulse, host: &Common) -> Fetcher {
         let (redis, waiter, reads) = (host.redis.clone(), host.waiter.clone(), host.reads.clone());
         Fetcher {
             shared,
@@ -178,14 +178,14 @@ impl Fetcher {
             let found =
                 shared.queue.recover(link, &shared.consumer, &shared.inflight.entries(), count).await?;
             shared.unseen.store(found.more, Ordering::Release);
-            shared.lost(&found.lost).await;
+            shared.end_lost(&found.lost).await;
             if !found.entries.is_empty() {
                 tracing::info!(
                     queue = shared.name.as_ref(),
                     tasks = found.entries.len(),
-                    "took up tasks that were delivered unseen"
+                    "found tasks that were delivered in a reply that was lost"
                 );
-                intake::admit(&shared, version, found.entries, Claimed::Again, permits).await;
+                intake::admit(&shared, version, found.entries, Delivery::Repeated, permits).await;
                 drop(claiming);
                 return Ok(Read::Busy);
             }
@@ -194,14 +194,14 @@ impl Fetcher {
             Places::Taken(places) => places,
             Places::Wait(wait) => {
                 permits.unused();
-                shared.line.wants_more(false);
+                shared.capacity.wants_more(false);
                 self.pulse.beat(FetchState::Reading);
                 tokio::time::sleep(wait.min(LOOK)).await;
                 return Ok(Read::Busy);
             }
         };
         // A queue that shares the host's capacity must hold no permit while its stream is empty.
-        let block = (waits && !shared.line.is_shared()).then_some(BLOCK);
+        let block = (waits && !shared.capacity.is_shared()).then_some(BLOCK);
         let since = Instant::now();
         let read = shared.queue.read(link, &shared.consumer, places, block).await;
         // On an error the places are not given back. The rate limit frees them with time.
@@ -213,8 +213,8 @@ impl Fetcher {
         if let (Some((seat, _)), Some(last)) = (&self.seat, entries.last()) {
             seat.claimed(last.id.clone());
         }
-        shared.line.wants_more(found == count);
-        intake::admit(&shared, version, entries, Claimed::Read { since }, permits).await;
+        shared.capacity.wants_more(found == count);
+        intake::admit(&shared, version, entries, Delivery::First { since }, permits).await;
         shared.queue.give_places_back(unused).await?;
         if rests {
             // Blocking reads suit a queue that is woken often, or that still has its connection. They get the
@@ -226,7 +226,7 @@ impl Fetcher {
         self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
         self.quiet = if found == 0 && waits { self.quiet + 1 } else { 0 };
         // A queue that shares capacity may not block in a read, so the waiter waits for it at once.
-        let is_quiet = self.quiet >= if shared.line.is_shared() { 1 } else { QUIET };
+        let is_quiet = self.quiet >= if shared.capacity.is_shared() { 1 } else { QUIET };
         Ok(if is_quiet { Read::Drained } else { Read::Busy })
     }
 
@@ -235,15 +235,15 @@ impl Fetcher {
         let shared = self.shared.clone();
         if self.seat.is_none() {
             // If the group is missing, the next read reports it.
-            let Some(standing) = shared.queue.standing().await? else { return Ok(()) };
-            let place = shared.queue.after(&standing);
-            self.seat = Some((self.waiter.enter(place.clone(), self.pulse.clone()), place));
+            let Some(group) = shared.queue.group_position().await? else { return Ok(()) };
+            let position = shared.queue.after(&group);
+            self.seat = Some((self.waiter.enter(position.clone(), self.pulse.clone()), position));
         }
-        let Some((seat, place)) = &mut self.seat else { return Ok(()) };
+        let Some((seat, position)) = &mut self.seat else { return Ok(()) };
         if !seat.is_waited_for() {
             // A blocking read would hold permits, so a queue that shares capacity waits without claiming.
-            if let Some(own) = self.own.as_ref().filter(|_| shared.line.is_shared()) {
-                wait::wait_for_any(own, std::slice::from_ref(place), BLOCK).await?;
+            if let Some(own) = self.own.as_ref().filter(|_| shared.capacity.is_shared()) {
+                wait::wait_for_any(own, std::slice::from_ref(position), BLOCK).await?;
             }
             return Ok(());
         }
@@ -252,12 +252,12 @@ impl Fetcher {
         let woken = tokio::select! {
             wake = seat.wake() => {
                 // After an error, Redis may have delivered entries that this host never received.
-                shared.unseen.fetch_or(wake == Wake::Gone, Ordering::AcqRel);
+                shared.unseen.fetch_or(wake == Wake::Ended, Ordering::AcqRel);
                 wake
             }
-            _ = versions.wait_for(Option::is_none) => Wake::Gone,
-            _ = paused.wait_for(|known| *known != Pause::Unpaused) => Wake::Gone,
-            () = stop.cancelled() => Wake::Gone,
+            _ = versions.wait_for(Option::is_none) => Wake::Ended,
+            _ = paused.wait_for(|known| *known != Pause::Unpaused) => Wake::Ended,
+            () = stop.cancelled() => Wake::Ended,
             () = tokio::time::sleep(KEEP), if self.own.is_some() => {
                 self.own = None;
                 Wake::Turn
@@ -271,7 +271,7 @@ impl Fetcher {
                 shared.idle.wakes();
             }
             Wake::Turn => self.is_woken_often = false,
-            Wake::Gone => self.wake(),
+            Wake::Ended => self.wake(),
         }
         Ok(())
     }
@@ -327,24 +327,24 @@ impl Fetcher {
         }
     }
 
-    /// Gives up the place in the line and the seat at the waiter.
+    /// Gives up the place among the queues and the seat at the waiter.
     fn leave(&mut self) {
-        self.shared.line.wants_more(false);
+        self.shared.capacity.wants_more(false);
         self.wake();
     }
 
     /// Waits for a permit, and takes all free permits up to a batch.
     async fn permits(&self, stop: &CancellationToken) -> Waited<Permits> {
-        let line = &self.shared.line;
+        let capacity = &self.shared.capacity;
         let batch = if self.own.is_some() { self.batch } else { self.batch.min(SHARED_BATCH) };
         let batch = batch.min(self.sizes.fit(MAX_BYTES));
         let acquire = async {
             // A queue that shares capacity must take any permit that it is granted.
-            if self.is_behind && !line.is_shared() {
+            if self.is_behind && !capacity.is_shared() {
                 let half = (self.shared.queue.rules.concurrency as usize / 2).clamp(1, batch);
-                line.acquire_some(half, batch, GATHER).await
+                capacity.acquire_some(half, batch, GATHER).await
             } else {
-                line.acquire(batch).await
+                capacity.acquire(batch).await
             }
         };
         let mut permits = std::pin::pin!(acquire);
@@ -378,14 +378,14 @@ impl Fetcher {
         let queue = self.shared.name.as_ref();
         match self.shared.queue.ensure_group().await {
             Ok(false) => {
-                tracing::debug!(queue, "a read was ended; the stream and its consumer group are there")
+                tracing::debug!(queue, "a read was ended; the stream and its consumer group are there");
             }
             Ok(true) => tracing::warn!(
                 queue,
                 "the stream or its consumer group was deleted; created anew, at the stream's beginning"
             ),
             Err(error) => {
-                tracing::debug!(queue, error = chain(&error), "could not create the consumer group")
+                tracing::debug!(queue, error = chain(&error), "could not create the consumer group");
             }
         }
     }
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_read_is_as_large_as_entries_were_lately() {
-        let entry = |bytes: usize| Entry {
+        let entry = |bytes: usize| StreamEntry {
             id: "1-0".into(),
             fields: vec![("a".into(), vec![0; bytes - 1])],
             deliveries: 1,

@@ -10,15 +10,15 @@ use tokio::time::Instant;
 use super::inflight::Hold;
 use super::pace::Pace;
 use super::settle;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use crate::plugins::Version;
-use crate::queue::{Begun, Start, Subject};
-use crate::task::{Disposition, Task};
+use crate::queue::{Begun, EndingSubject, Start};
+use crate::task::{SettledAs, Task};
 
 /// Returns a task that has passed the gate. Otherwise counts the reason, and dead-letters a task that crashed
 /// its host.
 pub async fn go_on(
-    shared: &Shared,
+    shared: &SharedQueue,
     version: &Version,
     task: Task,
     hold: Hold,
@@ -28,12 +28,12 @@ pub async fn go_on(
     match begun {
         Begun::Owned => return Some((task, hold)),
         Begun::Crashed => {
-            let verdict = settle::crashed(&task);
-            shared.settle(Subject::Task(Box::new(task)), version.label(), None, verdict, hold).await;
+            let decision = settle::crashed(&task);
+            shared.settle(EndingSubject::Task(Box::new(task)), version.label(), None, decision, hold).await;
         }
-        Begun::Cancelled => shared.metrics.settled(Disposition::Cancelled),
+        Begun::Cancelled => shared.metrics.settled(SettledAs::Cancelled),
         Begun::Duplicate => {
-            shared.metrics.settled(Disposition::Duplicate);
+            shared.metrics.settled(SettledAs::Duplicate);
             tracing::info!(queue, task = task.id, "not run: another task has its idempotency key or its id");
         }
         Begun::Gone => shared.count_deleted(std::slice::from_ref(&task.entry)),
@@ -48,7 +48,7 @@ pub async fn go_on(
 /// Marks tasks as PROCESSING, and whether they run `alone`. Tries until Redis answers. `None`: the host
 /// stops.
 pub async fn begin(
-    shared: &Shared,
+    shared: &SharedQueue,
     plugin: &str,
     tasks: &[(Task, Hold)],
     since: Instant,

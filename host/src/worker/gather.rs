@@ -14,12 +14,12 @@ use std::time::Duration;
 use super::crew;
 use super::gathering::{Member, Members};
 use super::inflight::Hold;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use crate::plugins::Version;
 use crate::task::Task;
 
 /// Adds a task to the batch that is open, or to a new one; or runs it at once.
-pub fn add(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
+pub fn add(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
     let rules = &shared.queue.rules;
     let most = if version.handler.takes_batches() { rules.largest_batch() } else { 1 };
     // A task that may have crashed a host runs outside of batches.
@@ -40,7 +40,7 @@ pub fn add(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold)
 
 /// Collects members until the batch ends, and runs them on the version that is active then.
 async fn gather(
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueue>,
     version: Arc<Version>,
     first: Member,
     mut more: Members,

@@ -45,7 +45,7 @@ impl Gathering {
                 }
                 // The batch has closed.
                 Err(mpsc::error::TrySendError::Closed(back) | mpsc::error::TrySendError::Full(back)) => {
-                    member = back
+                    member = back;
                 }
             }
         }

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
-use super::shared::Shared;
-use crate::queue::{Beat, Lease};
-use crate::task::Disposition;
+use super::shared::SharedQueue;
+use crate::queue::{HeartbeatReport, Lease};
+use crate::task::SettledAs;
 
 /// The number of heartbeats within one lease.
 const BEATS_PER_LEASE: u32 = 3;
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const MAX_BATCH: usize = 100;
 
 pub struct Heartbeat {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
     /// Cancelled when another worker may serve the queue, with another lease.
     pub retired: CancellationToken,
 }
@@ -56,7 +56,7 @@ impl Heartbeat {
         }
     }
 
-    async fn beat(&self, beats: &[Beat], pace: &mut Pace) {
+    async fn beat(&self, beats: &[HeartbeatReport], pace: &mut Pace) {
         // This time is taken before the call, so the lease ends no earlier than this host believes.
         let now = Instant::now();
         match self.shared.queue.heartbeat(&self.shared.consumer, beats).await {
@@ -65,28 +65,28 @@ impl Heartbeat {
                 let mut deleted = Vec::new();
                 for (beat, lease) in beats.iter().zip(leases) {
                     match lease {
-                        Lease::Renewed => self.shared.inflight.renewed(&beat.entry, now),
+                        Lease::Renewed => self.shared.inflight.mark_renewed(&beat.entry, now),
                         Lease::Lost => {
                             // The loss of a deleted entry is counted already.
                             let known = self.shared.inflight.is_deleted(&beat.entry);
-                            if self.shared.inflight.lost(&beat.entry) && !known {
+                            if self.shared.inflight.mark_lost(&beat.entry) && !known {
                                 self.shared.metrics.lease_lost(1);
                             }
                         }
-                        Lease::Cancelled if self.shared.inflight.lost(&beat.entry) => {
+                        Lease::Cancelled if self.shared.inflight.mark_lost(&beat.entry) => {
                             tracing::info!(
                                 queue = self.shared.name.as_ref(),
                                 task = beat.task_id,
                                 "cancelled while it ran"
                             );
-                            self.shared.metrics.settled(Disposition::Cancelled);
+                            self.shared.metrics.settled(SettledAs::Cancelled);
                         }
                         Lease::Deleted | Lease::Gone => {
-                            if self.shared.inflight.deleted(&beat.entry) {
+                            if self.shared.inflight.mark_deleted(&beat.entry) {
                                 deleted.push(beat.entry.clone());
                             }
                             if lease == Lease::Gone {
-                                self.shared.inflight.lost(&beat.entry);
+                                self.shared.inflight.mark_lost(&beat.entry);
                             }
                         }
                         Lease::Cancelled => {}
@@ -97,7 +97,7 @@ impl Heartbeat {
             // The next look tries again. The script checks the owner, so a late beat renews no other host's
             // lease.
             Err(error) => {
-                self.shared.inflight.unsaid(beats);
+                self.shared.inflight.restore_progress(beats);
                 pace.failed(&error);
             }
         }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 /// The idleness of one queue.
 #[derive(Debug)]
-pub struct Idle {
+pub struct IdleState {
     rest: watch::Sender<Rest>,
     paused: watch::Sender<Pause>,
     duty: AtomicBool,
@@ -36,9 +36,9 @@ pub enum Pause {
     Refused(String),
 }
 
-impl Default for Idle {
-    fn default() -> Idle {
-        Idle {
+impl Default for IdleState {
+    fn default() -> IdleState {
+        IdleState {
             rest: watch::Sender::new(Rest::Awake),
             paused: watch::Sender::new(Pause::Unknown),
             duty: AtomicBool::new(true),
@@ -47,7 +47,7 @@ impl Default for Idle {
     }
 }
 
-impl Idle {
+impl IdleState {
     /// Notes that the waiter waits for the queue. A further call counts a turn.
     pub fn rests(&self) {
         self.rest.send_modify(|rest| match rest {

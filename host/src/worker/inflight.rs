@@ -14,13 +14,13 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::capacity::Permits;
-use crate::queue::Beat;
+use crate::queue::HeartbeatReport;
 use crate::task::Progress;
 
 /// The state of a held entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Phase {
+pub enum HoldPhase {
     /// It runs, but Redis does not know: the task has no status yet, or its status is PENDING.
     Begun,
     /// It runs, and its status is PROCESSING, or is being written.
@@ -33,18 +33,18 @@ pub enum Phase {
 
 /// The entries of one queue that this host owns.
 #[derive(Debug, Default)]
-pub struct Inflight(Mutex<Table>);
+pub struct Inflight(Mutex<HeldEntries>);
 
 #[derive(Debug, Default)]
-struct Table {
-    slots: HashMap<Key, Slot>,
+struct HeldEntries {
+    leases: HashMap<Key, LeaseState>,
     /// The host stops, so an entry that is still added has to end at once.
     is_stopped: bool,
 }
 
 /// The changing part of an entry in the table.
 #[derive(Debug)]
-struct Slot {
+struct LeaseState {
     /// When its lease was last known to be renewed.
     renewed: Instant,
     /// Its entry was deleted from the stream, and this has been reported.
@@ -53,7 +53,7 @@ struct Slot {
 
 /// An entry that is in flight.
 #[derive(Debug)]
-struct Entry {
+struct HeldEntry {
     id: String,
     task_id: String,
     /// The task's idempotency key.
@@ -68,7 +68,7 @@ struct Entry {
 
 /// An entry under its id.
 #[derive(Debug, Clone)]
-struct Key(Arc<Entry>);
+struct Key(Arc<HeldEntry>);
 
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
@@ -106,7 +106,7 @@ pub struct Claim<'t> {
 #[derive(Debug)]
 pub struct Hold {
     table: Arc<Inflight>,
-    entry: Arc<Entry>,
+    entry: Arc<HeldEntry>,
     /// Whether the task may have a status: the script began it, or a host enqueued it.
     is_known: bool,
     permit: Option<Permits>,
@@ -116,7 +116,7 @@ pub struct Hold {
 
 /// A running task whose status in Redis is not PROCESSING yet.
 #[derive(Debug)]
-pub struct Unheard {
+pub struct Unreported {
     pub entry: String,
     pub task_id: String,
     pub attempt: u32,
@@ -129,62 +129,62 @@ impl Inflight {
     /// Adds an entry. `None`: it is in the table already, so it runs and must not run twice.
     pub fn hold(self: &Arc<Self>, claim: &Claim<'_>, permit: Permits) -> Option<Hold> {
         let mut table = self.lock();
-        if table.slots.contains_key(claim.entry) {
+        if table.leases.contains_key(claim.entry) {
             return None;
         }
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(HeldEntry {
             id: claim.entry.to_owned(),
             task_id: claim.task_id.to_owned(),
             key: claim.key.map(<[u8]>::to_vec),
             attempt: claim.attempt,
             enqueued_at_ms: claim.enqueued_at_ms,
             since: claim.since,
-            phase: AtomicU8::new(Phase::Running as u8),
+            phase: AtomicU8::new(HoldPhase::Running as u8),
             stop: CancellationToken::new(),
             progress: Progress::default(),
         });
         if table.is_stopped {
             entry.stop.cancel();
         }
-        table.slots.insert(Key(entry.clone()), Slot { renewed: claim.since, deleted: false });
+        table.leases.insert(Key(entry.clone()), LeaseState { renewed: claim.since, deleted: false });
         Some(Hold { table: self.clone(), entry, is_known: true, permit: Some(permit), alone: None })
     }
 
     /// The entries that are owned now.
     pub fn entries(&self) -> Vec<String> {
-        self.lock().slots.keys().map(|key| key.0.id.clone()).collect()
+        self.lock().leases.keys().map(|key| key.0.id.clone()).collect()
     }
 
     pub fn len(&self) -> usize {
-        self.lock().slots.len()
+        self.lock().leases.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.lock().slots.is_empty()
+        self.lock().leases.is_empty()
     }
 
     /// The beats that are due: leases that were not renewed for `every`, and new progress.
-    pub fn due(&self, every: Duration, now: Instant) -> Vec<Beat> {
-        let due = |(Key(entry), slot): (&Key, &Slot)| {
+    pub fn due(&self, every: Duration, now: Instant) -> Vec<HeartbeatReport> {
+        let due = |(Key(entry), lease): (&Key, &LeaseState)| {
             // Progress is part of the status, so it waits until there is one.
-            let progress = if entry.is(Phase::Begun) { None } else { entry.progress.take() };
-            let is_due = progress.is_some() || now.duration_since(slot.renewed) >= every;
-            is_due.then(|| Beat {
+            let progress = if entry.is(HoldPhase::Begun) { None } else { entry.progress.take() };
+            let is_due = progress.is_some() || now.duration_since(lease.renewed) >= every;
+            is_due.then(|| HeartbeatReport {
                 entry: entry.id.clone(),
                 task_id: entry.task_id.clone(),
                 key: entry.key.clone(),
                 progress,
             })
         };
-        self.lock().slots.iter().filter_map(due).collect()
+        self.lock().leases.iter().filter_map(due).collect()
     }
 
     /// Puts back the progress of a heartbeat that failed, unless there is newer progress.
-    pub fn unsaid(&self, beats: &[Beat]) {
+    pub fn restore_progress(&self, beats: &[HeartbeatReport]) {
         let table = self.lock();
         for beat in beats {
             if let (Some((Key(entry), _)), Some(progress)) =
-                (table.slots.get_key_value(beat.entry.as_str()), &beat.progress)
+                (table.leases.get_key_value(beat.entry.as_str()), &beat.progress)
             {
                 entry.progress.put_back(progress.clone());
             }
@@ -195,50 +195,51 @@ impl Inflight {
     /// running.
     ///
     /// Also gives the time until the next task has run for `least`.
-    pub fn unheard(&self, least: Duration, now: Instant) -> (Vec<Unheard>, Option<Duration>) {
+    pub fn take_unreported(&self, least: Duration, now: Instant) -> (Vec<Unreported>, Option<Duration>) {
         let mut found = Vec::new();
         let mut next = None;
-        for Key(entry) in self.lock().slots.keys().filter(|key| key.0.is(Phase::Begun)) {
+        for Key(entry) in self.lock().leases.keys().filter(|key| key.0.is(HoldPhase::Begun)) {
             let held = now.saturating_duration_since(entry.since);
             if held < least {
                 next = Some(next.unwrap_or(least).min(least - held));
-            } else if entry.turn(Phase::Begun, Phase::Running) {
+            } else if entry.transition(HoldPhase::Begun, HoldPhase::Running) {
                 let (id, task_id) = (entry.id.clone(), entry.task_id.clone());
                 let (attempt, enqueued_at_ms, since) = (entry.attempt, entry.enqueued_at_ms, entry.since);
-                found.push(Unheard { entry: id, task_id, attempt, enqueued_at_ms, since });
+                found.push(Unreported { entry: id, task_id, attempt, enqueued_at_ms, since });
             }
         }
         (found, next)
     }
 
     /// Notes that a lease was renewed.
-    pub fn renewed(&self, entry: &str, now: Instant) {
-        if let Some(slot) = self.lock().slots.get_mut(entry) {
-            slot.renewed = now;
+    pub fn mark_renewed(&self, entry: &str, now: Instant) {
+        if let Some(lease) = self.lock().leases.get_mut(entry) {
+            lease.renewed = now;
         }
     }
 
     /// Notes that the entry was deleted. False if this is known already, or if this host does not own the
     /// entry.
-    pub fn deleted(&self, entry: &str) -> bool {
+    pub fn mark_deleted(&self, entry: &str) -> bool {
         let mut table = self.lock();
         // The heartbeat that found the deletion has written a status, even for a task that had none.
-        if let Some((Key(entry), _)) = table.slots.get_key_value(entry) {
-            entry.turn(Phase::Begun, Phase::Running);
+        if let Some((Key(entry), _)) = table.leases.get_key_value(entry) {
+            entry.transition(HoldPhase::Begun, HoldPhase::Running);
         }
-        table.slots.get_mut(entry).is_some_and(|slot| !std::mem::replace(&mut slot.deleted, true))
+        table.leases.get_mut(entry).is_some_and(|lease| !std::mem::replace(&mut lease.deleted, true))
     }
 
     /// Whether the entry is owned here, and known to be deleted.
     pub fn is_deleted(&self, entry: &str) -> bool {
-        self.lock().slots.get(entry).is_some_and(|slot| slot.deleted)
+        self.lock().leases.get(entry).is_some_and(|lease| lease.deleted)
     }
 
     /// Notes that a lease is lost, and stops the attempt. False if the attempt has ended already.
-    pub fn lost(&self, entry: &str) -> bool {
+    pub fn mark_lost(&self, entry: &str) -> bool {
         let table = self.lock();
-        let Some((Key(entry), _)) = table.slots.get_key_value(entry) else { return false };
-        let running = entry.turn(Phase::Running, Phase::Lost) || entry.turn(Phase::Begun, Phase::Lost);
+        let Some((Key(entry), _)) = table.leases.get_key_value(entry) else { return false };
+        let running = entry.transition(HoldPhase::Running, HoldPhase::Lost)
+            || entry.transition(HoldPhase::Begun, HoldPhase::Lost);
         if running {
             entry.stop.cancel();
         }
@@ -249,10 +250,10 @@ impl Inflight {
     pub fn stop_all(&self) {
         let mut table = self.lock();
         table.is_stopped = true;
-        table.slots.keys().for_each(|key| key.0.stop.cancel());
+        table.leases.keys().for_each(|key| key.0.stop.cancel());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, HeldEntries> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -279,7 +280,7 @@ impl Hold {
 
     /// Whether this host has lost the lease.
     pub fn is_lost(&self) -> bool {
-        self.entry.is(Phase::Lost)
+        self.entry.is(HoldPhase::Lost)
     }
 
     /// The time since the entry was claimed.
@@ -290,18 +291,18 @@ impl Hold {
     /// Notes that the task begins without a call to Redis. `is_known`: it has a status, which is PENDING.
     pub fn begun(&mut self, is_known: bool) {
         self.is_known = is_known;
-        self.entry.turn(Phase::Running, Phase::Begun);
+        self.entry.transition(HoldPhase::Running, HoldPhase::Begun);
     }
 
     /// Notes that the attempt has ended and will be settled. A lost lease no longer matters then.
     ///
     /// True if the task may have a status.
     pub fn settling(&self) -> bool {
-        let is_unheard = self.entry.turn(Phase::Begun, Phase::Settling);
-        if !is_unheard {
-            self.entry.turn(Phase::Running, Phase::Settling);
+        let is_unreported = self.entry.transition(HoldPhase::Begun, HoldPhase::Settling);
+        if !is_unreported {
+            self.entry.transition(HoldPhase::Running, HoldPhase::Settling);
         }
-        self.is_known || !is_unheard
+        self.is_known || !is_unreported
     }
 
     /// Notes that the attempt runs alone. A crash counts against it until it is settled, so no other attempt
@@ -318,17 +319,17 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.table.lock().slots.remove(self.entry.id.as_str());
+        self.table.lock().leases.remove(self.entry.id.as_str());
     }
 }
 
-impl Entry {
-    fn is(&self, phase: Phase) -> bool {
+impl HeldEntry {
+    fn is(&self, phase: HoldPhase) -> bool {
         self.phase.load(Ordering::Acquire) == phase as u8
     }
 
     /// False when it was in another phase.
-    fn turn(&self, from: Phase, to: Phase) -> bool {
+    fn transition(&self, from: HoldPhase, to: HoldPhase) -> bool {
         self.phase.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
@@ -337,28 +338,28 @@ impl Entry {
 mod tests {
     use futures_util::FutureExt as _;
 
-    use super::super::capacity::{Capacity, Line};
+    use super::super::capacity::{Capacity, QueueCapacity};
     use super::*;
 
-    fn line() -> Arc<Line> {
-        Capacity::new(None).line(2, 1)
+    fn capacity() -> Arc<QueueCapacity> {
+        Capacity::new(None).queue(2, 1)
     }
 
-    fn hold(table: &Arc<Inflight>, line: &Arc<Line>, entry: &str) -> Option<Hold> {
+    fn hold(table: &Arc<Inflight>, capacity: &Arc<QueueCapacity>, entry: &str) -> Option<Hold> {
         let claim =
             Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
-        table.hold(&claim, line.acquire(1).now_or_never().expect("a free permit"))
+        table.hold(&claim, capacity.acquire(1).now_or_never().expect("a free permit"))
     }
 
     #[tokio::test]
     async fn an_entry_is_held_once_and_its_permit_comes_back_when_it_has_run() {
         let table = Arc::new(Inflight::default());
-        let line = line();
-        let mut first = hold(&table, &line, "1-0").unwrap();
-        assert!(hold(&table, &line, "1-0").is_none());
-        assert_eq!((table.len(), line.free()), (1, 1));
+        let capacity = capacity();
+        let mut first = hold(&table, &capacity, "1-0").unwrap();
+        assert!(hold(&table, &capacity, "1-0").is_none());
+        assert_eq!((table.len(), capacity.free()), (1, 1));
         first.has_run();
-        assert_eq!((table.len(), line.free()), (1, 2));
+        assert_eq!((table.len(), capacity.free()), (1, 2));
         drop(first);
         assert!(table.is_empty());
     }
@@ -366,11 +367,11 @@ mod tests {
     #[tokio::test]
     async fn a_lost_lease_stops_only_what_runs() {
         let table = Arc::new(Inflight::default());
-        let line = line();
-        let running = hold(&table, &line, "1-0").unwrap();
-        let ended = hold(&table, &line, "2-0").unwrap();
+        let capacity = capacity();
+        let running = hold(&table, &capacity, "1-0").unwrap();
+        let ended = hold(&table, &capacity, "2-0").unwrap();
         ended.settling();
-        assert!(table.lost("1-0") && !table.lost("2-0") && !table.lost("3-0"));
+        assert!(table.mark_lost("1-0") && !table.mark_lost("2-0") && !table.mark_lost("3-0"));
         assert!(running.is_lost() && running.stop().is_cancelled());
         assert!(!ended.is_lost() && !ended.stop().is_cancelled());
     }
@@ -378,10 +379,10 @@ mod tests {
     #[tokio::test]
     async fn a_host_that_stops_stops_what_runs_and_what_is_taken_in_later() {
         let table = Arc::new(Inflight::default());
-        let line = line();
-        let running = hold(&table, &line, "1-0").unwrap();
+        let capacity = capacity();
+        let running = hold(&table, &capacity, "1-0").unwrap();
         table.stop_all();
-        let late = hold(&table, &line, "2-0").unwrap();
+        let late = hold(&table, &capacity, "2-0").unwrap();
         assert!(running.stop().is_cancelled() && late.stop().is_cancelled());
         assert!(!running.is_lost() && !late.is_lost(), "they are given back");
     }
@@ -389,44 +390,45 @@ mod tests {
     #[tokio::test]
     async fn redis_hears_once_of_what_runs_for_long() {
         let table = Arc::new(Inflight::default());
-        let line = line();
+        let capacity = capacity();
         let least = Duration::from_millis(20);
-        let [mut long, mut short] = ["1-0", "2-0"].map(|entry| hold(&table, &line, entry).unwrap());
+        let [mut long, mut short] = ["1-0", "2-0"].map(|entry| hold(&table, &capacity, entry).unwrap());
         long.begun(false);
         short.begun(false);
         assert!(!short.settling(), "it ended before anybody was told");
-        let (none, next) = table.unheard(least, Instant::now());
+        let (none, next) = table.take_unreported(least, Instant::now());
         assert!(none.is_empty() && next.is_some_and(|next| next <= least));
         let later = Instant::now() + least;
-        let (found, next) = table.unheard(least, later);
+        let (found, next) = table.take_unreported(least, later);
         assert_eq!(found.iter().map(|task| task.entry.as_str()).collect::<Vec<_>>(), ["1-0"]);
         assert_eq!(next, None);
-        assert!(table.unheard(least, later).0.is_empty());
+        assert!(table.take_unreported(least, later).0.is_empty());
         assert!(long.settling(), "it has a status by now, or will have");
     }
 
     #[tokio::test]
     async fn redis_has_heard_of_what_runs_without_its_entry() {
         let table = Arc::new(Inflight::default());
-        let mut hold = hold(&table, &line(), "1-0").unwrap();
+        let mut hold = hold(&table, &capacity(), "1-0").unwrap();
         hold.begun(false);
-        assert!(table.deleted("1-0") && !table.deleted("1-0"));
+        assert!(table.mark_deleted("1-0") && !table.mark_deleted("1-0"));
         assert!(hold.settling(), "the heartbeat wrote a status");
     }
 
     #[tokio::test]
     async fn a_heartbeat_takes_what_is_old_and_what_has_news() {
         let table = Arc::new(Inflight::default());
-        let line = line();
+        let capacity = capacity();
         let every = Duration::from_secs(10);
-        let first = hold(&table, &line, "1-0").unwrap();
+        let first = hold(&table, &capacity, "1-0").unwrap();
         let now = Instant::now();
         assert!(table.due(every, now).is_empty());
         first.progress().set(150, "far");
         let beats = table.due(every, now);
-        let said = |beats: &[Beat]| beats.iter().map(|beat| beat.progress.clone()).collect::<Vec<_>>();
+        let said =
+            |beats: &[HeartbeatReport]| beats.iter().map(|beat| beat.progress.clone()).collect::<Vec<_>>();
         assert_eq!(said(&beats), [Some((100, "far".to_owned()))]);
-        table.unsaid(&beats);
+        table.restore_progress(&beats);
         assert_eq!(
             said(&table.due(every, now)),
             [Some((100, "far".to_owned()))],
@@ -434,10 +436,10 @@ mod tests {
         );
         let later = Instant::now() + every;
         assert_eq!(table.due(every, later).len(), 1);
-        table.renewed("1-0", later);
+        table.mark_renewed("1-0", later);
         assert!(table.due(every, later).is_empty());
         first.progress().set(1, "new");
-        table.unsaid(&beats);
+        table.restore_progress(&beats);
         assert_eq!(
             said(&table.due(every, later)),
             [Some((1, "new".to_owned()))],

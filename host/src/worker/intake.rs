@@ -18,19 +18,19 @@ use tokio::time::Instant;
 
 use super::capacity::Permits;
 use super::inflight::{Claim, Hold};
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use super::{gate, gather, settle, suspect};
 use crate::plugins::Version;
-use crate::queue::{Entry, Subject, codec};
+use crate::queue::{EndingSubject, StreamEntry, codec};
 use crate::task::{Origin, Task};
 
 /// How this host got its entries.
 #[derive(Debug, Clone, Copy)]
-pub enum Claimed {
+pub enum Delivery {
     /// By a read that was sent at `since`. No consumer had them before.
-    Read { since: Instant },
+    First { since: Instant },
     /// Another consumer had them before, or they were delivered to this one unseen.
-    Again,
+    Repeated,
 }
 
 /// Admits entries. `permits` holds at least one permit for each entry; unused permits are given back.
@@ -38,18 +38,18 @@ pub enum Claimed {
 /// `version` was active when the claim began. A claim can take a while, so the tasks run on the version that
 /// is active now. If there is none, they are given back.
 pub async fn admit(
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedQueue>,
     version: &Arc<Version>,
-    entries: Vec<Entry>,
-    how: Claimed,
+    entries: Vec<StreamEntry>,
+    delivery: Delivery,
     mut permits: Permits,
 ) {
     let active = shared.versions.borrow().clone();
     let version = active.as_ref().unwrap_or(version);
     let label = version.label();
-    let since = match how {
-        Claimed::Read { since } => since,
-        Claimed::Again => Instant::now(),
+    let since = match delivery {
+        Delivery::First { since } => since,
+        Delivery::Repeated => Instant::now(),
     };
     let mut gated: Vec<(Task, Hold)> = Vec::new();
     for entry in entries {
@@ -61,10 +61,10 @@ pub async fn admit(
         };
         let decoded = codec::decode(&shared.name, entry);
         let Some(mut hold) = hold(shared, &decoded, since, permit) else { continue };
-        let (subject, verdict) = match decoded {
+        let (subject, decision) = match decoded {
             Ok(task) => match settle::unrun(&task, &shared.queue.rules) {
-                Some(verdict) => (Subject::Task(Box::new(task)), verdict),
-                None if active.is_some() && is_plain(shared, &task, &hold, how) => {
+                Some(decision) => (EndingSubject::Task(Box::new(task)), decision),
+                None if active.is_some() && is_plain(shared, &task, &hold, delivery) => {
                     hold.begun(task.origin != Origin::Producer);
                     gather::add(shared, version, task, hold);
                     continue;
@@ -74,9 +74,9 @@ pub async fn admit(
                     continue;
                 }
             },
-            Err((why, entry)) => (Subject::Malformed(entry), settle::malformed(&why.to_string())),
+            Err((why, entry)) => (EndingSubject::Malformed(entry), settle::malformed(&why.to_string())),
         };
-        shared.settle(subject, label.clone(), None, verdict, hold).await;
+        shared.settle(subject, label.clone(), None, decision, hold).await;
     }
     permits.unused();
     shared.begun.notify_one();
@@ -97,13 +97,15 @@ pub async fn admit(
             }
             None => {
                 for (task, hold) in gated {
-                    let verdict = settle::release(&task);
-                    shared.settle(Subject::Task(Box::new(task)), label.clone(), None, verdict, hold).await;
+                    let decision = settle::release(&task);
+                    shared
+                        .settle(EndingSubject::Task(Box::new(task)), label.clone(), None, decision, hold)
+                        .await;
                 }
             }
         }
     }
-    if !shared.line.has_room() {
+    if !shared.capacity.has_room() {
         // A batch must not hold permits while it waits for tasks that cannot arrive.
         shared.gathering.close();
     }
@@ -111,8 +113,8 @@ pub async fn admit(
 
 /// Adds an entry to the table of entries in flight. `None`: it is there already.
 fn hold(
-    shared: &Shared,
-    decoded: &Result<Task, (codec::Malformed, Entry)>,
+    shared: &SharedQueue,
+    decoded: &Result<Task, (codec::Malformed, StreamEntry)>,
     since: Instant,
     permit: Permits,
 ) -> Option<Hold> {
@@ -134,8 +136,9 @@ fn hold(
 }
 
 /// Whether a task is plain, so that it can run without the gate.
-fn is_plain(shared: &Shared, task: &Task, hold: &Hold, how: Claimed) -> bool {
+fn is_plain(shared: &SharedQueue, task: &Task, hold: &Hold, delivery: Delivery) -> bool {
     // If the reply took half a lease, another host may have taken the task over.
-    let is_fresh = matches!(how, Claimed::Read { since } if since.elapsed() < shared.queue.rules.lease / 2);
+    let is_fresh =
+        matches!(delivery, Delivery::First { since } if since.elapsed() < shared.queue.rules.lease / 2);
     is_fresh && task.origin != Origin::Other && task.crashes == 0 && hold.key().is_none()
 }

@@ -15,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::lookout::Lookout;
 use super::pace::Pace;
-use super::shared::Shared;
-use crate::doctor::mend::{self, Tended};
+use super::shared::SharedQueue;
+use crate::doctor::mend::{self, JanitorFindings};
 use crate::queue::{Link, Queue, QueueError};
 
-/// The time between two steps. Each step sweeps one queue and looks at one piece of the keys.
+/// The time between two steps. Each step sweeps one queue and looks at one part of the keys.
 const STEP: Duration = Duration::from_secs(1);
 /// The least time between two sweeps of a queue, and between the starts of two walks.
 const EVERY: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ const EVERY: Duration = Duration::from_secs(60);
 const GONE: Duration = Duration::from_secs(3600);
 /// Names removed by one call of the script.
 const MAX_BATCH: usize = 1000;
-/// Keys of the whole Redis in one piece.
+/// Keys of the whole Redis in one part.
 const KEYS: usize = 2000;
 /// The average number of statuses and markers per second whose expiry is read.
 const ASKED_PER_SECOND: f64 = 50.0;
@@ -90,8 +90,8 @@ impl Janitor {
     }
 
     /// Removes the consumers that are gone from the queue that has waited for it longest.
-    async fn sweep_one(&mut self, queues: &[Arc<Shared>]) -> Result<(), QueueError> {
-        let duties: HashMap<String, &Arc<Shared>> =
+    async fn sweep_one(&mut self, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {
+        let duties: HashMap<String, &Arc<SharedQueue>> =
             queues.iter().map(|queue| (queue.queue.duty(), queue)).collect();
         self.swept.retain(|duty, _| duties.contains_key(duty));
         let Some((duty, queue)) = duties.into_iter().min_by_key(|(duty, _)| self.swept.get(duty).copied())
@@ -111,47 +111,52 @@ impl Janitor {
         Ok(())
     }
 
-    /// Looks at the next piece of the keys. Gives how many were asked for their expiry.
-    async fn look_at_keys(&mut self, queues: &[Arc<Shared>]) -> Result<usize, QueueError> {
+    /// Looks at the next part of the keys. Gives how many were asked for their expiry.
+    async fn look_at_keys(&mut self, queues: &[Arc<SharedQueue>]) -> Result<usize, QueueError> {
         let (began, from) = match &self.walk {
             Walk::Done(next) if *next > Instant::now() => return Ok(0),
             Walk::Done(_) => (Instant::now(), None),
             Walk::At(began, from) => (*began, from.clone()),
         };
         let all: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
-        let piece = mend::piece(&self.link, &all, from.as_deref(), KEYS).await?;
-        for (place, keys) in piece.kept {
+        let part = mend::scan_part(&self.link, &all, from.as_deref(), KEYS).await?;
+        for (place, keys) in part.kept {
             tend(&queues[place], keys).await?;
         }
-        self.walk = match piece.next {
+        self.walk = match part.next {
             None => Walk::Done(began + EVERY),
             next => Walk::At(began, next),
         };
-        Ok(piece.asked)
+        Ok(part.asked)
     }
 }
 
-async fn tend(shared: &Shared, keys: Vec<Vec<u8>>) -> Result<(), QueueError> {
+async fn tend(shared: &SharedQueue, keys: Vec<Vec<u8>>) -> Result<(), QueueError> {
     let queue = shared.name.as_ref();
-    let Tended { lost, never_ran, freed, expiring } = mend::tend(&shared.queue, keys, MOMENT).await?;
+    let JanitorFindings { lost, never_ran, freed, expiring } =
+        mend::tend(&shared.queue, keys, MOMENT).await?;
     if !lost.is_empty() {
         // Tasks that ran were counted when their entry was found missing.
         shared.metrics.lost_entries(never_ran);
-        tracing::error!(queue, tasks = ?lost, "tasks are lost: somebody deleted them; their statuses say so now");
+        tracing::error!(
+            queue,
+            tasks = ?lost,
+            "tasks are lost: somebody deleted them; their statuses say so now"
+        );
     }
     if freed + expiring > 0 {
         tracing::warn!(
             queue,
             keys = freed,
             statuses = expiring,
-            "what was kept for tasks that are gone expires now"
+            "idempotency keys and statuses of tasks that no longer exist will expire"
         );
     }
     Ok(())
 }
 
 /// Warns at the start of a queue if its stream has other consumer groups.
-pub async fn warn_of_other_groups(shared: Arc<Shared>) {
+pub async fn warn_of_other_groups(shared: Arc<SharedQueue>) {
     let queue = shared.name.as_ref();
     match shared.queue.other_groups().await {
         Ok(groups) if groups.is_empty() => {}
@@ -159,7 +164,8 @@ pub async fn warn_of_other_groups(shared: Arc<Shared>) {
             tracing::warn!(
                 queue,
                 ?groups,
-                "the stream has other consumer groups; entries are deleted when they are settled, read by these or not"
+                "the stream has other consumer groups; tqhost deletes each entry when it is settled, \
+                 also if these have not read it"
             );
         }
         Err(error) => tracing::debug!(queue, %error, "could not look for other groups"),

@@ -1,6 +1,6 @@
 //! Bounds the ended attempts that wait to be settled.
 //!
-//! In: a verdict on a task that this host holds. Out: a [`Job`] for the settler. [`Room`] bounds how many
+//! In: a decision on a task that this host holds. Out: a [`Job`] for the settler. [`Room`] bounds how many
 //! jobs there are, and how many bytes they hold.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::inflight::Hold;
 use crate::queue::Ending;
-use crate::task::Disposition;
+use crate::task::SettledAs;
 
 /// The bytes of a job for each further unit of room that it takes.
 const BYTES_PER_UNIT: usize = 64 << 10;
@@ -20,7 +20,7 @@ const UNITS: (usize, usize) = (256, 4096);
 #[derive(Debug)]
 pub struct Job {
     pub ending: Ending,
-    pub label: Disposition,
+    pub label: SettledAs,
     /// Dropped when the settlement is known.
     pub hold: Hold,
     _room: OwnedSemaphorePermit,
@@ -43,7 +43,7 @@ impl Room {
     }
 
     /// Waits until there is room for this ended attempt, and then frees its permit.
-    pub async fn job(&self, ending: Ending, label: Disposition, mut hold: Hold) -> Option<Job> {
+    pub async fn job(&self, ending: Ending, label: SettledAs, mut hold: Hold) -> Option<Job> {
         // A job that is larger than the whole room takes all of it.
         let units = (1 + ending.bytes() / BYTES_PER_UNIT).min(self.most);
         let _room =
@@ -58,44 +58,44 @@ mod tests {
     use futures_util::FutureExt as _;
     use tokio::time::Instant;
 
-    use super::super::capacity::{Capacity, Line};
+    use super::super::capacity::{Capacity, QueueCapacity};
     use super::super::inflight::{Claim, Inflight};
     use super::*;
-    use crate::queue::codec::Entry;
-    use crate::queue::{Settlement, Subject};
+    use crate::queue::codec::StreamEntry;
+    use crate::queue::{EndingSubject, Settlement};
 
-    fn hold(table: &Arc<Inflight>, line: &Arc<Line>, entry: &str) -> Hold {
+    fn hold(table: &Arc<Inflight>, capacity: &Arc<QueueCapacity>, entry: &str) -> Hold {
         let claim =
             Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
-        table.hold(&claim, line.acquire(1).now_or_never().expect("a free permit")).expect("a new entry")
+        table.hold(&claim, capacity.acquire(1).now_or_never().expect("a free permit")).expect("a new entry")
     }
 
     fn ending(bytes: usize) -> Ending {
-        let entry = Entry { id: "1-0".into(), fields: Vec::new(), deliveries: 1 };
+        let entry = StreamEntry { id: "1-0".into(), fields: Vec::new(), deliveries: 1 };
         let settlement = Settlement::Complete { result: Some(vec![0; bytes]) };
-        Ending::new(Subject::Malformed(entry), settlement, "plugin".into(), None, false, None)
+        Ending::new(EndingSubject::Malformed(entry), settlement, "plugin".into(), None, false, None)
     }
 
     #[tokio::test]
     async fn an_end_that_finds_no_room_keeps_its_permit_until_there_is_some() {
-        let (room, table, line) =
-            (Room::new(1), Arc::new(Inflight::default()), Capacity::new(None).line(3, 1));
-        let [large, small, larger] = ["1-0", "2-0", "3-0"].map(|entry| hold(&table, &line, entry));
+        let (room, table, capacity) =
+            (Room::new(1), Arc::new(Inflight::default()), Capacity::new(None).queue(3, 1));
+        let [large, small, larger] = ["1-0", "2-0", "3-0"].map(|entry| hold(&table, &capacity, entry));
         // All units but two.
         let first = room
-            .job(ending((UNITS.0 - 3) * BYTES_PER_UNIT), Disposition::Completed, large)
+            .job(ending((UNITS.0 - 3) * BYTES_PER_UNIT), SettledAs::Completed, large)
             .await
             .expect("there is room");
-        let second = room.job(ending(0), Disposition::Completed, small).await.expect("there is room");
-        assert_eq!(line.free(), 2, "what has run has no permit any more, although it is not settled");
-        let mut third = std::pin::pin!(room.job(ending(usize::pow(2, 24)), Disposition::Completed, larger));
+        let second = room.job(ending(0), SettledAs::Completed, small).await.expect("there is room");
+        assert_eq!(capacity.free(), 2, "what has run has no permit any more, although it is not settled");
+        let mut third = std::pin::pin!(room.job(ending(usize::pow(2, 24)), SettledAs::Completed, larger));
         assert!(third.as_mut().now_or_never().is_none());
         drop(second);
         assert!(third.as_mut().now_or_never().is_none());
-        assert_eq!(line.free(), 2);
+        assert_eq!(capacity.free(), 2);
         drop(first);
         let third = third.await.expect("there is room");
-        assert_eq!((line.free(), table.len()), (3, 1));
+        assert_eq!((capacity.free(), table.len()), (3, 1));
         drop(third);
         assert!(table.is_empty());
     }

@@ -10,14 +10,14 @@ use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::capacity::Line;
+use super::capacity::QueueCapacity;
 use super::common::Common;
 use super::gathering::Gathering;
-use super::idle::Idle;
+use super::idle::IdleState;
 use super::inflight::Inflight;
 use super::job::Room;
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use super::starts::Starts;
 use super::{census, fetcher, heartbeat, janitor, mover, promoter, reclaimer, scheduler, settler, teller};
 use crate::admin::{FetchPulse, QueueMetrics};
@@ -27,7 +27,7 @@ use crate::queue::Queue;
 
 /// All loops of one queue.
 pub struct Worker {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
     /// The loops that claim or move tasks.
     claimers: TaskTracker,
     /// The loops that serve until the last task is settled.
@@ -42,29 +42,29 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts the loops of `queue` in `host`. They claim for `consumer`, with permits from `line`.
+    /// Starts the loops of `queue` in `host`. They claim for `consumer`, with permits from `capacity`.
     ///
-    /// `later` means that this host may still run tasks of the queue under older rules.
+    /// `follows_older_worker` means that this host may still run tasks of the queue under older rules.
     pub fn start(
         host: &Common,
         queue: Queue,
         consumer: Arc<str>,
-        line: Arc<Line>,
+        capacity: Arc<QueueCapacity>,
         versions: watch::Receiver<Option<Arc<Version>>>,
         (metrics, pulse): (QueueMetrics, FetchPulse),
-        later: bool,
+        follows_older_worker: bool,
     ) -> Worker {
         let concurrency = queue.rules.concurrency as usize;
         let (jobs, waiting) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedQueue {
             name: queue.rules.name.as_str().into(),
             inflight: Arc::<Inflight>::default(),
             gathering: Gathering::default(),
-            line,
+            capacity,
             unsettled: std::sync::Mutex::default(),
             parked: Notify::new(),
             begun: Notify::new(),
-            idle: Idle::default(),
+            idle: IdleState::default(),
             unseen: AtomicBool::new(false),
             claiming: Mutex::new(()),
             runners: TaskTracker::new(),
@@ -90,7 +90,9 @@ impl Worker {
         let claiming = &shared.stop.claiming;
         host.lookout.add(&shared);
         worker.claimers.spawn(fetcher::Fetcher::new(shared.clone(), pulse, host).run(claiming.clone()));
-        worker.claimers.spawn(reclaimer::Reclaimer { shared: shared.clone(), later }.run(claiming.clone()));
+        worker.claimers.spawn(
+            reclaimer::Reclaimer { shared: shared.clone(), follows_older_worker }.run(claiming.clone()),
+        );
         worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
         if let Some(list) = shared.queue.rules.list.clone() {
             let link = host.redis.link_blocking_for(mover::BLOCK);

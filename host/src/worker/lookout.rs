@@ -2,8 +2,8 @@
 //! of others.
 //!
 //! A look is a few commands for any number of queues. There is one each second, and one at once when hosts
-//! are asked to look (`queue::wait::tell`). Its findings go to each queue's [`Idle`](super::idle::Idle), or
-//! wake its promoter.
+//! are asked to look (`queue::wait::request_look`). Its findings go to each queue's
+//! [`IdleState`](super::idle::IdleState), or wake its promoter.
 //!
 //! The promoter knows the delayed tasks that this host parked, and sleeps until they are due. Other delayed
 //! tasks come from producers and from hosts that died. The host with the queue's duties looks for them: in
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::idle::Pause;
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use super::waiter::Waiter;
 use crate::chain::chain;
 use crate::queue::{Link, Queue, QueueError, duties, wait};
@@ -37,11 +37,11 @@ const DELAYED: usize = 20;
 
 /// The queues of one host that the loop looks after. Clones share them.
 #[derive(Clone, Default)]
-pub struct Lookout(Arc<Inner>);
+pub struct Lookout(Arc<LookoutQueues>);
 
 #[derive(Default)]
-struct Inner {
-    queues: Mutex<Vec<Weak<Shared>>>,
+struct LookoutQueues {
+    queues: Mutex<Vec<Weak<SharedQueue>>>,
     added: Notify,
 }
 
@@ -56,25 +56,25 @@ struct Memory {
 
 impl Lookout {
     /// Adds a queue. The loop looks after it until it is dropped or stops claiming.
-    pub fn add(&self, queue: &Arc<Shared>) {
+    pub fn add(&self, queue: &Arc<SharedQueue>) {
         self.queues_mut().push(Arc::downgrade(queue));
         self.0.added.notify_one();
     }
 
     /// The queues of which this host has the duties.
-    pub fn held(&self) -> Vec<Arc<Shared>> {
+    pub fn held(&self) -> Vec<Arc<SharedQueue>> {
         self.queues().into_iter().filter(|queue| queue.idle.has_duty()).collect()
     }
 
     /// All queues that this host serves.
-    fn queues(&self) -> Vec<Arc<Shared>> {
+    fn queues(&self) -> Vec<Arc<SharedQueue>> {
         let mut queues = self.queues_mut();
-        let serves = |queue: &Arc<Shared>| !queue.stop.claiming.is_cancelled();
+        let serves = |queue: &Arc<SharedQueue>| !queue.stop.claiming.is_cancelled();
         queues.retain(|queue| queue.upgrade().as_ref().is_some_and(serves));
         queues.iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn queues_mut(&self) -> MutexGuard<'_, Vec<Weak<Shared>>> {
+    fn queues_mut(&self) -> MutexGuard<'_, Vec<Weak<SharedQueue>>> {
         self.0.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,14 +97,14 @@ impl Lookout {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = self.0.added.notified() => memory.renewed = None,
-                () = async { tokio::join!(waiter.told(), tokio::time::sleep(GAP)); } => memory.renewed = None,
+                () = requested(&waiter) => memory.renewed = None,
                 () = stop.cancelled() => break,
             }
         }
         match duties::leave(&link, &host).await {
-            Ok(()) => wait::tell(&link).await,
+            Ok(()) => wait::request_look(&link).await,
             Err(error) => {
-                tracing::debug!(error = chain(&error), "could not hand over the duties of this host")
+                tracing::debug!(error = chain(&error), "could not hand over the duties of this host");
             }
         }
     }
@@ -128,7 +128,12 @@ impl Lookout {
     }
 }
 
-async fn look_for_pauses(link: &Link, queues: &[Arc<Shared>]) -> Result<(), QueueError> {
+/// Waits until hosts are asked to look, and for at least [`GAP`].
+async fn requested(waiter: &Waiter) {
+    tokio::join!(waiter.look_requested(), tokio::time::sleep(GAP));
+}
+
+async fn look_for_pauses(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {
     let asked: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
     match wait::paused(link, &asked).await {
         Ok(paused) => {
@@ -153,7 +158,7 @@ async fn look_for_pauses(link: &Link, queues: &[Arc<Shared>]) -> Result<(), Queu
 async fn hold_duties(
     link: &Link,
     host: &str,
-    queues: &[Arc<Shared>],
+    queues: &[Arc<SharedQueue>],
     asked: &mut HashMap<String, Queue>,
 ) -> Result<u64, QueueError> {
     let before = std::mem::take(asked);
@@ -164,7 +169,7 @@ async fn hold_duties(
     let held = async {
         if !gone.is_empty() {
             duties::release(link, &gone).await?;
-            wait::tell(link).await;
+            wait::request_look(link).await;
         }
         duties::hold(link, host, LEASE, &all).await
     };
@@ -182,7 +187,11 @@ async fn hold_duties(
     }
 }
 
-async fn look_for_delayed(link: &Link, queues: &[Arc<Shared>], turn: &mut usize) -> Result<(), QueueError> {
+async fn look_for_delayed(
+    link: &Link,
+    queues: &[Arc<SharedQueue>],
+    turn: &mut usize,
+) -> Result<(), QueueError> {
     let (known, unknown): (Vec<_>, Vec<_>) =
         queues.iter().filter(|queue| queue.idle.has_duty()).partition(|queue| queue.idle.has_delayed());
     let count = known.len().min(DELAYED);

@@ -2,6 +2,8 @@
 //!
 //! While the list is empty, this costs one blocking command in ten seconds. While the queue is full, the
 //! items stay in the list.
+//!
+//! In: a queue with a list. Out: tasks in the queue, in the order of the list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +11,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use crate::queue::{Link, QueueError};
 
 /// The longest time of one wait for an item.
@@ -20,7 +22,7 @@ const FULL: Duration = Duration::from_secs(1);
 const MAX_BATCH: usize = 100;
 
 pub struct Mover {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
     /// The list's key.
     pub list: String,
     /// The connection for blocking waits. Only this loop may use it.

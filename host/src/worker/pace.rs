@@ -66,7 +66,7 @@ impl Pace {
                 r#loop = self.what,
                 for_seconds,
                 error,
-                "Redis does not do its part; trying again"
+                "a call to Redis failed; trying again"
             );
             outage.said = Some((now, error));
         }

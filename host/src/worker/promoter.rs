@@ -2,19 +2,21 @@
 //!
 //! The loop sleeps until the next known task is due. It is woken when this host parks a task, and when the
 //! [`Lookout`](super::lookout) finds delayed tasks of others.
+//!
+//! Not here: delaying a task (`settler`, `intake`).
 
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 
 /// Tasks moved by one call of the script. Such a call takes Redis well under a millisecond.
 const MAX_BATCH: usize = 100;
 
 pub struct Promoter {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
 }
 
 impl Promoter {

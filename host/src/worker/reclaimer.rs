@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::idle::{Pause, Rest};
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use super::{heartbeat, intake};
 use crate::queue::QueueError;
 use crate::queue::rate::Places;
@@ -24,16 +24,16 @@ const EVERY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 const MAX_BATCH: usize = 50;
 
 pub struct Reclaimer {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
     /// An older worker of this host, with a longer lease, may still run tasks of the queue.
-    pub later: bool,
+    pub follows_older_worker: bool,
 }
 
 impl Reclaimer {
     pub async fn run(self, stop: CancellationToken) {
         let every = (self.shared.queue.rules.lease / 4).clamp(EVERY.0, EVERY.1);
         let mut pace = Pace::new(&self.shared.name, "reclaim");
-        if self.later {
+        if self.follows_older_worker {
             // The older worker's heartbeats may have been further apart than this lease. After this wait they
             // are not.
             tokio::select! {
@@ -70,7 +70,7 @@ impl Reclaimer {
 
     /// Takes tasks over. True if there is nothing to do until the queue's rest ends.
     async fn look(&self, rests: bool, stop: &CancellationToken) -> Result<bool, QueueError> {
-        if rests && self.shared.queue.standing().await?.is_some_and(|standing| standing.pending == 0) {
+        if rests && self.shared.queue.group_position().await?.is_some_and(|group| group.pending == 0) {
             return Ok(true);
         }
         self.reclaim_all(stop).await.map(|()| false)
@@ -93,7 +93,7 @@ impl Reclaimer {
                 return Ok(());
             }
             let permits = tokio::select! {
-                permits = shared.line.acquire(MAX_BATCH) => permits,
+                permits = shared.capacity.acquire(MAX_BATCH) => permits,
                 () = stop.cancelled() => return Ok(()),
             };
             let Some(version) = shared.versions.borrow().clone() else {
@@ -110,7 +110,7 @@ impl Reclaimer {
             // If the reply was lost, this host may own entries that it did not receive. The fetcher looks for
             // them.
             let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
-            shared.lost(&found.lost).await;
+            shared.end_lost(&found.lost).await;
             if !found.entries.is_empty() {
                 shared.metrics.reclaimed(found.entries.len() as u64);
                 tracing::warn!(
@@ -120,7 +120,7 @@ impl Reclaimer {
                 );
             }
             let unused = places - found.entries.len().min(places);
-            intake::admit(shared, &version, found.entries, intake::Claimed::Again, permits).await;
+            intake::admit(shared, &version, found.entries, intake::Delivery::Repeated, permits).await;
             drop(claiming);
             shared.queue.give_places_back(unused).await?;
             from = found.cursor;

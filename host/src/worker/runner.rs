@@ -18,33 +18,33 @@ use tokio_util::sync::CancellationToken;
 
 use super::inflight::Hold;
 use super::settle;
-use super::shared::Shared;
-use crate::admin::Batch;
+use super::shared::SharedQueue;
+use crate::admin::BatchResult;
 use crate::plugins::{Judged, Ruling, Version};
-use crate::queue::{Subject, codec};
+use crate::queue::{EndingSubject, codec};
 use crate::sandbox::Attempt;
 use crate::task::Task;
 
 /// Runs a task or a batch beside other attempts. On the guests' threads, the handler begins without another
 /// hop.
-pub async fn run(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
-    members.iter().for_each(|(task, _)| waited(&shared, task));
-    beside(shared, version, members).await;
+pub async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
+    members.iter().for_each(|(task, _)| record_wait(&shared, task));
+    run_shared(shared, version, members).await;
 }
 
 /// Records how long a task has waited, since its entry was added, or since it was due if it was delayed.
-pub fn waited(shared: &Shared, task: &Task) {
+pub fn record_wait(shared: &SharedQueue, task: &Task) {
     shared.metrics.wait(age(codec::entry_time_ms(&task.entry)));
 }
 
 /// Runs tasks beside other attempts, once no attempt runs alone.
-async fn beside(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
-    let _others = shared.line.alone().beside().await;
-    carry(shared.clone(), version, members).await;
+async fn run_shared(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
+    let _others = shared.capacity.alone().enter_shared().await;
+    run_attempt(shared.clone(), version, members).await;
 }
 
 /// Runs tasks whose turn it is.
-pub async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
+pub async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     let rules = &shared.queue.rules;
     let mut members = members;
     // Tasks that were cancelled or lost while they waited for a batch must not run.
@@ -65,7 +65,7 @@ pub async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Tas
     match judged {
         Some((duration, Judged::Each(ends))) => {
             if ends.len() > 1 {
-                shared.metrics.batch(Batch::Whole);
+                shared.metrics.batch(BatchResult::Whole);
             }
             for ((task, hold), (outcome, ruling)) in members.zip(ends) {
                 shared.metrics.duration(duration);
@@ -77,15 +77,15 @@ pub async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Tas
                     ?ruling,
                     "attempt ended"
                 );
-                let verdict = match ruling {
+                let decision = match ruling {
                     Ruling::AsUsual => settle::decide(outcome, &task, rules, fastrand::f64() * 2.0 - 1.0),
                     Ruling::GiveBack(delay) => settle::give_back(&outcome, &task, delay),
                 };
-                settle(&shared, &version, task, Some(duration), hold, verdict).await;
+                settle(&shared, &version, task, Some(duration), hold, decision).await;
             }
         }
-        Some((_, Judged::Apart { kind, message })) => {
-            shared.metrics.batch(Batch::Apart);
+        Some((_, Judged::Split { kind, message })) => {
+            shared.metrics.batch(BatchResult::Split);
             let tasks = members.len();
             tracing::warn!(
                 queue = rules.name,
@@ -95,7 +95,7 @@ pub async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Tas
                 "a batch failed; its tasks run again one by one"
             );
             for (task, hold) in members {
-                apart(&shared, &version, task, hold);
+                run_singly(&shared, &version, task, hold);
             }
         }
         None => {
@@ -107,8 +107,8 @@ pub async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Tas
                         "stopped: this host does not own the task any more"
                     );
                 } else {
-                    let verdict = settle::release(&task);
-                    settle(&shared, &version, task, None, hold, verdict).await;
+                    let decision = settle::release(&task);
+                    settle(&shared, &version, task, None, hold, decision).await;
                 }
             }
         }
@@ -116,13 +116,13 @@ pub async fn carry(shared: Arc<Shared>, version: Arc<Version>, members: Vec<(Tas
 }
 
 /// Runs a task of a batch by itself, beside the others.
-fn apart(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
-    drop(shared.runners.spawn(beside(shared.clone(), version.clone(), vec![(task, hold)])));
+fn run_singly(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
+    drop(shared.runners.spawn(run_shared(shared.clone(), version.clone(), vec![(task, hold)])));
 }
 
 /// Runs one attempt, which is stopped when all of its tasks are to stop. `None`: it was stopped.
 async fn attempt(
-    shared: &Shared,
+    shared: &SharedQueue,
     version: &Arc<Version>,
     tasks: &Arc<Vec<Task>>,
     holds: &[Hold],
@@ -153,14 +153,14 @@ async fn attempt(
 }
 
 async fn settle(
-    shared: &Shared,
+    shared: &SharedQueue,
     version: &Version,
     task: Task,
     ran: Option<Duration>,
     hold: Hold,
-    verdict: settle::Verdict,
+    decision: settle::Decision,
 ) {
-    shared.settle(Subject::Task(Box::new(task)), version.label(), ran, verdict, hold).await;
+    shared.settle(EndingSubject::Task(Box::new(task)), version.label(), ran, decision, hold).await;
 }
 
 /// The time since `since_ms` by this host's clock, for metrics only.

@@ -8,6 +8,8 @@
 //!
 //! If several times passed since the last look, only the last one gets a task.
 //!
+//! In: a [`Schedule`], and how far Redis says it was handled. Out: tasks in the queue.
+//!
 //! Not here: which times there are (`config::times`).
 
 use std::sync::Arc;
@@ -16,13 +18,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use crate::config::times::Times;
 use crate::config::{Missed, Schedule};
 use crate::queue::QueueError;
-use crate::queue::schedule::{Fired, Standing};
+use crate::queue::schedule::{Fired, SchedulePosition};
 
-/// The longest time between two looks of the host that has the queue's duties; and of another one.
+/// The longest time between two looks: of the host that has the queue's duties, and of any other host.
 const LOOK: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(120));
 /// How long after a scheduled time a host without the duties checks it.
 const LEAVE_TO_DUTY: Duration = Duration::from_secs(2);
@@ -30,35 +32,35 @@ const LEAVE_TO_DUTY: Duration = Duration::from_secs(2);
 const FULL: Duration = Duration::from_secs(1);
 /// A scheduled time without a task for this long is missed. A host needs less time to start or to reconnect.
 const LATE: Duration = Duration::from_secs(60);
-/// A schedule that was dealt with up to later than this from now was so by a clock that was wrong.
+/// If a schedule was handled up to a time further in the future than this, Redis's clock was wrong.
 const AHEAD_MS: u64 = 60_000;
 
 pub struct Scheduler {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
     pub schedule: Schedule,
     /// The schedule's name.
     name: String,
-    /// Former schedules are forgotten.
+    /// Whether the notes of the queue's former schedules were removed from Redis.
     tidied: bool,
-    /// Up to where it was dealt with, when this host last looked.
+    /// Up to which time the schedule was handled, at the last look of this host.
     seen_ms: Option<u64>,
-    /// A time waits because the queue is full, and that was said.
+    /// A time waits because the queue is full, and this was logged.
     full: bool,
 }
 
-/// What is to be done at a look.
+/// The result of a look.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan {
-    /// The time for which there is to be a task now.
+    /// The time for which a task is to be enqueued now.
     due_ms: Option<u64>,
-    /// Earlier ones go without.
+    /// Earlier times passed, which get no task.
     passed_over: bool,
     /// How long until the next time.
     next: Option<Duration>,
 }
 
 impl Scheduler {
-    pub fn new(shared: Arc<Shared>, schedule: Schedule) -> Scheduler {
+    pub fn new(shared: Arc<SharedQueue>, schedule: Schedule) -> Scheduler {
         let name = schedule.times.name();
         Scheduler { shared, schedule, name, tidied: false, seen_ms: None, full: false }
     }
@@ -86,10 +88,10 @@ impl Scheduler {
             self.shared.queue.forget_other_schedules(&self.name).await?;
             self.tidied = true;
         }
-        let standing = self.shared.queue.schedule_standing(&self.name).await?;
-        let done_ms = self.begin(standing).await?;
+        let position = self.shared.queue.schedule_position(&self.name).await?;
+        let done_ms = self.begin(position).await?;
         self.seen_ms = Some(done_ms);
-        let plan = plan(&self.schedule.times, done_ms, standing.now_ms);
+        let plan = plan(&self.schedule.times, done_ms, position.now_ms);
         if let Some(due_ms) = plan.due_ms {
             self.fire(due_ms, plan.passed_over).await?;
         }
@@ -104,8 +106,8 @@ impl Scheduler {
         })
     }
 
-    /// Up to where the schedule is dealt with. One that was never seen begins now: nothing of it was missed.
-    async fn begin(&self, Standing { now_ms, done_ms }: Standing) -> Result<u64, QueueError> {
+    /// Gives up to which time the schedule was handled. A schedule that is new begins now: it missed nothing.
+    async fn begin(&self, SchedulePosition { now_ms, done_ms }: SchedulePosition) -> Result<u64, QueueError> {
         let queue = &self.shared.queue;
         match done_ms {
             Some(done_ms) if done_ms <= now_ms + AHEAD_MS => Ok(done_ms),
@@ -119,7 +121,8 @@ impl Scheduler {
                 queue.reset_schedule(&self.name, now_ms).await.map(|()| now_ms)
             }
             None => {
-                // A host with another configuration may have forgotten it: then it goes on where it was.
+                // A host with another configuration may have removed the note. If this host has seen it, the
+                // schedule continues there.
                 let done_ms = self.seen_ms.unwrap_or(now_ms);
                 queue.begin_schedule(&self.name, done_ms).await.map(|()| done_ms)
             }
@@ -143,7 +146,7 @@ impl Scheduler {
                 );
             }
             Fired::Enqueued => {
-                tracing::debug!(queue, scheduled_at = due_ms, "enqueued the task of the schedule")
+                tracing::debug!(queue, scheduled_at = due_ms, "enqueued the task of the schedule");
             }
             Fired::Known => {}
             Fired::Full if was_full => {}
@@ -166,7 +169,7 @@ impl Scheduler {
     }
 }
 
-/// What is to be done for times of which those up to `done_ms` are dealt with.
+/// Plans for a schedule that was handled up to `done_ms`.
 fn plan(times: &Times, done_ms: u64, now_ms: u64) -> Plan {
     let due_ms = times.latest(now_ms).filter(|latest| *latest > done_ms);
     let passed_over = due_ms.is_some_and(|due_ms| times.next(done_ms).is_some_and(|first| first < due_ms));

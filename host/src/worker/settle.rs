@@ -1,6 +1,6 @@
 //! Decides the settlement of a task after an attempt. It is pure: no IO, no clock, no log.
 //!
-//!     (Outcome, Task, rules, jitter) ─▶ Verdict { Settlement, label }
+//!     (Outcome, Task, rules, jitter) ─▶ Decision { Settlement, label }
 //!
 //! Not here: carrying it out (`queue::settle`).
 
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::backoff;
 use crate::config;
-use crate::queue::settle::From;
+use crate::queue::settle::DelayStart;
 use crate::queue::{Reason, Settlement, codec};
-use crate::task::{Disposition, Outcome, Task};
+use crate::task::{Outcome, SettledAs, Task};
 
 /// `tq-error` is cut at this many characters, so that an error cannot fill the dead letters.
 const MAX_ERROR_CHARS: usize = 500;
@@ -22,17 +22,17 @@ const CRASHES: u32 = 2;
 
 /// A settlement and the name under which it is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Decision {
     pub settlement: Settlement,
-    pub label: Disposition,
+    pub label: SettledAs,
 }
 
 /// Decides after an attempt that ended by itself, or that the sandbox ended. `jitter` is a random number from
 /// -1 to 1.
-pub fn decide(outcome: Outcome, task: &Task, rules: &config::Queue, jitter: f64) -> Verdict {
+pub fn decide(outcome: Outcome, task: &Task, rules: &config::QueueRules, jitter: f64) -> Decision {
     match outcome {
         Outcome::Completed { result } => {
-            Verdict { settlement: Settlement::Complete { result }, label: Disposition::Completed }
+            Decision { settlement: Settlement::Complete { result }, label: SettledAs::Completed }
         }
         Outcome::Retry { message, after } => retry(&format!("retry: {message}"), after, task, rules, jitter),
         Outcome::Failed { kind, message } => {
@@ -42,32 +42,32 @@ pub fn decide(outcome: Outcome, task: &Task, rules: &config::Queue, jitter: f64)
         Outcome::Defer { message, .. } if task.deferrals >= rules.max_deferrals => {
             bury(Reason::DeferralsExhausted, &message)
         }
-        Outcome::Defer { message, after } => Verdict {
+        Outcome::Defer { message, after } => Decision {
             settlement: Settlement::Park {
                 delay: after.min(LONGEST_DEFERRAL),
-                from: From::Now,
+                from: DelayStart::Now,
                 next_attempt: task.attempt,
                 deferrals: task.deferrals + 1,
                 error: cut(&message),
             },
-            label: Disposition::Deferred,
+            label: SettledAs::Deferred,
         },
     }
 }
 
-/// The verdict on a task that must not run now, because it is malformed or delayed. `None`: it may run.
-pub fn unrun(task: &Task, rules: &config::Queue) -> Option<Verdict> {
+/// The decision on a task that must not run now, because it is malformed or delayed. `None`: it may run.
+pub fn unrun(task: &Task, rules: &config::QueueRules) -> Option<Decision> {
     let bad = codec::check(task, rules).err().map(|why| malformed(&why.to_string()));
     bad.or_else(|| delayed(task))
 }
 
 /// Whether a task has to run alone, because hosts died while they ran it.
-pub fn is_suspect(task: &Task, rules: &config::Queue) -> bool {
+pub fn is_suspect(task: &Task, rules: &config::QueueRules) -> bool {
     task.crashes >= rules.max_crashes.min(CRASHES)
 }
 
-/// The verdict on a task with `max_crashes` crashes, the last one while it ran alone.
-pub fn crashed(task: &Task) -> Verdict {
+/// The decision on a task with `max_crashes` crashes, the last one while it ran alone.
+pub fn crashed(task: &Task) -> Decision {
     let error = format!(
         "{} hosts died or fell silent while they ran it, the last one while it ran nothing else",
         task.crashes
@@ -76,57 +76,63 @@ pub fn crashed(task: &Task) -> Verdict {
 }
 
 /// Gives a task back unchanged, because this host stops: no attempt is used.
-pub fn release(task: &Task) -> Verdict {
-    Verdict {
+pub fn release(task: &Task) -> Decision {
+    Decision {
         settlement: Settlement::Park {
             delay: Duration::ZERO,
-            from: From::Now,
+            from: DelayStart::Now,
             next_attempt: task.attempt,
             deferrals: task.deferrals,
             error: String::new(),
         },
-        label: Disposition::Released,
+        label: SettledAs::Released,
     }
 }
 
 /// Gives a task back after an attempt whose failure the version may have caused: no attempt is used.
-pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Verdict {
+pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Decision {
     let error = match outcome {
         Outcome::Failed { kind, message } => format!("not charged: {}: {message}", kind.as_str()),
         _ => String::new(),
     };
-    Verdict {
+    Decision {
         settlement: Settlement::Park {
             delay,
-            from: From::Now,
+            from: DelayStart::Now,
             next_attempt: task.attempt,
             deferrals: task.deferrals,
             error: cut(&error),
         },
-        label: Disposition::GivenBack,
+        label: SettledAs::GivenBack,
     }
 }
 
 /// Parks a task whose producer asked for a delay. `None`: it asked for none.
-fn delayed(task: &Task) -> Option<Verdict> {
-    task.delay.map(|delay| Verdict {
+fn delayed(task: &Task) -> Option<Decision> {
+    task.delay.map(|delay| Decision {
         settlement: Settlement::Park {
             delay,
-            from: From::Enqueueing,
+            from: DelayStart::Enqueueing,
             next_attempt: task.attempt,
             deferrals: task.deferrals,
             error: String::new(),
         },
-        label: Disposition::Delayed,
+        label: SettledAs::Delayed,
     })
 }
 
-/// The verdict on an entry that cannot be decoded into a task.
-pub fn malformed(why: &str) -> Verdict {
+/// The decision on an entry that cannot be decoded into a task.
+pub fn malformed(why: &str) -> Decision {
     bury(Reason::Malformed, why)
 }
 
-fn retry(error: &str, after: Option<Duration>, task: &Task, rules: &config::Queue, jitter: f64) -> Verdict {
+fn retry(
+    error: &str,
+    after: Option<Duration>,
+    task: &Task,
+    rules: &config::QueueRules,
+    jitter: f64,
+) -> Decision {
     // 1 + max_retries attempts in all.
     if task.attempt > rules.max_retries {
         return bury(Reason::RetriesExhausted, error);
@@ -135,27 +141,27 @@ fn retry(error: &str, after: Option<Duration>, task: &Task, rules: &config::Queu
         Some(after) => after.min(backoff::longest(&rules.backoff)),
         None => backoff::delay(&rules.backoff, task.attempt, jitter),
     };
-    Verdict {
+    Decision {
         settlement: Settlement::Park {
             delay,
-            from: From::Now,
+            from: DelayStart::Now,
             next_attempt: task.attempt + 1,
             deferrals: task.deferrals,
             error: cut(error),
         },
-        label: Disposition::Retried,
+        label: SettledAs::Retried,
     }
 }
 
-fn bury(reason: Reason, error: &str) -> Verdict {
+fn bury(reason: Reason, error: &str) -> Decision {
     let label = match reason {
-        Reason::Rejected => Disposition::Rejected,
-        Reason::RetriesExhausted => Disposition::RetriesExhausted,
-        Reason::DeferralsExhausted => Disposition::DeferralsExhausted,
-        Reason::Crashed => Disposition::Crashed,
-        Reason::Malformed => Disposition::Malformed,
+        Reason::Rejected => SettledAs::Rejected,
+        Reason::RetriesExhausted => SettledAs::RetriesExhausted,
+        Reason::DeferralsExhausted => SettledAs::DeferralsExhausted,
+        Reason::Crashed => SettledAs::Crashed,
+        Reason::Malformed => SettledAs::Malformed,
     };
-    Verdict { settlement: Settlement::Bury { reason, error: cut(error) }, label }
+    Decision { settlement: Settlement::Bury { reason, error: cut(error) }, label }
 }
 
 fn cut(error: &str) -> String {
@@ -168,8 +174,8 @@ mod tests {
     use crate::config::Backoff;
     use crate::task::{FailureKind, Origin};
 
-    fn rules() -> config::Queue {
-        config::Queue {
+    fn rules() -> config::QueueRules {
+        config::QueueRules {
             name: "q".into(),
             stream: "q".into(),
             group: "g".into(),
@@ -213,7 +219,7 @@ mod tests {
     fn park(seconds: u64, next_attempt: u32, deferrals: u32, error: &str) -> Settlement {
         Settlement::Park {
             delay: Duration::from_secs(seconds),
-            from: From::Now,
+            from: DelayStart::Now,
             next_attempt,
             deferrals,
             error: error.into(),
@@ -262,13 +268,13 @@ mod tests {
     #[test]
     fn a_task_with_a_second_crash_runs_alone_or_with_its_first_where_that_is_all_it_may_have() {
         let suspects = |max_crashes| {
-            let rules = config::Queue { max_crashes, ..rules() };
+            let rules = config::QueueRules { max_crashes, ..rules() };
             [0, 1, 2, 3].map(|crashes| is_suspect(&task(1, 0, crashes), &rules))
         };
         assert_eq!(suspects(1), [false, true, true, true]);
         assert_eq!(suspects(2), [false, false, true, true]);
         assert_eq!(suspects(1000), [false, false, true, true]);
-        assert_eq!(crashed(&task(1, 0, 3)).label, Disposition::Crashed);
+        assert_eq!(crashed(&task(1, 0, 3)).label, SettledAs::Crashed);
     }
 
     #[test]
@@ -280,16 +286,16 @@ mod tests {
     fn what_a_version_spoiled_comes_back_as_it_was() {
         let trap = Outcome::Failed { kind: FailureKind::Trap, message: "unreachable".into() };
         // Even on its last attempt.
-        let verdict = give_back(&trap, &task(3, 1, 1), Duration::from_secs(2));
+        let decision = give_back(&trap, &task(3, 1, 1), Duration::from_secs(2));
         assert_eq!(
-            (verdict.settlement, verdict.label),
-            (park(2, 3, 1, "not charged: trap: unreachable"), Disposition::GivenBack)
+            (decision.settlement, decision.label),
+            (park(2, 3, 1, "not charged: trap: unreachable"), SettledAs::GivenBack)
         );
     }
 
     #[test]
     fn errors_are_cut_at_500_characters() {
-        let verdict = decide(Outcome::Reject { message: "é".repeat(600) }, &task(1, 0, 0), &rules(), 0.0);
-        assert_eq!(verdict.settlement, dead(Reason::Rejected, &"é".repeat(500)));
+        let decision = decide(Outcome::Reject { message: "é".repeat(600) }, &task(1, 0, 0), &rules(), 0.0);
+        assert_eq!(decision.settlement, dead(Reason::Rejected, &"é".repeat(500)));
     }
 }

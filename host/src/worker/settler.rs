@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::job::Job;
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use crate::chain::chain;
 use crate::queue::{Ending, QueueError, SettleCall, Settled, Settlement};
 
@@ -37,7 +37,7 @@ pub type Jobs = Arc<Mutex<mpsc::UnboundedReceiver<Job>>>;
 
 /// One lane. It ends when all jobs are settled and no more can arrive, or when it has to give up.
 pub struct Settler {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
     pub lane: usize,
     pub jobs: Jobs,
     /// Cancelled when no more jobs can be sent.

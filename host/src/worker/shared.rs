@@ -1,4 +1,6 @@
 //! The state that the loops of one queue share.
+//!
+//! Not here: the loops, and how they are started (`lifecycle`).
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -7,21 +9,21 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
-use super::capacity::Line;
+use super::capacity::QueueCapacity;
 use super::gathering::Gathering;
-use super::idle::Idle;
+use super::idle::IdleState;
 use super::inflight::{Hold, Inflight};
 use super::job::{Job, Room};
-use super::settle::Verdict;
+use super::settle::Decision;
 use super::starts::Starts;
 use crate::admin::QueueMetrics;
 use crate::chain::chain;
 use crate::plugins::Version;
-use crate::queue::{Ending, Queue, Subject};
+use crate::queue::{Ending, EndingSubject, Queue};
 use crate::shutdown::Stop;
 
 /// The state that the loops of one queue share.
-pub struct Shared {
+pub struct SharedQueue {
     /// The queue's name.
     pub name: Arc<str>,
     pub queue: Queue,
@@ -31,7 +33,7 @@ pub struct Shared {
     pub gathering: Gathering,
     pub starts: Starts,
     /// The queue's place among the queues of this host.
-    pub line: Arc<Line>,
+    pub capacity: Arc<QueueCapacity>,
     /// The plugin's working version, if there is one.
     pub versions: watch::Receiver<Option<Arc<Version>>>,
     /// Ended attempts for the settler. `room` bounds how many there are.
@@ -41,7 +43,7 @@ pub struct Shared {
     pub unsettled: std::sync::Mutex<Option<String>>,
     /// Notified when this host parks a task, and when the lookout finds delayed tasks.
     pub parked: Notify,
-    pub idle: Idle,
+    pub idle: IdleState,
     /// Notified when tasks begin that have no status in Redis yet.
     pub begun: Notify,
     /// A claim failed, so Redis may have delivered entries that this host never received.
@@ -53,7 +55,7 @@ pub struct Shared {
     pub runners: TaskTracker,
 }
 
-impl Shared {
+impl SharedQueue {
     pub fn unsettled(&self) -> MutexGuard<'_, Option<String>> {
         self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,16 +65,16 @@ impl Shared {
     /// `ran` is the running time, if the attempt ran.
     pub async fn settle(
         &self,
-        subject: Subject,
+        subject: EndingSubject,
         plugin: Arc<str>,
         ran: Option<Duration>,
-        verdict: Verdict,
+        decision: Decision,
         hold: Hold,
     ) {
         let is_known = hold.settling();
         let ending =
-            Ending::new(subject, verdict.settlement, plugin, ran, is_known, hold.key().map(<[u8]>::to_vec));
-        if let Some(job) = self.room.job(ending, verdict.label, hold).await {
+            Ending::new(subject, decision.settlement, plugin, ran, is_known, hold.key().map(<[u8]>::to_vec));
+        if let Some(job) = self.room.job(ending, decision.label, hold).await {
             // The settler outlives the runners. If it has given up, the task stays pending and is reclaimed.
             let _ = self.jobs.send(job);
         }
@@ -86,18 +88,19 @@ impl Shared {
             tracing::error!(
                 queue,
                 ?entries,
-                "entries were deleted by somebody else while they were pending; tasks that do not run are lost"
+                "entries were deleted by somebody else while they were pending; \
+                 tasks that do not run are lost"
             );
         }
     }
 
     /// Counts entries whose tasks can no longer be run or settled, and ends these tasks as lost.
-    pub async fn lost(&self, entries: &[String]) {
+    pub async fn end_lost(&self, entries: &[String]) {
         let new: Vec<String> =
             entries.iter().filter(|entry| !self.inflight.is_deleted(entry)).cloned().collect();
         self.count_deleted(&new);
         if !entries.is_empty()
-            && let Err(error) = self.queue.lose(entries).await
+            && let Err(error) = self.queue.end_deleted(entries).await
         {
             tracing::debug!(
                 queue = self.name.as_ref(),

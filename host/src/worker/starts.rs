@@ -1,6 +1,6 @@
 //! The attempts of one queue that are to begin, and the number of workers that begin them.
 //!
-//! In: attempts. Out: the same, in their order, and when one more worker is needed.
+//! In: attempts. Out: the attempts in their order, and whether one more worker is needed.
 //!
 //! Not here: the workers (`crew`).
 
@@ -13,16 +13,16 @@ use crate::task::Task;
 
 /// The attempts of one queue that are to begin, and the number of workers that begin them.
 #[derive(Default)]
-pub struct Starts(Mutex<Line>);
+pub struct Starts(Mutex<StartQueue>);
 
 #[derive(Default)]
-struct Line {
-    starts: VecDeque<Start>,
+struct StartQueue {
+    pending: VecDeque<PendingAttempt>,
     workers: usize,
 }
 
 /// An attempt that is to begin.
-pub struct Start {
+pub struct PendingAttempt {
     pub version: Arc<Version>,
     pub members: Vec<(Task, Hold)>,
 }
@@ -30,11 +30,11 @@ pub struct Start {
 impl Starts {
     /// Adds an attempt. Returns whether a worker is needed, because none is at work.
     pub fn add(&self, version: &Arc<Version>, members: Vec<(Task, Hold)>) -> bool {
-        let mut line = self.line();
-        line.starts.push_back(Start { version: version.clone(), members });
-        let is_first = line.workers == 0;
+        let mut queue = self.queue();
+        queue.pending.push_back(PendingAttempt { version: version.clone(), members });
+        let is_first = queue.workers == 0;
         if is_first {
-            line.workers = 1;
+            queue.workers = 1;
         }
         is_first
     }
@@ -42,18 +42,18 @@ impl Starts {
     /// The attempt that a worker begins next, and whether another worker is needed for the rest.
     ///
     /// `None`: nothing is left, and the worker ends.
-    pub fn next(&self, most: usize) -> Option<(Start, bool)> {
-        let mut line = self.line();
-        let Some(next) = line.starts.pop_front() else {
-            line.workers -= 1;
+    pub fn next(&self, most: usize) -> Option<(PendingAttempt, bool)> {
+        let mut queue = self.queue();
+        let Some(next) = queue.pending.pop_front() else {
+            queue.workers -= 1;
             return None;
         };
-        let is_wanted = !line.starts.is_empty() && line.workers < most;
-        line.workers += usize::from(is_wanted);
+        let is_wanted = !queue.pending.is_empty() && queue.workers < most;
+        queue.workers += usize::from(is_wanted);
         Some((next, is_wanted))
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
+    fn queue(&self) -> MutexGuard<'_, StartQueue> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use tokio::time::{Duration, Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::alone::Turn;
+use super::alone::AloneGuard;
 use super::inflight::Hold;
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use super::{gate, runner};
 use crate::plugins::Version;
 use crate::queue::Start;
@@ -26,32 +26,32 @@ use crate::task::Task;
 /// After this long alone, a suspect continues beside others. It equals the default of `timeout`.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Runs it, once nothing else runs in this host. On the host's threads, which speak to Redis: the call hops
-/// to the guests'.
-pub fn start(shared: &Arc<Shared>, version: &Arc<Version>, task: Task, hold: Hold) {
+/// Runs the task once nothing else runs in this host. This happens on the host's threads; only the call of
+/// the handler runs on the guests' threads.
+pub fn start(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
     drop(shared.runners.spawn(run(shared.clone(), version.clone(), task, hold)));
 }
 
-async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: Hold) {
+async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, task: Task, mut hold: Hold) {
     let queue = shared.name.as_ref();
     tracing::info!(
         queue,
         task = task.id,
         crashes = task.crashes,
-        "it runs alone, as hosts died while they ran it"
+        "the task runs alone, because hosts died while they ran it"
     );
     let stop = hold.stop().clone();
-    let turn = tokio::select! {
-        turn = shared.line.alone().alone() => Some(turn),
+    let guard = tokio::select! {
+        guard = shared.capacity.alone().enter_alone() => Some(guard),
         () = stop.cancelled() => None,
     };
     let version = shared.versions.borrow().clone().unwrap_or(version);
     let label = version.label();
     let mut begun = None;
     let mut members = Vec::new();
-    if let Some(turn) = turn {
+    if let Some(guard) = guard {
         let settled = CancellationToken::new();
-        let keeper = Keeper::new(&shared, &label, &task, &hold, turn);
+        let keeper = Keeper::new(&shared, &label, &task, &hold, guard);
         drop(shared.runners.spawn(settled.clone().run_until_cancelled_owned(keeper.run())));
         hold.runs_alone(settled.drop_guard());
         members.push((task, hold));
@@ -59,39 +59,45 @@ async fn run(shared: Arc<Shared>, version: Arc<Version>, task: Task, mut hold: H
     } else {
         members.push((task, hold));
     }
-    // A host that stops gives it back.
-    let Some(begun) = begun else { return runner::carry(shared.clone(), version, members).await };
+    // Without an answer of the gate, the host stops, and `carry` gives the task back.
+    let Some(begun) = begun else { return runner::run_attempt(shared.clone(), version, members).await };
     for ((task, hold), begun) in members.into_iter().zip(begun) {
         if let Some((task, hold)) = gate::go_on(&shared, &version, task, hold, begun).await {
-            runner::waited(&shared, &task);
-            runner::carry(shared.clone(), version.clone(), vec![(task, hold)]).await;
+            runner::record_wait(&shared, &task);
+            runner::run_attempt(shared.clone(), version.clone(), vec![(task, hold)]).await;
         }
     }
 }
 
 /// Keeps other attempts from running until the suspect is settled or has run for [`LONGEST`].
 struct Keeper {
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueue>,
     plugin: Arc<str>,
-    /// Without its fields.
+    /// The suspect, without its fields.
     task: Task,
     key: Option<Vec<u8>>,
-    _turn: Turn,
+    _guard: AloneGuard,
 }
 
 impl Keeper {
-    fn new(shared: &Arc<Shared>, plugin: &Arc<str>, task: &Task, hold: &Hold, turn: Turn) -> Keeper {
+    fn new(
+        shared: &Arc<SharedQueue>,
+        plugin: &Arc<str>,
+        task: &Task,
+        hold: &Hold,
+        guard: AloneGuard,
+    ) -> Keeper {
         Keeper {
             shared: shared.clone(),
             plugin: plugin.clone(),
             task: Task { fields: Vec::new(), ..task.clone() },
             key: hold.key().map(<[u8]>::to_vec),
-            _turn: turn,
+            _guard: guard,
         }
     }
 
-    /// Lets others run beside it after a while, and takes the note back before. It is dropped when the task
-    /// is settled.
+    /// Waits for [`LONGEST`], removes the note that the suspect runs alone, and then lets others run. This
+    /// future is dropped when the suspect is settled before that.
     async fn run(self) {
         let began = Instant::now();
         let mut pace = Pace::new(&self.shared.name, "begin");
@@ -100,7 +106,7 @@ impl Keeper {
         loop {
             let start = Start::of(task, key.as_deref(), began.elapsed());
             match shared.queue.begin(&shared.consumer, plugin, &[start]).await {
-                // Whoever is not its owner any more finds that out by a heartbeat.
+                // If this host has lost the task, the next heartbeat finds that out.
                 Ok(_) => break,
                 Err(error) => sleep(pace.failed(&error)).await,
             }

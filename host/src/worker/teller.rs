@@ -3,6 +3,8 @@
 //! A plain task begins without a script, since its delivery proves that this host owns it. During a short run
 //! its status stays PENDING. If it still runs after [`AFTER`], the script writes PROCESSING. The script also
 //! finds out whether the task was cancelled, or its entry deleted.
+//!
+//! Not here: tasks that are not plain (`intake` has begun them by the script).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +12,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::inflight::Unheard;
+use super::inflight::Unreported;
 use super::pace::Pace;
-use super::shared::Shared;
+use super::shared::SharedQueue;
 use crate::queue::{Begun, Start};
-use crate::task::Disposition;
+use crate::task::SettledAs;
 
 /// A task that runs for this long gets PROCESSING. People and polling clients do not notice this delay. Short
 /// handlers, which may run ten thousands of times per second, end earlier and cost Redis nothing.
@@ -23,7 +25,7 @@ const AFTER: Duration = Duration::from_millis(20);
 const MAX_BATCH: usize = 100;
 
 pub struct Teller {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedQueue>,
 }
 
 impl Teller {
@@ -35,7 +37,7 @@ impl Teller {
                 () = stop.cancelled() => return,
             }
             loop {
-                let (tasks, next) = self.shared.inflight.unheard(AFTER, Instant::now());
+                let (tasks, next) = self.shared.inflight.take_unreported(AFTER, Instant::now());
                 for some in tasks.chunks(MAX_BATCH) {
                     tokio::select! {
                         () = self.tell(some, &mut pace) => {}
@@ -51,10 +53,10 @@ impl Teller {
         }
     }
 
-    /// Tries until Redis answers: a heartbeat comes later, and finds what this one would have.
-    async fn tell(&self, tasks: &[Unheard], pace: &mut Pace) {
+    /// Tells Redis about some tasks. Tries again until Redis answers.
+    async fn tell(&self, tasks: &[Unreported], pace: &mut Pace) {
         let shared = &self.shared;
-        // Gone while it runs: the attempt is on a version that was active when it began.
+        // There may be no version any more: the attempts run on the version that was active at their start.
         let plugin = shared.versions.borrow().as_ref().map(|version| version.label()).unwrap_or_default();
         loop {
             let starts: Vec<Start<'_>> = tasks.iter().map(start).collect();
@@ -70,32 +72,32 @@ impl Teller {
         }
     }
 
-    fn told(&self, task: &Unheard, begun: Begun) {
+    fn told(&self, task: &Unreported, begun: Begun) {
         let shared = &self.shared;
         let queue = shared.name.as_ref();
-        // What has ended meanwhile is settled by itself.
+        // An attempt that has ended meanwhile is not in the table any more, and its own settlement counts.
         match begun {
             Begun::Owned => {}
-            Begun::Cancelled if shared.inflight.lost(&task.entry) => {
+            Begun::Cancelled if shared.inflight.mark_lost(&task.entry) => {
                 tracing::info!(queue, task = task.task_id, "cancelled while it ran");
-                shared.metrics.settled(Disposition::Cancelled);
+                shared.metrics.settled(SettledAs::Cancelled);
             }
-            Begun::Duplicate if shared.inflight.lost(&task.entry) => {
+            Begun::Duplicate if shared.inflight.mark_lost(&task.entry) => {
                 tracing::info!(queue, task = task.task_id, "stopped: another task has its id");
-                shared.metrics.settled(Disposition::Duplicate);
+                shared.metrics.settled(SettledAs::Duplicate);
             }
-            Begun::Gone if shared.inflight.deleted(&task.entry) => {
+            Begun::Gone if shared.inflight.mark_deleted(&task.entry) => {
                 shared.count_deleted(std::slice::from_ref(&task.entry));
-                shared.inflight.lost(&task.entry);
+                shared.inflight.mark_lost(&task.entry);
             }
-            // Cancelled, or another host's: the next heartbeat finds out which.
+            // If the attempt still runs, the next heartbeat finds out who owns the task.
             Begun::Lost | Begun::Cancelled | Begun::Duplicate | Begun::Gone | Begun::Crashed => {}
         }
     }
 }
 
-fn start(task: &Unheard) -> Start<'_> {
-    let Unheard { entry, task_id, attempt, enqueued_at_ms, since } = task;
+fn start(task: &Unreported) -> Start<'_> {
+    let Unreported { entry, task_id, attempt, enqueued_at_ms, since } = task;
     let (attempt, enqueued_at_ms) = (*attempt, *enqueued_at_ms);
     Start {
         entry,

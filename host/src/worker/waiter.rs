@@ -5,7 +5,7 @@
 //!
 //!     Waiter::enter ─▶ part of the next round ─┬─▶ a new entry ─▶ Wake::New, the seat moves behind it
 //!                                              ├─▶ its turn ─▶ Wake::Turn
-//!                                              └─▶ an error ─▶ Wake::Gone, the seat has ended
+//!                                              └─▶ an error ─▶ Wake::Ended, the seat has ended
 //!
 //! A round is one XREAD over all streams, and it cannot be interrupted. A queue that enters therefore reads
 //! for itself until the next round begins, and a queue that leaves is left out of the next round. Any error
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::pace::Pace;
 use crate::admin::{FetchPulse, FetchState};
 use crate::chain::chain;
-use crate::queue::wait::{self, Place};
+use crate::queue::wait::{self, StreamPosition};
 use crate::queue::{Link, QueueError, keys};
 
 /// The longest time that one round takes.
@@ -41,34 +41,34 @@ const FRESH: Duration = Duration::from_secs(4);
 
 /// Waits for the queues of one host. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Waiter(Arc<Inner>);
+pub struct Waiter(Arc<WaiterState>);
 
 #[derive(Debug)]
-struct Inner {
+struct WaiterState {
     seats: Mutex<Seats>,
     /// The time of the last round that Redis answered, or the error of the last round.
     redis: watch::Sender<Option<Result<Instant, String>>>,
-    /// Notified when hosts are asked to look at once (`queue::wait::tell`).
-    told: Notify,
+    /// Notified when hosts are asked to look at once (`queue::wait::request_look`).
+    look_requested: Notify,
 }
 
 #[derive(Debug)]
 struct Seats {
-    taken: BTreeMap<u64, Taken>,
+    resting: BTreeMap<u64, RestingQueue>,
     next: u64,
     /// The time between two turns.
     turn_every: Duration,
 }
 
 #[derive(Debug)]
-struct Taken {
-    place: Place,
+struct RestingQueue {
+    position: StreamPosition,
     pulse: FetchPulse,
     stage: watch::Sender<Stage>,
     /// The time of its last turn.
     since: Instant,
     /// Its fetcher is awake and beats its own pulse.
-    away: bool,
+    awake: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ enum Stage {
     WaitedFor,
     Turn,
     New,
-    Gone,
+    Ended,
 }
 
 /// One queue's place among the queues that the waiter waits for. Dropping it ends the wait.
@@ -96,29 +96,31 @@ pub enum Wake {
     /// It is the queue's turn to read for itself.
     Turn,
     /// The seat has ended: the waiter does not wait for this queue.
-    Gone,
+    Ended,
 }
 
 impl Default for Waiter {
     fn default() -> Waiter {
-        let seats = Seats { taken: BTreeMap::new(), next: 0, turn_every: BLOCK };
-        Waiter(Arc::new(Inner {
+        let seats = Seats { resting: BTreeMap::new(), next: 0, turn_every: BLOCK };
+        Waiter(Arc::new(WaiterState {
             seats: Mutex::new(seats),
             redis: watch::Sender::new(None),
-            told: Notify::new(),
+            look_requested: Notify::new(),
         }))
     }
 }
 
 impl Waiter {
-    /// Waits for entries after `place`, beginning with the next round. `pulse` beats while it waits.
-    pub fn enter(&self, place: Place, pulse: FetchPulse) -> Seat {
+    /// Waits for entries after `position`, beginning with the next round. `pulse` beats while it waits.
+    pub fn enter(&self, position: StreamPosition, pulse: FetchPulse) -> Seat {
         let mut seats = self.seats();
         let id = seats.next;
         seats.next += 1;
         let sender = watch::Sender::new(Stage::Entered);
         let stage = sender.subscribe();
-        seats.taken.insert(id, Taken { place, pulse, stage: sender, since: Instant::now(), away: false });
+        seats
+            .resting
+            .insert(id, RestingQueue { position, pulse, stage: sender, since: Instant::now(), awake: false });
         Seat { waiter: self.clone(), id, stage }
     }
 
@@ -137,8 +139,8 @@ impl Waiter {
     }
 
     /// Waits until hosts are asked to look at once.
-    pub async fn told(&self) {
-        self.0.told.notified().await;
+    pub async fn look_requested(&self) {
+        self.0.look_requested.notified().await;
     }
 
     /// Sets the number of hosts that share the turns. All hosts together give one turn per second.
@@ -177,7 +179,7 @@ impl Waiter {
         }
     }
 
-    async fn round(&self, link: &Link, signals: &mut Option<Place>) -> Result<(), QueueError> {
+    async fn round(&self, link: &Link, signals: &mut Option<StreamPosition>) -> Result<(), QueueError> {
         if signals.is_none() {
             *signals = match wait::signals(link).await {
                 Err(error) if error.is_connection() => return Err(error),
@@ -185,71 +187,71 @@ impl Waiter {
                 signals => signals.ok(),
             };
         }
-        let mut places = self.places();
-        places.extend(signals.clone());
-        if places.is_empty() {
+        let mut positions = self.positions();
+        positions.extend(signals.clone());
+        if positions.is_empty() {
             link.ping().await?;
             tokio::time::sleep(BLOCK).await;
             return Ok(());
         }
-        let ready = wait::wait_for_any(link, &places, BLOCK).await?;
+        let ready = wait::wait_for_any(link, &positions, BLOCK).await?;
         if ready.is_empty() {
             return Ok(());
         }
-        for place in ready {
-            if place.stream == keys::TOLD {
-                *signals = Some(place);
-                self.0.told.notify_one();
+        for position in ready {
+            if position.stream == keys::LOOK_REQUESTED {
+                *signals = Some(position);
+                self.0.look_requested.notify_one();
             } else {
-                self.wake(&place);
+                self.wake(&position);
             }
         }
-        if places.len() > MANY {
+        if positions.len() > MANY {
             tokio::time::sleep(AFTER_MANY).await;
         }
         Ok(())
     }
 
-    /// The places that a round waits for. The round also finds entries that were added before its command.
-    fn places(&self) -> Vec<Place> {
+    /// The positions that a round waits for. The round also finds entries that were added before its command.
+    fn positions(&self) -> Vec<StreamPosition> {
         let mut seats = self.seats();
-        let places = seats.taken.values_mut().map(|taken| {
-            if !taken.is_waited_for() {
-                taken.stage.send_replace(Stage::WaitedFor);
+        let positions = seats.resting.values_mut().map(|resting| {
+            if !resting.is_waited_for() {
+                resting.stage.send_replace(Stage::WaitedFor);
             }
-            taken.place.clone()
+            resting.position.clone()
         });
-        places.collect()
+        positions.collect()
     }
 
     /// Wakes the queues that wait for this stream.
-    fn wake(&self, found: &Place) {
+    fn wake(&self, found: &StreamPosition) {
         let mut seats = self.seats();
-        for taken in seats
-            .taken
+        for resting in seats
+            .resting
             .values_mut()
-            .filter(|taken| taken.is_waited_for() && taken.place.stream == found.stream)
+            .filter(|resting| resting.is_waited_for() && resting.position.stream == found.stream)
         {
-            taken.place = found.clone();
-            taken.stage.send_replace(Stage::New);
+            resting.position = found.clone();
+            resting.stage.send_replace(Stage::New);
         }
     }
 
     /// Ends the seats of all queues that were part of a round.
     fn end_all(&self) {
-        self.seats().taken.retain(|_, taken| {
-            if taken.is_waited_for() {
-                taken.stage.send_replace(Stage::Gone);
+        self.seats().resting.retain(|_, resting| {
+            if resting.is_waited_for() {
+                resting.stage.send_replace(Stage::Ended);
             }
-            !taken.is_waited_for()
+            !resting.is_waited_for()
         });
     }
 
     /// Beats the pulse of every resting queue, because Redis answered.
     fn beat_all(&self) {
         let seats = self.seats();
-        let waited_for = seats.taken.values().filter(|taken| !taken.away && taken.is_waited_for());
-        waited_for.for_each(|taken| taken.pulse.beat(FetchState::Reading));
+        let waited_for = seats.resting.values().filter(|resting| !resting.awake && resting.is_waited_for());
+        waited_for.for_each(|resting| resting.pulse.beat(FetchState::Reading));
     }
 
     fn give_turn(&self, last_turn: &mut Instant) {
@@ -258,8 +260,8 @@ impl Waiter {
             return;
         }
         *last_turn = Instant::now();
-        let waiting = seats.taken.values_mut().filter(|taken| !taken.away && taken.is_waited_for());
-        if let Some(first) = waiting.min_by_key(|taken| taken.since) {
+        let waiting = seats.resting.values_mut().filter(|resting| !resting.awake && resting.is_waited_for());
+        if let Some(first) = waiting.min_by_key(|resting| resting.since) {
             first.since = *last_turn;
             first.stage.send_replace(Stage::Turn);
         }
@@ -270,7 +272,7 @@ impl Waiter {
     }
 }
 
-impl Taken {
+impl RestingQueue {
     fn is_waited_for(&self) -> bool {
         *self.stage.borrow() != Stage::Entered
     }
@@ -284,38 +286,38 @@ impl Seat {
 
     /// Notes that the fetcher has claimed everything up to this entry.
     pub fn claimed(&self, entry: String) {
-        if let Some(taken) = self.waiter.seats().taken.get_mut(&self.id) {
-            taken.place.after = entry;
+        if let Some(resting) = self.waiter.seats().resting.get_mut(&self.id) {
+            resting.position.after = entry;
         }
     }
 
     /// Waits until there is something to do. A wake between two calls is not missed.
     pub async fn wake(&mut self) -> Wake {
-        self.is_away(false);
+        self.set_awake(false);
         loop {
             if self.stage.changed().await.is_err() {
-                return Wake::Gone;
+                return Wake::Ended;
             }
             let wake = match *self.stage.borrow_and_update() {
                 Stage::New => Wake::New,
                 Stage::Turn => Wake::Turn,
-                Stage::Gone => return Wake::Gone,
+                Stage::Ended => return Wake::Ended,
                 Stage::Entered | Stage::WaitedFor => continue,
             };
-            self.is_away(true);
+            self.set_awake(true);
             return wake;
         }
     }
 
-    fn is_away(&self, away: bool) {
-        if let Some(taken) = self.waiter.seats().taken.get_mut(&self.id) {
-            taken.away = away;
+    fn set_awake(&self, awake: bool) {
+        if let Some(resting) = self.waiter.seats().resting.get_mut(&self.id) {
+            resting.awake = awake;
         }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.waiter.seats().taken.remove(&self.id);
+        self.waiter.seats().resting.remove(&self.id);
     }
 }

@@ -1,11 +1,11 @@
 //! Starts, changes and retires the queues of this host while the host runs.
 //!
-//! In: the queues of the current configuration. Out: one [`Worker`] for each, and a [`Board`] that shows what
-//! runs.
+//! In: the queues of the current configuration. Out: one [`Worker`] for each, and a [`QueueBoard`] that shows
+//! what runs.
 //!
 //! A queue whose rules change gets a new worker with its own consumer name. The old worker stops claiming,
-//! finishes its attempts under the old rules, and leaves the group. Both take permits from one [`Line`], so
-//! the queue's concurrency holds for the two together.
+//! finishes its attempts under the old rules, and leaves the group. Both take permits from one
+//! [`QueueCapacity`], so the queue's concurrency holds for the two together.
 //!
 //! Not here: which parts of the file changed, and whether they may change (`reload`).
 
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use futures_util::future::join_all;
 use tokio_util::task::TaskTracker;
 
-use super::capacity::Line;
+use super::capacity::QueueCapacity;
 use super::common::Common;
 use super::inflight::Inflight;
 use super::lifecycle::Worker;
@@ -31,37 +31,37 @@ pub struct Workers {
     health: Health,
     /// In the order of the configuration.
     running: Vec<Running>,
-    /// Retired workers whose last attempts still run.
+    /// Tracks retired workers until their last attempt is settled.
     retired: TaskTracker,
     /// Lines of removed queues whose attempts still run. A queue that is added again gets its old line back.
-    lines: HashMap<String, Weak<Line>>,
-    /// The number of workers that were started after the first configuration.
-    later: Option<u64>,
-    board: Board,
+    capacities: HashMap<String, Weak<QueueCapacity>>,
+    /// How many workers were started after the first call of [`Workers::apply`]; none before its end.
+    restarts: Option<u64>,
+    board: QueueBoard,
 }
 
 struct Running {
     worker: Worker,
-    line: Arc<Line>,
+    capacity: Arc<QueueCapacity>,
 }
 
 /// The queues of this host and their attempts in flight. Clones share the board.
 #[derive(Debug, Clone, Default)]
-pub struct Board(Arc<Mutex<Posts>>);
+pub struct QueueBoard(Arc<Mutex<BoardState>>);
 
 #[derive(Debug, Default)]
-struct Posts {
-    queues: Vec<Posted>,
-    /// Names of all configured queues, known before their workers start.
+struct BoardState {
+    queues: Vec<QueueEntry>,
+    /// Names of all configured queues, set before their workers start.
     wanted: BTreeSet<String>,
 }
 
 /// One queue on the board.
 #[derive(Debug, Clone)]
-pub struct Posted {
+pub struct QueueEntry {
     pub name: Arc<str>,
     pub metrics: QueueMetrics,
-    /// The tables of its worker and of its retired workers.
+    /// The in-flight tables of its worker and of its retired workers.
     inflight: Vec<Weak<Inflight>>,
 }
 
@@ -82,17 +82,17 @@ impl Workers {
             health,
             running: Vec::new(),
             retired: TaskTracker::new(),
-            lines: HashMap::new(),
-            later: None,
-            board: Board::default(),
+            capacities: HashMap::new(),
+            restarts: None,
+            board: QueueBoard::default(),
         }
     }
 
-    pub fn board(&self) -> Board {
+    pub fn board(&self) -> QueueBoard {
         self.board.clone()
     }
 
-    /// Makes the queues those that are given, in their order. One whose rules are the same is not touched.
+    /// Runs exactly these queues, in their order. A queue whose rules are the same is not touched.
     pub fn apply(&mut self, queues: Vec<Queue>) -> Applied {
         let mut applied = Applied::default();
         self.board.lock().wanted = queues.iter().map(|queue| queue.rules.name.clone()).collect();
@@ -105,56 +105,63 @@ impl Workers {
                 .map(|at| before.remove(at));
             let running = match same {
                 Some(running) if running.worker.shared.queue.rules == queue.rules => running,
-                Some(Running { worker, line }) => {
+                Some(Running { worker, capacity }) => {
                     applied.changed.push(name);
-                    line.resize(queue.rules.concurrency, queue.rules.priority);
+                    capacity.resize(queue.rules.concurrency, queue.rules.priority);
                     self.retire(worker);
-                    self.start(queue, line)
+                    self.start(queue, capacity)
                 }
                 None => {
-                    let line = self.line(&queue);
+                    let capacity = self.capacity(&queue);
                     applied.added.push(name);
-                    self.start(queue, line)
+                    self.start(queue, capacity)
                 }
             };
             self.running.push(running);
         }
-        for Running { worker, line } in before {
-            line.close();
+        for Running { worker, capacity } in before {
+            capacity.close();
             applied.removed.push(worker.shared.name.to_string());
             self.health.remove(&worker.shared.name);
             self.retire(worker);
         }
         self.board.post(&self.running);
-        self.later.get_or_insert(0);
+        self.restarts.get_or_insert(0);
         applied
     }
 
-    fn line(&mut self, queue: &Queue) -> Arc<Line> {
+    fn capacity(&mut self, queue: &Queue) -> Arc<QueueCapacity> {
         let (concurrency, priority) = (queue.rules.concurrency, queue.rules.priority);
-        self.lines.retain(|_, line| line.strong_count() > 0);
-        let known = self.lines.get(&queue.rules.name).and_then(Weak::upgrade);
-        let line = known.unwrap_or_else(|| self.host.capacity.line(concurrency, priority));
-        line.resize(concurrency, priority);
-        self.lines.insert(queue.rules.name.clone(), Arc::downgrade(&line));
-        line
+        self.capacities.retain(|_, capacity| capacity.strong_count() > 0);
+        let known = self.capacities.get(&queue.rules.name).and_then(Weak::upgrade);
+        let capacity = known.unwrap_or_else(|| self.host.capacity.queue(concurrency, priority));
+        capacity.resize(concurrency, priority);
+        self.capacities.insert(queue.rules.name.clone(), Arc::downgrade(&capacity));
+        capacity
     }
 
-    fn start(&mut self, queue: Queue, line: Arc<Line>) -> Running {
-        let later = self.later.as_mut().map(|later| {
-            *later += 1;
-            *later
+    fn start(&mut self, queue: Queue, capacity: Arc<QueueCapacity>) -> Running {
+        let restart = self.restarts.as_mut().map(|restarts| {
+            *restarts += 1;
+            *restarts
         });
         let host = &self.host;
-        // A worker before it may still heartbeat under a name of its own; what that one has in hand is not
-        // this one's to recover.
+        // Each worker has its own consumer name. A retired worker of the queue may still run attempts, which
+        // the new one must not recover.
         let consumer =
-            later.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
+            restart.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
         let versions = self.plugins.subscribe(&queue.rules.plugin);
         let (metrics, pulse) = (self.metrics.queue(&queue.rules.name), self.health.queue(&queue.rules.name));
-        let worker =
-            Worker::start(host, queue, consumer, line.clone(), versions, (metrics, pulse), later.is_some());
-        Running { worker, line }
+        let worker = Worker::start(
+            host,
+            queue,
+            consumer,
+            capacity.clone(),
+            versions,
+            (metrics, pulse),
+            restart.is_some(),
+        );
+        Running { worker, capacity }
     }
 
     fn retire(&self, worker: Worker) {
@@ -162,20 +169,20 @@ impl Workers {
         let (board, metrics, name) = (self.board.clone(), self.metrics.clone(), worker.shared.name.clone());
         self.retired.spawn(async move {
             worker.stop().await;
-            // In one step: a queue that comes back has its series from its start on.
-            let posts = board.lock();
-            if !posts.wanted.contains(&*name) {
+            // The lock is held for both steps. So if the queue is added again meanwhile, its series stay.
+            let state = board.lock();
+            if !state.wanted.contains(&*name) {
                 metrics.remove_queue(&name);
             }
         });
     }
 
-    /// Attempts that run.
+    /// Attempts that run or are being settled, of all queues.
     pub fn running(&self) -> usize {
-        self.board.queues().iter().map(Posted::running).sum()
+        self.board.queues().iter().map(QueueEntry::running).sum()
     }
 
-    /// Waits until everything has ended. The host's [`crate::shutdown::Stop`] says how long that may take.
+    /// Waits until all workers have ended. The tokens of [`crate::shutdown::Stop`] bound how long that takes.
     pub async fn stop(self) {
         join_all(self.running.into_iter().map(|running| running.worker.stop())).await;
         self.retired.close();
@@ -183,35 +190,35 @@ impl Workers {
     }
 }
 
-impl Board {
+impl QueueBoard {
     /// All queues, in the order of the configuration.
-    pub fn queues(&self) -> Vec<Posted> {
+    pub fn queues(&self) -> Vec<QueueEntry> {
         self.lock().queues.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Posts> {
+    fn lock(&self) -> MutexGuard<'_, BoardState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn post(&self, running: &[Running]) {
-        let mut posts = self.lock();
-        let before = std::mem::take(&mut posts.queues);
-        posts.queues.extend(running.iter().map(|Running { worker, .. }| {
+        let mut state = self.lock();
+        let before = std::mem::take(&mut state.queues);
+        state.queues.extend(running.iter().map(|Running { worker, .. }| {
             let shared = &worker.shared;
             let own = Arc::downgrade(&shared.inflight);
             let others = before
                 .iter()
-                .filter(|posted| posted.name == shared.name)
-                .flat_map(|posted| posted.inflight.iter());
+                .filter(|entry| entry.name == shared.name)
+                .flat_map(|entry| entry.inflight.iter());
             let mut inflight: Vec<_> =
                 others.filter(|other| other.strong_count() > 0 && !other.ptr_eq(&own)).cloned().collect();
             inflight.push(own);
-            Posted { name: shared.name.clone(), metrics: shared.metrics.clone(), inflight }
+            QueueEntry { name: shared.name.clone(), metrics: shared.metrics.clone(), inflight }
         }));
     }
 }
 
-impl Posted {
+impl QueueEntry {
     /// Attempts that run or are being settled.
     pub fn running(&self) -> usize {
         self.inflight.iter().filter_map(Weak::upgrade).map(|inflight| inflight.len()).sum()

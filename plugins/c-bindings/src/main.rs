@@ -1,7 +1,10 @@
-//! Makes what a handler in C includes and links: `c-bindings WIT FOLDER`, where WIT is a folder with one world, or a file.
+//! Generates the files that a handler in C includes and links: `c-bindings WIT FOLDER`.
 //!
-//! Out, in FOLDER: `WORLD.h` and `WORLD.c`, the interface as C has it, and `WORLD_component_type.o`, which tells the host what the module is. It is
-//! a program for the machine that builds, run by scripts/build-languages.sh. Not here: the generator, which is wit-bindgen's.
+//! In: WIT, a folder with one world, or a file. Out, in FOLDER: `WORLD.h` and `WORLD.c`, the interface in C,
+//! and `WORLD_component_type.o`, which tells the host the component's type. `scripts/build-languages.sh` runs
+//! this program on the build machine.
+//!
+//! Not here: the generator, which is wit-bindgen.
 
 use std::error::Error;
 use std::fs;
@@ -20,7 +23,7 @@ fn main() -> ExitCode {
     match generate(wit, folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // With its causes, on one line.
+            // An error with its causes, on one line.
             eprintln!("c-bindings: {error:#}");
             ExitCode::FAILURE
         }

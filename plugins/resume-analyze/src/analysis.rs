@@ -1,8 +1,9 @@
-//! The whole of what is found in a resume, and the rules' way to it.
+//! Analyzes a resume by the rules.
 //!
-//! In: the resume's id and text, and the month that counts as now. Out: the [`Analysis`] that becomes the task's result.
+//! In: the resume's id and text, and the month that counts as now. Out: the [`Analysis`], which becomes the
+//! task's result.
 //!
-//! Decided here: which periods are work, and whether the text is a resume at all.
+//! This file decides which periods are work, and whether the text is a resume at all.
 
 use serde::Serialize;
 
@@ -23,20 +24,20 @@ pub struct Analysis {
     /// The model's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// What whoever reads this should know, such as that the model did not get all of the text.
+    /// A remark for the reader: for example, that the model did not get the whole text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     pub resume_id: String,
     pub language: Language,
     pub is_resume: bool,
-    /// What speaks for its being a resume, or what is missing.
+    /// The evidence that the text is a resume, or what is missing.
     pub is_resume_because: String,
     pub score: u32,
     pub parts: Vec<Part>,
     pub strengths: Vec<String>,
     pub suggestions: Vec<String>,
     pub contact: Contact,
-    /// From the dated periods; without any, what the text states.
+    /// The years of the dated periods. If there are none, the years that the text states.
     pub years_of_experience: Option<f64>,
     pub experience: Experience,
     pub education: Vec<Study>,
@@ -86,7 +87,8 @@ pub fn analyze(resume_id: &str, content: &str, now: Month) -> Result<Analysis, U
     })
 }
 
-/// The periods under a heading of experience; without such a heading, every period that is not beside a school or a degree.
+/// The periods under a heading of experience. Without such a heading, every period that is not near a school
+/// or a degree.
 fn experience(text: &Text, sections: &Sections, now: Month) -> Experience {
     let headed = sections.has(Kind::Experience);
     let lines: Vec<(usize, &str)> = text.filled().collect();
@@ -99,8 +101,8 @@ fn experience(text: &Text, sections: &Sections, now: Month) -> Experience {
         let work = match sections.of_line(*number) {
             Some(Kind::Experience) => true,
             Some(Kind::Summary) | None => {
-                // The next line counts as well: a school's name often stands above or below its years. With a heading, what is
-                // before it is a summary's, and only columns run together are looked at.
+                // The lines above and below count as well, because a school's name often stands there. If
+                // there is a heading of experience, lines before the first heading do not count.
                 let beside = &lines[at.saturating_sub(1)..(at + 2).min(lines.len())];
                 let columns = sections
                     .found
@@ -117,7 +119,8 @@ fn experience(text: &Text, sections: &Sections, now: Month) -> Experience {
     Experience::new(periods, text.filled().filter_map(|(_, line)| dates::stated_years(line)).max(), now)
 }
 
-/// A resume gives a way to reach a person, and says what the person has done or learned. Four points of evidence are enough.
+/// Whether the text is a resume, and why. A resume has contact details, and says what the person has done or
+/// learned. Four points of evidence are enough.
 fn verdict(
     text: &Text,
     sections: &Sections,

@@ -1,9 +1,10 @@
-//! Who the resume is of.
+//! The contact details of the resume's owner.
 //!
-//! In: the text. Out: [`Contact`]: name, email, phone, location and links, each none when no rule is sure of it.
+//! In: the text. Out: a [`Contact`] with name, email, phone, location and links. A field is `None` if no rule
+//! finds it.
 //!
-//! Emails and links count wherever they are; a name, a phone number without a label and a place only near the top, where people put
-//! them.
+//! Emails and links count everywhere. A name, a place, and a phone number without a label count only near the
+//! top, where people write them.
 
 use std::sync::LazyLock;
 
@@ -12,7 +13,7 @@ use serde::Serialize;
 
 use crate::text::{Text, is_cjk};
 
-/// Lines with text that count as the top.
+/// The number of lines with text that count as the top.
 const TOP_LINES: usize = 10;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -32,9 +33,11 @@ static EMAIL: LazyLock<Regex> = LazyLock::new(|| {
     expression(r"(?i)([a-z0-9._%+-]+)(?:@|\s*[\[(]\s*at\s*[\])]\s*)([a-z0-9-]+(?:\.[a-z0-9-]+)+)")
 });
 static LINK: LazyLock<Regex> = LazyLock::new(|| {
-    expression(
-        r"(?i)(?:https?://|www\.|(?:github|gitlab|gitee|linkedin|orcid|scholar\.google|zhihu|juejin)\.(?:com|cn|org|io)/)[a-z0-9._~:/?#@!&=%+-]+",
-    )
+    expression(concat!(
+        r"(?i)(?:https?://|www\.",
+        r"|(?:github|gitlab|gitee|linkedin|orcid|scholar\.google|zhihu|juejin)\.(?:com|cn|org|io)/)",
+        r"[a-z0-9._~:/?#@!&=%+-]+",
+    ))
 });
 static PHONE: LazyLock<Regex> = LazyLock::new(|| expression(r"\+?\(?\d[\d ().-]{6,18}\d"));
 static PHONE_LABEL: LazyLock<Regex> =
@@ -50,9 +53,10 @@ static PLACE_LABEL: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 static PLACE: LazyLock<Regex> = LazyLock::new(|| {
-    expression(
-        r"^[A-Z][A-Za-z.'-]+(?: [A-Z][A-Za-z.'-]+){0,2}, ?(?:[A-Z]{2,3}|[A-Z][a-z]+(?: [A-Z][a-z]+){0,2})(?: \d{5})?$",
-    )
+    expression(concat!(
+        r"^[A-Z][A-Za-z.'-]+(?: [A-Z][A-Za-z.'-]+){0,2}, ?",
+        r"(?:[A-Z]{2,3}|[A-Z][a-z]+(?: [A-Z][a-z]+){0,2})(?: \d{5})?$",
+    ))
 });
 
 const CITIES: &[&str] = &[
@@ -97,7 +101,7 @@ const CITIES: &[&str] = &[
     "Boston",
 ];
 
-/// Words that stand where a name could, and are none.
+/// Words that are not part of a name but often stand where a name could be.
 const NO_NAME: &[&str] = &[
     "resume",
     "curriculum",
@@ -160,7 +164,7 @@ impl Contact {
 
 fn phone(text: &Text, top: &[&str]) -> Option<String> {
     let number = |line: &str| {
-        // Digits of an address or an email are none of a phone's.
+        // Digits of a link or an email are not part of a phone number.
         let line = LINK.replace_all(line, " ");
         let line = EMAIL.replace_all(&line, " ");
         PHONE.find_iter(&line).map(|found| found.as_str().trim().to_string()).find(|number| {
@@ -207,7 +211,10 @@ fn name_of(part: &str, all_caps: bool) -> Option<String> {
         .collect();
     let count = chinese.chars().count();
     if (2..=4).contains(&count) && chinese.chars().all(is_cjk) {
-        const SURNAMES: &str = "王李张刘陈杨黄赵吴周徐孙马朱胡郭何林高罗郑梁谢宋唐许邓韩冯曹彭曾肖田董潘袁蔡蒋余于杜叶程魏苏吕丁任卢姚沈钟姜崔谭陆范汪廖石金韦贾夏付方邹熊白孟秦邱侯江尹薛闫段雷龙黎史陶贺毛郝顾龚邵万覃武钱戴严莫孔向常欧阳";
+        const SURNAMES: &str = concat!(
+            "王李张刘陈杨黄赵吴周徐孙马朱胡郭何林高罗郑梁谢宋唐许邓韩冯曹彭曾肖田董潘袁蔡蒋余于杜叶程魏苏吕丁任卢",
+            "姚沈钟姜崔谭陆范汪廖石金韦贾夏付方邹熊白孟秦邱侯江尹薛闫段雷龙黎史陶贺毛郝顾龚邵万覃武钱戴严莫孔向常欧阳",
+        );
         let titled = ["简历", "工程师", "经历", "教育", "技能", "信息", "高级", "项目"]
             .iter()
             .any(|word| chinese.contains(word));
@@ -225,7 +232,8 @@ fn name_of(part: &str, all_caps: bool) -> Option<String> {
                     || ["de", "van", "von", "der", "da", "bin"].contains(word))
                 && !NO_NAME.contains(&word.to_lowercase().as_str())
         });
-    // In a text of capitals everything looks like a name: only its first line may be one, which the order of the search sees to.
+    // In a text of capitals every line looks like a name. The search begins at the top, so it takes the
+    // first line.
     let cased = |word: &&str| {
         if all_caps || word.chars().all(|c| !c.is_lowercase()) && word.len() > 2 {
             title_case(word)
@@ -257,7 +265,7 @@ fn location(top: &[&str], name: Option<&str>) -> Option<String> {
     let parts = || top.iter().take(8).flat_map(|line| parts(line)).filter(|part| name != Some(*part));
     parts()
         .find(|part| {
-            // "Lead Designer, Studio Nord" looks like a place too.
+            // "Lead Designer, Studio Nord" looks like a place but is not one.
             let other = |word: &str| {
                 NO_NAME.contains(&word.to_lowercase().as_str()) || ["College", "Inc", "Ltd"].contains(&word)
             };
@@ -283,7 +291,8 @@ mod tests {
     #[test]
     fn an_english_header_is_read() {
         let found = contact(
-            "Jane Q. Doe\nSenior Engineer | Portland, OR | +1 (503) 555-0142\nJane.Doe@Example.com · github.com/janedoe. https://jane.example.org/",
+            "Jane Q. Doe\nSenior Engineer | Portland, OR | +1 (503) 555-0142\n\
+             Jane.Doe@Example.com · github.com/janedoe. https://jane.example.org/",
         );
         assert_eq!(found.name.as_deref(), Some("Jane Q. Doe"));
         assert_eq!(found.email.as_deref(), Some("jane.doe@example.com"));

@@ -1,7 +1,8 @@
 //! Periods of time, and years of experience.
 //!
-//! In: a line of text, and the month that counts as now. Out: [`Period`]s such as `Jan 2019 - Present`, `2018.03 - 2021.06`, `2019年7月-至今`;
-//! their sum with overlaps counted once; and years that the text itself states (`5+ years`, `8年经验`).
+//! In: a line of text, and the month that counts as now. Out: [`Period`]s such as `Jan 2019 - Present`,
+//! `2018.03 - 2021.06` and `2019年7月-至今`, the sum of several periods, and years that the text itself states
+//! (`5+ years`, `8年经验`).
 //!
 //! Not here: which periods are work ([`crate::analysis`]).
 
@@ -21,7 +22,7 @@ impl Month {
 
     /// The month of a time in milliseconds since the Unix epoch, in UTC.
     pub fn of_epoch_ms(ms: u64) -> Month {
-        // Days to a civil date, after Howard Hinnant's algorithm.
+        // The date of a day, by Howard Hinnant's algorithm `civil_from_days`.
         let days = i64::try_from(ms / 86_400_000).unwrap_or(0) + 719_468;
         let era = days / 146_097;
         let day_of_era = days % 146_097;
@@ -38,7 +39,7 @@ impl Month {
     }
 }
 
-/// From the start of a month up to the start of another.
+/// From the start of the month `from` up to the start of the month `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Period {
     #[serde(serialize_with = "year_month")]
@@ -72,7 +73,7 @@ static BETWEEN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(?i)^\s*(?:-+|~|to|until|till|through|至|到)?\s*$").expect("a valid expression")
 });
 
-/// A point in time as written: a month, or a year of which no month is known.
+/// A point in time as written: a month, a year without a month, or the present.
 #[derive(Clone, Copy)]
 enum Point {
     Month(Month),
@@ -105,7 +106,7 @@ pub fn periods(line: &str, now: Month) -> Vec<Period> {
     periods
 }
 
-/// Single years in a line, for what has only its end: `B.Sc., 2019`.
+/// The years in a line, for an entry with only one date: `B.Sc., 2019`.
 pub fn years(line: &str, now: Month) -> Vec<i32> {
     POINT
         .captures_iter(line)
@@ -147,7 +148,7 @@ fn period(from: Point, to: Point, now: Month) -> Option<Period> {
     };
     let (end, present) = match to {
         Point::Month(month) => (Month(month.0 + 1), false),
-        // "2018 - 2021" is three years, "2019 - 2019" half a one.
+        // "2018 - 2021" counts as three years, and "2019 - 2019" as half a year.
         Point::Year(year) if year == start.year() => (Month(start.0 + 6), false),
         Point::Year(year) => (Month::new(year, 1), false),
         Point::Present => (Month(now.0 + 1), true),
@@ -155,7 +156,7 @@ fn period(from: Point, to: Point, now: Month) -> Option<Period> {
     (start < end && end.0 - start.0 <= 60 * 12).then_some(Period { from: start, to: end, present })
 }
 
-/// Months that any of the periods covers, up to now.
+/// The number of months that the periods cover, up to now. Overlaps count once.
 pub fn months_covered(periods: &[Period], now: Month) -> i32 {
     let mut sorted = periods.to_vec();
     sorted.sort();
@@ -181,7 +182,7 @@ static STATED: LazyLock<Regex> = LazyLock::new(|| {
     .expect("a valid expression")
 });
 
-/// The most years of experience that the text states.
+/// The largest number of years of experience that the line states.
 pub fn stated_years(line: &str) -> Option<i32> {
     STATED
         .captures_iter(line)

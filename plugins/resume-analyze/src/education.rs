@@ -1,8 +1,10 @@
-//! What the person has studied.
+//! The person's studies.
 //!
-//! In: the text and its sections. Out: [`Study`] entries: degree, school, field and years, each none when it is not there.
+//! In: the text and its sections. Out: [`Study`] entries with degree, school, field and years. A field is
+//! `None` if the text does not have it.
 //!
-//! Under a heading of education every line counts; elsewhere only one that names a school together with a degree or a period.
+//! Under a heading of education every line counts. Elsewhere a line counts only if it names a school together
+//! with a degree or a year.
 
 use std::sync::LazyLock;
 
@@ -33,14 +35,28 @@ pub struct Study {
     pub to: Option<i32>,
 }
 
-/// More is a list of courses, or no resume.
+/// The most entries. A longer list is a list of courses, or the text is not a resume.
 const MOST: usize = 8;
 
 static DEGREES: LazyLock<Vec<(Level, Regex)>> = LazyLock::new(|| {
     [
         (Level::Doctor, r"(?i)\bph\.?\s?d\b\.?|\bdoctor of [a-z]+|\bdoctorate\b|博士"),
-        (Level::Master, r"\b(?i:master(?:'s)?(?: of (?:business administration|[a-z]+))?|m\.\s?sc\.?|m\.?b\.?a|m\.\s?eng)\b\.?|\bMSc\b|\bMEng\b|\bM\.S\.|\bM\.A\.|\bMS\b|\bMA\b|\bMFA\b|硕士|研究生"),
-        (Level::Bachelor, r"\b(?i:bachelor(?:'s)?(?: of (?:business administration|[a-z]+))?|b\.\s?sc\.?|b\.\s?eng)\b\.?|\bBSc\b|\bBEng\b|\bB\.S\.|\bB\.A\.|\bB\.Ed\.|\bBS\b|\bBA\b|\bBEd\b|本科|学士"),
+        (
+            Level::Master,
+            concat!(
+                r"\b(?i:master(?:'s)?(?: of (?:business administration|[a-z]+))?",
+                r"|m\.\s?sc\.?|m\.?b\.?a|m\.\s?eng)\b\.?",
+                r"|\bMSc\b|\bMEng\b|\bM\.S\.|\bM\.A\.|\bMS\b|\bMA\b|\bMFA\b|硕士|研究生",
+            ),
+        ),
+        (
+            Level::Bachelor,
+            concat!(
+                r"\b(?i:bachelor(?:'s)?(?: of (?:business administration|[a-z]+))?",
+                r"|b\.\s?sc\.?|b\.\s?eng)\b\.?",
+                r"|\bBSc\b|\bBEng\b|\bB\.S\.|\bB\.A\.|\bB\.Ed\.|\bBS\b|\bBA\b|\bBEd\b|本科|学士",
+            ),
+        ),
         (Level::Associate, r"(?i)\bassociate(?:'s)? (?:degree|of)\b(?: [a-z]+)?|大专|专科"),
         (Level::School, r"(?i)\bhigh school\b|\ba-levels?\b|\babitur\b|高中"),
     ]
@@ -50,7 +66,8 @@ static DEGREES: LazyLock<Vec<(Level, Regex)>> = LazyLock::new(|| {
 
 static SCHOOL: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(concat!(
-        r"(?:[A-Z][A-Za-z.'&-]* (?:(?:of|and|the|at|de|for) )?){0,5}(?i:university|college|polytechnic|universität|université|institute of technology|high school)",
+        r"(?:[A-Z][A-Za-z.'&-]* (?:(?:of|and|the|at|de|for) )?){0,5}",
+        r"(?i:university|college|polytechnic|universität|université|institute of technology|high school)",
         r"(?: (?:of|at|in) (?:the )?[A-Z][A-Za-z.'-]*(?: [A-Z][a-z][A-Za-z.'-]*){0,2})?",
         r"|\b(?:MIT|ETH Zurich|UCLA|Caltech)\b",
         r"|[\u{4e00}-\u{9fff}]{2,14}(?:大学|学院|中学|学校)(?:[\u{4e00}-\u{9fff}]{2,10}学院)?",
@@ -68,7 +85,8 @@ pub fn find(text: &Text, sections: &Sections, now: Month) -> Vec<Study> {
     let mut open = false;
     for (number, line) in text.filled() {
         let inside = sections.of_line(number) == Some(Kind::Education);
-        // With a heading the other sections are left out, unless columns ran together.
+        // If there is a heading of education, lines with another kind are left out. Lines of merged columns
+        // have no kind, so they stay.
         if sure && !inside && sections.of_line(number).is_some() {
             open = false;
             continue;
@@ -89,13 +107,13 @@ pub fn find(text: &Text, sections: &Sections, now: Month) -> Vec<Study> {
     found
 }
 
-/// Whether a line names a school or a degree: then its dates are those of a study, not of work.
+/// Whether a line names a school or a degree. Then its dates belong to a study, not to work.
 pub fn is_about_study(line: &str) -> bool {
     SCHOOL.is_match(line) || DEGREES.iter().any(|(_, degree)| degree.is_match(line))
 }
 
 impl Study {
-    /// A line goes on with an entry when it brings nothing that the entry has already.
+    /// Whether a line continues this entry: it has no school, degree or year that the entry already has.
     fn takes(&self, more: &Study) -> bool {
         !(self.school.is_some() && more.school.is_some()
             || self.degree.is_some() && more.degree.is_some()
@@ -124,7 +142,7 @@ fn read(line: &str, now: Month) -> Study {
         ),
         None => (None, dates::years(line, now).into_iter().max()),
     };
-    // A period of years ends in the year that is written, which counts as its January.
+    // A period such as "2018 - 2021" counts up to January of its last year. The entry has the written year.
     let to = dates::years(line, now)
         .into_iter()
         .max()
@@ -153,7 +171,7 @@ fn read(line: &str, now: Month) -> Study {
     }
 }
 
-/// What follows the degree: `B.Sc. in Computer Science, …`, `Bachelor of Arts, History`.
+/// The field in the text after the degree: `B.Sc. in Computer Science, …`, `Bachelor of Arts, History`.
 fn field_after(rest: &str) -> Option<String> {
     let rest = rest.trim_start_matches(|c: char| c.is_whitespace() || ",.:-".contains(c));
     let rest = rest.strip_prefix("degree ").unwrap_or(rest);
@@ -175,7 +193,8 @@ fn field_after(rest: &str) -> Option<String> {
     (named && (1..=6).contains(&words) && !field.starts_with("GPA")).then(|| field.to_string())
 }
 
-/// The part of a Chinese line that is neither school nor degree: `清华大学 计算机科学与技术 本科`.
+/// The field in a Chinese line, which is the part that is neither school nor degree:
+/// `清华大学 计算机科学与技术 本科`.
 fn chinese_field(rest: &str) -> Option<String> {
     let part = rest.split(|c: char| c.is_whitespace() || "|,;()·/-".contains(c)).find(|part| {
         part.chars().filter(|&c| is_cjk(c)).count() >= 2

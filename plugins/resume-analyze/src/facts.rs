@@ -11,7 +11,7 @@ use crate::sections::Sections;
 use crate::skills::Skill;
 use crate::text::Text;
 
-/// Everything that a score is made of.
+/// Everything that the score depends on.
 pub struct Facts<'a> {
     pub text: &'a Text,
     pub sections: &'a Sections,
@@ -26,7 +26,7 @@ pub struct Facts<'a> {
 #[serde(rename_all = "camelCase")]
 pub struct Experience {
     pub periods: Vec<Period>,
-    /// Overlaps counted once.
+    /// The sum of the periods. Overlaps count once.
     pub years_from_dates: Option<f64>,
     pub years_stated: Option<i32>,
 }

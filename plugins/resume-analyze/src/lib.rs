@@ -1,17 +1,18 @@
-//! Analyzes a resume: who it is of, what it shows, how good it is as a document, and what would make it better. By rules, or with a model where
-//! the plugin's configuration names one.
+//! Analyzes a resume: its contact details and its content, how good it is as a document, and how to make it
+//! better. It uses rules, or a model if the plugin's configuration names one.
 //!
-//! In: a task with the fields `resumeId` and `content` (the resume's text). Out: the [`analysis::Analysis`] as JSON. `content` that is missing,
-//! empty, not UTF-8, a file instead of its text, too short or too long is rejected: no attempt reads it better. A text that can be read and is
-//! no resume completes, with `isResume: false`, why, and a low score: whoever sent it wants to know that.
+//! In: a task with the fields `resumeId` and `content` (the resume's text). Out: the [`analysis::Analysis`]
+//! as JSON. The task is rejected if `content` is missing, empty, not UTF-8, a file instead of its text, too
+//! short or too long, because a retry cannot help. If the text is readable but is not a resume, the task
+//! completes with `isResume: false`, the reason, and a low score, because the sender wants to know this.
 //!
 //! ```text
 //! content ─▶ text ─▶ sections ─▶ contact, skills, education, dates ─▶ analysis ─▶ score
 //!                                                                        └─▶ model
 //! ```
 //!
-//! The rules know what they know and say so (`method: "rules"`). By them the same task gives the same result whenever it is run: what is still
-//! going on is counted up to the time when the task was enqueued.
+//! A result of the rules says so (`method: "rules"`). With the rules, the same task always gives the same
+//! result: work that is still going on is counted up to the time when the task was enqueued.
 //!
 //! Not here: reading PDF or Word files, and judging the person.
 

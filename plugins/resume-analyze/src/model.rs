@@ -1,17 +1,19 @@
-//! Lets a model judge the resume, at any server that speaks OpenAI's chat completions.
+//! Asks a model to judge the resume, at any server with OpenAI's chat completions API.
 //!
-//! In: the [`Settings`] from the plugin's configuration, the resume's text, and what the rules found. Out: the same [`Analysis`] with the
-//! model's findings in place of the rules', or a [`Failure`]. At most two requests: the second one only to have a wrong answer put right.
+//! In: the [`Settings`] from the plugin's configuration, the resume's text, and the rules' [`Analysis`]. Out:
+//! this analysis with the model's findings instead of the rules', or a [`Failure`]. There are at most two
+//! requests. The second request only asks the model to correct an unusable answer.
 //!
 //! ```text
 //! prompt ─▶ request ─▶ reply ─▶ answer checked ─▶ Analysis
-//!              └── once more, with what is wrong ──┘
+//!              └── once more, with the problem ──┘
 //! ```
 //!
-//! What can be counted stays with the rules: language, words, sections, mentions of skills, years. The key is in the request's header and
-//! nowhere else; a reply that repeats it has it taken out before anything looks at it.
+//! The rules count everything that can be counted: language, words, sections, mentions of skills, years. The
+//! API key is only in the request's header. If a reply repeats the key, it is removed before the reply is
+//! used.
 //!
-//! Not here: the words of the prompt ([`prompt`]), what an answer must be ([`answer`]), how a request travels (`tqhost_handler::http`).
+//! Not here: the prompt ([`prompt`]), the check of an answer ([`answer`]), and HTTP (`tqhost_handler::http`).
 
 pub mod answer;
 pub mod prompt;
@@ -27,21 +29,21 @@ use crate::dates::Month;
 use answer::Answer;
 use prompt::{Format, Message};
 
-/// Of the resume's text, unless the configuration says otherwise.
+/// The default of `max_chars`: the most characters of the resume that are sent.
 const MAX_CHARS: usize = 24_000;
-/// A reply is a few KiB; reasoning that is sent along may make it more.
+/// The most bytes of a reply. A reply has a few KiB, or more if it includes the model's reasoning.
 const MAX_RESPONSE: usize = 2 * 1024 * 1024;
-/// Less time than this is not worth a request.
+/// The least time that is worth a request.
 const LEAST_TIME: Duration = Duration::from_millis(200);
-/// Bytes from which on a key is a secret.
+/// A key of fewer bytes is not treated as a secret.
 const LEAST_SECRET: usize = 8;
-/// Of a server's own explanation.
+/// The most characters of the server's own explanation.
 const MAX_EXPLANATION: usize = 200;
 
-/// What the plugin's configuration says about the model.
+/// The model's settings in the plugin's configuration.
 pub struct Settings {
     pub model: String,
-    /// Without a slash at its end.
+    /// The url without a slash at its end.
     url: String,
     api_key: Option<String>,
     max_chars: usize,
@@ -51,7 +53,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// None when neither a model nor a url is named. A mistake is retried: the operator can mend it, and the task is not to blame.
+    /// `None` if the configuration has neither a model nor a url. A wrong value is a retry, because the
+    /// operator can correct it, and the task is correct.
     pub fn read(get: impl Fn(&str) -> Result<Option<String>, Failure>) -> Result<Option<Settings>, Failure> {
         let get = |key: &str| {
             get(key).map(|value| value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()))
@@ -104,7 +107,8 @@ impl Settings {
     }
 }
 
-/// The model's judgement on what the rules have read already. `send` is the network; `now_ms` is for servers that name a time to come back.
+/// Replaces the rules' findings with the model's. `send` makes a request. `now_ms` is compared with a
+/// `Retry-After` date if the response has no `Date`.
 pub fn analyze(
     settings: &Settings,
     content: &str,
@@ -137,7 +141,7 @@ pub fn analyze(
     Ok(answer.analysis(rules, content, &settings.model, resume.note()))
 }
 
-/// One request, up to the text that the model has written.
+/// Makes one request and returns the text that the model has written.
 fn ask(
     settings: &Settings,
     messages: &[Message<'_>],
@@ -167,13 +171,14 @@ fn ask(
     }
 }
 
-/// Until a request has to be over, so that the attempt ends with a reason of ours, and not with the host's timeout.
+/// The time that a request may take. It is shorter than the time that the attempt has left, so that the
+/// attempt ends with a clear reason instead of the host's timeout.
 fn time_left() -> Duration {
     let left = context::remaining();
     left.saturating_sub((left / 10).min(Duration::from_millis(500)))
 }
 
-/// No response. All of it is retried: what is wrong with the url or a header is the operator's to mend.
+/// The failure if there is no response. It is always a retry: the operator can correct a wrong url or header.
 fn unsent(error: Error) -> Failure {
     match error {
         Error::Invalid(why) => Failure::retry(format_args!("the plugin's configuration of the model: {why}")),
@@ -182,7 +187,7 @@ fn unsent(error: Error) -> Failure {
     }
 }
 
-/// What an answer that is none means for the task.
+/// The failure for a response whose status is not 2xx.
 fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
     let status = response.status;
     let later = |why: &str| {
@@ -194,14 +199,16 @@ fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
         503 => later("is not available"),
         408 | 425 | 500.. => later("failed"),
         402 => Failure::retry(
-            "the credit at the model's server is used up (402): look at the account of `api_key` of the plugin's configuration",
+            "the credit at the model's server is used up (402): look at the account of `api_key` of the \
+             plugin's configuration",
         ),
-        // Without the server's explanation, which tends to quote the key.
+        // The server's explanation is left out, because it often quotes the key.
         401 | 403 => Failure::retry(format_args!(
             "the model's server refuses the key ({status}): look at `api_key` of the plugin's configuration"
         )),
         404 => Failure::retry(
-            "the model's server has no such model or address (404): look at `model` and `url` of the plugin's configuration",
+            "the model's server has no such model or address (404): look at `model` and `url` of the \
+             plugin's configuration",
         ),
         300..=399 => Failure::retry(format_args!(
             "the model's server sends elsewhere ({status}): look at `url` of the plugin's configuration"
@@ -212,14 +219,14 @@ fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
     }
 }
 
-/// `: the server's own words`, or nothing.
+/// A colon and the server's error message, or an empty text if there is none.
 fn explanation(body: &str) -> String {
     let json: Value = serde_json::from_str(body).unwrap_or_default();
     let message = json["error"]["message"].as_str().or(json["error"].as_str()).or(json["message"].as_str());
     message.map(|message| format!(": {}", answer::line(message, MAX_EXPLANATION))).unwrap_or_default()
 }
 
-/// The text of the model's message, or why there is none.
+/// The text of the model's message, or the failure if there is none.
 fn written(body: &str, key: Option<&str>) -> Result<String, Failure> {
     let json: Value =
         serde_json::from_str(body).map_err(|_| Failure::retry("the model's server sent no JSON"))?;
@@ -234,10 +241,11 @@ fn written(body: &str, key: Option<&str>) -> Result<String, Failure> {
         Some("content_filter") => {
             return Err(Failure::reject("the model's server filtered the answer (content_filter)"));
         }
-        // The same text would be cut at the same place.
+        // A retry would be cut at the same place.
         Some("length") => {
             return Err(Failure::reject(
-                "the model's answer was cut off (length): raise `max_tokens` or lower `max_chars` in the plugin's configuration",
+                "the model's answer was cut off (length): raise `max_tokens` or lower `max_chars` in the \
+                 plugin's configuration",
             ));
         }
         _ => {}
@@ -248,7 +256,8 @@ fn written(body: &str, key: Option<&str>) -> Result<String, Failure> {
     }
 }
 
-/// Before JSON is read and after it, as it may be written with escapes. A word like `local` or `none` is no secret, and may be in any resume.
+/// Replaces the key with `[key]`. This is done before JSON is parsed and after, because JSON may have the key
+/// with escapes. A short key such as `local` or `none` is not a secret, and a resume may contain this word.
 fn without_key(text: &str, key: Option<&str>) -> String {
     match key.filter(|key| key.len() >= LEAST_SECRET) {
         Some(key) => text.replace(key, "[key]"),

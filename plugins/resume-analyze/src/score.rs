@@ -1,21 +1,23 @@
-//! How good the resume is as a document, out of 100, and what would make it better.
+//! Scores the resume as a document, from 0 to 100, and suggests how to make it better.
 //!
-//! In: the [`Facts`]. Out: seven [`Part`]s whose scores add up to the whole, each with its most and why; what is strong; what to do, the most
-//! useful first. All texts are in the resume's language.
+//! In: the [`Facts`]. Out: seven [`Part`]s, whose scores add up to the score; the strengths; and the
+//! suggestions, the most useful first. Each part has its maximum and a reason. All texts are in the resume's
+//! language.
 //!
 //! | part | most | looks at |
 //! |---|---|---|
 //! | contact | 15 | name, email, phone, place, link |
 //! | structure | 15 | headings a reader looks for |
-//! | experience | 25 | dated work (9), how much of it (8), how much is said of each position (8) |
-//! | achievements | 15 | lines with figures (7), their share (4), lines with verbs of doing (4) |
-//! | skills | 15 | how many (8), of how many kinds (3), how many are named again where they were used (4) |
+//! | experience | 25 | dated work (9), its years (8), lines of description for each position (8) |
+//! | achievements | 15 | lines with figures (7), their share (4), lines with verbs of action (4) |
+//! | skills | 15 | their number (8), the number of kinds (3), the number that is named again (4) |
 //! | education | 5 | degree, school, field, years |
 //! | form | 10 | length, capitals, very long lines, columns |
 //!
-//! What is counted without an end (years, lines, skills) earns ever less: half of its points at a number that is fair, and all of them never quite.
-//! So a good resume stays apart from a very good one, and few get near 100. What is no resume gets nothing for achievements and form: figures and
-//! length say nothing there.
+//! Years, lines and skills have no upper limit, so each further one earns fewer points. A fair number of them
+//! earns half of the points, and no number earns all of them. So a very good resume scores higher than a good
+//! one, and few resumes come close to 100. A text that is not a resume gets no points for achievements and
+//! form.
 
 use std::sync::LazyLock;
 
@@ -27,7 +29,7 @@ use crate::facts::Facts;
 use crate::sections::Kind;
 use crate::text::{Language, is_cjk};
 
-/// The parts in their order, with their most.
+/// The parts in their order, with their maximum.
 pub const PARTS: [(&str, u32); 7] = [
     ("contact", 15),
     ("structure", 15),
@@ -46,7 +48,7 @@ pub struct Part {
     pub why: String,
 }
 
-/// A part, the strength it shows when it is good, and what to do when it is not.
+/// A part, its strength if it is good, and suggestions if it is not.
 struct Judged {
     part: Part,
     strength: Option<String>,
@@ -54,7 +56,7 @@ struct Judged {
 }
 
 impl Judged {
-    /// Points between 0 and the part's most are made whole here and nowhere else.
+    /// Limits the points to the part's maximum and rounds them. Nothing else rounds them.
     fn new(name: &'static str, points: f64, why: String) -> Judged {
         let max = PARTS.iter().find(|(other, _)| *other == name).map_or(0, |(_, max)| *max);
         let score = points.clamp(0.0, f64::from(max)).round() as u32;
@@ -72,12 +74,12 @@ impl Judged {
     }
 }
 
-/// From 0 towards 1: half at `half`, and ever less for more.
+/// Rises from 0 towards 1 with `value`, ever more slowly. It is 0.5 at `half`.
 fn rise(value: f64, half: f64) -> f64 {
     value / (value + half)
 }
 
-/// What a resume has or lacks, each with its points.
+/// The points for the rows that a resume has, and the names of those that are missing.
 struct Checklist {
     points: f64,
     missing: Option<String>,
@@ -92,7 +94,7 @@ impl Checklist {
         Checklist { points: points.into(), missing }
     }
 
-    /// `intact` when nothing is missing, or else what is, after `lacking`.
+    /// `intact` if nothing is missing, otherwise `lacking` and the missing names.
     fn why(&self, intact: &str, lacking: &str) -> String {
         self.missing.as_ref().map_or_else(|| intact.to_owned(), |missing| format!("{lacking}{missing}"))
     }
@@ -138,7 +140,7 @@ pub fn score(facts: &Facts<'_>) -> (Vec<Part>, Vec<String>, Vec<String>) {
         suggestions.extend(todo.into_iter().map(|todo| (part.max - part.score, todo)));
         parts.push(part);
     }
-    // Where most points are missing comes first.
+    // The suggestions for the part with the most missing points come first.
     suggestions.sort_by_key(|(missing, _)| std::cmp::Reverse(*missing));
     (parts, strengths, suggestions.into_iter().map(|(_, todo)| todo).collect())
 }
@@ -183,7 +185,7 @@ fn structure(facts: &Facts<'_>) -> Judged {
         language.pick("all expected headings are there", "常见标题齐全"),
         language.pick("no heading for: ", "缺少标题："),
     );
-    let strength = language.pick("Clear sections, easy to find one's way in.", "结构清晰，便于阅读。");
+    let strength = language.pick("Clear sections that are easy to read.", "结构清晰，便于阅读。");
     let advice = language.pick("Give each of these a heading of its own: ", "请用单独的标题列出：");
     list.judged("structure", language, why, strength, advice)
 }
@@ -227,20 +229,21 @@ fn experience(facts: &Facts<'_>) -> Judged {
             let stated = stated.unwrap_or_default();
             language.say(
                 &format!(
-                    "The text states {stated} years, the dated positions add up to {figure}: make them agree."
+                    "The text states {stated} years, but the dated positions add up to {figure}: make them \
+                     agree."
                 ),
                 &format!("文中自述{stated}年经验，而各段经历合计约{figure}年，请保持一致。"),
             )
         })
         .advise(dated && said < 2.0, || {
             language.say(
-                "Say more of each position: two or three points on what you did.",
+                "Say more about each position: two or three points about what you did.",
                 "请为每段经历补充两三条具体内容。",
             )
         })
 }
 
-/// The lines that say what was done: long enough, and no heading, date or list of skills or schools.
+/// The lines that describe work: they are long enough, and are not a date or a list of skills or schools.
 fn described<'a>(facts: &Facts<'a>) -> impl Iterator<Item = &'a str> {
     let Facts { text, sections, .. } = *facts;
     text.filled().filter_map(|(number, line)| {
@@ -264,7 +267,10 @@ fn described<'a>(facts: &Facts<'a>) -> impl Iterator<Item = &'a str> {
 
 static FIGURE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(concat!(
-        r"(?i)\d\s?%|[$€£¥]\s?\d|\d\s?(?:k|m|x|ms|million|billion|users|customers|people|students|engineers|requests|qps|tps|gb|tb)\b|\b\d{1,3}(?:,\d{3})+\b",
+        r"(?i)\d\s?%|[$€£¥]\s?\d",
+        r"|\d\s?(?:k|m|x|ms|million|billion|users|customers|people|students|engineers|requests|qps|tps",
+        r"|gb|tb)\b",
+        r"|\b\d{1,3}(?:,\d{3})+\b",
         r"|\d+\s?(?:万|亿|倍|人|次|毫秒|台|家|篇|项)|\bby (?:half|\d+)\b|\bfrom \d+\S* \S* ?to \d+",
     ))
     .expect("a valid expression")
@@ -274,8 +280,10 @@ static YEAR: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b(?:19|20)\d\d").e
 
 static VERB: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(concat!(
-        r"(?i)\b(?:led|built|designed|developed|launched|reduced|increased|improved|created|implemented|managed|delivered|migrated|automated|taught|won|",
-        r"founded|grew|saved|cut|raised|published|organized|organised|introduced|shipped|wrote|mentored|optimized|negotiated|trained|supervised|coordinated)\b",
+        r"(?i)\b(?:led|built|designed|developed|launched|reduced|increased|improved|created|implemented",
+        r"|managed|delivered|migrated|automated|taught|won|founded|grew|saved|cut|raised|published",
+        r"|organized|organised|introduced|shipped|wrote|mentored|optimized|negotiated|trained|supervised",
+        r"|coordinated)\b",
         r"|负责|主导|设计|开发|优化|搭建|实现|推动|提升|降低|带领|完成|参与|撰写|组织|重构",
     ))
     .expect("a valid expression")
@@ -289,12 +297,12 @@ fn achievements(facts: &Facts<'_>) -> Judged {
     let lines: Vec<&str> = described(facts).collect();
     let figures = lines.iter().filter(|line| FIGURE.is_match(line)).count();
     let verbs = lines.iter().filter(|line| VERB.is_match(line)).count();
-    // Half of all lines with a figure is as good as it gets.
+    // The share is full if half of all lines have a figure.
     let share = (2.0 * figures as f64 / lines.len().max(1) as f64).min(1.0);
-    // A single line is all there is of too little: its share counts from three lines on.
+    // With fewer than three lines, the share says little, so it counts for a third.
     let share = if lines.len() < 3 { share / 3.0 } else { share };
     let why = language.say(
-        &format!("of {} lines {figures} have figures, {verbs} say what was done", lines.len()),
+        &format!("{figures} of {} lines have figures, {verbs} describe an action", lines.len()),
         &format!("{}行描述中，{figures}行含量化结果，{verbs}行描述具体行动", lines.len()),
     );
     Judged::new(
@@ -343,7 +351,7 @@ fn skills(facts: &Facts<'_>) -> Judged {
         })
         .advise(count >= 5 && again < 2, || {
             language.say(
-                "Say where you used your main skills, beside listing them.",
+                "Do not only list your main skills: say where you used them.",
                 "除列出技能外，请说明主要技能用在了哪些工作中。",
             )
         })
@@ -366,7 +374,7 @@ fn education(facts: &Facts<'_>) -> Judged {
     } else {
         list.why(language.pick("complete", "完整"), language.pick("not found: ", "未找到："))
     };
-    let advice = language.pick("Name of your education also: ", "教育经历请补充：");
+    let advice = language.pick("Add to your education: ", "教育经历请补充：");
     let judged = list.judged("education", language, why, "", advice);
     judged.strong(any(|study| study.level >= Some(Level::Master)), || {
         language.say("An advanced degree.", "拥有硕士及以上学历。")
@@ -380,12 +388,12 @@ fn form(facts: &Facts<'_>) -> Judged {
     }
     let very_long_line =
         text.filled().any(|(_, line)| line.chars().map(|c| 1 + usize::from(is_cjk(c))).sum::<usize>() > 600);
-    // Dates at the right margin are no column.
+    // Dates at the right margin are not a column.
     let column = |line: &str| {
         line.split("    ").filter(|part| !part.trim().is_empty()).count() >= 2 && !YEAR.is_match(line)
     };
     let columns = text.filled().filter(|(_, line)| column(line)).count() >= 6;
-    // A page that is filled has about 250 words; a third of that says too little, whatever it says.
+    // A full page has about 250 words. A text with less loses points, at most 5 at 80 words.
     let short = (250.0 - text.words as f64).clamp(0.0, 170.0) / 34.0;
     let rows = [
         (
@@ -401,7 +409,7 @@ fn form(facts: &Facts<'_>) -> Judged {
             0.0,
             "a little short",
             "篇幅略短",
-            "There is room on the page: say more of what you are proud of.",
+            "There is room on the page: say more about your best results.",
             "篇幅尚有余地，可补充最有代表性的成果。",
         ),
         (

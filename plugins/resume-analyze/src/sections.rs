@@ -1,10 +1,11 @@
 //! The resume's sections, by their headings.
 //!
-//! In: the text. Out: the [`Section`]s found, with their line ranges, and the kind of section that each line is in.
+//! In: the text. Out: the [`Section`]s found, with their line ranges, and the kind of section of each line.
 //!
-//! A heading is a line that is nothing but a known phrase, whatever is drawn around it (`== SKILLS ==`, `【教育背景】`, `E D U C A T I O N`), or such a
-//! phrase and a colon in front of its content. Two headings on one line are two columns that a copy has run together: both are found, and
-//! the lines below belong to neither.
+//! A heading is a line with only a known phrase, in any decoration (`== SKILLS ==`, `【教育背景】`,
+//! `E D U C A T I O N`), or a known phrase and a colon in front of the section's content. If a line has two
+//! headings, two columns were merged when the text was copied. Then both sections are found, and the lines
+//! below have no kind.
 
 use serde::Serialize;
 
@@ -40,7 +41,7 @@ pub struct Section {
 #[derive(Debug)]
 pub struct Sections {
     pub found: Vec<Section>,
-    /// For each line, from 0; none before the first heading and in columns run together.
+    /// The kind of each line, from 0. `None` before the first heading and in merged columns.
     kinds: Vec<Option<Kind>>,
 }
 
@@ -68,7 +69,7 @@ impl Sections {
         Sections { found, kinds }
     }
 
-    /// The kind of section of a line, from 1.
+    /// The kind of the section of a line. The first line is 1.
     pub fn of_line(&self, line: usize) -> Option<Kind> {
         self.kinds.get(line.wrapping_sub(1)).copied().flatten()
     }
@@ -78,44 +79,46 @@ impl Sections {
     }
 }
 
-/// Lower case; blanks stand for `&` and `and` too. Sorted by kind.
-#[rustfmt::skip] // a paragraph for each kind
+/// The known phrases of each kind, in lower case and without `&` and `and`, as [`bare`] gives them.
+#[rustfmt::skip] // one paragraph per kind
 const HEADINGS: &[(Kind, &[&str])] = &[
     (Kind::Summary, &[
-        "summary", "professional summary", "career summary", "executive summary", "profile", "professional profile",
-        "personal profile", "about", "about me", "objective", "career objective", "个人简介", "自我评价", "个人总结", "自我介绍", "个人评价", "求职意向",
-        "个人优势", "职业概述",
+        "summary", "professional summary", "career summary", "executive summary", "profile",
+        "professional profile", "personal profile", "about", "about me", "objective", "career objective",
+        "个人简介", "自我评价", "个人总结", "自我介绍", "个人评价", "求职意向", "个人优势", "职业概述",
     ]),
     (Kind::Experience, &[
-        "experience", "work experience", "professional experience", "employment", "employment history", "work history",
-        "career history", "relevant experience", "industry experience", "research experience", "teaching experience", "teaching",
-        "academic appointments", "appointments", "positions", "internships", "internship experience", "internship",
-        "previous career", "工作经历", "工作经验", "职业经历", "实习经历", "实习经验", "任职经历", "工作履历", "从业经历",
+        "experience", "work experience", "professional experience", "employment", "employment history",
+        "work history", "career history", "relevant experience", "industry experience", "research experience",
+        "teaching experience", "teaching", "academic appointments", "appointments", "positions",
+        "internships", "internship experience", "internship", "previous career", "工作经历", "工作经验", "职业经历",
+        "实习经历", "实习经验", "任职经历", "工作履历", "从业经历",
     ]),
     (Kind::Education, &[
-        "education", "academic background", "educational background", "education training", "academic qualifications",
-        "qualifications", "studies", "教育背景", "教育经历", "学历", "学历背景", "教育", "教育程度",
+        "education", "academic background", "educational background", "education training",
+        "academic qualifications", "qualifications", "studies", "教育背景", "教育经历", "学历", "学历背景", "教育", "教育程度",
     ]),
     (Kind::Skills, &[
-        "skills", "technical skills", "core skills", "key skills", "skills tools", "core competencies", "competencies",
-        "technologies", "tech stack", "technical expertise", "expertise", "tools", "专业技能", "技能", "技能清单", "技术栈", "个人技能", "掌握技能",
-        "技能特长", "职业技能", "技术能力",
+        "skills", "technical skills", "core skills", "key skills", "skills tools", "core competencies",
+        "competencies", "technologies", "tech stack", "technical expertise", "expertise", "tools", "专业技能",
+        "技能", "技能清单", "技术栈", "个人技能", "掌握技能", "技能特长", "职业技能", "技术能力",
     ]),
     (Kind::Projects, &[
-        "projects", "personal projects", "selected projects", "key projects", "project experience", "side projects",
-        "course projects", "academic projects", "open source", "项目经历", "项目经验", "项目", "个人项目", "课程项目", "开源项目",
+        "projects", "personal projects", "selected projects", "key projects", "project experience",
+        "side projects", "course projects", "academic projects", "open source", "项目经历", "项目经验", "项目", "个人项目",
+        "课程项目", "开源项目",
     ]),
     (Kind::Certifications, &[
-        "certifications", "certificates", "licenses", "licenses certifications", "courses", "training", "证书", "资格证书", "技能证书",
-        "培训经历",
+        "certifications", "certificates", "licenses", "licenses certifications", "courses", "training", "证书",
+        "资格证书", "技能证书", "培训经历",
     ]),
     (Kind::Publications, &[
-        "publications", "selected publications", "papers", "research", "research interests", "presentations", "invited talks",
-        "grants", "论文", "发表论文", "学术成果", "研究方向",
+        "publications", "selected publications", "papers", "research", "research interests", "presentations",
+        "invited talks", "grants", "论文", "发表论文", "学术成果", "研究方向",
     ]),
     (Kind::Awards, &[
-        "awards", "honors", "honours", "honors awards", "awards honors", "achievements", "scholarships", "获奖经历", "荣誉奖项", "荣誉",
-        "奖项", "所获荣誉", "获奖情况",
+        "awards", "honors", "honours", "honors awards", "awards honors", "achievements", "scholarships",
+        "获奖经历", "荣誉奖项", "荣誉", "奖项", "所获荣誉", "获奖情况",
     ]),
     (Kind::Languages, &[
         "languages", "language skills", "语言能力", "语言", "外语水平",
@@ -124,13 +127,15 @@ const HEADINGS: &[(Kind, &[&str])] = &[
         "interests", "hobbies", "hobbies interests", "interests hobbies", "activities", "兴趣爱好", "爱好",
     ]),
     (Kind::Volunteering, &[
-        "volunteering", "volunteer experience", "volunteer work", "community", "志愿者经历", "校园经历", "社会实践", "社团经历",
+        "volunteering", "volunteer experience", "volunteer work", "community", "志愿者经历", "校园经历", "社会实践",
+        "社团经历",
     ]),
     (Kind::References, &[
         "references", "referees", "推荐人",
     ]),
     (Kind::Contact, &[
-        "contact", "contact information", "contact details", "personal details", "personal information", "基本信息", "个人信息", "联系方式",
+        "contact", "contact information", "contact details", "personal details", "personal information",
+        "基本信息", "个人信息", "联系方式",
     ]),
 ];
 
@@ -141,7 +146,7 @@ fn headings(line: &str) -> Vec<(Kind, String)> {
     }
     if let Some((front, _)) = trimmed.split_once(':')
         && let Some(kind) = heading(front)
-        // "Languages: Rust, Go" among the skills and "Contact: …" are labels.
+        // "Languages: Rust, Go" in the skills, and "Contact: …", are labels, not headings.
         && !matches!(kind, Kind::Languages | Kind::Contact | Kind::References)
         && !is_label(front)
     {
@@ -158,11 +163,11 @@ fn headings(line: &str) -> Vec<(Kind, String)> {
     }
     let found: Vec<(Kind, String)> =
         columns.iter().filter_map(|part| Some((heading(part)?, bare(part)))).collect();
-    // One heading beside other text may be anything; two are columns.
+    // A known phrase beside other text may be anything. Two known phrases are two columns.
     if found.len() >= 2 { found } else { Vec::new() }
 }
 
-/// Phrases that, before a colon, say more about the line than about what follows.
+/// Phrases that, before a colon, describe only their line, and not the lines below.
 fn is_label(front: &str) -> bool {
     matches!(
         bare(front).to_lowercase().as_str(),
@@ -189,14 +194,14 @@ fn heading(part: &str) -> Option<Kind> {
     }
     let known =
         |phrase: &str| HEADINGS.iter().find(|(_, phrases)| phrases.contains(&phrase)).map(|(kind, _)| *kind);
-    // "Summary 个人简介": the same in two languages.
+    // "Summary 个人简介" is one phrase in two languages.
     known(&phrase).or_else(|| {
         let (chinese, other): (String, String) = phrase.chars().partition(|&c| is_cjk(c));
         known(chinese.trim()).filter(|kind| known(other.trim()) == Some(*kind))
     })
 }
 
-/// The phrase without decoration, numbering, spaced letters and `&`.
+/// The phrase without decoration, numbering, spaces between letters, `&` and `and`.
 fn bare(part: &str) -> String {
     let part = part.trim_matches(|c: char| !c.is_alphanumeric());
     let part = match part.split_once(['.', ',', ' ', ')']) {
@@ -246,7 +251,8 @@ mod tests {
 
     #[test]
     fn lines_belong_to_the_section_above_them_unless_columns_ran_together() {
-        let content = "Jane Doe, a person with enough of a text to be read by the rules\nSKILLS\nRust\n\nEDUCATION      EXPERIENCE\nMIT    Acme\n";
+        let content = "Jane Doe, a person with enough of a text to be read by the rules\n\
+                       SKILLS\nRust\n\nEDUCATION      EXPERIENCE\nMIT    Acme\n";
         let sections = Sections::find(&Text::read(content).unwrap());
         let found: Vec<_> =
             sections.found.iter().map(|section| (section.kind, section.from_line, section.to_line)).collect();

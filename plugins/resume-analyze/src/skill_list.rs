@@ -1,6 +1,7 @@
-//! The skills that are looked for: name, category, how strictly, and every way of writing it.
+//! The known skills. Each row has a name, a category, the strictness of the search, and all spellings.
 //!
-//! To add one, put it in its category. Use `Proper` for a name that is an everyday word in lower case, `Listed` for one that is in any case.
+//! Add a new skill to its category. Use `Proper` for a name that is an everyday word in lower case, and
+//! `Listed` for a name that is an everyday word in any case.
 
 use serde::Serialize;
 
@@ -30,7 +31,7 @@ pub enum How {
 
 type Row = (&'static str, Category, How, &'static [&'static str]);
 
-#[rustfmt::skip] // one skill a line
+#[rustfmt::skip] // one row per skill
 pub const SKILLS: &[Row] = &[
     ("Rust", Language, Proper, &["Rust"]),
     ("Go", Language, Listed, &["Go"]),
@@ -58,7 +59,9 @@ pub const SKILLS: &[Row] = &[
     ("Shell", Language, Anywhere, &["Bash", "shell scripting", "Shell脚本"]),
     ("HTML/CSS", Language, Anywhere, &["HTML", "HTML5", "CSS", "CSS3"]),
     ("VBA", Language, Anywhere, &["VBA"]),
-    ("Spring", Framework, Anywhere, &["Spring Boot", "SpringBoot", "Spring Cloud", "SpringCloud", "Spring MVC"]),
+    ("Spring", Framework, Anywhere, &[
+        "Spring Boot", "SpringBoot", "Spring Cloud", "SpringCloud", "Spring MVC",
+    ]),
     ("React", Framework, Anywhere, &["React.js", "ReactJS"]),
     ("React", Framework, Proper, &["React"]),
     ("Vue", Framework, Anywhere, &["Vue", "Vue.js", "Vue3"]),
@@ -122,7 +125,9 @@ pub const SKILLS: &[Row] = &[
     ("Distributed Systems", Practice, Anywhere, &["distributed systems", "distributed system", "分布式"]),
     ("High Concurrency", Practice, Anywhere, &["high concurrency", "高并发"]),
     ("REST APIs", Practice, Anywhere, &["REST API", "REST APIs", "RESTful"]),
-    ("Testing", Practice, Anywhere, &["unit testing", "test automation", "unit tests", "integration tests", "单元测试", "自动化测试"]),
+    ("Testing", Practice, Anywhere, &[
+        "unit testing", "test automation", "unit tests", "integration tests", "单元测试", "自动化测试",
+    ]),
     ("Agile", Practice, Anywhere, &["Scrum", "agile", "敏捷开发"]),
     ("WebAssembly", Practice, Anywhere, &["WebAssembly", "WASM"]),
     ("Security", Practice, Anywhere, &["information security", "penetration testing", "网络安全", "信息安全"]),
@@ -145,9 +150,13 @@ pub const SKILLS: &[Row] = &[
     ("UX Design", Design, Anywhere, &["UX", "user experience design", "用户体验", "交互设计"]),
     ("User Research", Design, Anywhere, &["user research", "usability testing", "用户研究", "用户调研"]),
     ("AutoCAD", Design, Anywhere, &["AutoCAD"]),
-    ("Product Management", Business, Anywhere, &["product management", "product roadmap", "产品规划", "产品设计", "需求分析"]),
+    ("Product Management", Business, Anywhere, &[
+        "product management", "product roadmap", "产品规划", "产品设计", "需求分析",
+    ]),
     ("Project Management", Business, Anywhere, &["project management", "PMP", "项目管理"]),
-    ("Marketing", Business, Anywhere, &["digital marketing", "content marketing", "marketing strategy", "市场营销", "市场推广"]),
+    ("Marketing", Business, Anywhere, &[
+        "digital marketing", "content marketing", "marketing strategy", "市场营销", "市场推广",
+    ]),
     ("SEO", Business, Anywhere, &["SEO"]),
     ("Sales", Business, Anywhere, &["sales strategy", "account management", "B2B sales", "销售管理", "客户开发"]),
     ("Accounting", Business, Anywhere, &["accounting", "bookkeeping", "会计", "财务分析"]),
@@ -158,7 +167,10 @@ pub const SKILLS: &[Row] = &[
     ("ERP", Business, Anywhere, &["ERP", "SAP"]),
     ("Leadership", Soft, Anywhere, &["leadership", "team lead", "tech lead", "团队管理", "带领团队", "技术负责人"]),
     ("Mentoring", Soft, Anywhere, &["mentored", "mentoring", "mentorship", "指导新人"]),
-    ("Teaching", Soft, Anywhere, &["lesson planning", "curriculum design", "curriculum development", "classroom management", "教学设计", "课程设计"]),
+    ("Teaching", Soft, Anywhere, &[
+        "lesson planning", "curriculum design", "curriculum development", "classroom management",
+        "教学设计", "课程设计",
+    ]),
     ("Communication", Soft, Anywhere, &["communication skills", "沟通能力", "跨部门沟通"]),
     ("Public Speaking", Soft, Anywhere, &["public speaking", "演讲"]),
 ];

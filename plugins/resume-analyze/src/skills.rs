@@ -1,10 +1,12 @@
 //! Skills that the resume mentions, from a built-in list.
 //!
-//! In: the text and its sections. Out: [`Skill`]s with how often each is mentioned, most first within a category.
+//! In: the text and its sections. Out: [`Skill`]s with the number of their mentions, sorted by category and
+//! then by mentions, most first.
 //!
-//! Most names count wherever they stand as a word of their own (`Java` is not in `JavaScript`). A name that is also an everyday word is
-//! stricter: [`How::Proper`] must be written as the list has it (`Rust`, not `rust`), and [`How::Listed`] must in addition stand in a list or
-//! under a heading of skills (`C`, `R`, `Go`: not in "Vitamin C" or "Go home").
+//! Most names count everywhere, if they are whole words (`Java` is not in `JavaScript`). The rules are
+//! stricter for a name that is also an everyday word. [`How::Proper`] counts only if it is written as in the
+//! list (`Rust`, not `rust`). [`How::Listed`] must also be part of a list or be under a heading of skills
+//! (`C`, `R` and `Go`, but not in "Vitamin C" or "Go home").
 //!
 //! The list itself is in [`crate::skill_list`].
 
@@ -26,7 +28,7 @@ pub struct Skill {
 }
 
 pub fn find(text: &Text, sections: &Sections) -> Vec<Skill> {
-    // By name: one skill may have several rows, of different strictness.
+    // The key has the name, because one skill may have several rows of different strictness.
     let mut mentions: BTreeMap<(Category, &'static str), usize> = BTreeMap::new();
     for (number, line) in text.filled() {
         let lower = line.to_ascii_lowercase();
@@ -49,7 +51,7 @@ pub fn find(text: &Text, sections: &Sections) -> Vec<Skill> {
     found
 }
 
-/// How often the text has this name, as a word of its own and in any case.
+/// How often the text has this name as a whole word, in upper or lower case.
 pub fn mentions(text: &Text, name: &str) -> usize {
     text.filled()
         .map(|(_, line)| count(line, &line.to_ascii_lowercase(), name, How::Anywhere, false, text.all_caps))
@@ -60,7 +62,7 @@ fn count(line: &str, lower: &str, alias: &str, how: How, in_skills: bool, all_ca
     if alias.chars().any(is_cjk) {
         return line.matches(alias).count();
     }
-    // Lower case has the same length as the line, as only ASCII is changed.
+    // `lower` has the same length as `line`, because only ASCII letters are changed.
     let needle = alias.to_ascii_lowercase();
     lower
         .match_indices(&needle)
@@ -86,14 +88,14 @@ fn is_word(before: &str, after: &str) -> bool {
     let joins = |c: char| c.is_alphanumeric() && !is_cjk(c);
     let mut following = after.chars();
     let ends = match following.next() {
-        // "C++", "C#" and "Node.js" are words of their own.
+        // "C++", "C#" and "Node.js" are other words than "C" and "Node".
         Some('+' | '#') => false,
         Some('.') => !following.next().is_some_and(joins),
         Some(c) => !joins(c),
         None => true,
     };
     let starts = match before.chars().next_back() {
-        // ".NET" is no "NET", "a.go" no "Go".
+        // ".NET" is not "NET", and "a.go" is not "Go".
         Some('.' | '@' | '_') => false,
         Some(c) => !joins(c),
         None => true,
@@ -101,7 +103,8 @@ fn is_word(before: &str, after: &str) -> bool {
     starts && ends
 }
 
-/// Between separators on both sides, at least one of them a real one: `C, C++`, `/R`, `语言:Go`.
+/// Whether the name has a separator or the line's end on each side, and at least one separator: `C, C++`,
+/// `/R`, `语言:Go`.
 fn in_list(before: &str, after: &str) -> bool {
     let separates = |c: Option<char>| c.map(|c| ",;/|()[]:•·".contains(c));
     let (left, right) = (
@@ -111,7 +114,8 @@ fn in_list(before: &str, after: &str) -> bool {
     left.unwrap_or(true) && right.unwrap_or(true) && (left == Some(true) || right == Some(true))
 }
 
-/// Apart by blanks, separators or Chinese text: enough under a heading of skills.
+/// Whether the name has a blank, a separator, Chinese text or the line's end on each side. Under a heading of
+/// skills this is enough.
 fn is_loose(before: &str, after: &str) -> bool {
     let loose =
         |c: Option<char>| c.is_none_or(|c| c.is_whitespace() || is_cjk(c) || ",;/|()[]:•·".contains(c));
@@ -143,7 +147,8 @@ mod tests {
     fn everyday_words_are_no_skills() {
         assert_eq!(
             names(
-                "Vitamin C, and go home; react to the swift spring, express it. R you there? I excel in rust removal"
+                "Vitamin C, and go home; react to the swift spring, express it. R you there? \
+                 I excel in rust removal"
             ),
             [""; 0]
         );

@@ -1,18 +1,19 @@
-//! The resume's text, made comparable.
+//! The resume's text in a normal form.
 //!
-//! In: the task's content. Out: [`Text`]: its lines, with full-width and exotic characters brought to their plain form, and what kind of
-//! text it is. Or [`Unreadable`], when there is nothing that rules could read.
+//! In: the task's content. Out: a [`Text`] with the content's lines, in which full-width and unusual
+//! characters have their plain form, and with the language and the number of words. If the rules cannot read
+//! the content, an [`Unreadable`].
 //!
-//! Line numbers stay those of the content, so that a result can be held against it.
+//! The lines keep their numbers, so that a result can be compared with the content.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Below this much text nothing can be said: about ten words, or twenty-five Chinese characters.
+/// The least text that can be judged: about ten words, or twenty-five Chinese characters.
 const LEAST_WEIGHT: usize = 50;
 
-/// Many times the longest resume. More is something else, and would only take time.
+/// Many times the longest resume. A larger content is not a resume, and would only take time.
 const MOST_BYTES: usize = 256 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -39,7 +40,8 @@ impl Language {
 pub struct Text {
     pub lines: Vec<String>,
     pub language: Language,
-    /// As copied from many a PDF: then upper case tells nothing about names.
+    /// Nearly all letters are capitals, as in text from some PDFs. Then capitals do not show which words are
+    /// names.
     pub all_caps: bool,
     /// Words, with each Chinese character counted as half a word.
     pub words: usize,
@@ -87,7 +89,7 @@ impl Text {
         if broken * 50 > chars {
             return Err(Unreadable::Binary);
         }
-        // A form feed is where a PDF's page ends: a blank, so that the line numbers stay those of the content.
+        // A form feed ends a page of a PDF. It becomes a blank, so that the lines keep their numbers.
         let lines: Vec<String> =
             content.lines().map(|line| line.chars().filter_map(plain).collect()).collect();
         let letters: usize = lines
@@ -116,7 +118,7 @@ impl Text {
         })
     }
 
-    /// Line numbers from 1, with the lines that say something.
+    /// The lines that are not blank, with their numbers from 1.
     pub fn filled(&self) -> impl Iterator<Item = (usize, &str)> {
         self.lines
             .iter()
@@ -126,12 +128,12 @@ impl Text {
     }
 }
 
-/// Chinese characters (and those of its neighbours).
+/// Chinese characters, which Japanese and Korean also use.
 pub fn is_cjk(c: char) -> bool {
     matches!(c, '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}')
 }
 
-/// Full-width forms, dashes and blanks as ASCII; nothing for what cannot be seen.
+/// Full-width forms, dashes and blanks as ASCII, and `None` for invisible characters.
 fn plain(c: char) -> Option<char> {
     match c {
         '\u{200b}'..='\u{200f}' | '\u{feff}' | '\u{ad}' => None,

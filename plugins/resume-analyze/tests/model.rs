@@ -1,8 +1,9 @@
-//! The way with a model, where the test plays the server.
+//! Tests the analysis with a model. The test gives the server's replies.
 //!
-//! In: replies. Out: what becomes of the task, what was asked, and that no reply gets through that is not of the right form.
+//! In: replies. Checked: the task's result or failure, the requests, and that a reply of the wrong form is
+//! not accepted.
 //!
-//! Not here: real requests, which the host's end-to-end tests have.
+//! Not here: real requests, which the host's end-to-end tests make.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,7 +18,9 @@ use tqhost_handler::Failure;
 use tqhost_handler::http::{Error, Request, Response};
 
 const KEY: &str = "sk-very-secret";
-const RESUME: &str = "Maya Lindqvist\nmaya@example.com | +46 70 123 45 67 | github.com/maya\nEXPERIENCE\nEngineer, Acme, 2021-03 - present\n- Built a billing service in Rust; Rust cut costs by 40%\n";
+const RESUME: &str = "Maya Lindqvist\nmaya@example.com | +46 70 123 45 67 | github.com/maya\nEXPERIENCE\n\
+                      Engineer, Acme, 2021-03 - present\n\
+                      - Built a billing service in Rust; Rust cut costs by 40%\n";
 
 fn now() -> Month {
     Month::new(2026, 1)
@@ -35,20 +38,41 @@ fn good() -> Value {
         "isResume": true,
         "isResumeBecause": "it has work and a way to reach a person",
         "parts": {
-            "contact": part(13), "structure": part(10), "experience": part(20), "achievements": part(9), "skills": part(6), "education": part(0),
-            "form": part(7),
+            "contact": part(13), "structure": part(10), "experience": part(20), "achievements": part(9),
+            "skills": part(6), "education": part(0), "form": part(7),
         },
         "strengths": ["Figures."],
         "suggestions": ["Name a school."],
-        "contact": { "name": "Maya Lindqvist", "email": "maya@example.com", "phone": "+46 70 1234567", "location": null, "links": ["github.com/maya"] },
-        "experience": { "periods": [{ "from": "2021-03", "to": null, "present": true }], "yearsStated": null },
-        "education": [{ "level": "master", "degree": "MSc", "school": "Riverton University", "field": null, "from": 2010, "to": 2012 }],
-        "skills": [{ "name": "Rust", "category": "language" }, { "name": "rust", "category": "language" }, { "name": "COBOL", "category": "language" }],
+        "contact": {
+            "name": "Maya Lindqvist",
+            "email": "maya@example.com",
+            "phone": "+46 70 1234567",
+            "location": null,
+            "links": ["github.com/maya"],
+        },
+        "experience": {
+            "periods": [{ "from": "2021-03", "to": null, "present": true }],
+            "yearsStated": null,
+        },
+        "education": [{
+            "level": "master",
+            "degree": "MSc",
+            "school": "Riverton University",
+            "field": null,
+            "from": 2010,
+            "to": 2012,
+        }],
+        "skills": [
+            { "name": "Rust", "category": "language" },
+            { "name": "rust", "category": "language" },
+            { "name": "COBOL", "category": "language" },
+        ],
     })
 }
 
 fn reply(content: &str) -> Response {
-    let body = json!({ "choices": [{ "index": 0, "message": { "role": "assistant", "content": content, "refusal": null }, "finish_reason": "stop" }] });
+    let message = json!({ "role": "assistant", "content": content, "refusal": null });
+    let body = json!({ "choices": [{ "index": 0, "message": message, "finish_reason": "stop" }] });
     Response { status: 200, body: body.to_string().into_bytes(), ..Response::default() }
 }
 
@@ -57,7 +81,7 @@ fn status(status: u16, headers: &[(&str, &str)], body: &str) -> Response {
     Response { status, headers, body: body.as_bytes().to_vec() }
 }
 
-/// Plays these replies, one for each request, and gives the requests too.
+/// Runs an analysis that gets these replies, one for each request. Returns its result and the requests.
 fn play(replies: Vec<Result<Response, Error>>) -> (Result<Analysis, Failure>, Vec<Request>) {
     let (requests, replies) = (RefCell::new(Vec::new()), RefCell::new(replies.into_iter()));
     let send = |request: &Request| {
@@ -71,11 +95,12 @@ fn play(replies: Vec<Result<Response, Error>>) -> (Result<Analysis, Failure>, Ve
     (result, requests.into_inner())
 }
 
-/// The failure that a single reply ends with: whether it is a retry, after how many milliseconds, and its message.
+/// The failure after a single reply, in the form that [`told`] returns.
 fn failure(reply: Result<Response, Error>) -> (bool, Option<u64>, String) {
     told(play(vec![reply]).0.expect_err("a failure"))
 }
 
+/// Whether the failure is a retry, its delay in milliseconds, and its message, which must not have the key.
 fn told(failure: Failure) -> (bool, Option<u64>, String) {
     let told = match failure {
         Failure::Retry(retry) => (true, retry.after_ms, retry.message),

@@ -1,6 +1,7 @@
-//! What the rules find in each of the sample resumes.
+//! Tests that the rules find the right things in each sample resume.
 //!
-//! In: `samples/*.txt`, all invented. Out: for each a row of expectations; every sample has one. A run counts as one in January 2026.
+//! In: `samples/*.txt`, which are all invented. Every sample has a row of expectations. The current month is
+//! January 2026 in all tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,27 +19,89 @@ struct Expected {
     email: &'static str,
     years: std::ops::RangeInclusive<f64>,
     skills: &'static [&'static str],
-    /// Schools, newest entry first as the resume has it.
+    /// The schools in the resume's order, the newest first.
     schools: &'static [&'static str],
     score: std::ops::RangeInclusive<u32>,
 }
 
 #[rustfmt::skip]
 fn expectations() -> Vec<Expected> {
-    let row = |sample, language, name, email, years, skills, schools, score| Expected { sample, language, name, email, years, skills, schools, score };
+    let row = |sample, language, name, email, years, skills, schools, score| Expected {
+        sample, language, name, email, years, skills, schools, score,
+    };
     vec![
-        row("one-page-en", En, "Maya Lindqvist", "maya.lindqvist@example.com", 10.2..=10.7, &["Rust", "Go", "Kafka", "PostgreSQL", "Kubernetes"], &["Riverton University"], 84..=92),
-        row("one-page-zh", Zh, "陈思远", "chen.siyuan@example.cn", 8.3..=8.8, &["Java", "Go", "Redis", "Microservices", "Kubernetes"], &["东岭理工大学"], 85..=93),
-        row("long", En, "Robert J. Whitfield", "robert.whitfield@example.com", 24.0..=25.0, &["Java", "Scala", "AWS", "Kafka"], &["Narragansett University", "Narragansett University"], 89..=96),
-        row("messy", En, "Tomasz Wieczorek", "tomasz.wieczorek@example.org", 9.0..=10.0, &["React", "TypeScript", "Node.js", "PHP"], &["Vistula College"], 70..=79),
-        row("no-headings", En, "Amara Okonkwo", "amara.okonkwo@example.co.uk", 12.0..=14.5, &["Excel", "Power BI", "Project Management"], &["University of Eastmoor"], 55..=65),
-        row("career-changer", En, "Daniel Ferreira", "daniel.ferreira@example.com", 8.5..=9.2, &["Python", "SQL", "Tableau"], &["Lakeside University", "Lakeside University"], 82..=90),
-        row("student", En, "Priya Raman", "priya.raman@students.example.edu", 0.1..=0.5, &["C", "C++", "Python"], &["Deccan Institute of Technology"], 67..=76),
-        row("academic", En, "Ingrid Solheim", "ingrid.solheim@example.no", 9.5..=10.5, &["R", "Python", "Machine Learning"], &["Fjordhavn University", "University of Vestland", "University of Vestland"], 64..=73),
-        row("mixed-language", En, "林嘉怡", "joyce.lin@example.sg", 6.3..=6.8, &["SQL", "Tableau", "User Research", "A/B Testing"], &["海州大学", "Hillcrest University"], 78..=86),
-        row("all-caps", En, "Carlos Mendoza-Ruiz", "carlos.mendoza@example.com", 12.3..=12.9, &["Excel", "ERP", "Power BI"], &["GULF COAST UNIVERSITY"], 69..=77),
-        row("two-column", En, "Hannah Vogel", "hannah.vogel@example.de", 9.0..=10.0, &["Figma", "User Research"], &["Spree University"], 60..=69),
-        row("executive-zh", Zh, "王雅琴", "wang.yaqin@example.com", 8.0..=8.5, &["Excel", "Accounting", "Budgeting"], &["江南财经大学", "江南财经大学"], 72..=81),
+        row(
+            "one-page-en", En, "Maya Lindqvist", "maya.lindqvist@example.com", 10.2..=10.7,
+            &["Rust", "Go", "Kafka", "PostgreSQL", "Kubernetes"],
+            &["Riverton University"],
+            84..=92,
+        ),
+        row(
+            "one-page-zh", Zh, "陈思远", "chen.siyuan@example.cn", 8.3..=8.8,
+            &["Java", "Go", "Redis", "Microservices", "Kubernetes"],
+            &["东岭理工大学"],
+            85..=93,
+        ),
+        row(
+            "long", En, "Robert J. Whitfield", "robert.whitfield@example.com", 24.0..=25.0,
+            &["Java", "Scala", "AWS", "Kafka"],
+            &["Narragansett University", "Narragansett University"],
+            89..=96,
+        ),
+        row(
+            "messy", En, "Tomasz Wieczorek", "tomasz.wieczorek@example.org", 9.0..=10.0,
+            &["React", "TypeScript", "Node.js", "PHP"],
+            &["Vistula College"],
+            70..=79,
+        ),
+        row(
+            "no-headings", En, "Amara Okonkwo", "amara.okonkwo@example.co.uk", 12.0..=14.5,
+            &["Excel", "Power BI", "Project Management"],
+            &["University of Eastmoor"],
+            55..=65,
+        ),
+        row(
+            "career-changer", En, "Daniel Ferreira", "daniel.ferreira@example.com", 8.5..=9.2,
+            &["Python", "SQL", "Tableau"],
+            &["Lakeside University", "Lakeside University"],
+            82..=90,
+        ),
+        row(
+            "student", En, "Priya Raman", "priya.raman@students.example.edu", 0.1..=0.5,
+            &["C", "C++", "Python"],
+            &["Deccan Institute of Technology"],
+            67..=76,
+        ),
+        row(
+            "academic", En, "Ingrid Solheim", "ingrid.solheim@example.no", 9.5..=10.5,
+            &["R", "Python", "Machine Learning"],
+            &["Fjordhavn University", "University of Vestland", "University of Vestland"],
+            64..=73,
+        ),
+        row(
+            "mixed-language", En, "林嘉怡", "joyce.lin@example.sg", 6.3..=6.8,
+            &["SQL", "Tableau", "User Research", "A/B Testing"],
+            &["海州大学", "Hillcrest University"],
+            78..=86,
+        ),
+        row(
+            "all-caps", En, "Carlos Mendoza-Ruiz", "carlos.mendoza@example.com", 12.3..=12.9,
+            &["Excel", "ERP", "Power BI"],
+            &["GULF COAST UNIVERSITY"],
+            69..=77,
+        ),
+        row(
+            "two-column", En, "Hannah Vogel", "hannah.vogel@example.de", 9.0..=10.0,
+            &["Figma", "User Research"],
+            &["Spree University"],
+            60..=69,
+        ),
+        row(
+            "executive-zh", Zh, "王雅琴", "wang.yaqin@example.com", 8.0..=8.5,
+            &["Excel", "Accounting", "Budgeting"],
+            &["江南财经大学", "江南财经大学"],
+            72..=81,
+        ),
     ]
 }
 
@@ -121,7 +184,7 @@ fn better_resumes_score_better() {
     ] {
         assert!(scores[better] > scores[worse], "{better} over {worse}: {scores:?}");
     }
-    // Good ones are told from very good ones, and none is perfect.
+    // The scores separate good resumes from very good ones, and none is perfect.
     let different: BTreeSet<u32> = scores.values().copied().collect();
     assert!(different.len() >= scores.len() - 2, "{scores:?}");
     assert!(

@@ -1,9 +1,10 @@
 //! The generated Rust side of the WIT world in `wit/world.wit`.
 //!
-//! In: the repository's `wit/handler.wit` and this crate's `wit/`. Out: the modules `tqhost`, `wasi`, `exports` and the macro that
-//! exports a handler. Used by [`crate::handler!`] and the modules beside this one; nobody else needs it.
+//! In: the repository's `wit/handler.wit` and this crate's `wit/`. Out: the modules `tqhost`, `wasi` and
+//! `exports`, and the macro that exports a handler. [`crate::handler!`] and the other modules of this crate
+//! use them; a handler does not need them.
 //!
-//! Outside of WebAssembly every imported function panics, so each module beside this one has a native stand-in.
+//! In a native build every imported function panics, so each module that calls one has a native substitute.
 #![allow(missing_docs, reason = "generated")]
 
 wit_bindgen::generate!({

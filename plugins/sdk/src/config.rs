@@ -1,8 +1,8 @@
-//! What the host's configuration grants this plugin (`[plugins.<name>] config = { … }`).
+//! The values that the host's configuration grants this plugin (`[plugins.<name>] config = { … }`).
 //!
-//! In: a key. Out: its value; none when it is not granted. In a native build nothing is granted.
+//! In: a key. Out: its value, or `None` if the key is not granted. In a native build, nothing is granted.
 //!
-//! A failure here is retried: it is the host's or the operator's to mend, and the task is not to blame.
+//! Every failure here is a retry: the host or its operator must fix the cause, and the task is correct.
 
 use crate::Failure;
 
@@ -16,14 +16,14 @@ pub fn get(key: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// A value that the handler cannot work without.
+/// A value that the handler cannot work without. The task is retried if the key is not granted.
 pub fn require(key: &str) -> Result<String, Failure> {
     get(key)?.ok_or_else(|| {
         Failure::retry(format_args!("the plugin is not granted the configuration key `{key}`"))
     })
 }
 
-/// Everything that is granted.
+/// All granted keys with their values.
 pub fn all() -> Result<Vec<(String, String)>, Failure> {
     #[cfg(target_family = "wasm")]
     return crate::bindings::wasi::config::store::get_all().map_err(failure);

@@ -1,11 +1,11 @@
-//! About the attempt that is running.
+//! The attempt that is running: its progress and the time that it has left.
 //!
-//! In: the handler's progress. Out: the task's status while it runs, and the time that is left. In a native build progress goes nowhere
-//! and there is a minute left.
+//! In: the handler's progress, for the task's status. Out: the time until the host stops the attempt. In a
+//! native build, progress is ignored, and the time left is always one minute.
 
 use std::time::Duration;
 
-/// Shown on the task's status while it runs. A percentage above 100 counts as 100.
+/// Shows the progress and a note on the task's status while it runs. A percentage above 100 counts as 100.
 pub fn progress(percent: u8, note: &str) {
     #[cfg(target_family = "wasm")]
     crate::bindings::tqhost::handler::context::progress(percent, note);

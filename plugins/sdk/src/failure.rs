@@ -1,13 +1,13 @@
-//! How a handler says that an attempt failed.
+//! Failures: how a handler reports that an attempt did not complete its task.
 //!
-//! In: a message, and how long to wait. Out: the [`Failure`] that the host acts on:
+//! In: a message, and a delay. Out: the [`Failure`] that the host acts on:
 //!
-//! | built by | what becomes of the task |
+//! | built by | what the host does with the task |
 //! |---|---|
-//! | `Failure::retry(message)` | tried again after the queue's backoff, until its attempts are used up |
-//! | `Failure::retry(message).after(duration)` | tried again after that time; the host clamps it |
-//! | `Failure::reject(message)` | dead-lettered now |
-//! | `Failure::defer(message, duration)` | looked at again after that time; uses up no attempt |
+//! | `Failure::retry(message)` | retries it after the queue's backoff, until its attempts are used up |
+//! | `Failure::retry(message).after(duration)` | retries it after `duration`, at most the queue's maximum |
+//! | `Failure::reject(message)` | dead-letters it now |
+//! | `Failure::defer(message, duration)` | runs it again after `duration`; this uses up no attempt |
 
 use std::fmt;
 use std::time::Duration;
@@ -16,22 +16,24 @@ use crate::Failure;
 use crate::bindings::tqhost::handler::types::{Deferral, Retry};
 
 impl Failure {
-    /// Transient: worth another attempt.
+    /// A transient failure: another attempt may succeed.
     pub fn retry(message: impl fmt::Display) -> Failure {
         Failure::Retry(Retry { message: message.to_string(), after_ms: None })
     }
 
-    /// Permanent: no attempt will do better.
+    /// A permanent failure: every other attempt would fail as well.
     pub fn reject(message: impl fmt::Display) -> Failure {
         Failure::Reject(message.to_string())
     }
 
-    /// Not ready yet, and nobody's fault.
+    /// A deferral: the task is not ready yet, which is not an error. It waits and keeps its attempts. The
+    /// queue's `max_deferrals` limits how often a task can be deferred.
     pub fn defer(message: impl fmt::Display, after: Duration) -> Failure {
         Failure::Defer(Deferral { message: message.to_string(), after_ms: millis(after) })
     }
 
-    /// Overrides the queue's backoff of a retry, or the time of a deferral. A rejection stays one.
+    /// Sets the delay of a retry, instead of the queue's backoff, or of a deferral. It does not change a
+    /// rejection.
     pub fn after(self, delay: Duration) -> Failure {
         match self {
             Failure::Retry(retry) => Failure::Retry(Retry { after_ms: Some(millis(delay)), ..retry }),
@@ -45,7 +47,8 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Turns any other error into a failure, with what was being done in front: `parse(text).or_reject("reading the order")?`.
+/// Turns any other error into a failure. Its message is `doing`, a colon, and the error:
+/// `parse(text).or_reject("reading the order")?`.
 pub trait OrFail<T> {
     fn or_retry(self, doing: &str) -> Result<T, Failure>;
     fn or_reject(self, doing: &str) -> Result<T, Failure>;
@@ -67,18 +70,20 @@ mod tests {
 
     #[test]
     fn each_kind_carries_its_message_and_time() {
-        assert!(
-            matches!(Failure::retry("busy"), Failure::Retry(Retry { message, after_ms: None }) if message == "busy")
-        );
+        assert!(matches!(
+            Failure::retry("busy"),
+            Failure::Retry(Retry { message, after_ms: None }) if message == "busy"
+        ));
         let later = Failure::retry("busy").after(Duration::from_secs(2));
         assert!(matches!(later, Failure::Retry(Retry { after_ms: Some(2000), .. })));
         assert!(matches!(
             Failure::defer("not yet", Duration::from_millis(5)),
             Failure::Defer(Deferral { after_ms: 5, .. })
         ));
-        assert!(
-            matches!(Failure::reject("gone").after(Duration::from_secs(1)), Failure::Reject(message) if message == "gone")
-        );
+        assert!(matches!(
+            Failure::reject("gone").after(Duration::from_secs(1)),
+            Failure::Reject(message) if message == "gone"
+        ));
         assert!(matches!(
             Failure::retry("x").after(Duration::MAX),
             Failure::Retry(Retry { after_ms: Some(u64::MAX), .. })
@@ -88,9 +93,11 @@ mod tests {
     #[test]
     fn other_errors_say_what_was_being_done() {
         let error = "x".parse::<u8>().or_retry("reading the size").unwrap_err();
-        assert!(
-            matches!(error, Failure::Retry(retry) if retry.message == "reading the size: invalid digit found in string")
-        );
+        assert!(matches!(
+            error,
+            Failure::Retry(retry)
+                if retry.message == "reading the size: invalid digit found in string"
+        ));
         assert!(matches!("x".parse::<u8>().or_reject("reading"), Err(Failure::Reject(_))));
     }
 }

@@ -1,7 +1,7 @@
 //! HTTP requests, with the feature `http`.
 //!
-//! In: a [`Request`]. Out: the whole [`Response`], whatever its status, or an [`Error`]. Everything is bounded: the time from the first
-//! moment to the last byte, and the size of the response's body.
+//! In: a [`Request`]. Out: the whole [`Response`], whatever its status is, or an [`Error`]. A request has two
+//! limits: the time from the start to the last byte, and the size of the response's body.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -15,10 +15,11 @@
 //! # }
 //! ```
 //!
-//! Where requests may go is granted in the host's configuration (`allowed_hosts`). In a native build there is no network, and each request is
-//! an [`Error::Network`]; [`Response`] has public fields, so that a test can play the server's part.
+//! The host's configuration grants the servers that requests may go to (`allowed_hosts`). In a native build
+//! there is no network, and each request ends with [`Error::Network`]. The fields of [`Response`] are public,
+//! so that a test can build the server's response.
 //!
-//! Not here: redirects (a response like any other) and bodies that come in pieces.
+//! Not here: redirects, which are responses like any other, and bodies that are streamed.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -28,7 +29,7 @@ use crate::Failure;
 #[cfg(target_family = "wasm")]
 mod wasi;
 
-/// What a response's body may hold unless the request says otherwise.
+/// The default of [`Request::max_response`], in bytes.
 const MAX_RESPONSE: usize = 1024 * 1024;
 
 #[derive(Clone)]
@@ -37,9 +38,10 @@ pub struct Request {
     pub url: String,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// For all of it; without one, what is left of the attempt.
+    /// The time for the whole request and its response. The default is the time that the attempt has left.
     pub timeout: Option<Duration>,
-    /// Bytes of the response's body; more is an [`Error::TooLarge`].
+    /// The most bytes that the response's body may have, 1 MiB by default. A larger body is an
+    /// [`Error::TooLarge`].
     pub max_response: usize,
 }
 
@@ -52,23 +54,25 @@ pub enum Method {
 #[derive(Clone, Debug, Default)]
 pub struct Response {
     pub status: u16,
-    /// In their order, names in lower case. Values that are not text are left out.
+    /// The headers in their order, with names in lower case. Headers whose values are not UTF-8 are left out.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-/// Why there is no response. Its text names the host of the url at most: never a path, a header or a body.
+/// The reason why there is no response. Its text may name the url's host and a header, but never quotes the
+/// url's path, a header's value, or a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The url or a header cannot be sent as it is.
     Invalid(String),
-    /// The host does not allow it: the plugin's `allowed_hosts`, `private_addresses` or `max_requests`.
+    /// The host refuses the request because of the plugin's `allowed_hosts`, `private_addresses` or
+    /// `max_requests`.
     Denied(String),
-    /// It took longer than the request's `timeout`, or than the host lets it.
+    /// The request took longer than its `timeout`, or than the host allows.
     Timeout,
-    /// The body of the request or the response is larger than it may be.
+    /// The body of the request or of the response is larger than its limit.
     TooLarge(String),
-    /// No connection, or one that ended too early.
+    /// The connection failed or ended too early.
     Network(String),
 }
 
@@ -101,7 +105,7 @@ impl Request {
         Request { max_response: bytes, ..self }
     }
 
-    /// Sends it and waits for all of the response.
+    /// Sends the request and waits for the whole response.
     pub fn send(&self) -> Result<Response, Error> {
         let target = Target::of(&self.url)?;
         #[cfg(target_family = "wasm")]
@@ -111,7 +115,7 @@ impl Request {
     }
 }
 
-/// The parts of a url that wasi:http takes one by one.
+/// The parts of a url, which wasi:http takes one by one.
 #[derive(Debug, PartialEq)]
 struct Target<'a> {
     tls: bool,
@@ -152,8 +156,9 @@ impl Response {
         str::from_utf8(&self.body).map_err(|_| Error::Network("the response is not UTF-8 text".into()))
     }
 
-    /// How long the server asks to wait (`Retry-After`, in seconds or as a date). A date is held against the server's own clock where the
-    /// response has it, or else against `now`, in milliseconds since the Unix epoch.
+    /// The delay that the server asks for with `Retry-After`, in seconds or as a date. A date is compared
+    /// with the response's own `Date`. If there is none, it is compared with `now`, in milliseconds since the
+    /// Unix epoch.
     pub fn retry_after(&self, now: u64) -> Option<Duration> {
         let value = self.header("retry-after")?.trim();
         if let Ok(seconds) = value.parse() {
@@ -179,7 +184,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What the network or the operator can mend is retried; what would be the same again is not.
+/// An error is a retry if it may pass or if the operator can fix it. An error that would occur again is a
+/// rejection.
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
@@ -217,7 +223,7 @@ mod tests {
     fn retry_after_is_seconds_or_a_date() {
         let after = |headers: &[(&str, &str)]| {
             let headers = headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-            // 10:00:00 of that day.
+            // 10:00:00 on the day of `date`.
             Response { headers, ..Response::default() }.retry_after(1_785_232_800_000)
         };
         let date = "Tue, 28 Jul 2026 10:00:30 GMT";

@@ -12,7 +12,7 @@
 //! }
 //!
 //! fn count(task: Task) -> Result<Json<Count>, Failure> {
-//!     let text = task.text("content")?; // missing or not UTF-8: the task is rejected
+//!     let text = task.text("content")?; // rejects the task if the field is missing or not UTF-8
 //!     log::info(format_args!("counting {} bytes", text.len()));
 //!     Ok(Json(Count { words: text.split_whitespace().count() }))
 //! }
@@ -21,7 +21,9 @@
 //! # fn main() {}
 //! ```
 //!
-//! A second function may check, on each new version before it takes over, that what it needs is there. An `Err` keeps the old version:
+//! A handler can have a self-check: a second function, which checks that everything the handler needs is
+//! there. The host calls it on each new version, before this version takes over. If it returns an `Err`, the
+//! old version stays:
 //!
 //! ```
 //! # use tqhost_handler::{Failure, Task, config, handler};
@@ -34,8 +36,8 @@
 //! # fn main() {}
 //! ```
 //!
-//! Where several tasks cost less together than one by one, the function may take a list of them. It gives a result for each, in their order;
-//! a task alone comes as a list of one:
+//! If several tasks cost less together than one by one, the function can take a list of tasks. It returns one
+//! result for each task, in the same order. A task that is run alone is passed as a list of one:
 //!
 //! ```
 //! # use tqhost_handler::{Failure, Task, handler};
@@ -47,10 +49,10 @@
 //! # fn main() {}
 //! ```
 //!
-//! The crate builds natively too, so that a handler's own function can be unit-tested: there, log lines go to stderr, progress goes
-//! nowhere, and no configuration is granted.
+//! The crate also builds natively, so that unit tests can call a handler's function. In a native build, log
+//! lines go to stderr, progress is ignored, and no configuration is granted.
 //!
-//! Not here: retry and backoff (the host's), building (`scripts/build-plugins.sh`).
+//! Not here: retry and backoff, which the host does, and the build (`scripts/build-plugins.sh`).
 
 use std::fmt::Display;
 
@@ -75,16 +77,21 @@ pub use failure::OrFail;
 pub use output::{Json, Output};
 pub use task::FieldError;
 
-/// Exports a function `fn(Task) -> Result<impl Output, Failure>` as the component's handler. Once per component. Two more may follow:
+/// Exports a function `fn(Task) -> Result<impl Output, Failure>` as the component's handler. A component uses
+/// this macro once. Two more functions are optional:
 ///
-/// - `batch = …`, a function `fn(Vec<Task>) -> Vec<Result<impl Output, Failure>>` for several tasks in one call. Without the first function it
-///   has a list of one for a task alone.
-/// - `self_check = …`, a function `fn() -> Result<(), impl Display>` that the host calls once on a new version, before it gets tasks.
+/// - `batch = …` is a function `fn(Vec<Task>) -> Vec<Result<impl Output, Failure>>`, which runs several tasks
+///   in one call. It returns one result for each task, in the same order. If there is no first function, a
+///   task that is run alone is passed to it as a list of one.
+/// - `self_check = …` is a function `fn() -> Result<(), impl Display>`. The host calls it once on each new
+///   version, before this version gets tasks.
 #[macro_export]
 macro_rules! handler {
     (batch = $batch:path $(, self_check = $check:path)?) => {
         const _: () = {
-            fn alone(task: $crate::Task) -> ::core::result::Result<::core::option::Option<::std::vec::Vec<u8>>, $crate::Failure> {
+            fn alone(
+                task: $crate::Task,
+            ) -> ::core::result::Result<::core::option::Option<::std::vec::Vec<u8>>, $crate::Failure> {
                 $crate::run_alone(task, $batch)
             }
 
@@ -102,13 +109,15 @@ macro_rules! handler {
             impl $crate::batch::exports::tqhost::handler::batch_handler::Guest for Batching {
                 fn handle_batch(
                     tasks: ::std::vec::Vec<$crate::Task>,
-                ) -> ::std::vec::Vec<::core::result::Result<::core::option::Option<::std::vec::Vec<u8>>, $crate::Failure>> {
+                ) -> ::std::vec::Vec<
+                    ::core::result::Result<::core::option::Option<::std::vec::Vec<u8>>, $crate::Failure>,
+                > {
                     $crate::run_batch(tasks, $batch)
                 }
             }
 
             #[cfg(target_family = "wasm")]
-    $crate::batch::export_batch!(Batching with_types_in $crate::batch);
+            $crate::batch::export_batch!(Batching with_types_in $crate::batch);
 
             #[cfg(not(target_family = "wasm"))]
             let _ = $batch;
@@ -121,15 +130,18 @@ macro_rules! handler {
 
             #[cfg(target_family = "wasm")]
             impl $crate::bindings::exports::tqhost::handler::handler::Guest for Exported {
-                fn handle(task: $crate::Task) -> ::core::result::Result<::core::option::Option<::std::vec::Vec<u8>>, $crate::Failure> {
+                fn handle(
+                    task: $crate::Task,
+                ) -> ::core::result::Result<::core::option::Option<::std::vec::Vec<u8>>, $crate::Failure>
+                {
                     $crate::run(task, $handle)
                 }
             }
 
             #[cfg(target_family = "wasm")]
-    $crate::bindings::export_handler!(Exported with_types_in $crate::bindings);
+            $crate::bindings::export_handler!(Exported with_types_in $crate::bindings);
 
-            // A native build exports nothing, and must not call the function unused.
+            // A native build exports nothing. This use keeps the compiler from calling the function unused.
             #[cfg(not(target_family = "wasm"))]
             let _ = $handle;
         };
@@ -149,7 +161,7 @@ macro_rules! handler {
             }
 
             #[cfg(target_family = "wasm")]
-    $crate::lifecycle::export_lifecycle!(Checked with_types_in $crate::lifecycle);
+            $crate::lifecycle::export_lifecycle!(Checked with_types_in $crate::lifecycle);
 
             #[cfg(not(target_family = "wasm"))]
             let _ = $check;
@@ -157,7 +169,7 @@ macro_rules! handler {
     };
 }
 
-/// What [`handler!`] exports: one attempt, from the host's task to the host's result.
+/// Runs one attempt, from the host's task to the host's result. [`handler!`] exports it.
 pub fn run<O: Output>(
     task: Task,
     handle: impl FnOnce(Task) -> Result<O, Failure>,
@@ -166,7 +178,7 @@ pub fn run<O: Output>(
     handle(task)?.into_bytes()
 }
 
-/// What [`handler!`] exports for several tasks.
+/// Runs several tasks in one call. [`handler!`] exports it for `batch`.
 pub fn run_batch<O: Output>(
     tasks: Vec<Task>,
     handle: impl FnOnce(Vec<Task>) -> Vec<Result<O, Failure>>,
@@ -175,10 +187,12 @@ pub fn run_batch<O: Output>(
     handle(tasks).into_iter().map(|result| result.and_then(O::into_bytes)).collect()
 }
 
-/// What [`handler!`] exports for a task alone, where the function takes lists only.
+/// Runs one task with a function that takes only lists. [`handler!`] exports it if `batch` is the only
+/// function.
 ///
 /// # Panics
-/// Where it gives no result, or more than one: so the host comes to know of it.
+/// If the function does not return exactly one result. The panic is a trap, so the host retries the task and
+/// reports the failure.
 pub fn run_alone<O: Output>(
     task: Task,
     handle: impl FnOnce(Vec<Task>) -> Vec<Result<O, Failure>>,
@@ -188,7 +202,7 @@ pub fn run_alone<O: Output>(
     results.swap_remove(0)
 }
 
-/// What [`handler!`] exports as the self-check.
+/// Runs the self-check. [`handler!`] exports it for `self_check`.
 pub fn check<E: Display>(check: impl FnOnce() -> Result<(), E>) -> Result<(), String> {
     log::panics();
     check().map_err(|error| error.to_string())

@@ -1,7 +1,8 @@
 //! The generated Rust side of the optional self-check.
 //!
-//! In: the world `self-checked` in `wit/world.wit`. Out: the macro that exports a self-check. Used by [`crate::handler!`] only, and only when
-//! it is given one: a component that exports it must have it.
+//! In: the world `self-checked` in `wit/world.wit`. Out: the macro that exports a self-check. Only
+//! [`crate::handler!`] uses this macro, and only with a `self_check` function, because a component must
+//! implement what it exports.
 #![allow(missing_docs, reason = "generated")]
 
 wit_bindgen::generate!({

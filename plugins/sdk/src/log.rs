@@ -1,9 +1,10 @@
 //! Log lines, and panics as log lines.
 //!
-//! In: a level and a message. Out: a line in the host's log with the task's id, through `wasi:logging`, or stderr in a native build.
-//! It works with every toolchain; `println!` is lost when a handler is built without WASI.
+//! In: a level and a message. Out: a line in the host's log with the task's id, through `wasi:logging`; in a
+//! native build, a line on stderr. These functions work with every toolchain. In a handler that is built
+//! without WASI, the output of `println!` is lost.
 //!
-//! Not here: the budget. The host cuts what a handler logs beyond it.
+//! Not here: the log budget. The host drops the lines that exceed it.
 
 use std::fmt::Display;
 use std::sync::Once;
@@ -26,7 +27,7 @@ pub fn error(message: impl Display) {
     write(Level::Error, "", message);
 }
 
-/// One line with a context of the handler's own choice: the part of it that speaks.
+/// Logs a line at any level. `context` names the part of the handler that logs it.
 pub fn write(level: Level, context: &str, message: impl Display) {
     #[cfg(target_family = "wasm")]
     crate::bindings::wasi::logging::logging::log(level, context, &message.to_string());
@@ -34,7 +35,8 @@ pub fn write(level: Level, context: &str, message: impl Display) {
     eprintln!("{level:?} {context} {message}");
 }
 
-/// Makes a panic's text a log line, once per instance. Without this it goes nowhere in a component without WASI.
+/// Makes the text of a panic a log line. In a component without WASI, the text would otherwise be lost. Only
+/// the first call in an instance has an effect.
 pub(crate) fn panics() {
     static HOOK: Once = Once::new();
     if cfg!(target_family = "wasm") {

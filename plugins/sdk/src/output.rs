@@ -1,6 +1,7 @@
-//! What a handler may return.
+//! The types that a handler may return.
 //!
-//! In: `()`, bytes, text, [`Json`], or an option of one of them. Out: the bytes that the host keeps as the task's result, or none.
+//! In: `()`, bytes, text, [`Json`], or an option of one of them. Out: the bytes that the host keeps as the
+//! task's result, or none.
 
 use serde::Serialize;
 
@@ -8,6 +9,7 @@ use crate::Failure;
 
 /// A value that can be a task's result.
 pub trait Output {
+    /// The bytes of the result. `None` completes the task without a result.
     fn into_bytes(self) -> Result<Option<Vec<u8>>, Failure>;
 }
 
@@ -41,7 +43,8 @@ impl Output for &str {
 
 impl<T: Serialize> Output for Json<T> {
     fn into_bytes(self) -> Result<Option<Vec<u8>>, Failure> {
-        // Only a fault of the handler's own types can fail here (a map with keys that are no strings): no attempt does better.
+        // This fails only because of the handler's own types: for example, a map whose keys are not strings.
+        // Another attempt would fail as well, so the task is rejected.
         serde_json::to_vec(&self.0)
             .map(Some)
             .map_err(|why| Failure::reject(format_args!("the result cannot be written as JSON: {why}")))

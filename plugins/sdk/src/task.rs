@@ -1,7 +1,7 @@
 //! Typed access to a task's fields.
 //!
-//! In: the host's [`Task`]. Out: a field as text, number, bytes or JSON, or a [`FieldError`], which `?` turns into a rejection: a task
-//! whose fields are wrong stays wrong, however often it is tried.
+//! In: the host's [`Task`]. Out: a field as text, number, bytes or JSON, or a [`FieldError`]. `?` turns this
+//! error into a rejection, because no retry changes a task's fields.
 
 use std::error::Error;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::{Failure, Field, Task};
 
 impl Task {
-    /// The field's bytes. When a name comes more than once, the first one counts.
+    /// The field's bytes. If several fields have this name, the first one counts.
     pub fn bytes(&self, name: &str) -> Result<&[u8], FieldError> {
         self.fields
             .iter()
@@ -26,12 +26,13 @@ impl Task {
         str::from_utf8(self.bytes(name)?).map_err(|_| FieldError::invalid(name, "is not UTF-8 text"))
     }
 
-    /// The field as UTF-8 text; none when there is no such field. A field that is there and not text is still an error.
+    /// The field as UTF-8 text, or `None` if there is no such field. A field that is not UTF-8 text is an
+    /// error.
     pub fn text_opt(&self, name: &str) -> Result<Option<&str>, FieldError> {
         if self.has(name) { self.text(name).map(Some) } else { Ok(None) }
     }
 
-    /// The field as a number in decimal digits, with blanks around it or not.
+    /// The field as a decimal number. Blanks around it are ignored.
     pub fn number<N: FromStr<Err: fmt::Display>>(&self, name: &str) -> Result<N, FieldError> {
         self.text(name)?
             .trim()
@@ -49,7 +50,7 @@ impl Task {
         self.fields.iter().any(|field| field.name == name)
     }
 
-    /// Whether another retry would still be run after this attempt.
+    /// Whether this is the last attempt. If it ends with a retry, the task becomes a dead letter.
     pub fn is_last_attempt(&self) -> bool {
         self.attempt >= self.max_attempts
     }
@@ -72,7 +73,8 @@ impl Task {
     }
 }
 
-/// A field that is not there, or not what the handler needs. Its text names the field and never quotes its content.
+/// A field that is missing, or is not what the handler needs. The error's text names the field. Only the
+/// message of a parser in this text may quote a part of the field's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError(String);
 
@@ -81,7 +83,7 @@ impl FieldError {
         FieldError(format!("field `{name}` is missing"))
     }
 
-    /// For a handler's own checks: `FieldError::invalid("content", "is empty")`.
+    /// The error of a handler's own check: `FieldError::invalid("content", "is empty")`.
     pub fn invalid(name: &str, why: impl fmt::Display) -> FieldError {
         FieldError(format!("field `{name}` {why}"))
     }
@@ -138,7 +140,8 @@ mod tests {
             ),
             (
                 task.json::<u8>("json").unwrap_err(),
-                "field `json` is not the JSON expected: invalid type: sequence, expected u8 at line 1 column 0",
+                "field `json` is not the JSON expected: invalid type: sequence, expected u8 at line 1 \
+                 column 0",
             ),
         ];
         for (error, text) in table {

@@ -1,8 +1,8 @@
-//! Requests through `wasi:http` itself, as it is there with every toolchain.
+//! Requests through `wasi:http` itself, which works with every toolchain.
 //!
-//! In: what to ask for. Out: what came of it, with an error code of wasi:http as its text.
+//! In: a request. Out: its response, or the name of an error code of wasi:http.
 //!
-//! Not here: redirects, and what a guest does with a body.
+//! Not here: redirects, and the use of a body.
 
 use bindings::wasi::http::outgoing_handler::handle;
 use bindings::wasi::http::types::{
@@ -12,7 +12,11 @@ use bindings::wasi::http::types::{
 use bindings::wasi::io::streams::{InputStream, OutputStream, StreamError};
 
 mod bindings {
-    wit_bindgen::generate!({ path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"], world: "tqhost:testing/requester", generate_all });
+    wit_bindgen::generate!({
+        path: ["../sdk/wit/deps/io", "../sdk/wit/deps/clocks", "../sdk/wit/deps/http", "wit"],
+        world: "tqhost:testing/requester",
+        generate_all,
+    });
 }
 
 /// A request that is not sent yet.
@@ -21,35 +25,35 @@ pub struct Request<'a> {
     pub method: Option<&'a str>,
     pub url: &'a str,
     pub body_size: usize,
-    /// One `name: value` a line.
+    /// One `name: value` per line.
     pub headers: &'a str,
     pub first_byte_ms: Option<u64>,
 }
 
-/// A response whose head is not there yet.
+/// A request that is sent. The head of its response has not arrived yet.
 pub struct Sent(FutureIncomingResponse);
 
-/// A response whose body is not read yet.
+/// A response with an unread body.
 pub struct Response {
     pub status: u16,
     pub location: Option<String>,
     pub content_type: Option<String>,
     stream: InputStream,
-    // Dropped after their child.
+    // These are dropped after `stream`, which is their child.
     _body: IncomingBody,
     _response: IncomingResponse,
 }
 
-/// A request that has its body, or as much of it as the host holds, and is never sent.
+/// A request that is never sent, with as much of a body as the host holds.
 pub struct Held {
-    // In the order in which they may be dropped.
+    // The fields are in the order in which they must be dropped.
     _stream: OutputStream,
     _body: OutgoingBody,
     _request: OutgoingRequest,
 }
 
 impl Request<'_> {
-    /// Sends it with all of its body.
+    /// Sends the request with its whole body.
     pub fn send(&self) -> Result<Sent, String> {
         let request = self.make()?;
         let body = if self.body_size > 0 { Some(request.body().map_err(|()| "no body")?) } else { None };
@@ -60,7 +64,7 @@ impl Request<'_> {
         let sent = handle(request, Some(options)).map_err(|code| text(&code))?;
         if let Some(body) = body {
             let written = write(&body, self.body_size);
-            // The response tells why it was not taken.
+            // If the server did not take the body, the response has the reason.
             if written.is_ok() {
                 OutgoingBody::finish(body, None).map_err(|code| text(&code))?;
             }
@@ -68,7 +72,7 @@ impl Request<'_> {
         Ok(Sent(sent))
     }
 
-    /// Fills the body with as much as the host takes, and does not send it.
+    /// Writes as much body as the host takes, and does not send the request.
     pub fn hold(&self) -> Result<Held, String> {
         let request = self.make()?;
         let body = request.body().map_err(|()| "no body")?;
@@ -116,7 +120,7 @@ impl Request<'_> {
     }
 }
 
-/// Writes so many bytes, each an `x`.
+/// Writes `size` bytes, each an `x`.
 fn write(body: &OutgoingBody, size: usize) -> Result<(), String> {
     let stream = body.write().map_err(|()| "no stream")?;
     let mut left = size;
@@ -153,7 +157,7 @@ impl Sent {
 }
 
 impl Response {
-    /// The next bytes; none at the end.
+    /// The next bytes, or `None` at the end.
     pub fn read(&self) -> Result<Option<Vec<u8>>, String> {
         match self.stream.blocking_read(64 * 1024) {
             Ok(bytes) => Ok(Some(bytes)),

@@ -436,7 +436,7 @@ impl History {
                 task.first = first.or(task.first.take());
             }
             b"FAILED" if !step.buried.contains(name) => {
-                task.lost_ms.push(number(fields, "finished_at").unwrap_or_default())
+                task.lost_ms.push(number(fields, "finished_at").unwrap_or_default());
             }
             _ => {}
         }

@@ -103,9 +103,9 @@ pub fn judge(case: Case) -> Verdict {
             of_task(name, task, case.sent, &losses).into_iter().map(|why| (Some(name.as_str()), why)),
         );
         let seen = runs.get(&(task.queue.to_owned(), task.id.clone())).copied().unwrap_or_default();
-        // Redis may have forgotten deliveries of the task, or that it was requeued. A host may also know an entry
-        // that Redis forgot, if the task has another one: it was sent twice, or Redis forgot the step that gave
-        // the task its next entry.
+        // Redis may have forgotten deliveries of the task, or that it was requeued. A host may also know an
+        // entry that Redis forgot, if the task has another one: it was sent twice, or Redis forgot the step
+        // that gave the task its next entry.
         let has_more_entries = task.told["again"] == true
             || task.told["delay"].is_u64()
             || task.told["end"] == "defer"

@@ -21,6 +21,9 @@ use super::faults::Done;
 use super::history::{Begin, Track, time_of};
 use super::plan::Fault;
 
+/// How much later a host may give tasks back when it was kept from reaching Redis.
+const LATE_MS: u64 = 15_000;
+
 pub struct Repeated<'c> {
     faults: &'c [Done],
     /// The host of each process id.
@@ -116,9 +119,10 @@ impl<'c> Repeated<'c> {
             let can = if is_taken_over { done.fault.ends_leases() } else { done.fault.gives_back() };
             let is_here = done.host.is_none_or(|struck| Some(struck) == host);
             let struck_ms = done.fault.strikes_until(done.to_ms);
-            // A host keeps the lease of a task that it gives back until it can say so to Redis.
-            let is_late = !is_taken_over && self.is_held_up(host, struck_ms, over_ms);
-            let since_ms = if is_late { before.at_ms } else { before.kept_ms };
+            // A claim that was on its way while Redis could not be reached arrives late, and is given back
+            // late.
+            let is_late = done.fault == Fault::PluginRemoved && self.is_held_up(host, struck_ms, over_ms);
+            let since_ms = if is_late { over_ms.saturating_sub(LATE_MS) } else { before.kept_ms };
             can && is_here && done.from_ms <= over_ms && struck_ms >= since_ms
         };
         let rank = |done: &Done| {

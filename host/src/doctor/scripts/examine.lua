@@ -54,7 +54,8 @@ local function mend(verdict, status, marker, known, id)
     return 1
   end
   if verdict ~= 5 then return 0 end
-  local why = known[2] and 'its entry was deleted from the stream' or 'it is neither delayed nor in the stream any more'
+  local why = known[2] and 'its entry was deleted from the stream'
+    or 'it is neither delayed nor in the stream any more'
   end_lost(rules_of(KEYS[1], nil, ARGV[2], ARGV[3]), status, marker, id, why)
   return 1
 end
@@ -63,8 +64,8 @@ local out = {}
 for i = 1, (#KEYS - 3) / 2 do
   local status, marker = KEYS[2 + 2 * i], KEYS[3 + 2 * i]
   local id, before = ARGV[3 + 2 * i], ARGV[4 + 2 * i]
-  local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'attempt', 'enqueued_at', 'started_at', 'finished_at', 'due_at', 'marker',
-    'deleted')
+  local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'attempt', 'enqueued_at',
+    'started_at', 'finished_at', 'due_at', 'marker', 'deleted')
   if known.err then
     out[i] = { 2, '', 0, false, false, 0 }
   else

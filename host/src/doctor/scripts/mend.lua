@@ -39,7 +39,9 @@ end
 -- has ended under it.
 judges['undeliverable'] = function(mends)
   local entry = entry_of(KEYS[1])
-  if not entry or passed_over(KEYS[1], KEYS[7], ARGV[3], last_delivered(KEYS[1], ARGV[3]), subject) ~= 1 then return false end
+  if not entry then return false end
+  local last = last_delivered(KEYS[1], ARGV[3])
+  if passed_over(KEYS[1], KEYS[7], ARGV[3], last, subject) ~= 1 then return false end
   if not mends then return true end
   local known = redis.pcall('HMGET', KEYS[5], 'status', 'entry')
   if known.err then known = {} end
@@ -65,7 +67,8 @@ end
 
 -- Delayed, but its fields were deleted.
 judges['delayed-without-fields'] = function(mends)
-  if not redis.call('ZSCORE', KEYS[2], subject) or redis.call('HEXISTS', KEYS[3], subject) == 1 then return false end
+  if not redis.call('ZSCORE', KEYS[2], subject) then return false end
+  if redis.call('HEXISTS', KEYS[3], subject) == 1 then return false end
   if not mends then return true end
   redis.call('ZREM', KEYS[2], subject)
   local known = redis.pcall('HMGET', KEYS[5], 'status', 'parked_as')
@@ -77,7 +80,8 @@ end
 
 -- The fields exist, but without a due time: the task is due now.
 judges['fields-without-delay'] = function(mends)
-  if redis.call('HEXISTS', KEYS[3], subject) == 0 or redis.call('ZSCORE', KEYS[2], subject) then return false end
+  if redis.call('HEXISTS', KEYS[3], subject) == 0 then return false end
+  if redis.call('ZSCORE', KEYS[2], subject) then return false end
   if mends then redis.call('ZADD', KEYS[2], now_ms(), subject) end
   return true, mends
 end

@@ -54,14 +54,17 @@ local function begin(status, marker, holder, entry, attempt, enqueued_at, id, he
     if not is_gone(rules, KEYS[2], group, holder, marker, first) then
       drop(entry)
       end_task(rules, status, stream, id, true, nil, 'CANCELLED',
-        { 'duplicate_of', first, 'error', 'duplicate of ' .. first, 'enqueued_at', enqueued_at, 'entry', entry })
+        { 'duplicate_of', first, 'error', 'duplicate of ' .. first, 'enqueued_at', enqueued_at,
+          'entry', entry })
       return 3
     end
   end
   redis.call('PERSIST', status)
-  set_status(status, 'status', 'PROCESSING', 'attempt', attempt, 'plugin', ARGV[3], 'consumer', consumer, 'enqueued_at', enqueued_at,
-    'started_at', string.format('%.0f', tonumber(rules.now) - tonumber(held)), 'entry', entry)
-  redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as', 'dead', 'duplicate_of', 'alone')
+  set_status(status, 'status', 'PROCESSING', 'attempt', attempt, 'plugin', ARGV[3], 'consumer', consumer,
+    'enqueued_at', enqueued_at, 'started_at', string.format('%.0f', tonumber(rules.now) - tonumber(held)),
+    'entry', entry)
+  redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as',
+    'dead', 'duplicate_of', 'alone')
   if alone == '1' then redis.call('HSET', status, 'alone', entry .. ' ' .. crashes) end
   if marker ~= stream then
     redis.call('SET', marker, id)

@@ -9,7 +9,8 @@
 -- This script acknowledges and deletes a running task; its host stops the handler at the next heartbeat. If
 -- the entry of a waiting task is not known (an older host promoted it), the task is marked: begin.lua drops
 -- it at its delivery, or settle.lua honours the mark.
-local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash') or wrong_type(KEYS[4], 'hash')
+local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash')
+  or wrong_type(KEYS[4], 'hash')
 if bad then return bad end
 local known = redis.call('HMGET', KEYS[4], 'status', 'entry', 'parked_as')
 local status = known[1] or ''

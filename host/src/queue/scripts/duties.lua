@@ -26,5 +26,7 @@ for from = 3, #ARGV, 1000 do
   end
 end
 if #taken > 0 then redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now) end
-for from = 1, #taken, 2000 do redis.call('HSET', KEYS[1], unpack(taken, from, math.min(from + 1999, #taken))) end
+for from = 1, #taken, 2000 do
+  redis.call('HSET', KEYS[1], unpack(taken, from, math.min(from + 1999, #taken)))
+end
 return { #hosts, out }

@@ -12,12 +12,14 @@
 --   the id of the task that has the idempotency key: nothing was written
 --
 -- Redis refuses the first write when its memory is full (maxmemory), so no task is half accepted.
-local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash') or wrong_type(KEYS[4], 'hash')
+local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash')
+  or wrong_type(KEYS[4], 'hash')
 if bad then return bad end
 if redis.call('EXISTS', KEYS[4]) == 1 then return 0 end
 local first = first_task(KEYS[1], KEYS[5])
 if first then
-  local is_free = KEYS[6] ~= KEYS[1] and is_gone(rules_of(KEYS[1], nil, ARGV[5], 0), KEYS[2], ARGV[4], KEYS[6], KEYS[5], first)
+  local is_free = KEYS[6] ~= KEYS[1]
+    and is_gone(rules_of(KEYS[1], nil, ARGV[5], 0), KEYS[2], ARGV[4], KEYS[6], KEYS[5], first)
   return is_free and -2 or first
 end
 if redis.call('XLEN', KEYS[1]) + redis.call('ZCARD', KEYS[2]) >= tonumber(ARGV[3]) then return -1 end
@@ -38,5 +40,6 @@ if KEYS[5] ~= KEYS[1] then
   redis.call('SET', KEYS[5], ARGV[2])
   redis.call('HSET', KEYS[4], 'marker', KEYS[5])
 end
-redis.call('HSET', KEYS[4], 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'due_at', now + delay, place, at, 'enqueued', '1')
+redis.call('HSET', KEYS[4], 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'due_at', now + delay,
+  place, at, 'enqueued', '1')
 return 1

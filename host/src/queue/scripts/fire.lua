@@ -12,7 +12,8 @@
 --
 -- The first write for a new task is its XADD. If Redis refuses it because its memory is full (maxmemory),
 -- the time is still to be handled.
-local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash') or wrong_type(KEYS[4], 'hash')
+local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash')
+  or wrong_type(KEYS[4], 'hash')
 if bad then return bad end
 local time = tonumber(ARGV[2])
 if (tonumber(redis.call('HGET', KEYS[3], ARGV[1]) or '') or 0) >= time then return 0 end
@@ -33,5 +34,6 @@ fields[#fields + 1] = 'tq-enqueued-at'
 fields[#fields + 1] = now
 local entry = redis.call('XADD', KEYS[1], '*', unpack(fields))
 redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
-redis.call('HSET', KEYS[4], 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'due_at', now, 'entry', entry, 'enqueued', '1')
+redis.call('HSET', KEYS[4], 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'due_at', now,
+  'entry', entry, 'enqueued', '1')
 return 1

@@ -36,7 +36,10 @@ end
 -- current time.
 local function rules_of(stream, dead, retention, window)
   local now = string.format('%.0f', now_ms())
-  return { stream = stream, dead = dead, keeps = tonumber(retention) > 0, retention = retention, window = window, now = now }
+  return {
+    stream = stream, dead = dead, now = now,
+    keeps = tonumber(retention) > 0, retention = retention, window = window,
+  }
 end
 
 -- The id of the task that has an idempotency key, or false. `marker` is the stream when there is no key. A
@@ -68,13 +71,17 @@ local function end_task(rules, status, marker, id, is_known, letter, how, change
   local is_enqueued = is_known and redis.pcall('HGET', status, 'enqueued') == '1'
   if rules.keeps then
     if is_known then
-      redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'deleted', 'alone', how == 'COMPLETED' and 'error' or 'cancel')
+      redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'deleted', 'alone',
+        how == 'COMPLETED' and 'error' or 'cancel')
     end
     -- The key mostly has the right type. Trying first saves one call for each task.
     local written = redis.pcall('HSET', status, 'status', how, 'finished_at', rules.now, unpack(changes))
-    if type(written) == 'table' then set_status(status, 'status', how, 'finished_at', rules.now, unpack(changes)) end
+    if type(written) == 'table' then
+      set_status(status, 'status', how, 'finished_at', rules.now, unpack(changes))
+    end
     if dead then redis.call('HSET', status, 'dead', dead) end
-    redis.call('PEXPIRE', status, is_enqueued and tonumber(rules.retention) < 60000 and 60000 or rules.retention)
+    local is_short = is_enqueued and tonumber(rules.retention) < 60000
+    redis.call('PEXPIRE', status, is_short and 60000 or rules.retention)
   elseif is_known then
     redis.call('DEL', status)
     if is_enqueued then
@@ -82,7 +89,8 @@ local function end_task(rules, status, marker, id, is_known, letter, how, change
       redis.call('PEXPIRE', status, 60000)
     end
   end
-  if marker ~= rules.stream and first_task(rules.stream, marker) == id then redis.call('PEXPIRE', marker, rules.window) end
+  local has_key = marker ~= rules.stream and first_task(rules.stream, marker) == id
+  if has_key then redis.call('PEXPIRE', marker, rules.window) end
 end
 
 -- Ends a task that can never run again, because its entry was deleted. Its idempotency key is free at once:

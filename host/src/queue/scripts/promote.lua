@@ -20,7 +20,8 @@ local function move(member, status)
   if not due or tonumber(due) > now then return end
   local packed = redis.call('HGET', KEYS[3], member)
   if packed then
-    local fields = parked_fields(packed) or { 'member', member, 'unreadable', packed, 'tq-attempt', 'unreadable' }
+    local fields = parked_fields(packed)
+      or { 'member', member, 'unreadable', packed, 'tq-attempt', 'unreadable' }
     local entry = redis.call('XADD', KEYS[1], '*', unpack(fields))
     redis.call('HDEL', KEYS[3], member)
     -- From now on its status names its entry, so that a cancellation finds it.

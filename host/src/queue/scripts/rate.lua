@@ -1,12 +1,12 @@
 -- Takes places in a queue's rate, which all hosts share; or gives back those that were not used.
 --
--- KEYS  1 rate: when the last place that was taken is due, in microseconds
--- ARGV  1 microseconds from one place to the next · 2 how many may be taken ahead of time
---       · 3 how many are wanted (negative: given back)
--- Gives how many were taken, and the ms until the next one is free (0 when some were taken).
+-- KEYS  1 rate: the time, in microseconds, up to which places are taken; each place takes one step
+-- ARGV  1 the step: microseconds from one place to the next · 2 how many steps the time above may be ahead
+--       of now · 3 how many places are wanted (negative: how many are given back)
+-- Gives how many were taken, and the ms until the next one is free (0 when some were taken or given back).
 --
--- If the clock jumps back by more than the places ahead, the queue would wait for that time. The rate begins
--- again instead.
+-- If the clock was put back, that time lies too far in the future, and the queue would wait until then. When
+-- it is ahead by more than twice the steps that it may be, the rate begins again at the present.
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local step, ahead, want = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -3,8 +3,8 @@
 -- KEYS  1 stream
 -- ARGV  1 group · 2 consumer · 3 lease ms · 4 id to begin at · 5 how many at most
 --       6 bytes beyond which no more are taken (at least one is)
---       7 ms: an owner that gave a sign of life this long after the entry's last heartbeat did not die with
---         it (0: no owner died)
+--       7 ms: an owner that gave a sign of life this long, or longer, after the entry's last heartbeat did
+--         not die with it (0: no owner died)
 -- Gives the id to go on at ('' when done), the entries as { id, fields, deliveries }, and the ids of entries
 --   that were deleted while they were pending.
 --

@@ -15,8 +15,8 @@
 -- `what` begins with C (complete), B (bury) or P (park). After it, m says that a marker is given; for
 -- complete and park the task id is then the next value. For complete, r says that a result is given.
 --
--- An attempt is plain when it is the task's first and completed it, the task cannot have a status yet, and
--- its host has held it for too short a time for another host to own it.
+-- An attempt is plain when it is the first one of its task and completed it, the task cannot have a status
+-- yet, and its host has held it for less than half a lease, so that no other host can own it.
 --
 -- Gives for each attempt 1: done; 0: another consumer settled or owns the task, nothing was written; or the
 -- text of an error: nothing was written.
@@ -85,9 +85,13 @@ end
 
 -- Every status but that of a plain task names the entry, so that two tasks with one id are not confused.
 -- `name` and `value` are one more field of the status, if there is one.
-local function end_attempt(status, marker, id, letter, how, entry, attempt, plugin, enqueued_at, ran, name, value)
+local function end_attempt(
+  status, marker, id, letter, how, entry, attempt, plugin, enqueued_at, ran, name, value
+)
   if is_marked(status) then return end_task(rules, status, marker, id, true, nil, 'CANCELLED', {}) end
-  local changes = { 'attempt', attempt, 'plugin', plugin, 'consumer', consumer, 'enqueued_at', enqueued_at, 'entry', entry }
+  local changes = {
+    'attempt', attempt, 'plugin', plugin, 'consumer', consumer, 'enqueued_at', enqueued_at, 'entry', entry,
+  }
   local function change(field, to)
     changes[#changes + 1] = field
     changes[#changes + 1] = to
@@ -102,7 +106,8 @@ local function complete(what, entry, attempt, plugin, enqueued_at, ran)
   if string.find(what, 'm', 2, true) then marker, id = next_key(), next_value() end
   if string.find(what, 'r', 2, true) then result = next_value() end
   if not acked(status, entry) then return 0 end
-  end_attempt(status, marker, id, nil, 'COMPLETED', entry, attempt, plugin, enqueued_at, ran, result and 'result', result)
+  end_attempt(status, marker, id, nil, 'COMPLETED', entry, attempt, plugin, enqueued_at, ran,
+    result and 'result', result)
   return 1
 end
 
@@ -140,7 +145,8 @@ end
 local function park(what, entry, attempt, _, enqueued_at)
   local status, marker, id = next_key(), stream, false
   if string.find(what, 'm', 2, true) then marker, id = next_key(), next_value() end
-  local delay, since, error, fields = tonumber(next_value()), tonumber(next_value()), next_value(), next_list()
+  local delay, since = tonumber(next_value()), tonumber(next_value())
+  local error, fields = next_value(), next_list()
   local bad = wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash')
   if bad then return bad.err end
   if not is_owner(status, entry) or not acked(status, entry) then return 0 end
@@ -160,14 +166,16 @@ local function park(what, entry, attempt, _, enqueued_at)
     place, where = 'parked_as', entry
   end
   redis.pcall('HDEL', status, 'progress', 'note', 'entry', 'parked_as', 'deleted')
-  set_status(status, 'status', 'PENDING', 'attempt', attempt, 'enqueued_at', enqueued_at, 'due_at', due, place, where)
+  set_status(status, 'status', 'PENDING', 'attempt', attempt, 'enqueued_at', enqueued_at, 'due_at', due,
+    place, where)
   if error ~= '' then redis.call('HSET', status, 'error', error) end
   return 1
 end
 
--- Decides which plain attempts this consumer may settle when not all were pending. It may settle those whose
--- entry exists, unless Redis forgot the delivery and will deliver it again; and those whose entry was
--- deleted, unless that has ended them.
+-- Gives which plain attempts this consumer may settle, after XACK counted fewer entries (`acked`) than were
+-- named. It may settle an attempt whose entry exists, unless the entry comes after the last delivered one:
+-- then Redis forgot the delivery, and will deliver the entry again. It may also settle an attempt whose entry
+-- was deleted while it was pending, unless its status says that the task has ended.
 local function told_apart(entries, acked)
   local ours, last = {}, last_delivered(stream, group) or '0-0'
   for i, entry in ipairs(entries) do
@@ -184,7 +192,8 @@ local function told_apart(entries, acked)
   return ours
 end
 
--- Only a cancellation or a foreign XDEL can have come first, so one command acknowledges all of them.
+-- One XACK is enough for all plain attempts: no other host can have settled one. If it counts fewer than were
+-- named, somebody cancelled or deleted one of them.
 local function complete_plain(without, with)
   local entries, from = {}, at
   for i = 1, without + with do
@@ -195,8 +204,10 @@ local function complete_plain(without, with)
   local acked = redis.pcall('XACK', stream, group, unpack(entries))
   local refused = type(acked) == 'table' and acked.err
   local ours = not refused and acked < #entries and told_apart(entries, acked)
-  -- One list serves all of them: a new one for each would be expensive.
-  local changes = { 'attempt', '1', 'plugin', ARGV[8], 'consumer', consumer, 'enqueued_at', '', 'started_at', '' }
+  -- All attempts share one list, because a new list for each of them would be expensive.
+  local changes = {
+    'attempt', '1', 'plugin', ARGV[8], 'consumer', consumer, 'enqueued_at', '', 'started_at', '',
+  }
   for i, entry in ipairs(entries) do
     local status = next_key()
     if refused or (ours and not ours[i]) then
@@ -219,7 +230,8 @@ local kinds = { C = complete, B = bury, P = park }
 while at < #ARGV do
   local what, entry = ARGV[at + 1], ARGV[at + 2]
   at = at + 6
-  local went, result = pcall(kinds[string.sub(what, 1, 1)], what, entry, ARGV[at - 3], ARGV[at - 2], ARGV[at - 1], ARGV[at])
+  local went, result = pcall(kinds[string.sub(what, 1, 1)], what, entry, ARGV[at - 3], ARGV[at - 2],
+    ARGV[at - 1], ARGV[at])
   if not went then result = type(result) == 'table' and result.err or tostring(result) end
   if result == 1 then settled[#settled + 1] = entry end
   count = count + 1

@@ -1,7 +1,7 @@
-//! What a guest may import, and the linker that gives it.
+//! Defines what a guest may import, and links it.
 //!
-//! One file per interface that tqhost implements itself; the rest of WASI 0.2 comes from wasmtime-wasi. There is no
-//! filesystem, and no network but for HTTP requests to the hosts that a plugin is granted.
+//! Each interface that tqhost implements has one file; the rest of WASI 0.2 comes from wasmtime-wasi. There
+//! is no filesystem, and the only network access is HTTP requests to the hosts that a plugin is granted.
 
 mod config_store;
 mod context;
@@ -36,7 +36,8 @@ pub(super) mod bindings {
     });
 }
 
-/// Interfaces by name and the versions that are taken for them; the linker resolves compatible ones by itself.
+/// Interfaces by name and the versions that are taken for them; the linker resolves compatible ones by
+/// itself.
 const OFFERED: &[(&str, &str)] = &[
     ("tqhost:handler/types", "0.1"),
     ("tqhost:handler/context", "0.1"),

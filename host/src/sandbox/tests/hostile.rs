@@ -1,4 +1,5 @@
-//! Files and guests that no compiler makes: too many parts, a trap before the first call, bytes changed at random.
+//! Files and guests that no compiler makes: too many parts, a trap before the first call, bytes changed at
+//! random.
 
 use std::time::Duration;
 
@@ -65,7 +66,8 @@ async fn all_memories_of_a_guest_count_together() {
 async fn a_table_that_grows_without_end_is_stopped() {
     let sandbox = testing::sandbox();
     let body = format!(
-        "(loop $l (br_if $l (i32.ne (table.grow (ref.null func) (i32.const 1000)) (i32.const -1)))) unreachable {DONE}"
+        "(loop $l (br_if $l (i32.ne (table.grow (ref.null func) (i32.const 1000))
+            (i32.const -1)))) unreachable {DONE}"
     );
     let wat = module("(table 1 funcref)", &body);
     let report = load(&sandbox, &embed(&wat, WORLD)).run(attempt()).await.unwrap();
@@ -104,7 +106,8 @@ async fn a_trap_before_the_first_call_is_a_failure_of_each_attempt() {
 
 #[tokio::test]
 async fn handles_of_a_guests_own_resources_have_an_end() {
-    let world = "interface things { resource thing; } world test { export things; export tqhost:handler/handler@0.1.0; }";
+    let world = "interface things { resource thing; } \
+                 world test { export things; export tqhost:handler/handler@0.1.0; }";
     let extra =
         r#"(import "[export]test:test/things" "[resource-new]thing" (func $new (param i32) (result i32)))"#;
     let body = format!("(loop $l (drop (call $new (i32.const 1))) (br $l)) {DONE}");
@@ -159,7 +162,8 @@ async fn huge_components_are_refused_or_work() {
     let data = format!("(memory 100) (data (memory 1) (i32.const 0) \"{}\")", "x".repeat(6 << 20));
     let report = load(&sandbox, &with(&data)).run(attempt()).await.unwrap();
     assert!(matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
-    // Blocks in blocks, and components in components: nothing of it may be read by recursion, whose stack would end the host.
+    // Blocks in blocks, and components in components: nothing of it may be read by recursion, whose stack
+    // would end the host.
     let blocks = with(&format!("(func {})", "block ".repeat(30_000) + &"end ".repeat(30_000)));
     assert_eq!(
         outcome(&load(&sandbox, &blocks).run(attempt()).await.unwrap()),
@@ -187,13 +191,15 @@ impl Numbers {
     }
 }
 
-/// One to three changes: a bit flipped, a byte replaced, a piece cut out, doubled, or put in; or the end cut off.
+/// One to three changes: a bit flipped, a byte replaced, a piece cut out, doubled, or put in; or the end cut
+/// off.
 fn mutate(good: &[u8], numbers: &mut Numbers) -> Vec<u8> {
     let mut bytes = good.to_vec();
     for _ in 0..=numbers.below(3) {
         let at = numbers.below(bytes.len());
         let end = (at + 1 + numbers.below(16)).min(bytes.len());
-        // Most changes in place: what moves the rest is refused by the first section that is too long or too short.
+        // Most changes in place: what moves the rest is refused by the first section that is too long or too
+        // short.
         match numbers.below(12) {
             0..5 => bytes[at] ^= 1 << numbers.below(8),
             5..8 => bytes[at] = numbers.below(256) as u8,

@@ -1,4 +1,4 @@
-//! What instances that are kept remember, when they are given up, and that they keep nobody waiting.
+//! Tests what kept instances remember, when they are dropped, and that they never make an attempt wait.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use crate::sandbox::testing::{DONE, attempt, embed, handler, module, outcome};
 use crate::sandbox::{Attempt, Compiler, Handler, Report, Sandbox, SandboxOptions};
 use crate::task::{FailureKind, Outcome, Task};
 
-/// Counts tasks in its memory, and completes with the count as a byte. What it does after that depends on the number of the attempt.
+/// Counts tasks in its memory, and completes with the count as a byte. What it does after that depends on the
+/// number of the attempt.
 const COUNT: &str = "
     (i32.store8 (i32.const 64) (i32.add (i32.load8_u (i32.const 64)) (i32.const 1)))
     (i32.store8 (i32.const 16) (i32.const 0))
@@ -23,9 +24,11 @@ const COUNT: &str = "
     (if (i32.eq (local.get $attempt) (i32.const 5)) (then
         (drop (memory.grow (i32.const 2))) (i32.store (i32.const 32) (i32.const 70000))))
     (if (i32.eq (local.get $attempt) (i32.const 6)) (then (i32.store8 (i32.const 16) (i32.const 1))
-        (i32.store8 (i32.const 24) (i32.const 0)) (i32.store (i32.const 32) (i32.const 512)) (i32.store (i32.const 36) (i32.const 5))))
+        (i32.store8 (i32.const 24) (i32.const 0)) (i32.store (i32.const 32) (i32.const 512)) (i32.store
+            (i32.const 36) (i32.const 5))))
     (if (i32.eq (local.get $attempt) (i32.const 7)) (then (i32.store8 (i32.const 16) (i32.const 1))
-        (i32.store8 (i32.const 24) (i32.const 1)) (i32.store (i32.const 32) (i32.const 512)) (i32.store (i32.const 36) (i32.const 5))))
+        (i32.store8 (i32.const 24) (i32.const 1)) (i32.store (i32.const 32) (i32.const 512)) (i32.store
+            (i32.const 36) (i32.const 5))))
     (if (i32.eq (local.get $attempt) (i32.const 8)) (then
         (local.set $id (i32.const 20000000))
         (loop $l (br_if $l (local.tee $id (i32.sub (local.get $id) (i32.const 1)))))))
@@ -204,7 +207,8 @@ async fn a_leak_is_the_failure_of_the_task_that_meets_the_limit() {
 #[tokio::test]
 async fn handles_that_are_left_open_do_not_pile_up() {
     let sandbox = sandbox(4);
-    let extra = r#"(import "wasi:clocks/monotonic-clock@0.2.3" "subscribe-duration" (func $subscribe (param i64) (result i32)))"#;
+    let extra = r#"(import "wasi:clocks/monotonic-clock@0.2.3" "subscribe-duration" (func $subscribe
+        (param i64) (result i32)))"#;
     let world =
         "world test { import wasi:clocks/monotonic-clock@0.2.3; export tqhost:handler/handler@0.1.0; }";
     // Each is two entries of the table: the time, and what waits for it.

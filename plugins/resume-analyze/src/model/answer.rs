@@ -1,11 +1,12 @@
-//! Whether a model's answer is one.
+//! Checks a model's answer.
 //!
-//! In: the text that the model has written. Out: an [`Answer`], every value of the right type and within its bounds, or what is wrong with it
-//! in words that the model and a person understand. Then the [`Analysis`] that is made of it.
+//! In: the text that the model has written. Out: an [`Answer`], in which every value has the right type and
+//! is within its bounds, or the problem, in words that the model and a person understand. An answer then
+//! becomes an [`Analysis`].
 //!
-//! Code fences and talk around the object are overlooked, unknown keys dropped, texts and lists that are too long cut. The score is the sum
-//! of the parts, so that it adds up whatever the model makes of it. An email, phone number or link counts only if the resume has it: an
-//! answer that was talked into another one does not get through.
+//! Code fences and text around the object are ignored, and so are unknown keys. Texts and lists that are too
+//! long are cut. The score is always the sum of the parts, whatever sum the model gives. An email, phone
+//! number or link counts only if the resume contains it, so a prompt injection cannot add one.
 
 use serde_json::Value;
 
@@ -38,16 +39,16 @@ pub const CATEGORIES: [(&str, Category); 9] = [
     ("soft", Category::Soft),
 ];
 
-/// Characters of a sentence and of a name.
+/// The most characters of a sentence and of a name.
 const SENTENCE: usize = 300;
 const NAME: usize = 120;
-/// Items of each list.
+/// The most items of each list.
 const SENTENCES: usize = 8;
 const LINKS: usize = 10;
 const PERIODS: usize = 30;
 const STUDIES: usize = 8;
 const SKILLS: usize = 60;
-/// The years that a resume may be about.
+/// The years that may occur in a resume.
 const YEARS: std::ops::RangeInclusive<i32> = 1930..=2100;
 
 #[derive(Debug)]
@@ -74,7 +75,7 @@ impl Answer {
         let parts = all.key("parts");
         let parts = PARTS.iter().map(|(name, max)| {
             let part = parts.key(name);
-            // As by the rules: figures and length of what is no resume say nothing.
+            // The rules do the same: if the text is not a resume, these two parts get no points.
             let most =
                 if is_resume || !["achievements", "form"].contains(name) { i64::from(*max) } else { 0 };
             Ok(Part {
@@ -112,7 +113,8 @@ impl Answer {
         })
     }
 
-    /// With what the rules know better: what can be counted, and what stands in the text.
+    /// Merges the answer into the rules' analysis. From the rules it takes everything that can be counted,
+    /// and an email or phone number that the answer has wrong.
     pub fn analysis(self, rules: Analysis, content: &str, model: &str, note: Option<String>) -> Analysis {
         let lower = content.to_lowercase();
         let digits = |text: &str| text.chars().filter(char::is_ascii_digit).collect::<String>();
@@ -130,7 +132,7 @@ impl Answer {
             links: self.contact.links.into_iter().filter(has_text).collect(),
             ..self.contact
         };
-        // It was readable: the rules have read it.
+        // The rules have read this content, so it is readable.
         let text = Text::read(content).ok();
         let mentions = |name: &str| text.as_ref().map_or(0, |text| skills::mentions(text, name));
         let mut skills: Vec<Skill> = Vec::new();
@@ -162,15 +164,15 @@ impl Answer {
     }
 }
 
-/// The object in a text that may have a fence or talk around it.
+/// The JSON object in a text that may have a code fence or other text around it.
 fn object(text: &str) -> Option<&str> {
-    // Some models think aloud first.
+    // Some models write their reasoning first.
     let text = text.rsplit_once("</think>").map_or(text, |(_, text)| text);
     let (start, end) = (text.find('{')?, text.rfind('}')?);
     text.get(start..=end)
 }
 
-/// One line of at most so many characters.
+/// The text as one line of at most `most` characters, and `…` if it was longer.
 pub fn line(text: &str, most: usize) -> String {
     let text = text
         .split(|c: char| c.is_whitespace() || c.is_control())
@@ -183,14 +185,14 @@ pub fn line(text: &str, most: usize) -> String {
     }
 }
 
-/// A value and where it stands.
+/// A value and its path in the answer.
 struct At<'a> {
     value: &'a Value,
     path: String,
 }
 
 impl<'a> At<'a> {
-    /// Null where there is no such key.
+    /// The value of a key, or null if there is no such key.
     fn key(&self, name: &str) -> At<'a> {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
         At { value: self.value.get(name).unwrap_or(&Value::Null), path }
@@ -211,7 +213,7 @@ impl<'a> At<'a> {
         }
     }
 
-    /// An empty text says the same as null.
+    /// An empty text counts as null.
     fn text_or_null(&self) -> Result<Option<String>, String> {
         match self.value {
             Value::Null => Ok(None),
@@ -226,7 +228,7 @@ impl<'a> At<'a> {
 
     fn whole(&self, range: std::ops::RangeInclusive<i64>) -> Result<i64, String> {
         let must = || format!("a whole number from {} to {}", range.start(), range.end());
-        // Some write 12.0.
+        // Some models write 12.0 instead of 12.
         let number = self.value.as_f64().filter(|number| number.fract() == 0.0).map(|number| number as i64);
         number.filter(|number| range.contains(number)).map_or_else(|| self.wrong(&must()), Ok)
     }
@@ -258,7 +260,7 @@ impl<'a> At<'a> {
     fn period(&self, now: Month) -> Result<Period, String> {
         let present = self.key("present").or_null(At::yes)?.unwrap_or(self.key("to").value.is_null());
         let from = self.key("from").month()?;
-        // A period goes up to the month after its last.
+        // `to` of a period is the month after its last month.
         let last = if present { now } else { self.key("to").month()? };
         if last < from {
             return self.wrong("a period that does not end before it begins");

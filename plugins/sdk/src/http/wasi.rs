@@ -1,7 +1,7 @@
 //! Sends a request through `wasi:http`.
 //!
-//! In: a request and where it goes. Out: its response. One timer runs beside every wait, so the whole of it ends in time; what is still
-//! open then is dropped, and the host breaks it off.
+//! In: a request and the parts of its url. Out: its response. One timer limits every wait, so the whole
+//! request ends in time. Whatever is still open then is dropped, and the host closes it.
 
 use std::time::Duration;
 
@@ -17,10 +17,14 @@ use bindings::wasi::io::streams::StreamError;
 use super::{Error, Method, Request, Response, Target};
 
 mod bindings {
-    wit_bindgen::generate!({ path: ["../../wit/handler.wit", "wit"], world: "tqhost:sdk/http-client", generate_all });
+    wit_bindgen::generate!({
+        path: ["../../wit/handler.wit", "wit"],
+        world: "tqhost:sdk/http-client",
+        generate_all,
+    });
 }
 
-/// Bytes that are read at once.
+/// The most bytes that one call reads.
 const PIECE: u64 = 64 * 1024;
 
 pub(super) fn send(request: &Request, target: &Target<'_>) -> Result<Response, Error> {
@@ -28,7 +32,8 @@ pub(super) fn send(request: &Request, target: &Target<'_>) -> Result<Response, E
     let message = message(request, target)?;
     let body = if request.body.is_empty() { None } else { Some(message.body().map_err(|()| refused())?) };
     let sent = handle(message, None).map_err(|code| error(&code, target))?;
-    // When the server does not take all of it, its response, or the error in its place, tells why.
+    // The server may stop reading the body. Then its response, or the error instead of a response, has the
+    // reason, so only a timeout ends the request here.
     if let Some(Err(Error::Timeout)) = body.map(|body| write(body, &request.body, &timer)) {
         return Err(Error::Timeout);
     }
@@ -43,7 +48,7 @@ impl Timer {
     }
 
     fn wait(&self, event: &Pollable) -> Result<(), Error> {
-        // What is there in the last moment is there in time.
+        // If both are ready, the event is in time.
         if poll(&[event, &self.0]).contains(&0) { Ok(()) } else { Err(Error::Timeout) }
     }
 }
@@ -52,7 +57,7 @@ fn message(request: &Request, target: &Target<'_>) -> Result<OutgoingRequest, Er
     let fields = Fields::new();
     let size = ("content-length".to_owned(), request.body.len().to_string());
     for (name, value) in request.headers.iter().chain((request.method == Method::Post).then_some(&size)) {
-        // The value may be a secret.
+        // The error names only the header, because its value may be a secret.
         fields
             .append(name, value.as_bytes())
             .map_err(|_| Error::Invalid(format!("the header `{name}` cannot be sent")))?;
@@ -94,7 +99,7 @@ fn write(body: OutgoingBody, bytes: &[u8], timer: &Timer) -> Result<(), Error> {
 
 fn head(sent: FutureIncomingResponse, timer: &Timer, target: &Target<'_>) -> Result<IncomingResponse, Error> {
     timer.wait(&sent.subscribe())?;
-    // It is ready, and taken once.
+    // The response is ready, and nothing else has taken it.
     let response = sent.get().and_then(Result::ok).ok_or_else(|| Error::Network("no response".into()))?;
     response.map_err(|code| error(&code, target))
 }
@@ -138,7 +143,8 @@ fn error(code: &ErrorCode, target: &Target<'_>) -> Error {
     let name = target.authority;
     match code {
         ErrorCode::HttpRequestDenied => Error::Denied(format!(
-            "the request to {name} is refused: the plugin's allowed_hosts do not allow it, or max_requests were made"
+            "the request to {name} is refused: the plugin's allowed_hosts do not allow it, \
+             or max_requests were made"
         )),
         ErrorCode::DestinationIpProhibited => {
             Error::Denied(format!("the request to {name} is refused: its address is not public"))

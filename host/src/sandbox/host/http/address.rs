@@ -1,8 +1,8 @@
-//! Which addresses a request may be sent to.
+//! Decides which addresses a request may be sent to.
 //!
-//! In: the address that a host name stands for, and whether the configuration names it. Out: yes, or what kind of address it is instead of a
-//! public one. What is not known to be public is refused: the ranges are those of IANA's special-purpose registries, and all of IPv6 that is
-//! not global unicast.
+//! In: the address of a host name, and the private addresses that the configuration allows. Out: yes, or the
+//! kind of the address. An address that is not known to be public is refused. The ranges are those of IANA's
+//! special-purpose registries, and all of IPv6 that is not global unicast.
 //!
 //! Not here: the lookup (`connect`), whether the host is allowed at all (`config::allowed`).
 
@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::config::allowed::{Block, Host};
 
-/// Whether `address` may be connected to for the host that was asked for, which entries of allowed_hosts with these private addresses allow.
-/// An address that the request spells out is then one that an entry spells out too, since a wildcard allows names only.
+/// Whether a request may connect to `address`. The matching entries of allowed_hosts allow these private
+/// addresses. An address in the request's URL also stands in an entry, since a wildcard allows names only.
 pub(super) fn check(host: &Host<String>, address: IpAddr, private: &[Block]) -> Result<(), &'static str> {
     let Some(kind) = special(address) else { return Ok(()) };
     let is_named = match host {

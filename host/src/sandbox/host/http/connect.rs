@@ -1,7 +1,8 @@
-//! From a target that is allowed to a connection with it.
+//! Connects to an allowed target.
 //!
-//! In: a [`Target`]. Out: a TCP or TLS stream to one of its addresses, each of which was checked; what was checked is what is connected to, so
-//! a name cannot stand for another address a moment later. No proxy is ever used.
+//! In: a [`Target`]. Out: a TCP or TLS stream to one of its addresses. Each address is checked, and the
+//! checked address itself is used, so a name cannot change its address after the check. No proxy is ever
+//! used.
 //!
 //! ```text
 //! name ─▶ lookup ─▶ address::check of each ─▶ TCP ─▶ TLS with the name that was asked for
@@ -23,7 +24,7 @@ use wasmtime_wasi_http::Error;
 use super::{Grant, Target, address};
 use crate::config::allowed::{Block, Host, Scheme};
 
-/// Addresses of one name that are tried.
+/// Largest number of addresses tried for one name.
 const MAX_ADDRESSES: usize = 8;
 
 pub(super) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
@@ -39,7 +40,7 @@ pub(super) fn system_lookup(name: &str, port: u16) -> io::Result<Vec<SocketAddr>
 /// Characters of what TLS says.
 const MAX_REASON: usize = 300;
 
-/// Why there is no connection, and what is to be logged of it.
+/// Why there is no connection, and the text to log.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) error: Error,
@@ -101,7 +102,8 @@ fn checked(
     mut addresses: Vec<SocketAddr>,
 ) -> Result<Vec<SocketAddr>, Refused> {
     let mut refused = None;
-    // Of the entries that allow this request, and of no others: those belong to names that somebody else may rule.
+    // Of the entries that allow this request, and of no others: those belong to names that somebody else may
+    // rule.
     let private: Vec<Block> =
         grant.entries(target).flat_map(|entry| &entry.private_addresses).copied().collect();
     addresses.truncate(MAX_ADDRESSES);
@@ -162,7 +164,8 @@ async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<
     Ok(Box::new(stream))
 }
 
-/// What is needed first reads and parses the system's certificates: on a thread of its own, since look-ups may fill the runtime's pool.
+/// What is needed first reads and parses the system's certificates: on a thread of its own, since look-ups
+/// may fill the runtime's pool.
 async fn tls_settings(grant: &Arc<Grant>) -> Option<Arc<ClientConfig>> {
     let make = async || {
         let (made, settings) = oneshot::channel();

@@ -1,7 +1,7 @@
-//! How requests ended: counted for each plugin, over all of its versions.
+//! Counts the results of requests, for each plugin over all of its versions.
 //!
-//! In: a [`Counted`] for each request, from before it is admitted until nothing is left of it. Out: the counts
-//! of its plugin (`requests`).
+//! In: a [`Counted`] for each request, from before it is admitted until its last resource is dropped. Out:
+//! the counts of its plugin (`requests`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,17 +10,17 @@ use wasmtime_wasi_http::Error;
 
 use crate::sandbox::share::Share;
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// There was a response, and as much of it as the handler wanted.
     Ok,
-    /// The host did not let it out: hosts, addresses, how many there may be.
+    /// The host refused the request: its host, its address, or too many requests at once.
     Denied,
     Timeout,
-    /// The name, the connection, TLS, the other side, sizes.
+    /// The request failed: the name, the connection, TLS, the server, or a size limit.
     Error,
-    /// Its attempt ended, or the handler dropped it, before there was a response.
+    /// The attempt ended, or the handler dropped the request, before there was a response.
     Aborted,
 }
 
@@ -41,7 +41,7 @@ impl End {
     }
 }
 
-/// Counts one request when it is dropped: as aborted, unless it was told otherwise.
+/// Counts one request when it is dropped. It counts as aborted, unless another result was set.
 pub(super) struct Counted {
     share: Arc<Share>,
     end: End,

@@ -1,9 +1,10 @@
 //! One request and its response, on the runtime for requests.
 //!
-//! In: an admitted request. Out: its response, whose body comes in pieces as the guest reads it; or an error. Every wait has an end: the
-//! timeouts of the plugin's configuration, or shorter ones that the guest asked for, and the end of the attempt. What comes in waits for the
-//! guest in three pieces at most, and a request keeps its places until they are read or dropped, or the attempt ends. A connection serves one
-//! request.
+//! In: an admitted request. Out: its response, or an error. The body comes in pieces, as the guest reads it.
+//!
+//! Every wait ends: by the timeouts of the plugin's configuration, by shorter ones of the guest, or with the
+//! attempt. At most three pieces wait for the guest. A request keeps its places until they are read or
+//! dropped, or the attempt ends. A connection serves one request.
 
 use std::error::Error as _;
 use std::io;
@@ -28,7 +29,8 @@ use super::connect::{self, Refused, Stream};
 use super::counts::{Counted, End};
 use super::{Grant, Refusals, Target};
 
-/// Bytes that are read at once; a response's head has to fit in, and no piece of a body is larger than twice as much.
+/// Bytes that are read at once; a response's head has to fit in, and no piece of a body is larger than twice
+/// as much.
 const MAX_BUFFER: usize = 32 * 1024;
 const MAX_HEADERS: usize = 128;
 
@@ -102,8 +104,8 @@ impl Exchange {
         let ended = timeout_at(times.end, passing).await.unwrap_or(Err(Error::HttpResponseTimeout));
         counted.ended(ended.as_ref().map_or_else(End::of, |()| End::Ok));
         let _ = pieces.send(ended.map(|()| None)).await;
-        // The plugin's place is kept here and not in the response: the end of the attempt ends what runs here, but a guest that is kept for
-        // another task may go on holding the response.
+        // Keep the plugin's place here and not in the response. The end of the attempt ends this future, but
+        // a guest that is kept for another task may still hold the response.
         pieces.closed().await;
         drop(connection);
     }
@@ -153,8 +155,9 @@ fn prepare(target: &Target, request: Request<WasiBody>, most: u64) -> Result<Req
     Ok(Request::from_parts(head, Outgoing { body, left: most, most }))
 }
 
-/// Reads the body and hands it on piece by piece, each time as soon as the guest has room for it. What comes in smaller pieces meanwhile becomes one:
-/// each that goes to the guest costs two threads a wakeup, and a server may send single bytes.
+/// Reads the body and hands it on piece by piece, each time as soon as the guest has room for it. What comes
+/// in smaller pieces meanwhile becomes one: each that goes to the guest costs two threads a wakeup, and a
+/// server may send single bytes.
 async fn pass_on(
     mut incoming: Incoming,
     mut driver: Driver,

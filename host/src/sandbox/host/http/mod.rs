@@ -1,10 +1,12 @@
 //! `wasi:http/outgoing-handler`: requests to the hosts that the plugin's configuration allows.
 //!
-//! In: a request of a guest. Out: its response, or an error code of wasi:http, and for what is refused one line in the log.
-//! Redirects are not followed: a guest that follows one makes another request, which is checked like the first.
+//! In: a request of a guest. Out: its response, or an error code of wasi:http. A refused request also gives
+//! one line in the log. Redirects are not followed: a guest that follows one makes another request, which is
+//! checked like the first.
 //!
 //! ```text
-//! handle ─▶ Hooks::admit (allowed_hosts, counts) ─▶ exchange, on the runtime for requests ─▶ connect (addresses, TLS) ─▶ response
+//! handle ─▶ Hooks::admit (allowed_hosts, counts) ─▶ exchange, on the runtime for requests
+//!              ─▶ connect (addresses, TLS) ─▶ response
 //! ```
 //!
 //! Not here: what an entry of allowed_hosts allows (`config::allowed`), linking the interface (`link`).
@@ -39,13 +41,16 @@ use crate::sandbox::turns::Polls;
 
 use counts::{Counted, End};
 
-/// Different refusals that one attempt has logged.
+/// Largest number of different refusals that one attempt logs.
 const MAX_REFUSALS: usize = 32;
-/// Header fields of one message, as bytes of the host. A guest may hold as many as it may hold handles, outside of its own memory.
+/// Header fields of one message, as bytes of the host. A guest may hold as many as it may hold handles,
+/// outside of its own memory.
 const MAX_FIELDS: usize = 16 * 1024;
-/// Bytes of a request's body that wait to be sent, twice: for the same reason not the megabyte that is the default.
+/// Bytes of a request's body that wait to be sent, twice: for the same reason not the megabyte that is the
+/// default.
 const BODY_CHUNK: usize = 16 * 1024;
-/// A request that runs into the end of its attempt is to end as part of it, not with an error that the guest hears of in its last moment.
+/// A request that runs into the end of its attempt is to end as part of it, not with an error that the guest
+/// hears of in its last moment.
 const AFTER_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// A header field takes so many bytes in a map, beside its name and value.
@@ -124,7 +129,8 @@ struct Target {
 }
 
 impl Target {
-    /// None for what is no target of a request: another scheme, a user name in it, a host that is neither name nor address.
+    /// None for what is no target of a request: another scheme, a user name in it, a host that is neither
+    /// name nor address.
     fn of(uri: &http::Uri) -> Option<Target> {
         let scheme = match uri.scheme_str()? {
             "http" => Scheme::Http,
@@ -133,7 +139,8 @@ impl Target {
         };
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
         let host = parse_host(authority.host())?;
-        // What is behind the host is a colon and a port, or nothing. `Authority` gives none for a port that is not one.
+        // What is behind the host is a colon and a port, or nothing. `Authority` gives none for a port that
+        // is not one.
         let port = match authority.as_str().strip_prefix(authority.host())? {
             "" | ":" => scheme.default_port(),
             _ => authority.port_u16()?,

@@ -1,4 +1,4 @@
-//! What may be asked for, before any connection is made.
+//! Tests which requests are allowed, before any connection is made.
 
 use std::net::SocketAddr;
 

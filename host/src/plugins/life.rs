@@ -1,0 +1,432 @@
+//! The life of a plugin's versions as a pure function: what an event changes, and what is to be done then.
+//!
+//! In: the life so far, an event (what lies at the file's path, what a job found out, a verdict), the time.
+//! Out: the life from then on, and effects as data. docs/decisions/0010-life-of-a-version.md has the table of
+//! states and events.
+//!
+//! ```text
+//! candidate: absent ─▶ settling ─▶ reading ─▶ compiling ─▶ checking ─▶ taken      (or refused)
+//! serving:                                                             probation ─▶ good ─▶ draining
+//!                                                                      └ bad ─▶ good; candidate: quarantined
+//! ```
+//!
+//! Not here: IO, clocks, logs and locks (`registry` and `watcher` carry out the effects), when a probation
+//! ends (`probation`).
+
+#[cfg(test)]
+mod checks;
+mod event;
+#[cfg(test)]
+mod model;
+mod state;
+
+use std::time::{Duration, Instant};
+
+use super::history::What;
+use super::probation::ProbationVerdict;
+use super::quarantine::{Good, Quarantine};
+use super::retries::Failed;
+use super::status::PluginState;
+use crate::file::{self, Found, Stamp};
+use crate::sandbox::LoadError;
+
+pub(super) use event::{Digest, Effect, Failure, JobEnd, JobKind, LifeEvent, News, Trouble, short};
+pub(super) use state::{Candidate, Life, Serving};
+use state::{Guard, Noting, Shown};
+
+/// How long a file must stay the same before it is read.
+pub(super) const SETTLE: Duration = Duration::from_millis(100);
+/// How often every file is looked at without a hint.
+pub(super) const RESCAN: Duration = Duration::from_secs(2);
+
+/// What `event` changes, and what is to be done, in this order.
+pub(super) fn step(life: Life, event: LifeEvent, now: Instant) -> (Life, Vec<Effect>) {
+    let mut step = Step { life, now, effects: Vec::new() };
+    step.take(event);
+    (step.life, step.effects)
+}
+
+struct Step {
+    life: Life,
+    now: Instant,
+    effects: Vec<Effect>,
+}
+
+impl Step {
+    fn take(&mut self, event: LifeEvent) {
+        if !self.life.awaits(&event) {
+            return;
+        }
+        match (event, self.life.candidate.clone()) {
+            (LifeEvent::Recalled(noted), _) if !self.life.is_recalled => {
+                self.life.is_recalled = true;
+                self.life.quarantine = noted;
+            }
+            (LifeEvent::Judged(version, ProbationVerdict::Good), _) => self.passed(version),
+            (LifeEvent::Judged(version, ProbationVerdict::Bad(why)), _) => self.found_bad(version, why),
+            (LifeEvent::Noted, _) => self.noted(),
+            (_, Candidate::Unwanted) => {}
+            (LifeEvent::Unwanted, candidate) => self.unwanted(&candidate),
+            (LifeEvent::Granted, candidate) => self.granted(&candidate),
+            (LifeEvent::Found(found, is_old), candidate) => self.found(&candidate, found, is_old),
+            (LifeEvent::Ended(_, end), candidate) => self.ended(candidate, end),
+            (LifeEvent::Recalled(_), _) => {}
+        }
+    }
+
+    /// The job of the candidate has ended.
+    fn ended(&mut self, candidate: Candidate, end: JobEnd) {
+        match (candidate, end) {
+            (Candidate::Reading(stamp), JobEnd::Read(read)) => self.read(stamp, read),
+            (Candidate::Compiling(stamp, digest), JobEnd::Compiled(Ok(()))) => {
+                self.life.candidate = Candidate::Checking(stamp, digest.clone());
+                self.begin(stamp, JobKind::Check(digest));
+            }
+            (Candidate::Compiling(stamp, digest), JobEnd::Compiled(Err(trouble))) => {
+                self.refuse(stamp, What::Failed, digest, trouble);
+            }
+            (Candidate::Checking(stamp, digest), JobEnd::Checked(Ok(()), good_holds)) => {
+                self.publish(stamp, digest, good_holds);
+            }
+            (Candidate::Checking(stamp, digest), JobEnd::Checked(Err(trouble), _)) => {
+                let error = format!("self-check: {}", trouble.error);
+                self.refuse(stamp, What::SelfCheckFailed, digest, Trouble { error, ..trouble });
+            }
+            (Candidate::Restoring(stamp, digest), JobEnd::Restored(made)) => {
+                self.restored(stamp, digest, made);
+            }
+            (candidate, JobEnd::Changed) => {
+                if let Candidate::Compiling(_, digest) = &candidate {
+                    self.tell(News::BrokenOff(digest.clone()));
+                }
+                self.settle_anew(&candidate);
+            }
+            // A result that does not belong to the state is as late as one of another job.
+            _ => {}
+        }
+    }
+
+    /// A file whose job has ended early is dealt with when it has stayed the same for a while, from now on.
+    fn settle_anew(&mut self, candidate: &Candidate) {
+        use Candidate::{Checking, Compiling, Reading, Restoring};
+        if let Reading(stamp) | Compiling(stamp, _) | Checking(stamp, _) | Restoring(stamp, _) = candidate {
+            self.life.candidate = Candidate::Settling(*stamp, self.now + SETTLE);
+        }
+    }
+
+    fn found(&mut self, candidate: &Candidate, found: Found, is_old: bool) {
+        // A job looks after its file by itself: a file that was only touched keeps its job.
+        if candidate.has_job() {
+            return;
+        }
+        if candidate.knows(found) {
+            if let (Found::File(stamp), Some(failed)) = (found, &self.life.failed)
+                && failed.is_due(self.now)
+            {
+                self.read_file(stamp);
+            }
+            return;
+        }
+        match found {
+            Found::Missing => {
+                self.life.candidate = Candidate::Absent;
+                self.life.failed = None;
+                self.show(PluginState::Missing, None, None);
+                if let Some(digest) = self.withdraw() {
+                    self.tell(News::Removed(digest));
+                }
+            }
+            Found::Other(why) => {
+                self.life.candidate = Candidate::Refused(found);
+                self.fail(What::Failed, None, why.to_owned(), None);
+            }
+            Found::File(stamp) => match candidate {
+                Candidate::Settling(before, until) if *before == stamp => {
+                    if *until <= self.now {
+                        self.read_file(stamp);
+                    }
+                }
+                _ if is_old => self.read_file(stamp),
+                _ => self.life.candidate = Candidate::Settling(stamp, self.now + SETTLE),
+            },
+        }
+    }
+
+    /// Begins with the first of the jobs.
+    fn read_file(&mut self, stamp: Stamp) {
+        if stamp.bytes() > file::MAX_BYTES {
+            self.life.candidate = Candidate::Refused(Found::File(stamp));
+            let error = format!("{}: it has {} bytes", LoadError::TooLarge, stamp.bytes());
+            return self.fail(What::Failed, None, error, None);
+        }
+        self.life.job += 1;
+        self.life.candidate = Candidate::Reading(stamp);
+        // Shown where nothing else is: it may take long.
+        if self.life.shown.state == PluginState::Missing {
+            let error = "there is a file, which is being compiled and checked, or waits for its turn";
+            self.life.shown.error = Some(error.to_owned());
+        }
+        self.begin(stamp, JobKind::Read);
+    }
+
+    fn read(&mut self, stamp: Stamp, read: Result<Option<Digest>, String>) {
+        let digest = match read {
+            Ok(Some(digest)) => digest,
+            // Somebody is at it, or it is gone.
+            Ok(None) => return self.settle_anew(&Candidate::Reading(stamp)),
+            // It may be read another time: too many open files, a folder on a network.
+            Err(error) => {
+                self.life.candidate = Candidate::Settling(stamp, self.now + RESCAN + SETTLE);
+                let error = format!("the file cannot be read: {error}");
+                if self.life.failed.as_ref().is_none_or(|failed| failed.error != error) {
+                    self.fail(What::Failed, None, error, None);
+                }
+                return;
+            }
+        };
+        let known = self.life.failed.as_ref().filter(|failed| failed.is_of(&digest));
+        if self.life.serving.is_active(&digest) {
+            // Touched, or the good file put back over a bad one.
+            self.life.candidate = Candidate::Taken(stamp);
+            let is_news = self.life.shown.state != PluginState::Active;
+            let had_failed = self.life.failed.take().is_some();
+            self.show(PluginState::Active, None, None);
+            self.lift();
+            if is_news || had_failed {
+                self.tell(News::ServesAgain(digest, is_news));
+            }
+        } else if self.life.is_in_quarantine(&digest) && self.life.has(Guard::QuarantineBeforeCompiling) {
+            self.refuse_quarantined(stamp, digest);
+        } else if known.is_some_and(|failed| !failed.is_due(self.now)) {
+            self.life.candidate = Candidate::Refused(Found::File(stamp));
+        } else {
+            self.life.candidate = Candidate::Compiling(stamp, digest.clone());
+            self.begin(stamp, JobKind::Compile(digest));
+        }
+    }
+
+    fn publish(&mut self, stamp: Stamp, digest: Digest, good_holds: bool) {
+        // An attempt that still ran on the same content may have brought the verdict meanwhile.
+        if self.life.is_in_quarantine(&digest) && self.life.has(Guard::QuarantineBeforePublishing) {
+            return self.refuse_quarantined(stamp, digest);
+        }
+        let new = Good { digest: digest.clone(), bytes: stamp.bytes() };
+        let good = self.life.serving.good().filter(|good| good_holds && good.digest != digest).cloned();
+        let good = good.filter(|_| self.life.has(Guard::GoodIsKeptInProbation));
+        let on_probation = good.is_some();
+        self.life.serving = match good {
+            Some(good) => Serving::Probation(new.clone(), good),
+            None => Serving::Good(new.clone()),
+        };
+        self.life.candidate = Candidate::Taken(stamp);
+        self.life.failed = None;
+        self.show(PluginState::Active, None, None);
+        self.effects.push(Effect::Publish(new, on_probation));
+        self.tell(News::Loaded(digest, on_probation));
+        self.lift();
+    }
+
+    /// The file holds what is in quarantine. Sees to it that the last good version serves, if there is one.
+    fn refuse_quarantined(&mut self, stamp: Stamp, digest: Digest) {
+        let Some(Quarantine { why, good, .. }) = self.life.quarantine.clone() else { return };
+        if self.life.shown.state != PluginState::Quarantined {
+            self.tell(News::Refused(digest.clone(), why.clone()));
+        }
+        self.show(PluginState::Quarantined, Some(why), None);
+        self.life.candidate = Candidate::Quarantined(stamp);
+        match self.life.serving.clone() {
+            Serving::Absent => {
+                self.life.candidate = Candidate::Restoring(stamp, digest.clone());
+                self.begin(stamp, JobKind::Restore(digest, good));
+                return;
+            }
+            Serving::Draining(good) => {
+                self.effects.push(Effect::GoBack);
+                self.tell(News::Restored(good.digest.clone(), false));
+                self.life.serving = Serving::Good(good);
+            }
+            Serving::Good(_) | Serving::Probation(..) => {}
+        }
+        self.life.failed = None;
+    }
+
+    fn restored(&mut self, stamp: Stamp, digest: Digest, made: Result<(), Trouble>) {
+        let Some(Quarantine { good, .. }) = self.life.quarantine.clone() else { return };
+        self.life.candidate = Candidate::Quarantined(stamp);
+        match made {
+            Ok(()) => {
+                self.life.failed = None;
+                self.effects.push(Effect::Publish(good.clone(), false));
+                self.tell(News::Restored(good.digest.clone(), true));
+                self.life.serving = Serving::Good(good);
+            }
+            Err(Trouble { error, may_pass }) => {
+                let again = may_pass.then(|| self.life.pauses.next(self.life.failed.as_ref(), &digest));
+                let label = short(&good.digest);
+                let why = format!("{label} cannot run in its place ({error}): put another version there");
+                let before = self.life.shown.error.take().unwrap_or_default();
+                self.show(PluginState::Quarantined, Some(format!("{before}; {why}")), again);
+                self.life.failed = Some(Failed::new(Some(digest), String::new(), again, self.now));
+                self.tell(News::NotRestored(good.digest, error, again));
+            }
+        }
+    }
+
+    /// What runs keeps the grants that it has; what begins from now on has those that are configured.
+    fn granted(&mut self, candidate: &Candidate) {
+        if self.life.has(Guard::GrantsAreHandedOn) {
+            self.effects.push(Effect::Regrant);
+        }
+        if candidate.has_job() && self.life.has(Guard::GrantsStopJobs) {
+            self.effects.push(Effect::Stop);
+            self.settle_anew(candidate);
+        }
+        // What failed may work with these.
+        self.life.failed = None;
+        let lacks_good = self.life.serving.active().is_none();
+        match candidate {
+            Candidate::Refused(Found::File(stamp)) => {
+                self.life.candidate = Candidate::Settling(*stamp, self.now);
+            }
+            Candidate::Quarantined(stamp) if lacks_good => {
+                self.life.candidate = Candidate::Settling(*stamp, self.now);
+            }
+            _ => {}
+        }
+    }
+
+    fn unwanted(&mut self, candidate: &Candidate) {
+        if candidate.has_job() {
+            self.effects.push(Effect::Stop);
+        }
+        self.life.candidate = Candidate::Unwanted;
+        self.show(PluginState::Missing, None, None);
+        self.withdraw();
+    }
+
+    /// Nothing serves from now on. Gives the digest of what did.
+    fn withdraw(&mut self) -> Option<Digest> {
+        let active = self.life.serving.active()?.digest.clone();
+        self.effects.push(Effect::Withdraw);
+        let good = self.life.serving.good().filter(|_| self.life.has(Guard::GoodIsKeptInDraining)).cloned();
+        self.life.serving = good.map_or(Serving::Absent, Serving::Draining);
+        Some(active)
+    }
+
+    /// A version has passed its probation.
+    fn passed(&mut self, version: Good) {
+        let digest = version.digest.clone();
+        let keep = Effect::Keep(version.clone());
+        self.life.serving = match self.life.serving.clone() {
+            Serving::Probation(new, _) if new.digest == digest => {
+                self.effects.push(keep);
+                Serving::Good(new)
+            }
+            // It was replaced or removed meanwhile, and is better than what there was to go back to.
+            Serving::Probation(new, _) => {
+                self.keep_other(keep);
+                Serving::Probation(new, version)
+            }
+            Serving::Draining(_) => {
+                self.keep_other(keep);
+                Serving::Draining(version)
+            }
+            serving @ (Serving::Good(_) | Serving::Absent) => serving,
+        };
+        self.tell(News::Confirmed(digest));
+    }
+
+    /// A version that was replaced has the grants of that time.
+    fn keep_other(&mut self, keep: Effect) {
+        self.effects.push(keep);
+        if self.life.has(Guard::KeptVersionsAreGranted) {
+            self.effects.push(Effect::Regrant);
+        }
+    }
+
+    /// A version was found to be bad.
+    fn found_bad(&mut self, version: Good, why: String) {
+        let digest = version.digest;
+        match self.life.serving.clone() {
+            Serving::Probation(new, good)
+                if new.digest == digest || !self.life.has(Guard::VerdictsAreOfWhatServes) =>
+            {
+                let reason = format!("rolled back to {}: {why}", short(&good.digest));
+                self.life.serving = Serving::Good(good.clone());
+                if let Candidate::Taken(stamp) = self.life.candidate {
+                    self.life.candidate = Candidate::Quarantined(stamp);
+                }
+                self.show(PluginState::Quarantined, Some(reason.clone()), None);
+                self.effects.push(Effect::GoBack);
+                self.tell(News::RolledBack { digest: digest.clone(), good: good.digest.clone(), why });
+                self.tell(News::Quarantined(digest.clone(), reason.clone()));
+                self.life.quarantine = Some(Quarantine { digest, why: reason, good });
+                if self.life.has(Guard::RollbacksAreNoted) {
+                    self.note();
+                }
+            }
+            Serving::Draining(good) if good.digest != digest => {
+                self.tell(News::BadAfterRemoval(digest.clone(), why.clone()));
+                self.tell(News::Quarantined(digest.clone(), why.clone()));
+                self.life.quarantine = Some(Quarantine { digest, why, good });
+                if self.life.has(Guard::LateVerdictsAreNoted) {
+                    self.note();
+                }
+            }
+            // Nothing is rolled back to itself, and what does not serve is not rolled back.
+            _ => self.tell(News::BadAfterReplacement(digest, why)),
+        }
+    }
+
+    /// Another content has taken the place of what is in quarantine.
+    fn lift(&mut self) {
+        if self.life.quarantine.take().is_some() {
+            self.note();
+        }
+    }
+
+    /// The next start is to know what is in quarantine. One note is written at a time.
+    fn note(&mut self) {
+        if self.life.noting == Noting::Idle || !self.life.has(Guard::NotesAreWrittenInOrder) {
+            self.life.noting = Noting::Busy;
+            self.effects.push(Effect::Note(self.life.quarantine.clone()));
+        } else {
+            self.life.noting = Noting::Outdated;
+        }
+    }
+
+    fn noted(&mut self) {
+        let is_outdated = self.life.noting == Noting::Outdated;
+        self.life.noting = Noting::Idle;
+        if is_outdated {
+            self.note();
+        }
+    }
+
+    fn refuse(&mut self, stamp: Stamp, what: What, digest: Digest, Trouble { error, may_pass }: Trouble) {
+        self.life.candidate = Candidate::Refused(Found::File(stamp));
+        let again = may_pass.then(|| self.life.pauses.next(self.life.failed.as_ref(), &digest));
+        self.fail(what, Some(digest), error, again);
+    }
+
+    /// The file cannot be used; what serves stays. What has no digest is remembered too: the good file put
+    /// back must be noticed.
+    fn fail(&mut self, what: What, digest: Option<Digest>, error: String, again: Option<Duration>) {
+        self.show(PluginState::Failed, Some(error.clone()), again);
+        self.life.failed = Some(Failed::new(digest.clone(), error.clone(), again, self.now));
+        let active = self.life.serving.active().map(|active| active.digest.clone());
+        self.tell(News::Failed(Failure { what, digest, error, again, active }));
+    }
+
+    fn begin(&mut self, stamp: Stamp, kind: JobKind) {
+        self.effects.push(Effect::Begin { job: self.life.job, stamp, kind });
+    }
+
+    fn show(&mut self, state: PluginState, error: Option<String>, again: Option<Duration>) {
+        self.life.shown = Shown { state, error, retry_at: again.map(|pause| self.now + pause) };
+    }
+
+    fn tell(&mut self, news: News) {
+        self.effects.push(Effect::Tell(news));
+    }
+}

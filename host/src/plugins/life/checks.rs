@@ -1,0 +1,187 @@
+//! What must always hold in a plugin's life, checked in every state of the model; and that the checks miss
+//! each guard of the life that is taken away.
+//!
+//! Not here: the model (`model`).
+
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use super::model::{Budget, Kind, LET_GO, System, Version, World, digest};
+use super::*;
+
+const GOOD: &str = "the last good version is kept until another one is found to be good";
+const GRANTS: &str = "what serves or is kept has the configured grants";
+const BANNED: &str = "what was found to be bad neither serves nor is kept";
+const NOTED: &str = "the last note on disk says what is true";
+const AGREED: &str = "what serves is what the life says";
+const CHECKED: &str = "what serves was compiled and checked";
+const REST: &str = "it comes to rest, as its file says, by its own events";
+const WRONG: &str = "nothing is done twice or for nothing";
+
+const SEEN: [&str; 7] = [
+    "on probation",
+    "rolled back",
+    "removed during its probation",
+    "restored after a start",
+    "a note is outdated while it is written",
+    "a result is late",
+    "hindered, and due again",
+];
+
+pub(super) fn properties() -> Vec<Property<System>> {
+    vec![
+        Property::always(GOOD, |_, world: &World| world.wrong != Some(LET_GO)),
+        Property::always(WRONG, |_, world: &World| world.wrong.is_none_or(|wrong| wrong == LET_GO)),
+        Property::always(GRANTS, |_, world: &World| {
+            [world.active, world.good].iter().flatten().all(|version| version.grants == world.grants)
+        }),
+        Property::always(BANNED, |_, world: &World| {
+            let versions = [world.active, world.good];
+            let is_bad = |version: &Version| world.banned == Some(digest(version.content));
+            !versions.iter().flatten().any(is_bad)
+        }),
+        Property::always(NOTED, |_, world: &World| {
+            let is_written = world.life.is_recalled && world.writing.is_empty();
+            !is_written || world.noted == world.life.quarantine
+        }),
+        Property::always(AGREED, |_, world: &World| {
+            let is_same = |version: Option<Version>, said: Option<&Good>| {
+                version.map(|version| digest(version.content)) == said.map(|said| said.digest.clone())
+            };
+            let is_wanted = world.life.candidate != Candidate::Unwanted;
+            is_same(world.active, world.life.serving.active())
+                && is_same(world.good, world.life.serving.good())
+                && (is_wanted || world.active.is_none())
+        }),
+        Property::always(CHECKED, |model: &System, world: &World| {
+            world.active.is_none_or(|active| {
+                let kind = model.contents[usize::from(active.content)];
+                !matches!(kind, Kind::FailsToCompile | Kind::FailsItsCheck)
+            })
+        }),
+        Property::always(REST, System::comes_to_rest),
+        Property::sometimes(SEEN[0], |_, world: &World| matches!(world.life.serving, Serving::Probation(..))),
+        Property::sometimes(SEEN[1], |_, world: &World| {
+            matches!(world.life.candidate, Candidate::Quarantined(_))
+        }),
+        Property::sometimes(SEEN[2], |_, world: &World| {
+            let is_draining = matches!(world.life.serving, Serving::Draining(_));
+            is_draining && !world.on_probation.is_empty()
+        }),
+        Property::sometimes(SEEN[3], |_, world: &World| {
+            let is_restored = matches!(world.life.candidate, Candidate::Quarantined(_));
+            is_restored && world.left.restarts == 0 && world.active.is_some()
+        }),
+        Property::sometimes(SEEN[4], |_, world: &World| world.life.noting == Noting::Outdated),
+        Property::sometimes(SEEN[5], |_, world: &World| {
+            world.ended.iter().any(|(job, ..)| *job != world.life.job)
+        }),
+        Property::sometimes(SEEN[6], |_, world: &World| {
+            matches!(world.life.candidate, Candidate::Refused(_)) && world.is_due()
+        }),
+    ]
+}
+
+const NOTHING: Budget =
+    Budget { changes: 0, grants: 0, restarts: 0, hindrances: 0, doubts: 0, ends: 0, neighbours: 0 };
+/// Contents that attempts judge.
+const JUDGED: System = System {
+    contents: &[Kind::Fine, Kind::Doubtful, Kind::Spoils],
+    budget: Budget { changes: 4, grants: 1, restarts: 1, ..NOTHING },
+    makes_room: true,
+    lacks: None,
+};
+/// Contents that do not come so far.
+const REFUSED: System = System {
+    contents: &[Kind::Fine, Kind::Fine, Kind::FailsToCompile, Kind::FailsItsCheck],
+    budget: Budget { changes: 3, grants: 1, hindrances: 1, ..NOTHING },
+    makes_room: true,
+    lacks: None,
+};
+/// One good and one bad content, and whatever else may go wrong.
+const HINDERED: System = System {
+    contents: &[Kind::Fine, Kind::Spoils],
+    budget: Budget { changes: 3, grants: 1, restarts: 1, hindrances: 1, doubts: 1, ends: 1, ..NOTHING },
+    makes_room: true,
+    lacks: None,
+};
+
+/// Beside another plugin whose file never ends to compile.
+const BESIDE: System = System {
+    contents: &[Kind::Fine, Kind::Doubtful],
+    budget: Budget { changes: 4, grants: 1, neighbours: 1, ..NOTHING },
+    makes_room: true,
+    lacks: None,
+};
+
+/// Goes through all states. Fails with the steps to the first one in which something does not hold.
+fn holds(model: System, unseen: &[&str]) {
+    let checker = model.checker().threads(2).spawn_bfs().join();
+    let (states, steps, depth) = (checker.unique_state_count(), checker.state_count(), checker.max_depth());
+    println!("{states} states, {steps} steps, depth {depth}");
+    for property in checker.model().properties() {
+        match checker.discovery(property.name) {
+            Some(path) if !SEEN.contains(&property.name) => {
+                panic!("{}: {:#?}\n{:#?}", property.name, path.clone().into_actions(), path.last_state())
+            }
+            None if SEEN.contains(&property.name) => {
+                assert!(unseen.contains(&property.name), "never seen: {}", property.name);
+            }
+            _ => {}
+        }
+    }
+    assert!(states > 10_000, "the model is smaller than it was meant to be: {states} states");
+}
+
+/// Without this guard, this property does not hold somewhere.
+fn found_out(model: &System, guard: Guard, property: &'static str) {
+    missed(System { lacks: Some(guard), ..model.clone() }, property);
+}
+
+fn missed(model: System, property: &'static str) {
+    let lacks = model.lacks;
+    let checker =
+        model.checker().threads(2).finish_when(HasDiscoveries::AllOf([property].into())).spawn_bfs().join();
+    let path = checker.discovery(property).unwrap_or_else(|| panic!("{lacks:?} is not missed: {property}"));
+    println!("{lacks:?}: {property}: {:?}", path.into_actions());
+}
+
+#[test]
+fn good_and_bad_versions_grants_and_a_restart() {
+    holds(JUDGED, &[SEEN[6]]);
+}
+
+#[test]
+fn files_that_are_refused() {
+    holds(REFUSED, &[SEEN[1], SEEN[3], SEEN[4]]);
+}
+
+#[test]
+fn hindrances_doubts_and_an_end() {
+    holds(HINDERED, &[]);
+}
+
+#[test]
+fn no_plugin_waits_for_the_file_of_another() {
+    holds(BESIDE, &[SEEN[3], SEEN[6]]);
+    missed(System { makes_room: false, ..BESIDE }, REST);
+}
+
+#[test]
+fn every_guard_is_missed() {
+    for (guard, property) in [
+        (Guard::LateResultsAreDropped, WRONG),
+        (Guard::GrantsStopJobs, GRANTS),
+        (Guard::GrantsAreHandedOn, GRANTS),
+        (Guard::KeptVersionsAreGranted, GRANTS),
+        (Guard::GoodIsKeptInProbation, GOOD),
+        (Guard::GoodIsKeptInDraining, GOOD),
+        (Guard::QuarantineBeforeCompiling, WRONG),
+        (Guard::QuarantineBeforePublishing, BANNED),
+        (Guard::VerdictsAreOfWhatServes, REST),
+        (Guard::RollbacksAreNoted, NOTED),
+        (Guard::LateVerdictsAreNoted, NOTED),
+        (Guard::NotesAreWrittenInOrder, NOTED),
+    ] {
+        found_out(&JUDGED, guard, property);
+    }
+}

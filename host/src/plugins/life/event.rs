@@ -1,0 +1,135 @@
+//! What a plugin's life hears of, and what it asks for: plain data.
+//!
+//! Not here: what follows from what (`life`), who brings the events and carries out the effects (`registry`,
+//! `watcher`, `jobs`).
+
+use std::time::Duration;
+
+use crate::file::{Found, Stamp};
+use crate::plugins::history::What;
+use crate::plugins::probation::ProbationVerdict;
+use crate::plugins::quarantine::{Good, Quarantine};
+
+/// SHA-256 of a file, in hex.
+pub(in crate::plugins) type Digest = String;
+
+/// A digest as it is shown to people.
+pub(in crate::plugins) fn short(digest: &str) -> &str {
+    &digest[..digest.len().min(12)]
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::plugins) enum LifeEvent {
+    /// What an earlier start had noted.
+    Recalled(Option<Quarantine>),
+    /// The plugin has other grants.
+    Granted,
+    /// No queue uses the plugin any more.
+    Unwanted,
+    /// What lies at the path of the file, and whether its last change is long ago.
+    Found(Found, bool),
+    /// The job with this number has ended.
+    Ended(u64, JobEnd),
+    /// The probation of a version has ended.
+    Judged(Good, ProbationVerdict),
+    /// The note of the quarantine is written.
+    Noted,
+}
+
+/// What a job has found out.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::plugins) enum JobEnd {
+    /// The digest of the file; None if somebody was at it.
+    Read(Result<Option<Digest>, String>),
+    Compiled(Result<(), Trouble>),
+    /// With whether the good version holds: not if the attempts on it say that it is none.
+    Checked(Result<(), Trouble>, bool),
+    Restored(Result<(), Trouble>),
+    /// The file had another content before the job was done.
+    Changed,
+}
+
+/// Why something could not be used.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::plugins) struct Trouble {
+    pub(in crate::plugins) error: String,
+    pub(in crate::plugins) may_pass: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::plugins) enum Effect {
+    /// A plugin has one job at a time. It ends with an event, unless it is stopped.
+    Begin {
+        job: u64,
+        stamp: Stamp,
+        kind: JobKind,
+    },
+    /// The job ends without an event.
+    Stop,
+    /// What was made last serves from now on: on probation, or else it is also the version to go back to.
+    Publish(Good, bool),
+    /// The last good version serves again.
+    GoBack,
+    /// This version, which has passed its probation, is the one to go back to.
+    Keep(Good),
+    /// Nothing serves.
+    Withdraw,
+    /// What serves and what is kept have the configured grants.
+    Regrant,
+    Note(Option<Quarantine>),
+    Tell(News),
+}
+
+/// What a job does with the file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::plugins) enum JobKind {
+    Read,
+    /// Takes the code from the cache, or compiles the file.
+    Compile(Digest),
+    /// Runs the self-check of what was made.
+    Check(Digest),
+    /// Takes the last good version from the cache, while the file holds what is in quarantine.
+    Restore(Digest, Good),
+}
+
+/// What is logged, counted and kept in the history. The first digest is that of the version.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::plugins) enum News {
+    Removed(Digest),
+    Failed(Failure),
+    /// The file changed while it was compiled.
+    BrokenOff(Digest),
+    /// With whether it is on probation.
+    Loaded(Digest, bool),
+    /// The file holds the version that serves; with whether people were shown something else.
+    ServesAgain(Digest, bool),
+    /// A version has come into quarantine, with the reason.
+    Quarantined(Digest, String),
+    /// The file holds what is in quarantine, with the reason.
+    Refused(Digest, String),
+    /// The last good version serves again; with whether it came from the cache.
+    Restored(Digest, bool),
+    NotRestored(Digest, String, Option<Duration>),
+    Confirmed(Digest),
+    RolledBack {
+        digest: Digest,
+        good: Digest,
+        why: String,
+    },
+    /// A version was found to be bad after its file was removed, or after another one took over.
+    BadAfterRemoval(Digest, String),
+    BadAfterReplacement(Digest, String),
+}
+
+/// Why the file that is there cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::plugins) struct Failure {
+    pub(in crate::plugins) what: What,
+    /// None: it was not read.
+    pub(in crate::plugins) digest: Option<Digest>,
+    pub(in crate::plugins) error: String,
+    /// It is tried again after this time.
+    pub(in crate::plugins) again: Option<Duration>,
+    /// What serves meanwhile.
+    pub(in crate::plugins) active: Option<Digest>,
+}

@@ -1,0 +1,489 @@
+//! A model of one plugin with everything around it, gone through exhaustively: the file, the jobs, the
+//! attempts, the notes on disk.
+//!
+//! The life is the one that the host runs. Around it, everything happens in every order: files come, change
+//! and vanish; grants change; jobs end, are hindered, and are heard of late; attempts bring verdicts, also on
+//! versions that were replaced; the host starts again.
+//!
+//! Not here: what must always hold (`checks`), that the watcher and the registry carry out what the effects
+//! say (`plugins::tests`), who compiles at once (`gate`).
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use stateright::{Model, Property};
+
+use super::*;
+use crate::plugins::retries::Pauses;
+
+/// What becomes of a content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Fine,
+    FailsToCompile,
+    FailsItsCheck,
+    /// Its attempts say that it is bad.
+    Spoils,
+    /// Its attempts say either.
+    Doubtful,
+}
+
+/// What may still happen from outside. Without a budget the space would have no end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Budget {
+    /// The file gets a content, the same or another one, or vanishes.
+    pub(super) changes: u8,
+    pub(super) grants: u8,
+    pub(super) restarts: u8,
+    /// Jobs that fail for a cause that may pass.
+    pub(super) hindrances: u8,
+    /// The attempts on a good version say that it is none.
+    pub(super) doubts: u8,
+    /// The plugin is wanted no more.
+    pub(super) ends: u8,
+    /// Another plugin's file is compiled, which never ends.
+    pub(super) neighbours: u8,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct System {
+    pub(super) contents: &'static [Kind],
+    pub(super) budget: Budget,
+    /// One that compiles for long makes room for others, as `gate` has it.
+    pub(super) makes_room: bool,
+    pub(super) lacks: Option<Guard>,
+}
+
+/// A version in the host's memory, or what a job has made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Version {
+    pub(super) content: u8,
+    /// Those of the configuration when it was made.
+    pub(super) grants: u8,
+}
+
+/// A job that runs, and the grants that it was given.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Running {
+    job: u64,
+    stamp: Stamp,
+    kind: JobKind,
+    pub(super) grants: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct World {
+    pub(super) life: Life,
+    /// The number of its stamp, and its content.
+    file: Option<(u64, u8)>,
+    stamps: u64,
+    running: Option<Running>,
+    /// Jobs that have ended, of which the life has not heard.
+    pub(super) ended: Vec<(u64, JobEnd, Option<Version>)>,
+    prepared: Option<Version>,
+    pub(super) active: Option<Version>,
+    pub(super) good: Option<Version>,
+    /// Versions whose probation has not ended, as they were when it began.
+    pub(super) on_probation: Vec<Version>,
+    pub(super) grants: u8,
+    /// Another plugin has the turn to compile.
+    is_turn_taken: bool,
+    /// The note on disk, and those that are being written.
+    pub(super) noted: Option<Quarantine>,
+    pub(super) writing: Vec<Option<Quarantine>>,
+    pub(super) left: Budget,
+    /// Watched: a content that was found to be bad, until another one was taken.
+    pub(super) banned: Option<Digest>,
+    /// Watched: what was done that must never be done.
+    pub(super) wrong: Option<&'static str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Act {
+    Put(u8),
+    Vanish,
+    Grant,
+    Restart,
+    Unwant,
+    Look,
+    /// Time passes until something is due.
+    Wait,
+    /// The job ends. It may be hindered.
+    End(bool),
+    /// The job notices that the file has another content.
+    Change,
+    /// The life hears of a job that has ended; with whether the good version holds.
+    Hear(usize, bool),
+    Judge(usize, bool),
+    /// A note is on disk.
+    Write(usize),
+    /// Another plugin takes the turn to compile.
+    Neighbour,
+    /// It has had it for long.
+    MakeRoom,
+}
+
+/// Watched: the good version was let go of.
+pub(super) const LET_GO: &str = "the good version was let go of";
+
+/// The only moment there is: time passes by what is due becoming due.
+fn now() -> Instant {
+    static NOW: OnceLock<Instant> = OnceLock::new();
+    *NOW.get_or_init(|| Instant::now() + Duration::from_secs(1))
+}
+
+fn new_life(lacks: Option<Guard>) -> Life {
+    let hour = Duration::from_secs(3600);
+    Life { lacks, ..Life::new(Pauses { first: hour, longest: hour }) }
+}
+
+pub(super) fn digest(content: u8) -> Digest {
+    content.to_string()
+}
+
+fn content(digest: &str) -> u8 {
+    digest.parse().expect("a content")
+}
+
+impl World {
+    fn found(&self) -> Found {
+        self.file.map_or(Found::Missing, |(stamp, _)| Found::File(Stamp::numbered(stamp)))
+    }
+
+    /// A step of the life, and its effects.
+    fn tell(&mut self, event: LifeEvent, told: Option<Version>) {
+        let before = self.life.serving.good().cloned();
+        let was_serving = self.life.serving.clone();
+        let (life, effects) = step(self.life.clone(), event.clone(), now());
+        self.life = life;
+        if let LifeEvent::Judged(version, ProbationVerdict::Bad(_)) = &event {
+            let is_banned = match &was_serving {
+                Serving::Probation(new, _) => new.digest == version.digest,
+                Serving::Draining(good) => good.digest != version.digest,
+                Serving::Absent | Serving::Good(_) => false,
+            };
+            if is_banned {
+                self.banned = Some(version.digest.clone());
+            }
+        }
+        for effect in effects {
+            if matches!(event, LifeEvent::Judged(..)) && matches!(effect, Effect::Begin { .. }) {
+                self.wrong = Some("a verdict begins a job");
+            }
+            self.carry_out(effect, told);
+        }
+        if !self.life.candidate.has_job() {
+            self.prepared = None;
+        }
+        let after = self.life.serving.good().cloned();
+        if let Some(before) = before.filter(|before| after.as_ref() != Some(before)) {
+            let is_better = match &event {
+                LifeEvent::Judged(version, ProbationVerdict::Good) => after.as_ref() == Some(version),
+                LifeEvent::Ended(_, JobEnd::Checked(_, good_holds)) => !good_holds,
+                _ => false,
+            };
+            if !is_better && after.is_none_or(|after| after.digest != before.digest) {
+                self.wrong = Some(LET_GO);
+            }
+        }
+        let taken = self.active.filter(|_| matches!(self.life.candidate, Candidate::Taken(_)));
+        if taken.is_some_and(|taken| self.banned.as_ref().is_some_and(|bad| content(bad) != taken.content)) {
+            self.banned = None;
+        }
+        self.renumber();
+    }
+
+    fn carry_out(&mut self, effect: Effect, told: Option<Version>) {
+        match effect {
+            Effect::Begin { job, stamp, kind } => {
+                if self.running.is_some() {
+                    self.wrong = Some("two jobs at once");
+                }
+                if matches!(&kind, JobKind::Compile(digest) if self.life.is_in_quarantine(digest)) {
+                    self.wrong = Some("what is in quarantine is compiled");
+                }
+                self.running = Some(Running { job, stamp, kind, grants: self.grants });
+            }
+            Effect::Stop => self.running = None,
+            Effect::Publish(_, on_probation) => {
+                let Some(version) = self.prepared.take() else {
+                    self.wrong = Some("nothing was made to be published");
+                    return;
+                };
+                self.active = Some(version);
+                if !on_probation {
+                    self.good = self.active;
+                } else if self.on_probation.iter().all(|other| other.content != version.content) {
+                    self.on_probation.push(version);
+                }
+            }
+            Effect::GoBack => self.active = self.good,
+            Effect::Keep(version) => {
+                let active = self.active.filter(|active| digest(active.content) == version.digest);
+                self.good = active.or(told);
+            }
+            Effect::Withdraw => self.active = None,
+            Effect::Regrant => {
+                let versions = [&mut self.active, &mut self.good];
+                versions.into_iter().flatten().for_each(|version| version.grants = self.grants);
+            }
+            Effect::Note(quarantine) => self.writing.push(quarantine),
+            Effect::Tell(_) => {}
+        }
+    }
+
+    /// Only whether a number is that of the last job means anything.
+    fn renumber(&mut self) {
+        let last = self.life.job;
+        let renumbered = |job: u64| u64::from(job == last);
+        self.life.job = renumbered(last);
+        self.running.iter_mut().for_each(|running| running.job = renumbered(running.job));
+        self.ended.iter_mut().for_each(|(job, ..)| *job = renumbered(*job));
+    }
+
+    /// How the job that runs ends, and what it has made.
+    fn end(&self, running: &Running, kinds: &[Kind], is_hindered: bool) -> (JobEnd, Option<Version>) {
+        let hindered = || Err(Trouble { error: "hindered".into(), may_pass: true });
+        let failed = || Err(Trouble { error: "no good".into(), may_pass: false });
+        let made = |digest: &str| Some(Version { content: content(digest), grants: running.grants });
+        let kind = |digest: &str| kinds[usize::from(content(digest))];
+        match &running.kind {
+            JobKind::Read if is_hindered => (JobEnd::Read(Err("hindered".into())), None),
+            JobKind::Read => {
+                let is_same = self.found() == Found::File(running.stamp);
+                let read = self.file.filter(|_| is_same).map(|(_, content)| digest(content));
+                (JobEnd::Read(Ok(read)), None)
+            }
+            JobKind::Compile(_) if is_hindered => (JobEnd::Compiled(hindered()), None),
+            JobKind::Compile(digest) if kind(digest) == Kind::FailsToCompile => {
+                (JobEnd::Compiled(failed()), None)
+            }
+            JobKind::Compile(digest) => (JobEnd::Compiled(Ok(())), made(digest)),
+            JobKind::Check(_) if is_hindered => (JobEnd::Checked(hindered(), true), None),
+            JobKind::Check(digest) if kind(digest) == Kind::FailsItsCheck => {
+                (JobEnd::Checked(failed(), true), None)
+            }
+            JobKind::Check(_) => (JobEnd::Checked(Ok(()), true), None),
+            JobKind::Restore(..) if is_hindered => (JobEnd::Restored(hindered()), None),
+            JobKind::Restore(_, good) => (JobEnd::Restored(Ok(())), made(&good.digest)),
+        }
+    }
+
+    /// Whether the file has another content than the one that the job is about.
+    fn has_changed(&self, running: &Running) -> bool {
+        let now = self.file.map(|(_, content)| digest(content));
+        match &running.kind {
+            JobKind::Read => false,
+            JobKind::Compile(digest) | JobKind::Check(digest) | JobKind::Restore(digest, _) => {
+                now.as_ref() != Some(digest)
+            }
+        }
+    }
+
+    /// Whether the job waits for its turn to compile.
+    fn is_waiting(&self) -> bool {
+        let is_compiling = |running: &Running| matches!(running.kind, JobKind::Compile(_));
+        self.is_turn_taken && self.running.as_ref().is_some_and(is_compiling)
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.life.due().is_some_and(|due| due <= now())
+    }
+
+    /// Whether nothing is left to do about the file, and what was done is right.
+    fn is_at_rest(&self, kinds: &[Kind]) -> bool {
+        let Some((stamp, content)) = self.file else { return self.life.candidate == Candidate::Absent };
+        let stamp = Stamp::numbered(stamp);
+        match (&self.life.candidate, kinds[usize::from(content)]) {
+            (Candidate::Taken(seen), Kind::Fine | Kind::Spoils | Kind::Doubtful) => {
+                *seen == stamp && self.active.is_some_and(|active| active.content == content)
+            }
+            (Candidate::Quarantined(seen), Kind::Spoils | Kind::Doubtful) => {
+                *seen == stamp && self.active.is_some()
+            }
+            (Candidate::Refused(seen), Kind::FailsToCompile | Kind::FailsItsCheck) => {
+                *seen == Found::File(stamp)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Model for System {
+    type State = World;
+    type Action = Act;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World {
+            life: new_life(self.lacks),
+            file: None,
+            stamps: 0,
+            running: None,
+            ended: Vec::new(),
+            prepared: None,
+            active: None,
+            good: None,
+            on_probation: Vec::new(),
+            grants: 0,
+            is_turn_taken: false,
+            noted: None,
+            writing: Vec::new(),
+            left: self.budget,
+            banned: None,
+            wrong: None,
+        }]
+    }
+
+    fn actions(&self, world: &World, acts: &mut Vec<Act>) {
+        let left = &world.left;
+        if left.changes > 0 {
+            acts.extend((0..self.contents.len() as u8).map(Act::Put));
+            acts.extend(world.file.map(|_| Act::Vanish));
+        }
+        let is_wanted = world.life.candidate != Candidate::Unwanted;
+        acts.extend((left.grants > 0 && is_wanted).then_some(Act::Grant));
+        acts.extend((left.ends > 0 && is_wanted).then_some(Act::Unwant));
+        acts.extend((left.restarts > 0).then_some(Act::Restart));
+        acts.push(Act::Look);
+        if world.life.due().is_some() && !world.is_due() {
+            acts.push(Act::Wait);
+        }
+        if let Some(running) = &world.running {
+            acts.extend((!world.is_waiting()).then_some(Act::End(false)));
+            acts.extend((left.hindrances > 0).then_some(Act::End(true)));
+            acts.extend(world.has_changed(running).then_some(Act::Change));
+        }
+        for (n, (_, end, _)) in world.ended.iter().enumerate() {
+            acts.push(Act::Hear(n, true));
+            acts.extend(
+                (matches!(end, JobEnd::Checked(..)) && left.doubts > 0).then_some(Act::Hear(n, false)),
+            );
+        }
+        for (n, version) in world.on_probation.iter().enumerate() {
+            let kind = self.contents[usize::from(version.content)];
+            acts.extend((kind != Kind::Spoils).then_some(Act::Judge(n, true)));
+            acts.extend((kind != Kind::Fine).then_some(Act::Judge(n, false)));
+        }
+        acts.extend((0..world.writing.len()).map(Act::Write));
+        acts.extend((left.neighbours > 0).then_some(Act::Neighbour));
+        acts.extend((world.is_turn_taken && self.makes_room).then_some(Act::MakeRoom));
+    }
+
+    fn next_state(&self, last: &World, act: Act) -> Option<World> {
+        let mut world = last.clone();
+        match act {
+            Act::Put(content) => {
+                world.left.changes -= 1;
+                world.stamps += 1;
+                world.file = Some((world.stamps, content));
+            }
+            Act::Vanish => {
+                world.left.changes -= 1;
+                world.file = None;
+            }
+            Act::Grant => {
+                world.left.grants -= 1;
+                world.grants += 1;
+                world.tell(LifeEvent::Granted, None);
+            }
+            Act::Unwant => {
+                world.left.ends -= 1;
+                world.tell(LifeEvent::Unwanted, None);
+            }
+            Act::Restart => {
+                let World { file, stamps, grants, noted, left, .. } = world;
+                let left = Budget { restarts: left.restarts - 1, ..left };
+                let banned = noted.as_ref().map(|noted| noted.digest.clone());
+                let new = self.init_states().remove(0);
+                world = World { file, stamps, grants, noted, left, banned, ..new };
+            }
+            Act::Look => {
+                if !world.life.is_recalled {
+                    world.tell(LifeEvent::Recalled(world.noted.clone()), None);
+                }
+                let found = world.found();
+                world.tell(LifeEvent::Found(found, false), None);
+            }
+            Act::Wait => world.life.falls_due(now()),
+            Act::End(is_hindered) => {
+                world.left.hindrances -= u8::from(is_hindered);
+                let running = world.running.take()?;
+                let (end, made) = world.end(&running, self.contents, is_hindered);
+                world.ended.push((running.job, end, made));
+            }
+            Act::Change => {
+                let running = world.running.take()?;
+                world.ended.push((running.job, JobEnd::Changed, None));
+            }
+            Act::Hear(n, good_holds) => {
+                world.left.doubts -= u8::from(!good_holds);
+                let (job, end, made) = world.ended.remove(n);
+                let end = match end {
+                    JobEnd::Checked(passed, _) => JobEnd::Checked(passed, good_holds),
+                    end => end,
+                };
+                let event = LifeEvent::Ended(job, end);
+                if made.is_some() && world.life.awaits(&event) {
+                    world.prepared = made;
+                }
+                world.tell(event, None);
+            }
+            Act::Judge(n, is_good) => {
+                let version = world.on_probation.remove(n);
+                let bad = ProbationVerdict::Bad("bad".into());
+                let verdict = if is_good { ProbationVerdict::Good } else { bad };
+                let judged = Good { digest: digest(version.content), bytes: 1 };
+                world.tell(LifeEvent::Judged(judged, verdict), Some(version));
+            }
+            Act::Neighbour => {
+                world.left.neighbours -= 1;
+                world.is_turn_taken = true;
+            }
+            Act::MakeRoom => world.is_turn_taken = false,
+            Act::Write(n) => {
+                world.noted = world.writing.remove(n);
+                world.tell(LifeEvent::Noted, None);
+            }
+        }
+        Some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<System>> {
+        checks::properties()
+    }
+}
+
+impl System {
+    /// Whether the plugin comes to rest although nothing else happens: nobody has to change a file, and no
+    /// verdict has to come.
+    pub(super) fn comes_to_rest(&self, world: &World) -> bool {
+        let mut world = world.clone();
+        for _ in 0..16 {
+            let act = match &world.running {
+                Some(running) if world.has_changed(running) => Act::Change,
+                Some(_) if world.is_waiting() && self.makes_room => Act::MakeRoom,
+                Some(_) if world.is_waiting() => return false,
+                Some(_) => Act::End(false),
+                None if !world.ended.is_empty() => Act::Hear(0, true),
+                None if world.life.candidate == Candidate::Unwanted => return world.active.is_none(),
+                None if world.is_at_rest(self.contents) => return true,
+                None if world.life.due().is_some() && !world.is_due() => Act::Wait,
+                None => Act::Look,
+            };
+            let Some(next) = self.next_state(&world, act) else { return false };
+            world = next;
+        }
+        false
+    }
+}
+
+impl Life {
+    /// Everything that waits for a time is due.
+    fn falls_due(&mut self, now: Instant) {
+        if let Candidate::Settling(_, until) = &mut self.candidate {
+            *until = now;
+        }
+        self.failed.iter_mut().for_each(|failed| failed.falls_due(now));
+        self.shown.retry_at.iter_mut().for_each(|at| *at = now);
+    }
+}

@@ -1,0 +1,202 @@
+//! The states of a plugin's life, and what can be asked of them.
+//!
+//! Plain data: `life::step` is the only place that changes it. docs/decisions/0010-life-of-a-version.md has
+//! the table of states.
+
+use std::time::Instant;
+
+use super::event::{Digest, LifeEvent};
+use crate::file::{Found, Stamp};
+use crate::plugins::quarantine::{Good, Quarantine};
+use crate::plugins::retries::{Failed, Pauses};
+use crate::plugins::status::PluginState;
+
+/// All that the host decides by about one plugin.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::plugins) struct Life {
+    pub(in crate::plugins) candidate: Candidate,
+    pub(in crate::plugins) serving: Serving,
+    /// What failed last, for as long as nothing else took its place.
+    pub(super) failed: Option<Failed>,
+    pub(super) quarantine: Option<Quarantine>,
+    /// Whether the note of an earlier start was looked for.
+    pub(in crate::plugins) is_recalled: bool,
+    pub(super) noting: Noting,
+    pub(in crate::plugins) shown: Shown,
+    /// The number of the last job. Results of any other job are too late.
+    pub(in crate::plugins) job: u64,
+    pub(super) pauses: Pauses,
+    #[cfg(test)]
+    pub(super) lacks: Option<Guard>,
+}
+
+/// How far the content of the file has come.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::plugins) enum Candidate {
+    Absent,
+    /// It is read at this time if it stays as it is.
+    Settling(Stamp, Instant),
+    Reading(Stamp),
+    Compiling(Stamp, Digest),
+    Checking(Stamp, Digest),
+    /// The content is in quarantine, and the last good version is loaded from the cache.
+    Restoring(Stamp, Digest),
+    /// The content cannot be used, or there is no regular file.
+    Refused(Found),
+    Quarantined(Stamp),
+    /// The file holds the version that serves.
+    Taken(Stamp),
+    /// No queue uses the plugin any more.
+    Unwanted,
+}
+
+/// What attempts begin on, and what there is to go back to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::plugins) enum Serving {
+    /// There never was a version that worked.
+    Absent,
+    Good(Good),
+    /// The first serves, the second is good. (A canary would be a state beside this one: both serve, each its
+    /// share.)
+    Probation(Good, Good),
+    /// The file is gone. Whoever copies a file may remove the old one first, so the good version is kept.
+    Draining(Good),
+}
+
+/// Whether the note of the quarantine is being written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Noting {
+    Idle,
+    Busy,
+    /// What is being written is not true any more.
+    Outdated,
+}
+
+/// What people are shown of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::plugins) struct Shown {
+    pub(in crate::plugins) state: PluginState,
+    pub(in crate::plugins) error: Option<String>,
+    /// When the same content is tried again.
+    pub(in crate::plugins) retry_at: Option<Instant>,
+}
+
+/// Checks that the model takes away one at a time: it must find out what they are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Guard {
+    LateResultsAreDropped,
+    GrantsStopJobs,
+    GrantsAreHandedOn,
+    KeptVersionsAreGranted,
+    GoodIsKeptInProbation,
+    GoodIsKeptInDraining,
+    QuarantineBeforePublishing,
+    QuarantineBeforeCompiling,
+    VerdictsAreOfWhatServes,
+    RollbacksAreNoted,
+    NotesAreWrittenInOrder,
+    LateVerdictsAreNoted,
+}
+
+impl Life {
+    pub(in crate::plugins) fn new(pauses: Pauses) -> Life {
+        Life {
+            candidate: Candidate::Absent,
+            serving: Serving::Absent,
+            failed: None,
+            quarantine: None,
+            is_recalled: false,
+            noting: Noting::Idle,
+            shown: Shown { state: PluginState::Missing, error: None, retry_at: None },
+            job: 0,
+            pauses,
+            #[cfg(test)]
+            lacks: None,
+        }
+    }
+
+    /// When the file is to be looked at even if nothing hints at a change.
+    pub(in crate::plugins) fn due(&self) -> Option<Instant> {
+        match &self.candidate {
+            Candidate::Settling(_, until) => Some(*until),
+            Candidate::Refused(_) | Candidate::Quarantined(_) => self.failed.as_ref()?.due(),
+            _ => None,
+        }
+    }
+
+    /// Whether a new file has not been tried yet.
+    pub(in crate::plugins) fn is_settling(&self) -> bool {
+        matches!(self.candidate, Candidate::Settling(..)) && self.failed.is_none()
+    }
+
+    /// Whether a file is being tried that did not fail before.
+    pub(in crate::plugins) fn is_trying(&self) -> bool {
+        self.candidate.has_job() && self.failed.is_none()
+    }
+
+    /// The digests of the versions that serve or may have to, also after the next start.
+    pub(in crate::plugins) fn in_use(&self) -> impl Iterator<Item = &str> {
+        let noted = self.quarantine.as_ref().map(|quarantine| &quarantine.good);
+        let all = [self.serving.active(), self.serving.good(), noted];
+        all.into_iter().flatten().map(|version| version.digest.as_str())
+    }
+
+    /// Whether an event is of any use: results of a job that was stopped come too late.
+    pub(in crate::plugins) fn awaits(&self, event: &LifeEvent) -> bool {
+        let LifeEvent::Ended(job, _) = event else { return true };
+        (*job == self.job && self.candidate.has_job()) || !self.has(Guard::LateResultsAreDropped)
+    }
+
+    pub(super) fn has(&self, guard: Guard) -> bool {
+        #[cfg(test)]
+        return self.lacks != Some(guard);
+        #[cfg(not(test))]
+        let _ = guard;
+        #[cfg(not(test))]
+        true
+    }
+
+    pub(super) fn is_in_quarantine(&self, digest: &str) -> bool {
+        self.quarantine.as_ref().is_some_and(|quarantine| quarantine.digest == digest)
+    }
+}
+
+impl Candidate {
+    pub(in crate::plugins) fn has_job(&self) -> bool {
+        use Candidate::{Checking, Compiling, Reading, Restoring};
+        matches!(self, Reading(_) | Compiling(..) | Checking(..) | Restoring(..))
+    }
+
+    /// Whether everything has been done about what was found.
+    pub(super) fn knows(&self, found: Found) -> bool {
+        match self {
+            Candidate::Absent => found == Found::Missing,
+            Candidate::Refused(known) => *known == found,
+            Candidate::Quarantined(stamp) | Candidate::Taken(stamp) => found == Found::File(*stamp),
+            _ => false,
+        }
+    }
+}
+
+impl Serving {
+    /// The version that attempts begin on.
+    pub(in crate::plugins) fn active(&self) -> Option<&Good> {
+        match self {
+            Serving::Good(good) => Some(good),
+            Serving::Probation(new, _) => Some(new),
+            Serving::Absent | Serving::Draining(_) => None,
+        }
+    }
+
+    /// The version to go back to.
+    pub(in crate::plugins) fn good(&self) -> Option<&Good> {
+        match self {
+            Serving::Good(good) | Serving::Probation(_, good) | Serving::Draining(good) => Some(good),
+            Serving::Absent => None,
+        }
+    }
+
+    pub(super) fn is_active(&self, digest: &str) -> bool {
+        self.active().is_some_and(|active| active.digest == digest)
+    }
+}

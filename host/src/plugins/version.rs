@@ -1,0 +1,172 @@
+//! One version of a plugin that works: attempts run on it, and what they bring is its evidence.
+//!
+//! In: attempts. Out: for each of their tasks what became of it and whether it is charged; for the registry
+//! the end of the probation.
+//!
+//! Not here: the rule of the probation (`probation`), what follows from its end (`life`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use super::life::{LifeEvent, short};
+use super::loader::Prepared;
+use super::locked;
+use super::probation::{Probation, ProbationVerdict, Ruling};
+use super::quarantine::Good;
+use super::registry::{Brought, PluginEntry};
+use crate::config;
+use crate::sandbox::{Attempt, Ended, Handler, Report, Share};
+use crate::task::{FailureKind, Outcome};
+
+/// One version of a plugin that works. Attempts hold it until they end.
+pub struct Version {
+    pub plugin: Arc<str>,
+    label: Arc<str>,
+    /// SHA-256 of the file, in hex.
+    pub digest: String,
+    pub handler: Handler,
+    /// Shared by all versions of the plugin.
+    pub figures: Arc<Figures>,
+    /// Of the file.
+    pub(super) bytes: u64,
+    /// To compile it, or to load what was compiled before.
+    pub(super) took: Duration,
+    pub(super) from_cache: bool,
+    pub(super) since: Instant,
+    /// Shared by all copies of this version.
+    pub(super) probation: Arc<Probation>,
+    entry: Weak<PluginEntry>,
+}
+
+/// What follows from an attempt.
+#[derive(Debug)]
+pub enum Judged {
+    /// For each task, in their order.
+    Each(Vec<(Outcome, Ruling)>),
+    /// The call for several tasks failed, which says nothing of any of them, nor of the version: each is to
+    /// be run alone.
+    Split { kind: FailureKind, message: String },
+}
+
+impl Version {
+    /// A version that attempts may begin on from now on.
+    pub(super) fn new(
+        entry: &Arc<PluginEntry>,
+        version: Good,
+        prepared: Prepared,
+        probation: Arc<Probation>,
+    ) -> Version {
+        let (Good { digest, bytes }, Prepared { handler, took, from_cache }) = (version, prepared);
+        handler.belongs_to(entry.figures.share.clone());
+        Version {
+            plugin: entry.name.clone(),
+            label: format!("{}@{}", entry.name, short(&digest)).into(),
+            digest,
+            handler,
+            figures: entry.figures.clone(),
+            bytes,
+            took,
+            from_cache,
+            since: Instant::now(),
+            probation,
+            entry: Arc::downgrade(entry),
+        }
+    }
+
+    /// `name@digest`, with the first 12 digits: how the version is shown to people.
+    pub fn label(&self) -> Arc<str> {
+        self.label.clone()
+    }
+
+    /// Runs one attempt on this version, counts it, and tells of each task how it ended and whether it is to
+    /// be charged; before that, how long it took. None only when it was told to stop.
+    pub async fn run(self: &Arc<Self>, attempt: Attempt) -> Option<(Duration, Judged)> {
+        let tasks = attempt.tasks.clone();
+        let Report { ended, peak_memory, duration } = self.handler.run(attempt).await?;
+        self.figures.peak_memory.fetch_max(peak_memory, Ordering::Relaxed);
+        let outcomes = match ended {
+            Ended::Each(outcomes) => outcomes,
+            Ended::Failed { kind, message } if tasks.len() == 1 => vec![Outcome::Failed { kind, message }],
+            Ended::Failed { kind, message } => return Some((duration, Judged::Split { kind, message })),
+        };
+        let judged = tasks.iter().zip(outcomes).map(|(task, outcome)| {
+            self.figures.record(&outcome);
+            let (ruling, verdict) = self.probation.judge(&task.id, &outcome, Instant::now());
+            self.found(verdict);
+            (outcome, ruling)
+        });
+        Some((duration, Judged::Each(judged.collect())))
+    }
+
+    /// The same version with other grants.
+    pub(super) fn regranted(&self, grants: &config::Plugin) -> Arc<Version> {
+        let handler = self.handler.with_grants(grants);
+        handler.belongs_to(self.figures.share.clone());
+        Arc::new(Version {
+            plugin: self.plugin.clone(),
+            label: self.label.clone(),
+            digest: self.digest.clone(),
+            handler,
+            figures: self.figures.clone(),
+            bytes: self.bytes,
+            took: self.took,
+            from_cache: self.from_cache,
+            since: self.since,
+            probation: self.probation.clone(),
+            entry: self.entry.clone(),
+        })
+    }
+
+    /// Ends a probation whose time is over.
+    pub(super) fn look(self: &Arc<Self>, now: Instant) {
+        self.found(self.probation.look(now));
+    }
+
+    fn found(self: &Arc<Self>, verdict: Option<ProbationVerdict>) {
+        if let (Some(verdict), Some(entry)) = (verdict, self.entry.upgrade()) {
+            let version = Good { digest: self.digest.clone(), bytes: self.bytes };
+            let work = entry.tell(LifeEvent::Judged(version, verdict), Brought::Version(self.clone()));
+            debug_assert!(work.is_none(), "a verdict begins no job");
+        }
+    }
+}
+
+impl Drop for Version {
+    fn drop(&mut self) {
+        debug_assert!(
+            !locked::is_held(),
+            "a version of {} is dropped under a lock of the registry",
+            self.plugin
+        );
+    }
+}
+
+impl std::fmt::Debug for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Version")
+            .field("plugin", &self.plugin)
+            .field("digest", &self.digest)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of a plugin's attempts in this host, since it started.
+#[derive(Debug, Default)]
+pub struct Figures {
+    pub(super) attempts: AtomicU64,
+    pub(super) failures: AtomicU64,
+    pub(super) peak_memory: AtomicU64,
+    pub(super) share: Arc<Share>,
+}
+
+impl Figures {
+    /// Counts one attempt at one task; a failure is one that the sandbox ended, not one that the handler
+    /// reported.
+    fn record(&self, outcome: &Outcome) {
+        self.attempts.fetch_add(1, Ordering::Relaxed);
+        if matches!(outcome, Outcome::Failed { .. }) {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Commands: `tqhost` in the hands of an operator, the doctor, the admin endpoints, the demo.
+//!
+//! Not here: commands that fail because of a mistake (`config::bad_input`), `tqhost try` and `tqhost new`
+//! (`handlers::authors`).
+
+mod commands;
+mod demo;
+mod doctor;

@@ -1,0 +1,15 @@
+//! Faults: hosts, Redis, networks and data that fail. No task is lost, and none runs more often than the
+//! fault explains.
+//!
+//! Not here: random faults under load (`proofs::chaos`), handlers that fail (`handlers::isolation`).
+
+mod data;
+mod ends;
+mod hosts;
+mod killed;
+mod lost_replies;
+mod network;
+mod other_versions;
+mod redis;
+mod suspects;
+mod worker;

@@ -1,0 +1,12 @@
+//! Handlers: what they may do, how they misbehave, the languages that they are written in, and the tools of
+//! their authors.
+//!
+//! Not here: how their files are loaded and replaced (`plugins`).
+
+mod authors;
+mod http;
+mod instances;
+mod isolation;
+mod languages;
+mod llm;
+mod resume_model;

@@ -1,0 +1,240 @@
+//! The process that compiles a plugin: its failures affect nothing else.
+//!
+//! It compiles a component of 12 MB, which takes seconds, so a test has time to disturb it.
+//!
+//! Not here: the messages about bad files (`files`), the latency of tasks during compilation (`make bench
+//! SECTION=compilation`).
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::process::Resource;
+use serde_json::Value;
+
+use crate::support::files::{digest, guest, label, loaded, put, row};
+use crate::support::process::{self, compilers};
+use crate::support::{Bench, Host, Trickle, eventually, within};
+
+const QUEUES: &str = "[queues.work]\nplugin = \"p\"\n[queues.other]\nplugin = \"echo\"\n";
+const SECRET: &str = "hunter2-of-the-environment";
+
+/// A host that runs tasks, with a plugin `p` that has no file.
+fn bench() -> (Bench, Host) {
+    let bench = Bench::new(QUEUES);
+    bench.install("echo", "echo");
+    let host = bench.host_with_env(vec![("TEST_SECRET".into(), SECRET.into())]);
+    host.log("tqhost is running");
+    host.until_ready();
+    (bench, host)
+}
+
+/// A large component that is different in each test, because the host does not compile the same content
+/// twice.
+fn large(mark: u8) -> Vec<u8> {
+    let mut bytes = guest("in-javascript");
+    bytes.extend([0, 3, 1, b'x', mark]);
+    bytes
+}
+
+/// The process that compiles for a host, once it has confined itself.
+#[track_caller]
+fn compiler(host: &Host) -> Pid {
+    let is_confined = |pid: &Pid| {
+        // This is its last step before it reads the file.
+        fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).is_ok_and(|score| score.trim() == "1000")
+    };
+    eventually("it compiles", || compilers(host.pid()).first().copied().filter(is_confined))
+}
+
+/// Waits until `tqhost plugins` shows `p` with this text in its error.
+#[track_caller]
+fn refused(bench: &Bench, why: &str) -> Value {
+    eventually(&format!("it is refused: {why}"), || {
+        row(bench, "p").filter(|row| row["error"].as_str().is_some_and(|error| error.contains(why)))
+    })
+}
+
+/// The plugin's queue must work with a good version.
+#[track_caller]
+fn works(bench: &mut Bench, host: &Host) {
+    let good = guest("echo-v2");
+    put(bench, "p", &good);
+    loaded(host, &good);
+    let id = bench.xadd("work", &[("a", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    assert_eq!(bench.status("work", &id, "plugin"), label("p", &good));
+}
+
+#[test]
+fn it_has_no_secrets_and_is_bounded() {
+    let (mut bench, host) = bench();
+    put(&bench, "p", &large(1));
+    let pid = compiler(&host);
+    // The compiler is stopped while the test looks at it.
+    kill(pid, Signal::SIGSTOP).expect("stop");
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("its limits");
+    refused(&bench, "there is a file, which is being compiled");
+    for (name, most) in
+        [("Max cpu time", "600"), ("Max data size", "4294967296"), ("Max core file size", "0")]
+    {
+        let limit = limits.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+        assert_eq!(limit.split_whitespace().next(), Some(most), "{name}");
+    }
+    assert!(
+        fs::read_to_string(format!("/proc/{}/environ", host.pid())).expect("the host's").contains(SECRET)
+    );
+    let environ = fs::read_to_string(format!("/proc/{pid}/environ")).expect("its own");
+    assert!(environ.is_empty() || environ.starts_with("LD_LIBRARY_PATH="), "{environ}");
+    // The compiler has none of the host's files and connections. It may have those that the host itself was
+    // started with.
+    let open: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
+        .expect("its files")
+        .filter_map(|file| Some(fs::read_link(file.ok()?.path()).ok()?.display().to_string()))
+        .collect();
+    let folder = bench.dir.path().display().to_string();
+    assert!(open.len() >= 3, "{open:?}");
+    assert!(
+        open.iter()
+            .all(|file| !file.starts_with("socket:") && !file.contains("epoll") && !file.contains(&folder)),
+        "{open:?}"
+    );
+    works(&mut bench, &host);
+    host.stop();
+}
+
+/// Disturbs the compiler of a component. The component must be refused for good with this error, and nothing
+/// else may change.
+#[track_caller]
+fn is_an_error_of_the_file(cases: &[(&dyn Fn(Pid), &str)]) {
+    let (mut bench, host) = bench();
+    let trickle = Trickle::start(&bench, "other", 2);
+    for (n, (harm, why)) in (0..).zip(cases) {
+        put(&bench, "p", &large(n));
+        harm(compiler(&host));
+        let row = refused(&bench, why);
+        assert!(row["retry_at"].is_null(), "{row}");
+    }
+    trickle.more(5);
+    works(&mut bench, &host);
+    trickle.stop();
+    host.stop();
+}
+
+#[test]
+fn a_crash_of_it_is_an_error_of_the_file() {
+    // The first signal may be caught by a handler that looks for a cause in the code, finds none, and lets
+    // the next signal end the process.
+    let crash = |signal| {
+        move |pid| {
+            eventually("it crashes", || {
+                let _ = kill(pid, signal);
+                (!process::is_there(pid)).then_some(())
+            });
+        }
+    };
+    is_an_error_of_the_file(&[
+        (&crash(Signal::SIGSEGV), "compiling it ends with SIGSEGV"),
+        (&crash(Signal::SIGABRT), "compiling it ends with SIGABRT"),
+        (&crash(Signal::SIGILL), "compiling it ends with SIGILL"),
+    ]);
+}
+
+#[test]
+fn what_takes_too_much_is_refused() {
+    // The test lowers the limits instead of using a larger file.
+    is_an_error_of_the_file(&[
+        (
+            &|pid| process::bound(pid, Resource::Cpu, 1),
+            "compiling it takes more than 600 s of processor time",
+        ),
+        (
+            &|pid| process::bound(pid, Resource::Data, 64 << 20),
+            "compiling it takes more memory than it may have",
+        ),
+    ]);
+}
+
+#[test]
+fn one_that_the_system_killed_is_tried_again() {
+    let (mut bench, host) = bench();
+    let large = large(30);
+    put(&bench, "p", &large);
+    kill(compiler(&host), Signal::SIGKILL).expect("kill");
+    let row = refused(&bench, "was killed, as a system without free memory does");
+    assert!(row["retry_at"].is_u64(), "{row}");
+    within(Duration::from_secs(600), "it is compiled at the next try", || {
+        host.logged("plugin loaded").into_iter().find(|line| line["digest"] == digest(&large)[..12])
+    });
+    let id = bench.xadd("work", &[("end", "well")]);
+    bench.until("work", &id, "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn it_is_broken_off_when_its_file_is_replaced() {
+    let (mut bench, host) = bench();
+    put(&bench, "p", &large(40));
+    let pid = compiler(&host);
+    // The compiler would never end by itself.
+    kill(pid, Signal::SIGSTOP).expect("stop");
+    works(&mut bench, &host);
+    assert!(!process::is_there(pid), "it is gone");
+    assert_eq!(host.logged("changed while it was compiled").len(), 1);
+    assert!(host.stop_for_log().logged("plugin cannot be used").is_empty(), "that is no failure");
+}
+
+#[test]
+fn others_do_not_wait_for_one_that_takes_long() {
+    let queues = |more: &str| {
+        format!(
+            "{QUEUES}[plugins.echo]\nconfig = {{ {more} }}\n[queues.checked]\n[plugins.checked]\n\
+             config = {{ self-check = \"ok\", {more} }}\n"
+        )
+    };
+    let bench = Bench::new(&queues("a = \"1\""));
+    bench.install("echo", "echo");
+    bench.install("checks-itself", "checked");
+    let host = bench.host();
+    host.until_ready();
+    put(&bench, "p", &large(60));
+    let pid = compiler(&host);
+    // The compiler would never end by itself.
+    kill(pid, Signal::SIGSTOP).expect("stop");
+    // Other grants take effect at once, also for a plugin with a self-check.
+    bench.configure_for(&queues("a = \"2\""), bench.redis.port);
+    within(Duration::from_secs(20), "both have other grants", || {
+        (host.logged("plugin has other grants").len() == 2).then_some(())
+    });
+    // A plugin whose compiled code is in the cache loads at once.
+    put(&bench, "checked", &guest("echo"));
+    within(Duration::from_secs(20), "it has another version", || {
+        host.logged("plugin loaded")
+            .into_iter()
+            .find(|line| line["plugin"] == "checked" && line["digest"] == digest(&guest("echo"))[..12])
+    });
+    // A plugin that must be compiled loads after a while.
+    let other = guest("echo-v2");
+    put(&bench, "echo", &other);
+    within(Duration::from_secs(120), "the other plugin has its version", || {
+        host.logged("plugin loaded").into_iter().find(|line| line["digest"] == digest(&other)[..12])
+    });
+    assert!(process::is_there(pid));
+    // No queue needs the plugin any more.
+    bench.configure_for("[queues.other]\nplugin = \"echo\"\n", bench.redis.port);
+    eventually("the process that compiles has ended", || (!process::is_there(pid)).then_some(()));
+    assert!(host.stop_for_log().logged("plugin cannot be used").is_empty(), "that is no failure");
+}
+
+#[test]
+fn it_ends_with_its_host() {
+    for end in [Signal::SIGKILL, Signal::SIGTERM] {
+        let (bench, host) = bench();
+        put(&bench, "p", &large(50));
+        let pid = compiler(&host);
+        host.signal(end);
+        eventually("the process that compiles has ended", || (!process::is_there(pid)).then_some(()));
+        drop(host);
+    }
+}

@@ -1,0 +1,8 @@
+//! Plugins: their files, their compilation, the life of a version, many replacements.
+//!
+//! Not here: what a handler does in a task (`handlers`).
+
+mod compiling;
+mod files;
+mod swaps;
+mod versions;

@@ -1,0 +1,371 @@
+//! The short form of the chaos test, and tests of its judge: each fault that the judge must find is made by
+//! hand.
+
+#[path = "../chaos/harness/mod.rs"]
+mod harness;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tqhost::queue::script;
+
+use self::harness::faults::{Done, now_ms};
+use self::harness::judge::{Case, Verdict, judge};
+use self::harness::load::Sent;
+use self::harness::orders::{Kind, Order};
+use self::harness::plan::{Fault, Keeps};
+use self::harness::{LEASE, Wish, bench, run};
+use crate::support::{Bench, eventually};
+
+/// Long enough for nearly every kind of fault, and short enough for each run of the tests.
+const SHORT: Wish = Wish {
+    seed: 20,
+    duration: Duration::from_secs(20),
+    pause: Duration::from_millis(20),
+    keeps: Keeps::All,
+    keep: false,
+};
+
+#[track_caller]
+fn is_good(wish: Wish) {
+    let verdict = run(wish);
+    println!("{}", verdict.table);
+    assert!(verdict.is_good(), "{}", verdict.table);
+}
+
+#[test]
+fn proof_chaos_short_form() {
+    is_good(SHORT);
+}
+
+#[test]
+fn proof_chaos_with_a_redis_that_forgets_its_last_second() {
+    is_good(Wish { duration: Duration::from_secs(10), keeps: Keeps::AllButASecond, ..SHORT });
+}
+
+#[test]
+fn proof_chaos_with_a_failover() {
+    is_good(Wish { duration: Duration::from_secs(10), keeps: Keeps::WhatItsReplicaHas, ..SHORT });
+}
+
+/// A bench with four completed tasks. Its host has stopped.
+fn quiet() -> (Bench, Sent) {
+    let mut bench = bench(Keeps::All);
+    let host = bench.host();
+    let mut sent = Sent::default();
+    for number in 0..4 {
+        let name = format!("plain-{number}");
+        add(&mut bench, &name);
+        sent.accepted.insert(name, (0, 0));
+    }
+    eventually("all are done", || {
+        (0..4)
+            .all(|number| bench.status("plain", &format!("plain-{number}"), "status") == "COMPLETED")
+            .then_some(())
+    });
+    host.stop();
+    (bench, sent)
+}
+
+fn add(bench: &mut Bench, name: &str) -> String {
+    add_with(bench, name, "")
+}
+
+/// `told` are further fields for the handler.
+fn add_with(bench: &mut Bench, name: &str, told: &str) -> String {
+    let data = format!("{{\"n\":\"{name}\",\"ms\":0,\"retries\":0,\"end\":\"ok\"{told}}}");
+    bench.xadd("plain", &[("data", &data), ("tq-id", name), ("pad", "1234")])
+}
+
+/// Deletes the entry of a task by hand. Writes `status` as its end, if there is one.
+fn end(bench: &mut Bench, name: &str, entry: &str, status: Option<&str>) {
+    let script = "redis.call('XDEL', KEYS[1], ARGV[1]); \
+        if ARGV[2] then redis.call('HSET', KEYS[2], 'status', ARGV[2]) end";
+    let status_key = format!("tq:{{plain}}:task:{name}");
+    let _: redis::Value = bench.redis("EVAL", (script, 2, "plain", status_key, entry, status));
+}
+
+fn verdict(bench: &mut Bench, sent: &Sent) -> Verdict {
+    verdict_after(bench, sent, &[])
+}
+
+/// The verdict if the processes 10 and 11 were the hosts 0 and 1.
+fn verdict_after(bench: &mut Bench, sent: &Sent, faults: &[Done]) -> Verdict {
+    let logs = bench.dir.path().join("logs");
+    std::fs::create_dir_all(&logs).expect("create a folder");
+    judge(Case {
+        append_only_file: &bench.redis.append_only_file(),
+        db: &mut bench.db,
+        logs: &logs,
+        sent,
+        faults,
+        pids: &HashMap::from([(10, 0), (11, 1)]),
+        wrong: Vec::new(),
+    })
+}
+
+fn mentions(verdict: &Verdict, what: &str) -> bool {
+    verdict.wrong.iter().any(|line| line.contains(what))
+}
+
+#[test]
+fn chaos_the_judge_finds_nothing_where_nothing_is() {
+    let (mut bench, sent) = quiet();
+    let verdict = verdict(&mut bench, &sent);
+    assert!(verdict.is_good(), "{}{:?}", verdict.table, verdict.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_a_second_commit() {
+    let (mut bench, sent) = quiet();
+    // The script lacks its guard against an entry that was settled before.
+    let careless = script::SETTLE.source.replace("entry) == 1 or is_kept", "entry) >= 0 or is_kept");
+    assert_ne!(careless, script::SETTLE.source);
+    let keys = ["plain", "d", "p", "l", "tq:{plain}:settled:host-1-x:0", "tq:{plain}:task:plain-2"];
+    let arguments =
+        ["tqhost", "host-1-x", "86400000", "1000", "1", "0", "0", "", "Cr", "1-1", "1", "p", "1", "0", "{}"];
+    let settled: Vec<u64> = bench.redis("EVAL", (&careless, keys.len(), &keys, &arguments));
+    assert_eq!(settled, [1]);
+    let verdict = verdict(&mut bench, &sent);
+    assert_eq!(verdict.twice, ["plain-2"], "{}", verdict.table);
+    assert!(
+        mentions(&verdict, "plain-2: COMPLETED without an ack")
+            && mentions(&verdict, "with the ends [COMPLETED, COMPLETED]"),
+        "{:?}",
+        verdict.wrong
+    );
+    let writes = verdict.evidence.matches("COMPLETED").count();
+    assert!(
+        writes == 2 && verdict.evidence.contains("XADD plain"),
+        "its history is shown: {}",
+        verdict.evidence
+    );
+}
+
+#[test]
+fn chaos_the_judge_finds_what_is_lost() {
+    let (mut bench, mut sent) = quiet();
+    let entry = add(&mut bench, "plain-4");
+    let _: u64 = bench.redis("XDEL", ("plain", entry));
+    sent.accepted.insert("plain-5".to_owned(), (0, 0));
+    let mut lost = verdict(&mut bench, &sent).lost;
+    lost.sort();
+    assert_eq!(lost, ["plain-4", "plain-5"], "deleted; accepted and never written");
+}
+
+#[test]
+fn chaos_the_judge_finds_what_is_stuck_or_in_two_places() {
+    let (mut bench, sent) = quiet();
+    add(&mut bench, "plain-4");
+    add(&mut bench, "plain-3");
+    let verdict = verdict(&mut bench, &sent);
+    assert_eq!(verdict.stuck, ["plain-4"]);
+    assert!(mentions(&verdict, "plain-3: in 1 places, with the ends [COMPLETED]"), "{:?}", verdict.wrong);
+    assert!(mentions(&verdict, "plain: 2 in the stream"), "{:?}", verdict.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_a_wrong_end() {
+    let (mut bench, sent) = quiet();
+    let _: u64 = bench.redis("HSET", ("tq:{plain}:task:plain-0", "attempt", "2"));
+    let _: u64 = bench.redis("HSET", ("tq:{plain}:task:plain-1", "status", "FAILED"));
+    let _: u64 = bench.redis("HSET", ("tq:{plain}:task:plain-3", "status", "PROCESSING", "attempt", "1"));
+    let verdict = verdict(&mut bench, &sent);
+    for what in [
+        "plain-0: ended on attempt 2",
+        "plain-1: FAILED without a dead letter",
+        "plain-3: began after its end",
+        "plain-3: PROCESSING, attempt 1, by , which had no such delivery",
+    ] {
+        assert!(mentions(&verdict, what), "{what}: {:?}", verdict.wrong);
+    }
+}
+
+/// Adds a task and gives it to process 10. Gives it to process 11 after a whole lease, or at once if
+/// `in_haste`.
+fn take_over(bench: &mut Bench, name: &str, in_haste: bool) {
+    let entry = add(bench, name);
+    let read = ("GROUP", "tqhost", "host-10-x", "COUNT", 1, "STREAMS", "plain", ">");
+    let _: redis::Value = bench.redis("XREADGROUP", read);
+    let idle = if in_haste { 0 } else { LEASE.as_millis() as u64 };
+    let _: redis::Value =
+        bench.redis("XCLAIM", ("plain", "tqhost", "host-10-x", 0, &entry, "IDLE", idle, "JUSTID"));
+    let _: redis::Value = bench.redis("XCLAIM", ("plain", "tqhost", "host-11-y", idle, &entry));
+    let _: u64 = bench.redis("XACK", ("plain", "tqhost", &entry));
+    // Times are in milliseconds, and the next step must have a later one.
+    let now = now_ms();
+    while now_ms() == now {}
+}
+
+fn stopped(host: usize, from_ms: u64) -> Done {
+    Done { fault: Fault::HostStopped, host: Some(host), from_ms, to_ms: now_ms(), loss: None }
+}
+
+#[test]
+fn chaos_the_judge_finds_a_run_that_is_repeated_without_a_cause() {
+    let (mut bench, sent) = quiet();
+    let before = now_ms() - 2 * LEASE.as_millis() as u64;
+    take_over(&mut bench, "plain-4", false);
+    let unexplained = "plain-4: run (0, 1, 0) is repeated and no fault explains it";
+    for faults in [vec![], vec![stopped(1, before)], vec![Done { to_ms: before, ..stopped(0, before) }]] {
+        let verdict = verdict_after(&mut bench, &sent, &faults);
+        assert!(
+            mentions(&verdict, unexplained),
+            "none, of another host, or over before: {:?}",
+            verdict.wrong
+        );
+        assert!(!mentions(&verdict, "after it was kept"), "{:?}", verdict.wrong);
+    }
+    let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
+    assert!(!mentions(&verdict, "is repeated"), "the host that had it was stopped: {:?}", verdict.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_what_is_taken_from_a_living_host() {
+    let (mut bench, sent) = quiet();
+    let before = now_ms();
+    take_over(&mut bench, "plain-4", true);
+    let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
+    assert!(mentions(&verdict, "plain-4: taken from host-10-x by host-11-y"), "{:?}", verdict.wrong);
+    assert!(!mentions(&verdict, "is repeated"), "{:?}", verdict.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_a_fault_that_explains_too_much() {
+    let (mut bench, sent) = quiet();
+    let before = now_ms() - 2 * LEASE.as_millis() as u64;
+    // The host has one task at a time.
+    take_over(&mut bench, "plain-4", false);
+    take_over(&mut bench, "plain-5", false);
+    let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
+    assert!(mentions(&verdict, "2 runs were repeated, and 1 were in hand"), "{:?}", verdict.wrong);
+}
+
+fn order(kind: Kind, name: &str, from_ms: u64) -> Order {
+    Order { kind, name: name.to_owned(), from_ms, to_ms: now_ms(), is_done: true }
+}
+
+#[test]
+fn chaos_the_judge_finds_what_nobody_ordered() {
+    let (mut bench, mut sent) = quiet();
+    let before = now_ms();
+    add(&mut bench, "plain-4");
+    bench.tqhost(&["cancel", "plain", "plain-4"]).ok();
+    bench.tqhost(&["pause", "plain"]).ok();
+    let dead = "tq:{plain}:dead";
+    let letter = bench.xadd(dead, &[("data", "{\"n\":\"plain-3\"}"), ("tq-reason", "rejected")]);
+    let _: u64 = bench.redis("XDEL", (dead, letter));
+    let findings = [
+        "plain-4: is CANCELLED, and nobody cancelled it then",
+        "plain-3: was requeued 1 times by 0 orders",
+        "and nobody ordered it",
+    ];
+    let early = |kind, name| Order { to_ms: before - 1, ..order(kind, name, before - 1) };
+    for orders in [
+        vec![],
+        vec![
+            early(Kind::Cancel, "plain-4"),
+            order(Kind::Requeue, "plain-4", before),
+            early(Kind::Pause, "plain"),
+        ],
+    ] {
+        sent.orders = orders;
+        let verdict = verdict(&mut bench, &sent);
+        findings
+            .iter()
+            .for_each(|finding| assert!(mentions(&verdict, finding), "{finding}: {:?}", verdict.wrong));
+    }
+    sent.orders = vec![
+        order(Kind::Cancel, "plain-4", before),
+        order(Kind::Requeue, "plain-3", before),
+        order(Kind::Pause, "plain", before),
+    ];
+    let verdict = verdict(&mut bench, &sent);
+    findings
+        .iter()
+        .for_each(|finding| assert!(!mentions(&verdict, finding), "{finding}: {:?}", verdict.wrong));
+}
+
+#[test]
+fn chaos_the_judge_finds_what_was_ordered_and_not_done() {
+    let (mut bench, mut sent) = quiet();
+    sent.orders = vec![
+        order(Kind::Cancel, "plain-0", now_ms()),
+        order(Kind::Requeue, "plain-1", 0),
+        order(Kind::Pause, "plain", 0),
+    ];
+    let verdict = verdict(&mut bench, &sent);
+    for what in [
+        "plain-0: was cancelled, and ended as",
+        "plain-1: was requeued 0 times by 1 orders",
+        "and Redis knows nothing of it",
+    ] {
+        assert!(mentions(&verdict, what), "{what}: {:?}", verdict.wrong);
+    }
+}
+
+#[test]
+fn chaos_the_judge_finds_a_claim_while_the_queue_is_paused() {
+    let (mut bench, sent) = quiet();
+    let before = now_ms();
+    let _: () = bench.redis("SET", ("tq:{plain}:paused", before - 5000));
+    take_over(&mut bench, "plain-4", false);
+    let _: u64 = bench.redis("DEL", "tq:{plain}:paused");
+    take_over(&mut bench, "plain-5", false);
+    let claims = |verdict: &Verdict| {
+        verdict.wrong.iter().filter(|line| line.contains("claimed a task of plain at")).count()
+    };
+    assert_eq!(claims(&verdict(&mut bench, &sent)), 2, "that of plain-4, by each host");
+    let verdict = verdict_after(&mut bench, &sent, &[stopped(0, before)]);
+    assert_eq!(claims(&verdict), 1, "one of the hosts was stopped: {:?}", verdict.wrong);
+}
+
+#[test]
+fn chaos_the_judge_finds_a_loss_that_is_older_or_newer_than_what_redis_may_forget() {
+    let (mut bench, mut sent) = quiet();
+    sent.accepted.insert("plain-4".to_owned(), (1000, 1010));
+    let cut = |from_ms, to_ms| Done {
+        loss: Some((from_ms, to_ms)),
+        fault: Fault::RedisCutShort,
+        host: None,
+        from_ms: 0,
+        to_ms: 9000,
+    };
+    for (loss, lost) in [((1010, 2000), 0), ((500, 1000), 0), ((1011, 2000), 1), ((500, 999), 1)] {
+        let verdict = verdict_after(&mut bench, &sent, &[cut(loss.0, loss.1)]);
+        assert_eq!(verdict.lost.len(), lost, "{loss:?}: {}", verdict.table);
+    }
+}
+
+#[test]
+fn chaos_the_judge_finds_a_task_that_was_sent_twice_and_ends_twice_or_never() {
+    let (mut bench, sent) = quiet();
+    for (name, ends) in [
+        ("plain-4", [Some("COMPLETED"), Some("COMPLETED")]),
+        ("plain-5", [None, None]),
+        ("plain-6", [None, Some("COMPLETED")]),
+    ] {
+        let entries = [0, 1].map(|_| add_with(&mut bench, name, ",\"again\":true"));
+        entries.iter().zip(ends).for_each(|(entry, status)| end(&mut bench, name, entry, status));
+    }
+    let verdict = verdict(&mut bench, &sent);
+    assert_eq!(
+        (verdict.twice, verdict.lost),
+        (vec!["plain-4".to_owned()], vec!["plain-5".to_owned()]),
+        "{:?}",
+        verdict.wrong
+    );
+}
+
+#[test]
+fn chaos_the_judge_finds_two_tasks_of_one_key_and_a_payload_that_is_cut() {
+    let (mut bench, sent) = quiet();
+    for name in ["plain-4", "plain-5"] {
+        let entry = add_with(&mut bench, name, ",\"key\":\"k\",\"pad\":5");
+        end(&mut bench, name, &entry, Some("COMPLETED"));
+    }
+    let verdict = verdict(&mut bench, &sent);
+    for what in ["of the 2 tasks with the key k, 2 were run", "plain-4: has 4 bytes of its payload of 5"] {
+        assert!(mentions(&verdict, what), "{what}: {:?}", verdict.wrong);
+    }
+}

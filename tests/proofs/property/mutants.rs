@@ -1,0 +1,345 @@
+//! Mutants of the scripts, each without one guard, which the property test has to find.
+//!
+//! In: a [`Mutation`]. Out: a port at which Redis runs the mutants. The library calls a script by its hash. A
+//! [`Mutator`] is a proxy between the library and Redis that replaces the hash by the mutant's. So the
+//! library is unchanged, and one line in Redis differs. A change to `lib.lua` changes every script. Not here:
+//! the property test (`tests/proofs/property.rs`).
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::LazyLock;
+
+use tqhost::queue::script::{self, Script};
+
+use crate::support::RedisServer;
+
+/// A part of a script, its replacement, and a part of the message with which the property test fails.
+pub struct Mutation {
+    pub what: &'static str,
+    scripts: &'static [&'static LazyLock<Script>],
+    text: &'static str,
+    instead: &'static str,
+    pub found: &'static str,
+}
+
+/// The scripts that the property test calls and that use functions of `lib.lua`.
+const ALL: &[&LazyLock<Script>] = &[
+    &script::SETTLE,
+    &script::BEGIN,
+    &script::HEARTBEAT,
+    &script::CANCEL,
+    &script::ENQUEUE,
+    &script::PROMOTE,
+    &script::REQUEUE,
+    &script::FIRE,
+];
+
+/// The message when something in Redis differs from the reference.
+const DIFFERS: &str = "assertion failed";
+
+/// Every guard whose absence shows when calls come one after the other.
+pub const MUTATIONS: &[Mutation] = &[
+    Mutation {
+        what: "settle completes without looking at XACK's answer",
+        scripts: &[&script::SETTLE],
+        text: "if not acked(status, entry) then return 0 end\n  end_attempt",
+        instead: "acked(status, entry)\n  end_attempt",
+        found: "Overtaken",
+    },
+    Mutation {
+        what: "settle buries without looking for the owner",
+        scripts: &[&script::SETTLE],
+        text: "if not is_owner(status, entry) or not acked(status, entry) then return 0 end\n  \
+               if is_duplicate(status, entry) then return 1 end\n  fields",
+        instead: "if not acked(status, entry) then return 0 end\n  \
+                  if is_duplicate(status, entry) then return 1 end\n  fields",
+        found: "Overtaken",
+    },
+    Mutation {
+        what: "settle parks without looking for the owner",
+        scripts: &[&script::SETTLE],
+        text: "if not is_owner(status, entry) or not acked(status, entry) then return 0 end\n  \
+               if is_duplicate(status, entry) then return 1 end\n  if is_marked",
+        instead: "if not acked(status, entry) then return 0 end\n  \
+                  if is_duplicate(status, entry) then return 1 end\n  if is_marked",
+        found: "Overtaken",
+    },
+    Mutation {
+        what: "settle gives a repeated call a reply of its own",
+        scripts: &[&script::SETTLE],
+        text: "if last and tonumber(last[1]) >= tonumber(ARGV[5])",
+        instead: "if false",
+        found: "the reply that was lost",
+    },
+    Mutation {
+        what: "settle leaves the entry in the stream",
+        scripts: &[&script::SETTLE],
+        text: "redis.call('XDEL', stream, unpack(settled))",
+        instead: "local _ = settled",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "begin does not look for the owner",
+        scripts: &[&script::BEGIN],
+        text: "if not owned(stream, group, entry, consumer) then",
+        instead: "if false then",
+        found: "Lost",
+    },
+    Mutation {
+        what: "begin overlooks that another task has the key",
+        scripts: &[&script::BEGIN],
+        text: "if first and first ~= id then",
+        instead: "if false then",
+        found: "Duplicate",
+    },
+    Mutation {
+        what: "begin overlooks that the host died while the task ran alone",
+        scripts: &[&script::BEGIN],
+        text: "if has_died and tonumber(crashes) >= tonumber(ARGV[7]) then return 5 end",
+        instead: "local _ = has_died",
+        found: "Crashed",
+    },
+    Mutation {
+        what: "begin leaves it noted that the task ran alone",
+        scripts: &[&script::BEGIN],
+        text: "'dead', 'duplicate_of', 'alone')",
+        instead: "'dead', 'duplicate_of')",
+        found: "Crashed",
+    },
+    Mutation {
+        what: "begin does not take the key",
+        scripts: &[&script::BEGIN],
+        text: "redis.call('SET', marker, id)",
+        instead: "local _ = id",
+        found: "the key",
+    },
+    Mutation {
+        what: "the heartbeat does not look for the owner",
+        scripts: &[&script::HEARTBEAT],
+        text: "if owned(stream, group, entry, consumer) then",
+        instead: "if true then",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "the heartbeat counts as a delivery",
+        scripts: &[&script::HEARTBEAT],
+        text: "0, entry, 'JUSTID')",
+        instead: "0, entry)",
+        found: "deliveries",
+    },
+    Mutation {
+        what: "a reclaim of what is the consumer's own counts as a delivery",
+        scripts: &[&script::RECLAIM],
+        text: "if owner ~= consumer and",
+        instead: "if",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "a reclaim from an owner that lives counts as a crash",
+        scripts: &[&script::RECLAIM],
+        text: "and idle - silence_of(owner) < outlived then",
+        instead: "then",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "promote leaves the task among the delayed ones",
+        scripts: &[&script::PROMOTE],
+        text: "redis.call('ZREM', KEYS[2], member)",
+        instead: "local _ = member",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "promote leaves the fields of the task",
+        scripts: &[&script::PROMOTE],
+        text: "redis.call('HDEL', KEYS[3], member)",
+        instead: "local _ = member",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "requeue leaves the dead letter",
+        scripts: &[&script::REQUEUE],
+        text: "redis.call('XDEL', KEYS[2], ARGV[1])",
+        instead: "local _ = entry",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "cancel does not look whether the task has ended",
+        scripts: &[&script::CANCEL],
+        text: "if status == 'COMPLETED' or status == 'FAILED' or status == 'CANCELLED' then",
+        instead: "if false then",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "enqueue accepts a task again",
+        scripts: &[&script::ENQUEUE],
+        text: "if redis.call('EXISTS', KEYS[4]) == 1 then return 0 end",
+        instead: "",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "enqueue overlooks that another task has the key",
+        scripts: &[&script::ENQUEUE],
+        text: "if first then",
+        instead: "if false then",
+        found: "Duplicate",
+    },
+    Mutation {
+        what: "a consumer leaves with what is pending for it",
+        scripts: &[&script::LEAVE],
+        text: "if pending.err or #pending > 0 then",
+        instead: "if pending.err then",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "the end of a task lets its key live on",
+        scripts: ALL,
+        text: "then redis.call('PEXPIRE', marker, rules.window) end",
+        instead: "then local _ = id end",
+        found: "the key",
+    },
+    Mutation {
+        what: "the end of a task keeps the status that is not to be kept",
+        scripts: ALL,
+        text: "keeps = tonumber(retention) > 0",
+        instead: "keeps = true",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "begin overlooks that another task has the id",
+        scripts: &[&script::BEGIN],
+        text: "if is_elsewhere(stream, group, KEYS[2], status, entry) then",
+        instead: "if false then",
+        found: "Duplicate",
+    },
+    Mutation {
+        what: "settle overlooks that another task has the id",
+        scripts: &[&script::SETTLE],
+        text: "return is_elsewhere(stream, group, KEYS[2], status, entry)",
+        instead: "return false",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "a task that was deleted keeps its key",
+        scripts: ALL,
+        text: "if redis.call('PTTL', marker) ~= -1 then return false end",
+        instead: "do return false end",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "the heartbeat overlooks that the entry was deleted",
+        scripts: &[&script::HEARTBEAT],
+        text: "if is_there then return 1 end",
+        instead: "do return 1 end",
+        found: "Deleted",
+    },
+    Mutation {
+        what: "a consumer ends a task that another one runs without its entry",
+        scripts: ALL,
+        text: "if known[3] ~= consumer and (tonumber(known[4] or '') or 0) > tonumber(rules.now) \
+               then return false end",
+        instead: "",
+        found: "Gone",
+    },
+    Mutation {
+        what: "settle does not know an entry that was deleted",
+        scripts: &[&script::SETTLE],
+        text: "return not known.err and known[1] and known[2] == consumer and known[3] == entry",
+        instead: "return false",
+        found: "Overtaken",
+    },
+    Mutation {
+        what: "a time of the schedule comes again",
+        scripts: &[&script::FIRE],
+        text: "if (tonumber(redis.call('HGET', KEYS[3], ARGV[1]) or '') or 0) >= time then return 0 end",
+        instead: "",
+        found: "Known",
+    },
+    Mutation {
+        what: "a time of the schedule that is too late has a task",
+        scripts: &[&script::FIRE],
+        text: "if late >= 0 and now - time > late then",
+        instead: "if false then",
+        found: "TooLate",
+    },
+    Mutation {
+        what: "more starts than the rate allows",
+        scripts: &[&script::RATE],
+        text: "math.max(0, math.min(want, math.floor((now + ahead * step - due) / step)))",
+        instead: "want",
+        found: "starts within",
+    },
+];
+
+/// The hashes of a script and of its mutant.
+struct Mutant {
+    original: String,
+    mutant: String,
+}
+
+impl Mutation {
+    fn load(&self, db: &mut redis::Connection) -> Vec<Mutant> {
+        let load = |script: &&LazyLock<Script>| {
+            let places = script.source.matches(self.text).count();
+            assert_eq!(
+                places, 1,
+                "{}: {} has the text in so many places: {}",
+                self.what, script.name, self.text
+            );
+            let source = script.source.replace(self.text, self.instead);
+            let mutant =
+                redis::cmd("SCRIPT").arg("LOAD").arg(source).query(db).expect("a script that can be read");
+            Mutant { original: script.sha1().to_owned(), mutant }
+        };
+        self.scripts.iter().map(load).collect()
+    }
+}
+
+/// A proxy to Redis that replaces the hashes of scripts by those of mutants.
+pub struct Mutator {
+    pub port: u16,
+}
+
+impl Mutator {
+    /// Loads the mutants of `mutation` into Redis, and listens until the test's process ends. Without a
+    /// mutation, it changes nothing.
+    pub fn start(redis: &RedisServer, mutation: Option<&Mutation>) -> Mutator {
+        let mutants = mutation.map_or_else(Vec::new, |mutation| mutation.load(&mut redis.connection()));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let upstream = redis.port;
+        std::thread::spawn(move || {
+            let mutants = std::sync::Arc::new(mutants);
+            for client in listener.incoming().map_while(Result::ok) {
+                let server = TcpStream::connect(("127.0.0.1", upstream)).expect("Redis");
+                let (back, out) =
+                    (server.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
+                std::thread::spawn(move || pass(back, out, <[u8]>::to_vec));
+                let mutants = mutants.clone();
+                std::thread::spawn(move || pass(client, server, |data| mutated(data, &mutants)));
+            }
+        });
+        Mutator { port }
+    }
+}
+
+/// Passes data on. The calls of the property test are small, so each arrives in one read.
+fn pass(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&[u8]) -> Vec<u8>) {
+    let mut buffer = [0; 1 << 16];
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        if to.write_all(&change(&buffer[..read])).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+fn mutated(data: &[u8], mutants: &[Mutant]) -> Vec<u8> {
+    let mut data = data.to_vec();
+    for Mutant { original, mutant } in mutants {
+        // All hashes have the same length.
+        while let Some(at) = data.windows(original.len()).position(|window| window == original.as_bytes()) {
+            data[at..at + original.len()].copy_from_slice(mutant.as_bytes());
+        }
+    }
+    data
+}

@@ -1,0 +1,191 @@
+//! Queues in which nothing happens: what they cost, and that the host notices every event in them at once.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::support::{Bench, Host, eventually};
+
+const QUEUES: usize = 50;
+
+/// Queues `q0`, `q1`, … with one plugin.
+fn queues(count: usize, more: &str) -> String {
+    let head = format!("{more}[defaults]\nplugin = \"echo\"\n");
+    (0..count).fold(head, |text, n| text + &format!("[queues.q{n}]\n"))
+}
+
+/// Commands that Redis has carried out so far, including those within scripts.
+fn commands(bench: &mut Bench) -> u64 {
+    let stats: String = bench.redis("INFO", "commandstats");
+    let calls =
+        stats.lines().filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok());
+    calls.sum()
+}
+
+/// Waits until at most `limit` commands are carried out in five seconds.
+fn until_quiet(bench: &mut Bench, limit: u64) {
+    const WINDOW: Duration = Duration::from_secs(5);
+    let mut seen: VecDeque<(Instant, u64)> = VecDeque::new();
+    eventually(&format!("at most {limit} commands in five seconds"), || {
+        let now = (Instant::now(), commands(bench));
+        seen.push_back(now);
+        // The last count that is at least as old as the window. A longer window has more commands.
+        while seen.get(1).is_some_and(|next| now.0 - next.0 >= WINDOW) {
+            seen.pop_front();
+        }
+        let (at, before) = seen[0];
+        // The questions of the test itself are commands too.
+        let found = (now.1 - before).saturating_sub(seen.len() as u64);
+        // The test measures a rate, so it sleeps.
+        std::thread::sleep(Duration::from_millis(200));
+        (now.0 - at >= WINDOW && found <= limit).then(|| println!("{found} commands in five seconds"))
+    });
+}
+
+/// Waits until each host waits for this many streams in one read, and reads from none of them separately.
+fn until_all_rest(bench: &mut Bench, hosts: usize) {
+    eventually("all queues rest", || {
+        let clients: String = bench.redis("CLIENT", "LIST");
+        let blocked: Vec<&str> = clients.lines().filter(|line| line.contains(" flags=b ")).collect();
+        let waiting = blocked.iter().filter(|line| line.contains(" cmd=xread ")).count();
+        (blocked.len() == hosts && waiting == hosts).then_some(())
+    });
+}
+
+/// A host with this many queues, all at rest.
+fn resting(count: usize, more: &str) -> (Bench, Host) {
+    let mut bench = Bench::new(&queues(count, more));
+    bench.install("echo", "echo");
+    let host = bench.host();
+    host.until_ready();
+    until_all_rest(&mut bench, 1);
+    (bench, host)
+}
+
+/// The host that has the duties of a queue.
+fn holder(bench: &mut Bench, queue: &str) -> String {
+    let holder: Option<String> = bench.redis("HGET", ("tq:hosts:duties", format!("{queue} tqhost")));
+    holder.unwrap_or_default()
+}
+
+fn id(host: &Host) -> String {
+    host.log("tqhost is running")["host"].as_str().expect("its id").to_owned()
+}
+
+#[test]
+fn idle_queues_cost_few_commands_and_four_hosts_less_than_double() {
+    let mut bench = Bench::new(&queues(QUEUES, ""));
+    bench.install("echo", "echo");
+    let mut hosts = vec![bench.host()];
+    // If each loop looked at each queue once a second, the count would be about a thousand.
+    until_quiet(&mut bench, 150);
+    hosts.extend((0..3).map(|_| bench.host()));
+    until_quiet(&mut bench, 300);
+    for n in 0..QUEUES {
+        let queue = format!("q{n}");
+        let id = bench.xadd(&queue, &[("n", "1")]);
+        bench.until(&queue, &id, "COMPLETED");
+    }
+    until_quiet(&mut bench, 300);
+    hosts.into_iter().for_each(Host::stop);
+}
+
+#[test]
+fn a_queue_that_rests_wakes_for_a_task_of_any_kind() {
+    let (mut bench, host) = resting(5, "");
+    // One queue after the other wakes, while the rest of them rests.
+    for queue in ["q0", "q1", "q2", "q3", "q4"] {
+        let plain = bench.xadd(queue, &[("n", "1")]);
+        bench.until(queue, &plain, "COMPLETED");
+    }
+    until_all_rest(&mut bench, 1);
+    for queue in ["q0", "q1", "q2", "q3", "q4"] {
+        bench.tqhost(&["enqueue", queue, "n=2", "--delay", "1s", "--wait"]).ok();
+    }
+    host.stop();
+}
+
+#[test]
+fn a_broken_queue_leaves_the_wait_and_holds_up_nobody() {
+    let (mut bench, host) = resting(5, "");
+    let _: () = bench.redis("SET", ("q1", "not a stream"));
+    host.until_unready("WRONGTYPE");
+    for queue in ["q0", "q2", "q3", "q4"] {
+        let id = bench.xadd(queue, &[("n", "1")]);
+        bench.until(queue, &id, "COMPLETED");
+    }
+    // The other queues rest: one read waits for them, although a key of this type would end such a read.
+    until_all_rest(&mut bench, 1);
+    let _: u64 = bench.redis("DEL", "q1");
+    let id = bench.xadd("q1", &[("n", "1")]);
+    bench.until("q1", &id, "COMPLETED");
+    host.until_ready();
+    host.stop();
+}
+
+#[test]
+fn a_stream_that_is_deleted_while_its_queue_rests_is_found_again() {
+    let (mut bench, host) = resting(2, "");
+    for _ in 0..2 {
+        until_all_rest(&mut bench, 1);
+        let _: u64 = bench.redis("DEL", "q0");
+        // The stream's ids begin anew, below those that were delivered.
+        let _: String = bench.redis("XADD", ("q0", "1-1", "n", "1"));
+        bench.until("q0", "1-1", "COMPLETED");
+        let _: u64 = bench.redis("DEL", "tq:{q0}:task:1-1");
+        let id = bench.xadd("q0", &[("n", "1")]);
+        bench.until("q0", &id, "COMPLETED");
+    }
+    host.stop();
+}
+
+#[test]
+fn a_queue_that_rests_and_has_to_share_the_host_wakes_too() {
+    let (mut bench, host) = resting(3, "concurrency = 1\n");
+    for n in 0..3 {
+        let queue = format!("q{n}");
+        let id = bench.xadd(&queue, &[("n", "1")]);
+        bench.until(&queue, &id, "COMPLETED");
+    }
+    host.stop();
+}
+
+#[test]
+fn a_pause_is_seen_while_a_queue_rests_and_ends_as_soon_as_it_is_resumed() {
+    let (mut bench, host) = resting(2, "");
+    bench.tqhost(&["pause", "q0"]).ok();
+    eventually("the pause is seen", || host.get("/readyz").body.contains("paused").then_some(()));
+    let id = bench.xadd("q0", &[("n", "1")]);
+    let other = bench.xadd("q1", &[("n", "1")]);
+    bench.until("q1", &other, "COMPLETED");
+    until_all_rest(&mut bench, 1);
+    assert_eq!(bench.status("q0", &id, "status"), "");
+    bench.tqhost(&["resume", "q0"]).ok();
+    bench.until("q0", &id, "COMPLETED");
+    host.stop();
+}
+
+#[test]
+fn duties_go_to_another_host_when_theirs_stops_or_dies() {
+    let mut bench = Bench::new(&queues(2, ""));
+    bench.install("echo", "echo");
+    let first = bench.host();
+    let first_id = id(&first);
+    eventually("the first host has the duties", || (holder(&mut bench, "q0") == first_id).then_some(()));
+    let second = bench.host();
+    let second_id = id(&second);
+    second.until_ready();
+    assert_eq!(holder(&mut bench, "q0"), first_id);
+    first.stop();
+    eventually("the second host has the duties", || (holder(&mut bench, "q0") == second_id).then_some(()));
+    bench.tqhost(&["enqueue", "q0", "n=1", "--delay", "1s", "--wait"]).ok();
+    let third = bench.host();
+    let third_id = id(&third);
+    third.until_ready();
+    second.kill();
+    // No host got a signal. The third host finds the delayed task when it has the duties.
+    bench.tqhost(&["enqueue", "q1", "n=1", "--delay", "1s", "--wait"]).ok();
+    eventually("the third host has the duties", || (holder(&mut bench, "q1") == third_id).then_some(()));
+    third.stop();
+    let left: u64 = bench.redis("ZCARD", "tq:hosts:leases:{tq:hosts:duties}");
+    assert!(left <= 1, "a host that stops leaves no lease: {left}");
+}

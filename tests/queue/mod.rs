@@ -1,0 +1,18 @@
+//! Queues: the life of a task, and every feature of a queue on hosts that work.
+//!
+//! Not here: faults (`faults`).
+
+mod activity_events;
+mod batches;
+mod capacity;
+mod control;
+mod costs;
+mod idempotency;
+mod idle;
+mod lists;
+mod reclaim;
+mod report_queue;
+mod schedules;
+mod settlements;
+mod tasks;
+mod upkeep;

@@ -1,0 +1,109 @@
+//! Settlements of several attempts in one call, when the caller has lost some of them.
+
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tqhost::config::Config;
+use tqhost::queue::codec::decode;
+use tqhost::queue::{Ending, EndingSubject, Queue, Redis, SettleCall, Settled, Settlement, StreamEntry};
+
+use crate::support::Bench;
+
+const STREAM: &str = "work";
+const HOST: &str = "host";
+
+/// The settlement that a host sends for a completed task whose status it never wrote.
+fn completed(entry: &str, result: Option<&str>) -> Ending {
+    let entry =
+        StreamEntry { id: entry.to_owned(), fields: vec![("content".into(), "x".into())], deliveries: 1 };
+    let task = decode(&STREAM.into(), entry).expect("a task");
+    let settlement = Settlement::Complete { result: result.map(Into::into) };
+    Ending::new(
+        EndingSubject::Task(Box::new(task)),
+        settlement,
+        "p@1".into(),
+        Some(Duration::ZERO),
+        false,
+        None,
+    )
+}
+
+struct Settler {
+    queue: Queue,
+    runtime: Runtime,
+    calls: u64,
+}
+
+impl Settler {
+    fn new(bench: &Bench) -> Settler {
+        let rules = Config::load(&bench.config()).expect("a configuration").queues[0].clone();
+        let queue = Queue::new(rules, Redis::open(&bench.redis.url()).expect("a URL").link());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(queue.ensure_group()).expect("a group");
+        Settler { queue, runtime, calls: 0 }
+    }
+
+    fn settle(&mut self, endings: &[&Ending]) -> Vec<Settled> {
+        self.calls += 1;
+        let call = SettleCall { lane: 0, number: self.calls };
+        let replies = self.runtime.block_on(self.queue.settle(HOST, call, endings)).expect("a reply");
+        replies.into_iter().map(|reply| reply.expect("not refused")).collect()
+    }
+}
+
+fn deliver(bench: &mut Bench, consumer: &str) -> String {
+    let id = bench.xadd(STREAM, &[("content", "x")]);
+    let _: redis::Value =
+        bench.redis("XREADGROUP", ("GROUP", "tqhost", consumer, "COUNT", 1, "STREAMS", STREAM, ">"));
+    id
+}
+
+/// Settles in one call, in this order: a task that is there, one that was cancelled, one whose entry somebody
+/// deleted, one that was settled before, one with a result, and one whose delivery Redis forgot. Returns
+/// their ids and their settlements.
+fn settle_all(bench: &mut Bench) -> ([String; 6], Vec<Settled>) {
+    let mut settler = Settler::new(bench);
+    let [there, cancelled, deleted, settled, with_result] = [(); 5].map(|()| deliver(bench, HOST));
+    let forgotten = deliver(bench, "gone");
+    bench.tqhost(&["cancel", STREAM, &cancelled]).ok();
+    let _: u64 = bench.redis("XDEL", (STREAM, &deleted));
+    assert_eq!(settler.settle(&[&completed(&settled, None)]), [Settled::Done]);
+    let _: u64 = bench.redis("XGROUP", ("DELCONSUMER", STREAM, "tqhost", "gone"));
+    let _: String = bench.redis("XGROUP", ("SETID", STREAM, "tqhost", &with_result));
+    let ids = [there, cancelled, deleted, settled, with_result, forgotten];
+    let endings: Vec<Ending> =
+        ids.iter().enumerate().map(|(n, id)| completed(id, (n == 4).then_some("result"))).collect();
+    let settled = settler.settle(&endings.iter().collect::<Vec<_>>());
+    let left: Vec<(String, redis::Value)> = bench.redis("XRANGE", (STREAM, "-", "+"));
+    assert_eq!(left.iter().map(|(id, _)| id).collect::<Vec<_>>(), [&ids[5]], "it is still to be delivered");
+    (ids, settled)
+}
+
+#[test]
+fn of_several_plain_tasks_only_those_are_completed_that_are_still_there() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    let (ids, settled) = settle_all(&mut bench);
+    let (done, overtaken) = (Settled::Done, Settled::Overtaken);
+    assert_eq!(settled, [done, overtaken, done, overtaken, done, overtaken]);
+    let statuses = ids
+        .each_ref()
+        .map(|id| bench.redis::<Option<String>>("HGET", (format!("tq:{{{STREAM}}}:task:{id}"), "status")));
+    let expected =
+        [Some("COMPLETED"), Some("CANCELLED"), Some("COMPLETED"), Some("COMPLETED"), Some("COMPLETED"), None];
+    assert_eq!(statuses.each_ref().map(Option::as_deref), expected);
+    assert_eq!(bench.status(STREAM, &ids[4], "result"), "result");
+}
+
+#[test]
+fn without_statuses_as_many_are_completed_as_were_still_there() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nretention = \"0s\"\n");
+    let (ids, settled) = settle_all(&mut bench);
+    assert_eq!(settled.iter().filter(|settled| **settled == Settled::Done).count(), 3);
+    assert_eq!((settled[0], settled[4], settled[5]), (Settled::Done, Settled::Done, Settled::Overtaken));
+    for id in &ids {
+        assert!(
+            !bench.redis::<bool>("EXISTS", format!("tq:{{{STREAM}}}:task:{id}")),
+            "{id} leaves no status"
+        );
+    }
+}

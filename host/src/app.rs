@@ -53,11 +53,11 @@ struct Host {
     /// All other loops of the host.
     servants: Loops,
     stop: Stop,
-    room: Room,
+    size: SandboxSize,
 }
 
 /// What the sandbox was made for.
-struct Room {
+struct SandboxSize {
     max_memory: u64,
     max_attempts: u32,
     max_warm: u32,
@@ -85,7 +85,7 @@ impl Host {
             tracing::warn!(redis = redis.address(), "{danger}");
         }
         // 3. The sandbox, and the plugins that are there.
-        let (plugins, room) = start_plugins(&config, &watchers).await?;
+        let (plugins, size) = start_plugins(&config, &watchers).await?;
         // 4. The queues. Before the first claim: every group is there, and signals are heard. A host that
         // ended now would leave tasks behind.
         let signals = Signals::listen()?;
@@ -134,7 +134,7 @@ impl Host {
             refused,
             servants,
             stop,
-            room,
+            size,
         })
     }
 
@@ -154,9 +154,9 @@ impl Host {
                 link: &self.link,
                 metrics: &self.metrics,
                 refused: &self.refused,
-                max_memory: self.room.max_memory,
-                max_attempts: self.room.max_attempts,
-                max_warm: self.room.max_warm,
+                max_memory: self.size.max_memory,
+                max_attempts: self.size.max_attempts,
+                max_warm: self.size.max_warm,
             };
             tokio::select! {
                 biased;
@@ -214,7 +214,7 @@ async fn serve_admin(
     Ok((address, refresh))
 }
 
-async fn start_plugins(config: &Config, watchers: &Loops) -> anyhow::Result<(Plugins, Room)> {
+async fn start_plugins(config: &Config, watchers: &Loops) -> anyhow::Result<(Plugins, SandboxSize)> {
     let max_attempts = reload::attempts(config);
     let grants = reload::grants(config);
     let max_memory = grants.values().map(|grant| grant.memory).max().unwrap_or_default();
@@ -225,7 +225,7 @@ async fn start_plugins(config: &Config, watchers: &Loops) -> anyhow::Result<(Plu
     let source =
         Source { sandbox, dir: config.plugins_dir.clone(), cache_dir: config.data_dir.join("cache") };
     let plugins = Plugins::start(source, grants, watchers.over.clone(), &watchers.tracker).await?;
-    Ok((plugins, Room { max_memory, max_attempts, max_warm }))
+    Ok((plugins, SandboxSize { max_memory, max_attempts, max_warm }))
 }
 
 /// All queues, with their groups.

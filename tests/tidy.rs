@@ -17,7 +17,7 @@ use order::foundations;
 const MAX_LINES: usize = 600;
 
 /// The names that types of the plugins and of the sandbox share. This list only gets shorter.
-const SHARED_NAMES: [&str; 8] = ["Counted", "End", "Loaded", "Now", "State", "Stream", "Times", "Waiting"];
+const SHARED_NAMES: [&str; 6] = ["Counted", "End", "Now", "Stream", "Times", "Waiting"];
 
 /// Names of the standard library that a type of the host must not hide.
 const STD_NAMES: [&str; 16] = [

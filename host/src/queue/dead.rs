@@ -127,7 +127,7 @@ pub struct Redriven {
 }
 
 #[derive(Clone, Copy)]
-enum Step {
+enum RedriveStep {
     /// At most at this rate.
     Requeue(Option<Rate>),
     Purge,
@@ -169,15 +169,15 @@ impl Queue {
     /// Brings dead letters back into the queue, as tasks on their first attempt. `rate` keeps tasks that
     /// failed from all coming back at once. May be interrupted and repeated.
     pub async fn requeue(&self, choice: &DeadChoice, rate: Option<Rate>) -> Result<Redriven, QueueError> {
-        self.redrive(choice, Step::Requeue(rate)).await
+        self.redrive(choice, RedriveStep::Requeue(rate)).await
     }
 
     /// Deletes dead letters for good. May be interrupted and repeated.
     pub async fn purge(&self, choice: &DeadChoice) -> Result<Redriven, QueueError> {
-        self.redrive(choice, Step::Purge).await
+        self.redrive(choice, RedriveStep::Purge).await
     }
 
-    async fn redrive(&self, choice: &DeadChoice, step: Step) -> Result<Redriven, QueueError> {
+    async fn redrive(&self, choice: &DeadChoice, step: RedriveStep) -> Result<Redriven, QueueError> {
         // Tasks that die during this call are left for the next one. Otherwise the call might never end.
         let mut pages = Pages::new(Some(self.last_dead().await?));
         let now_ms = self.now_ms().await?;
@@ -213,10 +213,10 @@ impl Queue {
     }
 
     /// Gives how many succeeded.
-    async fn redrive_page(&self, letters: &[DeadLetter], step: Step) -> Result<u64, QueueError> {
+    async fn redrive_page(&self, letters: &[DeadLetter], step: RedriveStep) -> Result<u64, QueueError> {
         let mut succeeded = 0;
         match step {
-            Step::Requeue(rate) => {
+            RedriveStep::Requeue(rate) => {
                 let able: Vec<&DeadLetter> = letters.iter().filter(|letter| !letter.is_packed()).collect();
                 for some in able.chunks(rate.map_or(PAGE, at_once)) {
                     let calls: Vec<ScriptCall> =
@@ -229,8 +229,8 @@ impl Queue {
                     }
                 }
             }
-            Step::Purge if letters.is_empty() => {}
-            Step::Purge => {
+            RedriveStep::Purge if letters.is_empty() => {}
+            RedriveStep::Purge => {
                 let mut delete = redis::cmd("XDEL");
                 delete
                     .arg(&self.keys.dead)

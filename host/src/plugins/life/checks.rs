@@ -5,7 +5,7 @@
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use super::model::{Budget, Kind, LET_GO, System, Version, World, digest};
+use super::model::{EventBudget, Kind, LET_GO, ModelVersion, System, World, digest};
 use super::*;
 
 const GOOD: &str = "the last good version is kept until another one is found to be good";
@@ -36,7 +36,7 @@ pub(super) fn properties() -> Vec<Property<System>> {
         }),
         Property::always(BANNED, |_, world: &World| {
             let versions = [world.active, world.good];
-            let is_bad = |version: &Version| world.banned == Some(digest(version.content));
+            let is_bad = |version: &ModelVersion| world.banned == Some(digest(version.content));
             !versions.iter().flatten().any(is_bad)
         }),
         Property::always(NOTED, |_, world: &World| {
@@ -44,7 +44,7 @@ pub(super) fn properties() -> Vec<Property<System>> {
             !is_written || world.noted == world.life.quarantine
         }),
         Property::always(AGREED, |_, world: &World| {
-            let is_same = |version: Option<Version>, said: Option<&Good>| {
+            let is_same = |version: Option<ModelVersion>, said: Option<&Good>| {
                 version.map(|version| digest(version.content)) == said.map(|said| said.digest.clone())
             };
             let is_wanted = world.life.candidate != Candidate::Unwanted;
@@ -81,26 +81,26 @@ pub(super) fn properties() -> Vec<Property<System>> {
     ]
 }
 
-const NOTHING: Budget =
-    Budget { changes: 0, grants: 0, restarts: 0, hindrances: 0, doubts: 0, ends: 0, neighbours: 0 };
+const NOTHING: EventBudget =
+    EventBudget { changes: 0, grants: 0, restarts: 0, hindrances: 0, doubts: 0, ends: 0, neighbours: 0 };
 /// Contents that attempts judge.
 const JUDGED: System = System {
     contents: &[Kind::Fine, Kind::Doubtful, Kind::Spoils],
-    budget: Budget { changes: 4, grants: 1, restarts: 1, ..NOTHING },
+    budget: EventBudget { changes: 4, grants: 1, restarts: 1, ..NOTHING },
     makes_room: true,
     lacks: None,
 };
 /// Contents that do not come so far.
 const REFUSED: System = System {
     contents: &[Kind::Fine, Kind::Fine, Kind::FailsToCompile, Kind::FailsItsCheck],
-    budget: Budget { changes: 3, grants: 1, hindrances: 1, ..NOTHING },
+    budget: EventBudget { changes: 3, grants: 1, hindrances: 1, ..NOTHING },
     makes_room: true,
     lacks: None,
 };
 /// One good and one bad content, and whatever else may go wrong.
 const HINDERED: System = System {
     contents: &[Kind::Fine, Kind::Spoils],
-    budget: Budget { changes: 3, grants: 1, restarts: 1, hindrances: 1, doubts: 1, ends: 1, ..NOTHING },
+    budget: EventBudget { changes: 3, grants: 1, restarts: 1, hindrances: 1, doubts: 1, ends: 1, ..NOTHING },
     makes_room: true,
     lacks: None,
 };
@@ -108,7 +108,7 @@ const HINDERED: System = System {
 /// Beside another plugin whose file never ends to compile.
 const BESIDE: System = System {
     contents: &[Kind::Fine, Kind::Doubtful],
-    budget: Budget { changes: 4, grants: 1, neighbours: 1, ..NOTHING },
+    budget: EventBudget { changes: 4, grants: 1, neighbours: 1, ..NOTHING },
     makes_room: true,
     lacks: None,
 };

@@ -30,7 +30,7 @@ pub(super) enum Kind {
 
 /// What may still happen from outside. Without a budget the space would have no end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Budget {
+pub(super) struct EventBudget {
     /// The file gets a content, the same or another one, or vanishes.
     pub(super) changes: u8,
     pub(super) grants: u8,
@@ -48,7 +48,7 @@ pub(super) struct Budget {
 #[derive(Debug, Clone)]
 pub(super) struct System {
     pub(super) contents: &'static [Kind],
-    pub(super) budget: Budget,
+    pub(super) budget: EventBudget,
     /// One that compiles for long makes room for others, as `gate` has it.
     pub(super) makes_room: bool,
     pub(super) lacks: Option<Guard>,
@@ -56,7 +56,7 @@ pub(super) struct System {
 
 /// A version in the host's memory, or what a job has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Version {
+pub(super) struct ModelVersion {
     pub(super) content: u8,
     /// Those of the configuration when it was made.
     pub(super) grants: u8,
@@ -64,7 +64,7 @@ pub(super) struct Version {
 
 /// A job that runs, and the grants that it was given.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Running {
+pub(super) struct ModelAttempt {
     job: u64,
     stamp: Stamp,
     kind: JobKind,
@@ -77,21 +77,21 @@ pub(super) struct World {
     /// The number of its stamp, and its content.
     file: Option<(u64, u8)>,
     stamps: u64,
-    running: Option<Running>,
+    running: Option<ModelAttempt>,
     /// Jobs that have ended, of which the life has not heard.
-    pub(super) ended: Vec<(u64, JobEnd, Option<Version>)>,
-    prepared: Option<Version>,
-    pub(super) active: Option<Version>,
-    pub(super) good: Option<Version>,
+    pub(super) ended: Vec<(u64, JobEnd, Option<ModelVersion>)>,
+    prepared: Option<ModelVersion>,
+    pub(super) active: Option<ModelVersion>,
+    pub(super) good: Option<ModelVersion>,
     /// Versions whose probation has not ended, as they were when it began.
-    pub(super) on_probation: Vec<Version>,
+    pub(super) on_probation: Vec<ModelVersion>,
     pub(super) grants: u8,
     /// Another plugin has the turn to compile.
     is_turn_taken: bool,
     /// The note on disk, and those that are being written.
     pub(super) noted: Option<Quarantine>,
     pub(super) writing: Vec<Option<Quarantine>>,
-    pub(super) left: Budget,
+    pub(super) left: EventBudget,
     /// Watched: a content that was found to be bad, until another one was taken.
     pub(super) banned: Option<Digest>,
     /// Watched: what was done that must never be done.
@@ -151,7 +151,7 @@ impl World {
     }
 
     /// A step of the life, and its effects.
-    fn tell(&mut self, event: LifeEvent, told: Option<Version>) {
+    fn tell(&mut self, event: LifeEvent, told: Option<ModelVersion>) {
         let before = self.life.serving.good().cloned();
         let was_serving = self.life.serving.clone();
         let (life, effects) = step(self.life.clone(), event.clone(), now());
@@ -193,7 +193,7 @@ impl World {
         self.renumber();
     }
 
-    fn carry_out(&mut self, effect: Effect, told: Option<Version>) {
+    fn carry_out(&mut self, effect: Effect, told: Option<ModelVersion>) {
         match effect {
             Effect::Begin { job, stamp, kind } => {
                 if self.running.is_some() {
@@ -202,7 +202,7 @@ impl World {
                 if matches!(&kind, JobKind::Compile(digest) if self.life.is_in_quarantine(digest)) {
                     self.wrong = Some("what is in quarantine is compiled");
                 }
-                self.running = Some(Running { job, stamp, kind, grants: self.grants });
+                self.running = Some(ModelAttempt { job, stamp, kind, grants: self.grants });
             }
             Effect::Stop => self.running = None,
             Effect::Publish(_, on_probation) => {
@@ -242,10 +242,15 @@ impl World {
     }
 
     /// How the job that runs ends, and what it has made.
-    fn end(&self, running: &Running, kinds: &[Kind], is_hindered: bool) -> (JobEnd, Option<Version>) {
+    fn end(
+        &self,
+        running: &ModelAttempt,
+        kinds: &[Kind],
+        is_hindered: bool,
+    ) -> (JobEnd, Option<ModelVersion>) {
         let hindered = || Err(Trouble { error: "hindered".into(), may_pass: true });
         let failed = || Err(Trouble { error: "no good".into(), may_pass: false });
-        let made = |digest: &str| Some(Version { content: content(digest), grants: running.grants });
+        let made = |digest: &str| Some(ModelVersion { content: content(digest), grants: running.grants });
         let kind = |digest: &str| kinds[usize::from(content(digest))];
         match &running.kind {
             JobKind::Read if is_hindered => (JobEnd::Read(Err("hindered".into())), None),
@@ -270,7 +275,7 @@ impl World {
     }
 
     /// Whether the file has another content than the one that the job is about.
-    fn has_changed(&self, running: &Running) -> bool {
+    fn has_changed(&self, running: &ModelAttempt) -> bool {
         let now = self.file.map(|(_, content)| digest(content));
         match &running.kind {
             JobKind::Read => false,
@@ -282,7 +287,7 @@ impl World {
 
     /// Whether the job waits for its turn to compile.
     fn is_waiting(&self) -> bool {
-        let is_compiling = |running: &Running| matches!(running.kind, JobKind::Compile(_));
+        let is_compiling = |running: &ModelAttempt| matches!(running.kind, JobKind::Compile(_));
         self.is_turn_taken && self.running.as_ref().is_some_and(is_compiling)
     }
 
@@ -392,7 +397,7 @@ impl Model for System {
             }
             Act::Restart => {
                 let World { file, stamps, grants, noted, left, .. } = world;
-                let left = Budget { restarts: left.restarts - 1, ..left };
+                let left = EventBudget { restarts: left.restarts - 1, ..left };
                 let banned = noted.as_ref().map(|noted| noted.digest.clone());
                 let new = self.init_states().remove(0);
                 world = World { file, stamps, grants, noted, left, banned, ..new };

@@ -40,8 +40,8 @@ impl Stop {
         }
     }
 
-    /// Waits until `work` has ended, which `claiming` began. Attempts that still run are stopped at the end of
-    /// `grace` or on a second signal, and settlements are given up some time after that.
+    /// Waits until `work` has ended, which `claiming` began. Attempts that still run are stopped at the end
+    /// of `grace` or on a second signal, and settlements are given up some time after that.
     pub async fn bound(&self, grace: Duration, mut signals: Signals, work: impl Future<Output = ()>) {
         let deadline = tokio::spawn({
             let stop = self.clone();

@@ -3,7 +3,8 @@
 //! In: names and addresses, as texts. Out: the same in a canonical form, so that two spellings of a host are
 //! one host.
 //!
-//! Not here: how the file's entries are read (`hosts`, `addresses`), which addresses are public (the sandbox).
+//! Not here: how the file's entries are read (`hosts`, `addresses`), which addresses are public (the
+//! sandbox).
 
 use std::fmt;
 use std::net::IpAddr;

@@ -17,5 +17,6 @@ pub mod plugins;
 pub mod queue;
 pub mod reload;
 pub mod sandbox;
+pub mod shutdown;
 pub mod task;
 pub mod worker;

@@ -118,6 +118,47 @@ impl FailureKind {
     }
 }
 
+/// The effect of a settlement on a task, after an attempt or instead of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SettledAs {
+    Completed,
+    Retried,
+    Deferred,
+    Rejected,
+    RetriesExhausted,
+    DeferralsExhausted,
+    Crashed,
+    Malformed,
+    Released,
+    /// Given back after a failure that is charged to the plugin's new version.
+    GivenBack,
+    /// Parked because its producer asked for a delay.
+    Delayed,
+    /// Cancelled before it ran or while it ran.
+    Cancelled,
+    /// Not run, because another task has its idempotency key.
+    Duplicate,
+}
+
+impl SettledAs {
+    /// In the order of the variants, so that `ALL[s as usize] == s`.
+    pub const ALL: [SettledAs; 13] = [
+        SettledAs::Completed,
+        SettledAs::Retried,
+        SettledAs::Deferred,
+        SettledAs::Rejected,
+        SettledAs::RetriesExhausted,
+        SettledAs::DeferralsExhausted,
+        SettledAs::Crashed,
+        SettledAs::Malformed,
+        SettledAs::Released,
+        SettledAs::GivenBack,
+        SettledAs::Delayed,
+        SettledAs::Cancelled,
+        SettledAs::Duplicate,
+    ];
+}
+
 /// The last progress that a running handler reported. The sandbox writes it, the heartbeat reads it. Only the
 /// latest value is kept, so a guest that reports in a loop costs nothing.
 #[derive(Debug, Clone, Default)]

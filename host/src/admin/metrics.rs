@@ -23,6 +23,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 use serde::{Deserialize, Serialize};
 
+use crate::task::SettledAs;
+
 /// Upper bounds of the buckets in seconds, for durations and for waits.
 const BUCKETS: [f64; 18] = [
     0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
@@ -32,71 +34,31 @@ const BUCKETS: [f64; 18] = [
 /// The outcomes of a new version of a plugin: the values of the label `result`.
 pub const RELOADS: [&str; 3] = ["ok", "failed", "rolled-back"];
 
-/// The effect of a settlement on a task: the label `outcome`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SettledAs {
-    Completed,
-    Retried,
-    Deferred,
-    Rejected,
-    RetriesExhausted,
-    DeferralsExhausted,
-    Crashed,
-    Malformed,
-    Released,
-    /// Given back after a failure that is charged to the plugin's new version.
-    GivenBack,
-    /// Parked because its producer asked for a delay.
-    Delayed,
-    /// Cancelled before it ran or while it ran.
-    Cancelled,
-    /// Not run, because another task has its idempotency key.
-    Duplicate,
-}
+/// The outcomes that end in the dead-letter stream.
+const DEAD: [SettledAs; 5] = [
+    SettledAs::Rejected,
+    SettledAs::RetriesExhausted,
+    SettledAs::DeferralsExhausted,
+    SettledAs::Crashed,
+    SettledAs::Malformed,
+];
 
-impl SettledAs {
-    /// In the order of the variants, so that `ALL[s as usize] == s`.
-    pub const ALL: [SettledAs; 13] = [
-        SettledAs::Completed,
-        SettledAs::Retried,
-        SettledAs::Deferred,
-        SettledAs::Rejected,
-        SettledAs::RetriesExhausted,
-        SettledAs::DeferralsExhausted,
-        SettledAs::Crashed,
-        SettledAs::Malformed,
-        SettledAs::Released,
-        SettledAs::GivenBack,
-        SettledAs::Delayed,
-        SettledAs::Cancelled,
-        SettledAs::Duplicate,
-    ];
-
-    /// The outcomes that end in the dead-letter stream.
-    const DEAD: [SettledAs; 5] = [
-        SettledAs::Rejected,
-        SettledAs::RetriesExhausted,
-        SettledAs::DeferralsExhausted,
-        SettledAs::Crashed,
-        SettledAs::Malformed,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            SettledAs::Completed => "completed",
-            SettledAs::Retried => "retried",
-            SettledAs::Deferred => "deferred",
-            SettledAs::Rejected => "rejected",
-            SettledAs::RetriesExhausted => "retries-exhausted",
-            SettledAs::DeferralsExhausted => "deferrals-exhausted",
-            SettledAs::Crashed => "crashed",
-            SettledAs::Malformed => "malformed",
-            SettledAs::Released => "released",
-            SettledAs::GivenBack => "given-back",
-            SettledAs::Delayed => "delayed",
-            SettledAs::Cancelled => "cancelled",
-            SettledAs::Duplicate => "duplicate",
-        }
+/// The label `outcome`.
+fn label(outcome: SettledAs) -> &'static str {
+    match outcome {
+        SettledAs::Completed => "completed",
+        SettledAs::Retried => "retried",
+        SettledAs::Deferred => "deferred",
+        SettledAs::Rejected => "rejected",
+        SettledAs::RetriesExhausted => "retries-exhausted",
+        SettledAs::DeferralsExhausted => "deferrals-exhausted",
+        SettledAs::Crashed => "crashed",
+        SettledAs::Malformed => "malformed",
+        SettledAs::Released => "released",
+        SettledAs::GivenBack => "given-back",
+        SettledAs::Delayed => "delayed",
+        SettledAs::Cancelled => "cancelled",
+        SettledAs::Duplicate => "duplicate",
     }
 }
 
@@ -288,9 +250,8 @@ impl Metrics {
         let labels = QueueLabels { queue: queue() };
         let size = |state| all.sizes.get_or_create_owned(&StateLabels { queue: queue(), state });
         QueueMetrics(Arc::new(QueueHandles {
-            settled: SettledAs::ALL.map(|s| {
-                all.tasks.get_or_create_owned(&OutcomeLabels { queue: queue(), outcome: s.as_str() })
-            }),
+            settled: SettledAs::ALL
+                .map(|s| all.tasks.get_or_create_owned(&OutcomeLabels { queue: queue(), outcome: label(s) })),
             batches: BatchResult::ALL.map(|b| {
                 all.batches.get_or_create_owned(&BatchLabels { queue: queue(), result: b.as_str() })
             }),
@@ -312,7 +273,7 @@ impl Metrics {
         let queue = || name.to_owned();
         let labels = QueueLabels { queue: queue() };
         for outcome in SettledAs::ALL {
-            all.tasks.remove(&OutcomeLabels { queue: queue(), outcome: outcome.as_str() });
+            all.tasks.remove(&OutcomeLabels { queue: queue(), outcome: label(outcome) });
         }
         for batch in BatchResult::ALL {
             all.batches.remove(&BatchLabels { queue: queue(), result: batch.as_str() });
@@ -446,7 +407,7 @@ impl QueueMetrics {
             completed: of(SettledAs::Completed),
             retried: of(SettledAs::Retried),
             deferred: of(SettledAs::Deferred),
-            dead: SettledAs::DEAD.into_iter().map(of).sum(),
+            dead: DEAD.into_iter().map(of).sum(),
             released: of(SettledAs::Released),
             reclaimed: self.0.reclaimed.get(),
             lease_lost: self.0.lease_lost.get(),

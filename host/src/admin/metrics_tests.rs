@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Metrics, PluginRow, SettledAs, Totals};
+use super::{Metrics, PluginRow, Totals, label};
+use crate::task::SettledAs;
 
 /// The contract: others write dashboards and alerts that use these names.
 const DESIGN: [(&str, &str); 14] = [
@@ -87,7 +88,7 @@ fn every_outcome_and_every_state_starts_at_zero() {
     metrics.queue("mail");
     let text = metrics.encode();
     for outcome in SettledAs::ALL {
-        let line = format!("tqhost_tasks_total{{queue=\"mail\",outcome=\"{}\"}} 0\n", outcome.as_str());
+        let line = format!("tqhost_tasks_total{{queue=\"mail\",outcome=\"{}\"}} 0\n", label(outcome));
         assert!(text.contains(&line), "{line}{text}");
     }
     for state in ["queued", "running", "delayed", "dead"] {
@@ -103,7 +104,7 @@ fn outcomes_are_told_apart() {
     for (index, outcome) in SettledAs::ALL.into_iter().enumerate() {
         assert_eq!(outcome as usize, index);
     }
-    let names: std::collections::BTreeSet<&str> = SettledAs::ALL.map(SettledAs::as_str).into();
+    let names: std::collections::BTreeSet<&str> = SettledAs::ALL.map(label).into();
     assert_eq!(names.len(), SettledAs::ALL.len());
 }
 

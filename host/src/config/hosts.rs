@@ -5,15 +5,14 @@
 //! and addresses have the same canonical form as those of a request, so that two spellings of a host are one
 //! host.
 //!
-//! Not here: which addresses are public, and looking names up (the sandbox).
+//! Not here: the values themselves (`allowed`), looking names up (the sandbox).
 
 use std::borrow::Cow;
-use std::fmt;
 
 use toml::de::DeValue;
-pub use url::Host;
 
-use super::addresses::{self, Block};
+use super::addresses;
+use super::allowed::{AllowedHost, Host, HostPattern, Scheme, parse_host};
 use super::reader::{Item, Keys};
 use super::units::show_text;
 
@@ -22,84 +21,6 @@ pub(super) const KEYS: Keys = Keys { known: &["host", "private_addresses"], late
 /// An entry with addresses of its own.
 const WITH_ADDRESSES: &str = "{ host = \"https://ledger.internal\", private_addresses = [\"10.4.0.0/16\"] }";
 const FORM: &str = "write scheme://host or scheme://host:port, like \"https://api.example.com\"";
-
-/// One entry: requests with this scheme, to this host and this port, may be sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AllowedHost {
-    pub scheme: Scheme,
-    pub host: HostPattern,
-    pub port: u16,
-    /// Non-public addresses that its name, or the names below it, may resolve to.
-    pub private_addresses: Vec<Block>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scheme {
-    Http,
-    Https,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HostPattern {
-    /// A name in lower case and ASCII, without a dot at its end; or an address.
-    Exactly(Host<String>),
-    /// Every name that ends in a dot and this name, but not the name itself.
-    Below(String),
-}
-
-impl AllowedHost {
-    /// Whether this entry allows requests to `host`, a name in the same form as here.
-    pub fn allows(&self, scheme: Scheme, host: &Host<String>, port: u16) -> bool {
-        let is_host = match (&self.host, host) {
-            (HostPattern::Exactly(allowed), host) => allowed == host,
-            (HostPattern::Below(parent), Host::Domain(name)) => name
-                .strip_suffix(parent.as_str())
-                .is_some_and(|labels| labels.len() > 1 && labels.ends_with('.')),
-            (HostPattern::Below(_), _) => false,
-        };
-        is_host && self.scheme == scheme && self.port == port
-    }
-}
-
-impl Scheme {
-    pub fn name(self) -> &'static str {
-        match self {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-        }
-    }
-
-    pub fn default_port(self) -> u16 {
-        match self {
-            Scheme::Http => 80,
-            Scheme::Https => 443,
-        }
-    }
-}
-
-impl fmt::Display for AllowedHost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://", self.scheme.name())?;
-        match &self.host {
-            HostPattern::Exactly(host) => write!(f, "{host}")?,
-            HostPattern::Below(parent) => write!(f, "*.{parent}")?,
-        }
-        if self.port == self.scheme.default_port() { Ok(()) } else { write!(f, ":{}", self.port) }
-    }
-}
-
-/// Converts a host to its canonical form: names in lower case and ASCII, one spelling for each address.
-pub fn parse_host(text: &str) -> Option<Host<String>> {
-    match Host::parse(text).ok()? {
-        Host::Domain(name) => {
-            let name = name.strip_suffix('.').unwrap_or(&name);
-            let is_name =
-                name.len() <= 253 && name.split('.').all(|label| !label.is_empty() && label.len() <= 63);
-            is_name.then(|| Host::Domain(name.to_owned()))
-        }
-        address => Some(address),
-    }
-}
 
 pub(super) fn read(item: &Item) -> Vec<AllowedHost> {
     let mut hosts: Vec<AllowedHost> = Vec::new();
@@ -255,6 +176,7 @@ fn parse_pattern(text: &str) -> Result<HostPattern, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::allowed::Block;
     use super::super::testing::{parse as config, problem};
     use super::*;
 

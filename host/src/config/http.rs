@@ -14,6 +14,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use super::model::Http;
 use super::reader::{Item, Keys};
 
 pub(super) const KEYS: Keys = Keys {
@@ -47,45 +48,6 @@ const MAX_CONNECTIONS: RangeInclusive<u32> = 1..=10_000;
 const MAX_REQUESTS: RangeInclusive<u32> = 1..=1_000_000;
 const BODY_BYTES: RangeInclusive<u64> = 0..=4 << 30;
 const MAX_CA_BYTES: u64 = 1 << 20;
-
-/// The limits of one request, and of their number.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Http {
-    /// The wait for a free connection, the lookup of the name, the connection and the TLS handshake together.
-    pub connect_timeout: Duration,
-    /// From the connection to the head of the response, including the time to send the request.
-    pub first_byte_timeout: Duration,
-    pub between_bytes_timeout: Duration,
-    /// One request as a whole. None: only the end of the attempt bounds it.
-    pub timeout: Option<Duration>,
-    /// Requests of one attempt whose response is not read to its end yet.
-    pub max_concurrent: u32,
-    /// Such requests of all attempts of the plugin in this host.
-    pub max_connections: u32,
-    /// All requests of one attempt.
-    pub max_requests: u32,
-    pub max_request_body: u64,
-    pub max_response_body: u64,
-    /// Certificates that are trusted in addition to those of the system.
-    pub ca: Vec<CertificateDer<'static>>,
-}
-
-impl Default for Http {
-    fn default() -> Self {
-        Http {
-            connect_timeout: Duration::from_secs(10),
-            first_byte_timeout: Duration::from_secs(60),
-            between_bytes_timeout: Duration::from_secs(30),
-            timeout: None,
-            max_concurrent: 8,
-            max_connections: 256,
-            max_requests: 1000,
-            max_request_body: 16 << 20,
-            max_response_body: 16 << 20,
-            ca: Vec::new(),
-        }
-    }
-}
 
 pub(super) fn read(item: &Item) -> Http {
     let default = Http::default();

@@ -3,24 +3,23 @@
 //!     text ─▶ spanned TOML ─▶ general ─▶ redis_url, admin, queue, plugin ─▶ Config
 //!                                └─ reader: each wrong value is a problem with key and line ─▶ ConfigErrors
 //!
-//! One file per element of the configuration, each with its bounds and tests. docs/configuration.md documents
-//! the same for users; a test here checks that it has every key. Not here: watching the file, and exit codes.
+//! `load` reads the file. There is one file per element of the configuration, each with its bounds and tests.
+//! docs/configuration.md documents the same for users; a test here checks that it has every key. The values
+//! are below (`model`, `allowed`, `times`, `secret`), what reads them above.
+//!
+//! Not here: watching the file, and exit codes.
 
-use std::cell::RefCell;
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
-
-use toml::de::DeTable;
-
-pub mod addresses;
+mod addresses;
 mod admin;
+pub mod allowed;
 mod backoff;
+mod edits;
 mod general;
-pub mod hosts;
-pub mod http;
+mod hosts;
+mod http;
 mod instance;
 mod list;
+mod load;
 pub mod model;
 mod names;
 mod plugin;
@@ -36,111 +35,20 @@ mod testing;
 pub mod times;
 pub mod units;
 
-pub use hosts::AllowedHost;
-pub use http::Http;
+pub use allowed::AllowedHost;
 pub use model::{
-    Admin, Backoff, Config, Items, List, Missed, Plugin, QueueRules, RedisServer, Schedule, Warm,
+    Admin, Backoff, Config, Http, Items, List, Missed, Plugin, QueueRules, RedisServer, Schedule, Warm,
 };
 pub use problem::{ConfigErrors, Problem};
 pub use secret::Secret;
 
+pub(crate) use edits::edits;
 pub(crate) use names::check_name;
-pub(crate) use reader::edits;
-
-use problem::{column_of, line_of};
-use source::Secrets;
-
-const MAX_FILE_BYTES: u64 = 1 << 20;
-/// The number of syntax errors in a message. One mistake can cause many more, so the first few are enough.
-const MAX_SYNTAX_ERRORS: usize = 10;
-
-impl Config {
-    /// Reads and checks the file, with the secrets that it points to.
-    pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
-        Config::load_with(path, Secrets::OfAll)
-    }
-
-    /// Reads and checks the file without the secrets of plugins, which stay empty: for commands that run no
-    /// handler.
-    pub fn load_for_commands(path: &Path) -> Result<Config, ConfigErrors> {
-        Config::load_with(path, Secrets::OfTheHost)
-    }
-
-    fn load_with(path: &Path, secrets: Secrets) -> Result<Config, ConfigErrors> {
-        let path = std::path::absolute(path)
-            .map_err(|error| ConfigErrors::of_file(path, format!("is not a path: {error}")))?;
-        let text = read_text(&path).map_err(|why| ConfigErrors::of_file(&path, why))?;
-        Config::parse_with(&text, &path, &|name| std::env::var(name).ok(), secrets)
-    }
-
-    /// Checks `text` as if it stood in the file `path`; `env` looks up environment variables.
-    pub fn parse(
-        text: &str,
-        path: &Path,
-        env: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Config, ConfigErrors> {
-        Config::parse_with(text, path, env, Secrets::OfAll)
-    }
-
-    fn parse_with(
-        text: &str,
-        path: &Path,
-        env: &dyn Fn(&str) -> Option<String>,
-        secrets: Secrets,
-    ) -> Result<Config, ConfigErrors> {
-        let (document, errors) = DeTable::parse_recoverable(text);
-        if !errors.is_empty() {
-            let problems =
-                errors.iter().take(MAX_SYNTAX_ERRORS).map(|error| syntax_problem(text, error)).collect();
-            return Err(ConfigErrors::new(path, problems));
-        }
-        let folder = path.parent().unwrap_or(Path::new("."));
-        let cx = reader::Context {
-            text,
-            folder,
-            env,
-            secrets,
-            problems: RefCell::default(),
-            warnings: RefCell::default(),
-        };
-        let config = general::read(&cx, document.get_ref(), path);
-        let problems = cx.problems.take();
-        if problems.is_empty() { Ok(config) } else { Err(ConfigErrors::new(path, problems)) }
-    }
-}
-
-fn read_text(path: &Path) -> Result<String, String> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
-    match read {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err("there is no such file: write one (docs/configuration.md has an example), \
-                 or name it with --config"
-                .into())
-        }
-        Err(error) => Err(format!("cannot be read: {error}")),
-        Ok(_) if bytes.len() as u64 > MAX_FILE_BYTES => {
-            Err("is bigger than 1MiB: is this the right file?".into())
-        }
-        Ok(_) => String::from_utf8(bytes)
-            .map_err(|error| format!("is not UTF-8 (at byte {})", error.utf8_error().valid_up_to())),
-    }
-}
-
-/// Only the parser's message, without the line of the file: that may hold a secret.
-fn syntax_problem(text: &str, error: &toml::de::Error) -> Problem {
-    let offset = error.span().map(|span| span.start);
-    let column = offset.map_or_else(String::new, |offset| format!("column {}: ", column_of(text, offset)));
-    let message = error.message().replace('\n', ", ");
-    Problem {
-        line: offset.map(|offset| line_of(text, offset)),
-        key: String::new(),
-        text: format!("{column}not TOML: {message}"),
-    }
-}
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::testing::problem;
     use super::*;
 

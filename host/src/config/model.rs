@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::hosts::AllowedHost;
-use super::http::Http;
+use rustls::pki_types::CertificateDer;
+
+use super::allowed::AllowedHost;
 use super::secret::Secret;
 use super::times::Times;
 
@@ -233,6 +234,45 @@ impl Default for Plugin {
             allowed_hosts: Vec::new(),
             http: Http::default(),
             warm: None,
+        }
+    }
+}
+
+/// The limits of one request, and of their number.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Http {
+    /// The wait for a free connection, the lookup of the name, the connection and the TLS handshake together.
+    pub connect_timeout: Duration,
+    /// From the connection to the head of the response, including the time to send the request.
+    pub first_byte_timeout: Duration,
+    pub between_bytes_timeout: Duration,
+    /// One request as a whole. None: only the end of the attempt bounds it.
+    pub timeout: Option<Duration>,
+    /// Requests of one attempt whose response is not read to its end yet.
+    pub max_concurrent: u32,
+    /// Such requests of all attempts of the plugin in this host.
+    pub max_connections: u32,
+    /// All requests of one attempt.
+    pub max_requests: u32,
+    pub max_request_body: u64,
+    pub max_response_body: u64,
+    /// Certificates that are trusted in addition to those of the system.
+    pub ca: Vec<CertificateDer<'static>>,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Http {
+            connect_timeout: Duration::from_secs(10),
+            first_byte_timeout: Duration::from_secs(60),
+            between_bytes_timeout: Duration::from_secs(30),
+            timeout: None,
+            max_concurrent: 8,
+            max_connections: 256,
+            max_requests: 1000,
+            max_request_body: 16 << 20,
+            max_response_body: 16 << 20,
+            ca: Vec::new(),
         }
     }
 }

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use toml::de::{DeArray, DeTable, DeValue};
 
+use super::edits::edits;
 use super::problem::{Problem, line_of};
-use super::source::Secrets;
 use super::units::{parse_duration, parse_size, show_duration, show_size, show_text};
 
 /// The input that all readers need, and the list of their problems.
@@ -31,6 +31,14 @@ pub(super) struct Context<'a> {
     pub secrets: Secrets,
     pub problems: RefCell<Vec<Problem>>,
     pub warnings: RefCell<Vec<String>>,
+}
+
+/// Which secrets are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Secrets {
+    OfAll,
+    /// All but those of plugins.
+    OfTheHost,
 }
 
 /// The keys of one table.
@@ -285,23 +293,6 @@ fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k &'static str>) -> Opt
         return None;
     }
     known.map(|key| (edits(name, key), *key)).filter(|(edits, _)| *edits <= allowed).min().map(|(_, key)| key)
-}
-
-/// How many letters must be inserted, removed or changed to turn `a` into `b`; `-` and `_` are equal.
-pub(crate) fn edits(a: &str, b: &str) -> usize {
-    let fold = |c: char| if c == '-' { '_' } else { c.to_ascii_lowercase() };
-    let b: Vec<char> = b.chars().map(fold).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, a) in a.chars().map(fold).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

@@ -9,20 +9,12 @@ use std::path::Path;
 
 use toml::de::DeValue;
 
-use super::reader::{Item, Keys};
+use super::reader::{Item, Keys, Secrets};
 use super::secret::Secret;
 use super::units::show_text;
 
 pub(super) const KEYS: Keys = Keys { known: &["env", "file"], later: &[], elsewhere: &[] };
 const MAX_BYTES: u64 = 64 << 10;
-
-/// Which secrets are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Secrets {
-    OfAll,
-    /// All but those of plugins.
-    OfTheHost,
-}
 
 /// Reads a value that may be a secret.
 pub(super) fn secret(item: &Item) -> Option<Secret> {

@@ -15,7 +15,7 @@ use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
-use super::reader::edits;
+use super::edits::edits;
 
 const MAX_EXPRESSION_BYTES: usize = 256;
 const NICKNAMES: [&str; 6] = ["@hourly", "@daily", "@weekly", "@monthly", "@yearly", "@annually"];

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::EmbeddedError;
+use super::error::EmbeddedError;
 
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 const OLDEST: (u32, u32) = (7, 0);

@@ -5,9 +5,10 @@
 //! Not here: stopping the handler of a running task (`worker::heartbeat` learns of the cancellation).
 
 use super::error::QueueError;
+use super::handle::{Queue, millis};
+use super::reply;
 use super::script::{self, ScriptCall};
 use super::status::Status;
-use super::{Queue, millis, reply};
 
 impl Queue {
     /// Cancels a task that has not ended, and gives the status that it had before; none for an unknown task.

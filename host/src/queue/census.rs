@@ -7,9 +7,9 @@ use std::time::Duration;
 use redis::Value;
 use serde::Serialize;
 
-use super::Queue;
 use super::codec;
 use super::error::QueueError;
+use super::handle::Queue;
 use super::reply::{self, Shaped, UnexpectedShape};
 
 /// The number of tasks in each place of a queue.

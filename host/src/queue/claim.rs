@@ -10,10 +10,10 @@ use redis::Value;
 
 use super::codec::StreamEntry;
 use super::error::QueueError;
+use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
 use super::script::{self, ScriptCall};
-use super::{Queue, millis};
 use crate::task::Task;
 
 /// One call stops claiming entries once those that it has claimed reach this many bytes.

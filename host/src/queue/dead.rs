@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use super::Queue;
 use super::codec::{self, RawFields, StreamEntry};
 use super::error::QueueError;
+use super::handle::Queue;
 use super::reply;
 use super::script::{self, ScriptCall};
 use super::settle::with_fields;

@@ -6,8 +6,9 @@
 use std::time::Duration;
 
 use super::error::QueueError;
+use super::handle::Queue;
+use super::reply;
 use super::script::{self, ScriptCall};
-use super::{Queue, reply};
 
 /// The result of one step of promotion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,10 +9,11 @@
 use std::time::Duration;
 
 use super::error::QueueError;
+use super::handle::{Queue, millis};
+use super::keys;
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
 use super::script::{self, ScriptCall};
-use super::{Queue, keys, millis};
 
 /// The duties of one host, as the script answered.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use super::error::QueueError;
+use super::handle::Queue;
 use super::link::Link;
+use super::reply;
 use super::script::{self, ScriptCall};
-use super::{Queue, reply};
 
 impl Queue {
     /// Waits for up to `block` until `list` has an item. Takes nothing: the oldest item moves from the end of

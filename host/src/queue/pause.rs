@@ -3,7 +3,8 @@
 //! Not here: how hosts look (`wait`), and what a pause holds up (`worker`).
 
 use super::error::QueueError;
-use super::{Queue, reply, wait};
+use super::handle::Queue;
+use super::{reply, wait};
 
 impl Queue {
     /// Stops all hosts from claiming tasks, within about two seconds. Running tasks go on. False when the

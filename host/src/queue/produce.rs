@@ -9,10 +9,11 @@ use uuid::Uuid;
 
 use super::codec;
 use super::error::QueueError;
+use super::handle::{Queue, millis};
 use super::reply;
 use super::script::{self, ScriptCall};
 use super::settle::with_fields;
-use super::{Queue, millis, wait};
+use super::wait;
 use crate::task::Field;
 
 /// A task that is to be enqueued.

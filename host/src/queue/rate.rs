@@ -7,8 +7,9 @@
 use std::time::Duration;
 
 use super::error::QueueError;
+use super::handle::Queue;
+use super::reply;
 use super::script::{self, ScriptCall};
-use super::{Queue, reply};
 use crate::config::model::Rate;
 
 /// Places of this part of a second may be taken early, so that a fast queue is read in batches. At least one.

@@ -7,12 +7,13 @@
 
 use std::time::Duration;
 
+use super::census;
 use super::codec;
 use super::error::QueueError;
+use super::handle::{Queue, millis};
 use super::reply::{self, UnexpectedShape};
 use super::script::{self, ScriptCall};
 use super::settle::with_fields;
-use super::{Queue, census, millis};
 use crate::config::Schedule;
 
 /// The position of a schedule.

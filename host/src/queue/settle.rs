@@ -11,9 +11,9 @@ use redis::{Cmd, Value};
 
 use super::codec::{self, RawFields, StreamEntry};
 use super::error::QueueError;
+use super::handle::{Queue, millis};
 use super::reply;
 use super::script::{self, ScriptCall};
-use super::{Queue, millis};
 use crate::task::Task;
 
 /// How an attempt is settled. `worker::settle` decides it.

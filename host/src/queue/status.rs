@@ -7,9 +7,9 @@
 
 use serde::Serialize;
 
-use super::Queue;
 use super::codec;
 use super::error::QueueError;
+use super::handle::Queue;
 use super::reply;
 
 /// A task without a status key is looked for among this many entries of the stream.

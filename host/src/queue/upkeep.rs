@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use super::error::QueueError;
+use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply;
 use super::script::{self, ScriptCall};
-use super::{Queue, millis};
 
 impl Queue {
     /// Removes up to `limit` consumers that have no pending entries and sent no request for `idle`. Gives

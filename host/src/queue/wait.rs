@@ -15,9 +15,10 @@ use redis::Value;
 
 use super::census::find_group;
 use super::error::QueueError;
+use super::handle::{Queue, millis};
+use super::keys;
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
-use super::{Queue, keys, millis};
 use crate::chain::chain;
 
 /// The entries that the stream of signals keeps. A host that missed more looks anyway.

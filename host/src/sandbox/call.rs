@@ -16,13 +16,14 @@ use wasmtime::component::{
     self as engine, ComponentExportIndex, ComponentNamedList, InstancePre, Lift, Lower, TypedFunc,
 };
 
+use super::attempt::{Attempt, Ended};
+use super::component;
+use super::error::LoadError;
 use super::failure::{self, Phase};
-use super::handler::{Attempt, Ended};
 use super::host::bindings::{exports::tqhost::handler::handler as guest, tqhost::handler::types};
 use super::mask::Mask;
 use super::state::State;
 use super::warm::Instance;
-use super::{LoadError, component};
 use crate::task::{FailureKind, Outcome, Task};
 
 type Reply = Result<Option<Vec<u8>>, guest::Failure>;

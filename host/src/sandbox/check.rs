@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
 use super::call::Export;
 use super::failure::{self, Phase};
 use super::handler::{AbortOnDrop, Handler, Loaded, is_interrupt, store};
 use super::limits::Limits;
+use super::shared::Shared;
 use super::state::Interrupts;
 use crate::task::{FailureKind, Origin, Task};
 

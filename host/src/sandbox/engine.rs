@@ -12,8 +12,6 @@ use std::time::Duration;
 
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-use super::SandboxOptions;
-
 /// How often a guest that computes yields its thread and has its deadline checked.
 pub(super) const TICK: Duration = Duration::from_millis(10);
 
@@ -41,20 +39,20 @@ const FULL_RESERVATION: u64 = 4 << 30;
 
 /// Makes the engine with the best allocator that this machine allows. Also gives the address space of a
 /// memory, in bytes.
-pub(super) fn build(opts: &SandboxOptions) -> wasmtime::Result<(Engine, u64)> {
-    let full = pooled(opts, FULL_RESERVATION);
+pub(super) fn build(places: u32, max_memory: u64) -> wasmtime::Result<(Engine, u64)> {
+    let full = pooled(places, FULL_RESERVATION);
     let error = match Engine::new(&full) {
         Ok(engine) => return Ok((engine, FULL_RESERVATION)),
         Err(error) => error,
     };
     // Limits on address space (ulimit -v, small containers) refuse the full pool.
-    let small = opts.max_memory.next_multiple_of(64 * 1024).clamp(64 * 1024, FULL_RESERVATION);
+    let small = max_memory.next_multiple_of(64 * 1024).clamp(64 * 1024, FULL_RESERVATION);
     tracing::warn!(
         error = format!("{error:#}"),
         max_memory = small,
         "no address space for the instance pool; trying smaller slots"
     );
-    match Engine::new(&pooled(opts, small)) {
+    match Engine::new(&pooled(places, small)) {
         Ok(engine) => Ok((engine, small)),
         Err(error) => {
             tracing::warn!(
@@ -71,9 +69,9 @@ pub(super) fn that_compiles(reservation: u64) -> wasmtime::Result<Engine> {
     Engine::new(&base(reservation))
 }
 
-fn pooled(opts: &SandboxOptions, reservation: u64) -> Config {
+fn pooled(places: u32, reservation: u64) -> Config {
     // One place more than for attempts: a self-check needs it.
-    let instances = opts.places().saturating_add(1);
+    let instances = places.saturating_add(1);
     let memories = instances.saturating_mul(MEMORIES);
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)

@@ -24,20 +24,23 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use wasmtime::{Store, UpdateDeadline};
 
+use super::attempt::{Attempt, Ended, Report};
 use super::call::{self, Exports};
+use super::component;
 use super::failure::{self, Phase};
 use super::host;
 use super::limits::Limits;
 use super::log::GuestLog;
-use super::log_rate::Quota;
 use super::mask::Mask;
+use super::number::Number;
+use super::quota::Quota;
 use super::share::{Owner, Share};
+use super::shared::{Sandbox, Shared};
 use super::state::{Interrupts, State};
 use super::turns::Turn;
-use super::warm::{Instance, Number};
-use super::{Sandbox, Shared, component};
+use super::warm::Instance;
 use crate::config::{self, Secret};
-use crate::task::{FailureKind, Outcome, Progress, Task};
+use crate::task::{FailureKind, Outcome, Task};
 
 /// Extra bytes that a result may need before it is measured: failure texts, headers of lists and options.
 const RESULT_SLACK: u64 = 1 << 20;
@@ -87,56 +90,6 @@ impl Loaded {
 impl Drop for Loaded {
     fn drop(&mut self) {
         self.sandbox.0.pool.forget(self.number);
-    }
-}
-
-/// One run of a handler.
-#[derive(Debug)]
-pub struct Attempt {
-    /// One task, for `handle`; or several of one queue, for `handle-batch` if the handler exports it
-    /// ([`Handler::takes_batches`]).
-    pub tasks: Arc<Vec<Task>>,
-    pub plugin: Arc<str>,
-    /// Attempts allowed in all: 1 + max_retries.
-    pub max_attempts: u32,
-    /// The limit for instantiation and call together. It does not include the wait for a free place.
-    pub timeout: Duration,
-    /// The progress of each task, in the order of `tasks`.
-    pub progress: Vec<Progress>,
-    /// Ends the attempt without a report.
-    pub stop: CancellationToken,
-}
-
-/// How an attempt went.
-#[derive(Debug, Clone)]
-pub struct Report {
-    pub ended: Ended,
-    /// The largest size of all memories of the instance together, in bytes. It includes what earlier attempts
-    /// left.
-    pub peak_memory: u64,
-    /// The time of instantiation and call together.
-    pub duration: Duration,
-}
-
-/// The result of a call of the handler.
-#[derive(Debug, Clone)]
-pub enum Ended {
-    /// The handler returned. There is one outcome for each task, in the order of the tasks.
-    Each(Vec<Outcome>),
-    /// The handler did not return, or the number of results was wrong. With several tasks, this does not show
-    /// which task is to blame.
-    Failed { kind: FailureKind, message: String },
-}
-
-impl Report {
-    /// One outcome per task, for display. A failed call gives every task the same outcome.
-    pub fn outcomes(&self, tasks: usize) -> Vec<Outcome> {
-        match &self.ended {
-            Ended::Each(outcomes) => outcomes.clone(),
-            Ended::Failed { kind, message } => {
-                vec![Outcome::Failed { kind: *kind, message: message.clone() }; tasks]
-            }
-        }
     }
 }
 

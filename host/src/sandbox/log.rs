@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use tracing::Level;
 
-use super::log_rate::Quota;
 use super::mask::Mask;
+use super::quota::Quota;
 use crate::task::Task;
 
 /// Largest size of one line, in bytes; the rest of a longer line is dropped.

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Semaphore;
 
-use super::host::http::Requests;
+use super::host::http::requests::Requests;
 use super::log_rate::Lines;
 
 /// Largest number of name lookups of one plugin at once. A lookup holds a thread and cannot be cancelled, so

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use wit_component::StringEncoding;
 use wit_parser::Resolve;
 
-use super::log_rate::Quota;
+use super::quota::Quota;
 use super::{Attempt, Compiler, Report, Sandbox, SandboxOptions};
 use crate::task::{Field, Origin, Outcome, Progress, Task};
 

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
 use super::engine::TICK;
-use super::warm::Number;
+use super::number::Number;
 
 /// A tick that comes earlier than this finds a call that has only just begun to compute. It is less than a
 /// tick, since no clock is exact.

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::Store;
 
+use super::number::Number;
 use super::state::State;
 
 /// How long an instance waits for a task. Then its memory goes back.
@@ -42,10 +43,6 @@ impl Instance {
         Instance { store, running: None, tasks: 0, place }
     }
 }
-
-/// Identifies one version with one set of grants, in this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Number(u64);
 
 pub(super) struct Pool {
     places: Arc<Semaphore>,

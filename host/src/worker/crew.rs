@@ -9,11 +9,10 @@
 //! A task of the runtime costs more than a short attempt: memory, entries in two lists, and the wake of a
 //! thread.
 //!
-//! Not here: what an attempt does (`runner`).
+//! Not here: the queue of attempts (`starts`), what an attempt does (`runner`).
 
-use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::FutureExt as _;
@@ -23,56 +22,17 @@ use tokio_util::sync::ReusableBoxFuture;
 use super::inflight::Hold;
 use super::runner;
 use super::shared::SharedQueue;
+use super::starts::PendingAttempt;
 use crate::plugins::Version;
 use crate::task::Task;
 
 /// After this many attempts, a worker yields its thread to other tasks of the runtime.
 const IN_A_ROW: usize = 16;
 
-/// The attempts of one queue that are to begin, and the number of workers that begin them.
-#[derive(Default)]
-pub struct Crew(Mutex<StartQueue>);
-
-#[derive(Default)]
-struct StartQueue {
-    pending: VecDeque<PendingAttempt>,
-    workers: usize,
-}
-
-/// An attempt that is to begin.
-struct PendingAttempt {
-    version: Arc<Version>,
-    members: Vec<(Task, Hold)>,
-}
-
-impl Crew {
-    /// Begins an attempt at a task, or at a batch, beside other attempts.
-    pub fn begin(&self, shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
-        let mut queue = self.queue();
-        queue.pending.push_back(PendingAttempt { version: version.clone(), members });
-        if queue.workers == 0 {
-            queue.workers = 1;
-            drop(queue);
-            worker(shared, version.handler.guests());
-        }
-    }
-
-    /// The attempt that a worker begins next, and whether another worker is needed for the rest.
-    ///
-    /// `None`: nothing is left, and the worker ends.
-    fn next(&self, most: usize) -> Option<(PendingAttempt, bool)> {
-        let mut queue = self.queue();
-        let Some(next) = queue.pending.pop_front() else {
-            queue.workers -= 1;
-            return None;
-        };
-        let is_wanted = !queue.pending.is_empty() && queue.workers < most;
-        queue.workers += usize::from(is_wanted);
-        Some((next, is_wanted))
-    }
-
-    fn queue(&self) -> MutexGuard<'_, StartQueue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// Begins an attempt at a task, or at a batch, beside other attempts.
+pub fn begin(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
+    if shared.starts.add(version, members) {
+        worker(shared, version.handler.guests());
     }
 }
 
@@ -88,7 +48,7 @@ async fn work(shared: Arc<SharedQueue>) {
     // One allocation serves all attempts that do not wait.
     let mut slot: Option<ReusableBoxFuture<'static, ()>> = None;
     let mut in_a_row = 0;
-    while let Some((PendingAttempt { version, members }, is_another_wanted)) = shared.crew.next(most) {
+    while let Some((PendingAttempt { version, members }, is_another_wanted)) = shared.starts.next(most) {
         if is_another_wanted {
             worker(&shared, &guests);
         }

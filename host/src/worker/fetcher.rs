@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::capacity::Permits;
+use super::common::Common;
 use super::idle::Pause;
 use super::intake::{self, Delivery};
-use super::lifecycle::Host;
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use super::waiter::{Seat, Waiter, Wake};
@@ -108,7 +108,7 @@ enum Waited<T> {
 }
 
 impl Fetcher {
-    pub fn new(shared: Arc<SharedQueue>, pulse: FetchPulse, host: &Host) -> Fetcher {
+    pub fn new(shared: Arc<SharedQueue>, pulse: FetchPulse, host: &Common) -> Fetcher {
         let (redis, waiter, reads) = (host.redis.clone(), host.waiter.clone(), host.reads.clone());
         Fetcher {
             shared,

@@ -6,79 +6,35 @@
 //!
 //!     add ─▶ Open ─▶ gather ─▶ crew ─▶ runner
 //!
-//! Not here: how a batch begins (`crew`), and its outcome (`runner`).
+//! Not here: the open batch itself (`gathering`), how a batch begins (`crew`), and its outcome (`runner`).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-
+use super::crew;
+use super::gathering::{Member, Members};
 use super::inflight::Hold;
 use super::shared::SharedQueue;
 use crate::plugins::Version;
 use crate::task::Task;
 
-/// The batch of a queue that may still grow.
-#[derive(Default)]
-pub struct Gathering(Mutex<Option<Open>>);
-
-struct Open {
-    version: Arc<Version>,
-    /// How many more tasks it takes; at least one.
-    room: usize,
-    members: mpsc::Sender<(Task, Hold)>,
-}
-
-impl Gathering {
-    /// Adds a task to the batch that is open, or to a new one; or runs it at once.
-    pub fn add(&self, shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
-        let rules = &shared.queue.rules;
-        let most = if version.handler.takes_batches() { rules.largest_batch() } else { 1 };
-        // A task that may have crashed a host runs outside of batches.
-        if most < 2 || task.crashes > 0 {
-            shared.crew.begin(shared, version, vec![(task, hold)]);
-            return;
-        }
-        let mut open = self.open();
-        let mut member = (task, hold);
-        if let Some(batch) = open.as_mut().filter(|batch| Arc::ptr_eq(&batch.version, version)) {
-            match batch.members.try_send(member) {
-                Ok(()) => {
-                    batch.room -= 1;
-                    if batch.room == 0 {
-                        *open = None;
-                    }
-                    return;
-                }
-                // The batch has closed.
-                Err(mpsc::error::TrySendError::Closed(back) | mpsc::error::TrySendError::Full(back)) => {
-                    member = back;
-                }
-            }
-        }
-        let (members, more) = mpsc::channel(most);
-        *open = Some(Open { version: version.clone(), room: most - 1, members });
+/// Adds a task to the batch that is open, or to a new one; or runs it at once.
+pub fn add(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
+    let rules = &shared.queue.rules;
+    let most = if version.handler.takes_batches() { rules.largest_batch() } else { 1 };
+    // A task that may have crashed a host runs outside of batches.
+    if most < 2 || task.crashes > 0 {
+        crew::begin(shared, version, vec![(task, hold)]);
+        return;
+    }
+    if let Some((first, more)) = shared.gathering.add(version, (task, hold), most) {
         drop(shared.runners.spawn(gather(
             shared.clone(),
             version.clone(),
-            member,
+            first,
             more,
             rules.batch.max_wait,
         )));
-    }
-
-    /// Closes the open batch, because no more tasks can arrive.
-    pub fn close(&self) {
-        *self.open() = None;
-    }
-
-    /// Drops a batch that is closed, and with it its version.
-    fn forget_closed(&self) {
-        self.open().take_if(|batch| batch.members.is_closed());
-    }
-
-    fn open(&self) -> MutexGuard<'_, Option<Open>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,8 +42,8 @@ impl Gathering {
 async fn gather(
     shared: Arc<SharedQueue>,
     version: Arc<Version>,
-    first: (Task, Hold),
-    mut more: mpsc::Receiver<(Task, Hold)>,
+    first: Member,
+    mut more: Members,
     wait: Duration,
 ) {
     let mut members = vec![first];
@@ -112,9 +68,9 @@ async fn gather(
     // If the plugin was removed meanwhile, the batch still runs, because it began before.
     let version = shared.versions.borrow().clone().unwrap_or(version);
     if version.handler.takes_batches() {
-        return shared.crew.begin(&shared, &version, members);
+        return crew::begin(&shared, &version, members);
     }
     for member in members {
-        shared.crew.begin(&shared, &version, vec![member]);
+        crew::begin(&shared, &version, vec![member]);
     }
 }

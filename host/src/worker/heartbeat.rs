@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
 use super::shared::SharedQueue;
-use crate::admin;
 use crate::queue::{HeartbeatReport, Lease};
+use crate::task::SettledAs;
 
 /// The number of heartbeats within one lease.
 const BEATS_PER_LEASE: u32 = 3;
@@ -79,7 +79,7 @@ impl Heartbeat {
                                 task = beat.task_id,
                                 "cancelled while it ran"
                             );
-                            self.shared.metrics.settled(admin::SettledAs::Cancelled);
+                            self.shared.metrics.settled(SettledAs::Cancelled);
                         }
                         Lease::Deleted | Lease::Gone => {
                             if self.shared.inflight.mark_deleted(&beat.entry) {

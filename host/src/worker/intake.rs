@@ -9,7 +9,8 @@
 //! A plain task needs no gate. Its delivery shows that this host owns it, no other task can have its id or
 //! its key, and no client can have marked it as cancelled.
 //!
-//! Not here: the claim (`fetcher`, `reclaimer`), batches (`gather`), the attempt (`runner`).
+//! Not here: the claim (`fetcher`, `reclaimer`), batches (`gather`), the gate itself (`gate`), the attempt
+//! (`runner`).
 
 use std::sync::Arc;
 
@@ -17,12 +18,10 @@ use tokio::time::Instant;
 
 use super::capacity::Permits;
 use super::inflight::{Claim, Hold};
-use super::pace::Pace;
 use super::shared::SharedQueue;
-use super::{settle, suspect};
-use crate::admin;
+use super::{gate, gather, settle, suspect};
 use crate::plugins::Version;
-use crate::queue::{Begun, EndingSubject, Start, StreamEntry, codec};
+use crate::queue::{EndingSubject, StreamEntry, codec};
 use crate::task::{Origin, Task};
 
 /// How this host got its entries.
@@ -67,7 +66,7 @@ pub async fn admit(
                 Some(decision) => (EndingSubject::Task(Box::new(task)), decision),
                 None if active.is_some() && is_plain(shared, &task, &hold, delivery) => {
                     hold.begun(task.origin != Origin::Producer);
-                    shared.gathering.add(shared, version, task, hold);
+                    gather::add(shared, version, task, hold);
                     continue;
                 }
                 None => {
@@ -82,15 +81,16 @@ pub async fn admit(
     permits.unused();
     shared.begun.notify_one();
     if !gated.is_empty() {
-        let begun = if active.is_some() { begin(shared, &label, &gated, since, false).await } else { None };
+        let begun =
+            if active.is_some() { gate::begin(shared, &label, &gated, since, false).await } else { None };
         match begun {
             Some(begun) => {
                 for ((task, hold), begun) in gated.into_iter().zip(begun) {
-                    match go_on(shared, version, task, hold, begun).await {
+                    match gate::go_on(shared, version, task, hold, begun).await {
                         Some((task, hold)) if settle::is_suspect(&task, &shared.queue.rules) => {
                             suspect::start(shared, version, task, hold);
                         }
-                        Some((task, hold)) => shared.gathering.add(shared, version, task, hold),
+                        Some((task, hold)) => gather::add(shared, version, task, hold),
                         None => {}
                     }
                 }
@@ -141,62 +141,4 @@ fn is_plain(shared: &SharedQueue, task: &Task, hold: &Hold, delivery: Delivery) 
     let is_fresh =
         matches!(delivery, Delivery::First { since } if since.elapsed() < shared.queue.rules.lease / 2);
     is_fresh && task.origin != Origin::Other && task.crashes == 0 && hold.key().is_none()
-}
-
-/// Returns a task that has passed the gate. Otherwise counts the reason, and dead-letters a task that crashed
-/// its host.
-pub async fn go_on(
-    shared: &SharedQueue,
-    version: &Version,
-    task: Task,
-    hold: Hold,
-    begun: Begun,
-) -> Option<(Task, Hold)> {
-    let queue = shared.name.as_ref();
-    match begun {
-        Begun::Owned => return Some((task, hold)),
-        Begun::Crashed => {
-            let decision = settle::crashed(&task);
-            shared.settle(EndingSubject::Task(Box::new(task)), version.label(), None, decision, hold).await;
-        }
-        Begun::Cancelled => shared.metrics.settled(admin::SettledAs::Cancelled),
-        Begun::Duplicate => {
-            shared.metrics.settled(admin::SettledAs::Duplicate);
-            tracing::info!(queue, task = task.id, "not run: another task has its idempotency key or its id");
-        }
-        Begun::Gone => shared.count_deleted(std::slice::from_ref(&task.entry)),
-        Begun::Lost => {
-            shared.metrics.lease_lost(1);
-            tracing::warn!(queue, task = task.id, "not run: another host owns this task by now");
-        }
-    }
-    None
-}
-
-/// Marks tasks as PROCESSING, and whether they run `alone`. Tries until Redis answers. `None`: the host
-/// stops.
-pub async fn begin(
-    shared: &SharedQueue,
-    plugin: &str,
-    tasks: &[(Task, Hold)],
-    since: Instant,
-    alone: bool,
-) -> Option<Vec<Begun>> {
-    let mut pace = Pace::new(&shared.name, "begin");
-    loop {
-        let starts =
-            tasks.iter().map(|(task, hold)| Start { alone, ..Start::of(task, hold.key(), since.elapsed()) });
-        let starts: Vec<Start<'_>> = starts.collect();
-        let wait = match shared.queue.begin(&shared.consumer, plugin, &starts).await {
-            Ok(begun) => {
-                pace.succeeded();
-                return Some(begun);
-            }
-            Err(error) => pace.failed(&error),
-        };
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            () = shared.stop.running.cancelled() => return None,
-        }
-    }
 }

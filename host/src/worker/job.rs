@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::inflight::Hold;
 use crate::queue::Ending;
+use crate::task::SettledAs;
 
 /// The bytes of a job for each further unit of room that it takes.
 const BYTES_PER_UNIT: usize = 64 << 10;
@@ -19,7 +20,7 @@ const UNITS: (usize, usize) = (256, 4096);
 #[derive(Debug)]
 pub struct Job {
     pub ending: Ending,
-    pub label: crate::admin::SettledAs,
+    pub label: SettledAs,
     /// Dropped when the settlement is known.
     pub hold: Hold,
     _room: OwnedSemaphorePermit,
@@ -42,7 +43,7 @@ impl Room {
     }
 
     /// Waits until there is room for this ended attempt, and then frees its permit.
-    pub async fn job(&self, ending: Ending, label: crate::admin::SettledAs, mut hold: Hold) -> Option<Job> {
+    pub async fn job(&self, ending: Ending, label: SettledAs, mut hold: Hold) -> Option<Job> {
         // A job that is larger than the whole room takes all of it.
         let units = (1 + ending.bytes() / BYTES_PER_UNIT).min(self.most);
         let _room =
@@ -60,7 +61,6 @@ mod tests {
     use super::super::capacity::{Capacity, QueueCapacity};
     use super::super::inflight::{Claim, Inflight};
     use super::*;
-    use crate::admin::SettledAs;
     use crate::queue::codec::StreamEntry;
     use crate::queue::{EndingSubject, Settlement};
 

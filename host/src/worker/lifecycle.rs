@@ -1,7 +1,7 @@
 //! Starts and stops all loops of one queue.
 //!
-//! In: a queue, and the [`Host`] that it belongs to. Out: a [`Worker`]. [`Worker::stop`] gives the order in
-//! which the loops end.
+//! In: a queue, and the state that all queues of its host share ([`Common`]). Out: a [`Worker`].
+//! [`Worker::stop`] gives the order in which the loops end.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,36 +10,20 @@ use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::capacity::{Capacity, QueueCapacity};
-use super::crew::Crew;
+use super::capacity::QueueCapacity;
+use super::common::Common;
+use super::gathering::Gathering;
 use super::idle::IdleState;
 use super::inflight::Inflight;
 use super::job::Room;
-use super::lookout::Lookout;
 use super::pace::Pace;
 use super::shared::SharedQueue;
-use super::stop::Stop;
-use super::waiter::Waiter;
-use super::{
-    census, fetcher, gather, heartbeat, janitor, mover, promoter, reclaimer, scheduler, settler, teller,
-};
+use super::starts::Starts;
+use super::{census, fetcher, heartbeat, janitor, mover, promoter, reclaimer, scheduler, settler, teller};
 use crate::admin::{FetchPulse, QueueMetrics};
 use crate::chain::chain;
 use crate::plugins::Version;
-use crate::queue::{Link, Queue, Redis};
-
-/// The state that all queues of one host share.
-pub struct Host {
-    pub redis: Redis,
-    /// The host's consumer name in every group, unique for each start.
-    pub consumer: Arc<str>,
-    pub capacity: Capacity,
-    pub waiter: Waiter,
-    pub lookout: Lookout,
-    /// The connection for reads that do not block. All queues use it.
-    pub reads: Link,
-    pub stop: Stop,
-}
+use crate::queue::Queue;
 
 /// All loops of one queue.
 pub struct Worker {
@@ -62,7 +46,7 @@ impl Worker {
     ///
     /// `follows_older_worker` means that this host may still run tasks of the queue under older rules.
     pub fn start(
-        host: &Host,
+        host: &Common,
         queue: Queue,
         consumer: Arc<str>,
         capacity: Arc<QueueCapacity>,
@@ -75,7 +59,7 @@ impl Worker {
         let shared = Arc::new(SharedQueue {
             name: queue.rules.name.as_str().into(),
             inflight: Arc::<Inflight>::default(),
-            gathering: gather::Gathering::default(),
+            gathering: Gathering::default(),
             capacity,
             unsettled: std::sync::Mutex::default(),
             parked: Notify::new(),
@@ -84,7 +68,7 @@ impl Worker {
             unseen: AtomicBool::new(false),
             claiming: Mutex::new(()),
             runners: TaskTracker::new(),
-            crew: Crew::default(),
+            starts: Starts::default(),
             queue,
             consumer,
             versions,
@@ -146,7 +130,8 @@ impl Worker {
         self.retired.cancel();
     }
 
-    /// Ends all loops in the order of the steps below. The tokens in [`Stop`] bound the time of each step.
+    /// Ends all loops in the order of the steps below. The tokens in [`crate::shutdown::Stop`] bound the time
+    /// of each step.
     pub async fn stop(self) {
         // 1. Nothing new is claimed (`Stop::claiming`).
         self.finish(&self.claimers).await;

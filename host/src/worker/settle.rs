@@ -7,11 +7,10 @@
 use std::time::Duration;
 
 use super::backoff;
-use crate::admin;
 use crate::config;
 use crate::queue::settle::DelayStart;
 use crate::queue::{Reason, Settlement, codec};
-use crate::task::{Outcome, Task};
+use crate::task::{Outcome, SettledAs, Task};
 
 /// `tq-error` is cut at this many characters, so that an error cannot fill the dead letters.
 const MAX_ERROR_CHARS: usize = 500;
@@ -25,7 +24,7 @@ const CRASHES: u32 = 2;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     pub settlement: Settlement,
-    pub label: admin::SettledAs,
+    pub label: SettledAs,
 }
 
 /// Decides after an attempt that ended by itself, or that the sandbox ended. `jitter` is a random number from
@@ -33,7 +32,7 @@ pub struct Decision {
 pub fn decide(outcome: Outcome, task: &Task, rules: &config::QueueRules, jitter: f64) -> Decision {
     match outcome {
         Outcome::Completed { result } => {
-            Decision { settlement: Settlement::Complete { result }, label: admin::SettledAs::Completed }
+            Decision { settlement: Settlement::Complete { result }, label: SettledAs::Completed }
         }
         Outcome::Retry { message, after } => retry(&format!("retry: {message}"), after, task, rules, jitter),
         Outcome::Failed { kind, message } => {
@@ -51,7 +50,7 @@ pub fn decide(outcome: Outcome, task: &Task, rules: &config::QueueRules, jitter:
                 deferrals: task.deferrals + 1,
                 error: cut(&message),
             },
-            label: admin::SettledAs::Deferred,
+            label: SettledAs::Deferred,
         },
     }
 }
@@ -86,7 +85,7 @@ pub fn release(task: &Task) -> Decision {
             deferrals: task.deferrals,
             error: String::new(),
         },
-        label: admin::SettledAs::Released,
+        label: SettledAs::Released,
     }
 }
 
@@ -104,7 +103,7 @@ pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Decision {
             deferrals: task.deferrals,
             error: cut(&error),
         },
-        label: admin::SettledAs::GivenBack,
+        label: SettledAs::GivenBack,
     }
 }
 
@@ -118,7 +117,7 @@ fn delayed(task: &Task) -> Option<Decision> {
             deferrals: task.deferrals,
             error: String::new(),
         },
-        label: admin::SettledAs::Delayed,
+        label: SettledAs::Delayed,
     })
 }
 
@@ -150,17 +149,17 @@ fn retry(
             deferrals: task.deferrals,
             error: cut(error),
         },
-        label: admin::SettledAs::Retried,
+        label: SettledAs::Retried,
     }
 }
 
 fn bury(reason: Reason, error: &str) -> Decision {
     let label = match reason {
-        Reason::Rejected => admin::SettledAs::Rejected,
-        Reason::RetriesExhausted => admin::SettledAs::RetriesExhausted,
-        Reason::DeferralsExhausted => admin::SettledAs::DeferralsExhausted,
-        Reason::Crashed => admin::SettledAs::Crashed,
-        Reason::Malformed => admin::SettledAs::Malformed,
+        Reason::Rejected => SettledAs::Rejected,
+        Reason::RetriesExhausted => SettledAs::RetriesExhausted,
+        Reason::DeferralsExhausted => SettledAs::DeferralsExhausted,
+        Reason::Crashed => SettledAs::Crashed,
+        Reason::Malformed => SettledAs::Malformed,
     };
     Decision { settlement: Settlement::Bury { reason, error: cut(error) }, label }
 }
@@ -275,7 +274,7 @@ mod tests {
         assert_eq!(suspects(1), [false, true, true, true]);
         assert_eq!(suspects(2), [false, false, true, true]);
         assert_eq!(suspects(1000), [false, false, true, true]);
-        assert_eq!(crashed(&task(1, 0, 3)).label, admin::SettledAs::Crashed);
+        assert_eq!(crashed(&task(1, 0, 3)).label, SettledAs::Crashed);
     }
 
     #[test]
@@ -290,7 +289,7 @@ mod tests {
         let decision = give_back(&trap, &task(3, 1, 1), Duration::from_secs(2));
         assert_eq!(
             (decision.settlement, decision.label),
-            (park(2, 3, 1, "not charged: trap: unreachable"), admin::SettledAs::GivenBack)
+            (park(2, 3, 1, "not charged: trap: unreachable"), SettledAs::GivenBack)
         );
     }
 

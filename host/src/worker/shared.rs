@@ -10,17 +10,17 @@ use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 use super::capacity::QueueCapacity;
-use super::crew::Crew;
-use super::gather::Gathering;
+use super::gathering::Gathering;
 use super::idle::IdleState;
 use super::inflight::{Hold, Inflight};
 use super::job::{Job, Room};
 use super::settle::Decision;
-use super::stop::Stop;
+use super::starts::Starts;
 use crate::admin::QueueMetrics;
 use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::{Ending, EndingSubject, Queue};
+use crate::shutdown::Stop;
 
 /// The state that the loops of one queue share.
 pub struct SharedQueue {
@@ -31,7 +31,7 @@ pub struct SharedQueue {
     pub consumer: Arc<str>,
     pub inflight: Arc<Inflight>,
     pub gathering: Gathering,
-    pub crew: Crew,
+    pub starts: Starts,
     /// The queue's place among the queues of this host.
     pub capacity: Arc<QueueCapacity>,
     /// The plugin's working version, if there is one.

@@ -18,7 +18,7 @@ use super::alone::AloneGuard;
 use super::inflight::Hold;
 use super::pace::Pace;
 use super::shared::SharedQueue;
-use super::{intake, runner};
+use super::{gate, runner};
 use crate::plugins::Version;
 use crate::queue::Start;
 use crate::task::Task;
@@ -55,14 +55,14 @@ async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, task: Task, mut ho
         drop(shared.runners.spawn(settled.clone().run_until_cancelled_owned(keeper.run())));
         hold.runs_alone(settled.drop_guard());
         members.push((task, hold));
-        begun = intake::begin(&shared, &label, &members, Instant::now(), true).await;
+        begun = gate::begin(&shared, &label, &members, Instant::now(), true).await;
     } else {
         members.push((task, hold));
     }
     // Without an answer of the gate, the host stops, and `carry` gives the task back.
     let Some(begun) = begun else { return runner::run_attempt(shared.clone(), version, members).await };
     for ((task, hold), begun) in members.into_iter().zip(begun) {
-        if let Some((task, hold)) = intake::go_on(&shared, &version, task, hold, begun).await {
+        if let Some((task, hold)) = gate::go_on(&shared, &version, task, hold, begun).await {
             runner::record_wait(&shared, &task);
             runner::run_attempt(shared.clone(), version.clone(), vec![(task, hold)]).await;
         }

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::inflight::Unreported;
 use super::pace::Pace;
 use super::shared::SharedQueue;
-use crate::admin;
 use crate::queue::{Begun, Start};
+use crate::task::SettledAs;
 
 /// A task that runs for this long gets PROCESSING. People and polling clients do not notice this delay. Short
 /// handlers, which may run ten thousands of times per second, end earlier and cost Redis nothing.
@@ -80,11 +80,11 @@ impl Teller {
             Begun::Owned => {}
             Begun::Cancelled if shared.inflight.mark_lost(&task.entry) => {
                 tracing::info!(queue, task = task.task_id, "cancelled while it ran");
-                shared.metrics.settled(admin::SettledAs::Cancelled);
+                shared.metrics.settled(SettledAs::Cancelled);
             }
             Begun::Duplicate if shared.inflight.mark_lost(&task.entry) => {
                 tracing::info!(queue, task = task.task_id, "stopped: another task has its id");
-                shared.metrics.settled(admin::SettledAs::Duplicate);
+                shared.metrics.settled(SettledAs::Duplicate);
             }
             Begun::Gone if shared.inflight.mark_deleted(&task.entry) => {
                 shared.count_deleted(std::slice::from_ref(&task.entry));

@@ -16,15 +16,16 @@ use futures_util::future::join_all;
 use tokio_util::task::TaskTracker;
 
 use super::capacity::QueueCapacity;
+use super::common::Common;
 use super::inflight::Inflight;
-use super::lifecycle::{Host, Worker};
+use super::lifecycle::Worker;
 use crate::admin::{Health, Metrics, QueueMetrics};
 use crate::plugins::Plugins;
 use crate::queue::Queue;
 
 /// The workers of one host.
 pub struct Workers {
-    host: Host,
+    host: Common,
     plugins: Plugins,
     metrics: Metrics,
     health: Health,
@@ -73,7 +74,7 @@ pub struct Applied {
 }
 
 impl Workers {
-    pub fn new(host: Host, plugins: Plugins, metrics: Metrics, health: Health) -> Workers {
+    pub fn new(host: Common, plugins: Plugins, metrics: Metrics, health: Health) -> Workers {
         Workers {
             host,
             plugins,
@@ -181,7 +182,7 @@ impl Workers {
         self.board.queues().iter().map(QueueEntry::running).sum()
     }
 
-    /// Waits until all workers have ended. The tokens of [`super::stop::Stop`] bound how long that takes.
+    /// Waits until all workers have ended. The tokens of [`crate::shutdown::Stop`] bound how long that takes.
     pub async fn stop(self) {
         join_all(self.running.into_iter().map(|running| running.worker.stop())).await;
         self.retired.close();

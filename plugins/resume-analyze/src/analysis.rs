@@ -8,8 +8,9 @@
 use serde::Serialize;
 
 use crate::contact::Contact;
-use crate::dates::{self, Month, Period};
+use crate::dates::{self, Month};
 use crate::education::{self, Study};
+use crate::facts::{Experience, Facts};
 use crate::score::{self, Part};
 use crate::sections::{Kind, Section, Sections};
 use crate::skills::{self, Skill};
@@ -43,42 +44,6 @@ pub struct Analysis {
     pub skills: Vec<Skill>,
     pub sections: Vec<Section>,
     pub words: usize,
-}
-
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Experience {
-    pub periods: Vec<Period>,
-    /// The sum of the periods. Overlaps count once.
-    pub years_from_dates: Option<f64>,
-    pub years_stated: Option<i32>,
-}
-
-impl Experience {
-    pub fn new(mut periods: Vec<Period>, years_stated: Option<i32>, now: Month) -> Experience {
-        periods.sort_by(|a, b| b.cmp(a));
-        let months = dates::months_covered(&periods, now);
-        Experience {
-            years_from_dates: (months > 0).then(|| (f64::from(months) / 1.2).round() / 10.0),
-            years_stated,
-            periods,
-        }
-    }
-
-    pub fn years(&self) -> Option<f64> {
-        self.years_from_dates.or(self.years_stated.map(f64::from))
-    }
-}
-
-/// Everything that the score depends on.
-pub struct Facts<'a> {
-    pub text: &'a Text,
-    pub sections: &'a Sections,
-    pub contact: &'a Contact,
-    pub experience: &'a Experience,
-    pub education: &'a [Study],
-    pub skills: &'a [Skill],
-    pub is_resume: bool,
 }
 
 pub fn analyze(resume_id: &str, content: &str, now: Month) -> Result<Analysis, Unreadable> {

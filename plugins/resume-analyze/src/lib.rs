@@ -23,6 +23,7 @@ pub mod analysis;
 pub mod contact;
 pub mod dates;
 pub mod education;
+pub mod facts;
 pub mod model;
 pub mod score;
 pub mod sections;

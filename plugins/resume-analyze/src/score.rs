@@ -24,8 +24,8 @@ use std::sync::LazyLock;
 use regex_lite::Regex;
 use serde::Serialize;
 
-use crate::analysis::Facts;
 use crate::education::{Level, Study};
+use crate::facts::Facts;
 use crate::sections::Kind;
 use crate::text::{Language, is_cjk};
 

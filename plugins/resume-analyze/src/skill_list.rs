@@ -3,10 +3,31 @@
 //! Add a new skill to its category. Use `Proper` for a name that is an everyday word in lower case, and
 //! `Listed` for a name that is an everyday word in any case.
 
-use crate::skills::{
-    Category::{self, *},
-    How::{self, *},
-};
+use serde::Serialize;
+
+use Category::*;
+use How::*;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Category {
+    Language,
+    Framework,
+    Data,
+    Cloud,
+    Practice,
+    Analysis,
+    Design,
+    Business,
+    Soft,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    Anywhere,
+    Proper,
+    Listed,
+}
 
 type Row = (&'static str, Category, How, &'static [&'static str]);
 

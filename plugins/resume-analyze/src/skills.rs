@@ -17,28 +17,8 @@ use serde::Serialize;
 
 use crate::sections::{Kind, Sections};
 use crate::skill_list::SKILLS;
+pub use crate::skill_list::{Category, How};
 use crate::text::{Text, is_cjk};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Category {
-    Language,
-    Framework,
-    Data,
-    Cloud,
-    Practice,
-    Analysis,
-    Design,
-    Business,
-    Soft,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    Anywhere,
-    Proper,
-    Listed,
-}
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Skill {

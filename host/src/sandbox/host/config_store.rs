@@ -2,10 +2,9 @@
 //!
 //! Two pre-release versions are in use; they do not unify, so the same functions stand under both names.
 
+use crate::sandbox::state::State;
 use wasmtime::StoreContextMut;
 use wasmtime::component::Linker;
-
-use super::State;
 
 pub(super) const NAMES: &[&str] = &["wasi:config/store@0.2.0-draft", "wasi:config/store@0.2.0-rc.1"];
 

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::State;
 use super::bindings::tqhost::handler::context::Host;
+use crate::sandbox::state::State;
 
 impl Host for State {
     fn remaining_ms(&mut self) -> u64 {

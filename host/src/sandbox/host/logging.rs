@@ -4,8 +4,6 @@ use tracing::Level;
 use wasmtime::StoreContextMut;
 use wasmtime::component::Linker;
 
-use super::State;
-
 pub(super) const NAMES: &[&str] = &["wasi:logging/logging", "wasi:logging/logging@0.1.0-draft"];
 
 #[allow(unsafe_code, reason = "derived")]
@@ -31,6 +29,7 @@ mod level {
         Critical,
     }
 }
+use crate::sandbox::state::State;
 use level::GuestLevel;
 
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {

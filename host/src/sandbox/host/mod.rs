@@ -100,7 +100,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     let l = linker;
     bindings::tqhost::handler::context::add_to_linker::<_, HasSelf<State>>(l, |state| state)?;
     config_store::add_to_linker(l)?;
-    http::add_to_linker(l)?;
+    http::link::add_to_linker(l)?;
     logging::add_to_linker(l)?;
     cli::environment::add_to_linker::<_, WasiCli>(l, State::cli)?;
     cli::exit::add_to_linker::<_, WasiCli>(l, State::cli)?;

@@ -5,11 +5,10 @@
 
 use std::cell::RefCell;
 
+use crate::sandbox::state::State;
 use wasmtime::component::{HasSelf, Linker};
 use wasmtime_wasi::p2::bindings::random::{insecure, insecure_seed, random};
 use wasmtime_wasi::random::WasiRandomCtx;
-
-use super::State;
 
 /// Bytes that one call may ask for; the host has to hold them beside the guest's copy.
 const MAX_BYTES: u64 = 1 << 20;

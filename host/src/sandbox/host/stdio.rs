@@ -7,8 +7,8 @@ use wasmtime_wasi::async_trait;
 use wasmtime_wasi::p2::bindings::cli::{stderr, stdout};
 use wasmtime_wasi::p2::{DynOutputStream, OutputStream, Pollable, StreamResult};
 
-use super::State;
 use crate::sandbox::log::{GuestLog, Stream};
+use crate::sandbox::state::State;
 
 /// Bytes that a guest may write at once; also bounds `write-zeroes`.
 const PERMIT: usize = 64 * 1024;

@@ -10,10 +10,11 @@
 
 use serde_json::Value;
 
-use crate::analysis::{Analysis, Experience};
+use crate::analysis::Analysis;
 use crate::contact::Contact;
 use crate::dates::{Month, Period};
 use crate::education::{Level, Study};
+use crate::facts::Experience;
 use crate::score::{PARTS, Part};
 use crate::skills::{self, Category, Skill};
 use crate::text::Text;

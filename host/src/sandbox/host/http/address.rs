@@ -4,12 +4,11 @@
 //! kind of the address. An address that is not known to be public is refused. The ranges are those of IANA's
 //! special-purpose registries, and all of IPv6 that is not global unicast.
 //!
-//! Not here: the lookup (`connect`), whether the host is allowed at all (`config::hosts`).
+//! Not here: the lookup (`connect`), whether the host is allowed at all (`config::allowed`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::config::addresses::Block;
-use crate::config::hosts::Host;
+use crate::config::allowed::{Block, Host};
 
 /// Whether a request may connect to `address`. The matching entries of allowed_hosts allow these private
 /// addresses. An address in the request's URL also stands in an entry, since a wildcard allows names only.
@@ -98,7 +97,7 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::hosts::parse_host;
+    use crate::config::allowed::parse_host;
 
     #[test]
     fn only_public_addresses_are_public() {

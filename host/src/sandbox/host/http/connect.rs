@@ -22,8 +22,7 @@ use tokio_rustls::TlsConnector;
 use wasmtime_wasi_http::Error;
 
 use super::{Grant, Target, address};
-use crate::config::addresses::Block;
-use crate::config::hosts::{Host, Scheme};
+use crate::config::allowed::{Block, Host, Scheme};
 
 /// Largest number of addresses tried for one name.
 const MAX_ADDRESSES: usize = 8;

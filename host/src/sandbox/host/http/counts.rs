@@ -1,10 +1,10 @@
 //! Counts the results of requests, for each plugin over all of its versions.
 //!
 //! In: a [`Counted`] for each request, from before it is admitted until its last resource is dropped. Out:
-//! [`Requests`], for the metrics.
+//! the counts of its plugin (`requests`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use wasmtime_wasi_http::Error;
 
@@ -41,20 +41,6 @@ impl End {
     }
 }
 
-/// The requests of one plugin's handlers since the host started.
-#[derive(Debug, Default)]
-pub struct Requests([AtomicU64; Requests::RESULTS.len()]);
-
-impl Requests {
-    /// The values of the label `result`, in the order of the variants of [`End`].
-    pub const RESULTS: [&'static str; 5] = ["ok", "denied", "timeout", "error", "aborted"];
-
-    /// How many ended how, by the names in [`Self::RESULTS`].
-    pub fn totals(&self) -> [(&'static str, u64); Requests::RESULTS.len()] {
-        std::array::from_fn(|n| (Requests::RESULTS[n], self.0[n].load(Ordering::Relaxed)))
-    }
-}
-
 /// Counts one request when it is dropped. It counts as aborted, unless another result was set.
 pub(super) struct Counted {
     share: Arc<Share>,
@@ -79,6 +65,7 @@ impl Drop for Counted {
 
 #[cfg(test)]
 mod tests {
+    use super::super::requests::Requests;
     use super::*;
 
     #[test]

@@ -9,12 +9,14 @@
 //!              ─▶ connect (addresses, TLS) ─▶ response
 //! ```
 //!
-//! Not here: what an entry of allowed_hosts allows (`config::hosts`).
+//! Not here: what an entry of allowed_hosts allows (`config::allowed`), linking the interface (`link`).
 
 mod address;
 mod connect;
 mod counts;
 mod exchange;
+pub(super) mod link;
+pub(in crate::sandbox) mod requests;
 #[cfg(test)]
 mod tests;
 
@@ -28,23 +30,14 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use wasmtime::StoreContextMut;
-use wasmtime::component::{Linker, LinkerInstance, Resource};
-use wasmtime_wasi_http::p2::bindings;
-use wasmtime_wasi_http::p2::bindings::http::types::{
-    ErrorCode, HostOutgoingRequest as _, Method, OutgoingRequest,
-};
 use wasmtime_wasi_http::p2::types::{HostIncomingResponse, HostOutgoingRequest};
-use wasmtime_wasi_http::{Error, FieldMap, RequestOptions, WasiBody, WasiHttp, WasiHttpCtx, WasiHttpHooks};
+use wasmtime_wasi_http::{Error, FieldMap, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpHooks};
 
-use super::State;
-use crate::config::hosts::{Host, Scheme, parse_host};
+use crate::config::allowed::{Host, Scheme, parse_host};
 use crate::config::{self, AllowedHost};
 use crate::sandbox::log::Subject;
 use crate::sandbox::share::Owner;
 use crate::sandbox::turns::Polls;
-
-pub use counts::Requests;
 
 use counts::{Counted, End};
 
@@ -53,18 +46,12 @@ const MAX_REFUSALS: usize = 32;
 /// Header fields of one message, as bytes of the host. A guest may hold as many as it may hold handles,
 /// outside of its own memory.
 const MAX_FIELDS: usize = 16 * 1024;
-/// Bytes of a request's method, authority and path, which the host holds until it is dropped.
-const MAX_METHOD: usize = 64;
-const MAX_AUTHORITY: usize = 1024;
-const MAX_PATH: usize = 16 * 1024;
 /// Bytes of a request's body that wait to be sent, twice: for the same reason not the megabyte that is the
 /// default.
 const BODY_CHUNK: usize = 16 * 1024;
 /// A request that runs into the end of its attempt is to end as part of it, not with an error that the guest
 /// hears of in its last moment.
 const AFTER_ATTEMPT: Duration = Duration::from_secs(1);
-/// The name under which the interface is linked; older ones of its series resolve to it.
-const TYPES: &str = "wasi:http/types@0.2.12";
 
 /// A header field takes so many bytes in a map, beside its name and value.
 const FIELD: usize = 160;
@@ -348,66 +335,4 @@ impl Refusals {
             }
         }
     }
-}
-
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    let options = bindings::LinkOptions::default();
-    bindings::http::outgoing_handler::add_to_linker::<_, WasiHttp>(linker, State::http)?;
-    bindings::http::types::add_to_linker::<_, WasiHttp>(linker, &(&options).into(), State::http)?;
-    // The crate's own one does not know the errors that end a body.
-    linker.allow_shadowing(true);
-    linker.instance(TYPES)?.func_wrap(
-        "http-error-code",
-        |mut cx: StoreContextMut<'_, State>,
-         (error,): (Resource<bindings::http::types::IoError>,)|
-         -> wasmtime::Result<(Option<ErrorCode>,)> {
-            let error = cx.data_mut().table.get(&error)?;
-            Ok((error
-                .downcast_ref::<ErrorCode>()
-                .cloned()
-                .or_else(|| error.downcast_ref().and_then(exchange::body_error_code)),))
-        },
-    )?;
-    add_bounds(&mut linker.instance(TYPES)?)?;
-    linker.allow_shadowing(false);
-    Ok(())
-}
-
-type Taken = wasmtime::Result<(Result<(), ()>,)>;
-
-/// The crate takes texts of any length, and a guest may hold as many requests as it may hold handles.
-fn add_bounds(types: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()> {
-    type Request = Resource<OutgoingRequest>;
-    let fits = |text: Option<&String>, most| text.is_none_or(|text| text.len() <= most);
-    types.func_wrap(
-        "[method]outgoing-request.set-method",
-        move |mut cx: StoreContextMut<'_, State>, (request, method): (Request, Method)| -> Taken {
-            let other = if let Method::Other(other) = &method { Some(other) } else { None };
-            Ok((if fits(other, MAX_METHOD) {
-                cx.data_mut().http().set_method(request, method)?
-            } else {
-                Err(())
-            },))
-        },
-    )?;
-    types.func_wrap(
-        "[method]outgoing-request.set-authority",
-        move |mut cx: StoreContextMut<'_, State>, (request, text): (Request, Option<String>)| -> Taken {
-            Ok((if fits(text.as_ref(), MAX_AUTHORITY) {
-                cx.data_mut().http().set_authority(request, text)?
-            } else {
-                Err(())
-            },))
-        },
-    )?;
-    types.func_wrap(
-        "[method]outgoing-request.set-path-with-query",
-        move |mut cx: StoreContextMut<'_, State>, (request, text): (Request, Option<String>)| -> Taken {
-            Ok((if fits(text.as_ref(), MAX_PATH) {
-                cx.data_mut().http().set_path_with_query(request, text)?
-            } else {
-                Err(())
-            },))
-        },
-    )
 }

@@ -1,0 +1,53 @@
+//! One queue in Redis: its rules, its keys and its connection. The files above add an operation each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::error::QueueError;
+use super::keys::QueueKeys;
+use super::link::{Link, Recovery};
+use super::reply::{Shaped, UnexpectedShape};
+use crate::config;
+
+/// After an outage every living host renews its leases within this time: it connects again within 4 seconds,
+/// and its heartbeats are 2 seconds apart.
+const HEARD_AGAIN: Duration = Duration::from_secs(6);
+
+/// One queue in Redis. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Queue {
+    pub rules: Arc<config::QueueRules>,
+    pub(crate) keys: Arc<QueueKeys>,
+    pub(crate) link: Link,
+}
+
+impl Queue {
+    /// Does not connect yet. All queues may share `link`.
+    pub fn new(rules: config::QueueRules, link: Link) -> Queue {
+        let keys = Arc::new(QueueKeys::new(&rules.stream, rules.dead_letter.as_deref()));
+        Queue { rules: Arc::new(rules), keys, link }
+    }
+
+    /// Whether Redis answered again only recently, after a silence in which leases may have ended. Living
+    /// hosts have had no time yet to renew theirs, so a task that looks abandoned may not be.
+    pub fn is_just_back(&self) -> bool {
+        self.is_back_for_less_than(HEARD_AGAIN)
+    }
+
+    /// Whether there was a silence in which leases may have ended, and Redis has answered again for less than
+    /// `time`.
+    pub(super) fn is_back_for_less_than(&self, time: Duration) -> bool {
+        let is_long = |back: &Recovery| back.silence >= self.rules.lease / 2;
+        self.link.recovery().is_some_and(|back| is_long(&back) && back.since.elapsed() < time)
+    }
+
+    /// Turns a reply of an unexpected shape into an error of the call `what`.
+    pub(crate) fn shaped<T>(&self, what: &'static str, shaped: Shaped<T>) -> Result<T, QueueError> {
+        shaped.map_err(|UnexpectedShape| QueueError::unexpected(what, self.link.address()))
+    }
+}
+
+/// Whole milliseconds, rounded up, so that a short delay does not become zero.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

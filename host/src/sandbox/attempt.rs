@@ -1,0 +1,60 @@
+//! What an attempt is given, and how it went.
+//!
+//! Not here: running it (`handler`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::task::{FailureKind, Outcome, Progress, Task};
+
+/// One run of a handler.
+#[derive(Debug)]
+pub struct Attempt {
+    /// One task, for `handle`; or several of one queue, for `handle-batch` if the handler exports it
+    /// ([`super::Handler::takes_batches`]).
+    pub tasks: Arc<Vec<Task>>,
+    pub plugin: Arc<str>,
+    /// Attempts allowed in all: 1 + max_retries.
+    pub max_attempts: u32,
+    /// The limit for instantiation and call together. It does not include the wait for a free place.
+    pub timeout: Duration,
+    /// The progress of each task, in the order of `tasks`.
+    pub progress: Vec<Progress>,
+    /// Ends the attempt without a report.
+    pub stop: CancellationToken,
+}
+
+/// How an attempt went.
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub ended: Ended,
+    /// The largest size of all memories of the instance together, in bytes. It includes what earlier attempts
+    /// left.
+    pub peak_memory: u64,
+    /// The time of instantiation and call together.
+    pub duration: Duration,
+}
+
+/// The result of a call of the handler.
+#[derive(Debug, Clone)]
+pub enum Ended {
+    /// The handler returned. There is one outcome for each task, in the order of the tasks.
+    Each(Vec<Outcome>),
+    /// The handler did not return, or the number of results was wrong. With several tasks, this does not show
+    /// which task is to blame.
+    Failed { kind: FailureKind, message: String },
+}
+
+impl Report {
+    /// One outcome per task, for display. A failed call gives every task the same outcome.
+    pub fn outcomes(&self, tasks: usize) -> Vec<Outcome> {
+        match &self.ended {
+            Ended::Each(outcomes) => outcomes.clone(),
+            Ended::Failed { kind, message } => {
+                vec![Outcome::Failed { kind: *kind, message: message.clone() }; tasks]
+            }
+        }
+    }
+}

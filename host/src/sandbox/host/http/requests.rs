@@ -1,0 +1,19 @@
+//! How many requests of one plugin's handlers ended how, for the metrics.
+//!
+//! Not here: when a request is counted (`counts`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The requests of one plugin's handlers since the host started.
+#[derive(Debug, Default)]
+pub struct Requests(pub(super) [AtomicU64; Requests::RESULTS.len()]);
+
+impl Requests {
+    /// The values of the label `result`, in the order of the variants of `counts::End`.
+    pub const RESULTS: [&'static str; 5] = ["ok", "denied", "timeout", "error", "aborted"];
+
+    /// How many ended how, by the names in [`Self::RESULTS`].
+    pub fn totals(&self) -> [(&'static str, u64); Requests::RESULTS.len()] {
+        std::array::from_fn(|n| (Requests::RESULTS[n], self.0[n].load(Ordering::Relaxed)))
+    }
+}

@@ -1,12 +1,6 @@
-<<<<<<< HEAD
 // BullMQ for Node.js. In: the orders that src/lib.rs describes. Out: tasks, and their times. It has the
 // defaults, with two exceptions: the concurrency, which its documents put at 100 to 300 for jobs that mostly
 // wait, and completed jobs, which are removed.
-=======
-// BullMQ for Node.js with its defaults, except for two settings: its documents recommend a concurrency of 100
-// to 300 for jobs that mostly wait, and completed jobs are removed. It takes the commands that src/lib.rs
-// describes.
->>>>>>> house-guides
 import { writeFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Queue, Worker } from 'bullmq';
@@ -54,11 +48,7 @@ function work() {
   };
   const options = { connection, concurrency: CONCURRENCY, removeOnComplete: { count: 0 } };
   const worker = new Worker(QUEUE, run, options);
-<<<<<<< HEAD
   // This event comes after the reply of the script that completed the job.
-=======
-  // Emitted after the reply of the script that completed the job.
->>>>>>> house-guides
   worker.on('completed', (_, payload) => note('done', payload));
   worker.on('error', (error) => console.error(error));
   process.stdin.resume().on('end', () => {

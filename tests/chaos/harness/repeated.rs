@@ -161,11 +161,11 @@ impl<'c> Repeated<'c> {
     }
 
     /// The faults that explain more repeated runs than their hosts had tasks in hand. A fault that lasts may
-    /// strike a few more than the hosts had at any one moment: a tenth more, and one.
+    /// strike a few more than the hosts had at any one moment: a tenth more.
     pub fn beyond_what_was_in_flight(&self) -> Vec<String> {
         let beyond = |(fault, done): (usize, &Done)| {
             let (runs, most) = (self.by_fault[fault], self.most_in_hand(fault));
-            (runs > most + most / 10 + 1).then(|| {
+            (runs > most + most / 10).then(|| {
                 format!(
                     "{} at {}: {runs} runs were repeated, and {most} were in hand",
                     done.fault, done.from_ms

@@ -27,6 +27,7 @@ pub use clock::Clock;
 pub use held::Held;
 pub use producer::Producer;
 pub use redis_server::RedisServer;
+pub use slow::late_ms;
 pub use trickle::{Done, Trickle};
 pub use wait::{eventually, within};
 pub use web::{Authority, Web};

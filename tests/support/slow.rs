@@ -38,6 +38,11 @@ pub fn pace() -> Duration {
     Duration::from_millis(if SEED.is_some() { 20 } else { 2 })
 }
 
+/// How much later than without this mode a reply of Redis may come.
+pub fn late_ms() -> u64 {
+    if SEED.is_some() { REPLY_MS.end } else { 0 }
+}
+
 /// Delays for the lines of one log, in their order. None outside of this mode.
 pub fn lines() -> Option<impl FnMut() -> Duration + Send + 'static> {
     let mut random = fastrand::Rng::with_seed(seed()?);

@@ -160,12 +160,14 @@ impl<'c> Repeated<'c> {
         most.unsigned_abs()
     }
 
-    /// The faults that explain more repeated runs than their hosts had tasks in hand. A fault that lasts may
-    /// strike a few more than the hosts had at any one moment: a tenth more.
+    /// The faults that explain more repeated runs than their hosts had tasks in hand. A Redis that forgot
+    /// deliveries may have forgotten a few of those in hand: a tenth.
     pub fn beyond_what_was_in_flight(&self) -> Vec<String> {
+        let has_forgotten = self.faults.iter().any(|done| done.loss.is_some());
         let beyond = |(fault, done): (usize, &Done)| {
             let (runs, most) = (self.by_fault[fault], self.most_in_hand(fault));
-            (runs > most + most / 10).then(|| {
+            let unseen = if has_forgotten { most / 10 } else { 0 };
+            (runs > most + unseen).then(|| {
                 format!(
                     "{} at {}: {runs} runs were repeated, and {most} were in hand",
                     done.fault, done.from_ms

@@ -56,7 +56,7 @@ struct Host {
     size: SandboxSize,
 }
 
-/// What the sandbox was made for.
+/// The bounds that the sandbox was made with.
 struct SandboxSize {
     max_memory: u64,
     max_attempts: u32,

@@ -145,7 +145,7 @@ fn findings(report: &DoctorReport, paint: Paint) -> String {
     kinds.into_iter().map(block).collect::<Vec<_>>().join("\n\n")
 }
 
-/// What `--fix` does about a finding, or what the user can do.
+/// The remedy of a finding: the effect of `--fix`, or a step for the user.
 fn remedy(kind: FaultKind) -> &'static str {
     match kind {
         FaultKind::WrongType => "another program uses this key; rename or delete it",

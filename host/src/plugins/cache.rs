@@ -3,9 +3,9 @@
 //! In: a name made of the file's digest and the engine's settings. Out: what was stored under it, if it is
 //! whole.
 //!
-//! What is read here is run as machine code. So the directory must be ours alone, and each file carries the
-//! SHA-256 of its content: a torn write or a bad disk must not be run. Without a safe directory there is no
-//! cache, which is slower but right.
+//! The host runs files of the cache as machine code. So the directory must be ours alone, and each file
+//! carries the SHA-256 of its content: a torn write or a bad disk must not be run. Without a safe directory
+//! there is no cache, which is slower but right.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -58,8 +58,8 @@ impl Cache {
         Cache { max_files, ..self }
     }
 
-    /// What was stored under `name`. A file that is not whole is removed; one that cannot be read now stays,
-    /// as it may be all that there is of a version: that is the error.
+    /// Gives the content that was stored under `name`. It removes a file that is not whole. A file that
+    /// cannot be read stays, as it may be the last copy of a version, and is an error.
     pub(super) fn get(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
         let Some(path) = self.path(name) else { return Ok(None) };
         match read(&path) {
@@ -128,7 +128,7 @@ fn prepare(dir: &Path) -> io::Result<()> {
         if fs::symlink_metadata(dir)?.mode() & 0o077 != 0 {
             return Err(io::Error::other("others can read or write it, and that cannot be changed"));
         }
-        // What others may have put there while they could must not be run.
+        // Others may have put files there while the directory was open to them. These must not be run.
         for entry in fs::read_dir(dir)? {
             let path = entry?.path();
             if is_ours(&path) {
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(cache.get("x").unwrap().as_deref(), Some(&b"code"[..]));
         assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
 
-        // What cannot be read says nothing of what it is.
+        // A file that cannot be read may be sound.
         assert!(cache.get(&"x".repeat(300)).is_err_and(|error| error.contains("cannot be read")));
         let path = dir.join("x.cwasm");
         let mut bytes = fs::read(&path).unwrap();

@@ -1,6 +1,6 @@
-//! Whose turn it is: files are read one after the other, in the order in which they were found, and those
-//! that have to be compiled are compiled one after the other. One that takes long makes room for the next, so
-//! that a file which takes minutes holds up others for [`PATIENCE`] only.
+//! The order of the work on files. Files are read one after the other, in the order in which they were found,
+//! and compiled one after the other. A file that takes long makes room for the next one, so a file that takes
+//! minutes holds up others for [`PATIENCE`] only.
 //!
 //! Not here: how long compiling may take at all (`sandbox::apart`), what the processor has for it
 //! (`sandbox::compiler`).
@@ -22,9 +22,9 @@ const SLOW: usize = 1;
 
 #[derive(Clone)]
 pub(super) struct Gate {
-    /// Who reads. What is read may be large.
+    /// One permit to read, since a file may be large.
     read: Arc<Semaphore>,
-    /// Who compiles, and has not done so for long: one.
+    /// One permit for a file that has not been compiled for long.
     next: Arc<Semaphore>,
     /// All that compile.
     all: Arc<Semaphore>,
@@ -47,7 +47,7 @@ impl Gate {
         // Whoever called has not used up what it may do at a time.
         let permit: Permit = Box::pin(unconstrained(taken(self.read.clone())));
         let mut place = Box::pin(maybe_done(permit));
-        // What comes of it is asked again.
+        // The caller polls the place again.
         let _ = place.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         Place(place)
     }
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Who is at work, and what there was.
+    /// The files that are at work, and the events so far.
     #[derive(Default)]
     struct Log {
         now: usize,

@@ -1,4 +1,4 @@
-//! What happened to the versions of one plugin: the last few changes, for the commands.
+//! The last few changes of the versions of one plugin, for the commands.
 //!
 //! Not here: what is logged of them, and when (`news`).
 
@@ -17,7 +17,7 @@ const MAX_REASON_CHARS: usize = 300;
 pub enum What {
     /// A version took over.
     Loaded,
-    /// What is in the file cannot be used.
+    /// The content of the file cannot be used.
     Failed,
     /// Its own check refused it.
     SelfCheckFailed,
@@ -68,8 +68,8 @@ pub struct Change {
 pub(super) struct History(VecDeque<Change>);
 
 impl History {
-    /// What is the same as the change before takes its place: a version that is tried again and again must
-    /// not drive the others out.
+    /// Adds a change. It replaces an equal change before it, so that a version that is tried again and again
+    /// does not drive the others out.
     pub(super) fn add(
         &mut self,
         what: What,

@@ -24,7 +24,7 @@ use crate::config;
 use crate::file::{self, Found, Stamp};
 use crate::sandbox::{Allowance, Handler, LoadError};
 
-/// What jobs are done with.
+/// The tools of a job.
 #[derive(Clone)]
 pub(super) struct Workshop {
     pub(super) loader: Loader,

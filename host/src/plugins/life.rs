@@ -1,4 +1,4 @@
-//! The life of a plugin's versions as a pure function: what an event changes, and what is to be done then.
+//! The life of a plugin's versions as a pure function of events.
 //!
 //! In: the life so far, an event (what lies at the file's path, what a job found out, a verdict), the time.
 //! Out: the life from then on, and effects as data. docs/decisions/0010-life-of-a-version.md has the table of
@@ -39,7 +39,7 @@ pub(super) const SETTLE: Duration = Duration::from_millis(100);
 /// How often every file is looked at without a hint.
 pub(super) const RESCAN: Duration = Duration::from_secs(2);
 
-/// What `event` changes, and what is to be done, in this order.
+/// Gives the life after `event`, and the effects to carry out, in their order.
 pub(super) fn step(life: Life, event: LifeEvent, now: Instant) -> (Life, Vec<Effect>) {
     let mut step = Step { life, now, effects: Vec::new() };
     step.take(event);
@@ -272,7 +272,7 @@ impl Step {
         }
     }
 
-    /// What runs keeps the grants that it has; what begins from now on has those that are configured.
+    /// Running attempts keep their grants. Attempts that begin from now on have the configured ones.
     fn granted(&mut self, candidate: &Candidate) {
         if self.life.has(Guard::GrantsAreHandedOn) {
             self.effects.push(Effect::Regrant);
@@ -281,7 +281,7 @@ impl Step {
             self.effects.push(Effect::Stop);
             self.settle_anew(candidate);
         }
-        // What failed may work with these.
+        // A content that failed may work with the new grants.
         self.life.failed = None;
         let lacks_good = self.life.serving.active().is_none();
         match candidate {

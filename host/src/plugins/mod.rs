@@ -225,7 +225,7 @@ impl Plugins {
         }
     }
 
-    /// What may be taken to compile.
+    /// The cores that may compile.
     fn cores(&self) -> Cores {
         if self.0.at_work.load(Ordering::Relaxed) { Cores::Half } else { Cores::All }
     }

@@ -1,4 +1,4 @@
-//! What becomes known of the life of a plugin: lines of the log, changes in the history, counts.
+//! News of the life of a plugin: lines of the log, changes in the history, counts.
 //!
 //! In: [`News`] from `life`, in the order in which they happened. Each is told after what it tells of has
 //! been done: what begins after the line begins on the version that the line names. Not here: what is news

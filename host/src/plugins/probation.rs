@@ -35,7 +35,7 @@ const MAX_GIVEN_BACK: u32 = 5;
 /// How long a task waits that is given back for the first time; each time twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 
-/// What follows for the task.
+/// The consequence for the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ruling {
     /// It is settled as always.
@@ -44,7 +44,7 @@ pub enum Ruling {
     GiveBack(Duration),
 }
 
-/// What was found about the version.
+/// The finding about the version.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum ProbationVerdict {
     Good,
@@ -195,7 +195,7 @@ impl Evidence {
     }
 }
 
-/// What an attempt says of its version.
+/// The evidence of an attempt about its version.
 enum End {
     /// The handler came back, whatever it said.
     Sound,
@@ -270,7 +270,7 @@ mod tests {
                 probation.judge("6", &failed(kind), now),
                 (back(250), Some(ProbationVerdict::Bad(why)))
             );
-            // What still runs on it is given back too, and said no more of.
+            // Attempts that still run on it are given back too, without another verdict.
             assert_eq!(probation.judge("7", &failed(kind), now), (back(250), None));
             assert_eq!(probation.judge("8", &ok(), now), (Ruling::AsUsual, None));
             assert!(!probation.is_good() && !probation.is_open());

@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 /// The largest note that is read.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// What lies in a plugin's file and must not run.
+/// A content of a plugin's file that must not run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Quarantine {
     pub(super) digest: String,
     pub(super) why: String,
-    /// What it was rolled back to.
+    /// The version that runs in its place.
     pub(super) good: Good,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Quarantine {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Good {
     pub(super) digest: String,
-    /// Of its file.
+    /// Size of the file.
     pub(super) bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the host has of one plugin: the life of its versions, the versions themselves, and its figures.
+//! One plugin in the host: the life of its versions, the versions themselves, and its figures.
 //!
 //! In: events, from the watcher, from attempts and from a change of the configuration. Out: the version that
 //! attempts begin on, as a value that can be watched; the job that an event asks for; what is shown to
@@ -32,7 +32,7 @@ use crate::sandbox::Handler;
 /// One plugin in the registry.
 pub(super) struct PluginEntry {
     pub(super) name: Arc<str>,
-    /// Of its file.
+    /// Path of its file.
     pub(super) path: PathBuf,
     pub(super) figures: Arc<Figures>,
     active: watch::Sender<Option<Arc<Version>>>,
@@ -40,14 +40,14 @@ pub(super) struct PluginEntry {
     record: Mutex<Record>,
 }
 
-/// What changes with the events.
+/// The part of a plugin that events change.
 pub(super) struct Record {
     life: Life,
-    /// Those that are configured.
+    /// The configured grants.
     grants: config::Plugin,
     /// The version to go back to.
     good: Option<Arc<Version>>,
-    /// What the job that runs, or ran last, has made.
+    /// The result of the job that runs, or ran last.
     pub(super) prepared: Option<Prepared>,
     /// Ends the job that runs.
     stop: CancellationToken,
@@ -68,12 +68,12 @@ pub(super) struct Work {
     pub(super) stamp: Stamp,
     pub(super) kind: JobKind,
     pub(super) grants: config::Plugin,
-    /// What the job before has made.
+    /// The result of the job before.
     pub(super) handler: Option<Handler>,
     pub(super) stop: CancellationToken,
 }
 
-/// What comes with an event.
+/// The objects that come with an event.
 pub(super) enum Brought {
     Nothing,
     Prepared(Prepared),

@@ -27,10 +27,10 @@ impl Default for Pauses {
     }
 }
 
-/// What failed last of one plugin.
+/// The last failure of one plugin.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Failed {
-    /// Of the content; None: it was not read.
+    /// Digest of the content. None: it was not read.
     pub(super) digest: Option<String>,
     pub(super) error: String,
     /// None: not before there is another content, or other grants.
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(seen, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
         assert_eq!(fail(Some(&last), "b").0, 10);
         assert!(!last.is_due(now + LONGEST_PAUSE / 2) && last.is_due(now + LONGEST_PAUSE));
-        // What was not to be tried again, and came back all the same: with other grants.
+        // A failure that is not tried again is tried with other grants.
         let bad = Failed::new(Some("a".to_owned()), String::new(), None, now);
         assert!(!bad.is_due(now + LONGEST_PAUSE * 100));
         assert_eq!(pauses.next(Some(&bad), "a"), FIRST_PAUSE);

@@ -35,7 +35,7 @@ pub struct Single {
     pub handler: Handler,
     /// SHA-256 of the file, in hex.
     pub digest: String,
-    /// Of the file.
+    /// Size of the file.
     pub bytes: u64,
     /// To compile it, or to load what was compiled before.
     pub took: Duration,

@@ -1,4 +1,4 @@
-//! What `tqhost plugins`, the HTTP API and the metrics show of one plugin.
+//! The state of one plugin as `tqhost plugins` and the metrics show it.
 //!
 //! Plain data: the registry fills it in. Not here: what the states mean for the versions (`life`).
 
@@ -37,7 +37,7 @@ impl PluginState {
 pub struct PluginStatus {
     pub name: String,
     pub state: PluginState,
-    /// Of the active version.
+    /// Digest of the active version.
     pub digest: Option<String>,
     /// The active version replaced a good one and is not found to be good yet.
     pub on_probation: bool,

@@ -383,7 +383,7 @@ async fn a_version_on_probation_is_replaced_by_one_that_goes_back_to_the_last_go
     assert!(next(&mut active).await.is_none());
     folder.put(&marked("unreachable", 2));
     let worse = next(&mut active).await.unwrap();
-    // What still runs on the first of them is given back, and changes nothing else.
+    // Attempts that still run on the first of them are given back, and change nothing else.
     spoil(&bad).await;
     assert!(!active.has_changed().unwrap());
     spoil(&worse).await;

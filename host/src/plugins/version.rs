@@ -28,7 +28,7 @@ pub struct Version {
     pub handler: Handler,
     /// Shared by all versions of the plugin.
     pub figures: Arc<Figures>,
-    /// Of the file.
+    /// Size of the file.
     pub(super) bytes: u64,
     /// To compile it, or to load what was compiled before.
     pub(super) took: Duration,
@@ -39,7 +39,7 @@ pub struct Version {
     entry: Weak<PluginEntry>,
 }
 
-/// What follows from an attempt.
+/// The consequences of an attempt.
 #[derive(Debug)]
 pub enum Judged {
     /// For each task, in their order.
@@ -151,7 +151,7 @@ impl std::fmt::Debug for Version {
     }
 }
 
-/// What became of a plugin's attempts in this host, since it started.
+/// Figures of a plugin's attempts in this host, since it started.
 #[derive(Debug, Default)]
 pub struct Figures {
     pub(super) attempts: AtomicU64,

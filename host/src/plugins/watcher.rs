@@ -42,7 +42,7 @@ pub(super) struct Watcher {
 /// Device and inode: a directory that was made anew is another one.
 type DirId = (u64, u64);
 
-/// What the watcher waited for.
+/// The reason why the watcher woke up.
 #[derive(PartialEq, Eq)]
 enum Awoken {
     /// The files are to be looked at.
@@ -79,7 +79,7 @@ impl Watcher {
         loop {
             let plugins = self.workshop.registry.entries();
             let any = |ask: fn(&Life) -> bool| plugins.iter().any(|plugin| plugin.life(ask));
-            // Those that failed have been tried; what is tried again may fail for ever.
+            // Plugins that failed have been tried. A retry may fail for ever.
             if !any(|life| !life.is_recalled || life.is_trying()) {
                 if !any(Life::is_settling) {
                     break;
@@ -152,7 +152,7 @@ impl Watcher {
             found.collect::<Vec<_>>()
         };
         let Some(mut found) = blocking(look).await else { return };
-        // What is soon done comes before what takes minutes to compile.
+        // Small files come before those that take minutes to compile.
         found.sort_by_key(|(_, found)| match found {
             Found::File(stamp) => stamp.bytes(),
             Found::Missing | Found::Other(_) => 0,

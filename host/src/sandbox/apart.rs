@@ -171,7 +171,7 @@ fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Res
     })
 }
 
-/// What became of a process that gave no answer.
+/// The error for a process that gave no answer.
 fn failed(status: ExitStatus, words: &str) -> LoadError {
     // Said by the program, or before that by its allocator, which has nothing else to complain of.
     let is_out_of_memory = words.starts_with("memory allocation of") || words.starts_with("<jemalloc>: ");
@@ -225,9 +225,9 @@ pub fn serve(reservation: u64, cores: Cores, host: u32) -> anyhow::Result<()> {
 /// Bounds what this process takes, and ties it to the host.
 fn confine(host: u32) -> io::Result<()> {
     bound(Resource::Cpu, MAX_SECONDS)?;
-    // What may be written to, unlike `As`, which would count address space that is only reserved.
+    // This counts memory that may be written to. `As` would also count address space that is only reserved.
     bound(Resource::Data, MAX_MEMORY)?;
-    // What it was given is nobody else's business.
+    // No core dump, because the process holds the plugin's file.
     bound(Resource::Core, 0)?;
     // Whoever ends the host ends this one, and nobody else does: a service manager sends these to all
     // processes of a service, and the host would take the end of this one for a fault of the file.

@@ -1,4 +1,4 @@
-//! What an attempt is given, and how it went.
+//! The input of an attempt, and its outcome.
 //!
 //! Not here: running it (`handler`).
 

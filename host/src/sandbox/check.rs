@@ -110,7 +110,7 @@ async fn run(
         FailureKind::Timeout | FailureKind::BusyTimeout | FailureKind::StartTimeout => {
             CheckError::Hindered(why)
         }
-        // What its own code does wrong there is a trap.
+        // An error of its own code there is a trap.
         FailureKind::Instantiate => CheckError::Hindered(why),
         FailureKind::Trap | FailureKind::OutOfMemory | FailureKind::OutputTooLarge => CheckError::Failed(why),
     })

@@ -1,5 +1,4 @@
-//! What must always hold in a plugin's life, checked in every state of the model; and that the checks miss
-//! each guard of the life that is taken away.
+//! Checks the rules of a plugin's life in every state of the model, and that they fail without each guard.
 //!
 //! Not here: the model (`model`).
 

@@ -1,4 +1,4 @@
-//! What a plugin's life hears of, and what it asks for: plain data.
+//! The events and the effects of a plugin's life, as plain data.
 //!
 //! Not here: what follows from what (`life`), who brings the events and carries out the effects (`registry`,
 //! `watcher`, `jobs`).
@@ -20,13 +20,13 @@ pub(in crate::plugins) fn short(digest: &str) -> &str {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum LifeEvent {
-    /// What an earlier start had noted.
+    /// The quarantine that an earlier start noted.
     Recalled(Option<Quarantine>),
     /// The plugin has other grants.
     Granted,
     /// No queue uses the plugin any more.
     Unwanted,
-    /// What lies at the path of the file, and whether its last change is long ago.
+    /// A look at the path of the file, and whether the last change is long ago.
     Found(Found, bool),
     /// The job with this number has ended.
     Ended(u64, JobEnd),
@@ -36,7 +36,7 @@ pub(in crate::plugins) enum LifeEvent {
     Noted,
 }
 
-/// What a job has found out.
+/// The result of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum JobEnd {
     /// The digest of the file; None if somebody was at it.
@@ -66,7 +66,7 @@ pub(in crate::plugins) enum Effect {
     },
     /// The job ends without an event.
     Stop,
-    /// What was made last serves from now on: on probation, or else it is also the version to go back to.
+    /// The version that was made last serves from now on: on probation, or else as the version to go back to.
     Publish(Good, bool),
     /// The last good version serves again.
     GoBack,
@@ -74,13 +74,13 @@ pub(in crate::plugins) enum Effect {
     Keep(Good),
     /// Nothing serves.
     Withdraw,
-    /// What serves and what is kept have the configured grants.
+    /// The serving version and the kept one get the configured grants.
     Regrant,
     Note(Option<Quarantine>),
     Tell(News),
 }
 
-/// What a job does with the file.
+/// The work of a job on the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum JobKind {
     Read,
@@ -92,7 +92,7 @@ pub(in crate::plugins) enum JobKind {
     Restore(Digest, Good),
 }
 
-/// What is logged, counted and kept in the history. The first digest is that of the version.
+/// A piece of news for log, counts and history. The first digest is that of the version.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum News {
     Removed(Digest),
@@ -130,6 +130,6 @@ pub(in crate::plugins) struct Failure {
     pub(in crate::plugins) error: String,
     /// It is tried again after this time.
     pub(in crate::plugins) again: Option<Duration>,
-    /// What serves meanwhile.
+    /// The version that serves meanwhile.
     pub(in crate::plugins) active: Option<Digest>,
 }

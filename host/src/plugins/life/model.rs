@@ -16,7 +16,7 @@ use stateright::{Model, Property};
 use super::*;
 use crate::plugins::retries::Pauses;
 
-/// What becomes of a content.
+/// The fate of a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Fine,
@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Doubtful,
 }
 
-/// What may still happen from outside. Without a budget the space would have no end.
+/// The events that may still come from outside. Without a budget the space would have no end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct EventBudget {
     /// The file gets a content, the same or another one, or vanishes.
@@ -58,7 +58,7 @@ pub(super) struct System {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ModelVersion {
     pub(super) content: u8,
-    /// Those of the configuration when it was made.
+    /// The grants of the configuration when the version was made.
     pub(super) grants: u8,
 }
 

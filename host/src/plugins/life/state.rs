@@ -16,7 +16,7 @@ use crate::plugins::status::PluginState;
 pub(in crate::plugins) struct Life {
     pub(in crate::plugins) candidate: Candidate,
     pub(in crate::plugins) serving: Serving,
-    /// What failed last, for as long as nothing else took its place.
+    /// The last failure, until another content takes its place.
     pub(super) failed: Option<Failed>,
     pub(super) quarantine: Option<Quarantine>,
     /// Whether the note of an earlier start was looked for.
@@ -50,7 +50,7 @@ pub(in crate::plugins) enum Candidate {
     Unwanted,
 }
 
-/// What attempts begin on, and what there is to go back to.
+/// The version that attempts begin on, and the one to go back to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum Serving {
     /// There never was a version that worked.
@@ -68,11 +68,11 @@ pub(in crate::plugins) enum Serving {
 pub(super) enum Noting {
     Idle,
     Busy,
-    /// What is being written is not true any more.
+    /// The note that is being written is out of date.
     Outdated,
 }
 
-/// What people are shown of the file.
+/// The file's state as commands show it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) struct Shown {
     pub(in crate::plugins) state: PluginState,

@@ -1,4 +1,4 @@
-//! What is known of a resume before it is scored.
+//! The facts about a resume, before it is scored.
 //!
 //! Not here: how it is found (`analysis` and the files of each part), the score (`score`).
 

@@ -36,8 +36,7 @@ pub(super) mod bindings {
     });
 }
 
-/// Interfaces by name and the versions that are taken for them; the linker resolves compatible ones by
-/// itself.
+/// Offered interfaces and their series of versions. The linker accepts each compatible version by itself.
 const OFFERED: &[(&str, &str)] = &[
     ("tqhost:handler/types", "0.1"),
     ("tqhost:handler/context", "0.1"),
@@ -63,9 +62,9 @@ const OFFERED: &[(&str, &str)] = &[
     ("wasi:random/insecure-seed", "0.2"),
 ];
 
-/// Why a component may not import `name`, or nothing if it may.
+/// Why a component may not import `name`, or None if it may.
 pub(super) fn refusal(name: &str) -> Option<String> {
-    // Pre-release and missing versions match nothing but themselves.
+    // A pre-release version, or none, must match exactly.
     if config_store::NAMES.contains(&name) || logging::NAMES.contains(&name) {
         return None;
     }
@@ -84,7 +83,7 @@ pub(super) fn refusal(name: &str) -> Option<String> {
     })
 }
 
-/// Whether `name` is what a component imports to make requests.
+/// Whether `name` is the interface that makes requests.
 pub(super) fn makes_requests(name: &str) -> bool {
     name.starts_with("wasi:http/outgoing-handler@")
 }
@@ -95,7 +94,7 @@ pub(super) fn is_compatible(version: &str, base: &str) -> bool {
     patch.is_some_and(|patch| !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Links everything that [`refusal`] lets through.
+/// Links everything that [`refusal`] allows.
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     let l = linker;
     bindings::tqhost::handler::context::add_to_linker::<_, HasSelf<State>>(l, |state| state)?;

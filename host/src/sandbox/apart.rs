@@ -77,8 +77,8 @@ impl Compiler {
             |error| {
                 tracing::warn!(
                     %error,
-                    "this program does not know its own file: plugins are compiled in the host, \
-                     which a bad one can bring down"
+                    "cannot find the file of this program: plugins are compiled in the host, \
+                     and a bad plugin can end the host"
                 );
                 Compiler::Here
             },

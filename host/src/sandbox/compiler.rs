@@ -82,7 +82,7 @@ fn behind<T: Send>(cores: Cores, work: impl FnOnce() -> T + Send) -> T {
         Err(error) => {
             tracing::warn!(
                 %error,
-                "no threads to compile on; compiling on one of the others, which may hold up tasks"
+                "cannot start threads that compile: compiling on a thread of the host, which may delay tasks"
             );
             work()
         }

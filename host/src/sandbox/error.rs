@@ -35,7 +35,7 @@ pub enum LoadError {
     /// The file would delay other plugins, or take memory that they need.
     #[error("compiling it takes {0}")]
     TooCostly(String),
-    #[error("compiling it was broken off")]
+    #[error("compiling it was cancelled")]
     Abandoned,
     /// Compiled code that this engine does not take, or a component with more parts than the pool has room
     /// for.

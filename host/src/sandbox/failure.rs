@@ -31,11 +31,11 @@ impl Phase {
         match self {
             Phase::Instantiate => (FailureKind::StartTimeout, format!("not instantiated within {timeout:?}")),
             Phase::Call if waited < timeout / 2 => {
-                (FailureKind::BusyTimeout, format!("{late}: most of that it computed"))
+                (FailureKind::BusyTimeout, format!("{late}: it computed for most of that time"))
             }
             Phase::Call => (
                 FailureKind::Timeout,
-                format!("{late}: most of that it waited, for a service, a clock or other handlers"),
+                format!("{late}: it waited for most of that time, for a service, a clock or other handlers"),
             ),
         }
     }

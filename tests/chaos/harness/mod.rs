@@ -60,7 +60,7 @@ pub struct Wish {
     pub duration: Duration,
     /// The pause between two tasks of a producer.
     pub pause: Duration,
-    /// The writes that Redis keeps when it stops.
+    /// The acknowledged writes that Redis keeps after a fault.
     pub keeps: Keeps,
     /// Whether the folder of a good run is kept too.
     pub keep: bool,

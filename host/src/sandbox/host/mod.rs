@@ -72,12 +72,12 @@ pub(super) fn refusal(name: &str) -> Option<String> {
     let package = interface.split('/').next().unwrap_or(interface);
     Some(match (package, OFFERED.iter().find(|(offered, _)| *offered == interface)) {
         (_, Some((_, base))) if is_compatible(version, base) => return None,
-        (_, Some((_, base))) => format!("offered is version {base}"),
+        (_, Some((_, base))) => format!("tqhost offers version {base}"),
         ("wasi:filesystem", _) => "handlers have no filesystem".into(),
         ("wasi:sockets", _) => "handlers have no sockets".into(),
-        ("wasi:config", _) => format!("offered are {}", config_store::NAMES.join(" and ")),
-        ("wasi:logging", _) => format!("offered are {}", logging::NAMES.join(" and ")),
-        ("wasi:http", _) => "offered are wasi:http/outgoing-handler and wasi:http/types".into(),
+        ("wasi:config", _) => format!("tqhost offers {}", config_store::NAMES.join(" and ")),
+        ("wasi:logging", _) => format!("tqhost offers {}", logging::NAMES.join(" and ")),
+        ("wasi:http", _) => "tqhost offers wasi:http/outgoing-handler and wasi:http/types".into(),
         ("tqhost:handler", _) => "not offered by this version of tqhost".into(),
         _ => "tqhost does not know it".into(),
     })
@@ -141,13 +141,13 @@ mod tests {
             assert_eq!(refusal(name), None, "{name}");
         }
         for (name, why) in [
-            ("wasi:cli/exit@0.3.0", "offered is version 0.2"),
-            ("wasi:cli/exit@0.2.0-rc-2023", "offered is version 0.2"),
-            ("wasi:cli/exit", "offered is version 0.2"),
+            ("wasi:cli/exit@0.3.0", "tqhost offers version 0.2"),
+            ("wasi:cli/exit@0.2.0-rc-2023", "tqhost offers version 0.2"),
+            ("wasi:cli/exit", "tqhost offers version 0.2"),
             ("wasi:filesystem/types@0.2.0", "no filesystem"),
             ("wasi:sockets/tcp@0.2.0", "no sockets"),
-            ("wasi:http/outgoing-handler@0.3.0", "offered is version 0.2"),
-            ("wasi:http/incoming-handler@0.2.0", "offered are wasi:http/outgoing-handler"),
+            ("wasi:http/outgoing-handler@0.3.0", "tqhost offers version 0.2"),
+            ("wasi:http/incoming-handler@0.2.0", "tqhost offers wasi:http/outgoing-handler"),
             ("tqhost:handler/outbox@0.1.0", "not offered by this version"),
             ("wasi:config/store@0.2.0", "0.2.0-draft"),
             ("acme:thing/api", "does not know"),

@@ -216,7 +216,7 @@ impl Hooks {
     ) -> Result<exchange::Exchange, Error> {
         let bounds = &self.grant.bounds;
         let Some(target) = Target::of(request.uri()) else {
-            self.refusals.tell("a request", "its url has no host that can be asked, or a user name in it");
+            self.refusals.tell("a request", "its url has no valid host, or a user name in it");
             return Err(Error::HttpRequestUriInvalid);
         };
         if self.grant.entries(&target).next().is_none() {
@@ -329,8 +329,7 @@ impl Refusals {
             count => count + 1 == MAX_REFUSALS,
         };
         if seen.insert(text.clone()) {
-            let text =
-                if more { "more kinds of requests are refused than are told of".to_owned() } else { text };
+            let text = if more { "further refusals are not logged".to_owned() } else { text };
             if let Some(subject) = &self.subject {
                 subject.refused(&text);
             }

@@ -162,7 +162,8 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
         (&line["error"], &line["again"]),
         (
             &"self-check: timeout: it did not end within 10s: it waited for most of that time, \
-                for a service, a clock or other handlers".into(),
+                for a service, a clock or other handlers"
+                .into(),
             &"10s".into()
         ),
         "{line}"

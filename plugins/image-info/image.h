@@ -1,4 +1,4 @@
-// What an image file says about itself in its first bytes. It does not depend on tasks.
+// Facts about an image, read from the first bytes of its file. They do not depend on tasks.
 #ifndef IMAGE_H
 #define IMAGE_H
 

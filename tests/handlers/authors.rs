@@ -70,7 +70,7 @@ fn every_outcome_is_told_with_its_exit_code() {
             1,
             json!({
                 "kind": "timeout",
-                "message": "the handler did not end within 100ms: most of that it computed",
+                "message": "the handler did not end within 100ms: it computed for most of that time",
             }),
         ),
         ("hoards", &[], 1, json!({ "outcome": "failed", "kind": "out-of-memory" })),

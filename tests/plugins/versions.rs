@@ -104,7 +104,7 @@ fn a_version_that_loops_is_rolled_back() {
     trickle.more(10);
     let loops = [
         ("loops-at-start", "; timeout: not instantiated within 3s"),
-        ("loops", "; timeout: the handler did not end within 3s: most of that it computed"),
+        ("loops", "; timeout: the handler did not end within 3s: it computed for most of that time"),
     ];
     for (count, (bad, why)) in (1..).zip(loops) {
         let bad = guest(bad);
@@ -161,8 +161,9 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
     assert_eq!(
         (&line["error"], &line["again"]),
         (
-            &"self-check: timeout: it did not end within 10s: most of that it waited, for a service, a clock \
-                or other handlers".into(),
+            &"self-check: timeout: it did not end within 10s: it waited for most of that time, \
+                for a service, a clock or other handlers"
+                .into(),
             &"10s".into()
         ),
         "{line}"

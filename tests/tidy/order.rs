@@ -1,4 +1,4 @@
-//! Who may import whom in host/src.
+//! Checks which file may import which in host/src.
 //!
 //! In: the files of the repository. Out: each import that goes upwards, and each circle of files.
 //!
@@ -35,7 +35,7 @@ const ORDER: [&str; 17] = [
 pub const KNOWN: [(&str, &str); 6] = [
     // The budget clears the instances that are kept, whose memory it counts.
     ("sandbox/budget.rs", "sandbox/warm.rs"),
-    // What a version is granted is made with what connects, which reads it.
+    // The grant holds the settings of connections, and the code that connects reads the grant.
     ("sandbox/host/http/connect.rs", "sandbox/host/http/mod.rs"),
     ("sandbox/host/http/exchange.rs", "sandbox/host/http/mod.rs"),
     // The watcher of the files and its jobs hold the registry, which starts them.
@@ -175,7 +175,7 @@ fn paths(code: &str) -> Vec<String> {
             rest.replace_range(at..end, "");
         }
     }
-    // Who may see something is no import.
+    // A visibility is not an import.
     while let Some(at) = rest.find("pub(in ") {
         let end = rest[at..].find(')').map_or(rest.len(), |end| at + end);
         rest.replace_range(at..end, "");

@@ -10,9 +10,9 @@
 //!       └ a task was spoiled MAX_GIVEN_BACK + 1 times, or LASTS is over ─▶ whichever of the two are more
 //! ```
 //!
-//! What must hold: as long as there is no verdict, and after a bad one, no spoiled attempt is charged; and
-//! there is a verdict before any task is given back more than MAX_GIVEN_BACK times. So a bad version costs no
-//! task an attempt, and a task that spoils every version comes to its end.
+//! Invariants: as long as there is no verdict, and after a bad one, no spoiled attempt is charged; and there
+//! is a verdict before any task is given back more than MAX_GIVEN_BACK times. So a bad version costs no task
+//! an attempt, and a task that spoils every version comes to its end.
 //!
 //! Not here: what follows from a verdict (`life`), how a task is given back (`worker::settle`).
 

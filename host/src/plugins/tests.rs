@@ -447,7 +447,7 @@ fn checks_the_clock() -> Vec<u8> {
     embed(&module(check, DONE), world)
 }
 
-const LATE: &str = "self-check: timeout: it did not end within 100ms: most of that it computed";
+const LATE: &str = "self-check: timeout: it did not end within 100ms: it computed for most of that time";
 
 const QUICK: Times = Times {
     check: Duration::from_millis(100),

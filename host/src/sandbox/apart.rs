@@ -32,24 +32,25 @@ use tokio_util::sync::CancellationToken;
 use super::compiler::{self, Allowance, Cores};
 use super::error::{LoadError, MAX_FILE};
 
-/// Processor time for one file, over all threads. Components of 12 MB in JavaScript and 18 MB in Python take
-/// 12 s.
+/// Processor time for one file, in seconds, over all threads. Components of 12 MB in JavaScript and 18 MB in
+/// Python take 12 s.
 const MAX_SECONDS: u64 = 600;
-/// Time by the clock, for a process that does not get on: stopped, without memory, without a core.
+/// Elapsed time for one file. A process may make no progress: stopped, without memory, without a core.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
-/// Memory that one file may take. Those take a third of a GiB, and no file is larger than [`MAX_FILE`].
+/// Memory for one file, in bytes. The components named at [`MAX_SECONDS`] take a third of a GiB, and no file
+/// is larger than [`MAX_FILE`].
 const MAX_MEMORY: u64 = 4 << 30;
-/// Bytes of code that one file may become, which the host has to hold. It becomes 35 MB of those, twice or
-/// three times as much as they have.
+/// Largest compiled code of one file, in bytes; the host holds it in memory. The components named at
+/// [`MAX_SECONDS`] give 35 MB, two or three times their own size.
 const MAX_CODE: u64 = 512 << 20;
 /// Bytes kept of the stderr of a process that failed.
 const MAX_WORDS: u64 = 4096;
-/// How often it is asked whether the code is still wanted.
+/// The time between two checks whether the compilation is cancelled.
 const STILL_WANTED: Duration = Duration::from_millis(50);
-/// The last byte of an answer: it is code, or an error as JSON.
+/// The last byte of an answer. It says whether the answer is code, or an error as JSON.
 const CODE: u8 = b'c';
 const ERROR: u8 = b'e';
-/// Where the loader of the program itself finds its libraries; all else of the environment stays behind.
+/// The variable that tells the program's loader where its libraries are. The process gets no other variable.
 const LIBRARIES: &str = "LD_LIBRARY_PATH";
 /// The command of the program, and its options.
 const COMMAND: &str = "compile";
@@ -68,7 +69,7 @@ pub enum Compiler {
 }
 
 impl Compiler {
-    /// This program, as it was when it started: another may have been put in its place since.
+    /// This program, as it was when it started. Its file may have been replaced since.
     pub fn apart() -> Compiler {
         let program = Path::new("/proc/self/exe");
         let program = if program.exists() { Ok(program.to_owned()) } else { std::env::current_exe() };
@@ -76,8 +77,8 @@ impl Compiler {
             |error| {
                 tracing::warn!(
                     %error,
-                    "this program does not know its own file: plugins are compiled in the host, \
-                     which a bad one can bring down"
+                    "cannot find the file of this program: plugins are compiled in the host, \
+                     and a bad plugin can end the host"
                 );
                 Compiler::Here
             },
@@ -86,7 +87,7 @@ impl Compiler {
     }
 }
 
-/// The host's side. Blocks until the process has ended.
+/// Compiles a file in a new process. Blocks until the process has ended.
 pub(super) fn compile(
     program: &Path,
     reservation: u64,
@@ -97,7 +98,7 @@ pub(super) fn compile(
         return Err(LoadError::TooLarge);
     }
     let mut command = Command::new(program);
-    // For lists of processes, which would show the link.
+    // Lists of processes show this name. Without it they would show the link /proc/self/exe.
     command
         .arg0("tqhost")
         .arg(COMMAND)
@@ -107,14 +108,14 @@ pub(super) fn compile(
         .arg(std::process::id().to_string())
         .args((allowance.cores == Cores::Half).then_some(BEHIND));
     command.env_clear().envs(std::env::var_os(LIBRARIES).map(|path| (OsString::from(LIBRARIES), path)));
-    // Not in the group that a terminal sends its signals to.
+    // A terminal sends its signals to the host's group, so the process has another group.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| {
         LoadError::Hindered(format!("cannot start the process that compiles it: {error}"))
     })?;
     let said = converse(&mut child, wasm, &allowance.stop);
     if said.is_err() {
-        // The process ends, or has ended.
+        // This fails only if the process has ended already.
         let _ = child.kill();
     }
     let lost =
@@ -143,7 +144,7 @@ fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Res
         return Err(io::ErrorKind::BrokenPipe.into());
     };
     let thread = || thread::Builder::new().name("tq-compile".into());
-    // Over as soon as the one end of it is dropped, however this function ends.
+    // However this function ends, it drops `until`, and that ends the thread which waits on `over`.
     let (until, over) = mpsc::channel::<()>();
     thread::scope(move |scope| {
         let _until = until;
@@ -156,7 +157,7 @@ fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Res
                 }
             }
         })?;
-        // A process that ends early has an exit status to tell of it.
+        // This write fails if the process ends early; its exit status then says why.
         thread().spawn_scoped(scope, move || drop(stdin.write_all(wasm)))?;
         let words = thread().spawn_scoped(scope, move || {
             let mut words = Vec::new();
@@ -165,7 +166,7 @@ fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Res
             String::from_utf8_lossy(&words).into_owned()
         })?;
         let mut answer = Vec::new();
-        // Sends fail once the receiver is dropped.
+        // If the process writes more than this, its writes fail once `stdout` is dropped.
         stdout.by_ref().take(MAX_CODE + 1).read_to_end(&mut answer)?;
         Ok((answer, words.join().unwrap_or_default()))
     })
@@ -173,7 +174,7 @@ fn converse(child: &mut Child, wasm: &[u8], stop: &CancellationToken) -> io::Res
 
 /// The error for a process that gave no answer.
 fn failed(status: ExitStatus, words: &str) -> LoadError {
-    // Said by the program, or before that by its allocator, which has nothing else to complain of.
+    // The first text is Rust's. The second is the allocator's, which reports only a lack of memory.
     let is_out_of_memory = words.starts_with("memory allocation of") || words.starts_with("<jemalloc>: ");
     let words = words.lines().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
     let signal = status.signal().and_then(|signal| Signal::try_from(signal).ok());
@@ -229,8 +230,8 @@ fn confine(host: u32) -> io::Result<()> {
     bound(Resource::Data, MAX_MEMORY)?;
     // No core dump, because the process holds the plugin's file.
     bound(Resource::Core, 0)?;
-    // Whoever ends the host ends this one, and nobody else does: a service manager sends these to all
-    // processes of a service, and the host would take the end of this one for a fault of the file.
+    // Block these signals: a service manager sends them to all processes of a service, and the host would see
+    // a failed compilation. This process ends with the host.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
@@ -243,14 +244,15 @@ fn confine(host: u32) -> io::Result<()> {
         if nix::unistd::getppid().as_raw().unsigned_abs() != host {
             return Err(io::Error::other("the host that started it has ended"));
         }
-        // Before the host, where memory ends. A system that does not allow it is one that has other rules.
+        // If memory runs out, the system kills this process before the host. Some systems do not allow this
+        // setting.
         let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     }
     Ok(())
 }
 
-/// No more than this, nor than there is already. Only the soft limit: at the hard one of processor time the
-/// kernel kills without a word of why.
+/// Lowers the soft limit of a resource to `most`, and never raises it. The hard limit stays: at the hard
+/// limit of processor time the kernel sends SIGKILL, which does not show the cause.
 fn bound(resource: Resource, most: u64) -> io::Result<()> {
     let now = getrlimit(resource);
     let current = now.current.map_or(most, |now| now.min(most));
@@ -309,8 +311,8 @@ mod tests {
     fn what_nobody_waits_for_any_more_is_ended() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("sleeps");
-        // Written by another process: a program that any thread of this one had open for writing as it
-        // started a process could not be run.
+        // Another process writes the program. If this one did, a child that another thread starts meanwhile
+        // could inherit the open file, and then the program could not be run.
         let write = "printf '#!/bin/sh\\nexec sleep 1000000\\n' > \"$0\" && chmod 700 \"$0\"";
         assert!(Command::new("sh").args(["-c", write]).arg(&program).status().unwrap().success());
         let allowance = Allowance::full();

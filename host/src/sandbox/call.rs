@@ -127,8 +127,7 @@ pub(super) async fn call(
         let (replies,) = function.call_async(store, (&tasks,)).await.map_err(failed)?;
         return Ok(replies);
     }
-    // Whoever gives several tasks to a handler that takes one has as many replies as were asked for, and that
-    // is seen.
+    // A handler without batches gets only the first task. `ended` reports the wrong number of replies.
     let Some(task) = attempt.tasks.first() else { return Ok(Vec::new()) };
     let fields = fields(task);
     let function: TypedFunc<(guest::Task<'_>,), _> = exports.handle.of(instance, store).map_err(failed)?;

@@ -1,5 +1,4 @@
-//! Handlers that take batches, written by hand: which function gets which tasks, and how their replies are
-//! counted.
+//! Tests handlers that take batches: which function gets which tasks, and how their replies are counted.
 
 use std::sync::Arc;
 
@@ -11,8 +10,8 @@ use crate::task::{FailureKind, Outcome, Progress, Task};
 const WORLD: &str =
     "world test { export tqhost:handler/handler@0.1.0; export tqhost:handler/batch-handler@0.1.0; }";
 
-/// A handler that rejects what is alone, and gives so many results for a batch: memory that is zero is
-/// results that are ok and empty.
+/// A handler that rejects a task that is alone, and gives `results` results for a batch. Memory that is zero
+/// reads as results that are ok and empty.
 fn batching(results: &str) -> Vec<u8> {
     let rejects =
         "(i32.store8 (i32.const 16) (i32.const 1)) (i32.store8 (i32.const 24) (i32.const 1)) (i32.const 16)";
@@ -63,7 +62,7 @@ async fn another_number_of_results_is_the_failure_of_the_call() {
 
 #[tokio::test]
 async fn a_list_of_more_results_than_fit_is_a_trap() {
-    // Four thousand million of them, of which the memory has no more than one page.
+    // The handler claims to give four thousand million results, but its memory has one page.
     let report = load(&batching("(i32.const -1)")).unwrap().run(several(3)).await.unwrap();
     assert!(matches!(report.ended, Ended::Failed { kind: FailureKind::Trap, .. }), "{report:?}");
 }

@@ -27,7 +27,7 @@ type Reply = Result<(), String>;
 /// Why a self-check did not pass: what it said, or the kind of its failure and why.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CheckError {
-    /// It fails as long as the file and its grants are what they are.
+    /// It fails until the file or its grants change.
     #[error("{0}")]
     Failed(String),
     /// Another try may succeed: the machine was busy, a service was not ready, or the host had no memory for
@@ -110,13 +110,13 @@ async fn run(
         FailureKind::Timeout | FailureKind::BusyTimeout | FailureKind::StartTimeout => {
             CheckError::Hindered(why)
         }
-        // An error of its own code there is a trap.
+        // A fault of the component's own code is a trap, so this one may be the host's.
         FailureKind::Instantiate => CheckError::Hindered(why),
         FailureKind::Trap | FailureKind::OutOfMemory | FailureKind::OutputTooLarge => CheckError::Failed(why),
     })
 }
 
-/// What stands in the log lines of a self-check, where those of an attempt name its task.
+/// The task that the log lines of a self-check name.
 fn nobody() -> Task {
     Task {
         id: "self-check".into(),

@@ -27,7 +27,7 @@ async fn check(body: &str) -> Result<(), CheckError> {
     load(&checked(body)).self_check(&"p".into(), Duration::from_millis(300)).await
 }
 
-/// What the author must mend.
+/// The error of a check whose fault is in the component.
 async fn failed(body: &str) -> String {
     match check(body).await {
         Err(CheckError::Failed(why)) => why,
@@ -43,7 +43,7 @@ async fn a_self_check_passes_or_says_what_is_wrong() {
             (i32.const 72) (i32.const 2))
         (i32.store16 (i32.const 80) (i32.const 0x6f6e)) (i32.const 64)";
     assert_eq!(failed(says).await, "no");
-    // None is none.
+    // A component without a self-check passes.
     let without = load(&handler(DONE));
     assert!(!without.checks_itself() && load(&checked("unreachable")).checks_itself());
     assert_eq!(without.self_check(&"p".into(), CHECK_TIMEOUT).await, Ok(()));
@@ -59,7 +59,7 @@ async fn a_self_check_has_the_limits_of_an_attempt() {
     let late = |why: &str| Err(CheckError::Hindered(why.into()));
     assert_eq!(
         check("(loop $l (br $l)) (i32.const 64)").await,
-        late("timeout: it did not end within 300ms: most of that it computed")
+        late("timeout: it did not end within 300ms: it computed for most of that time")
     );
     let wat =
         module(&format!("(func $start (loop $l (br $l))) (start $start) {}", export("(i32.const 64)")), DONE);
@@ -76,7 +76,7 @@ async fn a_busy_host_does_not_hold_up_a_self_check() {
     let compiled = |wasm: &[u8]| sandbox.load(&sandbox.compile(wasm).unwrap(), &Plugin::default()).unwrap();
     let busy = compiled(&handler("(loop $l (br $l)) (i32.const 16)"));
     let stop = tokio_util::sync::CancellationToken::new();
-    // As many as the sandbox has permits for.
+    // These attempts take all places of the sandbox.
     let running: Vec<_> = (0..4)
         .map(|_| {
             let (busy, stop) = (busy.clone(), stop.clone());

@@ -19,25 +19,25 @@ use super::error::LoadError;
 #[cfg(target_os = "linux")]
 const NICER: i32 = 5;
 
-/// What may be taken to compile.
+/// The cores that a compilation may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cores {
-    /// All cores, like anybody else: there are no tasks yet.
+    /// All cores, at normal priority: there are no tasks yet.
     All,
-    /// Half of the cores, and what others leave of them: there may be some.
+    /// Half of the cores, at a lower priority: there may be tasks.
     Half,
 }
 
-/// What compiling may take, and until when.
+/// The limits of one compilation.
 #[derive(Debug, Clone)]
 pub struct Allowance {
     pub cores: Cores,
-    /// Breaks it off, where it is done in a process of its own.
+    /// Cancels the compilation, if it runs in a separate process.
     pub stop: CancellationToken,
 }
 
 impl Allowance {
-    /// All cores, for as long as it takes.
+    /// All cores, and a new token that cancels.
     pub fn full() -> Allowance {
         Allowance { cores: Cores::All, stop: CancellationToken::new() }
     }
@@ -60,7 +60,7 @@ pub(super) fn compile(engine: &wasmtime::Engine, cores: Cores, wasm: &[u8]) -> R
 
 /// Turns a panic into an error. The reader of component types panics for some malformed files.
 pub(super) fn contained<T>(read: impl FnOnce() -> Result<T, LoadError>) -> Result<T, LoadError> {
-    // Nothing is left half done that is used again: a file is read into values of its own.
+    // A panic leaves nothing half done that is used again, since each file is read into new values.
     let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
     read.unwrap_or_else(|_| Err(LoadError::Malformed("reading or compiling it fails".into())))
 }
@@ -82,7 +82,7 @@ fn behind<T: Send>(cores: Cores, work: impl FnOnce() -> T + Send) -> T {
         Err(error) => {
             tracing::warn!(
                 %error,
-                "no threads to compile on; compiling on one of the others, which may hold up tasks"
+                "cannot start threads that compile: compiling on a thread of the host, which may delay tasks"
             );
             work()
         }
@@ -104,7 +104,7 @@ impl Cores {
 #[cfg(target_os = "linux")]
 fn give_way() {
     use rustix::process::{getpriority_process, setpriority_process};
-    // On Linux these speak of the calling thread, elsewhere of the whole process.
+    // On Linux these calls apply to the calling thread, elsewhere to the whole process.
     let lowered = getpriority_process(None).and_then(|nice| setpriority_process(None, nice + NICER));
     if let Err(error) = lowered {
         tracing::debug!(%error, "a thread that compiles has the priority of the others");

@@ -1,4 +1,4 @@
-//! Why a plugin's file cannot be used, in words that name what to change.
+//! The errors of a plugin's file. Each message names what to change.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -6,11 +6,11 @@ use thiserror::Error;
 /// The largest plugin file that is read, in bytes.
 pub(crate) const MAX_FILE: u64 = 64 << 20;
 
-/// What is wrong with a plugin's file.
+/// Why a plugin's file cannot be used.
 #[derive(Debug, Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// Empty, text, an ELF program, precompiled code.
+    /// The file is empty, text, an ELF program or precompiled code.
     #[error("this is not a WebAssembly file: {0}")]
     NotWasm(String),
     #[error("not a valid WebAssembly component: {0}")]
@@ -35,7 +35,7 @@ pub enum LoadError {
     /// The file would delay other plugins, or take memory that they need.
     #[error("compiling it takes {0}")]
     TooCostly(String),
-    #[error("compiling it was broken off")]
+    #[error("compiling it was cancelled")]
     Abandoned,
     /// Compiled code that this engine does not take, or a component with more parts than the pool has room
     /// for.
@@ -47,7 +47,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Whether another try with the same file may succeed: nothing is wrong with the file.
+    /// Whether another try with the same file may succeed, because nothing is wrong with the file.
     pub fn may_pass(&self) -> bool {
         matches!(self, LoadError::Hindered(_) | LoadError::Abandoned)
     }

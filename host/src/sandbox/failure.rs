@@ -31,17 +31,17 @@ impl Phase {
         match self {
             Phase::Instantiate => (FailureKind::StartTimeout, format!("not instantiated within {timeout:?}")),
             Phase::Call if waited < timeout / 2 => {
-                (FailureKind::BusyTimeout, format!("{late}: most of that it computed"))
+                (FailureKind::BusyTimeout, format!("{late}: it computed for most of that time"))
             }
             Phase::Call => (
                 FailureKind::Timeout,
-                format!("{late}: most of that it waited, for a service, a clock or other handlers"),
+                format!("{late}: it waited for most of that time, for a service, a clock or other handlers"),
             ),
         }
     }
 }
 
-/// Distinguishes the kinds of failure.
+/// Finds the kind and the message of a failure.
 pub(super) fn classify(
     error: &Error,
     phase: Phase,
@@ -58,7 +58,7 @@ pub(super) fn classify(
             // Compilers put the stack at the bottom of the memory, where its overflow looks like a bad
             // pointer.
             Trap::MemoryOutOfBounds => " (a bad pointer, or a stack overflow)",
-            // Many languages end so, and most say why before: then that is the hint.
+            // Many languages end in this way. Most print the reason before, and then no hint is needed.
             Trap::UnreachableCodeReached if log.last_words().is_none() => {
                 " (a panic, an abort or an uncaught exception, and nothing was logged about it)"
             }
@@ -80,9 +80,9 @@ pub(super) fn classify(
     (kind, with_last_words(&cause, log))
 }
 
-/// Whether the host refused to copy the result: there is no guest below it any more (a refused argument of a
-/// host function has a backtrace), and wasmtime says so, in a text and a type that it keeps to itself; a test
-/// holds it to this text.
+/// Whether the host refused to copy the result because it is too large. wasmtime's error has no public type,
+/// so this compares its text; a test checks that text. A refused argument of a host function has a backtrace,
+/// a refused result has none.
 fn is_result_too_large(error: &Error, cause: &str) -> bool {
     error.downcast_ref::<WasmBacktrace>().is_none()
         && cause.contains("fuel allocated for hostcalls has been exhausted")
@@ -96,7 +96,7 @@ fn with_last_words(cause: &str, log: &GuestLog) -> String {
     bounded(text, log.mask())
 }
 
-/// Takes secrets out of a text, and what could forge a log line, and cuts it at [`MAX_MESSAGE`].
+/// Masks the secrets in a text, escapes what could forge a log line, and cuts it at [`MAX_MESSAGE`].
 pub(super) fn bounded(text: String, mask: &Mask) -> String {
     let mut text = match mask.text(&text) {
         Cow::Owned(masked) => masked,

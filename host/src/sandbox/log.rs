@@ -28,22 +28,21 @@ const MAX_LAST_WORDS: usize = 1024;
 /// The attempt that a line belongs to.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
-    /// A line of a batch bears the first one's id; which others there are is said once, before the batch's
-    /// first line.
+    /// Each line of a batch has the id of its first task. One line before them lists the ids of all tasks.
     tasks: Arc<Vec<Task>>,
     plugin: Arc<str>,
     mask: Arc<Mask>,
     quota: Quota,
 }
 
-/// The log of one attempt. The default one is of none: what it is told goes nowhere.
+/// The log of one attempt. The default log has no attempt, and drops all lines.
 #[derive(Debug, Default)]
 pub(super) struct GuestLog {
     subject: Option<Subject>,
     mask: Arc<Mask>,
     budget: usize,
     spent: bool,
-    /// The tasks of the batch were named.
+    /// Whether the ids of the batch's tasks were logged.
     introduced: bool,
     lines: [Vec<u8>; 2],
     last: String,
@@ -80,15 +79,15 @@ impl GuestLog {
         self.subject.clone()
     }
 
-    /// Takes bytes of a stream; whole lines go out at once, the rest waits.
+    /// Takes bytes of a stream. Whole lines are logged at once, the rest waits.
     pub(super) fn write(&mut self, stream: Stream, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = match piece.split_last() {
                 Some((b'\n', text)) => (text, true),
                 _ => (piece, false),
             };
-            // More than fits stays: one byte, so that the cut is seen, and a secret that begins before the
-            // cut.
+            // Keep more than fits into a line: one byte that shows the cut, and a secret that begins before
+            // the cut.
             let most = self.most_of_line();
             let line = &mut self.lines[stream as usize];
             let room = most.saturating_sub(line.len());
@@ -115,7 +114,7 @@ impl GuestLog {
         self.emit(level, "log", &text);
     }
 
-    /// Sends out what is left of unfinished lines. Call it when the attempt has ended.
+    /// Logs unfinished lines. Call it when the attempt has ended.
     pub(super) fn finish(&mut self) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             if !self.lines[stream as usize].is_empty() {
@@ -134,7 +133,7 @@ impl GuestLog {
         let is_cut = line.len() >= self.most_of_line();
         let mask = self.mask.clone();
         let masked = mask.bytes(&line);
-        // At the end of a line that did not fit there may be the beginning of a secret.
+        // A cut line may end with the beginning of a secret, so its end is removed.
         let shown = if is_cut {
             &masked[..masked.len().saturating_sub(mask.longest()).min(MAX_LINE)]
         } else {
@@ -149,7 +148,7 @@ impl GuestLog {
         }
     }
 
-    /// Keeps a Rust panic together: the line that says where, and the line that says why.
+    /// Joins the two lines of a Rust panic: the place and the message.
     fn hear(&mut self, line: &str) {
         if line.starts_with("note: run with `RUST_BACKTRACE") || line.trim().is_empty() {
             return;
@@ -201,8 +200,8 @@ impl GuestLog {
 }
 
 impl Subject {
-    /// Says what the host has refused the guest. Does not count against the attempt's budget, which the guest
-    /// could use up first: whoever calls bounds it.
+    /// Logs that the host has refused something. This does not use the attempt's budget, which the guest
+    /// could use up first; the caller limits the number of calls.
     pub(super) fn refused(&self, text: &str) {
         self.send(Level::WARN, "http", &clean(self.mask.text(text).as_bytes()));
     }
@@ -213,7 +212,7 @@ impl Subject {
         let batch = Some(self.tasks.len()).filter(|tasks| *tasks > 1);
         macro_rules! send {
             ($send:ident, $level:ident) => {
-                // What the filter drops costs the plugin nothing.
+                // A line that the log filter drops does not count against the plugin's rate.
                 if tracing::enabled!(target: "guest", Level::$level)
                     && self.quota.take(&self.plugin, text.len())
                 {
@@ -231,13 +230,13 @@ impl Subject {
     }
 }
 
-/// One line of text that cannot pretend to be more: control characters, line separators and marks that
-/// reorder text are escaped, a line over [`MAX_LINE`] is cut.
+/// Makes one line of text that cannot look like several: control characters, line separators and marks that
+/// reorder text are escaped, and a line over [`MAX_LINE`] is cut.
 pub(super) fn clean(bytes: &[u8]) -> Cow<'_, str> {
     clean_part(bytes, bytes.len() > MAX_LINE)
 }
 
-/// The same of bytes of which it is known whether some are missing.
+/// Cleans bytes as [`clean`] does. `cut` says whether bytes are missing at the end.
 fn clean_part(bytes: &[u8], cut: bool) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LINE)]);
     if !cut && !text.chars().any(is_unsafe) {
@@ -358,10 +357,9 @@ mod tests {
 
     #[test]
     fn a_secret_does_not_come_through_where_a_line_is_cut() {
-        // Of all its forms.
         let longest = mask().longest();
         for before in MAX_LINE - longest - 2..=MAX_LINE + 2 * longest {
-            // What stands in front of it is taken out as well, so that more of the line is shown.
+            // The secret at the start is masked as well. That shortens the line, so more of it is shown.
             let out = printed(|log| {
                 log.write(Stream::Stdout, format!("{SECRET}{}{SECRET}\n", "x".repeat(before)).as_bytes());
             });

@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// A plugin may log the amount of this many seconds at once.
+/// A plugin may log at once what its rate allows in this many seconds.
 const BURST: u64 = 8;
 
 /// The lines of one plugin.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     now: Mutex<Now>,
-    /// Since the host started.
+    /// Lines that were dropped since the host started.
     pub(super) dropped: AtomicU64,
 }
 
@@ -52,7 +52,7 @@ impl Now {
     pub(super) fn take(&mut self, bytes: u64, rate: u64, at: Instant) -> bool {
         let since = at.saturating_duration_since(self.forgiven.unwrap_or(at));
         let forgiven = (rate as f64 * since.as_secs_f64()) as u64;
-        // Less than a byte stays to be forgiven later.
+        // A fraction of a byte is kept for the next call.
         if forgiven > 0 || self.forgiven.is_none() {
             self.level = self.level.saturating_sub(forgiven);
             self.forgiven = Some(at);

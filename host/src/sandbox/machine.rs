@@ -24,8 +24,8 @@ fn memory_under(root: &Path) -> Option<u64> {
             }
             _ => return None,
         };
-        // A limit of a parent group holds as well. In a container the path may be that of the machine, of
-        // which only the top is visible.
+        // The limits of parent groups apply as well. In a container, the path may be the machine's, and only
+        // its top is visible.
         let groups = Path::new(path.trim_start_matches('/')).ancestors();
         groups
             .filter_map(|group| {

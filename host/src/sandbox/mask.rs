@@ -25,18 +25,19 @@ use crate::config::Secret;
 const SHOWN: &str = "[secret]";
 /// The shortest secret that is masked, in bytes. A shorter text would be found in unrelated texts.
 const SHORTEST: usize = 8;
-/// Bytes. What is longer is no password, and is not looked for in base64, of which there are many forms.
+/// The longest secret that is looked for in base64, in bytes. A longer one is no password, and would make
+/// many forms.
 const LONGEST_IN_BASE64: usize = 4 * 1024;
 
-/// What a URL takes as it is (RFC 3986).
+/// The characters that are encoded in a URL: all but the unreserved ones (RFC 3986).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// The set for `encodeURIComponent` of JavaScript.
+/// The characters that `encodeURIComponent` of JavaScript encodes.
 const OF_JAVASCRIPT: &AsciiSet =
     &UNRESERVED.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*');
-/// The same for `quote` of Python.
+/// The characters that `quote` of Python encodes.
 const OF_PYTHON: &AsciiSet = &UNRESERVED.remove(b'/');
 
-/// Finds the secrets of one plugin. The default one has none to find.
+/// Finds the secrets of one plugin. The default mask finds nothing.
 #[derive(Debug, Default)]
 pub(super) struct Mask {
     finder: Option<AhoCorasick>,
@@ -52,7 +53,7 @@ impl Mask {
         let texts: BTreeSet<String> = texts.flat_map(forms).collect();
         let longest = texts.iter().map(|text| text.len()).max().unwrap_or_default();
         let finder = (!texts.is_empty()).then(|| {
-            // Of a long key, the kind that is taken otherwise has a kilobyte for each byte.
+            // The default kind takes a kilobyte for each byte of a long key.
             let kind = AhoCorasickKind::ContiguousNFA;
             let finder =
                 AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).kind(Some(kind)).build(&texts);
@@ -61,7 +62,7 @@ impl Mask {
         Mask { finder, longest }
     }
 
-    /// Bytes of the longest secret; 0 if there is none.
+    /// The length of the longest form of a secret, in bytes; 0 if there is no secret.
     pub(super) fn longest(&self) -> usize {
         self.longest
     }
@@ -85,12 +86,12 @@ impl Mask {
     }
 }
 
-/// All that is looked for of a text.
+/// All forms in which a secret is looked for.
 fn forms(text: &str) -> impl Iterator<Item = String> {
     [text.to_owned()].into_iter().chain(written(text)).chain(in_url(text)).chain(in_base64(text))
 }
 
-/// How a text is written in a URL, and in a form.
+/// The encoded forms of a text in a URL, and in the body of an HTML form.
 fn in_url(text: &str) -> [String; 4] {
     let [strict, javascript, python] =
         [UNRESERVED, OF_JAVASCRIPT, OF_PYTHON].map(|set| utf8_percent_encode(text, set).to_string());
@@ -176,7 +177,7 @@ mod tests {
                 ascii.push_str(&format!("\\u{unit:04x}"));
             }
         }
-        // As it prints it: both kinds of quotes are in it.
+        // Python escapes one kind of quotes, since the text has both.
         let python = "'pa\"ss\\\\word\\'ü🔑\\n2nd-line-of-it'".to_owned();
         for said in [serde_json::json!({ "key": secret }).to_string(), ascii, format!("{secret:?}"), python] {
             let shown = mask.text(&said).into_owned();
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_secret_in_base64_is_found_wherever_it_begins() {
-        // With digits that the alphabets do not share.
+        // Its base64 has digits that differ between the two alphabets.
         let secret = "pass>>>word???ü";
         let mask = mask(&[secret]);
         for before in 0..7 {
@@ -212,7 +213,7 @@ mod tests {
                 for said in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
                     let shown = mask.text(&said).into_owned();
                     let left = shown.replace(SHOWN, "");
-                    // What is beside it, and up to two digits at either end.
+                    // The neighbouring bytes are left, and up to two digits at each end of the secret.
                     assert!(
                         shown.contains(SHOWN) && left.len() <= (before + after) * 8 / 6 + 4,
                         "{bytes}: {said} is {shown}"
@@ -221,7 +222,7 @@ mod tests {
             }
         }
         assert_eq!(mask.text("Basic bWU6cGFzcz4+PndvcmQ/Pz/DvA=="), "Basic bWU6[secret]A==");
-        // It would have a great many forms.
+        // A long secret is not looked for in base64.
         let long = Mask::new(&BTreeMap::from([("key".to_owned(), Secret::kept_apart("long ".repeat(1000)))]));
         assert!(long.text(&STANDARD_NO_PAD.encode("long ".repeat(1000))).starts_with("bG9u"));
     }

@@ -29,7 +29,7 @@ pub(super) struct Quota {
 }
 
 impl Quota {
-    /// Whether a line with a text of so many bytes may go out. One that may not is counted.
+    /// Whether a line with `text` bytes may be logged. Counts a line that may not.
     pub(super) fn take(&self, plugin: &Arc<str>, text: usize) -> bool {
         let lines = &self.share.lines;
         let bytes = FIELDS.saturating_add(text as u64);
@@ -61,7 +61,7 @@ impl Quota {
                 "it logs more than its max_log_rate of {rate} bytes a second: lines were dropped"
             );
         };
-        // Guests run on a runtime; where there is none, nothing runs that could tell.
+        // Guests always run on a runtime. Without one, nothing can report the dropped lines.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(tell);
         }

@@ -1,5 +1,5 @@
-//! What all handlers of a host share: one engine, one linker, the threads that guests run on, and the bounds
-//! of all together.
+//! The parts that all handlers of a host share: one engine, one linker, the threads that guests run on, and
+//! the bounds of all handlers together.
 //!
 //! Not here: compiling and loading plugins (`sandbox`), the part of one plugin (`share`).
 

@@ -1,7 +1,7 @@
 //! The data that the host keeps in the store of one instance.
 //!
 //! A store is new for every task, unless instances are kept. For a kept instance, [`State::begin`] renews
-//! what belongs to one attempt. What is costly to make is made when the guest first asks for it.
+//! what belongs to one attempt. Costly parts are made when the guest first needs them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,7 +46,7 @@ pub(super) struct State {
     http_calls: u32,
 }
 
-/// What every tick checks for a handler that computes, beside its deadline.
+/// The reasons, beside the deadline, for which a tick stops or delays a handler that computes.
 pub(super) struct Interrupts {
     pub(super) stop: CancellationToken,
     pub(super) turn: Turn,
@@ -93,7 +93,7 @@ impl State {
     /// that the guest left open.
     pub(super) fn end(&mut self) -> usize {
         *self.log() = GuestLog::default();
-        // No more than at the last look, unless the guest has gone on with a few calls.
+        // The weight differs from the last check only if the guest has made a few more calls.
         let weight = self.weight();
         self.limits.hold(weight);
         self.limits.rest();

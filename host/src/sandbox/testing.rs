@@ -11,8 +11,8 @@ use super::quota::Quota;
 use super::{Attempt, Compiler, Report, Sandbox, SandboxOptions};
 use crate::task::{Field, Origin, Outcome, Progress, Task};
 
-/// A core module with the handler's exports around `body`, which has to leave the address of the result: at
-/// 16 there is room for one. `extra` stands at module level before the functions.
+/// A core module with the handler's exports around `body`, which must leave the address of the result; there
+/// is room for one at 16. `extra` is put at module level before the functions.
 pub(crate) fn module(extra: &str, body: &str) -> String {
     format!(
         r#"(module
@@ -55,7 +55,7 @@ pub(crate) fn embed(wat: &str, world: &str) -> Vec<u8> {
     embed_in(wat, world, include_str!("../../../wit/handler.wit"))
 }
 
-/// The same with another handler.wit.
+/// Embeds the component type of `world`, with another handler.wit.
 pub(crate) fn embed_in(wat: &str, world: &str, handler_wit: &str) -> Vec<u8> {
     let mut resolve = Resolve::default();
     resolve.push_str("handler.wit", handler_wit).unwrap();
@@ -138,7 +138,7 @@ pub(crate) fn attempt() -> Attempt {
     }
 }
 
-/// Of a plugin that may log as much as it wants.
+/// The quota of a plugin whose log is not limited.
 pub(super) fn quota() -> Quota {
     Quota { share: Arc::default(), rate: u64::MAX }
 }

@@ -55,8 +55,8 @@ async fn every_attempt_has_an_instance_of_its_own() {
 
 #[tokio::test]
 async fn no_part_of_a_memory_is_left_to_the_next_attempt() {
-    // In the parts that are reset in different ways: below and above what is kept of a slot, data of the
-    // module there, and pages that were grown.
+    // These places are reset in different ways: below and above the kept bytes of a slot, in the module's
+    // data, and in grown pages.
     let places = [64, 100 << 10, 255 << 10, 257 << 10, 500 << 10, 513 << 10, 600 << 10];
     let data = [2048, 200 << 10, 300 << 10];
     let segments: String = data.map(|at| format!(r#"(data (i32.const {at}) "abcd")"#)).concat();
@@ -189,7 +189,7 @@ async fn the_ways_to_fail_are_told_apart() {
     let (kind, message) = failure("(loop $l (br $l)) (i32.const 16)").await;
     assert_eq!(
         (kind, message.as_str()),
-        (FailureKind::BusyTimeout, "the handler did not end within 300ms: most of that it computed")
+        (FailureKind::BusyTimeout, "the handler did not end within 300ms: it computed for most of that time")
     );
     let hoard = "(loop $l (br_if $l (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable";
     let (kind, message) = failure(hoard).await;
@@ -233,7 +233,7 @@ async fn results_are_measured_before_and_after_they_are_copied() {
         );
         handler(&body)
     };
-    // Within the slack: copied, then refused.
+    // A result within the slack is copied, then refused.
     let Outcome::Failed { kind, message } = outcome(&run(&result(70_000, 2), attempt()).await) else {
         panic!()
     };
@@ -241,7 +241,8 @@ async fn results_are_measured_before_and_after_they_are_copied() {
         (kind, message.as_str()),
         (FailureKind::OutputTooLarge, "the handler returned 70000 bytes, max_output is 65536")
     );
-    // Beyond it: never copied. Holds wasmtime to the text that `failure` looks for.
+    // A result beyond the slack is never copied. This also checks the text of wasmtime that `failure` looks
+    // for.
     let sandbox = testing::sandbox();
     let compiled = sandbox.compile(&result(4_000_000, 100)).unwrap();
     let big = sandbox.load(&compiled, &Plugin { memory: 16 << 20, ..grants() }).unwrap();
@@ -250,7 +251,7 @@ async fn results_are_measured_before_and_after_they_are_copied() {
         (kind, message.as_str()),
         (FailureKind::OutputTooLarge, "what the handler returned is larger than max_output")
     );
-    // Not the guest's memory at all: a trap, not an output.
+    // A result outside of the guest's memory is a trap, not an output.
     let Outcome::Failed { kind, .. } = outcome(&run(&result(4_000_000, 1), attempt()).await) else {
         panic!()
     };
@@ -295,7 +296,7 @@ async fn a_dropped_attempt_gives_its_place_back() {
     let sandbox = testing::sandbox();
     let looping = load(&sandbox, &handler("(loop $l (br $l)) (i32.const 16)"));
     let done = load(&sandbox, &handler(DONE));
-    // All four places, and both threads, are taken by guests that never end.
+    // Guests that never end take all four places and both threads.
     let busy: Vec<_> = (0..4)
         .map(|_| {
             tokio::spawn({
@@ -335,9 +336,13 @@ async fn a_guest_that_waits_ends_at_its_timeout_while_others_compute() {
     let short = || Attempt { timeout: Duration::from_millis(1000), ..attempt() };
     let (a, b, c) = tokio::join!(looping.run(short()), sleeping.run(short()), looping.run(short()));
     let ends = [
-        (a, FailureKind::BusyTimeout, "most of that it computed"),
-        (b, FailureKind::Timeout, "most of that it waited, for a service, a clock or other handlers"),
-        (c, FailureKind::BusyTimeout, "most of that it computed"),
+        (a, FailureKind::BusyTimeout, "it computed for most of that time"),
+        (
+            b,
+            FailureKind::Timeout,
+            "it waited for most of that time, for a service, a clock or other handlers",
+        ),
+        (c, FailureKind::BusyTimeout, "it computed for most of that time"),
     ];
     for (report, kind, why) in ends {
         let report = report.unwrap();

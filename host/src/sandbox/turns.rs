@@ -2,15 +2,15 @@
 //!
 //! In: the number of turns at once; the ticks and polls of each call. Out: at most that many threads serve
 //! guests that compute for long. The other threads serve guests that have just begun, or come from a wait, so
-//! that these do not wait for the ticks of others. Also out: how long each call has waited for other things
-//! than itself: for what it called, and for the turns of other versions.
+//! that these do not wait for the ticks of others. Also out: how long each call has waited for the services
+//! that it called, and for the turns of other versions.
 //!
 //! ```text
 //! begins, or comes from a wait ─▶ computes for a tick ─▶ waits for its turn ─▶ computes for a tick ─▶ …
 //! ```
 //!
-//! Versions share the turns, not calls: each version in the line gets one turn after the other, however many
-//! of its calls wait there.
+//! The turns are shared between versions, not between calls: the versions in the line take turns one by one,
+//! however many of their calls wait.
 //!
 //! Not here: the source of the ticks (`engine`), the end of a handler that computes for too long (`handler`).
 
@@ -27,8 +27,8 @@ use tokio::sync::{Notify, oneshot};
 use super::engine::TICK;
 use super::number::Number;
 
-/// A tick that comes earlier than this finds a call that has only just begun to compute. It is less than a
-/// tick, since no clock is exact.
+/// A call that has computed for less than this at a tick has only just begun. This is less than a tick, since
+/// no clock is exact.
 const SHORT: Duration = Duration::from_millis(TICK.as_millis() as u64 / 2);
 
 /// The turns, a fixed number at once.
@@ -38,9 +38,9 @@ pub(super) struct Turns(Arc<Mutex<Line>>);
 struct Line {
     /// The number of free turns.
     free: usize,
-    /// Versions with calls that compute in turns, and how many these are.
+    /// The number of calls that compute in turns, for each version that has any.
     computing: BTreeMap<Number, usize>,
-    /// Versions with calls that wait for a turn: the one that gets the next turn first.
+    /// Versions with calls that wait for a turn. The first one gets the next turn.
     waiting: VecDeque<(Number, VecDeque<oneshot::Sender<Held>>)>,
 }
 
@@ -80,7 +80,7 @@ impl Turns {
         }
     }
 
-    /// A turn, or else a place in the version's line.
+    /// Gives a turn, or a place in the version's line if no turn is free.
     fn ask(&self, version: Number) -> Result<Held, oneshot::Receiver<Held>> {
         let mut line = self.line();
         if line.free > 0 {
@@ -108,7 +108,7 @@ impl Turns {
 }
 
 impl Line {
-    /// The call that gets a turn which has come free; None if nobody waits, and then it stays free.
+    /// Finds the call that gets a freed turn. If no call waits, marks the turn as free and gives None.
     fn next(&mut self) -> Option<oneshot::Sender<Held>> {
         while let Some((version, mut calls)) = self.waiting.pop_front() {
             let next = calls.pop_front();
@@ -124,7 +124,7 @@ impl Line {
     }
 }
 
-/// A turn that a call has. None: it was handed on.
+/// A turn that a call holds. None if it was handed on.
 struct Held(Option<Turns>);
 
 impl Drop for Held {
@@ -134,7 +134,7 @@ impl Drop for Held {
             let Some(next) = turns.line().next() else { return };
             match next.send(Held(Some(turns.clone()))) {
                 Ok(()) => return,
-                // That call has ended in the line.
+                // This call has ended while it waited.
                 Err(mut held) => drop(held.0.take()),
             }
         }
@@ -159,7 +159,7 @@ impl Polls {
                 match self.turns.ask(self.version) {
                     Err(next) => turn = Some(next),
                     Ok(now) => {
-                        // The others that are awake, on the same thread, get in line before this one goes on.
+                        // Other work that is ready on this thread gets in line before this one goes on.
                         held = Some(now);
                         context.waker().wake_by_ref();
                         return Poll::Pending;
@@ -246,8 +246,7 @@ impl Turn {
             let versions = turns.line().computing.len().max(1);
             now.in_line = Some((Instant::now(), (versions - 1) as f64 / versions as f64));
         }
-        // Also where nobody waits: a call is ended, and its thread looks at other work, when it is not
-        // polled.
+        // Yield even if no call waits: only between polls can a call be ended, and its thread do other work.
         tokio::task::yield_now().await;
         let held = turns.acquire(*version).await;
         let mut now = self.now();
@@ -261,7 +260,7 @@ impl Turn {
         self.now().waited()
     }
 
-    /// Ends the call, for whom there is no more room: at its next tick, or where it waits.
+    /// Ends the call because its memory is needed: at its next tick, or where it waits.
     pub(super) fn evict(&self) {
         self.0.is_evicted.store(true, Ordering::Relaxed);
         self.0.evicted.notify_one();
@@ -343,7 +342,7 @@ mod tests {
         }
     }
 
-    /// What a guest does that computes for `ticks` ticks: the tick calls `next` in the middle of a poll.
+    /// Acts as a guest that computes for `ticks` ticks: each tick calls `next` in the middle of a poll.
     async fn computes(turn: Turn, ticks: usize, done: &AtomicUsize) {
         for _ in 0..ticks {
             turn.clone().next().await;
@@ -377,8 +376,8 @@ mod tests {
 
     #[tokio::test]
     async fn versions_share_a_thread_and_not_polls() {
-        /// Something else has come in already. (What yields to the runtime is not awake before the others are
-        /// asleep.)
+        /// Yields, and is ready again at once, as if more data had arrived. (`yield_now` wakes only after the
+        /// others sleep.)
         async fn is_awake() {
             let mut is_over = false;
             poll_fn(|context| {
@@ -455,7 +454,7 @@ mod tests {
         let turns = Turns::new(1);
         let [own, of_others, nobodys] = versions();
         let [sleeps, alone, beside] = [(); 3].map(|()| turns.turn(own));
-        // What a call does that waits for a clock, and one that waits for its turn.
+        // One call waits for a clock, the others wait for their turns.
         let sleeping = {
             let turn = sleeps.clone();
             tokio::spawn(turn.keep(tokio::time::sleep(Duration::from_secs(3600))))
@@ -465,7 +464,7 @@ mod tests {
             tokio::spawn(turn.keep(async move { next.next().await }))
         };
         let wait = Duration::from_millis(30);
-        // Beside calls of its own version.
+        // A call waits together with a call of its own version.
         let held = turns.acquire(nobodys).await.expect("the only one");
         let own_one = in_line(&turns.turn(own));
         let first = in_line(&alone);
@@ -475,7 +474,7 @@ mod tests {
         own_one.await.expect("it has had its turn");
         assert_eq!(alone.now().waited, Duration::ZERO, "for its own kind only");
         assert!(sleeps.waited() >= wait / 2);
-        // Beside as many of another one.
+        // A call waits together with a call of another version.
         let held = turns.acquire(nobodys).await.expect("the only one");
         let other = in_line(&turns.turn(of_others));
         tokio::task::yield_now().await;
@@ -489,7 +488,7 @@ mod tests {
         other.await.expect("it has had its turn");
         let waited = beside.now().waited;
         assert!(waited >= wait / 4, "half of those in the line were others': {waited:?}");
-        // Nobody is left there, also where a call is ended in the line.
+        // A call that is ended in the line leaves the line.
         let held = turns.acquire(nobodys).await.expect("the only one");
         let ended = in_line(&beside);
         while turns.count(own) == 0 {
@@ -551,7 +550,7 @@ mod tests {
         turn.clone()
             .keep(async {
                 assert!(!turn.is_over(), "it has just begun");
-                // What a guest does that computes.
+                // Compute, as a guest does.
                 while !turn.is_over() {
                     std::hint::spin_loop();
                 }

@@ -25,7 +25,7 @@ use wasmtime::Store;
 use super::number::Number;
 use super::state::State;
 
-/// How long an instance waits for a task. Then its memory goes back.
+/// How long an instance waits for a task before it is dropped.
 pub(super) const IDLE: Duration = Duration::from_secs(60);
 
 /// An instance that runs one attempt after the other. Its memory is freed before its place.
@@ -114,7 +114,7 @@ impl Pool {
         let mut idle = self.idle();
         let kept = idle.instances.get(&version).map_or(0, VecDeque::len);
         if idle.waiting > 0 || kept >= most as usize {
-            // Others need not wait until it is dropped.
+            // Unlock before the drop, so that others do not wait for it.
             drop(idle);
             drop(instance);
             return;

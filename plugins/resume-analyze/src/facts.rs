@@ -1,6 +1,6 @@
-//! What is known of a resume before it is scored.
+//! The facts about a resume, before it is scored.
 //!
-//! Not here: how it is found (`analysis` and the files of each part), the score (`score`).
+//! Not here: how they are found (`analysis` and the files of each part), the score (`score`).
 
 use serde::Serialize;
 

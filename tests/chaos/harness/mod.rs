@@ -60,7 +60,7 @@ pub struct Wish {
     pub duration: Duration,
     /// The pause between two tasks of a producer.
     pub pause: Duration,
-    /// What Redis may forget.
+    /// The acknowledged writes that Redis keeps after a fault.
     pub keeps: Keeps,
     /// Whether the folder of a good run is kept too.
     pub keep: bool,

@@ -182,7 +182,8 @@ pub fn of_task(name: &str, task: &Track, sent: &Sent, losses: &[Loss]) -> Vec<St
     wrong
 }
 
-/// What is wrong with pauses: pauses without an order, orders without a pause, and claims during a pause.
+/// Finds what is wrong with pauses: pauses without an order, orders without a pause, and claims during a
+/// pause.
 pub fn of_queues(
     history: &History,
     sent: &Sent,

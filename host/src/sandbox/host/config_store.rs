@@ -1,6 +1,6 @@
 //! `wasi:config/store`: the plugin's `config` table, read only.
 //!
-//! Two pre-release versions are in use; they do not unify, so the same functions stand under both names.
+//! Two incompatible pre-release versions are in use, so the same functions are linked under both names.
 
 use crate::sandbox::state::State;
 use wasmtime::StoreContextMut;

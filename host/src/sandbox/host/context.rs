@@ -1,4 +1,4 @@
-//! `tqhost:handler/context`: how long the attempt may still take, and what it says of its progress.
+//! `tqhost:handler/context`: the time that an attempt has left, and the progress that it reports.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ impl Host for State {
         let log = self.log();
         let note = log.mask().text(&note);
         for progress in &self.progress {
-            // Clamps both.
+            // `set` clamps both values.
             progress.set(percent, &note);
         }
     }

@@ -36,8 +36,7 @@ pub(super) mod bindings {
     });
 }
 
-/// Interfaces by name and the versions that are taken for them; the linker resolves compatible ones by
-/// itself.
+/// Offered interfaces and their series of versions. The linker accepts each compatible version by itself.
 const OFFERED: &[(&str, &str)] = &[
     ("tqhost:handler/types", "0.1"),
     ("tqhost:handler/context", "0.1"),
@@ -63,9 +62,9 @@ const OFFERED: &[(&str, &str)] = &[
     ("wasi:random/insecure-seed", "0.2"),
 ];
 
-/// Why a component may not import `name`, or nothing if it may.
+/// Why a component may not import `name`, or None if it may.
 pub(super) fn refusal(name: &str) -> Option<String> {
-    // Pre-release and missing versions match nothing but themselves.
+    // A pre-release version, or none, must match exactly.
     if config_store::NAMES.contains(&name) || logging::NAMES.contains(&name) {
         return None;
     }
@@ -73,18 +72,18 @@ pub(super) fn refusal(name: &str) -> Option<String> {
     let package = interface.split('/').next().unwrap_or(interface);
     Some(match (package, OFFERED.iter().find(|(offered, _)| *offered == interface)) {
         (_, Some((_, base))) if is_compatible(version, base) => return None,
-        (_, Some((_, base))) => format!("offered is version {base}"),
+        (_, Some((_, base))) => format!("tqhost offers version {base}"),
         ("wasi:filesystem", _) => "handlers have no filesystem".into(),
         ("wasi:sockets", _) => "handlers have no sockets".into(),
-        ("wasi:config", _) => format!("offered are {}", config_store::NAMES.join(" and ")),
-        ("wasi:logging", _) => format!("offered are {}", logging::NAMES.join(" and ")),
-        ("wasi:http", _) => "offered are wasi:http/outgoing-handler and wasi:http/types".into(),
+        ("wasi:config", _) => format!("tqhost offers {}", config_store::NAMES.join(" and ")),
+        ("wasi:logging", _) => format!("tqhost offers {}", logging::NAMES.join(" and ")),
+        ("wasi:http", _) => "tqhost offers wasi:http/outgoing-handler and wasi:http/types".into(),
         ("tqhost:handler", _) => "not offered by this version of tqhost".into(),
         _ => "tqhost does not know it".into(),
     })
 }
 
-/// Whether `name` is what a component imports to make requests.
+/// Whether `name` is the interface that makes requests.
 pub(super) fn makes_requests(name: &str) -> bool {
     name.starts_with("wasi:http/outgoing-handler@")
 }
@@ -95,7 +94,7 @@ pub(super) fn is_compatible(version: &str, base: &str) -> bool {
     patch.is_some_and(|patch| !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Links everything that [`refusal`] lets through.
+/// Links everything that [`refusal`] allows.
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     let l = linker;
     bindings::tqhost::handler::context::add_to_linker::<_, HasSelf<State>>(l, |state| state)?;
@@ -142,13 +141,13 @@ mod tests {
             assert_eq!(refusal(name), None, "{name}");
         }
         for (name, why) in [
-            ("wasi:cli/exit@0.3.0", "offered is version 0.2"),
-            ("wasi:cli/exit@0.2.0-rc-2023", "offered is version 0.2"),
-            ("wasi:cli/exit", "offered is version 0.2"),
+            ("wasi:cli/exit@0.3.0", "tqhost offers version 0.2"),
+            ("wasi:cli/exit@0.2.0-rc-2023", "tqhost offers version 0.2"),
+            ("wasi:cli/exit", "tqhost offers version 0.2"),
             ("wasi:filesystem/types@0.2.0", "no filesystem"),
             ("wasi:sockets/tcp@0.2.0", "no sockets"),
-            ("wasi:http/outgoing-handler@0.3.0", "offered is version 0.2"),
-            ("wasi:http/incoming-handler@0.2.0", "offered are wasi:http/outgoing-handler"),
+            ("wasi:http/outgoing-handler@0.3.0", "tqhost offers version 0.2"),
+            ("wasi:http/incoming-handler@0.2.0", "tqhost offers wasi:http/outgoing-handler"),
             ("tqhost:handler/outbox@0.1.0", "not offered by this version"),
             ("wasi:config/store@0.2.0", "0.2.0-draft"),
             ("acme:thing/api", "does not know"),

@@ -1,7 +1,7 @@
 //! `wasi:random`: one secure generator per guest thread, shared by all attempts on it.
 //!
-//! A generator per store would cost more than many a handler. Sharing is safe because the generator is a
-//! cryptographic one: what one guest has drawn tells nothing of what another one draws.
+//! A generator per store would cost more than a small handler. Sharing is safe because the generator is
+//! cryptographic: from its own numbers, a guest learns nothing about the numbers of another guest.
 
 use std::cell::RefCell;
 

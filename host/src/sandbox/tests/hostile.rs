@@ -15,7 +15,7 @@ fn with(definitions: &str) -> Vec<u8> {
     embed(&format!("{} {definitions})", &wat[..end]), WORLD)
 }
 
-/// What is said of a file that this sandbox does not take, and never will.
+/// The error of a file that this sandbox can never load.
 fn not_loaded(sandbox: &Sandbox, wasm: &[u8]) -> String {
     match sandbox.compile(wasm).and_then(|compiled| sandbox.load(&compiled, &grants())) {
         Ok(_) => panic!("it was loaded"),
@@ -26,7 +26,7 @@ fn not_loaded(sandbox: &Sandbox, wasm: &[u8]) -> String {
     }
 }
 
-/// Another plugin's next task runs at once, with every place free.
+/// Checks that another plugin's next task runs at once, with every place free.
 async fn still_well(sandbox: &Sandbox) {
     assert_eq!(sandbox.0.pool.free_places(), 4);
     let report = load(sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
@@ -52,7 +52,7 @@ async fn many_memories_and_tables_are_refused_when_they_are_loaded() {
 #[tokio::test]
 async fn all_memories_of_a_guest_count_together() {
     let sandbox = testing::sandbox();
-    // 3 × 6 pages beside its own, where 16 are granted.
+    // This asks for 3 × 6 more pages, and 16 are granted.
     let Outcome::Failed { kind, .. } =
         outcome(&load(&sandbox, &with(&"(memory 6)".repeat(3))).run(attempt()).await.unwrap())
     else {
@@ -118,7 +118,7 @@ async fn handles_of_a_guests_own_resources_have_an_end() {
     still_well(&sandbox).await;
 }
 
-/// A number as WebAssembly's files have it.
+/// A number in LEB128, as in WebAssembly files.
 fn leb(mut number: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     loop {
@@ -132,7 +132,7 @@ fn leb(mut number: usize) -> Vec<u8> {
     }
 }
 
-/// A component with another one in it, and so on.
+/// A component that contains another one, and so on, `depth` times.
 fn nested(depth: usize) -> Vec<u8> {
     const PREAMBLE: [u8; 8] = [0, b'a', b's', b'm', 0x0d, 0, 1, 0];
     // Made from the end, backwards.
@@ -150,20 +150,20 @@ fn nested(depth: usize) -> Vec<u8> {
 #[tokio::test]
 async fn huge_components_are_refused_or_work() {
     let sandbox = testing::sandbox();
-    // Many small functions: it takes its time, and works.
+    // Many small functions take time, but work.
     let many = load(&sandbox, &with(&"(func (result i32) (i32.const 1))".repeat(20_000)));
     assert_eq!(outcome(&many.run(attempt()).await.unwrap()), Outcome::Completed { result: None });
-    // One that is too long for any compiler of WebAssembly.
+    // This function is too long for any compiler of WebAssembly.
     let why = not_loaded(&sandbox, &with(&format!("(func {})", "(drop (i32.const 1))".repeat(2_700_000))));
     assert!(why.contains("size"), "{why}");
     let why = not_loaded(&sandbox, &with(&format!("(func (local {}))", "i32 ".repeat(50_001))));
     assert!(why.contains("locals"), "{why}");
-    // More data than is granted.
+    // The data is larger than the granted memory.
     let data = format!("(memory 100) (data (memory 1) (i32.const 0) \"{}\")", "x".repeat(6 << 20));
     let report = load(&sandbox, &with(&data)).run(attempt()).await.unwrap();
     assert!(matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
-    // Blocks in blocks, and components in components: nothing of it may be read by recursion, whose stack
-    // would end the host.
+    // Nested blocks and nested components must not be read by recursion: the overflow of its stack would end
+    // the host.
     let blocks = with(&format!("(func {})", "block ".repeat(30_000) + &"end ".repeat(30_000)));
     assert_eq!(
         outcome(&load(&sandbox, &blocks).run(attempt()).await.unwrap()),
@@ -191,15 +191,15 @@ impl Numbers {
     }
 }
 
-/// One to three changes: a bit flipped, a byte replaced, a piece cut out, doubled, or put in; or the end cut
-/// off.
+/// Makes one to three changes: flips a bit, replaces a byte, removes, doubles or inserts a piece, or cuts the
+/// end off.
 fn mutate(good: &[u8], numbers: &mut Numbers) -> Vec<u8> {
     let mut bytes = good.to_vec();
     for _ in 0..=numbers.below(3) {
         let at = numbers.below(bytes.len());
         let end = (at + 1 + numbers.below(16)).min(bytes.len());
-        // Most changes in place: what moves the rest is refused by the first section that is too long or too
-        // short.
+        // Most changes keep the length. After a change of length, a section is too long or too short and is
+        // refused.
         match numbers.below(12) {
             0..5 => bytes[at] ^= 1 << numbers.below(8),
             5..8 => bytes[at] = numbers.below(256) as u8,
@@ -235,7 +235,7 @@ async fn a_file_whose_bytes_are_changed_is_refused_or_works() {
                 refused += 1;
             }
             Ok(handler) => {
-                // Any outcome is good, but there is one, and the host is not the one that failed.
+                // Any outcome is good except a failure of the host.
                 let report =
                     handler.run(Attempt { timeout: Duration::from_millis(200), ..attempt() }).await.unwrap();
                 if let Outcome::Failed { message, .. } = &outcome(&report) {

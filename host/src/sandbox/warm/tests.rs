@@ -40,7 +40,7 @@ const IS_REFUSED_MEMORY: u32 = 4;
 const RETURNS_TOO_MUCH: u32 = 5;
 const RETRIES: u32 = 6;
 const REJECTS: u32 = 7;
-/// For several ticks of the engine's clock.
+/// The attempt that computes for several ticks of the engine's clock.
 const COMPUTES: u32 = 8;
 
 fn sandbox(places: u32) -> Sandbox {
@@ -114,7 +114,7 @@ async fn what_goes_wrong_ends_an_instance_and_what_the_handler_reports_does_not(
         };
         assert_eq!((found, sandbox.0.pool.kept()), (kind, 0));
     }
-    // Its guest can bear it, but the next one may not.
+    // The guest survives the refusal, but the next task in its instance might not.
     assert_eq!(counts(&kept, 1).await, [1]);
     assert_eq!((counted(kept.run(nth(IS_REFUSED_MEMORY)).await), sandbox.0.pool.kept()), (2, 0));
 
@@ -162,7 +162,7 @@ async fn deadline_stop_progress_and_peak_are_those_of_the_attempt() {
     let (stop, began) = (first.stop.clone(), Instant::now());
     assert_eq!(counted(kept.run(first).await), 1);
     stop.cancel();
-    // Longer than the first one might have taken.
+    // Run attempts for longer than the timeout of the first one.
     let mut count = 1;
     while began.elapsed() < Duration::from_millis(600) {
         count += 1;
@@ -187,7 +187,7 @@ async fn deadline_stop_progress_and_peak_are_those_of_the_attempt() {
 #[tokio::test]
 async fn a_leak_is_the_failure_of_the_task_that_meets_the_limit() {
     let sandbox = sandbox(4);
-    // Two pages for each task, of the sixteen that are granted.
+    // Each task takes two of the sixteen granted pages.
     let body = format!("(if (i32.eq (memory.grow (i32.const 2)) (i32.const -1)) (then unreachable)) {DONE}");
     let leaking = load(&sandbox, &handler(&body), &grants(1, 100));
     for round in 0..2 {
@@ -211,7 +211,7 @@ async fn handles_that_are_left_open_do_not_pile_up() {
         (param i64) (result i32)))"#;
     let world =
         "world test { import wasi:clocks/monotonic-clock@0.2.3; export tqhost:handler/handler@0.1.0; }";
-    // Each is two entries of the table: the time, and what waits for it.
+    // Each call leaves two handles in the table: the timer, and the pollable that waits for it.
     let leaves = "(drop (call $subscribe (i64.const 3600000000000)))".repeat(5);
     let kept = load(&sandbox, &embed(&module(extra, &format!("{leaves} {DONE}")), world), &grants(1, 100));
     for round in [1, 1, 1, 0, 1, 1, 1, 0] {
@@ -271,13 +271,13 @@ async fn an_idle_instance_keeps_nobody_waiting() {
     let sandbox = sandbox(1);
     let kept = load(&sandbox, &handler(COUNT), &grants(4, 100));
     let other = load(&sandbox, &handler(COUNT), &grants(4, 100));
-    // One place for two: whoever comes takes it from the one that is idle.
+    // Two handlers share one place: each takes it from the idle instance of the other.
     for _ in 0..3 {
         assert_eq!(counts(&kept, 2).await, [1, 2]);
         assert_eq!(counts(&other, 2).await, [1, 2]);
         assert_eq!((sandbox.0.pool.kept(), sandbox.0.pool.free_places()), (1, 0));
     }
-    // And whoever waits while all are at work gets the next that ends.
+    // An attempt that waits for a busy place gets it when the attempt there ends.
     let running: Vec<_> = [&kept, &other]
         .into_iter()
         .cycle()
@@ -290,7 +290,7 @@ async fn an_idle_instance_keeps_nobody_waiting() {
     for attempt in running {
         counted(attempt.await.unwrap());
     }
-    // One that waits and is told to stop waits no longer, and those after it are not kept out for it.
+    // An attempt that is stopped while it waits leaves the line, and later attempts are not held up by it.
     let stop = CancellationToken::new();
     let busy = tokio::spawn({
         let (kept, attempt) = (kept.clone(), Attempt { stop: stop.clone(), ..nth(LOOPS) });

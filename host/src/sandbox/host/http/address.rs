@@ -10,8 +10,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::config::allowed::{Block, Host};
 
-/// Whether a request may connect to `address`. The matching entries of allowed_hosts allow these private
-/// addresses. An address in the request's URL also stands in an entry, since a wildcard allows names only.
+/// Whether a request may connect to `address`. `private` has the private addresses that the matching entries
+/// of allowed_hosts allow. An address in the request's URL is always in an entry, since a wildcard allows
+/// names only.
 pub(super) fn check(host: &Host<String>, address: IpAddr, private: &[Block]) -> Result<(), &'static str> {
     let Some(kind) = special(address) else { return Ok(()) };
     let is_named = match host {
@@ -47,7 +48,7 @@ const V4: [V4Range; 16] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4, RESERVED),
 ];
 
-/// Of global unicast and below; the first that fits counts.
+/// Special ranges of IPv6; the first match counts. All else outside of global unicast is reserved.
 const V6: [V6Range; 12] = [
     (Ipv6Addr::UNSPECIFIED, 128, "an unspecified address"),
     (Ipv6Addr::LOCALHOST, 128, "a loopback address"),
@@ -85,7 +86,7 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
     if let Some(inner) = address.to_ipv4_mapped() {
         return special_v4(inner);
     }
-    // On networks without IPv4 every IPv4 host is looked up as such an address.
+    // On networks without IPv4, the lookup of an IPv4 host gives such an address.
     if within(NAT64, 96) {
         let [.., a, b, c, d] = address.octets();
         return special_v4(Ipv4Addr::new(a, b, c, d));

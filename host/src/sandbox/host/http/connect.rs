@@ -30,14 +30,14 @@ const MAX_ADDRESSES: usize = 8;
 pub(super) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Blocks; the tests have another one.
+/// A function that looks a name up, and blocks. Tests use another one.
 pub(super) type Lookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
 pub(super) fn system_lookup(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     std::net::ToSocketAddrs::to_socket_addrs(&(name, port)).map(|found| found.take(MAX_ADDRESSES).collect())
 }
 
-/// Characters of what TLS says.
+/// Characters of a logged TLS error.
 const MAX_REASON: usize = 300;
 
 /// Why there is no connection, and the text to log.
@@ -75,7 +75,7 @@ async fn lookup(grant: &Arc<Grant>, target: &Target) -> Result<Vec<SocketAddr>, 
         Host::Ipv6(address) => return Ok(vec![SocketAddr::new((*address).into(), target.port)]),
         Host::Domain(name) => name.clone(),
     };
-    // A lookup cannot be broken off: it keeps its place until it ends, whoever waits for it.
+    // A lookup cannot be cancelled. It keeps its place until it ends, even if nobody waits for it.
     let place = grant.owner.share().lookups.clone().acquire_owned().await.map_err(|_| Error::DnsTimeout)?;
     let (find, port) = (grant.lookup, target.port);
     let found = tokio::task::spawn_blocking(move || {
@@ -95,15 +95,14 @@ fn dns_error(why: &str) -> Refused {
     Error::DnsError { rcode: Some(why.to_owned()), info_code: None }.into()
 }
 
-/// The addresses that may be connected to; an error if there are none.
+/// Gives the addresses that may be connected to, or an error if there are none.
 fn checked(
     grant: &Grant,
     target: &Target,
     mut addresses: Vec<SocketAddr>,
 ) -> Result<Vec<SocketAddr>, Refused> {
     let mut refused = None;
-    // Of the entries that allow this request, and of no others: those belong to names that somebody else may
-    // rule.
+    // Use only the entries that allow this request. The others are for names that somebody else may control.
     let private: Vec<Block> =
         grant.entries(target).flat_map(|entry| &entry.private_addresses).copied().collect();
     addresses.truncate(MAX_ADDRESSES);
@@ -125,7 +124,7 @@ fn checked(
     }
 }
 
-/// One after the other, each with its part of the time that is left.
+/// Tries the addresses one after the other, each for its part of the time that is left.
 async fn tcp(addresses: &[SocketAddr], end: Instant) -> Result<TcpStream, Error> {
     let mut last = Error::ConnectionTimeout;
     for (tried, address) in addresses.iter().enumerate() {
@@ -133,7 +132,7 @@ async fn tcp(addresses: &[SocketAddr], end: Instant) -> Result<TcpStream, Error>
         let part = left / u32::try_from(addresses.len() - tried).unwrap_or(1);
         match tokio::time::timeout(part, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                // Small requests must not wait for more to come. It works without, only slower.
+                // Small requests must not wait for more data. A failure makes requests slower, no more.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
@@ -164,8 +163,8 @@ async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<
     Ok(Box::new(stream))
 }
 
-/// What is needed first reads and parses the system's certificates: on a thread of its own, since look-ups
-/// may fill the runtime's pool.
+/// Gives the TLS settings. The first call reads and parses the system's certificates on a thread of its own,
+/// since lookups may fill the runtime's pool.
 async fn tls_settings(grant: &Arc<Grant>) -> Option<Arc<ClientConfig>> {
     let make = async || {
         let (made, settings) = oneshot::channel();
@@ -177,10 +176,10 @@ async fn tls_settings(grant: &Arc<Grant>) -> Option<Arc<ClientConfig>> {
     grant.tls.get_or_init(make).await.clone()
 }
 
-/// The guest has a code for it, and the log what to mend.
+/// Gives an error code for the guest, and the cause for the log.
 fn not_secure(error: &io::Error) -> Refused {
     let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    // It may name all that a certificate is good for.
+    // The text may list all names of a certificate, so it is cut.
     let log = cause
         .map(|cause| format!("there is no secure connection: {cause}").chars().take(MAX_REASON).collect());
     Refused { error: tls_error(cause), log }
@@ -210,7 +209,7 @@ fn client_config(ca: &[rustls::pki_types::CertificateDer<'static>]) -> Option<Ar
         tracing::warn!(%error, "some of the system's certificates cannot be read");
     }
     roots.add_parsable_certificates(system.certs);
-    // They were checked when the configuration was read.
+    // These certificates were checked when the configuration was read.
     roots.add_parsable_certificates(ca.iter().cloned());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -220,7 +219,7 @@ fn client_config(ca: &[rustls::pki_types::CertificateDer<'static>]) -> Option<Ar
     Some(Arc::new(config))
 }
 
-/// The time for a connection, from now on.
+/// The end of a timeout that begins now, but no later than `end`.
 pub(super) fn until(timeout: Duration, end: Instant) -> Instant {
     Instant::now().checked_add(timeout).map_or(end, |until| until.min(end))
 }
@@ -250,7 +249,7 @@ mod tests {
         found_with("[]", url).await
     }
 
-    /// With this list of `allowed_hosts`.
+    /// Looks up the host of `url` with this list of `allowed_hosts`.
     async fn found_with(hosts: &str, url: &str) -> Result<Vec<String>, Refused> {
         let grant = Arc::new(grant_with(hosts, look_up));
         let target = target(url);
@@ -297,7 +296,7 @@ mod tests {
         ]"#;
         for (url, address) in [
             ("https://inside.example", "10.1.2.3:443"),
-            // Two entries allow it, of which one names the address.
+            // Two entries allow this request, and one of them names the address.
             ("http://inside.example:81", "10.1.2.3:81"),
         ] {
             assert_eq!(found_with(hosts, url).await.expect(url), [address]);
@@ -314,7 +313,7 @@ mod tests {
     async fn what_was_checked_is_connected_to() {
         use std::sync::atomic::{AtomicU16, Ordering};
         static LOOKUPS: AtomicU16 = AtomicU16::new(0);
-        // A name that stands for something else when it is looked up again.
+        // Gives another address from the second lookup on.
         fn rebinds(_: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
             let last = if LOOKUPS.fetch_add(1, Ordering::SeqCst) == 0 { 1 } else { 2 };
             Ok(vec![SocketAddr::from(([127, 0, 0, last], port))])

@@ -29,8 +29,7 @@ use super::connect::{self, Refused, Stream};
 use super::counts::{Counted, End};
 use super::{Grant, Refusals, Target};
 
-/// Bytes that are read at once; a response's head has to fit in, and no piece of a body is larger than twice
-/// as much.
+/// Bytes that are read at once. A response's head must fit in. A piece of a body has at most twice as many.
 const MAX_BUFFER: usize = 32 * 1024;
 const MAX_HEADERS: usize = 128;
 
@@ -59,7 +58,7 @@ impl Exchange {
     pub(super) async fn run(self, answer: Answer, counted: &mut Counted) {
         let Exchange { grant, target, request, times, place, refusals } = self;
         let until = connect::until(times.connect, times.end);
-        // Nobody closes the semaphore.
+        // The semaphore is never closed.
         let Ok(Ok(connection)) = timeout_at(until, grant.connections.clone().acquire_owned()).await else {
             refusals.tell(
                 "a request",
@@ -77,7 +76,7 @@ impl Exchange {
                     refusals.tell(&format!("a request to {target}"), &why);
                 }
                 counted.ended(End::of(&error));
-                // Whoever has dropped the other end does not want it.
+                // This fails only if nobody waits for the answer.
                 let _ = answer.send(Err(error));
                 return;
             }
@@ -100,7 +99,7 @@ impl Exchange {
             return;
         }
         let passing = Box::pin(pass_on(incoming, driver, &pieces, times.between_bytes, most));
-        // What is passed on is dropped before the guest hears of it: the connection is closed by then.
+        // This drops `passing`, so the connection is closed before the guest sees the end.
         let ended = timeout_at(times.end, passing).await.unwrap_or(Err(Error::HttpResponseTimeout));
         counted.ended(ended.as_ref().map_or_else(End::of, |()| End::Ok));
         let _ = pieces.send(ended.map(|()| None)).await;
@@ -138,7 +137,7 @@ async fn open(
     Ok((response, driver))
 }
 
-/// Makes of the guest's request the one that is sent.
+/// Turns the guest's request into the one to send.
 fn prepare(target: &Target, request: Request<WasiBody>, most: u64) -> Result<Request<Outgoing>, Error> {
     let (mut head, body) = request.into_parts();
     let size =
@@ -155,9 +154,8 @@ fn prepare(target: &Target, request: Request<WasiBody>, most: u64) -> Result<Req
     Ok(Request::from_parts(head, Outgoing { body, left: most, most }))
 }
 
-/// Reads the body and hands it on piece by piece, each time as soon as the guest has room for it. What comes
-/// in smaller pieces meanwhile becomes one: each that goes to the guest costs two threads a wakeup, and a
-/// server may send single bytes.
+/// Reads the body and hands it on in pieces, each as soon as the guest has room for it. Data that arrives
+/// meanwhile is joined into one piece: each piece wakes two threads, and a server may send single bytes.
 async fn pass_on(
     mut incoming: Incoming,
     mut driver: Driver,
@@ -205,7 +203,7 @@ async fn pass_on(
                 }
             }
         };
-        // Whatever ended it, the guest has what came before.
+        // The guest gets the data before the end, even if the end is an error.
         if !piece.is_empty() {
             let _ = pieces.send(Ok(Some(Frame::data(piece.freeze())))).await;
         }
@@ -218,11 +216,11 @@ async fn pass_on(
     }
 }
 
-/// Keeps the connection moving for whoever waits for something from it, and closes it when dropped.
+/// Drives the connection while something waits for it, and closes it when dropped.
 struct Driver(Option<Connection>);
 
 impl Driver {
-    /// Never ends: what became of the connection is seen by who reads from it.
+    /// Never ends. The reader of the connection sees how the connection ended.
     async fn drive(&mut self) -> std::convert::Infallible {
         if let Some(connection) = &mut self.0 {
             let _ = connection.await;
@@ -270,13 +268,14 @@ impl Body for Outgoing {
     }
 }
 
-/// None is the end: a body whose other side just goes away is not whole.
+/// A part of a body, or None for its end. A body without this end is not whole.
 type Piece = Result<Option<Frame<Bytes>>, Error>;
 
 /// The response's body, as the guest reads it.
 struct Received {
     pieces: Option<mpsc::Receiver<Piece>>,
-    /// Of the attempt. It is free before a guest that has read or dropped the body can make its next request.
+    /// The attempt's place for a request. It is free before a guest that has read or dropped the body can
+    /// make its next request.
     _place: OwnedSemaphorePermit,
 }
 
@@ -301,7 +300,7 @@ impl Body for Received {
     }
 }
 
-/// No error of hyper leaves this file: the guest is to get a code that tells it something.
+/// Turns an error of hyper into one that has a meaningful code for the guest.
 fn hyper_error(error: &hyper::Error) -> Error {
     let cause = error.source();
     match cause.and_then(|cause| cause.downcast_ref::<Error>()) {

@@ -1,6 +1,6 @@
 //! Links wasi:http, with bounds on what a guest may make the host keep.
 //!
-//! Not here: what becomes of a request (`http`).
+//! Not here: the request itself (`http`).
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, LinkerInstance, Resource};
@@ -13,18 +13,18 @@ use wasmtime_wasi_http::p2::bindings::http::types::{
 use super::exchange;
 use crate::sandbox::state::State;
 
-/// Bytes of a request's method, authority and path, which the host holds until it is dropped.
+/// Bytes of a request's method, authority and path, which the host holds until the request is dropped.
 const MAX_METHOD: usize = 64;
 const MAX_AUTHORITY: usize = 1024;
 const MAX_PATH: usize = 16 * 1024;
-/// The name under which the interface is linked; older ones of its series resolve to it.
+/// The name under which the interface is linked; older versions of its series resolve to it.
 const TYPES: &str = "wasi:http/types@0.2.12";
 
 pub(in crate::sandbox::host) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     let options = bindings::LinkOptions::default();
     bindings::http::outgoing_handler::add_to_linker::<_, WasiHttp>(linker, State::http)?;
     bindings::http::types::add_to_linker::<_, WasiHttp>(linker, &(&options).into(), State::http)?;
-    // The crate's own one does not know the errors that end a body.
+    // Replace the crate's own function, which does not know the errors that end a body.
     linker.allow_shadowing(true);
     linker.instance(TYPES)?.func_wrap(
         "http-error-code",
@@ -45,7 +45,8 @@ pub(in crate::sandbox::host) fn add_to_linker(linker: &mut Linker<State>) -> was
 
 type Taken = wasmtime::Result<(Result<(), ()>,)>;
 
-/// The crate takes texts of any length, and a guest may hold as many requests as it may hold handles.
+/// Bounds the texts of a request. The crate takes texts of any length, and each handle of a guest may be a
+/// request.
 fn add_bounds(types: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()> {
     type Request = Resource<OutgoingRequest>;
     let fits = |text: Option<&String>, most| text.is_none_or(|text| text.len() <= most);

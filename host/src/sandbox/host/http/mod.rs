@@ -43,21 +43,21 @@ use counts::{Counted, End};
 
 /// Largest number of different refusals that one attempt logs.
 const MAX_REFUSALS: usize = 32;
-/// Header fields of one message, as bytes of the host. A guest may hold as many as it may hold handles,
-/// outside of its own memory.
+/// Bytes of the header fields of one message. They are in the host's memory, and each handle of a guest may
+/// stand for such fields.
 const MAX_FIELDS: usize = 16 * 1024;
-/// Bytes of a request's body that wait to be sent, twice: for the same reason not the megabyte that is the
-/// default.
+/// Bytes of one chunk of a request's body; two chunks may wait to be sent. The default of a megabyte would be
+/// too much, since a guest may hold many requests.
 const BODY_CHUNK: usize = 16 * 1024;
-/// A request that runs into the end of its attempt is to end as part of it, not with an error that the guest
-/// hears of in its last moment.
+/// How long after the attempt's deadline its requests end by themselves. The end of the attempt stops them
+/// first, so the guest gets no error in its last moment.
 const AFTER_ATTEMPT: Duration = Duration::from_secs(1);
 
-/// A header field takes so many bytes in a map, beside its name and value.
+/// Bytes that a header field takes in a map, beside its name and value.
 const FIELD: usize = 160;
 
-/// Bytes of the host that a handle stands for. Those of responses that are not read are not here:
-/// `max_concurrent` bounds them.
+/// Bytes of the host that a handle stands for. They do not include unread responses, which `max_concurrent`
+/// bounds.
 pub(in crate::sandbox) fn weight(handle: &dyn Any) -> u64 {
     let fields = |fields: &FieldMap| {
         fields.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum::<usize>()
@@ -77,7 +77,7 @@ pub(in crate::sandbox) fn weight(handle: &dyn Any) -> u64 {
     bytes as u64
 }
 
-/// What one version of a plugin is granted, and what its attempts share.
+/// The requests that one version of a plugin is granted, and the resources that its attempts share.
 pub(in crate::sandbox) struct Grant {
     hosts: Vec<AllowedHost>,
     bounds: config::Http,
@@ -129,8 +129,8 @@ struct Target {
 }
 
 impl Target {
-    /// None for what is no target of a request: another scheme, a user name in it, a host that is neither
-    /// name nor address.
+    /// Gives None for another scheme, a user name in the URI, or a host that is neither a name nor an
+    /// address.
     fn of(uri: &http::Uri) -> Option<Target> {
         let scheme = match uri.scheme_str()? {
             "http" => Scheme::Http,
@@ -139,8 +139,8 @@ impl Target {
         };
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
         let host = parse_host(authority.host())?;
-        // What is behind the host is a colon and a port, or nothing. `Authority` gives none for a port that
-        // is not one.
+        // The host is followed by a colon and a port, or by nothing. `port_u16` gives None for an invalid
+        // port.
         let port = match authority.as_str().strip_prefix(authority.host())? {
             "" | ":" => scheme.default_port(),
             _ => authority.port_u16()?,
@@ -164,7 +164,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// What one attempt has of it. Its requests end when this is dropped.
+/// The client of one attempt. Its requests end when it is dropped.
 pub(in crate::sandbox) struct Client {
     hooks: Hooks,
     ctx: WasiHttpCtx,
@@ -176,7 +176,7 @@ struct Hooks {
     /// Free places for requests.
     places: Arc<Semaphore>,
     refusals: Refusals,
-    /// When its requests end at the latest, should the attempt not have stopped them.
+    /// The time when the attempt's requests end, if nothing has stopped them before.
     latest: Instant,
     stop: CancellationToken,
     _stops: DropGuard,
@@ -208,7 +208,7 @@ impl Client {
 }
 
 impl Hooks {
-    /// Checks what can be known of a request before its name is looked up.
+    /// Checks a request as far as possible before the name lookup.
     fn admit(
         &mut self,
         request: http::Request<WasiBody>,
@@ -216,7 +216,7 @@ impl Hooks {
     ) -> Result<exchange::Exchange, Error> {
         let bounds = &self.grant.bounds;
         let Some(target) = Target::of(request.uri()) else {
-            self.refusals.tell("a request", "its url has no host that can be asked, or a user name in it");
+            self.refusals.tell("a request", "its url has no valid host, or a user name in it");
             return Err(Error::HttpRequestUriInvalid);
         };
         if self.grant.entries(&target).next().is_none() {
@@ -231,7 +231,7 @@ impl Hooks {
             return Err(Error::HttpRequestDenied);
         }
         self.requests += 1;
-        // It would be a tunnel to somebody else.
+        // CONNECT would open a tunnel to another host.
         if request.method() == http::Method::CONNECT {
             return Err(Error::HttpRequestMethodInvalid);
         }
@@ -264,7 +264,7 @@ type Exchanged =
     Result<(http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
 
 impl WasiHttpHooks for Hooks {
-    /// It is set from what was checked, not from what the guest wrote.
+    /// `exchange` sets the header from the checked target, not from the guest's text.
     fn set_host_header(&mut self) -> bool {
         false
     }
@@ -296,7 +296,7 @@ impl WasiHttpHooks for Hooks {
                 () = exchange.run(answer, &mut counted) => {}
             }
         };
-        // Either end of it stops it: the attempt's, and that of the guest's handle.
+        // The request stops when the attempt ends, or when the guest drops its handle.
         let running = wasmtime_wasi::runtime::AbortOnDropJoinHandle::from(
             self.grant.runtime.spawn(self.grant.polls.clone().share(running)),
         );
@@ -311,10 +311,11 @@ impl WasiHttpHooks for Hooks {
     }
 }
 
-/// Tells the log of what is refused: each once, so many at most, whatever else the guest has printed.
+/// Logs refusals: each one once, [`MAX_REFUSALS`] at most, however much else the guest has printed.
 #[derive(Clone)]
 struct Refusals {
-    /// Not the attempt's log, which may be another's when a request that is broken off has its last word.
+    /// The attempt's log would be wrong: when a stopped request logs last, it may be the log of another
+    /// attempt.
     subject: Option<Subject>,
     seen: Arc<Mutex<BTreeSet<String>>>,
 }
@@ -328,8 +329,7 @@ impl Refusals {
             count => count + 1 == MAX_REFUSALS,
         };
         if seen.insert(text.clone()) {
-            let text =
-                if more { "more kinds of requests are refused than are told of".to_owned() } else { text };
+            let text = if more { "further refusals are not logged".to_owned() } else { text };
             if let Some(subject) = &self.subject {
                 subject.refused(&text);
             }

@@ -1,4 +1,4 @@
-//! How many requests of one plugin's handlers ended how, for the metrics.
+//! Counts the requests of one plugin's handlers by result, for the metrics.
 //!
 //! Not here: when a request is counted (`counts`).
 
@@ -12,7 +12,7 @@ impl Requests {
     /// The values of the label `result`, in the order of the variants of `counts::End`.
     pub const RESULTS: [&'static str; 5] = ["ok", "denied", "timeout", "error", "aborted"];
 
-    /// How many ended how, by the names in [`Self::RESULTS`].
+    /// The number of requests for each name in [`Self::RESULTS`].
     pub fn totals(&self) -> [(&'static str, u64); Requests::RESULTS.len()] {
         std::array::from_fn(|n| (Requests::RESULTS[n], self.0[n].load(Ordering::Relaxed)))
     }

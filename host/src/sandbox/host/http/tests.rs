@@ -13,7 +13,7 @@ pub(super) fn target(url: &str) -> Target {
     Target::of(&url.parse().expect(url)).expect(url)
 }
 
-/// What a plugin with this list of `allowed_hosts` is granted, with another way to look names up.
+/// The grant of a plugin with this list of `allowed_hosts`, with this lookup.
 pub(super) fn grant_with(hosts: &str, lookup: fn(&str, u16) -> std::io::Result<Vec<SocketAddr>>) -> Grant {
     let text = format!(
         "[queues.a]\n[plugins.a]\nallowed_hosts = {hosts}\nhttp = {{ max_concurrent = 2, max_requests = 5 }}"

@@ -4,7 +4,9 @@
 use crate::support::{Bench, Held, Host};
 
 const QUEUES: &str =
-    "concurrency = 10\n[defaults]\nplugin = \"sleeps\"\nlease = \"1s\"\n[queues.work]\n[queues.other]\n";
+    "concurrency = 10\n[defaults]\nplugin = \"sleeps\"\nlease = \"1500ms\"\n[queues.work]\n[queues.other]\n";
+
+const OTHER: &str = "[queues.other]\nplugin = \"sleeps\"";
 
 fn bench() -> Bench {
     let bench = Bench::new(QUEUES);
@@ -62,5 +64,33 @@ fn only_the_task_that_ran_alone_is_dead_after_the_crash() {
     assert_eq!((dead.len(), dead[0]["tq-reason"].as_str()), (1, "crashed"));
     let failed = ids.iter().filter(|id| bench.status("work", id, "status") == "FAILED").count();
     assert_eq!(failed, 1);
+    host.stop();
+}
+
+#[test]
+fn a_suspect_that_runs_for_long_holds_the_host_up_for_two_leases() {
+    let held = Held::new();
+    let mut bench = held.bench(&QUEUES.replace("sleeps", "fetches").replace("[queues.other]", OTHER));
+    bench.install("sleeps", "sleeps");
+    let long = bench.xadd("work", &held.task());
+    for _ in 0..2 {
+        let host = bench.host();
+        host.until_count("tqhost_task_wait_seconds_count", "work", 1);
+        host.kill();
+    }
+    let host = bench.host();
+    host.until_count("tqhost_task_wait_seconds_count", "work", 1);
+    let other = bench.xadd("other", &[("ms", "0")]);
+    bench.all_done("other", std::slice::from_ref(&other));
+    let mut at = |queue, id: &str, field| -> u64 { bench.status(queue, id, field).parse().expect("a time") };
+    let (began, ended) = (at("work", &long, "started_at"), at("other", &other, "finished_at"));
+    assert!(ended >= began + 3000, "{ended} is too soon after {began}");
+    // It may have been another task that crashed the host this time.
+    host.kill();
+    let host = bench.host();
+    host.until_count("tqhost_task_wait_seconds_count", "work", 1);
+    assert_eq!(host.ended_as("work", "crashed"), 0);
+    held.end();
+    bench.all_done("work", &[long]);
     host.stop();
 }

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use tokio::time::{Duration, Instant, sleep};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::alone::AloneGuard;
@@ -23,8 +23,9 @@ use crate::plugins::Version;
 use crate::queue::Start;
 use crate::task::Task;
 
-/// After this long alone, a suspect continues beside others. It equals the default of `timeout`.
-const LONGEST: Duration = Duration::from_secs(60);
+/// After this many leases alone, a suspect continues beside others. With the default lease this is the default
+/// of `timeout`.
+const LONGEST: u32 = 2;
 
 /// Runs the task once nothing else runs in this host. This happens on the host's threads; only the call of
 /// the handler runs on the guests' threads.
@@ -69,7 +70,7 @@ async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, task: Task, mut ho
     }
 }
 
-/// Keeps other attempts from running until the suspect is settled or has run for [`LONGEST`].
+/// Keeps other attempts from running until the suspect is settled or has run for [`LONGEST`] leases.
 struct Keeper {
     shared: Arc<SharedQueue>,
     plugin: Arc<str>,
@@ -96,12 +97,12 @@ impl Keeper {
         }
     }
 
-    /// Waits for [`LONGEST`], removes the note that the suspect runs alone, and then lets others run. This
+    /// Waits for [`LONGEST`] leases, removes the note that the suspect runs alone, and then lets others run. This
     /// future is dropped when the suspect is settled before that.
     async fn run(self) {
         let began = Instant::now();
         let mut pace = Pace::new(&self.shared.name, "begin");
-        sleep(LONGEST).await;
+        sleep(self.shared.queue.rules.lease * LONGEST).await;
         let Keeper { shared, plugin, task, key, .. } = &self;
         loop {
             let start = Start::of(task, key.as_deref(), began.elapsed());

@@ -12,7 +12,7 @@ use crate::{cpu, quantile, quiet_host, resident_mib};
 /// How long the cost is measured.
 const WHILE: Duration = Duration::from_secs(20);
 /// After this time, each loop has noticed that its queue rests.
-const SETTLED: Duration = Duration::from_secs(10);
+const SETTLED: Duration = Duration::from_secs(40);
 /// Tasks whose time is measured.
 const TASKS: usize = 500;
 /// The pause between two tasks.

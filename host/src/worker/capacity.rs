@@ -13,7 +13,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -50,8 +49,8 @@ struct QueueShare {
     taken: usize,
     /// Permits set aside for the queue, and not taken yet.
     granted: usize,
-    /// The least number of permits that a loop waits for. 0: no loop waits.
-    waits_for: usize,
+    /// A loop waits for a permit.
+    waits: bool,
     /// A loop will ask for more permits at once.
     wants_more: bool,
     /// Virtual time of one start.
@@ -109,7 +108,7 @@ impl Capacity {
                 most: concurrency as usize,
                 taken: 0,
                 granted: 0,
-                waits_for: 0,
+                waits: false,
                 wants_more: false,
                 step: step(priority),
                 due,
@@ -135,7 +134,7 @@ impl PermitPool {
     fn change<T>(&mut self, id: u64, change: impl FnOnce(&mut QueueShare, &mut usize) -> T) -> Option<T> {
         let found = self.shares.get_mut(&id)?;
         let given = change(found, &mut self.out);
-        if found.waits_for == 0 && !found.wants_more {
+        if !found.waits && !found.wants_more {
             found.refund(found.granted);
             self.out -= std::mem::take(&mut found.granted);
         }
@@ -167,17 +166,12 @@ impl PermitPool {
 
 impl QueueShare {
     fn demand(&self) -> usize {
-        if self.waits_for > 0 || self.wants_more {
-            self.most.saturating_sub(self.taken + self.granted)
-        } else {
-            0
-        }
+        if self.waits || self.wants_more { self.most.saturating_sub(self.taken + self.granted) } else { 0 }
     }
 
     fn grant(&mut self, count: usize) {
         self.granted += count;
-        // A wake for each returned permit would cost more than a short task.
-        if count > 0 && self.granted >= self.waits_for.min(self.most.saturating_sub(self.taken)) {
+        if count > 0 && self.waits {
             self.granted_notify.notify_one();
         }
     }
@@ -197,25 +191,13 @@ impl QueueCapacity {
     /// Waits for a permit, and takes up to `most` of the permits that are free. This future is cancel-safe.
     pub async fn acquire(self: &Arc<QueueCapacity>, most: usize) -> Permits {
         let _turn = self.turn().await;
-        let _guard = WaitGuard::new(self, 1);
-        self.wait(1, most).await
-    }
-
-    /// Waits for `least` permits, or after `patience` for one, and takes up to `most` of the free permits.
-    pub async fn acquire_some(
-        self: &Arc<QueueCapacity>,
-        least: usize,
-        most: usize,
-        patience: Duration,
-    ) -> Permits {
-        let _turn = self.turn().await;
-        let guard = WaitGuard::new(self, least);
-        match tokio::time::timeout(patience, self.wait(least, most)).await {
-            Ok(permits) => permits,
-            Err(_) => {
-                guard.wait_for(1);
-                self.wait(1, most).await
+        let _guard = WaitGuard::new(self);
+        loop {
+            let granted = self.granted_notify.notified();
+            if let Some(permits) = self.take(most) {
+                return permits;
             }
+            granted.await;
         }
     }
 
@@ -224,16 +206,6 @@ impl QueueCapacity {
         let turn = self.turn.lock().await;
         drop(self.host.alone.enter_shared().await);
         turn
-    }
-
-    async fn wait(self: &Arc<QueueCapacity>, least: usize, most: usize) -> Permits {
-        loop {
-            let granted = self.granted_notify.notified();
-            if let Some(permits) = self.take(least, most) {
-                return permits;
-            }
-            granted.await;
-        }
     }
 
     /// The lock that every attempt of this host takes before it begins.
@@ -284,9 +256,9 @@ impl QueueCapacity {
         self.change(|share, _| share.most.saturating_sub(share.taken)).unwrap_or_default()
     }
 
-    fn take(self: &Arc<QueueCapacity>, least: usize, most: usize) -> Option<Permits> {
+    fn take(self: &Arc<QueueCapacity>, most: usize) -> Option<Permits> {
         let take = |share: &mut QueueShare, _: &mut usize| {
-            let count = if share.granted < least { 0 } else { share.granted.min(most) };
+            let count = share.granted.min(most);
             share.granted -= count;
             share.taken += count;
             count
@@ -322,20 +294,15 @@ impl Drop for QueueCapacity {
 struct WaitGuard<'l>(&'l QueueCapacity);
 
 impl WaitGuard<'_> {
-    fn new(queue: &QueueCapacity, least: usize) -> WaitGuard<'_> {
-        let guard = WaitGuard(queue);
-        guard.wait_for(least.max(1));
-        guard
-    }
-
-    fn wait_for(&self, least: usize) {
-        self.0.change(|share, _| share.waits_for = least);
+    fn new(queue: &QueueCapacity) -> WaitGuard<'_> {
+        queue.change(|share, _| share.waits = true);
+        WaitGuard(queue)
     }
 }
 
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        self.0.change(|share, _| share.waits_for = 0);
+        self.0.change(|share, _| share.waits = false);
     }
 }
 
@@ -385,22 +352,6 @@ mod tests {
         let queue = Capacity::new(None).queue(5, 1);
         let held = [now(&queue, 3), now(&queue, 3), now(&queue, 3)];
         assert_eq!(held.each_ref().map(count), [3, 2, 0]);
-    }
-
-    #[tokio::test]
-    async fn who_waits_for_several_is_told_when_they_are_there_or_its_patience_is_over() {
-        let queue = Capacity::new(None).queue(4, 1);
-        let mut held = now(&queue, 4).expect("all four");
-        let mut several = std::pin::pin!(queue.acquire_some(2, 4, Duration::from_secs(3600)));
-        assert!(several.as_mut().now_or_never().is_none());
-        drop(held.split_one());
-        assert!(several.as_mut().now_or_never().is_none(), "one is too few");
-        drop(held.split_one());
-        let two = several.as_mut().now_or_never();
-        assert_eq!(two.as_ref().map(Permits::count), Some(2));
-        drop(held.split_one());
-        let late = queue.acquire_some(2, 4, Duration::from_millis(1)).await;
-        assert_eq!(late.count(), 1, "one is better than none");
     }
 
     #[test]
@@ -484,7 +435,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..rounds {
             for (n, queue) in queues.iter().enumerate() {
-                while let Some(permits) = queue.take(1, 1) {
+                while let Some(permits) = queue.take(1) {
                     running.push((n, permits));
                     starts[n] += 1;
                 }
@@ -538,7 +489,7 @@ mod tests {
         let mut starts = [0, 0];
         for _ in 0..100 {
             for (n, queue) in [&a, &b].into_iter().enumerate() {
-                starts[n] += queue.take(1, 1).map_or(0, |permits| permits.count());
+                starts[n] += queue.take(1).map_or(0, |permits| permits.count());
             }
         }
         assert!(starts[0].abs_diff(starts[1]) <= 2, "{starts:?}");
@@ -549,7 +500,7 @@ mod tests {
         let capacity = Capacity::new(Some(1));
         let (a, b) = (capacity.queue(1, 1), capacity.queue(1, 1));
         b.wants_more(true);
-        let held = b.take(1, 1);
+        let held = b.take(1);
         for _ in 0..10 {
             // Looks into an empty queue.
             a.wants_more(true);

@@ -43,8 +43,9 @@ fn worker(shared: &Arc<SharedQueue>, guests: &Handle) {
 
 async fn work(shared: Arc<SharedQueue>) {
     let guests = Handle::current();
-    // More workers would only wait for threads.
-    let most = guests.metrics().num_workers();
+    // There are two threads for each processor, so that long computations cannot take all of them. More workers
+    // than processors would only take time from each other.
+    let most = (guests.metrics().num_workers() / 2).max(1);
     // One allocation serves all attempts that do not wait.
     let mut slot: Option<ReusableBoxFuture<'static, ()>> = None;
     let mut in_a_row = 0;

@@ -39,8 +39,6 @@ const BLOCK: Duration = Duration::from_secs(1);
 const MAX_BATCH: usize = 100;
 /// The bytes that a read may bring, estimated from recent entries. Redis cannot bound a read in bytes.
 const MAX_BYTES: usize = 4 << 20;
-/// The wait for more permits while the queue has a backlog. Short tasks return their permits one by one.
-const GATHER: Duration = Duration::from_millis(1);
 /// The most entries of one claim over the shared connection, where large entries hold up other queues.
 const SHARED_BATCH: usize = 10;
 /// A queue rests after this many blocking reads in a row that returned no entry.
@@ -70,8 +68,6 @@ pub struct Fetcher {
     /// The most entries of the next claim. It is halved after an error and doubled after a success.
     batch: usize,
     sizes: Sizes,
-    /// The last read returned as many entries as it asked for.
-    is_behind: bool,
 }
 
 /// The size in bytes of the largest recent entry.
@@ -122,7 +118,6 @@ impl Fetcher {
             is_woken_often: false,
             batch: MAX_BATCH,
             sizes: Sizes::default(),
-            is_behind: false,
             quiet: 0,
         }
     }
@@ -209,7 +204,6 @@ impl Fetcher {
         self.pulse.beat(FetchState::Reading);
         let (unused, found) = (places - entries.len().min(places), entries.len());
         self.sizes.saw(&entries);
-        self.is_behind = found == count;
         if let (Some((seat, _)), Some(last)) = (&self.seat, entries.last()) {
             seat.claimed(last.id.clone());
         }
@@ -338,16 +332,7 @@ impl Fetcher {
         let capacity = &self.shared.capacity;
         let batch = if self.own.is_some() { self.batch } else { self.batch.min(SHARED_BATCH) };
         let batch = batch.min(self.sizes.fit(MAX_BYTES));
-        let acquire = async {
-            // A queue that shares capacity must take any permit that it is granted.
-            if self.is_behind && !capacity.is_shared() {
-                let half = (self.shared.queue.rules.concurrency as usize / 2).clamp(1, batch);
-                capacity.acquire_some(half, batch, GATHER).await
-            } else {
-                capacity.acquire(batch).await
-            }
-        };
-        let mut permits = std::pin::pin!(acquire);
+        let mut permits = std::pin::pin!(capacity.acquire(batch));
         loop {
             tokio::select! {
                 biased;

@@ -187,7 +187,7 @@ fn machine(reps: u64) -> String {
     let (commit, kernel) = (said("git", &["rev-parse", "--short=10", "HEAD"]), said("uname", &["-r"]));
     format!(
         "{today}, commit {commit}: {reps} repetitions; \
-         {cores} cores ({model}), Linux {kernel}, Redis {redis}."
+         {cores} cores ({model}),\nLinux {kernel}, Redis {redis}."
     )
 }
 

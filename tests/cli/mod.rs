@@ -1,4 +1,5 @@
-//! Commands: `tqhost` in the hands of an operator, the doctor, the admin endpoints, the demo.
+//! Commands: `tqhost` in the hands of an operator, the doctor, the admin endpoints, the demo, the
+//! commands of the pages.
 //!
 //! Not here: commands that fail because of a mistake (`config::bad_input`), `tqhost try` and `tqhost new`
 //! (`handlers::authors`).
@@ -6,3 +7,4 @@
 mod commands;
 mod demo;
 mod doctor;
+mod pages;

@@ -43,8 +43,8 @@ fn worker(shared: &Arc<SharedQueue>, guests: &Handle) {
 
 async fn work(shared: Arc<SharedQueue>) {
     let guests = Handle::current();
-    // There are two threads for each processor, so that long computations cannot take all of them. More workers
-    // than processors would only take time from each other.
+    // There are two threads for each processor, so that long computations cannot take all of them. More
+    // workers than processors would only take time from each other.
     let most = (guests.metrics().num_workers() / 2).max(1);
     // One allocation serves all attempts that do not wait.
     let mut slot: Option<ReusableBoxFuture<'static, ()>> = None;

@@ -23,8 +23,8 @@ use crate::plugins::Version;
 use crate::queue::Start;
 use crate::task::Task;
 
-/// After this many leases alone, a suspect continues beside others. With the default lease this is the default
-/// of `timeout`.
+/// After this many leases alone, a suspect continues beside others. With the default lease this is the
+/// default of `timeout`.
 const LONGEST: u32 = 2;
 
 /// Runs the task once nothing else runs in this host. This happens on the host's threads; only the call of
@@ -97,8 +97,8 @@ impl Keeper {
         }
     }
 
-    /// Waits for [`LONGEST`] leases, removes the note that the suspect runs alone, and then lets others run. This
-    /// future is dropped when the suspect is settled before that.
+    /// Waits for [`LONGEST`] leases, removes the note that the suspect runs alone, and then lets others run.
+    /// This future is dropped when the suspect is settled before that.
     async fn run(self) {
         let began = Instant::now();
         let mut pace = Pace::new(&self.shared.name, "begin");

@@ -1,0 +1,198 @@
+//! The commands on the pages: the README's tour runs as it stands, and the binary takes every command.
+//!
+//! In: the Markdown files of the repository. Not here: what the commands do (`commands`, `doctor`,
+//! `handlers::authors`), and the lists of keys and metrics (`config::bad_input`, `commands`).
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::{Bench, Host, Ran, eventually, files};
+
+const README: &str = include_str!("../../README.md");
+const STREAM: &str = "resume:analyze:stream";
+
+/// The repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The blocks of a page between the lines with three backquotes, each with its language.
+fn blocks(page: &str) -> Vec<(&str, String)> {
+    let mut blocks = Vec::new();
+    let mut open: Option<(&str, String)> = None;
+    for line in page.lines() {
+        match (line.trim_start().strip_prefix("```"), &mut open) {
+            (Some(language), None) => open = Some((language, String::new())),
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (None, Some((_, text))) => text.extend([line, "\n"]),
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "a block has no end: {open:?}");
+    blocks
+}
+
+/// The commands of a block: its lines, where a backslash joins a line to the next one.
+fn commands(block: &str) -> Vec<String> {
+    block.replace("\\\n", " ").lines().map(str::to_owned).collect()
+}
+
+/// A shell in the folder of the bench that finds `tqhost`, `~/tqhost` and the bench's Redis where the README
+/// says that they are.
+struct Shell<'b> {
+    bench: &'b Bench,
+    home: PathBuf,
+}
+
+impl Shell<'_> {
+    fn new(bench: &Bench) -> Shell<'_> {
+        let home = bench.dir.path().join("home");
+        let (bin, built) = (home.join("bin"), home.join("tqhost/target/release"));
+        std::fs::create_dir_all(&bin).expect("a folder");
+        std::fs::create_dir_all(&built).expect("a folder");
+        for folder in [&bin, &built] {
+            symlink(env!("CARGO_BIN_EXE_tqhost"), folder.join("tqhost")).expect("a link");
+        }
+        symlink(root().join("plugins"), home.join("tqhost/plugins")).expect("a link");
+        // The README's Redis has the usual port, and a test's has a free one.
+        let client = bin.join("redis-cli");
+        let path = std::env::var("PATH").expect("PATH");
+        let script = format!("#!/bin/sh\nPATH={path}\nexec redis-cli -u {} \"$@\"\n", bench.redis.url());
+        std::fs::write(&client, script).expect("write a script");
+        std::fs::set_permissions(&client, PermissionsExt::from_mode(0o755)).expect("make it run");
+        Shell { bench, home }
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let path = format!("{}:{}", self.home.join("bin").display(), std::env::var("PATH").expect("PATH"));
+        let mut command = Command::new("sh");
+        command.args(["-euc", line]).current_dir(self.bench.dir.path()).env("HOME", &self.home);
+        command.env("PATH", path).env_remove("TQHOST_LOG").stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, line: &str) -> Ran {
+        Ran::from(self.command(line).output().expect("run a shell")).ok()
+    }
+}
+
+#[test]
+fn the_tour_of_the_readme_runs_as_it_stands() {
+    let mut bench = Bench::new("");
+    std::fs::remove_dir(bench.dir.path().join("plugins")).expect("an empty folder");
+    let port = format!("127.0.0.1:{}", bench.redis.port);
+    let tour = README.split_once("**1. The configuration.**").expect("the first step").1;
+    let tour = tour.split_once("**Your own handler.**").expect("the end of the tour").0;
+    let blocks = blocks(tour);
+    let configuration = blocks.iter().find(|(language, _)| *language == "toml").expect("a configuration");
+    assert!(configuration.1.contains("127.0.0.1:6379"), "{}", configuration.1);
+    let configuration = configuration.1.replace("127.0.0.1:6379", &port);
+    bench.configure(&format!("{configuration}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+
+    let resume = std::fs::read(root().join("plugins/resume-analyze.wasm")).expect("a built handler");
+    let new = files::marked(&resume, 2);
+    std::fs::write(bench.dir.path().join("new.wasm"), &new).expect("write a new version");
+    let shell = Shell::new(&bench);
+    let (mut host, mut task) = (None, String::new());
+    let mut redis = bench.redis.connection();
+    let mut done = Vec::new();
+    for line in blocks.iter().filter(|(language, _)| language.is_empty()).flat_map(|(_, text)| commands(text))
+    {
+        let line = line.replace(" ID", &format!(" {task}"));
+        if line.ends_with("tqhost run") {
+            let started = Host::spawn(shell.command(&format!("exec {line} --log-format json")));
+            started.log("tqhost is running");
+            host = Some(started);
+            continue;
+        }
+        let ran = shell.run(&line);
+        if line.starts_with("redis-cli XADD") {
+            ran.stdout.trim().clone_into(&mut task);
+            let key = format!("tq:{{{STREAM}}}:task:{task}");
+            let status = eventually("the task ends", || {
+                let status: Option<String> =
+                    redis::cmd("HGET").arg(&key).arg("status").query(&mut redis).ok();
+                status.filter(|status| ["COMPLETED", "FAILED"].contains(&status.as_str()))
+            });
+            done.push(status);
+        } else if line.contains(&task) && !task.is_empty() && !line.contains("requeue") {
+            assert!(ran.stdout.contains(&task), "{line}: {ran:?}");
+        } else if line.starts_with("cp new.wasm") {
+            files::loaded(host.as_ref().expect("the host runs"), &new);
+        }
+    }
+    assert_eq!(done, ["COMPLETED", "FAILED"], "a resume, and one without text");
+    host.expect("the tour starts a host").stop();
+}
+
+/// Every page of the repository.
+fn pages() -> Vec<PathBuf> {
+    let listed = Command::new("git").args(["ls-files", "*.md"]).current_dir(root()).output().expect("git");
+    let listed = String::from_utf8(listed.stdout).expect("UTF-8");
+    listed.lines().map(|path| root().join(path)).collect()
+}
+
+/// The commands of a program on a page, without its name: the lines of blocks that begin with it, and what
+/// stands between backquotes in the text.
+fn calls(page: &str, program: &str) -> BTreeSet<String> {
+    let program = format!("{program} ");
+    let mut calls = BTreeSet::new();
+    for line in blocks(page).iter().flat_map(|(_, text)| commands(text)) {
+        let line = line.strip_prefix("$ ").unwrap_or(&line);
+        // A comment stands behind several blanks.
+        let line = line.split("   ").next().unwrap_or(line);
+        calls.extend(line.strip_prefix(&program).map(str::to_owned));
+    }
+    let text = page.replace('\n', " ");
+    let code = text.split('`').skip(1).step_by(2).filter_map(|code| code.strip_prefix(&program));
+    // COMMAND stands for each of them.
+    calls.extend(code.filter(|call| !call.starts_with("COMMAND")).map(str::to_owned));
+    calls
+}
+
+#[test]
+fn the_binary_takes_every_command_of_the_pages() {
+    let (mut seen, mut refused) = (0, Vec::new());
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).expect("a page");
+        for call in calls(&text, "tqhost") {
+            // With `--help` a command checks its arguments, and does nothing.
+            let mut command = Command::new("sh");
+            let line = format!("set -- {call} --help; exec \"$TQHOST\" \"$@\"");
+            command.args(["-uc", &line]).env("TQHOST", env!("CARGO_BIN_EXE_tqhost"));
+            let output = command.output().expect("run a shell");
+            if !output.status.success() {
+                let error = String::from_utf8_lossy(&output.stderr);
+                refused.push(format!("{}: `tqhost {call}`: {error}", page.display()));
+            }
+            seen += 1;
+        }
+    }
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+    assert!(seen > 50, "{seen} commands");
+}
+
+#[test]
+fn the_makefiles_have_every_target_of_the_pages() {
+    let makefile = |path: &str| std::fs::read_to_string(root().join(path)).expect("a Makefile");
+    let of_projects =
+        ["javascript", "python", "rust"].map(|it| makefile(&format!("host/templates/{it}/Makefile")));
+    let ours = makefile("Makefile");
+    let has =
+        |makefile: &str, target: &str| makefile.lines().any(|line| line.starts_with(&format!("{target}:")));
+    let mut seen = 0;
+    for page in pages() {
+        for call in calls(&std::fs::read_to_string(&page).expect("a page"), "make") {
+            // Variables come last.
+            let targets = call.split(' ').take_while(|word| !word.contains('='));
+            for target in targets.filter(|word| !word.is_empty()) {
+                let is_there = has(&ours, target) || of_projects.iter().all(|makefile| has(makefile, target));
+                assert!(is_there, "{}: `make {call}`: there is no target {target}", page.display());
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 20, "{seen} targets");
+}

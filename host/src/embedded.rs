@@ -81,11 +81,6 @@ impl Embedded {
     pub async fn stop(self) {
         self.server.stop().await;
     }
-
-    /// Whether the server's process runs at this moment. A server that has ended is started again.
-    pub fn is_alive(&self) -> bool {
-        self.server.pid().is_some()
-    }
 }
 
 /// The path of the socket for this `data_dir`, whether a server runs or not: `redis/redis.sock` in it. If

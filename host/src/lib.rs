@@ -1,22 +1,54 @@
 //! tqhost: task queues on Redis Streams, with the business work in sandboxed WebAssembly components.
 //!
 //! The binary in `main.rs` is thin; everything it does is here. ARCHITECTURE.md describes the way of a task
-//! through these modules.
+//! through these modules. Nothing is public but the command line, and [`testing`].
 
-pub mod admin;
-pub mod announcer;
-pub mod app;
-pub mod chain;
-pub mod cli;
-pub mod config;
-pub mod doctor;
-pub mod embedded;
+mod admin;
+mod announcer;
+mod app;
+mod chain;
+mod cli;
+mod config;
+mod doctor;
+mod embedded;
 mod file;
-pub mod logging;
-pub mod plugins;
-pub mod queue;
-pub mod reload;
-pub mod sandbox;
-pub mod shutdown;
-pub mod task;
-pub mod worker;
+mod logging;
+mod plugins;
+mod queue;
+mod reload;
+mod sandbox;
+mod shutdown;
+mod task;
+mod worker;
+
+pub use cli::main;
+
+/// The parts of the host that the tests and benchmarks of this repository use without a process. They change
+/// without notice.
+#[doc(hidden)]
+pub mod testing {
+    pub mod config {
+        pub use crate::config::model::{Batch, Idempotency, Rate};
+        pub use crate::config::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm, times};
+    }
+    pub mod doctor {
+        pub use crate::doctor::mend;
+    }
+    pub mod queue {
+        pub use crate::queue::dead::DeadChoice;
+        pub use crate::queue::rate::Places;
+        pub use crate::queue::{
+            Begun, DeadFilter, Ending, EndingSubject, Enqueued, HeartbeatReport, Lease, Link, NewTask, Queue,
+            Redis, SettleCall, Settled, Settlement, Start, Status, StreamEntry, codec, schedule, script,
+        };
+    }
+    pub mod sandbox {
+        pub use crate::sandbox::{Attempt, Compiler, Handler, Sandbox, SandboxOptions};
+    }
+    pub mod task {
+        pub use crate::task::{Field, Origin, Outcome, Progress, Task};
+    }
+    pub mod worker {
+        pub use crate::worker::settle;
+    }
+}

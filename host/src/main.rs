@@ -14,5 +14,5 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 static MALLOC_CONF: &CStr = c"background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0";
 
 fn main() -> ExitCode {
-    ExitCode::from(tqhost::cli::main())
+    ExitCode::from(tqhost::main())
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::time::Instant;
 
-use tqhost::queue::script;
+use tqhost::testing::queue::script;
 
 use crate::support::{Bench, Host, eventually};
 use crate::{fill, quiet_host, resident_mib};

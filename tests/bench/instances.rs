@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
-use tqhost::config::{Plugin, Warm};
-use tqhost::sandbox::{Attempt, Compiler, Handler, Sandbox, SandboxOptions};
-use tqhost::task::{Field, Origin, Outcome, Progress, Task};
+use tqhost::testing::config::{Plugin, Warm};
+use tqhost::testing::sandbox::{Attempt, Compiler, Handler, Sandbox, SandboxOptions};
+use tqhost::testing::task::{Field, Origin, Outcome, Progress, Task};
 
 use super::support::bench::guest_path;
 use super::{RUNS, median, sample};

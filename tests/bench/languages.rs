@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use tokio::runtime::Runtime;
-use tqhost::config::{Plugin, Warm};
-use tqhost::sandbox::{Compiler, Handler, Sandbox, SandboxOptions};
-use tqhost::task::{Field, Outcome};
+use tqhost::testing::config::{Plugin, Warm};
+use tqhost::testing::sandbox::{Compiler, Handler, Sandbox, SandboxOptions};
+use tqhost::testing::task::{Field, Outcome};
 
 use super::instances::{a_task, attempt};
 use super::support::bench::guest_path;

@@ -1,7 +1,7 @@
 //! `tqhost doctor` finds and repairs every kind of damage to a queue, and leaves a working queue alone.
 
 use serde_json::Value;
-use tqhost::doctor::mend;
+use tqhost::testing::doctor::mend;
 
 use crate::support::{Bench, Producer, eventually};
 
@@ -324,10 +324,10 @@ fn a_task_that_was_promoted_is_found_behind_many_others() {
 }
 
 /// The queue of the library, on the test's Redis.
-fn queue(bench: &Bench) -> tqhost::queue::Queue {
-    let config = tqhost::config::Config::load(&bench.config()).expect("a configuration");
-    let redis = tqhost::queue::Redis::open(&bench.redis.url()).expect("a URL");
-    tqhost::queue::Queue::new(config.queues[0].clone(), redis.link())
+fn queue(bench: &Bench) -> tqhost::testing::queue::Queue {
+    let config = tqhost::testing::config::Config::load(&bench.config()).expect("a configuration");
+    let redis = tqhost::testing::queue::Redis::open(&bench.redis.url()).expect("a URL");
+    tqhost::testing::queue::Queue::new(config.queues[0].clone(), redis.link())
 }
 
 #[test]

@@ -80,7 +80,7 @@ impl Shell<'_> {
 
 #[test]
 fn the_tour_of_the_readme_runs_as_it_stands() {
-    let mut bench = Bench::new("");
+    let bench = Bench::new("");
     std::fs::remove_dir(bench.dir.path().join("plugins")).expect("an empty folder");
     let port = format!("127.0.0.1:{}", bench.redis.port);
     let tour = README.split_once("**1. The configuration.**").expect("the first step").1;

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
-use tqhost::queue::script::{self, Script};
+use tqhost::testing::queue::script::{self, Script};
 
 use super::ends;
 use super::redis::blocked;

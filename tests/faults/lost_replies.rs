@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tqhost::doctor::mend;
-use tqhost::queue::script;
+use tqhost::testing::doctor::mend;
+use tqhost::testing::queue::script;
 
 use super::ends;
 use crate::support::proxy::Proxy;

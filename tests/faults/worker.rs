@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use nix::sys::signal::Signal;
-use tqhost::queue::script::{self, Script};
+use tqhost::testing::queue::script::{self, Script};
 
 use super::ends::{self, Added};
 use crate::support::proxy::{Fate, Proxy};

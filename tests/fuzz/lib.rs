@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use tqhost::sandbox::{Attempt, Compiler, Sandbox, SandboxOptions};
-use tqhost::task::{Field, Origin, Progress, Task};
+use tqhost::testing::sandbox::{Attempt, Compiler, Sandbox, SandboxOptions};
+use tqhost::testing::task::{Field, Origin, Progress, Task};
 
 /// The most places of panics that are printed.
 const MAX_TOLD: usize = 100;

@@ -7,7 +7,7 @@ mod harness;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tqhost::queue::script;
+use tqhost::testing::queue::script;
 
 use self::harness::faults::{Done, now_ms};
 use self::harness::judge::{Case, Verdict, judge};

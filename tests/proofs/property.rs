@@ -1,7 +1,7 @@
 //! Random operations and crashes against a real Redis, compared with a reference after every step.
 //!
 //! `property/reference.rs` says where each task must be. `property/world.rs` carries the same operation out
-//! through `tqhost::queue::Queue`. `property/look.rs` reads where each task is. No operation waits: the test
+//! through `tqhost::testing::queue::Queue`. `property/look.rs` reads where each task is. No operation waits: the test
 //! itself ends leases and delays. `property/mutants.rs` has scripts that each lack one guard; the test must
 //! find every one of them.
 //!

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tqhost::config::Config;
-use tqhost::queue::{Queue, Redis, StreamEntry};
+use tqhost::testing::config::Config;
+use tqhost::testing::queue::{Queue, Redis, StreamEntry};
 
 use crate::support::{Bench, eventually};
 

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tqhost::queue::schedule::Fired;
+use tqhost::testing::queue::schedule::Fired;
 
 use crate::support::{Bench, Clock, Host, eventually};
 
@@ -115,12 +115,12 @@ fn each_time_has_one_task_while_hosts_are_killed() {
 fn the_script_enqueues_a_time_once() {
     let mut bench = Bench::new(&YEARLY.replace("plugin = \"echo\"", "plugin = \"echo\"\nmax_backlog = 2"));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let config = tqhost::config::Config::load(&bench.config()).expect("a configuration");
+    let config = tqhost::testing::config::Config::load(&bench.config()).expect("a configuration");
     let redis = {
         let _inside = runtime.enter();
-        tqhost::queue::Redis::open(&bench.redis.url()).expect("a URL")
+        tqhost::testing::queue::Redis::open(&bench.redis.url()).expect("a URL")
     };
-    let queue = tqhost::queue::Queue::new(config.queues[0].clone(), redis.link());
+    let queue = tqhost::testing::queue::Queue::new(config.queues[0].clone(), redis.link());
     let schedule = config.queues[0].schedule.clone().expect("a schedule");
     let try_to_fire = |time, late| runtime.block_on(queue.fire(&schedule, time, late));
     let fire = |time| try_to_fire(time, None).expect("an answer");

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tqhost::config::Config;
-use tqhost::queue::codec::decode;
-use tqhost::queue::{Ending, EndingSubject, Queue, Redis, SettleCall, Settled, Settlement, StreamEntry};
+use tqhost::testing::config::Config;
+use tqhost::testing::queue::codec::decode;
+use tqhost::testing::queue::{
+    Ending, EndingSubject, Queue, Redis, SettleCall, Settled, Settlement, StreamEntry,
+};
 
 use crate::support::Bench;
 

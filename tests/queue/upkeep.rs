@@ -41,10 +41,10 @@ fn data_37_names_of_hosts_that_are_gone_are_removed_and_what_is_pending_is_not()
 }
 
 /// The queue of the library, on the test's Redis.
-fn queue(bench: &Bench) -> tqhost::queue::Queue {
-    let config = tqhost::config::Config::load(&bench.config()).expect("a configuration");
-    let redis = tqhost::queue::Redis::open(&bench.redis.url()).expect("a URL");
-    tqhost::queue::Queue::new(config.queues[0].clone(), redis.link())
+fn queue(bench: &Bench) -> tqhost::testing::queue::Queue {
+    let config = tqhost::testing::config::Config::load(&bench.config()).expect("a configuration");
+    let redis = tqhost::testing::queue::Redis::open(&bench.redis.url()).expect("a URL");
+    tqhost::testing::queue::Queue::new(config.queues[0].clone(), redis.link())
 }
 
 #[test]
@@ -80,11 +80,11 @@ fn an_enqueue_that_is_repeated_after_its_task_has_ended_is_no_second_task() {
     let host = bench.host();
     let queue = queue(&bench);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let field = tqhost::task::Field { name: "n".into(), value: b"1".to_vec() };
-    let task = tqhost::queue::NewTask::new(vec![field], std::time::Duration::ZERO).expect("a task");
+    let field = tqhost::testing::task::Field { name: "n".into(), value: b"1".to_vec() };
+    let task = tqhost::testing::queue::NewTask::new(vec![field], std::time::Duration::ZERO).expect("a task");
     for _ in 0..2 {
         let accepted = runtime.block_on(queue.enqueue(std::slice::from_ref(&task))).expect("a reply");
-        assert!(matches!(accepted[0], Ok(tqhost::queue::Enqueued::Accepted)), "{accepted:?}");
+        assert!(matches!(accepted[0], Ok(tqhost::testing::queue::Enqueued::Accepted)), "{accepted:?}");
         bench.until_drained("work");
         host.until_ended_as("work", "completed", 1);
     }

@@ -122,10 +122,6 @@ impl Health {
         lock(&self.0.pulses).retain(|pulse| pulse.0.queue != name);
     }
 
-    pub fn ready(&self) -> bool {
-        self.report().ready
-    }
-
     pub fn report(&self) -> Readiness {
         self.report_at(Instant::now())
     }
@@ -332,17 +328,17 @@ mod tests {
     #[test]
     fn ready_needs_the_start_and_every_loop() {
         let health = Health::new(STALL);
-        assert!(!health.ready());
+        assert!(!health.report().ready);
         let (mail, report) = (health.queue("mail"), health.queue("report"));
         mail.beat(Reading);
         report.beat(WaitingForPlugin);
-        assert!(!health.ready(), "not started");
+        assert!(!health.report().ready, "not started");
         health.started();
-        assert!(health.ready());
+        assert!(health.report().ready);
         report.fault("refused".to_owned());
-        assert!(!health.ready());
+        assert!(!health.report().ready);
         report.beat(Reading);
-        assert!(health.ready());
+        assert!(health.report().ready);
         let names: Vec<String> = health.report().queues.into_iter().map(|queue| queue.queue).collect();
         assert_eq!(names, ["mail", "report"]);
     }
@@ -353,7 +349,7 @@ mod tests {
         health.started();
         let pulse = health.queue("mail");
         pulse.beat(Reading);
-        assert!(health.ready());
+        assert!(health.report().ready);
         health.fail("the watcher has failed");
         pulse.beat(Reading);
         let report = health.report();
@@ -366,12 +362,12 @@ mod tests {
         let health = Health::new(STALL);
         health.started();
         health.queue("mail").beat(Reading);
-        assert!(health.ready());
+        assert!(health.report().ready);
         let again = health.queue("mail");
-        assert!(!health.ready());
+        assert!(!health.report().ready);
         assert_eq!(health.report().queues.len(), 1);
         again.beat(Reading);
-        assert!(health.ready());
+        assert!(health.report().ready);
     }
 
     #[test]

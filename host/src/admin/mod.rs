@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Secret;
 pub use health::{FetchPulse, FetchState, Health};
 pub use listener::bind;
-pub use metrics::{BatchResult, Metrics, PluginRow, QueueMetrics, RELOADS, Totals};
+pub use metrics::{BatchResult, Metrics, PluginRow, QueueMetrics, RELOADS};
 
 /// How long the answers that have begun may take after `stop`.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);

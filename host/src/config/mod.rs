@@ -36,10 +36,7 @@ pub mod times;
 pub mod units;
 
 pub use allowed::AllowedHost;
-pub use model::{
-    Admin, Backoff, Config, Http, Items, List, Missed, Plugin, QueueRules, RedisServer, Schedule, Warm,
-};
-pub use problem::{ConfigErrors, Problem};
+pub use model::{Backoff, Config, Http, Items, Missed, Plugin, QueueRules, RedisServer, Schedule, Warm};
 pub use secret::Secret;
 
 pub(crate) use edits::edits;

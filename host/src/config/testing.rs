@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use super::{Config, ConfigErrors};
+use super::Config;
+use super::problem::ConfigErrors;
 
 /// Checks `text` as `/etc/tqhost/tqhost.toml`.
 pub(super) fn parse(text: &str) -> Result<Config, ConfigErrors> {

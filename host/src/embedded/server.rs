@@ -78,6 +78,7 @@ impl Server {
         Ok(Server { shared, ended })
     }
 
+    #[cfg(test)]
     pub fn pid(&self) -> Option<Pid> {
         self.shared.lock().pid
     }

@@ -45,11 +45,11 @@ use tokio_util::task::TaskTracker;
 use crate::config;
 use crate::sandbox::{CHECK_TIMEOUT, Cores, Sandbox};
 
-pub use history::{Change, What};
+pub use history::Change;
 pub use probation::Ruling;
 pub use single::{Single, Singles, Watch, read};
-pub use status::{PluginState, PluginStatus};
-pub use version::{Figures, Judged, Version};
+pub use status::PluginStatus;
+pub use version::{Judged, Version};
 
 use life::LifeEvent;
 use quarantine::Notes;

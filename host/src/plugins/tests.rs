@@ -11,8 +11,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::history::What;
 use super::retries::Pauses;
-use super::{Judged, PluginState, Plugins, Ruling, Source, Times, Version, What};
+use super::status::PluginState;
+use super::{Judged, Plugins, Ruling, Source, Times, Version};
 use crate::config;
 use crate::sandbox::Attempt;
 use crate::sandbox::testing::{self, DONE, ECHO, embed, handler, module, outcome};

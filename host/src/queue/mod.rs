@@ -32,7 +32,7 @@ pub mod upkeep;
 pub mod wait;
 
 pub use census::Census;
-pub use claim::{Begun, HeartbeatReport, Lease, Reclaimed, Start};
+pub use claim::{Begun, HeartbeatReport, Lease, Start};
 pub use codec::StreamEntry;
 pub use dead::{DeadFilter, DeadLetter, Redriven};
 pub use error::QueueError;

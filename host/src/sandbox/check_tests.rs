@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::check::CheckError;
 use super::super::testing::{self, DONE, attempt, embed, embed_in, handler, module, outcome};
-use super::super::{Attempt, CHECK_TIMEOUT, CheckError, Handler, LoadError};
+use super::super::{Attempt, CHECK_TIMEOUT, Handler, LoadError};
 use crate::config::Plugin;
 use crate::task::Outcome;
 

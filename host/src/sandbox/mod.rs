@@ -48,7 +48,7 @@ use crate::config;
 
 pub use apart::{Compiler, serve as serve_compiler};
 pub use attempt::{Attempt, Ended, Report};
-pub use check::{CheckError, TIMEOUT as CHECK_TIMEOUT};
+pub use check::TIMEOUT as CHECK_TIMEOUT;
 pub use compiler::{Allowance, Cores};
 pub use component::Interfaces;
 pub use error::LoadError;

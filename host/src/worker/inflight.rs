@@ -159,10 +159,6 @@ impl Inflight {
         self.lock().leases.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.lock().leases.is_empty()
-    }
-
     /// The beats that are due: leases that were not renewed for `every`, and new progress.
     pub fn due(&self, every: Duration, now: Instant) -> Vec<HeartbeatReport> {
         let due = |(Key(entry), lease): (&Key, &LeaseState)| {
@@ -259,11 +255,6 @@ impl Inflight {
 }
 
 impl Hold {
-    /// The entry's id.
-    pub fn entry(&self) -> &str {
-        &self.entry.id
-    }
-
     /// The task's idempotency key.
     pub fn key(&self) -> Option<&[u8]> {
         self.entry.key.as_deref()
@@ -361,7 +352,7 @@ mod tests {
         first.has_run();
         assert_eq!((table.len(), capacity.free()), (1, 2));
         drop(first);
-        assert!(table.is_empty());
+        assert_eq!(table.len(), 0);
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::{Signal, kill};
-use tqhost::queue::script;
+use tqhost::testing::queue::script;
 
 use super::PLUGINS;
 use super::failover::Pair;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use libfuzzer_sys::{Corpus, fuzz_target};
-use tqhost::config::Config;
+use tqhost::testing::config::Config;
 
 fuzz_target!(init: tqhost_fuzz::bear_panics(), |bytes: &[u8]| -> Corpus {
     let Ok(text) = std::str::from_utf8(bytes) else { return Corpus::Reject };

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::{Corpus, fuzz_target};
 use tokio::runtime::{Builder, Runtime};
-use tqhost::config::Plugin;
-use tqhost::task::Outcome;
+use tqhost::testing::config::Plugin;
+use tqhost::testing::task::Outcome;
 
 fuzz_target!(init: tqhost_fuzz::bear_panics(), |bytes: &[u8]| -> Corpus {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();

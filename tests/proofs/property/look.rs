@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 
-use tqhost::queue::Status;
+use tqhost::testing::queue::Status;
 
 use super::reference::Place;
 use super::world::{GROUP, STREAM, Step, World, failed};

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::LazyLock;
 
-use tqhost::queue::script::{self, Script};
+use tqhost::testing::queue::script::{self, Script};
 
 use crate::support::RedisServer;
 

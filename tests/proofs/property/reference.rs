@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tqhost::queue::schedule::{self, Fired};
-use tqhost::queue::{Begun, Settlement, Start, Status};
+use tqhost::testing::queue::schedule::{self, Fired};
+use tqhost::testing::queue::{Begun, Settlement, Start, Status};
 
 /// The place of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]

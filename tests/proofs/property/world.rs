@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
-use tqhost::config::{self, times};
-use tqhost::queue::codec;
-use tqhost::queue::dead::DeadChoice;
-use tqhost::queue::rate::Places as Starts;
-use tqhost::queue::{
+use tqhost::testing::config::{self, times};
+use tqhost::testing::queue::DeadChoice;
+use tqhost::testing::queue::Places as Starts;
+use tqhost::testing::queue::codec;
+use tqhost::testing::queue::{
     Begun, DeadFilter, Ending, EndingSubject, Enqueued, HeartbeatReport, Lease, Link, NewTask, Queue, Redis,
     SettleCall, Settled, Start, Status, StreamEntry,
 };
-use tqhost::task::{Field, Origin, Outcome, Task};
-use tqhost::worker::settle;
+use tqhost::testing::task::{Field, Origin, Outcome, Task};
+use tqhost::testing::worker::settle;
 
 use super::look::{Entries, PARKED, name_of, pairs};
 use super::reference::{Known, Place, Reference};
@@ -95,7 +95,7 @@ impl World {
             group: GROUP.into(),
             plugin: STREAM.into(),
             concurrency: 10,
-            batch: config::model::Batch { max_tasks: None, max_wait: Duration::ZERO },
+            batch: config::Batch { max_tasks: None, max_wait: Duration::ZERO },
             priority: 1,
             lease: HOUR,
             timeout: HOUR,
@@ -104,7 +104,7 @@ impl World {
             max_deferrals: 1,
             max_crashes: 2,
             max_backlog: MAX_BACKLOG as u32,
-            rate_limit: Some(config::model::Rate { count: RATE, per: Duration::from_secs(1) }),
+            rate_limit: Some(config::Rate { count: RATE, per: Duration::from_secs(1) }),
             idempotency: Default::default(),
             retention: if keeps { HOUR } else { Duration::ZERO },
             list: None,

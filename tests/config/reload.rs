@@ -219,18 +219,18 @@ fn grants_change_at_once_whatever_the_file_holds_and_whatever_its_check_says() {
     assert!(row["error"].is_null() && row["state"] == "active", "{row}");
     assert!(regranted["version"] == row["version"] && regranted["took_ms"].is_u64(), "{regranted}");
     assert_eq!(regranted["reason"], "other config, max_output", "{regranted}");
-    // The same with a bad file.
+    // New grants also arrive while the file is bad.
     fs::write(bench.plugin_path("checks-itself"), b"not wasm").expect("write");
     shown(&bench, "failed");
     change(&bench, &host, &config("trap", "64KiB"));
     given(2);
     ends(&mut bench, "COMPLETED");
-    // The same when both come together.
+    // They arrive when the file changes at the same time.
     fs::write(bench.plugin_path("checks-itself"), b"text").expect("write");
     change(&bench, &host, &config("trap", "1KiB"));
     given(3);
     ends(&mut bench, "FAILED");
-    // And with a file that somebody is always at.
+    // They arrive while the file changes all the time.
     let (path, stop) = (bench.plugin_path("checks-itself"), Arc::new(AtomicBool::new(false)));
     let stopped = stop.clone();
     let touching = std::thread::spawn(move || {

@@ -250,7 +250,7 @@ pub struct Http {
     pub timeout: Option<Duration>,
     /// Requests of one attempt whose response is not read to its end yet.
     pub max_concurrent: u32,
-    /// Such requests of all attempts of the plugin in this host.
+    /// Requests of all attempts of the plugin in this host whose response is not read to its end yet.
     pub max_connections: u32,
     /// All requests of one attempt.
     pub max_requests: u32,

@@ -129,7 +129,7 @@ impl<'a> Item<'a> {
         self.cx.problems.borrow_mut().push(Problem { line, key: self.key.clone(), text: text.into() });
     }
 
-    /// The same position in the file, under the key that a problem is about.
+    /// This position in the file, under another key: the one that a problem is about.
     pub fn named_as(&self, key: String) -> Item<'a> {
         Item { key, ..self.clone() }
     }

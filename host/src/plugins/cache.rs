@@ -18,7 +18,8 @@ use sha2::{Digest as _, Sha256};
 
 /// Files that a host keeps beside those of versions in use; the least recently used ones go first.
 const MAX_FILES: usize = 100;
-/// The same in bytes: a component that brings the runtime of its language has tens of MiB of code.
+/// The most bytes of these files: a component that brings the runtime of its language has tens of MiB of
+/// code.
 const MAX_BYTES: u64 = 1 << 30;
 const EXTENSION: &str = "cwasm";
 const DIGEST_BYTES: usize = 32;
@@ -53,7 +54,7 @@ impl Cache {
         Cache { dir: None, max_files: 0 }
     }
 
-    /// The same with fewer files.
+    /// A cache with room for fewer files.
     pub(super) fn with_at_most(self, max_files: usize) -> Cache {
         Cache { max_files, ..self }
     }

@@ -120,7 +120,7 @@ mod tests {
         assert_eq!((list.len(), list[0].digest.as_deref()), (KEPT, Some("3")));
         assert!(list.iter().all(|change| change.reason == Some("é".repeat(300))));
 
-        // The same again is the same, with a time of its own.
+        // A failure that repeats is one change, with the time of the last one.
         let took = Some(Duration::from_secs(7));
         history.add(What::Failed, Some(&(KEPT + 2).to_string()), took, Some(&"é".repeat(400)));
         let list = history.list();

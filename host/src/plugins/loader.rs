@@ -53,7 +53,7 @@ impl Loader {
         Ok(Prepared { handler, took: started.elapsed(), from_cache: false })
     }
 
-    /// The same for a file that is gone, as far as the cache has its code. An error is one that may pass.
+    /// Loads a version whose file is gone, if the cache has its code. An error may pass by itself.
     pub(super) fn load_cached(
         &self,
         digest: &str,

@@ -22,17 +22,17 @@ use std::time::{Duration, Instant};
 
 use crate::task::{FailureKind, Outcome};
 
-/// So many attempts that came back from the handler make a version good: of 10, no more than half can be
-/// spoiled then.
+/// A version is good after this many attempts that came back from the handler: of 10, no more than half can
+/// be spoiled then.
 const SOUND: u32 = 5;
-/// So many tasks make it bad: most of 10.
+/// A version is bad after this many spoiled tasks: most of 10.
 const SPOILED: usize = 6;
-/// A probation with any evidence lasts no longer. A version that has run nothing stays on probation: it is
-/// for its first tasks.
+/// The longest probation of a version that has run a task. A version that has run nothing stays on probation,
+/// which is about its first tasks.
 const LASTS: Duration = Duration::from_secs(5 * 60);
-/// How often one task is given back, at most, before there must be a verdict.
+/// How often one task is given back at most, before there must be a verdict.
 const MAX_GIVEN_BACK: u32 = 5;
-/// How long a task waits that is given back for the first time; each time twice as long.
+/// How long a task waits that is given back for the first time. Each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 
 /// The consequence for the task.

@@ -324,7 +324,7 @@ impl LockedRecord<'_> {
 }
 
 impl Record {
-    /// The same content has one probation, however often it is put there: attempts on either copy bring one
+    /// The probation of this content. A copy of the file has the same one: attempts on either bring one
     /// verdict.
     fn probation(&mut self, version: &Good, on_probation: bool) -> Arc<Probation> {
         if !on_probation {

@@ -99,7 +99,7 @@ impl Version {
         Some((duration, Judged::Each(judged.collect())))
     }
 
-    /// The same version with other grants.
+    /// This version with other grants.
     pub(super) fn regranted(&self, grants: &config::Plugin) -> Arc<Version> {
         let handler = self.handler.with_grants(grants);
         handler.belongs_to(self.figures.share.clone());

@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod embedded;
 mod file;
 pub mod logging;
+pub mod metrics;
 pub mod plugins;
 pub mod queue;
 pub mod reload;

@@ -13,6 +13,7 @@
 //! active one once and keeps it).
 
 mod cache;
+mod figures;
 mod gate;
 mod history;
 mod jobs;
@@ -45,11 +46,12 @@ use tokio_util::task::TaskTracker;
 use crate::config;
 use crate::sandbox::{CHECK_TIMEOUT, Cores, Sandbox};
 
+pub use figures::Figures;
 pub use history::{Change, What};
 pub use probation::Ruling;
 pub use single::{Single, Singles, Watch, read};
 pub use status::{PluginState, PluginStatus};
-pub use version::{Figures, Judged, Version};
+pub use version::{Judged, Version};
 
 use life::LifeEvent;
 use quarantine::Notes;
@@ -134,19 +136,8 @@ impl Plugins {
         let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir))
             .await
             .context("cannot look at the cache")?;
-        let notes = Notes::new(cache.dir());
+        let plugins = Plugins::new(dir, Notes::new(cache.dir()), times.pauses, wanted);
         let loader = loader::Loader::new(sandbox, cache);
-        let plugins = Plugins(Arc::new(Registry {
-            plugins: RwLock::default(),
-            dir,
-            notes,
-            pauses: times.pauses,
-            updated: Notify::new(),
-            scanned: CancellationToken::new(),
-            unwatched: CancellationToken::new(),
-            at_work: AtomicBool::new(false),
-        }));
-        plugins.update(wanted);
         let watcher = watcher::Watcher::new(loader, plugins.clone(), times);
         let watching = tokio::spawn(watcher.run(stop.clone()));
         let unwatched = plugins.0.unwatched.clone();
@@ -169,6 +160,29 @@ impl Plugins {
         }
         plugins.0.at_work.store(true, Ordering::Relaxed);
         Ok(plugins)
+    }
+
+    /// A registry that nobody watches yet.
+    fn new(dir: PathBuf, notes: Notes, pauses: Pauses, wanted: Wanted) -> Plugins {
+        let plugins = Plugins(Arc::new(Registry {
+            plugins: RwLock::default(),
+            dir,
+            notes,
+            pauses,
+            updated: Notify::new(),
+            scanned: CancellationToken::new(),
+            unwatched: CancellationToken::new(),
+            at_work: AtomicBool::new(false),
+        }));
+        plugins.update(wanted);
+        plugins
+    }
+
+    /// Plugins without files, for the tests of what shows them.
+    #[cfg(test)]
+    pub(crate) fn without_files(names: &[&str]) -> Plugins {
+        let wanted = names.iter().map(|name| ((*name).to_owned(), config::Plugin::default())).collect();
+        Plugins::new(PathBuf::new(), Notes::new(None), Pauses::default(), wanted)
     }
 
     /// Waits until every file that was there at the start has been tried.

@@ -9,13 +9,13 @@
 //! (`news`).
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::figures::Figures;
 use super::history::{History, What, now_ms};
 use super::life::{self, Effect, JobEnd, JobKind, Life, LifeEvent, Serving, short};
 use super::loader::Prepared;
@@ -24,7 +24,7 @@ use super::probation::Probation;
 use super::quarantine::{Good, Notes};
 use super::retries::Pauses;
 use super::status::PluginStatus;
-use super::version::{Figures, Version};
+use super::version::Version;
 use crate::config;
 use crate::file::Stamp;
 use crate::sandbox::Handler;
@@ -56,9 +56,6 @@ pub(super) struct Record {
     /// Probations that attempts may still bring to an end.
     probations: Vec<(String, Weak<Probation>)>,
     loaded_at_ms: u64,
-    pub(super) reloads_ok: u64,
-    pub(super) reloads_failed: u64,
-    pub(super) rolled_back: u64,
     pub(super) history: History,
 }
 
@@ -98,9 +95,6 @@ impl PluginEntry {
             began: Instant::now(),
             probations: Vec::new(),
             loaded_at_ms: 0,
-            reloads_ok: 0,
-            reloads_failed: 0,
-            rolled_back: 0,
             history: History::default(),
         };
         PluginEntry {
@@ -292,14 +286,7 @@ impl PluginEntry {
             compile_ms: active.map(|version| ms(version.took)),
             from_cache: active.map(|version| version.from_cache),
             bytes: active.map(|version| version.bytes),
-            attempts: self.figures.attempts.load(Ordering::Relaxed),
-            failures: self.figures.failures.load(Ordering::Relaxed),
-            peak_memory: self.figures.peak_memory.load(Ordering::Relaxed),
-            requests: self.figures.share.requests.totals(),
-            log_lines_dropped: self.figures.share.lines_dropped(),
-            reloads_ok: record.reloads_ok,
-            reloads_failed: record.reloads_failed,
-            rolled_back: record.rolled_back,
+            figures: self.figures.clone(),
             history: record.history.list(),
         }
     }

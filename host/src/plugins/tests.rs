@@ -107,7 +107,10 @@ async fn what_is_there_at_the_start_is_active_when_start_returns() {
     let version = plugins.subscribe("p").borrow().clone().unwrap();
     assert_eq!(result(&version).await, Some(b"1-0".to_vec()));
     let status = plugins.status().remove(0);
-    assert_eq!((status.state, status.from_cache, status.reloads_ok), (PluginState::Active, Some(false), 1));
+    assert_eq!(
+        (status.state, status.from_cache, status.figures.reloads.get()),
+        (PluginState::Active, Some(false), 1)
+    );
     assert!(plugins.subscribe("unknown").borrow().is_none());
 }
 
@@ -158,7 +161,10 @@ async fn a_bad_file_keeps_the_old_version_and_the_good_one_put_back_clears_the_e
         assert!(last.what == What::Failed && last.digest.is_some() && last.took_ms.is_some(), "{last:?}");
         folder.put(&good);
         let status = until(&plugins, |status| status.state == PluginState::Active).await;
-        assert_eq!((status.digest, status.error, status.reloads_ok), (before.digest.clone(), None, 1));
+        assert_eq!(
+            (status.digest, status.error, status.figures.reloads.get()),
+            (before.digest.clone(), None, 1)
+        );
     }
 }
 
@@ -279,7 +285,7 @@ async fn a_version_that_spoils_most_tasks_is_rolled_back_and_stays_away_until_an
     assert!(Arc::ptr_eq(&next(&mut active).await.unwrap(), &good), "the very version that was good");
     let status = plugins.status().remove(0);
     assert_eq!(
-        (status.state, status.rolled_back, status.digest.as_ref()),
+        (status.state, status.figures.rolled_back.get(), status.digest.as_ref()),
         (PluginState::Quarantined, 1, Some(&good.digest))
     );
     let why = format!("rolled back to {}: it spoiled 6 tasks, and 0 ended well; trap: ", &good.digest[..12]);
@@ -472,7 +478,7 @@ async fn a_self_check_that_was_late_is_tried_again_while_the_old_version_stays()
     let mut active = plugins.subscribe("p");
     let old = active.borrow_and_update().clone().unwrap();
     folder.put(&checks_the_clock());
-    let status = until(&plugins, |status| status.reloads_failed >= 2).await;
+    let status = until(&plugins, |status| status.figures.failed_reloads.get() >= 2).await;
     assert_eq!((status.state, status.digest.as_ref()), (PluginState::Failed, Some(&old.digest)));
     assert!(status.retry_at_ms.is_some(), "{status:?}");
     assert_eq!(status.error.as_deref(), Some(LATE));

@@ -258,7 +258,7 @@ fn start_common(config: &Config, redis: &Redis, link: &Link, servants: &Loops, s
 }
 
 /// Ready is who has tried every plugin: whoever replaces a host that works must not be believed before that.
-async fn tell_when_ready(plugins: Plugins, health: Health) {
+pub(crate) async fn tell_when_ready(plugins: Plugins, health: Health) {
     tokio::select! {
         () = plugins.scanned() => health.started(),
         () = plugins.unwatched() => {}

@@ -72,7 +72,7 @@ struct Registry {
     updated: Notify,
     /// Cancelled when the first scan is over.
     scanned: CancellationToken,
-    /// Cancelled when the watcher has ended although nobody told it to.
+    /// Cancelled when the watcher or another part that drives the lives of plugins has failed.
     unwatched: CancellationToken,
     /// There may be tasks.
     at_work: AtomicBool,
@@ -207,7 +207,8 @@ impl Plugins {
             for (name, grants) in &wanted {
                 plugins.entry(name.clone()).or_insert_with(|| {
                     let (path, notes) = (self.0.dir.join(format!("{name}.wasm")), self.0.notes.clone());
-                    Arc::new(PluginEntry::new(name, path, grants.clone(), notes, self.0.pauses))
+                    let (grants, unwatched) = (grants.clone(), self.0.unwatched.clone());
+                    Arc::new(PluginEntry::new(name, path, grants, notes, self.0.pauses, unwatched))
                 });
             }
             gone

@@ -37,6 +37,8 @@ pub(super) struct PluginEntry {
     pub(super) figures: Arc<Figures>,
     active: watch::Sender<Option<Arc<Version>>>,
     notes: Notes,
+    /// Cancelled when a step of this life is lost.
+    unwatched: CancellationToken,
     record: Mutex<Record>,
 }
 
@@ -85,6 +87,7 @@ impl PluginEntry {
         grants: config::Plugin,
         notes: Notes,
         pauses: Pauses,
+        unwatched: CancellationToken,
     ) -> PluginEntry {
         let record = Record {
             life: Life::new(pauses),
@@ -103,6 +106,7 @@ impl PluginEntry {
             figures: Arc::default(),
             active: watch::Sender::new(None),
             notes,
+            unwatched,
             record: Mutex::new(record),
         }
     }
@@ -239,8 +243,7 @@ impl PluginEntry {
                 self.set_active(record, active);
             }
             Effect::Note(quarantine) => {
-                let entry = self.clone();
-                tokio::task::spawn_blocking(move || {
+                self.in_background(move |entry| {
                     entry.notes.write(&entry.name, quarantine.as_ref());
                     entry.tell(LifeEvent::Noted, Brought::Nothing);
                 });
@@ -251,6 +254,16 @@ impl PluginEntry {
             }
         }
         None
+    }
+
+    /// Does what may block. The life waits for it, so a panic in it ends the watcher, which is told.
+    pub(super) fn in_background(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let entry = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let unwatched = entry.unwatched.clone().drop_guard();
+            work(&entry);
+            unwatched.disarm();
+        });
     }
 
     fn activate(&self, record: &mut LockedRecord<'_>, version: Option<Arc<Version>>) {

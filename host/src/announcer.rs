@@ -1,41 +1,37 @@
 //! Publishes what this host knows about itself.
 //!
 //! In: the state of plugins, fetch loops, queues and configuration. Out: an announcement in Redis, which the
-//! commands read, and figures for the metrics before each scrape ([`Announcer::refresher`]).
+//! commands read.
 //!
 //! Not here: the form of an announcement (`queue::hosts`).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{Health, Metrics, PluginRow, RELOADS};
+use crate::admin::Health;
 use crate::plugins::{Change, PluginStatus, Plugins};
+use crate::queue::Link;
 use crate::queue::hosts::{self, HostChange, HostInfo, HostPlugin, HostQueue};
-use crate::queue::{Link, Redis};
-use crate::reload::ConfigRefusal;
+use crate::reload::ConfigReloads;
+use crate::task::SettledAs;
 use crate::worker::workers::QueueBoard;
 
 /// A rate is the mean over this many announcements, which is a minute.
 const RATE_SAMPLES: usize = 20;
-
-/// Sets the figures in the metrics that are not counted as they happen.
-pub type Refresh = Arc<dyn Fn(&Metrics) + Send + Sync>;
 
 /// The loop.
 pub struct Announcer {
     id: Arc<str>,
     started_at: u64,
     link: Link,
-    redis: Redis,
     plugins: Plugins,
     health: Health,
     board: QueueBoard,
-    refused: ConfigRefusal,
+    reloads: ConfigReloads,
     rates: HashMap<Arc<str>, CompletionRate>,
 }
 
@@ -47,48 +43,12 @@ impl Announcer {
     pub fn new(
         id: Arc<str>,
         link: Link,
-        redis: Redis,
         plugins: Plugins,
         health: Health,
         board: QueueBoard,
-        refused: ConfigRefusal,
+        reloads: ConfigReloads,
     ) -> Announcer {
-        Announcer {
-            id,
-            started_at: now_ms(),
-            link,
-            redis,
-            plugins,
-            health,
-            board,
-            refused,
-            rates: HashMap::new(),
-        }
-    }
-
-    /// The function that the admin server calls before a scrape.
-    pub fn refresher(&self) -> Refresh {
-        let (plugins, health, redis) = (self.plugins.clone(), self.health.clone(), self.redis.clone());
-        let reconnects = AtomicU64::new(0);
-        let reloads = std::sync::Mutex::new(HashMap::<String, [u64; RELOADS.len()]>::new());
-        Arc::new(move |metrics| {
-            let status = plugins.status();
-            let rows: Vec<PluginRow> = status.iter().map(row).collect();
-            metrics.set_plugins(&rows);
-            let mut reloads = reloads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            for plugin in &status {
-                let now = [plugin.reloads_ok, plugin.reloads_failed, plugin.rolled_back];
-                let before = reloads.insert(plugin.name.clone(), now).unwrap_or_default();
-                for ((result, before), now) in RELOADS.into_iter().zip(before).zip(now) {
-                    (before..now).for_each(|_| metrics.plugin_reload(&plugin.name, result));
-                }
-            }
-            for queue in health.report().queues {
-                metrics.queue(&queue.queue).fetch_stalled(!queue.ok);
-            }
-            let now = redis.reconnects();
-            (reconnects.swap(now, Ordering::Relaxed)..now).for_each(|_| metrics.redis_reconnected());
-        })
+        Announcer { id, started_at: now_ms(), link, plugins, health, board, reloads, rates: HashMap::new() }
     }
 
     pub async fn run(mut self, stop: CancellationToken) {
@@ -113,7 +73,7 @@ impl Announcer {
         let posted = self.board.queues();
         self.rates.retain(|name, _| posted.iter().any(|queue| queue.name == *name));
         let queues = posted.into_iter().map(|queue| {
-            let totals = queue.metrics.totals();
+            let completed = queue.metrics.settlements(SettledAs::Completed).get();
             let health = report.queues.iter().find(|health| *health.queue == *queue.name);
             HostQueue {
                 name: queue.name.to_string(),
@@ -123,10 +83,10 @@ impl Announcer {
                     })
                     .to_owned(),
                 running: queue.running() as u64,
-                completed: totals.completed,
-                retried: totals.retried,
-                dead: totals.dead,
-                rate: self.rates.entry(queue.name).or_default().sample(totals.completed),
+                completed,
+                retried: queue.metrics.settlements(SettledAs::Retried).get(),
+                dead: queue.metrics.dead(),
+                rate: self.rates.entry(queue.name).or_default().sample(completed),
             }
         });
         HostInfo {
@@ -135,7 +95,7 @@ impl Announcer {
             pid: std::process::id(),
             started_at: self.started_at,
             queues: queues.collect(),
-            config_error: self.refused.why(),
+            config_error: self.reloads.refusal(),
             plugins: self.plugins.status().into_iter().map(host_plugin).collect(),
         }
     }
@@ -159,17 +119,6 @@ impl CompletionRate {
     }
 }
 
-fn row(plugin: &PluginStatus) -> PluginRow {
-    PluginRow {
-        plugin: plugin.name.clone(),
-        version: plugin.digest.clone().unwrap_or_default(),
-        state: plugin.state.as_str().to_owned(),
-        peak_memory: plugin.peak_memory,
-        requests: plugin.requests.to_vec(),
-        log_lines_dropped: plugin.log_lines_dropped,
-    }
-}
-
 fn host_plugin(plugin: PluginStatus) -> HostPlugin {
     HostPlugin {
         name: plugin.name,
@@ -181,12 +130,12 @@ fn host_plugin(plugin: PluginStatus) -> HostPlugin {
         compile_ms: plugin.compile_ms,
         from_cache: plugin.from_cache.unwrap_or_default(),
         bytes: plugin.bytes,
-        attempts: plugin.attempts,
-        failures: plugin.failures,
-        peak_memory: plugin.peak_memory,
-        reloads: plugin.reloads_ok,
-        failed_reloads: plugin.reloads_failed,
-        rolled_back: plugin.rolled_back,
+        attempts: plugin.figures.attempts.get(),
+        failures: plugin.figures.failures.get(),
+        peak_memory: plugin.figures.peak_memory.get(),
+        reloads: plugin.figures.reloads.get(),
+        failed_reloads: plugin.figures.failed_reloads.get(),
+        rolled_back: plugin.figures.rolled_back.get(),
         on_probation: plugin.on_probation,
         history: plugin.history.into_iter().map(host_change).collect(),
     }

@@ -9,14 +9,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use prometheus_client::registry::Registry;
 
-use crate::admin::{self, AdminState, Health, Metrics};
-use crate::announcer::{Announcer, Refresh};
+use crate::admin::{self, AdminState, Health};
+use crate::announcer::Announcer;
 use crate::config::{self, Config};
 use crate::embedded::{self, Embedded};
+use crate::metrics::Sources;
 use crate::plugins::{Plugins, Source, UNWATCHED};
 use crate::queue::{self, Link, Queue, Redis};
-use crate::reload::{self, ConfigRefusal, FileWatch, Reloader};
+use crate::reload::{self, ConfigReloads, FileWatch, Reloader};
 use crate::sandbox::{self, Compiler, Sandbox, SandboxOptions};
 use crate::shutdown::{Loops, Signals, Stop};
 use crate::worker::capacity::Capacity;
@@ -48,8 +50,7 @@ struct Host {
     watchers: Loops,
     capacity: Capacity,
     workers: Workers,
-    metrics: Metrics,
-    refused: ConfigRefusal,
+    reloads: ConfigReloads,
     /// All other loops of the host.
     servants: Loops,
     stop: Stop,
@@ -69,10 +70,10 @@ impl Host {
             tracing::warn!("{warning}");
         }
         let (servants, watchers, stop) = (Loops::default(), Loops::default(), Stop::default());
-        let (metrics, health) = (Metrics::new(), Health::new(STALL_AFTER));
+        let health = Health::new(STALL_AFTER);
         // 1. The admin address first: it tells another process on it at once, and whether this one lives
         // while the rest takes its time.
-        let (admin_address, refresh) = serve_admin(&config, &metrics, &health, &servants).await?;
+        let (admin_address, metrics) = serve_admin(&config, &health, &servants).await?;
         // 2. Redis.
         let embedded = match config.redis {
             config::RedisServer::Embedded => Some(Embedded::start(&config.data_dir).await?),
@@ -93,24 +94,30 @@ impl Host {
         let queues = prepared_queues(&config, &link).await?;
         let common = start_common(&config, &redis, &link, &servants, stop.clone());
         let (host_id, capacity) = (common.consumer.clone(), common.capacity.clone());
-        let mut workers = Workers::new(common, plugins.clone(), metrics.clone(), health.clone());
+        let mut workers = Workers::new(common, plugins.clone(), health.clone());
         workers.apply(queues);
         servants.tracker.spawn({
             let told = tell_when_ready(plugins.clone(), health.clone());
             servants.over.clone().run_until_cancelled_owned(told)
         });
         // 5. What others see of it.
-        let refused = ConfigRefusal::default();
+        let reloads = ConfigReloads::default();
         let announcer = Announcer::new(
             host_id.clone(),
             link.clone(),
-            redis.clone(),
             plugins.clone(),
-            health,
+            health.clone(),
             workers.board(),
-            refused.clone(),
+            reloads.clone(),
         );
-        let _ = refresh.set(announcer.refresher());
+        let sources = Sources {
+            board: workers.board(),
+            health,
+            reloads: reloads.clone(),
+            redis: redis.clone(),
+            plugins: plugins.clone(),
+        };
+        let _ = metrics.set(sources.registry());
         servants.tracker.spawn(announcer.run(servants.over.clone()));
         tracing::info!(
             host = host_id.as_ref(),
@@ -130,8 +137,7 @@ impl Host {
             watchers,
             capacity,
             workers,
-            metrics,
-            refused,
+            reloads,
             servants,
             stop,
             size,
@@ -152,8 +158,7 @@ impl Host {
                 plugins: &self.plugins,
                 capacity: &self.capacity,
                 link: &self.link,
-                metrics: &self.metrics,
-                refused: &self.refused,
+                reloads: &self.reloads,
                 max_memory: self.size.max_memory,
                 max_attempts: self.size.max_attempts,
                 max_warm: self.size.max_warm,
@@ -190,28 +195,19 @@ impl Host {
     }
 }
 
-/// Serves the admin address. What it is to refresh before a scrape is set later: there are no queues yet.
+/// Serves the admin address. Gives the place for the metrics, which are set later: there are no queues yet.
 async fn serve_admin(
     config: &Config,
-    metrics: &Metrics,
     health: &Health,
     servants: &Loops,
-) -> anyhow::Result<(SocketAddr, Arc<OnceLock<Refresh>>)> {
+) -> anyhow::Result<(SocketAddr, Arc<OnceLock<Registry>>)> {
     let listener = admin::bind(config.admin.listen).await?;
     let address = listener.local_addr().context("cannot read the admin address")?;
-    let refresh: Arc<OnceLock<Refresh>> = Arc::default();
-    let state = AdminState {
-        metrics: metrics.clone(),
-        health: health.clone(),
-        token: config.admin.token.clone(),
-        refresh: Arc::new({
-            let refresh = refresh.clone();
-            // Nothing to refresh before there are queues.
-            move |metrics| refresh.get().into_iter().for_each(|refresh| refresh(metrics))
-        }),
-    };
+    let metrics = Arc::<OnceLock<Registry>>::default();
+    let state =
+        AdminState { metrics: metrics.clone(), health: health.clone(), token: config.admin.token.clone() };
     servants.tracker.spawn(admin::serve(listener, state, servants.over.clone()));
-    Ok((address, refresh))
+    Ok((address, metrics))
 }
 
 async fn start_plugins(config: &Config, watchers: &Loops) -> anyhow::Result<(Plugins, SandboxSize)> {
@@ -262,7 +258,7 @@ fn start_common(config: &Config, redis: &Redis, link: &Link, servants: &Loops, s
 }
 
 /// Ready is who has tried every plugin: whoever replaces a host that works must not be believed before that.
-async fn tell_when_ready(plugins: Plugins, health: Health) {
+pub(crate) async fn tell_when_ready(plugins: Plugins, health: Health) {
     tokio::select! {
         () = plugins.scanned() => health.started(),
         () = plugins.unwatched() => {}

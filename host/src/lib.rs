@@ -13,6 +13,7 @@ mod doctor;
 mod embedded;
 mod file;
 mod logging;
+mod metrics;
 mod plugins;
 mod queue;
 mod reload;

@@ -19,10 +19,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use notify::Watcher as _;
+use prometheus_client::metrics::counter::Counter;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-use crate::admin::Metrics;
 use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::file::{self, Found, Stamp};
@@ -38,18 +38,22 @@ const RESCAN: Duration = Duration::from_secs(2);
 /// How long to wait after a hint: hints come in bursts.
 const BURST: Duration = Duration::from_millis(20);
 
-/// Why the file was refused as it is now. Clones share it.
+/// What became of the changes of the file. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct ConfigRefusal(Arc<Mutex<Option<String>>>);
+pub struct ConfigReloads {
+    pub taken: Counter,
+    pub refused: Counter,
+    refusal: Arc<Mutex<Option<String>>>,
+}
 
-impl ConfigRefusal {
-    /// All problems of the file; `None` while the host runs by the file.
-    pub fn why(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+impl ConfigReloads {
+    /// All problems of the file as it is now; `None` while the host runs by the file.
+    pub fn refusal(&self) -> Option<String> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, why: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    fn set_refusal(&self, why: Option<String>) {
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 }
 
@@ -137,8 +141,7 @@ pub struct Reloader<'h> {
     pub plugins: &'h Plugins,
     pub capacity: &'h Capacity,
     pub link: &'h Link,
-    pub metrics: &'h Metrics,
-    pub refused: &'h ConfigRefusal,
+    pub reloads: &'h ConfigReloads,
     /// The largest memory grant that the sandbox was made for, bytes.
     pub max_memory: u64,
     /// The attempts that the sandbox was made for.
@@ -164,23 +167,23 @@ impl Reloader<'_> {
             Ok(config) if config == *self.config => {
                 // The file was only touched; or a good file replaced a bad one; or this is the first look,
                 // which always counts as a change.
-                if self.refused.why().is_some() {
+                if self.reloads.refusal().is_some() {
                     tracing::info!("the configuration file is again what this host runs by");
                 }
-                self.refused.set(None);
+                self.reloads.set_refusal(None);
             }
             Ok(config) => {
-                self.metrics.config_reload(true);
-                self.refused.set(None);
+                self.reloads.taken.inc();
+                self.reloads.set_refusal(None);
                 self.take(config).await;
             }
             Err(why) => {
-                self.metrics.config_reload(false);
+                self.reloads.refused.inc();
                 tracing::error!(
                     why,
                     "the configuration was changed, and cannot be used: everything stays as it is"
                 );
-                self.refused.set(Some(why));
+                self.reloads.set_refusal(Some(why));
             }
         }
     }

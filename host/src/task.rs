@@ -157,6 +157,25 @@ impl SettledAs {
         SettledAs::Cancelled,
         SettledAs::Duplicate,
     ];
+
+    /// The name in the metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SettledAs::Completed => "completed",
+            SettledAs::Retried => "retried",
+            SettledAs::Deferred => "deferred",
+            SettledAs::Rejected => "rejected",
+            SettledAs::RetriesExhausted => "retries-exhausted",
+            SettledAs::DeferralsExhausted => "deferrals-exhausted",
+            SettledAs::Crashed => "crashed",
+            SettledAs::Malformed => "malformed",
+            SettledAs::Released => "released",
+            SettledAs::GivenBack => "given-back",
+            SettledAs::Delayed => "delayed",
+            SettledAs::Cancelled => "cancelled",
+            SettledAs::Duplicate => "duplicate",
+        }
+    }
 }
 
 /// The last progress that a running handler reported. The sandbox writes it, the heartbeat reads it. Only the

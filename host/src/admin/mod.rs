@@ -2,21 +2,21 @@
 //!
 //!     GET /livez    200 "ok" as long as the runtime answers
 //!     GET /readyz   200 or 503, with the report of `health` as JSON
-//!     GET /metrics  a scrape of `metrics` as OpenMetrics text; 401 without the bearer token, if one is set
+//!     GET /metrics  a scrape of the metrics as OpenMetrics text; 401 without the bearer token, if one is set
 //!     else          404
 //!
 //! Errors are `application/problem+json`. In: a bound listener, the [`AdminState`], a token that stops the
 //! server. Out: answers over HTTP.
 //!
-//! Not here: the loops that count and beat (`worker`, `plugins`), limits on connections (`listener`).
+//! Not here: what is in a scrape (`metrics`), the loops that beat (`worker`), limits on connections
+//! (`listener`).
 
 pub mod health;
 mod listener;
-pub mod metrics;
 
 use std::future::IntoFuture;
 use std::hint::black_box;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -25,6 +25,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
@@ -33,7 +35,6 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Secret;
 pub use health::{FetchPulse, FetchState, Health};
 pub use listener::bind;
-pub use metrics::{BatchResult, Metrics, PluginRow, QueueMetrics, RELOADS};
 
 /// How long the answers that have begun may take after `stop`.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
@@ -43,12 +44,11 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// The state that the endpoints show.
 #[derive(Clone)]
 pub struct AdminState {
-    pub metrics: Metrics,
+    /// Empty until the host has made the parts that have figures. A scrape of it must not block.
+    pub metrics: Arc<OnceLock<Registry>>,
     pub health: Health,
     /// The bearer token that `/metrics` asks for.
     pub token: Option<Secret>,
-    /// Called before each scrape, to set the figures that are not counted as they happen. Must not block.
-    pub refresh: Arc<dyn Fn(&Metrics) + Send + Sync>,
 }
 
 /// Answers until `stop`. After that it takes no new connections, and waits up to 5 seconds for the answers
@@ -90,8 +90,16 @@ async fn scrape(State(state): State<AdminState>, headers: HeaderMap) -> Response
         let detail = "this endpoint asks for the token of [admin]: Authorization: Bearer …";
         return ([(WWW_AUTHENTICATE, "Bearer")], problem(StatusCode::UNAUTHORIZED, detail)).into_response();
     }
-    (state.refresh)(&state.metrics);
-    ([(CONTENT_TYPE, OPENMETRICS), (CACHE_CONTROL, "no-store")], state.metrics.encode()).into_response()
+    let mut body = String::new();
+    let written = match state.metrics.get() {
+        Some(metrics) => text::encode(&mut body, metrics),
+        None => text::encode_eof(&mut body),
+    };
+    if written.is_err() {
+        // A scraper refuses a text without the closing `# EOF`.
+        tracing::error!("the metrics could not be written as text");
+    }
+    ([(CONTENT_TYPE, OPENMETRICS), (CACHE_CONTROL, "no-store")], body).into_response()
 }
 
 async fn not_found() -> Response {

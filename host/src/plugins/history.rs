@@ -5,15 +5,12 @@
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
-
 /// Changes kept of each plugin.
 const KEPT: usize = 20;
 /// A reason is cut at so many characters: all of it goes into the host's announcement.
 const MAX_REASON_CHARS: usize = 300;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum What {
     /// A version took over.
     Loaded,
@@ -52,7 +49,7 @@ impl What {
 }
 
 /// One change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// Milliseconds since the Unix epoch, by this host's clock.
     pub at_ms: u64,

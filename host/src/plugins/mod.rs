@@ -13,6 +13,7 @@
 //! active one once and keeps it).
 
 mod cache;
+mod figures;
 mod gate;
 mod history;
 mod jobs;
@@ -70,7 +71,7 @@ struct Registry {
     updated: Notify,
     /// Cancelled when the first scan is over.
     scanned: CancellationToken,
-    /// Cancelled when the watcher has ended although nobody told it to.
+    /// Cancelled when the watcher or another part that drives the lives of plugins has failed.
     unwatched: CancellationToken,
     /// There may be tasks.
     at_work: AtomicBool,
@@ -134,19 +135,8 @@ impl Plugins {
         let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir))
             .await
             .context("cannot look at the cache")?;
-        let notes = Notes::new(cache.dir());
+        let plugins = Plugins::new(dir, Notes::new(cache.dir()), times.pauses, wanted);
         let loader = loader::Loader::new(sandbox, cache);
-        let plugins = Plugins(Arc::new(Registry {
-            plugins: RwLock::default(),
-            dir,
-            notes,
-            pauses: times.pauses,
-            updated: Notify::new(),
-            scanned: CancellationToken::new(),
-            unwatched: CancellationToken::new(),
-            at_work: AtomicBool::new(false),
-        }));
-        plugins.update(wanted);
         let watcher = watcher::Watcher::new(loader, plugins.clone(), times);
         let watching = tokio::spawn(watcher.run(stop.clone()));
         let unwatched = plugins.0.unwatched.clone();
@@ -171,6 +161,29 @@ impl Plugins {
         Ok(plugins)
     }
 
+    /// A registry that nobody watches yet.
+    fn new(dir: PathBuf, notes: Notes, pauses: Pauses, wanted: Wanted) -> Plugins {
+        let plugins = Plugins(Arc::new(Registry {
+            plugins: RwLock::default(),
+            dir,
+            notes,
+            pauses,
+            updated: Notify::new(),
+            scanned: CancellationToken::new(),
+            unwatched: CancellationToken::new(),
+            at_work: AtomicBool::new(false),
+        }));
+        plugins.update(wanted);
+        plugins
+    }
+
+    /// Plugins without files, for the tests of what shows them.
+    #[cfg(test)]
+    pub(crate) fn without_files(names: &[&str]) -> Plugins {
+        let wanted = names.iter().map(|name| ((*name).to_owned(), config::Plugin::default())).collect();
+        Plugins::new(PathBuf::new(), Notes::new(None), Pauses::default(), wanted)
+    }
+
     /// Waits until every file that was there at the start has been tried.
     pub async fn scanned(&self) {
         self.0.scanned.cancelled().await;
@@ -193,7 +206,8 @@ impl Plugins {
             for (name, grants) in &wanted {
                 plugins.entry(name.clone()).or_insert_with(|| {
                     let (path, notes) = (self.0.dir.join(format!("{name}.wasm")), self.0.notes.clone());
-                    Arc::new(PluginEntry::new(name, path, grants.clone(), notes, self.0.pauses))
+                    let (grants, unwatched) = (grants.clone(), self.0.unwatched.clone());
+                    Arc::new(PluginEntry::new(name, path, grants, notes, self.0.pauses, unwatched))
                 });
             }
             gone

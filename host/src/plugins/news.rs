@@ -28,7 +28,7 @@ impl Record {
                 tracing::info!(plugin, digest, "plugin removed: running attempts finish, its queues wait");
             }
             News::Failed(Failure { what, digest, error, again, active }) => {
-                self.reloads_failed += 1;
+                entry.figures.failed_reloads.inc();
                 self.history.add(what, digest.as_deref(), Some(took), Some(&error));
                 tracing::error!(
                     plugin,
@@ -51,7 +51,7 @@ impl Record {
             }
             News::Loaded(digest, on_probation) => {
                 let Some(Version { took, from_cache, bytes, .. }) = active else { return };
-                self.reloads_ok += 1;
+                entry.figures.reloads.inc();
                 self.history.add(What::Loaded, Some(&digest), Some(*took), None);
                 let digest = short(&digest);
                 tracing::info!(plugin, digest, ?took, from_cache, bytes, on_probation, "plugin loaded");
@@ -100,7 +100,7 @@ impl Record {
                 tracing::info!(plugin, digest, ?took, "plugin version confirmed: its probation is over");
             }
             News::RolledBack { digest, good, why } => {
-                self.rolled_back += 1;
+                entry.figures.rolled_back.inc();
                 self.history.add(What::RolledBack, Some(&digest), since, Some(&why));
                 let (digest, good, took) = (short(&digest), short(&good), since.unwrap_or_default());
                 tracing::error!(plugin, digest, good, ?took, reason = why, "plugin version rolled back");

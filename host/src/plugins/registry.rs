@@ -9,13 +9,13 @@
 //! (`news`).
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::figures::Figures;
 use super::history::{History, What, now_ms};
 use super::life::{self, Effect, JobEnd, JobKind, Life, LifeEvent, Serving, short};
 use super::loader::Prepared;
@@ -24,7 +24,7 @@ use super::probation::Probation;
 use super::quarantine::{Good, Notes};
 use super::retries::Pauses;
 use super::status::PluginStatus;
-use super::version::{Figures, Version};
+use super::version::Version;
 use crate::config;
 use crate::file::Stamp;
 use crate::sandbox::Handler;
@@ -37,6 +37,8 @@ pub(super) struct PluginEntry {
     pub(super) figures: Arc<Figures>,
     active: watch::Sender<Option<Arc<Version>>>,
     notes: Notes,
+    /// Cancelled when a step of this life is lost.
+    unwatched: CancellationToken,
     record: Mutex<Record>,
 }
 
@@ -56,9 +58,6 @@ pub(super) struct Record {
     /// Probations that attempts may still bring to an end.
     probations: Vec<(String, Weak<Probation>)>,
     loaded_at_ms: u64,
-    pub(super) reloads_ok: u64,
-    pub(super) reloads_failed: u64,
-    pub(super) rolled_back: u64,
     pub(super) history: History,
 }
 
@@ -88,6 +87,7 @@ impl PluginEntry {
         grants: config::Plugin,
         notes: Notes,
         pauses: Pauses,
+        unwatched: CancellationToken,
     ) -> PluginEntry {
         let record = Record {
             life: Life::new(pauses),
@@ -98,9 +98,6 @@ impl PluginEntry {
             began: Instant::now(),
             probations: Vec::new(),
             loaded_at_ms: 0,
-            reloads_ok: 0,
-            reloads_failed: 0,
-            rolled_back: 0,
             history: History::default(),
         };
         PluginEntry {
@@ -109,6 +106,7 @@ impl PluginEntry {
             figures: Arc::default(),
             active: watch::Sender::new(None),
             notes,
+            unwatched,
             record: Mutex::new(record),
         }
     }
@@ -245,8 +243,7 @@ impl PluginEntry {
                 self.set_active(record, active);
             }
             Effect::Note(quarantine) => {
-                let entry = self.clone();
-                tokio::task::spawn_blocking(move || {
+                self.in_background(move |entry| {
                     entry.notes.write(&entry.name, quarantine.as_ref());
                     entry.tell(LifeEvent::Noted, Brought::Nothing);
                 });
@@ -257,6 +254,16 @@ impl PluginEntry {
             }
         }
         None
+    }
+
+    /// Does what may block. The life waits for it, so a panic in it ends the watcher, which is told.
+    pub(super) fn in_background(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let entry = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let unwatched = entry.unwatched.clone().drop_guard();
+            work(&entry);
+            unwatched.disarm();
+        });
     }
 
     fn activate(&self, record: &mut LockedRecord<'_>, version: Option<Arc<Version>>) {
@@ -292,14 +299,7 @@ impl PluginEntry {
             compile_ms: active.map(|version| ms(version.took)),
             from_cache: active.map(|version| version.from_cache),
             bytes: active.map(|version| version.bytes),
-            attempts: self.figures.attempts.load(Ordering::Relaxed),
-            failures: self.figures.failures.load(Ordering::Relaxed),
-            peak_memory: self.figures.peak_memory.load(Ordering::Relaxed),
-            requests: self.figures.share.requests.totals(),
-            log_lines_dropped: self.figures.share.lines_dropped(),
-            reloads_ok: record.reloads_ok,
-            reloads_failed: record.reloads_failed,
-            rolled_back: record.rolled_back,
+            figures: self.figures.clone(),
             history: record.history.list(),
         }
     }

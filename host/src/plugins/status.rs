@@ -2,13 +2,12 @@
 //!
 //! Plain data: the registry fills it in. Not here: what the states mean for the versions (`life`).
 
-use serde::Serialize;
+use std::sync::Arc;
 
+use super::figures::Figures;
 use super::history::Change;
-use crate::sandbox::Requests;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PluginState {
     /// The file that is there is the active version.
     Active,
@@ -32,8 +31,8 @@ impl PluginState {
     }
 }
 
-/// One plugin, as `tqhost plugins` and the HTTP API show it.
-#[derive(Debug, Clone, Serialize)]
+/// One plugin, as `tqhost plugins` and the metrics show it.
+#[derive(Debug, Clone)]
 pub struct PluginStatus {
     pub name: String,
     pub state: PluginState,
@@ -52,17 +51,7 @@ pub struct PluginStatus {
     pub compile_ms: Option<u64>,
     pub from_cache: Option<bool>,
     pub bytes: Option<u64>,
-    pub attempts: u64,
-    pub failures: u64,
-    pub peak_memory: u64,
-    /// How many requests of its handlers there were, by result. For the metrics.
-    #[serde(skip)]
-    pub requests: [(&'static str, u64); Requests::RESULTS.len()],
-    /// Lines of its handlers that were dropped; for the metrics.
-    pub log_lines_dropped: u64,
-    pub reloads_ok: u64,
-    pub reloads_failed: u64,
-    pub rolled_back: u64,
+    pub figures: Arc<Figures>,
     /// The last changes, oldest first.
     pub history: Vec<Change>,
 }

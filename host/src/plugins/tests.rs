@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -14,7 +16,9 @@ use tokio_util::task::TaskTracker;
 use super::history::What;
 use super::retries::Pauses;
 use super::status::PluginState;
-use super::{Judged, Plugins, Ruling, Source, Times, Version};
+use super::{Judged, Plugins, Ruling, Source, Times, UNWATCHED, Version};
+use crate::admin::{self, AdminState, Health};
+use crate::app::tell_when_ready;
 use crate::config;
 use crate::sandbox::Attempt;
 use crate::sandbox::testing::{self, DONE, ECHO, embed, handler, module, outcome};
@@ -109,7 +113,10 @@ async fn what_is_there_at_the_start_is_active_when_start_returns() {
     let version = plugins.subscribe("p").borrow().clone().unwrap();
     assert_eq!(result(&version).await, Some(b"1-0".to_vec()));
     let status = plugins.status().remove(0);
-    assert_eq!((status.state, status.from_cache, status.reloads_ok), (PluginState::Active, Some(false), 1));
+    assert_eq!(
+        (status.state, status.from_cache, status.figures.reloads.get()),
+        (PluginState::Active, Some(false), 1)
+    );
     assert!(plugins.subscribe("unknown").borrow().is_none());
 }
 
@@ -160,7 +167,10 @@ async fn a_bad_file_keeps_the_old_version_and_the_good_one_put_back_clears_the_e
         assert!(last.what == What::Failed && last.digest.is_some() && last.took_ms.is_some(), "{last:?}");
         folder.put(&good);
         let status = until(&plugins, |status| status.state == PluginState::Active).await;
-        assert_eq!((status.digest, status.error, status.reloads_ok), (before.digest.clone(), None, 1));
+        assert_eq!(
+            (status.digest, status.error, status.figures.reloads.get()),
+            (before.digest.clone(), None, 1)
+        );
     }
 }
 
@@ -281,7 +291,7 @@ async fn a_version_that_spoils_most_tasks_is_rolled_back_and_stays_away_until_an
     assert!(Arc::ptr_eq(&next(&mut active).await.unwrap(), &good), "the very version that was good");
     let status = plugins.status().remove(0);
     assert_eq!(
-        (status.state, status.rolled_back, status.digest.as_ref()),
+        (status.state, status.figures.rolled_back.get(), status.digest.as_ref()),
         (PluginState::Quarantined, 1, Some(&good.digest))
     );
     let why = format!("rolled back to {}: it spoiled 6 tasks, and 0 ended well; trap: ", &good.digest[..12]);
@@ -474,7 +484,7 @@ async fn a_self_check_that_was_late_is_tried_again_while_the_old_version_stays()
     let mut active = plugins.subscribe("p");
     let old = active.borrow_and_update().clone().unwrap();
     folder.put(&checks_the_clock());
-    let status = until(&plugins, |status| status.reloads_failed >= 2).await;
+    let status = until(&plugins, |status| status.figures.failed_reloads.get() >= 2).await;
     assert_eq!((status.state, status.digest.as_ref()), (PluginState::Failed, Some(&old.digest)));
     assert!(status.retry_at_ms.is_some(), "{status:?}");
     assert_eq!(status.error.as_deref(), Some(LATE));
@@ -500,9 +510,38 @@ async fn a_watcher_that_fails_is_told_of_and_what_runs_goes_on() {
     let active = plugins.subscribe("p");
     assert!(tokio::time::timeout(Duration::ZERO, plugins.unwatched()).await.is_err());
     folder.put(&checks_the_clock());
-    tokio::time::timeout(Duration::from_secs(20), plugins.unwatched()).await.expect("nobody is told");
+    readyz_tells(&plugins).await;
     let version = active.borrow().clone().unwrap();
     assert_eq!(result(&version).await, Some(b"1-0".to_vec()));
+}
+
+#[tokio::test]
+async fn what_fails_in_the_background_is_told_of() {
+    let folder = Folder::new();
+    folder.put(&handler(ECHO));
+    let plugins = folder.start().await;
+    plugins.entries()[0].in_background(|_| panic!("a bug"));
+    readyz_tells(&plugins).await;
+    // The watcher has ended, too.
+    folder.tracker.close();
+    tokio::time::timeout(Duration::from_secs(20), folder.tracker.wait()).await.expect("it still watches");
+}
+
+/// Waits until `/readyz` of a host with these plugins answers that the watcher has failed.
+async fn readyz_tells(plugins: &Plugins) {
+    let health = Health::new(Duration::from_secs(600));
+    let listener = admin::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let state = AdminState { metrics: Arc::default(), health: health.clone(), token: None };
+    tokio::spawn(admin::serve(listener, state, CancellationToken::new()));
+    let told = tell_when_ready(plugins.clone(), health);
+    tokio::time::timeout(Duration::from_secs(20), told).await.expect("nobody is told");
+    let mut readyz = TcpStream::connect(address).await.unwrap();
+    let request = b"GET /readyz HTTP/1.1\r\nHost: tqhost\r\nConnection: close\r\n\r\n";
+    readyz.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    readyz.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains(UNWATCHED), "{answer}");
 }
 
 #[tokio::test]

@@ -5,10 +5,11 @@
 //!
 //! Not here: the rule of the probation (`probation`), what follows from its end (`life`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use super::figures::Figures;
 use super::life::{LifeEvent, short};
 use super::loader::Prepared;
 use super::locked;
@@ -16,7 +17,7 @@ use super::probation::{Probation, ProbationVerdict, Ruling};
 use super::quarantine::Good;
 use super::registry::{Brought, PluginEntry};
 use crate::config;
-use crate::sandbox::{Attempt, Ended, Handler, Report, Share};
+use crate::sandbox::{Attempt, Ended, Handler, Report};
 use crate::task::{FailureKind, Outcome};
 
 /// One version of a plugin that works. Attempts hold it until they end.
@@ -84,7 +85,7 @@ impl Version {
     pub async fn run(self: &Arc<Self>, attempt: Attempt) -> Option<(Duration, Judged)> {
         let tasks = attempt.tasks.clone();
         let Report { ended, peak_memory, duration } = self.handler.run(attempt).await?;
-        self.figures.peak_memory.fetch_max(peak_memory, Ordering::Relaxed);
+        self.figures.peak_memory.inner().fetch_max(peak_memory, Ordering::Relaxed);
         let outcomes = match ended {
             Ended::Each(outcomes) => outcomes,
             Ended::Failed { kind, message } if tasks.len() == 1 => vec![Outcome::Failed { kind, message }],
@@ -148,25 +149,5 @@ impl std::fmt::Debug for Version {
             .field("plugin", &self.plugin)
             .field("digest", &self.digest)
             .finish_non_exhaustive()
-    }
-}
-
-/// Figures of a plugin's attempts in this host, since it started.
-#[derive(Debug, Default)]
-pub struct Figures {
-    pub(super) attempts: AtomicU64,
-    pub(super) failures: AtomicU64,
-    pub(super) peak_memory: AtomicU64,
-    pub(super) share: Arc<Share>,
-}
-
-impl Figures {
-    /// Counts one attempt at one task; a failure is one that the sandbox ended, not one that the handler
-    /// reported.
-    fn record(&self, outcome: &Outcome) {
-        self.attempts.fetch_add(1, Ordering::Relaxed);
-        if matches!(outcome, Outcome::Failed { .. }) {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-        }
     }
 }

@@ -4,8 +4,9 @@
 //! that have ended. Out: events for `registry`; the jobs that these ask for, each a task of its own, so that
 //! no plugin waits for another one's file.
 //!
-//! A panic here, or in a job, ends the watcher: `Plugins::unwatched` tells of it. Not here: what follows from
-//! an event (`life`), what a job does (`jobs`), who reads and compiles at once (`gate`).
+//! A panic here, in a job, or in what a plugin does in the background ends the watcher: `Plugins::unwatched`
+//! tells of it. Not here: what follows from an event (`life`), what a job does (`jobs`), who reads and
+//! compiles at once (`gate`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -111,6 +112,7 @@ impl Watcher {
         tokio::select! {
             () = self.hint.notified() => tokio::time::sleep(BURST).await,
             () = registry.0.updated.notified() => {}
+            () = registry.0.unwatched.cancelled() => panic!("the work that a plugin waits for has failed"),
             Some(ended) = self.jobs.join_next() => {
                 self.ended(ended);
                 return Awoken::Ended;

@@ -53,7 +53,6 @@ pub use compiler::{Allowance, Cores};
 pub use component::Interfaces;
 pub use error::LoadError;
 pub use handler::Handler;
-pub use host::http::requests::Requests;
 pub use share::Share;
 pub use shared::{Sandbox, SandboxOptions};
 

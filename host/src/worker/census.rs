@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::idle::Rest;
 use super::shared::SharedQueue;
-use crate::queue::Census;
 
 /// The greatest age of a figure, except the number of dead letters of a resting queue.
 const EVERY: Duration = Duration::from_secs(5);
@@ -25,9 +24,9 @@ impl CensusTaker {
             let rests = *rest.borrow_and_update() != Rest::Awake;
             let settled = match self.shared.queue.census().await {
                 Ok(census) => {
-                    let Census { queued, running, delayed, dead, oldest, .. } = census;
-                    self.shared.metrics.census(queued, running, delayed, dead, oldest);
-                    rests && queued + running + delayed == 0
+                    let is_empty = census.queued + census.running + census.delayed == 0;
+                    *self.shared.metrics.census() = census;
+                    rests && is_empty
                 }
                 // The other loops say what is wrong with Redis.
                 Err(error) => {

@@ -38,7 +38,7 @@ pub async fn go_on(
         }
         Begun::Gone => shared.count_deleted(std::slice::from_ref(&task.entry)),
         Begun::Lost => {
-            shared.metrics.lease_lost(1);
+            shared.metrics.lease_lost.inc();
             tracing::warn!(queue, task = task.id, "not run: another host owns this task by now");
         }
     }

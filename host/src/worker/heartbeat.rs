@@ -70,7 +70,7 @@ impl Heartbeat {
                             // The loss of a deleted entry is counted already.
                             let known = self.shared.inflight.is_deleted(&beat.entry);
                             if self.shared.inflight.mark_lost(&beat.entry) && !known {
-                                self.shared.metrics.lease_lost(1);
+                                self.shared.metrics.lease_lost.inc();
                             }
                         }
                         Lease::Cancelled if self.shared.inflight.mark_lost(&beat.entry) => {

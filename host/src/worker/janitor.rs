@@ -137,7 +137,7 @@ async fn tend(shared: &SharedQueue, keys: Vec<Vec<u8>>) -> Result<(), QueueError
         mend::tend(&shared.queue, keys, MOMENT).await?;
     if !lost.is_empty() {
         // Tasks that ran were counted when their entry was found missing.
-        shared.metrics.lost_entries(never_ran);
+        shared.metrics.lost_entries.inc_by(never_ran);
         tracing::error!(
             queue,
             tasks = ?lost,

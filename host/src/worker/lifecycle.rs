@@ -16,11 +16,12 @@ use super::gathering::Gathering;
 use super::idle::IdleState;
 use super::inflight::Inflight;
 use super::job::Room;
+use super::metrics::QueueMetrics;
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use super::starts::Starts;
 use super::{census, fetcher, heartbeat, janitor, mover, promoter, reclaimer, scheduler, settler, teller};
-use crate::admin::{FetchPulse, QueueMetrics};
+use crate::admin::FetchPulse;
 use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::Queue;
@@ -51,7 +52,7 @@ impl Worker {
         consumer: Arc<str>,
         capacity: Arc<QueueCapacity>,
         versions: watch::Receiver<Option<Arc<Version>>>,
-        (metrics, pulse): (QueueMetrics, FetchPulse),
+        (metrics, pulse): (Arc<QueueMetrics>, FetchPulse),
         follows_older_worker: bool,
     ) -> Worker {
         let concurrency = queue.rules.concurrency as usize;

@@ -8,7 +8,8 @@
 //! - [`mover`] and [`scheduler`] enqueue tasks;
 //! - [`census`] reads the queue's figures.
 //!
-//! [`shared`] holds the state of these loops, and [`lifecycle`] starts and stops them.
+//! [`shared`] holds the state of these loops, [`metrics`] what they count, and [`lifecycle`] starts and stops
+//! them.
 //! [`waiter`], [`lookout`] and [`janitor`] serve all queues of the host together.
 
 pub mod alone;
@@ -29,6 +30,7 @@ pub mod janitor;
 pub mod job;
 pub mod lifecycle;
 pub mod lookout;
+pub mod metrics;
 pub mod mover;
 pub mod pace;
 pub mod promoter;

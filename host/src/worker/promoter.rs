@@ -27,7 +27,7 @@ impl Promoter {
                 Ok(promoted) => {
                     pace.succeeded();
                     if promoted.lost > 0 {
-                        self.shared.metrics.lost_entries(promoted.lost);
+                        self.shared.metrics.lost_entries.inc_by(promoted.lost);
                         tracing::error!(
                             queue = self.shared.name.as_ref(),
                             tasks = promoted.lost,

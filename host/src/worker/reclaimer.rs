@@ -112,7 +112,7 @@ impl Reclaimer {
             let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
             shared.end_lost(&found.lost).await;
             if !found.entries.is_empty() {
-                shared.metrics.reclaimed(found.entries.len() as u64);
+                shared.metrics.reclaimed.inc_by(found.entries.len() as u64);
                 tracing::warn!(
                     queue = shared.name.as_ref(),
                     tasks = found.entries.len(),

@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 use super::inflight::Hold;
 use super::settle;
 use super::shared::SharedQueue;
-use crate::admin::BatchResult;
 use crate::plugins::{Judged, Ruling, Version};
 use crate::queue::{EndingSubject, codec};
 use crate::sandbox::Attempt;
@@ -34,7 +33,7 @@ pub async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(
 
 /// Records how long a task has waited, since its entry was added, or since it was due if it was delayed.
 pub fn record_wait(shared: &SharedQueue, task: &Task) {
-    shared.metrics.wait(age(codec::entry_time_ms(&task.entry)));
+    shared.metrics.wait.observe(age(codec::entry_time_ms(&task.entry)).as_secs_f64());
 }
 
 /// Runs tasks beside other attempts, once no attempt runs alone.
@@ -65,10 +64,10 @@ pub async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>, member
     match judged {
         Some((duration, Judged::Each(ends))) => {
             if ends.len() > 1 {
-                shared.metrics.batch(BatchResult::Whole);
+                shared.metrics.whole_batches.inc();
             }
             for ((task, hold), (outcome, ruling)) in members.zip(ends) {
-                shared.metrics.duration(duration);
+                shared.metrics.duration.observe(duration.as_secs_f64());
                 tracing::debug!(
                     queue = rules.name,
                     task = task.id,
@@ -85,7 +84,7 @@ pub async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>, member
             }
         }
         Some((_, Judged::Split { kind, message })) => {
-            shared.metrics.batch(BatchResult::Split);
+            shared.metrics.split_batches.inc();
             let tasks = members.len();
             tracing::warn!(
                 queue = rules.name,

@@ -14,9 +14,9 @@ use super::gathering::Gathering;
 use super::idle::IdleState;
 use super::inflight::{Hold, Inflight};
 use super::job::{Job, Room};
+use super::metrics::QueueMetrics;
 use super::settle::Decision;
 use super::starts::Starts;
-use crate::admin::QueueMetrics;
 use crate::chain::chain;
 use crate::plugins::Version;
 use crate::queue::{Ending, EndingSubject, Queue};
@@ -50,7 +50,7 @@ pub struct SharedQueue {
     pub unseen: AtomicBool,
     /// Locked from a claim until all claimed entries are in `inflight`.
     pub claiming: Mutex<()>,
-    pub metrics: QueueMetrics,
+    pub metrics: Arc<QueueMetrics>,
     pub stop: Stop,
     pub runners: TaskTracker,
 }
@@ -83,7 +83,7 @@ impl SharedQueue {
     /// Counts and logs entries that another client deleted while they were pending.
     pub fn count_deleted(&self, entries: &[String]) {
         if !entries.is_empty() {
-            self.metrics.lost_entries(entries.len() as u64);
+            self.metrics.lost_entries.inc_by(entries.len() as u64);
             let queue = self.name.as_ref();
             tracing::error!(
                 queue,

@@ -9,7 +9,7 @@
 //!
 //! Not here: which parts of the file changed, and whether they may change (`reload`).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures_util::future::join_all;
@@ -19,7 +19,8 @@ use super::capacity::QueueCapacity;
 use super::common::Common;
 use super::inflight::Inflight;
 use super::lifecycle::Worker;
-use crate::admin::{Health, Metrics, QueueMetrics};
+use super::metrics::QueueMetrics;
+use crate::admin::Health;
 use crate::plugins::Plugins;
 use crate::queue::Queue;
 
@@ -27,7 +28,6 @@ use crate::queue::Queue;
 pub struct Workers {
     host: Common,
     plugins: Plugins,
-    metrics: Metrics,
     health: Health,
     /// In the order of the configuration.
     running: Vec<Running>,
@@ -54,13 +54,15 @@ struct BoardState {
     queues: Vec<QueueEntry>,
     /// Names of all configured queues, set before their workers start.
     wanted: BTreeSet<String>,
+    /// The counts of each queue, until its last attempt is settled.
+    metrics: BTreeMap<Arc<str>, Arc<QueueMetrics>>,
 }
 
 /// One queue on the board.
 #[derive(Debug, Clone)]
 pub struct QueueEntry {
     pub name: Arc<str>,
-    pub metrics: QueueMetrics,
+    pub metrics: Arc<QueueMetrics>,
     /// The in-flight tables of its worker and of its retired workers.
     inflight: Vec<Weak<Inflight>>,
 }
@@ -74,11 +76,10 @@ pub struct Applied {
 }
 
 impl Workers {
-    pub fn new(host: Common, plugins: Plugins, metrics: Metrics, health: Health) -> Workers {
+    pub fn new(host: Common, plugins: Plugins, health: Health) -> Workers {
         Workers {
             host,
             plugins,
-            metrics,
             health,
             running: Vec::new(),
             retired: TaskTracker::new(),
@@ -151,7 +152,7 @@ impl Workers {
         let consumer =
             restart.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
         let versions = self.plugins.subscribe(&queue.rules.plugin);
-        let (metrics, pulse) = (self.metrics.queue(&queue.rules.name), self.health.queue(&queue.rules.name));
+        let (metrics, pulse) = (self.board.queue(&queue.rules.name), self.health.queue(&queue.rules.name));
         let worker = Worker::start(
             host,
             queue,
@@ -166,13 +167,13 @@ impl Workers {
 
     fn retire(&self, worker: Worker) {
         worker.retire();
-        let (board, metrics, name) = (self.board.clone(), self.metrics.clone(), worker.shared.name.clone());
+        let (board, name) = (self.board.clone(), worker.shared.name.clone());
         self.retired.spawn(async move {
             worker.stop().await;
-            // The lock is held for both steps. So if the queue is added again meanwhile, its series stay.
-            let state = board.lock();
+            // If the queue was added again meanwhile, its counts stay.
+            let mut state = board.lock();
             if !state.wanted.contains(&*name) {
-                metrics.remove_queue(&name);
+                state.metrics.remove(&name);
             }
         });
     }
@@ -194,6 +195,16 @@ impl QueueBoard {
     /// All queues, in the order of the configuration.
     pub fn queues(&self) -> Vec<QueueEntry> {
         self.lock().queues.clone()
+    }
+
+    /// The counts of all queues, by name.
+    pub fn metrics(&self) -> Vec<(Arc<str>, Arc<QueueMetrics>)> {
+        self.lock().metrics.iter().map(|(name, metrics)| (name.clone(), metrics.clone())).collect()
+    }
+
+    /// The counts of one queue; the same ones at each call, until the queue is removed.
+    pub(crate) fn queue(&self, name: &str) -> Arc<QueueMetrics> {
+        self.lock().metrics.entry(name.into()).or_default().clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, BoardState> {

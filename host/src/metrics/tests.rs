@@ -1,0 +1,228 @@
+//! Tests the names of all series, against docs/operations.md, and that a scrape shows what there is.
+//!
+//! Not here: the scrape over HTTP (`admin`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use prometheus_client::encoding::text;
+
+use super::Sources;
+use crate::admin::{FetchState, Health};
+use crate::plugins::Plugins;
+use crate::queue::{Census, Redis};
+use crate::reload::ConfigReloads;
+use crate::task::SettledAs;
+use crate::worker::workers::QueueBoard;
+
+/// The contract: others write dashboards and alerts that use these names.
+const PROMISED: [&str; 14] = [
+    "tqhost_tasks_total",
+    "tqhost_task_duration_seconds",
+    "tqhost_task_wait_seconds",
+    "tqhost_queue_tasks",
+    "tqhost_queue_oldest_seconds",
+    "tqhost_lost_entries_total",
+    "tqhost_lease_lost_total",
+    "tqhost_reclaimed_total",
+    "tqhost_plugin_reloads_total",
+    "tqhost_plugin_info",
+    "tqhost_guest_memory_bytes",
+    "tqhost_http_requests_total",
+    "tqhost_redis_reconnects_total",
+    "tqhost_fetch_stalled",
+];
+
+/// The sources of a host with one queue and one plugin.
+struct Host {
+    board: QueueBoard,
+    health: Health,
+    reloads: ConfigReloads,
+    plugins: Plugins,
+}
+
+impl Host {
+    fn new() -> Host {
+        let host = Host {
+            board: QueueBoard::default(),
+            health: Health::new(Duration::from_secs(600)),
+            reloads: ConfigReloads::default(),
+            plugins: Plugins::without_files(&["mail"]),
+        };
+        host.board.queue("mail");
+        host.health.queue("mail");
+        host
+    }
+
+    fn scrape(&self) -> String {
+        let sources = Sources {
+            board: self.board.clone(),
+            health: self.health.clone(),
+            reloads: self.reloads.clone(),
+            redis: Redis::open("redis://127.0.0.1:1").unwrap(),
+            plugins: self.plugins.clone(),
+        };
+        let mut out = String::new();
+        text::encode(&mut out, &sources.registry()).unwrap();
+        out
+    }
+}
+
+#[track_caller]
+fn assert_lines(text: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(text.lines().any(|found| found == *line), "no {line}\n{text}");
+    }
+}
+
+/// Maps the name of each scraped series to its label names. The three series of a histogram count as one.
+fn scraped(text: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let series = line.rsplit_once(' ').unwrap().0;
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let name =
+            ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        let names = labels
+            .trim_end_matches('}')
+            .split(',')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(label, _)| label);
+        let names = names.filter(|label| *label != "le").collect::<Vec<_>>().join(",");
+        found.insert(name.to_owned(), names);
+    }
+    found
+}
+
+fn documented() -> BTreeMap<String, String> {
+    let page = include_str!("../../../docs/operations.md");
+    let series = page.lines().filter_map(|line| line.strip_prefix("| `tqhost_")?.split_once('`'));
+    series
+        .map(|(series, _)| {
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            (format!("tqhost_{name}"), labels.trim_end_matches('}').to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn all_series_exist_from_the_start_under_their_promised_names() {
+    let scraped = scraped(&Host::new().scrape());
+    assert_eq!(scraped, documented(), "docs/operations.md");
+    for name in PROMISED {
+        assert!(scraped.contains_key(name), "{name}");
+    }
+}
+
+#[test]
+fn every_outcome_and_every_state_starts_at_zero() {
+    let text = Host::new().scrape();
+    for outcome in SettledAs::ALL.map(SettledAs::as_str) {
+        assert_lines(&text, &[&format!("tqhost_tasks_total{{queue=\"mail\",outcome=\"{outcome}\"}} 0")]);
+    }
+    for state in ["queued", "running", "delayed", "dead"] {
+        assert_lines(&text, &[&format!("tqhost_queue_tasks{{queue=\"mail\",state=\"{state}\"}} 0")]);
+    }
+    for result in ["ok", "failed", "rolled-back"] {
+        let series = format!("tqhost_plugin_reloads_total{{plugin=\"mail\",result=\"{result}\"}} 0");
+        assert_lines(&text, &[&series]);
+    }
+    assert_lines(
+        &text,
+        &["tqhost_queue_oldest_seconds{queue=\"mail\"} 0.0", "tqhost_redis_reconnects_total 0"],
+    );
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn outcomes_are_told_apart() {
+    for (index, outcome) in SettledAs::ALL.into_iter().enumerate() {
+        assert_eq!(outcome as usize, index);
+    }
+    let names: BTreeSet<&str> = SettledAs::ALL.map(SettledAs::as_str).into();
+    assert_eq!(names.len(), SettledAs::ALL.len());
+}
+
+#[test]
+fn what_a_queue_counts_is_shown() {
+    let host = Host::new();
+    let mail = host.board.queue("mail");
+    SettledAs::ALL.into_iter().for_each(|outcome| mail.settled(outcome));
+    // Another worker of the same queue counts on.
+    host.board.queue("mail").settled(SettledAs::Completed);
+    mail.split_batches.inc();
+    mail.lost_entries.inc_by(2);
+    mail.lease_lost.inc_by(3);
+    mail.reclaimed.inc_by(4);
+    mail.duration.observe(0.003);
+    mail.wait.observe(601.0);
+    let oldest = Some(Duration::from_millis(1500));
+    *mail.census() = Census { queued: 5, running: 6, delayed: 7, dead: 8, oldest, ..Census::default() };
+    host.board.queue("other");
+    assert_eq!(mail.dead(), 5);
+    assert_lines(
+        &host.scrape(),
+        &[
+            "tqhost_tasks_total{queue=\"mail\",outcome=\"completed\"} 2",
+            "tqhost_tasks_total{queue=\"other\",outcome=\"completed\"} 0",
+            "tqhost_batches_total{queue=\"mail\",result=\"whole\"} 0",
+            "tqhost_batches_total{queue=\"mail\",result=\"apart\"} 1",
+            "tqhost_task_duration_seconds_bucket{le=\"0.002\",queue=\"mail\"} 0",
+            "tqhost_task_duration_seconds_bucket{le=\"0.005\",queue=\"mail\"} 1",
+            "tqhost_task_wait_seconds_bucket{le=\"600.0\",queue=\"mail\"} 0",
+            "tqhost_task_wait_seconds_bucket{le=\"+Inf\",queue=\"mail\"} 1",
+            "tqhost_queue_tasks{queue=\"mail\",state=\"queued\"} 5",
+            "tqhost_queue_tasks{queue=\"mail\",state=\"running\"} 6",
+            "tqhost_queue_tasks{queue=\"mail\",state=\"delayed\"} 7",
+            "tqhost_queue_tasks{queue=\"mail\",state=\"dead\"} 8",
+            "tqhost_queue_oldest_seconds{queue=\"mail\"} 1.5",
+            "tqhost_lost_entries_total{queue=\"mail\"} 2",
+            "tqhost_lease_lost_total{queue=\"mail\"} 3",
+            "tqhost_reclaimed_total{queue=\"mail\"} 4",
+        ],
+    );
+}
+
+#[test]
+fn a_fetch_loop_is_shown_as_it_is_now() {
+    let host = Host::new();
+    host.health.queue("mail").beat(FetchState::Reading);
+    assert_lines(&host.scrape(), &["tqhost_fetch_stalled{queue=\"mail\"} 0"]);
+    host.health.queue("mail").fault("refused".to_owned());
+    assert_lines(&host.scrape(), &["tqhost_fetch_stalled{queue=\"mail\"} 1"]);
+    host.health.remove("mail");
+    assert!(!host.scrape().contains("fetch_stalled"));
+}
+
+#[test]
+fn reloads_of_the_configuration_are_shown_once_there_are_any() {
+    let host = Host::new();
+    host.reloads.refused.inc();
+    let text = host.scrape();
+    assert_lines(&text, &["tqhost_config_reloads_total{result=\"failed\"} 1"]);
+    assert!(!text.contains("result=\"ok\"} 1"), "{text}");
+}
+
+#[test]
+fn what_a_plugin_counts_is_shown_until_no_queue_uses_it() {
+    let host = Host::new();
+    let figures = host.plugins.status()[0].figures.clone();
+    figures.reloads.inc();
+    figures.failed_reloads.inc_by(2);
+    figures.rolled_back.inc_by(3);
+    figures.peak_memory.set(u64::MAX);
+    assert_lines(
+        &host.scrape(),
+        &[
+            "tqhost_plugin_reloads_total{plugin=\"mail\",result=\"ok\"} 1",
+            "tqhost_plugin_reloads_total{plugin=\"mail\",result=\"failed\"} 2",
+            "tqhost_plugin_reloads_total{plugin=\"mail\",result=\"rolled-back\"} 3",
+            "tqhost_plugin_info{plugin=\"mail\",version=\"\",state=\"missing\"} 1",
+            &format!("tqhost_guest_memory_bytes{{plugin=\"mail\"}} {}", u64::MAX),
+            "tqhost_http_requests_total{plugin=\"mail\",result=\"denied\"} 0",
+            "tqhost_guest_log_lines_dropped_total{plugin=\"mail\"} 0",
+        ],
+    );
+    host.plugins.update(BTreeMap::new());
+    assert!(!host.scrape().contains("plugin="));
+}

@@ -27,8 +27,8 @@ use crate::config::allowed::{Block, Host, Scheme};
 /// Largest number of addresses tried for one name.
 const MAX_ADDRESSES: usize = 8;
 
-pub(super) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
-impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Stream for S {}
+pub(super) trait HttpStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
+impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> HttpStream for S {}
 
 /// A function that looks a name up, and blocks. Tests use another one.
 pub(super) type Lookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
@@ -58,7 +58,7 @@ pub(super) async fn connect(
     grant: &Arc<Grant>,
     target: &Target,
     end: Instant,
-) -> Result<Box<dyn Stream>, Refused> {
+) -> Result<Box<dyn HttpStream>, Refused> {
     let addresses =
         tokio::time::timeout_at(end, lookup(grant, target)).await.map_err(|_| Error::DnsTimeout)??;
     let addresses = checked(grant, target, addresses)?;
@@ -152,7 +152,7 @@ fn connect_error(error: &io::Error) -> Error {
     }
 }
 
-async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<dyn Stream>, Refused> {
+async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<dyn HttpStream>, Refused> {
     let name = match &target.host {
         Host::Ipv4(address) => ServerName::from(std::net::IpAddr::from(*address)),
         Host::Ipv6(address) => ServerName::from(std::net::IpAddr::from(*address)),

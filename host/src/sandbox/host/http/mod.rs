@@ -39,7 +39,7 @@ use crate::sandbox::log::Subject;
 use crate::sandbox::share::Owner;
 use crate::sandbox::turns::Polls;
 
-use counts::{Counted, End};
+use counts::{CountedRequest, RequestEnd};
 
 /// Largest number of different refusals that one attempt logs.
 const MAX_REFUSALS: usize = 32;
@@ -243,7 +243,7 @@ impl Hooks {
             return Err(Error::ConnectionLimitReached);
         };
         let asked = options.unwrap_or_default();
-        let times = exchange::Times {
+        let times = exchange::RequestTimes {
             connect: asked.connect_timeout.unwrap_or(bounds.connect_timeout).min(bounds.connect_timeout),
             first_byte: asked
                 .first_byte_timeout
@@ -279,11 +279,11 @@ impl WasiHttpHooks for Hooks {
         options: Option<RequestOptions>,
         _: Box<dyn Future<Output = Result<(), Error>> + Send>,
     ) -> Box<dyn Future<Output = Exchanged> + Send> {
-        let mut counted = Counted::new(self.grant.owner.share().clone());
+        let mut counted = CountedRequest::new(self.grant.owner.share().clone());
         let exchange = match self.admit(request, options) {
             Ok(exchange) => exchange,
             Err(error) => {
-                counted.ended(End::of(&error));
+                counted.ended(RequestEnd::of(&error));
                 return Box::new(std::future::ready(Err(error)));
             }
         };

@@ -16,12 +16,11 @@
 //! Not here: what one instance may have (`limits`), how large the machine is (`machine`).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 use super::turns::Turn;
-use super::warm::Pool;
 
 /// Bytes that an instance may have without an account.
 pub(super) const SMALL: u64 = 512 * 1024;
@@ -29,8 +28,8 @@ pub(super) const SMALL: u64 = 512 * 1024;
 pub(super) struct Budget {
     total: u64,
     books: Mutex<Books>,
-    /// Instances that wait for a task. They are dropped first.
-    kept: Weak<Pool>,
+    /// Drops the instances that wait for a task. Nothing else is stopped before that.
+    drop_kept: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Default)]
@@ -64,8 +63,10 @@ struct WaitingStart {
 }
 
 impl Budget {
-    pub(super) fn new(total: u64, kept: &Arc<Pool>) -> Arc<Budget> {
-        Arc::new(Budget { total, books: Mutex::default(), kept: Arc::downgrade(kept) })
+    /// `drop_kept` drops all instances that wait for a task. It must not hold them: each of them holds its
+    /// budget.
+    pub(super) fn new(total: u64, drop_kept: impl Fn() + Send + Sync + 'static) -> Arc<Budget> {
+        Arc::new(Budget { total, books: Mutex::default(), drop_kept: Box::new(drop_kept) })
     }
 
     pub(super) fn total(&self) -> u64 {
@@ -83,7 +84,7 @@ impl Budget {
                 && books.accounts.values().any(|entry| matches!(entry.state, AccountState::IsKept))
             {
                 drop(books);
-                self.drop_kept();
+                (self.drop_kept)();
                 books = self.books();
             }
             if books.waiting.is_empty() && books.has_room(expected, self.total) {
@@ -111,12 +112,6 @@ impl Budget {
         books.used += held;
         books.accounts.insert(number, Entry { held, state: AccountState::Starts });
         Account { budget: self.clone(), number: Some(number), held, call: None }
-    }
-
-    fn drop_kept(&self) {
-        if let Some(kept) = self.kept.upgrade() {
-            kept.clear();
-        }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -226,7 +221,7 @@ impl Account {
         drop(books);
         if drops_kept && let Ok(guests) = tokio::runtime::Handle::try_current() {
             // Do not drop instances here: this is in the middle of another instance's call.
-            guests.spawn(async move { budget.drop_kept() });
+            guests.spawn(async move { (budget.drop_kept)() });
         }
         !is_refused
     }
@@ -258,20 +253,20 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::super::turns::Turns;
+    use super::super::warm::Pool;
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
     struct Host {
-        pool: Arc<Pool>,
+        pool: Pool,
         budget: Arc<Budget>,
         turns: Turns,
     }
 
     impl Host {
         fn new(mib: u64) -> Host {
-            let pool = Arc::new(Pool::new(8));
-            Host { budget: Budget::new(mib * MIB, &pool), pool, turns: Turns::new(1) }
+            Host { budget: Budget::new(mib * MIB, || ()), pool: Pool::new(8), turns: Turns::new(1) }
         }
 
         /// Starts an instance and begins a call in it.

@@ -106,7 +106,9 @@ impl Sandbox {
             .context("cannot start the thread for requests")?;
         let ticker = engine::Ticker::start(&engine).context("cannot start the epoch thread")?;
         let pool = Arc::new(warm::Pool::new(opts.places()));
-        let budget = budget::Budget::new(memory, &pool);
+        let kept = Arc::downgrade(&pool);
+        let drop_kept = move || kept.upgrade().into_iter().for_each(|pool| pool.clear());
+        let budget = budget::Budget::new(memory, drop_kept);
         let (turns, check_permit) = (turns::Turns::new(cores), Semaphore::new(1));
         let (runs_on, guests) = (guests.handle().clone(), Some(guests));
         let (sends_on, requests) = (requests.handle().clone(), Some(requests));

@@ -27,7 +27,9 @@ use wasmtime_wasi_http::{Error, WasiBody};
 
 use super::connect::{self, HttpStream, Refused};
 use super::counts::{CountedRequest, RequestEnd};
-use super::{Grant, Refusals, Target};
+use super::grant::Grant;
+use super::refusals::Refusals;
+use super::target::Target;
 
 /// Bytes that are read at once. A response's head must fit in. A piece of a body has at most twice as many.
 const MAX_BUFFER: usize = 32 * 1024;

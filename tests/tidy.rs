@@ -16,9 +16,6 @@ use order::foundations;
 /// The most lines that a file of the host may have.
 const MAX_LINES: usize = 600;
 
-/// The names that types of the plugins and of the sandbox share. This list only gets shorter.
-const SHARED_NAMES: [&str; 6] = ["Counted", "End", "Now", "Stream", "Times", "Waiting"];
-
 /// Names of the standard library that a type of the host must not hide.
 const STD_NAMES: [&str; 16] = [
     "Box", "Clone", "Default", "Drop", "Eq", "Fn", "From", "Into", "Iterator", "Option", "Ord", "Result",
@@ -147,7 +144,7 @@ fn every_rule_can_fail() {
         (type_names, "host/src/x.rs", "pub(super) trait Twice {}\nenum Twice<T> {\n"),
         (type_names, "host/src/x.rs", "fn f() {\n    struct Settlement;\n}\n"),
         (type_names, "host/src/x.rs", "pub enum Result {\n"),
-        (type_names, "host/src/worker/x.rs", "struct Loaded;\n"),
+        (type_names, "host/src/worker/x.rs", "struct LoadedHandler;\n"),
         (fuzz_lock, "host/Cargo.toml", "[dependencies]\nanother.workspace = true\n"),
         (ignored_tests, "tests/x.rs", "    #[ignore]\n"),
         (ignored_tests, "host/src/x.rs", "#[ignore = \"slow\"]\n"),
@@ -370,13 +367,7 @@ fn is_url(line: &str) -> bool {
 /// No two structs, enums or traits of the host have the same name, and none hides a name of the standard
 /// library. Test modules are left out.
 fn type_names(files: &Files) -> Vec<String> {
-    let is_shared = |path: &str, name: &str| {
-        // The times of the configuration are one of the three `Times`.
-        let may_share = ["host/src/plugins/", "host/src/sandbox/", "host/src/config/times.rs"];
-        SHARED_NAMES.contains(&name) && may_share.iter().any(|start| path.starts_with(start))
-    };
     let mut places = BTreeMap::<&str, String>::new();
-    let mut shared = BTreeMap::<&str, usize>::new();
     let mut problems = Vec::new();
     for (path, text) in files.iter().filter(|(path, _)| is_host_code(path)) {
         // Test modules come last in their files.
@@ -386,19 +377,12 @@ fn type_names(files: &Files) -> Vec<String> {
             if STD_NAMES.contains(&name) {
                 problems.push(format!("{place} defines {name}, which hides that of the standard library"));
             }
-            if is_shared(path, name) {
-                *shared.entry(name).or_insert(0) += 1;
-                places.entry(name).or_insert(place);
-                continue;
-            }
             if let Some(first) = places.get(name) {
                 problems.push(format!("{place} defines {name}, as {first} does: give one another name"));
             }
             places.insert(name, place);
         }
     }
-    let unique = SHARED_NAMES.iter().filter(|name| shared.get(**name).is_none_or(|count| *count < 2));
-    problems.extend(unique.map(|name| format!("{name} is no shared name now: take it out of SHARED_NAMES")));
     problems
 }
 

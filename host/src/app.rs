@@ -216,7 +216,7 @@ async fn start_plugins(config: &Config, watchers: &Loops) -> anyhow::Result<(Plu
     let max_memory = grants.values().map(|grant| grant.memory).max().unwrap_or_default();
     let max_warm = reload::warm(config);
     let opts =
-        SandboxOptions { max_concurrent: max_attempts, max_warm, max_memory, compiler: Compiler::apart() };
+        SandboxOptions { max_concurrent: max_attempts, max_warm, max_memory, compiler: Compiler::separate() };
     let sandbox = Sandbox::within(opts, config.memory.unwrap_or_else(sandbox::default_memory))?;
     let source =
         Source { sandbox, dir: config.plugins_dir.clone(), cache_dir: config.data_dir.join("cache") };

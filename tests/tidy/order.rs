@@ -33,12 +33,7 @@ const ORDER: [&str; 18] = [
 ];
 
 /// Imports that make circles today, as `(who, whom)`. This list only gets shorter.
-pub const KNOWN: [(&str, &str); 6] = [
-    // The budget clears the instances that are kept, whose memory it counts.
-    ("sandbox/budget.rs", "sandbox/warm.rs"),
-    // The grant holds the settings of connections, and the code that connects reads the grant.
-    ("sandbox/host/http/connect.rs", "sandbox/host/http/mod.rs"),
-    ("sandbox/host/http/exchange.rs", "sandbox/host/http/mod.rs"),
+pub const KNOWN: [(&str, &str); 3] = [
     // The watcher of the files and its jobs hold the registry, which starts them.
     ("plugins/jobs.rs", "plugins/mod.rs"),
     ("plugins/watcher.rs", "plugins/mod.rs"),

@@ -1,8 +1,8 @@
 //! Decides whether this host is ready, by the last sign of life of each fetch loop.
 //!
 //! In: a [`FetchPulse`] for each fetch loop, which beats at every turn; one call of [`Health::started`]; the
-//! reason if something failed for good ([`Health::fail`]). Out: [`Health::ready`], and the [`Report`] that
-//! `/readyz` answers with.
+//! reason if something failed for good ([`Health::fail`]). Out: [`Health::ready`], and the [`QueueReport`]s
+//! that `/readyz` answers with.
 //!
 //!     never beaten ─┐
 //!     last beat older than stall_after ─┼─▶ not ok ─▶ not ready ◀─ failed

@@ -229,7 +229,7 @@ pub fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
         max_concurrent: 1,
         max_warm: 0,
         max_memory,
-        compiler: Compiler::apart(),
+        compiler: Compiler::separate(),
     })?;
     let redis = match &config.redis {
         config::RedisServer::Embedded => format!("embedded, under {}", config.data_dir.display()),

@@ -38,12 +38,12 @@ impl ScheduleView {
 mod tests {
     use super::*;
     use crate::config::Missed;
-    use crate::config::times::{Times, parse_cron, parse_zone};
+    use crate::config::times::{ScheduleTimes, parse_cron, parse_zone};
 
     #[test]
     fn the_next_time_is_told_in_its_zone() {
         let crons = ["0 3 * * *", "0 12 * * MON"].map(|text| parse_cron(text).expect(text)).to_vec();
-        let times = Times::new(crons, parse_zone("Europe/Berlin").expect("a zone"));
+        let times = ScheduleTimes::new(crons, parse_zone("Europe/Berlin").expect("a zone"));
         let schedule = Schedule { times, missed: Missed::Once, fields: Vec::new() };
         // 2023-11-14 22:13:20 in UTC.
         let now_ms = 1_700_000_000_000;

@@ -1,7 +1,7 @@
 //! `tqhost try`: runs a handler's self-check, then one task or a batch. It uses the real sandbox with the
 //! real limits, without Redis and without a host.
 //!
-//!     file ─▶ Singles (stable, compiled) ─▶ Handler::self_check ─▶ Handler::run ─▶ Report ─▶ text or JSON
+//!     file ─▶ Singles (stable, compiled) ─▶ Handler::self_check ─▶ Handler::run ─▶ AttemptReport ─▶ text or JSON
 //!     task, fields, configuration ─▶ Attempt ─────────────────────────┘
 //!
 //! Not here: how fields are read (`input`), the handler's log (`trial_log`), what a queue would do next
@@ -29,7 +29,9 @@ use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::plugins::{self, Single, Singles, Watch};
 use crate::queue::NewTask;
-use crate::sandbox::{Allowance, Attempt, CHECK_TIMEOUT, Compiler, Ended, Report, Sandbox, SandboxOptions};
+use crate::sandbox::{
+    Allowance, Attempt, AttemptReport, CHECK_TIMEOUT, Compiler, Ended, Sandbox, SandboxOptions,
+};
 use crate::task::{Field, Origin, Outcome, Progress, Task};
 
 /// The attempt as JSON. The names are stable; a value that does not apply is null.
@@ -122,7 +124,7 @@ pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) ->
         max_concurrent: 1,
         max_warm: 0,
         max_memory: grants.memory,
-        compiler: Compiler::apart(),
+        compiler: Compiler::separate(),
     })?;
     let singles = Singles::new(sandbox, cache_dir().as_deref());
     let is_granted = is_named || args.plugin.is_some() || args.queue.is_some();
@@ -227,7 +229,7 @@ impl Trial {
         // Loading may take long, so it runs on another thread, and Ctrl-C need not wait for it. When this
         // future is dropped, the guard stops it.
         let allowance = Allowance::full();
-        let _stops = allowance.stop.clone().drop_guard();
+        let _stops = allowance.cancel.clone().drop_guard();
         let loaded = tokio::task::spawn_blocking(move || singles.load(&bytes, &grants, &allowance)).await;
         let single =
             loaded.context("compiling failed")?.map_err(|error| anyhow!("{path}: {}", chain(&error)))?;
@@ -253,7 +255,7 @@ impl Trial {
         }
         let tasks = Arc::new(self.deliver(tasks));
         let progress = Progress::default();
-        let (mut last, mut durations) = (None::<Report>, Vec::new());
+        let (mut last, mut durations) = (None::<AttemptReport>, Vec::new());
         for run in 0..self.args.runs {
             self.log.mute(run > 0);
             let attempt = self.attempt(&tasks, progress.clone());
@@ -262,7 +264,7 @@ impl Trial {
             durations.push(report.duration);
             let is_completed = is_completed(&report, tasks.len());
             let peak = last.as_ref().map_or(0, |report| report.peak_memory).max(report.peak_memory);
-            last = Some(Report { peak_memory: peak, ..report });
+            last = Some(AttemptReport { peak_memory: peak, ..report });
             if !is_completed {
                 break;
             }
@@ -334,7 +336,7 @@ impl Trial {
         }
     }
 
-    fn render(&self, view: &TryView, report: &Report, tasks: &[Task], out: &mut Out) {
+    fn render(&self, view: &TryView, report: &AttemptReport, tasks: &[Task], out: &mut Out) {
         if let Some(ProgressView { percent, note }) = &view.progress {
             out.line(format!("progress {percent}%  {}", text::escape(note)));
         }
@@ -406,7 +408,7 @@ impl EndView {
     }
 
     /// The common end of a batch.
-    fn of_all(report: &Report, outcomes: &[Outcome]) -> EndView {
+    fn of_all(report: &AttemptReport, outcomes: &[Outcome]) -> EndView {
         if let (Ended::Failed { .. }, [first, ..]) = (&report.ended, outcomes) {
             return EndView::new(first);
         }
@@ -440,14 +442,14 @@ fn result(outcome: &Outcome) -> Option<String> {
     Some(result.as_deref().map_or_else(|| "no result".to_owned(), value::shown))
 }
 
-fn is_completed(report: &Report, tasks: usize) -> bool {
+fn is_completed(report: &AttemptReport, tasks: usize) -> bool {
     report.outcomes(tasks).iter().all(|outcome| matches!(outcome, Outcome::Completed { .. }))
 }
 
 fn view(
     path: &Path,
     single: &Single,
-    (tasks, report): (&[Task], &Report),
+    (tasks, report): (&[Task], &AttemptReport),
     mut durations: Vec<Duration>,
     progress: Option<(u8, String)>,
     log: Vec<LogLine>,

@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 
 use super::allowed::AllowedHost;
 use super::secret::Secret;
-use super::times::Times;
+use super::times::ScheduleTimes;
 
 /// A whole, valid configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -107,7 +107,7 @@ impl QueueRules {
 /// Tasks that the host enqueues at given times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
-    pub times: Times,
+    pub times: ScheduleTimes,
     pub missed: Missed,
     /// The fields of each of its tasks, beside [`Schedule::TIME_FIELD`].
     pub fields: Vec<(String, String)>,

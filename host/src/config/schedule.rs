@@ -8,7 +8,7 @@ use toml::de::DeValue;
 
 use super::model::{Missed, Schedule};
 use super::reader::{Item, Keys, Table};
-use super::times::{Times, parse_cron, parse_zone};
+use super::times::{ScheduleTimes, parse_cron, parse_zone};
 
 pub(super) const KEYS: Keys = Keys {
     known: &["cron", "timezone", "missed", "fields"],
@@ -33,7 +33,7 @@ pub(super) fn read(item: &Item) -> Option<Schedule> {
     let missed = table.get("missed").map_or(Some(Missed::Once), |item| read_missed(&item));
     let fields = table.get("fields").map_or(Some(Vec::new()), |item| read_fields(&item));
     let crons = read_crons(item, &table);
-    Some(Schedule { times: Times::new(crons?, zone?), missed: missed?, fields: fields? })
+    Some(Schedule { times: ScheduleTimes::new(crons?, zone?), missed: missed?, fields: fields? })
 }
 
 fn read_crons(item: &Item, table: &Table) -> Option<Vec<(String, croner::Cron)>> {

@@ -1,6 +1,6 @@
 //! The times of a schedule: cron expressions, read in a time zone.
 //!
-//! In: texts of the file. Out: [`Times`], whose answers depend only on their arguments; or a sentence that
+//! In: texts of the file. Out: [`ScheduleTimes`], whose answers depend only on their arguments; or a sentence that
 //! says what is wrong. Times are whole seconds, given in milliseconds since the Unix epoch.
 //!
 //! When clocks change, an expression with a single time of day (`30 2 * * *`) differs from all others
@@ -33,18 +33,18 @@ const SOME_TIME_MS: u64 = 1_704_067_200_000;
 
 /// The times of one or more cron expressions in one time zone.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Times {
+pub struct ScheduleTimes {
     expressions: Vec<Cron>,
     /// As they were written, except for the spaces.
     texts: Vec<String>,
     zone: TimeZone,
 }
 
-impl Times {
+impl ScheduleTimes {
     /// Takes the results of [`parse_cron`] and [`parse_zone`].
-    pub fn new(crons: Vec<(String, Cron)>, zone: TimeZone) -> Times {
+    pub fn new(crons: Vec<(String, Cron)>, zone: TimeZone) -> ScheduleTimes {
         let (texts, expressions) = crons.into_iter().unzip();
-        Times { expressions, texts, zone }
+        ScheduleTimes { expressions, texts, zone }
     }
 
     pub fn expressions(&self) -> &[String] {
@@ -124,7 +124,7 @@ pub fn parse_cron(text: &str) -> Result<(String, Cron), String> {
     }
     let text = fields.join(" ");
     let cron = parser().parse(&text).map_err(|error| format!("cannot be read: {error}"))?;
-    let some_time = Times::new(vec![(text.clone(), cron.clone())], TimeZone::UTC);
+    let some_time = ScheduleTimes::new(vec![(text.clone(), cron.clone())], TimeZone::UTC);
     if some_time.next(SOME_TIME_MS).is_none() {
         return Err("never comes: there is no such day".into());
     }
@@ -190,9 +190,9 @@ mod tests {
 
     const BERLIN: &str = "Europe/Berlin";
 
-    fn times(crons: &[&str], zone: &str) -> Times {
+    fn times(crons: &[&str], zone: &str) -> ScheduleTimes {
         let crons = crons.iter().map(|text| parse_cron(text).expect(text)).collect();
-        Times::new(crons, parse_zone(zone).expect(zone))
+        ScheduleTimes::new(crons, parse_zone(zone).expect(zone))
     }
 
     fn ms(text: &str) -> u64 {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     /// The next `count` times after `from`, in UTC.
-    fn after(times: &Times, from: &str, count: usize) -> Vec<String> {
+    fn after(times: &ScheduleTimes, from: &str, count: usize) -> Vec<String> {
         let show = |ms: &u64| Timestamp::from_millisecond(*ms as i64).expect("a time").to_string();
         let later = std::iter::successors(times.next(ms(from)), |ms| times.next(*ms));
         later.take(count).collect::<Vec<_>>().iter().map(show).collect()

@@ -2,7 +2,7 @@
 //! and compiled one after the other. A file that takes long makes room for the next one, so a file that takes
 //! minutes holds up others for [`PATIENCE`] only.
 //!
-//! Not here: how long compiling may take at all (`sandbox::apart`), what the processor has for it
+//! Not here: how long compiling may take at all (`sandbox::compiler_process`), what the processor has for it
 //! (`sandbox::compiler`).
 
 use std::pin::{Pin, pin};

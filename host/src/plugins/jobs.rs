@@ -105,7 +105,7 @@ impl Workshop {
         let compiling = self.gate.compile(async move {
             plugin.begins();
             let stop = CancellationToken::new();
-            let allowance = Allowance { cores: registry.cores(), stop: stop.clone() };
+            let allowance = Allowance { cores: registry.cores(), cancel: stop.clone() };
             let _stops = stop.drop_guard();
             // It is read again, since what waits to be compiled must not fill the memory.
             let read = gate.read(gate.line_up(), blocking(move || read_now(&path))).await;
@@ -113,13 +113,13 @@ impl Workshop {
                 Some(Ok(Some((bytes, now)))) if now == name => {
                     loader.load(&bytes, &name, &grants, &allowance, || registry.in_use())
                 }
-                Some(Ok(_)) | None => Err(LoadError::Abandoned),
+                Some(Ok(_)) | None => Err(LoadError::Cancelled),
                 Some(Err(error)) => Err(LoadError::Hindered(format!("the file cannot be read: {error}"))),
             });
             loading.await
         });
         match self.while_it_stays(&plugin.path, stamp, digest, compiling).await? {
-            Some(Err(LoadError::Abandoned)) => None,
+            Some(Err(LoadError::Cancelled)) => None,
             Some(made) => Some(made.map_err(|error| trouble(&error))),
             None => Some(Err(Trouble { error: "the compiler failed on it".to_owned(), may_pass: false })),
         }

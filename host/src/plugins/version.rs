@@ -17,7 +17,7 @@ use super::probation::{Probation, ProbationVerdict, Ruling};
 use super::quarantine::Good;
 use super::registry::{Brought, PluginEntry};
 use crate::config;
-use crate::sandbox::{Attempt, Ended, Handler, Report};
+use crate::sandbox::{Attempt, AttemptReport, Ended, Handler};
 use crate::task::{FailureKind, Outcome};
 
 /// One version of a plugin that works. Attempts hold it until they end.
@@ -84,7 +84,7 @@ impl Version {
     /// be charged; before that, how long it took. None only when it was told to stop.
     pub async fn run(self: &Arc<Self>, attempt: Attempt) -> Option<(Duration, Judged)> {
         let tasks = attempt.tasks.clone();
-        let Report { ended, peak_memory, duration } = self.handler.run(attempt).await?;
+        let AttemptReport { ended, peak_memory, duration } = self.handler.run(attempt).await?;
         self.figures.peak_memory.inner().fetch_max(peak_memory, Ordering::Relaxed);
         let outcomes = match ended {
             Ended::Each(outcomes) => outcomes,

@@ -28,7 +28,7 @@ pub struct Attempt {
 
 /// How an attempt went.
 #[derive(Debug, Clone)]
-pub struct Report {
+pub struct AttemptReport {
     pub ended: Ended,
     /// The largest size of all memories of the instance together, in bytes. It includes what earlier attempts
     /// left.
@@ -47,7 +47,7 @@ pub enum Ended {
     Failed { kind: FailureKind, message: String },
 }
 
-impl Report {
+impl AttemptReport {
     /// One outcome per task, for display. A failed call gives every task the same outcome.
     pub fn outcomes(&self, tasks: usize) -> Vec<Outcome> {
         match &self.ended {

@@ -16,12 +16,11 @@
 //! Not here: what one instance may have (`limits`), how large the machine is (`machine`).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 use super::turns::Turn;
-use super::warm::Pool;
 
 /// Bytes that an instance may have without an account.
 pub(super) const SMALL: u64 = 512 * 1024;
@@ -29,8 +28,8 @@ pub(super) const SMALL: u64 = 512 * 1024;
 pub(super) struct Budget {
     total: u64,
     books: Mutex<Books>,
-    /// Instances that wait for a task. They are dropped first.
-    kept: Weak<Pool>,
+    /// Drops the instances that wait for a task. Nothing else is stopped before that.
+    drop_kept: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Default)]
@@ -40,15 +39,15 @@ struct Books {
     accounts: BTreeMap<u64, Entry>,
     /// The next account's number.
     next: u64,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingStart>,
 }
 
 struct Entry {
     held: u64,
-    state: Now,
+    state: AccountState,
 }
 
-enum Now {
+enum AccountState {
     /// The instance has no call yet.
     Starts,
     Runs(Turn),
@@ -58,14 +57,16 @@ enum Now {
     IsStopped,
 }
 
-struct Waiting {
+struct WaitingStart {
     bytes: u64,
     start: oneshot::Sender<Account>,
 }
 
 impl Budget {
-    pub(super) fn new(total: u64, kept: &Arc<Pool>) -> Arc<Budget> {
-        Arc::new(Budget { total, books: Mutex::default(), kept: Arc::downgrade(kept) })
+    /// `drop_kept` drops all instances that wait for a task. It must not hold them: each of them holds its
+    /// budget.
+    pub(super) fn new(total: u64, drop_kept: impl Fn() + Send + Sync + 'static) -> Arc<Budget> {
+        Arc::new(Budget { total, books: Mutex::default(), drop_kept: Box::new(drop_kept) })
     }
 
     pub(super) fn total(&self) -> u64 {
@@ -80,17 +81,17 @@ impl Budget {
         let started = {
             let mut books = self.books();
             if !books.has_room(expected, self.total)
-                && books.accounts.values().any(|entry| matches!(entry.state, Now::IsKept))
+                && books.accounts.values().any(|entry| matches!(entry.state, AccountState::IsKept))
             {
                 drop(books);
-                self.drop_kept();
+                (self.drop_kept)();
                 books = self.books();
             }
             if books.waiting.is_empty() && books.has_room(expected, self.total) {
                 return self.open(&mut books, expected);
             }
             let (start, started) = oneshot::channel();
-            books.waiting.push_back(Waiting { bytes: expected, start });
+            books.waiting.push_back(WaitingStart { bytes: expected, start });
             started
         };
         // The waiting caller holds the budget, so the sender is not dropped.
@@ -109,14 +110,8 @@ impl Budget {
         let number = books.next;
         books.next += 1;
         books.used += held;
-        books.accounts.insert(number, Entry { held, state: Now::Starts });
+        books.accounts.insert(number, Entry { held, state: AccountState::Starts });
         Account { budget: self.clone(), number: Some(number), held, call: None }
-    }
-
-    fn drop_kept(&self) {
-        if let Some(kept) = self.kept.upgrade() {
-            kept.clear();
-        }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -134,18 +129,20 @@ impl Books {
     fn leaving(&self) -> u64 {
         self.accounts
             .values()
-            .filter(|entry| matches!(entry.state, Now::IsStopped))
+            .filter(|entry| matches!(entry.state, AccountState::IsStopped))
             .map(|entry| entry.held)
             .sum()
     }
 
     /// Marks the largest instance as stopped; a kept instance comes before one that runs. Returns its earlier
     /// state, or None if no instance can be stopped.
-    fn stop_largest(&mut self) -> Option<Now> {
-        let may_go =
-            self.accounts.values_mut().filter(|entry| matches!(entry.state, Now::Runs(_) | Now::IsKept));
-        let largest = may_go.max_by_key(|entry| (matches!(entry.state, Now::IsKept), entry.held))?;
-        Some(std::mem::replace(&mut largest.state, Now::IsStopped))
+    fn stop_largest(&mut self) -> Option<AccountState> {
+        let may_go = self
+            .accounts
+            .values_mut()
+            .filter(|entry| matches!(entry.state, AccountState::Runs(_) | AccountState::IsKept));
+        let largest = may_go.max_by_key(|entry| (matches!(entry.state, AccountState::IsKept), entry.held))?;
+        Some(std::mem::replace(&mut largest.state, AccountState::IsStopped))
     }
 }
 
@@ -166,10 +163,10 @@ impl Account {
         if let Some(number) = self.number
             && let Some(entry) = self.budget.books().accounts.get_mut(&number)
         {
-            if matches!(entry.state, Now::IsStopped) {
+            if matches!(entry.state, AccountState::IsStopped) {
                 return false;
             }
-            entry.state = Now::Runs(call.clone());
+            entry.state = AccountState::Runs(call.clone());
         }
         self.call = Some(call);
         true
@@ -180,9 +177,9 @@ impl Account {
         self.call = None;
         if let Some(number) = self.number
             && let Some(entry) = self.budget.books().accounts.get_mut(&number)
-            && matches!(entry.state, Now::Runs(_))
+            && matches!(entry.state, AccountState::Runs(_))
         {
-            entry.state = Now::IsKept;
+            entry.state = AccountState::IsKept;
         }
     }
 
@@ -196,7 +193,7 @@ impl Account {
         let number = *self.number.get_or_insert_with(|| {
             let number = books.next;
             books.next += 1;
-            let state = self.call.clone().map_or(Now::Starts, Now::Runs);
+            let state = self.call.clone().map_or(AccountState::Starts, AccountState::Runs);
             books.accounts.insert(number, Entry { held: 0, state });
             number
         });
@@ -204,12 +201,12 @@ impl Account {
         books.used += bytes - self.held;
         books.accounts.get_mut(&number).into_iter().for_each(|entry| entry.held = bytes);
         let is_stopped = |books: &Books| {
-            books.accounts.get(&number).is_some_and(|entry| matches!(entry.state, Now::IsStopped))
+            books.accounts.get(&number).is_some_and(|entry| matches!(entry.state, AccountState::IsStopped))
         };
         let mut drops_kept = false;
         while !is_stopped(&books) && books.used - books.leaving() > budget.total {
             match books.stop_largest() {
-                Some(Now::Runs(call)) => call.evict(),
+                Some(AccountState::Runs(call)) => call.evict(),
                 Some(_) => drops_kept = true,
                 None => break,
             }
@@ -224,7 +221,7 @@ impl Account {
         drop(books);
         if drops_kept && let Ok(guests) = tokio::runtime::Handle::try_current() {
             // Do not drop instances here: this is in the middle of another instance's call.
-            guests.spawn(async move { budget.drop_kept() });
+            guests.spawn(async move { (budget.drop_kept)() });
         }
         !is_refused
     }
@@ -239,7 +236,7 @@ impl Drop for Account {
         let mut starting = Vec::new();
         while let Some(waiting) = books.waiting.front()
             && books.has_room(waiting.bytes, self.budget.total)
-            && let Some(Waiting { bytes, start }) = books.waiting.pop_front()
+            && let Some(WaitingStart { bytes, start }) = books.waiting.pop_front()
         {
             starting.push((start, self.budget.open(&mut books, bytes)));
         }
@@ -256,20 +253,20 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::super::turns::Turns;
+    use super::super::warm::Pool;
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
     struct Host {
-        pool: Arc<Pool>,
+        pool: Pool,
         budget: Arc<Budget>,
         turns: Turns,
     }
 
     impl Host {
         fn new(mib: u64) -> Host {
-            let pool = Arc::new(Pool::new(8));
-            Host { budget: Budget::new(mib * MIB, &pool), pool, turns: Turns::new(1) }
+            Host { budget: Budget::new(mib * MIB, || ()), pool: Pool::new(8), turns: Turns::new(1) }
         }
 
         /// Starts an instance and begins a call in it.

@@ -22,7 +22,7 @@ use super::error::LoadError;
 use super::failure::{self, Phase};
 use super::host::bindings::{exports::tqhost::handler::handler as guest, tqhost::handler::types};
 use super::mask::Mask;
-use super::state::State;
+use super::state::GuestState;
 use super::warm::Instance;
 use crate::task::{FailureKind, Outcome, Task};
 
@@ -33,7 +33,7 @@ type HandleBatch = Export<(&'static [guest::Task<'static>],), (Vec<Reply>,)>;
 /// A component that is ready to be instantiated, with the places of its functions.
 #[derive(Clone)]
 pub(super) struct Exports {
-    pub(super) pre: InstancePre<State>,
+    pub(super) pre: InstancePre<GuestState>,
     handle: Export<(guest::Task<'static>,), (Reply,)>,
     /// The function for several tasks at once.
     pub(super) handle_batch: Option<HandleBatch>,
@@ -43,7 +43,7 @@ pub(super) struct Exports {
 
 impl Exports {
     /// Checks the signatures of the functions as well: a wrong one would fail every attempt.
-    pub(super) fn find(pre: InstancePre<State>) -> Result<Exports, LoadError> {
+    pub(super) fn find(pre: InstancePre<GuestState>) -> Result<Exports, LoadError> {
         let handle = Export::find(&pre, component::HANDLER_OFFERED, "handle")?
             .ok_or_else(|| LoadError::WrongType(format!("there is no {}", component::HANDLER_OFFERED)))?;
         let handle_batch = Export::find(&pre, component::BATCH_OFFERED, "handle-batch")?;
@@ -68,7 +68,7 @@ impl<P, R> Copy for Export<P, R> {}
 
 impl<P: ComponentNamedList + Lower, R: ComponentNamedList + Lift> Export<P, R> {
     /// Finds a function of an interface, if the component exports it.
-    fn find(pre: &InstancePre<State>, interface: &str, name: &str) -> Result<Option<Self>, LoadError> {
+    fn find(pre: &InstancePre<GuestState>, interface: &str, name: &str) -> Result<Option<Self>, LoadError> {
         let component = pre.component();
         let Some((_, found)) = component.get_export(None, interface) else { return Ok(None) };
         let Some((ComponentItem::ComponentFunc(function), index)) = component.get_export(Some(&found), name)
@@ -87,7 +87,7 @@ impl<P: ComponentNamedList + Lower, R: ComponentNamedList + Lift> Export<P, R> {
     pub(super) fn of(
         self,
         instance: &engine::Instance,
-        store: &mut Store<State>,
+        store: &mut Store<GuestState>,
     ) -> wasmtime::Result<TypedFunc<P, R>> {
         let function = instance.get_func(store, self.index);
         let function =

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::Export;
 use super::failure::{self, Phase};
-use super::handler::{AbortOnDrop, Handler, Loaded, is_interrupt, store};
+use super::handler::{AbortOnDrop, Handler, LoadedHandler, is_interrupt, store};
 use super::limits::Limits;
 use super::shared::Shared;
 use super::state::Interrupts;
@@ -61,7 +61,7 @@ impl Handler {
 }
 
 async fn run(
-    loaded: Arc<Loaded>,
+    loaded: Arc<LoadedHandler>,
     check: Export<(), (Reply,)>,
     plugin: Arc<str>,
     timeout: Duration,

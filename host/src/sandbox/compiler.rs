@@ -5,7 +5,7 @@
 //! cores. Their priority is not the lowest, so that a new version is also compiled on a host that is never
 //! idle.
 //!
-//! Not here: the separate process (`apart`), the number of compilations at once (`plugins::gate`).
+//! Not here: the separate process (`compiler_process`), the number of compilations at once (`plugins::gate`).
 
 use std::num::NonZeroUsize;
 
@@ -33,13 +33,13 @@ pub enum Cores {
 pub struct Allowance {
     pub cores: Cores,
     /// Cancels the compilation, if it runs in a separate process.
-    pub stop: CancellationToken,
+    pub cancel: CancellationToken,
 }
 
 impl Allowance {
     /// All cores, and a new token that cancels.
     pub fn full() -> Allowance {
-        Allowance { cores: Cores::All, stop: CancellationToken::new() }
+        Allowance { cores: Cores::All, cancel: CancellationToken::new() }
     }
 }
 
@@ -55,7 +55,7 @@ pub(super) fn compile(engine: &wasmtime::Engine, cores: Cores, wasm: &[u8]) -> R
             }
         })
     };
-    contained(|| behind(cores, compile))
+    contained(|| on_own_threads(cores, compile))
 }
 
 /// Turns a panic into an error. The reader of component types panics for some malformed files.
@@ -67,7 +67,7 @@ pub(super) fn contained<T>(read: impl FnOnce() -> Result<T, LoadError>) -> Resul
 
 /// Runs the work on threads that exist only for it. Blocks until it is done. A panic of the work is passed
 /// on.
-fn behind<T: Send>(cores: Cores, work: impl FnOnce() -> T + Send) -> T {
+fn on_own_threads<T: Send>(cores: Cores, work: impl FnOnce() -> T + Send) -> T {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(cores.count())
         .thread_name(|_| "tq-compile".into())
@@ -121,8 +121,8 @@ mod tests {
     #[test]
     fn the_work_is_done_elsewhere_and_its_panic_comes_back() {
         let here = std::thread::current().id();
-        assert_ne!(behind(Cores::Half, || std::thread::current().id()), here);
-        let panicked = std::panic::catch_unwind(|| behind(Cores::All, || panic!("on purpose")));
+        assert_ne!(on_own_threads(Cores::Half, || std::thread::current().id()), here);
+        let panicked = std::panic::catch_unwind(|| on_own_threads(Cores::All, || panic!("on purpose")));
         assert!(panicked.is_err());
     }
 
@@ -132,7 +132,7 @@ mod tests {
         let nice = || rustix::process::getpriority_process(None).expect("a priority");
         let before = nice();
         for (cores, expected) in [(Cores::Half, (before + NICER).min(19)), (Cores::All, before)] {
-            let within = behind(cores, || {
+            let within = on_own_threads(cores, || {
                 use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
                 (0..64).into_par_iter().map(|_| nice()).collect::<Vec<_>>()
             });

@@ -36,7 +36,7 @@ pub enum LoadError {
     #[error("compiling it takes {0}")]
     TooCostly(String),
     #[error("compiling it was cancelled")]
-    Abandoned,
+    Cancelled,
     /// Compiled code that this engine does not take, or a component with more parts than the pool has room
     /// for.
     #[error("the compiled component cannot be loaded: {0}")]
@@ -49,7 +49,7 @@ pub enum LoadError {
 impl LoadError {
     /// Whether another try with the same file may succeed, because nothing is wrong with the file.
     pub fn may_pass(&self) -> bool {
-        matches!(self, LoadError::Hindered(_) | LoadError::Abandoned)
+        matches!(self, LoadError::Hindered(_) | LoadError::Cancelled)
     }
 
     /// Classifies the engine's error about compiled code.

@@ -1,6 +1,6 @@
 //! One attempt: an instance, one call, and the report of how it went.
 //!
-//! In: an [`Attempt`] with one task or several. Out: its [`Report`], unless the attempt was stopped. The
+//! In: an [`Attempt`] with one task or several. Out: its [`AttemptReport`], unless the attempt was stopped. The
 //! guest runs on the sandbox's own threads. Dropping the future of [`Handler::run`] ends the guest.
 //!
 //! ```text
@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use wasmtime::{Store, UpdateDeadline};
 
-use super::attempt::{Attempt, Ended, Report};
+use super::attempt::{Attempt, AttemptReport, Ended};
 use super::call::{self, Exports};
 use super::component;
 use super::failure::{self, Phase};
@@ -36,7 +36,7 @@ use super::number::Number;
 use super::quota::Quota;
 use super::share::{Owner, Share};
 use super::shared::{Sandbox, Shared};
-use super::state::{Interrupts, State};
+use super::state::{GuestState, Interrupts};
 use super::turns::Turn;
 use super::warm::Instance;
 use crate::config::{self, Secret};
@@ -50,9 +50,9 @@ const MAX_LEFT_HANDLES: usize = 32;
 
 /// A loaded version of a plugin, ready to run attempts. Cheap to clone.
 #[derive(Clone)]
-pub struct Handler(pub(super) Arc<Loaded>);
+pub struct Handler(pub(super) Arc<LoadedHandler>);
 
-pub(super) struct Loaded {
+pub(super) struct LoadedHandler {
     pub(super) sandbox: Sandbox,
     pub(super) exports: Exports,
     pub(super) config: Arc<BTreeMap<String, Secret>>,
@@ -69,7 +69,7 @@ pub(super) struct Loaded {
     warm: Option<config::Warm>,
 }
 
-impl Loaded {
+impl LoadedHandler {
     /// The log of one attempt.
     pub(super) fn log(&self, tasks: Arc<Vec<Task>>, plugin: Arc<str>) -> GuestLog {
         let quota = Quota { share: self.owner.share().clone(), rate: self.max_log_rate };
@@ -87,9 +87,9 @@ impl Loaded {
     }
 }
 
-impl Drop for Loaded {
+impl Drop for LoadedHandler {
     fn drop(&mut self) {
-        self.sandbox.0.pool.forget(self.number);
+        self.sandbox.0.pool.drop_version(self.number);
     }
 }
 
@@ -103,7 +103,7 @@ impl Handler {
             sandbox.0.sends_in.polls(number),
             owner.clone(),
         );
-        Handler(Arc::new(Loaded {
+        Handler(Arc::new(LoadedHandler {
             memory: grants.memory.min(sandbox.0.budget.total()),
             sandbox,
             exports,
@@ -147,7 +147,7 @@ impl Handler {
 
     /// Runs one attempt to its end, always on the guests' threads. Gives None if `stop` was cancelled, or if
     /// the attempt was evicted because all handlers together need too much memory.
-    pub async fn run(&self, attempt: Attempt) -> Option<Report> {
+    pub async fn run(&self, attempt: Attempt) -> Option<AttemptReport> {
         if Handle::try_current().is_ok_and(|here| here.id() == self.guests().id()) {
             return self.run_here(attempt).await;
         }
@@ -157,14 +157,14 @@ impl Handler {
         (&mut guest.0).await.ok().flatten()
     }
 
-    async fn run_here(&self, attempt: Attempt) -> Option<Report> {
+    async fn run_here(&self, attempt: Attempt) -> Option<AttemptReport> {
         let loaded = &*self.0;
         // A panic can leave only the instance half done, and the instance is dropped with it.
         AssertUnwindSafe(run(loaded, attempt)).catch_unwind().await.unwrap_or_else(|_| {
             // This is a bug of the host, but it fails only this task. The panic itself has been logged.
             let message = "the host failed while it ran the handler".to_owned();
             let ended = Ended::Failed { kind: FailureKind::Trap, message };
-            Some(Report { ended, peak_memory: 0, duration: Duration::ZERO })
+            Some(AttemptReport { ended, peak_memory: 0, duration: Duration::ZERO })
         })
     }
 }
@@ -177,7 +177,7 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
+async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> {
     let turn = loaded.sandbox.0.turns.turn(loaded.number);
     let mut instance = instance(loaded, &attempt.stop, &turn).await?;
     let started = Instant::now();
@@ -237,7 +237,7 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
             }
             None => timed_out(phase, timeout, &turn),
         };
-        Report { ended, peak_memory: state.limits.peak(), duration }
+        AttemptReport { ended, peak_memory: state.limits.peak(), duration }
     };
     if let Some(warm) = &loaded.warm
         && is_fit(&mut instance, &report.ended, warm)
@@ -251,7 +251,7 @@ async fn run(loaded: &Loaded, attempt: Attempt) -> Option<Report> {
 }
 
 /// Takes a kept instance, or makes a new one. Gives None if `stop` is cancelled.
-async fn instance(loaded: &Loaded, stop: &CancellationToken, call: &Turn) -> Option<Instance> {
+async fn instance(loaded: &LoadedHandler, stop: &CancellationToken, call: &Turn) -> Option<Instance> {
     let shared: &Shared = &loaded.sandbox.0;
     if loaded.warm.is_some()
         && let Some(mut kept) = shared.pool.take(loaded.number)
@@ -272,9 +272,9 @@ async fn instance(loaded: &Loaded, stop: &CancellationToken, call: &Turn) -> Opt
     }
 }
 
-pub(super) fn store(shared: &Shared, loaded: &Loaded, limits: Limits) -> Store<State> {
+pub(super) fn store(shared: &Shared, loaded: &LoadedHandler, limits: Limits) -> Store<GuestState> {
     let mut store =
-        Store::new(&shared.engine, State::new(limits, loaded.config.clone(), loaded.http.clone()));
+        Store::new(&shared.engine, GuestState::new(limits, loaded.config.clone(), loaded.http.clone()));
     store.limiter(|state| &mut state.limits);
     store.epoch_deadline_callback(|store| Ok(tick(store.data())));
     store.set_epoch_deadline(1);
@@ -284,7 +284,7 @@ pub(super) fn store(shared: &Shared, loaded: &Loaded, limits: Limits) -> Store<S
 
 /// Decides at a tick of the clock how a handler that computes goes on. Timers fire only when a thread is
 /// free, so this reads the clock itself.
-fn tick(state: &State) -> UpdateDeadline {
+fn tick(state: &GuestState) -> UpdateDeadline {
     let Some(Interrupts { stop, turn }) = &state.interrupts else { return UpdateDeadline::Continue(1) };
     if stop.is_cancelled() || turn.is_evicted() || Instant::now() >= state.deadline {
         return UpdateDeadline::Interrupt;

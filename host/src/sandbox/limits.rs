@@ -161,16 +161,13 @@ impl ResourceLimiter for Limits {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use futures_util::FutureExt as _;
 
     use super::super::budget::Budget;
-    use super::super::warm::Pool;
     use super::*;
 
     fn limits(memory: u64) -> Limits {
-        let account = Budget::new(u64::MAX, &Arc::new(Pool::new(1))).start(0).now_or_never();
+        let account = Budget::new(u64::MAX, || ()).start(0).now_or_never();
         Limits::new(memory, account.expect("a small one does not wait"))
     }
 

@@ -41,25 +41,25 @@ pub(super) struct GuestLog {
     subject: Option<Subject>,
     mask: Arc<Mask>,
     budget: usize,
-    spent: bool,
+    budget_exceeded: bool,
     /// Whether the ids of the batch's tasks were logged.
-    introduced: bool,
+    batch_logged: bool,
     lines: [Vec<u8>; 2],
     last: String,
     in_panic: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stream {
+pub(super) enum GuestStream {
     Stdout,
     Stderr,
 }
 
-impl Stream {
+impl GuestStream {
     fn name(self) -> &'static str {
         match self {
-            Stream::Stdout => "stdout",
-            Stream::Stderr => "stderr",
+            GuestStream::Stdout => "stdout",
+            GuestStream::Stderr => "stderr",
         }
     }
 }
@@ -80,7 +80,7 @@ impl GuestLog {
     }
 
     /// Takes bytes of a stream. Whole lines are logged at once, the rest waits.
-    pub(super) fn write(&mut self, stream: Stream, bytes: &[u8]) {
+    pub(super) fn write(&mut self, stream: GuestStream, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = match piece.split_last() {
                 Some((b'\n', text)) => (text, true),
@@ -116,7 +116,7 @@ impl GuestLog {
 
     /// Logs unfinished lines. Call it when the attempt has ended.
     pub(super) fn finish(&mut self) {
-        for stream in [Stream::Stdout, Stream::Stderr] {
+        for stream in [GuestStream::Stdout, GuestStream::Stderr] {
             if !self.lines[stream as usize].is_empty() {
                 self.end_line(stream);
             }
@@ -128,7 +128,7 @@ impl GuestLog {
         Some(self.last.as_str()).filter(|last| !last.is_empty())
     }
 
-    fn end_line(&mut self, stream: Stream) {
+    fn end_line(&mut self, stream: GuestStream) {
         let line = std::mem::take(&mut self.lines[stream as usize]);
         let is_cut = line.len() >= self.most_of_line();
         let mask = self.mask.clone();
@@ -140,8 +140,8 @@ impl GuestLog {
             &masked[..]
         };
         let text = clean_part(shown, is_cut);
-        if stream == Stream::Stderr {
-            self.hear(&text);
+        if stream == GuestStream::Stderr {
+            self.note_stderr(&text);
         }
         if !text.is_empty() {
             self.emit(Level::INFO, stream.name(), &text);
@@ -149,7 +149,7 @@ impl GuestLog {
     }
 
     /// Joins the two lines of a Rust panic: the place and the message.
-    fn hear(&mut self, line: &str) {
+    fn note_stderr(&mut self, line: &str) {
         if line.starts_with("note: run with `RUST_BACKTRACE") || line.trim().is_empty() {
             return;
         }
@@ -178,15 +178,15 @@ impl GuestLog {
         let (level, text) = if cost <= self.budget {
             self.budget -= cost;
             (level, text)
-        } else if self.spent {
+        } else if self.budget_exceeded {
             return;
         } else {
-            self.spent = true;
+            self.budget_exceeded = true;
             self.budget = 0;
             (Level::WARN, "the handler has printed more than its budget; the rest of this attempt is dropped")
         };
         if let Some(subject) = &self.subject {
-            if !std::mem::replace(&mut self.introduced, true) && subject.tasks.len() > 1 {
+            if !std::mem::replace(&mut self.batch_logged, true) && subject.tasks.len() > 1 {
                 let ids: Vec<&str> = subject.tasks.iter().map(|task| task.id.as_str()).collect();
                 subject.send(
                     level,
@@ -307,8 +307,8 @@ mod tests {
     #[test]
     fn lines_are_put_together_from_pieces() {
         let out = printed(|log| {
-            log.write(Stream::Stdout, b"one\ntw");
-            log.write(Stream::Stdout, b"o\nthree");
+            log.write(GuestStream::Stdout, b"one\ntw");
+            log.write(GuestStream::Stdout, b"o\nthree");
             log.finish();
         });
         let lines: Vec<&str> = out.lines().collect();
@@ -329,10 +329,10 @@ mod tests {
     #[test]
     fn long_lines_are_cut_and_a_flood_ends_with_one_notice() {
         let out = printed(|log| {
-            log.write(Stream::Stdout, &vec![b'x'; 3 * MAX_LINE]);
-            log.write(Stream::Stdout, b"\n");
+            log.write(GuestStream::Stdout, &vec![b'x'; 3 * MAX_LINE]);
+            log.write(GuestStream::Stdout, b"\n");
             for _ in 0..100_000 {
-                log.write(Stream::Stdout, b"again and again\n");
+                log.write(GuestStream::Stdout, b"again and again\n");
             }
         });
         assert!(out.lines().next().unwrap().contains("x … (cut)"));
@@ -343,11 +343,11 @@ mod tests {
     #[test]
     fn a_secret_comes_through_in_no_line() {
         let out = printed(|log| {
-            log.write(Stream::Stdout, b"in two: hunter2");
-            log.write(Stream::Stdout, b"-and-more\n");
+            log.write(GuestStream::Stdout, b"in two: hunter2");
+            log.write(GuestStream::Stdout, b"-and-more\n");
             log.message(Level::ERROR, "the key", SECRET);
             log.subject().expect("a subject").refused(&format!("http://{SECRET}.example"));
-            log.write(Stream::Stderr, format!("401 for {SECRET}").as_bytes());
+            log.write(GuestStream::Stderr, format!("401 for {SECRET}").as_bytes());
             log.finish();
             assert_eq!(log.last_words(), Some("401 for [secret]"));
         });
@@ -361,7 +361,10 @@ mod tests {
         for before in MAX_LINE - longest - 2..=MAX_LINE + 2 * longest {
             // The secret at the start is masked as well. That shortens the line, so more of it is shown.
             let out = printed(|log| {
-                log.write(Stream::Stdout, format!("{SECRET}{}{SECRET}\n", "x".repeat(before)).as_bytes());
+                log.write(
+                    GuestStream::Stdout,
+                    format!("{SECRET}{}{SECRET}\n", "x".repeat(before)).as_bytes(),
+                );
             });
             assert!(!out.contains("hunter"), "{before}: {out}");
             assert_eq!(out.contains(" … (cut)"), before + 2 * SECRET.len() > MAX_LINE + longest, "{before}");
@@ -373,7 +376,7 @@ mod tests {
         let mut log =
             GuestLog::new(Arc::new(vec![testing::task()]), "p".into(), Arc::default(), testing::quota());
         log.write(
-            Stream::Stderr,
+            GuestStream::Stderr,
             b"before\n\nthread 'main' panicked at src/lib.rs:5:9:\nboom\nnote: run with `RUST_BACKTRACE=1`\n",
         );
         assert_eq!(log.last_words(), Some("thread 'main' panicked at src/lib.rs:5:9: boom"));

@@ -16,18 +16,18 @@ const BURST: u64 = 8;
 /// The lines of one plugin.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    now: Mutex<Now>,
+    now: Mutex<RateState>,
     /// Lines that were dropped since the host started.
     pub(super) dropped: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Now {
+pub(super) struct RateState {
     /// Logged bytes that the rate has not yet paid for.
-    level: u64,
-    forgiven: Option<Instant>,
+    unpaid_bytes: u64,
+    paid_until: Option<Instant>,
     /// Dropped lines not yet reported. While there are any, a spawned task waits to report them.
-    pub(super) untold: Option<Dropped>,
+    pub(super) unreported: Option<Dropped>,
 }
 
 #[derive(Debug, Default)]
@@ -42,25 +42,25 @@ impl Lines {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    pub(super) fn now(&self) -> MutexGuard<'_, Now> {
+    pub(super) fn now(&self) -> MutexGuard<'_, RateState> {
         // Nothing panics while it is locked.
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Now {
+impl RateState {
     pub(super) fn take(&mut self, bytes: u64, rate: u64, at: Instant) -> bool {
-        let since = at.saturating_duration_since(self.forgiven.unwrap_or(at));
-        let forgiven = (rate as f64 * since.as_secs_f64()) as u64;
+        let since = at.saturating_duration_since(self.paid_until.unwrap_or(at));
+        let paid = (rate as f64 * since.as_secs_f64()) as u64;
         // A fraction of a byte is kept for the next call.
-        if forgiven > 0 || self.forgiven.is_none() {
-            self.level = self.level.saturating_sub(forgiven);
-            self.forgiven = Some(at);
+        if paid > 0 || self.paid_until.is_none() {
+            self.unpaid_bytes = self.unpaid_bytes.saturating_sub(paid);
+            self.paid_until = Some(at);
         }
-        let level = self.level.saturating_add(bytes);
-        let is_taken = level <= rate.saturating_mul(BURST);
+        let unpaid_bytes = self.unpaid_bytes.saturating_add(bytes);
+        let is_taken = unpaid_bytes <= rate.saturating_mul(BURST);
         if is_taken {
-            self.level = level;
+            self.unpaid_bytes = unpaid_bytes;
         }
         is_taken
     }
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_burst_and_then_the_rate() {
         const RATE: u64 = 1000;
-        let (mut now, began) = (Now::default(), Instant::now());
+        let (mut now, began) = (RateState::default(), Instant::now());
         let mut lines = |ms: u64| {
             (0..10_000).take_while(|_| now.take(100, RATE, began + Duration::from_millis(ms))).count()
         };
@@ -85,8 +85,8 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_come_often_are_forgiven_all_the_same() {
-        let (mut now, began) = (Now::default(), Instant::now());
+    fn frequent_lines_are_paid_for_too() {
+        let (mut now, began) = (RateState::default(), Instant::now());
         assert!(now.take(8000, 1000, began));
         let taken = (0..100_000).filter(|n| now.take(1, 1000, began + Duration::from_micros(10 * n))).count();
         assert!((990..=1000).contains(&taken), "{taken} bytes in a second");
@@ -97,7 +97,7 @@ mod tests {
         let quota = Quota { share: Arc::default(), rate: 100 };
         let taken = [(); 5].map(|()| quota.take(&"p".into(), 108));
         assert_eq!((taken, quota.share.lines.dropped()), ([true, true, false, false, false], 3));
-        let untold = quota.share.lines.now().untold.take().expect("something to tell of");
-        assert_eq!((untold.lines, untold.bytes), (3, 900));
+        let unreported = quota.share.lines.now().unreported.take().expect("something to tell of");
+        assert_eq!((unreported.lines, unreported.bytes), (3, 900));
     }
 }

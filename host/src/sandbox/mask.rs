@@ -1,6 +1,6 @@
 //! Replaces a plugin's secrets in what its handlers write.
 //!
-//! In: the granted configuration; later bytes that a handler writes. Out: those bytes with [`SHOWN`] in the
+//! In: the granted configuration; later bytes that a handler writes. Out: those bytes with [`REPLACEMENT`] in the
 //! place of each secret. A secret is a value that comes from the environment or from a file, not from the
 //! configuration's own text. A handler gets it unchanged, and may write it by mistake into a log line, an
 //! error text or a result.
@@ -22,7 +22,7 @@ use url::form_urlencoded;
 use crate::config::Secret;
 
 /// The text that replaces a secret.
-const SHOWN: &str = "[secret]";
+const REPLACEMENT: &str = "[secret]";
 /// The shortest secret that is masked, in bytes. A shorter text would be found in unrelated texts.
 const SHORTEST: usize = 8;
 /// The longest secret that is looked for in base64, in bytes. A longer one is no password, and would make
@@ -30,12 +30,12 @@ const SHORTEST: usize = 8;
 const LONGEST_IN_BASE64: usize = 4 * 1024;
 
 /// The characters that are encoded in a URL: all but the unreserved ones (RFC 3986).
-const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const ENCODED_IN_URL: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// The characters that `encodeURIComponent` of JavaScript encodes.
 const OF_JAVASCRIPT: &AsciiSet =
-    &UNRESERVED.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*');
+    &ENCODED_IN_URL.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*');
 /// The characters that `quote` of Python encodes.
-const OF_PYTHON: &AsciiSet = &UNRESERVED.remove(b'/');
+const OF_PYTHON: &AsciiSet = &ENCODED_IN_URL.remove(b'/');
 
 /// Finds the secrets of one plugin. The default mask finds nothing.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ impl Mask {
     pub(super) fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match &self.finder {
             Some(finder) if finder.is_match(text) => {
-                finder.replace_all(text, &vec![SHOWN; finder.patterns_len()]).into()
+                finder.replace_all(text, &vec![REPLACEMENT; finder.patterns_len()]).into()
             }
             _ => text.into(),
         }
@@ -79,7 +79,7 @@ impl Mask {
     pub(super) fn bytes<'b>(&self, bytes: &'b [u8]) -> Cow<'b, [u8]> {
         match &self.finder {
             Some(finder) if finder.is_match(bytes) => {
-                finder.replace_all_bytes(bytes, &vec![SHOWN; finder.patterns_len()]).into()
+                finder.replace_all_bytes(bytes, &vec![REPLACEMENT; finder.patterns_len()]).into()
             }
             _ => bytes.into(),
         }
@@ -94,7 +94,7 @@ fn forms(text: &str) -> impl Iterator<Item = String> {
 /// The encoded forms of a text in a URL, and in the body of an HTML form.
 fn in_url(text: &str) -> [String; 4] {
     let [strict, javascript, python] =
-        [UNRESERVED, OF_JAVASCRIPT, OF_PYTHON].map(|set| utf8_percent_encode(text, set).to_string());
+        [ENCODED_IN_URL, OF_JAVASCRIPT, OF_PYTHON].map(|set| utf8_percent_encode(text, set).to_string());
     [strict, javascript, python, form_urlencoded::byte_serialize(text.as_bytes()).collect()]
 }
 
@@ -212,10 +212,10 @@ mod tests {
                 let bytes = format!("{}{secret}{}", "u".repeat(before), "z".repeat(after));
                 for said in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
                     let shown = mask.text(&said).into_owned();
-                    let left = shown.replace(SHOWN, "");
+                    let left = shown.replace(REPLACEMENT, "");
                     // The neighbouring bytes are left, and up to two digits at each end of the secret.
                     assert!(
-                        shown.contains(SHOWN) && left.len() <= (before + after) * 8 / 6 + 4,
+                        shown.contains(REPLACEMENT) && left.len() <= (before + after) * 8 / 6 + 4,
                         "{bytes}: {said} is {shown}"
                     );
                 }

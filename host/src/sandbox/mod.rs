@@ -1,22 +1,22 @@
 //! Runs handlers: WebAssembly components that get a task, and only the access that is granted to them.
 //!
-//! In: the bytes of a plugin, its grants, its attempts. Out: compiled code, a [`Handler`], one [`Report`] per
+//! In: the bytes of a plugin, its grants, its attempts. Out: compiled code, a [`Handler`], one [`AttemptReport`] per
 //! attempt. A handler that misbehaves gives an outcome, never an error.
 //!
 //! ```text
-//! bytes ─▶ Sandbox::compile ─▶ Sandbox::load ─▶ Handler::self_check ─▶ Handler::run(Attempt) ─▶ Report
+//! bytes ─▶ Sandbox::compile ─▶ Sandbox::load ─▶ Handler::self_check ─▶ Handler::run(Attempt) ─▶ AttemptReport
 //! ```
 //!
 //! `Sandbox::compile` compiles in a separate process, unless the options choose [`Compiler::Here`].
 //!
 //! Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
 
-mod apart;
 mod attempt;
 mod budget;
 mod call;
 mod check;
 mod compiler;
+mod compiler_process;
 mod component;
 mod engine;
 mod error;
@@ -46,10 +46,10 @@ use wasmtime::component::Component;
 
 use crate::config;
 
-pub use apart::{Compiler, serve as serve_compiler};
-pub use attempt::{Attempt, Ended, Report};
+pub use attempt::{Attempt, AttemptReport, Ended};
 pub use check::TIMEOUT as CHECK_TIMEOUT;
 pub use compiler::{Allowance, Cores};
+pub use compiler_process::{Compiler, serve as serve_compiler};
 pub use component::Interfaces;
 pub use error::LoadError;
 pub use handler::Handler;
@@ -72,7 +72,9 @@ impl Sandbox {
     /// Validates and compiles a plugin within an allowance, which limits the cores and can cancel the work.
     pub fn compile_with(&self, allowance: &Allowance, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
         match &self.0.compiler {
-            Compiler::Apart(program) => apart::compile(program, self.0.reservation, allowance, wasm),
+            Compiler::Separate(program) => {
+                compiler_process::compile(program, self.0.reservation, allowance, wasm)
+            }
             Compiler::Here => compiler::compile(&self.0.engine, allowance.cores, wasm),
         }
     }

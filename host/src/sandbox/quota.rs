@@ -38,10 +38,10 @@ impl Quota {
             return true;
         }
         lines.dropped.fetch_add(1, Ordering::Relaxed);
-        let is_first = now.untold.is_none();
-        let untold = now.untold.get_or_insert_default();
-        untold.lines += 1;
-        untold.bytes += bytes;
+        let is_first = now.unreported.is_none();
+        let unreported = now.unreported.get_or_insert_default();
+        unreported.lines += 1;
+        unreported.bytes += bytes;
         drop(now);
         if is_first {
             self.tell_later(plugin.clone());
@@ -53,7 +53,7 @@ impl Quota {
         let (share, rate) = (self.share.clone(), self.rate);
         let tell = async move {
             tokio::time::sleep(PERIOD).await;
-            let Some(Dropped { lines, bytes }) = share.lines.now().untold.take() else { return };
+            let Some(Dropped { lines, bytes }) = share.lines.now().unreported.take() else { return };
             tracing::warn!(
                 %plugin,
                 lines,

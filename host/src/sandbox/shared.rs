@@ -11,8 +11,8 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use wasmtime::component::Linker;
 
-use super::apart::Compiler;
-use super::state::State;
+use super::compiler_process::Compiler;
+use super::state::GuestState;
 use super::{budget, engine, host, share, turns, warm};
 
 /// Threads for name lookups. Each plugin has its own limit, so that it does not wait for the lookups of
@@ -48,7 +48,7 @@ pub(super) struct Shared {
     /// Address space of each memory, in bytes; code is compiled for it.
     pub(super) reservation: u64,
     pub(super) compiler: Compiler,
-    pub(super) linker: Linker<State>,
+    pub(super) linker: Linker<GuestState>,
     /// An attempt takes a place here before it uses the engine's pool, so a full pool never fails a task.
     pub(super) pool: Arc<warm::Pool>,
     /// The memory of all instances together.
@@ -106,7 +106,9 @@ impl Sandbox {
             .context("cannot start the thread for requests")?;
         let ticker = engine::Ticker::start(&engine).context("cannot start the epoch thread")?;
         let pool = Arc::new(warm::Pool::new(opts.places()));
-        let budget = budget::Budget::new(memory, &pool);
+        let kept = Arc::downgrade(&pool);
+        let drop_kept = move || kept.upgrade().into_iter().for_each(|pool| pool.clear());
+        let budget = budget::Budget::new(memory, drop_kept);
         let (turns, check_permit) = (turns::Turns::new(cores), Semaphore::new(1));
         let (runs_on, guests) = (guests.handle().clone(), Some(guests));
         let (sends_on, requests) = (requests.handle().clone(), Some(requests));

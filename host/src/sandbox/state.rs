@@ -1,6 +1,6 @@
 //! The data that the host keeps in the store of one instance.
 //!
-//! A store is new for every task, unless instances are kept. For a kept instance, [`State::begin`] renews
+//! A store is new for every task, unless instances are kept. For a kept instance, [`GuestState::begin`] renews
 //! what belongs to one attempt. Costly parts are made when the guest first needs them.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ const MAX_RESOURCES: usize = 1024;
 /// Calls of wasi:http between two checks of the memory behind the handles. Each call may add 16 KiB.
 const WEIGH_EVERY: u32 = 16;
 
-pub(super) struct State {
+pub(super) struct GuestState {
     pub(super) limits: Limits,
     /// The log of the attempt that runs. Streams that the guest kept from an earlier attempt write here, too.
     pub(super) log: Arc<Mutex<GuestLog>>,
@@ -52,14 +52,18 @@ pub(super) struct Interrupts {
     pub(super) turn: Turn,
 }
 
-impl State {
+impl GuestState {
     /// Makes the state of an instance that has no task yet.
-    pub(super) fn new(limits: Limits, config: Arc<BTreeMap<String, Secret>>, grant: Arc<Grant>) -> State {
+    pub(super) fn new(
+        limits: Limits,
+        config: Arc<BTreeMap<String, Secret>>,
+        grant: Arc<Grant>,
+    ) -> GuestState {
         let mut table = ResourceTable::new();
         table.set_max_capacity(MAX_RESOURCES);
         // The default is a closed stdin, no arguments, no variables; it allocates nothing.
         let cli = WasiCliCtx::default();
-        State {
+        GuestState {
             limits,
             log: Arc::default(),
             config,

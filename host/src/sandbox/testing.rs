@@ -8,7 +8,7 @@ use wit_component::StringEncoding;
 use wit_parser::Resolve;
 
 use super::quota::Quota;
-use super::{Attempt, Compiler, Report, Sandbox, SandboxOptions};
+use super::{Attempt, AttemptReport, Compiler, Sandbox, SandboxOptions};
 use crate::task::{Field, Origin, Outcome, Progress, Task};
 
 /// A core module with the handler's exports around `body`, which must leave the address of the result; there
@@ -123,7 +123,7 @@ pub(crate) fn task() -> Task {
 }
 
 /// The outcome of an attempt at one task.
-pub(crate) fn outcome(report: &Report) -> Outcome {
+pub(crate) fn outcome(report: &AttemptReport) -> Outcome {
     report.outcomes(1).remove(0)
 }
 

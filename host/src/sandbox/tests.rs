@@ -9,7 +9,7 @@ use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::testing::{self, DONE, ECHO, attempt, embed, handler, module, outcome};
-use super::{Attempt, Compiler, Handler, LoadError, Report, Sandbox, SandboxOptions};
+use super::{Attempt, AttemptReport, Compiler, Handler, LoadError, Sandbox, SandboxOptions};
 use crate::config::{Plugin, Secret};
 use crate::task::{FailureKind, Outcome};
 
@@ -21,7 +21,7 @@ fn load(sandbox: &Sandbox, wasm: &[u8]) -> Handler {
     sandbox.load(&sandbox.compile(wasm).unwrap(), &grants()).unwrap()
 }
 
-async fn run(wasm: &[u8], attempt: Attempt) -> Report {
+async fn run(wasm: &[u8], attempt: Attempt) -> AttemptReport {
     load(&testing::sandbox(), wasm).run(attempt).await.unwrap()
 }
 

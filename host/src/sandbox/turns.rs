@@ -55,7 +55,7 @@ impl Turns {
 
     /// Makes the scheduling state of one call of a version.
     pub(super) fn turn(&self, version: Number) -> Turn {
-        let now = Now {
+        let now = CallState {
             since: Instant::now(),
             held: None,
             in_turns: None,
@@ -179,18 +179,18 @@ impl Polls {
 }
 
 /// Counts a call that computes in turns, until it is dropped.
-struct Counted(Turns, Number);
+struct ComputingCall(Turns, Number);
 
-impl Counted {
-    fn new(turns: &Turns, version: Number) -> Counted {
+impl ComputingCall {
+    fn new(turns: &Turns, version: Number) -> ComputingCall {
         *turns.line().computing.entry(version).or_default() += 1;
-        Counted(turns.clone(), version)
+        ComputingCall(turns.clone(), version)
     }
 }
 
-impl Drop for Counted {
+impl Drop for ComputingCall {
     fn drop(&mut self) {
-        let Counted(turns, version) = self;
+        let ComputingCall(turns, version) = self;
         let mut line = turns.line();
         if let Some(calls) = line.computing.get_mut(version) {
             *calls -= 1;
@@ -208,18 +208,18 @@ pub(super) struct Turn(Arc<Call>);
 struct Call {
     turns: Turns,
     version: Number,
-    now: Mutex<Now>,
+    now: Mutex<CallState>,
     is_evicted: AtomicBool,
     evicted: Notify,
 }
 
-struct Now {
+struct CallState {
     /// When the call began to compute.
     since: Instant,
     /// The turn of a call that has computed for a tick. It is held only while the call is polled.
     held: Option<Held>,
     /// Set from the call's first tick until it waits for anything else.
-    in_turns: Option<Counted>,
+    in_turns: Option<ComputingCall>,
     /// Set while the call waits for its turn: the start of the wait, and the other versions' part of the
     /// turns. Without that part, a good version that computes beside a plugin with an endless loop would be
     /// blamed for its timeouts, and be rolled back.
@@ -242,7 +242,7 @@ impl Turn {
         let Call { turns, version, .. } = &*self.0;
         {
             let mut now = self.now();
-            now.in_turns.get_or_insert_with(|| Counted::new(turns, *version));
+            now.in_turns.get_or_insert_with(|| ComputingCall::new(turns, *version));
             let versions = turns.line().computing.len().max(1);
             now.in_line = Some((Instant::now(), (versions - 1) as f64 / versions as f64));
         }
@@ -279,21 +279,21 @@ impl Turn {
     pub(super) async fn keep<T>(self, call: impl Future<Output = T>) -> T {
         let mut call = pin!(call);
         poll_fn(|context| {
-            self.now().comes();
+            self.now().poll_begins();
             let polled = call.as_mut().poll(context);
-            self.now().goes();
+            self.now().poll_ends();
             polled
         })
         .await
     }
 
-    fn now(&self) -> MutexGuard<'_, Now> {
+    fn now(&self) -> MutexGuard<'_, CallState> {
         // Nothing panics while it is locked.
         self.0.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Now {
+impl CallState {
     fn waited(&self) -> Duration {
         let away = self.left.map(|left| left.elapsed()).unwrap_or_default();
         let in_line = self.in_line.map(|(since, others)| since.elapsed().mul_f64(others)).unwrap_or_default();
@@ -301,7 +301,7 @@ impl Now {
     }
 
     /// Notes that the call is polled.
-    fn comes(&mut self) {
+    fn poll_begins(&mut self) {
         self.since = Instant::now();
         if let Some(left) = self.left.take() {
             self.waited += self.since.saturating_duration_since(left);
@@ -309,7 +309,7 @@ impl Now {
     }
 
     /// Notes that the poll of the call has ended.
-    fn goes(&mut self) {
+    fn poll_ends(&mut self) {
         self.held = None;
         if self.in_line.is_none() {
             self.in_turns = None;

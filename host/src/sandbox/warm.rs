@@ -23,14 +23,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::Store;
 
 use super::number::Number;
-use super::state::State;
+use super::state::GuestState;
 
 /// How long an instance waits for a task before it is dropped.
 pub(super) const IDLE: Duration = Duration::from_secs(60);
 
 /// An instance that runs one attempt after the other. Its memory is freed before its place.
 pub(super) struct Instance {
-    pub(super) store: Store<State>,
+    pub(super) store: Store<GuestState>,
     /// None before the first call.
     pub(super) running: Option<wasmtime::component::Instance>,
     /// The number of tasks begun so far.
@@ -39,7 +39,7 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    pub(super) fn new(store: Store<State>, place: OwnedSemaphorePermit) -> Instance {
+    pub(super) fn new(store: Store<GuestState>, place: OwnedSemaphorePermit) -> Instance {
         Instance { store, running: None, tasks: 0, place }
     }
 }
@@ -56,7 +56,7 @@ struct Idle {
     instances: BTreeMap<Number, VecDeque<Resting>>,
     /// The number of attempts that wait for a place.
     waiting: usize,
-    /// Whether [`give_up`] runs.
+    /// Whether [`drop_idle`] runs.
     watched: bool,
 }
 
@@ -92,7 +92,7 @@ impl Pool {
                 return Some(place);
             }
             idle.waiting += 1;
-            Waiting(self)
+            WaitingForPlace(self)
         };
         self.places.clone().acquire_owned().await.ok()
     }
@@ -121,14 +121,14 @@ impl Pool {
         }
         idle.instances.entry(version).or_default().push_back(Resting { instance, since: Instant::now() });
         if !std::mem::replace(&mut idle.watched, true) {
-            tokio::spawn(give_up(Arc::downgrade(self)));
+            tokio::spawn(drop_idle(Arc::downgrade(self)));
         }
     }
 
     /// Drops all kept instances of this version.
-    pub(super) fn forget(&self, version: Number) {
-        let forgotten = self.idle().instances.remove(&version);
-        drop(forgotten);
+    pub(super) fn drop_version(&self, version: Number) {
+        let dropped = self.idle().instances.remove(&version);
+        drop(dropped);
     }
 
     /// Drops all kept instances.
@@ -139,12 +139,12 @@ impl Pool {
 
     /// Drops instances that are idle for too long. Gives the time of the next check, or None if nothing is
     /// kept.
-    pub(super) fn give_up(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn drop_idle(&self, now: Instant) -> Option<Instant> {
         let mut idle = self.idle();
-        let mut given_up = Vec::new();
+        let mut late_ones = Vec::new();
         for resting in idle.instances.values_mut() {
             let late = resting.partition_point(|resting| resting.since + IDLE <= now);
-            given_up.extend(resting.drain(..late));
+            late_ones.extend(resting.drain(..late));
         }
         idle.instances.retain(|_, resting| !resting.is_empty());
         let next = idle
@@ -155,7 +155,7 @@ impl Pool {
             .min();
         idle.watched = next.is_some();
         drop(idle);
-        drop(given_up);
+        drop(late_ones);
         next
     }
 
@@ -191,17 +191,17 @@ impl Idle {
 }
 
 /// Counts one attempt as waiting until it is dropped.
-struct Waiting<'p>(&'p Pool);
+struct WaitingForPlace<'p>(&'p Pool);
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingForPlace<'_> {
     fn drop(&mut self) {
         self.0.idle().waiting -= 1;
     }
 }
 
 /// Drops idle instances as long as any are kept.
-async fn give_up(pool: Weak<Pool>) {
-    while let Some(next) = pool.upgrade().and_then(|pool| pool.give_up(Instant::now())) {
+async fn drop_idle(pool: Weak<Pool>) {
+    while let Some(next) = pool.upgrade().and_then(|pool| pool.drop_idle(Instant::now())) {
         tokio::time::sleep_until(next.into()).await;
     }
 }

@@ -20,7 +20,9 @@ use super::metrics::QueueMetrics;
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use super::starts::Starts;
-use super::{census, fetcher, heartbeat, janitor, mover, promoter, reclaimer, scheduler, settler, teller};
+use super::{
+    census, fetcher, heartbeat, janitor, mover, promoter, reclaimer, scheduler, settler, status_writer,
+};
 use crate::admin::FetchPulse;
 use crate::chain::chain;
 use crate::plugins::Version;
@@ -114,7 +116,9 @@ impl Worker {
                 settler::Settler { shared: shared.clone(), lane, jobs: jobs.clone(), drained, give_up };
             worker.settler.spawn(settler.run(pace.another()));
         }
-        worker.servants.spawn(teller::Teller { shared: shared.clone() }.run(worker.served.clone()));
+        worker
+            .servants
+            .spawn(status_writer::StatusWriter { shared: shared.clone() }.run(worker.served.clone()));
         worker.servants.spawn(
             heartbeat::Heartbeat { shared: shared.clone(), retired: worker.retired.clone() }
                 .run(worker.served.clone()),

@@ -3,7 +3,7 @@
 //! Each queue has its own loops, one per file:
 //! - [`fetcher`] and [`reclaimer`] claim tasks;
 //! - [`gather`] forms batches, [`runner`] runs attempts, [`settler`] settles them;
-//! - [`heartbeat`] renews leases, and [`teller`] writes PROCESSING for attempts that run for long;
+//! - [`heartbeat`] renews leases, and [`status_writer`] writes PROCESSING for attempts that run for long;
 //! - [`promoter`] moves due tasks back to the stream;
 //! - [`mover`] and [`scheduler`] enqueue tasks;
 //! - [`census`] reads the queue's figures.
@@ -41,7 +41,7 @@ pub mod settle;
 pub mod settler;
 pub mod shared;
 pub mod starts;
+pub mod status_writer;
 pub mod suspect;
-pub mod teller;
 pub mod waiter;
 pub mod workers;

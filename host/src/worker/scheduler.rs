@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
 use super::shared::SharedQueue;
-use crate::config::times::Times;
+use crate::config::times::ScheduleTimes;
 use crate::config::{Missed, Schedule};
 use crate::queue::QueueError;
 use crate::queue::schedule::{Fired, SchedulePosition};
@@ -170,7 +170,7 @@ impl Scheduler {
 }
 
 /// Plans for a schedule that was handled up to `done_ms`.
-fn plan(times: &Times, done_ms: u64, now_ms: u64) -> Plan {
+fn plan(times: &ScheduleTimes, done_ms: u64, now_ms: u64) -> Plan {
     let due_ms = times.latest(now_ms).filter(|latest| *latest > done_ms);
     let passed_over = due_ms.is_some_and(|due_ms| times.next(done_ms).is_some_and(|first| first < due_ms));
     let next = times.next(now_ms).map(|next| Duration::from_millis(next.saturating_sub(now_ms)));
@@ -182,8 +182,8 @@ mod tests {
     use super::*;
     use crate::config::times::{parse_cron, parse_zone};
 
-    fn times(cron: &str) -> Times {
-        Times::new(vec![parse_cron(cron).expect(cron)], parse_zone("UTC").expect("UTC"))
+    fn times(cron: &str) -> ScheduleTimes {
+        ScheduleTimes::new(vec![parse_cron(cron).expect(cron)], parse_zone("UTC").expect("UTC"))
     }
 
     const MINUTE: u64 = 60_000;

@@ -116,7 +116,7 @@ impl World {
         let queue = Queue::new(rules, redis.link());
         queue.ensure_group().await.map_err(failed)?;
         let cron = times::parse_cron("0 0 * * *").expect("a cron expression");
-        let times = times::Times::new(vec![cron], times::parse_zone("UTC").expect("a time zone"));
+        let times = times::ScheduleTimes::new(vec![cron], times::parse_zone("UTC").expect("a time zone"));
         Ok(World {
             schedule: config::Schedule { times, missed: config::Missed::Once, fields: Vec::new() },
             starts: Vec::new(),

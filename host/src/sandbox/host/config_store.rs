@@ -2,7 +2,7 @@
 //!
 //! Two incompatible pre-release versions are in use, so the same functions are linked under both names.
 
-use crate::sandbox::state::State;
+use crate::sandbox::state::GuestState;
 use wasmtime::StoreContextMut;
 use wasmtime::component::Linker;
 
@@ -25,18 +25,20 @@ mod error {
 
 type Reply<T> = (Result<T, error::Error>,);
 
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+pub(super) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     for name in NAMES {
         let mut store = linker.instance(name)?;
         store.func_wrap(
             "get",
-            |cx: StoreContextMut<'_, State>, (key,): (String,)| -> wasmtime::Result<Reply<Option<String>>> {
+            |cx: StoreContextMut<'_, GuestState>,
+             (key,): (String,)|
+             -> wasmtime::Result<Reply<Option<String>>> {
                 Ok((Ok(cx.data().config.get(&key).map(|value| value.expose().to_owned())),))
             },
         )?;
         store.func_wrap(
             "get-all",
-            |cx: StoreContextMut<'_, State>, (): ()| -> wasmtime::Result<Reply<Vec<(String, String)>>> {
+            |cx: StoreContextMut<'_, GuestState>, (): ()| -> wasmtime::Result<Reply<Vec<(String, String)>>> {
                 Ok((Ok(cx
                     .data()
                     .config

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use super::bindings::tqhost::handler::context::Host;
-use crate::sandbox::state::State;
+use crate::sandbox::state::GuestState;
 
-impl Host for State {
+impl Host for GuestState {
     fn remaining_ms(&mut self) -> u64 {
         let left = self.deadline.saturating_duration_since(Instant::now());
         u64::try_from(left.as_millis()).unwrap_or(u64::MAX)

@@ -29,14 +29,14 @@ mod level {
         Critical,
     }
 }
-use crate::sandbox::state::State;
+use crate::sandbox::state::GuestState;
 use level::GuestLevel;
 
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+pub(super) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     for name in NAMES {
         linker.instance(name)?.func_wrap(
             "log",
-            |cx: StoreContextMut<'_, State>,
+            |cx: StoreContextMut<'_, GuestState>,
              (level, context, message): (GuestLevel, String, String)|
              -> wasmtime::Result<()> {
                 let level = match level {

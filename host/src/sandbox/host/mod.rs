@@ -16,7 +16,7 @@ use wasmtime_wasi::clocks::WasiClocks;
 use wasmtime_wasi::p2::bindings::{cli, clocks};
 use wasmtime_wasi_io::bindings::wasi::io;
 
-use super::state::State;
+use super::state::GuestState;
 
 /// Types and calls for the part of wit/handler.wit that this version offers.
 #[allow(unsafe_code, reason = "generated")]
@@ -95,24 +95,24 @@ pub(super) fn is_compatible(version: &str, base: &str) -> bool {
 }
 
 /// Links everything that [`refusal`] allows.
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+pub(super) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     let l = linker;
-    bindings::tqhost::handler::context::add_to_linker::<_, HasSelf<State>>(l, |state| state)?;
+    bindings::tqhost::handler::context::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
     config_store::add_to_linker(l)?;
     http::link::add_to_linker(l)?;
     logging::add_to_linker(l)?;
-    cli::environment::add_to_linker::<_, WasiCli>(l, State::cli)?;
-    cli::exit::add_to_linker::<_, WasiCli>(l, State::cli)?;
-    cli::stdin::add_to_linker::<_, WasiCli>(l, State::cli)?;
-    cli::stdout::add_to_linker::<_, HasSelf<State>>(l, |state| state)?;
-    cli::stderr::add_to_linker::<_, HasSelf<State>>(l, |state| state)?;
-    cli::terminal_input::add_to_linker::<_, WasiCli>(l, State::cli)?;
-    cli::terminal_output::add_to_linker::<_, WasiCli>(l, State::cli)?;
-    cli::terminal_stdin::add_to_linker::<_, WasiCli>(l, State::cli)?;
-    cli::terminal_stdout::add_to_linker::<_, WasiCli>(l, State::cli)?;
-    cli::terminal_stderr::add_to_linker::<_, WasiCli>(l, State::cli)?;
-    clocks::monotonic_clock::add_to_linker::<_, WasiClocks>(l, State::clocks)?;
-    clocks::wall_clock::add_to_linker::<_, WasiClocks>(l, State::clocks)?;
+    cli::environment::add_to_linker::<_, WasiCli>(l, GuestState::cli)?;
+    cli::exit::add_to_linker::<_, WasiCli>(l, GuestState::cli)?;
+    cli::stdin::add_to_linker::<_, WasiCli>(l, GuestState::cli)?;
+    cli::stdout::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
+    cli::stderr::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
+    cli::terminal_input::add_to_linker::<_, WasiCli>(l, GuestState::cli)?;
+    cli::terminal_output::add_to_linker::<_, WasiCli>(l, GuestState::cli)?;
+    cli::terminal_stdin::add_to_linker::<_, WasiCli>(l, GuestState::cli)?;
+    cli::terminal_stdout::add_to_linker::<_, WasiCli>(l, GuestState::cli)?;
+    cli::terminal_stderr::add_to_linker::<_, WasiCli>(l, GuestState::cli)?;
+    clocks::monotonic_clock::add_to_linker::<_, WasiClocks>(l, GuestState::clocks)?;
+    clocks::wall_clock::add_to_linker::<_, WasiClocks>(l, GuestState::clocks)?;
     io::error::add_to_linker::<_, Io>(l, |state| &mut state.table)?;
     io::poll::add_to_linker::<_, Io>(l, |state| &mut state.table)?;
     io::streams::add_to_linker::<_, Io>(l, |state| &mut state.table)?;

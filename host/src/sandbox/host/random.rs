@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use crate::sandbox::state::State;
+use crate::sandbox::state::GuestState;
 use wasmtime::component::{HasSelf, Linker};
 use wasmtime_wasi::p2::bindings::random::{insecure, insecure_seed, random};
 use wasmtime_wasi::random::WasiRandomCtx;
@@ -17,10 +17,10 @@ thread_local! {
     static GENERATOR: RefCell<WasiRandomCtx> = RefCell::new(WasiRandomCtx::default());
 }
 
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    random::add_to_linker::<_, HasSelf<State>>(linker, |state| state)?;
-    insecure::add_to_linker::<_, HasSelf<State>>(linker, |state| state)?;
-    insecure_seed::add_to_linker::<_, HasSelf<State>>(linker, |state| state)
+pub(super) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
+    random::add_to_linker::<_, HasSelf<GuestState>>(linker, |state| state)?;
+    insecure::add_to_linker::<_, HasSelf<GuestState>>(linker, |state| state)?;
+    insecure_seed::add_to_linker::<_, HasSelf<GuestState>>(linker, |state| state)
 }
 
 fn bytes(len: u64) -> wasmtime::Result<Vec<u8>> {
@@ -34,7 +34,7 @@ fn number() -> wasmtime::Result<u64> {
     GENERATOR.with_borrow_mut(random::Host::get_random_u64)
 }
 
-impl random::Host for State {
+impl random::Host for GuestState {
     fn get_random_bytes(&mut self, len: u64) -> wasmtime::Result<Vec<u8>> {
         bytes(len)
     }
@@ -44,7 +44,7 @@ impl random::Host for State {
     }
 }
 
-impl insecure::Host for State {
+impl insecure::Host for GuestState {
     fn get_insecure_random_bytes(&mut self, len: u64) -> wasmtime::Result<Vec<u8>> {
         bytes(len)
     }
@@ -54,7 +54,7 @@ impl insecure::Host for State {
     }
 }
 
-impl insecure_seed::Host for State {
+impl insecure_seed::Host for GuestState {
     fn insecure_seed(&mut self) -> wasmtime::Result<(u64, u64)> {
         Ok((number()?, number()?))
     }

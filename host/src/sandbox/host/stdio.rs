@@ -7,32 +7,32 @@ use wasmtime_wasi::async_trait;
 use wasmtime_wasi::p2::bindings::cli::{stderr, stdout};
 use wasmtime_wasi::p2::{DynOutputStream, OutputStream, Pollable, StreamResult};
 
-use crate::sandbox::log::{GuestLog, Stream};
-use crate::sandbox::state::State;
+use crate::sandbox::log::{GuestLog, GuestStream};
+use crate::sandbox::state::GuestState;
 
 /// Bytes that a guest may write at once; also bounds `write-zeroes`.
 const PERMIT: usize = 64 * 1024;
 
-impl stdout::Host for State {
+impl stdout::Host for GuestState {
     fn get_stdout(&mut self) -> wasmtime::Result<Resource<DynOutputStream>> {
-        push(self, Stream::Stdout)
+        push(self, GuestStream::Stdout)
     }
 }
 
-impl stderr::Host for State {
+impl stderr::Host for GuestState {
     fn get_stderr(&mut self) -> wasmtime::Result<Resource<DynOutputStream>> {
-        push(self, Stream::Stderr)
+        push(self, GuestStream::Stderr)
     }
 }
 
-fn push(state: &mut State, stream: Stream) -> wasmtime::Result<Resource<DynOutputStream>> {
+fn push(state: &mut GuestState, stream: GuestStream) -> wasmtime::Result<Resource<DynOutputStream>> {
     let output: DynOutputStream = Box::new(LogStream { log: state.log.clone(), stream });
     Ok(state.table.push(output)?)
 }
 
 struct LogStream {
     log: Arc<Mutex<GuestLog>>,
-    stream: Stream,
+    stream: GuestStream,
 }
 
 impl OutputStream for LogStream {

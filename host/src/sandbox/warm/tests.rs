@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::IDLE;
 use crate::config::{Plugin, Warm};
 use crate::sandbox::testing::{DONE, attempt, embed, handler, module, outcome};
-use crate::sandbox::{Attempt, Compiler, Handler, Report, Sandbox, SandboxOptions};
+use crate::sandbox::{Attempt, AttemptReport, Compiler, Handler, Sandbox, SandboxOptions};
 use crate::task::{FailureKind, Outcome, Task};
 
 /// Counts tasks in its memory, and completes with the count as a byte. What it does after that depends on the
@@ -72,7 +72,7 @@ fn nth(attempt_number: u32) -> Attempt {
     Attempt { tasks: vec![task].into(), ..attempt }
 }
 
-fn counted(report: Option<Report>) -> u8 {
+fn counted(report: Option<AttemptReport>) -> u8 {
     match outcome(&report.unwrap()) {
         Outcome::Completed { result: Some(result) } => result[0],
         other => panic!("it did not count: {other:?}"),
@@ -258,10 +258,10 @@ async fn other_grants_and_the_end_of_a_version_and_time_give_instances_up() {
     assert_eq!((sandbox.0.pool.kept(), sandbox.0.pool.free_places()), (1, 3));
 
     let now = Instant::now();
-    let next = sandbox.0.pool.give_up(now).unwrap();
+    let next = sandbox.0.pool.drop_idle(now).unwrap();
     assert!(next > now && next <= now + IDLE);
     assert_eq!((counts(&second, 1).await, sandbox.0.pool.kept()), (vec![3], 1));
-    assert_eq!(sandbox.0.pool.give_up(Instant::now() + IDLE), None);
+    assert_eq!(sandbox.0.pool.drop_idle(Instant::now() + IDLE), None);
     assert_eq!((sandbox.0.pool.kept(), sandbox.0.pool.free_places()), (0, 4));
     assert_eq!(counts(&second, 1).await, [1]);
 }

@@ -16,26 +16,18 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use wasmtime_wasi_http::Error;
 
-use super::{Grant, Target, address};
+use super::address;
+use super::grant::{Grant, MAX_ADDRESSES};
+use super::target::Target;
 use crate::config::allowed::{Block, Host, Scheme};
 
-/// Largest number of addresses tried for one name.
-const MAX_ADDRESSES: usize = 8;
-
-pub(super) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
-impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Stream for S {}
-
-/// A function that looks a name up, and blocks. Tests use another one.
-pub(super) type Lookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
-
-pub(super) fn system_lookup(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    std::net::ToSocketAddrs::to_socket_addrs(&(name, port)).map(|found| found.take(MAX_ADDRESSES).collect())
-}
+pub(super) trait HttpStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
+impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> HttpStream for S {}
 
 /// Characters of a logged TLS error.
 const MAX_REASON: usize = 300;
@@ -58,7 +50,7 @@ pub(super) async fn connect(
     grant: &Arc<Grant>,
     target: &Target,
     end: Instant,
-) -> Result<Box<dyn Stream>, Refused> {
+) -> Result<Box<dyn HttpStream>, Refused> {
     let addresses =
         tokio::time::timeout_at(end, lookup(grant, target)).await.map_err(|_| Error::DnsTimeout)??;
     let addresses = checked(grant, target, addresses)?;
@@ -152,7 +144,7 @@ fn connect_error(error: &io::Error) -> Error {
     }
 }
 
-async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<dyn Stream>, Refused> {
+async fn tls(grant: &Arc<Grant>, target: &Target, tcp: TcpStream) -> Result<Box<dyn HttpStream>, Refused> {
     let name = match &target.host {
         Host::Ipv4(address) => ServerName::from(std::net::IpAddr::from(*address)),
         Host::Ipv6(address) => ServerName::from(std::net::IpAddr::from(*address)),
@@ -198,9 +190,6 @@ fn tls_error(cause: Option<&rustls::Error>) -> Error {
         None => Error::ConnectionTerminated,
     }
 }
-
-/// The TLS settings of one version, made when they are first needed.
-pub(super) type Tls = OnceCell<Option<Arc<ClientConfig>>>;
 
 fn client_config(ca: &[rustls::pki_types::CertificateDer<'static>]) -> Option<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();

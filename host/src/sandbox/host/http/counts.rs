@@ -1,6 +1,6 @@
 //! Counts the results of requests, for each plugin over all of its versions.
 //!
-//! In: a [`Counted`] for each request, from before it is admitted until its last resource is dropped. Out:
+//! In: a [`CountedRequest`] for each request, from before it is admitted until its last resource is dropped. Out:
 //! the counts of its plugin (`requests`).
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::sandbox::share::Share;
 
 /// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum RequestEnd {
     /// There was a response, and as much of it as the handler wanted.
     Ok,
     /// The host refused the request: its host, its address, or too many requests at once.
@@ -24,40 +24,40 @@ pub(super) enum End {
     Aborted,
 }
 
-impl End {
-    pub(super) fn of(error: &Error) -> End {
+impl RequestEnd {
+    pub(super) fn of(error: &Error) -> RequestEnd {
         match error {
             Error::HttpRequestDenied
             | Error::HttpRequestUriInvalid
             | Error::HttpRequestMethodInvalid
             | Error::DestinationIpProhibited
-            | Error::ConnectionLimitReached => End::Denied,
+            | Error::ConnectionLimitReached => RequestEnd::Denied,
             Error::DnsTimeout
             | Error::ConnectionTimeout
             | Error::ConnectionReadTimeout
-            | Error::HttpResponseTimeout => End::Timeout,
-            _ => End::Error,
+            | Error::HttpResponseTimeout => RequestEnd::Timeout,
+            _ => RequestEnd::Error,
         }
     }
 }
 
 /// Counts one request when it is dropped. It counts as aborted, unless another result was set.
-pub(super) struct Counted {
+pub(super) struct CountedRequest {
     share: Arc<Share>,
-    end: End,
+    end: RequestEnd,
 }
 
-impl Counted {
-    pub(super) fn new(share: Arc<Share>) -> Counted {
-        Counted { share, end: End::Aborted }
+impl CountedRequest {
+    pub(super) fn new(share: Arc<Share>) -> CountedRequest {
+        CountedRequest { share, end: RequestEnd::Aborted }
     }
 
-    pub(super) fn ended(&mut self, end: End) {
+    pub(super) fn ended(&mut self, end: RequestEnd) {
         self.end = end;
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedRequest {
     fn drop(&mut self) {
         self.share.requests.0[self.end as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -72,11 +72,15 @@ mod tests {
     fn each_request_is_counted_once_under_its_name() {
         let share: Arc<Share> = Arc::default();
         let requests = &share.requests;
-        for (name, end) in
-            Requests::RESULTS.into_iter().zip([End::Ok, End::Denied, End::Timeout, End::Error, End::Aborted])
-        {
-            let mut counted = Counted::new(share.clone());
-            counted.ended(End::Error);
+        for (name, end) in Requests::RESULTS.into_iter().zip([
+            RequestEnd::Ok,
+            RequestEnd::Denied,
+            RequestEnd::Timeout,
+            RequestEnd::Error,
+            RequestEnd::Aborted,
+        ]) {
+            let mut counted = CountedRequest::new(share.clone());
+            counted.ended(RequestEnd::Error);
             counted.ended(end);
             let before = requests.totals();
             drop(counted);
@@ -84,21 +88,21 @@ mod tests {
                 assert_eq!(after - before, u64::from(found == name), "{name}");
             }
         }
-        drop(Counted::new(share.clone()));
+        drop(CountedRequest::new(share.clone()));
         assert_eq!(requests.totals()[4], ("aborted", 2));
     }
 
     #[test]
     fn errors_are_of_few_kinds() {
         for (error, end) in [
-            (Error::DestinationIpProhibited, End::Denied),
-            (Error::ConnectionLimitReached, End::Denied),
-            (Error::HttpResponseTimeout, End::Timeout),
-            (Error::DnsTimeout, End::Timeout),
-            (Error::ConnectionRefused, End::Error),
-            (Error::HttpResponseBodySize(None), End::Error),
+            (Error::DestinationIpProhibited, RequestEnd::Denied),
+            (Error::ConnectionLimitReached, RequestEnd::Denied),
+            (Error::HttpResponseTimeout, RequestEnd::Timeout),
+            (Error::DnsTimeout, RequestEnd::Timeout),
+            (Error::ConnectionRefused, RequestEnd::Error),
+            (Error::HttpResponseBodySize(None), RequestEnd::Error),
         ] {
-            assert_eq!(End::of(&error), end, "{error:?}");
+            assert_eq!(RequestEnd::of(&error), end, "{error:?}");
         }
     }
 }

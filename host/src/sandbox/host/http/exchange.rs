@@ -25,9 +25,11 @@ use wasmtime_wasi_http::io::TokioIo;
 use wasmtime_wasi_http::p2::bindings::http::types::ErrorCode;
 use wasmtime_wasi_http::{Error, WasiBody};
 
-use super::connect::{self, Refused, Stream};
-use super::counts::{Counted, End};
-use super::{Grant, Refusals, Target};
+use super::connect::{self, HttpStream, Refused};
+use super::counts::{CountedRequest, RequestEnd};
+use super::grant::Grant;
+use super::refusals::Refusals;
+use super::target::Target;
 
 /// Bytes that are read at once. A response's head must fit in. A piece of a body has at most twice as many.
 const MAX_BUFFER: usize = 32 * 1024;
@@ -37,13 +39,13 @@ pub(super) struct Exchange {
     pub(super) grant: Arc<Grant>,
     pub(super) target: Target,
     pub(super) request: Request<WasiBody>,
-    pub(super) times: Times,
+    pub(super) times: RequestTimes,
     pub(super) place: OwnedSemaphorePermit,
     pub(super) refusals: Refusals,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Times {
+pub(super) struct RequestTimes {
     pub(super) connect: Duration,
     pub(super) first_byte: Duration,
     pub(super) between_bytes: Duration,
@@ -51,11 +53,11 @@ pub(super) struct Times {
 }
 
 type Answer = oneshot::Sender<Result<Response<WasiBody>, Error>>;
-type Connection = http1::Connection<TokioIo<Box<dyn Stream>>, Outgoing>;
+type Connection = http1::Connection<TokioIo<Box<dyn HttpStream>>, Outgoing>;
 
 impl Exchange {
     /// Answers once, and then passes the body on until it ends.
-    pub(super) async fn run(self, answer: Answer, counted: &mut Counted) {
+    pub(super) async fn run(self, answer: Answer, counted: &mut CountedRequest) {
         let Exchange { grant, target, request, times, place, refusals } = self;
         let until = connect::until(times.connect, times.end);
         // The semaphore is never closed.
@@ -64,7 +66,7 @@ impl Exchange {
                 "a request",
                 &format!("max_connections = {} of the plugin are open", grant.bounds.max_connections),
             );
-            counted.ended(End::Denied);
+            counted.ended(RequestEnd::Denied);
             let _ = answer.send(Err(Error::ConnectionLimitReached));
             return;
         };
@@ -75,13 +77,13 @@ impl Exchange {
                 if let Some(why) = log {
                     refusals.tell(&format!("a request to {target}"), &why);
                 }
-                counted.ended(End::of(&error));
+                counted.ended(RequestEnd::of(&error));
                 // This fails only if nobody waits for the answer.
                 let _ = answer.send(Err(error));
                 return;
             }
             Err(_) => {
-                counted.ended(End::Timeout);
+                counted.ended(RequestEnd::Timeout);
                 let _ = answer.send(Err(Error::HttpResponseTimeout));
                 return;
             }
@@ -89,7 +91,7 @@ impl Exchange {
         let (head, incoming) = response.into_parts();
         let most = grant.bounds.max_response_body;
         if let Some(size) = incoming.size_hint().exact().filter(|size| *size > most) {
-            counted.ended(End::Error);
+            counted.ended(RequestEnd::Error);
             let _ = answer.send(Err(Error::HttpResponseBodySize(Some(size))));
             return;
         }
@@ -101,7 +103,7 @@ impl Exchange {
         let passing = Box::pin(pass_on(incoming, driver, &pieces, times.between_bytes, most));
         // This drops `passing`, so the connection is closed before the guest sees the end.
         let ended = timeout_at(times.end, passing).await.unwrap_or(Err(Error::HttpResponseTimeout));
-        counted.ended(ended.as_ref().map_or_else(End::of, |()| End::Ok));
+        counted.ended(ended.as_ref().map_or_else(RequestEnd::of, |()| RequestEnd::Ok));
         let _ = pieces.send(ended.map(|()| None)).await;
         // Keep the plugin's place here and not in the response. The end of the attempt ends this future, but
         // a guest that is kept for another task may still hold the response.
@@ -115,7 +117,7 @@ async fn open(
     grant: &Arc<Grant>,
     target: &Target,
     request: Request<WasiBody>,
-    times: Times,
+    times: RequestTimes,
     until: Instant,
 ) -> Result<(Response<Incoming>, Driver), Refused> {
     let most = grant.bounds.max_request_body;

@@ -11,7 +11,7 @@ use wasmtime_wasi_http::p2::bindings::http::types::{
 };
 
 use super::exchange;
-use crate::sandbox::state::State;
+use crate::sandbox::state::GuestState;
 
 /// Bytes of a request's method, authority and path, which the host holds until the request is dropped.
 const MAX_METHOD: usize = 64;
@@ -20,15 +20,15 @@ const MAX_PATH: usize = 16 * 1024;
 /// The name under which the interface is linked; older versions of its series resolve to it.
 const TYPES: &str = "wasi:http/types@0.2.12";
 
-pub(in crate::sandbox::host) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+pub(in crate::sandbox::host) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     let options = bindings::LinkOptions::default();
-    bindings::http::outgoing_handler::add_to_linker::<_, WasiHttp>(linker, State::http)?;
-    bindings::http::types::add_to_linker::<_, WasiHttp>(linker, &(&options).into(), State::http)?;
+    bindings::http::outgoing_handler::add_to_linker::<_, WasiHttp>(linker, GuestState::http)?;
+    bindings::http::types::add_to_linker::<_, WasiHttp>(linker, &(&options).into(), GuestState::http)?;
     // Replace the crate's own function, which does not know the errors that end a body.
     linker.allow_shadowing(true);
     linker.instance(TYPES)?.func_wrap(
         "http-error-code",
-        |mut cx: StoreContextMut<'_, State>,
+        |mut cx: StoreContextMut<'_, GuestState>,
          (error,): (Resource<bindings::http::types::IoError>,)|
          -> wasmtime::Result<(Option<ErrorCode>,)> {
             let error = cx.data_mut().table.get(&error)?;
@@ -47,12 +47,12 @@ type Taken = wasmtime::Result<(Result<(), ()>,)>;
 
 /// Bounds the texts of a request. The crate takes texts of any length, and each handle of a guest may be a
 /// request.
-fn add_bounds(types: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()> {
+fn add_bounds(types: &mut LinkerInstance<'_, GuestState>) -> wasmtime::Result<()> {
     type Request = Resource<OutgoingRequest>;
     let fits = |text: Option<&String>, most| text.is_none_or(|text| text.len() <= most);
     types.func_wrap(
         "[method]outgoing-request.set-method",
-        move |mut cx: StoreContextMut<'_, State>, (request, method): (Request, Method)| -> Taken {
+        move |mut cx: StoreContextMut<'_, GuestState>, (request, method): (Request, Method)| -> Taken {
             let other = if let Method::Other(other) = &method { Some(other) } else { None };
             Ok((if fits(other, MAX_METHOD) {
                 cx.data_mut().http().set_method(request, method)?
@@ -63,7 +63,7 @@ fn add_bounds(types: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()> {
     )?;
     types.func_wrap(
         "[method]outgoing-request.set-authority",
-        move |mut cx: StoreContextMut<'_, State>, (request, text): (Request, Option<String>)| -> Taken {
+        move |mut cx: StoreContextMut<'_, GuestState>, (request, text): (Request, Option<String>)| -> Taken {
             Ok((if fits(text.as_ref(), MAX_AUTHORITY) {
                 cx.data_mut().http().set_authority(request, text)?
             } else {
@@ -73,7 +73,7 @@ fn add_bounds(types: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()> {
     )?;
     types.func_wrap(
         "[method]outgoing-request.set-path-with-query",
-        move |mut cx: StoreContextMut<'_, State>, (request, text): (Request, Option<String>)| -> Taken {
+        move |mut cx: StoreContextMut<'_, GuestState>, (request, text): (Request, Option<String>)| -> Taken {
             Ok((if fits(text.as_ref(), MAX_PATH) {
                 cx.data_mut().http().set_path_with_query(request, text)?
             } else {

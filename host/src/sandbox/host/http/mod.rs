@@ -15,34 +15,31 @@ mod address;
 mod connect;
 mod counts;
 mod exchange;
+mod grant;
 pub(super) mod link;
+mod refusals;
 pub(in crate::sandbox) mod requests;
+mod target;
 #[cfg(test)]
 mod tests;
 
 use std::any::Any;
-use std::collections::BTreeSet;
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wasmtime_wasi_http::p2::types::{HostIncomingResponse, HostOutgoingRequest};
 use wasmtime_wasi_http::{Error, FieldMap, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpHooks};
 
-use crate::config::allowed::{Host, Scheme, parse_host};
-use crate::config::{self, AllowedHost};
 use crate::sandbox::log::Subject;
-use crate::sandbox::share::Owner;
-use crate::sandbox::turns::Polls;
 
-use counts::{Counted, End};
+use counts::{CountedRequest, RequestEnd};
+pub(in crate::sandbox) use grant::Grant;
+use refusals::Refusals;
+use target::Target;
 
-/// Largest number of different refusals that one attempt logs.
-const MAX_REFUSALS: usize = 32;
 /// Bytes of the header fields of one message. They are in the host's memory, and each handle of a guest may
 /// stand for such fields.
 const MAX_FIELDS: usize = 16 * 1024;
@@ -75,93 +72,6 @@ pub(in crate::sandbox) fn weight(handle: &dyn Any) -> u64 {
         0
     };
     bytes as u64
-}
-
-/// The requests that one version of a plugin is granted, and the resources that its attempts share.
-pub(in crate::sandbox) struct Grant {
-    hosts: Vec<AllowedHost>,
-    bounds: config::Http,
-    /// Free connections.
-    connections: Arc<Semaphore>,
-    lookup: connect::Lookup,
-    tls: connect::Tls,
-    runtime: Handle,
-    polls: Polls,
-    owner: Arc<Owner>,
-}
-
-impl Grant {
-    pub(in crate::sandbox) fn new(
-        plugin: &config::Plugin,
-        runtime: Handle,
-        polls: Polls,
-        owner: Arc<Owner>,
-    ) -> Grant {
-        Grant {
-            hosts: plugin.allowed_hosts.clone(),
-            bounds: plugin.http.clone(),
-            connections: Arc::new(Semaphore::new(plugin.http.max_connections as usize)),
-            lookup: connect::system_lookup,
-            tls: connect::Tls::default(),
-            runtime,
-            polls,
-            owner,
-        }
-    }
-
-    /// Whether no request is allowed.
-    pub(in crate::sandbox) fn is_empty(&self) -> bool {
-        self.hosts.is_empty()
-    }
-
-    /// The entries that allow requests to `target`.
-    fn entries(&self, target: &Target) -> impl Iterator<Item = &AllowedHost> {
-        self.hosts.iter().filter(move |entry| entry.allows(target.scheme, &target.host, target.port))
-    }
-}
-
-/// Where a request goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Target {
-    scheme: Scheme,
-    host: Host<String>,
-    port: u16,
-}
-
-impl Target {
-    /// Gives None for another scheme, a user name in the URI, or a host that is neither a name nor an
-    /// address.
-    fn of(uri: &http::Uri) -> Option<Target> {
-        let scheme = match uri.scheme_str()? {
-            "http" => Scheme::Http,
-            "https" => Scheme::Https,
-            _ => return None,
-        };
-        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
-        let host = parse_host(authority.host())?;
-        // The host is followed by a colon and a port, or by nothing. `port_u16` gives None for an invalid
-        // port.
-        let port = match authority.as_str().strip_prefix(authority.host())? {
-            "" | ":" => scheme.default_port(),
-            _ => authority.port_u16()?,
-        };
-        Some(Target { scheme, host, port })
-    }
-
-    /// The value of the header `Host`.
-    fn authority(&self) -> String {
-        if self.port == self.scheme.default_port() {
-            self.host.to_string()
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.scheme.name(), self.authority())
-    }
 }
 
 /// The client of one attempt. Its requests end when it is dropped.
@@ -243,7 +153,7 @@ impl Hooks {
             return Err(Error::ConnectionLimitReached);
         };
         let asked = options.unwrap_or_default();
-        let times = exchange::Times {
+        let times = exchange::RequestTimes {
             connect: asked.connect_timeout.unwrap_or(bounds.connect_timeout).min(bounds.connect_timeout),
             first_byte: asked
                 .first_byte_timeout
@@ -279,11 +189,11 @@ impl WasiHttpHooks for Hooks {
         options: Option<RequestOptions>,
         _: Box<dyn Future<Output = Result<(), Error>> + Send>,
     ) -> Box<dyn Future<Output = Exchanged> + Send> {
-        let mut counted = Counted::new(self.grant.owner.share().clone());
+        let mut counted = CountedRequest::new(self.grant.owner.share().clone());
         let exchange = match self.admit(request, options) {
             Ok(exchange) => exchange,
             Err(error) => {
-                counted.ended(End::of(&error));
+                counted.ended(RequestEnd::of(&error));
                 return Box::new(std::future::ready(Err(error)));
             }
         };
@@ -308,31 +218,5 @@ impl WasiHttpHooks for Hooks {
             });
             Ok((response, rest))
         })
-    }
-}
-
-/// Logs refusals: each one once, [`MAX_REFUSALS`] at most, however much else the guest has printed.
-#[derive(Clone)]
-struct Refusals {
-    /// The attempt's log would be wrong: when a stopped request logs last, it may be the log of another
-    /// attempt.
-    subject: Option<Subject>,
-    seen: Arc<Mutex<BTreeSet<String>>>,
-}
-
-impl Refusals {
-    fn tell(&self, what: &str, why: &str) {
-        let text = format!("{what} is refused: {why}");
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let more = match seen.len() {
-            MAX_REFUSALS.. => return,
-            count => count + 1 == MAX_REFUSALS,
-        };
-        if seen.insert(text.clone()) {
-            let text = if more { "further refusals are not logged".to_owned() } else { text };
-            if let Some(subject) = &self.subject {
-                subject.refused(&text);
-            }
-        }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Requests(pub(super) [AtomicU64; Requests::RESULTS.len()]);
 
 impl Requests {
-    /// The values of the label `result`, in the order of the variants of `counts::End`.
+    /// The values of the label `result`, in the order of the variants of `counts::RequestEnd`.
     pub const RESULTS: [&'static str; 5] = ["ok", "denied", "timeout", "error", "aborted"];
 
     /// The number of requests for each name in [`Self::RESULTS`].

@@ -2,7 +2,10 @@
 
 use std::net::SocketAddr;
 
+use tokio::runtime::Handle;
+
 use super::*;
+use crate::config::allowed::parse_host;
 use crate::config::{Config, Plugin};
 use crate::sandbox::log::GuestLog;
 use crate::sandbox::testing;

@@ -24,11 +24,11 @@ const AFTER: Duration = Duration::from_millis(20);
 /// Tasks in one call of the script.
 const MAX_BATCH: usize = 100;
 
-pub struct Teller {
+pub struct StatusWriter {
     pub shared: Arc<SharedQueue>,
 }
 
-impl Teller {
+impl StatusWriter {
     pub async fn run(self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "begin");
         loop {

@@ -56,7 +56,7 @@ const LIBRARIES: &str = "LD_LIBRARY_PATH";
 const COMMAND: &str = "compile";
 const RESERVATION: &str = "--reservation";
 const HOST: &str = "--host";
-const BEHIND: &str = "--behind";
+const LOW_PRIORITY: &str = "--behind";
 
 /// Where plugins are compiled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -65,12 +65,12 @@ pub enum Compiler {
     #[default]
     Here,
     /// Another process of this program, one for each file.
-    Apart(PathBuf),
+    Separate(PathBuf),
 }
 
 impl Compiler {
     /// This program, as it was when it started. Its file may have been replaced since.
-    pub fn apart() -> Compiler {
+    pub fn separate() -> Compiler {
         let program = Path::new("/proc/self/exe");
         let program = if program.exists() { Ok(program.to_owned()) } else { std::env::current_exe() };
         program.map_or_else(
@@ -82,7 +82,7 @@ impl Compiler {
                 );
                 Compiler::Here
             },
-            Compiler::Apart,
+            Compiler::Separate,
         )
     }
 }
@@ -106,14 +106,14 @@ pub(super) fn compile(
         .arg(reservation.to_string())
         .arg(HOST)
         .arg(std::process::id().to_string())
-        .args((allowance.cores == Cores::Half).then_some(BEHIND));
+        .args((allowance.cores == Cores::Half).then_some(LOW_PRIORITY));
     command.env_clear().envs(std::env::var_os(LIBRARIES).map(|path| (OsString::from(LIBRARIES), path)));
     // A terminal sends its signals to the host's group, so the process has another group.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| {
         LoadError::Hindered(format!("cannot start the process that compiles it: {error}"))
     })?;
-    let said = converse(&mut child, wasm, &allowance.stop);
+    let said = converse(&mut child, wasm, &allowance.cancel);
     if said.is_err() {
         // This fails only if the process has ended already.
         let _ = child.kill();
@@ -130,7 +130,7 @@ pub(super) fn compile(
         Some(ERROR) => Err(serde_json::from_slice(&answer).unwrap_or_else(|error| {
             LoadError::Malformed(format!("compiling it fails, and the reason cannot be read: {error}"))
         })),
-        _ if allowance.stop.is_cancelled() => Err(LoadError::Abandoned),
+        _ if allowance.cancel.is_cancelled() => Err(LoadError::Cancelled),
         _ => Err(failed(status, &words)),
     }
 }
@@ -316,10 +316,10 @@ mod tests {
         let write = "printf '#!/bin/sh\\nexec sleep 1000000\\n' > \"$0\" && chmod 700 \"$0\"";
         assert!(Command::new("sh").args(["-c", write]).arg(&program).status().unwrap().success());
         let allowance = Allowance::full();
-        let stop = allowance.stop.clone();
+        let stop = allowance.cancel.clone();
         let compiling = thread::spawn(move || compile(&program, 1 << 16, &allowance, &vec![0; 1 << 20]));
         stop.cancel();
-        assert!(matches!(compiling.join().unwrap(), Err(LoadError::Abandoned)));
+        assert!(matches!(compiling.join().unwrap(), Err(LoadError::Cancelled)));
     }
 
     #[test]

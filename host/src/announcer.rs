@@ -24,7 +24,7 @@ use crate::worker::workers::QueueBoard;
 const RATE_SAMPLES: usize = 20;
 
 /// The loop.
-pub struct Announcer {
+pub(crate) struct Announcer {
     id: Arc<str>,
     started_at: u64,
     link: Link,
@@ -40,7 +40,7 @@ pub struct Announcer {
 struct CompletionRate(VecDeque<(Instant, u64)>);
 
 impl Announcer {
-    pub fn new(
+    pub(crate) fn new(
         id: Arc<str>,
         link: Link,
         plugins: Plugins,
@@ -51,7 +51,7 @@ impl Announcer {
         Announcer { id, started_at: now_ms(), link, plugins, health, board, reloads, rates: HashMap::new() }
     }
 
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut said = None;
         loop {
             let host = self.describe();

@@ -31,7 +31,7 @@ use crate::worker::workers::Workers;
 /// A fetch loop that gave no sign for so long is stalled. It gives one every second or two.
 const STALL_AFTER: Duration = Duration::from_secs(6);
 /// Runs the host until SIGTERM or SIGINT. An error says why it could not start.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let mut host = Host::start(config).await?;
     host.work().await;
     host.stop().await;
@@ -268,7 +268,7 @@ pub(crate) async fn tell_when_ready(plugins: Plugins, health: Health) {
 }
 
 /// Where this configuration's Redis is: also for the commands, which find the embedded one of a running host.
-pub fn open_redis(config: &Config) -> anyhow::Result<Redis> {
+pub(crate) fn open_redis(config: &Config) -> anyhow::Result<Redis> {
     let redis = match &config.redis {
         config::RedisServer::Embedded => Redis::open(&embedded::url(&config.data_dir)),
         config::RedisServer::Url(url) => Redis::open(url.expose()),

@@ -1,7 +1,7 @@
 //! Writes an error with its causes in one line.
 
 /// Gives `what: cause: cause`. Some errors repeat a cause in their own text; such a cause is written once.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut told = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

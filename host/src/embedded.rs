@@ -29,7 +29,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
-pub use error::EmbeddedError;
+pub(crate) use error::EmbeddedError;
 
 use server::{Launch, Server};
 use socket::PingReply;
@@ -42,13 +42,13 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// A running private Redis. Dropping it asks the server to end; [`Embedded::stop`] also waits for the end.
 #[derive(Debug)]
-pub struct Embedded {
+pub(crate) struct Embedded {
     server: Server,
 }
 
 impl Embedded {
     /// Starts the server of this `data_dir` and waits until it answers.
-    pub async fn start(data_dir: &Path) -> Result<Embedded, EmbeddedError> {
+    pub(crate) async fn start(data_dir: &Path) -> Result<Embedded, EmbeddedError> {
         Embedded::start_from(data_dir, &std::env::var_os("PATH").unwrap_or_default()).await
     }
 
@@ -78,7 +78,7 @@ impl Embedded {
 
     /// Asks the server to end, waits up to 15 seconds, then kills it. After that, everything that was written
     /// to it is in its file.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.server.stop().await;
     }
 }
@@ -86,7 +86,7 @@ impl Embedded {
 /// The path of the socket for this `data_dir`, whether a server runs or not: `redis/redis.sock` in it. If
 /// that is too long for a socket, it is a path in the folder for temporary files, always the same for the
 /// same `data_dir`.
-pub fn socket_path(data_dir: &Path) -> PathBuf {
+pub(crate) fn socket_path(data_dir: &Path) -> PathBuf {
     let data_dir = absolute(data_dir);
     let socket = data_dir.join("redis/redis.sock");
     if socket.as_os_str().len() <= MAX_SOCKET_PATH_BYTES {
@@ -105,12 +105,12 @@ pub fn socket_path(data_dir: &Path) -> PathBuf {
 }
 
 /// Whether a server listens on the socket of this `data_dir`.
-pub async fn takes_connections(data_dir: &Path) -> bool {
+pub(crate) async fn takes_connections(data_dir: &Path) -> bool {
     socket::takes_connections(&socket_path(data_dir)).await
 }
 
 /// The url of the socket of this `data_dir`.
-pub fn url(data_dir: &Path) -> String {
+pub(crate) fn url(data_dir: &Path) -> String {
     let mut url = String::from("redis+unix://");
     for byte in socket_path(data_dir).as_os_str().as_bytes() {
         if byte.is_ascii_alphanumeric() || b"/-._~".contains(byte) {

@@ -3,6 +3,8 @@
 //! The binary in `main.rs` is thin; everything it does is here. ARCHITECTURE.md describes the way of a task
 //! through these modules. Nothing is public but the command line, and [`testing`].
 
+#![warn(unreachable_pub, reason = "so that the compiler finds what nothing uses")]
+
 mod admin;
 mod announcer;
 mod app;

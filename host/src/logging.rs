@@ -37,7 +37,7 @@ const FLUSH_WAIT: Duration = Duration::from_secs(1);
 
 /// `--log-format`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// For people.
     #[default]
     Text,
@@ -46,7 +46,7 @@ pub enum LogFormat {
 }
 
 /// Starts logging, once in a process. Keep the guard until the end.
-pub fn init(format: LogFormat) -> anyhow::Result<LogGuard> {
+pub(crate) fn init(format: LogFormat) -> anyhow::Result<LogGuard> {
     let directives = match env::var(VARIABLE) {
         Ok(directives) => directives,
         Err(env::VarError::NotPresent) => String::new(),
@@ -62,7 +62,7 @@ pub fn init(format: LogFormat) -> anyhow::Result<LogGuard> {
 
 /// Waits, for a bounded time, until what was logged is written.
 #[must_use = "the last lines are lost without it"]
-pub struct LogGuard(LogWriter);
+pub(crate) struct LogGuard(LogWriter);
 
 impl Drop for LogGuard {
     fn drop(&mut self) {

@@ -25,7 +25,7 @@ use crate::task::SettledAs;
 use crate::worker::workers::QueueBoard;
 
 /// The parts of the host that have figures.
-pub struct Sources {
+pub(crate) struct Sources {
     pub board: QueueBoard,
     pub health: Health,
     pub reloads: ConfigReloads,
@@ -34,7 +34,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    pub fn registry(self) -> Registry {
+    pub(crate) fn registry(self) -> Registry {
         let mut registry = Registry::with_prefix("tqhost");
         registry.register_collector(Box::new(self));
         registry

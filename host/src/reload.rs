@@ -40,7 +40,7 @@ const BURST: Duration = Duration::from_millis(20);
 
 /// What became of the changes of the file. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct ConfigReloads {
+pub(crate) struct ConfigReloads {
     pub taken: Counter,
     pub refused: Counter,
     refusal: Arc<Mutex<Option<String>>>,
@@ -48,7 +48,7 @@ pub struct ConfigReloads {
 
 impl ConfigReloads {
     /// All problems of the file as it is now; `None` while the host runs by the file.
-    pub fn refusal(&self) -> Option<String> {
+    pub(crate) fn refusal(&self) -> Option<String> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -58,7 +58,7 @@ impl ConfigReloads {
 }
 
 /// Notices changes of one file.
-pub struct FileWatch {
+pub(crate) struct FileWatch {
     file: std::path::PathBuf,
     seen: Found,
     hint: Arc<Notify>,
@@ -70,7 +70,7 @@ pub struct FileWatch {
 impl FileWatch {
     /// The first look counts as a change, because the file may have changed since it was read. Fails if
     /// SIGHUP cannot be heard.
-    pub fn new(file: &Path) -> std::io::Result<FileWatch> {
+    pub(crate) fn new(file: &Path) -> std::io::Result<FileWatch> {
         let hint = Arc::new(Notify::new());
         let told = hint.clone();
         let hints = notify::recommended_watcher(move |_| told.notify_one()).and_then(|mut watcher| {
@@ -92,7 +92,7 @@ impl FileWatch {
 
     /// Waits for a new, stable state of the file, or for SIGHUP. It may be dropped while it waits: the next
     /// call sees what this one would have seen.
-    pub async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         let mut candidate: Option<(Stamp, Instant)> = None;
         loop {
             let settled = candidate.map(|(_, since)| since + SETTLE);
@@ -135,7 +135,7 @@ impl FileWatch {
 }
 
 /// The parts of the host that a change of the configuration acts on.
-pub struct Reloader<'h> {
+pub(crate) struct Reloader<'h> {
     pub config: &'h mut Config,
     pub workers: &'h mut Workers,
     pub plugins: &'h Plugins,
@@ -152,7 +152,7 @@ pub struct Reloader<'h> {
 
 impl Reloader<'_> {
     /// Reads the file again and applies it, or notes why it is refused.
-    pub async fn reload(self) {
+    pub(crate) async fn reload(self) {
         let path = self.config.path.clone();
         let loaded = tokio::task::spawn_blocking(move || Config::load(&path)).await;
         let checked = match loaded {
@@ -238,19 +238,19 @@ impl Reloader<'_> {
 }
 
 /// The grants of every plugin that a queue uses.
-pub fn grants(config: &Config) -> std::collections::BTreeMap<String, config::Plugin> {
+pub(crate) fn grants(config: &Config) -> std::collections::BTreeMap<String, config::Plugin> {
     let names = config.queues.iter().map(|queue| &queue.plugin);
     names.map(|name| (name.clone(), config.plugins.get(name).cloned().unwrap_or_default())).collect()
 }
 
 /// Attempts that may run at once, of all queues together.
-pub fn attempts(config: &Config) -> u32 {
+pub(crate) fn attempts(config: &Config) -> u32 {
     let attempts = config.queues.iter().map(|queue| queue.concurrency).fold(0, u32::saturating_add);
     config.concurrency.map_or(attempts, |most| most.min(attempts))
 }
 
 /// Instances that may wait for a task, of all plugins together.
-pub fn warm(config: &Config) -> u32 {
+pub(crate) fn warm(config: &Config) -> u32 {
     grants(config).values().filter_map(|grant| grant.warm).fold(0, |sum, warm| sum.saturating_add(warm.idle))
 }
 

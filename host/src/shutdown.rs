@@ -21,7 +21,7 @@ const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// The tokens that end the loops.
 #[derive(Debug, Clone, Default)]
-pub struct Stop {
+pub(crate) struct Stop {
     /// No new task is claimed.
     pub claiming: CancellationToken,
     /// Attempts that still run are stopped and their tasks given back.
@@ -32,7 +32,7 @@ pub struct Stop {
 
 impl Stop {
     /// Tokens that are cancelled with these, and can be cancelled earlier on their own.
-    pub fn child(&self) -> Stop {
+    pub(crate) fn child(&self) -> Stop {
         Stop {
             claiming: self.claiming.child_token(),
             running: self.running.child_token(),
@@ -42,7 +42,7 @@ impl Stop {
 
     /// Waits until `work` has ended, which `claiming` began. Attempts that still run are stopped at the end
     /// of `grace` or on a second signal, and settlements are given up some time after that.
-    pub async fn bound(&self, grace: Duration, mut signals: Signals, work: impl Future<Output = ()>) {
+    pub(crate) async fn bound(&self, grace: Duration, mut signals: Signals, work: impl Future<Output = ()>) {
         let deadline = tokio::spawn({
             let stop = self.clone();
             async move {
@@ -63,7 +63,7 @@ impl Stop {
 
 /// Loops that serve until all tasks are settled or given up.
 #[derive(Debug, Default)]
-pub struct Loops {
+pub(crate) struct Loops {
     /// Tells those to end that do not end with [`Stop::claiming`].
     pub over: CancellationToken,
     pub tracker: TaskTracker,
@@ -71,7 +71,7 @@ pub struct Loops {
 
 impl Loops {
     /// Waits until they have ended, once they were told to.
-    pub async fn end(self) {
+    pub(crate) async fn end(self) {
         self.tracker.close();
         // Whoever waits for a Redis that is away ends with the process.
         if tokio::time::timeout(LAST_GRACE, self.tracker.wait()).await.is_err() {
@@ -81,20 +81,20 @@ impl Loops {
 }
 
 /// SIGTERM and SIGINT, from [`Signals::listen`] on. Before that, they end the process.
-pub struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    pub fn listen() -> anyhow::Result<Signals> {
+    pub(crate) fn listen() -> anyhow::Result<Signals> {
         let terminate = signal(SignalKind::terminate()).context("cannot listen to SIGTERM")?;
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen to SIGINT")?;
         Ok(Signals { terminate, interrupt })
     }
 
     /// Waits for one that was not waited for yet.
-    pub async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

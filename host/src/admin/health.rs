@@ -25,7 +25,7 @@ const MAX_REASON_BYTES: usize = 500;
 
 /// The activity of a fetch loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FetchState {
+pub(crate) enum FetchState {
     Reading,
     WaitingForPermit,
     WaitingForPlugin,
@@ -45,7 +45,7 @@ impl FetchState {
 
 /// The health of the process. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Health(Arc<HealthState>);
+pub(crate) struct Health(Arc<HealthState>);
 
 #[derive(Debug)]
 struct HealthState {
@@ -58,7 +58,7 @@ struct HealthState {
 
 /// The answer of `/readyz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Readiness {
+pub(crate) struct Readiness {
     pub ready: bool,
     /// The first scan of the plugins is done.
     pub started: bool,
@@ -69,7 +69,7 @@ pub struct Readiness {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct QueueReport {
+pub(crate) struct QueueReport {
     pub queue: String,
     /// `starting`, `faulted`, or the name of a [`FetchState`].
     pub state: &'static str,
@@ -82,7 +82,7 @@ pub struct QueueReport {
 
 impl Health {
     /// A fetch loop that has not beaten for longer than `stall_after` is stalled.
-    pub fn new(stall_after: Duration) -> Self {
+    pub(crate) fn new(stall_after: Duration) -> Self {
         Health(Arc::new(HealthState {
             stall_after,
             started: AtomicBool::new(false),
@@ -92,18 +92,18 @@ impl Health {
     }
 
     /// Notes that the first scan of the plugins is done.
-    pub fn started(&self) {
+    pub(crate) fn started(&self) {
         self.0.started.store(true, Ordering::Release);
     }
 
     /// Notes that a part that the host needs has ended: the host is not ready until it is restarted.
     /// `/readyz` shows the reason to everybody, also without a token.
-    pub fn fail(&self, reason: &'static str) {
+    pub(crate) fn fail(&self, reason: &'static str) {
         self.0.failed.get_or_init(|| reason);
     }
 
     /// The pulse of this queue's fetch loop. The host is not ready until the pulse beats.
-    pub fn queue(&self, name: &str) -> FetchPulse {
+    pub(crate) fn queue(&self, name: &str) -> FetchPulse {
         let mut pulses = lock(&self.0.pulses);
         if let Some(pulse) = pulses.iter().find(|pulse| pulse.0.queue == name) {
             *lock(&pulse.0.seen) = LatestEvent::starting();
@@ -118,11 +118,11 @@ impl Health {
     }
 
     /// Forgets the queue: this host does not run it any more.
-    pub fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         lock(&self.0.pulses).retain(|pulse| pulse.0.queue != name);
     }
 
-    pub fn report(&self) -> Readiness {
+    pub(crate) fn report(&self) -> Readiness {
         self.report_at(Instant::now())
     }
 
@@ -143,7 +143,7 @@ impl Health {
 /// The sign of life of one fetch loop. The loop beats at least three times per `stall_after`, also while it
 /// has nothing to do.
 #[derive(Clone)]
-pub struct FetchPulse(Arc<PulseState>);
+pub(crate) struct FetchPulse(Arc<PulseState>);
 
 struct PulseState {
     queue: String,
@@ -173,12 +173,12 @@ impl LatestEvent {
 
 impl FetchPulse {
     /// The loop is alive, and `state` is what it does. A beat ends a fault.
-    pub fn beat(&self, state: FetchState) {
+    pub(crate) fn beat(&self, state: FetchState) {
         self.event(Event::Beat(state), Instant::now());
     }
 
     /// The loop could not do its work. `/readyz` shows the reason to everybody, so it must not hold secrets.
-    pub fn fault(&self, mut reason: String) {
+    pub(crate) fn fault(&self, mut reason: String) {
         reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
         self.event(Event::Fault(reason), Instant::now());
     }

@@ -26,7 +26,7 @@ const MAX_CONNECTIONS: usize = 64;
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Binds `admin.listen`.
-pub async fn bind(addr: SocketAddr) -> anyhow::Result<TcpListener> {
+pub(crate) async fn bind(addr: SocketAddr) -> anyhow::Result<TcpListener> {
     match TcpListener::bind(addr).await {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(anyhow!(
             "admin.listen: {addr} is in use by another process; choose another address, or port 0"

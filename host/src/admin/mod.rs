@@ -11,7 +11,7 @@
 //! Not here: what is in a scrape (`metrics`), the loops that beat (`worker`), limits on connections
 //! (`listener`).
 
-pub mod health;
+pub(crate) mod health;
 mod listener;
 
 use std::future::IntoFuture;
@@ -33,8 +33,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Secret;
-pub use health::{FetchPulse, FetchState, Health};
-pub use listener::bind;
+pub(crate) use health::{FetchPulse, FetchState, Health};
+pub(crate) use listener::bind;
 
 /// How long the answers that have begun may take after `stop`.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 
 /// The state that the endpoints show.
 #[derive(Clone)]
-pub struct AdminState {
+pub(crate) struct AdminState {
     /// Empty until the host has made the parts that have figures. A scrape of it must not block.
     pub metrics: Arc<OnceLock<Registry>>,
     pub health: Health,
@@ -53,7 +53,7 @@ pub struct AdminState {
 
 /// Answers until `stop`. After that it takes no new connections, and waits up to 5 seconds for the answers
 /// that have begun.
-pub async fn serve(listener: TcpListener, state: AdminState, stop: CancellationToken) {
+pub(crate) async fn serve(listener: TcpListener, state: AdminState, stop: CancellationToken) {
     serve_limited(listener::Limited::new(listener), state, stop).await;
 }
 

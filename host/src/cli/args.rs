@@ -27,7 +27,7 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage (also a qu
 /// Task queues on Redis Streams, with the business work in sandboxed WebAssembly components.
 #[derive(Debug, Parser)]
 #[command(name = "tqhost", version, styles = STYLES, after_help = EXIT_CODES, disable_help_subcommand = true)]
-pub struct Cli {
+pub(super) struct Cli {
     /// The configuration file
     #[arg(long, value_name = "FILE", default_value = "tqhost.toml", global = true, display_order = 100)]
     pub config: PathBuf,
@@ -42,7 +42,7 @@ pub struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(super) enum Command {
     /// Run the host: take tasks from all configured queues until it is told to stop
     Run(RunArgs),
     /// Check the configuration and every plugin, without Redis
@@ -112,14 +112,14 @@ pub enum Command {
 }
 
 #[derive(Debug, Args, Default)]
-pub struct RunArgs {
+pub(super) struct RunArgs {
     /// How the host's log on stderr is written [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 }
 
 #[derive(Debug, Args)]
-pub struct EnqueueArgs {
+pub(super) struct EnqueueArgs {
     /// The queue's name in the configuration
     pub queue: String,
     /// The fields of one task: name=value, or name=@FILE for the content of a file (name=@@text is the text
@@ -146,7 +146,7 @@ pub struct EnqueueArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct NewArgs {
+pub(super) struct NewArgs {
     /// The handler's name, and the folder's: letters, digits, dots, dashes and underscores
     pub name: String,
     /// The language to write it in
@@ -156,14 +156,14 @@ pub struct NewArgs {
 
 /// A language that `tqhost new` has a template for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Language {
+pub(super) enum Language {
     Rust,
     Javascript,
     Python,
 }
 
 #[derive(Debug, Args)]
-pub struct TryArgs {
+pub(super) struct TryArgs {
     /// The handler's file
     #[arg(value_name = "HANDLER.wasm")]
     pub handler: PathBuf,
@@ -212,7 +212,7 @@ pub struct TryArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct StatusArgs {
+pub(super) struct StatusArgs {
     /// The queue's name in the configuration
     pub queue: String,
     /// The task's id, as enqueue printed it
@@ -223,7 +223,7 @@ pub struct StatusArgs {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum DeadCommand {
+pub(super) enum DeadCommand {
     /// List dead letters, the oldest first
     List {
         /// The queue's name in the configuration
@@ -260,7 +260,7 @@ pub enum DeadCommand {
 }
 
 #[derive(Debug, Args)]
-pub struct FilterArgs {
+pub(super) struct FilterArgs {
     /// Only those that are dead for this reason
     #[arg(long, value_parser = PossibleValuesParser::new(Reason::ALL.map(Reason::as_str)))]
     pub reason: Option<String>,
@@ -276,7 +276,7 @@ pub struct FilterArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct RedriveArgs {
+pub(super) struct RedriveArgs {
     /// The queue's name in the configuration
     pub queue: String,
     /// Task ids

@@ -217,7 +217,7 @@ impl HttpView {
     }
 }
 
-pub fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
+pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
     let max_memory = config
         .plugins
         .values()

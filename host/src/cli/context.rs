@@ -18,7 +18,7 @@ use crate::queue::{Link, Queue, QueueError, server};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The rules of the queue `name`.
-pub fn rules<'c>(config: &'c Config, name: &str) -> Result<&'c config::QueueRules, CommandError> {
+pub(super) fn rules<'c>(config: &'c Config, name: &str) -> Result<&'c config::QueueRules, CommandError> {
     config.queues.iter().find(|queue| queue.name == name).ok_or_else(|| {
         let names: Vec<&str> = config.queues.iter().map(|queue| queue.name.as_str()).collect();
         CommandError::Usage(unknown_queue(name, &names))
@@ -39,7 +39,7 @@ fn unknown_queue(name: &str, names: &[&str]) -> String {
 }
 
 /// Connects to the Redis of the configuration, and checks that it can be used.
-pub async fn connect(config: &Config) -> Result<Link, CommandError> {
+pub(super) async fn connect(config: &Config) -> Result<Link, CommandError> {
     let link = app::open_redis(config)?.link();
     server::check(&link).await?;
     Ok(link)
@@ -47,7 +47,7 @@ pub async fn connect(config: &Config) -> Result<Link, CommandError> {
 
 /// Adds to a failed connection to the private Redis what the user can do about it. Other failures are
 /// unchanged.
-pub async fn explain(failure: CommandError, config: &Config) -> CommandError {
+pub(super) async fn explain(failure: CommandError, config: &Config) -> CommandError {
     let is_connection = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref().is_some_and(QueueError::is_connection)
     };
@@ -74,14 +74,14 @@ pub async fn explain(failure: CommandError, config: &Config) -> CommandError {
 }
 
 /// Finds the queue, then connects: a wrong name is reported without asking Redis.
-pub async fn open(config: &Config, name: &str) -> Result<Queue, CommandError> {
+pub(super) async fn open(config: &Config, name: &str) -> Result<Queue, CommandError> {
     let rules = rules(config, name)?.clone();
     Ok(Queue::new(rules, connect(config).await?))
 }
 
 /// Repeats a call while Redis does not answer. Only for calls that change nothing when they are carried out
 /// twice.
-pub async fn patiently<T, F: Future<Output = Result<T, QueueError>>>(
+pub(super) async fn patiently<T, F: Future<Output = Result<T, QueueError>>>(
     call: impl Fn() -> F,
 ) -> Result<T, QueueError> {
     let start = Instant::now();

@@ -16,7 +16,12 @@ use crate::config::units::show_duration;
 use crate::queue::Status;
 
 /// Fails when the task is not known, or has completed or failed.
-pub async fn cancel(config: &Config, queue: &str, id: &str, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn cancel(
+    config: &Config,
+    queue: &str,
+    id: &str,
+    out: &mut Out,
+) -> Result<(), CommandError> {
     let queue = open(config, queue).await?;
     let name = &queue.rules.name;
     let Some(before) = patiently(|| queue.cancel(id)).await? else {
@@ -37,14 +42,14 @@ pub async fn cancel(config: &Config, queue: &str, id: &str, out: &mut Out) -> Re
     Ok(())
 }
 
-pub async fn pause(config: &Config, queue: &str, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn pause(config: &Config, queue: &str, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, queue).await?;
     let changed = patiently(|| queue.pause()).await?;
     paused(&queue.rules.name, true, changed, out);
     Ok(())
 }
 
-pub async fn resume(config: &Config, queue: &str, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn resume(config: &Config, queue: &str, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, queue).await?;
     let changed = patiently(|| queue.resume()).await?;
     paused(&queue.rules.name, false, changed, out);

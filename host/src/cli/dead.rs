@@ -73,7 +73,7 @@ impl<'a> DeadView<'a> {
     }
 }
 
-pub async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> Result<(), CommandError> {
     match command {
         DeadCommand::List { queue, filter, limit } => list(config, &queue, filter, limit, out).await,
         DeadCommand::Show { queue, id } => show(config, &queue, &id, out).await,

@@ -81,7 +81,7 @@ impl<'a> ReportView<'a> {
     }
 }
 
-pub async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, name).await?;
     let hosts = patiently(|| hosts::list(&queue.link)).await?;
     let report = match fix {

@@ -28,7 +28,7 @@ const BATCH: usize = 200;
 /// A batch is sent when its lines have this many bytes.
 const BATCH_BYTES: usize = 4 << 20;
 
-pub async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: EnqueueArgs, out: &mut Out) -> Result<(), CommandError> {
     let rules = rules(config, &args.queue)?.clone();
     let delay = args.delay.unwrap_or_default();
     let start = Instant::now();

@@ -13,17 +13,17 @@ use crate::queue::QueueError;
 use crate::queue::server::Unusable;
 
 /// The command did what it was asked.
-pub const DONE: u8 = 0;
+pub(crate) const DONE: u8 = 0;
 /// Something failed, for example Redis, a file, a task that was waited for, or a plugin that was checked.
-pub const FAILED: u8 = 1;
+pub(crate) const FAILED: u8 = 1;
 /// The command line is wrong, or names a queue that is not configured.
-pub const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 /// The configuration is missing or wrong (`EX_CONFIG` of sysexits).
-pub const CONFIG: u8 = 78;
+pub(crate) const CONFIG: u8 = 78;
 
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
-pub enum CommandError {
+pub(crate) enum CommandError {
     Failed(anyhow::Error),
     /// The command has printed the failure itself.
     Reported,
@@ -32,7 +32,7 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    pub fn code(&self) -> u8 {
+    pub(crate) fn code(&self) -> u8 {
         match self {
             CommandError::Failed(_) | CommandError::Reported => FAILED,
             CommandError::Usage(_) => USAGE,
@@ -50,7 +50,7 @@ impl CommandError {
     }
 
     /// Prints the error, if it has a text, and gives the exit code. A closed stderr does not change the code.
-    pub fn report(&self, json: bool) -> u8 {
+    pub(crate) fn report(&self, json: bool) -> u8 {
         if let Some(message) = self.message() {
             let line = if json {
                 json!({ "error": message }).to_string()

@@ -18,7 +18,7 @@ const MAX_FILE: u64 = 64 << 20;
 
 /// A plugin's file.
 #[derive(Debug)]
-pub struct PluginFile {
+pub(super) struct PluginFile {
     pub name: String,
     pub path: PathBuf,
     /// The queues that run it.
@@ -29,21 +29,21 @@ pub struct PluginFile {
 
 /// The content of a plugin's file.
 #[derive(Debug)]
-pub struct FileContent {
+pub(super) struct FileContent {
     pub bytes: Vec<u8>,
     /// SHA-256 in hexadecimal: the plugin's version.
     pub digest: String,
 }
 
 /// Every plugin that the configuration names. Plugins of queues come first.
-pub fn plugin_names(config: &Config) -> Vec<String> {
+pub(super) fn plugin_names(config: &Config) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let of_queues = config.queues.iter().map(|queue| &queue.plugin);
     of_queues.chain(config.plugins.keys()).filter(|name| seen.insert(*name)).cloned().collect()
 }
 
 /// Reads the file of the plugin `name`.
-pub fn read(config: &Config, name: &str) -> PluginFile {
+pub(super) fn read(config: &Config, name: &str) -> PluginFile {
     let path = config.plugins_dir.join(format!("{name}.wasm"));
     let content = match content(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -75,18 +75,18 @@ fn content(path: &Path) -> io::Result<FileContent> {
 }
 
 /// The first 12 digits of a digest, for display.
-pub fn short(digest: &str) -> &str {
+pub(super) fn short(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use std::path::Path;
 
     use super::*;
 
     /// A configuration whose plugins lie in `folder`.
-    pub fn config(folder: &Path) -> Config {
+    pub(crate) fn config(folder: &Path) -> Config {
         let text = "[queues.a]\nplugin = \"p\"\n[queues.b]\n[queues.c]\nplugin = \"p\"\n\
                     [plugins.p]\nmemory = \"64MiB\"\nconfig = { key = \"hunter2\" }\n\
                     allowed_hosts = [\"https://api.example.com\", \

@@ -24,7 +24,7 @@ const MAX_VALUE: u64 = 64 << 20;
 const MAX_LINE: u64 = 16 << 20;
 
 /// Reads `name=value`, `name=@file` and `name=@@text`.
-pub fn field(arg: &OsStr) -> Result<Field, CommandError> {
+pub(super) fn field(arg: &OsStr) -> Result<Field, CommandError> {
     let bytes = arg.as_bytes();
     let shown = || arg.to_string_lossy();
     let Some(equals) = bytes.iter().position(|byte| *byte == b'=') else {
@@ -56,7 +56,7 @@ pub fn field(arg: &OsStr) -> Result<Field, CommandError> {
 }
 
 /// The file that an argument takes its field's value from, if any.
-pub fn file_of(arg: &OsStr) -> Option<&Path> {
+pub(super) fn file_of(arg: &OsStr) -> Option<&Path> {
     let bytes = arg.as_bytes();
     let equals = bytes.iter().position(|byte| *byte == b'=')?;
     match &bytes[equals + 1..] {
@@ -67,7 +67,7 @@ pub fn file_of(arg: &OsStr) -> Option<&Path> {
 }
 
 /// Reads a file of any kind, for example a FIFO, whole.
-pub fn read_value(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
+pub(super) fn read_value(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
     bounded(File::open(path)?)
 }
 
@@ -81,13 +81,13 @@ fn bounded(from: impl Read) -> Result<Vec<u8>, anyhow::Error> {
 }
 
 /// Reads all of stdin.
-pub fn stdin() -> Result<Vec<u8>, CommandError> {
+pub(super) fn stdin() -> Result<Vec<u8>, CommandError> {
     Ok(bounded(io::stdin().lock()).context("cannot read stdin")?)
 }
 
 /// Reads the fields of one JSON object, or of each object of a list. The text may have many lines. An empty
 /// list is an error. `name` is the file's name, for errors.
-pub fn whole_objects(bytes: &[u8], name: &str) -> Result<Vec<Vec<Field>>, CommandError> {
+pub(super) fn whole_objects(bytes: &[u8], name: &str) -> Result<Vec<Vec<Field>>, CommandError> {
     let bytes = bytes.trim_ascii();
     let read =
         if bytes.starts_with(b"[") { objects(bytes) } else { object(bytes).map(|fields| vec![fields]) };
@@ -121,7 +121,7 @@ fn objects(list: &[u8]) -> Result<Vec<Vec<Field>>, String> {
 
 /// One line of a JSON Lines file.
 #[derive(Debug)]
-pub struct JsonLine {
+pub(super) struct JsonLine {
     /// The line's number, from 1. Blank lines count.
     pub number: u64,
     pub bytes: usize,
@@ -130,14 +130,14 @@ pub struct JsonLine {
 
 /// A JSON Lines file that can be read more than once.
 #[derive(Debug)]
-pub struct JsonLines {
+pub(super) struct JsonLines {
     file: File,
     name: String,
 }
 
 impl JsonLines {
     /// Opens a file. Stdin (`-`) and pipes are first copied to a private temporary file.
-    pub fn open(path: &Path) -> Result<JsonLines, CommandError> {
+    pub(super) fn open(path: &Path) -> Result<JsonLines, CommandError> {
         let is_stdin = path == Path::new("-");
         let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
         let cannot = || format!("cannot read {name}");
@@ -152,7 +152,7 @@ impl JsonLines {
     }
 
     /// Reads the file from its beginning. Every line that is not blank is a task.
-    pub fn tasks(
+    pub(super) fn tasks(
         &self,
         delay: Duration,
     ) -> Result<impl Iterator<Item = Result<JsonLine, CommandError>> + '_, CommandError> {

@@ -23,7 +23,7 @@ mod trial;
 mod trial_log;
 
 mod context;
-pub mod exit;
+pub(crate) mod exit;
 mod files;
 mod input;
 mod output;

@@ -17,7 +17,7 @@ use super::output::Out;
 use super::templates::{self, ProjectFile};
 use crate::config::check_name;
 
-pub fn run(args: &NewArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) fn run(args: &NewArgs, out: &mut Out) -> Result<(), CommandError> {
     let name = &args.name;
     check_name(name).map_err(|why| CommandError::Usage(format!("the name {name:?} {why}")))?;
     if name.starts_with('-') {

@@ -13,7 +13,7 @@ use super::text::width;
 
 /// Stdout. When its reader is gone (`| head`), the output ends and the command goes on.
 #[derive(Debug)]
-pub struct Out {
+pub(super) struct Out {
     pub json: bool,
     pub paint: Paint,
     closed: bool,
@@ -21,7 +21,7 @@ pub struct Out {
 }
 
 impl Out {
-    pub fn new(json: bool) -> Out {
+    pub(super) fn new(json: bool) -> Out {
         let wanted = |name: &str| env::var_os(name).is_none_or(|value| value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
         let colour = !json && io::stdout().is_terminal() && wanted("NO_COLOR") && !dumb;
@@ -29,7 +29,7 @@ impl Out {
     }
 
     /// Prints text and a newline.
-    pub fn line(&mut self, text: impl AsRef<str>) {
+    pub(super) fn line(&mut self, text: impl AsRef<str>) {
         if self.closed {
             return;
         }
@@ -45,7 +45,7 @@ impl Out {
     }
 
     /// Prints a value as JSON on one line, so that a reader can take the output line by line.
-    pub fn json(&mut self, value: &impl Serialize) {
+    pub(super) fn json(&mut self, value: &impl Serialize) {
         match serde_json::to_string(value) {
             Ok(text) => self.line(text),
             Err(error) => self.error = Some(error.into()),
@@ -53,30 +53,30 @@ impl Out {
     }
 
     /// Whether stdout cannot be written to any more.
-    pub fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
 
     /// Returns the error of stdout, if there was one. A closed pipe is no error.
-    pub fn finish(self) -> Result<(), io::Error> {
+    pub(super) fn finish(self) -> Result<(), io::Error> {
         self.error.map_or(Ok(()), Err)
     }
 }
 
 /// Prints a line that is no error on stderr.
-pub fn note(text: &str) {
+pub(super) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Puts colours around text, or leaves it as it is.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Paint {
+pub(super) struct Paint {
     pub colour: bool,
 }
 
 /// The meaning of a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tone {
+pub(super) enum Tone {
     Plain,
     Good,
     Active,
@@ -87,7 +87,7 @@ pub enum Tone {
 }
 
 impl Paint {
-    pub fn tone(self, tone: Tone, text: &str) -> String {
+    pub(super) fn tone(self, tone: Tone, text: &str) -> String {
         let style = match tone {
             Tone::Plain => return text.to_owned(),
             Tone::Good => AnsiColor::Green.on_default(),
@@ -103,13 +103,13 @@ impl Paint {
 
 /// One cell of a table.
 #[derive(Debug, Clone)]
-pub struct Cell {
+pub(super) struct Cell {
     text: String,
     tone: Tone,
 }
 
 impl Cell {
-    pub fn tone(text: impl Into<String>, tone: Tone) -> Cell {
+    pub(super) fn tone(text: impl Into<String>, tone: Tone) -> Cell {
         Cell { text: text.into(), tone }
     }
 }
@@ -121,29 +121,29 @@ impl<T: ToString> From<T> for Cell {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Align {
+pub(super) enum Align {
     Left,
     Right,
 }
 
 /// Rows below titles, with aligned columns.
 #[derive(Debug)]
-pub struct TextTable {
+pub(super) struct TextTable {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<Cell>>,
 }
 
 impl TextTable {
-    pub fn new(columns: &[(&'static str, Align)]) -> TextTable {
+    pub(super) fn new(columns: &[(&'static str, Align)]) -> TextTable {
         TextTable { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         self.rows.push(cells.into_iter().collect());
     }
 
     /// The whole table, without a newline at the end.
-    pub fn render(&self, paint: Paint) -> String {
+    pub(super) fn render(&self, paint: Paint) -> String {
         let titles: Vec<Cell> =
             self.columns.iter().map(|(title, _)| Cell::tone(*title, Tone::Title)).collect();
         let lines: Vec<&Vec<Cell>> = std::iter::once(&titles).chain(self.rows.iter()).collect();
@@ -175,7 +175,7 @@ impl TextTable {
 
 /// Lines of `label  value`, with the values below each other. Further lines of a value are indented like its
 /// first.
-pub fn sheet(paint: Paint, lines: &[(&str, String)]) -> String {
+pub(super) fn sheet(paint: Paint, lines: &[(&str, String)]) -> String {
     let widest = lines.iter().map(|(label, _)| width(label)).max().unwrap_or(0);
     let show = |(label, value): &(&str, String)| {
         let padding = " ".repeat(widest - width(label));

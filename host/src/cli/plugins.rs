@@ -44,7 +44,7 @@ struct FileView {
     error: Option<String>,
 }
 
-pub async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> Result<(), CommandError> {
     let names: Vec<String> =
         files::plugin_names(config).into_iter().filter(|name| only.is_none_or(|only| only == name)).collect();
     if let (Some(only), true) = (only, names.is_empty()) {

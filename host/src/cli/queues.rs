@@ -125,7 +125,7 @@ fn state(state: &str, plugin: &str) -> (String, Tone) {
     }
 }
 
-pub async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, name: Option<&str>, out: &mut Out) -> Result<(), CommandError> {
     let chosen: Vec<config::QueueRules> = match name {
         Some(name) => vec![rules(config, name)?.clone()],
         None => config.queues.clone(),

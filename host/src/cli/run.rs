@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::logging::{self, LogFormat};
 
 /// Runs until the host is told to stop.
-pub async fn run(config: Config, log_format: LogFormat) -> Result<(), CommandError> {
+pub(super) async fn run(config: Config, log_format: LogFormat) -> Result<(), CommandError> {
     let _guard = logging::init(log_format)?;
     Ok(app::run(config).await?)
 }

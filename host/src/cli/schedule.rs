@@ -10,7 +10,7 @@ use crate::config::Schedule;
 
 /// A schedule as JSON. The names are stable.
 #[derive(Debug, Serialize)]
-pub struct ScheduleView {
+pub(super) struct ScheduleView {
     pub cron: Vec<String>,
     pub timezone: String,
     pub next_ms: Option<u64>,
@@ -20,7 +20,7 @@ pub struct ScheduleView {
 }
 
 impl ScheduleView {
-    pub fn new(schedule: &Schedule, now_ms: u64) -> ScheduleView {
+    pub(super) fn new(schedule: &Schedule, now_ms: u64) -> ScheduleView {
         let times = &schedule.times;
         let next_ms = times.next(now_ms);
         let next = next_ms

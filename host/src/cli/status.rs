@@ -26,7 +26,7 @@ const BAR: usize = 20;
 /// A task as JSON. The names are stable; an unknown value is null. Times are milliseconds since the Unix
 /// epoch.
 #[derive(Debug, Serialize)]
-pub struct TaskView<'a> {
+pub(super) struct TaskView<'a> {
     id: &'a str,
     queue: &'a str,
     status: Status,
@@ -45,7 +45,7 @@ pub struct TaskView<'a> {
 }
 
 impl<'a> TaskView<'a> {
-    pub fn new(queue: &'a str, task: &'a TaskStatus) -> TaskView<'a> {
+    pub(super) fn new(queue: &'a str, task: &'a TaskStatus) -> TaskView<'a> {
         TaskView {
             id: &task.id,
             queue,
@@ -66,7 +66,7 @@ impl<'a> TaskView<'a> {
     }
 }
 
-pub async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, &args.queue).await?;
     let zone = TimeZone::system();
     let mut pause = wait::PAUSE.0;
@@ -131,7 +131,7 @@ fn unknown(rules: &config::QueueRules, id: &str) -> String {
 }
 
 /// The colour of a status.
-pub fn tone(status: Status) -> Tone {
+pub(super) fn tone(status: Status) -> Tone {
     match status {
         Status::Pending => Tone::Warning,
         Status::Processing => Tone::Active,
@@ -210,13 +210,13 @@ fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> Stri
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use super::*;
 
     const NOW: u64 = 1_700_000_100_000;
     const PLAIN: Paint = Paint { colour: false };
 
-    pub fn rules() -> config::QueueRules {
+    pub(crate) fn rules() -> config::QueueRules {
         let folder = std::path::Path::new("/srv/tqhost.toml");
         let config = Config::parse("[queues.resume-analyze]\n", folder, &|_| None).expect("a configuration");
         config.queues.into_iter().next().expect("a queue")

@@ -8,7 +8,7 @@ use super::args::Language;
 
 /// One file of a project.
 #[derive(Debug)]
-pub struct ProjectFile {
+pub(super) struct ProjectFile {
     pub path: String,
     pub text: String,
     pub is_program: bool,
@@ -101,7 +101,7 @@ const PYTHON: &[Template] = &[
 ];
 
 /// The language's name, for display.
-pub fn language(language: Language) -> &'static str {
+pub(super) fn language(language: Language) -> &'static str {
     match language {
         Language::Rust => "Rust",
         Language::Javascript => "JavaScript",
@@ -110,7 +110,7 @@ pub fn language(language: Language) -> &'static str {
 }
 
 /// The tools that the machine must have to build the project.
-pub fn needs(language: Language) -> &'static str {
+pub(super) fn needs(language: Language) -> &'static str {
     match language {
         Language::Rust => {
             "make, and Rust 1.95 or newer from rustup \
@@ -165,7 +165,7 @@ fn requests(language: Language) -> &'static str {
 }
 
 /// All files of a project. `name` must be valid as a plugin's name.
-pub fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
+pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
     // Names of crates have no dots, and names of npm packages have no capital letters.
     let package = name.to_lowercase().replace('.', "-");
     let module = package.replace('-', "_");

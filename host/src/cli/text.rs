@@ -9,15 +9,15 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 /// Shown where a value is unknown.
-pub const NONE: &str = "–";
+pub(super) const NONE: &str = "–";
 
 /// Escapes foreign text for one line: control characters, and marks that change the direction of text.
-pub fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     escaped(text, |_| false)
 }
 
 /// Escapes foreign text that may have several lines: newlines and tabs stay.
-pub fn escape_block(text: &str) -> String {
+pub(super) fn escape_block(text: &str) -> String {
     escaped(text, |c| c == '\n' || c == '\t')
 }
 
@@ -42,7 +42,7 @@ fn is_direction(c: char) -> bool {
 }
 
 /// Columns on a terminal, approximately: combining marks take none, East Asian letters and emoji two.
-pub fn width(text: &str) -> usize {
+pub(super) fn width(text: &str) -> usize {
     text.chars().map(columns).sum()
 }
 
@@ -68,7 +68,7 @@ fn columns(c: char) -> usize {
 }
 
 /// Cuts the text to `max` columns, the ellipsis included.
-pub fn cut(text: &str, max: usize) -> String {
+pub(super) fn cut(text: &str, max: usize) -> String {
     if width(text) <= max {
         return text.to_owned();
     }
@@ -81,7 +81,7 @@ pub fn cut(text: &str, max: usize) -> String {
 }
 
 /// `3m 12s`: the two largest units.
-pub fn age(duration: Duration) -> String {
+pub(super) fn age(duration: Duration) -> String {
     let (ms, s) = (duration.as_millis(), duration.as_secs());
     match s {
         0 if ms > 0 => format!("{ms}ms"),
@@ -93,7 +93,7 @@ pub fn age(duration: Duration) -> String {
 }
 
 /// A duration: like [`age`], but from 1 to 10 seconds with tenths.
-pub fn took(duration: Duration) -> String {
+pub(super) fn took(duration: Duration) -> String {
     let ms = duration.as_millis();
     if (1000..10_000).contains(&ms) { format!("{}.{}s", ms / 1000, ms % 1000 / 100) } else { age(duration) }
 }
@@ -107,7 +107,7 @@ fn two(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
 }
 
 /// `1.2 MiB`.
-pub fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -123,19 +123,19 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// `1 task`, `2 tasks`.
-pub fn plural(count: u64, one: &str) -> String {
+pub(super) fn plural(count: u64, one: &str) -> String {
     format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Milliseconds since the Unix epoch, by this machine's clock.
-pub fn now_ms() -> u64 {
+pub(super) fn now_ms() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Local time and how long ago or ahead that is: `2026-03-01 12:00:00 (3m 12s ago)`.
-pub fn when(ms: u64, now_ms: u64, zone: &TimeZone) -> String {
+pub(super) fn when(ms: u64, now_ms: u64, zone: &TimeZone) -> String {
     let away = Duration::from_millis(ms.abs_diff(now_ms));
     let relative = match away.as_secs() {
         0 => "now".to_owned(),
@@ -146,7 +146,7 @@ pub fn when(ms: u64, now_ms: u64, zone: &TimeZone) -> String {
 }
 
 /// Local time in a format of strftime; the bare number where it is out of range.
-pub fn local(ms: u64, zone: &TimeZone, format: &str) -> String {
+pub(super) fn local(ms: u64, zone: &TimeZone, format: &str) -> String {
     let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| ms.to_string(), |time| time.to_zoned(zone.clone()).strftime(format).to_string())
 }

@@ -105,7 +105,12 @@ struct Trial {
 }
 
 /// `config` is the path of the configuration; `is_named` is whether the command line named it.
-pub async fn run(config: &Path, is_named: bool, args: TryArgs, out: &mut Out) -> Result<(), CommandError> {
+pub(super) async fn run(
+    config: &Path,
+    is_named: bool,
+    args: TryArgs,
+    out: &mut Out,
+) -> Result<(), CommandError> {
     let (plugin, rules, grants) = granted(config, is_named, &args)?;
     if args.timeout.is_some_and(|timeout| timeout.is_zero()) {
         return Err(CommandError::Usage(

@@ -19,7 +19,7 @@ use super::output::{Paint, Tone, note};
 
 /// One line of a handler's log, as JSON. The names are stable.
 #[derive(Debug, Clone, Serialize)]
-pub struct LogLine {
+pub(super) struct LogLine {
     pub level: &'static str,
     /// `stdout`, `stderr`, or `log` for wasi:logging.
     pub stream: String,
@@ -28,7 +28,7 @@ pub struct LogLine {
 
 /// A layer of `tracing` that takes the lines. Clones share the lines that are kept.
 #[derive(Debug, Clone)]
-pub struct TrialLog {
+pub(super) struct TrialLog {
     /// The colours to print lines in; without them, lines are kept.
     paint: Option<Paint>,
     kept: Arc<Mutex<Kept>>,
@@ -42,19 +42,19 @@ struct Kept {
 
 impl TrialLog {
     /// Starts to listen. May be called once in a process. With `paint`, each line is printed at once.
-    pub fn start(paint: Option<Paint>) -> anyhow::Result<TrialLog> {
+    pub(super) fn start(paint: Option<Paint>) -> anyhow::Result<TrialLog> {
         let log = TrialLog { paint, kept: Arc::default() };
         tracing_subscriber::registry().with(log.clone()).try_init().context("logging was already started")?;
         Ok(log)
     }
 
     /// The lines that were kept since the last call.
-    pub fn take(&self) -> Vec<LogLine> {
+    pub(super) fn take(&self) -> Vec<LogLine> {
         std::mem::take(&mut self.kept().lines)
     }
 
     /// While muted, all lines are dropped.
-    pub fn mute(&self, is_muted: bool) {
+    pub(super) fn mute(&self, is_muted: bool) {
         self.kept().is_muted = is_muted;
     }
 

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use super::text;
 
 /// For `--json`: the JSON value that the bytes are, else their text, else `{"base64": …}`.
-pub fn result_json(bytes: &[u8]) -> Value {
+pub(super) fn result_json(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap_or_else(|_| text_json(bytes))
 }
 
 /// For `--json`, without parsing the bytes as JSON: their text, else `{"base64": …}`.
-pub fn text_json(bytes: &[u8]) -> Value {
+pub(super) fn text_json(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => Value::from(text),
         Err(_) => json!({ "base64": STANDARD.encode(bytes) }),
@@ -23,7 +23,7 @@ pub fn text_json(bytes: &[u8]) -> Value {
 }
 
 /// For people: indented JSON, else text, else the number of bytes.
-pub fn shown(bytes: &[u8]) -> String {
+pub(super) fn shown(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return format!("{} bytes (binary)", bytes.len()) };
     let pretty = |value: Value| {
         (value.is_object() || value.is_array()).then(|| serde_json::to_string_pretty(&value).ok()).flatten()

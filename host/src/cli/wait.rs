@@ -14,20 +14,20 @@ use super::context::patiently;
 use crate::queue::{Queue, QueueError, TaskStatus};
 
 /// The first and the longest pause between two polls.
-pub const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
+pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 /// The most tasks that one round polls.
 const WINDOW: usize = 200;
 /// The most calls at once.
 const PARALLEL: usize = 32;
 
 /// The next pause, when nothing happened during `pause`.
-pub fn longer(pause: Duration) -> Duration {
+pub(super) fn longer(pause: Duration) -> Duration {
     (pause * 3 / 2).min(PAUSE.1)
 }
 
 /// Calls `ended` for each task with its last status, or with none when no status is kept. Gives the ids of
 /// the tasks that have not ended when the time is up.
-pub async fn until_end(
+pub(super) async fn until_end(
     queue: &Queue,
     ids: Vec<String>,
     timeout: Option<Duration>,

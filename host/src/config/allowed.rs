@@ -9,7 +9,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-pub use url::Host;
+pub(crate) use url::Host;
 
 /// One entry: requests with this scheme, to this host and this port, may be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl fmt::Display for AllowedHost {
 }
 
 /// Converts a host to its canonical form: names in lower case and ASCII, one spelling for each address.
-pub fn parse_host(text: &str) -> Option<Host<String>> {
+pub(crate) fn parse_host(text: &str) -> Option<Host<String>> {
     match Host::parse(text).ok()? {
         Host::Domain(name) => {
             let name = name.strip_suffix('.').unwrap_or(&name);

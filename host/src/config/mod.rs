@@ -11,7 +11,7 @@
 
 mod addresses;
 mod admin;
-pub mod allowed;
+pub(crate) mod allowed;
 mod backoff;
 mod edits;
 mod general;
@@ -20,7 +20,7 @@ mod http;
 mod instance;
 mod list;
 mod load;
-pub mod model;
+pub(crate) mod model;
 mod names;
 mod plugin;
 mod problem;
@@ -28,16 +28,17 @@ mod queue;
 mod reader;
 mod redis_url;
 mod schedule;
-pub mod secret;
+pub(crate) mod secret;
 mod source;
 #[cfg(test)]
 mod testing;
 pub mod times;
-pub mod units;
+pub(crate) mod units;
 
-pub use allowed::AllowedHost;
-pub use model::{Backoff, Config, Http, Items, Missed, Plugin, QueueRules, RedisServer, Schedule, Warm};
-pub use secret::Secret;
+pub(crate) use allowed::AllowedHost;
+pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
+pub(crate) use model::{Http, Items, RedisServer};
+pub(crate) use secret::Secret;
 
 pub(crate) use edits::edits;
 pub(crate) use names::check_name;

@@ -69,20 +69,20 @@ pub(super) struct Item<'a> {
 
 impl<'a> Context<'a> {
     /// Reports a problem with a missing key, or with the file as a whole.
-    pub fn problem(&self, key: &str, text: impl Into<String>) {
+    pub(super) fn problem(&self, key: &str, text: impl Into<String>) {
         self.problems.borrow_mut().push(Problem { line: None, key: key.into(), text: text.into() });
     }
 }
 
 impl<'a> Table<'a> {
     /// The table of the whole file.
-    pub fn root(cx: &'a Context<'a>, entries: &'a DeTable<'a>, keys: &'static Keys) -> Self {
+    pub(super) fn root(cx: &'a Context<'a>, entries: &'a DeTable<'a>, keys: &'static Keys) -> Self {
         let table = Table { cx, key: String::new(), entries, keys };
         table.check_keys();
         table
     }
 
-    pub fn get(&self, name: &'static str) -> Option<Item<'a>> {
+    pub(super) fn get(&self, name: &'static str) -> Option<Item<'a>> {
         debug_assert!(self.keys.known.contains(&name), "{name} is read but not listed among the known keys");
         let (key, value) = self.entries.get_key_value(name)?;
         Some(Item {
@@ -94,11 +94,11 @@ impl<'a> Table<'a> {
     }
 
     /// The key in full, whether it is in the file or not.
-    pub fn key_of(&self, name: &str) -> String {
+    pub(super) fn key_of(&self, name: &str) -> String {
         join(&self.key, name)
     }
 
-    pub fn context(&self) -> &'a Context<'a> {
+    pub(super) fn context(&self) -> &'a Context<'a> {
         self.cx
     }
 
@@ -124,36 +124,36 @@ impl<'a> Table<'a> {
 pub(super) const NOT_YET: &str = "not supported by this version of tqhost yet: take it out";
 
 impl<'a> Item<'a> {
-    pub fn problem(&self, text: impl Into<String>) {
+    pub(super) fn problem(&self, text: impl Into<String>) {
         let line = Some(line_of(self.cx.text, self.offset));
         self.cx.problems.borrow_mut().push(Problem { line, key: self.key.clone(), text: text.into() });
     }
 
     /// This position in the file, under another key: the one that a problem is about.
-    pub fn named_as(&self, key: String) -> Item<'a> {
+    pub(super) fn named_as(&self, key: String) -> Item<'a> {
         Item { key, ..self.clone() }
     }
 
     /// Reports something odd that does not keep the host from running.
-    pub fn warn(&self, text: &str) {
+    pub(super) fn warn(&self, text: &str) {
         let line = line_of(self.cx.text, self.offset);
         self.cx.warnings.borrow_mut().push(format!("line {line}: {}: {text}", self.key));
     }
 
-    pub fn context(&self) -> &'a Context<'a> {
+    pub(super) fn context(&self) -> &'a Context<'a> {
         self.cx
     }
 
-    pub fn value(&self) -> &'a DeValue<'a> {
+    pub(super) fn value(&self) -> &'a DeValue<'a> {
         self.value
     }
 
-    pub fn string(&self) -> Option<&'a str> {
+    pub(super) fn string(&self) -> Option<&'a str> {
         self.value.as_str().or_else(|| self.wrong_type("a string"))
     }
 
     /// A string that passes `check`.
-    pub fn checked(&self, check: impl Fn(&str) -> Result<(), String>) -> Option<String> {
+    pub(super) fn checked(&self, check: impl Fn(&str) -> Result<(), String>) -> Option<String> {
         let text = self.string()?;
         check(text)
             .map_err(|why| self.problem(format!("{} {why}", show_text(text))))
@@ -161,7 +161,7 @@ impl<'a> Item<'a> {
             .map(|()| text.to_owned())
     }
 
-    pub fn path(&self) -> Option<PathBuf> {
+    pub(super) fn path(&self) -> Option<PathBuf> {
         let text = self.string()?;
         if text.is_empty() || text.contains('\0') {
             self.problem("is not a path");
@@ -170,14 +170,14 @@ impl<'a> Item<'a> {
         Some(self.cx.folder.join(text))
     }
 
-    pub fn integer(&self, bounds: RangeInclusive<u32>) -> Option<u32> {
+    pub(super) fn integer(&self, bounds: RangeInclusive<u32>) -> Option<u32> {
         let Some(integer) = self.value.as_integer() else { return self.wrong_type("a whole number") };
         let number = i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(i64::MAX);
         let inside = u32::try_from(number).ok().filter(|number| bounds.contains(number));
         inside.or_else(|| self.out_of_bounds(integer, bounds.start(), bounds.end()))
     }
 
-    pub fn number(&self, bounds: RangeInclusive<f64>) -> Option<f64> {
+    pub(super) fn number(&self, bounds: RangeInclusive<f64>) -> Option<f64> {
         let text = match self.value {
             DeValue::Float(float) => float.as_str(),
             DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str(),
@@ -187,7 +187,7 @@ impl<'a> Item<'a> {
         inside.or_else(|| self.out_of_bounds(text, bounds.start(), bounds.end()))
     }
 
-    pub fn duration(&self, bounds: RangeInclusive<Duration>) -> Option<Duration> {
+    pub(super) fn duration(&self, bounds: RangeInclusive<Duration>) -> Option<Duration> {
         let parsed = match self.value {
             DeValue::String(text) => parse_duration(text),
             DeValue::Integer(number) => parse_duration(&number.to_string()),
@@ -204,7 +204,7 @@ impl<'a> Item<'a> {
     }
 
     /// Bytes: a string with a unit, or a plain whole number.
-    pub fn size(&self, bounds: RangeInclusive<u64>) -> Option<u64> {
+    pub(super) fn size(&self, bounds: RangeInclusive<u64>) -> Option<u64> {
         let parsed = match self.value {
             DeValue::String(text) => parse_size(text),
             DeValue::Integer(number) if number.as_str().starts_with('-') => parse_size(&number.to_string()),
@@ -222,7 +222,7 @@ impl<'a> Item<'a> {
         self.out_of_bounds(shown, least, most)
     }
 
-    pub fn table(&self, keys: &'static Keys) -> Option<Table<'a>> {
+    pub(super) fn table(&self, keys: &'static Keys) -> Option<Table<'a>> {
         let entries = self.entries()?;
         let table = Table { cx: self.cx, key: self.key.clone(), entries, keys };
         table.check_keys();
@@ -230,11 +230,11 @@ impl<'a> Item<'a> {
     }
 
     /// The entries of a table whose keys are names that the user gives, in the order of the file.
-    pub fn named(&self) -> Vec<(&'a str, Item<'a>)> {
+    pub(super) fn named(&self) -> Vec<(&'a str, Item<'a>)> {
         self.entries().map(|entries| entries_in_order(self.cx, &self.key, entries)).unwrap_or_default()
     }
 
-    pub fn list(&self) -> Option<Vec<Item<'a>>> {
+    pub(super) fn list(&self) -> Option<Vec<Item<'a>>> {
         let array: &DeArray<'a> = self.value.as_array().or_else(|| self.wrong_type("a list"))?;
         let item = |(index, value): (usize, &'a toml::Spanned<DeValue<'a>>)| Item {
             cx: self.cx,
@@ -250,7 +250,7 @@ impl<'a> Item<'a> {
     }
 
     /// The value itself is not shown: it may be a secret in the wrong place.
-    pub fn wrong_type<T>(&self, wanted: &str) -> Option<T> {
+    pub(super) fn wrong_type<T>(&self, wanted: &str) -> Option<T> {
         let article = if self.value.type_str().starts_with(['a', 'i']) { "an" } else { "a" };
         self.problem(format!("is {article} {}, but must be {wanted}", self.value.type_str()));
         None

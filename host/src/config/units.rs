@@ -19,7 +19,7 @@ const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 <
 const SHOWN_CHARS: usize = 60;
 
 /// Reads `"30s"`, `"250ms"`, `"1h"`, `"1m30s"`. The units are d, h, m, s and ms, whole numbers only.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let shown = show_text(text);
     if text.is_empty() {
         return Err(r#"is empty: write a duration like "30s""#.into());
@@ -58,7 +58,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads `"64MiB"`. The units are B, KiB, MiB and GiB, whole numbers only.
-pub fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let shown = show_text(text);
     if text.starts_with('-') {
         return Err(format!("{shown} is negative: write a size like \"64MiB\""));
@@ -80,7 +80,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// Reads `100/s`, `30/m` or `1000/h`. The error continues a sentence that begins with the text.
-pub fn parse_rate(text: &str) -> Result<Rate, String> {
+pub(crate) fn parse_rate(text: &str) -> Result<Rate, String> {
     let wrong =
         || format!("is not a rate: write a whole number from 1 to {MAX_RATE} and s, m or h, like \"100/s\"");
     let (count, unit) = text.split_once('/').ok_or_else(wrong)?;
@@ -97,7 +97,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
 }
 
 /// Writes a duration, as in `1m30s`. Fractions of a millisecond are left out.
-pub fn show_duration(duration: Duration) -> String {
+pub(crate) fn show_duration(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut shown = String::new();
     for (unit, ms) in TIMES {
@@ -110,7 +110,7 @@ pub fn show_duration(duration: Duration) -> String {
 }
 
 /// Writes a size in the largest unit that needs no fraction.
-pub fn show_size(bytes: u64) -> String {
+pub(crate) fn show_size(bytes: u64) -> String {
     let (unit, size) =
         SIZES.into_iter().find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size)).unwrap_or(("B", 1));
     format!("{}{unit}", bytes / size)

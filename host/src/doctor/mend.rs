@@ -15,8 +15,8 @@ use crate::queue::script::{ScriptCall, scripts};
 use crate::queue::{Link, Queue, QueueError, Status, keys, millis};
 
 scripts! {
-    EXAMINE = "examine",
-    MEND = "mend",
+    pub EXAMINE = "examine",
+    pub MEND = "mend",
 }
 
 /// Statuses in one call of the script.
@@ -101,7 +101,7 @@ pub(super) struct TaskSuspect {
 
 impl TaskSuspect {
     /// It may be in the stream under an entry that its status does not name.
-    pub fn waits(&self) -> bool {
+    pub(super) fn waits(&self) -> bool {
         self.waits_since.is_some()
     }
 
@@ -124,7 +124,7 @@ pub(super) struct KeySuspects {
 }
 
 impl KeySuspects {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.tasks.len() + self.markers.len()
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::queue::hosts::HostInfo;
 use crate::queue::{Census, Queue, QueueError, Status, codec, reply};
-pub use mend::FaultKind;
+pub(crate) use mend::FaultKind;
 use mend::{Judgement, KeySuspects, Suspect};
 use walk::{FEW, FIRST, START};
 
@@ -40,7 +40,7 @@ const LISTED: usize = 100;
 
 /// The contents of a queue, and its faults.
 #[derive(Debug, Default)]
-pub struct DoctorReport {
+pub(crate) struct DoctorReport {
     pub census: Census,
     /// Tasks that have ended and whose status is kept.
     pub ended: u64,
@@ -56,7 +56,7 @@ pub struct DoctorReport {
 
 /// One fault.
 #[derive(Debug, Clone)]
-pub struct Finding {
+pub(crate) struct Finding {
     pub kind: FaultKind,
     /// The id of the task, or its entry if the id is not known any more.
     pub task: Option<String>,
@@ -66,7 +66,7 @@ pub struct Finding {
 }
 
 #[derive(Debug, Clone)]
-pub struct Warning {
+pub(crate) struct Warning {
     pub kind: &'static str,
     pub what: String,
 }
@@ -85,7 +85,11 @@ struct Examination<'q> {
 }
 
 /// Examines the queue; mends what can be mended if `mend`. `hosts` are those that announced themselves.
-pub async fn examine(queue: &Queue, hosts: &[HostInfo], mend: bool) -> Result<DoctorReport, QueueError> {
+pub(crate) async fn examine(
+    queue: &Queue,
+    hosts: &[HostInfo],
+    mend: bool,
+) -> Result<DoctorReport, QueueError> {
     let report = DoctorReport::default();
     let mut examination = Examination {
         queue,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// Why there is no private Redis.
 #[derive(Debug, thiserror::Error)]
-pub enum EmbeddedError {
+pub(crate) enum EmbeddedError {
     #[error("another tqhost (pid {pid}) runs with this data_dir ({})", .data_dir.display())]
     Busy { pid: String, data_dir: PathBuf },
     #[error(

@@ -64,7 +64,7 @@ struct ServerState {
 
 impl Server {
     /// Starts the thread, which holds `lock` until the process has ended.
-    pub fn start(launch: Launch, lock: File) -> io::Result<Server> {
+    pub(super) fn start(launch: Launch, lock: File) -> io::Result<Server> {
         let shared = Arc::new(Supervision::default());
         let (done, ended) = oneshot::channel();
         let of_thread = Arc::clone(&shared);
@@ -79,18 +79,18 @@ impl Server {
     }
 
     #[cfg(test)]
-    pub fn pid(&self) -> Option<Pid> {
+    pub(super) fn pid(&self) -> Option<Pid> {
         self.shared.lock().pid
     }
 
     /// Notes whether the server is `ready`. Fails with the reason if it ended before it was.
-    pub fn check(&self, ready: bool) -> Result<(), String> {
+    pub(super) fn check(&self, ready: bool) -> Result<(), String> {
         let mut state = self.shared.lock();
         state.ready |= ready;
         state.failed.clone().map_or(Ok(()), Err)
     }
 
-    pub async fn stop(mut self) {
+    pub(super) async fn stop(mut self) {
         self.shared.end(Signal::SIGTERM);
         if timeout(STOP_TIMEOUT, &mut self.ended).await.is_err() {
             tracing::warn!("the private Redis does not end: killing it");

@@ -15,7 +15,7 @@ use crate::task::Outcome;
 
 /// What a plugin has counted in this host since it started, over all of its versions.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub(crate) struct Figures {
     pub attempts: Counter,
     pub failures: Counter,
     /// Versions that were taken, versions that were refused, and versions that were rolled back.

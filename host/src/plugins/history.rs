@@ -11,7 +11,7 @@ const KEPT: usize = 20;
 const MAX_REASON_CHARS: usize = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum What {
+pub(crate) enum What {
     /// A version took over.
     Loaded,
     /// The content of the file cannot be used.
@@ -33,7 +33,7 @@ pub enum What {
 }
 
 impl What {
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             What::Loaded => "loaded",
             What::Failed => "failed",
@@ -50,7 +50,7 @@ impl What {
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub(crate) struct Change {
     /// Milliseconds since the Unix epoch, by this host's clock.
     pub at_ms: u64,
     pub what: What,

@@ -46,11 +46,11 @@ use tokio_util::task::TaskTracker;
 use crate::config;
 use crate::sandbox::{CHECK_TIMEOUT, Cores, Sandbox};
 
-pub use history::Change;
-pub use probation::Ruling;
-pub use single::{Single, Singles, Watch, read};
-pub use status::PluginStatus;
-pub use version::{Judged, Version};
+pub(crate) use history::Change;
+pub(crate) use probation::Ruling;
+pub(crate) use single::{Single, Singles, Watch, read};
+pub(crate) use status::PluginStatus;
+pub(crate) use version::{Judged, Version};
 
 use life::LifeEvent;
 use quarantine::Notes;
@@ -59,7 +59,7 @@ use retries::Pauses;
 
 /// The registry. Cheap to clone.
 #[derive(Clone)]
-pub struct Plugins(Arc<Registry>);
+pub(crate) struct Plugins(Arc<Registry>);
 
 struct Registry {
     plugins: RwLock<BTreeMap<String, Arc<PluginEntry>>>,
@@ -81,11 +81,11 @@ struct Registry {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The message for the operator when the watcher has ended.
-pub const UNWATCHED: &str = "the watcher of the plugins folder has failed, which is a bug of tqhost: no \
+pub(crate) const UNWATCHED: &str = "the watcher of the plugins folder has failed, which is a bug of tqhost: no \
     new versions are taken until the host starts again";
 
 /// Where plugins come from, and what makes handlers of them.
-pub struct Source {
+pub(crate) struct Source {
     pub sandbox: Sandbox,
     /// The folder with their files.
     pub dir: PathBuf,
@@ -115,7 +115,7 @@ impl Plugins {
     /// Tries every file that is there once, then goes on watching in the background until `stop`. Large files
     /// that were never compiled may take minutes: after [`PATIENCE`] it gives the registry as it is, and the
     /// rest comes while the host runs.
-    pub async fn start(
+    pub(crate) async fn start(
         source: Source,
         wanted: Wanted,
         stop: CancellationToken,
@@ -185,20 +185,20 @@ impl Plugins {
     }
 
     /// Waits until every file that was there at the start has been tried.
-    pub async fn scanned(&self) {
+    pub(crate) async fn scanned(&self) {
         self.0.scanned.cancelled().await;
     }
 
     /// Waits until nobody watches the plugins any more, which only a bug brings about. [`UNWATCHED`] says
     /// what follows from it.
-    pub async fn unwatched(&self) {
+    pub(crate) async fn unwatched(&self) {
         self.0.unwatched.cancelled().await;
     }
 
     /// Other names or grants from now on. A name that is new gets its version as soon as the watcher has
     /// found one. A version that serves gets its new grants at once: what an operator takes away must not
     /// stay granted because of a file or a check.
-    pub fn update(&self, wanted: Wanted) {
+    pub(crate) fn update(&self, wanted: Wanted) {
         let gone: Vec<Arc<PluginEntry>> = {
             let mut plugins = self.0.plugins.write().unwrap_or_else(PoisonError::into_inner);
             let gone = plugins.extract_if(.., |name, _| !wanted.contains_key(name)).map(|(_, plugin)| plugin);
@@ -232,7 +232,7 @@ impl Plugins {
 
     /// The plugin's active version: None while there is none that works. A name that no queue uses never has
     /// one.
-    pub fn subscribe(&self, plugin: &str) -> watch::Receiver<Option<Arc<Version>>> {
+    pub(crate) fn subscribe(&self, plugin: &str) -> watch::Receiver<Option<Arc<Version>>> {
         match self.plugins().get(plugin) {
             Some(plugin) => plugin.subscribe(),
             None => watch::channel(None).1,
@@ -252,7 +252,7 @@ impl Plugins {
     }
 
     /// All plugins by name.
-    pub fn status(&self) -> Vec<PluginStatus> {
+    pub(crate) fn status(&self) -> Vec<PluginStatus> {
         self.entries().iter().map(|plugin| plugin.status()).collect()
     }
 }

@@ -37,7 +37,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(250);
 
 /// The consequence for the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ruling {
+pub(crate) enum Ruling {
     /// It is settled as always.
     AsUsual,
     /// The attempt does not count; the task comes back after this time.

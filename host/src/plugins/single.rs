@@ -31,7 +31,7 @@ const MAX_CACHED: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A handler that was loaded from a file.
-pub struct Single {
+pub(crate) struct Single {
     pub handler: Handler,
     /// SHA-256 of the file, in hex.
     pub digest: String,
@@ -44,19 +44,19 @@ pub struct Single {
 
 /// Makes handlers of files, one at a time. Cheap to clone.
 #[derive(Clone)]
-pub struct Singles {
+pub(crate) struct Singles {
     loader: Loader,
 }
 
 impl Singles {
     /// Without a `cache_dir` everything is compiled each time.
-    pub fn new(sandbox: Sandbox, cache_dir: Option<&Path>) -> Singles {
+    pub(crate) fn new(sandbox: Sandbox, cache_dir: Option<&Path>) -> Singles {
         let cache = cache_dir.map_or_else(Cache::none, |dir| Cache::open(dir).with_at_most(MAX_CACHED));
         Singles { loader: Loader::new(sandbox, cache) }
     }
 
     /// Loads what [`read`] gave. Blocks while it compiles.
-    pub fn load(
+    pub(crate) fn load(
         &self,
         bytes: &[u8],
         grants: &config::Plugin,
@@ -70,7 +70,7 @@ impl Singles {
 }
 
 /// Reads a file once it is stable.
-pub async fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+pub(crate) async fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let end = Instant::now() + PATIENCE;
     let mut seen = None;
     loop {
@@ -95,7 +95,7 @@ pub async fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Waits for changes of a few files.
-pub struct Watch {
+pub(crate) struct Watch {
     paths: Vec<PathBuf>,
     seen: Vec<Found>,
     hint: Arc<Notify>,
@@ -105,7 +105,7 @@ pub struct Watch {
 
 impl Watch {
     /// Changes count from now on.
-    pub fn new(paths: Vec<PathBuf>) -> Watch {
+    pub(crate) fn new(paths: Vec<PathBuf>) -> Watch {
         let hint = Arc::new(Notify::new());
         let heard = hint.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -136,7 +136,7 @@ impl Watch {
 
     /// Waits until one of the files is not what it was when this was last asked, and none is being written
     /// any more.
-    pub async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         loop {
             let mut found = self.look();
             while found != self.seen {

@@ -8,7 +8,7 @@ use super::figures::Figures;
 use super::history::Change;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PluginState {
+pub(crate) enum PluginState {
     /// The file that is there is the active version.
     Active,
     /// The file that is there cannot be used; an older version may still be active.
@@ -21,7 +21,7 @@ pub enum PluginState {
 }
 
 impl PluginState {
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             PluginState::Active => "active",
             PluginState::Failed => "failed",
@@ -33,7 +33,7 @@ impl PluginState {
 
 /// One plugin, as `tqhost plugins` and the metrics show it.
 #[derive(Debug, Clone)]
-pub struct PluginStatus {
+pub(crate) struct PluginStatus {
     pub name: String,
     pub state: PluginState,
     /// Digest of the active version.

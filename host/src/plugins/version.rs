@@ -21,7 +21,7 @@ use crate::sandbox::{Attempt, AttemptReport, Ended, Handler};
 use crate::task::{FailureKind, Outcome};
 
 /// One version of a plugin that works. Attempts hold it until they end.
-pub struct Version {
+pub(crate) struct Version {
     pub plugin: Arc<str>,
     label: Arc<str>,
     /// SHA-256 of the file, in hex.
@@ -42,7 +42,7 @@ pub struct Version {
 
 /// The consequences of an attempt.
 #[derive(Debug)]
-pub enum Judged {
+pub(crate) enum Judged {
     /// For each task, in their order.
     Each(Vec<(Outcome, Ruling)>),
     /// The call for several tasks failed, which says nothing of any of them, nor of the version: each is to
@@ -76,13 +76,13 @@ impl Version {
     }
 
     /// `name@digest`, with the first 12 digits: how the version is shown to people.
-    pub fn label(&self) -> Arc<str> {
+    pub(crate) fn label(&self) -> Arc<str> {
         self.label.clone()
     }
 
     /// Runs one attempt on this version, counts it, and tells of each task how it ended and whether it is to
     /// be charged; before that, how long it took. None only when it was told to stop.
-    pub async fn run(self: &Arc<Self>, attempt: Attempt) -> Option<(Duration, Judged)> {
+    pub(crate) async fn run(self: &Arc<Self>, attempt: Attempt) -> Option<(Duration, Judged)> {
         let tasks = attempt.tasks.clone();
         let AttemptReport { ended, peak_memory, duration } = self.handler.run(attempt).await?;
         self.figures.peak_memory.inner().fetch_max(peak_memory, Ordering::Relaxed);

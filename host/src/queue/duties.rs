@@ -17,7 +17,7 @@ use super::script::{self, ScriptCall};
 
 /// The duties of one host, as the script answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldDuties {
+pub(crate) struct HeldDuties {
     /// Hosts with a lease, this one included.
     pub hosts: u64,
     /// For each queue in the call: whether this host holds its duties.
@@ -32,7 +32,7 @@ impl Queue {
 }
 
 /// Renews the lease of `host`, and takes those duties of the queues that no other host holds.
-pub async fn hold(
+pub(crate) async fn hold(
     link: &Link,
     host: &str,
     lease: Duration,
@@ -52,12 +52,12 @@ pub async fn hold(
 }
 
 /// Gives up the duties of queues that this host no longer serves.
-pub async fn release(link: &Link, queues: &[&Queue]) -> Result<(), QueueError> {
+pub(crate) async fn release(link: &Link, queues: &[&Queue]) -> Result<(), QueueError> {
     let duties: Vec<String> = queues.iter().map(|queue| queue.duty()).collect();
     link.command("release duties", redis::cmd("HDEL").arg(keys::DUTIES).arg(duties)).await.map(drop)
 }
 
 /// Gives up the host's lease, and with it all its duties.
-pub async fn leave(link: &Link, host: &str) -> Result<(), QueueError> {
+pub(crate) async fn leave(link: &Link, host: &str) -> Result<(), QueueError> {
     link.command("release duties", redis::cmd("ZREM").arg(keys::DUTY_HOSTS).arg(host)).await.map(drop)
 }

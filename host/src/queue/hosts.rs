@@ -16,13 +16,13 @@ use super::reply;
 /// An announcement expires after this time.
 const EXPIRES: Duration = Duration::from_secs(15);
 /// The time between two announcements of a host.
-pub const EVERY: Duration = Duration::from_secs(3);
+pub(crate) const EVERY: Duration = Duration::from_secs(3);
 /// The most hosts in a list.
 const MAX_HOSTS: usize = 1000;
 
 /// One running host.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
-pub struct HostInfo {
+pub(crate) struct HostInfo {
     /// Its consumer name, unique for each start.
     pub id: String,
     pub version: String,
@@ -38,7 +38,7 @@ pub struct HostInfo {
 
 /// The work of one host for one queue since its start.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
-pub struct HostQueue {
+pub(crate) struct HostQueue {
     pub name: String,
     /// `reading`, `waiting-for-permit`, `waiting-for-plugin` or `stalled`.
     pub state: String,
@@ -52,7 +52,7 @@ pub struct HostQueue {
 
 /// The state of one plugin in one host.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
-pub struct HostPlugin {
+pub(crate) struct HostPlugin {
     pub name: String,
     /// `active`, `failed`, `quarantined` or `missing`.
     pub state: String,
@@ -84,7 +84,7 @@ pub struct HostPlugin {
 
 /// An event in the life of a plugin version.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
-pub struct HostChange {
+pub(crate) struct HostChange {
     /// Milliseconds since the Unix epoch, by the host's clock.
     pub at: u64,
     /// `loaded`, `failed`, `self-check-failed`, `confirmed`, `regranted`, `rolled-back`, `quarantined`,
@@ -97,7 +97,11 @@ pub struct HostChange {
 }
 
 /// Announces a host. `said` is its latest announcement: while nothing changes, only its expiry is renewed.
-pub async fn announce(link: &Link, host: &HostInfo, said: &mut Option<String>) -> Result<(), QueueError> {
+pub(crate) async fn announce(
+    link: &Link,
+    host: &HostInfo,
+    said: &mut Option<String>,
+) -> Result<(), QueueError> {
     const WHAT: &str = "announce this host";
     let json = serde_json::to_string(host).unwrap_or_default();
     let now =
@@ -128,7 +132,7 @@ pub async fn announce(link: &Link, host: &HostInfo, said: &mut Option<String>) -
 }
 
 /// Deletes the announcement at shutdown.
-pub async fn withdraw(link: &Link, id: &str) -> Result<(), QueueError> {
+pub(crate) async fn withdraw(link: &Link, id: &str) -> Result<(), QueueError> {
     let commands = [
         redis::cmd("DEL").arg(keys::host(id)).to_owned(),
         redis::cmd("ZREM").arg(keys::HOSTS).arg(id).to_owned(),
@@ -137,7 +141,7 @@ pub async fn withdraw(link: &Link, id: &str) -> Result<(), QueueError> {
 }
 
 /// The hosts with an announcement.
-pub async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
+pub(crate) async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
     let shape = |_| QueueError::unexpected("list hosts", link.address());
     let ids = link
         .command("list hosts", redis::cmd("ZREVRANGE").arg(keys::HOSTS).arg(0).arg(MAX_HOSTS - 1))

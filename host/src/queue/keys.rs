@@ -23,24 +23,24 @@
 //! All keys of a queue share S's hash slot, so that its scripts may touch them together on a cluster.
 
 /// The set of hosts that announced themselves.
-pub const HOSTS: &str = "tq:hosts";
+pub(crate) const HOSTS: &str = "tq:hosts";
 
 /// The host of each duty, and the end of each host's lease. One script writes both keys, so the second one
 /// has the slot of the first.
-pub const DUTIES: &str = "tq:hosts:duties";
-pub const DUTY_HOSTS: &str = "tq:hosts:leases:{tq:hosts:duties}";
+pub(crate) const DUTIES: &str = "tq:hosts:duties";
+pub(crate) const DUTY_HOSTS: &str = "tq:hosts:leases:{tq:hosts:duties}";
 
 /// Wakes the hosts that wait for new entries.
-pub const LOOK_REQUESTED: &str = "tq:hosts:told";
+pub(crate) const LOOK_REQUESTED: &str = "tq:hosts:told";
 
 /// The announcement of the host `id`.
-pub fn host(id: &str) -> String {
+pub(crate) fn host(id: &str) -> String {
     format!("tq:host:{id}")
 }
 
 /// The keys of one queue.
 #[derive(Debug, Clone)]
-pub struct QueueKeys {
+pub(crate) struct QueueKeys {
     pub stream: String,
     pub delayed: String,
     pub parked: String,
@@ -59,10 +59,10 @@ pub struct QueueKeys {
 }
 
 /// A glob pattern for all keys that this file builds, except streams and keys that an operator named.
-pub const EVERYTHING: &str = "tq:*";
+pub(crate) const EVERYTHING: &str = "tq:*";
 
 /// The bases of the queues that this key may belong to, as a status or marker.
-pub fn bases(key: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn bases(key: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = (0..key.len())
         .filter(|at| [&b":task:"[..], b":key:"].iter().any(|part| key[*at..].starts_with(part)));
     ends.map(|end| &key[..end])
@@ -70,7 +70,7 @@ pub fn bases(key: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 impl QueueKeys {
     /// `dead_letter` replaces the default key of the dead letters.
-    pub fn new(stream: &str, dead_letter: Option<&str>) -> QueueKeys {
+    pub(crate) fn new(stream: &str, dead_letter: Option<&str>) -> QueueKeys {
         let base = if has_hash_tag(stream) { format!("tq:{stream}") } else { format!("tq:{{{stream}}}") };
         QueueKeys {
             stream: stream.to_owned(),
@@ -90,29 +90,29 @@ impl QueueKeys {
     }
 
     /// The status of the task `id`.
-    pub fn task(&self, id: &str) -> String {
+    pub(crate) fn task(&self, id: &str) -> String {
         format!("{}{id}", self.task_prefix)
     }
 
     /// The last reply to the settlements that `consumer` sends in this lane.
-    pub fn settled(&self, consumer: &str, lane: usize) -> String {
+    pub(crate) fn settled(&self, consumer: &str, lane: usize) -> String {
         format!("{}{consumer}:{lane}", self.settled_prefix)
     }
 
     /// The id of the task whose status this key is.
-    pub fn task_of(&self, key: &[u8]) -> Option<String> {
+    pub(crate) fn task_of(&self, key: &[u8]) -> Option<String> {
         let id = key.strip_prefix(self.task_prefix.as_bytes())?;
         String::from_utf8(id.to_vec()).ok()
     }
 
     /// Whether this key is the marker of an idempotency key.
-    pub fn is_marker(&self, key: &[u8]) -> bool {
+    pub(crate) fn is_marker(&self, key: &[u8]) -> bool {
         key.starts_with(self.marker_prefix.as_bytes())
     }
 
     /// The marker of an idempotency key: it holds the id of the task that has the key. For a task without a
     /// key it is the stream itself: scripts take the same number of keys for every task, all in one slot.
-    pub fn marker(&self, key: Option<&[u8]>) -> Vec<u8> {
+    pub(crate) fn marker(&self, key: Option<&[u8]>) -> Vec<u8> {
         match key {
             Some(key) => [self.marker_prefix.as_bytes(), key].concat(),
             None => self.stream.as_bytes().to_vec(),

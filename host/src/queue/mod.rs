@@ -6,40 +6,43 @@
 //! themselves, except to load a script. Not here: examining a whole queue and all of its keys (`doctor`,
 //! which builds on this module).
 
-pub mod cancel;
-pub mod census;
-pub mod claim;
+pub(crate) mod cancel;
+pub(crate) mod census;
+pub(crate) mod claim;
 pub mod codec;
-pub mod dead;
-pub mod delay;
-pub mod duties;
-pub mod error;
+pub(crate) mod dead;
+pub(crate) mod delay;
+pub(crate) mod duties;
+pub(crate) mod error;
 mod handle;
-pub mod hosts;
-pub mod keys;
-pub mod link;
-pub mod list;
-pub mod pause;
-pub mod produce;
-pub mod rate;
+pub(crate) mod hosts;
+pub(crate) mod keys;
+pub(crate) mod link;
+pub(crate) mod list;
+pub(crate) mod pause;
+pub(crate) mod produce;
+pub(crate) mod rate;
 pub(crate) mod reply;
 pub mod schedule;
 pub mod script;
-pub mod server;
-pub mod settle;
-pub mod status;
-pub mod upkeep;
-pub mod wait;
+pub(crate) mod server;
+pub(crate) mod settle;
+pub(crate) mod status;
+pub(crate) mod upkeep;
+pub(crate) mod wait;
 
-pub use census::Census;
+pub(crate) use census::Census;
 pub use claim::{Begun, HeartbeatReport, Lease, Start};
 pub use codec::StreamEntry;
-pub use dead::{DeadFilter, DeadLetter, Redriven};
-pub use error::QueueError;
+pub use dead::DeadFilter;
+pub(crate) use dead::{DeadLetter, Redriven};
+pub(crate) use error::QueueError;
 pub use handle::Queue;
 pub use link::{Link, Redis};
 pub use produce::{Enqueued, NewTask};
-pub use settle::{Ending, EndingSubject, Reason, SettleCall, Settled, Settlement};
-pub use status::{Status, TaskStatus};
+pub(crate) use settle::Reason;
+pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement};
+pub use status::Status;
+pub(crate) use status::TaskStatus;
 
 pub(crate) use handle::millis;

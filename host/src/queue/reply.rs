@@ -4,12 +4,12 @@ use redis::Value;
 
 /// The reply has an unexpected shape.
 #[derive(Debug)]
-pub struct UnexpectedShape;
+pub(crate) struct UnexpectedShape;
 
-pub type Shaped<T> = Result<T, UnexpectedShape>;
+pub(crate) type Shaped<T> = Result<T, UnexpectedShape>;
 
 /// The items of an array; nil is an empty one.
-pub fn array(value: Value) -> Shaped<Vec<Value>> {
+pub(crate) fn array(value: Value) -> Shaped<Vec<Value>> {
     match value {
         Value::Array(items) | Value::Set(items) => Ok(items),
         Value::Nil => Ok(Vec::new()),
@@ -18,11 +18,11 @@ pub fn array(value: Value) -> Shaped<Vec<Value>> {
 }
 
 /// Exactly `N` items.
-pub fn tuple<const N: usize>(value: Value) -> Shaped<[Value; N]> {
+pub(crate) fn tuple<const N: usize>(value: Value) -> Shaped<[Value; N]> {
     array(value)?.try_into().map_err(|_| UnexpectedShape)
 }
 
-pub fn int(value: &Value) -> Shaped<i64> {
+pub(crate) fn int(value: &Value) -> Shaped<i64> {
     match value {
         Value::Int(n) => Ok(*n),
         Value::BulkString(bytes) => {
@@ -33,14 +33,14 @@ pub fn int(value: &Value) -> Shaped<i64> {
 }
 
 /// A count; nil and negative numbers are 0.
-pub fn count(value: &Value) -> Shaped<u64> {
+pub(crate) fn count(value: &Value) -> Shaped<u64> {
     match value {
         Value::Nil => Ok(0),
         value => Ok(int(value)?.max(0).unsigned_abs()),
     }
 }
 
-pub fn bytes(value: Value) -> Shaped<Vec<u8>> {
+pub(crate) fn bytes(value: Value) -> Shaped<Vec<u8>> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
         Value::SimpleString(text) => Ok(text.into_bytes()),
@@ -51,13 +51,13 @@ pub fn bytes(value: Value) -> Shaped<Vec<u8>> {
 }
 
 /// Text from tqhost or Redis: ids, states. Bytes that are not UTF-8 are replaced.
-pub fn text(value: Value) -> Shaped<String> {
+pub(crate) fn text(value: Value) -> Shaped<String> {
     let lossy = |error: std::string::FromUtf8Error| String::from_utf8_lossy(error.as_bytes()).into_owned();
     bytes(value).map(|bytes| String::from_utf8(bytes).unwrap_or_else(lossy))
 }
 
 /// Text; none for nil.
-pub fn optional(value: Value) -> Shaped<Option<String>> {
+pub(crate) fn optional(value: Value) -> Shaped<Option<String>> {
     match value {
         Value::Nil => Ok(None),
         value => text(value).map(Some),
@@ -65,7 +65,7 @@ pub fn optional(value: Value) -> Shaped<Option<String>> {
 }
 
 /// A list of name, value, name, value….
-pub fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(crate) fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
     if let Value::Map(items) = value {
         return items.into_iter().map(|(name, value)| Ok((bytes(name)?, bytes(value)?))).collect();
     }
@@ -78,7 +78,11 @@ pub fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
 }
 
 /// Reads one of `meanings` for each subject of a call: a script gives its index in that list.
-pub fn codes<T: Copy, const N: usize>(value: Value, meanings: [T; N], expected: usize) -> Shaped<Vec<T>> {
+pub(crate) fn codes<T: Copy, const N: usize>(
+    value: Value,
+    meanings: [T; N],
+    expected: usize,
+) -> Shaped<Vec<T>> {
     let meaning = |code: &Value| {
         usize::try_from(int(code)?).ok().and_then(|code| meanings.get(code)).copied().ok_or(UnexpectedShape)
     };

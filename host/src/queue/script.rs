@@ -17,8 +17,8 @@ pub struct Script {
 
 /// Declares scripts: each is a file in the folder `scripts/` beside the file that declares it.
 macro_rules! scripts {
-    ($($constant:ident = $name:literal),* $(,)?) => {
-        $(pub static $constant: std::sync::LazyLock<$crate::queue::script::Script> =
+    ($($vis:vis $constant:ident = $name:literal),* $(,)?) => {
+        $($vis static $constant: std::sync::LazyLock<$crate::queue::script::Script> =
             std::sync::LazyLock::new(|| {
                 $crate::queue::script::Script::new($name, include_str!(concat!("scripts/", $name, ".lua")))
             });)*
@@ -27,23 +27,23 @@ macro_rules! scripts {
 pub(crate) use scripts;
 
 scripts! {
-    BEGIN = "begin",
-    SETTLE = "settle",
-    PROMOTE = "promote",
-    HEARTBEAT = "heartbeat",
-    RECLAIM = "reclaim",
-    RECOVER = "recover",
-    ENQUEUE = "enqueue",
-    REQUEUE = "requeue",
-    GROUP = "group",
-    LEAVE = "leave",
-    CANCEL = "cancel",
-    MOVE = "move",
-    SWEEP = "sweep",
-    RATE = "rate",
-    END_DELETED = "lose",
-    FIRE = "fire",
-    DUTIES = "duties",
+    pub BEGIN = "begin",
+    pub SETTLE = "settle",
+    pub PROMOTE = "promote",
+    pub HEARTBEAT = "heartbeat",
+    pub RECLAIM = "reclaim",
+    pub RECOVER = "recover",
+    pub ENQUEUE = "enqueue",
+    pub REQUEUE = "requeue",
+    pub GROUP = "group",
+    pub LEAVE = "leave",
+    pub CANCEL = "cancel",
+    pub MOVE = "move",
+    pub SWEEP = "sweep",
+    pub RATE = "rate",
+    pub END_DELETED = "lose",
+    pub FIRE = "fire",
+    pub DUTIES = "duties",
 }
 
 impl Script {

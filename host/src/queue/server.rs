@@ -12,7 +12,7 @@ const OLDEST: (u32, u32) = (7, 0);
 
 /// Why a server cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
+pub(crate) enum Unusable {
     #[error(transparent)]
     Redis(#[from] QueueError),
     #[error("Redis at {address} is version {version}; tqhost needs Redis or Valkey 7.0 or newer")]
@@ -20,7 +20,7 @@ pub enum Unusable {
 }
 
 /// Connects and checks the version. Gives it, or an empty text if the server does not tell it.
-pub async fn check(link: &Link) -> Result<String, Unusable> {
+pub(crate) async fn check(link: &Link) -> Result<String, Unusable> {
     link.command("connect", &redis::cmd("PING")).await?;
     // This user may not be allowed INFO; the host can work without it.
     let Ok(info) = link.command("ask for the version", redis::cmd("INFO").arg("server")).await else {

@@ -63,7 +63,7 @@ impl Queue {
 
 /// The settings of this Redis that may lose tasks: one sentence each, with the way out. Empty where Redis
 /// does not tell its settings.
-pub async fn dangers(link: &Link) -> Vec<&'static str> {
+pub(crate) async fn dangers(link: &Link) -> Vec<&'static str> {
     let info = async |section| match link.command("ask for its state", redis::cmd("INFO").arg(section)).await
     {
         Ok(reply) => reply::text(reply).unwrap_or_default(),

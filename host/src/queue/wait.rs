@@ -57,7 +57,7 @@ impl Queue {
 
 /// Waits up to `block` until one of the streams has an entry after its position. Gives each stream that has
 /// one, with the id of that entry. Nothing else may use `link`.
-pub async fn wait_for_any(
+pub(crate) async fn wait_for_any(
     link: &Link,
     positions: &[StreamPosition],
     block: Duration,
@@ -82,7 +82,7 @@ pub async fn wait_for_any(
 }
 
 /// Which of the queues are paused.
-pub async fn paused(link: &Link, queues: &[&Queue]) -> Result<Vec<bool>, QueueError> {
+pub(crate) async fn paused(link: &Link, queues: &[&Queue]) -> Result<Vec<bool>, QueueError> {
     const WHAT: &str = "look for pauses";
     let mut get = redis::cmd("MGET");
     for queue in queues {
@@ -97,7 +97,7 @@ pub async fn paused(link: &Link, queues: &[&Queue]) -> Result<Vec<bool>, QueueEr
 
 /// Finds the queues that have delayed tasks, by their position in the list. It takes one command if there are
 /// none, and a few more for each that has some.
-pub async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
+pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, QueueError> {
     const WHAT: &str = "look for delayed tasks";
     let mut found = Vec::new();
     let mut parts: Vec<Range<usize>> = iter::once(0..queues.len()).collect();
@@ -118,7 +118,7 @@ pub async fn with_delayed(link: &Link, queues: &[&Queue]) -> Result<Vec<usize>, 
 }
 
 /// Signals all hosts to look now instead of a moment later: at pauses, delayed tasks, duties without a host.
-pub async fn request_look(link: &Link) {
+pub(crate) async fn request_look(link: &Link) {
     let mut add = redis::cmd("XADD");
     add.arg(keys::LOOK_REQUESTED).arg("MAXLEN").arg("~").arg(SIGNALS).arg("*").arg("look").arg(1);
     if let Err(error) = link.command("tell the hosts", &add).await {
@@ -130,7 +130,7 @@ pub async fn request_look(link: &Link) {
 }
 
 /// The position from which to wait for signals.
-pub async fn signals(link: &Link) -> Result<StreamPosition, QueueError> {
+pub(crate) async fn signals(link: &Link) -> Result<StreamPosition, QueueError> {
     const WHAT: &str = "look what hosts were told";
     let reply = link
         .command(

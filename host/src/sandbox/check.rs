@@ -20,7 +20,7 @@ use super::state::Interrupts;
 use crate::task::{FailureKind, Origin, Task};
 
 /// How long a self-check may take.
-pub const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 type Reply = Result<(), String>;
 

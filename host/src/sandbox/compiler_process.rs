@@ -199,7 +199,7 @@ fn failed(status: ExitStatus, words: &str) -> LoadError {
 
 /// Runs `tqhost compile`: reads a file from stdin, and writes the answer to stdout. `host` is the process
 /// that waits for the answer.
-pub fn serve(reservation: u64, cores: Cores, host: u32) -> anyhow::Result<()> {
+pub(crate) fn serve(reservation: u64, cores: Cores, host: u32) -> anyhow::Result<()> {
     let hindered = |error: String| LoadError::Hindered(format!("the process that compiles it: {error}"));
     let compile = || {
         confine(host).map_err(|error| hindered(error.to_string()))?;

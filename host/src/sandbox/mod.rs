@@ -46,19 +46,21 @@ use wasmtime::component::Component;
 
 use crate::config;
 
-pub use attempt::{Attempt, AttemptReport, Ended};
-pub use check::TIMEOUT as CHECK_TIMEOUT;
-pub use compiler::{Allowance, Cores};
-pub use compiler_process::{Compiler, serve as serve_compiler};
-pub use component::Interfaces;
-pub use error::LoadError;
+pub use attempt::Attempt;
+pub(crate) use attempt::{AttemptReport, Ended};
+pub(crate) use check::TIMEOUT as CHECK_TIMEOUT;
+pub(crate) use compiler::{Allowance, Cores};
+pub use compiler_process::Compiler;
+pub(crate) use compiler_process::serve as serve_compiler;
+pub(crate) use component::Interfaces;
+pub(crate) use error::LoadError;
 pub use handler::Handler;
-pub use share::Share;
+pub(crate) use share::Share;
 pub use shared::{Sandbox, SandboxOptions};
 
 /// The default memory of all handlers together, in bytes: half of the memory that this process may use. The
 /// other half is for the host itself, for compilers and for other programs.
-pub fn default_memory() -> u64 {
+pub(crate) fn default_memory() -> u64 {
     machine::memory().map_or(u64::MAX, |bytes| bytes / 2)
 }
 

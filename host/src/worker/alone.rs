@@ -18,7 +18,7 @@ const REST: u32 = 3;
 
 /// Either many attempts run beside each other, or one runs alone.
 #[derive(Debug)]
-pub struct Alone {
+pub(crate) struct Alone {
     patience: Duration,
     running: Arc<RwLock<()>>,
     /// Locked by the attempt that asks to run alone, so that other attempts run between two such attempts.
@@ -27,7 +27,7 @@ pub struct Alone {
 
 /// No other attempt runs while this guard lives.
 #[derive(Debug)]
-pub struct AloneGuard {
+pub(crate) struct AloneGuard {
     _running: OwnedRwLockWriteGuard<()>,
     _first: OwnedMutexGuard<()>,
 }
@@ -40,7 +40,7 @@ impl Default for Alone {
 
 impl Alone {
     /// Waits until no attempt runs alone or asks to.
-    pub async fn enter_shared(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) async fn enter_shared(&self) -> RwLockReadGuard<'_, ()> {
         self.running.read().await
     }
 
@@ -49,7 +49,7 @@ impl Alone {
     /// A try keeps new attempts from beginning. If it fails, attempts run as usual for [`REST`] times as
     /// long, so the host is held up for at most a quarter of the time. Each try is twice as long as the one
     /// before, so one of them outlasts the longest attempt.
-    pub async fn enter_alone(&self) -> AloneGuard {
+    pub(crate) async fn enter_alone(&self) -> AloneGuard {
         let first = self.first.clone().lock_owned().await;
         let mut patience = self.patience;
         loop {

@@ -10,7 +10,7 @@ use crate::config::Backoff;
 const DEFAULT_MAX: Duration = Duration::from_secs(60);
 
 /// The wait after attempt number `attempt` (from 1) failed. `jitter` is a random number from -1 to 1.
-pub fn delay(backoff: &Backoff, attempt: u32, jitter: f64) -> Duration {
+pub(crate) fn delay(backoff: &Backoff, attempt: u32, jitter: f64) -> Duration {
     let retry = attempt.saturating_sub(1);
     match backoff {
         Backoff::None => Duration::ZERO,
@@ -24,7 +24,7 @@ pub fn delay(backoff: &Backoff, attempt: u32, jitter: f64) -> Duration {
 }
 
 /// The longest wait that a handler's own `after-ms` can bring about.
-pub fn longest(backoff: &Backoff) -> Duration {
+pub(crate) fn longest(backoff: &Backoff) -> Duration {
     match backoff {
         Backoff::None => DEFAULT_MAX,
         Backoff::Delays(delays) => delays.iter().max().copied().unwrap_or(DEFAULT_MAX),

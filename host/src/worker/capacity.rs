@@ -23,7 +23,7 @@ const STEP: u64 = 1 << 32;
 
 /// The capacity that all queues of this host share. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Capacity {
+pub(crate) struct Capacity {
     pool: Arc<Mutex<PermitPool>>,
     alone: Arc<Alone>,
 }
@@ -63,7 +63,7 @@ struct QueueShare {
 
 /// The capacity that one queue has in this host: its loops take their permits here.
 #[derive(Debug)]
-pub struct QueueCapacity {
+pub(crate) struct QueueCapacity {
     host: Capacity,
     /// The queue's key in [`PermitPool::shares`].
     id: u64,
@@ -74,21 +74,21 @@ pub struct QueueCapacity {
 
 /// The right to run `count` attempts of one queue. Dropping it frees the permits for other waiters.
 #[derive(Debug)]
-pub struct Permits {
+pub(crate) struct Permits {
     queue: Arc<QueueCapacity>,
     count: usize,
 }
 
 impl Capacity {
     /// Room for `limit` attempts. `None`: only each queue's own concurrency counts.
-    pub fn new(limit: Option<u32>) -> Capacity {
+    pub(crate) fn new(limit: Option<u32>) -> Capacity {
         let most = limit.map(|limit| limit as usize);
         let pool = PermitPool { most, out: 0, now: 0, shares: BTreeMap::new(), next_id: 0 };
         Capacity { pool: Arc::new(Mutex::new(pool)), alone: Arc::default() }
     }
 
     /// Changes the bound. Permits in use stay valid; the excess is not granted again.
-    pub fn resize(&self, limit: Option<u32>) {
+    pub(crate) fn resize(&self, limit: Option<u32>) {
         let mut pool = self.lock();
         pool.most = limit.map(|limit| limit as usize);
         let ids: Vec<u64> = pool.shares.keys().copied().collect();
@@ -96,7 +96,7 @@ impl Capacity {
     }
 
     /// Adds a queue, which competes for permits until the value is dropped.
-    pub fn queue(&self, concurrency: u32, priority: u32) -> Arc<QueueCapacity> {
+    pub(crate) fn queue(&self, concurrency: u32, priority: u32) -> Arc<QueueCapacity> {
         let granted_notify = Arc::new(Notify::new());
         let mut pool = self.lock();
         let id = pool.next_id;
@@ -189,7 +189,7 @@ fn step(priority: u32) -> u64 {
 
 impl QueueCapacity {
     /// Waits for a permit, and takes up to `most` of the permits that are free. This future is cancel-safe.
-    pub async fn acquire(self: &Arc<QueueCapacity>, most: usize) -> Permits {
+    pub(crate) async fn acquire(self: &Arc<QueueCapacity>, most: usize) -> Permits {
         let _turn = self.turn().await;
         let _guard = WaitGuard::new(self);
         loop {
@@ -211,22 +211,22 @@ impl QueueCapacity {
     /// The lock that every attempt of this host takes before it begins.
     ///
     /// While an attempt runs alone or asks to, no permit is given out.
-    pub fn alone(&self) -> &Alone {
+    pub(crate) fn alone(&self) -> &Alone {
         &self.host.alone
     }
 
     /// Notes whether the loop that took permits last will ask for more at once. If so, its place is kept.
-    pub fn wants_more(&self, more: bool) {
+    pub(crate) fn wants_more(&self, more: bool) {
         self.change(|share, _| share.wants_more = more);
     }
 
     /// Whether the host bounds all queues together. Then no loop may hold permits only to wait for tasks.
-    pub fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         self.host.lock().most.is_some()
     }
 
     /// Changes concurrency and priority. Permits in use stay valid; the excess is not granted again.
-    pub fn resize(&self, concurrency: u32, priority: u32) {
+    pub(crate) fn resize(&self, concurrency: u32, priority: u32) {
         self.change(|share, out| {
             share.most = concurrency as usize;
             share.step = step(priority);
@@ -239,12 +239,12 @@ impl QueueCapacity {
 
     /// Grants no more permits, because this host gives the queue up. [`QueueCapacity::resize`] opens it
     /// again.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.resize(0, 1);
     }
 
     /// Whether another attempt could begin now, by the queue's own concurrency and the host's.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         let pool = self.host.lock();
         pool.most.is_none_or(|most| pool.out < most)
             && pool.shares.get(&self.id).is_some_and(|share| share.taken < share.most)
@@ -252,7 +252,7 @@ impl QueueCapacity {
 
     /// The permits that the queue's own concurrency leaves free.
     #[cfg(test)]
-    pub fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         self.change(|share, _| share.most.saturating_sub(share.taken)).unwrap_or_default()
     }
 
@@ -307,18 +307,18 @@ impl Drop for WaitGuard<'_> {
 }
 
 impl Permits {
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 
     /// One of them; none when there is none left.
-    pub fn split_one(&mut self) -> Option<Permits> {
+    pub(crate) fn split_one(&mut self) -> Option<Permits> {
         self.count = self.count.checked_sub(1)?;
         Some(Permits { queue: self.queue.clone(), count: 1 })
     }
 
     /// Gives back what was not used: no starts are counted for it.
-    pub fn unused(mut self) {
+    pub(crate) fn unused(mut self) {
         let count = std::mem::take(&mut self.count);
         self.queue.give(count, true);
     }

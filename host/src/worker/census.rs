@@ -13,12 +13,12 @@ use super::shared::SharedQueue;
 /// The greatest age of a figure, except the number of dead letters of a resting queue.
 const EVERY: Duration = Duration::from_secs(5);
 
-pub struct CensusTaker {
+pub(crate) struct CensusTaker {
     pub shared: Arc<SharedQueue>,
 }
 
 impl CensusTaker {
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let mut rest = self.shared.idle.rest();
         loop {
             let rests = *rest.borrow_and_update() != Rest::Awake;

@@ -11,7 +11,7 @@ use crate::queue::{Link, Redis};
 use crate::shutdown::Stop;
 
 /// The state that all queues of one host share.
-pub struct Common {
+pub(crate) struct Common {
     pub redis: Redis,
     /// The host's consumer name in every group, unique for each start.
     pub consumer: Arc<str>,

@@ -30,7 +30,7 @@ use crate::task::Task;
 const IN_A_ROW: usize = 16;
 
 /// Begins an attempt at a task, or at a batch, beside other attempts.
-pub fn begin(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
+pub(crate) fn begin(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Hold)>) {
     if shared.starts.add(version, members) {
         worker(shared, version.handler.guests());
     }

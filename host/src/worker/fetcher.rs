@@ -48,7 +48,7 @@ const KEEP: Duration = Duration::from_secs(30);
 /// How often the fetcher checks that Redis is reachable while it waits for something else.
 const LOOK: Duration = Duration::from_secs(2);
 
-pub struct Fetcher {
+pub(crate) struct Fetcher {
     shared: Arc<SharedQueue>,
     pulse: FetchPulse,
     redis: Redis,
@@ -104,7 +104,7 @@ enum Waited<T> {
 }
 
 impl Fetcher {
-    pub fn new(shared: Arc<SharedQueue>, pulse: FetchPulse, host: &Common) -> Fetcher {
+    pub(crate) fn new(shared: Arc<SharedQueue>, pulse: FetchPulse, host: &Common) -> Fetcher {
         let (redis, waiter, reads) = (host.redis.clone(), host.waiter.clone(), host.reads.clone());
         Fetcher {
             shared,
@@ -122,7 +122,7 @@ impl Fetcher {
         }
     }
 
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "fetch");
         while let Waited::For(version) = self.version(&stop).await {
             let Waited::For(()) = self.unpaused(&stop).await else { break };

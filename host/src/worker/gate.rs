@@ -17,7 +17,7 @@ use crate::task::{SettledAs, Task};
 
 /// Returns a task that has passed the gate. Otherwise counts the reason, and dead-letters a task that crashed
 /// its host.
-pub async fn go_on(
+pub(crate) async fn go_on(
     shared: &SharedQueue,
     version: &Version,
     task: Task,
@@ -47,7 +47,7 @@ pub async fn go_on(
 
 /// Marks tasks as PROCESSING, and whether they run `alone`. Tries until Redis answers. `None`: the host
 /// stops.
-pub async fn begin(
+pub(crate) async fn begin(
     shared: &SharedQueue,
     plugin: &str,
     tasks: &[(Task, Hold)],

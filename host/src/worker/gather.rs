@@ -19,7 +19,7 @@ use crate::plugins::Version;
 use crate::task::Task;
 
 /// Adds a task to the batch that is open, or to a new one; or runs it at once.
-pub fn add(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
+pub(crate) fn add(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
     let rules = &shared.queue.rules;
     let most = if version.handler.takes_batches() { rules.largest_batch() } else { 1 };
     // A task that may have crashed a host runs outside of batches.

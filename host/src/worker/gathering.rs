@@ -13,14 +13,14 @@ use crate::plugins::Version;
 use crate::task::Task;
 
 /// A task of a batch.
-pub type Member = (Task, Hold);
+pub(crate) type Member = (Task, Hold);
 
 /// The further tasks of a batch.
-pub type Members = mpsc::Receiver<Member>;
+pub(crate) type Members = mpsc::Receiver<Member>;
 
 /// The batch of a queue that may still grow.
 #[derive(Default)]
-pub struct Gathering(Mutex<Option<Open>>);
+pub(crate) struct Gathering(Mutex<Option<Open>>);
 
 struct Open {
     version: Arc<Version>,
@@ -32,7 +32,12 @@ struct Open {
 impl Gathering {
     /// Adds a task to the batch that is open, or opens a batch for `most` tasks. A new batch is returned: its
     /// first task, and where the others arrive.
-    pub fn add(&self, version: &Arc<Version>, mut member: Member, most: usize) -> Option<(Member, Members)> {
+    pub(crate) fn add(
+        &self,
+        version: &Arc<Version>,
+        mut member: Member,
+        most: usize,
+    ) -> Option<(Member, Members)> {
         let mut open = self.open();
         if let Some(batch) = open.as_mut().filter(|batch| Arc::ptr_eq(&batch.version, version)) {
             match batch.members.try_send(member) {
@@ -55,12 +60,12 @@ impl Gathering {
     }
 
     /// Closes the open batch, because no more tasks can arrive.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         *self.open() = None;
     }
 
     /// Drops a batch that is closed, and with it its version.
-    pub fn forget_closed(&self) {
+    pub(crate) fn forget_closed(&self) {
         self.open().take_if(|batch| batch.members.is_closed());
     }
 

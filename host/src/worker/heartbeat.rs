@@ -19,7 +19,7 @@ use crate::task::SettledAs;
 /// The number of heartbeats within one lease.
 const BEATS_PER_LEASE: u32 = 3;
 /// The longest time between two heartbeats. A host also learns from them that a task was cancelled.
-pub const LATEST: Duration = Duration::from_secs(2);
+pub(crate) const LATEST: Duration = Duration::from_secs(2);
 /// The interval of a retired worker. The queue's new worker may have the shortest possible lease, a second.
 const RETIRED: Duration = Duration::from_millis(300);
 /// The longest time that new progress waits to be written.
@@ -27,14 +27,14 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Leases renewed by one call of the script.
 const MAX_BATCH: usize = 100;
 
-pub struct Heartbeat {
+pub(crate) struct Heartbeat {
     pub shared: Arc<SharedQueue>,
     /// Cancelled when another worker may serve the queue, with another lease.
     pub retired: CancellationToken,
 }
 
 impl Heartbeat {
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let mut every = (self.shared.queue.rules.lease / BEATS_PER_LEASE).min(LATEST);
         let mut pace = Pace::new(&self.shared.name, "heartbeat");
         loop {

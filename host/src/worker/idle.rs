@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 /// The idleness of one queue.
 #[derive(Debug)]
-pub struct IdleState {
+pub(crate) struct IdleState {
     rest: watch::Sender<Rest>,
     paused: watch::Sender<Pause>,
     duty: AtomicBool,
@@ -19,7 +19,7 @@ pub struct IdleState {
 
 /// Whether a queue rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rest {
+pub(crate) enum Rest {
     /// The fetcher reads from it, or cannot.
     Awake,
     /// The waiter waits for it. The number counts its turns.
@@ -28,7 +28,7 @@ pub enum Rest {
 
 /// Whether a queue is paused, as far as is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pause {
+pub(crate) enum Pause {
     Unknown,
     Paused,
     Unpaused,
@@ -49,7 +49,7 @@ impl Default for IdleState {
 
 impl IdleState {
     /// Notes that the waiter waits for the queue. A further call counts a turn.
-    pub fn rests(&self) {
+    pub(crate) fn rests(&self) {
         self.rest.send_modify(|rest| match rest {
             Rest::Awake => *rest = Rest::Resting(0),
             Rest::Resting(turns) => *turns += 1,
@@ -57,45 +57,45 @@ impl IdleState {
     }
 
     /// Notes that the fetcher reads from the queue again.
-    pub fn wakes(&self) {
+    pub(crate) fn wakes(&self) {
         self.rest.send_if_modified(|rest| std::mem::replace(rest, Rest::Awake) != Rest::Awake);
     }
 
-    pub fn rest(&self) -> watch::Receiver<Rest> {
+    pub(crate) fn rest(&self) -> watch::Receiver<Rest> {
         self.rest.subscribe()
     }
 
     /// Notes what a look for a pause has found.
-    pub fn note_pause(&self, found: Pause) {
+    pub(crate) fn note_pause(&self, found: Pause) {
         self.paused.send_if_modified(|known| std::mem::replace(known, found.clone()) != found);
     }
 
-    pub fn paused(&self) -> watch::Receiver<Pause> {
+    pub(crate) fn paused(&self) -> watch::Receiver<Pause> {
         self.paused.subscribe()
     }
 
-    pub fn is_unpaused(&self) -> bool {
+    pub(crate) fn is_unpaused(&self) -> bool {
         *self.paused.borrow() == Pause::Unpaused
     }
 
     /// Notes whether this host has the queue's duties.
-    pub fn note_duty(&self, has: bool) {
+    pub(crate) fn note_duty(&self, has: bool) {
         self.duty.store(has, Ordering::Release);
     }
 
     /// Whether this host has the queue's duties, which one host does for all hosts.
     ///
     /// It is true until this host learns that another one has them.
-    pub fn has_duty(&self) -> bool {
+    pub(crate) fn has_duty(&self) -> bool {
         self.duty.load(Ordering::Acquire)
     }
 
     /// Notes whether the promoter knows of delayed tasks, and so sleeps until the next one is due.
-    pub fn note_delayed(&self, some: bool) {
+    pub(crate) fn note_delayed(&self, some: bool) {
         self.delayed.store(some, Ordering::Release);
     }
 
-    pub fn has_delayed(&self) -> bool {
+    pub(crate) fn has_delayed(&self) -> bool {
         self.delayed.load(Ordering::Acquire)
     }
 }

@@ -20,7 +20,7 @@ use crate::task::Progress;
 /// The state of a held entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum HoldPhase {
+pub(crate) enum HoldPhase {
     /// It runs, but Redis does not know: the task has no status yet, or its status is PENDING.
     Begun,
     /// It runs, and its status is PROCESSING, or is being written.
@@ -33,7 +33,7 @@ pub enum HoldPhase {
 
 /// The entries of one queue that this host owns.
 #[derive(Debug, Default)]
-pub struct Inflight(Mutex<HeldEntries>);
+pub(crate) struct Inflight(Mutex<HeldEntries>);
 
 #[derive(Debug, Default)]
 struct HeldEntries {
@@ -91,7 +91,7 @@ impl PartialEq for Key {
 impl Eq for Key {}
 
 /// A claimed entry that is to be added to the table.
-pub struct Claim<'t> {
+pub(crate) struct Claim<'t> {
     pub entry: &'t str,
     pub task_id: &'t str,
     /// Its idempotency key.
@@ -104,7 +104,7 @@ pub struct Claim<'t> {
 
 /// One entry that this host owns.
 #[derive(Debug)]
-pub struct Hold {
+pub(crate) struct Hold {
     table: Arc<Inflight>,
     entry: Arc<HeldEntry>,
     /// Whether the task may have a status: the script began it, or a host enqueued it.
@@ -116,7 +116,7 @@ pub struct Hold {
 
 /// A running task whose status in Redis is not PROCESSING yet.
 #[derive(Debug)]
-pub struct Unreported {
+pub(crate) struct Unreported {
     pub entry: String,
     pub task_id: String,
     pub attempt: u32,
@@ -127,7 +127,7 @@ pub struct Unreported {
 
 impl Inflight {
     /// Adds an entry. `None`: it is in the table already, so it runs and must not run twice.
-    pub fn hold(self: &Arc<Self>, claim: &Claim<'_>, permit: Permits) -> Option<Hold> {
+    pub(crate) fn hold(self: &Arc<Self>, claim: &Claim<'_>, permit: Permits) -> Option<Hold> {
         let mut table = self.lock();
         if table.leases.contains_key(claim.entry) {
             return None;
@@ -151,16 +151,16 @@ impl Inflight {
     }
 
     /// The entries that are owned now.
-    pub fn entries(&self) -> Vec<String> {
+    pub(crate) fn entries(&self) -> Vec<String> {
         self.lock().leases.keys().map(|key| key.0.id.clone()).collect()
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.lock().leases.len()
     }
 
     /// The beats that are due: leases that were not renewed for `every`, and new progress.
-    pub fn due(&self, every: Duration, now: Instant) -> Vec<HeartbeatReport> {
+    pub(crate) fn due(&self, every: Duration, now: Instant) -> Vec<HeartbeatReport> {
         let due = |(Key(entry), lease): (&Key, &LeaseState)| {
             // Progress is part of the status, so it waits until there is one.
             let progress = if entry.is(HoldPhase::Begun) { None } else { entry.progress.take() };
@@ -176,7 +176,7 @@ impl Inflight {
     }
 
     /// Puts back the progress of a heartbeat that failed, unless there is newer progress.
-    pub fn restore_progress(&self, beats: &[HeartbeatReport]) {
+    pub(crate) fn restore_progress(&self, beats: &[HeartbeatReport]) {
         let table = self.lock();
         for beat in beats {
             if let (Some((Key(entry), _)), Some(progress)) =
@@ -191,7 +191,11 @@ impl Inflight {
     /// running.
     ///
     /// Also gives the time until the next task has run for `least`.
-    pub fn take_unreported(&self, least: Duration, now: Instant) -> (Vec<Unreported>, Option<Duration>) {
+    pub(crate) fn take_unreported(
+        &self,
+        least: Duration,
+        now: Instant,
+    ) -> (Vec<Unreported>, Option<Duration>) {
         let mut found = Vec::new();
         let mut next = None;
         for Key(entry) in self.lock().leases.keys().filter(|key| key.0.is(HoldPhase::Begun)) {
@@ -208,7 +212,7 @@ impl Inflight {
     }
 
     /// Notes that a lease was renewed.
-    pub fn mark_renewed(&self, entry: &str, now: Instant) {
+    pub(crate) fn mark_renewed(&self, entry: &str, now: Instant) {
         if let Some(lease) = self.lock().leases.get_mut(entry) {
             lease.renewed = now;
         }
@@ -216,7 +220,7 @@ impl Inflight {
 
     /// Notes that the entry was deleted. False if this is known already, or if this host does not own the
     /// entry.
-    pub fn mark_deleted(&self, entry: &str) -> bool {
+    pub(crate) fn mark_deleted(&self, entry: &str) -> bool {
         let mut table = self.lock();
         // The heartbeat that found the deletion has written a status, even for a task that had none.
         if let Some((Key(entry), _)) = table.leases.get_key_value(entry) {
@@ -226,12 +230,12 @@ impl Inflight {
     }
 
     /// Whether the entry is owned here, and known to be deleted.
-    pub fn is_deleted(&self, entry: &str) -> bool {
+    pub(crate) fn is_deleted(&self, entry: &str) -> bool {
         self.lock().leases.get(entry).is_some_and(|lease| lease.deleted)
     }
 
     /// Notes that a lease is lost, and stops the attempt. False if the attempt has ended already.
-    pub fn mark_lost(&self, entry: &str) -> bool {
+    pub(crate) fn mark_lost(&self, entry: &str) -> bool {
         let table = self.lock();
         let Some((Key(entry), _)) = table.leases.get_key_value(entry) else { return false };
         let running = entry.transition(HoldPhase::Running, HoldPhase::Lost)
@@ -243,7 +247,7 @@ impl Inflight {
     }
 
     /// Stops every attempt, including attempts that begin later.
-    pub fn stop_all(&self) {
+    pub(crate) fn stop_all(&self) {
         let mut table = self.lock();
         table.is_stopped = true;
         table.leases.keys().for_each(|key| key.0.stop.cancel());
@@ -256,31 +260,31 @@ impl Inflight {
 
 impl Hold {
     /// The task's idempotency key.
-    pub fn key(&self) -> Option<&[u8]> {
+    pub(crate) fn key(&self) -> Option<&[u8]> {
         self.entry.key.as_deref()
     }
 
     /// Cancelled when the attempt has to end: its lease is lost, or the host stops.
-    pub fn stop(&self) -> &CancellationToken {
+    pub(crate) fn stop(&self) -> &CancellationToken {
         &self.entry.stop
     }
 
-    pub fn progress(&self) -> &Progress {
+    pub(crate) fn progress(&self) -> &Progress {
         &self.entry.progress
     }
 
     /// Whether this host has lost the lease.
-    pub fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.entry.is(HoldPhase::Lost)
     }
 
     /// The time since the entry was claimed.
-    pub fn age(&self) -> Duration {
+    pub(crate) fn age(&self) -> Duration {
         self.entry.since.elapsed()
     }
 
     /// Notes that the task begins without a call to Redis. `is_known`: it has a status, which is PENDING.
-    pub fn begun(&mut self, is_known: bool) {
+    pub(crate) fn begun(&mut self, is_known: bool) {
         self.is_known = is_known;
         self.entry.transition(HoldPhase::Running, HoldPhase::Begun);
     }
@@ -288,7 +292,7 @@ impl Hold {
     /// Notes that the attempt has ended and will be settled. A lost lease no longer matters then.
     ///
     /// True if the task may have a status.
-    pub fn settling(&self) -> bool {
+    pub(crate) fn settling(&self) -> bool {
         let is_unreported = self.entry.transition(HoldPhase::Begun, HoldPhase::Settling);
         if !is_unreported {
             self.entry.transition(HoldPhase::Running, HoldPhase::Settling);
@@ -298,12 +302,12 @@ impl Hold {
 
     /// Notes that the attempt runs alone. A crash counts against it until it is settled, so no other attempt
     /// may run before that.
-    pub fn runs_alone(&mut self, settled: DropGuard) {
+    pub(crate) fn runs_alone(&mut self, settled: DropGuard) {
         self.alone = Some(settled);
     }
 
     /// Frees the permit, because the attempt has run.
-    pub fn has_run(&mut self) {
+    pub(crate) fn has_run(&mut self) {
         self.permit = None;
     }
 }

@@ -26,7 +26,7 @@ use crate::task::{Origin, Task};
 
 /// How this host got its entries.
 #[derive(Debug, Clone, Copy)]
-pub enum Delivery {
+pub(crate) enum Delivery {
     /// By a read that was sent at `since`. No consumer had them before.
     First { since: Instant },
     /// Another consumer had them before, or they were delivered to this one unseen.
@@ -37,7 +37,7 @@ pub enum Delivery {
 ///
 /// `version` was active when the claim began. A claim can take a while, so the tasks run on the version that
 /// is active now. If there is none, they are given back.
-pub async fn admit(
+pub(crate) async fn admit(
     shared: &Arc<SharedQueue>,
     version: &Arc<Version>,
     entries: Vec<StreamEntry>,

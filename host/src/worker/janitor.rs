@@ -35,7 +35,7 @@ const ASKED_PER_SECOND: f64 = 50.0;
 /// The wait before a second look at a suspected orphan, during which it may change.
 const MOMENT: Duration = Duration::from_millis(500);
 
-pub struct Janitor {
+pub(crate) struct Janitor {
     lookout: Lookout,
     link: Link,
     /// When each queue was swept last, by its duty.
@@ -52,11 +52,11 @@ enum Walk {
 }
 
 impl Janitor {
-    pub fn new(lookout: Lookout, link: Link) -> Janitor {
+    pub(crate) fn new(lookout: Lookout, link: Link) -> Janitor {
         Janitor { lookout, link, swept: HashMap::new(), walk: Walk::Done(Instant::now()) }
     }
 
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut pace = Pace::new("*", "janitor");
         loop {
             // A step can be cancelled, because each of its writes is one script.
@@ -156,7 +156,7 @@ async fn tend(shared: &SharedQueue, keys: Vec<Vec<u8>>) -> Result<(), QueueError
 }
 
 /// Warns at the start of a queue if its stream has other consumer groups.
-pub async fn warn_of_other_groups(shared: Arc<SharedQueue>) {
+pub(crate) async fn warn_of_other_groups(shared: Arc<SharedQueue>) {
     let queue = shared.name.as_ref();
     match shared.queue.other_groups().await {
         Ok(groups) if groups.is_empty() => {}

@@ -18,7 +18,7 @@ const UNITS: (usize, usize) = (256, 4096);
 
 /// The end of one attempt, on its way to Redis.
 #[derive(Debug)]
-pub struct Job {
+pub(crate) struct Job {
     pub ending: Ending,
     pub label: SettledAs,
     /// Dropped when the settlement is known.
@@ -30,20 +30,20 @@ pub struct Job {
 ///
 /// An attempt that ends while there is no room keeps its permit until there is.
 #[derive(Debug, Clone)]
-pub struct Room {
+pub(crate) struct Room {
     units: Arc<Semaphore>,
     most: usize,
 }
 
 impl Room {
     /// Room for a queue with this concurrency.
-    pub fn new(concurrency: usize) -> Room {
+    pub(crate) fn new(concurrency: usize) -> Room {
         let most = concurrency.saturating_mul(4).clamp(UNITS.0, UNITS.1);
         Room { units: Arc::new(Semaphore::new(most)), most }
     }
 
     /// Waits until there is room for this ended attempt, and then frees its permit.
-    pub async fn job(&self, ending: Ending, label: SettledAs, mut hold: Hold) -> Option<Job> {
+    pub(crate) async fn job(&self, ending: Ending, label: SettledAs, mut hold: Hold) -> Option<Job> {
         // A job that is larger than the whole room takes all of it.
         let units = (1 + ending.bytes() / BYTES_PER_UNIT).min(self.most);
         let _room =

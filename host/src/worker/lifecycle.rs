@@ -29,7 +29,7 @@ use crate::plugins::Version;
 use crate::queue::Queue;
 
 /// All loops of one queue.
-pub struct Worker {
+pub(crate) struct Worker {
     pub shared: Arc<SharedQueue>,
     /// The loops that claim or move tasks.
     claimers: TaskTracker,
@@ -48,7 +48,7 @@ impl Worker {
     /// Starts the loops of `queue` in `host`. They claim for `consumer`, with permits from `capacity`.
     ///
     /// `follows_older_worker` means that this host may still run tasks of the queue under older rules.
-    pub fn start(
+    pub(crate) fn start(
         host: &Common,
         queue: Queue,
         consumer: Arc<str>,
@@ -130,14 +130,14 @@ impl Worker {
     /// Stops claiming, because another worker takes over the queue or this host gives it up.
     ///
     /// Running attempts continue until they end.
-    pub fn retire(&self) {
+    pub(crate) fn retire(&self) {
         self.shared.stop.claiming.cancel();
         self.retired.cancel();
     }
 
     /// Ends all loops in the order of the steps below. The tokens in [`crate::shutdown::Stop`] bound the time
     /// of each step.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         // 1. Nothing new is claimed (`Stop::claiming`).
         self.finish(&self.claimers).await;
         // 2. Running attempts end by themselves, or are stopped (`Stop::running`).

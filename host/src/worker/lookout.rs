@@ -37,7 +37,7 @@ const DELAYED: usize = 20;
 
 /// The queues of one host that the loop looks after. Clones share them.
 #[derive(Clone, Default)]
-pub struct Lookout(Arc<LookoutQueues>);
+pub(crate) struct Lookout(Arc<LookoutQueues>);
 
 #[derive(Default)]
 struct LookoutQueues {
@@ -56,13 +56,13 @@ struct Memory {
 
 impl Lookout {
     /// Adds a queue. The loop looks after it until it is dropped or stops claiming.
-    pub fn add(&self, queue: &Arc<SharedQueue>) {
+    pub(crate) fn add(&self, queue: &Arc<SharedQueue>) {
         self.queues_mut().push(Arc::downgrade(queue));
         self.0.added.notify_one();
     }
 
     /// The queues of which this host has the duties.
-    pub fn held(&self) -> Vec<Arc<SharedQueue>> {
+    pub(crate) fn held(&self) -> Vec<Arc<SharedQueue>> {
         self.queues().into_iter().filter(|queue| queue.idle.has_duty()).collect()
     }
 
@@ -79,7 +79,7 @@ impl Lookout {
     }
 
     /// `host` is its name among those that hold duties.
-    pub async fn run(self, link: Link, waiter: Waiter, host: Arc<str>, stop: CancellationToken) {
+    pub(crate) async fn run(self, link: Link, waiter: Waiter, host: Arc<str>, stop: CancellationToken) {
         let mut pace = Pace::new("*", "look");
         let mut memory = Memory { renewed: None, asked: HashMap::new(), turn: 0 };
         loop {

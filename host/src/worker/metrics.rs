@@ -30,7 +30,7 @@ const DEAD: [SettledAs; 5] = [
 
 /// The counts of one queue. They outlive a worker that is replaced because the queue's rules changed.
 #[derive(Debug)]
-pub struct QueueMetrics {
+pub(crate) struct QueueMetrics {
     settled: [Counter; SettledAs::ALL.len()],
     /// Calls for several tasks that gave a result for each task.
     pub whole_batches: Counter,
@@ -64,22 +64,22 @@ impl Default for QueueMetrics {
 
 impl QueueMetrics {
     /// Counts a settlement.
-    pub fn settled(&self, outcome: SettledAs) {
+    pub(crate) fn settled(&self, outcome: SettledAs) {
         self.settlements(outcome).inc();
     }
 
     /// How often tasks were settled in this way.
-    pub fn settlements(&self, outcome: SettledAs) -> &Counter {
+    pub(crate) fn settlements(&self, outcome: SettledAs) -> &Counter {
         &self.settled[outcome as usize]
     }
 
     /// All dead letters, whatever the reason.
-    pub fn dead(&self) -> u64 {
+    pub(crate) fn dead(&self) -> u64 {
         DEAD.into_iter().map(|outcome| self.settlements(outcome).get()).sum()
     }
 
     /// The queue's latest census; the census taker replaces it.
-    pub fn census(&self) -> MutexGuard<'_, Census> {
+    pub(crate) fn census(&self) -> MutexGuard<'_, Census> {
         self.census.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

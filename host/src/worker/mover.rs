@@ -15,13 +15,13 @@ use super::shared::SharedQueue;
 use crate::queue::{Link, QueueError};
 
 /// The longest time of one wait for an item.
-pub const BLOCK: Duration = Duration::from_secs(10);
+pub(crate) const BLOCK: Duration = Duration::from_secs(10);
 /// The wait before the next try when the queue is full.
 const FULL: Duration = Duration::from_secs(1);
 /// Items moved by one call of the script.
 const MAX_BATCH: usize = 100;
 
-pub struct Mover {
+pub(crate) struct Mover {
     pub shared: Arc<SharedQueue>,
     /// The list's key.
     pub list: String,
@@ -30,7 +30,7 @@ pub struct Mover {
 }
 
 impl Mover {
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "move");
         loop {
             // A step can be cancelled: waiting takes no item, and one script moves the items.

@@ -18,7 +18,7 @@ const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_se
 const REMIND: Duration = Duration::from_secs(30);
 
 /// The backoff of one loop. Loops of the same kind, such as the lanes of a settler, log an outage together.
-pub struct Pace {
+pub(crate) struct Pace {
     queue: String,
     what: &'static str,
     /// The next waits. `None` while calls succeed.
@@ -37,17 +37,17 @@ struct Outage {
 
 impl Pace {
     /// For the loop `what` of the queue `queue`.
-    pub fn new(queue: &str, what: &'static str) -> Pace {
+    pub(crate) fn new(queue: &str, what: &'static str) -> Pace {
         Pace { queue: queue.to_owned(), what, waits: None, outage: Arc::default() }
     }
 
     /// For another loop of the same kind.
-    pub fn another(&self) -> Pace {
+    pub(crate) fn another(&self) -> Pace {
         Pace { queue: self.queue.clone(), what: self.what, waits: None, outage: self.outage.clone() }
     }
 
     /// Notes an error and gives how long to wait before the next try.
-    pub fn failed(&mut self, error: &QueueError) -> Duration {
+    pub(crate) fn failed(&mut self, error: &QueueError) -> Duration {
         self.failed_at(Instant::now(), chain(error))
     }
 
@@ -75,7 +75,7 @@ impl Pace {
     }
 
     /// Notes that a call succeeded.
-    pub fn succeeded(&mut self) {
+    pub(crate) fn succeeded(&mut self) {
         if let Some(since) = self.leave() {
             let after_seconds = since.elapsed().as_secs();
             tracing::info!(queue = self.queue, r#loop = self.what, after_seconds, "Redis answers again");

@@ -15,12 +15,12 @@ use super::shared::SharedQueue;
 /// Tasks moved by one call of the script. Such a call takes Redis well under a millisecond.
 const MAX_BATCH: usize = 100;
 
-pub struct Promoter {
+pub(crate) struct Promoter {
     pub shared: Arc<SharedQueue>,
 }
 
 impl Promoter {
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "promote");
         loop {
             let next_due = match self.shared.queue.promote(MAX_BATCH).await {

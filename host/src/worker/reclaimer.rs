@@ -23,14 +23,14 @@ const EVERY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 /// Tasks taken over in one step.
 const MAX_BATCH: usize = 50;
 
-pub struct Reclaimer {
+pub(crate) struct Reclaimer {
     pub shared: Arc<SharedQueue>,
     /// An older worker of this host, with a longer lease, may still run tasks of the queue.
     pub follows_older_worker: bool,
 }
 
 impl Reclaimer {
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let every = (self.shared.queue.rules.lease / 4).clamp(EVERY.0, EVERY.1);
         let mut pace = Pace::new(&self.shared.name, "reclaim");
         if self.follows_older_worker {

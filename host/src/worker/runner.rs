@@ -26,13 +26,13 @@ use crate::task::Task;
 
 /// Runs a task or a batch beside other attempts. On the guests' threads, the handler begins without another
 /// hop.
-pub async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
+pub(crate) async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     members.iter().for_each(|(task, _)| record_wait(&shared, task));
     run_shared(shared, version, members).await;
 }
 
 /// Records how long a task has waited, since its entry was added, or since it was due if it was delayed.
-pub fn record_wait(shared: &SharedQueue, task: &Task) {
+pub(crate) fn record_wait(shared: &SharedQueue, task: &Task) {
     shared.metrics.wait.observe(age(codec::entry_time_ms(&task.entry)).as_secs_f64());
 }
 
@@ -43,7 +43,7 @@ async fn run_shared(shared: Arc<SharedQueue>, version: Arc<Version>, members: Ve
 }
 
 /// Runs tasks whose turn it is.
-pub async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
+pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Hold)>) {
     let rules = &shared.queue.rules;
     let mut members = members;
     // Tasks that were cancelled or lost while they waited for a batch must not run.

@@ -35,7 +35,7 @@ const LATE: Duration = Duration::from_secs(60);
 /// If a schedule was handled up to a time further in the future than this, Redis's clock was wrong.
 const AHEAD_MS: u64 = 60_000;
 
-pub struct Scheduler {
+pub(crate) struct Scheduler {
     pub shared: Arc<SharedQueue>,
     pub schedule: Schedule,
     /// The schedule's name.
@@ -60,12 +60,12 @@ struct Plan {
 }
 
 impl Scheduler {
-    pub fn new(shared: Arc<SharedQueue>, schedule: Schedule) -> Scheduler {
+    pub(crate) fn new(shared: Arc<SharedQueue>, schedule: Schedule) -> Scheduler {
         let name = schedule.times.name();
         Scheduler { shared, schedule, name, tidied: false, seen_ms: None, full: false }
     }
 
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "schedule");
         loop {
             let wait = match self.look().await {

@@ -23,7 +23,7 @@ use crate::chain::chain;
 use crate::queue::{Ending, QueueError, SettleCall, Settled, Settlement};
 
 /// Calls that may be on their way at once.
-pub const LANES: usize = 2;
+pub(crate) const LANES: usize = 2;
 /// Settlements in one call.
 const MAX_BATCH: usize = 200;
 /// After a call with this many settlements, the next call waits for [`GATHER`] to collect many again.
@@ -33,10 +33,10 @@ const GATHER: Duration = Duration::from_millis(1);
 const MAX_BYTES: usize = 1 << 20;
 
 /// The source of jobs. The lanes take turns.
-pub type Jobs = Arc<Mutex<mpsc::UnboundedReceiver<Job>>>;
+pub(crate) type Jobs = Arc<Mutex<mpsc::UnboundedReceiver<Job>>>;
 
 /// One lane. It ends when all jobs are settled and no more can arrive, or when it has to give up.
-pub struct Settler {
+pub(crate) struct Settler {
     pub shared: Arc<SharedQueue>,
     pub lane: usize,
     pub jobs: Jobs,
@@ -49,7 +49,7 @@ pub struct Settler {
 
 impl Settler {
     /// Runs the lane. The `pace` of all lanes of a queue logs an outage once.
-    pub async fn run(self, mut pace: Pace) {
+    pub(crate) async fn run(self, mut pace: Pace) {
         let mut refused: Vec<Job> = Vec::new();
         let mut again_at = Instant::now();
         let (mut number, mut last) = (0, 0);

@@ -23,7 +23,7 @@ use crate::queue::{Ending, EndingSubject, Queue};
 use crate::shutdown::Stop;
 
 /// The state that the loops of one queue share.
-pub struct SharedQueue {
+pub(crate) struct SharedQueue {
     /// The queue's name.
     pub name: Arc<str>,
     pub queue: Queue,
@@ -56,14 +56,14 @@ pub struct SharedQueue {
 }
 
 impl SharedQueue {
-    pub fn unsettled(&self) -> MutexGuard<'_, Option<String>> {
+    pub(crate) fn unsettled(&self) -> MutexGuard<'_, Option<String>> {
         self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands an ended attempt to the settler, and waits while `room` is full.
     ///
     /// `ran` is the running time, if the attempt ran.
-    pub async fn settle(
+    pub(crate) async fn settle(
         &self,
         subject: EndingSubject,
         plugin: Arc<str>,
@@ -81,7 +81,7 @@ impl SharedQueue {
     }
 
     /// Counts and logs entries that another client deleted while they were pending.
-    pub fn count_deleted(&self, entries: &[String]) {
+    pub(crate) fn count_deleted(&self, entries: &[String]) {
         if !entries.is_empty() {
             self.metrics.lost_entries.inc_by(entries.len() as u64);
             let queue = self.name.as_ref();
@@ -95,7 +95,7 @@ impl SharedQueue {
     }
 
     /// Counts entries whose tasks can no longer be run or settled, and ends these tasks as lost.
-    pub async fn end_lost(&self, entries: &[String]) {
+    pub(crate) async fn end_lost(&self, entries: &[String]) {
         let new: Vec<String> =
             entries.iter().filter(|entry| !self.inflight.is_deleted(entry)).cloned().collect();
         self.count_deleted(&new);

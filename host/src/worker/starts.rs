@@ -13,7 +13,7 @@ use crate::task::Task;
 
 /// The attempts of one queue that are to begin, and the number of workers that begin them.
 #[derive(Default)]
-pub struct Starts(Mutex<StartQueue>);
+pub(crate) struct Starts(Mutex<StartQueue>);
 
 #[derive(Default)]
 struct StartQueue {
@@ -22,14 +22,14 @@ struct StartQueue {
 }
 
 /// An attempt that is to begin.
-pub struct PendingAttempt {
+pub(crate) struct PendingAttempt {
     pub version: Arc<Version>,
     pub members: Vec<(Task, Hold)>,
 }
 
 impl Starts {
     /// Adds an attempt. Returns whether a worker is needed, because none is at work.
-    pub fn add(&self, version: &Arc<Version>, members: Vec<(Task, Hold)>) -> bool {
+    pub(crate) fn add(&self, version: &Arc<Version>, members: Vec<(Task, Hold)>) -> bool {
         let mut queue = self.queue();
         queue.pending.push_back(PendingAttempt { version: version.clone(), members });
         let is_first = queue.workers == 0;
@@ -42,7 +42,7 @@ impl Starts {
     /// The attempt that a worker begins next, and whether another worker is needed for the rest.
     ///
     /// `None`: nothing is left, and the worker ends.
-    pub fn next(&self, most: usize) -> Option<(PendingAttempt, bool)> {
+    pub(crate) fn next(&self, most: usize) -> Option<(PendingAttempt, bool)> {
         let mut queue = self.queue();
         let Some(next) = queue.pending.pop_front() else {
             queue.workers -= 1;

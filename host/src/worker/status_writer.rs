@@ -24,12 +24,12 @@ const AFTER: Duration = Duration::from_millis(20);
 /// Tasks in one call of the script.
 const MAX_BATCH: usize = 100;
 
-pub struct StatusWriter {
+pub(crate) struct StatusWriter {
     pub shared: Arc<SharedQueue>,
 }
 
 impl StatusWriter {
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "begin");
         loop {
             tokio::select! {

@@ -29,7 +29,7 @@ const LONGEST: u32 = 2;
 
 /// Runs the task once nothing else runs in this host. This happens on the host's threads; only the call of
 /// the handler runs on the guests' threads.
-pub fn start(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
+pub(crate) fn start(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
     drop(shared.runners.spawn(run(shared.clone(), version.clone(), task, hold)));
 }
 

@@ -30,7 +30,7 @@ use crate::queue::wait::{self, StreamPosition};
 use crate::queue::{Link, QueueError, keys};
 
 /// The longest time that one round takes.
-pub const BLOCK: Duration = Duration::from_secs(1);
+pub(crate) const BLOCK: Duration = Duration::from_secs(1);
 /// A round over more streams than this costs Redis as much as a task does.
 const MANY: usize = 50;
 /// The delay before the round that follows a wake, if there are more than [`MANY`] streams. The woken queues
@@ -41,7 +41,7 @@ const FRESH: Duration = Duration::from_secs(4);
 
 /// Waits for the queues of one host. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Waiter(Arc<WaiterState>);
+pub(crate) struct Waiter(Arc<WaiterState>);
 
 #[derive(Debug)]
 struct WaiterState {
@@ -82,7 +82,7 @@ enum Stage {
 
 /// One queue's place among the queues that the waiter waits for. Dropping it ends the wait.
 #[derive(Debug)]
-pub struct Seat {
+pub(crate) struct Seat {
     waiter: Waiter,
     id: u64,
     stage: watch::Receiver<Stage>,
@@ -90,7 +90,7 @@ pub struct Seat {
 
 /// Why a queue was woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wake {
+pub(crate) enum Wake {
     /// There may be new entries. The waiter now waits for the entries after them.
     New,
     /// It is the queue's turn to read for itself.
@@ -112,7 +112,7 @@ impl Default for Waiter {
 
 impl Waiter {
     /// Waits for entries after `position`, beginning with the next round. `pulse` beats while it waits.
-    pub fn enter(&self, position: StreamPosition, pulse: FetchPulse) -> Seat {
+    pub(crate) fn enter(&self, position: StreamPosition, pulse: FetchPulse) -> Seat {
         let mut seats = self.seats();
         let id = seats.next;
         seats.next += 1;
@@ -125,7 +125,7 @@ impl Waiter {
     }
 
     /// Whether Redis answered in the last round, or the error. Waits up to two rounds for the first one.
-    pub async fn redis_is_there(&self) -> Result<(), String> {
+    pub(crate) async fn redis_is_there(&self) -> Result<(), String> {
         let mut redis = self.0.redis.subscribe();
         let said = tokio::time::timeout(BLOCK * 2, redis.wait_for(Option::is_some)).await;
         match said.ok().and_then(Result::ok).and_then(|said| said.clone()) {
@@ -139,17 +139,17 @@ impl Waiter {
     }
 
     /// Waits until hosts are asked to look at once.
-    pub async fn look_requested(&self) {
+    pub(crate) async fn look_requested(&self) {
         self.0.look_requested.notified().await;
     }
 
     /// Sets the number of hosts that share the turns. All hosts together give one turn per second.
-    pub fn share_turns(&self, hosts: u64) {
+    pub(crate) fn share_turns(&self, hosts: u64) {
         self.seats().turn_every = Duration::from_secs(hosts.max(1));
     }
 
     /// Runs rounds until `stop` is cancelled. Only this loop may use `link`.
-    pub async fn run(self, link: Link, stop: CancellationToken) {
+    pub(crate) async fn run(self, link: Link, stop: CancellationToken) {
         let mut pace = Pace::new("*", "wait");
         let mut signals = None;
         let mut last_turn = Instant::now();
@@ -280,19 +280,19 @@ impl RestingQueue {
 
 impl Seat {
     /// Whether this queue is part of a round. Until then its fetcher has to read for itself.
-    pub fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         *self.stage.borrow() != Stage::Entered
     }
 
     /// Notes that the fetcher has claimed everything up to this entry.
-    pub fn claimed(&self, entry: String) {
+    pub(crate) fn claimed(&self, entry: String) {
         if let Some(resting) = self.waiter.seats().resting.get_mut(&self.id) {
             resting.position.after = entry;
         }
     }
 
     /// Waits until there is something to do. A wake between two calls is not missed.
-    pub async fn wake(&mut self) -> Wake {
+    pub(crate) async fn wake(&mut self) -> Wake {
         self.set_awake(false);
         loop {
             if self.stage.changed().await.is_err() {

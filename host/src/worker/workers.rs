@@ -25,7 +25,7 @@ use crate::plugins::Plugins;
 use crate::queue::Queue;
 
 /// The workers of one host.
-pub struct Workers {
+pub(crate) struct Workers {
     host: Common,
     plugins: Plugins,
     health: Health,
@@ -47,7 +47,7 @@ struct Running {
 
 /// The queues of this host and their attempts in flight. Clones share the board.
 #[derive(Debug, Clone, Default)]
-pub struct QueueBoard(Arc<Mutex<BoardState>>);
+pub(crate) struct QueueBoard(Arc<Mutex<BoardState>>);
 
 #[derive(Debug, Default)]
 struct BoardState {
@@ -60,7 +60,7 @@ struct BoardState {
 
 /// One queue on the board.
 #[derive(Debug, Clone)]
-pub struct QueueEntry {
+pub(crate) struct QueueEntry {
     pub name: Arc<str>,
     pub metrics: Arc<QueueMetrics>,
     /// The in-flight tables of its worker and of its retired workers.
@@ -69,14 +69,14 @@ pub struct QueueEntry {
 
 /// The names of the queues that [`Workers::apply`] added, changed and removed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Applied {
+pub(crate) struct Applied {
     pub added: Vec<String>,
     pub changed: Vec<String>,
     pub removed: Vec<String>,
 }
 
 impl Workers {
-    pub fn new(host: Common, plugins: Plugins, health: Health) -> Workers {
+    pub(crate) fn new(host: Common, plugins: Plugins, health: Health) -> Workers {
         Workers {
             host,
             plugins,
@@ -89,12 +89,12 @@ impl Workers {
         }
     }
 
-    pub fn board(&self) -> QueueBoard {
+    pub(crate) fn board(&self) -> QueueBoard {
         self.board.clone()
     }
 
     /// Runs exactly these queues, in their order. A queue whose rules are the same is not touched.
-    pub fn apply(&mut self, queues: Vec<Queue>) -> Applied {
+    pub(crate) fn apply(&mut self, queues: Vec<Queue>) -> Applied {
         let mut applied = Applied::default();
         self.board.lock().wanted = queues.iter().map(|queue| queue.rules.name.clone()).collect();
         let mut before = std::mem::take(&mut self.running);
@@ -179,12 +179,12 @@ impl Workers {
     }
 
     /// Attempts that run or are being settled, of all queues.
-    pub fn running(&self) -> usize {
+    pub(crate) fn running(&self) -> usize {
         self.board.queues().iter().map(QueueEntry::running).sum()
     }
 
     /// Waits until all workers have ended. The tokens of [`crate::shutdown::Stop`] bound how long that takes.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         join_all(self.running.into_iter().map(|running| running.worker.stop())).await;
         self.retired.close();
         self.retired.wait().await;
@@ -193,12 +193,12 @@ impl Workers {
 
 impl QueueBoard {
     /// All queues, in the order of the configuration.
-    pub fn queues(&self) -> Vec<QueueEntry> {
+    pub(crate) fn queues(&self) -> Vec<QueueEntry> {
         self.lock().queues.clone()
     }
 
     /// The counts of all queues, by name.
-    pub fn metrics(&self) -> Vec<(Arc<str>, Arc<QueueMetrics>)> {
+    pub(crate) fn metrics(&self) -> Vec<(Arc<str>, Arc<QueueMetrics>)> {
         self.lock().metrics.iter().map(|(name, metrics)| (name.clone(), metrics.clone())).collect()
     }
 
@@ -231,7 +231,7 @@ impl QueueBoard {
 
 impl QueueEntry {
     /// Attempts that run or are being settled.
-    pub fn running(&self) -> usize {
+    pub(crate) fn running(&self) -> usize {
         self.inflight.iter().filter_map(Weak::upgrade).map(|inflight| inflight.len()).sum()
     }
 }

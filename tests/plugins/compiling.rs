@@ -1,7 +1,7 @@
 //! The process that compiles a plugin: its failures affect nothing else.
 //!
-//! It compiles a component of 12 MB, which takes long, so a test has time to disturb it. A test that waits for
-//! the end of it has one of 680 KB.
+//! It compiles a component of 12 MB, which takes long, so a test has time to disturb it. A test that waits
+//! until it has ended compiles one of 680 KB.
 //!
 //! Not here: the messages about bad files (`files`), the latency of tasks during compilation (`make bench
 //! SECTION=compilation`).

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -331,6 +331,8 @@ pub struct Host {
     log: Option<Log>,
     /// The thread that reads the log; it ends with the host's last line.
     reader: Option<JoinHandle<()>>,
+    /// Where it listens, once it has said so.
+    admin: OnceLock<String>,
 }
 
 impl Host {
@@ -374,7 +376,8 @@ impl Host {
                 }
             }
         });
-        Host { child, log: Some(Log { lines, seen: Mutex::default(), raw }), reader: Some(reader) }
+        let log = Log { lines, seen: Mutex::default(), raw };
+        Host { child, log: Some(log), reader: Some(reader), admin: OnceLock::new() }
     }
 
     /// Waits for a log line whose message contains `text`, and gives it. Earlier lines count too.
@@ -408,8 +411,9 @@ impl Host {
 
     /// Sends a GET request to the admin address.
     pub fn get(&self, path: &str) -> Response {
-        let running = self.log("tqhost is running");
-        http::get(running["admin"].as_str().expect("the admin address"), path)
+        // A log may have megabytes, and a test may ask a thousand times: the log is searched once.
+        let said = || self.log("tqhost is running")["admin"].as_str().expect("the admin address").to_owned();
+        http::get(self.admin.get_or_init(said), path)
     }
 
     /// Waits until `/readyz` says that the host is ready.

@@ -1,5 +1,5 @@
 //! Hosts and commands that are killed during a script that is not part of an attempt: reclaim, recover,
-//! leave, move from a list, accept, requeue, cancel, rate, sweep.
+//! leave, move from a list, accept, requeue, cancel, rate.
 //!
 //! A proxy holds the call or its reply, and the process that waits for it is killed.
 //!
@@ -156,19 +156,11 @@ fn worker_02_kill_9_around_move() {
 }
 
 #[test]
-fn worker_02_kill_9_around_rate_and_sweep() {
-    for (script, fate) in [
-        (&script::RATE, BOTH[0]),
-        (&script::RATE, BOTH[1]),
-        (&script::SWEEP, BOTH[0]),
-        (&script::SWEEP, BOTH[1]),
-    ] {
+fn worker_02_kill_9_around_rate() {
+    for fate in BOTH {
         let (mut bench, proxy) =
             ends::behind_proxy("[queues.rated]\nplugin = \"echo\"\nrate_limit = \"100/s\"\n");
-        // A consumer that has left, but not for long enough to be swept.
-        let _: () = bench.redis("XGROUP", ("CREATE", "rated", "tqhost", "0", "MKSTREAM"));
-        let _: i64 = bench.redis("XGROUP", ("CREATECONSUMER", "rated", "tqhost", "gone"));
-        hold(&mut bench, &proxy, script, fate);
+        hold(&mut bench, &proxy, &script::RATE, fate);
         let ids: Vec<String> = (0..20).map(|n| bench.xadd("rated", &[("n", &n.to_string())])).collect();
         kill_held(&proxy, bench.host_that_may_fail());
         let host = bench.host();

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::{Cmd, Value};
 use serde::Serialize;
 
 use super::codec;
@@ -52,7 +52,7 @@ impl Queue {
                     redis::cmd("XLEN").arg(&keys.dead).to_owned(),
                     redis::cmd("EXISTS").arg(&keys.paused).to_owned(),
                     redis::cmd("XINFO").arg("GROUPS").arg(&keys.stream).to_owned(),
-                    redis::cmd("XINFO").arg("CONSUMERS").arg(&keys.stream).arg(&self.rules.group).to_owned(),
+                    self.ask_consumers(),
                 ],
             )
             .await?;
@@ -66,10 +66,7 @@ impl Queue {
             Err(error) => return Err(error),
         };
         let consumers = match consumers {
-            Ok(consumers) => self.shaped(
-                WHAT,
-                reply::array(consumers).and_then(|all| all.into_iter().map(consumer).collect()),
-            )?,
+            Ok(consumers) => self.shaped(WHAT, read_consumers(consumers))?,
             Err(error) if error.is_no_group() => Vec::new(),
             Err(error) => return Err(error),
         };
@@ -88,6 +85,16 @@ impl Queue {
             consumers,
         })
     }
+}
+
+impl Queue {
+    pub(super) fn ask_consumers(&self) -> Cmd {
+        redis::cmd("XINFO").arg("CONSUMERS").arg(&self.keys.stream).arg(&self.rules.group).to_owned()
+    }
+}
+
+pub(super) fn read_consumers(reply: Value) -> Shaped<Vec<Consumer>> {
+    reply::array(reply)?.into_iter().map(consumer).collect()
 }
 
 pub(super) fn time_ms(reply: Value) -> Shaped<u64> {

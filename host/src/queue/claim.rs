@@ -311,9 +311,14 @@ impl Queue {
 
     /// Removes `consumer`, which settled in `lanes` lanes, from the group, unless it has pending entries.
     pub async fn leave(&self, consumer: &str, lanes: usize) -> Result<(), QueueError> {
+        self.link.script(&self.leaving(consumer, lanes)).await.map(drop)
+    }
+
+    /// The call that removes a consumer, and the last replies to its settlements in so many lanes.
+    pub(super) fn leaving(&self, consumer: &str, lanes: usize) -> ScriptCall {
         let call = ScriptCall::new(&script::LEAVE).key(&self.keys.stream);
         let call = (0..lanes).fold(call, |call, lane| call.key(self.keys.settled(consumer, lane)));
-        self.link.script(&call.arg(&self.rules.group).arg(consumer)).await.map(drop)
+        call.arg(&self.rules.group).arg(consumer)
     }
 }
 

@@ -39,7 +39,6 @@ scripts! {
     pub LEAVE = "leave",
     pub CANCEL = "cancel",
     pub MOVE = "move",
-    pub SWEEP = "sweep",
     pub RATE = "rate",
     pub END_DELETED = "lose",
     pub FIRE = "fire",

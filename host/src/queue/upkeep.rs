@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::census;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::link::Link;
@@ -15,13 +16,22 @@ impl Queue {
     /// Removes up to `limit` consumers that have no pending entries and sent no request for `idle`. Gives
     /// their number.
     pub async fn sweep_consumers(&self, idle: Duration, limit: usize) -> Result<u64, QueueError> {
-        let call = ScriptCall::new(&script::SWEEP)
-            .key(&self.keys.stream)
-            .arg(&self.rules.group)
-            .arg(millis(idle))
-            .arg(limit);
-        let reply = self.link.script(&call).await?;
-        self.shaped("sweep", reply::count(&reply))
+        const WHAT: &str = "sweep";
+        let consumers = match self.link.command(WHAT, &self.ask_consumers()).await {
+            Err(error) if error.is_no_group() => return Ok(0),
+            reply => self.shaped(WHAT, census::read_consumers(reply?))?,
+        };
+        let gone =
+            consumers.iter().filter(|consumer| consumer.pending == 0 && consumer.idle_ms > millis(idle));
+        let calls: Vec<ScriptCall> = gone.take(limit).map(|gone| self.leaving(&gone.name, 0)).collect();
+        if calls.is_empty() {
+            return Ok(0);
+        }
+        let mut removed = 0;
+        for reply in self.link.scripts(WHAT, &calls).await? {
+            removed += self.shaped(WHAT, reply::count(&reply?))?;
+        }
+        Ok(removed)
     }
 
     /// Ends tasks whose entries were deleted from outside: their statuses say so.
@@ -53,9 +63,8 @@ impl Queue {
     pub async fn other_groups(&self) -> Result<Vec<String>, QueueError> {
         const WHAT: &str = "look for other groups";
         let reply = self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await?;
-        let names = |reply| {
-            reply::array(reply)?.into_iter().map(super::census::group_name).collect::<Result<Vec<_>, _>>()
-        };
+        let names =
+            |reply| reply::array(reply)?.into_iter().map(census::group_name).collect::<Result<Vec<_>, _>>();
         let names = self.shaped(WHAT, names(reply))?;
         Ok(names.into_iter().filter(|name| *name != self.rules.group).collect())
     }

@@ -1,7 +1,7 @@
 //! `tqhost try`: runs a handler's self-check, then one task or a batch. It uses the real sandbox with the
 //! real limits, without Redis and without a host.
 //!
-//!     file ─▶ Singles (stable, compiled) ─▶ Handler::self_check ─▶ Handler::run ─▶ AttemptReport ─▶ text or JSON
+//!     file ─▶ Singles (stable, compiled) ─▶ Handler::self_check ─▶ run ─▶ AttemptReport ─▶ text or JSON
 //!     task, fields, configuration ─▶ Attempt ─────────────────────────┘
 //!
 //! Not here: how fields are read (`input`), the handler's log (`trial_log`), what a queue would do next

@@ -1,7 +1,7 @@
 //! The times of a schedule: cron expressions, read in a time zone.
 //!
-//! In: texts of the file. Out: [`ScheduleTimes`], whose answers depend only on their arguments; or a sentence that
-//! says what is wrong. Times are whole seconds, given in milliseconds since the Unix epoch.
+//! In: texts of the file. Out: [`ScheduleTimes`], whose answers depend only on their arguments; or a sentence
+//! that says what is wrong. Times are whole seconds, given in milliseconds since the Unix epoch.
 //!
 //! When clocks change, an expression with a single time of day (`30 2 * * *`) differs from all others
 //! (`*/30 * * * *`, `0,30 2 * * *`). When clocks are put forward, a single time that is skipped gives the end

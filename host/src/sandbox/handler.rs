@@ -1,7 +1,7 @@
 //! One attempt: an instance, one call, and the report of how it went.
 //!
-//! In: an [`Attempt`] with one task or several. Out: its [`AttemptReport`], unless the attempt was stopped. The
-//! guest runs on the sandbox's own threads. Dropping the future of [`Handler::run`] ends the guest.
+//! In: an [`Attempt`] with one task or several. Out: its [`AttemptReport`], unless the attempt was stopped.
+//! The guest runs on the sandbox's own threads. Dropping the future of [`Handler::run`] ends the guest.
 //!
 //! ```text
 //! place ─▶ store ─▶ instantiate ─▶ call ─▶ Ended

@@ -1,7 +1,7 @@
 //! Replaces a plugin's secrets in what its handlers write.
 //!
-//! In: the granted configuration; later bytes that a handler writes. Out: those bytes with [`REPLACEMENT`] in the
-//! place of each secret. A secret is a value that comes from the environment or from a file, not from the
+//! In: the granted configuration; later bytes that a handler writes. Out: those bytes with [`REPLACEMENT`] in
+//! the place of each secret. A secret is a value that comes from the environment or from a file, not from the
 //! configuration's own text. A handler gets it unchanged, and may write it by mistake into a log line, an
 //! error text or a result.
 //!

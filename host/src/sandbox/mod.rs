@@ -1,10 +1,10 @@
 //! Runs handlers: WebAssembly components that get a task, and only the access that is granted to them.
 //!
-//! In: the bytes of a plugin, its grants, its attempts. Out: compiled code, a [`Handler`], one [`AttemptReport`] per
-//! attempt. A handler that misbehaves gives an outcome, never an error.
+//! In: the bytes of a plugin, its grants, its attempts. Out: compiled code, a [`Handler`], one
+//! [`AttemptReport`] per attempt. A handler that misbehaves gives an outcome, never an error.
 //!
 //! ```text
-//! bytes ─▶ Sandbox::compile ─▶ Sandbox::load ─▶ Handler::self_check ─▶ Handler::run(Attempt) ─▶ AttemptReport
+//! bytes ─▶ Sandbox::compile ─▶ Sandbox::load ─▶ Handler::self_check ─▶ run(Attempt) ─▶ AttemptReport
 //! ```
 //!
 //! `Sandbox::compile` compiles in a separate process, unless the options choose [`Compiler::Here`].

@@ -1,7 +1,7 @@
 //! The data that the host keeps in the store of one instance.
 //!
-//! A store is new for every task, unless instances are kept. For a kept instance, [`GuestState::begin`] renews
-//! what belongs to one attempt. Costly parts are made when the guest first needs them.
+//! A store is new for every task, unless instances are kept. For a kept instance, [`GuestState::begin`]
+//! renews what belongs to one attempt. Costly parts are made when the guest first needs them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -3,7 +3,7 @@
 //! In: entries that this host has claimed, with a permit for each. Out: a runner for each task that may run,
 //! or a settlement. Malformed tasks, and tasks that crashed a host while they ran alone, are dead-lettered.
 //!
-//!     just read, and plain ─────────────────────────▶ runs; `status_writer` writes PROCESSING if it runs for long
+//!     just read, and plain ─────────────────────────▶ runs; if for long, `status_writer` writes PROCESSING
 //!     every other task ─▶ the gate (begin.lua) ─▶ runs, or is settled by the gate
 //!
 //! A plain task needs no gate. Its delivery shows that this host owns it, no other task can have its id or

@@ -1,7 +1,7 @@
 //! Counts the results of requests, for each plugin over all of its versions.
 //!
-//! In: a [`CountedRequest`] for each request, from before it is admitted until its last resource is dropped. Out:
-//! the counts of its plugin (`requests`).
+//! In: a [`CountedRequest`] for each request, from before it is admitted until its last resource is dropped.
+//! Out: the counts of its plugin (`requests`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

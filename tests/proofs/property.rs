@@ -1,9 +1,9 @@
 //! Random operations and crashes against a real Redis, compared with a reference after every step.
 //!
 //! `property/reference.rs` says where each task must be. `property/world.rs` carries the same operation out
-//! through `tqhost::testing::queue::Queue`. `property/look.rs` reads where each task is. No operation waits: the test
-//! itself ends leases and delays. `property/mutants.rs` has scripts that each lack one guard; the test must
-//! find every one of them.
+//! through `queue::Queue`. `property/look.rs` reads where each task is. No operation waits: the test itself
+//! ends leases and delays. `property/mutants.rs` has scripts that each lack one guard; the test must find
+//! every one of them.
 //!
 //! `TQHOST_PROPTEST_CASES` sets the number of cases. Not here: hosts (`faults`), interleavings within an
 //! operation (`model.rs`).

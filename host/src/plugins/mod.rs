@@ -81,8 +81,8 @@ struct Registry {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The message for the operator when the watcher has ended.
-pub(crate) const UNWATCHED: &str = "the watcher of the plugins folder has failed, which is a bug of tqhost: no \
-    new versions are taken until the host starts again";
+pub(crate) const UNWATCHED: &str = "the watcher of the plugins folder has failed, which is a bug of tqhost: \
+    no new versions are taken until the host starts again";
 
 /// Where plugins come from, and what makes handlers of them.
 pub(crate) struct Source {

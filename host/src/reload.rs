@@ -38,7 +38,7 @@ const RESCAN: Duration = Duration::from_secs(2);
 /// How long to wait after a hint: hints come in bursts.
 const BURST: Duration = Duration::from_millis(20);
 
-/// What became of the changes of the file. Clones share it.
+/// The changes of the file that were taken and refused. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ConfigReloads {
     pub taken: Counter,

@@ -20,7 +20,7 @@ use crate::support::{Bench, Host, Trickle, eventually, within};
 
 const QUEUES: &str = "[queues.work]\nplugin = \"p\"\n[queues.other]\nplugin = \"echo\"\n";
 const SECRET: &str = "hunter2-of-the-environment";
-/// What the guest `resume-analyze` completes.
+/// The content of a task that the guest `resume-analyze` completes.
 const RESUME: &str = "Maya Lindqvist\nmaya@example.com\nEXPERIENCE\nEngineer, Acme, 2021-03 - present\n\
     - Built a billing service in Rust, and cut its costs by 40%\n";
 

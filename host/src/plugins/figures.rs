@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use crate::sandbox::Share;
 use crate::task::Outcome;
 
-/// What a plugin has counted in this host since it started, over all of its versions.
+/// The counts of one plugin in this host since its start, over all of its versions.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub attempts: Counter,

@@ -19,7 +19,6 @@ limit_seconds=60
 work=$(mktemp -d "${TMPDIR:-/tmp}/tqhost-demo.XXXXXX")
 config=$work/demo/tqhost.toml
 host_pid=
-
 clean_up() {
     code=$?
     [ -z "$host_pid" ] || { kill -TERM "$host_pid" && wait "$host_pid"; } 2>/dev/null || true

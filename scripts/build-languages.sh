@@ -21,7 +21,7 @@ templates=$PWD/host/templates
 plugins=$PWD/plugins
 cache=${TQHOST_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/tqhost}
 javascript=(report-csv testing/in-javascript)
-python=(vectorize-text testing/in-python)
+python=(testing/in-python)
 c=(image-info)
 # If the machine has no Node.js, or an old one, the script takes one from Python's registry.
 least_node=20
@@ -136,7 +136,7 @@ land() {
     own=$(find "$folder" -type f \( -name '*.js' -o -name '*.py' -o -name '*.[ch]' \) | LC_ALL=C sort)
     # shellcheck disable=SC2086
     built=$cache/built/$name-$({
-        hash_of $own "$@" "$world" wit/handler.wit plugins/sdk/wit/deps/*/*.wit \
+        hash_of $own "$@" "$world" wit/handler.wit wit/deps/*/*.wit plugins/sdk/wit/deps/*/*.wit \
             ${wit:+"$wit"/deps/*/*.wit} scripts/build-languages.sh
         printf '%s\n' "$compiler"
     } | sha256sum | cut -c 1-20).wasm
@@ -148,7 +148,7 @@ land() {
         [ $# = 0 ] || cp "$@" "$project"
         cp "$world" "$project/wit"
         cp wit/handler.wit "$project/wit/deps/handler"
-        cp -r plugins/sdk/wit/deps/. ${wit:+"$wit/deps/."} "$project/wit/deps"
+        cp -r wit/deps/. plugins/sdk/wit/deps/. ${wit:+"$wit/deps/."} "$project/wit/deps"
         # cli/templates.rs does the same, and says why.
         sed -i 's/@0\.2\.3/@0.2.4/' "$project"/wit/deps/*/*.wit
         (cd "$project" && make_it "$name")

@@ -105,7 +105,8 @@ esac
 
 cd "$plugins"
 built=$target_dir/$target/release
-quietly "${build[@]}" --locked --quiet --target-dir "$target_dir" -p resume-analyze
+handlers=(interview-evaluate kb-vectorize report-assemble report-plan report-query resume-analyze)
+quietly "${build[@]}" --locked --quiet --target-dir "$target_dir" "${handlers[@]/#/-p}"
 quietly "${build[@]}" --locked --quiet --target-dir "$target_dir" -p testing-guests --examples
 
 # Cargo writes a `-` of a library's name as `_`.
@@ -117,7 +118,9 @@ land() {
     mv -f "$to.tmp.$$" "$to"
 }
 
-land "$built/resume_analyze.wasm" resume-analyze.wasm
+for name in "${handlers[@]}"; do
+    land "$built/${name//-/_}.wasm" "$name.wasm"
+done
 for source in testing/*.rs; do
     name=$(basename "$source" .rs)
     [ "$name" = lib ] && continue

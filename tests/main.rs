@@ -11,6 +11,7 @@ mod support;
 
 mod cli;
 mod config;
+mod effects;
 mod faults;
 mod handlers;
 mod plugins;

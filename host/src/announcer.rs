@@ -122,7 +122,7 @@ impl CompletionRate {
 fn host_plugin(plugin: PluginStatus) -> HostPlugin {
     HostPlugin {
         name: plugin.name,
-        state: plugin.state.as_str().to_owned(),
+        state: plugin.state.into_str().to_owned(),
         version: plugin.digest,
         error: plugin.error,
         retry_at: plugin.retry_at_ms,
@@ -143,7 +143,7 @@ fn host_plugin(plugin: PluginStatus) -> HostPlugin {
 
 fn host_change(change: Change) -> HostChange {
     let Change { at_ms, what, digest, took_ms, reason } = change;
-    HostChange { at: at_ms, what: what.as_str().to_owned(), version: digest, took_ms, reason }
+    HostChange { at: at_ms, what: what.into_str().to_owned(), version: digest, took_ms, reason }
 }
 
 fn now_ms() -> u64 {

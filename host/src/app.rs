@@ -22,14 +22,15 @@ use crate::reload::{self, ConfigReloads, FileWatch, Reloader};
 use crate::sandbox::{self, Compiler, Sandbox, SandboxOptions};
 use crate::shutdown::{Loops, Signals, Stop};
 use crate::worker::capacity::Capacity;
-use crate::worker::common::Common;
 use crate::worker::janitor::Janitor;
+use crate::worker::lifecycle::Common;
 use crate::worker::lookout::Lookout;
 use crate::worker::waiter::{self, Waiter};
 use crate::worker::workers::Workers;
 
 /// A fetch loop that gave no sign for so long is stalled. It gives one every second or two.
 const STALL_AFTER: Duration = Duration::from_secs(6);
+
 /// Runs the host until SIGTERM or SIGINT. An error says why it could not start.
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let mut host = Host::start(config).await?;

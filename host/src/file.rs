@@ -11,6 +11,8 @@ use std::time::{Duration, SystemTime};
 
 /// The largest file that is read.
 pub(crate) const MAX_BYTES: u64 = 64 << 20;
+/// How long a file must stay the same before it is read.
+pub(crate) const SETTLE: Duration = Duration::from_millis(100);
 
 /// A file that nobody has changed for about so long is stable at the first look. It is far more than the
 /// resolution of file times.

@@ -12,7 +12,9 @@ mod chain;
 mod cli;
 mod config;
 mod doctor;
+mod effects;
 mod embedded;
+mod field;
 mod file;
 mod logging;
 mod metrics;
@@ -22,6 +24,7 @@ mod reload;
 mod sandbox;
 mod shutdown;
 mod task;
+mod watch;
 mod worker;
 
 pub use cli::main;
@@ -41,8 +44,9 @@ pub mod testing {
         pub use crate::queue::dead::DeadChoice;
         pub use crate::queue::rate::Places;
         pub use crate::queue::{
-            Begun, DeadFilter, Ending, EndingSubject, Enqueued, HeartbeatReport, Lease, Link, NewTask, Queue,
-            Redis, SettleCall, Settled, Settlement, Start, Status, StreamEntry, codec, schedule, script,
+            Begun, DeadFilter, Ending, EndingSubject, Enqueued, HeartbeatReport, Lease, Link, NewTask,
+            NoEffects, Queue, Redis, SettleCall, Settled, Settlement, Start, Status, StreamEntry, codec,
+            schedule, script,
         };
     }
     pub mod sandbox {

@@ -16,6 +16,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use strum::VariantArray as _;
 
 use crate::admin::Health;
 use crate::plugins::Plugins;
@@ -45,8 +46,9 @@ impl Sources {
         let all = self.board.metrics();
         let mut out = SeriesWriter { out, label: "queue", all: &all, name: |(name, _)| name };
         out.write("tasks", "Attempts settled, by what became of the task.", |(_, queue)| {
-            SettledAs::ALL
-                .map(|outcome| ([("outcome", outcome.as_str())], queue.settlements(outcome).clone()))
+            SettledAs::VARIANTS
+                .iter()
+                .map(move |outcome| ([("outcome", outcome.into_str())], queue.settlements(*outcome).clone()))
         })?;
         out.write("batches", "Calls of a handler for several tasks, by how they ended.", |(_, queue)| {
             [("whole", &queue.whole_batches), ("apart", &queue.split_batches)]
@@ -118,7 +120,7 @@ impl Sources {
         })?;
         out.write("plugin_info", "The version in use of each plugin, and its state", |plugin| {
             let version = plugin.digest.as_deref().unwrap_or_default();
-            [([("version", version), ("state", plugin.state.as_str())], ConstGauge::new(1i64))]
+            [([("version", version), ("state", plugin.state.into_str())], ConstGauge::new(1i64))]
         })?;
         let help = "The most memory that one instance of the plugin has used";
         out.write("guest_memory_bytes", help, |plugin| [([], plugin.figures.peak_memory.clone())])?;

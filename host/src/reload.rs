@@ -1,6 +1,6 @@
 //! Takes changes of the configuration file while the host runs.
 //!
-//! In: hints that something changed in the file's folder (notify), a look every 2 seconds for what the hints
+//! In: hints that something changed in the file's folder (`watch`), a look every 2 seconds for what the hints
 //! miss, SIGHUP. Out: queues and grants added, changed and removed; or the reason why the file is refused.
 //!
 //! ```text
@@ -14,29 +14,21 @@
 //!
 //! Not here: how a queue is replaced (`worker::workers`), how a plugin gets its grants (`plugins`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use notify::Watcher as _;
 use prometheus_client::metrics::counter::Counter;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
 
 use crate::chain::chain;
 use crate::config::{self, Config};
-use crate::file::{self, Found, Stamp};
+use crate::file::{self, Found, SETTLE, Stamp};
 use crate::plugins::Plugins;
 use crate::queue::{Link, Queue};
+use crate::watch::{FolderWatch, RESCAN};
 use crate::worker::capacity::Capacity;
 use crate::worker::workers::{Applied, Workers};
-
-/// How long the file must stay the same before it is read.
-const SETTLE: Duration = Duration::from_millis(100);
-/// How often the file is looked at without a hint.
-const RESCAN: Duration = Duration::from_secs(2);
-/// How long to wait after a hint: hints come in bursts.
-const BURST: Duration = Duration::from_millis(20);
 
 /// The changes of the file that were taken and refused. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -59,11 +51,10 @@ impl ConfigReloads {
 
 /// Notices changes of one file.
 pub(crate) struct FileWatch {
-    file: std::path::PathBuf,
+    file: PathBuf,
     seen: Found,
-    hint: Arc<Notify>,
-    /// Gives hints until it is dropped. If it could not be made, only the look every [`RESCAN`] is left.
-    _hints: Option<notify::RecommendedWatcher>,
+    /// Editors and orchestrators replace the file, or a link in its place, or the whole folder.
+    folder: FolderWatch,
     hangup: Signal,
 }
 
@@ -71,23 +62,8 @@ impl FileWatch {
     /// The first look counts as a change, because the file may have changed since it was read. Fails if
     /// SIGHUP cannot be heard.
     pub(crate) fn new(file: &Path) -> std::io::Result<FileWatch> {
-        let hint = Arc::new(Notify::new());
-        let told = hint.clone();
-        let hints = notify::recommended_watcher(move |_| told.notify_one()).and_then(|mut watcher| {
-            // It watches the folder: editors and orchestrators replace the file, or a link in its place.
-            watcher.watch(file.parent().unwrap_or(Path::new(".")), notify::RecursiveMode::NonRecursive)?;
-            Ok(watcher)
-        });
-        let hints = hints
-            .inspect_err(|error| tracing::warn!(%error, "changes of the configuration are noticed late"))
-            .ok();
-        Ok(FileWatch {
-            file: file.to_owned(),
-            seen: Found::Missing,
-            hint,
-            _hints: hints,
-            hangup: signal(SignalKind::hangup())?,
-        })
+        let (folder, hangup) = (FolderWatch::of_files([file]), signal(SignalKind::hangup())?);
+        Ok(FileWatch { file: file.to_owned(), seen: Found::Missing, folder, hangup })
     }
 
     /// Waits for a new, stable state of the file, or for SIGHUP. It may be dropped while it waits: the next
@@ -95,33 +71,33 @@ impl FileWatch {
     pub(crate) async fn changed(&mut self) {
         let mut candidate: Option<(Stamp, Instant)> = None;
         loop {
-            let settled = candidate.map(|(_, since)| since + SETTLE);
-            let next = settled.unwrap_or_else(|| Instant::now() + RESCAN);
+            if let Err(error) = self.folder.arm().await {
+                let seconds = RESCAN.as_secs();
+                tracing::warn!(%error, "cannot watch the configuration; looking at it every {seconds} s");
+            }
+            candidate = match self.look().await {
+                found @ Found::File(stamp) if found != self.seen => {
+                    let known = candidate.filter(|(known, _)| *known == stamp);
+                    let since = known.map_or_else(Instant::now, |(_, since)| since);
+                    if since.elapsed() >= SETTLE {
+                        self.seen = found;
+                        return;
+                    }
+                    Some((stamp, since))
+                }
+                // The file is as it was; or it is being replaced, or was removed, and the host keeps its
+                // configuration.
+                _ => None,
+            };
+            let next = candidate.map_or_else(|| Instant::now() + RESCAN, |(_, since)| since + SETTLE);
             tokio::select! {
-                () = self.hint.notified() => tokio::time::sleep(BURST).await,
+                () = self.folder.hint() => {}
                 () = tokio::time::sleep_until(next.into()) => {}
                 Some(()) = self.hangup.recv() => {
                     tracing::info!("SIGHUP: reading the configuration again");
                     self.seen = self.look().await;
                     return;
                 }
-            }
-            let found = self.look().await;
-            let Found::File(stamp) = found else {
-                // The file is being replaced, or was removed. The host keeps its configuration.
-                candidate = None;
-                continue;
-            };
-            if found == self.seen {
-                candidate = None;
-                continue;
-            }
-            let since =
-                candidate.filter(|(known, _)| *known == stamp).map_or_else(Instant::now, |(_, since)| since);
-            candidate = Some((stamp, since));
-            if since.elapsed() >= SETTLE {
-                self.seen = found;
-                return;
             }
         }
     }
@@ -277,4 +253,66 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("memory", old.memory != new.memory),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A watch that has seen the file as it is.
+    async fn watched(file: &Path) -> FileWatch {
+        let mut watch = FileWatch::new(file).unwrap();
+        watch.changed().await;
+        watch
+    }
+
+    /// Waits for the hint of a change, so the look every [`RESCAN`] does not help, then for the change.
+    async fn noticed(watch: &mut FileWatch) {
+        tokio::time::timeout(Duration::from_secs(20), watch.folder.hint()).await.expect("there was no hint");
+        watch.changed().await;
+    }
+
+    #[tokio::test]
+    async fn a_volume_of_kubernetes_is_updated_by_the_swap_of_a_link() {
+        let root = tempfile::tempdir().unwrap();
+        let (volume, file) = (root.path(), root.path().join("tqhost.toml"));
+        let update = |name: &str| {
+            fs::create_dir(volume.join(name)).unwrap();
+            fs::write(volume.join(name).join("tqhost.toml"), name).unwrap();
+            symlink(name, volume.join("..data_tmp")).unwrap();
+            fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
+        };
+        update("..first");
+        symlink("..data/tqhost.toml", &file).unwrap();
+        let mut watch = watched(&file).await;
+        for name in ["..second", "..third"] {
+            update(name);
+            noticed(&mut watch).await;
+            assert_eq!(fs::read_to_string(&file).unwrap(), name);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_is_replaced_goes_on_being_watched() {
+        let root = tempfile::tempdir().unwrap();
+        let [folder, old, new] = ["config", "old", "new"].map(|name| root.path().join(name));
+        let file = folder.join("tqhost.toml");
+        fs::create_dir(&folder).unwrap();
+        fs::write(&file, "first").unwrap();
+        let mut watch = watched(&file).await;
+        fs::create_dir(&new).unwrap();
+        fs::write(new.join("tqhost.toml"), "second").unwrap();
+        fs::rename(&folder, &old).unwrap();
+        fs::rename(&new, &folder).unwrap();
+        noticed(&mut watch).await;
+        // This takes the hints that are left. The host's own reading gives none.
+        fs::read(&file).unwrap();
+        assert!(tokio::time::timeout(SETTLE * 3, watch.changed()).await.is_err(), "nothing has changed");
+        fs::write(&file, "third").unwrap();
+        noticed(&mut watch).await;
+    }
 }

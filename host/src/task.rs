@@ -6,12 +6,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// One field of a task, as its producer wrote it. The value is any bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Field {
-    pub name: String,
-    pub value: Vec<u8>,
-}
+use strum::{EnumCount, IntoStaticStr, VariantArray};
+
+use crate::effects::Effects;
+pub use crate::field::Field;
 
 /// One delivery of a task to this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +28,9 @@ pub struct Task {
     pub deferrals: u32,
     /// Hosts that died or lost their lease while they ran this task.
     pub crashes: u32,
+    /// The number of this delivery among all deliveries of the task, from 1 on. Retries, releases, requeues
+    /// and take-overs each make a further delivery.
+    pub fence: u64,
     /// When the task was first enqueued, by Redis's clock, in milliseconds since the Unix epoch.
     pub enqueued_at_ms: u64,
     /// W3C trace context of the producer, when it sent one.
@@ -38,6 +39,8 @@ pub struct Task {
     /// delayed.
     pub delay: Option<Duration>,
     pub origin: Origin,
+    /// The flow whose results the task joins: the key in Redis.
+    pub joins: Option<String>,
     /// The other reserved fields that have to survive a re-enqueueing, such as `tq-key`.
     pub reserved: Vec<Field>,
 }
@@ -57,8 +60,9 @@ pub enum Origin {
 /// How an attempt ended. A failed handler is a value, never an `Err`.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The handler returned ok, perhaps with a result of at most the plugin's `max_output` bytes.
-    Completed { result: Option<Vec<u8>> },
+    /// The handler returned ok, perhaps with a result of at most the plugin's `max_output` bytes, and with
+    /// effects that are still to be committed.
+    Completed { result: Option<Vec<u8>>, effects: Option<Box<Effects>> },
     /// The handler asked to be tried again. `after` overrides the queue's backoff.
     Retry { message: String, after: Option<Duration> },
     /// The handler said that trying again is useless.
@@ -73,9 +77,11 @@ pub enum Outcome {
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Outcome::Completed { result } => {
-                f.debug_struct("Completed").field("result_bytes", &result.as_ref().map(Vec::len)).finish()
-            }
+            Outcome::Completed { result, effects } => f
+                .debug_struct("Completed")
+                .field("result_bytes", &result.as_ref().map(Vec::len))
+                .field("effects", &effects.as_ref().map_or(0, |effects| effects.len()))
+                .finish(),
             Outcome::Retry { message, after } => {
                 f.debug_struct("Retry").field("message", message).field("after", after).finish()
             }
@@ -90,36 +96,30 @@ impl fmt::Debug for Outcome {
     }
 }
 
-/// Why the sandbox ended an attempt. The names are part of `tq-error` and of the metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why the sandbox ended an attempt. The names stand in front of `tq-error`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum FailureKind {
     Trap,
     /// The handler did not return in time, and waited for something for most of the time.
     Timeout,
     /// The handler did not return in time, and computed. Shown to users as `timeout`.
+    #[strum(serialize = "timeout")]
     BusyTimeout,
     /// No instance was ready in time, so no handler was called. Shown to users as `timeout`.
+    #[strum(serialize = "timeout")]
     StartTimeout,
     OutOfMemory,
     Instantiate,
     OutputTooLarge,
+    /// Its effects do not fit what Redis holds.
+    Effects,
 }
 
-impl FailureKind {
-    /// The kind as it stands in front of `tq-error`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            FailureKind::Trap => "trap",
-            FailureKind::Timeout | FailureKind::BusyTimeout | FailureKind::StartTimeout => "timeout",
-            FailureKind::OutOfMemory => "out-of-memory",
-            FailureKind::Instantiate => "instantiate",
-            FailureKind::OutputTooLarge => "output-too-large",
-        }
-    }
-}
-
-/// The effect of a settlement on a task, after an attempt or instead of one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The effect of a settlement on a task, after an attempt or instead of one. The names are those in the
+/// metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumCount, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum SettledAs {
     Completed,
     Retried,
@@ -129,6 +129,8 @@ pub enum SettledAs {
     DeferralsExhausted,
     Crashed,
     Malformed,
+    /// Dead, because a child of the flow that it joins did not complete.
+    FlowFailed,
     Released,
     /// Given back after a failure that is charged to the plugin's new version.
     GivenBack,
@@ -138,44 +140,6 @@ pub enum SettledAs {
     Cancelled,
     /// Not run, because another task has its idempotency key.
     Duplicate,
-}
-
-impl SettledAs {
-    /// In the order of the variants, so that `ALL[s as usize] == s`.
-    pub const ALL: [SettledAs; 13] = [
-        SettledAs::Completed,
-        SettledAs::Retried,
-        SettledAs::Deferred,
-        SettledAs::Rejected,
-        SettledAs::RetriesExhausted,
-        SettledAs::DeferralsExhausted,
-        SettledAs::Crashed,
-        SettledAs::Malformed,
-        SettledAs::Released,
-        SettledAs::GivenBack,
-        SettledAs::Delayed,
-        SettledAs::Cancelled,
-        SettledAs::Duplicate,
-    ];
-
-    /// The name in the metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            SettledAs::Completed => "completed",
-            SettledAs::Retried => "retried",
-            SettledAs::Deferred => "deferred",
-            SettledAs::Rejected => "rejected",
-            SettledAs::RetriesExhausted => "retries-exhausted",
-            SettledAs::DeferralsExhausted => "deferrals-exhausted",
-            SettledAs::Crashed => "crashed",
-            SettledAs::Malformed => "malformed",
-            SettledAs::Released => "released",
-            SettledAs::GivenBack => "given-back",
-            SettledAs::Delayed => "delayed",
-            SettledAs::Cancelled => "cancelled",
-            SettledAs::Duplicate => "duplicate",
-        }
-    }
 }
 
 /// The last progress that a running handler reported. The sandbox writes it, the heartbeat reads it. Only the

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// The guests, and how many plugins are copies of each. Some are in languages that bring their own runtime.
 const MIX: [(&str, u32); 5] =
-    [("echo", 50), ("resume-analyze", 40), ("fetches", 2), ("report-csv", 5), ("vectorize-text", 3)];
+    [("echo", 50), ("resume-analyze", 40), ("fetches", 2), ("report-csv", 5), ("in-python", 3)];
 
 pub fn start() {
     let all: u32 = MIX.iter().map(|(_, count)| count).sum();

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use tqhost::testing::config::{Plugin, Warm};
+use tqhost::testing::queue::NoEffects;
 use tqhost::testing::sandbox::{Attempt, Compiler, Handler, Sandbox, SandboxOptions};
 use tqhost::testing::task::{Field, Origin, Outcome, Progress, Task};
 
@@ -87,9 +88,11 @@ pub fn a_task(fields: Vec<Field>) -> Arc<Vec<Task>> {
         attempt: 1,
         deferrals: 0,
         crashes: 0,
+        fence: 1,
         enqueued_at_ms: 1_767_225_600_000,
         delay: None,
         origin: Origin::Producer,
+        joins: None,
         traceparent: None,
         reserved: Vec::new(),
     }])
@@ -103,6 +106,7 @@ pub fn attempt(tasks: &Arc<Vec<Task>>) -> Attempt {
         max_attempts: 1,
         timeout: Duration::from_secs(60),
         progress: vec![Progress::default()],
+        effects: Arc::new(NoEffects::default()),
         stop: CancellationToken::new(),
     }
 }

@@ -129,10 +129,7 @@ fn a_configuration_that_is_wrong() {
             &["line 2: queues.work.timeout: \"5 minutes\" is not a duration", "\"30s\""],
         ),
         ("[queues.work]\ntimeout = 5\n", &["has no unit: write \"5s\""]),
-        (
-            "[queues.work]\nenqueue_to = [\"a\"]\n",
-            &["queues.work.enqueue_to: not supported by this version of tqhost yet"],
-        ),
+        ("[queues.work]\nenqueue_to = [\"a\"]\n", &["queues.work.enqueue_to: \"a\" is not a queue"]),
         (
             "[queues.a]\nstream = \"s\"\n[queues.b]\nstream = \"s\"\n",
             &["queues.b.stream: \"s\" is the stream of the queue \"a\" too"],

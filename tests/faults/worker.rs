@@ -154,7 +154,7 @@ fn worker_07_heartbeats_do_not_keep_a_hung_handler_alive() {
             );
         }
     }
-    hosts.into_iter().for_each(Host::stop);
+    Host::stop_all(hosts);
 }
 
 /// The names of a group's consumers.

@@ -553,7 +553,7 @@ use Ends::{Completes, Dies, Waits};
 /// Every way in which a handler can misbehave. `plugins/testing/README.md` has the list, and a test in `tidy`
 /// checks that each guest of it is here.
 #[rustfmt::skip]
-const MISBEHAVING: [Case; 57] = [
+const MISBEHAVING: [Case; 56] = [
     ("traps", &[("a", "1")], Dies("trap: ")),
     ("panics", &[("a", "1")], Dies("trap: ")),
     ("overflows-stack", &[("a", "1")], Dies("trap: ")),
@@ -612,7 +612,6 @@ const MISBEHAVING: [Case; 57] = [
     ("remembers", &[("keep", "1000000"), ("end", "trap")], Dies("trap: ")),
     ("wants-files", &[("a", "1")], Waits("wasi:filesystem")),
     ("wants-sockets", &[("a", "1")], Waits("wasi:sockets")),
-    ("wants-outbox", &[("a", "1")], Waits("tqhost:handler/outbox")),
     ("wrong-version", &[("a", "1")], Waits("tqhost:handler/handler@0.2.0")),
     ("wrong-world", &[("a", "1")], Waits("it exports no tqhost:handler/handler")),
 ];
@@ -666,7 +665,7 @@ fn after_each_of_them_the_host_is_what_it_was() {
     let name = |n: usize| format!("{}-{n}", MISBEHAVING[n].0);
     let queue = |n: usize| {
         let timeout = if matches!(MISBEHAVING[n].2, Dies(text) if text.starts_with("timeout: ")) {
-            "300ms"
+            "100ms"
         } else {
             "60s"
         };

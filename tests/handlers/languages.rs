@@ -23,12 +23,6 @@ const QUEUES: &str = "
 plugin = \"report-csv\"
 max_retries = 1
 backoff = { delays = [\"1ms\"] }
-[queues.vectorize]
-stream = \"knowledgebase:vectorize:stream\"
-group = \"vectorize-group\"
-plugin = \"vectorize-text\"
-max_retries = 1
-backoff = { delays = [\"1ms\"] }
 [queues.images]
 plugin = \"image-info\"
 max_retries = 0
@@ -117,82 +111,13 @@ fn rows_become_a_csv_file() {
 
 #[test]
 fn a_configuration_that_cannot_be_used_is_retried_until_the_attempts_are_used_up() {
-    let grants = "[plugins.report-csv]\nconfig = { delimiter = \"--\" }\n[plugins.vectorize-text]\n\
-        config = { dimensions = \"many\" }";
-    let (mut bench, _host) = host(&["report-csv", "vectorize-text"], grants);
-    let report = bench.xadd("report", &[("rows", "[]")]);
-    let stream = "knowledgebase:vectorize:stream";
-    let document = bench.xadd(stream, &[("kbId", "1"), ("content", "text")]);
-    for (stream, id, why) in [
-        ("report", &report, "`delimiter` is not one character"),
-        (stream, &document, "`dimensions` is not a number"),
-    ] {
-        bench.until(stream, id, "FAILED");
-        assert!(bench.status(stream, id, "error").contains(why), "{}", bench.status(stream, id, "error"));
-        assert_eq!(bench.status(stream, id, "attempt"), "2");
-    }
-}
-
-#[test]
-fn documents_become_pieces_with_keywords_and_vectors() {
-    let (mut bench, _host) =
-        host(&["vectorize-text"], "[plugins.vectorize-text]\nconfig = { chunk_characters = \"200\" }");
-    let stream = "knowledgebase:vectorize:stream";
-    let about =
-        |what: &str| format!("A document about {what}. {}", format!("It tells of {what} again. ").repeat(4));
-    let content =
-        format!("{}\n\n{}\n\n{}", about("redis streams"), about("gardening roses"), about("redis streams"));
-    let id = bench.xadd(stream, &[("kbId", "kb-7"), ("content", &content)]);
-    let chinese = bench.xadd(stream, &[("kbId", "8"), ("content", "消费者组记录位置。消费者可以认领消息。")]);
-    let view: Value = serde_json::from_str(&result(&mut bench, stream, &id)).expect("JSON");
-    assert_eq!(
-        (&view["kbId"], &view["dimensions"], &view["method"]),
-        (&json!("kb-7"), &json!(512), &json!("hashed-ngrams"))
-    );
-    let pieces = view["chunks"].as_array().expect("pieces");
-    assert_eq!(pieces.len(), 3, "{view}");
-    let text = |piece: &Value| {
-        content[piece["from"].as_u64().expect("from") as usize..piece["to"].as_u64().expect("to") as usize]
-            .to_owned()
-    };
-    assert!(
-        text(&pieces[0]).starts_with("A document about redis")
-            && text(&pieces[1]).starts_with("A document about gardening")
-    );
-    assert!(
-        pieces[1]["keywords"].to_string().contains("\"roses\"")
-            && !pieces[0]["keywords"].to_string().contains("roses"),
-        "{view}"
-    );
-    // The two pieces about the same subject are nearer to each other than to the third.
-    let likeness = |a: &Value, b: &Value| -> f64 {
-        let weights = |piece: &Value| -> Vec<(u64, f64)> {
-            serde_json::from_value(piece["vector"].clone()).expect("a vector")
-        };
-        let b = weights(b);
-        weights(a)
-            .iter()
-            .filter_map(|(place, weight)| Some(weight * b.iter().find(|(other, _)| other == place)?.1))
-            .sum()
-    };
-    assert!((likeness(&pieces[0], &pieces[0]) - 1.0).abs() < 0.01, "{view}");
-    assert!(likeness(&pieces[0], &pieces[2]) > likeness(&pieces[0], &pieces[1]) + 0.2, "{view}");
-    assert!(result(&mut bench, stream, &chinese).contains("\"消费\""));
-    let long = "x".repeat(200_001);
-    for (fields, why) in [
-        (vec![("content", "text")], "field `kbId` is missing"),
-        (vec![("kbId", "1"), ("content", " \n ")], "field `content` is empty"),
-        (vec![("kbId", " "), ("content", "text")], "field `kbId` is empty"),
-        (vec![("kbId", "1"), ("content", &long)], "200001 characters"),
-    ] {
-        let id = bench.xadd(stream, &fields);
-        bench.until(stream, &id, "FAILED");
-        assert!(bench.status(stream, &id, "error").contains(why), "{}", bench.status(stream, &id, "error"));
-        assert_eq!(
-            bench.dead(stream).last().map(|letter| letter["tq-reason"].clone()).as_deref(),
-            Some("rejected")
-        );
-    }
+    let grants = "[plugins.report-csv]\nconfig = { delimiter = \"--\" }";
+    let (mut bench, _host) = host(&["report-csv"], grants);
+    let id = bench.xadd("report", &[("rows", "[]")]);
+    bench.until("report", &id, "FAILED");
+    let error = bench.status("report", &id, "error");
+    assert!(error.contains("`delimiter` is not one character"), "{error}");
+    assert_eq!(bench.status("report", &id, "attempt"), "2");
 }
 
 /// A file's bytes up to the end of its header, its format, width and height.
@@ -600,7 +525,7 @@ fn requests_that_fail_become_retries_or_rejections_that_say_why() {
 #[test]
 fn without_a_grant_no_request_leaves_and_who_makes_none_is_not_told_of() {
     let web = Web::start();
-    let (mut bench, host) = host(&["in-javascript", "in-python", "report-csv", "vectorize-text"], "");
+    let (mut bench, host) = host(&["in-javascript", "in-python", "report-csv"], "");
     let mut told: Vec<Value> = host
         .until_logged("its allowed_hosts allows none", 2)
         .iter()
@@ -675,20 +600,17 @@ fn globals_are_seen_by_later_tasks_of_a_warm_instance_only() {
 #[test]
 fn they_can_be_tried() {
     let _alone = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
-    for (handler, expected) in [("report-csv", "Ada Lovelace"), ("vectorize-text", "hashed-ngrams")] {
-        let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins").join(handler).join("task.json");
-        let view = tried_with(&cache_of("languages"), handler, &[sample.to_str().expect("UTF-8"), "--json"])
-            .ok()
-            .json();
-        assert!(view["result"].to_string().contains(expected), "{view}");
-        assert_eq!(
-            (&view["log"][0]["level"], &view["progress"]["percent"]),
-            (&json!("info"), &json!(50)),
-            "{view}"
-        );
-        let ran = tried_with(&cache_of("languages"), handler, &["--field", "other=1", "--json"]);
-        assert_eq!((ran.code, &ran.json()["outcome"]), (1, &json!("reject")));
-    }
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/report-csv/task.json");
+    let of_sample = [sample.to_str().expect("UTF-8"), "--json"];
+    let view = tried_with(&cache_of("languages"), "report-csv", &of_sample).ok().json();
+    assert!(view["result"].to_string().contains("Ada Lovelace"), "{view}");
+    assert_eq!(
+        (&view["log"][0]["level"], &view["progress"]["percent"]),
+        (&json!("info"), &json!(50)),
+        "{view}"
+    );
+    let ran = tried_with(&cache_of("languages"), "report-csv", &["--field", "other=1", "--json"]);
+    assert_eq!((ran.code, &ran.json()["outcome"]), (1, &json!("reject")));
     let sample = format!(
         "image=@{}",
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/image-info/sample.png").display()

@@ -6,7 +6,10 @@
 mod authors;
 mod http;
 mod instances;
+mod interviews;
 mod isolation;
+mod kb_vectorize;
 mod languages;
 mod llm;
+mod reports;
 mod resume_model;

@@ -57,7 +57,6 @@ fn bad_files() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             "it exports tqhost:handler/handler@0.2.0, but this tqhost runs tqhost:handler/handler@0.1.0",
         ),
         ("wrong-world", guest("wrong-world"), "it exports no tqhost:handler/handler"),
-        ("wants-outbox", guest("wants-outbox"), "tqhost:handler/outbox"),
         ("wants-files", guest("wants-files"), "wasi:filesystem"),
         ("wants-sockets", guest("wants-sockets"), "wasi:sockets"),
     ]
@@ -65,59 +64,75 @@ fn bad_files() -> Vec<(&'static str, Vec<u8>, &'static str)> {
 
 #[test]
 fn a_bad_file_is_named_everywhere_and_the_old_version_goes_on() {
-    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
-    bench.install("echo", "echo");
+    let files = bad_files();
+    // A plugin for each file: a host announces itself every few seconds, and then tells of all plugins.
+    let plugins: Vec<String> = (0..files.len()).map(|n| format!("p{n}")).collect();
+    let queues: String = plugins.iter().map(|plugin| format!("[queues.{plugin}]\n")).collect();
+    let mut bench = Bench::new(&queues);
+    plugins.iter().for_each(|plugin| bench.install("echo", plugin));
     let host = bench.host();
+    host.until_logged("plugin loaded", plugins.len());
     let good = guest("echo");
-    for (count, (what, bytes, why)) in bad_files().iter().enumerate() {
-        put(&bench, "echo", bytes);
-        let line = eventually(&format!("{what} is refused"), || {
-            host.logged("plugin cannot be used").into_iter().nth(count)
-        });
-        assert!(line["error"].as_str().is_some_and(|error| error.contains(why)), "{what}: {line}");
-        assert_eq!((&line["level"], &line["plugin"]), (&"ERROR".into(), &"echo".into()), "{what}: {line}");
-        assert_eq!(line["active"], digest(&good)[..12], "{what}: {line}");
-        let id = bench.xadd("work", &[("a", "1")]);
-        bench.until("work", &id, "COMPLETED");
-        assert_eq!(bench.status("work", &id, "plugin"), label("echo", &good), "{what}");
-        host.until_metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"failed\"}", count as u64 + 1);
-        assert!(
-            host.metric(&format!(
-                "tqhost_plugin_info{{plugin=\"echo\",state=\"failed\",version=\"{}\"}}",
-                digest(&good)
-            )) > 0.5
-        );
-        // Hosts announce themselves every few seconds.
-        let row = eventually(&format!("`tqhost plugins` tells of {what}"), || {
-            row(&bench, "echo").filter(|row| row["error"].as_str().is_some_and(|error| error.contains(why)))
-        });
-        assert_eq!(
-            (&row["state"], &row["version"]),
-            (&"failed".into(), &digest(&good).into()),
-            "{what}: {row}"
-        );
-        assert_eq!(row["failed_reloads"], count + 1, "{what}: {row}");
-        let last = row["history"].as_array().and_then(|changes| changes.last()).expect("a change");
-        assert_eq!(
-            (&last["what"], &last["version"]),
-            (&"failed".into(), &digest(bytes).into()),
-            "{what}: {row}"
-        );
-        assert!(last["took_ms"].is_u64() && last["reason"] == row["error"], "{what}: {row}");
-        assert!(line["took"].is_string() && line["digest"] == digest(bytes)[..12], "{what}: {line}");
+    // Each plugin gets two bad files, one after the other, so that its failures are counted.
+    for failures in 1..=2 {
+        let bad = files.iter().cycle().skip(failures);
+        let cases: Vec<_> = plugins.iter().zip(bad).collect();
+        cases.iter().for_each(|(plugin, (_, bytes, _))| put(&bench, plugin, bytes));
+        for (plugin, (what, bytes, why)) in &cases {
+            let line = eventually(&format!("{what} is refused"), || {
+                let lines = host.logged("plugin cannot be used");
+                lines.into_iter().filter(|line| line["plugin"] == **plugin).nth(failures - 1)
+            });
+            assert!(line["error"].as_str().is_some_and(|error| error.contains(why)), "{what}: {line}");
+            assert_eq!(line["level"], "ERROR", "{what}: {line}");
+            assert_eq!(line["active"], digest(&good)[..12], "{what}: {line}");
+            assert!(line["took"].is_string() && line["digest"] == digest(bytes)[..12], "{what}: {line}");
+            let id = bench.xadd(plugin, &[("a", "1")]);
+            bench.until(plugin, &id, "COMPLETED");
+            assert_eq!(bench.status(plugin, &id, "plugin"), label(plugin, &good), "{what}");
+            host.until_metric(&reloads(plugin, "failed"), failures as u64);
+            assert!(host.metric(&info(plugin, "failed", &good)) > 0.5, "{what}");
+        }
+        for (plugin, (what, bytes, why)) in &cases {
+            let row = eventually(&format!("`tqhost plugins` tells of {what}"), || {
+                row(&bench, plugin)
+                    .filter(|row| row["error"].as_str().is_some_and(|error| error.contains(why)))
+            });
+            assert_eq!(
+                (&row["state"], &row["version"]),
+                (&"failed".into(), &digest(&good).into()),
+                "{what}: {row}"
+            );
+            assert_eq!(row["failed_reloads"], failures, "{what}: {row}");
+            let last = row["history"].as_array().and_then(|changes| changes.last()).expect("a change");
+            assert_eq!(
+                (&last["what"], &last["version"]),
+                (&"failed".into(), &digest(bytes).into()),
+                "{what}: {row}"
+            );
+            assert!(last["took_ms"].is_u64() && last["reason"] == row["error"], "{what}: {row}");
+        }
     }
-    host.until_metric("tqhost_plugin_reloads_total{plugin=\"echo\",result=\"ok\"}", 1);
     // The good file is back. It works again, and is not a new version.
-    put(&bench, "echo", &good);
-    host.log("plugin file is the active version again");
-    assert!(
-        host.metric(&format!(
-            "tqhost_plugin_info{{plugin=\"echo\",state=\"active\",version=\"{}\"}}",
-            digest(&good)
-        )) > 0.5
-    );
+    plugins.iter().for_each(|plugin| put(&bench, plugin, &good));
+    host.until_logged("plugin file is the active version again", plugins.len());
+    for plugin in &plugins {
+        host.until_metric(&reloads(plugin, "ok"), 1);
+        assert!(host.metric(&info(plugin, "active", &good)) > 0.5);
+    }
     assert_eq!(host.get("/readyz").status, 200);
     host.stop();
+}
+
+/// The series that counts a plugin's new files with this result.
+fn reloads(plugin: &str, result: &str) -> String {
+    format!("tqhost_plugin_reloads_total{{plugin=\"{plugin}\",result=\"{result}\"}}")
+}
+
+/// The series that says that a plugin has this state, and these bytes as its active version.
+fn info(plugin: &str, state: &str, active: &[u8]) -> String {
+    let version = digest(active);
+    format!("tqhost_plugin_info{{plugin=\"{plugin}\",state=\"{state}\",version=\"{version}\"}}")
 }
 
 #[test]

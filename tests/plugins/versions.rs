@@ -433,7 +433,7 @@ fn two_hosts_judge_each_for_itself() {
         host.until_metric(&reloads("rolled-back"), 1);
         assert_eq!(host.ended_as("work", "retries-exhausted"), 0);
     }
-    hosts.into_iter().for_each(Host::stop);
+    Host::stop_all(hosts);
 }
 
 #[test]

@@ -42,7 +42,7 @@ const CANCELLED: System = System {
 };
 
 const CONSERVATION: &str = "a task is in one place";
-const COMMIT: &str = "effects are committed once";
+const COMMIT: &str = "a task is completed once";
 const OWNER: &str = "a failure counts only from the owner";
 const LEASE: &str = "a lease passes on only by a claim";
 const DELIVERIES: &str = "deliveries are 1 + crashes";
@@ -51,6 +51,9 @@ const STATUS: &str = "the status tells the place";
 const COUNTED: &str = "who settled a task is told so";
 const ALONE: &str = "only a crash while it runs alone makes a task dead";
 const CANCELLATION: &str = "what is said to be cancelled stays so";
+const EFFECTS: &str = "effects are committed with the end of their task";
+const JOIN: &str = "a flow is joined when all its children have completed";
+const TOLD: &str = "every end is told once";
 const END: &str = "an end can be reached";
 
 /// Each of these must be reached in some state, or the model is too small to prove anything.
@@ -94,6 +97,17 @@ fn properties(model: &System) -> Vec<Property<System>> {
                 .tasks
                 .iter()
                 .all(|task| !task.is_said_to_be_cancelled || task.status == Status::Cancelled)
+        }),
+        Property::always(EFFECTS, |_: &System, state: &State| {
+            state.store.tasks.iter().all(|task| task.effects == task.commits)
+        }),
+        Property::always(JOIN, |_: &System, state: &State| {
+            let completed = state.store.tasks.iter().filter(|task| task.commits > 0).count();
+            let left = state.store.tasks.len() - completed;
+            usize::from(state.store.left) == left && state.store.joined == u8::from(left == 0)
+        }),
+        Property::always(TOLD, |_: &System, state: &State| {
+            state.store.tasks.iter().all(|task| task.told == task.commits + task.dead + task.cancelled)
         }),
         Property::always(END, System::comes_to_an_end),
         Property::sometimes(SEEN[0], |_: &System, state: &State| {
@@ -245,6 +259,31 @@ fn without_the_acks_answer_a_completion_counts_twice() {
     let path = found_out(model, COMMIT);
     let settled = path.iter().filter(|step| matches!(step, Step::Settle(..) | Step::Arrive(_))).count();
     assert_eq!(settled, 2, "two settlements of one attempt: {path:?}");
+}
+
+#[test]
+fn effects_that_do_not_wait_for_the_ack_are_those_of_an_attempt_that_was_overtaken() {
+    let path = found_out(without(|guards| guards.effects_wait_for_the_ack = false), EFFECTS);
+    let settled = path.iter().filter(|step| matches!(step, Step::Settle(..) | Step::Arrive(_))).count();
+    assert!(settled > 0, "{path:?}");
+}
+
+#[test]
+fn a_child_that_is_counted_twice_joins_its_flow_too_early() {
+    let change = |guards: &mut Guards| {
+        guards.completion_needs_the_ack = false;
+        guards.children_count_once = false;
+    };
+    let path = found_out(less(TWO, change), JOIN);
+    assert!(matches!(path.last(), Some(Step::Settle(..))), "{path:?}");
+}
+
+#[test]
+fn an_end_that_is_found_by_its_mark_is_told_then_and_not_before() {
+    let path = found_out(less(CANCELLED, |guards| guards.found_marks_are_told = false), TOLD);
+    assert!(matches!(path.last(), Some(Step::Settle(..) | Step::Begin(..))), "{path:?}");
+    let path = found_out(less(CANCELLED, |guards| guards.marks_are_not_told = false), TOLD);
+    assert!(matches!(path.last(), Some(Step::Cancel(_))), "{path:?}");
 }
 
 #[test]

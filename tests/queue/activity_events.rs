@@ -166,7 +166,7 @@ fn every_event_is_committed_once_whatever_is_sent_twice_and_killed() {
     let checked = TestRunner::new(config).run(&ops(), |ops| activity.borrow_mut().case(&ops));
     let Activity { hosts, bench: _redis, .. } = activity.into_inner();
     match checked {
-        Ok(()) => hosts.into_iter().for_each(Host::stop),
+        Ok(()) => Host::stop_all(hosts),
         Err(failed) => panic!("{failed}"),
     }
 }
@@ -205,5 +205,5 @@ fn a_dead_event_says_what_is_needed_to_replay_it_and_is_replayed_once() {
         (dead.len() == 1 && dead[0]["tq-failed-at"] > letter["tq-failed-at"]).then_some(())
     });
     assert_eq!(activity.dead()[0]["tq-id"], id);
-    activity.hosts.into_iter().for_each(Host::stop);
+    Host::stop_all(activity.hosts);
 }

@@ -51,7 +51,7 @@ fn items_become_tasks_in_order_with_two_hosts() {
     assert_eq!(results(&mut bench), (0..600).map(item).collect::<Vec<_>>(), "first in, first out");
     assert_eq!(bench.places("reports"), NOTHING);
     assert!(!bench.redis::<bool>("EXISTS", "report:queue"));
-    hosts.into_iter().for_each(crate::support::Host::stop);
+    crate::support::Host::stop_all(hosts);
 }
 
 #[test]

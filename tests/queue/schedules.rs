@@ -94,7 +94,7 @@ fn each_time_has_one_task_with_three_hosts() {
         );
         assert_eq!(result["fields"]["scheduled_at"], id.trim_start_matches("schedule-"));
     }
-    hosts.into_iter().for_each(Host::stop);
+    Host::stop_all(hosts);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn times_that_were_missed_have_one_task() {
     assert_eq!(bench.redis::<u64>("HGET", (YEARLY_KEY, YEARLY_NAME)), last);
     bench.install("echo", "echo");
     bench.until("yearly", &task["tq-id"], "COMPLETED");
-    hosts.into_iter().for_each(Host::stop);
+    Host::stop_all(hosts);
     bench.configure_for(&format!("{YEARLY}{SECONDLY}"), bench.redis.port);
     let started = bench.status("yearly", &task["tq-id"], "started_at");
     let host = bench.host();

@@ -19,7 +19,7 @@ fn completed(entry: &str, result: Option<&str>) -> Ending {
     let entry =
         StreamEntry { id: entry.to_owned(), fields: vec![("content".into(), "x".into())], deliveries: 1 };
     let task = decode(&STREAM.into(), entry).expect("a task");
-    let settlement = Settlement::Complete { result: result.map(Into::into) };
+    let settlement = Settlement::Complete { result: result.map(Into::into), effects: None };
     Ending::new(
         EndingSubject::Task(Box::new(task)),
         settlement,

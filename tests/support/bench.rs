@@ -530,8 +530,25 @@ impl Host {
 
     /// Stops the host with SIGTERM, and gives its complete log.
     #[track_caller]
-    pub fn stop_for_log(mut self) -> Log {
+    pub fn stop_for_log(self) -> Log {
         self.signal(Signal::SIGTERM);
+        self.stopped()
+    }
+
+    /// Stops hosts with SIGTERM, all at the same time: each of them waits for its last read, for up to a
+    /// second.
+    #[track_caller]
+    pub fn stop_all(hosts: impl IntoIterator<Item = Host>) {
+        let hosts: Vec<Host> = hosts.into_iter().collect();
+        hosts.iter().for_each(|host| host.signal(Signal::SIGTERM));
+        for host in hosts {
+            host.stopped();
+        }
+    }
+
+    /// Waits until a host that was told to stop has ended, and gives its complete log.
+    #[track_caller]
+    fn stopped(mut self) -> Log {
         assert_eq!(self.ended(), 0, "{}", self.raw());
         self.log.take().expect("a log")
     }

@@ -399,7 +399,7 @@ impl Swaps {
             verdict.rolled_back += reloads("rolled-back");
             verdict.refused += reloads("failed");
         }
-        self.hosts.into_iter().for_each(Host::stop);
+        Host::stop_all(self.hosts);
         verdict
     }
 }

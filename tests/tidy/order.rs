@@ -11,9 +11,12 @@ use super::Files;
 /// The folders and files of host/src, lowest first; each imports only those before it. The words that all
 /// share come first, then queues in Redis, handlers in the sandbox, what others see of a host, the plugins,
 /// the loops that join all of these, and last the host as a whole and its commands.
-const ORDER: [&str; 18] = [
+const ORDER: [&str; 21] = [
     "chain",
     "file",
+    "watch",
+    "field",
+    "effects",
     "task",
     "logging",
     "shutdown",
@@ -30,15 +33,6 @@ const ORDER: [&str; 18] = [
     "announcer",
     "app",
     "cli",
-];
-
-/// Imports that make circles today, as `(who, whom)`. This list only gets shorter.
-pub const KNOWN: [(&str, &str); 3] = [
-    // The watcher of the files and its jobs hold the registry, which starts them.
-    ("plugins/jobs.rs", "plugins/mod.rs"),
-    ("plugins/watcher.rs", "plugins/mod.rs"),
-    // A version tells its entry what its probation decided, and the entry holds the version.
-    ("plugins/version.rs", "plugins/registry.rs"),
 ];
 
 /// Files, each with those that it imports.
@@ -59,36 +53,14 @@ pub fn foundations(files: &Files) -> Vec<String> {
             problems.push(format!("host/src/{from} imports host/src/{to}, which stands on it"));
         }
     }
-    for circle in circles(&without(&graph, &KNOWN)) {
+    for circle in circles(&graph) {
         problems.push(format!("these files of host/src import each other: {}", circle.join(", ")));
     }
-    problems.extend(unneeded(files, &KNOWN));
     problems
-}
-
-/// Each known exception without which there is no circle.
-pub fn unneeded(files: &Files, known: &[(&str, &str)]) -> Vec<String> {
-    let graph = graph(files);
-    let is_needed = |index: usize| {
-        let others: Vec<_> =
-            known.iter().enumerate().filter(|(n, _)| *n != index).map(|(_, one)| *one).collect();
-        !circles(&without(&graph, &others)).is_empty()
-    };
-    let unneeded = known.iter().enumerate().filter(|(index, _)| !is_needed(*index));
-    unneeded
-        .map(|(_, (from, to))| format!("take {from} -> {to} out of KNOWN: it makes no circle any more"))
-        .collect()
 }
 
 fn folder(path: &str) -> &str {
     path.split(['/', '.']).next().unwrap_or(path)
-}
-
-fn without(graph: &Graph, known: &[(&str, &str)]) -> Graph {
-    let kept = |from: &str, all: &BTreeSet<String>| {
-        all.iter().filter(|to| !known.contains(&(from, to.as_str()))).cloned().collect()
-    };
-    graph.iter().map(|(from, all)| (from.clone(), kept(from, all))).collect()
 }
 
 /// The sets of files that reach each other.

@@ -18,29 +18,22 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 use tokio::time::Instant;
 
 /// A longer reason is cut to this length, on a character boundary.
 const MAX_REASON_BYTES: usize = 500;
 
 /// The activity of a fetch loop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub(crate) enum FetchState {
     Reading,
     WaitingForPermit,
     WaitingForPlugin,
+    /// A queue that its tasks enqueue to is full.
+    WaitingForRoom,
     Paused,
-}
-
-impl FetchState {
-    fn as_str(self) -> &'static str {
-        match self {
-            FetchState::Reading => "reading",
-            FetchState::WaitingForPermit => "waiting-for-permit",
-            FetchState::WaitingForPlugin => "waiting-for-plugin",
-            FetchState::Paused => "paused",
-        }
-    }
 }
 
 /// The health of the process. Clones share it.
@@ -208,13 +201,13 @@ impl FetchPulse {
                 ("faulted", false, Some(format!("{reason}; {} since", no_sign())))
             }
             Event::Fault(reason) => ("faulted", false, Some(reason.clone())),
-            Event::Beat(state) if stalled => (state.as_str(), false, Some(no_sign())),
+            Event::Beat(state) if stalled => (state.into_str(), false, Some(no_sign())),
             Event::Beat(FetchState::WaitingForPlugin) => (
-                FetchState::WaitingForPlugin.as_str(),
+                FetchState::WaitingForPlugin.into_str(),
                 true,
                 Some("its plugin has no working version".to_owned()),
             ),
-            Event::Beat(state) => (state.as_str(), true, None),
+            Event::Beat(state) => (state.into_str(), true, None),
         };
         let since = now.saturating_duration_since(seen.since).as_millis();
         QueueReport {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, Styles, styling::AnsiColor};
 use clap::{Args, Parser, Subcommand};
+use strum::VariantNames as _;
 
 use crate::config::model::Rate;
 use crate::config::units::{parse_duration, parse_rate};
@@ -262,7 +263,7 @@ pub(super) enum DeadCommand {
 #[derive(Debug, Args)]
 pub(super) struct FilterArgs {
     /// Only those that are dead for this reason
-    #[arg(long, value_parser = PossibleValuesParser::new(Reason::ALL.map(Reason::as_str)))]
+    #[arg(long, value_parser = PossibleValuesParser::new(Reason::VARIANTS))]
     pub reason: Option<String>,
     /// Only those with this text in their error, their id or the value of a field
     #[arg(long = "match", value_name = "TEXT")]
@@ -290,7 +291,7 @@ pub(super) struct RedriveArgs {
         long,
         requires = "all",
         conflicts_with = "ids",
-        value_parser = PossibleValuesParser::new(Reason::ALL.map(Reason::as_str))
+        value_parser = PossibleValuesParser::new(Reason::VARIANTS)
     )]
     pub reason: Option<String>,
     /// With --all: only those with this text in their error, their id or the value of a field

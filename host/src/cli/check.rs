@@ -75,6 +75,8 @@ struct Grants {
     allowed_hosts: Vec<AllowedHostView>,
     /// The bounds of requests; null where no host is allowed.
     http: Option<HttpView>,
+    /// Patterns of keys.
+    records: Vec<String>,
     instance: InstanceView,
 }
 
@@ -116,7 +118,8 @@ enum InstanceView {
 
 impl Grants {
     fn new(plugin: &config::Plugin) -> Grants {
-        let config::Plugin { config, memory, max_output, max_log_rate, allowed_hosts, http, warm } = plugin;
+        let config::Plugin { config, memory, max_output, max_log_rate, allowed_hosts, http, warm, records } =
+            plugin;
         Grants {
             memory: *memory,
             max_output: *max_output,
@@ -124,6 +127,7 @@ impl Grants {
             config: config.keys().cloned().collect(),
             allowed_hosts: allowed_hosts.iter().map(AllowedHostView::new).collect(),
             http: (!allowed_hosts.is_empty()).then(|| HttpView::new(http)),
+            records: records.patterns().to_vec(),
             instance: warm.map_or(InstanceView::PerTask, |warm| InstanceView::Warm {
                 warm: warm.idle,
                 max_tasks: warm.max_tasks,
@@ -144,6 +148,9 @@ impl Grants {
                 )
             }
         });
+        if !self.records.is_empty() {
+            lines.push(format!("records {}", self.records.join(", ")));
+        }
         if !self.config.is_empty() {
             lines.push(format!("config {}", self.config.join(", ")));
         }
@@ -330,10 +337,11 @@ fn is_or_are(plugins: u64) -> String {
 }
 
 fn render_plugin(plugin: &CheckedPlugin, paint: Paint) -> String {
-    let state = match (plugin.state, plugin.queues.is_empty()) {
+    let state = match (plugin.state, plugin.queues.len()) {
         (PluginVerdict::Good, _) => paint.tone(Tone::Good, "good"),
-        (PluginVerdict::Missing, true) => paint.tone(Tone::Warning, "missing"),
-        (PluginVerdict::Missing, false) => paint.tone(Tone::Warning, "missing: its queue waits"),
+        (PluginVerdict::Missing, 0) => paint.tone(Tone::Warning, "missing"),
+        (PluginVerdict::Missing, 1) => paint.tone(Tone::Warning, "missing: its queue waits"),
+        (PluginVerdict::Missing, _) => paint.tone(Tone::Warning, "missing: its queues wait"),
         (PluginVerdict::Bad, _) => paint.tone(
             Tone::Bad,
             &format!("bad: {}", text::escape_block(plugin.error.as_deref().unwrap_or_default())),
@@ -424,5 +432,18 @@ mod tests {
         assert!(!text.contains("hunter2"));
         insta::assert_snapshot!(text);
         insta::assert_json_snapshot!(view);
+    }
+
+    #[test]
+    fn a_missing_plugin_says_how_many_queues_wait() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut plugin = checked(folder.path()).plugins.remove(1);
+        for (queues, state) in
+            [(0, "missing"), (1, "missing: its queue waits"), (2, "missing: its queues wait")]
+        {
+            plugin.queues = vec!["a".into(); queues];
+            let text = render_plugin(&plugin, PLAIN);
+            assert!(text.lines().any(|line| line == format!("state   {state}")), "{queues}: {text}");
+        }
     }
 }

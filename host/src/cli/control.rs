@@ -13,7 +13,7 @@ use super::output::Out;
 use super::text;
 use crate::config::Config;
 use crate::config::units::show_duration;
-use crate::queue::Status;
+use crate::queue::{Queue, Status};
 
 /// Fails when the task is not known, or has completed or failed.
 pub(super) async fn cancel(
@@ -32,14 +32,38 @@ pub(super) async fn cancel(
         return Err(anyhow!(what).into());
     };
     if matches!(before, Status::Completed | Status::Failed) {
-        return Err(anyhow!("task {id:?} cannot be cancelled: it is {} already", before.as_str()).into());
+        return Err(anyhow!("task {id:?} cannot be cancelled: it is {} already", before.into_str()).into());
     }
+    let children = cancel_children(config, &queue, id).await?;
     if out.json {
-        out.json(&json!({ "id": id, "before": before, "status": Status::Cancelled }));
+        let status = Status::Cancelled;
+        out.json(&json!({ "id": id, "before": before, "status": status, "children": children }));
     } else {
-        out.line(format!("{} is cancelled; it was {}", text::escape(id), before.as_str()));
+        let with = if children > 0 {
+            format!(", and {} of its flow with it", text::plural(children, "task"))
+        } else {
+            String::new()
+        };
+        out.line(format!("{} is cancelled{with}; it was {}", text::escape(id), before.into_str()));
     }
     Ok(())
+}
+
+/// Cancels the children of the flow that the task `id` would have joined. Gives how many had not ended.
+async fn cancel_children(config: &Config, queue: &Queue, id: &str) -> Result<u64, CommandError> {
+    let mut cancelled = 0;
+    for (name, child) in patiently(|| queue.running_children(id)).await? {
+        let Some(rules) = config.queues.iter().find(|rules| rules.name == name) else {
+            return Err(anyhow!(
+                "the child {child:?} is in queue {name}, which this configuration does not have"
+            )
+            .into());
+        };
+        let of_child = Queue::new(rules.clone(), queue.link.clone());
+        let before = patiently(|| of_child.cancel(&child)).await?;
+        cancelled += u64::from(before.is_some_and(|status| !status.is_end()));
+    }
+    Ok(cancelled)
 }
 
 pub(super) async fn pause(config: &Config, queue: &str, out: &mut Out) -> Result<(), CommandError> {

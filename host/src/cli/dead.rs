@@ -18,7 +18,7 @@ use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
 use super::{text, value};
 use crate::config::Config;
 use crate::queue::dead::DeadChoice;
-use crate::queue::{DeadFilter, DeadLetter, Redriven};
+use crate::queue::{DeadFilter, DeadLetter, RedriveError, Redriven};
 
 /// The most columns of an error in the list.
 const ERROR_WIDTH: usize = 80;
@@ -79,7 +79,8 @@ pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) ->
         DeadCommand::Show { queue, id } => show(config, &queue, &id, out).await,
         DeadCommand::Requeue { chosen: args, rate } => {
             let queue = open(config, &args.queue).await?;
-            let done = queue.requeue(&choice(&args), rate).await.map_err(interrupted)?;
+            let done =
+                queue.requeue(&choice(&args), rate).await.map_err(|error| interrupted(error, "requeued"))?;
             print(done, "requeued", out);
             Ok(())
         }
@@ -89,7 +90,7 @@ pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) ->
                 confirm(&args)?;
             }
             let queue = open(config, &args.queue).await?;
-            let done = queue.purge(&choice(&args)).await.map_err(interrupted)?;
+            let done = queue.purge(&choice(&args)).await.map_err(|error| interrupted(error, "deleted"))?;
             print(done, "deleted", out);
             Ok(())
         }
@@ -221,8 +222,24 @@ fn choice(args: &RedriveArgs) -> DeadChoice {
     }
 }
 
-fn interrupted(error: crate::queue::QueueError) -> CommandError {
-    anyhow::Error::new(error).context("not done with all of them; run the command again to go on").into()
+fn interrupted(error: RedriveError, what: &str) -> CommandError {
+    let RedriveError { cause, succeeded, in_doubt } = error;
+    anyhow::Error::new(cause).context(known(succeeded, in_doubt, what)).into()
+}
+
+/// How much of an interrupted command was done.
+fn known(succeeded: u64, in_doubt: bool, what: &str) -> String {
+    match (succeeded, in_doubt) {
+        (0, false) => format!("nothing was {what}"),
+        (0, true) => {
+            format!("it is not known whether anything was {what}; run the command again to be sure")
+        }
+        (done, in_doubt) => format!(
+            "{}{} {what}, not all of them; run the command again to go on",
+            if in_doubt { "at least " } else { "" },
+            text::plural(done, "dead letter")
+        ),
+    }
 }
 
 fn print(done: Redriven, what: &str, out: &mut Out) {
@@ -267,5 +284,18 @@ mod tests {
         let told = |succeeded, skipped| sentence(Redriven { succeeded, skipped }, "requeued");
         assert_eq!(told(1, 0), "1 dead letter requeued, 0 skipped");
         assert_eq!(told(7, 2), "7 dead letters requeued, 2 skipped (not dead, or they can never run)");
+    }
+
+    #[test]
+    fn an_interrupted_command_says_what_is_known() {
+        let table = [
+            (0, false, "nothing was deleted"),
+            (0, true, "it is not known whether anything was deleted; run the command again to be sure"),
+            (1, false, "1 dead letter deleted, not all of them; run the command again to go on"),
+            (200, true, "at least 200 dead letters deleted, not all of them; run the command again to go on"),
+        ];
+        for (succeeded, in_doubt, told) in table {
+            assert_eq!(known(succeeded, in_doubt, "deleted"), told);
+        }
     }
 }

@@ -70,7 +70,7 @@ impl<'a> ReportView<'a> {
             queue,
             places: PlacesView { queued, running, delayed, dead, ended: report.ended },
             findings: report.findings.iter().map(finding).collect(),
-            more: report.more.iter().map(|(kind, count)| (kind.as_str(), *count)).collect(),
+            more: report.more.iter().map(|(kind, count)| (kind.into_str(), *count)).collect(),
             warnings: report
                 .warnings
                 .iter()
@@ -140,7 +140,7 @@ fn findings(report: &DoctorReport, paint: Paint) -> String {
     }
     let block = |(kind, lines): (FaultKind, Vec<String>)| {
         let more = report.more.get(&kind).map(|count| format!("\n  … and {count} more")).unwrap_or_default();
-        format!("{}: {}\n{}{more}", paint.tone(Tone::Title, kind.as_str()), remedy(kind), lines.join("\n"))
+        format!("{}: {}\n{}{more}", paint.tone(Tone::Title, kind.into_str()), remedy(kind), lines.join("\n"))
     };
     kinds.into_iter().map(block).collect::<Vec<_>>().join("\n\n")
 }

@@ -258,7 +258,7 @@ impl Ends {
         if out.json {
             return out.json(&TaskView::new(queue, status));
         }
-        let word = out.paint.tone(tone(status.status), status.status.as_str());
+        let word = out.paint.tone(tone(status.status), status.status.into_str());
         let error = status.error.as_deref().map(text::escape).filter(|_| status.status != Status::Completed);
         let error = error.map(|error| format!(": {error}")).unwrap_or_default();
         if self.single {

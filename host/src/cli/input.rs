@@ -88,16 +88,17 @@ pub(super) fn stdin() -> Result<Vec<u8>, CommandError> {
 /// Reads the fields of one JSON object, or of each object of a list. The text may have many lines. An empty
 /// list is an error. `name` is the file's name, for errors.
 pub(super) fn whole_objects(bytes: &[u8], name: &str) -> Result<Vec<Vec<Field>>, CommandError> {
-    let bytes = bytes.trim_ascii();
-    let read =
-        if bytes.starts_with(b"[") { objects(bytes) } else { object(bytes).map(|fields| vec![fields]) };
+    let read = if bytes.trim_ascii_start().starts_with(b"[") {
+        objects(bytes)
+    } else {
+        only_object(bytes).map(|fields| vec![fields])
+    };
     read.map_err(|why| anyhow!("{name}: {why}").into())
 }
 
 fn objects(list: &[u8]) -> Result<Vec<Vec<Field>>, String> {
-    let text = std::str::from_utf8(list)
-        .map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to() + 1))?;
-    let mut rest = text.strip_prefix('[').unwrap_or(text).trim_ascii_start();
+    let whole = utf8(list)?;
+    let mut rest = whole.trim_ascii_start().strip_prefix('[').unwrap_or(whole).trim_ascii_start();
     let mut tasks = Vec::new();
     loop {
         let number = tasks.len() + 1;
@@ -108,8 +109,13 @@ fn objects(list: &[u8]) -> Result<Vec<Vec<Field>>, String> {
                 format!("task {number} is missing after the comma")
             });
         }
-        let (_, written, after) = json::<IgnoredAny>(rest).map_err(|why| format!("task {number}: {why}"))?;
-        tasks.push(object(written.trim_ascii().as_bytes()).map_err(|why| format!("task {number}: {why}"))?);
+        if rest.is_empty() {
+            return Err(format!("task {number}: it ends too early"));
+        }
+        let (fields, after) =
+            object(rest).map_err(|mistake| format!("task {number}: {}", mistake.within(whole)))?;
+        tasks.push(fields);
+        let after = after.trim_ascii_start();
         match after.as_bytes() {
             [b',', ..] => rest = after[1..].trim_ascii_start(),
             [b']'] => return Ok(tasks),
@@ -187,7 +193,7 @@ impl JsonLines {
                 return Err(bad(format!("it is longer than {} MiB", MAX_LINE >> 20)));
             }
             if !text.is_empty() {
-                let task = object(text)
+                let task = only_object(&line)
                     .and_then(|fields| NewTask::new(fields, delay).map_err(|error| error.to_string()));
                 return Ok(Some(JsonLine { number: *number, bytes: text.len(), task: task.map_err(bad)? }));
             }
@@ -201,42 +207,75 @@ fn spool(from: &mut impl Read) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a JSON object as fields, in its order. A string becomes its text. Any other value becomes its JSON
-/// source, so that a number keeps all its digits.
-fn object(line: &[u8]) -> Result<Vec<Field>, String> {
-    let text = std::str::from_utf8(line)
-        .map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to() + 1))?;
-    let mut rest =
-        text.strip_prefix('{').ok_or("not a JSON object: write {\"name\": \"value\"}")?.trim_ascii_start();
-    let bad = |rest: &str, why: &str| {
-        let before = &text[..text.len() - rest.len()];
+/// Reads a text that is one JSON object.
+fn only_object(bytes: &[u8]) -> Result<Vec<Field>, String> {
+    let whole = utf8(bytes)?;
+    let (fields, after) = object(whole.trim_ascii_start()).map_err(|mistake| mistake.within(whole))?;
+    if after.is_empty() {
+        Ok(fields)
+    } else {
+        Err(Mistake::at(after, "something follows the object").within(whole))
+    }
+}
+
+/// The text, without the blanks at its end.
+fn utf8(bytes: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(bytes.trim_ascii_end())
+        .map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to() + 1))
+}
+
+/// What is wrong with an object.
+struct Mistake {
+    /// How many bytes are left after the mistake in the text. `None`: the text is no object at all.
+    left: Option<usize>,
+    why: String,
+}
+
+impl Mistake {
+    fn at(rest: &str, why: &str) -> Mistake {
+        Mistake { left: Some(rest.len()), why: why.to_owned() }
+    }
+
+    /// The message, with the place within the whole text, whose end is that of the text that was read.
+    fn within(&self, whole: &str) -> String {
+        let Mistake { left, why } = self;
+        let Some(left) = left else { return format!("not a JSON object: {why}") };
+        let before = &whole[..whole.len() - left];
         let line = before.matches('\n').count();
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         let line = if line == 0 { String::new() } else { format!("line {} ", line + 1) };
         format!("not a JSON object: {line}column {column}: {why}")
+    }
+}
+
+/// Reads the JSON object at the beginning of `text` as fields, in its order. Also gives the text after it. A
+/// string becomes its text. Any other value becomes its JSON source, so that a number keeps all its digits.
+fn object(text: &str) -> Result<(Vec<Field>, &str), Mistake> {
+    let Some(rest) = text.strip_prefix('{') else {
+        return Err(Mistake { left: None, why: "write {\"name\": \"value\"}".to_owned() });
     };
+    let mut rest = rest.trim_ascii_start();
     let mut fields = Vec::new();
-    if let Some(end) = rest.strip_prefix('}') {
-        return if end.is_empty() { Ok(fields) } else { Err(bad(end, "something follows the object")) };
+    if let Some(after) = rest.strip_prefix('}') {
+        return Ok((fields, after));
     }
     loop {
-        let (name, _, after) = json::<String>(rest).map_err(|why| bad(rest, &why))?;
-        rest = after.strip_prefix(':').ok_or_else(|| bad(after, "expected `:`"))?.trim_ascii_start();
+        let (name, _, after) = json::<String>(rest).map_err(|why| Mistake::at(rest, &why))?;
+        rest = after.strip_prefix(':').ok_or_else(|| Mistake::at(after, "expected `:`"))?.trim_ascii_start();
         let value = if rest.starts_with('"') {
-            let (value, _, after) = json::<String>(rest).map_err(|why| bad(rest, &why))?;
+            let (value, _, after) = json::<String>(rest).map_err(|why| Mistake::at(rest, &why))?;
             rest = after;
             value.into_bytes()
         } else {
-            let (_, written, after) = json::<IgnoredAny>(rest).map_err(|why| bad(rest, &why))?;
+            let (_, written, after) = json::<IgnoredAny>(rest).map_err(|why| Mistake::at(rest, &why))?;
             rest = after;
             written.as_bytes().to_vec()
         };
         fields.push(Field { name, value });
         match rest.as_bytes() {
             [b',', ..] => rest = rest[1..].trim_ascii_start(),
-            [b'}'] => return Ok(fields),
-            [b'}', ..] => return Err(bad(&rest[1..], "something follows the object")),
-            _ => return Err(bad(rest, "expected `,` or `}`")),
+            [b'}', ..] => return Ok((fields, &rest[1..])),
+            _ => return Err(Mistake::at(rest, "expected `,` or `}`")),
         }
     }
 }
@@ -295,7 +334,9 @@ mod tests {
             ("[{} {}]", "t.json: task 1: expected `,` or `]` after it"),
             ("[{}", "t.json: task 1: expected `,` or `]` after it"),
             ("[{}] x", "t.json: something follows the list"),
-            ("[{\"a\": }]", "t.json: task 1: "),
+            ("[{\"a\": }]", "t.json: task 1: not a JSON object: column 8: "),
+            ("[", "t.json: task 1: it ends too early"),
+            ("\n [{},\n  {\"a\" 1}]", "t.json: task 2: not a JSON object: line 3 column 8: expected `:`"),
         ] {
             let found = read(text).expect_err(text);
             assert!(found.contains(why), "{text}: {found}");
@@ -354,7 +395,7 @@ mod tests {
             ("o", r#"{"x": [1, "}"]}"#),
             ("n", "-1e2"),
         ];
-        assert_eq!(pairs(&object(line.as_bytes()).expect("fields")), expected);
+        assert_eq!(pairs(&only_object(line.as_bytes()).expect("fields")), expected);
     }
 
     #[test]
@@ -369,10 +410,10 @@ mod tests {
             ("{\"a\":1} {\"b\":2}", "column 8: something follows"),
             ("{\"a\":\"x", "column 6: EOF while parsing a string"),
         ] {
-            let told = object(line.as_bytes()).expect_err(line);
+            let told = only_object(line.as_bytes()).expect_err(line);
             assert!(told.contains(why), "{line}: {told}");
         }
-        assert!(object(b"{\"a\":\"\xff\"}").expect_err("bytes").contains("not UTF-8 (at byte 7)"));
+        assert!(only_object(b"{\"a\":\"\xff\"}").expect_err("bytes").contains("not UTF-8 (at byte 7)"));
     }
 
     #[test]
@@ -388,6 +429,7 @@ mod tests {
         );
         assert!(told("").starts_with("t.json: not a JSON object: write"));
         assert!(told("{\"a\":").ends_with("column 6: it ends too early"));
+        assert!(told("\n {} {}").ends_with("line 2 column 4: something follows the object"));
     }
 
     fn lines_of(text: &[u8]) -> JsonLines {
@@ -415,6 +457,9 @@ mod tests {
             said(found.expect("an error"))
         };
         assert!(told(b"{\"a\":1}\n\nx\n").starts_with("tasks.jsonl line 3: not a JSON object"));
+        assert!(
+            told(b"  {\"a\" 1}\n").starts_with("tasks.jsonl line 1: not a JSON object: column 8: expected")
+        );
         assert_eq!(told(b"{}"), "tasks.jsonl line 1: a task needs at least one field");
         assert!(told(b"{\"tq-id\":\"1\"}").contains("line 1: field `tq-id`"));
         let long = [b"{\"a\":1}\n{\"a\":\"".as_slice(), &vec![b'x'; MAX_LINE as usize], b"\"}\n{}"].concat();
@@ -436,12 +481,12 @@ mod tests {
                 expected.push(Field { name: name.clone(), value: value.into_bytes() });
             }
             line.push('}');
-            prop_assert_eq!(object(line.as_bytes()), Ok(expected));
+            prop_assert_eq!(only_object(line.as_bytes()), Ok(expected));
         }
 
         #[test]
         fn any_line_is_read_or_refused(line in prop::collection::vec(any::<u8>(), 0..60)) {
-            let _ = object(&line);
+            let _ = only_object(&line);
         }
     }
 }

@@ -8,8 +8,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
-
-use super::text::width;
+use unicode_width::UnicodeWidthStr as _;
 
 /// Stdout. When its reader is gone (`| head`), the output ends and the command goes on.
 #[derive(Debug)]
@@ -151,7 +150,7 @@ impl TextTable {
             lines
                 .iter()
                 .filter_map(|cells: &&Vec<Cell>| cells.get(column))
-                .map(|cell: &Cell| width(&cell.text))
+                .map(|cell: &Cell| cell.text.width())
                 .max()
                 .unwrap_or(0)
         };
@@ -159,7 +158,7 @@ impl TextTable {
         let line = |cells: &Vec<Cell>| {
             let mut out = String::new();
             for (column, ((_, align), cell)) in self.columns.iter().zip(cells).enumerate() {
-                let padding = " ".repeat(widths[column].saturating_sub(width(&cell.text)));
+                let padding = " ".repeat(widths[column].saturating_sub(cell.text.width()));
                 let text = paint.tone(cell.tone, &cell.text);
                 let gap = if column == 0 { "" } else { "  " };
                 match align {
@@ -176,9 +175,9 @@ impl TextTable {
 /// Lines of `label  value`, with the values below each other. Further lines of a value are indented like its
 /// first.
 pub(super) fn sheet(paint: Paint, lines: &[(&str, String)]) -> String {
-    let widest = lines.iter().map(|(label, _)| width(label)).max().unwrap_or(0);
+    let widest = lines.iter().map(|(label, _)| label.width()).max().unwrap_or(0);
     let show = |(label, value): &(&str, String)| {
-        let padding = " ".repeat(widest - width(label));
+        let padding = " ".repeat(widest - label.width());
         let indented = value.replace('\n', &format!("\n{}", " ".repeat(widest + 2)));
         format!("{}{padding}  {indented}", paint.tone(Tone::Faint, label))
     };
@@ -196,6 +195,7 @@ mod tests {
             TextTable::new(&[("QUEUE", Align::Left), ("DEAD", Align::Right), ("STATE", Align::Left)]);
         table.row(["日本".into(), 7.into(), Cell::tone("ready", Tone::Good)]);
         table.row(["resume-analyze".into(), 12_345.into(), "".into()]);
+        table.row(["नमस्ते".into(), 1.into(), "".into()]);
         table
     }
 
@@ -205,6 +205,7 @@ mod tests {
         QUEUE            DEAD  STATE
         日本                7  ready
         resume-analyze  12345
+        नमस्ते                1
         ");
     }
 

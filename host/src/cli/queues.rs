@@ -20,7 +20,15 @@ use crate::queue::hosts::{HostInfo, HostQueue};
 use crate::queue::{Census, Queue, hosts};
 
 /// The states of a queue on a host, the worst first.
-const STATES: [&str; 5] = ["stalled", "waiting-for-plugin", "paused", "waiting-for-permit", "reading"];
+const STATES: [&str; 7] = [
+    "stalled",
+    "starting",
+    "waiting-for-plugin",
+    "paused",
+    "waiting-for-room",
+    "waiting-for-permit",
+    "reading",
+];
 /// The state of a queue that no host has.
 const NO_HOST: &str = "no-host";
 

@@ -42,6 +42,8 @@ pub(super) struct TaskView<'a> {
     finished_at: Option<u64>,
     due_at: Option<u64>,
     duplicate_of: Option<&'a str>,
+    children: Option<u64>,
+    children_completed: Option<u64>,
 }
 
 impl<'a> TaskView<'a> {
@@ -62,6 +64,8 @@ impl<'a> TaskView<'a> {
             finished_at: task.finished_at,
             due_at: task.due_at,
             duplicate_of: task.duplicate_of.as_deref(),
+            children: task.flow.map(|flow| flow.children),
+            children_completed: task.flow.map(|flow| flow.completed),
         }
     }
 }
@@ -148,7 +152,7 @@ fn render(
     zone: &TimeZone,
     paint: Paint,
 ) -> String {
-    let mut status = paint.tone(tone(task.status), task.status.as_str());
+    let mut status = paint.tone(tone(task.status), task.status.into_str());
     if let Some(due) = task.due_at.filter(|due| task.status == Status::Pending && *due > now_ms) {
         status += &format!(", delayed for {}", text::age(Duration::from_millis(due - now_ms)));
     }
@@ -158,6 +162,9 @@ fn render(
         ("status", status),
         ("attempt", format!("{} of {}", task.attempt, rules.max_retries.saturating_add(1))),
     ];
+    if let Some(flow) = task.flow {
+        lines.push(("children", format!("{} of {} completed", flow.completed, flow.children)));
+    }
     if task.progress.is_some() || task.note.is_some() {
         lines.push(("progress", progress(task)));
     }
@@ -192,7 +199,7 @@ fn progress(task: &TaskStatus) -> String {
 
 /// One line of `--watch`.
 fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
-    let word = paint.tone(tone(task.status), &format!("{:<10}", task.status.as_str()));
+    let word = paint.tone(tone(task.status), &format!("{:<10}", task.status.into_str()));
     let mut parts = vec![text::local(now_ms, zone, "%H:%M:%S"), word, format!("attempt {}", task.attempt)];
     match task.status {
         Status::Processing if task.progress.is_some() || task.note.is_some() => parts.push(progress(task)),
@@ -225,6 +232,7 @@ pub(super) mod tests {
     fn task() -> TaskStatus {
         TaskStatus {
             duplicate_of: None,
+            flow: None,
             id: "0190b8e4".into(),
             status: Status::Processing,
             attempt: 2,

@@ -30,6 +30,8 @@ macro_rules! sdk {
 }
 
 const HANDLER_WIT: &str = include_str!("../../../wit/handler.wit");
+const EXTENSIONS_WIT: Template =
+    ("wit/deps/extensions/extensions.wit", include_str!("../../../wit/deps/extensions/extensions.wit"));
 
 const COMMON: &[Template] = &[("README.md", template!("README.md")), ("task.json", template!("task.json"))];
 
@@ -44,19 +46,28 @@ const RUST: &[Template] = &[
     ("src/lib.rs", template!("rust/src/lib.rs")),
     ("tests/component.rs", template!("rust/tests/component.rs")),
     ("wit/handler.wit", HANDLER_WIT),
+    EXTENSIONS_WIT,
     ("sdk/Cargo.toml", template!("rust/sdk/Cargo.toml.in")),
     ("sdk/src/lib.rs", sdk!("src/lib.rs")),
     ("sdk/src/batch.rs", sdk!("src/batch.rs")),
     ("sdk/src/bindings.rs", sdk!("src/bindings.rs")),
     ("sdk/src/config.rs", sdk!("src/config.rs")),
     ("sdk/src/context.rs", sdk!("src/context.rs")),
+    ("sdk/src/delivery.rs", sdk!("src/delivery.rs")),
+    ("sdk/src/effects.rs", sdk!("src/effects.rs")),
     ("sdk/src/failure.rs", sdk!("src/failure.rs")),
+    ("sdk/src/flow.rs", sdk!("src/flow.rs")),
     ("sdk/src/http.rs", sdk!("src/http.rs")),
     ("sdk/src/http/wasi.rs", sdk!("src/http/wasi.rs")),
     ("sdk/src/lifecycle.rs", sdk!("src/lifecycle.rs")),
     ("sdk/src/log.rs", sdk!("src/log.rs")),
+    ("sdk/src/memory.rs", sdk!("src/memory.rs")),
+    ("sdk/src/outbox.rs", sdk!("src/outbox.rs")),
     ("sdk/src/output.rs", sdk!("src/output.rs")),
+    ("sdk/src/records.rs", sdk!("src/records.rs")),
+    ("sdk/src/state.rs", sdk!("src/state.rs")),
     ("sdk/src/task.rs", sdk!("src/task.rs")),
+    ("sdk/src/testing.rs", sdk!("src/testing.rs")),
     ("sdk/wit/world.wit", sdk!("wit/world.wit")),
     ("sdk/wit/deps/clocks/clocks.wit", sdk!("wit/deps/clocks/clocks.wit")),
     ("sdk/wit/deps/config/store.wit", sdk!("wit/deps/config/store.wit")),
@@ -68,6 +79,7 @@ const RUST: &[Template] = &[
 
 const WIT: &[Template] = &[
     ("wit/deps/handler/handler.wit", HANDLER_WIT),
+    EXTENSIONS_WIT,
     ("wit/deps/clocks/clocks.wit", sdk!("wit/deps/clocks/clocks.wit")),
     ("wit/deps/config/store.wit", sdk!("wit/deps/config/store.wit")),
     ("wit/deps/http/http.wit", sdk!("wit/deps/http/http.wit")),
@@ -82,7 +94,9 @@ const JAVASCRIPT: &[Template] = &[
     ("handler.js", template!("javascript/handler.js")),
     ("wit/world.wit", template!("world.wit")),
     ("tqhost.js", template!("javascript/tqhost.js")),
+    ("tqhost-effects.js", template!("javascript/tqhost-effects.js")),
     ("tqhost-http.js", template!("javascript/tqhost-http.js")),
+    ("tqhost-memory.js", template!("javascript/tqhost-memory.js")),
     ("test/handler.test.js", template!("javascript/test/handler.test.js")),
     (".gitignore", "/node_modules\n/*.wasm\n"),
 ];
@@ -95,7 +109,9 @@ const PYTHON: &[Template] = &[
     ("wit/deps/random/random.wit", template!("python/wit/deps/random/random.wit")),
     ("build.py", template!("python/build.py")),
     ("tqhost.py", template!("python/tqhost.py")),
+    ("tqhost_effects.py", template!("python/tqhost_effects.py")),
     ("tqhost_http.py", template!("python/tqhost_http.py")),
+    ("tqhost_memory.py", template!("python/tqhost_memory.py")),
     ("test/test_handler.py", template!("python/test/test_handler.py")),
     (".gitignore", "/.venv\n/bindings\n/*.wasm\n__pycache__\n"),
 ];
@@ -132,15 +148,19 @@ fn described(language: Language) -> &'static str {
         Language::Javascript => {
             "| `handler.js` | the handler |\n\
              | `tqhost.js` | fields, failures, results, log lines |\n\
+             | `tqhost-effects.js` | `outbox`, `flow`, `state`, `records` and `fence` |\n\
              | `tqhost-http.js` | `fetch`, for HTTP requests |\n\
-             | `test/` | tests of the built component |"
+             | `tqhost-memory.js` | a host in memory, for unit tests |\n\
+             | `test/` | tests of the function and of the built component |"
         }
         Language::Python => {
             "| `app.py` | the handler |\n\
              | `tqhost.py` | fields, failures, results, log lines |\n\
+             | `tqhost_effects.py` | `outbox`, `flow`, `state`, `records` and `fence` |\n\
              | `tqhost_http.py` | `request`, for HTTP requests |\n\
+             | `tqhost_memory.py` | a host in memory, for unit tests |\n\
              | `build.py` | what `make` calls |\n\
-             | `test/` | tests of the built component |"
+             | `test/` | tests of the function and of the built component |"
         }
     }
 }
@@ -164,6 +184,23 @@ fn requests(language: Language) -> &'static str {
     }
 }
 
+/// How to give the project's handler effects, for its README.
+fn effects(language: Language) -> &'static str {
+    match language {
+        Language::Rust => {
+            "use the modules `outbox`, `flow`, `state`, `records` and `delivery` of `tqhost_handler`"
+        }
+        Language::Javascript => {
+            "take the two slashes from the lines under `For effects` in `wit/world.wit`; \
+             then `tqhost-effects.js` has them"
+        }
+        Language::Python => {
+            "take the two slashes from the lines under `For effects` in `wit/world.wit`; \
+             then `tqhost_effects.py` has them"
+        }
+    }
+}
+
 /// All files of a project. `name` must be valid as a plugin's name.
 pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
     // Names of crates have no dots, and names of npm packages have no capital letters.
@@ -180,6 +217,7 @@ pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
         ("{{NEEDS}}", needs(lang)),
         ("{{FILES}}", described(lang)),
         ("{{REQUESTS}}", requests(lang)),
+        ("{{EFFECTS}}", effects(lang)),
     ];
     let own: &[&[Template]] = match lang {
         Language::Rust => &[RUST],
@@ -191,9 +229,7 @@ pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
         let mut text = marks.iter().fold((*text).to_owned(), |text, (mark, value)| text.replace(mark, value));
         if path.starts_with("sdk/src/") {
             // The interface is two folders up in the repository, and one folder up in a project.
-            text = text
-                .replace("\"../../wit/handler.wit\"", "\"../wit/handler.wit\"")
-                .replace("repository's", "project's");
+            text = text.replace("\"../../wit\"", "\"../wit\"").replace("repository's", "project's");
         }
         if path.starts_with("wit/deps/") {
             // JavaScript's compiler has the complete 0.2.3 built in, and refuses a reduced one of that
@@ -234,6 +270,7 @@ mod tests {
         for lang in ALL {
             let files = files(lang, "x");
             assert!(files.iter().any(|file| file.path.ends_with("/handler.wit") && file.text == HANDLER_WIT));
+            assert_eq!(text(&files, EXTENSIONS_WIT.0), EXTENSIONS_WIT.1);
         }
     }
 
@@ -268,6 +305,22 @@ mod tests {
     }
 
     #[test]
+    fn effects_take_the_lines_of_the_world_that_the_guests_have() {
+        let guests = [
+            (Language::Javascript, include_str!("../../../plugins/testing/in-javascript/world.wit")),
+            (Language::Python, include_str!("../../../plugins/testing/in-python/world.wit")),
+        ];
+        for (lang, guest) in guests {
+            let world = text(&files(lang, "x"), "wit/world.wit");
+            assert_eq!(world.replace("  // import ", "  import ").matches("\n  import tqhost:").count(), 6);
+            for line in world.lines().filter_map(|line| line.trim_start().strip_prefix("// ")) {
+                let is_code = line.ends_with(';');
+                assert!(!is_code || guest.contains(&format!("\n  {line}\n")), "{line}");
+            }
+        }
+    }
+
+    #[test]
     fn the_sdk_is_copied_whole() {
         let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/sdk");
         let project = files(Language::Rust, "x");
@@ -288,7 +341,7 @@ mod tests {
         assert_eq!(there, copied);
         for file in ["batch", "bindings", "lifecycle", "http/wasi"] {
             let bindings = text(&project, &format!("sdk/src/{file}.rs"));
-            assert!(bindings.contains("path: [\"../wit/handler.wit\", \"wit\"]"), "{bindings}");
+            assert!(bindings.contains("path: [\"../wit\", \"wit\"]"), "{bindings}");
         }
         // The project has the same dependencies as the repository.
         let workspace = include_str!("../../../plugins/Cargo.toml");

@@ -28,7 +28,7 @@ use super::{input, text, value};
 use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::plugins::{self, Single, Singles, Watch};
-use crate::queue::NewTask;
+use crate::queue::{NewTask, NoEffects};
 use crate::sandbox::{
     Allowance, Attempt, AttemptReport, CHECK_TIMEOUT, Compiler, Ended, Sandbox, SandboxOptions,
 };
@@ -239,7 +239,7 @@ impl Trial {
         let single =
             loaded.context("compiling failed")?.map_err(|error| anyhow!("{path}: {}", chain(&error)))?;
         if tasks.len() > 1 && !single.handler.takes_batches() {
-            let why = "it exports no tqhost:handler/batch-handler: give it one task instead of a list";
+            let why = "it exports no tqhost:extensions/batch-handler: give it one task instead of a list";
             return Err(anyhow!("{path}: {why}").into());
         }
         if !out.json {
@@ -321,10 +321,12 @@ impl Trial {
             attempt: self.args.attempt,
             deferrals: 0,
             crashes: 0,
+            fence: 1,
             enqueued_at_ms: text::now_ms(),
             traceparent: None,
             delay: None,
             origin: Origin::Producer,
+            joins: None,
             reserved: Vec::new(),
         };
         ids.into_iter().zip(tasks).map(task).collect()
@@ -337,6 +339,7 @@ impl Trial {
             max_attempts: self.rules.max_retries.saturating_add(1).max(self.args.attempt),
             timeout: self.args.timeout.unwrap_or(self.rules.timeout),
             progress: vec![progress],
+            effects: Arc::new(NoEffects::of(&self.rules)),
             stop: CancellationToken::new(),
         }
     }
@@ -390,7 +393,7 @@ impl EndView {
         let mut view = EndView::named("completed");
         let after_ms = |after: Duration| u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
         match outcome {
-            Outcome::Completed { result } => view.result = result.as_deref().map(value::result_json),
+            Outcome::Completed { result, .. } => view.result = result.as_deref().map(value::result_json),
             Outcome::Retry { message, after } => {
                 (view.outcome, view.message, view.after_ms) =
                     ("retry", Some(message.clone()), after.map(after_ms));
@@ -402,7 +405,7 @@ impl EndView {
             }
             Outcome::Failed { kind, message } => {
                 (view.outcome, view.kind, view.message) =
-                    ("failed", Some(kind.as_str()), Some(message.clone()));
+                    ("failed", Some(kind.into_str()), Some(message.clone()));
             }
         }
         view
@@ -443,7 +446,7 @@ impl EndView {
 }
 
 fn result(outcome: &Outcome) -> Option<String> {
-    let Outcome::Completed { result } = outcome else { return None };
+    let Outcome::Completed { result, .. } = outcome else { return None };
     Some(result.as_deref().map_or_else(|| "no result".to_owned(), value::shown))
 }
 

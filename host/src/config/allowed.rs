@@ -1,14 +1,14 @@
-//! Where handlers may send requests, as values: hosts, and blocks of addresses.
+//! Where handlers may send requests, as values.
 //!
-//! In: names and addresses, as texts. Out: the same in a canonical form, so that two spellings of a host are
-//! one host.
+//! In: hosts, as texts. Out: hosts in a canonical form, so that two spellings of a host are one host.
 //!
 //! Not here: how the file's entries are read (`hosts`, `addresses`), which addresses are public (the
 //! sandbox).
 
 use std::fmt;
-use std::net::IpAddr;
 
+use ipnet::IpNet;
+use strum::{EnumString, IntoStaticStr};
 pub(crate) use url::Host;
 
 /// One entry: requests with this scheme, to this host and this port, may be sent.
@@ -18,10 +18,11 @@ pub struct AllowedHost {
     pub host: HostPattern,
     pub port: u16,
     /// Non-public addresses that its name, or the names below it, may resolve to.
-    pub private_addresses: Vec<Block>,
+    pub private_addresses: Vec<IpNet>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum Scheme {
     Http,
     Https,
@@ -50,13 +51,6 @@ impl AllowedHost {
 }
 
 impl Scheme {
-    pub fn name(self) -> &'static str {
-        match self {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-        }
-    }
-
     pub fn default_port(self) -> u16 {
         match self {
             Scheme::Http => 80,
@@ -67,7 +61,7 @@ impl Scheme {
 
 impl fmt::Display for AllowedHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://", self.scheme.name())?;
+        write!(f, "{}://", self.scheme.into_str())?;
         match &self.host {
             HostPattern::Exactly(host) => write!(f, "{host}")?,
             HostPattern::Below(parent) => write!(f, "*.{parent}")?,
@@ -86,60 +80,5 @@ pub(crate) fn parse_host(text: &str) -> Option<Host<String>> {
             is_name.then(|| Host::Domain(name.to_owned()))
         }
         address => Some(address),
-    }
-}
-
-/// One address, or all addresses that begin with the same bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
-    address: IpAddr,
-    bits: u32,
-}
-
-impl Block {
-    pub fn contains(self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(block), IpAddr::V4(address)) => {
-                (block.to_bits() ^ address.to_bits()).leading_zeros() >= self.bits
-            }
-            (IpAddr::V6(block), IpAddr::V6(address)) => {
-                (block.to_bits() ^ address.to_bits()).leading_zeros() >= self.bits
-            }
-            _ => false,
-        }
-    }
-
-    /// The error continues a sentence that begins with the text.
-    pub(crate) fn parse(text: &str) -> Result<Block, String> {
-        let wrong = || {
-            "is not an address or a block of them: write \"10.1.2.3\", \"10.0.0.0/8\" or \"fd00::/8\""
-                .to_owned()
-        };
-        let (address, bits) =
-            text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let bits = match bits {
-            None => most,
-            Some(bits) if bits.is_empty() || !bits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                return Err(wrong());
-            }
-            Some(bits) => bits.parse().ok().filter(|bits| *bits <= most).ok_or_else(wrong)?,
-        };
-        let rest = match address {
-            IpAddr::V4(address) => address.to_bits().checked_shl(bits).unwrap_or(0) != 0,
-            IpAddr::V6(address) => address.to_bits().checked_shl(bits).unwrap_or(0) != 0,
-        };
-        if rest {
-            Err(format!("has bits of its address set beyond the first {bits}"))
-        } else {
-            Ok(Block { address, bits })
-        }
-    }
-}
-
-impl fmt::Display for Block {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
     }
 }

@@ -92,11 +92,10 @@ fn parse(text: &str) -> Result<AllowedHost, String> {
             false => format!("is not a host: {FORM}"),
         });
     };
-    let scheme = match scheme.to_ascii_lowercase().as_str() {
-        "http" => Scheme::Http,
-        "https" => Scheme::Https,
-        _ => return Err("has a scheme that handlers cannot use: write https:// or http://".into()),
-    };
+    let scheme: Scheme = scheme
+        .to_ascii_lowercase()
+        .parse()
+        .map_err(|_| "has a scheme that handlers cannot use: write https:// or http://")?;
     if rest.contains('@') {
         return Err(HAS_USER.into());
     }
@@ -104,7 +103,7 @@ fn parse(text: &str) -> Result<AllowedHost, String> {
         let host = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
         return Err(format!(
             "has a path: hosts are allowed as a whole, write {}",
-            show_text(&format!("{}://{host}", scheme.name()))
+            show_text(&format!("{}://{host}", scheme.into_str()))
         ));
     }
     let (host, port) = split_port(rest)?;
@@ -176,7 +175,6 @@ fn parse_pattern(text: &str) -> Result<HostPattern, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allowed::Block;
     use super::super::testing::{parse as config, problem};
     use super::*;
 
@@ -277,7 +275,7 @@ mod tests {
             ]
         "#;
         let blocks = |host: &AllowedHost| {
-            host.private_addresses.iter().map(Block::to_string).collect::<Vec<_>>().join(" ")
+            host.private_addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };
         let entry = |host: &AllowedHost| (host.to_string(), blocks(host));
         let hosts: Vec<_> =
@@ -316,6 +314,9 @@ mod tests {
                 "[\"::1\", \"10.0.0.1/8\"]",
                 ".private_addresses[1]: \"10.0.0.1/8\" has bits of its address set beyond the first 8",
             ),
+            ("[\"010.0.0.0/8\"]", "\"010.0.0.0/8\" is not an address or a block"),
+            ("[\"10.0.0.0/\"]", "\"10.0.0.0/\" is not an address or a block"),
+            ("[\"10.0.0.0/264\"]", "\"10.0.0.0/264\" is not an address or a block"),
             ("[\"10.0.0.0/+8\"]", "is not an address or a block"),
             ("[\"localhost\"]", "is not an address or a block"),
         ]
@@ -355,7 +356,7 @@ mod tests {
             ("https://xn--bcher-kva.example", "https", "B\u{dc}CHER.example", 443, true),
         ];
         for (entry, scheme, host, port, allowed) in table {
-            let scheme = if scheme == "http" { Scheme::Http } else { Scheme::Https };
+            let scheme = scheme.parse().expect(scheme);
             let host = parse_host(host).expect(host);
             assert_eq!(
                 parse(entry).expect(entry).allows(scheme, &host, port),

@@ -26,10 +26,12 @@ mod plugin;
 mod problem;
 mod queue;
 mod reader;
+pub(crate) mod records;
 mod redis_url;
 mod schedule;
 pub(crate) mod secret;
 mod source;
+mod targets;
 #[cfg(test)]
 mod testing;
 pub mod times;
@@ -37,7 +39,8 @@ pub(crate) mod units;
 
 pub(crate) use allowed::AllowedHost;
 pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
-pub(crate) use model::{Http, Items, RedisServer};
+pub(crate) use model::{Http, Items, OnEnd, RedisServer, TargetQueue};
+pub(crate) use records::RecordGrants;
 pub(crate) use secret::Secret;
 
 pub(crate) use edits::edits;
@@ -148,6 +151,7 @@ config = { api_key = { env = "MISSING" } }
             ("### `batch`", &queue::BATCH_KEYS),
             ("### `backoff`", &backoff::KEYS),
             ("### `schedule`", &schedule::KEYS),
+            ("### `on_end`", &targets::ON_END_KEYS),
             ("### `list`", &list::KEYS),
             ("## `[plugins.NAME]`", &plugin::KEYS),
             ("### `allowed_hosts`", &hosts::KEYS),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 
 use super::allowed::AllowedHost;
+use super::records::RecordGrants;
 use super::secret::Secret;
 use super::times::ScheduleTimes;
 
@@ -86,6 +87,42 @@ pub struct QueueRules {
     pub schedule: Option<Schedule>,
     /// The key of the dead-letter stream, if it is not the default one.
     pub dead_letter: Option<String>,
+    /// The queues that the outbox of its handler may name.
+    pub enqueue_to: Vec<TargetQueue>,
+    /// The queues that are told of the ends of its tasks.
+    pub on_end: OnEnd,
+    /// How many events about its tasks are kept, approximately. 0: none.
+    pub events: u32,
+}
+
+/// The queues that are told of ends, by outcome.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OnEnd {
+    pub completed: Option<TargetQueue>,
+    pub dead: Option<TargetQueue>,
+    pub cancelled: Option<TargetQueue>,
+}
+
+impl OnEnd {
+    pub(super) fn targets(&self) -> impl Iterator<Item = &TargetQueue> {
+        [&self.completed, &self.dead, &self.cancelled].into_iter().flatten()
+    }
+}
+
+/// What a queue knows of another one to which it sends tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetQueue {
+    pub name: String,
+    pub stream: String,
+    pub group: String,
+    pub dead_letter: Option<String>,
+    pub max_backlog: u32,
+    /// The field that holds the idempotency key of a task without one.
+    pub key_field: Option<String>,
+    pub retention: Duration,
+    /// Whether its own tasks may lead back to the queue that sends tasks to it. Then neither waits until the
+    /// other one has room: both could wait for ever.
+    pub leads_back: bool,
 }
 
 /// How tasks are gathered for one call.
@@ -196,12 +233,14 @@ pub struct Plugin {
     pub http: Http,
     /// Which instances are kept when their task has ended. None: every task has a fresh instance.
     pub warm: Option<Warm>,
+    /// Redis hashes of the team that its handlers may read and write.
+    pub records: RecordGrants,
 }
 
 impl Plugin {
     /// The keys whose values differ.
     pub fn differences(&self, other: &Plugin) -> Vec<&'static str> {
-        let Plugin { config, memory, max_output, max_log_rate, allowed_hosts, http, warm } = self;
+        let Plugin { config, memory, max_output, max_log_rate, allowed_hosts, http, warm, records } = self;
         let differ = [
             ("config", *config != other.config),
             ("memory", *memory != other.memory),
@@ -210,6 +249,7 @@ impl Plugin {
             ("allowed_hosts", *allowed_hosts != other.allowed_hosts),
             ("http", *http != other.http),
             ("instance", *warm != other.warm),
+            ("records", *records != other.records),
         ];
         differ.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
     }
@@ -234,6 +274,7 @@ impl Default for Plugin {
             allowed_hosts: Vec::new(),
             http: Http::default(),
             warm: None,
+            records: RecordGrants::default(),
         }
     }
 }

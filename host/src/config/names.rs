@@ -4,7 +4,9 @@
 
 const MAX_NAME_CHARS: usize = 64;
 const MAX_KEY_BYTES: usize = 512;
-/// The prefix of the keys that `queue` builds.
+/// The prefix of all keys of tqhost.
+pub(super) const OWN_PREFIX: &str = "tq:";
+/// The prefix of the keys of queues, which `queue` builds.
 const RESERVED_PREFIX: &str = "tq:{";
 
 /// Checks the name of a queue or a plugin, which is a path segment of the HTTP API, a label of metrics and a

@@ -6,12 +6,22 @@ use std::ops::RangeInclusive;
 use super::model::{Plugin, QueueRules};
 use super::names::check_name;
 use super::reader::{Item, Keys};
+use super::records::{RecordGrants, check_pattern};
 use super::secret::Secret;
 use super::source::secret_of_plugin;
 use super::{hosts, http, instance};
 
 pub(super) const KEYS: Keys = Keys {
-    known: &["config", "memory", "max_output", "max_log_rate", "allowed_hosts", "http", "instance"],
+    known: &[
+        "config",
+        "memory",
+        "max_output",
+        "max_log_rate",
+        "allowed_hosts",
+        "http",
+        "instance",
+        "records",
+    ],
     later: &[],
     elsewhere: &[],
 };
@@ -56,7 +66,23 @@ fn read_plugin(name: &str, item: &Item, queues: &[QueueRules]) -> Option<Plugin>
         allowed_hosts,
         http: http_item.map(|item| http::read(&item)).unwrap_or_default(),
         warm: table.get("instance").and_then(|item| instance::read(&item)),
+        records: table.get("records").map(|item| read_records(&item, queues)).unwrap_or_default(),
     })
+}
+
+fn read_records(item: &Item, queues: &[QueueRules]) -> RecordGrants {
+    let entries = item.list().unwrap_or_default();
+    let patterns = entries.iter().filter_map(|entry| entry.checked(check_pattern));
+    RecordGrants::new(patterns.collect(), keys_of(queues))
+}
+
+/// Streams, lists and dead letters.
+fn keys_of(queues: &[QueueRules]) -> Vec<String> {
+    let keys = queues.iter().flat_map(|queue| {
+        let list = queue.list.as_ref().map(|list| list.key.clone());
+        [Some(queue.stream.clone()), queue.dead_letter.clone(), list].into_iter().flatten()
+    });
+    keys.collect()
 }
 
 fn read_config(item: &Item) -> BTreeMap<String, Secret> {

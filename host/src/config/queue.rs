@@ -9,14 +9,13 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::model::{Backoff, Batch, Idempotency, List, QueueRules, Rate};
+use super::model::{Backoff, Batch, Idempotency, List, OnEnd, QueueRules, Rate};
 use super::names::{check_key, check_name, check_stream};
 use super::reader::{Item, Keys, Table};
 use super::schedule;
+use super::targets::Sends;
 use super::units::parse_rate;
-use super::{backoff, list};
-
-const LATER: &[&str] = &["enqueue_to"];
+use super::{backoff, list, targets};
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -36,11 +35,14 @@ pub(super) const KEYS: Keys = Keys {
         "rate_limit",
         "idempotency",
         "retention",
+        "enqueue_to",
+        "on_end",
+        "events",
         "dead_letter",
         "list",
         "schedule",
     ],
-    later: LATER,
+    later: &[],
     elsewhere: &[(
         "delays",
         "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }",
@@ -64,8 +66,11 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "rate_limit",
         "idempotency",
         "retention",
+        "enqueue_to",
+        "on_end",
+        "events",
     ],
-    later: LATER,
+    later: &[],
     elsewhere: &[
         ("delays", "belongs into backoff: write backoff = { delays = [\"10s\", \"30s\", \"60s\"] }"),
         ("stream", "makes no sense as a default, every queue has its own: write it in [queues.NAME]"),
@@ -90,6 +95,7 @@ const MAX_RETRIES: RangeInclusive<u32> = 0..=1000;
 const MAX_DEFERRALS: RangeInclusive<u32> = 0..=100_000;
 const MAX_CRASHES: RangeInclusive<u32> = 1..=1000;
 const MAX_BACKLOG: RangeInclusive<u32> = 1..=1_000_000_000;
+const EVENTS: RangeInclusive<u32> = 0..=1_000_000;
 const WINDOW: RangeInclusive<Duration> = SECOND..=Duration::from_secs(365 * 86_400);
 const RETENTION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(365 * 86_400);
 
@@ -112,6 +118,8 @@ struct Rules {
     rate_limit: Option<Rate>,
     idempotency: Idempotency,
     retention: Duration,
+    sends: Sends,
+    events: u32,
 }
 
 impl Default for Rules {
@@ -132,6 +140,8 @@ impl Default for Rules {
             rate_limit: None,
             idempotency: Idempotency::default(),
             retention: DAY,
+            sends: Sends::default(),
+            events: 0,
         }
     }
 }
@@ -149,15 +159,20 @@ pub(super) fn read(root: &Table) -> Vec<QueueRules> {
     if named.is_empty() && queues.value().is_table() {
         queues.problem("there is no queue: add a table [queues.NAME] for each of your streams");
     }
-    let read: Vec<_> = named
-        .into_iter()
-        .filter_map(|(name, item)| Some((read_queue(name, &item, &defaults)?, item)))
-        .collect();
+    let (mut read, mut sends) = (Vec::new(), Vec::new());
+    for (name, item) in named {
+        if let Some((queue, names)) = read_queue(name, &item, &defaults) {
+            read.push((queue, item));
+            sends.push(names);
+        }
+    }
     check_streams(&read);
+    targets::find(&mut read, sends);
     read.into_iter().map(|(queue, _)| queue).collect()
 }
 
-fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<QueueRules> {
+/// The rules of a queue, and the names of the queues that it sends tasks to.
+fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<(QueueRules, Sends)> {
     if let Err(why) = check_name(name) {
         item.problem(format!("the queue's name {why}"));
     }
@@ -170,7 +185,8 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<QueueRules> {
         );
         item.named_as(format!("{}.batch.max_tasks", item.key)).warn(&why);
     }
-    Some(QueueRules {
+    let sends = rules.sends.clone();
+    let queue = QueueRules {
         name: name.to_owned(),
         stream: table
             .get("stream")
@@ -194,7 +210,12 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<QueueRules> {
         list: table.get("list").and_then(|item| list::read(&item)),
         schedule: table.get("schedule").and_then(|item| schedule::read(&item)),
         dead_letter: table.get("dead_letter").and_then(|item| item.checked(check_key)),
-    })
+        events: rules.events,
+        // The other queues are not known yet.
+        enqueue_to: Vec::new(),
+        on_end: OnEnd::default(),
+    };
+    Some((queue, sends))
 }
 
 fn read_rules(table: &Table, base: &Rules) -> Rules {
@@ -227,6 +248,15 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
             .get("idempotency")
             .map_or_else(|| base.idempotency.clone(), |item| read_idempotency(&item, &base.idempotency)),
         retention: duration("retention", RETENTION).unwrap_or(base.retention),
+        sends: Sends {
+            enqueue_to: table
+                .get("enqueue_to")
+                .map_or_else(|| base.sends.enqueue_to.clone(), |item| targets::read_names(&item)),
+            on_end: table
+                .get("on_end")
+                .map_or_else(|| base.sends.on_end.clone(), |item| targets::read_on_end(&item)),
+        },
+        events: integer("events", EVENTS).unwrap_or(base.events),
     }
 }
 
@@ -345,6 +375,9 @@ mod tests {
             list: None,
             schedule: None,
             dead_letter: None,
+            enqueue_to: vec![],
+            on_end: OnEnd::default(),
+            events: 0,
         };
         assert_eq!(queue, expected);
     }
@@ -449,7 +482,11 @@ mod tests {
             ("list = \"b\"", "queues.a.list: \"b\" is a key of the queue \"b\" already"),
             ("max_retires = 3", "did you mean `max_retries`"),
             ("priority = 0", "queues.a.priority: 0 is out of bounds: write 1 to 1000"),
-            ("enqueue_to = []", "not supported by this version of tqhost yet"),
+            ("enqueue_to = [\"c\"]", "queues.a.enqueue_to: \"c\" is not a queue: add a table [queues.c]"),
+            ("enqueue_to = \"b\"", "is a string, but must be a list"),
+            ("on_end = \"a\"", "queues.a.on_end: leads back to this queue"),
+            ("on_end = { failed = \"b\" }", "unknown key"),
+            ("events = -1", "-1 is out of bounds: write 0 to 1000000"),
             ("schedule = \"x\"", "queues.a.schedule: must be a table"),
         ];
         for (line, why) in table {

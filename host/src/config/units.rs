@@ -19,6 +19,7 @@ const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 <
 const SHOWN_CHARS: usize = 60;
 
 /// Reads `"30s"`, `"250ms"`, `"1h"`, `"1m30s"`. The units are d, h, m, s and ms, whole numbers only.
+// This is not humantime, whose errors do not say what to write instead.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let shown = show_text(text);
     if text.is_empty() {

@@ -8,10 +8,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use redis::Value;
+use serde::Serialize;
+use strum::IntoStaticStr;
 
 use super::walk::{self, FIRST, START};
 use crate::queue::reply::{self, Shaped, UnexpectedShape, optional};
-use crate::queue::script::{ScriptCall, scripts};
+use crate::queue::script::scripts;
 use crate::queue::{Link, Queue, QueueError, Status, keys, millis};
 
 scripts! {
@@ -23,7 +25,9 @@ scripts! {
 const STATUSES: usize = 100;
 
 /// The kinds of faults in a queue. The names are stable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, Serialize)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
+#[serde(into = "&'static str")]
 pub enum FaultKind {
     WrongType,
     NoGroup,
@@ -39,27 +43,6 @@ pub enum FaultKind {
     OrphanedKey,
     StuckClaim,
     StuckDelayed,
-}
-
-impl FaultKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            FaultKind::WrongType => "wrong-type",
-            FaultKind::NoGroup => "no-group",
-            FaultKind::DeletedEntry => "deleted-entry",
-            FaultKind::Undeliverable => "undeliverable",
-            FaultKind::DelayedWithoutFields => "delayed-without-fields",
-            FaultKind::FieldsWithoutDelay => "fields-without-delay",
-            FaultKind::UnreadableFields => "unreadable-fields",
-            FaultKind::LostTask => "lost-task",
-            FaultKind::EndedButThere => "ended-but-there",
-            FaultKind::DeadButAlive => "dead-but-alive",
-            FaultKind::NoExpiry => "no-expiry",
-            FaultKind::OrphanedKey => "orphaned-key",
-            FaultKind::StuckClaim => "stuck-claim",
-            FaultKind::StuckDelayed => "stuck-delayed",
-        }
-    }
 }
 
 /// A possible fault of one task.
@@ -133,23 +116,15 @@ impl Queue {
     /// Looks again at each suspect, and mends it if `mend`.
     pub(super) async fn judge(&self, suspects: &[Suspect], mend: bool) -> Result<Vec<Judgement>, QueueError> {
         let keys = &self.keys;
-        let rules = &self.rules;
         let call = |suspect: &Suspect| {
-            let call =
-                ScriptCall::new(&MEND).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(&keys.dead);
+            let call = self.ending_call(&MEND).key(&keys.delayed).key(&keys.parked).key(&keys.dead);
             let call = call
                 .key(keys.task(&suspect.id))
-                .key(suspect.marker.as_deref().unwrap_or(keys.stream.as_bytes()));
-            let call = call
+                .key(suspect.marker.as_deref().unwrap_or(keys.stream.as_bytes()))
                 .key(&keys.history)
-                .arg(suspect.kind.as_str())
-                .arg(u8::from(mend))
-                .arg(&rules.group)
-                .arg(&suspect.subject)
-                .arg(&suspect.id);
-            call.arg(millis(rules.retention))
-                .arg(millis(rules.idempotency.window))
-                .arg(millis(suspect.patience))
+                .arg(suspect.kind.into_str())
+                .arg(u8::from(mend));
+            call.arg(&suspect.subject).arg(&suspect.id).arg(millis(suspect.patience))
         };
         let replies = self.link.scripts("look again", &suspects.iter().map(call).collect::<Vec<_>>()).await?;
         let judgement = |reply: Value| {
@@ -213,9 +188,7 @@ impl Queue {
         for ((marker, id), status) in held.into_iter().zip(replies) {
             let status = match status {
                 Err(error) if error.is_wrong_type() => continue,
-                status => {
-                    self.shaped(WHAT, optional(status?))?.and_then(|text| Status::parse(text.as_bytes()))
-                }
+                status => self.shaped(WHAT, optional(status?))?.and_then(|text| text.parse::<Status>().ok()),
             };
             match status {
                 Some(status) if !status.is_end() => continue,
@@ -275,16 +248,11 @@ impl Queue {
     /// Asks the script about tasks.
     async fn examine(&self, asked: &[Asked<'_>], mend: bool) -> Result<Vec<Examined>, QueueError> {
         let keys = &self.keys;
-        let mut call = ScriptCall::new(&EXAMINE).key(&keys.stream).key(&keys.delayed).key(&keys.parked);
+        let mut call = self.ending_call(&EXAMINE).key(&keys.delayed).key(&keys.parked);
         for task in asked {
             call = call.key(keys.task(task.id)).key(task.marker.unwrap_or(keys.stream.as_bytes()));
         }
-        let rules = &self.rules;
-        call = call
-            .arg(&rules.group)
-            .arg(millis(rules.retention))
-            .arg(millis(rules.idempotency.window))
-            .arg(u8::from(mend));
+        call = call.arg(u8::from(mend));
         for task in asked {
             call = call.arg(task.id).arg(task.look);
         }
@@ -324,7 +292,7 @@ impl Examined {
             look: reply::bytes(look)?,
             came_after: u64::try_from(reply::int(&came_after)?).unwrap_or(0),
             marker: if matches!(marker, Value::Nil) { None } else { Some(reply::bytes(marker)?) },
-            status: optional(status)?.and_then(|text| Status::parse(text.as_bytes())),
+            status: optional(status)?.and_then(|text| text.parse().ok()),
             mended: reply::int(&mended)? == 1,
         })
     }
@@ -432,10 +400,4 @@ pub async fn tend(
     findings.freed =
         judged.into_iter().filter(|judgement| *judgement == Judgement::Wrong { mended: true }).count() as u64;
     Ok(findings)
-}
-
-impl serde::Serialize for FaultKind {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
 }

@@ -16,7 +16,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use crate::queue::hosts::HostInfo;
-use crate::queue::{Census, Queue, QueueError, Status, codec, reply};
+use crate::queue::{Census, Queue, QueueError, codec, reply};
 pub(crate) use mend::FaultKind;
 use mend::{Judgement, KeySuspects, Suspect};
 use walk::{FEW, FIRST, START};
@@ -309,7 +309,7 @@ impl Examination<'_> {
         let judged = self.queue.judge_tasks(&found.tasks, self.mend).await?;
         for (task, judgement) in found.tasks.into_iter().zip(judged) {
             if let Judgement::Wrong { mended } = judgement {
-                let status = task.status.map_or("none", Status::as_str);
+                let status = task.status.map_or("none", |status| status.into_str());
                 let what = match task.kind {
                     FaultKind::LostTask => format!("its status is {status}, but it is in no place any more"),
                     FaultKind::EndedButThere => {

@@ -190,10 +190,9 @@ impl Queue {
         let is_so = |status: Status| !status.is_end() || status == Status::Completed;
         let known = |reply: Result<Value, QueueError>| match reply {
             Err(error) if error.is_wrong_type() => Ok(false),
-            reply => Ok(self
-                .shaped(WHAT, optional(reply?))?
-                .and_then(|text| Status::parse(text.as_bytes()))
-                .is_some_and(is_so)),
+            reply => {
+                Ok(self.shaped(WHAT, optional(reply?))?.and_then(|text| text.parse().ok()).is_some_and(is_so))
+            }
         };
         replies.into_iter().map(known).collect()
     }

@@ -5,12 +5,15 @@
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use strum::IntoStaticStr;
+
 /// Changes kept of each plugin.
 const KEPT: usize = 20;
 /// A reason is cut at so many characters: all of it goes into the host's announcement.
 const MAX_REASON_CHARS: usize = 300;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub(crate) enum What {
     /// A version took over.
     Loaded,
@@ -30,22 +33,6 @@ pub(crate) enum What {
     Restored,
     /// The file is gone.
     Removed,
-}
-
-impl What {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            What::Loaded => "loaded",
-            What::Failed => "failed",
-            What::SelfCheckFailed => "self-check-failed",
-            What::Confirmed => "confirmed",
-            What::Regranted => "regranted",
-            What::RolledBack => "rolled-back",
-            What::Quarantined => "quarantined",
-            What::Restored => "restored",
-            What::Removed => "removed",
-        }
-    }
 }
 
 /// One change.

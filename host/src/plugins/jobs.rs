@@ -15,14 +15,15 @@ use sha2::{Digest as _, Sha256};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::Plugins;
+use super::catalog::Plugins;
 use super::gate::{Gate, Place};
-use super::life::{Digest, JobEnd, JobKind, LifeEvent, RESCAN, Trouble};
+use super::life::{Digest, JobEnd, JobKind, LifeEvent, Trouble};
 use super::loader::{Loader, Prepared};
 use super::registry::{Brought, PluginEntry, Work};
 use crate::config;
 use crate::file::{self, Found, Stamp};
 use crate::sandbox::{Allowance, Handler, LoadError};
+use crate::watch::RESCAN;
 
 /// The tools of a job.
 #[derive(Clone)]

@@ -27,17 +27,13 @@ use super::probation::ProbationVerdict;
 use super::quarantine::{Good, Quarantine};
 use super::retries::Failed;
 use super::status::PluginState;
-use crate::file::{self, Found, Stamp};
+use crate::file::{self, Found, SETTLE, Stamp};
 use crate::sandbox::LoadError;
+use crate::watch::RESCAN;
 
 pub(super) use event::{Digest, Effect, Failure, JobEnd, JobKind, LifeEvent, News, Trouble, short};
 pub(super) use state::{Candidate, Life, Serving};
 use state::{Guard, Noting, Shown};
-
-/// How long a file must stay the same before it is read.
-pub(super) const SETTLE: Duration = Duration::from_millis(100);
-/// How often every file is looked at without a hint.
-pub(super) const RESCAN: Duration = Duration::from_secs(2);
 
 /// Gives the life after `event`, and the effects to carry out, in their order.
 pub(super) fn step(life: Life, event: LifeEvent, now: Instant) -> (Life, Vec<Effect>) {

@@ -222,8 +222,11 @@ fn end(outcome: &Outcome) -> End {
                 | FailureKind::BusyTimeout
                 | FailureKind::OutOfMemory),
             message,
-        } => End::Spoiled(format!("{}: {message}", kind.as_str())),
-        Outcome::Failed { kind: FailureKind::Timeout | FailureKind::OutputTooLarge, .. } => End::Neither,
+        } => End::Spoiled(format!("{}: {message}", kind.into_str())),
+        Outcome::Failed {
+            kind: FailureKind::Timeout | FailureKind::OutputTooLarge | FailureKind::Effects,
+            ..
+        } => End::Neither,
     }
 }
 
@@ -242,7 +245,7 @@ mod tests {
     }
 
     fn ok() -> Outcome {
-        Outcome::Completed { result: None }
+        Outcome::Completed { result: None, effects: None }
     }
 
     fn back(ms: u64) -> Ruling {
@@ -265,7 +268,7 @@ mod tests {
                 assert_eq!(probation.judge(&format!("{n}"), &failed(kind), now), (back(250), None));
             }
             assert_eq!(probation.judge("5", &failed(kind), now), (back(250), None));
-            let why = format!("it spoiled 6 tasks, and 4 ended well; {}: boom", kind.as_str());
+            let why = format!("it spoiled 6 tasks, and 4 ended well; {}: boom", kind.into_str());
             assert_eq!(
                 probation.judge("6", &failed(kind), now),
                 (back(250), Some(ProbationVerdict::Bad(why)))

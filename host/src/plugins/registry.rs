@@ -24,7 +24,7 @@ use super::probation::Probation;
 use super::quarantine::{Good, Notes};
 use super::retries::Pauses;
 use super::status::PluginStatus;
-use super::version::Version;
+use super::version::{Version, WhenJudged};
 use crate::config;
 use crate::file::Stamp;
 use crate::sandbox::Handler;
@@ -173,6 +173,9 @@ impl PluginEntry {
         mut event: LifeEvent,
         brought: Brought,
     ) -> Option<Work> {
+        // Attempts and changes of the configuration take steps too, and the life must not go on after a step
+        // that was lost. So a panic ends the watcher, wherever it happens.
+        let unwatched = self.unwatched.clone().drop_guard();
         if let LifeEvent::Ended(_, JobEnd::Checked(_, good_holds)) = &mut event {
             *good_holds = record.good.as_ref().is_some_and(|good| good.probation.is_good());
         }
@@ -197,6 +200,7 @@ impl PluginEntry {
             let old = record.prepared.take();
             record.drop_later(old);
         }
+        unwatched.disarm();
         work
     }
 
@@ -220,7 +224,10 @@ impl PluginEntry {
             Effect::Publish(version, on_probation) => {
                 let prepared = record.prepared.take().expect("it was made and checked before");
                 let probation = record.probation(&version, on_probation);
-                let version = Arc::new(Version::new(self, version, prepared, probation));
+                let (name, figures) = (self.name.clone(), self.figures.clone());
+                let judged = self.when_judged();
+                let version = Version::new(name, figures, version, prepared, probation, judged);
+                let version = Arc::new(version);
                 if !on_probation {
                     record.set_good(Some(version.clone()));
                 }
@@ -254,6 +261,17 @@ impl PluginEntry {
             }
         }
         None
+    }
+
+    /// Versions live as long as their attempts, and do not keep the plugin.
+    fn when_judged(self: &Arc<Self>) -> Arc<WhenJudged> {
+        let entry = Arc::downgrade(self);
+        Arc::new(move |version, verdict| {
+            let Some(entry) = entry.upgrade() else { return };
+            let good = Good { digest: version.digest.clone(), bytes: version.bytes };
+            let work = entry.tell(LifeEvent::Judged(good, verdict), Brought::Version(version.clone()));
+            debug_assert!(work.is_none(), "a verdict begins no job");
+        })
     }
 
     /// Does what may block. The life waits for it, so a panic in it ends the watcher, which is told.

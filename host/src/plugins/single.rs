@@ -7,22 +7,18 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use notify::Watcher as _;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Notify;
 
 use super::cache::Cache;
 use super::jobs::hex;
-use super::life::{RESCAN, SETTLE};
 use super::loader::{Loader, Prepared};
-use super::watcher::BURST;
 use crate::config;
-use crate::file::{self, Found};
+use crate::file::{self, Found, SETTLE};
 use crate::sandbox::{Allowance, Handler, LoadError, Sandbox};
+use crate::watch::{FolderWatch, RESCAN};
 
 /// Compiled handlers kept. Those of some languages have tens of MiB, and whoever tries a handler makes many
 /// versions of it.
@@ -98,38 +94,14 @@ pub(crate) async fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 pub(crate) struct Watch {
     paths: Vec<PathBuf>,
     seen: Vec<Found>,
-    hint: Arc<Notify>,
-    /// Tells of changes as long as it lives; without it the rescan serves.
-    _hints: Option<notify::RecommendedWatcher>,
+    folders: FolderWatch,
 }
 
 impl Watch {
     /// Changes count from now on.
     pub(crate) fn new(paths: Vec<PathBuf>) -> Watch {
-        let hint = Arc::new(Notify::new());
-        let heard = hint.clone();
-        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Our own reading is an event too.
-            if !event.is_ok_and(|event| matches!(event.kind, notify::EventKind::Access(_))) {
-                heard.notify_one();
-            }
-        });
-        let mut hints = watcher.ok();
-        for path in &paths {
-            // The folder, since a file that is replaced by a rename is another file.
-            let folder =
-                path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            if let Some(watcher) = &mut hints
-                && let Err(error) = watcher.watch(folder, notify::RecursiveMode::NonRecursive)
-            {
-                tracing::warn!(
-                    "cannot watch {} ({error}); looking every {} s instead",
-                    folder.display(),
-                    RESCAN.as_secs()
-                );
-            }
-        }
-        let mut watch = Watch { paths, seen: Vec::new(), hint, _hints: hints };
+        let folders = FolderWatch::of_files(paths.iter().map(PathBuf::as_path));
+        let mut watch = Watch { paths, seen: Vec::new(), folders };
         watch.seen = watch.look();
         watch
     }
@@ -138,6 +110,10 @@ impl Watch {
     /// any more.
     pub(crate) async fn changed(&mut self) {
         loop {
+            if let Err(error) = self.folders.arm().await {
+                let seconds = RESCAN.as_secs();
+                tracing::warn!("cannot watch the files ({error}); looking every {seconds} s instead");
+            }
             let mut found = self.look();
             while found != self.seen {
                 tokio::time::sleep(SETTLE).await;
@@ -149,7 +125,7 @@ impl Watch {
                 found = later;
             }
             tokio::select! {
-                () = self.hint.notified() => tokio::time::sleep(BURST).await,
+                () = self.folders.hint() => {}
                 () = tokio::time::sleep(RESCAN) => {}
             }
         }

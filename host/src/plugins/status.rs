@@ -4,10 +4,13 @@
 
 use std::sync::Arc;
 
+use strum::IntoStaticStr;
+
 use super::figures::Figures;
 use super::history::Change;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub(crate) enum PluginState {
     /// The file that is there is the active version.
     Active,
@@ -18,17 +21,6 @@ pub(crate) enum PluginState {
     Quarantined,
     /// There is no file.
     Missing,
-}
-
-impl PluginState {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            PluginState::Active => "active",
-            PluginState::Failed => "failed",
-            PluginState::Quarantined => "quarantined",
-            PluginState::Missing => "missing",
-        }
-    }
 }
 
 /// One plugin, as `tqhost plugins` and the metrics show it.

@@ -1,5 +1,7 @@
 //! The registry with real files: what is put into the folder, and what becomes of it.
 
+mod unwatched;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
@@ -7,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,9 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::history::What;
 use super::retries::Pauses;
 use super::status::PluginState;
-use super::{Judged, Plugins, Ruling, Source, Times, UNWATCHED, Version};
-use crate::admin::{self, AdminState, Health};
-use crate::app::tell_when_ready;
+use super::{Judged, Plugins, Ruling, Source, Times, Version};
 use crate::config;
 use crate::sandbox::Attempt;
 use crate::sandbox::testing::{self, DONE, ECHO, embed, handler, module, outcome};
@@ -84,7 +82,7 @@ async fn next(active: &mut Active) -> Option<Arc<Version>> {
 
 async fn result(version: &Version) -> Option<Vec<u8>> {
     match outcome(&version.handler.run(testing::attempt()).await.unwrap()) {
-        Outcome::Completed { result } => result,
+        Outcome::Completed { result, .. } => result,
         other => panic!("{other:?}"),
     }
 }
@@ -498,61 +496,6 @@ async fn a_self_check_that_was_late_is_tried_again_while_the_old_version_stays()
     let failed = &status.history[1];
     assert_eq!((failed.digest.as_ref(), failed.reason.as_ref()), (Some(&new.digest), Some(&LATE.into())));
     assert!(failed.took_ms >= Some(100), "{failed:?}");
-}
-
-#[tokio::test]
-async fn a_watcher_that_fails_is_told_of_and_what_runs_goes_on() {
-    let folder = Folder::new();
-    folder.put(&handler(ECHO));
-    // No clock has the moment at which the next try would come: to compute it is a panic.
-    let pauses = Pauses { first: Duration::MAX, longest: Duration::MAX };
-    let plugins = folder.start_with(Times { pauses, ..QUICK }, from(60)).await;
-    let active = plugins.subscribe("p");
-    assert!(tokio::time::timeout(Duration::ZERO, plugins.unwatched()).await.is_err());
-    folder.put(&checks_the_clock());
-    readyz_tells(&plugins).await;
-    let version = active.borrow().clone().unwrap();
-    assert_eq!(result(&version).await, Some(b"1-0".to_vec()));
-}
-
-#[tokio::test]
-async fn what_fails_in_the_background_is_told_of() {
-    let folder = Folder::new();
-    folder.put(&handler(ECHO));
-    let plugins = folder.start().await;
-    plugins.entries()[0].in_background(|_| panic!("a bug"));
-    readyz_tells(&plugins).await;
-    // The watcher has ended, too.
-    folder.tracker.close();
-    tokio::time::timeout(Duration::from_secs(20), folder.tracker.wait()).await.expect("it still watches");
-}
-
-/// Waits until `/readyz` of a host with these plugins answers that the watcher has failed.
-async fn readyz_tells(plugins: &Plugins) {
-    let health = Health::new(Duration::from_secs(600));
-    let listener = admin::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let state = AdminState { metrics: Arc::default(), health: health.clone(), token: None };
-    tokio::spawn(admin::serve(listener, state, CancellationToken::new()));
-    let told = tell_when_ready(plugins.clone(), health);
-    tokio::time::timeout(Duration::from_secs(20), told).await.expect("nobody is told");
-    let mut readyz = TcpStream::connect(address).await.unwrap();
-    let request = b"GET /readyz HTTP/1.1\r\nHost: tqhost\r\nConnection: close\r\n\r\n";
-    readyz.write_all(request).await.unwrap();
-    let mut answer = String::new();
-    readyz.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains(UNWATCHED), "{answer}");
-}
-
-#[tokio::test]
-async fn a_watcher_that_was_told_to_stop_has_not_failed() {
-    let folder = Folder::new();
-    folder.put(&handler(ECHO));
-    let plugins = folder.start().await;
-    folder.stop.cancel();
-    folder.tracker.close();
-    folder.tracker.wait().await;
-    assert!(tokio::time::timeout(Duration::ZERO, plugins.unwatched()).await.is_err());
 }
 
 #[tokio::test]

@@ -5,17 +5,16 @@
 //!
 //! Not here: the rule of the probation (`probation`), what follows from its end (`life`).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::figures::Figures;
-use super::life::{LifeEvent, short};
+use super::life::short;
 use super::loader::Prepared;
 use super::locked;
 use super::probation::{Probation, ProbationVerdict, Ruling};
 use super::quarantine::Good;
-use super::registry::{Brought, PluginEntry};
 use crate::config;
 use crate::sandbox::{Attempt, AttemptReport, Ended, Handler};
 use crate::task::{FailureKind, Outcome};
@@ -37,8 +36,11 @@ pub(crate) struct Version {
     pub(super) since: Instant,
     /// Shared by all copies of this version.
     pub(super) probation: Arc<Probation>,
-    entry: Weak<PluginEntry>,
+    judged: Arc<WhenJudged>,
 }
+
+/// Tells the registry that the version's probation has ended.
+pub(super) type WhenJudged = dyn Fn(&Arc<Version>, ProbationVerdict) + Send + Sync;
 
 /// The consequences of an attempt.
 #[derive(Debug)]
@@ -53,25 +55,27 @@ pub(crate) enum Judged {
 impl Version {
     /// A version that attempts may begin on from now on.
     pub(super) fn new(
-        entry: &Arc<PluginEntry>,
+        plugin: Arc<str>,
+        figures: Arc<Figures>,
         version: Good,
         prepared: Prepared,
         probation: Arc<Probation>,
+        judged: Arc<WhenJudged>,
     ) -> Version {
         let (Good { digest, bytes }, Prepared { handler, took, from_cache }) = (version, prepared);
-        handler.belongs_to(entry.figures.share.clone());
+        handler.belongs_to(figures.share.clone());
         Version {
-            plugin: entry.name.clone(),
-            label: format!("{}@{}", entry.name, short(&digest)).into(),
+            label: format!("{plugin}@{}", short(&digest)).into(),
+            plugin,
             digest,
             handler,
-            figures: entry.figures.clone(),
+            figures,
             bytes,
             took,
             from_cache,
             since: Instant::now(),
             probation,
-            entry: Arc::downgrade(entry),
+            judged,
         }
     }
 
@@ -115,7 +119,7 @@ impl Version {
             from_cache: self.from_cache,
             since: self.since,
             probation: self.probation.clone(),
-            entry: self.entry.clone(),
+            judged: self.judged.clone(),
         })
     }
 
@@ -125,10 +129,8 @@ impl Version {
     }
 
     fn found(self: &Arc<Self>, verdict: Option<ProbationVerdict>) {
-        if let (Some(verdict), Some(entry)) = (verdict, self.entry.upgrade()) {
-            let version = Good { digest: self.digest.clone(), bytes: self.bytes };
-            let work = entry.tell(LifeEvent::Judged(version, verdict), Brought::Version(self.clone()));
-            debug_assert!(work.is_none(), "a verdict begins no job");
+        if let Some(verdict) = verdict {
+            (self.judged)(self, verdict);
         }
     }
 }

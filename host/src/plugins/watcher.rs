@@ -1,47 +1,52 @@
 //! Watches the plugins folder, and carries events to the plugins and jobs from them.
 //!
-//! In: hints that something changed (notify), and a slow look at every file for what the hints miss; jobs
+//! In: hints that something changed (`watch`), and a slow look at every file for what the hints miss; jobs
 //! that have ended. Out: events for `registry`; the jobs that these ask for, each a task of its own, so that
 //! no plugin waits for another one's file.
 //!
-//! A panic here, in a job, or in what a plugin does in the background ends the watcher: `Plugins::unwatched`
-//! tells of it. Not here: what follows from an event (`life`), what a job does (`jobs`), who reads and
-//! compiles at once (`gate`).
+//! A panic here, in a job, in a step of a plugin's life, or in what a plugin does in the background ends the
+//! watcher: `Plugins::unwatched` tells of it. Not here: what follows from an event (`life`), what a job does
+//! (`jobs`), who reads and compiles at once (`gate`), how hints come about (`watch`).
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use notify::Watcher as _;
-use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::gate::Gate;
+use super::catalog::Plugins;
+use super::gate::{self, Gate};
 use super::jobs::{Ended, Workshop, blocking};
-use super::life::{Candidate, Life, LifeEvent, RESCAN};
+use super::life::{Candidate, Life, LifeEvent};
 use super::loader::Loader;
 use super::registry::Brought;
-use super::{Plugins, Times};
+use super::retries::Pauses;
 use crate::file::{self, Found};
+use crate::sandbox::CHECK_TIMEOUT;
+use crate::watch::{FolderWatch, RESCAN};
 
-/// How long to wait after a hint: hints come in bursts.
-pub(super) const BURST: Duration = Duration::from_millis(20);
 /// How long the first scan waits for files that somebody is still writing.
 const FIRST_SCAN: Duration = Duration::from_secs(10);
 
 pub(super) struct Watcher {
     workshop: Workshop,
     jobs: JoinSet<Ended>,
-    hint: Arc<Notify>,
-    /// The watcher and the directory that it watches.
-    hints: Option<(notify::RecommendedWatcher, DirId)>,
-    /// The hints do not work and that has been said.
-    deaf: bool,
+    folder: FolderWatch,
 }
 
-/// Device and inode: a directory that was made anew is another one.
-type DirId = (u64, u64);
+/// How long a self-check may take, what failed waits for its next try, and how long a file is compiled before
+/// others are beside it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    pub(super) check: Duration,
+    pub(super) pauses: Pauses,
+    pub(super) patience: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        Times { check: CHECK_TIMEOUT, pauses: Pauses::default(), patience: gate::PATIENCE }
+    }
+}
 
 /// The reason why the watcher woke up.
 #[derive(PartialEq, Eq)]
@@ -55,8 +60,8 @@ enum Awoken {
 impl Watcher {
     pub(super) fn new(loader: Loader, registry: Plugins, times: Times) -> Watcher {
         let workshop = Workshop { loader, registry, gate: Gate::new(times.patience), check: times.check };
-        let (jobs, hint) = (JoinSet::new(), Arc::new(Notify::new()));
-        Watcher { workshop, jobs, hint, hints: None, deaf: false }
+        let folder = FolderWatch::new([workshop.registry.0.dir.clone()]);
+        Watcher { workshop, jobs: JoinSet::new(), folder }
     }
 
     /// Tries every file that is there, then watches until it is told to stop.
@@ -110,9 +115,9 @@ impl Watcher {
         let next = registry.entries().iter().filter_map(|plugin| plugin.life(Life::due)).min();
         let rescan = Instant::now() + RESCAN;
         tokio::select! {
-            () = self.hint.notified() => tokio::time::sleep(BURST).await,
+            () = self.folder.hint() => {}
             () = registry.0.updated.notified() => {}
-            () = registry.0.unwatched.cancelled() => panic!("the work that a plugin waits for has failed"),
+            () = registry.0.unwatched.cancelled() => panic!("a plugin's step or its work has failed"),
             Some(ended) = self.jobs.join_next() => {
                 self.ended(ended);
                 return Awoken::Ended;
@@ -139,10 +144,13 @@ impl Watcher {
 
     /// Looks at all files, and begins what they ask for.
     async fn scan(&mut self) {
-        let dir = self.workshop.registry.0.dir.clone();
         // The watch comes before the look: what happens in between is then a hint.
-        let Some(id) = blocking(move || dir_id(&dir)).await else { return };
-        self.listen(id);
+        if let Err(error) = self.folder.arm().await {
+            let dir = self.workshop.registry.0.dir.display();
+            let seconds = RESCAN.as_secs();
+            tracing::warn!(%dir, %error, "cannot watch the plugins folder; looking at it every {seconds} s \
+                instead");
+        }
         let plugins = self.workshop.registry.entries();
         // A folder on a network may take its time to answer.
         let look = move || {
@@ -167,43 +175,4 @@ impl Watcher {
             }
         }
     }
-
-    /// Watches the directory that the path names now. Until it exists, and wherever watching fails, the
-    /// rescan serves.
-    fn listen(&mut self, id: Option<DirId>) {
-        if self.hints.as_ref().map(|(_, id)| *id) == id {
-            return;
-        }
-        // The old watch first: it names the same path.
-        self.hints = None;
-        let Some(id) = id else { return };
-        let hint = self.hint.clone();
-        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Our own reading is an event too.
-            if !event.is_ok_and(|event| matches!(event.kind, notify::EventKind::Access(_))) {
-                hint.notify_one();
-            }
-        });
-        let watching = watcher.and_then(|mut watcher| {
-            watcher.watch(&self.workshop.registry.0.dir, notify::RecursiveMode::NonRecursive)?;
-            Ok(watcher)
-        });
-        match watching {
-            Ok(watcher) => {
-                self.hints = Some((watcher, id));
-                self.deaf = false;
-            }
-            Err(error) if !self.deaf => {
-                self.deaf = true;
-                tracing::warn!(dir = %self.workshop.registry.0.dir.display(), %error, "cannot watch the \
-                    plugins folder; looking at it every 2 s instead");
-            }
-            Err(_) => {}
-        }
-    }
-}
-
-fn dir_id(dir: &Path) -> Option<DirId> {
-    use std::os::unix::fs::MetadataExt as _;
-    std::fs::metadata(dir).ok().filter(std::fs::Metadata::is_dir).map(|meta| (meta.dev(), meta.ino()))
 }

@@ -5,9 +5,9 @@
 //! Not here: stopping the handler of a running task (`worker::heartbeat` learns of the cancellation).
 
 use super::error::QueueError;
-use super::handle::{Queue, millis};
+use super::handle::Queue;
 use super::reply;
-use super::script::{self, ScriptCall};
+use super::script;
 use super::status::Status;
 
 impl Queue {
@@ -22,14 +22,8 @@ impl Queue {
             marker => self.shaped("cancel", reply::bytes(marker))?,
         };
         let call = |entry: &str| {
-            let call = ScriptCall::new(&script::CANCEL)
-                .key(&keys.stream)
-                .key(&keys.delayed)
-                .key(&keys.parked)
-                .key(keys.task(id))
-                .key(&marker);
-            let call = call.arg(&self.rules.group).arg(id).arg(millis(self.rules.retention));
-            call.arg(millis(self.rules.idempotency.window)).arg(entry)
+            let call = self.ending_call(&script::CANCEL).key(&keys.delayed).key(&keys.parked);
+            call.key(keys.task(id)).key(&marker).arg(id).arg(entry)
         };
         let mut before = self.shaped("cancel", reply::bytes(self.link.script(&call("")).await?))?;
         if before.is_empty()

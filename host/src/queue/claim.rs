@@ -251,18 +251,12 @@ impl Queue {
         holders: &[Option<String>],
     ) -> Result<Vec<Begin>, QueueError> {
         let (keys, rules) = (&self.keys, &self.rules);
-        let mut call = ScriptCall::new(&script::BEGIN).key(&keys.stream).key(&keys.delayed);
+        let mut call = self.ending_call(&script::BEGIN).key(&keys.delayed);
         for (task, holder) in tasks.iter().zip(holders) {
             let holder = holder.as_ref().map_or_else(|| keys.stream.clone(), |holder| keys.task(holder));
             call = call.key(keys.task(task.id)).key(keys.marker(task.key)).key(holder);
         }
-        call = call
-            .arg(&rules.group)
-            .arg(consumer)
-            .arg(plugin)
-            .arg(millis(rules.retention))
-            .arg(millis(rules.idempotency.window));
-        call = call.arg(millis(rules.lease)).arg(rules.max_crashes);
+        call = call.arg(consumer).arg(plugin).arg(millis(rules.lease)).arg(rules.max_crashes);
         for task in tasks {
             call = call
                 .arg(task.entry)
@@ -282,15 +276,11 @@ impl Queue {
         consumer: &str,
         beats: &[HeartbeatReport],
     ) -> Result<Vec<Lease>, QueueError> {
-        let mut call = ScriptCall::new(&script::HEARTBEAT).key(&self.keys.stream);
+        let mut call = self.ending_call(&script::HEARTBEAT);
         for beat in beats {
             call = call.key(self.keys.task(&beat.task_id)).key(self.keys.marker(beat.key.as_deref()));
         }
-        call = call
-            .arg(&self.rules.group)
-            .arg(consumer)
-            .arg(millis(self.rules.retention))
-            .arg(millis(self.rules.lease));
+        call = call.arg(consumer).arg(millis(self.rules.lease));
         for beat in beats {
             let (percent, note) = beat
                 .progress

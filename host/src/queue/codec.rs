@@ -31,12 +31,18 @@ const ID: &str = "tq-id";
 const ATTEMPT: &str = "tq-attempt";
 const DEFERRALS: &str = "tq-deferrals";
 const CRASHES: &str = "tq-crashes";
+/// The number of deliveries of the task under earlier entries.
+const FENCE: &str = "tq-fence";
+/// The key of the flow that the task joins.
+const JOINS: &str = "tq-joins";
+/// Why the flow that the task joins has failed.
+const FLOW_FAILED: &str = "tq-flow-failed";
 const ENQUEUED_AT: &str = "tq-enqueued-at";
 /// The shortest time from the enqueueing of a task to its start, in milliseconds.
 const DELAY: &str = "tq-delay-ms";
 const KEY: &str = "tq-key";
 /// Reserved fields that [`Task`] has fields for.
-const KNOWN: [&str; 6] = [ID, ATTEMPT, DEFERRALS, CRASHES, DELAY, ENQUEUED_AT];
+const KNOWN: [&str; 7] = [ID, ATTEMPT, DEFERRALS, CRASHES, FENCE, DELAY, ENQUEUED_AT];
 const TRACEPARENT: &str = "traceparent";
 /// Fields that a dead letter adds to those of its task. They are dropped when it becomes a task again.
 const DEAD_ONLY: [&str; 8] = [
@@ -129,10 +135,12 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
         attempt: 1,
         deferrals: 0,
         crashes: entry.deliveries.saturating_sub(1),
+        fence: u64::from(entry.deliveries.max(1)),
         enqueued_at_ms: entry_time_ms(&entry.id),
         traceparent: None,
         delay: None,
         origin: Origin::Producer,
+        joins: None,
         reserved: Vec::new(),
     };
     let (mut has_id, mut is_enqueued, mut is_returned) = (false, false, false);
@@ -143,6 +151,8 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
             ATTEMPT => (task.attempt, is_returned) = (number::<u32>(ATTEMPT, value)?.max(1), true),
             DEFERRALS => task.deferrals = number(DEFERRALS, value)?,
             CRASHES => task.crashes = task.crashes.saturating_add(number(CRASHES, value)?),
+            FENCE => task.fence = task.fence.saturating_add(number(FENCE, value)?),
+            JOINS => task.joins = std::str::from_utf8(value).ok().map(str::to_owned),
             DELAY => task.delay = Some(number(DELAY, value).map(Duration::from_millis)?.min(LONGEST_DELAY)),
             ENQUEUED_AT => (task.enqueued_at_ms, is_enqueued) = (number(ENQUEUED_AT, value)?, true),
             TRACEPARENT => task.traceparent = std::str::from_utf8(value).ok().map(str::to_owned),
@@ -183,6 +193,7 @@ pub fn encode(task: &Task, attempt: u32, deferrals: u32) -> RawFields {
     out.push(raw(ID, &task.id));
     out.push(raw(ATTEMPT, &attempt));
     out.push(raw(ENQUEUED_AT, &task.enqueued_at_ms));
+    out.push(fence(task));
     if deferrals > 0 {
         out.push(raw(DEFERRALS, &deferrals));
     }
@@ -190,6 +201,17 @@ pub fn encode(task: &Task, attempt: u32, deferrals: u32) -> RawFields {
         out.push(raw(CRASHES, &task.crashes));
     }
     out
+}
+
+/// Why the task cannot run: the flow that it joins has failed.
+pub fn failure_of_flow(task: &Task) -> Option<String> {
+    let failed = task.reserved.iter().find(|field| field.name == FLOW_FAILED)?;
+    Some(String::from_utf8_lossy(&failed.value).into_owned())
+}
+
+/// The field that carries the number of deliveries so far to the next entry.
+pub fn fence(task: &Task) -> (Vec<u8>, Vec<u8>) {
+    raw(FENCE, &task.fence)
 }
 
 /// A task's idempotency key: `tq-key`, or else the value of the field that the queue names. An empty value
@@ -217,7 +239,7 @@ pub fn id_of(entry: &StreamEntry) -> String {
 /// The fields of a dead letter as those of a task on its first attempt: without attempts, deferrals, crashes
 /// and the reasons.
 pub fn revived(id: &str, fields: &RawFields) -> RawFields {
-    let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, DELAY];
+    let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, DELAY, FLOW_FAILED];
     let kept = fields.iter().filter(|(name, _)| {
         let is = |known: &&str| name == known.as_bytes();
         !spent.iter().any(is) && !DEAD_ONLY.iter().any(is)
@@ -373,7 +395,9 @@ mod tests {
             let fields = encode(&before, attempt, deferrals);
             let second = StreamEntry { id: "9-0".into(), fields, deliveries: 1 };
             let after = decode(&"q".into(), second).unwrap();
-            let expected = Task { entry: "9-0".into(), attempt, deferrals, origin: Origin::Other, ..before };
+            let fence = before.fence + 1;
+            let (entry, origin) = ("9-0".into(), Origin::Other);
+            let expected = Task { entry, attempt, deferrals, fence, origin, ..before };
             prop_assert_eq!(after, expected);
         }
     }

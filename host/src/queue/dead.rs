@@ -11,8 +11,7 @@ use super::codec::{self, RawFields, StreamEntry};
 use super::error::QueueError;
 use super::handle::Queue;
 use super::reply;
-use super::script::{self, ScriptCall};
-use super::settle::with_fields;
+use super::script::{self, ScriptCall, with_fields};
 use crate::config::model::Rate;
 
 /// Dead letters read, requeued or purged in one step.
@@ -119,11 +118,27 @@ pub enum DeadChoice {
 }
 
 /// The result of a requeue or purge. Both numbers together are the number of dead letters asked for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Redriven {
     pub succeeded: u64,
     /// Is not dead (any more), or can never run.
     pub skipped: u64,
+}
+
+/// Why a requeue or purge ended too early, and how far it came. It may be repeated.
+#[derive(Debug)]
+pub struct RedriveError {
+    pub cause: QueueError,
+    /// The dead letters that were requeued or purged for certain.
+    pub succeeded: u64,
+    /// Whether Redis may have carried out the last step, since its reply did not come.
+    pub in_doubt: bool,
+}
+
+#[derive(Default)]
+struct RedriveProgress {
+    succeeded: u64,
+    is_writing: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -168,29 +183,47 @@ impl Queue {
 
     /// Brings dead letters back into the queue, as tasks on their first attempt. `rate` keeps tasks that
     /// failed from all coming back at once. May be interrupted and repeated.
-    pub async fn requeue(&self, choice: &DeadChoice, rate: Option<Rate>) -> Result<Redriven, QueueError> {
+    pub async fn requeue(&self, choice: &DeadChoice, rate: Option<Rate>) -> Result<Redriven, RedriveError> {
         self.redrive(choice, RedriveStep::Requeue(rate)).await
     }
 
     /// Deletes dead letters for good. May be interrupted and repeated.
-    pub async fn purge(&self, choice: &DeadChoice) -> Result<Redriven, QueueError> {
+    pub async fn purge(&self, choice: &DeadChoice) -> Result<Redriven, RedriveError> {
         self.redrive(choice, RedriveStep::Purge).await
     }
 
-    async fn redrive(&self, choice: &DeadChoice, step: RedriveStep) -> Result<Redriven, QueueError> {
+    async fn redrive(&self, choice: &DeadChoice, step: RedriveStep) -> Result<Redriven, RedriveError> {
+        let mut progress = RedriveProgress::default();
+        let asked_for = self.redrive_pages(choice, step, &mut progress).await;
+        let RedriveProgress { succeeded, is_writing } = progress;
+        match asked_for {
+            Ok(asked_for) => Ok(Redriven { succeeded, skipped: asked_for - succeeded }),
+            Err(cause) => {
+                Err(RedriveError { succeeded, in_doubt: is_writing && cause.is_connection(), cause })
+            }
+        }
+    }
+
+    /// Gives how many dead letters were asked for.
+    async fn redrive_pages(
+        &self,
+        choice: &DeadChoice,
+        step: RedriveStep,
+        progress: &mut RedriveProgress,
+    ) -> Result<u64, QueueError> {
         // Tasks that die during this call are left for the next one. Otherwise the call might never end.
         let mut pages = Pages::new(Some(self.last_dead().await?));
         let now_ms = self.now_ms().await?;
-        let mut done = Redriven::default();
         match choice {
             DeadChoice::All(filter) => {
+                let mut asked_for = 0;
                 while let Some(page) = pages.next(self).await? {
                     let chosen: Vec<_> =
                         page.into_iter().filter(|letter| filter.takes(letter, now_ms)).collect();
-                    let succeeded = self.redrive_page(&chosen, step).await?;
-                    done.succeeded += succeeded;
-                    done.skipped += chosen.len() as u64 - succeeded;
+                    asked_for += chosen.len() as u64;
+                    self.redrive_page(&chosen, step, progress).await?;
                 }
+                Ok(asked_for)
             }
             DeadChoice::Ids(ids) => {
                 let mut open: HashSet<&str> = ids.iter().map(String::as_str).collect();
@@ -204,26 +237,34 @@ impl Queue {
                             chosen.push(letter);
                         }
                     }
-                    done.succeeded += self.redrive_page(&chosen, step).await?;
+                    self.redrive_page(&chosen, step, progress).await?;
                 }
-                done.skipped = ids.len() as u64 - done.succeeded;
+                Ok(ids.len() as u64)
             }
         }
-        Ok(done)
     }
 
-    /// Gives how many succeeded.
-    async fn redrive_page(&self, letters: &[DeadLetter], step: RedriveStep) -> Result<u64, QueueError> {
-        let mut succeeded = 0;
+    async fn redrive_page(
+        &self,
+        letters: &[DeadLetter],
+        step: RedriveStep,
+        progress: &mut RedriveProgress,
+    ) -> Result<(), QueueError> {
         match step {
             RedriveStep::Requeue(rate) => {
                 let able: Vec<&DeadLetter> = letters.iter().filter(|letter| !letter.is_packed()).collect();
                 for some in able.chunks(rate.map_or(PAGE, at_once)) {
                     let calls: Vec<ScriptCall> =
                         some.iter().map(|letter| self.requeue_call(letter)).collect();
-                    for reply in self.link.scripts("requeue", &calls).await? {
-                        succeeded += self.shaped("requeue", reply::count(&reply?))?;
-                    }
+                    progress.is_writing = true;
+                    let replies = self.link.scripts("requeue", &calls).await?;
+                    let counts: Vec<Result<u64, QueueError>> = replies
+                        .into_iter()
+                        .map(|reply| self.shaped("requeue", reply::count(&reply?)))
+                        .collect();
+                    progress.succeeded += counts.iter().flatten().sum::<u64>();
+                    counts.into_iter().collect::<Result<Vec<u64>, QueueError>>()?;
+                    progress.is_writing = false;
                     if let Some(rate) = rate {
                         tokio::time::sleep(rate.per.mul_f64(some.len() as f64 / f64::from(rate.count))).await;
                     }
@@ -235,11 +276,13 @@ impl Queue {
                 delete
                     .arg(&self.keys.dead)
                     .arg(letters.iter().map(|letter| &letter.entry).collect::<Vec<_>>());
+                progress.is_writing = true;
                 let reply = self.link.command("purge", &delete).await?;
-                succeeded = self.shaped("purge", reply::count(&reply))?;
+                progress.succeeded += self.shaped("purge", reply::count(&reply))?;
+                progress.is_writing = false;
             }
         }
-        Ok(succeeded)
+        Ok(())
     }
 
     fn requeue_call(&self, letter: &DeadLetter) -> ScriptCall {

@@ -58,6 +58,12 @@ impl QueueError {
         !matches!(self.source.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
     }
 
+    /// Why the effects of an attempt do not fit what Redis holds. Nothing was written, and another try would
+    /// be refused as well.
+    pub fn conflict(&self) -> Option<&str> {
+        self.source.detail()?.strip_prefix("TQEFFECT ")
+    }
+
     /// Redis has no memory left for this write.
     pub fn is_out_of_memory(&self) -> bool {
         self.source.code() == Some("OOM") || self.source.to_string().contains("OOM command not allowed")

@@ -1,13 +1,14 @@
 //! One queue in Redis: its rules, its keys and its connection. The files above add an operation each.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::error::QueueError;
 use super::keys::QueueKeys;
 use super::link::{Link, Recovery};
 use super::reply::{Shaped, UnexpectedShape};
-use crate::config;
+use super::script::{Script, ScriptCall, Told};
+use crate::config::{self, OnEnd, TargetQueue};
 
 /// After an outage every living host renews its leases within this time: it connects again within 4 seconds,
 /// and its heartbeats are 2 seconds apart.
@@ -26,6 +27,36 @@ impl Queue {
     pub fn new(rules: config::QueueRules, link: Link) -> Queue {
         let keys = Arc::new(QueueKeys::new(&rules.stream, rules.dead_letter.as_deref()));
         Queue { rules: Arc::new(rules), keys, link }
+    }
+
+    /// A call of a script that may end tasks. Such scripts have the same first key and first arguments.
+    pub(crate) fn ending_call(&self, script: &'static LazyLock<Script>) -> ScriptCall {
+        let rules = &self.rules;
+        let call = ScriptCall::new(script).key(&self.keys.stream).arg(&rules.group);
+        call.arg(millis(rules.retention)).arg(millis(rules.idempotency.window)).telling(self.told())
+    }
+
+    /// Who is told of the ends of this queue's tasks.
+    pub(super) fn told(&self) -> Told {
+        let rules = &self.rules;
+        let on_end = &rules.on_end;
+        if *on_end == OnEnd::default() && rules.events == 0 {
+            return Told { keys: Vec::new(), args: vec![Vec::new(), rules.name.clone().into()] };
+        }
+        let none = self.keys.stream.as_bytes();
+        let stream = |target: &Option<TargetQueue>| {
+            target.as_ref().map_or(none, |target| target.stream.as_bytes()).to_vec()
+        };
+        let events = if rules.events > 0 { self.keys.events.as_bytes() } else { none };
+        Told {
+            keys: vec![
+                stream(&on_end.completed),
+                stream(&on_end.dead),
+                stream(&on_end.cancelled),
+                events.to_vec(),
+            ],
+            args: vec![rules.events.to_string().into(), rules.name.clone().into()],
+        }
     }
 
     /// Whether Redis answered again only recently, after a silence in which leases may have ended. Living

@@ -40,7 +40,7 @@ pub(crate) struct HostInfo {
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub(crate) struct HostQueue {
     pub name: String,
-    /// `reading`, `waiting-for-permit`, `waiting-for-plugin` or `stalled`.
+    /// The state of the fetch loop, or `stalled`.
     pub state: String,
     pub running: u64,
     pub completed: u64,

@@ -10,9 +10,14 @@
 //! | `tq:{S}:rate` | string | the time up to which places are taken (µs); expires | rate |
 //! | `tq:{S}:paused` | string | when the queue was paused (ms); exists during the pause | pause, resume |
 //! | `tq:{S}:history` | hash | group → its last entry when a host first used it (0-0: a host made the group) | group |
+//! | `tq:{S}:events` | stream | the last moves and ends of tasks, if the queue keeps events | settle and all that end tasks |
+//! | `tq:{S}:flow:<id>` | hash | a flow that ends in the task `id`: how many children are left, and the task | settle |
+//! | `tq:{S}:flow:<id>:children` | list | children that are not enqueued yet (MessagePack); expires before the commit | stage, promote |
+//! | `tq:{S}:flow:<id>:results` | hash | index of a child → how it ended, and `<index>:value` → its result | all that end tasks |
 //! | `tq:{S}:schedule` | hash | schedule → up to which time it was handled (ms) | fire, and the scheduler's begin, reset, forget |
 //! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer; expires | settle, leave |
 //! | `tq:{S}:task:<id>` | hash | status and result of a task; expires after its end | begin, heartbeat, settle, enqueue, fire, requeue, mend, examine |
+//! | `tq:{tag}:state:<plugin>:<key>` | string | a value of a plugin's state, for all queues whose streams have this tag | settle |
 //! | the queue's `list` | list | items that are not tasks yet; producers LPUSH | producers, move |
 //! | `tq:hosts` | zset | host id by the time it was last seen (ms) | announce |
 //! | `tq:host:<id>` | string | the announcement of a host, as JSON; expires | announce |
@@ -49,6 +54,7 @@ pub(crate) struct QueueKeys {
     pub rate: String,
     pub schedule: String,
     pub history: String,
+    pub events: String,
     /// A glob pattern for all keys of the queue except the stream and a dead letter key with its own name.
     pub all: String,
     /// The common prefix of all these keys except the stream.
@@ -56,6 +62,8 @@ pub(crate) struct QueueKeys {
     task_prefix: String,
     settled_prefix: String,
     marker_prefix: String,
+    state_prefix: String,
+    flow_prefix: String,
 }
 
 /// A glob pattern for all keys that this file builds, except streams and keys that an operator named.
@@ -71,7 +79,8 @@ pub(crate) fn bases(key: &[u8]) -> impl Iterator<Item = &[u8]> {
 impl QueueKeys {
     /// `dead_letter` replaces the default key of the dead letters.
     pub(crate) fn new(stream: &str, dead_letter: Option<&str>) -> QueueKeys {
-        let base = if has_hash_tag(stream) { format!("tq:{stream}") } else { format!("tq:{{{stream}}}") };
+        let base =
+            if hash_tag(stream).is_some() { format!("tq:{stream}") } else { format!("tq:{{{stream}}}") };
         QueueKeys {
             stream: stream.to_owned(),
             delayed: format!("{base}:delayed"),
@@ -81,10 +90,13 @@ impl QueueKeys {
             rate: format!("{base}:rate"),
             schedule: format!("{base}:schedule"),
             history: format!("{base}:history"),
+            events: format!("{base}:events"),
             all: format!("{}:*", literal(&base)),
             task_prefix: format!("{base}:task:"),
             settled_prefix: format!("{base}:settled:"),
             marker_prefix: format!("{base}:key:"),
+            flow_prefix: format!("{base}:flow:"),
+            state_prefix: format!("tq:{{{}}}:state:", hash_tag(stream).unwrap_or(stream)),
             base,
         }
     }
@@ -97,6 +109,16 @@ impl QueueKeys {
     /// The last reply to the settlements that `consumer` sends in this lane.
     pub(crate) fn settled(&self, consumer: &str, lane: usize) -> String {
         format!("{}{consumer}:{lane}", self.settled_prefix)
+    }
+
+    /// The flow that ends in the task `id` of this queue.
+    pub(crate) fn flow(&self, id: &str) -> FlowKeys {
+        FlowKeys::of(&format!("{}{id}", self.flow_prefix))
+    }
+
+    /// A value of the state of `plugin`. Queues whose streams have a hash tag in common share it.
+    pub(crate) fn state(&self, plugin: &str, key: &str) -> String {
+        format!("{}{plugin}:{key}", self.state_prefix)
     }
 
     /// The id of the task whose status this key is.
@@ -120,16 +142,36 @@ impl QueueKeys {
     }
 }
 
+/// The keys of one flow.
+#[derive(Debug, Clone)]
+pub(crate) struct FlowKeys {
+    pub about: String,
+    pub children: String,
+    pub results: String,
+}
+
+impl FlowKeys {
+    /// The keys of the flow whose first key this is.
+    pub(crate) fn of(about: &str) -> FlowKeys {
+        FlowKeys {
+            about: about.to_owned(),
+            children: format!("{about}:children"),
+            results: format!("{about}:results"),
+        }
+    }
+}
+
 /// Text as a glob pattern that matches only this text.
 fn literal(text: &str) -> String {
     let special = |c| matches!(c, '*' | '?' | '[' | ']' | '^' | '\\');
     text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
-/// Whether Redis Cluster hashes only a part of this key: the text between the first `{` and the next `}`, if
-/// it is not empty.
-fn has_hash_tag(key: &str) -> bool {
-    key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).is_some_and(|(tag, _)| !tag.is_empty())
+/// The part of a key that Redis Cluster hashes instead of the whole key: the text between the first `{` and
+/// the next `}`, if it is not empty.
+fn hash_tag(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty())
 }
 
 #[cfg(test)]
@@ -151,6 +193,14 @@ mod tests {
         assert_eq!(keys.delayed, "tq:app:{orders}:a:delayed");
         assert_ne!(keys.delayed, QueueKeys::new("app:{orders}:b", None).delayed);
         assert_eq!(QueueKeys::new("odd{}", None).delayed, "tq:{odd{}}:delayed");
+    }
+
+    #[test]
+    fn queues_with_a_common_tag_share_their_plugins_state() {
+        let state = |stream| QueueKeys::new(stream, None).state("p", "k");
+        assert_eq!(state("app:{orders}:a"), "tq:{orders}:state:p:k");
+        assert_eq!(state("app:{orders}:a"), state("b{orders}"));
+        assert_eq!(state("s"), "tq:{s}:state:p:k");
     }
 
     #[test]

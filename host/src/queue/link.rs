@@ -5,6 +5,9 @@
 //! timeout, because a half-open connection never answers. The next call connects again, after a growing,
 //! jittered delay while Redis is unreachable.
 //!
+//! The `ConnectionManager` of the crate redis does not do this: it keeps a connection after a timeout, and
+//! one to a server that became a replica.
+//!
 //! Not here: repeating a call. Only the caller knows whether that is safe.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -11,8 +11,7 @@ use super::codec;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::reply;
-use super::script::{self, ScriptCall};
-use super::settle::with_fields;
+use super::script::{self, ScriptCall, with_fields};
 use super::wait;
 use crate::task::Field;
 
@@ -128,11 +127,7 @@ impl Queue {
     /// `holder` has the task's key.
     fn enqueue_call(&self, task: &NewTask, holder: Option<&str>) -> ScriptCall {
         let keys = &self.keys;
-        let call = ScriptCall::new(&script::ENQUEUE)
-            .key(&keys.stream)
-            .key(&keys.delayed)
-            .key(&keys.parked)
-            .key(keys.task(&task.id));
+        let call = self.ending_call(&script::ENQUEUE).key(&keys.delayed).key(&keys.parked);
         let named = || {
             let name = self.rules.idempotency.field.as_ref()?;
             task.fields
@@ -143,14 +138,14 @@ impl Queue {
         };
         let key = task.key.as_ref().map(String::as_bytes).or_else(named);
         let call = call
+            .key(keys.task(&task.id))
             .key(keys.marker(key))
             .key(holder.map_or_else(|| keys.stream.clone(), |holder| keys.task(holder)));
         let mut fields: codec::RawFields =
             task.fields.iter().map(|field| (field.name.clone().into_bytes(), field.value.clone())).collect();
         fields.push(codec::raw("tq-id", &task.id));
         fields.extend(task.key.as_ref().map(|key| codec::raw("tq-key", key)));
-        let call = call.arg(millis(task.delay)).arg(&task.id).arg(self.rules.max_backlog);
-        with_fields(call.arg(&self.rules.group).arg(millis(self.rules.retention)), fields)
+        with_fields(call.arg(millis(task.delay)).arg(&task.id).arg(self.rules.max_backlog), fields)
     }
 }
 

@@ -12,8 +12,7 @@ use super::codec;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::reply::{self, UnexpectedShape};
-use super::script::{self, ScriptCall};
-use super::settle::with_fields;
+use super::script::{self, ScriptCall, with_fields};
 use crate::config::Schedule;
 
 /// The position of a schedule.

@@ -7,6 +7,8 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, ToRedisArgs};
 
+use super::codec::RawFields;
+
 /// A script as Redis receives it.
 #[derive(Debug)]
 pub struct Script {
@@ -43,6 +45,7 @@ scripts! {
     pub END_DELETED = "lose",
     pub FIRE = "fire",
     pub DUTIES = "duties",
+    pub STAGE = "stage",
 }
 
 impl Script {
@@ -72,11 +75,20 @@ pub struct ScriptCall {
     pub script: &'static Script,
     keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
+    /// Keys and arguments that come after all others.
+    last: Told,
+}
+
+/// Who is told of ends, as `take_told` of lib.lua takes it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told {
+    pub(crate) keys: Vec<Vec<u8>>,
+    pub(crate) args: Vec<Vec<u8>>,
 }
 
 impl ScriptCall {
     pub fn new(script: &'static LazyLock<Script>) -> ScriptCall {
-        ScriptCall { script, keys: Vec::new(), args: Vec::new() }
+        ScriptCall { script, keys: Vec::new(), args: Vec::new(), last: Told::default() }
     }
 
     pub fn key(mut self, key: impl AsRef<[u8]>) -> ScriptCall {
@@ -89,9 +101,19 @@ impl ScriptCall {
         self
     }
 
+    /// Adds what comes after all other keys and arguments.
+    pub(super) fn telling(self, last: Told) -> ScriptCall {
+        ScriptCall { last, ..self }
+    }
+
     pub(super) fn command(&self) -> Cmd {
-        let mut command = self.script.command(self.keys.len());
-        command.arg(&self.keys).arg(&self.args);
+        let mut command = self.script.command(self.keys.len() + self.last.keys.len());
+        command.arg(&self.keys).arg(&self.last.keys).arg(&self.args).arg(&self.last.args);
         command
     }
+}
+
+/// Appends names and values as a script's last arguments.
+pub(super) fn with_fields(call: ScriptCall, fields: RawFields) -> ScriptCall {
+    fields.into_iter().fold(call, |call, (name, value)| call.arg(name).arg(value))
 }

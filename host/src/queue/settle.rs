@@ -8,19 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
+use strum::{IntoStaticStr, VariantArray, VariantNames};
 
 use super::codec::{self, RawFields, StreamEntry};
+use super::effects::EffectCall;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::reply;
-use super::script::{self, ScriptCall};
-use crate::task::Task;
+use super::script;
+use crate::effects::Effects;
+use crate::task::{SettledAs, Task};
 
 /// How an attempt is settled. `worker::settle` decides it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settlement {
-    /// COMPLETED, with the result.
-    Complete { result: Option<Vec<u8>> },
+    /// COMPLETED, with the result and the effects.
+    Complete { result: Option<Vec<u8>>, effects: Option<Box<Effects>> },
     /// The task comes back after `delay`; without one, it goes to the end of the stream at once.
     Park { delay: Duration, from: DelayStart, next_attempt: u32, deferrals: u32, error: String },
     /// The task is dead.
@@ -35,31 +38,26 @@ pub enum DelayStart {
 }
 
 /// Why a task is dead: the values of `tq-reason`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray, VariantNames)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum Reason {
     Rejected,
     RetriesExhausted,
     DeferralsExhausted,
     Crashed,
     Malformed,
+    FlowFailed,
 }
 
-impl Reason {
-    pub const ALL: [Reason; 5] = [
-        Reason::Rejected,
-        Reason::RetriesExhausted,
-        Reason::DeferralsExhausted,
-        Reason::Crashed,
-        Reason::Malformed,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Reason::Rejected => "rejected",
-            Reason::RetriesExhausted => "retries-exhausted",
-            Reason::DeferralsExhausted => "deferrals-exhausted",
-            Reason::Crashed => "crashed",
-            Reason::Malformed => "malformed",
+impl From<Reason> for SettledAs {
+    fn from(reason: Reason) -> SettledAs {
+        match reason {
+            Reason::Rejected => SettledAs::Rejected,
+            Reason::RetriesExhausted => SettledAs::RetriesExhausted,
+            Reason::DeferralsExhausted => SettledAs::DeferralsExhausted,
+            Reason::Crashed => SettledAs::Crashed,
+            Reason::Malformed => SettledAs::Malformed,
+            Reason::FlowFailed => SettledAs::FlowFailed,
         }
     }
 }
@@ -104,8 +102,8 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// `key` is the task's idempotency key. A completed task keeps no fields here: its end needs none of
-    /// them.
+    /// `key` is the task's idempotency key. A completed task keeps no fields here, because its end needs none
+    /// of them, unless its effects may be refused.
     pub fn new(
         mut subject: EndingSubject,
         settlement: Settlement,
@@ -114,7 +112,9 @@ impl Ending {
         is_known: bool,
         key: Option<Vec<u8>>,
     ) -> Ending {
-        if let (Settlement::Complete { .. }, EndingSubject::Task(task)) = (&settlement, &mut subject) {
+        if let (Settlement::Complete { effects: None, .. }, EndingSubject::Task(task)) =
+            (&settlement, &mut subject)
+        {
             task.fields = Vec::new();
         }
         Ending { subject, settlement, plugin, ran, is_known, key }
@@ -125,13 +125,48 @@ impl Ending {
         self.is_known = true;
     }
 
-    fn form(&self) -> AttemptForm {
+    /// Settles the attempt in another way, because its effects cannot be committed.
+    pub fn settle_as(&mut self, settlement: Settlement) {
+        self.settlement = settlement;
+    }
+
+    /// Whether it is the first attempt of a task that has no status, no other owner, and no key.
+    fn is_plain(&self) -> bool {
         let is_first = matches!(&self.subject, EndingSubject::Task(task) if task.attempt == 1);
+        is_first && !self.is_known && self.key.is_none() && self.ran.is_some()
+    }
+
+    fn form(&self) -> AttemptForm {
         match &self.settlement {
-            _ if self.is_known || self.key.is_some() || self.ran.is_none() || !is_first => AttemptForm::Other,
-            Settlement::Complete { result: None } => AttemptForm::Plain,
-            Settlement::Complete { result: Some(_) } => AttemptForm::PlainWithResult,
+            Settlement::Complete { effects: Some(_), .. } => AttemptForm::WithEffects,
+            Settlement::Complete { result: None, .. } if self.is_plain() => AttemptForm::Plain,
+            Settlement::Complete { result: Some(_), .. } if self.is_plain() => AttemptForm::PlainWithResult,
             _ => AttemptForm::Other,
+        }
+    }
+
+    fn enqueued_at_ms(&self) -> u64 {
+        match &self.subject {
+            EndingSubject::Task(task) => task.enqueued_at_ms,
+            EndingSubject::Malformed(entry) => codec::entry_time_ms(&entry.id),
+        }
+    }
+
+    fn ran_ms(&self) -> Option<u64> {
+        self.ran.map(|ran| ran.as_millis() as u64)
+    }
+
+    fn result(&self) -> Option<&Vec<u8>> {
+        match &self.settlement {
+            Settlement::Complete { result, .. } => result.as_ref(),
+            _ => None,
+        }
+    }
+
+    fn effects(&self) -> Option<&Effects> {
+        match &self.settlement {
+            Settlement::Complete { effects, .. } => effects.as_deref(),
+            _ => None,
         }
     }
 
@@ -145,11 +180,8 @@ impl Ending {
 
     /// The approximate size in bytes of the task and its result, which are kept until this is settled.
     pub fn bytes(&self) -> usize {
-        let result = match &self.settlement {
-            Settlement::Complete { result } => result.as_ref().map_or(0, Vec::len),
-            _ => 0,
-        };
-        result
+        self.result().map_or(0, Vec::len)
+            + self.effects().map_or(0, Effects::bytes)
             + match &self.subject {
                 EndingSubject::Task(task) => {
                     task.fields.iter().map(|field| field.name.len() + field.value.len()).sum()
@@ -166,6 +198,8 @@ enum AttemptForm {
     /// call have one plugin.
     Plain,
     PlainWithResult,
+    /// Completed, with effects.
+    WithEffects,
     Other,
 }
 
@@ -200,43 +234,58 @@ impl Queue {
         let keys = &self.keys;
         let rules = &self.rules;
         // The script takes plain ones first.
-        let plugin = batch
-            .iter()
-            .find(|ending| ending.form() != AttemptForm::Other)
-            .map_or("", |ending| &ending.plugin);
-        let form = |ending: &&Ending| {
-            if ending.plugin.as_ref() == plugin { ending.form() } else { AttemptForm::Other }
+        let plugin = batch.iter().find(|ending| ending.form().is_plain()).map_or("", |ending| &ending.plugin);
+        let form = |ending: &&Ending| match ending.form() {
+            form if form.is_plain() && ending.plugin.as_ref() != plugin => AttemptForm::Other,
+            form => form,
         };
         let forms: Vec<AttemptForm> = batch.iter().map(form).collect();
         let mut order: Vec<usize> = (0..batch.len()).collect();
         order.sort_by_key(|n| forms[*n]);
-        let sorted = || order.iter().map(|n| (batch[*n], forms[*n]));
         let plain = |of| forms.iter().filter(|form| **form == of).count();
-        let mut command = script::SETTLE
-            .command(5 + batch.iter().map(|ending| 1 + usize::from(ending.key.is_some())).sum::<usize>());
+        let effects: Vec<Vec<EffectCall>> =
+            batch.iter().map(|ending| self.effect_calls(ending.effects())).collect();
+        let keyed: usize = forms.iter().map(|form| if form.is_plain() { 1 } else { 2 }).sum();
+        let of_effects: usize = effects.iter().flatten().map(|effect| effect.keys.len()).sum();
+        let told = self.told();
+        let mut command = script::SETTLE.command(5 + keyed + of_effects + told.keys.len());
         command
             .arg(&keys.stream)
             .arg(&keys.delayed)
             .arg(&keys.parked)
             .arg(&keys.dead)
             .arg(keys.settled(consumer, call.lane));
-        for (ending, _) in sorted() {
-            command.arg(keys.task(&ending.subject.id()));
-            if let Some(key) = &ending.key {
-                command.arg(keys.marker(Some(key)));
+        for n in &order {
+            command.arg(keys.task(&batch[*n].subject.id()));
+            if !forms[*n].is_plain() {
+                command.arg(keys.marker(batch[*n].key.as_deref()));
             }
+            command.arg(effects[*n].iter().flat_map(|effect| &effect.keys).collect::<Vec<_>>());
         }
         command
+            .arg(told.keys)
             .arg(&rules.group)
-            .arg(consumer)
             .arg(millis(rules.retention))
-            .arg(millis(rules.idempotency.window));
+            .arg(millis(rules.idempotency.window))
+            .arg(consumer);
         command
             .arg(call.number)
             .arg(plain(AttemptForm::Plain))
             .arg(plain(AttemptForm::PlainWithResult))
             .arg(plugin);
-        sorted().for_each(|(ending, form)| self.add_ending(&mut command, consumer, ending, form));
+        let all_plain = || order.iter().filter(|n| forms[**n].is_plain()).map(|n| batch[*n]);
+        command.arg(all_plain().map(|ending| ending.subject.entry()).collect::<Vec<_>>());
+        command.arg(all_plain().map(Ending::enqueued_at_ms).collect::<Vec<_>>());
+        command.arg(all_plain().filter_map(Ending::ran_ms).collect::<Vec<_>>());
+        command.arg(all_plain().filter_map(Ending::result).collect::<Vec<_>>());
+        for n in order.iter().filter(|n| !forms[**n].is_plain()) {
+            self.add_ending(&mut command, consumer, batch[*n]);
+            if forms[*n] == AttemptForm::WithEffects {
+                command.arg(effects[*n].len());
+                command.arg(effects[*n].iter().flat_map(|effect| &effect.values).collect::<Vec<_>>());
+            }
+        }
+        command.arg(told.args);
         let reply = self.link.script_command(&script::SETTLE, &command).await?;
         let replies = self.shaped(WHAT, reply::array(reply))?;
         if replies.len() != batch.len() {
@@ -255,45 +304,33 @@ impl Queue {
         Ok(replies.into_iter().map(|(_, reply)| reply).collect())
     }
 
-    fn add_ending(&self, command: &mut Cmd, consumer: &str, ending: &Ending, form: AttemptForm) {
-        let Ending { subject, settlement, plugin, ran, key, .. } = ending;
-        let mut begin = |what: &str, entry: &str, attempt: u32, enqueued_at: u64| {
-            if form == AttemptForm::Other {
-                command.arg(what).arg(entry).arg(attempt).arg(plugin.as_ref()).arg(enqueued_at);
-            } else {
-                command.arg(entry).arg(enqueued_at);
-            }
-            match ran {
-                Some(ran) => command.arg(ran.as_millis() as u64),
+    /// Adds an attempt that is not plain.
+    fn add_ending(&self, command: &mut Cmd, consumer: &str, ending: &Ending) {
+        let Ending { subject, settlement, plugin, .. } = ending;
+        let id = subject.id();
+        let mut begin = |what: &str, attempt: u32, error: &str, delay: Duration| {
+            command.arg(what).arg(subject.entry()).arg(attempt).arg(plugin.as_ref());
+            command.arg(ending.enqueued_at_ms());
+            match ending.ran_ms() {
+                Some(ms) => command.arg(ms),
                 None => command.arg(""),
             };
+            command.arg(&*id).arg(error).arg(millis(delay));
         };
         match (settlement, subject) {
-            (Settlement::Complete { result }, EndingSubject::Task(task)) => {
-                let what = match (key.is_some(), result.is_some()) {
-                    (false, false) => "C",
-                    (false, true) => "Cr",
-                    (true, false) => "Cm",
-                    (true, true) => "Cmr",
+            (Settlement::Complete { result, effects }, EndingSubject::Task(task)) => {
+                let what = match effects {
+                    None => "C",
+                    Some(_) if ending.is_plain() => "N",
+                    Some(_) => "X",
                 };
-                begin(what, &task.entry, task.attempt, task.enqueued_at_ms);
-                if key.is_some() {
-                    command.arg(&task.id);
-                }
-                command.arg(result.as_ref());
+                begin(what, task.attempt, "", Duration::ZERO);
+                let result = result.iter().map(|result| (b"result".to_vec(), result.clone()));
+                add_fields(command, &result.collect());
             }
             (Settlement::Park { delay, from, next_attempt, deferrals, error }, EndingSubject::Task(task)) => {
-                begin(
-                    if key.is_some() { "Pm" } else { "P" },
-                    &task.entry,
-                    *next_attempt,
-                    task.enqueued_at_ms,
-                );
-                if key.is_some() {
-                    command.arg(&task.id);
-                }
-                let since = if *from == DelayStart::Now { 0 } else { task.enqueued_at_ms };
-                command.arg(millis(*delay)).arg(since).arg(error);
+                let what = if *from == DelayStart::Now { "P" } else { "E" };
+                begin(what, *next_attempt, error, *delay);
                 add_fields(command, &codec::encode(task, *next_attempt, *deferrals));
             }
             (settlement, subject) => {
@@ -302,28 +339,33 @@ impl Queue {
                     Settlement::Bury { reason, error } => (*reason, error.as_str()),
                     _ => (Reason::Malformed, "not a task"),
                 };
-                let (attempt, enqueued_at, mut fields) = match subject {
-                    EndingSubject::Task(task) => (task.attempt, task.enqueued_at_ms, codec::own_fields(task)),
-                    EndingSubject::Malformed(entry) => {
-                        (1, codec::entry_time_ms(&entry.id), entry.fields.clone())
-                    }
+                let (attempt, mut fields) = match subject {
+                    EndingSubject::Task(task) => (task.attempt, codec::own_fields(task)),
+                    EndingSubject::Malformed(entry) => (1, entry.fields.clone()),
                 };
-                let id = subject.id();
-                begin(if key.is_some() { "Bm" } else { "B" }, subject.entry(), attempt, enqueued_at);
-                command.arg(&*id).arg(error);
+                begin("B", attempt, error, Duration::ZERO);
                 fields.extend([
                     codec::raw("tq-id", &*id),
                     codec::raw("tq-queue", &self.rules.name),
-                    codec::raw("tq-reason", reason.as_str()),
+                    codec::raw("tq-reason", reason.into_str()),
                     codec::raw("tq-error", error),
                     codec::raw("tq-attempts", &attempt),
-                    codec::raw("tq-enqueued-at", &enqueued_at),
+                    codec::raw("tq-enqueued-at", &ending.enqueued_at_ms()),
                     codec::raw("tq-consumer", consumer),
                     codec::raw("tq-plugin", plugin),
                 ]);
+                if let EndingSubject::Task(task) = subject {
+                    fields.push(codec::fence(task));
+                }
                 add_fields(command, &fields);
             }
         }
+    }
+}
+
+impl AttemptForm {
+    fn is_plain(self) -> bool {
+        matches!(self, AttemptForm::Plain | AttemptForm::PlainWithResult)
     }
 }
 
@@ -333,9 +375,4 @@ fn add_fields(command: &mut Cmd, fields: &RawFields) {
     for (name, value) in fields {
         command.arg(name).arg(value);
     }
-}
-
-/// Appends names and values as a script's last arguments.
-pub(super) fn with_fields(call: ScriptCall, fields: RawFields) -> ScriptCall {
-    fields.into_iter().fold(call, |call, (name, value)| call.arg(name).arg(value))
 }

@@ -6,9 +6,11 @@
 //! Not here: writing a status (the scripts do).
 
 use serde::Serialize;
+use strum::{EnumString, IntoStaticStr};
 
 use super::codec;
 use super::error::QueueError;
+use super::flow::FlowProgress;
 use super::handle::Queue;
 use super::reply;
 
@@ -17,8 +19,9 @@ const SEARCH_LIMIT: usize = 10_000;
 const SEARCH_PAGE: usize = 500;
 
 /// A task's status, as clients see it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "UPPERCASE")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, Serialize)]
+#[strum(serialize_all = "UPPERCASE", const_into_str)]
+#[serde(into = "&'static str")]
 pub enum Status {
     /// Queued or delayed.
     Pending,
@@ -29,24 +32,13 @@ pub enum Status {
 }
 
 impl Status {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Status::Pending => "PENDING",
-            Status::Processing => "PROCESSING",
-            Status::Completed => "COMPLETED",
-            Status::Failed => "FAILED",
-            Status::Cancelled => "CANCELLED",
-        }
-    }
-
     /// Whether the task has ended.
     pub fn is_end(self) -> bool {
         matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
     }
 
     pub(crate) fn parse(text: &[u8]) -> Option<Status> {
-        let all = [Status::Pending, Status::Processing, Status::Completed, Status::Failed, Status::Cancelled];
-        all.into_iter().find(|status| status.as_str().as_bytes() == text)
+        std::str::from_utf8(text).ok()?.parse().ok()
     }
 }
 
@@ -73,6 +65,8 @@ pub struct TaskStatus {
     pub due_at: Option<u64>,
     /// The task with the same idempotency key. Because of it, this one did not run.
     pub duplicate_of: Option<String>,
+    /// How far the flow is that the task joins.
+    pub flow: Option<FlowProgress>,
 }
 
 impl TaskStatus {
@@ -92,6 +86,7 @@ impl TaskStatus {
             finished_at: None,
             due_at: None,
             duplicate_of: None,
+            flow: None,
         }
     }
 
@@ -130,8 +125,10 @@ impl Queue {
         let known =
             self.link.command("read a task's status", redis::cmd("HGETALL").arg(self.keys.task(id))).await?;
         let fields = self.shaped("read a task's status", reply::pairs(known))?;
+        let joins = fields.iter().any(|(name, _)| name == b"joins");
         if let Some(status) = TaskStatus::read(id, fields) {
-            return Ok(Some(status));
+            let flow = if joins { self.flow_progress(id).await? } else { None };
+            return Ok(Some(TaskStatus { flow, ..status }));
         }
         if self.find_queued(id).await?.is_some() {
             return Ok(Some(TaskStatus::new(id, Status::Pending)));

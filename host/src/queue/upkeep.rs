@@ -40,11 +40,7 @@ impl Queue {
         let markers = self.markers_of(&ids).await?;
         let call = |(entry, marker): (&String, Option<Vec<u8>>)| {
             let marker = marker.unwrap_or_else(|| self.keys.marker(None));
-            let call = ScriptCall::new(&script::END_DELETED)
-                .key(&self.keys.stream)
-                .key(self.keys.task(entry))
-                .key(marker);
-            call.arg(entry).arg(millis(self.rules.retention))
+            self.ending_call(&script::END_DELETED).key(self.keys.task(entry)).key(marker).arg(entry)
         };
         let calls: Vec<ScriptCall> = entries.iter().zip(markers).map(call).collect();
         self.link.scripts("note lost tasks", &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))

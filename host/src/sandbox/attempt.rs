@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::effects::EffectSource;
 use crate::task::{FailureKind, Outcome, Progress, Task};
 
 /// One run of a handler.
@@ -22,6 +23,8 @@ pub struct Attempt {
     pub timeout: Duration,
     /// The progress of each task, in the order of `tasks`.
     pub progress: Vec<Progress>,
+    /// What the handler may read and name for its effects.
+    pub effects: Arc<dyn EffectSource>,
     /// Ends the attempt without a report.
     pub stop: CancellationToken,
 }

@@ -24,6 +24,7 @@ use super::host::bindings::{exports::tqhost::handler::handler as guest, tqhost::
 use super::mask::Mask;
 use super::state::GuestState;
 use super::warm::Instance;
+use crate::effects::Effects;
 use crate::task::{FailureKind, Outcome, Task};
 
 type Reply = Result<Option<Vec<u8>>, guest::Failure>;
@@ -46,7 +47,10 @@ impl Exports {
     pub(super) fn find(pre: InstancePre<GuestState>) -> Result<Exports, LoadError> {
         let handle = Export::find(&pre, component::HANDLER_OFFERED, "handle")?
             .ok_or_else(|| LoadError::WrongType(format!("there is no {}", component::HANDLER_OFFERED)))?;
-        let handle_batch = Export::find(&pre, component::BATCH_OFFERED, "handle-batch")?;
+        let mut handle_batch = Export::find(&pre, component::BATCH_OFFERED, "handle-batch")?;
+        if handle_batch.is_none() {
+            handle_batch = Export::find(&pre, component::BATCH_BEFORE, "handle-batch")?;
+        }
         let self_check = Export::find(&pre, component::LIFECYCLE_OFFERED, "self-check")?;
         Ok(Exports { pre, handle, handle_batch, self_check })
     }
@@ -157,22 +161,26 @@ fn shown<'t>(
     }
 }
 
-/// Turns the replies for `tasks` tasks into the result of the call.
-pub(super) fn ended(replies: Vec<Reply>, tasks: usize, max_output: u64, mask: &Mask) -> Ended {
-    if replies.len() != tasks {
-        let message = format!("the handler gave {} results for {tasks} tasks", replies.len());
+/// Turns the replies into the result of the call. `effects` has those of each task.
+pub(super) fn ended(replies: Vec<Reply>, effects: Vec<Effects>, max_output: u64, mask: &Mask) -> Ended {
+    if replies.len() != effects.len() {
+        let message = format!("the handler gave {} results for {} tasks", replies.len(), effects.len());
         return Ended::Failed { kind: FailureKind::Trap, message };
     }
-    Ended::Each(replies.into_iter().map(|reply| outcome(reply, max_output, mask)).collect())
+    let each = replies.into_iter().zip(effects);
+    Ended::Each(each.map(|(reply, effects)| outcome(reply, effects, max_output, mask)).collect())
 }
 
-fn outcome(reply: Reply, max_output: u64, mask: &Mask) -> Outcome {
+fn outcome(reply: Reply, effects: Effects, max_output: u64, mask: &Mask) -> Outcome {
     match reply {
         Ok(Some(result)) if result.len() as u64 > max_output => Outcome::Failed {
             kind: FailureKind::OutputTooLarge,
             message: format!("the handler returned {} bytes, max_output is {max_output}", result.len()),
         },
-        Ok(result) => Outcome::Completed { result: result.map(|result| without_secrets(result, mask)) },
+        Ok(result) => Outcome::Completed {
+            result: result.map(|result| without_secrets(result, mask)),
+            effects: (!effects.is_empty()).then(|| Box::new(effects)),
+        },
         Err(guest::Failure::Retry(retry)) => Outcome::Retry {
             message: failure::bounded(retry.message, mask),
             after: retry.after_ms.map(Duration::from_millis),

@@ -3,26 +3,45 @@
 use std::sync::Arc;
 
 use super::super::testing::{self, DONE, attempt, embed, embed_in, handler, module, outcome};
-use super::super::{Attempt, Compiler, Ended, Handler, Interfaces, LoadError, Sandbox, SandboxOptions};
+use super::super::{
+    Attempt, Compiler, Ended, Handler, Interfaces, LoadError, Sandbox, SandboxOptions, component,
+};
 use crate::config;
 use crate::task::{FailureKind, Outcome, Progress, Task};
 
 const WORLD: &str =
-    "world test { export tqhost:handler/handler@0.1.0; export tqhost:handler/batch-handler@0.1.0; }";
+    "world test { export tqhost:handler/handler@0.1.0; export tqhost:extensions/batch-handler@0.1.0; }";
 
-/// A handler that rejects a task that is alone, and gives `results` results for a batch. Memory that is zero
+/// What handler.wit had before there was `tqhost:extensions`.
+const BEFORE: &str = "interface batch-handler {
+    use types.{task, failure};
+    handle-batch: func(tasks: list<task>) -> list<result<option<list<u8>>, failure>>;
+}";
+
+/// Rejects a task that is alone.
+const REJECTS: &str =
+    "(i32.store8 (i32.const 16) (i32.const 1)) (i32.store8 (i32.const 24) (i32.const 1)) (i32.const 16)";
+
+/// A function for batches in the interface of this name. It gives `results` results. Memory that is zero
 /// reads as results that are ok and empty.
-fn batching(results: &str) -> Vec<u8> {
-    let rejects =
-        "(i32.store8 (i32.const 16) (i32.const 1)) (i32.store8 (i32.const 24) (i32.const 1)) (i32.const 16)";
-    let batch = format!(
-        r#"(func (export "tqhost:handler/batch-handler@0.1.0#handle-batch") (param $tasks i32)
+fn batch(interface: &str, results: &str) -> String {
+    format!(
+        r#"(func (export "{interface}#handle-batch") (param $tasks i32)
             (param $count i32) (result i32)
             (i32.store (i32.const 512) (i32.const 1024))
             (i32.store (i32.const 516) {results})
             (i32.const 512))"#
-    );
-    embed(&module(&batch, rejects), WORLD)
+    )
+}
+
+/// A handler that rejects a task that is alone, and gives `results` results for a batch.
+fn batching(results: &str) -> Vec<u8> {
+    embed(&module(&batch(component::BATCH_OFFERED, results), REJECTS), WORLD)
+}
+
+/// Embeds the component type of `world`, with a handler.wit that has this interface as well.
+fn embed_before(wat: &str, world: &str, interface: &str) -> Vec<u8> {
+    embed_in(wat, world, &format!("{}{interface}", include_str!("../../../wit/handler.wit")))
 }
 
 fn load(wasm: &[u8]) -> Result<Handler, LoadError> {
@@ -45,8 +64,26 @@ async fn several_tasks_go_to_the_batch_handler_and_one_to_the_handler() {
     assert!(handler.takes_batches());
     let report = handler.run(several(3)).await.unwrap();
     let Ended::Each(outcomes) = &report.ended else { panic!("{report:?}") };
-    assert_eq!(outcomes[..], [const { Outcome::Completed { result: None } }; 3]);
+    assert_eq!(outcomes[..], [const { Outcome::Completed { result: None, effects: None } }; 3]);
     assert!(matches!(outcome(&handler.run(several(1)).await.unwrap()), Outcome::Reject { .. }));
+}
+
+#[tokio::test]
+async fn a_batch_handler_is_taken_by_the_name_of_before_unless_there_is_the_name_of_now() {
+    let [now, before] = [component::BATCH_OFFERED, component::BATCH_BEFORE];
+    let all = "(local.get $count)";
+    let table = [
+        (vec![before], batch(before, all)),
+        (vec![before, now], format!("{} {}", batch(before, "(i32.const 0)"), batch(now, all))),
+    ];
+    for (names, functions) in table {
+        let exports: String = names.iter().map(|name| format!("export {name}; ")).collect();
+        let world = format!("world test {{ export tqhost:handler/handler@0.1.0; {exports}}}");
+        let handler = load(&embed_before(&module(&functions, REJECTS), &world, BEFORE)).unwrap();
+        let report = handler.run(several(2)).await.unwrap();
+        let Ended::Each(outcomes) = &report.ended else { panic!("{names:?}: {report:?}") };
+        assert!(matches!(outcomes[..], [Outcome::Completed { .. }, Outcome::Completed { .. }]), "{names:?}");
+    }
 }
 
 #[tokio::test]
@@ -70,7 +107,7 @@ async fn a_list_of_more_results_than_fit_is_a_trap() {
 #[tokio::test]
 async fn results_that_share_their_bytes_are_no_larger_together_than_a_memory() {
     // Each result is the same MiB of the memory, and the host would hold it as often as there are tasks.
-    let batch = r#"(func (export "tqhost:handler/batch-handler@0.1.0#handle-batch") (param $tasks i32)
+    let batch = r#"(func (export "tqhost:extensions/batch-handler@0.1.0#handle-batch") (param $tasks i32)
         (param $count i32) (result i32)
         (local $left i32) (local $at i32)
         (if (i32.eq (memory.grow (i32.const 16)) (i32.const -1)) (then unreachable))
@@ -89,7 +126,7 @@ async fn results_that_share_their_bytes_are_no_larger_together_than_a_memory() {
     let report = handler.run(several(8)).await.unwrap();
     let Ended::Each(outcomes) = &report.ended else { panic!("{report:?}") };
     let is_whole = |outcome: &Outcome| match outcome {
-        Outcome::Completed { result: Some(result) } => result.len() == 1 << 20,
+        Outcome::Completed { result: Some(result), .. } => result.len() == 1 << 20,
         _ => false,
     };
     assert!(outcomes.iter().all(is_whole));
@@ -131,12 +168,13 @@ async fn a_warm_instance_counts_each_task_of_a_batch() {
 
 #[test]
 fn a_batch_handler_of_another_shape_is_refused_when_it_is_loaded() {
-    let wit = include_str!("../../../wit/handler.wit");
-    let other = wit.replace("handle-batch: func(tasks: list<task>)", "handle-batch: func(tasks: list<u8>)");
-    assert_ne!(wit, other);
-    let batch = r#"(func (export "tqhost:handler/batch-handler@0.1.0#handle-batch") (param i32 i32)
-        (result i32) (i32.const 512))"#;
-    let Err(error) = load(&embed_in(&module(batch, DONE), WORLD, &other)) else { panic!("loaded") };
+    let other =
+        BEFORE.replace("handle-batch: func(tasks: list<task>)", "handle-batch: func(tasks: list<u8>)");
+    assert_ne!(BEFORE, other);
+    let world =
+        "world test { export tqhost:handler/handler@0.1.0; export tqhost:handler/batch-handler@0.1.0; }";
+    let batch = batch(component::BATCH_BEFORE, "(i32.const 0)");
+    let Err(error) = load(&embed_before(&module(&batch, DONE), world, &other)) else { panic!("loaded") };
     assert!(
         error
             .to_string()
@@ -144,16 +182,14 @@ fn a_batch_handler_of_another_shape_is_refused_when_it_is_loaded() {
         "{error}"
     );
 
-    let found = Interfaces {
-        exports: ["tqhost:handler/handler@0.1.0", "tqhost:handler/batch-handler@0.2.0"]
-            .map(str::to_owned)
-            .into(),
-        imports: Vec::new(),
-    };
-    let error = found.check().expect_err("another version").to_string();
-    assert_eq!(
-        error,
-        "it exports tqhost:handler/batch-handler@0.2.0, \
-         but this tqhost runs tqhost:handler/batch-handler@0.1.0"
-    );
+    for package in ["tqhost:handler", "tqhost:extensions"] {
+        let other = format!("{package}/batch-handler@0.2.0");
+        let found = Interfaces {
+            exports: vec!["tqhost:handler/handler@0.1.0".into(), other.clone()],
+            imports: Vec::new(),
+        };
+        let error = found.check().expect_err("another version").to_string();
+        let why = "but this tqhost runs tqhost:extensions/batch-handler@0.1.0";
+        assert_eq!(error, format!("it exports {other}, {why}"));
+    }
 }

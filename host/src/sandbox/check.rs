@@ -12,6 +12,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use super::call::Export;
+use super::effects::AttemptEffects;
 use super::failure::{self, Phase};
 use super::handler::{AbortOnDrop, Handler, LoadedHandler, is_interrupt, store};
 use super::limits::Limits;
@@ -76,7 +77,7 @@ async fn run(
     limits.claim(turn.clone());
     let mut store = store(shared, &loaded, limits);
     let interrupts = Interrupts { stop: CancellationToken::new(), turn: turn.clone() };
-    store.data_mut().begin(log, Vec::new(), deadline, interrupts);
+    store.data_mut().begin(log, Vec::new(), AttemptEffects::default(), deadline, interrupts);
     let mut made = None;
     let call = async {
         let instance = loaded
@@ -105,14 +106,16 @@ async fn run(
         }
         Ok(Err(_)) | Err(_) => phase.timed_out("it", timeout, turn.waited()),
     };
-    let why = format!("{}: {message}", kind.as_str());
+    let why = format!("{}: {message}", kind.into_str());
     Err(match kind {
         FailureKind::Timeout | FailureKind::BusyTimeout | FailureKind::StartTimeout => {
             CheckError::Hindered(why)
         }
         // A fault of the component's own code is a trap, so this one may be the host's.
         FailureKind::Instantiate => CheckError::Hindered(why),
-        FailureKind::Trap | FailureKind::OutOfMemory | FailureKind::OutputTooLarge => CheckError::Failed(why),
+        FailureKind::Trap | FailureKind::OutOfMemory | FailureKind::OutputTooLarge | FailureKind::Effects => {
+            CheckError::Failed(why)
+        }
     })
 }
 
@@ -126,10 +129,12 @@ fn nobody() -> Task {
         attempt: 1,
         deferrals: 0,
         crashes: 0,
+        fence: 0,
         enqueued_at_ms: 0,
         traceparent: None,
         delay: None,
         origin: Origin::Producer,
+        joins: None,
         reserved: Vec::new(),
     }
 }

@@ -102,7 +102,7 @@ async fn a_busy_host_does_not_hold_up_a_self_check() {
 #[tokio::test]
 async fn a_handler_with_a_self_check_runs_tasks_like_any_other() {
     let report = load(&checked("unreachable")).run(attempt()).await.unwrap();
-    assert_eq!(outcome(&report), Outcome::Completed { result: None });
+    assert_eq!(outcome(&report), Outcome::Completed { result: None, effects: None });
 }
 
 #[test]

@@ -18,10 +18,14 @@ use super::host;
 
 const HANDLER: &str = "tqhost:handler/handler";
 pub(super) const HANDLER_OFFERED: &str = "tqhost:handler/handler@0.1.0";
-pub(super) const BATCH_OFFERED: &str = "tqhost:handler/batch-handler@0.1.0";
+pub(super) const BATCH_OFFERED: &str = "tqhost:extensions/batch-handler@0.1.0";
+/// The name of the same interface in components that were built before there was `tqhost:extensions`.
+pub(super) const BATCH_BEFORE: &str = "tqhost:handler/batch-handler@0.1.0";
 pub(super) const LIFECYCLE_OFFERED: &str = "tqhost:handler/lifecycle@0.1.0";
-/// Names that a component may export beside its handler.
-const OPTIONAL: [&str; 2] = [BATCH_OFFERED, LIFECYCLE_OFFERED];
+/// Names that a component may export beside its handler, each with the name to use instead of another
+/// version.
+const OPTIONAL: [(&str, &str); 3] =
+    [(BATCH_OFFERED, BATCH_OFFERED), (BATCH_BEFORE, BATCH_OFFERED), (LIFECYCLE_OFFERED, LIFECYCLE_OFFERED)];
 
 /// The exported and imported names of a component.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -51,8 +55,8 @@ impl Interfaces {
             });
         }
         // Without this check, an export of another version would be ignored silently.
-        for offered in OPTIONAL {
-            let (name, _) = offered.split_once('@').unwrap_or((offered, ""));
+        for (taken, offered) in OPTIONAL {
+            let (name, _) = taken.split_once('@').unwrap_or((taken, ""));
             let of_name = |export: &&String| export.split_once('@').is_some_and(|(other, _)| other == name);
             let is_other = |export: &&String| {
                 export.split_once('@').is_none_or(|(_, version)| !host::is_compatible(version, "0.1"))

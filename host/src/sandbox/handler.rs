@@ -27,6 +27,7 @@ use wasmtime::{Store, UpdateDeadline};
 use super::attempt::{Attempt, AttemptReport, Ended};
 use super::call::{self, Exports};
 use super::component;
+use super::effects::AttemptEffects;
 use super::failure::{self, Phase};
 use super::host;
 use super::limits::Limits;
@@ -39,7 +40,7 @@ use super::shared::{Sandbox, Shared};
 use super::state::{GuestState, Interrupts};
 use super::turns::Turn;
 use super::warm::Instance;
-use crate::config::{self, Secret};
+use crate::config::{self, RecordGrants, Secret};
 use crate::task::{FailureKind, Outcome, Task};
 
 /// Extra bytes that a result may need before it is measured: failure texts, headers of lists and options.
@@ -56,6 +57,7 @@ pub(super) struct LoadedHandler {
     pub(super) sandbox: Sandbox,
     pub(super) exports: Exports,
     pub(super) config: Arc<BTreeMap<String, Secret>>,
+    records: Arc<RecordGrants>,
     pub(super) mask: Arc<Mask>,
     pub(super) http: Arc<host::http::Grant>,
     pub(super) owner: Arc<Owner>,
@@ -108,6 +110,7 @@ impl Handler {
             sandbox,
             exports,
             config,
+            records: grants.records.clone().into(),
             mask,
             http: Arc::new(http),
             owner,
@@ -192,7 +195,8 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     let fuel = most.saturating_add(RESULT_SLACK);
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
     let interrupts = Interrupts { stop: attempt.stop.clone(), turn: turn.clone() };
-    instance.store.data_mut().begin(log, attempt.progress.clone(), deadline, interrupts);
+    let effects = AttemptEffects::new(attempt.tasks.clone(), Some(attempt.effects.clone()));
+    instance.store.data_mut().begin(log, attempt.progress.clone(), effects, deadline, interrupts);
     instance.store.set_epoch_deadline(1);
 
     let called = {
@@ -209,6 +213,7 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     // The phase in which a timeout struck.
     let phase = if instance.running.is_some() { Phase::Call } else { Phase::Instantiate };
     let report = {
+        let effects = instance.store.data_mut().effects.take();
         let state = instance.store.data();
         let mut log = state.log();
         log.finish();
@@ -222,7 +227,7 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
             return None;
         }
         let ended = match called {
-            Some(Ok(replies)) => call::ended(replies, attempt.tasks.len(), loaded.max_output, &loaded.mask),
+            Some(Ok(replies)) => call::ended(replies, effects, loaded.max_output, &loaded.mask),
             // The epoch callback interrupted a guest that computed, because `stop` was cancelled.
             Some(Err(_)) if attempt.stop.is_cancelled() => return None,
             Some(Err((error, _))) if is_interrupt(&error) => timed_out(phase, timeout, &turn),
@@ -273,8 +278,10 @@ async fn instance(loaded: &LoadedHandler, stop: &CancellationToken, call: &Turn)
 }
 
 pub(super) fn store(shared: &Shared, loaded: &LoadedHandler, limits: Limits) -> Store<GuestState> {
-    let mut store =
-        Store::new(&shared.engine, GuestState::new(limits, loaded.config.clone(), loaded.http.clone()));
+    let mut store = Store::new(
+        &shared.engine,
+        GuestState::new(limits, loaded.config.clone(), loaded.records.clone(), loaded.http.clone()),
+    );
     store.limiter(|state| &mut state.limits);
     store.epoch_deadline_callback(|store| Ok(tick(store.data())));
     store.set_epoch_deadline(1);

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use strum::IntoStaticStr;
 use tracing::Level;
 
 use super::mask::Mask;
@@ -49,19 +50,11 @@ pub(super) struct GuestLog {
     in_panic: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub(super) enum GuestStream {
     Stdout,
     Stderr,
-}
-
-impl GuestStream {
-    fn name(self) -> &'static str {
-        match self {
-            GuestStream::Stdout => "stdout",
-            GuestStream::Stderr => "stderr",
-        }
-    }
 }
 
 impl GuestLog {
@@ -144,7 +137,7 @@ impl GuestLog {
             self.note_stderr(&text);
         }
         if !text.is_empty() {
-            self.emit(Level::INFO, stream.name(), &text);
+            self.emit(Level::INFO, stream.into_str(), &text);
         }
     }
 

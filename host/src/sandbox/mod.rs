@@ -18,6 +18,7 @@ mod check;
 mod compiler;
 mod compiler_process;
 mod component;
+mod effects;
 mod engine;
 mod error;
 mod failure;

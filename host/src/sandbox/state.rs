@@ -3,6 +3,7 @@
 //! A store is new for every task, unless instances are kept. For a kept instance, [`GuestState::begin`]
 //! renews what belongs to one attempt. Costly parts are made when the guest first needs them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -13,11 +14,13 @@ use wasmtime_wasi::cli::{WasiCliCtx, WasiCliCtxView};
 use wasmtime_wasi::clocks::{WasiClocksCtx, WasiClocksCtxView};
 use wasmtime_wasi_http::WasiHttpCtxView;
 
+use super::effects::AttemptEffects;
 use super::host::http::{self, Client, Grant};
 use super::limits::Limits;
 use super::log::GuestLog;
 use super::turns::Turn;
-use crate::config::Secret;
+use crate::config::{RecordGrants, Secret};
+use crate::effects::{EffectError, Effects};
 use crate::task::Progress;
 
 /// Handles that one guest may hold at once. Some stand for bytes of the host, which count as its memory
@@ -34,6 +37,9 @@ pub(super) struct GuestState {
     pub(super) config: Arc<BTreeMap<String, Secret>>,
     /// The progress of each task of the attempt.
     pub(super) progress: Vec<Progress>,
+    pub(super) effects: AttemptEffects,
+    /// The keys of Redis hashes that the plugin may use.
+    pub(super) records: Arc<RecordGrants>,
     pub(super) deadline: Instant,
     /// Ends or delays the call of the attempt that runs. None before the first attempt.
     pub(super) interrupts: Option<Interrupts>,
@@ -57,6 +63,7 @@ impl GuestState {
     pub(super) fn new(
         limits: Limits,
         config: Arc<BTreeMap<String, Secret>>,
+        records: Arc<RecordGrants>,
         grant: Arc<Grant>,
     ) -> GuestState {
         let mut table = ResourceTable::new();
@@ -68,6 +75,8 @@ impl GuestState {
             log: Arc::default(),
             config,
             progress: Vec::new(),
+            effects: AttemptEffects::default(),
+            records,
             deadline: Instant::now(),
             interrupts: None,
             table,
@@ -84,12 +93,14 @@ impl GuestState {
         &mut self,
         log: GuestLog,
         progress: Vec<Progress>,
+        effects: AttemptEffects,
         deadline: Instant,
         interrupts: Interrupts,
     ) {
         self.limits.begin();
         *self.log() = log;
         (self.progress, self.deadline, self.http) = (progress, deadline, None);
+        self.effects = effects;
         self.interrupts = Some(interrupts);
     }
 
@@ -102,6 +113,7 @@ impl GuestState {
         self.limits.hold(weight);
         self.limits.rest();
         (self.progress, self.http, self.interrupts) = (Vec::new(), None, None);
+        self.effects = AttemptEffects::default();
         self.table.iter_mut().count()
     }
 
@@ -128,8 +140,36 @@ impl GuestState {
         WasiHttpCtxView { hooks, table: &mut self.table, ctx }
     }
 
+    /// Changes the effects of the task that calls belong to, and counts their bytes as memory of the guest.
+    ///
+    /// The outer error is a trap.
+    pub(super) fn effect<T, E: From<EffectError>>(
+        &mut self,
+        change: impl FnOnce(&mut Effects) -> Result<T, EffectError>,
+    ) -> wasmtime::Result<Result<T, E>> {
+        if let Err(error) = self.effects.source() {
+            return Ok(Err(error.into()));
+        }
+        let changed = change(self.effects.effects()?);
+        let weight = self.weight();
+        if !self.limits.hold(weight) {
+            wasmtime::bail!("its effects need more memory than the plugin was granted");
+        }
+        Ok(changed.map_err(E::from))
+    }
+
+    /// Values as they may leave the sandbox.
+    pub(super) fn without_secrets(&self, value: Vec<u8>) -> Vec<u8> {
+        let log = self.log();
+        match log.mask().bytes(&value) {
+            Cow::Owned(masked) => masked,
+            Cow::Borrowed(_) => value,
+        }
+    }
+
+    /// The bytes of the host that belong to this guest.
     fn weight(&mut self) -> u64 {
-        self.table.iter_mut().map(|handle| http::weight(handle)).sum()
+        self.effects.bytes() + self.table.iter_mut().map(|handle| http::weight(handle)).sum::<u64>()
     }
 
     /// Counts the memory behind the guest's handles, once in every few calls. A guest that exceeds its grant

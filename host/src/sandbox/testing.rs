@@ -9,6 +9,7 @@ use wit_parser::Resolve;
 
 use super::quota::Quota;
 use super::{Attempt, AttemptReport, Compiler, Sandbox, SandboxOptions};
+use crate::queue::NoEffects;
 use crate::task::{Field, Origin, Outcome, Progress, Task};
 
 /// A core module with the handler's exports around `body`, which must leave the address of the result; there
@@ -50,7 +51,7 @@ pub(crate) const ECHO: &str = "
 pub(crate) const DONE: &str =
     "(i32.store8 (i32.const 16) (i32.const 0)) (i32.store8 (i32.const 24) (i32.const 0)) (i32.const 16)";
 
-/// Compiles `wat` and embeds the component type of `world`, which may use wit/handler.wit.
+/// Compiles `wat` and embeds the component type of `world`, which may use everything in wit/.
 pub(crate) fn embed(wat: &str, world: &str) -> Vec<u8> {
     embed_in(wat, world, include_str!("../../../wit/handler.wit"))
 }
@@ -71,7 +72,9 @@ pub(crate) fn embed_in(wat: &str, world: &str, handler_wit: &str) -> Vec<u8> {
     bytes
 }
 
+/// The packages that a world may use beside tqhost:handler.
 const FOREIGN: &[(&str, &str)] = &[
+    ("tqhost:extensions", include_str!("../../../wit/deps/extensions/extensions.wit")),
     ("wasi:sockets", "package wasi:sockets@0.2.3; interface network { ping: func(); }"),
     ("acme:api", "package acme:api; interface api { ping: func(); }"),
     (
@@ -114,9 +117,11 @@ pub(crate) fn task() -> Task {
         attempt: 1,
         deferrals: 0,
         crashes: 0,
+        fence: 1,
         enqueued_at_ms: 7,
         delay: None,
         origin: Origin::Producer,
+        joins: None,
         traceparent: None,
         reserved: Vec::new(),
     }
@@ -134,6 +139,7 @@ pub(crate) fn attempt() -> Attempt {
         max_attempts: 4,
         timeout: Duration::from_secs(20),
         progress: vec![Progress::default()],
+        effects: Arc::new(NoEffects::default()),
         stop: CancellationToken::new(),
     }
 }

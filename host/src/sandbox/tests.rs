@@ -39,7 +39,7 @@ fn refused(wasm: &[u8]) -> String {
 #[tokio::test]
 async fn a_handler_gets_its_task_and_returns_bytes() {
     let report = run(&handler(ECHO), attempt()).await;
-    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()) });
+    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()), effects: None });
     assert_eq!(report.peak_memory, 65536);
 }
 
@@ -49,7 +49,10 @@ async fn every_attempt_has_an_instance_of_its_own() {
     let body = "(if (i32.load (i32.const 64)) (then unreachable)) (i32.store (i32.const 64) (i32.const 1))";
     let handler = load(&testing::sandbox(), &handler(&format!("{body} {DONE}")));
     for _ in 0..50 {
-        assert_eq!(outcome(&handler.run(attempt()).await.unwrap()), Outcome::Completed { result: None });
+        assert_eq!(
+            outcome(&handler.run(attempt()).await.unwrap()),
+            Outcome::Completed { result: None, effects: None }
+        );
     }
 }
 
@@ -77,7 +80,10 @@ async fn no_part_of_a_memory_is_left_to_the_next_attempt() {
     let handler = load(&sandbox, &embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }"));
     let other = load(&sandbox, &testing::handler(ECHO));
     for _ in 0..20 {
-        assert_eq!(outcome(&handler.run(attempt()).await.unwrap()), Outcome::Completed { result: None });
+        assert_eq!(
+            outcome(&handler.run(attempt()).await.unwrap()),
+            Outcome::Completed { result: None, effects: None }
+        );
         assert!(matches!(outcome(&other.run(attempt()).await.unwrap()), Outcome::Completed { .. }));
     }
 }
@@ -103,7 +109,10 @@ async fn guests_run_on_their_own_threads_and_what_is_there_takes_no_further_hop(
     let at_once =
         |handler: Handler| async move { (0..100).find_map(|_| handler.run(attempt()).now_or_never()) };
     let report = guests.spawn(at_once(handler)).await.unwrap().expect("one of them ends in its first poll");
-    assert_eq!(outcome(&report.unwrap()), Outcome::Completed { result: Some(b"1-0".to_vec()) });
+    assert_eq!(
+        outcome(&report.unwrap()),
+        Outcome::Completed { result: Some(b"1-0".to_vec()), effects: None }
+    );
 }
 
 #[tokio::test]
@@ -221,7 +230,10 @@ async fn a_memory_that_begins_too_large_is_out_of_memory() {
 #[tokio::test]
 async fn a_refused_growth_that_the_guest_bears_is_no_failure() {
     let body = format!("(drop (memory.grow (i32.const 1000))) {DONE}");
-    assert_eq!(outcome(&run(&handler(&body), attempt()).await), Outcome::Completed { result: None });
+    assert_eq!(
+        outcome(&run(&handler(&body), attempt()).await),
+        Outcome::Completed { result: None, effects: None }
+    );
 }
 
 #[tokio::test]
@@ -313,7 +325,7 @@ async fn a_dropped_attempt_gives_its_place_back() {
         guest.abort();
     }
     let report = waiting.await.unwrap().unwrap();
-    assert_eq!(outcome(&report), Outcome::Completed { result: None });
+    assert_eq!(outcome(&report), Outcome::Completed { result: None, effects: None });
 }
 
 /// A guest that waits in the host, for an hour.
@@ -373,7 +385,7 @@ async fn a_pool_that_finds_no_address_space_is_made_smaller() {
     })
     .unwrap();
     let report = load(&sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
-    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()) });
+    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()), effects: None });
 }
 
 #[tokio::test]
@@ -408,7 +420,7 @@ async fn config_progress_and_logging_reach_the_guest() {
     let attempt = attempt();
     let progress = attempt.progress[0].clone();
     let report = sandbox.load(&compiled, &grants).unwrap().run(attempt).await.unwrap();
-    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"small".to_vec()) });
+    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"small".to_vec()), effects: None });
     assert_eq!(progress.take(), Some((100, "hello".into())));
 }
 

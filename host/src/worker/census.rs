@@ -20,31 +20,28 @@ pub(crate) struct CensusTaker {
 impl CensusTaker {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut rest = self.shared.idle.rest();
-        loop {
-            let rests = *rest.borrow_and_update() != Rest::Awake;
-            let settled = match self.shared.queue.census().await {
-                Ok(census) => {
-                    let is_empty = census.queued + census.running + census.delayed == 0;
-                    *self.shared.metrics.census() = census;
-                    rests && is_empty
-                }
-                // The other loops say what is wrong with Redis.
-                Err(error) => {
-                    tracing::debug!(queue = self.shared.name.as_ref(), %error, "could not count tasks");
-                    false
-                }
-            };
-            let next = async {
+        let counts = async {
+            loop {
+                let rests = *rest.borrow_and_update() != Rest::Awake;
+                let settled = match self.shared.queue.census().await {
+                    Ok(census) => {
+                        let is_empty = census.queued + census.running + census.delayed == 0;
+                        *self.shared.metrics.census() = census;
+                        rests && is_empty
+                    }
+                    // The other loops say what is wrong with Redis.
+                    Err(error) => {
+                        tracing::debug!(queue = self.shared.name.as_ref(), %error, "could not count tasks");
+                        false
+                    }
+                };
                 // The figures of a resting queue do not change until it wakes.
                 if settled {
                     let _ = rest.changed().await;
                 }
                 tokio::time::sleep(EVERY).await;
-            };
-            tokio::select! {
-                () = next => {}
-                () = stop.cancelled() => return,
             }
-        }
+        };
+        stop.run_until_cancelled(counts).await;
     }
 }

@@ -20,7 +20,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::capacity::Permits;
-use super::common::Common;
 use super::idle::Pause;
 use super::intake::{self, Delivery};
 use super::pace::Pace;
@@ -47,6 +46,8 @@ const QUIET: u32 = 5;
 const KEEP: Duration = Duration::from_secs(30);
 /// How often the fetcher checks that Redis is reachable while it waits for something else.
 const LOOK: Duration = Duration::from_secs(2);
+/// How often it looks whether the queues that its tasks enqueue to have room.
+const ROOM: Duration = Duration::from_secs(1);
 
 pub(crate) struct Fetcher {
     shared: Arc<SharedQueue>,
@@ -68,6 +69,8 @@ pub(crate) struct Fetcher {
     /// The most entries of the next claim. It is halved after an error and doubled after a success.
     batch: usize,
     sizes: Sizes,
+    /// When the targets of the queue's tasks last had room.
+    had_room: Option<Instant>,
 }
 
 /// The size in bytes of the largest recent entry.
@@ -97,15 +100,14 @@ enum Read {
     Drained,
 }
 
-/// The reason why a wait is over.
-enum Waited<T> {
-    For(T),
-    Stopped,
-}
-
 impl Fetcher {
-    pub(crate) fn new(shared: Arc<SharedQueue>, pulse: FetchPulse, host: &Common) -> Fetcher {
-        let (redis, waiter, reads) = (host.redis.clone(), host.waiter.clone(), host.reads.clone());
+    pub(crate) fn new(
+        shared: Arc<SharedQueue>,
+        pulse: FetchPulse,
+        redis: Redis,
+        waiter: Waiter,
+        reads: Link,
+    ) -> Fetcher {
         Fetcher {
             shared,
             pulse,
@@ -119,14 +121,17 @@ impl Fetcher {
             batch: MAX_BATCH,
             sizes: Sizes::default(),
             quiet: 0,
+            had_room: None,
         }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "fetch");
-        while let Waited::For(version) = self.version(&stop).await {
-            let Waited::For(()) = self.unpaused(&stop).await else { break };
-            let Waited::For(permits) = self.permits(&stop).await else { break };
+        while let Some(Some(version)) = stop.run_until_cancelled(self.version()).await
+            && stop.run_until_cancelled(self.unpaused()).await.is_some()
+            && stop.run_until_cancelled(self.room()).await.is_some()
+            && let Some(permits) = self.permits(&stop).await
+        {
             let claimed = match self.claim(&version, permits).await {
                 Ok(Read::Busy) => {
                     self.wake();
@@ -150,10 +155,7 @@ impl Fetcher {
                         self.recreate_group().await;
                     }
                     let wait = pace.failed(&error);
-                    tokio::select! {
-                        () = tokio::time::sleep(wait) => {}
-                        () = stop.cancelled() => break,
-                    }
+                    stop.run_until_cancelled(tokio::time::sleep(wait)).await;
                 }
             }
         }
@@ -276,36 +278,29 @@ impl Fetcher {
         self.shared.idle.wakes();
     }
 
-    /// The active version. Waits while there is none.
-    async fn version(&mut self, stop: &CancellationToken) -> Waited<Arc<Version>> {
+    /// Waits for an active version. `None`: there will be none any more.
+    async fn version(&mut self) -> Option<Arc<Version>> {
         let mut versions = self.shared.versions.clone();
         loop {
-            if stop.is_cancelled() {
-                return Waited::Stopped;
-            }
             if let Some(version) = versions.borrow_and_update().clone() {
-                return Waited::For(version);
+                return Some(version);
             }
             self.leave();
             self.beat(FetchState::WaitingForPlugin).await;
             tokio::select! {
-                changed = versions.changed() => if changed.is_err() { return Waited::Stopped },
+                changed = versions.changed() => changed.ok()?,
                 () = tokio::time::sleep(LOOK) => {}
-                () = stop.cancelled() => {}
             }
         }
     }
 
     /// Waits while the queue is paused, or while its pause is unknown.
-    async fn unpaused(&mut self, stop: &CancellationToken) -> Waited<()> {
+    async fn unpaused(&mut self) {
         let mut paused = self.shared.idle.paused();
         loop {
-            if stop.is_cancelled() {
-                return Waited::Stopped;
-            }
             let known = paused.borrow_and_update().clone();
             if known == Pause::Unpaused {
-                return Waited::For(());
+                return;
             }
             self.leave();
             match known {
@@ -316,9 +311,34 @@ impl Fetcher {
             tokio::select! {
                 _ = paused.changed() => {}
                 () = tokio::time::sleep(LOOK) => {}
-                () = stop.cancelled() => {}
             }
         }
+    }
+
+    /// Waits while a queue that the tasks may enqueue to is full. So no attempt does work that nobody can
+    /// take.
+    async fn room(&mut self) {
+        let shared = self.shared.clone();
+        if shared.queue.rules.enqueue_to.is_empty() || self.had_room.is_some_and(|at| at.elapsed() < ROOM) {
+            return;
+        }
+        let mut said = false;
+        loop {
+            match shared.queue.full_target().await {
+                Ok(None) => break,
+                Ok(Some(target)) => {
+                    if !std::mem::replace(&mut said, true) {
+                        let queue = shared.name.as_ref();
+                        tracing::warn!(queue, target, "waits, because the queue that it enqueues to is full");
+                    }
+                    self.leave();
+                    self.beat(FetchState::WaitingForRoom).await;
+                }
+                Err(error) => self.pulse.fault(chain(&error)),
+            }
+            tokio::time::sleep(ROOM).await;
+        }
+        self.had_room = Some(Instant::now());
     }
 
     /// Gives up the place among the queues and the seat at the waiter.
@@ -327,8 +347,8 @@ impl Fetcher {
         self.wake();
     }
 
-    /// Waits for a permit, and takes all free permits up to a batch.
-    async fn permits(&self, stop: &CancellationToken) -> Waited<Permits> {
+    /// Waits for a permit, and takes all free permits up to a batch. `None`: the loop is to stop.
+    async fn permits(&self, stop: &CancellationToken) -> Option<Permits> {
         let capacity = &self.shared.capacity;
         let batch = if self.own.is_some() { self.batch } else { self.batch.min(SHARED_BATCH) };
         let batch = batch.min(self.sizes.fit(MAX_BYTES));
@@ -336,8 +356,8 @@ impl Fetcher {
         loop {
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return Waited::Stopped,
-                permits = &mut permits => return Waited::For(permits),
+                () = stop.cancelled() => return None,
+                permits = &mut permits => return Some(permits),
                 () = tokio::time::sleep(LOOK) => {
                     // Permits return as tasks are settled. While settlements fail, this wait is a fault.
                     let unsettled = self.shared.unsettled().clone();

@@ -1,76 +1,73 @@
 //! Gathers tasks into batches that a handler takes in one call.
 //!
-//! In: begun tasks, one by one. Out: a runner for each batch, or for a single task that may not be in a
+//! In: begun tasks, one by one. Out: an attempt for each batch, or for a single task that may not be in a
 //! batch. A batch ends when it is full, when its wait is over, when a task has another version, when no
 //! permits are left, or when the worker stops claiming.
 //!
-//!     add ─▶ Open ─▶ gather ─▶ crew ─▶ runner
-//!
-//! Not here: the open batch itself (`gathering`), how a batch begins (`crew`), and its outcome (`runner`).
+//! Not here: how a batch begins (`crew`), and its outcome (`runner`).
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
 
 use super::crew;
-use super::gathering::{Member, Members};
 use super::inflight::Hold;
 use super::shared::SharedQueue;
+use super::starts::OpenBatch;
 use crate::plugins::Version;
 use crate::task::Task;
 
 /// Adds a task to the batch that is open, or to a new one; or runs it at once.
 pub(crate) fn add(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Task, hold: Hold) {
-    let rules = &shared.queue.rules;
-    let most = if version.handler.takes_batches() { rules.largest_batch() } else { 1 };
+    let most = if version.handler.takes_batches() { shared.queue.rules.largest_batch() } else { 1 };
     // A task that may have crashed a host runs outside of batches.
     if most < 2 || task.crashes > 0 {
         crew::begin(shared, version, vec![(task, hold)]);
         return;
     }
-    if let Some((first, more)) = shared.gathering.add(version, (task, hold), most) {
-        drop(shared.runners.spawn(gather(
-            shared.clone(),
-            version.clone(),
-            first,
-            more,
-            rules.batch.max_wait,
-        )));
+    let mut open = open_batch(shared);
+    let older = open.take_if(|batch| !Arc::ptr_eq(&batch.version, version));
+    let batch = open.get_or_insert_with(|| {
+        let ended = Arc::new(Notify::new());
+        drop(shared.runners.spawn(end_in_time(shared.clone(), ended.clone())));
+        OpenBatch { version: version.clone(), members: Vec::new(), ended }
+    });
+    batch.members.push((task, hold));
+    let full = open.take_if(|batch| batch.members.len() >= most);
+    drop(open);
+    older.into_iter().chain(full).for_each(|batch| begin(shared, batch));
+}
+
+/// Ends the open batch, because no more tasks can arrive.
+pub(crate) fn end(shared: &Arc<SharedQueue>) {
+    let batch = open_batch(shared).take();
+    batch.into_iter().for_each(|batch| begin(shared, batch));
+}
+
+/// Ends a batch when its wait is over or the worker stops claiming, unless it has `ended` before.
+async fn end_in_time(shared: Arc<SharedQueue>, ended: Arc<Notify>) {
+    tokio::select! {
+        () = tokio::time::sleep(shared.queue.rules.batch.max_wait) => {}
+        () = shared.stop.claiming.cancelled() => {}
+        () = ended.notified() => return,
+    }
+    let batch = open_batch(&shared).take_if(|batch| Arc::ptr_eq(&batch.ended, &ended));
+    batch.into_iter().for_each(|batch| begin(&shared, batch));
+}
+
+/// Begins a batch that has ended, on the version that is active now.
+fn begin(shared: &Arc<SharedQueue>, batch: OpenBatch) {
+    batch.ended.notify_one();
+    // If the plugin was removed meanwhile, the batch still runs, because it began before.
+    let version = shared.versions.borrow().clone().unwrap_or(batch.version);
+    if version.handler.takes_batches() {
+        return crew::begin(shared, &version, batch.members);
+    }
+    for member in batch.members {
+        crew::begin(shared, &version, vec![member]);
     }
 }
 
-/// Collects members until the batch ends, and runs them on the version that is active then.
-async fn gather(
-    shared: Arc<SharedQueue>,
-    version: Arc<Version>,
-    first: Member,
-    mut more: Members,
-    wait: Duration,
-) {
-    let mut members = vec![first];
-    let mut over = std::pin::pin!(tokio::time::sleep(wait));
-    loop {
-        tokio::select! {
-            biased;
-            member = more.recv() => match member {
-                Some(member) => members.push(member),
-                None => break,
-            },
-            () = shared.stop.claiming.cancelled() => break,
-            () = &mut over => break,
-        }
-    }
-    // Tasks added before this are still received.
-    more.close();
-    while let Some(member) = more.recv().await {
-        members.push(member);
-    }
-    shared.gathering.forget_closed();
-    // If the plugin was removed meanwhile, the batch still runs, because it began before.
-    let version = shared.versions.borrow().clone().unwrap_or(version);
-    if version.handler.takes_batches() {
-        return crew::begin(&shared, &version, members);
-    }
-    for member in members {
-        crew::begin(&shared, &version, vec![member]);
-    }
+fn open_batch(shared: &SharedQueue) -> MutexGuard<'_, Option<OpenBatch>> {
+    shared.open_batch.lock().unwrap_or_else(PoisonError::into_inner)
 }

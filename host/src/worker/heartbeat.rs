@@ -37,23 +37,22 @@ impl Heartbeat {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut every = (self.shared.queue.rules.lease / BEATS_PER_LEASE).min(LATEST);
         let mut pace = Pace::new(&self.shared.name, "heartbeat");
-        loop {
-            // The loop looks more often than it beats, so that a beat is not late by a whole look.
-            let look = LOOK.min(every / 4);
-            tokio::select! {
-                () = tokio::time::sleep(look) => {}
-                () = self.retired.cancelled(), if every > RETIRED => every = RETIRED,
-                () = stop.cancelled() => return,
-            }
-            // A beat may be early by one look, but not late.
-            let due = self.shared.inflight.due(every.saturating_sub(look), Instant::now());
-            for beats in due.chunks(MAX_BATCH) {
+        let looks = async {
+            loop {
+                // The loop looks more often than it beats, so that a beat is not late by a whole look.
+                let look = LOOK.min(every / 4);
                 tokio::select! {
-                    () = self.beat(beats, &mut pace) => {}
-                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(look) => {}
+                    () = self.retired.cancelled(), if every > RETIRED => every = RETIRED,
+                }
+                // A beat may be early by one look, but not late.
+                let due = self.shared.inflight.due(every.saturating_sub(look), Instant::now());
+                for beats in due.chunks(MAX_BATCH) {
+                    self.beat(beats, &mut pace).await;
                 }
             }
-        }
+        };
+        stop.run_until_cancelled(looks).await;
     }
 
     async fn beat(&self, beats: &[HeartbeatReport], pace: &mut Pace) {

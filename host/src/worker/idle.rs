@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
-/// The idleness of one queue.
 #[derive(Debug)]
 pub(crate) struct IdleState {
     rest: watch::Sender<Rest>,

@@ -3,9 +3,7 @@
 //! In: claimed entries with their permits. Out: a [`Hold`] for each entry. Dropping the hold removes the
 //! entry, so no entry stays by mistake. The permit is freed when the attempt has run.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,20 +29,19 @@ pub(crate) enum HoldPhase {
     Settling,
 }
 
-/// The entries of one queue that this host owns.
 #[derive(Debug, Default)]
 pub(crate) struct Inflight(Mutex<HeldEntries>);
 
 #[derive(Debug, Default)]
 struct HeldEntries {
-    leases: HashMap<Key, LeaseState>,
+    leases: HashMap<Arc<str>, LeaseState>,
     /// The host stops, so an entry that is still added has to end at once.
     is_stopped: bool,
 }
 
-/// The changing part of an entry in the table.
 #[derive(Debug)]
 struct LeaseState {
+    entry: Arc<HeldEntry>,
     /// When its lease was last known to be renewed.
     renewed: Instant,
     /// Its entry was deleted from the stream, and this has been reported.
@@ -53,48 +50,24 @@ struct LeaseState {
 
 /// An entry that is in flight.
 #[derive(Debug)]
-struct HeldEntry {
-    id: String,
-    task_id: String,
+pub(crate) struct HeldEntry {
+    pub id: Arc<str>,
+    pub task_id: String,
     /// The task's idempotency key.
     key: Option<Vec<u8>>,
-    attempt: u32,
-    enqueued_at_ms: u64,
-    since: Instant,
+    pub attempt: u32,
+    pub enqueued_at_ms: u64,
+    /// When it was claimed.
+    pub since: Instant,
     phase: AtomicU8,
     stop: CancellationToken,
     progress: Progress,
 }
 
-/// An entry under its id.
-#[derive(Debug, Clone)]
-struct Key(Arc<HeldEntry>);
-
-impl Borrow<str> for Key {
-    fn borrow(&self) -> &str {
-        &self.0.id
-    }
-}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.id.hash(state);
-    }
-}
-
-impl PartialEq for Key {
-    fn eq(&self, other: &Key) -> bool {
-        self.0.id == other.0.id
-    }
-}
-
-impl Eq for Key {}
-
 /// A claimed entry that is to be added to the table.
 pub(crate) struct Claim<'t> {
     pub entry: &'t str,
     pub task_id: &'t str,
-    /// Its idempotency key.
     pub key: Option<&'t [u8]>,
     pub attempt: u32,
     pub enqueued_at_ms: u64,
@@ -114,17 +87,6 @@ pub(crate) struct Hold {
     alone: Option<DropGuard>,
 }
 
-/// A running task whose status in Redis is not PROCESSING yet.
-#[derive(Debug)]
-pub(crate) struct Unreported {
-    pub entry: String,
-    pub task_id: String,
-    pub attempt: u32,
-    pub enqueued_at_ms: u64,
-    /// When it was claimed.
-    pub since: Instant,
-}
-
 impl Inflight {
     /// Adds an entry. `None`: it is in the table already, so it runs and must not run twice.
     pub(crate) fn hold(self: &Arc<Self>, claim: &Claim<'_>, permit: Permits) -> Option<Hold> {
@@ -133,7 +95,7 @@ impl Inflight {
             return None;
         }
         let entry = Arc::new(HeldEntry {
-            id: claim.entry.to_owned(),
+            id: claim.entry.into(),
             task_id: claim.task_id.to_owned(),
             key: claim.key.map(<[u8]>::to_vec),
             attempt: claim.attempt,
@@ -146,13 +108,14 @@ impl Inflight {
         if table.is_stopped {
             entry.stop.cancel();
         }
-        table.leases.insert(Key(entry.clone()), LeaseState { renewed: claim.since, deleted: false });
+        let lease = LeaseState { entry: entry.clone(), renewed: claim.since, deleted: false };
+        table.leases.insert(entry.id.clone(), lease);
         Some(Hold { table: self.clone(), entry, is_known: true, permit: Some(permit), alone: None })
     }
 
     /// The entries that are owned now.
     pub(crate) fn entries(&self) -> Vec<String> {
-        self.lock().leases.keys().map(|key| key.0.id.clone()).collect()
+        self.lock().leases.keys().map(|id| id.to_string()).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -161,28 +124,27 @@ impl Inflight {
 
     /// The beats that are due: leases that were not renewed for `every`, and new progress.
     pub(crate) fn due(&self, every: Duration, now: Instant) -> Vec<HeartbeatReport> {
-        let due = |(Key(entry), lease): (&Key, &LeaseState)| {
+        let due = |lease: &LeaseState| {
+            let entry = &lease.entry;
             // Progress is part of the status, so it waits until there is one.
             let progress = if entry.is(HoldPhase::Begun) { None } else { entry.progress.take() };
             let is_due = progress.is_some() || now.duration_since(lease.renewed) >= every;
             is_due.then(|| HeartbeatReport {
-                entry: entry.id.clone(),
+                entry: entry.id.to_string(),
                 task_id: entry.task_id.clone(),
                 key: entry.key.clone(),
                 progress,
             })
         };
-        self.lock().leases.iter().filter_map(due).collect()
+        self.lock().leases.values().filter_map(due).collect()
     }
 
     /// Puts back the progress of a heartbeat that failed, unless there is newer progress.
     pub(crate) fn restore_progress(&self, beats: &[HeartbeatReport]) {
         let table = self.lock();
         for beat in beats {
-            if let (Some((Key(entry), _)), Some(progress)) =
-                (table.leases.get_key_value(beat.entry.as_str()), &beat.progress)
-            {
-                entry.progress.put_back(progress.clone());
+            if let (Some(lease), Some(progress)) = (table.leases.get(beat.entry.as_str()), &beat.progress) {
+                lease.entry.progress.put_back(progress.clone());
             }
         }
     }
@@ -195,17 +157,17 @@ impl Inflight {
         &self,
         least: Duration,
         now: Instant,
-    ) -> (Vec<Unreported>, Option<Duration>) {
+    ) -> (Vec<Arc<HeldEntry>>, Option<Duration>) {
         let mut found = Vec::new();
         let mut next = None;
-        for Key(entry) in self.lock().leases.keys().filter(|key| key.0.is(HoldPhase::Begun)) {
+        let table = self.lock();
+        let entries = table.leases.values().map(|lease| &lease.entry);
+        for entry in entries.filter(|entry| entry.is(HoldPhase::Begun)) {
             let held = now.saturating_duration_since(entry.since);
             if held < least {
                 next = Some(next.unwrap_or(least).min(least - held));
             } else if entry.transition(HoldPhase::Begun, HoldPhase::Running) {
-                let (id, task_id) = (entry.id.clone(), entry.task_id.clone());
-                let (attempt, enqueued_at_ms, since) = (entry.attempt, entry.enqueued_at_ms, entry.since);
-                found.push(Unreported { entry: id, task_id, attempt, enqueued_at_ms, since });
+                found.push(entry.clone());
             }
         }
         (found, next)
@@ -222,11 +184,10 @@ impl Inflight {
     /// entry.
     pub(crate) fn mark_deleted(&self, entry: &str) -> bool {
         let mut table = self.lock();
+        let Some(lease) = table.leases.get_mut(entry) else { return false };
         // The heartbeat that found the deletion has written a status, even for a task that had none.
-        if let Some((Key(entry), _)) = table.leases.get_key_value(entry) {
-            entry.transition(HoldPhase::Begun, HoldPhase::Running);
-        }
-        table.leases.get_mut(entry).is_some_and(|lease| !std::mem::replace(&mut lease.deleted, true))
+        lease.entry.transition(HoldPhase::Begun, HoldPhase::Running);
+        !std::mem::replace(&mut lease.deleted, true)
     }
 
     /// Whether the entry is owned here, and known to be deleted.
@@ -237,7 +198,7 @@ impl Inflight {
     /// Notes that a lease is lost, and stops the attempt. False if the attempt has ended already.
     pub(crate) fn mark_lost(&self, entry: &str) -> bool {
         let table = self.lock();
-        let Some((Key(entry), _)) = table.leases.get_key_value(entry) else { return false };
+        let Some(LeaseState { entry, .. }) = table.leases.get(entry) else { return false };
         let running = entry.transition(HoldPhase::Running, HoldPhase::Lost)
             || entry.transition(HoldPhase::Begun, HoldPhase::Lost);
         if running {
@@ -250,7 +211,7 @@ impl Inflight {
     pub(crate) fn stop_all(&self) {
         let mut table = self.lock();
         table.is_stopped = true;
-        table.leases.keys().for_each(|key| key.0.stop.cancel());
+        table.leases.values().for_each(|lease| lease.entry.stop.cancel());
     }
 
     fn lock(&self) -> MutexGuard<'_, HeldEntries> {
@@ -259,7 +220,6 @@ impl Inflight {
 }
 
 impl Hold {
-    /// The task's idempotency key.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         self.entry.key.as_deref()
     }
@@ -314,7 +274,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.table.lock().leases.remove(self.entry.id.as_str());
+        self.table.lock().leases.remove(&self.entry.id);
     }
 }
 
@@ -330,26 +290,28 @@ impl HeldEntry {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use futures_util::FutureExt as _;
 
     use super::super::capacity::{Capacity, QueueCapacity};
     use super::*;
 
-    fn capacity() -> Arc<QueueCapacity> {
-        Capacity::new(None).queue(2, 1)
-    }
-
-    fn hold(table: &Arc<Inflight>, capacity: &Arc<QueueCapacity>, entry: &str) -> Option<Hold> {
+    pub(crate) fn hold(table: &Arc<Inflight>, capacity: &Arc<QueueCapacity>, entry: &str) -> Option<Hold> {
         let claim =
             Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
         table.hold(&claim, capacity.acquire(1).now_or_never().expect("a free permit"))
     }
 
+    /// A table with these entries.
+    fn held<const N: usize>(entries: [&str; N]) -> (Arc<Inflight>, [Hold; N]) {
+        let (table, capacity) = (Arc::new(Inflight::default()), Capacity::new(None).queue(9, 1));
+        let holds = entries.map(|entry| hold(&table, &capacity, entry).unwrap());
+        (table, holds)
+    }
+
     #[tokio::test]
     async fn an_entry_is_held_once_and_its_permit_comes_back_when_it_has_run() {
-        let table = Arc::new(Inflight::default());
-        let capacity = capacity();
+        let (table, capacity) = (Arc::new(Inflight::default()), Capacity::new(None).queue(2, 1));
         let mut first = hold(&table, &capacity, "1-0").unwrap();
         assert!(hold(&table, &capacity, "1-0").is_none());
         assert_eq!((table.len(), capacity.free()), (1, 1));
@@ -361,10 +323,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lost_lease_stops_only_what_runs() {
-        let table = Arc::new(Inflight::default());
-        let capacity = capacity();
-        let running = hold(&table, &capacity, "1-0").unwrap();
-        let ended = hold(&table, &capacity, "2-0").unwrap();
+        let (table, [running, ended]) = held(["1-0", "2-0"]);
         ended.settling();
         assert!(table.mark_lost("1-0") && !table.mark_lost("2-0") && !table.mark_lost("3-0"));
         assert!(running.is_lost() && running.stop().is_cancelled());
@@ -373,21 +332,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_host_that_stops_stops_what_runs_and_what_is_taken_in_later() {
-        let table = Arc::new(Inflight::default());
-        let capacity = capacity();
-        let running = hold(&table, &capacity, "1-0").unwrap();
+        let (table, [running]) = held(["1-0"]);
         table.stop_all();
-        let late = hold(&table, &capacity, "2-0").unwrap();
+        let late = hold(&table, &Capacity::new(None).queue(1, 1), "2-0").unwrap();
         assert!(running.stop().is_cancelled() && late.stop().is_cancelled());
         assert!(!running.is_lost() && !late.is_lost(), "they are given back");
     }
 
     #[tokio::test]
     async fn redis_hears_once_of_what_runs_for_long() {
-        let table = Arc::new(Inflight::default());
-        let capacity = capacity();
+        let (table, [mut long, mut short]) = held(["1-0", "2-0"]);
         let least = Duration::from_millis(20);
-        let [mut long, mut short] = ["1-0", "2-0"].map(|entry| hold(&table, &capacity, entry).unwrap());
         long.begun(false);
         short.begun(false);
         assert!(!short.settling(), "it ended before anybody was told");
@@ -395,7 +350,7 @@ mod tests {
         assert!(none.is_empty() && next.is_some_and(|next| next <= least));
         let later = Instant::now() + least;
         let (found, next) = table.take_unreported(least, later);
-        assert_eq!(found.iter().map(|task| task.entry.as_str()).collect::<Vec<_>>(), ["1-0"]);
+        assert_eq!(found.iter().map(|entry| &*entry.id).collect::<Vec<_>>(), ["1-0"]);
         assert_eq!(next, None);
         assert!(table.take_unreported(least, later).0.is_empty());
         assert!(long.settling(), "it has a status by now, or will have");
@@ -403,8 +358,7 @@ mod tests {
 
     #[tokio::test]
     async fn redis_has_heard_of_what_runs_without_its_entry() {
-        let table = Arc::new(Inflight::default());
-        let mut hold = hold(&table, &capacity(), "1-0").unwrap();
+        let (table, [mut hold]) = held(["1-0"]);
         hold.begun(false);
         assert!(table.mark_deleted("1-0") && !table.mark_deleted("1-0"));
         assert!(hold.settling(), "the heartbeat wrote a status");
@@ -412,10 +366,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_heartbeat_takes_what_is_old_and_what_has_news() {
-        let table = Arc::new(Inflight::default());
-        let capacity = capacity();
+        let (table, [first]) = held(["1-0"]);
         let every = Duration::from_secs(10);
-        let first = hold(&table, &capacity, "1-0").unwrap();
         let now = Instant::now();
         assert!(table.due(every, now).is_empty());
         first.progress().set(150, "far");

@@ -53,12 +53,8 @@ pub(crate) async fn admit(
     };
     let mut gated: Vec<(Task, Hold)> = Vec::new();
     for entry in entries {
-        let Some(permit) = permits.split_one() else {
-            // This cannot happen, since a claim asks for no more entries than permits. The entry stays
-            // pending.
-            tracing::error!(entry = entry.id, "more entries than permits");
-            break;
-        };
+        // A claim asks for no more entries than permits.
+        let Some(permit) = permits.split_one() else { break };
         let decoded = codec::decode(&shared.name, entry);
         let Some(mut hold) = hold(shared, &decoded, since, permit) else { continue };
         let (subject, decision) = match decoded {
@@ -80,38 +76,24 @@ pub(crate) async fn admit(
     }
     permits.unused();
     shared.begun.notify_one();
-    if !gated.is_empty() {
-        let begun =
-            if active.is_some() { gate::begin(shared, &label, &gated, since, false).await } else { None };
-        match begun {
-            Some(begun) => {
-                for ((task, hold), begun) in gated.into_iter().zip(begun) {
-                    match gate::go_on(shared, version, task, hold, begun).await {
-                        Some((task, hold)) if settle::is_suspect(&task, &shared.queue.rules) => {
-                            suspect::start(shared, version, task, hold);
-                        }
-                        Some((task, hold)) => gather::add(shared, version, task, hold),
-                        None => {}
-                    }
-                }
-            }
-            None => {
-                for (task, hold) in gated {
-                    let decision = settle::release(&task);
-                    shared
-                        .settle(EndingSubject::Task(Box::new(task)), label.clone(), None, decision, hold)
-                        .await;
-                }
+    if active.is_none() {
+        gate::release(shared, &label, gated).await;
+    } else if !gated.is_empty() {
+        for (task, hold) in gate::pass(shared, &label, gated, since, false).await {
+            if settle::is_suspect(&task, &shared.queue.rules) {
+                suspect::start(shared, version, task, hold);
+            } else {
+                gather::add(shared, version, task, hold);
             }
         }
     }
     if !shared.capacity.has_room() {
         // A batch must not hold permits while it waits for tasks that cannot arrive.
-        shared.gathering.close();
+        gather::end(shared);
     }
 }
 
-/// Adds an entry to the table of entries in flight. `None`: it is there already.
+/// Adds an entry to the table. `None`: it runs already.
 fn hold(
     shared: &SharedQueue,
     decoded: &Result<Task, (codec::Malformed, StreamEntry)>,

@@ -40,53 +40,38 @@ pub(crate) struct Janitor {
     link: Link,
     /// When each queue was swept last, by its duty.
     swept: HashMap<String, Instant>,
-    walk: Walk,
-}
-
-/// A walk through the keys.
-enum Walk {
-    /// The walk is over. The next one begins at this time.
-    Done(Instant),
-    /// When the walk began, and the cursor at which it continues.
-    At(Instant, Option<String>),
+    /// When the last walk through the keys began.
+    walked: Option<Instant>,
+    /// Where the walk continues, if it is not over.
+    cursor: Option<String>,
 }
 
 impl Janitor {
     pub(crate) fn new(lookout: Lookout, link: Link) -> Janitor {
-        Janitor { lookout, link, swept: HashMap::new(), walk: Walk::Done(Instant::now()) }
+        Janitor { lookout, link, swept: HashMap::new(), walked: None, cursor: None }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut pace = Pace::new("*", "janitor");
-        loop {
-            // A step can be cancelled, because each of its writes is one script.
-            let step = tokio::select! {
-                step = self.step() => step,
-                () = stop.cancelled() => return,
-            };
-            let wait = match step {
-                Ok(wait) => {
-                    pace.succeeded();
-                    wait
-                }
-                Err(error) => pace.failed(&error).max(STEP),
-            };
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = stop.cancelled() => return,
+        let steps = async {
+            loop {
+                let wait = pace.after(self.step().await).max(STEP);
+                tokio::time::sleep(wait).await;
             }
-        }
+        };
+        // A step can be cancelled, because each of its writes is one script.
+        stop.run_until_cancelled(steps).await;
     }
 
-    /// Gives how long to wait before the next step.
+    /// Gives how long to wait before the next step, if that is longer than [`STEP`].
     async fn step(&mut self) -> Result<Duration, QueueError> {
         let queues = self.lookout.held();
         if queues.is_empty() {
-            return Ok(STEP);
+            return Ok(Duration::ZERO);
         }
         self.sweep_one(&queues).await?;
         let asked = self.look_at_keys(&queues).await?;
-        Ok(Duration::from_secs_f64(asked as f64 / ASKED_PER_SECOND).max(STEP))
+        Ok(Duration::from_secs_f64(asked as f64 / ASKED_PER_SECOND))
     }
 
     /// Removes the consumers that are gone from the queue that has waited for it longest.
@@ -113,20 +98,19 @@ impl Janitor {
 
     /// Looks at the next part of the keys. Gives how many were asked for their expiry.
     async fn look_at_keys(&mut self, queues: &[Arc<SharedQueue>]) -> Result<usize, QueueError> {
-        let (began, from) = match &self.walk {
-            Walk::Done(next) if *next > Instant::now() => return Ok(0),
-            Walk::Done(_) => (Instant::now(), None),
-            Walk::At(began, from) => (*began, from.clone()),
-        };
+        let (now, is_new) = (Instant::now(), self.cursor.is_none());
+        if is_new && self.walked.is_some_and(|began| now.duration_since(began) < EVERY) {
+            return Ok(0);
+        }
         let all: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
-        let part = mend::scan_part(&self.link, &all, from.as_deref(), KEYS).await?;
+        let part = mend::scan_part(&self.link, &all, self.cursor.as_deref(), KEYS).await?;
         for (place, keys) in part.kept {
             tend(&queues[place], keys).await?;
         }
-        self.walk = match part.next {
-            None => Walk::Done(began + EVERY),
-            next => Walk::At(began, next),
-        };
+        if is_new {
+            self.walked = Some(now);
+        }
+        self.cursor = part.next;
         Ok(part.asked)
     }
 }

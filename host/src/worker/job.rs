@@ -56,23 +56,17 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
-    use tokio::time::Instant;
 
-    use super::super::capacity::{Capacity, QueueCapacity};
-    use super::super::inflight::{Claim, Inflight};
+    use super::super::capacity::Capacity;
+    use super::super::inflight::Inflight;
+    use super::super::inflight::tests::hold;
     use super::*;
     use crate::queue::codec::StreamEntry;
     use crate::queue::{EndingSubject, Settlement};
 
-    fn hold(table: &Arc<Inflight>, capacity: &Arc<QueueCapacity>, entry: &str) -> Hold {
-        let claim =
-            Claim { entry, task_id: entry, key: None, attempt: 1, enqueued_at_ms: 1, since: Instant::now() };
-        table.hold(&claim, capacity.acquire(1).now_or_never().expect("a free permit")).expect("a new entry")
-    }
-
     fn ending(bytes: usize) -> Ending {
         let entry = StreamEntry { id: "1-0".into(), fields: Vec::new(), deliveries: 1 };
-        let settlement = Settlement::Complete { result: Some(vec![0; bytes]) };
+        let settlement = Settlement::Complete { result: Some(vec![0; bytes]), effects: None };
         Ending::new(EndingSubject::Malformed(entry), settlement, "plugin".into(), None, false, None)
     }
 
@@ -80,7 +74,8 @@ mod tests {
     async fn an_end_that_finds_no_room_keeps_its_permit_until_there_is_some() {
         let (room, table, capacity) =
             (Room::new(1), Arc::new(Inflight::default()), Capacity::new(None).queue(3, 1));
-        let [large, small, larger] = ["1-0", "2-0", "3-0"].map(|entry| hold(&table, &capacity, entry));
+        let [large, small, larger] =
+            ["1-0", "2-0", "3-0"].map(|entry| hold(&table, &capacity, entry).expect("a new entry"));
         // All units but two.
         let first = room
             .job(ending((UNITS.0 - 3) * BYTES_PER_UNIT), SettledAs::Completed, large)

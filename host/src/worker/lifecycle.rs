@@ -1,6 +1,6 @@
 //! Starts and stops all loops of one queue.
 //!
-//! In: a queue, and the state that all queues of its host share ([`Common`]). Out: a [`Worker`].
+//! In: a queue, and what all queues of its host share ([`Common`]). Out: a [`Worker`].
 //! [`Worker::stop`] gives the order in which the loops end.
 
 use std::sync::Arc;
@@ -10,23 +10,37 @@ use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::capacity::QueueCapacity;
-use super::common::Common;
-use super::gathering::Gathering;
+use super::capacity::{Capacity, QueueCapacity};
 use super::idle::IdleState;
 use super::inflight::Inflight;
 use super::job::Room;
+use super::lookout::Lookout;
 use super::metrics::QueueMetrics;
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use super::starts::Starts;
+use super::waiter::Waiter;
 use super::{
     census, fetcher, heartbeat, janitor, mover, promoter, reclaimer, scheduler, settler, status_writer,
 };
 use crate::admin::FetchPulse;
 use crate::chain::chain;
 use crate::plugins::Version;
-use crate::queue::Queue;
+use crate::queue::{Link, Queue, QueueEffects, Redis};
+use crate::shutdown::Stop;
+
+/// What all queues of one host share.
+pub(crate) struct Common {
+    pub redis: Redis,
+    /// The host's consumer name in every group, unique for each start.
+    pub consumer: Arc<str>,
+    pub capacity: Capacity,
+    pub waiter: Waiter,
+    pub lookout: Lookout,
+    /// The connection for reads that do not block. All queues use it.
+    pub reads: Link,
+    pub stop: Stop,
+}
 
 /// All loops of one queue.
 pub(crate) struct Worker {
@@ -45,24 +59,30 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the loops of `queue` in `host`. They claim for `consumer`, with permits from `capacity`.
-    ///
-    /// `follows_older_worker` means that this host may still run tasks of the queue under older rules.
+    /// Starts the loops of `queue` in `host`. The configuration was applied `reloads` times before.
     pub(crate) fn start(
         host: &Common,
         queue: Queue,
-        consumer: Arc<str>,
+        reloads: u64,
         capacity: Arc<QueueCapacity>,
         versions: watch::Receiver<Option<Arc<Version>>>,
-        (metrics, pulse): (Arc<QueueMetrics>, FetchPulse),
-        follows_older_worker: bool,
+        metrics: Arc<QueueMetrics>,
+        pulse: FetchPulse,
     ) -> Worker {
+        // Each worker has its own consumer name. A retired worker of the queue may still run attempts, under
+        // older rules, which the new one must not recover.
+        let follows_older_worker = reloads > 0;
+        let consumer = if follows_older_worker {
+            format!("{}.{reloads}", host.consumer).into()
+        } else {
+            host.consumer.clone()
+        };
         let concurrency = queue.rules.concurrency as usize;
         let (jobs, waiting) = mpsc::unbounded_channel();
         let shared = Arc::new(SharedQueue {
             name: queue.rules.name.as_str().into(),
             inflight: Arc::<Inflight>::default(),
-            gathering: Gathering::default(),
+            open_batch: std::sync::Mutex::default(),
             capacity,
             unsettled: std::sync::Mutex::default(),
             parked: Notify::new(),
@@ -72,6 +92,7 @@ impl Worker {
             claiming: Mutex::new(()),
             runners: TaskTracker::new(),
             starts: Starts::default(),
+            effects: Arc::new(QueueEffects::new(queue.clone())),
             queue,
             consumer,
             versions,
@@ -92,7 +113,9 @@ impl Worker {
         };
         let claiming = &shared.stop.claiming;
         host.lookout.add(&shared);
-        worker.claimers.spawn(fetcher::Fetcher::new(shared.clone(), pulse, host).run(claiming.clone()));
+        let (redis, waiter, reads) = (host.redis.clone(), host.waiter.clone(), host.reads.clone());
+        let fetcher = fetcher::Fetcher::new(shared.clone(), pulse, redis, waiter, reads);
+        worker.claimers.spawn(fetcher.run(claiming.clone()));
         worker.claimers.spawn(
             reclaimer::Reclaimer { shared: shared.clone(), follows_older_worker }.run(claiming.clone()),
         );
@@ -135,7 +158,7 @@ impl Worker {
         self.retired.cancel();
     }
 
-    /// Ends all loops in the order of the steps below. The tokens in [`crate::shutdown::Stop`] bound the time
+    /// Ends all loops in the order of the steps below. The tokens in [`Stop`] bound the time
     /// of each step.
     pub(crate) async fn stop(self) {
         // 1. Nothing new is claimed (`Stop::claiming`).

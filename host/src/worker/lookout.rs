@@ -45,15 +45,6 @@ struct LookoutQueues {
     added: Notify,
 }
 
-/// The memory of the loop between two looks.
-struct Memory {
-    renewed: Option<Instant>,
-    /// The queues of which this host asked for the duties, by duty.
-    asked: HashMap<String, Queue>,
-    /// Where the next look goes on among the queues with delayed tasks.
-    turn: usize,
-}
-
 impl Lookout {
     /// Adds a queue. The loop looks after it until it is dropped or stops claiming.
     pub(crate) fn add(&self, queue: &Arc<SharedQueue>) {
@@ -81,26 +72,36 @@ impl Lookout {
     /// `host` is its name among those that hold duties.
     pub(crate) async fn run(self, link: Link, waiter: Waiter, host: Arc<str>, stop: CancellationToken) {
         let mut pace = Pace::new("*", "look");
-        let mut memory = Memory { renewed: None, asked: HashMap::new(), turn: 0 };
-        loop {
-            let look = tokio::select! {
-                look = self.look(&link, &waiter, &host, &mut memory) => look,
-                () = stop.cancelled() => break,
-            };
-            let wait = match look {
-                Ok(()) => {
-                    pace.succeeded();
-                    LOOK
+        let mut renewed: Option<Instant> = None;
+        // The queues of which this host asked for the duties, by duty.
+        let mut asked = HashMap::new();
+        // Where the next look goes on among the queues with delayed tasks.
+        let mut turn = 0;
+        let looks = async {
+            loop {
+                let look = async {
+                    let queues = self.queues();
+                    if !queues.is_empty() {
+                        look_for_pauses(&link, &queues).await?;
+                    }
+                    if renewed.is_none_or(|at| at.elapsed() >= RENEW) {
+                        renewed = Some(Instant::now());
+                        waiter.share_turns(hold_duties(&link, &host, &queues, &mut asked).await?);
+                    }
+                    look_for_delayed(&link, &queues, &mut turn).await.map(|()| LOOK)
+                };
+                let wait = pace.after(look.await);
+                let requested = async {
+                    tokio::join!(waiter.look_requested(), tokio::time::sleep(GAP));
+                };
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = self.0.added.notified() => renewed = None,
+                    () = requested => renewed = None,
                 }
-                Err(error) => pace.failed(&error),
-            };
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = self.0.added.notified() => memory.renewed = None,
-                () = requested(&waiter) => memory.renewed = None,
-                () = stop.cancelled() => break,
             }
-        }
+        };
+        stop.run_until_cancelled(looks).await;
         match duties::leave(&link, &host).await {
             Ok(()) => wait::request_look(&link).await,
             Err(error) => {
@@ -108,29 +109,6 @@ impl Lookout {
             }
         }
     }
-
-    async fn look(
-        &self,
-        link: &Link,
-        waiter: &Waiter,
-        host: &str,
-        memory: &mut Memory,
-    ) -> Result<(), QueueError> {
-        let queues = self.queues();
-        if !queues.is_empty() {
-            look_for_pauses(link, &queues).await?;
-        }
-        if memory.renewed.is_none_or(|at| at.elapsed() >= RENEW) {
-            memory.renewed = Some(Instant::now());
-            waiter.share_turns(hold_duties(link, host, &queues, &mut memory.asked).await?);
-        }
-        look_for_delayed(link, &queues, &mut memory.turn).await
-    }
-}
-
-/// Waits until hosts are asked to look, and for at least [`GAP`].
-async fn requested(waiter: &Waiter) {
-    tokio::join!(waiter.look_requested(), tokio::time::sleep(GAP));
 }
 
 async fn look_for_pauses(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {

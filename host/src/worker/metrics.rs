@@ -9,8 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
+use strum::{EnumCount as _, VariantArray as _};
 
-use crate::queue::Census;
+use crate::queue::{Census, Reason};
 use crate::task::SettledAs;
 
 /// Upper bounds of the buckets in seconds, for durations and for waits.
@@ -19,19 +20,10 @@ const BUCKETS: [f64; 18] = [
     600.0,
 ];
 
-/// The outcomes that end in the dead-letter stream.
-const DEAD: [SettledAs; 5] = [
-    SettledAs::Rejected,
-    SettledAs::RetriesExhausted,
-    SettledAs::DeferralsExhausted,
-    SettledAs::Crashed,
-    SettledAs::Malformed,
-];
-
 /// The counts of one queue. They outlive a worker that is replaced because the queue's rules changed.
 #[derive(Debug)]
 pub(crate) struct QueueMetrics {
-    settled: [Counter; SettledAs::ALL.len()],
+    settled: [Counter; SettledAs::COUNT],
     /// Calls for several tasks that gave a result for each task.
     pub whole_batches: Counter,
     /// Calls for several tasks that did not; each task was run again alone.
@@ -75,7 +67,7 @@ impl QueueMetrics {
 
     /// All dead letters, whatever the reason.
     pub(crate) fn dead(&self) -> u64 {
-        DEAD.into_iter().map(|outcome| self.settlements(outcome).get()).sum()
+        Reason::VARIANTS.iter().map(|reason| self.settlements((*reason).into()).get()).sum()
     }
 
     /// The queue's latest census; the census taker replaces it.

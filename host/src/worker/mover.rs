@@ -32,24 +32,14 @@ pub(crate) struct Mover {
 impl Mover {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "move");
-        loop {
-            // A step can be cancelled: waiting takes no item, and one script moves the items.
-            let step = tokio::select! {
-                step = self.step() => step,
-                () = stop.cancelled() => return,
-            };
-            let wait = match step {
-                Ok(wait) => {
-                    pace.succeeded();
-                    wait
-                }
-                Err(error) => pace.failed(&error),
-            };
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = stop.cancelled() => {}
+        let steps = async {
+            loop {
+                let wait = pace.after(self.step().await);
+                tokio::time::sleep(wait).await;
             }
-        }
+        };
+        // A step can be cancelled: waiting takes no item, and one script moves the items.
+        stop.run_until_cancelled(steps).await;
     }
 
     /// Gives how long to wait before the next step.

@@ -46,6 +46,17 @@ impl Pace {
         Pace { queue: self.queue.clone(), what: self.what, waits: None, outage: self.outage.clone() }
     }
 
+    /// Notes the result of a step, and gives how long to wait before the next one.
+    pub(crate) fn after(&mut self, step: Result<Duration, QueueError>) -> Duration {
+        match step {
+            Ok(wait) => {
+                self.succeeded();
+                wait
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
     /// Notes an error and gives how long to wait before the next try.
     pub(crate) fn failed(&mut self, error: &QueueError) -> Duration {
         self.failed_at(Instant::now(), chain(error))

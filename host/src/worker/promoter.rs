@@ -6,11 +6,13 @@
 //! Not here: delaying a task (`settler`, `intake`).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::pace::Pace;
 use super::shared::SharedQueue;
+use crate::queue::QueueError;
 
 /// Tasks moved by one call of the script. Such a call takes Redis well under a millisecond.
 const MAX_BATCH: usize = 100;
@@ -23,33 +25,28 @@ impl Promoter {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "promote");
         loop {
-            let next_due = match self.shared.queue.promote(MAX_BATCH).await {
-                Ok(promoted) => {
-                    pace.succeeded();
-                    if promoted.lost > 0 {
-                        self.shared.metrics.lost_entries.inc_by(promoted.lost);
-                        tracing::error!(
-                            queue = self.shared.name.as_ref(),
-                            tasks = promoted.lost,
-                            "delayed tasks were deleted by somebody else"
-                        );
-                    }
-                    self.shared.idle.note_delayed(promoted.next_due.is_some());
-                    promoted.next_due
-                }
-                Err(error) => Some(pace.failed(&error)),
-            };
-            let due = async {
-                match next_due {
-                    Some(wait) => tokio::time::sleep(wait).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let wait = pace.after(self.promote().await);
             tokio::select! {
-                () = due => {}
+                () = tokio::time::sleep(wait) => {}
                 () = self.shared.parked.notified() => {}
                 () = stop.cancelled() => return,
             }
         }
+    }
+
+    /// Moves tasks that are due. Gives the time until the next one.
+    async fn promote(&self) -> Result<Duration, QueueError> {
+        let shared = &self.shared;
+        let promoted = shared.queue.promote(MAX_BATCH).await?;
+        if promoted.lost > 0 {
+            shared.metrics.lost_entries.inc_by(promoted.lost);
+            tracing::error!(
+                queue = shared.name.as_ref(),
+                tasks = promoted.lost,
+                "delayed tasks were deleted by somebody else"
+            );
+        }
+        shared.idle.note_delayed(promoted.next_due.is_some());
+        Ok(promoted.next_due.unwrap_or(Duration::MAX))
     }
 }

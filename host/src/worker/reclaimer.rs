@@ -33,21 +33,17 @@ impl Reclaimer {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let every = (self.shared.queue.rules.lease / 4).clamp(EVERY.0, EVERY.1);
         let mut pace = Pace::new(&self.shared.name, "reclaim");
-        if self.follows_older_worker {
-            // The older worker's heartbeats may have been further apart than this lease. After this wait they
-            // are not.
-            tokio::select! {
-                () = tokio::time::sleep(heartbeat::LATEST) => {}
-                () = stop.cancelled() => return,
+        let (mut rest, mut paused) = (self.shared.idle.rest(), self.shared.idle.paused());
+        let ready = async {
+            if self.follows_older_worker {
+                // The older worker's heartbeats may have been further apart than this lease. After this wait
+                // they are not.
+                tokio::time::sleep(heartbeat::LATEST).await;
             }
-        }
-        let mut rest = self.shared.idle.rest();
-        let mut paused = self.shared.idle.paused();
-        tokio::select! {
-            _ = paused.wait_for(|pause| *pause != Pause::Unknown) => {}
-            () = stop.cancelled() => return,
-        }
-        loop {
+            let _ = paused.wait_for(|pause| *pause != Pause::Unknown).await;
+        };
+        stop.run_until_cancelled(ready).await;
+        while !stop.is_cancelled() {
             // This is read before the look, so that a change during the look is noticed.
             let rests = *rest.borrow_and_update() != Rest::Awake;
             let (wait, settled) = match self.look(rests, &stop).await {
@@ -63,7 +59,7 @@ impl Reclaimer {
             tokio::select! {
                 () = tokio::time::sleep(wait), if !settled => {}
                 _ = rest.changed(), if settled => {}
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => {}
             }
         }
     }
@@ -92,10 +88,8 @@ impl Reclaimer {
             if shared.queue.is_just_back() {
                 return Ok(());
             }
-            let permits = tokio::select! {
-                permits = shared.capacity.acquire(MAX_BATCH) => permits,
-                () = stop.cancelled() => return Ok(()),
-            };
+            let acquired = stop.run_until_cancelled(shared.capacity.acquire(MAX_BATCH)).await;
+            let Some(permits) = acquired else { return Ok(()) };
             let Some(version) = shared.versions.borrow().clone() else {
                 permits.unused();
                 return Ok(());

@@ -89,7 +89,7 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
             tracing::warn!(
                 queue = rules.name,
                 tasks,
-                kind = kind.as_str(),
+                kind = kind.into_str(),
                 error = message,
                 "a batch failed; its tasks run again one by one"
             );
@@ -134,6 +134,7 @@ async fn attempt(
         max_attempts: rules.max_retries.saturating_add(1),
         timeout: rules.timeout,
         progress: holds.iter().map(|hold| hold.progress().clone()).collect(),
+        effects: shared.effects.clone(),
         stop: stop.clone(),
     };
     if holds.len() == 1 {

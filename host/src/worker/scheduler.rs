@@ -68,13 +68,7 @@ impl Scheduler {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "schedule");
         loop {
-            let wait = match self.look().await {
-                Ok(wait) => {
-                    pace.succeeded();
-                    wait
-                }
-                Err(error) => pace.failed(&error),
-            };
+            let wait = pace.after(self.look().await);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = stop.cancelled() => return,

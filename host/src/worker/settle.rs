@@ -10,7 +10,7 @@ use super::backoff;
 use crate::config;
 use crate::queue::settle::DelayStart;
 use crate::queue::{Reason, Settlement, codec};
-use crate::task::{Outcome, SettledAs, Task};
+use crate::task::{FailureKind, Outcome, SettledAs, Task};
 
 /// `tq-error` is cut at this many characters, so that an error cannot fill the dead letters.
 const MAX_ERROR_CHARS: usize = 500;
@@ -31,34 +31,36 @@ pub struct Decision {
 /// -1 to 1.
 pub fn decide(outcome: Outcome, task: &Task, rules: &config::QueueRules, jitter: f64) -> Decision {
     match outcome {
-        Outcome::Completed { result } => {
-            Decision { settlement: Settlement::Complete { result }, label: SettledAs::Completed }
+        Outcome::Completed { result, effects } => {
+            Decision { settlement: Settlement::Complete { result, effects }, label: SettledAs::Completed }
         }
         Outcome::Retry { message, after } => retry(&format!("retry: {message}"), after, task, rules, jitter),
         Outcome::Failed { kind, message } => {
-            retry(&format!("{}: {message}", kind.as_str()), None, task, rules, jitter)
+            retry(&format!("{}: {message}", kind.into_str()), None, task, rules, jitter)
         }
         Outcome::Reject { message } => bury(Reason::Rejected, &message),
         Outcome::Defer { message, .. } if task.deferrals >= rules.max_deferrals => {
             bury(Reason::DeferralsExhausted, &message)
         }
-        Outcome::Defer { message, after } => Decision {
-            settlement: Settlement::Park {
-                delay: after.min(LONGEST_DEFERRAL),
-                from: DelayStart::Now,
-                next_attempt: task.attempt,
-                deferrals: task.deferrals + 1,
-                error: cut(&message),
-            },
-            label: SettledAs::Deferred,
-        },
+        Outcome::Defer { message, after } => {
+            let (delay, deferrals) = (after.min(LONGEST_DEFERRAL), task.deferrals + 1);
+            park(delay, task.attempt, deferrals, &message, SettledAs::Deferred)
+        }
     }
 }
 
-/// The decision on a task that must not run now, because it is malformed or delayed. `None`: it may run.
+/// Decides after an attempt that completed, but whose effects do not fit what Redis holds.
+pub(crate) fn conflict(why: &str, task: &Task, rules: &config::QueueRules, jitter: f64) -> Decision {
+    let outcome = Outcome::Failed { kind: FailureKind::Effects, message: why.to_owned() };
+    decide(outcome, task, rules, jitter)
+}
+
+/// The decision on a task that must not run now, because it is malformed or delayed, or because its flow
+/// failed. `None`: it may run.
 pub fn unrun(task: &Task, rules: &config::QueueRules) -> Option<Decision> {
     let bad = codec::check(task, rules).err().map(|why| malformed(&why.to_string()));
-    bad.or_else(|| delayed(task))
+    let failed = || codec::failure_of_flow(task).map(|why| bury(Reason::FlowFailed, &why));
+    bad.or_else(failed).or_else(|| delayed(task))
 }
 
 /// Whether a task has to run alone, because hosts died while they ran it.
@@ -77,34 +79,16 @@ pub fn crashed(task: &Task) -> Decision {
 
 /// Gives a task back unchanged, because this host stops: no attempt is used.
 pub fn release(task: &Task) -> Decision {
-    Decision {
-        settlement: Settlement::Park {
-            delay: Duration::ZERO,
-            from: DelayStart::Now,
-            next_attempt: task.attempt,
-            deferrals: task.deferrals,
-            error: String::new(),
-        },
-        label: SettledAs::Released,
-    }
+    park(Duration::ZERO, task.attempt, task.deferrals, "", SettledAs::Released)
 }
 
 /// Gives a task back after an attempt whose failure the version may have caused: no attempt is used.
 pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Decision {
     let error = match outcome {
-        Outcome::Failed { kind, message } => format!("not charged: {}: {message}", kind.as_str()),
+        Outcome::Failed { kind, message } => format!("not charged: {}: {message}", kind.into_str()),
         _ => String::new(),
     };
-    Decision {
-        settlement: Settlement::Park {
-            delay,
-            from: DelayStart::Now,
-            next_attempt: task.attempt,
-            deferrals: task.deferrals,
-            error: cut(&error),
-        },
-        label: SettledAs::GivenBack,
-    }
+    park(delay, task.attempt, task.deferrals, &error, SettledAs::GivenBack)
 }
 
 /// Parks a task whose producer asked for a delay. `None`: it asked for none.
@@ -141,27 +125,17 @@ fn retry(
         Some(after) => after.min(backoff::longest(&rules.backoff)),
         None => backoff::delay(&rules.backoff, task.attempt, jitter),
     };
-    Decision {
-        settlement: Settlement::Park {
-            delay,
-            from: DelayStart::Now,
-            next_attempt: task.attempt + 1,
-            deferrals: task.deferrals,
-            error: cut(error),
-        },
-        label: SettledAs::Retried,
-    }
+    park(delay, task.attempt + 1, task.deferrals, error, SettledAs::Retried)
+}
+
+fn park(delay: Duration, next_attempt: u32, deferrals: u32, error: &str, label: SettledAs) -> Decision {
+    let settlement =
+        Settlement::Park { delay, from: DelayStart::Now, next_attempt, deferrals, error: cut(error) };
+    Decision { settlement, label }
 }
 
 fn bury(reason: Reason, error: &str) -> Decision {
-    let label = match reason {
-        Reason::Rejected => SettledAs::Rejected,
-        Reason::RetriesExhausted => SettledAs::RetriesExhausted,
-        Reason::DeferralsExhausted => SettledAs::DeferralsExhausted,
-        Reason::Crashed => SettledAs::Crashed,
-        Reason::Malformed => SettledAs::Malformed,
-    };
-    Decision { settlement: Settlement::Bury { reason, error: cut(error) }, label }
+    Decision { settlement: Settlement::Bury { reason, error: cut(error) }, label: reason.into() }
 }
 
 fn cut(error: &str) -> String {
@@ -170,50 +144,23 @@ fn cut(error: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::config::Backoff;
-    use crate::task::{FailureKind, Origin};
+    use crate::sandbox::testing;
+    use crate::task::FailureKind;
 
     fn rules() -> config::QueueRules {
-        config::QueueRules {
-            name: "q".into(),
-            stream: "q".into(),
-            group: "g".into(),
-            plugin: "p".into(),
-            concurrency: 1,
-            batch: config::model::Batch { max_tasks: None, max_wait: Duration::ZERO },
-            priority: 1,
-            lease: Duration::from_secs(30),
-            timeout: Duration::from_secs(60),
-            max_retries: 2,
-            backoff: Backoff::Delays([1, 5].map(Duration::from_secs).into()),
-            max_deferrals: 2,
-            max_crashes: 2,
-            max_backlog: 1,
-            rate_limit: None,
-            idempotency: config::model::Idempotency::default(),
-            retention: Duration::from_secs(60),
-            list: None,
-            schedule: None,
-            dead_letter: None,
-        }
+        let folder = Path::new("/srv/tqhost.toml");
+        let config = config::Config::parse("[queues.q]\n", folder, &|_| None).expect("a configuration");
+        let backoff = Backoff::Delays([1, 5].map(Duration::from_secs).into());
+        let rules = config.queues.into_iter().next().expect("a queue");
+        config::QueueRules { max_retries: 2, max_deferrals: 2, max_crashes: 2, backoff, ..rules }
     }
 
     fn task(attempt: u32, deferrals: u32, crashes: u32) -> Task {
-        Task {
-            id: "t".into(),
-            queue: "q".into(),
-            entry: "1-0".into(),
-            fields: vec![],
-            attempt,
-            deferrals,
-            crashes,
-            enqueued_at_ms: 1,
-            traceparent: None,
-            delay: None,
-            origin: Origin::Producer,
-            reserved: vec![],
-        }
+        Task { attempt, deferrals, crashes, ..testing::task() }
     }
 
     fn park(seconds: u64, next_attempt: u32, deferrals: u32, error: &str) -> Settlement {
@@ -240,9 +187,9 @@ mod tests {
         let trap = || Outcome::Failed { kind: FailureKind::Trap, message: "unreachable".into() };
         let table = [
             (
-                Outcome::Completed { result: Some(b"x".to_vec()) },
+                Outcome::Completed { result: Some(b"x".to_vec()), effects: None },
                 task(3, 0, 0),
-                Settlement::Complete { result: Some(b"x".to_vec()) },
+                Settlement::Complete { result: Some(b"x".to_vec()), effects: None },
             ),
             (retry(None), task(1, 0, 0), park(1, 2, 0, "retry: busy")),
             (retry(None), task(2, 1, 0), park(5, 3, 1, "retry: busy")),

@@ -18,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::job::Job;
 use super::pace::Pace;
+use super::settle;
 use super::shared::SharedQueue;
 use crate::chain::chain;
-use crate::queue::{Ending, QueueError, SettleCall, Settled, Settlement};
+use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement};
 
 /// Calls that may be on their way at once.
 pub(crate) const LANES: usize = 2;
@@ -88,11 +89,7 @@ impl Settler {
                     }
                 }
                 Ok(failed) => {
-                    let wait = failed
-                        .iter()
-                        .map(|(_, error)| self.failed(error, &mut pace))
-                        .max()
-                        .unwrap_or_default();
+                    let wait = failed.iter().map(|(_, wait)| *wait).max().unwrap_or_default();
                     again_at = Instant::now() + wait;
                     refused.extend(failed.into_iter().map(|(job, _)| job));
                 }
@@ -125,7 +122,8 @@ impl Settler {
         Some(batch)
     }
 
-    /// Sends one call until Redis replies. Gives the jobs that Redis refused, each with its error.
+    /// Sends one call until Redis replies. Gives the jobs that are to be sent again, each with the time to
+    /// wait before.
     ///
     /// If the lane has to give up, the error holds all jobs.
     async fn carry_out(
@@ -133,7 +131,7 @@ impl Settler {
         mut batch: Vec<Job>,
         number: u64,
         pace: &mut Pace,
-    ) -> Result<Vec<(Job, QueueError)>, Vec<Job>> {
+    ) -> Result<Vec<(Job, Duration)>, Vec<Job>> {
         let call = SettleCall { lane: self.lane, number };
         let replies = loop {
             for job in &mut batch {
@@ -160,7 +158,10 @@ impl Settler {
         for (job, reply) in batch.into_iter().zip(replies) {
             match reply {
                 Ok(settled) => self.settled(job, settled),
-                Err(error) => refused.push((job, error)),
+                Err(error) => refused.push(match error.conflict() {
+                    Some(why) => (self.decided_again(job, why), Duration::ZERO),
+                    None => (job, self.failed(&error, pace)),
+                }),
             }
         }
         Ok(refused)
@@ -172,18 +173,38 @@ impl Settler {
         pace.failed(error)
     }
 
+    /// A completed attempt whose effects cannot be committed counts as failed.
+    fn decided_again(&self, job: Job, why: &str) -> Job {
+        let mut job = job;
+        let jitter = fastrand::f64() * 2.0 - 1.0;
+        if let EndingSubject::Task(task) = job.ending.subject() {
+            let rules = &self.shared.queue.rules;
+            let decision = settle::conflict(why, task, rules, jitter);
+            tracing::warn!(queue = rules.name, task = task.id, why, "its effects cannot be committed");
+            job.label = decision.label;
+            job.ending.settle_as(decision.settlement);
+        }
+        job
+    }
+
     fn settled(&self, job: Job, settled: Settled) {
         let Job { ending, label, hold, .. } = job;
         match settled {
             Settled::Done => self.shared.metrics.settled(label),
             Settled::Overtaken => tracing::debug!(task = &*ending.subject().id(), "was settled before"),
         }
-        if let Settlement::Park { .. } = ending.settlement() {
-            self.shared.parked.notify_one();
+        match ending.settlement() {
+            Settlement::Park { .. } => self.shared.parked.notify_one(),
+            // The promoters of other queues learn of their new delayed tasks at once.
+            Settlement::Complete { effects: Some(effects), .. } if effects.has_delays() => {
+                let queue = self.shared.queue.clone();
+                drop(self.shared.runners.spawn(async move { queue.request_look().await }));
+            }
+            _ => {}
         }
         if let (Settled::Done, Settlement::Bury { reason, error }) = (settled, ending.settlement()) {
             let (queue, task) = (&self.shared.queue.rules.name, ending.subject().id());
-            tracing::warn!(queue, task = &*task, reason = reason.as_str(), error, "dead-lettered");
+            tracing::warn!(queue, task = &*task, reason = reason.into_str(), error, "dead-lettered");
         }
         drop(hold);
     }

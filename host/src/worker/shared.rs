@@ -10,27 +10,28 @@ use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 use super::capacity::QueueCapacity;
-use super::gathering::Gathering;
 use super::idle::IdleState;
 use super::inflight::{Hold, Inflight};
 use super::job::{Job, Room};
 use super::metrics::QueueMetrics;
 use super::settle::Decision;
-use super::starts::Starts;
+use super::starts::{OpenBatch, Starts};
 use crate::chain::chain;
+use crate::effects::EffectSource;
 use crate::plugins::Version;
 use crate::queue::{Ending, EndingSubject, Queue};
 use crate::shutdown::Stop;
 
-/// The state that the loops of one queue share.
 pub(crate) struct SharedQueue {
     /// The queue's name.
     pub name: Arc<str>,
     pub queue: Queue,
+    /// Answers what attempts ask about data in Redis.
+    pub effects: Arc<dyn EffectSource>,
     /// This host's name in the group, unique for each start.
     pub consumer: Arc<str>,
     pub inflight: Arc<Inflight>,
-    pub gathering: Gathering,
+    pub open_batch: std::sync::Mutex<Option<OpenBatch>>,
     pub starts: Starts,
     /// The queue's place among the queues of this host.
     pub capacity: Arc<QueueCapacity>,

@@ -1,17 +1,17 @@
-//! The attempts of one queue that are to begin, and the number of workers that begin them.
+//! The attempts of one queue that are to begin: a line of them, and a batch that may still grow.
 //!
-//! In: attempts. Out: the attempts in their order, and whether one more worker is needed.
-//!
-//! Not here: the workers (`crew`).
+//! Not here: beginning the attempts of the line (`crew`), and ending the batch (`gather`).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
 
 use super::inflight::Hold;
 use crate::plugins::Version;
 use crate::task::Task;
 
-/// The attempts of one queue that are to begin, and the number of workers that begin them.
+/// The line of attempts, and the number of workers that begin them.
 #[derive(Default)]
 pub(crate) struct Starts(Mutex<StartQueue>);
 
@@ -21,10 +21,17 @@ struct StartQueue {
     workers: usize,
 }
 
-/// An attempt that is to begin.
 pub(crate) struct PendingAttempt {
     pub version: Arc<Version>,
     pub members: Vec<(Task, Hold)>,
+}
+
+/// A batch that may still grow.
+pub(crate) struct OpenBatch {
+    pub version: Arc<Version>,
+    pub members: Vec<(Task, Hold)>,
+    /// Notified when it does not grow any more.
+    pub ended: Arc<Notify>,
 }
 
 impl Starts {

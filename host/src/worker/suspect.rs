@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::alone::AloneGuard;
 use super::inflight::Hold;
-use super::pace::Pace;
 use super::shared::SharedQueue;
 use super::{gate, runner};
 use crate::plugins::Version;
@@ -34,9 +33,8 @@ pub(crate) fn start(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: Tas
 }
 
 async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, task: Task, mut hold: Hold) {
-    let queue = shared.name.as_ref();
     tracing::info!(
-        queue,
+        queue = shared.name.as_ref(),
         task = task.id,
         crashes = task.crashes,
         "the task runs alone, because hosts died while they ran it"
@@ -47,70 +45,32 @@ async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, task: Task, mut ho
         () = stop.cancelled() => None,
     };
     let version = shared.versions.borrow().clone().unwrap_or(version);
+    // A task that is to stop is not run, but given back or left to the host that owns it.
+    let Some(guard) = guard else { return runner::run_attempt(shared, version, vec![(task, hold)]).await };
     let label = version.label();
-    let mut begun = None;
-    let mut members = Vec::new();
-    if let Some(guard) = guard {
-        let settled = CancellationToken::new();
-        let keeper = Keeper::new(&shared, &label, &task, &hold, guard);
-        drop(shared.runners.spawn(settled.clone().run_until_cancelled_owned(keeper.run())));
-        hold.runs_alone(settled.drop_guard());
-        members.push((task, hold));
-        begun = gate::begin(&shared, &label, &members, Instant::now(), true).await;
-    } else {
-        members.push((task, hold));
-    }
-    // Without an answer of the gate, the host stops, and `carry` gives the task back.
-    let Some(begun) = begun else { return runner::run_attempt(shared.clone(), version, members).await };
-    for ((task, hold), begun) in members.into_iter().zip(begun) {
-        if let Some((task, hold)) = gate::go_on(&shared, &version, task, hold, begun).await {
-            runner::record_wait(&shared, &task);
-            runner::run_attempt(shared.clone(), version.clone(), vec![(task, hold)]).await;
-        }
-    }
+    let settled = CancellationToken::new();
+    let suspect = Task { fields: Vec::new(), ..task.clone() };
+    let key = hold.key().map(<[u8]>::to_vec);
+    let others = keep_others_out(shared.clone(), label.clone(), suspect, key, guard);
+    drop(shared.runners.spawn(settled.clone().run_until_cancelled_owned(others)));
+    hold.runs_alone(settled.drop_guard());
+    let members = gate::pass(&shared, &label, vec![(task, hold)], Instant::now(), true).await;
+    members.iter().for_each(|(task, _)| runner::record_wait(&shared, task));
+    runner::run_attempt(shared, version, members).await;
 }
 
-/// Keeps other attempts from running until the suspect is settled or has run for [`LONGEST`] leases.
-struct Keeper {
+/// Keeps other attempts from running until the suspect has run for [`LONGEST`] leases. Then it removes the
+/// note that the suspect runs alone, and lets others run. This future is dropped when the suspect is settled
+/// before that.
+async fn keep_others_out(
     shared: Arc<SharedQueue>,
     plugin: Arc<str>,
-    /// The suspect, without its fields.
-    task: Task,
+    suspect: Task,
     key: Option<Vec<u8>>,
     _guard: AloneGuard,
-}
-
-impl Keeper {
-    fn new(
-        shared: &Arc<SharedQueue>,
-        plugin: &Arc<str>,
-        task: &Task,
-        hold: &Hold,
-        guard: AloneGuard,
-    ) -> Keeper {
-        Keeper {
-            shared: shared.clone(),
-            plugin: plugin.clone(),
-            task: Task { fields: Vec::new(), ..task.clone() },
-            key: hold.key().map(<[u8]>::to_vec),
-            _guard: guard,
-        }
-    }
-
-    /// Waits for [`LONGEST`] leases, removes the note that the suspect runs alone, and then lets others run.
-    /// This future is dropped when the suspect is settled before that.
-    async fn run(self) {
-        let began = Instant::now();
-        let mut pace = Pace::new(&self.shared.name, "begin");
-        sleep(self.shared.queue.rules.lease * LONGEST).await;
-        let Keeper { shared, plugin, task, key, .. } = &self;
-        loop {
-            let start = Start::of(task, key.as_deref(), began.elapsed());
-            match shared.queue.begin(&shared.consumer, plugin, &[start]).await {
-                // If this host has lost the task, the next heartbeat finds that out.
-                Ok(_) => break,
-                Err(error) => sleep(pace.failed(&error)).await,
-            }
-        }
-    }
+) {
+    let began = Instant::now();
+    sleep(shared.queue.rules.lease * LONGEST).await;
+    // If this host has lost the task, the next heartbeat finds that out.
+    gate::begin(&shared, &plugin, || vec![Start::of(&suspect, key.as_deref(), began.elapsed())]).await;
 }

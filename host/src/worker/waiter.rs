@@ -75,9 +75,7 @@ struct RestingQueue {
 enum Stage {
     Entered,
     WaitedFor,
-    Turn,
-    New,
-    Ended,
+    Woken(Wake),
 }
 
 /// One queue's place among the queues that the waiter waits for. Dropping it ends the wait.
@@ -153,30 +151,26 @@ impl Waiter {
         let mut pace = Pace::new("*", "wait");
         let mut signals = None;
         let mut last_turn = Instant::now();
-        loop {
-            // A round claims nothing, so it can be cancelled at any moment.
-            let round = tokio::select! {
-                round = self.round(&link, &mut signals) => round,
-                () = stop.cancelled() => return,
-            };
-            match round {
-                Ok(()) => {
-                    pace.succeeded();
-                    self.0.redis.send_replace(Some(Ok(Instant::now())));
-                    self.beat_all();
-                    self.give_turn(&mut last_turn);
-                }
-                Err(error) => {
-                    signals = None;
-                    self.0.redis.send_replace(Some(Err(chain(&error))));
-                    self.end_all();
-                    tokio::select! {
-                        () = tokio::time::sleep(pace.failed(&error)) => {}
-                        () = stop.cancelled() => return,
+        let rounds = async {
+            loop {
+                match self.round(&link, &mut signals).await {
+                    Ok(()) => {
+                        pace.succeeded();
+                        self.0.redis.send_replace(Some(Ok(Instant::now())));
+                        self.beat_all();
+                        self.give_turn(&mut last_turn);
+                    }
+                    Err(error) => {
+                        signals = None;
+                        self.0.redis.send_replace(Some(Err(chain(&error))));
+                        self.end_all();
+                        tokio::time::sleep(pace.failed(&error)).await;
                     }
                 }
             }
-        }
+        };
+        // A round claims nothing, so it can be cancelled at any moment.
+        stop.run_until_cancelled(rounds).await;
     }
 
     async fn round(&self, link: &Link, signals: &mut Option<StreamPosition>) -> Result<(), QueueError> {
@@ -233,7 +227,7 @@ impl Waiter {
             .filter(|resting| resting.is_waited_for() && resting.position.stream == found.stream)
         {
             resting.position = found.clone();
-            resting.stage.send_replace(Stage::New);
+            resting.stage.send_replace(Stage::Woken(Wake::New));
         }
     }
 
@@ -241,7 +235,7 @@ impl Waiter {
     fn end_all(&self) {
         self.seats().resting.retain(|_, resting| {
             if resting.is_waited_for() {
-                resting.stage.send_replace(Stage::Ended);
+                resting.stage.send_replace(Stage::Woken(Wake::Ended));
             }
             !resting.is_waited_for()
         });
@@ -263,7 +257,7 @@ impl Waiter {
         let waiting = seats.resting.values_mut().filter(|resting| !resting.awake && resting.is_waited_for());
         if let Some(first) = waiting.min_by_key(|resting| resting.since) {
             first.since = *last_turn;
-            first.stage.send_replace(Stage::Turn);
+            first.stage.send_replace(Stage::Woken(Wake::Turn));
         }
     }
 
@@ -279,7 +273,7 @@ impl RestingQueue {
 }
 
 impl Seat {
-    /// Whether this queue is part of a round. Until then its fetcher has to read for itself.
+    /// Whether this queue is part of a round.
     pub(crate) fn is_waited_for(&self) -> bool {
         *self.stage.borrow() != Stage::Entered
     }
@@ -298,14 +292,11 @@ impl Seat {
             if self.stage.changed().await.is_err() {
                 return Wake::Ended;
             }
-            let wake = match *self.stage.borrow_and_update() {
-                Stage::New => Wake::New,
-                Stage::Turn => Wake::Turn,
-                Stage::Ended => return Wake::Ended,
-                Stage::Entered | Stage::WaitedFor => continue,
-            };
-            self.set_awake(true);
-            return wake;
+            let stage = *self.stage.borrow_and_update();
+            if let Stage::Woken(wake) = stage {
+                self.set_awake(true);
+                return wake;
+            }
         }
     }
 

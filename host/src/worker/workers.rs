@@ -16,9 +16,8 @@ use futures_util::future::join_all;
 use tokio_util::task::TaskTracker;
 
 use super::capacity::QueueCapacity;
-use super::common::Common;
 use super::inflight::Inflight;
-use super::lifecycle::Worker;
+use super::lifecycle::{Common, Worker};
 use super::metrics::QueueMetrics;
 use crate::admin::Health;
 use crate::plugins::Plugins;
@@ -30,19 +29,14 @@ pub(crate) struct Workers {
     plugins: Plugins,
     health: Health,
     /// In the order of the configuration.
-    running: Vec<Running>,
+    running: Vec<Worker>,
     /// Tracks retired workers until their last attempt is settled.
     retired: TaskTracker,
-    /// Lines of removed queues whose attempts still run. A queue that is added again gets its old line back.
+    /// The line of each queue whose attempts still run. A queue that is added again gets its old line back.
     capacities: HashMap<String, Weak<QueueCapacity>>,
-    /// How many workers were started after the first call of [`Workers::apply`]; none before its end.
-    restarts: Option<u64>,
+    /// How often the configuration was applied.
+    applied: u64,
     board: QueueBoard,
-}
-
-struct Running {
-    worker: Worker,
-    capacity: Arc<QueueCapacity>,
 }
 
 /// The queues of this host and their attempts in flight. Clones share the board.
@@ -84,7 +78,7 @@ impl Workers {
             running: Vec::new(),
             retired: TaskTracker::new(),
             capacities: HashMap::new(),
-            restarts: None,
+            applied: 0,
             board: QueueBoard::default(),
         }
     }
@@ -100,69 +94,44 @@ impl Workers {
         let mut before = std::mem::take(&mut self.running);
         for queue in queues {
             let name = queue.rules.name.clone();
-            let same = before
-                .iter()
-                .position(|running| *running.worker.shared.name == *name)
-                .map(|at| before.remove(at));
-            let running = match same {
-                Some(running) if running.worker.shared.queue.rules == queue.rules => running,
-                Some(Running { worker, capacity }) => {
+            let same = before.iter().position(|worker| *worker.shared.name == *name);
+            let same = same.map(|at| before.remove(at));
+            match same {
+                Some(worker) if worker.shared.queue.rules == queue.rules => {
+                    self.running.push(worker);
+                    continue;
+                }
+                Some(worker) => {
                     applied.changed.push(name);
-                    capacity.resize(queue.rules.concurrency, queue.rules.priority);
                     self.retire(worker);
-                    self.start(queue, capacity)
                 }
-                None => {
-                    let capacity = self.capacity(&queue);
-                    applied.added.push(name);
-                    self.start(queue, capacity)
-                }
-            };
-            self.running.push(running);
+                None => applied.added.push(name),
+            }
+            let worker = self.start(queue);
+            self.running.push(worker);
         }
-        for Running { worker, capacity } in before {
-            capacity.close();
+        for worker in before {
+            worker.shared.capacity.close();
             applied.removed.push(worker.shared.name.to_string());
             self.health.remove(&worker.shared.name);
             self.retire(worker);
         }
         self.board.post(&self.running);
-        self.restarts.get_or_insert(0);
+        self.applied += 1;
         applied
     }
 
-    fn capacity(&mut self, queue: &Queue) -> Arc<QueueCapacity> {
+    fn start(&mut self, queue: Queue) -> Worker {
+        let name = &queue.rules.name;
         let (concurrency, priority) = (queue.rules.concurrency, queue.rules.priority);
         self.capacities.retain(|_, capacity| capacity.strong_count() > 0);
-        let known = self.capacities.get(&queue.rules.name).and_then(Weak::upgrade);
+        let known = self.capacities.get(name).and_then(Weak::upgrade);
         let capacity = known.unwrap_or_else(|| self.host.capacity.queue(concurrency, priority));
         capacity.resize(concurrency, priority);
-        self.capacities.insert(queue.rules.name.clone(), Arc::downgrade(&capacity));
-        capacity
-    }
-
-    fn start(&mut self, queue: Queue, capacity: Arc<QueueCapacity>) -> Running {
-        let restart = self.restarts.as_mut().map(|restarts| {
-            *restarts += 1;
-            *restarts
-        });
-        let host = &self.host;
-        // Each worker has its own consumer name. A retired worker of the queue may still run attempts, which
-        // the new one must not recover.
-        let consumer =
-            restart.map_or_else(|| host.consumer.clone(), |n| format!("{}.{n}", host.consumer).into());
+        self.capacities.insert(name.clone(), Arc::downgrade(&capacity));
         let versions = self.plugins.subscribe(&queue.rules.plugin);
-        let (metrics, pulse) = (self.board.queue(&queue.rules.name), self.health.queue(&queue.rules.name));
-        let worker = Worker::start(
-            host,
-            queue,
-            consumer,
-            capacity.clone(),
-            versions,
-            (metrics, pulse),
-            restart.is_some(),
-        );
-        Running { worker, capacity }
+        let (metrics, pulse) = (self.board.queue(name), self.health.queue(name));
+        Worker::start(&self.host, queue, self.applied, capacity, versions, metrics, pulse)
     }
 
     fn retire(&self, worker: Worker) {
@@ -185,7 +154,7 @@ impl Workers {
 
     /// Waits until all workers have ended. The tokens of [`crate::shutdown::Stop`] bound how long that takes.
     pub(crate) async fn stop(self) {
-        join_all(self.running.into_iter().map(|running| running.worker.stop())).await;
+        join_all(self.running.into_iter().map(Worker::stop)).await;
         self.retired.close();
         self.retired.wait().await;
     }
@@ -211,11 +180,10 @@ impl QueueBoard {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn post(&self, running: &[Running]) {
+    fn post(&self, running: &[Worker]) {
         let mut state = self.lock();
         let before = std::mem::take(&mut state.queues);
-        state.queues.extend(running.iter().map(|Running { worker, .. }| {
-            let shared = &worker.shared;
+        state.queues.extend(running.iter().map(|Worker { shared, .. }| {
             let own = Arc::downgrade(&shared.inflight);
             let others = before
                 .iter()

@@ -89,7 +89,7 @@ export function handles(handle) {
  * Makes the component's `batchHandler` from a function. The function gets a list of tasks and returns a list
  * of the same length. It has a result or a failure (returned, not thrown) for each task, at the task's place.
  * If the function throws an error, the error is logged, and each task is run again alone, by the handler.
- * wit/world.wit needs the line `export tqhost:handler/batch-handler@0.1.0;`.
+ * wit/world.wit needs the line `export tqhost:extensions/batch-handler@0.1.0;`.
  */
 export function batches(handle) {
   return {
@@ -117,7 +117,7 @@ function trapOf(error) {
 }
 
 const isFailure = (value) => ['reject', 'retry', 'defer'].includes(value?.tag);
-/** The failure that the value is, or that it has as `failure`, like the errors of tqhost-http.js. */
+/** The failure that the value is, or that an error has as `failure`, like those of the other helpers. */
 const failureOf = (value) => [value, value instanceof Error ? value.failure : undefined].find(isFailure);
 
 function result(value) {

@@ -106,7 +106,7 @@ def handles(handle):
                 if failure is None:
                     _tell(error)
                     if _outside is None:
-                        os.abort()
+                        _trap(error)
                     failure = retry(_described(error), *_outside)
                 raise failure from None
             finally:
@@ -121,7 +121,7 @@ def batches(handle):
     The function gets a list of tasks and returns a list of the same length. It has a result or a failure
     (returned, not raised) for each task, at the task's place. If the function raises an exception, the
     exception is logged, and each task is run again alone, by the handler. wit/world.wit needs the line
-    `export tqhost:handler/batch-handler@0.1.0;`.
+    `export tqhost:extensions/batch-handler@0.1.0;`.
     """
 
     class BatchHandler:
@@ -131,7 +131,7 @@ def batches(handle):
                 return [_failure(value) or Ok(_result(value)) for value in handle(tasks)]
             except BaseException as error:
                 _tell(error)
-                os.abort()
+                _trap(error)
             finally:
                 _end_lines()
 
@@ -168,6 +168,13 @@ def _tell(error: BaseException) -> None:
     """Logs an exception. If a trap follows, the host uses this text for the task's error."""
     _end_lines()
     log("error", f"{_described(error)}{_places(error)}")
+
+
+def _trap(error: BaseException) -> None:
+    """Ends the attempt. A unit test gets the exception instead."""
+    if not _in_sandbox:
+        raise error
+    os.abort()
 
 
 def _result(value) -> bytes | None:
@@ -213,8 +220,11 @@ class _Lines(io.TextIOBase):
             self.write("\n")
 
 
+# False in a unit test, which has streams, a clock and seeds of its own.
+_in_sandbox = sys.platform == "wasi"
 _out, _err = _Lines("info"), _Lines("warn")
-sys.stdout, sys.stderr = _out, _err
+if _in_sandbox:
+    sys.stdout, sys.stderr = _out, _err
 
 
 def _end_lines() -> None:
@@ -240,12 +250,13 @@ def _now_ns() -> int:
     return now_ms(_task) * 1_000_000 if _task else 0
 
 
-time.time_ns = time.monotonic_ns = time.perf_counter_ns = _now_ns
-time.time = time.monotonic = time.perf_counter = lambda: _now_ns() / 1e9
+if _in_sandbox:
+    time.time_ns = time.monotonic_ns = time.perf_counter_ns = _now_ns
+    time.time = time.monotonic = time.perf_counter = lambda: _now_ns() / 1e9
 
 # The top of a file runs when the component is built, and every instance begins with the state that it left.
 # So a generator that got its seed there gets a new one, unless the handler chose the seed.
-_seeded = {random._inst}
+_seeded = {random._inst} if _in_sandbox else set()
 _urandom_of_build, _seed_of_random = os.urandom, random.Random.seed
 
 
@@ -259,6 +270,7 @@ def _seed(generator: random.Random, a=None, version: int = 2) -> None:
     _seed_of_random(generator, int.from_bytes(_urandom(32)) if a is None else a, version)
 
 
-os.urandom = random._urandom = _urandom
-random.Random.seed = _seed
-random.seed = random._inst.seed
+if _in_sandbox:
+    os.urandom = random._urandom = _urandom
+    random.Random.seed = _seed
+    random.seed = random._inst.seed

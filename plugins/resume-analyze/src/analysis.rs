@@ -100,15 +100,17 @@ fn experience(text: &Text, sections: &Sections, now: Month) -> Experience {
         }
         let work = match sections.of_line(*number) {
             Some(Kind::Experience) => true,
-            Some(Kind::Summary) | None => {
+            kind @ (Some(Kind::Summary) | None) => {
                 // The lines above and below count as well, because a school's name often stands there. If
-                // there is a heading of experience, lines before the first heading do not count.
+                // there is a heading of experience, only lines in merged columns do: neither those of a
+                // summary nor those before the first heading.
                 let beside = &lines[at.saturating_sub(1)..(at + 2).min(lines.len())];
-                let columns = sections
-                    .found
-                    .iter()
-                    .any(|section| section.from_line <= *number && *number <= section.to_line);
-                (!headed || columns) && !beside.iter().any(|(_, line)| education::is_about_study(line))
+                let in_columns = kind.is_none()
+                    && sections
+                        .found
+                        .iter()
+                        .any(|section| section.from_line <= *number && *number <= section.to_line);
+                (!headed || in_columns) && !beside.iter().any(|(_, line)| education::is_about_study(line))
             }
             Some(_) => false,
         };

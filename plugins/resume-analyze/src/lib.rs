@@ -17,7 +17,7 @@
 //! Not here: reading PDF or Word files, and judging the person.
 
 use tqhost_handler::http::Request;
-use tqhost_handler::{Failure, FieldError, Json, Task, config, context, handler, log};
+use tqhost_handler::{Failure, FieldError, Json, Task, config, handler, log};
 
 pub mod analysis;
 pub mod contact;
@@ -41,9 +41,7 @@ pub fn analyze(task: Task) -> Result<Json<analysis::Analysis>, Failure> {
     let mut analysis =
         analysis::analyze(resume_id, content, now).map_err(|why| FieldError::invalid("content", why))?;
     if let Some(settings) = model::Settings::read(config::get)? {
-        let now_ms = task
-            .deadline_ms
-            .saturating_sub(u64::try_from(context::remaining().as_millis()).unwrap_or(u64::MAX));
+        let now_ms = model_server::now_ms(&task);
         analysis = model::analyze(&settings, content, analysis, now, now_ms, Request::send)?;
     }
     log::info(format_args!(

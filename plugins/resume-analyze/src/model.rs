@@ -9,20 +9,17 @@
 //!              └── once more, with the problem ──┘
 //! ```
 //!
-//! The rules count everything that can be counted: language, words, sections, mentions of skills, years. The
-//! API key is only in the request's header. If a reply repeats the key, it is removed before the reply is
-//! used.
+//! The rules count everything that can be counted: language, words, sections, mentions of skills, years.
 //!
-//! Not here: the prompt ([`prompt`]), the check of an answer ([`answer`]), and HTTP (`tqhost_handler::http`).
+//! Not here: the prompt ([`prompt`]), the check of an answer ([`answer`]), and the server (`model_server`).
 
 pub mod answer;
 pub mod prompt;
 
-use std::time::Duration;
-
+use model_server::{LEAST_TIME, MAX_EXPLANATION, Server, time_left, wrong};
 use serde_json::Value;
 use tqhost_handler::http::{Error, Request, Response};
-use tqhost_handler::{Failure, context, log, progress};
+use tqhost_handler::{Failure, log, progress};
 
 use crate::analysis::Analysis;
 use crate::dates::Month;
@@ -33,19 +30,10 @@ use prompt::{Format, Message};
 const MAX_CHARS: usize = 24_000;
 /// The most bytes of a reply. A reply has a few KiB, or more if it includes the model's reasoning.
 const MAX_RESPONSE: usize = 2 * 1024 * 1024;
-/// The least time that is worth a request.
-const LEAST_TIME: Duration = Duration::from_millis(200);
-/// A key of fewer bytes is not treated as a secret.
-const LEAST_SECRET: usize = 8;
-/// The most characters of the server's own explanation.
-const MAX_EXPLANATION: usize = 200;
 
 /// The model's settings in the plugin's configuration.
 pub struct Settings {
-    pub model: String,
-    /// The url without a slash at its end.
-    url: String,
-    api_key: Option<String>,
+    server: Server,
     max_chars: usize,
     max_tokens: Option<u32>,
     temperature: Option<f64>,
@@ -56,20 +44,8 @@ impl Settings {
     /// `None` if the configuration has neither a model nor a url. A wrong value is a retry, because the
     /// operator can correct it, and the task is correct.
     pub fn read(get: impl Fn(&str) -> Result<Option<String>, Failure>) -> Result<Option<Settings>, Failure> {
-        let get = |key: &str| {
-            get(key).map(|value| value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()))
-        };
-        let wrong = |key: &str, must: &str| {
-            Failure::retry(format_args!("the plugin's configuration: `{key}` must be {must}"))
-        };
-        let (model, url) = match (get("model")?, get("url")?) {
-            (None, None) => return Ok(None),
-            (Some(model), Some(url)) => (model, url),
-            (Some(_), None) => {
-                return Err(wrong("url", "given with `model`, such as https://api.openai.com/v1"));
-            }
-            (None, Some(_)) => return Err(wrong("model", "given with `url`")),
-        };
+        let Some(server) = Server::read(&get)? else { return Ok(None) };
+        let get = |key: &str| model_server::setting(&get, key);
         let temperature = match get("temperature")?.as_deref() {
             None => Some(0.0),
             Some("none") => None,
@@ -94,16 +70,7 @@ impl Settings {
             Some(Ok(tokens @ 1..)) => Some(tokens),
             Some(_) => return Err(wrong("max_tokens", "a whole number above 0")),
         };
-        let url = url.trim_end_matches('/').to_owned();
-        Ok(Some(Settings {
-            model,
-            url,
-            api_key: get("api_key")?,
-            max_chars,
-            max_tokens,
-            temperature,
-            format,
-        }))
+        Ok(Some(Settings { server, max_chars, max_tokens, temperature, format }))
     }
 }
 
@@ -138,7 +105,7 @@ pub fn analyze(
             })?
         }
     };
-    Ok(answer.analysis(rules, content, &settings.model, resume.note()))
+    Ok(answer.analysis(rules, content, &settings.server.model, resume.note()))
 }
 
 /// Makes one request and returns the text that the model has written.
@@ -148,93 +115,22 @@ fn ask(
     now_ms: u64,
     send: &mut impl FnMut(&Request) -> Result<Response, Error>,
 ) -> Result<String, Failure> {
-    let time = time_left();
-    if time < LEAST_TIME {
-        return Err(Failure::retry("no time is left to ask the model"));
-    }
+    let server = &settings.server;
     let body =
-        prompt::body(&settings.model, messages, settings.format, settings.temperature, settings.max_tokens);
-    let mut request = Request::post(format!("{}/chat/completions", settings.url), body)
-        .header("content-type", "application/json")
-        .header("accept", "application/json")
-        .timeout(time)
-        .max_response(MAX_RESPONSE);
-    if let Some(key) = &settings.api_key {
-        request = request.header("authorization", format!("Bearer {key}"));
-    }
-    let response = send(&request).map_err(unsent)?;
-    let key = settings.api_key.as_deref();
-    let text = without_key(&String::from_utf8_lossy(&response.body), key);
-    match response.status {
-        200..=299 => written(&text, key),
-        _ => Err(status(&response, &without_key(&explanation(&text), key), now_ms)),
-    }
-}
-
-/// The time that a request may take. It is shorter than the time that the attempt has left, so that the
-/// attempt ends with a clear reason instead of the host's timeout.
-fn time_left() -> Duration {
-    let left = context::remaining();
-    left.saturating_sub((left / 10).min(Duration::from_millis(500)))
-}
-
-/// The failure if there is no response. It is always a retry: the operator can correct a wrong url or header.
-fn unsent(error: Error) -> Failure {
-    match error {
-        Error::Invalid(why) => Failure::retry(format_args!("the plugin's configuration of the model: {why}")),
-        Error::Timeout => Failure::retry("the model did not answer in time"),
-        other => Failure::retry(format_args!("asking the model: {other}")),
-    }
-}
-
-/// The failure for a response whose status is not 2xx.
-fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
-    let status = response.status;
-    let later = |why: &str| {
-        let failure = Failure::retry(format_args!("the model's server {why} ({status})"));
-        response.retry_after(now_ms).into_iter().fold(failure, Failure::after)
-    };
-    match status {
-        429 => later("asks for fewer requests"),
-        503 => later("is not available"),
-        408 | 425 | 500.. => later("failed"),
-        402 => Failure::retry(
-            "the credit at the model's server is used up (402): look at the account of `api_key` of the \
-             plugin's configuration",
-        ),
-        // The server's explanation is left out, because it often quotes the key.
-        401 | 403 => Failure::retry(format_args!(
-            "the model's server refuses the key ({status}): look at `api_key` of the plugin's configuration"
-        )),
-        404 => Failure::retry(
-            "the model's server has no such model or address (404): look at `model` and `url` of the \
-             plugin's configuration",
-        ),
-        300..=399 => Failure::retry(format_args!(
-            "the model's server sends elsewhere ({status}): look at `url` of the plugin's configuration"
-        )),
-        _ => Failure::reject(format_args!(
-            "the model's server does not take the request ({status}){explanation}"
-        )),
-    }
-}
-
-/// A colon and the server's error message, or an empty text if there is none.
-fn explanation(body: &str) -> String {
-    let json: Value = serde_json::from_str(body).unwrap_or_default();
-    let message = json["error"]["message"].as_str().or(json["error"].as_str()).or(json["message"].as_str());
-    message.map(|message| format!(": {}", answer::line(message, MAX_EXPLANATION))).unwrap_or_default()
+        prompt::body(&server.model, messages, settings.format, settings.temperature, settings.max_tokens);
+    let text = server.post("/chat/completions", body, MAX_RESPONSE, now_ms, send)?;
+    written(&text, server)
 }
 
 /// The text of the model's message, or the failure if there is none.
-fn written(body: &str, key: Option<&str>) -> Result<String, Failure> {
+fn written(body: &str, server: &Server) -> Result<String, Failure> {
     let json: Value =
         serde_json::from_str(body).map_err(|_| Failure::retry("the model's server sent no JSON"))?;
     let choice = &json["choices"][0];
     if let Some(refusal) = choice["message"]["refusal"].as_str().filter(|refusal| !refusal.is_empty()) {
         return Err(Failure::reject(format_args!(
             "the model refuses: {}",
-            answer::line(&without_key(refusal, key), MAX_EXPLANATION)
+            model_server::line(&server.without_key(refusal), MAX_EXPLANATION)
         )));
     }
     match choice["finish_reason"].as_str() {
@@ -251,16 +147,7 @@ fn written(body: &str, key: Option<&str>) -> Result<String, Failure> {
         _ => {}
     }
     match choice["message"]["content"].as_str() {
-        Some(content) => Ok(without_key(content, key)),
+        Some(content) => Ok(server.without_key(content)),
         None => Err(Failure::retry("the model's server sent no answer of the model")),
-    }
-}
-
-/// Replaces the key with `[key]`. This is done before JSON is parsed and after, because JSON may have the key
-/// with escapes. A short key such as `local` or `none` is not a secret, and a resume may contain this word.
-fn without_key(text: &str, key: Option<&str>) -> String {
-    match key.filter(|key| key.len() >= LEAST_SECRET) {
-        Some(key) => text.replace(key, "[key]"),
-        None => text.to_owned(),
     }
 }

@@ -250,6 +250,17 @@ fn columns_are_told_from_dates_at_the_margin() {
 }
 
 #[test]
+fn a_period_in_a_summary_counts_only_without_a_section_of_experience() {
+    let rest = format!("\nSkills\n{}", "Rust, Redis and PostgreSQL\n".repeat(10));
+    let years =
+        |text: &str| analyze("7", &format!("{text}{rest}"), Month::new(2026, 1)).unwrap().years_of_experience;
+    let summary = "Jane Roe\njane@example.com\n\nSummary\nEngineer at Acme, 2005 - 2010\n";
+    let experience = "\nExperience\nEngineer at Beta, 2020 - 2021\n";
+    assert!(years(summary) > years(experience), "{:?} and {:?}", years(summary), years(experience));
+    assert_eq!(years(&format!("{summary}{experience}")), years(experience));
+}
+
+#[test]
 fn every_sample_is_tested() {
     let mut tested: Vec<String> = expectations().iter().map(|expected| expected.sample.to_string()).collect();
     tested.extend(["recipe".into(), "empty".into()]);

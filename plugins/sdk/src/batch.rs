@@ -6,7 +6,7 @@
 #![allow(missing_docs, reason = "generated")]
 
 wit_bindgen::generate!({
-    path: ["../../wit/handler.wit", "wit"],
+    path: ["../../wit", "wit"],
     world: "tqhost:sdk/batching",
     with: { "tqhost:handler/types@0.1.0": crate::bindings::tqhost::handler::types },
     pub_export_macro: true,

@@ -1,6 +1,6 @@
 //! The generated Rust side of the WIT world in `wit/world.wit`.
 //!
-//! In: the repository's `wit/handler.wit` and this crate's `wit/`. Out: the modules `tqhost`, `wasi` and
+//! In: the repository's `wit/` and this crate's `wit/`. Out: the modules `tqhost`, `wasi` and
 //! `exports`, and the macro that exports a handler. [`crate::handler!`] and the other modules of this crate
 //! use them; a handler does not need them.
 //!
@@ -8,7 +8,7 @@
 #![allow(missing_docs, reason = "generated")]
 
 wit_bindgen::generate!({
-    path: ["../../wit/handler.wit", "wit"],
+    path: ["../../wit", "wit"],
     world: "tqhost:sdk/rust-handler",
     generate_all,
     pub_export_macro: true,

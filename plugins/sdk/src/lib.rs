@@ -49,8 +49,14 @@
 //! # fn main() {}
 //! ```
 //!
+//! A handler can also have effects that commit in the step that completes its task, and leave nothing if the
+//! attempt fails: tasks for other queues ([`outbox`], with the results of a [`flow`]), values that outlive
+//! the task ([`state`]), and Redis hashes of your own ([`records`]). For effects that act at once, such as
+//! requests, [`delivery::fence`] orders the deliveries of a task.
+//!
 //! The crate also builds natively, so that unit tests can call a handler's function. In a native build, log
-//! lines go to stderr, progress is ignored, and no configuration is granted.
+//! lines go to stderr, progress is ignored, no configuration is granted, and effects go to a memory that
+//! tests can read (`testing`).
 //!
 //! Not here: retry and backoff, which the host does, and the build (`scripts/build-plugins.sh`).
 
@@ -62,17 +68,28 @@ pub mod batch;
 pub mod bindings;
 pub mod config;
 pub mod context;
+pub mod delivery;
+mod effects;
 mod failure;
+pub mod flow;
 #[cfg(feature = "http")]
 pub mod http;
 #[doc(hidden)]
 pub mod lifecycle;
 pub mod log;
+#[cfg(not(target_family = "wasm"))]
+mod memory;
+pub mod outbox;
 mod output;
+pub mod records;
+pub mod state;
 mod task;
+#[cfg(not(target_family = "wasm"))]
+pub mod testing;
 
 pub use bindings::tqhost::handler::types::{Failure, Field, Task};
 pub use context::progress;
+pub use effects::EffectError;
 pub use failure::OrFail;
 pub use output::{Json, Output};
 pub use task::FieldError;
@@ -106,7 +123,7 @@ macro_rules! handler {
             struct Batching;
 
             #[cfg(target_family = "wasm")]
-            impl $crate::batch::exports::tqhost::handler::batch_handler::Guest for Batching {
+            impl $crate::batch::exports::tqhost::extensions::batch_handler::Guest for Batching {
                 fn handle_batch(
                     tasks: ::std::vec::Vec<$crate::Task>,
                 ) -> ::std::vec::Vec<
@@ -175,7 +192,11 @@ pub fn run<O: Output>(
     handle: impl FnOnce(Task) -> Result<O, Failure>,
 ) -> Result<Option<Vec<u8>>, Failure> {
     log::panics();
-    handle(task)?.into_bytes()
+    let run = || handle(task)?.into_bytes();
+    #[cfg(target_family = "wasm")]
+    return run();
+    #[cfg(not(target_family = "wasm"))]
+    memory::attempt(run)
 }
 
 /// Runs several tasks in one call. [`handler!`] exports it for `batch`.
@@ -184,6 +205,8 @@ pub fn run_batch<O: Output>(
     handle: impl FnOnce(Vec<Task>) -> Vec<Result<O, Failure>>,
 ) -> Vec<Result<Option<Vec<u8>>, Failure>> {
     log::panics();
+    #[cfg(not(target_family = "wasm"))]
+    let handle = |tasks: Vec<Task>| memory::batch(tasks.len(), || handle(tasks));
     handle(tasks).into_iter().map(|result| result.and_then(O::into_bytes)).collect()
 }
 

@@ -6,7 +6,7 @@
 #![allow(missing_docs, reason = "generated")]
 
 wit_bindgen::generate!({
-    path: ["../../wit/handler.wit", "wit"],
+    path: ["../../wit", "wit"],
     world: "tqhost:sdk/self-checked",
     pub_export_macro: true,
     export_macro_name: "export_lifecycle",

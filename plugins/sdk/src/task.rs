@@ -8,22 +8,19 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::de::DeserializeOwned;
+use serde_json::error::Category;
 
 use crate::{Failure, Field, Task};
 
 impl Task {
     /// The field's bytes. If several fields have this name, the first one counts.
     pub fn bytes(&self, name: &str) -> Result<&[u8], FieldError> {
-        self.fields
-            .iter()
-            .find(|field| field.name == name)
-            .map(|field| field.value.as_slice())
-            .ok_or_else(|| FieldError::missing(name))
+        bytes(&self.fields, name)
     }
 
     /// The field as UTF-8 text.
     pub fn text(&self, name: &str) -> Result<&str, FieldError> {
-        str::from_utf8(self.bytes(name)?).map_err(|_| FieldError::invalid(name, "is not UTF-8 text"))
+        text(&self.fields, name)
     }
 
     /// The field as UTF-8 text, or `None` if there is no such field. A field that is not UTF-8 text is an
@@ -42,8 +39,16 @@ impl Task {
 
     /// The field as JSON.
     pub fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T, FieldError> {
-        serde_json::from_slice(self.bytes(name)?)
-            .map_err(|why| FieldError::invalid(name, format_args!("is not the JSON expected: {why}")))
+        serde_json::from_slice(self.bytes(name)?).map_err(|error| {
+            // The text of serde_json's error is left out, because it may quote the field.
+            let what = match error.classify() {
+                Category::Data => "is not the JSON expected: a value is missing or has another type",
+                Category::Syntax => "is not JSON: the syntax is wrong",
+                Category::Eof | Category::Io => "is not JSON: it ends too early",
+            };
+            let (line, column) = (error.line(), error.column());
+            FieldError::invalid(name, format_args!("{what}, at line {line} column {column}"))
+        })
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -73,8 +78,20 @@ impl Task {
     }
 }
 
-/// A field that is missing, or is not what the handler needs. The error's text names the field. Only the
-/// message of a parser in this text may quote a part of the field's content.
+fn bytes<'f>(fields: &'f [Field], name: &str) -> Result<&'f [u8], FieldError> {
+    fields
+        .iter()
+        .find(|field| field.name == name)
+        .map(|field| field.value.as_slice())
+        .ok_or_else(|| FieldError::missing(name))
+}
+
+pub(crate) fn text<'f>(fields: &'f [Field], name: &str) -> Result<&'f str, FieldError> {
+    str::from_utf8(bytes(fields, name)?).map_err(|_| FieldError::invalid(name, "is not UTF-8 text"))
+}
+
+/// A field that is missing, or is not what the handler needs. The error's text names the field. It quotes
+/// nothing of the field's content, unless the error of a type that [`Task::number`] parses does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError(String);
 
@@ -112,6 +129,8 @@ mod tests {
             ("text", b"hi".as_slice()),
             ("n", b" 42 "),
             ("json", b"[1,2]"),
+            ("cut", b"[1,\n2,"),
+            ("secret", b"[\"hunter2\"]"),
             ("binary", b"\xff\xfe"),
             ("text", b"second"),
         ])
@@ -140,8 +159,21 @@ mod tests {
             ),
             (
                 task.json::<u8>("json").unwrap_err(),
-                "field `json` is not the JSON expected: invalid type: sequence, expected u8 at line 1 \
+                "field `json` is not the JSON expected: a value is missing or has another type, at line 1 \
                  column 0",
+            ),
+            (
+                task.json::<u8>("text").unwrap_err(),
+                "field `text` is not JSON: the syntax is wrong, at line 1 column 1",
+            ),
+            (
+                task.json::<Vec<u8>>("cut").unwrap_err(),
+                "field `cut` is not JSON: it ends too early, at line 2 column 2",
+            ),
+            (
+                task.json::<Vec<u8>>("secret").unwrap_err(),
+                "field `secret` is not the JSON expected: a value is missing or has another type, at line 1 \
+                 column 10",
             ),
         ];
         for (error, text) in table {

@@ -2,10 +2,11 @@
 // says.
 //
 // It returns `tasks`, the number of its tasks with this one; in a batch also `batch`, the number of tasks in
-// the call; with `url` the response. `uncaught` bypasses the helper of `tqhost new`, like a handler that does
-// not use it.
+// the call; with `url` the response; with `effects` what it reads. `uncaught` bypasses the helper of `tqhost
+// new`, like a handler that does not use it.
 
 import { batches, handles, has, reject, retry, text } from './tqhost.js';
+import { fence, flow, outbox, records, select, state } from './tqhost-effects.js';
 import { fetch, retryAfterMs } from './tqhost-http.js';
 
 let tasks = 0;
@@ -16,12 +17,31 @@ function work(task) {
   console.error(`complained by ${task.id}`);
   const end = has(task, 'end') ? text(task, 'end') : 'well';
   if (has(task, 'url')) return end === 'code' ? ask(task).catch((error) => error.code) : ask(task);
+  if (end === 'effects') return effects(text(task, 'key'));
   if (end === 'throw') explode();
   if (end === 'random') return { drawn: Math.random(), uuid: crypto.randomUUID() };
   if (end === 'number') throw 42;
   if (end === 'promise') return Promise.resolve({ tasks });
   if (end === 'recursion') return (function again(n) { return again(n + 1) + 1; })(0);
   return { tasks };
+}
+
+/** Has effects of each kind, with a record at `key`, and returns what it reads then. */
+function effects(key) {
+  state.set('seen', { by: 'javascript' }, { ttlMs: 60_000 });
+  state.set('gone', 'x');
+  state.delete('gone');
+  records.put(key, { by: 'javascript', n: 1 });
+  records.expire(key, 60_000);
+  outbox.enqueue({ queue: 'reports', fields: { by: 'javascript' }, delayMs: 1, idempotencyKey: 'once' });
+  return {
+    fence: Number(fence()),
+    count: state.increment('count', 2),
+    seen: state.json('seen'),
+    gone: state.get('gone') === undefined,
+    record: records.text(key),
+    children: flow.json(),
+  };
 }
 
 /**
@@ -62,5 +82,9 @@ export const batchHandler = batches((tasks) => {
     return Promise.all(tasks.map((task) => ask(task).catch((error) => error)));
   }
   if (tasks.some((task) => end(task) === 'throw')) explode();
-  return tasks.map((task) => (end(task) === 'reject' ? reject('as told') : { batch: tasks.length }));
+  return tasks.map((task, index) => {
+    select(index);
+    if (end(task) === 'effects') return effects(text(task, 'key'));
+    return end(task) === 'reject' ? reject('as told') : { batch: tasks.length };
+  });
 });

@@ -1,8 +1,8 @@
 """A guest in Python: it counts its tasks, prints, sends requests to `url`, and ends as the field `end` says.
 
 It returns `tasks`, the number of its tasks with this one; in a batch also `batch`, the number of tasks in the
-call; with `url` the response. `uncaught` bypasses the helper of `tqhost new`, like a handler that does not
-use it.
+call; with `url` the response; with `effects` what it reads. `uncaught` bypasses the helper of `tqhost new`,
+like a handler that does not use it.
 """
 
 import io
@@ -13,6 +13,7 @@ import time
 import uuid
 
 from tqhost import batches, handles, has, reject, retry, text
+from tqhost_effects import fence, flow, outbox, records, select, state
 from tqhost_http import HttpError, request
 
 tasks = 0
@@ -31,6 +32,8 @@ def work(task):
     end = text(task, "end") if has(task, "end") else "well"
     if has(task, "url"):
         return attempt(task).code if end == "code" else ask(task)
+    if end == "effects":
+        return effects(text(task, "key"))
     if end == "throw":
         explode()
     if end == "random":
@@ -41,6 +44,24 @@ def work(task):
     if end == "recursion":
         recurse(0)
     return {"tasks": tasks, "seconds": time.time()}
+
+
+def effects(key):
+    """Has effects of each kind, with a record at `key`, and returns what it reads then."""
+    state.set("seen", {"by": "python"}, ttl_ms=60_000)
+    state.set("gone", "x")
+    state.delete("gone")
+    records.put(key, {"by": "python", "n": 1})
+    records.expire(key, 60_000)
+    outbox.enqueue("reports", {"by": "python"}, delay_ms=1, idempotency_key="once")
+    return {
+        "fence": fence(),
+        "count": state.increment("count", 2),
+        "seen": state.json("seen"),
+        "gone": state.get("gone") is None,
+        "record": records.text(key),
+        "children": [child.json() for child in flow.results()],
+    }
 
 
 def ask(task):
@@ -93,7 +114,14 @@ def together(tasks):
         return [attempt(task) for task in tasks]
     if "throw" in ends:
         explode()
-    return [reject("as told") if end == "reject" else {"batch": len(tasks)} for end in ends]
+    return [one(index, task, end, len(tasks)) for index, (task, end) in enumerate(zip(tasks, ends))]
+
+
+def one(index, task, end, count):
+    select(index)
+    if end == "effects":
+        return effects(text(task, "key"))
+    return reject("as told") if end == "reject" else {"batch": count}
 
 
 BatchHandler = batches(together)

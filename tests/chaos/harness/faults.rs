@@ -183,7 +183,7 @@ fn version(plugin: &str, number: usize) -> Vec<u8> {
 }
 
 /// Carries out a fault on one of the plugins with these files.
-pub fn to_plugins(paths: &[PathBuf; 2], step: &Step) -> Option<Loss> {
+pub fn to_plugins(paths: &[PathBuf; 3], step: &Step) -> Option<Loss> {
     let which = step.choice / 8 % PLUGINS.len();
     let (path, good) = (paths[which].as_path(), version(PLUGINS[which], step.choice % 8));
     match step.fault {

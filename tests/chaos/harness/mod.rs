@@ -11,6 +11,7 @@
 //! `tests/proofs/chaos.rs`).
 
 mod aof;
+pub mod effects;
 mod failover;
 pub mod faults;
 mod history;
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use self::failover::Pair;
-use self::faults::Done;
+use self::faults::{Done, Loss};
 use self::judge::{Case, Verdict, judge};
 use self::load::Sent;
 use self::node::Node;
@@ -40,8 +41,8 @@ const HOSTS: usize = 3;
 const QUEUES: [&str; 5] = ["plain", "listed", "keyed", "later", TOGETHER];
 /// The queue whose handler takes batches.
 const TOGETHER: &str = "together";
-/// The handler of the other queues, and the handler of [`TOGETHER`].
-const PLUGINS: [&str; 2] = ["as-told", "as-told-together"];
+/// The handler of the other queues, the handler of [`TOGETHER`], and the one of the queues with effects.
+const PLUGINS: [&str; 3] = ["as-told", "as-told-together", effects::PLUGIN];
 const LIST: &str = "chaos:list";
 pub const LEASE: Duration = Duration::from_secs(2);
 const MAX_RETRIES: u64 = 3;
@@ -51,6 +52,8 @@ const BATCH: u64 = 5;
 /// How long the hosts may take to run the rest after the last fault. It is generous, for debug builds on slow
 /// machines.
 const DRAIN: Duration = Duration::from_secs(240);
+/// So many pauses are between two tasks with effects, each of which makes about ten others.
+const PAUSES_WITH_EFFECTS: u32 = 8;
 
 /// The parameters of a run.
 #[derive(Debug, Clone, Copy)]
@@ -111,7 +114,7 @@ fn queues() -> String {
         };
         let _ = write!(text, "[queues.{queue}]\n{own}");
     }
-    text
+    text + &effects::queues()
 }
 
 /// Redis, the hosts, and the proxies between them.
@@ -122,6 +125,7 @@ struct Stage {
     pair: Option<Pair>,
     logs: PathBuf,
     wrong: Vec<String>,
+    effects: effects::Seen,
     drained: Duration,
 }
 
@@ -150,7 +154,16 @@ impl Stage {
         };
         let mut nodes: Vec<Node> = proxies.iter().enumerate().map(start).collect();
         nodes.iter_mut().for_each(Node::until_ready);
-        Stage { bench, nodes, proxies, pair, logs, wrong: Vec::new(), drained: Duration::ZERO }
+        Stage {
+            bench,
+            nodes,
+            proxies,
+            pair,
+            logs,
+            wrong: Vec::new(),
+            effects: effects::Seen::default(),
+            drained: Duration::ZERO,
+        }
     }
 
     /// Carries out the plan under load. Then it waits until the hosts are ready and no task is left.
@@ -165,7 +178,9 @@ impl Stage {
         let (mut nodes, mut redis) = (nodes.iter_mut(), Some(&mut bench.redis));
         let (stop, until) = (AtomicBool::new(false), Instant::now() + wish.duration);
         let (url, stop) = (url.as_str(), &stop);
-        let (sent, done) = std::thread::scope(|scope| {
+        let pause = wish.pause * PAUSES_WITH_EFFECTS;
+        let (sent, done, seen) = std::thread::scope(|scope| {
+            let with_effects = scope.spawn(|| effects::produce(url, &config, pause, wish.seed, stop));
             let mut producers: Vec<_> = QUEUES
                 .iter()
                 .map(|queue| scope.spawn(move || load::produce(url, queue, wish.pause, wish.seed, stop)))
@@ -208,8 +223,9 @@ impl Stage {
             stop.store(true, Ordering::Release);
             let mut sent = Sent::default();
             producers.into_iter().for_each(|producer| sent.merge(producer.join().expect("a producer")));
-            (sent, done)
+            (sent, done, with_effects.join().expect("a producer"))
         });
+        self.effects = seen;
         let healed = Instant::now();
         if let Some(pair) = self.pair.take() {
             self.bench.redis = pair.replica;
@@ -231,7 +247,10 @@ impl Stage {
         let end = Instant::now() + DRAIN;
         while Instant::now() < end {
             let items: u64 = self.bench.redis("LLEN", LIST);
-            let left = QUEUES.iter().any(|queue| self.bench.places_but_dead(queue) != Places::default());
+            let left = QUEUES
+                .iter()
+                .chain(&effects::QUEUES)
+                .any(|queue| self.bench.places_but_dead(queue) != Places::default());
             if items == 0 && !left {
                 return;
             }
@@ -242,7 +261,7 @@ impl Stage {
 
     /// Runs `tqhost doctor` on every queue, and notes its findings.
     fn ask_the_doctor(&mut self) {
-        for queue in QUEUES {
+        for queue in QUEUES.iter().chain(&effects::QUEUES) {
             let ran = self.bench.tqhost(&["doctor", queue, "--json"]);
             let report = ran.json();
             if ran.code != 0 || report["ok"] != true {
@@ -260,8 +279,12 @@ impl Stage {
         }
         let pids: HashMap<u32, usize> =
             self.nodes.iter().flat_map(|node| node.pids.iter().map(move |pid| (*pid, node.number))).collect();
+        let losses: Vec<Loss> = done.iter().filter_map(|done| done.loss).collect();
+        let file = self.bench.redis.append_only_file();
+        let (mut wrong, of_effects) = effects::judge(&mut self.bench.db, &file, &self.effects, &losses);
+        self.wrong.append(&mut wrong);
         let mut verdict = judge(Case {
-            append_only_file: &self.bench.redis.append_only_file(),
+            append_only_file: &file,
             db: &mut self.bench.db,
             logs: &self.logs,
             sent,
@@ -269,6 +292,7 @@ impl Stage {
             pids: &pids,
             wrong: std::mem::take(&mut self.wrong),
         });
+        verdict.table.push_str(&of_effects);
         let refused: u64 = self.nodes.iter().map(|node| node.refused).sum();
         let drained = self.drained.as_secs_f64();
         let _ = writeln!(

@@ -36,6 +36,14 @@ pub struct Guards {
     pub living_owners_count_nothing: bool,
     /// A host runs nothing beside a suspect, a task with [`MAX_CRASHES`] crashes.
     pub suspects_run_alone: bool,
+    /// settle.lua commits effects after XACK has answered, in the same step.
+    pub effects_wait_for_the_ack: bool,
+    /// lib.lua looks whether a child has been counted before it counts the child in its flow.
+    pub children_count_once: bool,
+    /// The end of a task is told by the script that finds its mark.
+    pub found_marks_are_told: bool,
+    /// cancel.lua tells nobody when it only marks a task.
+    pub marks_are_not_told: bool,
 }
 
 impl Guards {
@@ -50,6 +58,10 @@ impl Guards {
         own_claims_count_nothing: true,
         living_owners_count_nothing: true,
         suspects_run_alone: true,
+        effects_wait_for_the_ack: true,
+        children_count_once: true,
+        found_marks_are_told: true,
+        marks_are_not_told: true,
     };
 }
 
@@ -126,7 +138,7 @@ pub struct Pending {
     pub losses: u8,
 }
 
-/// The data of a task besides its place.
+/// The data of a task besides its place. All tasks are children of one flow.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Known {
     pub status: Status,
@@ -146,8 +158,14 @@ pub struct Known {
     pub cancelled: u8,
     /// Watched: the reply to a cancel said that it is cancelled.
     pub is_said_to_be_cancelled: bool,
-    /// How often its effects became visible.
+    /// How often it was completed.
     pub commits: u8,
+    /// How often its effects were committed.
+    pub effects: u8,
+    /// How often its end was told to another queue.
+    pub told: u8,
+    /// Whether it is counted in the flow.
+    pub is_counted: bool,
     /// How many dead letters it has.
     pub dead: u8,
     /// Watched: retries that were carried out.
@@ -163,6 +181,10 @@ pub struct Store {
     pub tasks: Vec<Known>,
     /// The last reply to each consumer's settlements: which call it was, and whether it was carried out.
     pub replies: Vec<(u8, u8, bool)>,
+    /// How many children the flow waits for.
+    pub left: u8,
+    /// How often the task that joins the flow was enqueued.
+    pub joined: u8,
     /// Watched: a failure was settled by a consumer that was not the last one to claim the task.
     pub failed_by_a_stranger: bool,
     next_id: u8,
@@ -182,6 +204,9 @@ impl Store {
             cancelled: 0,
             is_said_to_be_cancelled: false,
             commits: 0,
+            effects: 0,
+            told: 0,
+            is_counted: false,
             dead: 0,
             retries: 0,
         };
@@ -190,6 +215,8 @@ impl Store {
             delayed: Vec::new(),
             tasks: vec![known; usize::from(tasks)],
             replies: Vec::new(),
+            left: tasks,
+            joined: 0,
             failed_by_a_stranger: false,
             next_id: 1,
         };
@@ -265,7 +292,7 @@ impl Store {
         }
         let known = &mut self.tasks[usize::from(of.payload.task)];
         if known.is_marked && guards.gate_honours_the_mark {
-            self.end_cancelled(of);
+            self.end_cancelled(of, guards);
             return Begun::Dropped;
         }
         let crashes = of.payload.crashes;
@@ -281,13 +308,14 @@ impl Store {
     }
 
     /// cancel.lua.
-    pub fn cancel(&mut self, task: u8) {
+    pub fn cancel(&mut self, task: u8, guards: &Guards) {
         let known = &mut self.tasks[usize::from(task)];
         if matches!(known.status, Status::Completed | Status::Failed | Status::Cancelled) {
             return;
         }
         (known.status, known.is_said_to_be_cancelled) = (Status::Cancelled, true);
         let is_delayed = self.delayed.iter().any(|(_, payload)| payload.task == task);
+        known.told += u8::from(known.is_found || is_delayed || !guards.marks_are_not_told);
         if known.is_found || is_delayed {
             known.cancelled += 1;
             self.stream.retain(|entry| entry.payload.task != task);
@@ -297,10 +325,11 @@ impl Store {
         }
     }
 
-    fn end_cancelled(&mut self, of: Delivered) {
+    fn end_cancelled(&mut self, of: Delivered, guards: &Guards) {
         let known = &mut self.tasks[usize::from(of.payload.task)];
         (known.status, known.is_marked) = (Status::Cancelled, false);
         known.cancelled += 1;
+        known.told += u8::from(guards.found_marks_are_told);
         self.stream.retain(|entry| entry.id != of.entry);
     }
 
@@ -347,6 +376,7 @@ impl Store {
         let index = self.stream.iter().position(|entry| entry.id == of.entry);
         let pending = index.and_then(|index| self.stream[index].pending.as_ref());
         if settlement == Settlement::Complete {
+            known.effects += u8::from(!guards.effects_wait_for_the_ack);
             if pending.is_none() && guards.completion_needs_the_ack {
                 return false;
             }
@@ -359,7 +389,7 @@ impl Store {
             }
         }
         if known.is_marked && guards.settlement_honours_the_mark {
-            self.end_cancelled(of);
+            self.end_cancelled(of, guards);
             return true;
         }
         self.stream.retain(|entry| entry.id != of.entry);
@@ -369,6 +399,9 @@ impl Store {
             Settlement::Complete => {
                 known.commits += 1;
                 known.status = Status::Completed;
+                known.effects += u8::from(guards.effects_wait_for_the_ack);
+                known.told += 1;
+                self.join(of.payload.task, guards);
             }
             Settlement::Retry if payload.attempt <= MAX_RETRIES => {
                 known.retries += 1;
@@ -384,9 +417,20 @@ impl Store {
             Settlement::Retry | Settlement::Reject => {
                 known.dead += 1;
                 known.status = Status::Failed;
+                known.told += 1;
             }
         }
         true
+    }
+
+    /// Counts a child that has completed. The last one enqueues the task that joins the flow.
+    fn join(&mut self, task: u8, guards: &Guards) {
+        let was_counted = std::mem::replace(&mut self.tasks[usize::from(task)].is_counted, true);
+        if self.left == 0 || was_counted && guards.children_count_once {
+            return;
+        }
+        self.left -= 1;
+        self.joined += u8::from(self.left == 0);
     }
 
     /// promote.lua with a limit of 1. The model may promote the delayed tasks in any order.

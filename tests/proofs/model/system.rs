@@ -387,7 +387,7 @@ impl System {
             Step::Promote(index) => store.promote(index),
             Step::Cancel(task) => {
                 left.cancels -= 1;
-                store.cancel(task);
+                store.cancel(task, &self.guards);
             }
             Step::Expire(id) => {
                 let is_kept = hosts.iter().any(|host| keeps(host, store, id));

@@ -71,7 +71,13 @@ impl World {
             self.reference.said.keys().map(|id| ("HGET", (format!("tq:{{{STREAM}}}:task:{id}"), "status")));
         let statuses: Vec<Option<String>> = all(&mut self.db, statuses)?;
         for ((id, said), status) in self.reference.said.iter().zip(statuses) {
-            prop_assert_eq!(status.as_deref(), said.status.map(Status::as_str), "{}: {:?}", id, said);
+            prop_assert_eq!(
+                status.as_deref(),
+                said.status.as_ref().map(Status::into_str),
+                "{}: {:?}",
+                id,
+                said
+            );
         }
         for (name, known) in &self.reference.tasks {
             let expected: Vec<&Place> = Some(&known.place)

@@ -110,6 +110,9 @@ impl World {
             list: None,
             schedule: None,
             dead_letter: None,
+            enqueue_to: vec![],
+            on_end: Default::default(),
+            events: 0,
         };
         let consumers =
             (0..CONSUMERS).map(|n| Consumer { name: format!("c{n}"), held: Vec::new() }).collect();
@@ -655,7 +658,7 @@ fn ending(held: Held, end: End, rules: &config::QueueRules) -> Ending {
     let verdict = match end {
         _ if crashed => settle::crashed(&task),
         _ if !begun => settle::release(&task),
-        End::Complete => decide(Outcome::Completed { result: Some(b"done".into()) }),
+        End::Complete => decide(Outcome::Completed { result: Some(b"done".into()), effects: None }),
         End::Retry => decide(Outcome::Retry { message: "busy".into(), after: None }),
         End::Defer => decide(Outcome::Defer { message: "not yet".into(), after: HOUR }),
         End::Reject => decide(Outcome::Reject { message: "no".into() }),

@@ -7,14 +7,12 @@
 -- each.
 --   Writes nothing.
 local limit, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
-local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1], ARGV[2], '+', limit)
-if pending.err then return { '', {} } end
+local pending = redis.pcall('XPENDING', stream, group, ARGV[2], '+', limit)
 local out, size = {}, 0
 for _, p in ipairs(pending) do
   if size > bytes then return { p[1], out } end
-  local found = redis.call('XRANGE', KEYS[1], p[1], p[1])
-  for _, part in ipairs(found[1] and found[1][2] or {}) do size = size + #part end
-  out[#out + 1] = { p[1], p[3], found[1] and 1 or 0 }
+  local found = redis.call('XRANGE', stream, p[1], p[1])[1]
+  size = size + (found and size_of(found[2]) or 0)
+  append(out, { p[1], p[3], found and 1 or 0 })
 end
-if #pending == limit then return { '(' .. pending[limit][1], out } end
-return { '', out }
+return { #pending == limit and '(' .. pending[limit][1] or '', out }

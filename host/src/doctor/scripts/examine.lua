@@ -18,45 +18,44 @@
 -- If a status changed between two looks, nothing is wrong: its task moves. After verdict 6 the caller
 -- searches the stream and the delayed tasks between the looks. If the task is not there and its status did
 -- not change, it is nowhere: verdict 5.
-local function there(entry)
-  return #redis.call('XRANGE', KEYS[1], entry, entry) > 0
-end
-
-local function delayed(member)
-  return redis.call('ZSCORE', KEYS[2], member) or redis.call('HEXISTS', KEYS[3], member) == 1
+take_told()
+local function is_in_fields(member)
+  return redis.call('HEXISTS', KEYS[3], member) == 1
 end
 
 -- The status of a delayed task names its former entry; its present entry came later. The entry of a task that
 -- was enqueued with a delay came after its enqueueing. If a clock was set back, neither holds; then the due
 -- time is the earlier one.
 local function came_after(known)
-  local before = tonumber((known[3] or ''):match('^(%d+)%-%d+$') or known[5] or '') or 0
-  return math.min(before, tonumber(known[8] or '') or before)
+  local before = tonumber((known[3] or ''):match('^(%d+)%-%d+$') or known[5]) or 0
+  return math.min(before, tonumber(known[8]) or before)
 end
 
 local function verdict_of(status, known, is_second)
   local is, entry, member = known[1], known[2], known[3]
-  if is == 'PENDING' or is == 'PROCESSING' then
-    if entry and is_there(KEYS[1], ARGV[1], entry, known[10]) then return 0 end
-    if member and delayed(member) then return 0 end
-    if entry or is_second then return 5 end
-    return 6
+  if is_live(is) then
+    local kept_until = tonumber(known[10]) or 0
+    if has_place(entry, member, kept_until) or member and is_in_fields(member) then return 0 end
+    -- The task is held by a flow.
+    if not entry and known[11] and redis.call('EXISTS', known[11]) == 1 then return 0 end
+    return (entry or is_second) and 5 or 6
   end
   if redis.call('EXISTS', status) == 0 then return 0 end
-  if is and (entry and there(entry) or member and delayed(member)) then return 4 end
+  local is_delayed = member and (redis.call('ZSCORE', KEYS[2], member) or is_in_fields(member))
+  if is and (entry and exists(entry) or is_delayed) then return 4 end
   if redis.call('PTTL', status) == -1 then return 3 end
   return is and 1 or 0
 end
 
 local function mend(verdict, status, marker, known, id)
   if verdict == 3 then
-    redis.call('PEXPIRE', status, ARGV[2])
-    return 1
+    redis.call('PEXPIRE', status, retention)
+  elseif verdict == 5 then
+    end_lost(status, marker, id, known[2] and 'its entry was deleted from the stream'
+      or 'it is neither delayed nor in the stream any more')
+  else
+    return 0
   end
-  if verdict ~= 5 then return 0 end
-  local why = known[2] and 'its entry was deleted from the stream'
-    or 'it is neither delayed nor in the stream any more'
-  end_lost(rules_of(KEYS[1], nil, ARGV[2], ARGV[3]), status, marker, id, why)
   return 1
 end
 
@@ -65,15 +64,15 @@ for i = 1, (#KEYS - 3) / 2 do
   local status, marker = KEYS[2 + 2 * i], KEYS[3 + 2 * i]
   local id, before = ARGV[3 + 2 * i], ARGV[4 + 2 * i]
   local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'attempt', 'enqueued_at',
-    'started_at', 'finished_at', 'due_at', 'marker', 'deleted')
+    'started_at', 'finished_at', 'due_at', 'marker', 'deleted', 'joins')
   if known.err then
     out[i] = { 2, '', 0, false, false, 0 }
   else
     local look = ''
     for n = 1, 9 do look = look .. (known[n] or '') .. '/' end
-    local verdict = verdict_of(status, known, before ~= '')
-    if before ~= '' and look ~= before then verdict = 0 end
-    local mended = before ~= '' and ARGV[4] == '1' and mend(verdict, status, marker, known, id) or 0
+    local is_second = before ~= ''
+    local verdict = is_second and look ~= before and 0 or verdict_of(status, known, is_second)
+    local mended = is_second and ARGV[4] == '1' and mend(verdict, status, marker, known, id) or 0
     out[i] = { verdict, look, came_after(known), known[9], known[1], mended }
   end
 end

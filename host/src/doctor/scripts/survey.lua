@@ -8,15 +8,16 @@
 --
 -- Fields may be large, and Redis copies them for every look. The script fetches one entry first, then as many
 -- as fit if they have the size of those before.
-local last = last_delivered(KEYS[1], ARGV[1])
+local last = last_delivered()
 local from, limit, bytes = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local out, size, count = {}, 0, 1
 while count > 0 do
-  local found = redis.call('XRANGE', KEYS[1], from, '+', 'COUNT', count)
+  local found = redis.call('XRANGE', stream, from, '+', 'COUNT', count)
   for _, entry in ipairs(found) do
-    for _, part in ipairs(entry[2]) do size = size + #part end
-    out[#out + 1] = { entry[1], id_in(entry[2]), passed_over(KEYS[1], KEYS[2], ARGV[1], last, entry[1]) }
-    from = '(' .. entry[1]
+    local id, fields = unpack(entry)
+    size = size + size_of(fields)
+    append(out, { id, value_in(fields, 'tq-id'), passed_over(KEYS[2], last, id) })
+    from = '(' .. id
   end
   if #found < count then return { '', out } end
   count = math.min(limit - #out, count * 8, math.floor((bytes - size) / (size / #out + 1)))

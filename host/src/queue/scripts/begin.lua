@@ -4,7 +4,7 @@
 --
 -- KEYS  1 stream · 2 delayed · then for each task: status, marker of its idempotency key (the stream: it has
 --       none), status of the task that has this key (the stream: not known)
--- ARGV  1 group · 2 consumer · 3 plugin · 4 retention ms · 5 window ms · 6 lease ms · 7 max crashes
+-- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer · 5 plugin · 6 lease ms · 7 max crashes
 --       · then for each task: entry, attempt, enqueued-at ms, id, ms since it was claimed, crashes,
 --       1: it runs alone in its host
 -- Gives for each task one of
@@ -20,49 +20,39 @@
 -- so tasks must go on. While a task runs alone, its status holds its entry and its number of crashes. A
 -- higher number later means that its host died while nothing else ran there. The marker holds the id of the
 -- first task, so a task that lost its host is not its own duplicate. Safe to run again.
-local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
-local rules = rules_of(stream, nil, ARGV[4], ARGV[5])
-local out = {}
-
-local function drop(entry)
-  redis.call('XACK', stream, group, entry)
-  redis.call('XDEL', stream, entry)
-end
+take_told()
+local consumer, out = ARGV[4], {}
 
 local function begin(status, marker, holder, entry, attempt, enqueued_at, id, held, crashes, alone)
-  if not owned(stream, group, entry, consumer) then
+  if not owned(entry, consumer) then
     -- After its lease, another host may have ended the task so long ago that the status has expired.
     local is_told = redis.call('EXISTS', status) == 1 or tonumber(held) < tonumber(ARGV[6])
-    return is_told and note_lost(rules, status, marker, id, entry, consumer) and 4 or 0
+    return is_told and note_lost(status, marker, id, entry, consumer) and 4 or 0
   end
   if is_marked(status) then
-    drop(entry)
-    end_task(rules, status, marker, id, true, nil, 'CANCELLED', { 'entry', entry })
+    end_task(status, marker, id, 'CANCELLED', { 'entry', entry }, drop(entry))
     return 2
   end
-  if is_elsewhere(stream, group, KEYS[2], status, entry) then
+  if is_elsewhere(status, entry) then
     drop(entry)
     return 3
   end
-  local noted = redis.pcall('HGET', status, 'alone')
-  local ran, before = string.match(type(noted) == 'string' and noted or '', '^(%S+) (%d+)$')
+  local noted = tostring(redis.pcall('HGET', status, 'alone'))
+  local ran, before = string.match(noted, '^(%S+) (%d+)$')
   local has_died = ran == entry and tonumber(crashes) > tonumber(before)
   if has_died and tonumber(crashes) >= tonumber(ARGV[7]) then return 5 end
-  local first = first_task(stream, marker)
+  local first = first_task(marker)
   if first and first ~= id then
     if holder == stream then return first end
-    if not is_gone(rules, KEYS[2], group, holder, marker, first) then
-      drop(entry)
-      end_task(rules, status, stream, id, true, nil, 'CANCELLED',
-        { 'duplicate_of', first, 'error', 'duplicate of ' .. first, 'enqueued_at', enqueued_at,
-          'entry', entry })
+    if not is_gone(holder, marker, first) then
+      end_task(status, stream, id, 'CANCELLED', { 'duplicate_of', first, 'error', 'duplicate of ' .. first,
+        'enqueued_at', enqueued_at, 'entry', entry }, drop(entry))
       return 3
     end
   end
   redis.call('PERSIST', status)
-  set_status(status, 'status', 'PROCESSING', 'attempt', attempt, 'plugin', ARGV[3], 'consumer', consumer,
-    'enqueued_at', enqueued_at, 'started_at', string.format('%.0f', tonumber(rules.now) - tonumber(held)),
-    'entry', entry)
+  set_status(status, 'status', 'PROCESSING', 'attempt', attempt, 'plugin', ARGV[5], 'consumer', consumer,
+    'enqueued_at', enqueued_at, 'started_at', now - held, 'entry', entry)
   redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as',
     'dead', 'duplicate_of', 'alone')
   if alone == '1' then redis.call('HSET', status, 'alone', entry .. ' ' .. crashes) end

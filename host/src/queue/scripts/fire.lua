@@ -12,28 +12,20 @@
 --
 -- The first write for a new task is its XADD. If Redis refuses it because its memory is full (maxmemory),
 -- the time is still to be handled.
-local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash')
-  or wrong_type(KEYS[4], 'hash')
+local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[4], 'hash')
 if bad then return bad end
-local time = tonumber(ARGV[2])
-if (tonumber(redis.call('HGET', KEYS[3], ARGV[1]) or '') or 0) >= time then return 0 end
+local time, late = tonumber(ARGV[2]), tonumber(ARGV[5])
+if (tonumber(redis.call('HGET', KEYS[3], ARGV[1])) or 0) >= time then return 0 end
 -- The task may exist: two schedules share a time while hosts move between them, or a clock went back.
+local result = 1
 if redis.call('EXISTS', KEYS[4]) == 1 then
-  redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
-  return 0
+  result = 0
+elseif late >= 0 and now - time > late then
+  result = -2
+elseif room(ARGV[4]) <= 0 then
+  return -1
+else
+  accept(here, KEYS[4], ARGV[3], 0, { unpack(ARGV, 6) }, stream)
 end
-local now = now_ms()
-local late = tonumber(ARGV[5])
-if late >= 0 and now - time > late then
-  redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
-  return -2
-end
-if redis.call('XLEN', KEYS[1]) + redis.call('ZCARD', KEYS[2]) >= tonumber(ARGV[4]) then return -1 end
-local fields = rest(6)
-fields[#fields + 1] = 'tq-enqueued-at'
-fields[#fields + 1] = now
-local entry = redis.call('XADD', KEYS[1], '*', unpack(fields))
 redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
-redis.call('HSET', KEYS[4], 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'due_at', now,
-  'entry', entry, 'enqueued', '1')
-return 1
+return result

@@ -8,12 +8,12 @@
 -- A group that is created again is given every entry again, so none of them is history. Safe to run again.
 local bad = wrong_type(KEYS[2], 'hash')
 if bad then return bad end
-local last = last_delivered(KEYS[1], ARGV[1])
+local last = last_delivered()
 if last then
-  if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then redis.call('HSET', KEYS[2], ARGV[1], last) end
+  redis.call('HSETNX', KEYS[2], group, last)
   return 0
 end
-local created = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
+local created = redis.pcall('XGROUP', 'CREATE', stream, group, '0', 'MKSTREAM')
 if created.err then return created end
-redis.call('HSET', KEYS[2], ARGV[1], '0-0')
+redis.call('HSET', KEYS[2], group, '0-0')
 return 1

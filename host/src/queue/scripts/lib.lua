@@ -1,26 +1,119 @@
 -- The functions that scripts share; this file stands in front of every script. Nothing here writes before
 -- its caller's first write.
+--
+-- A script that uses these names has them in these places:
+-- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters
+-- ARGV  1 group · 2 how long (ms) the queue keeps the status of an ended task · 3 and its idempotency key
+local stream, group, retention, window = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
--- Redis's clock in milliseconds.
-local function now_ms()
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
-end
+-- Who is told of the ends of the queue's tasks: `queue` is this queue's name, and by outcome the stream that
+-- gets a task for each end. `events` is the stream of about `kept` events. Each is nil where there is none.
+local told = {}
 
--- Whether `entry` is pending and belongs to `consumer`. False without a group; other errors end the script.
-local function owned(stream, group, entry, consumer)
-  local found = redis.pcall('XPENDING', stream, group, entry, entry, 1, consumer)
-  if found.err and not string.find(found.err, 'NOGROUP', 1, true) then error(found) end
-  return found.err == nil and #found == 1
-end
-
--- Gives nil, or an error reply when `key` holds another type than `kind`.
-local function wrong_type(key, kind)
-  local got = redis.call('TYPE', key).ok
-  if got ~= 'none' and got ~= kind then
-    return redis.error_reply('TQTYPE ' .. key .. ' holds a ' .. got .. ', not a ' .. kind)
+-- Takes what a script that may end tasks gets behind its own keys and arguments:
+-- KEYS  the streams that are told of completed, dead and cancelled tasks, and the events (this stream: none)
+-- ARGV  how many events are kept (empty: nobody is told, and none of these keys is given) · the queue's name
+local function take_told()
+  told.queue = table.remove(ARGV)
+  told.kept = table.remove(ARGV)
+  if told.kept == '' then return end
+  for _, what in ipairs({ 'events', 'CANCELLED', 'FAILED', 'COMPLETED' }) do
+    local key = table.remove(KEYS)
+    if key ~= stream then told[what] = key end
   end
-  return nil
+end
+
+-- Redis's clock, in milliseconds and as text: writing a number as text is expensive.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local now_text = string.format('%.0f', now)
+
+local function append(list, ...)
+  for i = 1, select('#', ...) do list[#list + 1] = (select(i, ...)) end
+end
+
+-- The value of a field, or false.
+local function value_in(fields, name)
+  local value = false
+  for i = 1, #fields, 2 do
+    if fields[i] == name then value = tostring(fields[i + 1]) end
+  end
+  return value
+end
+
+-- Takes keys and their types in turn. Gives nil, or an error reply for the first key of another type.
+local function wrong_type(key, kind, ...)
+  if not key then return nil end
+  local got = redis.call('TYPE', key).ok
+  if got == 'none' or got == kind then return wrong_type(...) end
+  return redis.error_reply('TQTYPE ' .. key .. ' holds a ' .. got .. ', not a ' .. kind)
+end
+
+local function exists(entry)
+  return #redis.call('XRANGE', stream, entry, entry) > 0
+end
+
+-- The record of a pending entry: { id, consumer, idle ms, deliveries }, or nil. Nil without a group; other
+-- errors end the script.
+local function pending_of(entry)
+  local found = redis.pcall('XPENDING', stream, group, entry, entry, 1)
+  if found.err and not string.find(found.err, 'NOGROUP', 1, true) then error(found) end
+  return found[1]
+end
+
+-- Whether `entry` is pending and belongs to `consumer`.
+local function owned(entry, consumer)
+  local pending = pending_of(entry)
+  return pending and pending[2] == consumer
+end
+
+local function fields_of(entry)
+  local found = redis.call('XRANGE', stream, entry, entry)[1]
+  return found and found[2]
+end
+
+-- Settles an entry, and gives its fields if somebody is told of them.
+local function drop(entry)
+  local fields = told.CANCELLED and fields_of(entry)
+  redis.call('XACK', stream, group, entry)
+  redis.call('XDEL', stream, entry)
+  return fields or nil
+end
+
+-- Notes that a task has ended or has moved. An event that cannot be written is left out.
+local function note(id, status, ...)
+  if told.events then
+    redis.pcall('XADD', told.events, 'MAXLEN', '~', told.kept, '*', 'id', id, 'status', status, ...)
+  end
+end
+
+-- How many more tasks may wait or run, if `most` may.
+local function room(most)
+  return tonumber(most) - redis.call('XLEN', stream) - redis.call('ZCARD', KEYS[2])
+end
+
+-- The keys of this queue; an attempt may enqueue to another one.
+local here = { stream = stream, delayed = KEYS[2], parked = KEYS[3] }
+
+-- Puts a task into the stream of a queue, or among its delayed ones as `member` if it is due later. Gives the
+-- field of its status that names the place, and its value.
+local function put(queue, fields, due, member)
+  if due <= now then return 'entry', redis.call('XADD', queue.stream, '*', unpack(fields)) end
+  redis.call('ZADD', queue.delayed, due, member)
+  redis.call('HSET', queue.parked, member, cmsgpack.pack(fields))
+  return 'parked_as', member
+end
+
+-- Accepts a new task into a queue. `marker` is the key that is to hold its idempotency key (the stream of the
+-- queue: it has none).
+local function accept(queue, status, id, delay, fields, marker)
+  append(fields, 'tq-enqueued-at', now)
+  redis.call('HSET', status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'due_at', now + delay,
+    'enqueued', '1', put(queue, fields, now + delay, 'new/' .. id))
+  if marker ~= queue.stream then
+    redis.call('SET', marker, id)
+    redis.call('HSET', status, 'marker', marker)
+  end
 end
 
 -- Writes fields of a task's status. A key of another type in its place is replaced: the key is tqhost's.
@@ -32,21 +125,15 @@ local function set_status(key, ...)
   end
 end
 
--- What end_task needs: the keys of the queue, how long (ms) it keeps statuses and idempotency keys, and the
--- current time.
-local function rules_of(stream, dead, retention, window)
-  local now = string.format('%.0f', now_ms())
-  return {
-    stream = stream, dead = dead, now = now,
-    keeps = tonumber(retention) > 0, retention = retention, window = window,
-  }
+-- The id of the task that has an idempotency key, or nil. `marker` is the stream when there is no key. A
+-- value of another type counts as no marker.
+local function first_task(marker)
+  local found = marker ~= stream and redis.pcall('GET', marker)
+  return type(found) == 'string' and found or nil
 end
 
--- The id of the task that has an idempotency key, or false. `marker` is the stream when there is no key. A
--- value of another type counts as no marker.
-local function first_task(stream, marker)
-  local found = marker ~= stream and redis.pcall('GET', marker)
-  return type(found) == 'string' and found
+local function is_live(status)
+  return status == 'PENDING' or status == 'PROCESSING'
 end
 
 -- Whether cancel.lua marked the task because its entry was not known. The script that finds the mark ends
@@ -55,104 +142,22 @@ local function is_marked(status)
   return redis.pcall('HGET', status, 'cancel') == '1'
 end
 
--- Ends a task. No other function does, whatever the outcome and whichever script found it.
---
--- `rules` comes from rules_of. `marker` is the key that holds the task's idempotency key (the stream: it has
--- none). `is_known` is false for a task that can have no status yet. `letter` is the content of the dead
--- letter, or nil. `how` is COMPLETED, FAILED or CANCELLED; `changes` are the names and values of the other
--- fields of the status that change.
---
--- The order is: the dead letter, the status and its retention, the idempotency key. The caller has
--- acknowledged the entry before, or the first write here is an HDEL, so Redis does not refuse the rest when
--- its memory is full.
-local function end_task(rules, status, marker, id, is_known, letter, how, changes)
-  local dead = letter and redis.call('XADD', rules.dead, '*', unpack(letter))
-  -- enqueue.lua knows a task by its id for at least a minute, so that a repeated call adds no second task.
-  local is_enqueued = is_known and redis.pcall('HGET', status, 'enqueued') == '1'
-  if rules.keeps then
-    if is_known then
-      redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'deleted', 'alone',
-        how == 'COMPLETED' and 'error' or 'cancel')
-    end
-    -- The key mostly has the right type. Trying first saves one call for each task.
-    local written = redis.pcall('HSET', status, 'status', how, 'finished_at', rules.now, unpack(changes))
-    if type(written) == 'table' then
-      set_status(status, 'status', how, 'finished_at', rules.now, unpack(changes))
-    end
-    if dead then redis.call('HSET', status, 'dead', dead) end
-    local is_short = is_enqueued and tonumber(rules.retention) < 60000
-    redis.call('PEXPIRE', status, is_short and 60000 or rules.retention)
-  elseif is_known then
-    redis.call('DEL', status)
-    if is_enqueued then
-      redis.call('HSET', status, 'enqueued', '1')
-      redis.call('PEXPIRE', status, 60000)
-    end
+-- Adds a task for the end of a task, with the fields of the ended one. Fields that begin with `end.` speak of
+-- an earlier end. If the stream cannot take it, the status of the ended task says so.
+local function tell(status, id, how, attempt, changes, fields, letter)
+  local reason = letter and value_in(letter, 'tq-reason') or value_in(changes, 'duplicate_of') and 'duplicate'
+    or how == 'FAILED' and 'lost' or ''
+  local new = {}
+  for i = 1, fields and #fields <= 7000 and #fields or 0, 2 do
+    local own = string.sub(fields[i], 1, 3) ~= 'tq-' and string.sub(fields[i], 1, 4) ~= 'end.'
+    if own then append(new, fields[i], fields[i + 1]) end
   end
-  local has_key = marker ~= rules.stream and first_task(rules.stream, marker) == id
-  if has_key then redis.call('PEXPIRE', marker, rules.window) end
-end
-
--- Ends a task that can never run again, because its entry was deleted. Its idempotency key is free at once:
--- no task has done the work that the key stands for.
-local function end_lost(rules, status, marker, id, why)
-  local at_once = setmetatable({ window = 0 }, { __index = rules })
-  end_task(at_once, status, marker, id, true, nil, 'FAILED', { 'error', 'lost: ' .. why })
-end
-
--- Ends a task whose entry was deleted, unless the task has ended, waits in another place, or still runs at
--- a consumer other than `consumer`. True when it was ended. A task that was never begun may have no status;
--- where the queue keeps no statuses, a task without one may have ended.
-local function note_lost(rules, status, marker, id, entry, consumer)
-  -- The caller may have missed the entry before Redis came back with older data.
-  if #redis.call('XRANGE', rules.stream, entry, entry) > 0 then return false end
-  local known = redis.pcall('HMGET', status, 'status', 'entry', 'consumer', 'deleted')
-  if known.err then return false end
-  if known[3] ~= consumer and (tonumber(known[4] or '') or 0) > tonumber(rules.now) then return false end
-  local is = known[1]
-  if is and (known[2] ~= entry or (is ~= 'PENDING' and is ~= 'PROCESSING')) then return false end
-  if not rules.keeps and not is then return false end
-  end_lost(rules, status, marker, id, 'its entry was deleted from the stream')
-  return true
-end
-
--- The record of a pending entry, whoever owns it: { id, consumer, idle ms, deliveries }, or nil.
-local function pending_of(stream, group, entry)
-  local found = redis.pcall('XPENDING', stream, group, entry, entry, 1)
-  if found.err then return nil end
-  return found[1]
-end
-
--- Whether a task that has not ended is under this entry: it waits or runs there, or its entry was deleted
--- while its host still runs it. heartbeat.lua notes the latter in the field `deleted` of the status, which
--- is `kept_until` here.
-local function is_there(stream, group, entry, kept_until)
-  return #redis.call('XRANGE', stream, entry, entry) > 0 or pending_of(stream, group, entry) ~= nil
-    or (tonumber(kept_until or '') or 0) > now_ms()
-end
-
--- Whether a task's status says that its id belongs to another entry: one that has completed, still exists,
--- or is delayed.
-local function is_elsewhere(stream, group, delayed, status, entry)
-  local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'deleted')
-  if known.err or known[2] == entry then return false end
-  if known[1] == 'COMPLETED' then return true end
-  if known[1] ~= 'PENDING' and known[1] ~= 'PROCESSING' then return false end
-  if known[2] then return is_there(stream, group, known[2], known[4]) end
-  return known[3] and type(redis.pcall('ZSCORE', delayed, known[3])) == 'string'
-end
-
--- Whether the task `id`, which has an idempotency key, is in no place any more and will never run. If so, it
--- is ended, and its key is free. `holder` is the status of that task. A task whose place is not certain
--- counts as existing.
-local function is_gone(rules, delayed, group, holder, marker, id)
-  if redis.call('PTTL', marker) ~= -1 then return false end
-  local known = redis.pcall('HMGET', holder, 'status', 'entry', 'parked_as', 'deleted')
-  if known.err or (known[1] ~= 'PENDING' and known[1] ~= 'PROCESSING') then return false end
-  if not known[2] or is_there(rules.stream, group, known[2], known[4]) then return false end
-  if known[3] and redis.call('ZSCORE', delayed, known[3]) then return false end
-  end_lost(rules, holder, marker, id, 'its entry was deleted from the stream')
-  return true
+  append(new, 'end.id', id, 'end.queue', told.queue, 'end.status', how, 'end.reason', reason,
+    'end.error', value_in(changes, 'error') or '', 'end.result', value_in(changes, 'result') or '',
+    'end.attempts', attempt or '', 'end.enqueued_at', value_in(changes, 'enqueued_at') or '',
+    'end.finished_at', now_text)
+  local added = redis.pcall('XADD', told[how], '*', unpack(new))
+  if type(added) == 'table' then redis.pcall('HSET', status, 'untold', added.err) end
 end
 
 -- Turns a list of names and values, as XINFO gives them, into a table by name.
@@ -162,15 +167,174 @@ local function named(list)
   return about
 end
 
+-- Enqueues the task that joins a flow, once: all children have completed. If the flow had failed before, the
+-- dead letter of that failure goes; if an operator has taken it away, the task is not enqueued again.
+local function release(flow, about)
+  local failed = about['failed_as']
+  if failed then
+    if #redis.call('XRANGE', about['stream'], failed, failed) > 0 then
+      redis.call('XACK', about['stream'], about['group'], failed)
+      redis.call('XDEL', about['stream'], failed)
+    elseif redis.call('XDEL', about['dead'], about['letter'] or '0-0') == 0 then
+      return
+    end
+    redis.call('HDEL', about['status'], 'error', 'finished_at', 'dead', 'entry')
+    redis.call('HDEL', flow, 'failed_as', 'letter')
+    redis.call('PERSIST', about['status'])
+    redis.call('PERSIST', flow)
+    redis.call('PERSIST', flow .. ':results')
+  end
+  accept(about, about['status'], about['id'], tonumber(about['delay']), cmsgpack.unpack(about['fields']),
+    about['marker'])
+end
+
+-- Notes the end of a child in its flow. `at` is the child's index and the key of the flow. The child that
+-- completes last releases the task that joins the flow. The first one that ends in another way fails it:
+-- then that task is delivered with the error, and its delivery buries it.
+local function join(at, id, how, changes)
+  local index, flow = string.match(at, '^(%d+) (.+)$')
+  local known = redis.pcall('HGETALL', flow)
+  local about = known.err and {} or named(known)
+  if not about['left'] then return end
+  local results = flow .. ':results'
+  local before = redis.call('HGET', results, index)
+  if before and string.find(before, '^COMPLETED ') then return end
+  redis.call('HSET', results, index, how .. ' ' .. (told.queue or '') .. ' ' .. id)
+  if how == 'COMPLETED' then
+    local result = value_in(changes, 'result')
+    if result then redis.call('HSET', results, index .. ':value', result) end
+    if redis.call('HINCRBY', flow, 'left', -1) == 0 then release(flow, about) end
+  elseif not about['failed_as'] then
+    local fields = cmsgpack.unpack(about['fields'])
+    append(fields, 'tq-flow-failed',
+      'child ' .. id .. ': ' .. (value_in(changes, 'error') or string.lower(how)))
+    accept(about, about['status'], about['id'], 0, fields, about['marker'])
+    redis.call('HSET', flow, 'failed_as', redis.call('HGET', about['status'], 'entry'))
+  end
+end
+
+-- Keeps the state of a flow for a while after the task that joins it has ended. `letter` is its dead letter.
+local function leave_flow(flow, letter)
+  local lives = math.max(retention, 86400000)
+  if letter then redis.call('HSET', flow, 'letter', letter) end
+  redis.call('PEXPIRE', flow, lives)
+  redis.call('PEXPIRE', flow .. ':results', lives)
+end
+
+-- Ends a task. No other function does, whatever the outcome and whichever script found it.
+--
+-- `marker` is the key that holds the task's idempotency key (the stream: it has none). `how` is COMPLETED,
+-- FAILED or CANCELLED; `changes` are the names and values of the other fields of the status that change. The
+-- rest may be missing: `source` is the task's entry while it exists, or the list of its fields (false: nobody
+-- is told of this end); `letter` is the content of the dead letter; `is_new` is true for a task that can have
+-- no status yet; `lives` is how long (ms) the idempotency key lives, if not as long as the queue keeps it.
+--
+-- The order is: the dead letter, the status and its retention, the idempotency key, the flow, those who are
+-- told of the end. The caller has acknowledged the entry before, or the first write here is an HDEL, so Redis
+-- does not refuse the rest when its memory is full.
+local function end_task(status, marker, id, how, changes, source, letter, is_new, lives)
+  local attempt
+  if source ~= false and (told[how] or told.events) then
+    if type(source) == 'string' then
+      id = id or source
+      source = told[how] and fields_of(source)
+    end
+    attempt = value_in(changes, 'attempt') or redis.pcall('HGET', status, 'attempt')
+    if type(attempt) == 'table' then attempt = '' end
+  end
+  local dead = letter and redis.call('XADD', KEYS[4], '*', unpack(letter))
+  -- enqueue.lua knows a task by its id for at least a minute, so that a repeated call adds no second task.
+  local known = not is_new and redis.pcall('HMGET', status, 'enqueued', 'flow', 'joins') or {}
+  local is_enqueued = known[1] == '1'
+  if tonumber(retention) > 0 then
+    if not is_new then
+      redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'deleted', 'alone',
+        how == 'COMPLETED' and 'error' or 'cancel')
+    end
+    set_status(status, 'status', how, 'finished_at', now_text, unpack(changes))
+    if dead then redis.call('HSET', status, 'dead', dead) end
+    redis.call('PEXPIRE', status, is_enqueued and math.max(retention, 60000) or retention)
+  elseif not is_new then
+    redis.call('DEL', status)
+    if is_enqueued then
+      redis.call('HSET', status, 'enqueued', '1')
+      redis.call('PEXPIRE', status, 60000)
+    end
+  end
+  if first_task(marker) == id then redis.call('PEXPIRE', marker, lives or window) end
+  if known[2] then join(known[2], id, how, changes) end
+  if known[3] then leave_flow(known[3], dead) end
+  if attempt ~= nil then
+    if told[how] then tell(status, id, how, attempt, changes, source, letter) end
+    note(id, how, 'attempt', attempt or '')
+  end
+  return 1
+end
+
+-- Ends a task that can never run again, because its entry was deleted. Its idempotency key is free at once:
+-- no task has done the work that the key stands for.
+local function end_lost(status, marker, id, why)
+  end_task(status, marker, id, 'FAILED', { 'error', 'lost: ' .. why }, nil, nil, false, 0)
+end
+
+-- What a task's status says about its place: the status, the entry, the member among the delayed tasks, the
+-- consumer, and how long (a time in ms, or 0) its host may run it without its entry, which was deleted:
+-- heartbeat.lua notes that. All but the last are nil when the key has another type.
+local function place_of(status)
+  local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'consumer', 'deleted')
+  return known[1], known[2], known[3], known[4], tonumber(known[5]) or 0
+end
+
+-- Whether a task that has not ended is under this entry: it waits or runs there, or runs without the entry.
+local function is_there(entry, kept_until)
+  return exists(entry) or pending_of(entry) ~= nil or kept_until > now
+end
+
+-- Whether a task that has not ended is in one of the places that its status names.
+local function has_place(entry, member, kept_until)
+  return entry and is_there(entry, kept_until)
+    or member and type(redis.pcall('ZSCORE', KEYS[2], member)) == 'string'
+end
+
+-- Ends a task whose entry was deleted, unless the task has ended, waits in another place, or still runs at
+-- a consumer other than `consumer`. True when it was ended. A task that was never begun may have no status;
+-- where the queue keeps no statuses, a task without one may have ended.
+local function note_lost(status, marker, id, entry, consumer)
+  local is, known_entry, _, runner, kept_until = place_of(status)
+  -- The caller may have missed the entry before Redis came back with older data.
+  if is == nil or exists(entry) then return false end
+  if runner ~= consumer and kept_until > now then return false end
+  if is and (known_entry ~= entry or not is_live(is)) then return false end
+  if not is and tonumber(retention) == 0 then return false end
+  end_lost(status, marker, id, 'its entry was deleted from the stream')
+  return true
+end
+
+-- Whether a task's status says that its id belongs to another entry: one that has completed, still exists,
+-- or is delayed.
+local function is_elsewhere(status, entry)
+  local is, known_entry, member, _, kept_until = place_of(status)
+  if known_entry == entry then return false end
+  return is == 'COMPLETED' or is_live(is) and has_place(known_entry, member, kept_until)
+end
+
+-- Whether the task `id`, which has an idempotency key, is in no place any more and will never run. If so, it
+-- is ended, and its key is free. `holder` is the status of that task. A task whose place is not certain
+-- counts as existing.
+local function is_gone(holder, marker, id)
+  if redis.call('PTTL', marker) ~= -1 then return false end
+  local is, entry, member, _, kept_until = place_of(holder)
+  if not entry or not is_live(is) or has_place(entry, member, kept_until) then return false end
+  end_lost(holder, marker, id, 'its entry was deleted from the stream')
+  return true
+end
+
 -- The entry that the group was given last, or nil where there is no group.
-local function last_delivered(stream, group)
-  local groups = redis.pcall('XINFO', 'GROUPS', stream)
-  if groups.err then return nil end
-  for _, fields in ipairs(groups) do
+local function last_delivered()
+  for _, fields in ipairs(redis.pcall('XINFO', 'GROUPS', stream)) do
     local about = named(fields)
     if about['name'] == group then return about['last-delivered-id'] end
   end
-  return nil
 end
 
 -- Whether the entry id `a` comes after `b`. Each half may have 64 bits, more than a Lua number can hold, so
@@ -186,8 +350,8 @@ end
 -- Whether the group has passed over an entry; `last` is the entry that the group was given last. Gives 1
 -- when nothing will deliver the entry again, 2 when the group was done with it before tqhost came (it is
 -- history), and 0 otherwise. `history` is the key with group.lua's note. Without a note no host has come yet.
-local function passed_over(stream, history, group, last, entry)
-  if not last or comes_after(entry, last) or pending_of(stream, group, entry) then return 0 end
+local function passed_over(history, last, entry)
+  if not last or comes_after(entry, last) or pending_of(entry) then return 0 end
   return comes_after(entry, redis.call('HGET', history, group) or last) and 1 or 2
 end
 
@@ -201,18 +365,8 @@ local function parked_fields(packed)
   return fields
 end
 
--- The task id that fields bear, or false.
-local function id_in(fields)
-  local id = false
-  for i = 1, #fields, 2 do
-    if fields[i] == 'tq-id' then id = tostring(fields[i + 1]) end
-  end
-  return id
-end
-
--- ARGV from index `from` on.
-local function rest(from)
-  local out = {}
-  for i = from, #ARGV do out[#out + 1] = ARGV[i] end
-  return out
+local function size_of(fields)
+  local size = 0
+  for _, part in ipairs(fields) do size = size + #part end
+  return size
 end

@@ -6,14 +6,13 @@
 --
 -- The script removes an item from the list only after its XADD. If Redis refuses that because its memory is
 -- full (maxmemory), the item stays. A full queue takes nothing.
-local bad = wrong_type(KEYS[1], 'stream') or wrong_type(KEYS[3], 'list')
+local bad = wrong_type(stream, 'stream', KEYS[3], 'list')
 if bad then return bad end
-local room = tonumber(ARGV[2]) - redis.call('XLEN', KEYS[1]) - redis.call('ZCARD', KEYS[2])
-local moved = 0
-while moved < math.min(room, tonumber(ARGV[1])) do
+local most, moved = math.min(room(ARGV[2]), tonumber(ARGV[1])), 0
+while moved < most do
   local item = redis.call('LINDEX', KEYS[3], -1)
   if not item then break end
-  redis.call('XADD', KEYS[1], '*', 'data', item)
+  redis.call('XADD', stream, '*', 'data', item)
   redis.call('RPOP', KEYS[3])
   moved = moved + 1
 end

@@ -10,10 +10,43 @@
 -- XADD is the first write: when the memory of Redis is full (maxmemory), it refuses the whole step. Fields
 -- that cannot be read would block everything behind them. They go into the stream as the value of one field,
 -- with an invalid attempt, so that their delivery buries them as malformed.
-local bad = wrong_type(KEYS[1], 'stream')
+local bad = wrong_type(stream, 'stream')
 if bad then return bad end
-local now = now_ms()
 local moved, lost = 0, 0
+
+-- Children that are enqueued at once. Another call goes on with the rest.
+local STEP = 100
+
+-- Enqueues children of a flow, as far as their queues have room. `member` stands for the flow among the
+-- delayed tasks until all are enqueued.
+local function release_children(member, flow)
+  local children = flow .. ':children'
+  -- Whoever cancels the task that joins a flow deletes the flow.
+  if redis.call('EXISTS', flow) == 0 then redis.call('DEL', children) end
+  for _ = 1, STEP do
+    local packed = redis.call('LINDEX', children, 0)
+    if not packed then
+      redis.call('ZREM', KEYS[2], member)
+      redis.call('HDEL', KEYS[3], member)
+      return
+    end
+    local child = cmsgpack.unpack(packed)
+    -- A queue whose keys have another type takes no tasks, and holds up no others.
+    local is_full = wrong_type(child.stream, 'stream', child.delayed, 'zset', child.parked, 'hash')
+      or redis.call('XLEN', child.stream) + redis.call('ZCARD', child.delayed) >= tonumber(child.most)
+    if is_full then
+      redis.call('ZADD', KEYS[2], now + 1000, member)
+      return
+    end
+    accept(child, child.status, child.id, tonumber(child.delay), child.fields, child.marker)
+    local at = value_in(child.fields, 'tq-flow')
+    redis.call('HSET', child.status, 'flow', at)
+    redis.call('HSET', flow .. ':results', string.match(at, '^%d+'),
+      'PENDING ' .. child.queue .. ' ' .. child.id)
+    redis.call('LPOP', children)
+    moved = moved + 1
+  end
+end
 
 local function move(member, status)
   local due = redis.call('ZSCORE', KEYS[2], member)
@@ -21,12 +54,15 @@ local function move(member, status)
   local packed = redis.call('HGET', KEYS[3], member)
   if packed then
     local fields = parked_fields(packed)
+    local flow = fields and string.find(member, '^flow/') and value_in(fields, 'tq-joins')
+    if flow then return release_children(member, flow) end
+    fields = fields
       or { 'member', member, 'unreadable', packed, 'tq-attempt', 'unreadable' }
-    local entry = redis.call('XADD', KEYS[1], '*', unpack(fields))
+    local entry = redis.call('XADD', stream, '*', unpack(fields))
     redis.call('HDEL', KEYS[3], member)
     -- From now on its status names its entry, so that a cancellation finds it.
-    local known = status ~= KEYS[1] and redis.pcall('HMGET', status, 'status', 'parked_as')
-    if known and not known.err and known[1] == 'PENDING' and known[2] == member then
+    local is, _, parked_as = place_of(status)
+    if is == 'PENDING' and parked_as == member then
       redis.call('HSET', status, 'entry', entry)
       redis.call('HDEL', status, 'parked_as')
     end
@@ -43,12 +79,9 @@ for i = 2, #ARGV do move(ARGV[i], KEYS[i + 2]) end
 local due, size = {}, 0
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, tonumber(ARGV[1]))) do
   if size > 1048576 then break end
-  local packed = redis.call('HGET', KEYS[3], member)
-  local fields = packed and parked_fields(packed)
-  size = size + #(packed or '')
-  due[#due + 1] = member
-  due[#due + 1] = fields and id_in(fields) or ''
+  local packed = redis.call('HGET', KEYS[3], member) or ''
+  size = size + #packed
+  append(due, member, value_in(parked_fields(packed) or {}, 'tq-id') or '')
 end
-local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-if #first == 0 then return { moved, lost, -1, due } end
-return { moved, lost, math.max(0, math.ceil(tonumber(first[2]) - now)), due }
+local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
+return { moved, lost, first and math.max(0, math.ceil(first - now)) or -1, due }

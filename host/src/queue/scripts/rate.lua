@@ -7,19 +7,17 @@
 --
 -- If the clock was put back, that time lies too far in the future, and the queue would wait until then. When
 -- it is ahead by more than twice the steps that it may be, the rate begins again at the present.
-local t = redis.call('TIME')
-local now = t[1] * 1000000 + t[2]
+local time = clock[1] * 1000000 + clock[2]
 local step, ahead, want = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local due = tonumber(redis.call('GET', KEYS[1]) or '0')
-if due < now or due > now + step * (ahead + 1) * 2 then due = now end
-local taken
+local due = tonumber(redis.call('GET', KEYS[1])) or 0
+if due < time or due > time + step * (ahead + 1) * 2 then due = time end
+local taken = 0
 if want < 0 then
-  taken = 0
-  due = math.max(now, due + want * step)
+  due = math.max(time, due + want * step)
 else
-  taken = math.max(0, math.min(want, math.floor((now + ahead * step - due) / step)))
+  taken = math.max(0, math.min(want, math.floor((time + ahead * step - due) / step)))
   due = due + taken * step
 end
-redis.call('SET', KEYS[1], string.format('%.0f', due), 'PX', math.ceil((due - now) / 1000) + 1000)
+redis.call('SET', KEYS[1], string.format('%.0f', due), 'PX', math.ceil((due - time) / 1000) + 1000)
 if taken > 0 or want < 0 then return { taken, 0 } end
-return { 0, math.ceil((due + step - now - ahead * step) / 1000) }
+return { 0, math.ceil((due + step - time - ahead * step) / 1000) }

@@ -12,8 +12,7 @@
 -- did not die, nor did an owner that read or renewed other entries after it should have renewed this one.
 -- If the reply is lost, this consumer owns entries that it has not seen: recover.lua finds them, or this
 -- script after another lease.
-local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
-local limit, bytes, outlived = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local consumer, limit, bytes, outlived = ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local silences
 
 -- The ms since a consumer last gave a sign of life.
@@ -34,15 +33,14 @@ for _, pending in ipairs(abandoned) do
   local id, owner, idle, deliveries = unpack(pending)
   if size > bytes then return { id, entries, lost } end
   if owner ~= consumer and idle - silence_of(owner) < outlived then deliveries = deliveries + 1 end
-  local found = redis.call('XRANGE', stream, id, id)
+  local found = redis.call('XRANGE', stream, id, id)[1]
   -- XCLAIM removes a deleted entry from the pending ones.
   redis.call('XCLAIM', stream, group, consumer, 0, id, 'RETRYCOUNT', deliveries, 'JUSTID')
-  if found[1] then
-    for _, part in ipairs(found[1][2]) do size = size + #part end
-    entries[#entries + 1] = { id, found[1][2], deliveries }
+  if found then
+    size = size + size_of(found[2])
+    append(entries, { id, found[2], deliveries })
   else
-    lost[#lost + 1] = id
+    append(lost, id)
   end
 end
-if #abandoned == limit then return { '(' .. abandoned[limit][1], entries, lost } end
-return { '', entries, lost }
+return { #abandoned == limit and '(' .. abandoned[limit][1] or '', entries, lost }

@@ -6,19 +6,17 @@
 --       · 7… entries that are in flight, to leave out
 -- Gives the id to go on at ('' when done) and entries as { id, fields (false when deleted), deliveries }.
 --   Writes nothing.
-local skip = {}
+local skip, out, size = {}, {}, 0
 for i = 7, #ARGV do skip[ARGV[i]] = true end
 local look, give, bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], '+', look, ARGV[2])
-local out, size = {}, 0
+local pending = redis.call('XPENDING', stream, group, ARGV[3], '+', look, ARGV[2])
 for _, p in ipairs(pending) do
   if not skip[p[1]] then
     if #out == give or size > bytes then return { p[1], out } end
-    local found = redis.call('XRANGE', KEYS[1], p[1], p[1])
+    local found = redis.call('XRANGE', stream, p[1], p[1])
     local fields = found[1] and found[1][2] or false
-    for _, part in ipairs(fields or {}) do size = size + #part end
-    out[#out + 1] = { p[1], fields, p[4] }
+    size = size + size_of(fields or {})
+    append(out, { p[1], fields, p[4] })
   end
 end
-if #pending == look then return { '(' .. pending[#pending][1], out } end
-return { '', out }
+return { #pending == look and '(' .. pending[look][1] or '', out }

@@ -1,114 +1,216 @@
 -- Settles attempts: ends each task, or puts it back to run again. Each succeeds or fails alone.
 --
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 the last reply to this consumer's calls in one
---       lane · then for each attempt: status, and if `what` says so, the marker of its idempotency key
--- ARGV  1 group · 2 consumer · 3 retention ms · 4 window ms · 5 number of this call, higher than those before
+--       lane · then for each plain attempt: status · then for each other attempt: status, marker of its
+--       idempotency key (the stream: it has none), the keys of its effects
+-- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer
+--       5 number of this call, higher than those before
 --       6 how many attempts are plain and have no result · 7 how many are plain and have one
 --       8 the plugin that ran the plain ones
---       then for each plain attempt: entry · enqueued-at ms · ms that it ran · the result, if it has one
---       then for each other attempt: what (see below) · entry · attempt · plugin · enqueued-at ms
---         · ms that it ran (empty: it did not), and
---         complete:  the result, where `what` says so
---         bury:      task id · error · how many values follow · the dead letter's fields, name and value
---         park:      delay ms · ms from which it counts (0: now) · error (empty: none) · how many values
---                    follow · the fields for the next delivery, name and value
--- `what` begins with C (complete), B (bury) or P (park). After it, m says that a marker is given; for
--- complete and park the task id is then the next value. For complete, r says that a result is given.
+--       then of all plain attempts the entries, then the enqueued-at ms, then the ms that they ran, then the
+--       results
+--       then for each other attempt: what (see below) · entry · attempt · plugin · enqueued-at ms · ms that
+--       it ran (empty: it did not) · task id · error (empty: none) · delay ms · how many values follow
+--       · names and values · with effects: how many, and for each its kind and what this kind reads
+-- `what` is C (complete: the values are the result, if there is one), X (complete, with effects), N (like X,
+-- and the attempt is plain but for its effects), B (bury: the dead letter's fields), P (park: the fields for
+-- the next delivery), or E (park, and the delay counts from the enqueueing). Attempts with effects come
+-- before the other ones that are not plain.
 --
 -- An attempt is plain when it is the first one of its task and completed it, the task cannot have a status
 -- yet, and its host has held it for less than half a lease, so that no other host can own it.
 --
 -- Gives for each attempt 1: done; 0: another consumer settled or owns the task, nothing was written; or the
--- text of an error: nothing was written.
+-- text of an error: nothing was written. It begins with TQEFFECT when the effects can never be committed.
 --
 -- XACK is the guard of each attempt, and the script's first write. The result of a worker that lost its lease
 -- counts, if it comes first; only the owner may bury or park. A repeated call gets the first reply. A call
 -- that was delayed on its way and arrives after a later one does nothing.
-local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
+take_told()
 local last = redis.call('GET', KEYS[5])
 last = last and cmsgpack.unpack(last)
 if last and tonumber(last[1]) >= tonumber(ARGV[5]) then return last[2] end
 
-local rules = rules_of(stream, KEYS[4], ARGV[3], ARGV[4])
-local now = tonumber(rules.now)
-local key, at = 5, 8
+local consumer, without, with = ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
+local plain = without + with
 local settled, out = {}, {}
+-- The next key and argument of an attempt that is not plain, and the number of the attempt before.
+local key, at, attempts = 6 + plain, 9 + 3 * plain + with, plain
+
+local function next_key()
+  key = key + 1
+  return KEYS[key - 1]
+end
+
+local function next_value()
+  at = at + 1
+  return ARGV[at - 1]
+end
+
+local function next_list()
+  local list = {}
+  for i = 1, tonumber(next_value()) do list[i] = next_value() end
+  return list
+end
 
 -- Times of starts, by their age in ms: writing a number as text is expensive.
 local starts = {}
 local function started(ran)
   local text = starts[ran]
   if not text then
-    text = string.format('%.0f', now - tonumber(ran))
+    text = string.format('%.0f', now - ran)
     starts[ran] = text
   end
   return text
 end
 
-local function next_key()
-  key = key + 1
-  return KEYS[key]
-end
-
-local function next_value()
-  at = at + 1
-  return ARGV[at]
-end
-
-local function next_list()
-  local count = tonumber(next_value())
-  local list = {}
-  for i = 1, count do list[i] = ARGV[at + i] end
-  at = at + count
-  return list
+-- Gives what the function gives, or the text of its error.
+local function try(work, ...)
+  local went, result = pcall(work, ...)
+  if went then return result end
+  return type(result) == 'table' and result.err or tostring(result)
 end
 
 -- An entry that was deleted is not pending. heartbeat.lua noted that it still belongs to this consumer.
 local function is_kept(status, entry)
-  local known = redis.pcall('HMGET', status, 'deleted', 'consumer', 'entry')
-  return not known.err and known[1] and known[2] == consumer and known[3] == entry
+  local _, known_entry, _, runner, kept_until = place_of(status)
+  return kept_until > 0 and runner == consumer and known_entry == entry
 end
 
-local function acked(status, entry)
-  return redis.call('XACK', stream, group, entry) == 1 or is_kept(status, entry)
-end
+-- The effects of completed attempts. For each kind: how it is read, why it cannot be committed (a text, or
+-- nil), and how it is committed.
+local effects = {}
 
--- Whether the task's id belongs to another entry. Then this one is a duplicate that never passed begin.lua,
--- and the status stays with the other entry.
-local function is_duplicate(status, entry)
-  return is_elsewhere(stream, group, KEYS[2], status, entry)
-end
+-- Sets a value of the state.
+effects.S = {
+  read = function() return { key = next_key(), value = next_value(), ttl = next_value() } end,
+  refusal = function() end,
+  commit = function(one)
+    if one.ttl == '0' then
+      redis.call('SET', one.key, one.value)
+    else
+      redis.call('SET', one.key, one.value, 'PX', one.ttl)
+    end
+  end,
+}
 
-local function is_owner(status, entry)
-  return owned(stream, group, entry, consumer) or is_kept(status, entry)
-end
+-- Deletes a value of the state.
+effects.D = {
+  read = function() return { key = next_key() } end,
+  refusal = function() end,
+  commit = function(one) redis.call('DEL', one.key) end,
+}
 
--- Every status but that of a plain task names the entry, so that two tasks with one id are not confused.
--- `name` and `value` are one more field of the status, if there is one.
-local function end_attempt(
-  status, marker, id, letter, how, entry, attempt, plugin, enqueued_at, ran, name, value
-)
-  if is_marked(status) then return end_task(rules, status, marker, id, true, nil, 'CANCELLED', {}) end
-  local changes = {
-    'attempt', attempt, 'plugin', plugin, 'consumer', consumer, 'enqueued_at', enqueued_at, 'entry', entry,
-  }
-  local function change(field, to)
-    changes[#changes + 1] = field
-    changes[#changes + 1] = to
+-- Adds to a counter of the state. Of numbers with at most 18 digits no sum overflows.
+effects.A = {
+  read = function() return { key = next_key(), delta = next_value() } end,
+  refusal = function(one)
+    local value = redis.pcall('GET', one.key)
+    -- INCRBY refuses leading zeros.
+    local digits = value == '0' and value
+      or type(value) == 'string' and string.match(value, '^%-?([1-9]%d*)$')
+    if value and not (digits and #digits <= 18) then
+      return 'the counter ' .. one.key .. ' holds no whole number of at most 18 digits'
+    end
+  end,
+  commit = function(one) redis.call('INCRBY', one.key, one.delta) end,
+}
+
+-- Deletes a record (1), sets its fields, and its time to live in ms (-1: as before, 0: none).
+effects.H = {
+  read = function()
+    return { key = next_key(), deletes = next_value(), ttl = next_value(), fields = next_list() }
+  end,
+  refusal = function(one)
+    local bad = wrong_type(one.key, 'hash')
+    return bad and bad.err
+  end,
+  commit = function(one)
+    if one.deletes == '1' then redis.call('UNLINK', one.key) end
+    if #one.fields > 0 then redis.call('HSET', one.key, unpack(one.fields)) end
+    if one.ttl == '0' then
+      redis.call('PERSIST', one.key)
+    elseif one.ttl ~= '-1' then
+      redis.call('PEXPIRE', one.key, one.ttl)
+    end
+  end,
+}
+
+-- Enqueues a task. A living task may turn out to be lost, so begin.lua decides about its key later. The key
+-- of one that ended within the window makes this one a duplicate at once.
+effects.T = {
+  read = function()
+    return {
+      stream = next_key(), delayed = next_key(), parked = next_key(), status = next_key(),
+      marker = next_key(), id = next_value(), delay = tonumber(next_value()), retention = next_value(),
+      fields = next_list(),
+    }
+  end,
+  refusal = function(one)
+    local bad = wrong_type(one.stream, 'stream', one.delayed, 'zset', one.parked, 'hash')
+    return bad and bad.err
+  end,
+  commit = function(one)
+    local first = one.marker ~= one.stream and redis.pcall('GET', one.marker)
+    first = type(first) == 'string' and first
+    if first and redis.call('PTTL', one.marker) >= 0 then
+      if one.retention == '0' then return end
+      redis.call('HSET', one.status, 'status', 'CANCELLED', 'finished_at', now_text, 'enqueued_at', now_text,
+        'duplicate_of', first, 'error', 'duplicate of ' .. first)
+      redis.call('PEXPIRE', one.status, one.retention)
+      return
+    end
+    accept(one, one.status, one.id, one.delay, one.fields, first and one.stream or one.marker)
+  end,
+}
+
+-- Starts a flow, whose children are staged. The task that joins it is held by the flow.
+effects.F = {
+  read = function()
+    return {
+      about = next_key(), children = next_key(), stream = next_key(), delayed = next_key(),
+      parked = next_key(), dead = next_key(), status = next_key(), marker = next_key(),
+      id = next_value(), total = next_value(), group = next_value(), delay = next_value(),
+      fields = next_list(),
+    }
+  end,
+  refusal = function(one)
+    local bad = wrong_type(one.stream, 'stream', one.delayed, 'zset', one.parked, 'hash')
+    if bad then return bad.err end
+    if redis.call('LLEN', one.children) ~= tonumber(one.total) then
+      return 'the children of the flow are not complete any more'
+    end
+  end,
+  commit = function(one)
+    redis.call('PERSIST', one.children)
+    redis.call('HSET', one.about, 'total', one.total, 'left', one.total, 'stream', one.stream,
+      'delayed', one.delayed, 'parked', one.parked, 'dead', one.dead, 'group', one.group,
+      'status', one.status, 'marker', one.marker, 'id', one.id, 'delay', one.delay,
+      'fields', cmsgpack.pack(one.fields))
+    redis.call('HSET', one.status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'enqueued', '1',
+      'joins', one.about)
+    -- promote.lua releases the children.
+    redis.call('ZADD', one.delayed, now, 'flow/' .. one.id)
+    redis.call('HSET', one.parked, 'flow/' .. one.id, cmsgpack.pack({ 'tq-joins', one.about }))
+  end,
+}
+
+local function next_effects()
+  local all = {}
+  for i = 1, tonumber(next_value()) do
+    local kind = effects[next_value()]
+    all[i] = kind.read()
+    all[i].kind = kind
   end
-  if ran ~= '' then change('started_at', started(ran)) end
-  if name then change(name, value) end
-  end_task(rules, status, marker, id, true, letter, how, changes)
+  return all
 end
 
-local function complete(what, entry, attempt, plugin, enqueued_at, ran)
-  local status, marker, id, result = next_key(), stream, false, nil
-  if string.find(what, 'm', 2, true) then marker, id = next_key(), next_value() end
-  if string.find(what, 'r', 2, true) then result = next_value() end
-  if not acked(status, entry) then return 0 end
-  end_attempt(status, marker, id, nil, 'COMPLETED', entry, attempt, plugin, enqueued_at, ran,
-    result and 'result', result)
-  return 1
+-- Why the effects of an attempt cannot be committed, or nil.
+local function refusal_of(all)
+  for _, one in ipairs(all) do
+    local why = one.kind.refusal(one)
+    if why then return 'TQEFFECT ' .. why end
+  end
 end
 
 -- A list too long for one call in Lua (7,000 values) is kept whole in the field tq-packed, as MessagePack.
@@ -116,75 +218,80 @@ local function packed(fields)
   if #fields <= 7000 then return fields end
   local own, short = {}, {}
   for i = 1, #fields, 2 do
-    local into = string.sub(fields[i], 1, 3) == 'tq-' and #short < 100 and short or own
-    into[#into + 1] = fields[i]
-    into[#into + 1] = fields[i + 1]
+    local is_short = string.sub(fields[i], 1, 3) == 'tq-' and #short < 100
+    append(is_short and short or own, fields[i], fields[i + 1])
   end
-  short[#short + 1] = 'tq-packed'
-  short[#short + 1] = cmsgpack.pack(own)
+  append(short, 'tq-packed', cmsgpack.pack(own))
   return short
 end
 
--- The dead letter is written together with the ack, or not at all: if its key has another type, the call
--- fails before the first write.
-local function bury(what, entry, attempt, plugin, enqueued_at, ran)
-  local status, marker = next_key(), stream
-  if string.find(what, 'm', 2, true) then marker = next_key() end
-  local id, error, fields = next_value(), next_value(), packed(next_list())
-  local bad = wrong_type(KEYS[4], 'stream')
-  if bad then return bad.err end
-  if not is_owner(status, entry) or not acked(status, entry) then return 0 end
-  if is_duplicate(status, entry) then return 1 end
-  fields[#fields + 1] = 'tq-failed-at'
-  fields[#fields + 1] = rules.now
-  end_attempt(status, marker, id, fields, 'FAILED', entry, attempt, plugin, enqueued_at, ran, 'error', error)
-  return 1
-end
-
 -- The member of a delayed task is named after its former entry, not its id: two tasks may have one id.
-local function park(what, entry, attempt, _, enqueued_at)
-  local status, marker, id = next_key(), stream, false
-  if string.find(what, 'm', 2, true) then marker, id = next_key(), next_value() end
-  local delay, since = tonumber(next_value()), tonumber(next_value())
-  local error, fields = next_value(), next_list()
-  local bad = wrong_type(KEYS[2], 'zset') or wrong_type(KEYS[3], 'hash')
-  if bad then return bad.err end
-  if not is_owner(status, entry) or not acked(status, entry) then return 0 end
-  if is_duplicate(status, entry) then return 1 end
-  if is_marked(status) then
-    end_task(rules, status, marker, id, true, nil, 'CANCELLED', {})
-    return 1
-  end
-  if since == 0 then since = now end
-  local due = since + delay
-  local place, where
-  if due <= now then
-    place, where = 'entry', redis.call('XADD', stream, '*', unpack(fields))
-  else
-    redis.call('ZADD', KEYS[2], due, entry)
-    redis.call('HSET', KEYS[3], entry, cmsgpack.pack(fields))
-    place, where = 'parked_as', entry
-  end
+local function park(status, id, entry, attempt, enqueued_at, message, due, fields)
+  local place, where = put(here, fields, due, entry)
   redis.pcall('HDEL', status, 'progress', 'note', 'entry', 'parked_as', 'deleted')
   set_status(status, 'status', 'PENDING', 'attempt', attempt, 'enqueued_at', enqueued_at, 'due_at', due,
     place, where)
-  if error ~= '' then redis.call('HSET', status, 'error', error) end
-  return 1
+  if message ~= '' then redis.call('HSET', status, 'error', message) end
+  note(id, 'PENDING', 'attempt', attempt, 'due_at', due)
+end
+
+-- Settles an attempt that is not plain. If a key that it has to write has another type, it fails before the
+-- first write.
+local function settle(
+  status, marker, fields, all, what, entry, attempt, plugin, enqueued_at, ran, id, message, delay
+)
+  local completes, buries, is_new = what == 'C' or all, what == 'B', what == 'N'
+  if all then
+    -- The checks come before the first write, and so does the question who owns the entry.
+    if not pending_of(entry) and not is_kept(status, entry) then return 0 end
+    if not is_new and is_marked(status) then all = {} end
+    local refusal = refusal_of(all)
+    if refusal then return refusal end
+  end
+  local bad = buries and wrong_type(KEYS[4], 'stream')
+    or not completes and not buries and wrong_type(KEYS[2], 'zset', KEYS[3], 'hash')
+  if bad then return bad.err end
+  local is_acked = (completes or owned(entry, consumer)) and redis.call('XACK', stream, group, entry) == 1
+  if not is_acked and not is_kept(status, entry) then return 0 end
+  -- If the id belongs to another entry, this is a duplicate that never passed begin.lua, and the status stays
+  -- with the other entry.
+  if not completes and is_elsewhere(status, entry) then return 1 end
+  if not is_new and is_marked(status) then return end_task(status, marker, id, 'CANCELLED', {}, entry) end
+  if not completes and not buries then
+    local due = (what == 'E' and enqueued_at or now) + delay
+    park(status, id, entry, attempt, enqueued_at, message, due, fields)
+    return 1
+  end
+  -- Every status but that of a plain task names the entry, so that two tasks with one id are not confused.
+  local changes = {
+    'attempt', attempt, 'plugin', plugin, 'consumer', consumer, 'enqueued_at', enqueued_at, 'entry', entry,
+  }
+  if ran ~= '' then append(changes, 'started_at', started(ran)) end
+  if completes then
+    append(changes, unpack(fields))
+    for _, one in ipairs(all or {}) do one.kind.commit(one) end
+    return end_task(status, marker, id, 'COMPLETED', changes, entry, nil, is_new)
+  end
+  append(changes, 'error', message)
+  fields = packed(fields)
+  append(fields, 'tq-failed-at', now_text)
+  return end_task(status, marker, id, 'FAILED', changes, entry, fields)
 end
 
 -- Gives which plain attempts this consumer may settle, after XACK counted fewer entries (`acked`) than were
 -- named. It may settle an attempt whose entry exists, unless the entry comes after the last delivered one:
 -- then Redis forgot the delivery, and will deliver the entry again. It may also settle an attempt whose entry
 -- was deleted while it was pending, unless its status says that the task has ended.
-local function told_apart(entries, acked)
-  local ours, last = {}, last_delivered(stream, group) or '0-0'
-  for i, entry in ipairs(entries) do
-    ours[i] = not comes_after(entry, last) and #redis.call('XRANGE', stream, entry, entry) > 0
+local function told_apart(acked)
+  local ours, latest = {}, last_delivered() or '0-0'
+  for i = 1, plain do
+    local entry = ARGV[8 + i]
+    ours[i] = not comes_after(entry, latest) and exists(entry)
     if ours[i] then acked = acked - 1 end
   end
-  for i = 1, #entries do
+  for i = 1, plain do
     if not ours[i] and acked > 0 then
-      local status = redis.pcall('HGET', KEYS[key + i], 'status')
+      local status = redis.pcall('HGET', KEYS[5 + i], 'status')
       ours[i] = status ~= 'CANCELLED' and status ~= 'COMPLETED' and status ~= 'FAILED'
       if ours[i] then acked = acked - 1 end
     end
@@ -194,49 +301,48 @@ end
 
 -- One XACK is enough for all plain attempts: no other host can have settled one. If it counts fewer than were
 -- named, somebody cancelled or deleted one of them.
-local function complete_plain(without, with)
-  local entries, from = {}, at
-  for i = 1, without + with do
-    entries[i] = ARGV[at + 1]
-    at = at + (i > without and 4 or 3)
-  end
-  at = from
-  local acked = redis.pcall('XACK', stream, group, unpack(entries))
+local function complete_plain()
+  local acked = redis.pcall('XACK', stream, group, unpack(ARGV, 9, 8 + plain))
   local refused = type(acked) == 'table' and acked.err
-  local ours = not refused and acked < #entries and told_apart(entries, acked)
+  local ours = not refused and acked < plain and told_apart(acked)
   -- All attempts share one list, because a new list for each of them would be expensive.
   local changes = {
     'attempt', '1', 'plugin', ARGV[8], 'consumer', consumer, 'enqueued_at', '', 'started_at', '',
   }
-  for i, entry in ipairs(entries) do
-    local status = next_key()
+  for i = 1, plain do
+    local at = 8 + i
     if refused or (ours and not ours[i]) then
       out[i] = refused or 0
     else
-      changes[8], changes[10] = ARGV[at + 2], started(ARGV[at + 3])
-      if i > without then changes[11], changes[12] = 'result', ARGV[at + 4] end
-      local went, why = pcall(end_task, rules, status, stream, false, false, nil, 'COMPLETED', changes)
-      out[i] = went and 1 or (type(why) == 'table' and why.err or tostring(why))
-      settled[#settled + 1] = entry
+      changes[8], changes[10] = ARGV[at + plain], started(ARGV[at + 2 * plain])
+      if i > without then changes[11], changes[12] = 'result', ARGV[at + 3 * plain - without] end
+      out[i] = try(end_task, KEYS[5 + i], stream, false, 'COMPLETED', changes, ARGV[at], nil, true)
+      settled[#settled + 1] = ARGV[at]
     end
-    at = at + (i > without and 4 or 3)
   end
 end
 
-local count = ARGV[6] + ARGV[7]
-if count > 0 then complete_plain(tonumber(ARGV[6]), tonumber(ARGV[7])) end
-
-local kinds = { C = complete, B = bury, P = park }
-while at < #ARGV do
-  local what, entry = ARGV[at + 1], ARGV[at + 2]
-  at = at + 6
-  local went, result = pcall(kinds[string.sub(what, 1, 1)], what, entry, ARGV[at - 3], ARGV[at - 2],
-    ARGV[at - 1], ARGV[at])
-  if not went then result = type(result) == 'table' and result.err or tostring(result) end
-  if result == 1 then settled[#settled + 1] = entry end
-  count = count + 1
-  out[count] = result
+-- Settles the next attempt that is not plain. `refused` is an error for all that have effects.
+local function settle_next(refused)
+  local status, marker, args = next_key(), next_key(), { unpack(ARGV, at, at + 8) }
+  at = at + 9
+  local fields = next_list()
+  local all = (args[1] == 'X' or args[1] == 'N') and next_effects()
+  local result = all and refused or try(settle, status, marker, fields, all, unpack(args))
+  if result == 1 then append(settled, args[2]) end
+  attempts = attempts + 1
+  out[attempts] = result
 end
+
+-- When its memory is full, Redis refuses only the first write of a script. So the attempts with effects come
+-- before all others, and before them a write that changes nothing: no attempt is committed by half.
+if ARGV[at] == 'X' or ARGV[at] == 'N' then
+  local asked = redis.pcall('SETRANGE', KEYS[5], 0, '')
+  local refused = type(asked) == 'table' and asked.err
+  while ARGV[at] == 'X' or ARGV[at] == 'N' do settle_next(refused) end
+end
+if plain > 0 then complete_plain() end
+while at <= #ARGV do settle_next() end
 
 if #settled > 0 then redis.call('XDEL', stream, unpack(settled)) end
 redis.pcall('SET', KEYS[5], cmsgpack.pack({ ARGV[5], out }), 'PX', 3600000)

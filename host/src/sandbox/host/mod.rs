@@ -5,9 +5,14 @@
 
 mod config_store;
 mod context;
+mod delivery;
+mod flow;
 pub(super) mod http;
 mod logging;
+mod outbox;
 mod random;
+mod records;
+mod state;
 mod stdio;
 
 use wasmtime::component::{HasData, HasSelf, Linker, ResourceTable};
@@ -36,10 +41,43 @@ pub(super) mod bindings {
     });
 }
 
+/// Types and traits for the interfaces of effects. They own what a guest gives, while those above borrow what
+/// the host gives.
+#[allow(unsafe_code, reason = "generated")]
+pub(super) mod effect_bindings {
+    wasmtime::component::bindgen!({
+        path: "../wit",
+        inline: "
+            package tqhost:host;
+            world effects {
+                import tqhost:handler/outbox@0.1.0;
+                import tqhost:handler/flow@0.1.0;
+                import tqhost:handler/state@0.1.0;
+                import tqhost:extensions/delivery@0.1.0;
+                import tqhost:extensions/records@0.1.0;
+            }
+        ",
+        world: "tqhost:host/effects",
+        imports: {
+            "tqhost:handler/state.get": async | trappable,
+            "tqhost:handler/state.increment": async | trappable,
+            "tqhost:handler/outbox.fan-out": async | trappable,
+            "tqhost:handler/flow": async | trappable,
+            "tqhost:extensions/records.get": async | trappable,
+            default: trappable,
+        },
+    });
+}
+
 /// Offered interfaces and their series of versions. The linker accepts each compatible version by itself.
 const OFFERED: &[(&str, &str)] = &[
     ("tqhost:handler/types", "0.1"),
     ("tqhost:handler/context", "0.1"),
+    ("tqhost:handler/outbox", "0.1"),
+    ("tqhost:handler/flow", "0.1"),
+    ("tqhost:handler/state", "0.1"),
+    ("tqhost:extensions/delivery", "0.1"),
+    ("tqhost:extensions/records", "0.1"),
     ("wasi:cli/environment", "0.2"),
     ("wasi:cli/exit", "0.2"),
     ("wasi:cli/stdin", "0.2"),
@@ -98,6 +136,11 @@ pub(super) fn is_compatible(version: &str, base: &str) -> bool {
 pub(super) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     let l = linker;
     bindings::tqhost::handler::context::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
+    effect_bindings::tqhost::handler::outbox::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
+    effect_bindings::tqhost::handler::flow::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
+    effect_bindings::tqhost::handler::state::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
+    effect_bindings::tqhost::extensions::delivery::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
+    effect_bindings::tqhost::extensions::records::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
     config_store::add_to_linker(l)?;
     http::link::add_to_linker(l)?;
     logging::add_to_linker(l)?;
@@ -148,7 +191,7 @@ mod tests {
             ("wasi:sockets/tcp@0.2.0", "no sockets"),
             ("wasi:http/outgoing-handler@0.3.0", "tqhost offers version 0.2"),
             ("wasi:http/incoming-handler@0.2.0", "tqhost offers wasi:http/outgoing-handler"),
-            ("tqhost:handler/outbox@0.1.0", "not offered by this version"),
+            ("tqhost:handler/blobs@0.1.0", "not offered by this version"),
             ("wasi:config/store@0.2.0", "0.2.0-draft"),
             ("acme:thing/api", "does not know"),
         ] {

@@ -30,7 +30,7 @@ fn not_loaded(sandbox: &Sandbox, wasm: &[u8]) -> String {
 async fn still_well(sandbox: &Sandbox) {
     assert_eq!(sandbox.0.pool.free_places(), 4);
     let report = load(sandbox, &handler(ECHO)).run(attempt()).await.unwrap();
-    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()) });
+    assert_eq!(outcome(&report), Outcome::Completed { result: Some(b"1-0".to_vec()), effects: None });
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn many_memories_and_tables_are_refused_when_they_are_loaded() {
         let fits = load(&sandbox, &with(&part.repeat(most)));
         assert_eq!(
             outcome(&fits.run(attempt()).await.unwrap()),
-            Outcome::Completed { result: None },
+            Outcome::Completed { result: None, effects: None },
             "{most} of {part}"
         );
         let why = not_loaded(&sandbox, &with(&part.repeat(most + 1)));
@@ -152,7 +152,10 @@ async fn huge_components_are_refused_or_work() {
     let sandbox = testing::sandbox();
     // Many small functions take time, but work.
     let many = load(&sandbox, &with(&"(func (result i32) (i32.const 1))".repeat(20_000)));
-    assert_eq!(outcome(&many.run(attempt()).await.unwrap()), Outcome::Completed { result: None });
+    assert_eq!(
+        outcome(&many.run(attempt()).await.unwrap()),
+        Outcome::Completed { result: None, effects: None }
+    );
     // This function is too long for any compiler of WebAssembly.
     let why = not_loaded(&sandbox, &with(&format!("(func {})", "(drop (i32.const 1))".repeat(2_700_000))));
     assert!(why.contains("size"), "{why}");
@@ -167,7 +170,7 @@ async fn huge_components_are_refused_or_work() {
     let blocks = with(&format!("(func {})", "block ".repeat(30_000) + &"end ".repeat(30_000)));
     assert_eq!(
         outcome(&load(&sandbox, &blocks).run(attempt()).await.unwrap()),
-        Outcome::Completed { result: None }
+        Outcome::Completed { result: None, effects: None }
     );
     for depth in [10, 1000, 100_000] {
         let why = not_loaded(&sandbox, &nested(depth));

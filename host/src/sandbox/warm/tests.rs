@@ -74,7 +74,7 @@ fn nth(attempt_number: u32) -> Attempt {
 
 fn counted(report: Option<AttemptReport>) -> u8 {
     match outcome(&report.unwrap()) {
-        Outcome::Completed { result: Some(result) } => result[0],
+        Outcome::Completed { result: Some(result), .. } => result[0],
         other => panic!("it did not count: {other:?}"),
     }
 }
@@ -193,7 +193,11 @@ async fn a_leak_is_the_failure_of_the_task_that_meets_the_limit() {
     for round in 0..2 {
         for task in 1..=7 {
             let report = leaking.run(attempt()).await.unwrap();
-            assert_eq!(outcome(&report), Outcome::Completed { result: None }, "task {task} of round {round}");
+            assert_eq!(
+                outcome(&report),
+                Outcome::Completed { result: None, effects: None },
+                "task {task} of round {round}"
+            );
             assert_eq!(report.peak_memory, 65536 * (1 + 2 * task));
         }
         let report = leaking.run(attempt()).await.unwrap();
@@ -215,7 +219,10 @@ async fn handles_that_are_left_open_do_not_pile_up() {
     let leaves = "(drop (call $subscribe (i64.const 3600000000000)))".repeat(5);
     let kept = load(&sandbox, &embed(&module(extra, &format!("{leaves} {DONE}")), world), &grants(1, 100));
     for round in [1, 1, 1, 0, 1, 1, 1, 0] {
-        assert_eq!(outcome(&kept.run(attempt()).await.unwrap()), Outcome::Completed { result: None });
+        assert_eq!(
+            outcome(&kept.run(attempt()).await.unwrap()),
+            Outcome::Completed { result: None, effects: None }
+        );
         assert_eq!(sandbox.0.pool.kept(), round);
     }
 }

@@ -1,8 +1,16 @@
-// Tests the built component in the sandbox of a host: no Redis, no host. `make test` builds it first.
+// Tests the handler's function, and the built component in the sandbox of a host: no Redis, no host.
+// `make test` builds it first.
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { test } from 'node:test';
+
+import { handler } from '../handler.js';
+import { run } from '../tqhost-memory.js';
+
+test('words are counted', async () => {
+  assert.deepEqual(JSON.parse(await run(handler, { content: 'one  two\nthree' })), { words: 3 });
+});
 
 function tried(...args) {
   const command = ['try', '{{NAME}}.wasm', '--json', ...args];

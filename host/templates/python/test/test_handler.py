@@ -1,9 +1,17 @@
-"""Tests the built component in the sandbox of a host: no Redis, no host. `make test` builds it first."""
+"""Tests the handler's function, and the built component in the sandbox of a host: no Redis, no host.
+
+`make test` builds the component first.
+"""
 
 import json
 import os
 import subprocess
 import unittest
+
+# The memory comes first, because it provides what the handler imports.
+from tqhost_memory import run
+
+import app
 
 
 def tried(*args):
@@ -14,6 +22,9 @@ def tried(*args):
 
 
 class Handler(unittest.TestCase):
+    def test_words_are_counted(self):
+        self.assertEqual(run(app.Handler, {"content": "one  two\nthree"}), b'{"words":3}')
+
     def test_the_words_of_the_sample_are_counted(self):
         ran = tried("task.json")
         self.assertEqual((ran["outcome"], ran["result"], ran["message"]), ("completed", {"words": 7}, None))

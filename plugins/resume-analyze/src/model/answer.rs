@@ -8,6 +8,7 @@
 //! long are cut. The score is always the sum of the parts, whatever sum the model gives. An email, phone
 //! number or link counts only if the resume contains it, so a prompt injection cannot add one.
 
+use model_server::line;
 use serde_json::Value;
 
 use crate::analysis::Analysis;
@@ -170,19 +171,6 @@ fn object(text: &str) -> Option<&str> {
     let text = text.rsplit_once("</think>").map_or(text, |(_, text)| text);
     let (start, end) = (text.find('{')?, text.rfind('}')?);
     text.get(start..=end)
-}
-
-/// The text as one line of at most `most` characters, and `…` if it was longer.
-pub fn line(text: &str, most: usize) -> String {
-    let text = text
-        .split(|c: char| c.is_whitespace() || c.is_control())
-        .filter(|word| !word.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ");
-    match text.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", text[..end].trim_end()),
-        None => text,
-    }
 }
 
 /// A value and its path in the answer.

@@ -18,7 +18,7 @@ use super::{Error, Method, Request, Response, Target};
 
 mod bindings {
     wit_bindgen::generate!({
-        path: ["../../wit/handler.wit", "wit"],
+        path: ["../../wit", "wit"],
         world: "tqhost:sdk/http-client",
         generate_all,
     });

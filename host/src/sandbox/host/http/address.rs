@@ -8,64 +8,71 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::config::allowed::{Block, Host};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::config::allowed::Host;
 
 /// Whether a request may connect to `address`. `private` has the private addresses that the matching entries
 /// of allowed_hosts allow. An address in the request's URL is always in an entry, since a wildcard allows
 /// names only.
-pub(super) fn check(host: &Host<String>, address: IpAddr, private: &[Block]) -> Result<(), &'static str> {
+pub(super) fn check(host: &Host<String>, address: IpAddr, private: &[IpNet]) -> Result<(), &'static str> {
     let Some(kind) = special(address) else { return Ok(()) };
     let is_named = match host {
         Host::Ipv4(named) => address == *named,
         Host::Ipv6(named) => address == *named,
         Host::Domain(name) => name == "localhost" && address.is_loopback(),
     };
-    if is_named || private.iter().any(|block| block.contains(address)) { Ok(()) } else { Err(kind) }
+    if is_named || private.iter().any(|block| block.contains(&address)) { Ok(()) } else { Err(kind) }
 }
-
-type V4Range = (Ipv4Addr, u32, &'static str);
-type V6Range = (Ipv6Addr, u32, &'static str);
 
 const RESERVED: &str = "a reserved address";
 const EXAMPLE: &str = "an address for documentation";
 
-const V4: [V4Range; 16] = [
-    (Ipv4Addr::new(0, 0, 0, 0), 8, "an unspecified address"),
-    (Ipv4Addr::new(10, 0, 0, 0), 8, "a private address"),
-    (Ipv4Addr::new(100, 64, 0, 0), 10, "a carrier's private address"),
-    (Ipv4Addr::new(127, 0, 0, 0), 8, "a loopback address"),
-    (Ipv4Addr::new(169, 254, 0, 0), 16, "a link-local address"),
-    (Ipv4Addr::new(172, 16, 0, 0), 12, "a private address"),
-    (Ipv4Addr::new(192, 0, 0, 0), 24, RESERVED),
-    (Ipv4Addr::new(192, 0, 2, 0), 24, EXAMPLE),
-    (Ipv4Addr::new(192, 88, 99, 0), 24, "a 6to4 relay's address"),
-    (Ipv4Addr::new(192, 168, 0, 0), 16, "a private address"),
-    (Ipv4Addr::new(198, 18, 0, 0), 15, "an address for benchmarks"),
-    (Ipv4Addr::new(198, 51, 100, 0), 24, EXAMPLE),
-    (Ipv4Addr::new(203, 0, 113, 0), 24, EXAMPLE),
-    (Ipv4Addr::new(224, 0, 0, 0), 4, "a multicast address"),
-    (Ipv4Addr::BROADCAST, 32, "a broadcast address"),
-    (Ipv4Addr::new(240, 0, 0, 0), 4, RESERVED),
+const V4: [(Ipv4Net, &str); 16] = [
+    (v4([0, 0, 0, 0], 8), "an unspecified address"),
+    (v4([10, 0, 0, 0], 8), "a private address"),
+    (v4([100, 64, 0, 0], 10), "a carrier's private address"),
+    (v4([127, 0, 0, 0], 8), "a loopback address"),
+    (v4([169, 254, 0, 0], 16), "a link-local address"),
+    (v4([172, 16, 0, 0], 12), "a private address"),
+    (v4([192, 0, 0, 0], 24), RESERVED),
+    (v4([192, 0, 2, 0], 24), EXAMPLE),
+    (v4([192, 88, 99, 0], 24), "a 6to4 relay's address"),
+    (v4([192, 168, 0, 0], 16), "a private address"),
+    (v4([198, 18, 0, 0], 15), "an address for benchmarks"),
+    (v4([198, 51, 100, 0], 24), EXAMPLE),
+    (v4([203, 0, 113, 0], 24), EXAMPLE),
+    (v4([224, 0, 0, 0], 4), "a multicast address"),
+    (v4([255, 255, 255, 255], 32), "a broadcast address"),
+    (v4([240, 0, 0, 0], 4), RESERVED),
 ];
 
 /// Special ranges of IPv6; the first match counts. All else outside of global unicast is reserved.
-const V6: [V6Range; 12] = [
-    (Ipv6Addr::UNSPECIFIED, 128, "an unspecified address"),
-    (Ipv6Addr::LOCALHOST, 128, "a loopback address"),
-    (Ipv6Addr::UNSPECIFIED, 96, "an IPv4-compatible address"),
-    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32, "a Teredo address"),
-    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23, RESERVED),
-    (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32, EXAMPLE),
-    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16, "a 6to4 address"),
-    (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20, EXAMPLE),
-    (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7, "a unique local address"),
-    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10, "a link-local address"),
-    (Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10, "a site-local address"),
-    (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8, "a multicast address"),
+const V6: [(Ipv6Net, &str); 12] = [
+    (v6([0; 8], 128), "an unspecified address"),
+    (v6([0, 0, 0, 0, 0, 0, 0, 1], 128), "a loopback address"),
+    (v6([0; 8], 96), "an IPv4-compatible address"),
+    (v6([0x2001, 0, 0, 0, 0, 0, 0, 0], 32), "a Teredo address"),
+    (v6([0x2001, 0, 0, 0, 0, 0, 0, 0], 23), RESERVED),
+    (v6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32), EXAMPLE),
+    (v6([0x2002, 0, 0, 0, 0, 0, 0, 0], 16), "a 6to4 address"),
+    (v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20), EXAMPLE),
+    (v6([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7), "a unique local address"),
+    (v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10), "a link-local address"),
+    (v6([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10), "a site-local address"),
+    (v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8), "a multicast address"),
 ];
 
-const NAT64: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
-const GLOBAL_UNICAST: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0);
+const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
+const GLOBAL_UNICAST: Ipv6Net = v6([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
+
+const fn v4(address: [u8; 4], bits: u8) -> Ipv4Net {
+    Ipv4Net::new_assert(Ipv4Addr::from_octets(address), bits)
+}
+
+const fn v6(address: [u16; 8], bits: u8) -> Ipv6Net {
+    Ipv6Net::new_assert(Ipv6Addr::from_segments(address), bits)
+}
 
 /// The kind of an address that is not public.
 fn special(address: IpAddr) -> Option<&'static str> {
@@ -76,23 +83,20 @@ fn special(address: IpAddr) -> Option<&'static str> {
 }
 
 fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
-    V4.iter()
-        .find(|(range, bits, _)| (range.to_bits() ^ address.to_bits()).leading_zeros() >= *bits)
-        .map(|(_, _, kind)| *kind)
+    V4.iter().find(|(range, _)| range.contains(&address)).map(|(_, kind)| *kind)
 }
 
 fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
-    let within = |range: Ipv6Addr, bits| (range.to_bits() ^ address.to_bits()).leading_zeros() >= bits;
     if let Some(inner) = address.to_ipv4_mapped() {
         return special_v4(inner);
     }
     // On networks without IPv4, the lookup of an IPv4 host gives such an address.
-    if within(NAT64, 96) {
+    if NAT64.contains(&address) {
         let [.., a, b, c, d] = address.octets();
         return special_v4(Ipv4Addr::new(a, b, c, d));
     }
-    let known = V6.iter().find(|(range, bits, _)| within(*range, *bits)).map(|(_, _, kind)| *kind);
-    known.or_else(|| (!within(GLOBAL_UNICAST, 3)).then_some(RESERVED))
+    let known = V6.iter().find(|(range, _)| range.contains(&address)).map(|(_, kind)| *kind);
+    known.or_else(|| (!GLOBAL_UNICAST.contains(&address)).then_some(RESERVED))
 }
 
 #[cfg(test)]
@@ -218,8 +222,7 @@ mod tests {
 
     #[test]
     fn what_the_configuration_names_may_be_special() {
-        let private =
-            [Block::parse("10.1.0.0/16").expect("a block"), Block::parse("fd00::1").expect("a block")];
+        let private = [v4([10, 1, 0, 0], 16).into(), v6([0xfd00, 0, 0, 0, 0, 0, 0, 1], 128).into()];
         let table = [
             ("127.0.0.1", "127.0.0.1", true),
             ("127.0.0.1", "127.0.0.2", false),

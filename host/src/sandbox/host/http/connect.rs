@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
@@ -24,7 +25,7 @@ use wasmtime_wasi_http::Error;
 use super::address;
 use super::grant::{Grant, MAX_ADDRESSES};
 use super::target::Target;
-use crate::config::allowed::{Block, Host, Scheme};
+use crate::config::allowed::{Host, Scheme};
 
 pub(super) trait HttpStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> HttpStream for S {}
@@ -95,7 +96,7 @@ fn checked(
 ) -> Result<Vec<SocketAddr>, Refused> {
     let mut refused = None;
     // Use only the entries that allow this request. The others are for names that somebody else may control.
-    let private: Vec<Block> =
+    let private: Vec<IpNet> =
         grant.entries(target).flat_map(|entry| &entry.private_addresses).copied().collect();
     addresses.truncate(MAX_ADDRESSES);
     addresses.retain(|address| {

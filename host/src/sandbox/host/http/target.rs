@@ -20,11 +20,7 @@ impl Target {
     /// Gives None for another scheme, a user name in the URI, or a host that is neither a name nor an
     /// address.
     pub(super) fn of(uri: &http::Uri) -> Option<Target> {
-        let scheme = match uri.scheme_str()? {
-            "http" => Scheme::Http,
-            "https" => Scheme::Https,
-            _ => return None,
-        };
+        let scheme: Scheme = uri.scheme_str()?.parse().ok()?;
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
         let host = parse_host(authority.host())?;
         // The host is followed by a colon and a port, or by nothing. `port_u16` gives None for an invalid
@@ -48,6 +44,6 @@ impl Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.scheme.name(), self.authority())
+        write!(f, "{}://{}", self.scheme.into_str(), self.authority())
     }
 }

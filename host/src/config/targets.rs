@@ -1,0 +1,135 @@
+//! `enqueue_to` and `on_end` of a queue: the queues to which it sends tasks.
+//!
+//! In: names of queues. Out: what a queue has to know of each. A name of no queue is a problem, and so are
+//! ends that are told in a circle.
+
+use std::collections::BTreeMap;
+
+use super::model::{OnEnd, QueueRules, TargetQueue};
+use super::names::check_name;
+use super::reader::{Item, Keys};
+use super::units::show_text;
+
+pub(super) const ON_END_KEYS: Keys =
+    Keys { known: &["completed", "dead", "cancelled"], later: &[], elsewhere: &[] };
+
+/// The names of the queues to which a queue sends tasks.
+#[derive(Clone, Default)]
+pub(super) struct Sends {
+    pub enqueue_to: Vec<String>,
+    /// By outcome: completed, dead, cancelled.
+    pub on_end: [Option<String>; 3],
+}
+
+/// Gives each queue the queues to which it sends tasks, by their names.
+pub(super) fn find(queues: &mut [(QueueRules, Item)], sends: Vec<Sends>) {
+    let known: Vec<TargetQueue> = queues.iter().map(|(queue, _)| target(queue)).collect();
+    for ((queue, item), Sends { enqueue_to, on_end }) in queues.iter_mut().zip(sends) {
+        queue.enqueue_to = find_targets(item, &enqueue_to, &known);
+        let [completed, dead, cancelled] = on_end.map(|name| find_target(item, "on_end", &name?, &known));
+        queue.on_end = OnEnd { completed, dead, cancelled };
+    }
+    mark_circles(queues);
+    check_ends(queues);
+}
+
+/// Marks the targets whose tasks may lead back to the queue that enqueues to them.
+fn mark_circles(queues: &mut [(QueueRules, Item)]) {
+    let sends: BTreeMap<String, Vec<String>> = queues
+        .iter()
+        .map(|(queue, _)| {
+            let names = queue.enqueue_to.iter().map(|target| target.name.clone());
+            (queue.name.clone(), names.collect())
+        })
+        .collect();
+    for (queue, _) in queues {
+        for target in &mut queue.enqueue_to {
+            target.leads_back =
+                target.name == queue.name || reached(&sends, &target.name).contains(&queue.name);
+        }
+    }
+}
+
+/// All queues that are reached from one, directly or not.
+fn reached(sends: &BTreeMap<String, Vec<String>>, from: &str) -> Vec<String> {
+    let mut reached: Vec<String> = sends.get(from).cloned().unwrap_or_default();
+    let mut at = 0;
+    while let Some(name) = reached.get(at) {
+        let more = sends.get(name).into_iter().flatten();
+        let more: Vec<String> = more.filter(|name| !reached.contains(name)).cloned().collect();
+        reached.extend(more);
+        at += 1;
+    }
+    reached
+}
+
+/// Ends that are told in a circle would never come to an end.
+fn check_ends(queues: &[(QueueRules, Item)]) {
+    let tells: BTreeMap<String, Vec<String>> = queues
+        .iter()
+        .map(|(queue, _)| {
+            let names = queue.on_end.targets().map(|target| target.name.clone());
+            (queue.name.clone(), names.collect())
+        })
+        .collect();
+    for (queue, item) in queues {
+        if reached(&tells, &queue.name).contains(&queue.name) {
+            item.named_as(format!("{}.on_end", item.key)).problem(
+                "leads back to this queue, so that one end would be told for ever: \
+                 name a queue that tells no other one",
+            );
+        }
+    }
+}
+
+fn target(queue: &QueueRules) -> TargetQueue {
+    TargetQueue {
+        name: queue.name.clone(),
+        stream: queue.stream.clone(),
+        group: queue.group.clone(),
+        dead_letter: queue.dead_letter.clone(),
+        max_backlog: queue.max_backlog,
+        key_field: queue.idempotency.field.clone(),
+        retention: queue.retention,
+        leads_back: false,
+    }
+}
+
+/// The queues with these names.
+fn find_targets(item: &Item, names: &[String], known: &[TargetQueue]) -> Vec<TargetQueue> {
+    let mut found: Vec<TargetQueue> = Vec::new();
+    for target in names.iter().filter_map(|name| find_target(item, "enqueue_to", name, known)) {
+        if !found.contains(&target) {
+            found.push(target);
+        }
+    }
+    found
+}
+
+/// The queue with this name. If there is none, that is a problem of `key`.
+fn find_target(item: &Item, key: &str, name: &str, known: &[TargetQueue]) -> Option<TargetQueue> {
+    let found = known.iter().find(|target| target.name == name);
+    if found.is_none() {
+        item.named_as(format!("{}.{key}", item.key)).problem(format!(
+            "{} is not a queue: add a table [queues.{name}], or take the name out",
+            show_text(name)
+        ));
+    }
+    found.cloned()
+}
+
+/// One queue for all outcomes, or a table.
+pub(super) fn read_on_end(item: &Item) -> [Option<String>; 3] {
+    if item.value().is_str() {
+        let name = item.checked(check_name);
+        return [name.clone(), name.clone(), name];
+    }
+    let Some(table) = item.table(&ON_END_KEYS) else { return [None, None, None] };
+    ["completed", "dead", "cancelled"].map(|key| table.get(key)?.checked(check_name))
+}
+
+/// A list of names of queues.
+pub(super) fn read_names(item: &Item) -> Vec<String> {
+    let entries = item.list().unwrap_or_default();
+    entries.iter().filter_map(|entry| entry.checked(check_name)).collect()
+}

@@ -1,0 +1,413 @@
+//! The effects of an attempt: what is to happen in Redis when its task completes, and not otherwise.
+//!
+//! In: calls of the handler. Out: [`Effects`], which the step that completes the task commits. Reads of the
+//! attempt see its own writes, laid over what Redis holds.
+//!
+//! Not here: the interfaces that guests see (`sandbox::host`), reading from Redis (`queue::effects`), and the
+//! commit (`queue::settle`).
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use thiserror::Error;
+
+use crate::field::Field;
+
+/// The most children of one flow.
+const MAX_CHILDREN: usize = 10_000;
+/// The most effects of one task. One script commits them all, and Redis does nothing else meanwhile.
+const MAX_EFFECTS: usize = 1000;
+/// The most bytes of all effects of one task.
+const MAX_BYTES: usize = 4 << 20;
+/// The most bytes of a key of `state` and `records`.
+const MAX_KEY_BYTES: usize = 512;
+/// Counters stay below this, so that Lua compares them exactly and no sum of two overflows 64 bits.
+const COUNTER_BOUND: i64 = 1_000_000_000_000_000_000;
+
+/// Longer times of handlers are shortened to this: Redis refuses times that do not fit into its clock.
+const LONGEST_TIME: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A time that a handler gave in milliseconds.
+pub(crate) fn time(ms: u64) -> Duration {
+    Duration::from_millis(ms).min(LONGEST_TIME)
+}
+
+/// Why an effect, or a read, was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum EffectError {
+    #[error("{0}")]
+    UnknownQueue(String),
+    #[error("{0}")]
+    NotPermitted(String),
+    #[error("{0}")]
+    TooLarge(String),
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Answers what attempts of one queue ask about data outside of them.
+pub trait EffectSource: Debug + Send + Sync {
+    /// The committed value of a key of the plugin's state.
+    fn state(&self, key: &str) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>>;
+    /// The committed fields of a record; none for a key that does not exist.
+    fn record(&self, key: &str) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>>;
+    /// Keeps the children of a flow until the commit. They expire if there is none.
+    fn stage(&self, flow: &Flow, children: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>>;
+    /// The results of the children of a flow, in their order.
+    fn results(&self, flow: &str) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>>;
+    /// Checks that a task may be enqueued, and gives it an id.
+    fn new_task(
+        &self,
+        queue: &str,
+        fields: Vec<Field>,
+        delay: Duration,
+        key: Option<String>,
+    ) -> Result<OutboxTask, EffectError>;
+}
+
+impl OutboxTask {
+    fn bytes(&self) -> usize {
+        let fields = self.fields.iter().map(|field| field.name.len() + field.value.len()).sum::<usize>();
+        fields + self.key.as_ref().map_or(0, String::len)
+    }
+}
+
+impl Flow {
+    pub fn new(then: OutboxTask, children: &[OutboxTask]) -> Result<Flow, EffectError> {
+        if children.len() > MAX_CHILDREN {
+            let why = format!("a flow has at most {MAX_CHILDREN} children, this one has {}", children.len());
+            return Err(EffectError::TooLarge(why));
+        }
+        Ok(Flow { then, children: children.len() })
+    }
+}
+
+/// The result of one child of a flow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildResult {
+    pub id: String,
+    pub queue: String,
+    pub value: Option<Vec<u8>>,
+}
+
+/// A task that is enqueued by the step that completes another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxTask {
+    pub id: String,
+    /// The queue's name in the configuration.
+    pub queue: String,
+    pub fields: Vec<Field>,
+    pub delay: Duration,
+    /// Its idempotency key.
+    pub key: Option<String>,
+}
+
+/// A task that is enqueued when all children of its flow have completed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flow {
+    pub then: OutboxTask,
+    /// The number of children. They are staged in Redis.
+    pub children: usize,
+}
+
+/// The change of one value of the state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateChange {
+    /// `ttl` counts from the commit. None: it is kept until it is deleted.
+    Set {
+        value: Vec<u8>,
+        ttl: Option<Duration>,
+    },
+    Delete,
+    /// Adds to the number that is stored at the commit, and leaves its time to live as it is.
+    Add(i64),
+}
+
+/// The change of one record.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordChange {
+    /// The hash is deleted before `fields` are set.
+    pub is_deleted: bool,
+    pub fields: BTreeMap<String, Vec<u8>>,
+    /// The time to live from the commit on. Zero: it is kept until it is deleted.
+    pub ttl: Option<Duration>,
+}
+
+/// All effects of one task, as its attempt has left them so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Effects {
+    tasks: Vec<OutboxTask>,
+    flows: Vec<Flow>,
+    state: BTreeMap<String, StateChange>,
+    records: BTreeMap<String, RecordChange>,
+    bytes: usize,
+}
+
+impl Effects {
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of effects.
+    pub fn len(&self) -> usize {
+        self.tasks.len() + self.flows.len() + self.state.len() + self.records.len()
+    }
+
+    /// The bytes of all names and values.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn tasks(&self) -> &[OutboxTask] {
+        &self.tasks
+    }
+
+    pub fn flows(&self) -> &[Flow] {
+        &self.flows
+    }
+
+    /// Whether a promoter has work after the commit.
+    pub fn has_delays(&self) -> bool {
+        !self.flows.is_empty() || self.tasks.iter().any(|task| !task.delay.is_zero())
+    }
+
+    pub fn state(&self) -> &BTreeMap<String, StateChange> {
+        &self.state
+    }
+
+    pub fn records(&self) -> &BTreeMap<String, RecordChange> {
+        &self.records
+    }
+
+    pub fn enqueue(&mut self, task: OutboxTask) -> Result<(), EffectError> {
+        self.grow(1, task.bytes())?;
+        self.tasks.push(task);
+        Ok(())
+    }
+
+    /// Adds a flow whose children are staged.
+    pub fn fan_out(&mut self, flow: Flow) -> Result<(), EffectError> {
+        self.grow(1, flow.then.bytes())?;
+        self.flows.push(flow);
+        Ok(())
+    }
+
+    /// The value of a key as this attempt sees it, over the `committed` one.
+    pub fn state_over(&self, key: &str, committed: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, EffectError> {
+        Ok(match self.state.get(key) {
+            None => committed,
+            Some(StateChange::Set { value, .. }) => Some(value.clone()),
+            Some(StateChange::Delete) => None,
+            Some(StateChange::Add(delta)) => {
+                Some(sum(key, committed.as_deref(), *delta)?.to_string().into_bytes())
+            }
+        })
+    }
+
+    /// Whether the committed value of this key does not matter any more.
+    pub fn hides_state(&self, key: &str) -> bool {
+        matches!(self.state.get(key), Some(StateChange::Set { .. } | StateChange::Delete))
+    }
+
+    pub fn change_state(&mut self, key: String, change: StateChange) -> Result<(), EffectError> {
+        check_key(&key)?;
+        let size = |change: &StateChange| match change {
+            StateChange::Set { value, .. } => value.len(),
+            StateChange::Delete | StateChange::Add(_) => 0,
+        };
+        let before = self.state.get(&key).map(|change| key.len() + size(change));
+        self.replace(before, key.len() + size(&change))?;
+        self.state.insert(key, change);
+        Ok(())
+    }
+
+    /// Adds to a counter, and gives the value that this attempt sees then.
+    pub fn increment(
+        &mut self,
+        key: String,
+        delta: i64,
+        committed: Option<Vec<u8>>,
+    ) -> Result<i64, EffectError> {
+        let seen = self.state_over(&key, committed)?;
+        let value = sum(&key, seen.as_deref(), delta)?;
+        let change = match self.state.get(&key) {
+            Some(StateChange::Set { ttl, .. }) => {
+                StateChange::Set { value: value.to_string().into_bytes(), ttl: *ttl }
+            }
+            Some(StateChange::Delete) => {
+                StateChange::Set { value: value.to_string().into_bytes(), ttl: None }
+            }
+            Some(StateChange::Add(before)) => StateChange::Add(bounded(&key, before.checked_add(delta))?),
+            None => StateChange::Add(bounded(&key, Some(delta))?),
+        };
+        self.change_state(key, change)?;
+        Ok(value)
+    }
+
+    /// The fields of a record as this attempt sees them, over the `committed` ones.
+    pub fn record_over(&self, key: &str, committed: Option<Vec<Field>>) -> Option<Vec<Field>> {
+        let Some(change) = self.records.get(key) else { return committed };
+        let kept = committed.filter(|_| !change.is_deleted).unwrap_or_default();
+        let mut fields: Vec<Field> =
+            kept.into_iter().filter(|field| !change.fields.contains_key(&field.name)).collect();
+        fields.extend(
+            change.fields.iter().map(|(name, value)| Field { name: name.clone(), value: value.clone() }),
+        );
+        (!fields.is_empty()).then_some(fields)
+    }
+
+    pub fn put_record(&mut self, key: String, fields: Vec<Field>) -> Result<(), EffectError> {
+        self.change_record(key, |change| {
+            change.fields.extend(fields.into_iter().map(|field| (field.name, field.value)));
+        })
+    }
+
+    pub fn delete_record(&mut self, key: String) -> Result<(), EffectError> {
+        self.change_record(key, |change| *change = RecordChange { is_deleted: true, ..Default::default() })
+    }
+
+    pub fn expire_record(&mut self, key: String, ttl: Duration) -> Result<(), EffectError> {
+        self.change_record(key, |change| change.ttl = Some(ttl))
+    }
+
+    fn change_record(
+        &mut self,
+        key: String,
+        change: impl FnOnce(&mut RecordChange),
+    ) -> Result<(), EffectError> {
+        check_key(&key)?;
+        let size = |change: &RecordChange| {
+            change.fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+        };
+        let before = self.records.get(&key);
+        let mut after = before.cloned().unwrap_or_default();
+        change(&mut after);
+        // Redis takes at most 7,000 values of one call of a script.
+        if after.fields.len() > MAX_EFFECTS {
+            let why = format!("the record has {} fields, {MAX_EFFECTS} are allowed", after.fields.len());
+            return Err(EffectError::TooLarge(why));
+        }
+        self.replace(before.map(|before| key.len() + size(before)), key.len() + size(&after))?;
+        self.records.insert(key, after);
+        Ok(())
+    }
+
+    /// Counts an effect of `after` bytes in the place of one of `before` bytes, if there was one.
+    fn replace(&mut self, before: Option<usize>, after: usize) -> Result<(), EffectError> {
+        let bytes = self.bytes;
+        self.bytes -= before.unwrap_or(0);
+        self.grow(usize::from(before.is_none()), after).inspect_err(|_| self.bytes = bytes)
+    }
+
+    fn grow(&mut self, effects: usize, bytes: usize) -> Result<(), EffectError> {
+        if self.len() + effects > MAX_EFFECTS {
+            let why = format!("a task has at most {MAX_EFFECTS} effects: tasks, values and records");
+            return Err(EffectError::TooLarge(why));
+        }
+        if self.bytes + bytes > MAX_BYTES {
+            let why = format!(
+                "the effects of a task have at most {MAX_BYTES} bytes, these have {}",
+                self.bytes + bytes
+            );
+            return Err(EffectError::TooLarge(why));
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+fn check_key(key: &str) -> Result<(), EffectError> {
+    if (1..=MAX_KEY_BYTES).contains(&key.len()) {
+        return Ok(());
+    }
+    Err(EffectError::TooLarge(format!("a key has 1 to {MAX_KEY_BYTES} bytes, this one has {}", key.len())))
+}
+
+/// The counter `seen` after `delta` was added to it.
+fn sum(key: &str, seen: Option<&[u8]>, delta: i64) -> Result<i64, EffectError> {
+    let before = match seen {
+        None => Some(0),
+        Some(value) => std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok()),
+    };
+    let Some(before) = before else {
+        return Err(EffectError::Unavailable(format!("the value of `{key}` is not a whole number")));
+    };
+    bounded(key, before.checked_add(delta))
+}
+
+fn bounded(key: &str, value: Option<i64>) -> Result<i64, EffectError> {
+    value
+        .filter(|value| (-COUNTER_BOUND + 1..COUNTER_BOUND).contains(value))
+        .ok_or_else(|| EffectError::TooLarge(format!("the counter `{key}` would have more than 18 digits")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(text: &str) -> StateChange {
+        StateChange::Set { value: text.into(), ttl: None }
+    }
+
+    fn bytes(text: &str) -> Option<Vec<u8>> {
+        Some(text.into())
+    }
+
+    #[test]
+    fn an_attempt_sees_its_own_writes() {
+        let mut effects = Effects::default();
+        assert_eq!(effects.state_over("a", bytes("old")), Ok(bytes("old")));
+        effects.change_state("a".into(), set("new")).unwrap();
+        assert_eq!(effects.state_over("a", bytes("old")), Ok(bytes("new")));
+        effects.change_state("a".into(), StateChange::Delete).unwrap();
+        assert_eq!(effects.state_over("a", bytes("old")), Ok(None));
+        assert!(effects.hides_state("a") && !effects.hides_state("b"));
+    }
+
+    #[test]
+    fn a_counter_is_added_to_what_is_stored_unless_the_attempt_set_it() {
+        let mut effects = Effects::default();
+        assert_eq!(effects.increment("n".into(), 2, bytes("5")), Ok(7));
+        assert_eq!(effects.increment("n".into(), 3, bytes("5")), Ok(10));
+        assert_eq!(effects.state()["n"], StateChange::Add(5));
+        effects.change_state("n".into(), StateChange::Delete).unwrap();
+        assert_eq!(effects.increment("n".into(), 4, bytes("5")), Ok(4));
+        assert_eq!(effects.state()["n"], set("4"));
+        assert!(effects.increment("m".into(), 1, bytes("x")).is_err());
+        assert!(effects.increment("m".into(), COUNTER_BOUND, None).is_err());
+        assert_eq!(effects.len(), 1, "a refused effect leaves nothing");
+    }
+
+    #[test]
+    fn a_record_is_merged_until_it_is_deleted() {
+        let field = |name: &str, value: &str| Field { name: name.into(), value: value.into() };
+        let committed = || Some(vec![field("a", "1"), field("b", "2")]);
+        let mut effects = Effects::default();
+        effects.put_record("k".into(), vec![field("b", "3")]).unwrap();
+        assert_eq!(effects.record_over("k", committed()), Some(vec![field("a", "1"), field("b", "3")]));
+        effects.delete_record("k".into()).unwrap();
+        assert_eq!(effects.record_over("k", committed()), None);
+        effects.put_record("k".into(), vec![field("c", "4")]).unwrap();
+        assert_eq!(effects.record_over("k", committed()), Some(vec![field("c", "4")]));
+    }
+
+    #[test]
+    fn effects_are_bounded_and_a_refused_one_is_not_counted() {
+        let mut effects = Effects::default();
+        let half = "x".repeat(MAX_BYTES / 2);
+        effects.change_state("a".into(), set(&half)).unwrap();
+        for _ in 0..3 {
+            effects.change_state("a".into(), set(&half)).unwrap();
+        }
+        assert!(effects.change_state("b".into(), set(&half)).is_err());
+        assert_eq!((effects.len(), effects.bytes()), (1, MAX_BYTES / 2 + 1));
+        for n in 1..MAX_EFFECTS {
+            effects.change_state(n.to_string(), StateChange::Delete).unwrap();
+        }
+        assert!(effects.change_state("one more".into(), StateChange::Delete).is_err());
+        assert!(effects.change_state(String::new(), StateChange::Delete).is_err());
+        assert!(effects.change_state("k".repeat(MAX_KEY_BYTES + 1), StateChange::Delete).is_err());
+    }
+}

@@ -1,0 +1,311 @@
+//! The effects of attempts in Redis: reads what is committed, checks what is to be enqueued, and turns
+//! effects into keys and values of `scripts/settle.lua`.
+//!
+//! Not here: the buffer of an attempt (`crate::effects`), the commit itself (`settle`).
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+
+use super::codec;
+use super::error::QueueError;
+use super::handle::{Queue, millis};
+use super::keys::{FlowKeys, QueueKeys};
+use super::produce::NewTask;
+use super::reply;
+use crate::chain::chain;
+use crate::config::{self, TargetQueue};
+use crate::effects::{
+    ChildResult, EffectError, EffectSource, Effects, Flow, OutboxTask, RecordChange, StateChange,
+};
+use crate::task::Field;
+
+/// Answers attempts of one queue from Redis.
+pub(crate) struct QueueEffects {
+    queue: Queue,
+    /// Connections are driven by the host's own runtime, because a busy guest would delay them on another.
+    runtime: Handle,
+}
+
+impl QueueEffects {
+    /// Call it on the runtime that drives the connections.
+    pub(crate) fn new(queue: Queue) -> QueueEffects {
+        QueueEffects { queue, runtime: Handle::current() }
+    }
+
+    fn read<T: Send + 'static>(
+        &self,
+        read: impl Future<Output = Result<T, QueueError>> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, EffectError>> {
+        let reading = self.runtime.spawn(read);
+        let read = async {
+            let read = reading.await.map_err(|_| EffectError::Unavailable("the host stops".into()))?;
+            read.map_err(|error| EffectError::Unavailable(chain(&error)))
+        };
+        read.boxed()
+    }
+}
+
+impl fmt::Debug for QueueEffects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueEffects").field("queue", &self.queue.rules.name).finish_non_exhaustive()
+    }
+}
+
+impl EffectSource for QueueEffects {
+    fn state(&self, key: &str) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
+        let queue = self.queue.clone();
+        let key = queue.keys.state(&queue.rules.plugin, key);
+        self.read(async move {
+            const WHAT: &str = "read a value of the state";
+            let value = queue.link.command(WHAT, redis::cmd("GET").arg(key)).await?;
+            queue.shaped(WHAT, (value != redis::Value::Nil).then(|| reply::bytes(value)).transpose())
+        })
+    }
+
+    fn record(&self, key: &str) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
+        let (queue, key) = (self.queue.clone(), key.to_owned());
+        self.read(async move {
+            const WHAT: &str = "read a record";
+            let pairs = reply::pairs(queue.link.command(WHAT, redis::cmd("HGETALL").arg(key)).await?);
+            let pairs = queue.shaped(WHAT, pairs)?;
+            let field = |(name, value): (Vec<u8>, Vec<u8>)| Field {
+                name: String::from_utf8_lossy(&name).into_owned(),
+                value,
+            };
+            Ok((!pairs.is_empty()).then(|| pairs.into_iter().map(field).collect()))
+        })
+    }
+
+    fn stage(&self, flow: &Flow, children: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>> {
+        let queue = self.queue.clone();
+        let Some((_, then)) = queue.target(&flow.then.queue) else {
+            return std::future::ready(Err(EffectError::UnknownQueue(flow.then.queue.clone()))).boxed();
+        };
+        let keys = then.flow(&flow.then.id);
+        self.read(async move { queue.stage(&keys, &children).await })
+    }
+
+    fn results(&self, flow: &str) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+        let (queue, keys) = (self.queue.clone(), FlowKeys::of(flow));
+        self.read(async move { queue.results(&keys).await })
+    }
+
+    fn new_task(
+        &self,
+        queue: &str,
+        fields: Vec<Field>,
+        delay: Duration,
+        key: Option<String>,
+    ) -> Result<OutboxTask, EffectError> {
+        new_task(&self.queue.rules, queue, fields, delay, key)
+    }
+}
+
+/// Checks that attempts of a queue may enqueue a task, and gives it an id.
+pub(crate) fn new_task(
+    rules: &config::QueueRules,
+    queue: &str,
+    fields: Vec<Field>,
+    delay: Duration,
+    key: Option<String>,
+) -> Result<OutboxTask, EffectError> {
+    if !rules.enqueue_to.iter().any(|target| target.name == queue) {
+        let why = format!("queue `{queue}` is not in `enqueue_to` of queue `{}`", rules.name);
+        return Err(EffectError::NotPermitted(why));
+    }
+    let refused = |why: super::produce::NotATask| EffectError::NotPermitted(why.to_string());
+    let mut task = NewTask::new(fields.clone(), delay).map_err(refused)?;
+    if let Some(key) = &key {
+        task = task.with_key(key.clone()).map_err(refused)?;
+    }
+    Ok(OutboxTask { id: task.id().to_owned(), queue: queue.to_owned(), fields, delay, key })
+}
+
+/// One effect as settle.lua takes it.
+pub(super) struct EffectCall {
+    pub(super) keys: Vec<Vec<u8>>,
+    pub(super) values: Vec<Vec<u8>>,
+}
+
+impl EffectCall {
+    fn new(kind: &str, key: impl Into<Vec<u8>>) -> EffectCall {
+        EffectCall { keys: vec![key.into()], values: vec![kind.into()] }
+    }
+
+    fn value(mut self, value: impl redis::ToRedisArgs) -> EffectCall {
+        self.values.extend(value.to_redis_args());
+        self
+    }
+}
+
+impl Queue {
+    /// The effects of an ended attempt, in the form and the order of settle.lua.
+    pub(super) fn effect_calls(&self, effects: Option<&Effects>) -> Vec<EffectCall> {
+        let Some(effects) = effects else { return Vec::new() };
+        let state = effects.state().iter().map(|(key, change)| {
+            let key = self.keys.state(&self.rules.plugin, key);
+            match change {
+                StateChange::Set { value, ttl } => {
+                    EffectCall::new("S", key).value(value).value(ttl.map_or(0, millis))
+                }
+                StateChange::Delete => EffectCall::new("D", key),
+                StateChange::Add(delta) => EffectCall::new("A", key).value(delta),
+            }
+        });
+        let records = effects.records().iter().map(|(key, change)| record_call(key, change));
+        let tasks = effects.tasks().iter().filter_map(|task| self.task_call(task));
+        let flows = effects.flows().iter().filter_map(|flow| self.flow_call(flow));
+        state.chain(records).chain(tasks).chain(flows).collect()
+    }
+
+    /// A queue that this one enqueues to, with its keys.
+    pub(super) fn target(&self, name: &str) -> Option<(&TargetQueue, QueueKeys)> {
+        let target = self.rules.enqueue_to.iter().find(|target| target.name == name)?;
+        Some((target, QueueKeys::new(&target.stream, target.dead_letter.as_deref())))
+    }
+
+    /// None: the queue is not configured any more, which the check of the task has excluded.
+    fn flow_call(&self, flow: &Flow) -> Option<EffectCall> {
+        let (target, keys) = self.target(&flow.then.queue)?;
+        let names = keys.flow(&flow.then.id);
+        let mut fields = outbox_fields(&flow.then);
+        fields.push(codec::raw("tq-joins", &names.about));
+        let mut call = EffectCall::new("F", names.about);
+        call.keys.extend([
+            names.children.into(),
+            keys.stream.clone().into(),
+            keys.delayed.clone().into(),
+            keys.parked.clone().into(),
+            keys.dead.clone().into(),
+            keys.task(&flow.then.id).into(),
+            keys.marker(key_of(&flow.then, target)),
+        ]);
+        let call = call
+            .value(&flow.then.id)
+            .value(flow.children)
+            .value(&target.group)
+            .value(millis(flow.then.delay))
+            .value(2 * fields.len());
+        Some(fields.into_iter().fold(call, |call, (name, value)| call.value(name).value(value)))
+    }
+
+    /// The first queue among those that this one enqueues to that has as many tasks as its `max_backlog`. Not
+    /// those whose tasks lead back here.
+    pub(crate) async fn full_target(&self) -> Result<Option<&str>, QueueError> {
+        const WHAT: &str = "look for room in other queues";
+        let mut commands = Vec::new();
+        let targets = || self.rules.enqueue_to.iter().filter(|target| !target.leads_back);
+        for target in targets() {
+            let keys = QueueKeys::new(&target.stream, None);
+            commands.push(redis::cmd("XLEN").arg(&keys.stream).clone());
+            commands.push(redis::cmd("ZCARD").arg(&keys.delayed).clone());
+        }
+        let replies = self.link.pipeline(WHAT, &commands).await?;
+        for (target, counts) in targets().zip(replies.chunks(2)) {
+            let mut tasks = 0;
+            for count in counts {
+                tasks += match count {
+                    Ok(count) => self.shaped(WHAT, reply::count(count))?,
+                    // A key of another type refuses the enqueueing, not the attempt.
+                    Err(_) => 0,
+                };
+            }
+            if tasks >= u64::from(target.max_backlog) {
+                return Ok(Some(&target.name));
+            }
+        }
+        Ok(None)
+    }
+
+    /// None: the queue is not configured any more, which the check of the task has excluded.
+    fn task_call(&self, task: &OutboxTask) -> Option<EffectCall> {
+        let (target, keys) = self.target(&task.queue)?;
+        let fields = outbox_fields(task);
+        let mut call = EffectCall::new("T", keys.stream.clone())
+            .value(&task.id)
+            .value(millis(task.delay))
+            .value(millis(target.retention))
+            .value(2 * fields.len());
+        call.keys.extend([
+            keys.delayed.clone().into(),
+            keys.parked.clone().into(),
+            keys.task(&task.id).into(),
+            keys.marker(key_of(task, target)),
+        ]);
+        call.values.extend(fields.into_iter().flat_map(|(name, value)| [name, value]));
+        Some(call)
+    }
+}
+
+/// The idempotency key of a new task.
+pub(super) fn key_of<'t>(task: &'t OutboxTask, target: &TargetQueue) -> Option<&'t [u8]> {
+    let named = || {
+        let name = target.key_field.as_ref()?;
+        let field = task.fields.iter().find(|field| field.name == *name)?;
+        (!field.value.is_empty()).then_some(field.value.as_slice())
+    };
+    task.key.as_ref().map(String::as_bytes).or_else(named)
+}
+
+/// The fields of a new task as they stand in Redis.
+pub(super) fn outbox_fields(task: &OutboxTask) -> codec::RawFields {
+    let fields = task.fields.iter().map(|field| (field.name.clone().into_bytes(), field.value.clone()));
+    let own = task.key.as_ref().map(|key| codec::raw("tq-key", key));
+    fields.chain([codec::raw("tq-id", &task.id)]).chain(own).collect()
+}
+
+fn record_call(key: &str, change: &RecordChange) -> EffectCall {
+    let call = EffectCall::new("H", key)
+        .value(i32::from(change.is_deleted))
+        .value(change.ttl.map_or(-1, |ttl| i64::try_from(millis(ttl)).unwrap_or(i64::MAX)))
+        .value(2 * change.fields.len());
+    change.fields.iter().fold(call, |call, (name, value)| call.value(name).value(value))
+}
+
+/// A source for attempts without a Redis: nothing is committed, and only the rules of a queue are checked.
+#[derive(Debug, Default)]
+pub struct NoEffects(Option<Arc<config::QueueRules>>);
+
+impl NoEffects {
+    /// For attempts of this queue. The default is for attempts of no queue, which may enqueue nothing.
+    pub(crate) fn of(rules: &config::QueueRules) -> NoEffects {
+        NoEffects(Some(Arc::new(rules.clone())))
+    }
+}
+
+impl EffectSource for NoEffects {
+    fn state(&self, _: &str) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
+        std::future::ready(Ok(None)).boxed()
+    }
+
+    fn record(&self, _: &str) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
+        std::future::ready(Ok(None)).boxed()
+    }
+
+    fn stage(&self, _: &Flow, _: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>> {
+        std::future::ready(Ok(())).boxed()
+    }
+
+    fn results(&self, _: &str) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+        std::future::ready(Ok(Vec::new())).boxed()
+    }
+
+    fn new_task(
+        &self,
+        queue: &str,
+        fields: Vec<Field>,
+        delay: Duration,
+        key: Option<String>,
+    ) -> Result<OutboxTask, EffectError> {
+        match &self.0 {
+            Some(rules) => new_task(rules, queue, fields, delay, key),
+            None => Err(EffectError::UnknownQueue(format!("there is no queue `{queue}`"))),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Flows: children whose results another task joins.
+//!
+//! In: the children of a flow that is to start; later the id of the task that joins it. Out: the results of
+//! the children, and how far the flow is.
+//!
+//! Not here: the start of a flow (`settle`), releasing its children (`scripts/promote.lua`), counting their
+//! ends (`scripts/lib.lua`).
+
+use std::time::Duration;
+
+use super::codec;
+use super::effects::{key_of, outbox_fields};
+use super::error::QueueError;
+use super::handle::{Queue, millis};
+use super::keys::FlowKeys;
+use super::reply;
+use super::script::{self, ScriptCall, with_fields};
+use crate::effects::{ChildResult, OutboxTask};
+
+/// How long staged children are kept after the attempt must have ended: outages may delay its settlement.
+const STAGED: Duration = Duration::from_secs(24 * 3600);
+/// Children of one call of stage.lua.
+const STAGE_PAGE: usize = 100;
+/// Results of one read.
+const RESULTS_PAGE: usize = 200;
+
+/// How far a flow is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowProgress {
+    /// Children that have completed.
+    pub completed: u64,
+    /// All children.
+    pub children: u64,
+}
+
+impl Queue {
+    /// How far the flow is that ends in the task `id`; none without a flow, or after it has expired.
+    pub(super) async fn flow_progress(&self, id: &str) -> Result<Option<FlowProgress>, QueueError> {
+        const WHAT: &str = "read a flow";
+        let mut read = redis::cmd("HMGET");
+        read.arg(self.keys.flow(id).about).arg("left").arg("total");
+        let reply = self.link.command(WHAT, &read).await?;
+        let progress = |reply| {
+            let [left, total] = reply::tuple(reply)?;
+            let (left, children) = (reply::count(&left)?, reply::count(&total)?);
+            Ok((children > 0).then(|| FlowProgress { completed: children.saturating_sub(left), children }))
+        };
+        self.shaped(WHAT, progress(reply))
+    }
+
+    /// The children of a flow that were released and have not ended, each with the name of its queue.
+    pub async fn running_children(&self, id: &str) -> Result<Vec<(String, String)>, QueueError> {
+        const WHAT: &str = "read the children of a flow";
+        let reply = self.link.command(WHAT, redis::cmd("HGETALL").arg(self.keys.flow(id).results)).await?;
+        let running = |(_, end): (Vec<u8>, Vec<u8>)| {
+            let end = String::from_utf8(end).ok()?;
+            let (queue, id) = end.strip_prefix("PENDING ")?.split_once(' ')?;
+            Some((queue.to_owned(), id.to_owned()))
+        };
+        let pairs = self.shaped(WHAT, reply::pairs(reply))?;
+        Ok(pairs.into_iter().filter_map(running).collect())
+    }
+
+    /// Keeps children until the commit of their flow. A part of them stays for a while if that never comes.
+    pub(super) async fn stage(&self, flow: &FlowKeys, children: &[OutboxTask]) -> Result<(), QueueError> {
+        let lives = millis(self.rules.timeout + STAGED);
+        for (page, some) in children.chunks(STAGE_PAGE).enumerate() {
+            let mut call = ScriptCall::new(&script::STAGE).key(&flow.children).arg(lives);
+            for (n, child) in some.iter().enumerate() {
+                let Some((target, keys)) = self.target(&child.queue) else { continue };
+                let mut fields = outbox_fields(child);
+                fields.push(codec::raw("tq-flow", &format!("{} {}", page * STAGE_PAGE + n, flow.about)));
+                call = call
+                    .arg(&target.name)
+                    .arg(&keys.stream)
+                    .arg(&keys.delayed)
+                    .arg(&keys.parked)
+                    .arg(keys.task(&child.id))
+                    .arg(keys.marker(key_of(child, target)))
+                    .arg(&child.id)
+                    .arg(millis(child.delay))
+                    .arg(target.max_backlog)
+                    .arg(2 * fields.len());
+                call = with_fields(call, fields);
+            }
+            self.link.script(&call).await?;
+        }
+        Ok(())
+    }
+
+    /// The results of a flow, in pages. A child that did not complete has none.
+    pub(super) async fn results(&self, flow: &FlowKeys) -> Result<Vec<ChildResult>, QueueError> {
+        const WHAT: &str = "read the results of a flow";
+        let total = self.link.command(WHAT, redis::cmd("HGET").arg(&flow.about).arg("total")).await?;
+        let total = self.shaped(WHAT, reply::count(&total))?;
+        let mut results = Vec::new();
+        for start in (0..total).step_by(RESULTS_PAGE) {
+            let mut read = redis::cmd("HMGET");
+            read.arg(&flow.results);
+            for index in start..total.min(start + RESULTS_PAGE as u64) {
+                read.arg(index).arg(format!("{index}:value"));
+            }
+            let found = self.shaped(WHAT, reply::array(self.link.command(WHAT, &read).await?))?;
+            let mut found = found.into_iter();
+            while let (Some(end), Some(value)) = (found.next(), found.next()) {
+                let end = self.shaped(WHAT, reply::optional(end))?.unwrap_or_default();
+                let mut parts = end.splitn(3, ' ').skip(1).map(str::to_owned);
+                let value = (value != redis::Value::Nil).then(|| reply::bytes(value)).transpose();
+                results.push(ChildResult {
+                    queue: parts.next().unwrap_or_default(),
+                    id: parts.next().unwrap_or_default(),
+                    value: self.shaped(WHAT, value)?,
+                });
+            }
+        }
+        Ok(results)
+    }
+}

@@ -1,0 +1,78 @@
+//! The effects of one attempt while it runs: one buffer for each of its tasks, and the one that is selected.
+//!
+//! In: calls of the guest. Out: the buffers, which go with the outcomes of their tasks.
+//!
+//! Not here: what an effect is (`crate::effects`), the interfaces (`host`).
+
+use std::sync::Arc;
+
+use crate::effects::{EffectError, EffectSource, Effects};
+use crate::task::Task;
+
+/// Why a guest in a self-check has no effects.
+const IN_CHECK: &str = "a self-check has no task, so it reads no data and has no effects";
+
+/// The effects of an attempt.
+#[derive(Default)]
+pub(super) struct AttemptEffects {
+    tasks: Arc<Vec<Task>>,
+    /// None in a self-check.
+    source: Option<Arc<dyn EffectSource>>,
+    each: Vec<Effects>,
+    /// The task that calls belong to. None in a batch, until the guest selects one.
+    selected: Option<usize>,
+}
+
+impl AttemptEffects {
+    pub(super) fn new(tasks: Arc<Vec<Task>>, source: Option<Arc<dyn EffectSource>>) -> AttemptEffects {
+        let each = vec![Effects::default(); tasks.len()];
+        let selected = (tasks.len() == 1).then_some(0);
+        AttemptEffects { tasks, source, each, selected }
+    }
+
+    /// Makes further calls belong to a task of the batch.
+    pub(super) fn select(&mut self, index: usize) -> wasmtime::Result<()> {
+        let tasks = self.tasks.len();
+        if index >= tasks {
+            wasmtime::bail!("`select({index})`: the call has {tasks} tasks, and the first one is 0");
+        }
+        self.selected = Some(index);
+        Ok(())
+    }
+
+    /// The task that calls belong to.
+    pub(super) fn task(&self) -> wasmtime::Result<&Task> {
+        let task = self.selected.and_then(|index| self.tasks.get(index));
+        task.ok_or_else(|| wasmtime::format_err!("{}", self.why_none()))
+    }
+
+    /// The effects of the task that calls belong to.
+    pub(super) fn effects(&mut self) -> wasmtime::Result<&mut Effects> {
+        let why = self.why_none();
+        let effects = self.selected.and_then(|index| self.each.get_mut(index));
+        effects.ok_or_else(|| wasmtime::format_err!("{why}"))
+    }
+
+    /// What answers reads.
+    pub(super) fn source(&self) -> Result<Arc<dyn EffectSource>, EffectError> {
+        self.source.clone().ok_or_else(|| EffectError::Unavailable(IN_CHECK.to_owned()))
+    }
+
+    fn why_none(&self) -> &'static str {
+        if self.source.is_none() {
+            IN_CHECK
+        } else {
+            "the call has several tasks: call `select` of tqhost:extensions/delivery first"
+        }
+    }
+
+    /// The bytes of all effects.
+    pub(super) fn bytes(&self) -> u64 {
+        self.each.iter().map(Effects::bytes).sum::<usize>() as u64
+    }
+
+    /// Takes the effects of each task.
+    pub(super) fn take(&mut self) -> Vec<Effects> {
+        std::mem::take(&mut self.each)
+    }
+}

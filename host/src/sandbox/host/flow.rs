@@ -1,0 +1,15 @@
+//! `tqhost:handler/flow`: the results of the flow that the task joins.
+
+use super::effect_bindings::tqhost::handler::flow::{ChildResult, Host};
+use crate::sandbox::state::GuestState;
+
+impl Host for GuestState {
+    async fn results(&mut self) -> wasmtime::Result<Vec<ChildResult>> {
+        let Some(flow) = self.effects.task()?.joins.clone() else { return Ok(Vec::new()) };
+        let results = self.effects.source()?.results(&flow).await?;
+        Ok(results
+            .into_iter()
+            .map(|result| ChildResult { task_id: result.id, queue: result.queue, value: result.value })
+            .collect())
+    }
+}

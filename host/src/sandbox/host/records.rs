@@ -1,0 +1,62 @@
+//! `tqhost:extensions/records`: Redis hashes under the keys of the team that the plugin is granted.
+
+use super::effect_bindings::tqhost::extensions::records::{Error, Host};
+use super::effect_bindings::tqhost::handler::types;
+use crate::effects::{self, EffectError};
+use crate::sandbox::state::GuestState;
+use crate::task::Field;
+
+type Reply<T> = wasmtime::Result<Result<T, Error>>;
+
+impl Host for GuestState {
+    fn put(&mut self, key: String, fields: Vec<types::Field>) -> Reply<()> {
+        if let Err(error) = self.check_record(&key) {
+            return Ok(Err(error.into()));
+        }
+        let fields = self.fields(fields);
+        self.effect(|effects| effects.put_record(key, fields))
+    }
+
+    async fn get(&mut self, key: String) -> Reply<Option<Vec<types::Field>>> {
+        let source = self.check_record(&key).and_then(|()| self.effects.source());
+        let committed = match source {
+            Ok(source) => source.record(&key).await,
+            Err(error) => Err(error),
+        };
+        let effects = self.effects.effects()?;
+        let shown = |fields: Vec<Field>| {
+            fields.into_iter().map(|Field { name, value }| types::Field { name, value }).collect()
+        };
+        Ok(committed.map(|committed| effects.record_over(&key, committed).map(shown)).map_err(Error::from))
+    }
+
+    fn delete(&mut self, key: String) -> Reply<()> {
+        if let Err(error) = self.check_record(&key) {
+            return Ok(Err(error.into()));
+        }
+        self.effect(|effects| effects.delete_record(key))
+    }
+
+    fn expire(&mut self, key: String, ttl_ms: u64) -> Reply<()> {
+        if let Err(error) = self.check_record(&key) {
+            return Ok(Err(error.into()));
+        }
+        self.effect(|effects| effects.expire_record(key, effects::time(ttl_ms)))
+    }
+}
+
+impl From<EffectError> for Error {
+    fn from(error: EffectError) -> Error {
+        match error {
+            EffectError::NotPermitted(why) | EffectError::UnknownQueue(why) => Error::NotPermitted(why),
+            EffectError::TooLarge(why) => Error::TooLarge(why),
+            EffectError::Unavailable(why) => Error::Unavailable(why),
+        }
+    }
+}
+
+impl GuestState {
+    fn check_record(&self, key: &str) -> Result<(), EffectError> {
+        self.records.check(key).map_err(EffectError::NotPermitted)
+    }
+}

@@ -1,0 +1,143 @@
+// Stands in for a host in unit tests: effects go to `memory`, and log lines to the console.
+//
+// In: a handler and the fields of a task. Out: the handler's result, and what it left in `memory`.
+// package.json loads this file before the tests, so that Node.js finds the modules that only the compiler
+// knows.
+//
+// Not here: grants, limits of size and HTTP requests. `tqhost try` has all of them.
+
+import * as modules from 'node:module';
+
+const fresh = () => ({
+  /** The tasks of the outbox: `{ id, queue, fields, delayMs, idempotencyKey, after }`, fields as text. */
+  sent: [],
+  /** The children's results, for a task that follows a flow: `{ taskId, queue, value }`, values as bytes. */
+  results: [],
+  /** Values of the state, as text. */
+  state: new Map(),
+  /** Records: a Map of fields, as text, for each key. */
+  records: new Map(),
+  /** Configuration that is granted. */
+  config: new Map(),
+  fence: 1n,
+  /** `{ tag, val }`: the next call of outbox, state or records fails with this error. */
+  refusal: undefined,
+});
+
+/** What a handler did, and what it finds. */
+export const memory = fresh();
+
+/** Empties the memory. Call it before each test. */
+export const reset = () => Object.assign(memory, fresh());
+
+/**
+ * Runs one attempt of a handler, at a task with these fields. Returns its result as text. If the attempt
+ * fails, its effects are dropped, and the failure is thrown: `{ tag, val }`.
+ * @param {ReturnType<import('./tqhost.js').handles>} handler
+ * @param {Record<string, string | Uint8Array>} fields
+ * @returns {Promise<string | undefined>}
+ */
+export async function run(handler, fields, attempt = 1) {
+  const { sent, state, records } = memory;
+  const before = structuredClone({ sent, state, records });
+  try {
+    const result = await handler.handle({
+      id: '1-0',
+      queue: 'test',
+      fields: fieldsOf(fields),
+      attempt,
+      maxAttempts: 3,
+      enqueuedAtMs: 1_767_225_600_000n,
+      deadlineMs: 1_767_225_660_000n,
+      traceparent: undefined,
+    });
+    return result && text(result);
+  } catch (failure) {
+    Object.assign(memory, before);
+    throw failure;
+  }
+}
+
+const text = (value) => new TextDecoder().decode(value);
+const bytes = (value) => (typeof value === 'string' ? new TextEncoder().encode(value) : value);
+const fieldsOf = (fields) => Object.entries(fields).map(([name, value]) => ({ name, value: bytes(value) }));
+const textsOf = (fields) => fields.map(({ name, value }) => [name, text(value)]);
+
+/** An error of an interface, as the compiler's code throws it. */
+function refuse(tag, val) {
+  throw Object.assign(new Error(val), { payload: { tag, val } });
+}
+
+function begin(key) {
+  const { refusal } = memory;
+  memory.refusal = undefined;
+  if (refusal) refuse(refusal.tag, refusal.val);
+  if (key === undefined) return;
+  const size = bytes(key).length;
+  if (size < 1 || size > 512) refuse('too-large', `a key has 1 to 512 bytes, this one has ${size}`);
+}
+
+function send({ fields, delayMs, ...task }, after = []) {
+  const id = `new-${memory.sent.length + 1}`;
+  const shown = { fields: Object.fromEntries(textsOf(fields)), delayMs: Number(delayMs), after };
+  memory.sent.push({ id, ...task, ...shown });
+  return id;
+}
+
+/** The functions of each interface. */
+export const interfaces = {
+  'tqhost:handler/context': { progress() {}, remainingMs: () => 60_000n },
+  'wasi:logging/logging': { log: (level, _, message) => process.stderr.write(`${level} ${message}\n`) },
+  'wasi:config/store': { get: (key) => memory.config.get(key) },
+  'tqhost:extensions/delivery': { fence: () => memory.fence, select() {} },
+  'tqhost:handler/flow': { results: () => memory.results },
+  'tqhost:handler/outbox': {
+    enqueue: (task) => (begin(), send(task)),
+    fanOut: (children, then) => (begin(), send(then, children.map((child) => send(child)))),
+  },
+  'tqhost:handler/state': {
+    get: (key) => (begin(key), memory.state.has(key) ? bytes(memory.state.get(key)) : undefined),
+    set: (key, value) => (begin(key), void memory.state.set(key, text(value))),
+    delete: (key) => (begin(key), void memory.state.delete(key)),
+    increment(key, delta) {
+      begin(key);
+      const before = memory.state.get(key) ?? '0';
+      if (!/^-?[0-9]+$/.test(before)) refuse('unavailable', `the value of \`${key}\` is not a whole number`);
+      const sum = BigInt(before) + delta;
+      if (String(sum).replace('-', '').length > 18) {
+        refuse('too-large', `the counter \`${key}\` would have more than 18 digits`);
+      }
+      memory.state.set(key, String(sum));
+      return sum;
+    },
+  },
+  'tqhost:extensions/records': {
+    put(key, fields) {
+      begin(key);
+      memory.records.set(key, new Map([...(memory.records.get(key) ?? []), ...textsOf(fields)]));
+    },
+    get(key) {
+      begin(key);
+      return memory.records.has(key) ? fieldsOf(Object.fromEntries(memory.records.get(key))) : undefined;
+    },
+    delete: (key) => (begin(key), void memory.records.delete(key)),
+    expire: (key) => begin(key),
+  },
+};
+
+const here = import.meta.url.split('?')[0];
+
+/** Finds the module of an interface: one that exports the functions above. */
+function resolve(specifier, context, next) {
+  const name = specifier.split('@')[0];
+  if (!Object.hasOwn(interfaces, name)) return next(specifier, context);
+  const own = Object.keys(interfaces[name])
+    .map((each) => `const $${each} = all.${each}; export { $${each} as ${each} };`);
+  const from = `import { interfaces } from '${here}'; const all = interfaces['${name}'];`;
+  return { url: `data:text/javascript,${encodeURIComponent(from + own.join(''))}`, shortCircuit: true };
+}
+
+export { resolve };
+// Older versions of Node.js have `register` only, which loads this file in a thread of its own.
+if (modules.registerHooks) modules.registerHooks({ resolve });
+else if (import.meta.url === here) modules.register(`${here}?hooks`);

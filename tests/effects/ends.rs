@@ -1,0 +1,174 @@
+//! Ends that are told: one task for each end of a task, however it ended; and the events of a queue.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use super::{bench, told};
+use crate::support::{Bench, eventually};
+
+const QUEUES: &str = "[queues.work]\nplugin = \"effects\"\nmax_retries = 1\nbackoff = \"none\"\n\
+     on_end = \"told\"\nlease = \"1s\"\n\
+     idempotency = { field = \"event\" }\n[queues.told]\nplugin = \"missing\"\n";
+
+/// The tasks that tell of ends, by the id of the ended task. Each end is told once.
+fn ends(bench: &mut Bench, stream: &str) -> HashMap<String, HashMap<String, String>> {
+    let entries: Vec<(String, Vec<String>)> = bench.redis("XRANGE", (stream, "-", "+"));
+    let mut ends = HashMap::new();
+    for (_, fields) in entries {
+        let fields: HashMap<String, String> =
+            fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+        let before = ends.insert(fields["end.id"].clone(), fields);
+        assert!(before.is_none(), "told twice: {before:?}");
+    }
+    ends
+}
+
+/// Waits until the end of a task is told.
+#[track_caller]
+fn end_of(bench: &mut Bench, stream: &str, id: &str) -> HashMap<String, String> {
+    eventually(&format!("the end of {id} is told"), || ends(bench, stream).remove(id))
+}
+
+#[track_caller]
+fn says(end: &HashMap<String, String>, expected: &Value) {
+    let expected = expected.as_object().expect("an object");
+    let found: serde_json::Map<String, Value> =
+        expected.keys().map(|name| (name.clone(), json!(end.get(name)))).collect();
+    assert_eq!(&found, expected, "{end:?}");
+}
+
+#[test]
+fn every_end_is_told_once_with_the_fields_of_its_task() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    let done = bench.xadd("work", &[("do", "[[\"fence\"]]"), ("own", "1"), ("end.id", "x"), ("event", "e")]);
+    let end = end_of(&mut bench, "told", &done);
+    says(
+        &end,
+        &json!({
+            "own": "1", "do": "[[\"fence\"]]", "end.queue": "work", "end.status": "COMPLETED",
+            "end.reason": "", "end.error": "", "end.result": "[1]", "end.attempts": "1"
+        }),
+    );
+    assert!(end["end.finished_at"].parse::<u64>().is_ok() && end["end.enqueued_at"].parse::<u64>().is_ok());
+
+    let rejected = told(&mut bench, "work", &json!([["reject"]]));
+    let end = end_of(&mut bench, "told", &rejected);
+    says(&end, &json!({ "end.status": "FAILED", "end.reason": "rejected", "end.error": "as told" }));
+
+    let trapped = told(&mut bench, "work", &json!([["trap"]]));
+    let end = end_of(&mut bench, "told", &trapped);
+    says(&end, &json!({ "end.status": "FAILED", "end.reason": "retries-exhausted", "end.attempts": "2" }));
+    assert!(end["end.error"].starts_with("trap: "), "{end:?}");
+
+    let again = bench.xadd("work", &[("do", "[]"), ("event", "e")]);
+    let end = end_of(&mut bench, "told", &again);
+    says(&end, &json!({ "end.status": "CANCELLED", "end.reason": "duplicate", "event": "e" }));
+
+    let stopped = told(&mut bench, "work", &json!([["sleep", 60_000]]));
+    bench.until_running("work", 1);
+    bench.tqhost(&["cancel", "work", &stopped]).ok();
+    let end = end_of(&mut bench, "told", &stopped);
+    says(&end, &json!({ "end.status": "CANCELLED", "do": "[[\"sleep\",60000]]" }));
+
+    let deleted = told(&mut bench, "work", &json!([["sleep", 3000]]));
+    bench.until_running("work", 1);
+    let _: u64 = bench.redis("XDEL", ("work", &deleted));
+    let end = end_of(&mut bench, "told", &deleted);
+    says(&end, &json!({ "end.status": "COMPLETED", "do": null }));
+    host.stop();
+    assert_eq!(ends(&mut bench, "told").len(), 6);
+}
+
+#[test]
+fn a_task_that_is_cancelled_before_it_ran_is_told_too() {
+    let mut bench = bench(QUEUES);
+    bench.tqhost(&["pause", "work"]).ok();
+    let host = bench.host();
+    let queued = bench.xadd("work", &[("own", "1")]);
+    let ran = bench.tqhost(&["enqueue", "work", "own=2", "--delay", "1h", "--json"]).ok();
+    let delayed = ran.json()["id"].as_str().expect("an id").to_owned();
+    for id in [&queued, &delayed] {
+        bench.tqhost(&["cancel", "work", id]).ok();
+    }
+    says(&end_of(&mut bench, "told", &queued), &json!({ "end.status": "CANCELLED", "own": "1" }));
+    says(&end_of(&mut bench, "told", &delayed), &json!({ "end.status": "CANCELLED", "own": "2" }));
+    host.stop();
+}
+
+#[test]
+fn ends_go_to_the_queue_of_their_outcome_even_if_it_is_full_or_keeps_no_statuses() {
+    let mut bench = bench(
+        "[queues.work]\nplugin = \"effects\"\nretention = \"0s\"\non_end = { dead = \"failed\" }\n\
+         [queues.failed]\nplugin = \"missing\"\nmax_backlog = 1\n",
+    );
+    let host = bench.host();
+    let done = told(&mut bench, "work", &json!([]));
+    let rejected = [(); 3].map(|()| told(&mut bench, "work", &json!([["reject"]])));
+    for id in &rejected {
+        says(&end_of(&mut bench, "failed", id), &json!({ "end.reason": "rejected" }));
+    }
+    bench.until_drained("work");
+    assert!(!ends(&mut bench, "failed").contains_key(&done));
+    host.stop();
+}
+
+#[test]
+fn ends_are_told_of_tasks_that_crash_their_host() {
+    let mut bench = bench(&QUEUES.replace("lease = \"1s\"", "lease = \"1s\"\nmax_crashes = 1"));
+    let id = told(&mut bench, "work", &json!([["sleep", 60_000]]));
+    // The first crash is one of a host with other tasks, so the task runs again, alone.
+    for deliveries in 1..=2 {
+        let host = bench.host();
+        eventually("it runs again", || {
+            let pending: Vec<(String, String, u64, u64)> =
+                bench.redis("XPENDING", ("work", "tqhost", "-", "+", 1));
+            let noted = bench.status("work", &id, "alone");
+            (pending.first()?.3 == deliveries && (deliveries == 1 || !noted.is_empty())).then_some(())
+        });
+        host.kill();
+    }
+    let host = bench.host();
+    says(&end_of(&mut bench, "told", &id), &json!({ "end.status": "FAILED", "end.reason": "crashed" }));
+    host.stop();
+}
+
+#[test]
+fn ends_in_a_circle_are_a_problem_of_the_configuration() {
+    let bench = bench(
+        "[queues.a]\nplugin = \"effects\"\non_end = \"b\"\n[queues.b]\nplugin = \"effects\"\n\
+         on_end = { dead = \"a\" }\n[queues.c]\nplugin = \"effects\"\non_end = \"nowhere\"\n",
+    );
+    let ran = bench.tqhost(&["check"]);
+    for why in ["queues.a.on_end: leads back to this queue", "queues.c.on_end: \"nowhere\" is not a queue"] {
+        assert!(ran.stderr.contains(why), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_queue_keeps_as_many_events_as_it_is_told_to() {
+    let mut bench = bench(
+        "[queues.work]\nplugin = \"effects\"\nbackoff = \"none\"\nevents = 100\n\
+         [queues.none]\nplugin = \"effects\"\n",
+    );
+    let host = bench.host();
+    let id = told(&mut bench, "work", &json!([["first", 1, ["retry"]]]));
+    bench.until("work", &id, "COMPLETED");
+    let events: Vec<(String, HashMap<String, String>)> =
+        bench.redis("XRANGE", ("tq:{work}:events", "-", "+"));
+    let seen: Vec<(&str, &str)> =
+        events.iter().map(|(_, event)| (event["status"].as_str(), event["attempt"].as_str())).collect();
+    assert_eq!(seen, [("PENDING", "2"), ("COMPLETED", "2")]);
+    assert!(events.iter().all(|(_, event)| event["id"] == id));
+    for _ in 0..600 {
+        told(&mut bench, "work", &json!([]));
+    }
+    let other = told(&mut bench, "none", &json!([]));
+    bench.until("none", &other, "COMPLETED");
+    bench.until_drained("work");
+    let kept: u64 = bench.redis("XLEN", "tq:{work}:events");
+    assert!((100..=250).contains(&kept), "{kept}");
+    assert_eq!(bench.redis::<u64>("EXISTS", "tq:{none}:events"), 0);
+    host.stop();
+}

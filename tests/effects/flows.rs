@@ -1,0 +1,239 @@
+//! Flows: children whose results another task joins, exactly once.
+
+use serde_json::{Value, json};
+
+use super::{bench, done, error, results, told};
+use crate::support::{Bench, eventually};
+
+const QUEUES: &str = "[defaults]\nbackoff = \"none\"\nmax_retries = 0\n\
+     [queues.work]\nplugin = \"effects\"\nmax_retries = 2\nenqueue_to = [\"part\", \"join\"]\n\
+     [queues.part]\nplugin = \"effects\"\nenqueue_to = [\"part\", \"join\"]\n\
+     [queues.join]\nplugin = \"effects\"\nenqueue_to = [\"part\", \"join\"]\n";
+
+/// The call that starts a flow: each child makes some calls, and the last task the others.
+fn fan_out(children: &[Value], then: &Value) -> Value {
+    let children: Vec<Value> =
+        children.iter().map(|calls| json!({ "queue": "part", "fields": { "do": calls } })).collect();
+    json!(["fan-out", children, { "queue": "join", "fields": { "do": then } }])
+}
+
+/// Starts a flow, and gives the id of the task that joins it.
+#[track_caller]
+fn start(bench: &mut Bench, children: &[Value], then: &Value) -> String {
+    let seen = done(bench, "work", json!([fan_out(children, then)]));
+    seen[0].as_str().unwrap_or_else(|| panic!("{seen}")).to_owned()
+}
+
+/// The ids of the children, in the order in which they were enqueued.
+fn children(bench: &mut Bench) -> Vec<String> {
+    let keys: Vec<String> = bench.redis("KEYS", "tq:{part}:task:*");
+    let mut ids: Vec<String> = keys.iter().map(|key| key["tq:{part}:task:".len()..].to_owned()).collect();
+    ids.sort();
+    ids
+}
+
+#[track_caller]
+fn doctor_is_silent(bench: &Bench) {
+    for queue in ["work", "part", "join"] {
+        bench.tqhost(&["doctor", queue]).ok();
+    }
+}
+
+#[test]
+fn the_last_child_that_completes_releases_the_task_that_joins_them() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    let parts = [json!([["sleep", 600], ["fence"]]), json!([["add", "n", 1]]), json!([["get", "none"]])];
+    let id = start(&mut bench, &parts, &json!([["results"], ["results"]]));
+    assert_eq!(bench.status("join", &id, "status"), "PENDING");
+    doctor_is_silent(&bench);
+    let expected = json!([["part", "[null,1]"], ["part", "[1]"], ["part", "[null]"]]);
+    assert_eq!(results(&mut bench, "join", &id), json!([expected, expected]));
+    assert_eq!(
+        done(&mut bench, "work", json!([["results"]])),
+        json!([[]]),
+        "a task without a flow joins none"
+    );
+    doctor_is_silent(&bench);
+    let left: i64 = bench.redis("TTL", format!("tq:{{join}}:flow:{id}"));
+    assert!(left > 0, "the flow expires, in {left} s");
+    assert_eq!(bench.places("join").delayed, 0);
+    host.stop();
+}
+
+#[test]
+fn an_attempt_that_fails_starts_no_flow() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    let flow = fan_out(&[json!([["add", "n", 1]])], &json!([["results"]]));
+    let seen = done(&mut bench, "work", json!([flow, ["first", 1, ["retry"]], ["first", 2, ["trap"]]]));
+    results(&mut bench, "join", seen[0].as_str().expect("an id"));
+    assert_eq!(bench.redis::<String>("GET", "tq:{part}:state:effects:n"), "1");
+    let staged: Vec<String> = bench.redis("KEYS", "*:children");
+    assert_eq!(staged.len(), 2, "{staged:?}");
+    for key in &staged {
+        assert!(bench.redis::<i64>("TTL", key) > 0, "{key} expires");
+    }
+    host.stop();
+}
+
+#[test]
+fn a_child_that_dies_fails_the_flow_and_its_requeueing_heals_it() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    let id = start(&mut bench, &[json!([["need", "key"]]), json!([["fence"]])], &json!([["results"]]));
+    bench.until("join", &id, "FAILED");
+    let letter = bench.dead("join").remove(0);
+    assert_eq!((letter["tq-id"].as_str(), letter["tq-reason"].as_str()), (id.as_str(), "flow-failed"));
+    let child = bench.dead("part").remove(0)["tq-id"].clone();
+    assert!(letter["tq-error"].starts_with(&format!("child {child}: key is needed")), "{letter:?}");
+    doctor_is_silent(&bench);
+    done(&mut bench, "part", json!([["set", "key", "1", 0]]));
+    bench.tqhost(&["dead", "requeue", "part", &child]).ok();
+    assert_eq!(results(&mut bench, "join", &id), json!([[["part", "[null]"], ["part", "[1]"]]]));
+    assert_eq!((bench.dead("join").len(), bench.dead("part").len()), (0, 0));
+    doctor_is_silent(&bench);
+    host.stop();
+}
+
+#[test]
+fn an_operator_may_run_the_last_task_of_a_failed_flow_or_throw_it_away() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    for action in ["requeue", "purge"] {
+        done(&mut bench, "part", json!([["delete", "key"]]));
+        let id = start(&mut bench, &[json!([["need", "key"]]), json!([["fence"]])], &json!([["results"]]));
+        bench.until("join", &id, "FAILED");
+        bench.tqhost(&["dead", action, "join", &id]).ok();
+        if action == "requeue" {
+            let seen = results(&mut bench, "join", &id);
+            assert_eq!((&seen[0][0][1], &seen[0][1][1]), (&json!(null), &json!("[1]")), "{seen}");
+        }
+        done(&mut bench, "part", json!([["set", "key", "1", 0]]));
+        bench.tqhost(&["dead", "requeue", "part", "--all"]).ok();
+        bench.until_drained("part");
+        bench.until_drained("join");
+        assert_eq!(bench.dead("join").len(), 0, "it is not released a second time");
+    }
+    host.stop();
+}
+
+#[test]
+fn a_child_that_is_cancelled_or_lost_fails_the_flow() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    let id = start(&mut bench, &[json!([["sleep", 60_000]])], &json!([]));
+    bench.until_pending("part", 1);
+    let child = children(&mut bench).remove(0);
+    bench.tqhost(&["cancel", "part", &child]).ok();
+    bench.until("join", &id, "FAILED");
+    assert_eq!(bench.status("join", &id, "error"), format!("child {child}: cancelled"));
+    bench.tqhost(&["pause", "part"]).ok();
+    eventually("the pause is known", || {
+        host.get("/readyz").body.contains("\"queue\":\"part\",\"state\":\"paused\"").then_some(())
+    });
+    let id = start(&mut bench, &[json!([])], &json!([]));
+    eventually("the child waits", || (bench.places("part").length == 1).then_some(()));
+    let _: u64 = bench.redis("DEL", "part");
+    bench.tqhost(&["resume", "part"]).ok();
+    eventually("the doctor finds it", || {
+        bench.tqhost(&["doctor", "part", "--fix"]);
+        bench.status("join", &id, "error").contains("lost: ").then_some(())
+    });
+    bench.until("join", &id, "FAILED");
+    host.stop();
+}
+
+#[test]
+fn who_cancels_the_task_that_joins_a_flow_cancels_its_children() {
+    let mut bench = bench(&QUEUES.replace("[queues.part]", "[queues.part]\nmax_backlog = 3"));
+    let host = bench.host();
+    let mut parts = vec![json!([["sleep", 60_000]]); 5];
+    parts.insert(0, json!([]));
+    let id = start(&mut bench, &parts, &json!([]));
+    eventually("one child has completed, and three run", || {
+        let view = bench.tqhost(&["status", "join", &id, "--json"]).ok().json();
+        let is_so = (&view["children"], &view["children_completed"]) == (&json!(6), &json!(1));
+        (is_so && bench.places("part").pending == 3).then_some(())
+    });
+    let sheet = bench.tqhost(&["status", "join", &id]).ok().stdout;
+    assert!(sheet.contains("1 of 6 completed"), "{sheet}");
+    let ran = bench.tqhost(&["cancel", "join", &id]).ok();
+    assert!(ran.stdout.contains("and 3 tasks of its flow with it"), "{ran:?}");
+    eventually("all have stopped", || (bench.places("part").length == 0).then_some(()));
+    eventually("the rest of the flow is gone", || (bench.places("join").delayed == 0).then_some(()));
+    assert_eq!(bench.status("join", &id, "status"), "CANCELLED");
+    doctor_is_silent(&bench);
+    host.stop();
+}
+
+#[test]
+fn proof_38_flows_whose_last_children_end_at_the_same_moment_are_joined_once() {
+    let mut bench = bench(&QUEUES.replace("[queues.part]", "[queues.part]\nconcurrency = 50"));
+    let part = || json!([["sleep", 50]]);
+    for _ in 0..100 {
+        told(&mut bench, "work", &json!([fan_out(&[part(), part()], &json!([["add", "joined", 1]]))]));
+    }
+    let hosts = [bench.host(), bench.host()];
+    eventually("all flows are joined", || {
+        let joined: Option<String> = bench.redis("GET", "tq:{join}:state:effects:joined");
+        (joined.as_deref() == Some("100")).then_some(())
+    });
+    for queue in ["work", "part", "join"] {
+        bench.until_drained(queue);
+    }
+    let (dead, joined) =
+        (bench.dead("join").len(), bench.redis::<String>("GET", "tq:{join}:state:effects:joined"));
+    assert_eq!((dead, joined.as_str()), (0, "100"));
+    doctor_is_silent(&bench);
+    crate::support::Host::stop_all(hosts);
+}
+
+#[test]
+fn flows_may_be_nested() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    let inner =
+        fan_out(&[json!([["add", "n", 1]]), json!([["add", "n", 1]])], &json!([["add", "joined", 1]]));
+    let outer = json!([["results"], fan_out(&[json!([["add", "n", 1]])], &json!([["add", "joined", 1]]))]);
+    let id = start(&mut bench, &[json!([inner.clone()]), json!([inner])], &outer);
+    results(&mut bench, "join", &id);
+    eventually("all flows are joined", || {
+        let joined: Option<String> = bench.redis("GET", "tq:{join}:state:effects:joined");
+        (joined.as_deref() == Some("3")).then_some(())
+    });
+    assert_eq!(bench.redis::<String>("GET", "tq:{part}:state:effects:n"), "5");
+    doctor_is_silent(&bench);
+    host.stop();
+}
+
+#[test]
+fn children_are_released_as_their_queue_has_room() {
+    let mut bench =
+        bench(&QUEUES.replace("[queues.part]", "[queues.part]\nmax_backlog = 20\nconcurrency = 5"));
+    let host = bench.host();
+    let parts: Vec<Value> = (0..150).map(|n| json!([["sleep", 5], ["add", "n", n]])).collect();
+    let id = start(&mut bench, &parts, &json!([["results"]]));
+    let mut most = 0;
+    eventually("the flow is joined", || {
+        most = most.max(bench.places("part").length);
+        (bench.status("join", &id, "status") == "COMPLETED").then_some(())
+    });
+    assert!((1..=20).contains(&most), "{most} waited at once");
+    assert_eq!(bench.redis::<String>("GET", "tq:{part}:state:effects:n"), (0..150).sum::<u32>().to_string());
+    host.stop();
+}
+
+#[test]
+fn a_flow_of_ten_thousand_children_is_joined_and_one_of_more_is_refused() {
+    let mut bench = bench(&QUEUES.replace("[queues.join]", "[queues.join]\ntimeout = \"5m\""));
+    let host = bench.host();
+    let parts = vec![json!([]); 10_001];
+    let seen = done(&mut bench, "work", json!([fan_out(&parts, &json!([]))]));
+    assert!(error(&seen[0]).contains("at most 10000 children"), "{seen}");
+    let id = start(&mut bench, &parts[1..], &json!([["results"]]));
+    let seen = results(&mut bench, "join", &id);
+    assert_eq!(seen[0].as_array().map(Vec::len), Some(10_000));
+    assert!(seen[0].as_array().into_iter().flatten().all(|one| *one == json!(["part", "[]"])));
+    host.stop();
+}

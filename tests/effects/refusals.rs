@@ -1,0 +1,73 @@
+//! Effects that are refused: each with a clear error, and nothing is written.
+
+use serde_json::json;
+
+use super::{bench, done, error};
+
+#[test]
+fn what_is_not_granted_is_refused_with_the_way_out() {
+    let mut bench = bench(
+        "[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"next\"]\n[queues.next]\nplugin = \"effects\"\n\
+         [queues.third]\nplugin = \"effects\"\n[plugins.effects]\nrecords = [\"kb:*\", \"next\"]\n",
+    );
+    let host = bench.host();
+    let task = |queue: &str| json!({ "queue": queue, "fields": { "do": "[]" } });
+    let reserved = json!({ "queue": "next", "fields": { "tq-id": "x" } });
+    let long = "k".repeat(513);
+    let calls = json!([
+        ["enqueue", task("third")], ["enqueue", task("nowhere")], ["enqueue", reserved],
+        ["enqueue", { "queue": "next", "fields": {} }], ["put", "other", { "x": 1 }],
+        ["record", "tq:{work}:delayed"], ["drop", "next"], ["set", long, "x", 0], ["set", "", "x", 0],
+        ["add", "n", 1_000_000_000_000_000_000_i64]
+    ]);
+    let seen = done(&mut bench, "work", calls);
+    for (n, why) in [
+        "queue `third` is not in `enqueue_to` of queue `work`",
+        "queue `nowhere` is not in `enqueue_to` of queue `work`",
+        "names that start with `tq-` are reserved",
+        "a task needs at least one field",
+        "the key `other` is not granted: `records` of the plugin grants kb:*, next",
+        "keys that begin with `tq:` are tqhost's own",
+        "the key `next` is not granted: it belongs to a queue",
+        "a key has 1 to 512 bytes, this one has 513",
+        "a key has 1 to 512 bytes, this one has 0",
+        "more than 18 digits",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert!(error(&seen[n]).contains(why), "{n}: {}", seen[n]);
+    }
+    let keys: Vec<String> = bench.redis("KEYS", "*state*");
+    assert_eq!(keys, Vec::<String>::new());
+    assert_eq!(bench.places("next").length + bench.places("third").length, 0);
+    host.stop();
+}
+
+#[test]
+fn too_many_and_too_large_effects_are_refused() {
+    let mut bench = bench("[queues.work]\nplugin = \"effects\"\n");
+    let host = bench.host();
+    let many: Vec<_> = (0..1001).map(|n| json!(["set", n.to_string(), "x", 0])).collect();
+    let seen = done(&mut bench, "work", json!(many));
+    assert_eq!(seen[999], json!(null));
+    assert!(error(&seen[1000]).contains("at most 1000 effects"), "{}", seen[1000]);
+    assert_eq!(bench.redis::<String>("GET", "tq:{work}:state:effects:999"), "x");
+    assert_eq!(bench.redis::<u64>("EXISTS", "tq:{work}:state:effects:1000"), 0);
+    let large = "x".repeat(1 << 20);
+    let calls: Vec<_> = (0..5).map(|n| json!(["set", format!("large{n}"), large, 0])).collect();
+    let seen = done(&mut bench, "work", json!(calls));
+    assert_eq!(seen[2], json!(null));
+    assert!(error(&seen[4]).contains("at most 4194304 bytes"), "{}", seen[4]);
+    host.stop();
+}
+
+#[test]
+fn a_queue_that_does_not_exist_is_a_problem_of_the_configuration() {
+    let bench = bench("[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"next\"]\n");
+    let ran = bench.tqhost(&["check"]);
+    assert!(
+        ran.stderr.contains("queues.work.enqueue_to: \"next\" is not a queue: add a table [queues.next]"),
+        "{ran:?}"
+    );
+}

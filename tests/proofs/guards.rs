@@ -1,0 +1,380 @@
+//! The guards of effects, flows and told ends: each is taken out of the scripts in turn, and a short scenario
+//! must notice that.
+//!
+//! The scenarios call the scripts as hosts do, in orders that hosts seldom produce: two consumers settle one
+//! attempt, a child ends twice, Redis has no room. Not here: guards that random operations find
+//! (`property/mutants.rs`), effects of real handlers (`tests/effects`).
+
+mod store;
+
+use store::{Attempt, Effect, JOIN, Mutation, PART, Step, Store, TOLD, WORK, same};
+
+use crate::support::RedisServer;
+
+/// A scenario, the guards that it needs, each as a text of the scripts and its replacement.
+struct Case {
+    what: &'static str,
+    scenario: fn(&mut Store) -> Step,
+    mutations: &'static [Mutation],
+}
+
+const CASES: &[Case] = &[
+    Case {
+        what: "only the first settlement of an attempt commits its effects",
+        scenario: effects_are_committed_once,
+        mutations: &[&[
+            ("if not pending_of(entry) and not is_kept(status, entry) then return 0 end", ""),
+            ("redis.call('XACK', stream, group, entry) == 1", "true"),
+        ]],
+    },
+    Case {
+        what: "who does not hold the entry is told so before the effects are looked at",
+        scenario: a_stranger_is_not_told_of_a_refusal,
+        mutations: &[&[("if not pending_of(entry) and not is_kept(status, entry) then return 0 end", "")]],
+    },
+    Case {
+        what: "effects that cannot be committed leave nothing",
+        scenario: refused_effects_leave_nothing,
+        mutations: &[
+            &[("if refusal then return refusal end", "")],
+            &[("if value and not (digits and #digits <= 18) then", "if false then")],
+            &[("wrong_type(one.key, 'hash')", "nil")],
+            &[(
+                "local bad = wrong_type(one.stream, 'stream', one.delayed, 'zset', one.parked, 'hash')\n    \
+                 return bad and bad.err",
+                "",
+            )],
+            &[("if bad then return bad.err end\n    if redis.call('LLEN'", "if redis.call('LLEN'")],
+            &[("redis.call('LLEN', one.children) ~= tonumber(one.total)", "false")],
+        ],
+    },
+    Case {
+        what: "a task that is marked as cancelled commits nothing, and its effects are not looked at",
+        scenario: a_marked_task_commits_nothing,
+        mutations: &[
+            &[("if not is_new and is_marked(status) then all = {} end", "")],
+            &[(
+                "if not is_new and is_marked(status) then return end_task(",
+                "if false then return end_task(",
+            )],
+        ],
+    },
+    Case {
+        what: "a full Redis refuses effects before the first write, and goes on with plain tasks",
+        scenario: a_full_redis_refuses_effects_as_a_whole,
+        mutations: &[
+            &[("redis.pcall('SETRANGE', KEYS[5], 0, '')", "nil")],
+            &[(
+                "if ARGV[at] == 'X' or ARGV[at] == 'N' then\n  local asked",
+                "if plain > 0 then complete_plain() plain = 0 end\n\
+                 if ARGV[at] == 'X' or ARGV[at] == 'N' then\n  local asked",
+            )],
+        ],
+    },
+    Case {
+        what: "a task whose key another one had within the window is a duplicate",
+        scenario: the_key_of_a_task_that_ended_is_taken,
+        mutations: &[&[("if first and redis.call('PTTL', one.marker) >= 0 then", "if false then")]],
+    },
+    Case {
+        what: "children are released once each, as their queue has room",
+        scenario: children_are_released_once,
+        mutations: &[
+            &[("redis.call('LPOP', children)", "local _ = children")],
+            &[("if is_full then", "if false then")],
+            &[("redis.call('ZADD', KEYS[2], now + 1000, member)", "")],
+            &[("redis.call('ZREM', KEYS[2], member)\n      redis.call('HDEL'", "redis.call('HDEL'")],
+            &[("redis.call('PERSIST', one.children)", "")],
+        ],
+    },
+    Case {
+        what: "a child that completes twice is counted once",
+        scenario: a_child_is_counted_once,
+        mutations: &[
+            &[("if before and string.find(before, '^COMPLETED ') then return end", "")],
+            &[(
+                "redis.call('HINCRBY', flow, 'left', -1) == 0",
+                "redis.call('HINCRBY', flow, 'left', -1) <= 1",
+            )],
+            &[(
+                "redis.call('HINCRBY', flow, 'left', -1) == 0",
+                "redis.call('HINCRBY', flow, 'left', -1) < 0",
+            )],
+            &[("redis.call('HSET', child.status, 'flow', at)", "")],
+            &[("if known[2] then join(known[2], id, how, changes) end", "")],
+        ],
+    },
+    Case {
+        what: "a flow fails once, whichever of its children die",
+        scenario: a_flow_fails_once,
+        mutations: &[
+            &[("elseif not about['failed_as'] then", "else")],
+            &[("redis.call('HSET', flow, 'failed_as', redis.call('HGET', about['status'], 'entry'))", "")],
+        ],
+    },
+    Case {
+        what: "a flow that failed is joined once all children have completed after all",
+        scenario: a_flow_is_healed_before_its_burial,
+        mutations: &[
+            &[("if failed then", "if false then")],
+            &[("redis.call('XDEL', about['stream'], failed)", "")],
+        ],
+    },
+    Case {
+        what: "the dead letter of a flow goes when the flow is healed, and if it is gone the task stays away",
+        scenario: a_flow_is_healed_after_its_burial,
+        mutations: &[
+            &[("if letter then redis.call('HSET', flow, 'letter', letter) end", "")],
+            &[("if known[3] then leave_flow(known[3], dead) end", "")],
+            &[("or '0-0') == 0 then\n      return", "or '0-0') == 0 then\n      local _ = 0")],
+            &[("if flow then redis.call('HSET', status, field, flow) end", "")],
+            &[("redis.call('PERSIST', flow)\n", "")],
+        ],
+    },
+    Case {
+        what: "who cancels the task that joins a flow cancels the flow",
+        scenario: a_flow_is_cancelled_with_its_task,
+        mutations: &[
+            &[("redis.call('DEL', flow, flow .. ':children')", "")],
+            &[("fields = cmsgpack.unpack(redis.call('HGET', flow, 'fields'))", "")],
+            &[("local flow = not found and not known_entry and status", "local flow = false")],
+        ],
+    },
+    Case {
+        what: "the end of a task that was only marked is told once, when the task is found",
+        scenario: a_marked_task_is_told_once,
+        mutations: &[
+            &[
+                ("local source = found and fields", "local source = fields"),
+                ("if not found then source = false end", ""),
+            ],
+            &[("if attempt ~= nil then", "if false then")],
+            &[("if source ~= false and (told[how] or told.events) then", "if told[how] or told.events then")],
+        ],
+    },
+    Case {
+        what: "every end is told once, also when its settlement is repeated",
+        scenario: every_end_is_told_once,
+        mutations: &[
+            &[("if told[how] then tell(status, id, how, attempt, changes, source, letter) end", "")],
+            &[
+                ("if not pending_of(entry) and not is_kept(status, entry) then return 0 end", ""),
+                ("redis.call('XACK', stream, group, entry) == 1", "true"),
+            ],
+            &[("if last and tonumber(last[1]) >= tonumber(ARGV[5])", "if false")],
+        ],
+    },
+];
+
+fn effects_are_committed_once(store: &mut Store) -> Step {
+    let entry = store.work("c1")?;
+    let attempt = Attempt::completed(&entry).with(Effect::add("n"));
+    same("first", store.settle("c1", &[&attempt])?, ["1"])?;
+    same("second", store.settle("c2", &[&attempt])?, ["0"])?;
+    same("counter", store.get("n")?, "1")
+}
+
+fn a_stranger_is_not_told_of_a_refusal(store: &mut Store) -> Step {
+    let entry = store.work("c1")?;
+    same("first", store.settle("c1", &[&Attempt::completed(&entry)])?, ["1"])?;
+    store.run::<()>("SET", &["n", "text"])?;
+    let late = Attempt::completed(&entry).with(Effect::add("n"));
+    same("late", store.settle("c2", &[&late])?, ["0"])
+}
+
+fn refused_effects_leave_nothing(store: &mut Store) -> Step {
+    store.run::<()>("SET", &["text", "x"])?;
+    store.stage("f", 2, 100)?;
+    let refused = [
+        Effect::add("text"),
+        Effect::put("text"),
+        Effect::task("text", "t", None),
+        Effect::flow("text", "f", 2),
+        Effect::flow(JOIN, "f", 3),
+    ];
+    for effect in refused {
+        let what = format!("{effect:?}");
+        let entry = store.work("c1")?;
+        let attempt = Attempt::completed(&entry).with(Effect::set("before")).with(effect);
+        let replies = store.settle("c1", &[&attempt])?;
+        same(&what, replies[0].starts_with("TQEFFECT "), true)?;
+        same(&what, store.get("before")?, "")?;
+        same(&what, store.pending(WORK)?, vec![entry.clone()])?;
+        same(&what, store.settle("c1", &[&Attempt::completed(&entry)])?, ["1"])?;
+    }
+    Ok(())
+}
+
+fn a_marked_task_commits_nothing(store: &mut Store) -> Step {
+    for effect in [Effect::add("n"), Effect::put("text")] {
+        store.run::<()>("SET", &["text", "x"])?;
+        let entry = store.work("c1")?;
+        store.run::<()>("HSET", &[&store.status(WORK, &entry), "status", "CANCELLED", "cancel", "1"])?;
+        same("settled", store.settle("c1", &[&Attempt::completed(&entry).with(effect)])?, ["1"])?;
+        same("status", store.said(WORK, &entry)?, "CANCELLED")?;
+        same("counter", store.get("n")?, "")?;
+    }
+    Ok(())
+}
+
+fn a_full_redis_refuses_effects_as_a_whole(store: &mut Store) -> Step {
+    let (plain, entry) = (store.work("c1")?, store.work("c1")?);
+    let attempt = Attempt::completed(&entry).with(Effect::set("a"));
+    store.run::<()>("CONFIG", &["SET", "maxmemory", "1"])?;
+    let replies = store.settle("c1", &[&Attempt::plain(&plain), &attempt]);
+    store.run::<()>("CONFIG", &["SET", "maxmemory", "0"])?;
+    let replies = replies?;
+    same("plain", replies[0].as_str(), "1")?;
+    same("with effects", replies[1].contains("OOM"), true)?;
+    same("the value", store.get("a")?, "")?;
+    same("pending", store.pending(WORK)?, vec![entry])
+}
+
+fn the_key_of_a_task_that_ended_is_taken(store: &mut Store) -> Step {
+    store.run::<()>("SET", &["marker", "earlier", "PX", "60000"])?;
+    let entry = store.work("c1")?;
+    let attempt = Attempt::completed(&entry).with(Effect::task(PART, "t", Some("marker")));
+    same("settled", store.settle("c1", &[&attempt])?, ["1"])?;
+    same("status", store.said(PART, "t")?, "CANCELLED")?;
+    same("enqueued", store.length(PART)?, 0)
+}
+
+fn children_are_released_once(store: &mut Store) -> Step {
+    store.start_flow("f", 3, 2)?;
+    same("they do not expire", store.run::<i64>("PTTL", &["tq:{join}:flow:f:children"])?, -1)?;
+    same("has room for", store.promote("f")?, 2)?;
+    same("waiting", store.length(PART)?, 2)?;
+    same("it is tried again later", store.due_in(JOIN)?.is_some_and(|ms| ms > 500.0), true)?;
+    same("still full", store.promote("f")?, 0)?;
+    let first = store.child("c1")?;
+    same("the first child", first.1.as_str(), "child-0")?;
+    same("settled", store.settle("c1", &[&Attempt::child(&first)])?, ["1"])?;
+    same("room again", store.promote("f")?, 1)?;
+    store.promote("f")?;
+    same("released", store.length(PART)?, 2)?;
+    same("nothing is left to do", store.run::<u64>("ZCARD", &["tq:{join}:delayed"])?, 0)?;
+    same("nor parked", store.run::<u64>("HLEN", &["tq:{join}:parked"])?, 0)
+}
+
+fn a_child_is_counted_once(store: &mut Store) -> Step {
+    store.start_flow("f", 2, 100)?;
+    store.promote("f")?;
+    let (first, second) = (store.child("c1")?, store.child("c1")?);
+    // A producer sent the first child again while it ran.
+    let copy = store.copy_of(&first, "c2")?;
+    same("first", store.settle("c1", &[&Attempt::child(&first)])?, ["1"])?;
+    same("joined", store.length(JOIN)?, 0)?;
+    same("copy", store.settle("c2", &[&Attempt::child(&copy)])?, ["1"])?;
+    same("joined after the copy", store.length(JOIN)?, 0)?;
+    same("second", store.settle("c1", &[&Attempt::child(&second)])?, ["1"])?;
+    same("joined after all", store.length(JOIN)?, 1)
+}
+
+fn a_flow_fails_once(store: &mut Store) -> Step {
+    store.start_flow("f", 2, 100)?;
+    store.promote("f")?;
+    for _ in 0..2 {
+        let child = store.child("c1")?;
+        same("buried", store.settle("c1", &[&Attempt::child(&child).buried()])?, ["1"])?;
+        same("failed", store.length(JOIN)?, 1)?;
+    }
+    Ok(())
+}
+
+fn a_flow_is_healed_before_its_burial(store: &mut Store) -> Step {
+    store.start_flow("f", 1, 100)?;
+    store.promote("f")?;
+    let child = store.child("c1")?;
+    same("buried", store.settle("c1", &[&Attempt::child(&child).buried()])?, ["1"])?;
+    let failed = store.read(JOIN, "c1")?;
+    let child = store.requeue_child("c1")?;
+    same("healed", store.settle("c1", &[&Attempt::child(&child)])?, ["1"])?;
+    same("joined", store.length(JOIN)?, 1)?;
+    same("the failed one is gone", store.pending(JOIN)?, Vec::<String>::new())?;
+    same("not it", store.read(JOIN, "c1")? != failed, true)
+}
+
+fn a_flow_is_healed_after_its_burial(store: &mut Store) -> Step {
+    for is_purged in [false, true] {
+        store.empty()?;
+        // The queues keep no statuses, so the requeueing has to say to which flow the child belongs.
+        store.retention = "0";
+        store.start_flow("f", 1, 100)?;
+        store.promote("f")?;
+        let child = store.child("c1")?;
+        same("buried", store.settle("c1", &[&Attempt::child(&child).buried()])?, ["1"])?;
+        let failed = store.read(JOIN, "c1")?;
+        let burial = Attempt::join(&failed, "f").buried();
+        same("the flow is buried", store.settle_in(JOIN, "c1", &[&burial])?, ["1"])?;
+        if is_purged {
+            store.run::<u64>("DEL", &["tq:{join}:dead"])?;
+        }
+        let child = store.requeue_child("c1")?;
+        same("healed", store.settle("c1", &[&Attempt::child(&child)])?, ["1"])?;
+        same("joined", store.length(JOIN)?, u64::from(!is_purged))?;
+        same("dead", store.length("tq:{join}:dead")?, 0)?;
+        let expires = store.run::<i64>("PTTL", &["tq:{join}:flow:f"])? > 0;
+        same("the flow expires", expires, is_purged)?;
+    }
+    Ok(())
+}
+
+fn a_flow_is_cancelled_with_its_task(store: &mut Store) -> Step {
+    store.start_flow("f", 3, 2)?;
+    same("some are released", store.promote("f")?, 2)?;
+    let told = store.length(TOLD)?;
+    same("cancelled", store.cancel(JOIN, "f")?, "PENDING")?;
+    same("told", store.length(TOLD)?, told + 1)?;
+    same("told of its fields", store.last_told()?.contains(&"n".to_owned()), true)?;
+    same("the others are not released", store.promote("f")?, 0)?;
+    for _ in 0..2 {
+        let child = store.child("c1")?;
+        same("settled", store.settle("c1", &[&Attempt::child(&child)])?, ["1"])?;
+    }
+    same("children", store.length(PART)?, 0)?;
+    same("nothing is left to do", store.promote("f")?, 0)?;
+    same("joined", store.length(JOIN)?, 0)?;
+    same("status", store.said(JOIN, "f")?, "CANCELLED")
+}
+
+fn a_marked_task_is_told_once(store: &mut Store) -> Step {
+    // An older host promoted it: its status does not name its entry.
+    let entry = store.work("c1")?;
+    store.run::<()>("HSET", &[&store.status(WORK, "t"), "status", "PENDING", "attempt", "1"])?;
+    same("cancelled", store.cancel(WORK, "t")?, "PENDING")?;
+    same("told at the mark", store.length(TOLD)?, 0)?;
+    same("begun", store.begin("c1", "t", &entry)?, 2)?;
+    same("told", store.length(TOLD)?, 1)
+}
+
+fn every_end_is_told_once(store: &mut Store) -> Step {
+    let entry = store.work("c1")?;
+    let attempt = Attempt::completed(&entry).with(Effect::add("n"));
+    same("settled", store.settle("c1", &[&attempt])?, ["1"])?;
+    same("told", store.length(TOLD)?, 1)?;
+    same("repeated", store.settle_again(WORK, "c1", &[&attempt])?, ["1"])?;
+    same("told after a repeated call", store.length(TOLD)?, 1)?;
+    same("a later call", store.settle("c2", &[&attempt])?, ["0"])?;
+    same("told after a later call", store.length(TOLD)?, 1)
+}
+
+#[test]
+fn every_guard_of_effects_and_flows_is_missed() {
+    let dir = tempfile::tempdir().expect("create a folder");
+    let redis = RedisServer::start(dir.path(), &[]);
+    let mut not_missed = Vec::new();
+    for case in CASES {
+        let play = |mutation| {
+            let mut store = Store::new(&redis, mutation);
+            store.empty().and_then(|()| (case.scenario)(&mut store))
+        };
+        assert_eq!(play(None), Ok(()), "{}", case.what);
+        for mutation in case.mutations {
+            match play(Some(*mutation)) {
+                Ok(()) => not_missed.push((case.what, mutation[0].0)),
+                Err(why) => println!("without {}: {why}", mutation[0].0),
+            }
+        }
+    }
+    assert!(not_missed.is_empty(), "{not_missed:#?}");
+}

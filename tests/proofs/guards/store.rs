@@ -1,0 +1,362 @@
+//! Calls the scripts on a Redis, all of them without one guard if the test asks for that.
+//!
+//! In: attempts and their effects. Out: replies, and what Redis holds. Each reply that cannot be understood
+//! is an error, so a mutant that breaks a script is noticed too. Not here: the library's own calls
+//! (`queue`), which `property` plays.
+
+use std::fmt::Debug;
+
+use redis::{Connection, FromRedisValue};
+use tqhost::testing::queue::script;
+
+use crate::support::RedisServer;
+
+pub const WORK: &str = "work";
+pub const PART: &str = "part";
+pub const JOIN: &str = "join";
+pub const TOLD: &str = "told";
+const GROUP: &str = "tqhost";
+const HOUR_MS: &str = "3600000";
+
+/// An error says where a scenario went another way.
+pub type Step<T = ()> = Result<T, String>;
+/// Texts of the scripts with their replacements, which together take out one guard.
+pub type Mutation = &'static [(&'static str, &'static str)];
+
+pub fn same<A: PartialEq<B> + Debug, B: Debug>(what: &str, found: A, expected: B) -> Step {
+    if found == expected { Ok(()) } else { Err(format!("{what}: {found:?}, not {expected:?}")) }
+}
+
+fn key(queue: &str, what: &str) -> String {
+    format!("tq:{{{queue}}}:{what}")
+}
+
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+/// One effect of an attempt, as settle.lua takes it.
+#[derive(Debug, Clone)]
+pub struct Effect {
+    keys: Vec<String>,
+    values: Vec<String>,
+}
+
+impl Effect {
+    pub fn add(key: &str) -> Effect {
+        Effect { keys: owned(&[key]), values: owned(&["A", "1"]) }
+    }
+
+    pub fn set(key: &str) -> Effect {
+        Effect { keys: owned(&[key]), values: owned(&["S", "x", "0"]) }
+    }
+
+    pub fn put(key: &str) -> Effect {
+        Effect { keys: owned(&[key]), values: owned(&["H", "0", "-1", "2", "a", "1"]) }
+    }
+
+    /// A task for `queue`. `marker` is the key of its idempotency key.
+    pub fn task(queue: &str, id: &str, marker: Option<&str>) -> Effect {
+        let mut keys = vec![queue.to_owned()];
+        keys.extend(["delayed", "parked", &format!("task:{id}")].map(|what| key(queue, what)));
+        keys.push(marker.unwrap_or(queue).to_owned());
+        Effect { keys, values: owned(&["T", id, "0", HOUR_MS, "2", "n", "1"]) }
+    }
+
+    /// The flow whose last task has this id in `queue`. Its children were staged for [`JOIN`].
+    pub fn flow(queue: &str, id: &str, children: usize) -> Effect {
+        let about = key(JOIN, &format!("flow:{id}"));
+        let mut keys = vec![about.clone(), format!("{about}:children"), queue.to_owned()];
+        keys.extend(["delayed", "parked", "dead", &format!("task:{id}")].map(|what| key(queue, what)));
+        keys.push(queue.to_owned());
+        let total = children.to_string();
+        let values = owned(&["F", id, &total, GROUP, "0", "4", "n", "1", "tq-joins", &about]);
+        Effect { keys, values }
+    }
+}
+
+/// A delivered child of a flow: its entry, its id, and the field `tq-flow`.
+pub type Child = (String, String, String);
+
+/// An attempt that is settled.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    what: &'static str,
+    entry: String,
+    id: String,
+    /// The fields of the dead letter.
+    fields: Vec<String>,
+    effects: Vec<Effect>,
+}
+
+impl Attempt {
+    /// The first attempt of a task without a status. It completes without a result.
+    pub fn plain(entry: &str) -> Attempt {
+        Attempt { what: "", ..Attempt::completed(entry) }
+    }
+
+    pub fn completed(entry: &str) -> Attempt {
+        let (entry, id) = (entry.to_owned(), entry.to_owned());
+        Attempt { what: "C", entry, id, fields: Vec::new(), effects: Vec::new() }
+    }
+
+    pub fn child((entry, id, flow): &Child) -> Attempt {
+        let fields = owned(&["n", "1", "tq-id", id, "tq-flow", flow]);
+        Attempt { id: id.clone(), fields, ..Attempt::completed(entry) }
+    }
+
+    /// The last task of a flow.
+    pub fn join(entry: &str, id: &str) -> Attempt {
+        let fields = owned(&["n", "1", "tq-id", id, "tq-joins", &key(JOIN, &format!("flow:{id}"))]);
+        Attempt { id: id.to_owned(), fields, ..Attempt::completed(entry) }
+    }
+
+    pub fn buried(self) -> Attempt {
+        Attempt { what: "B", ..self }
+    }
+
+    pub fn with(mut self, effect: Effect) -> Attempt {
+        self.what = "X";
+        self.effects.push(effect);
+        self
+    }
+}
+
+/// A Redis whose scripts lack the guard of a mutation, if there is one.
+pub struct Store {
+    db: Connection,
+    mutation: Option<Mutation>,
+    /// The number of the last call of settle.lua.
+    number: u64,
+    pub retention: &'static str,
+}
+
+impl Store {
+    pub fn new(redis: &RedisServer, mutation: Option<Mutation>) -> Store {
+        let scripts = [&script::SETTLE, &script::PROMOTE, &script::CANCEL, &script::REQUEUE];
+        for (text, _) in mutation.into_iter().flatten() {
+            let is_there = scripts.iter().any(|script| script.source.matches(text).count() == 1);
+            assert!(is_there, "no script has this text once: {text}");
+        }
+        Store { db: redis.connection(), mutation, number: 0, retention: HOUR_MS }
+    }
+
+    pub fn run<T: FromRedisValue>(&mut self, name: &str, args: &[&str]) -> Step<T> {
+        redis::cmd(name).arg(args).query(&mut self.db).map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// Empties Redis, and creates the groups.
+    pub fn empty(&mut self) -> Step {
+        self.run::<()>("FLUSHALL", &[])?;
+        for queue in [WORK, PART, JOIN] {
+            self.run::<()>("XGROUP", &["CREATE", queue, GROUP, "0", "MKSTREAM"])?;
+        }
+        Ok(())
+    }
+
+    fn call<T: FromRedisValue>(&mut self, source: &str, keys: &[String], args: &[String]) -> Step<T> {
+        let mut source = source.to_owned();
+        for (text, instead) in self.mutation.into_iter().flatten() {
+            source = source.replace(text, instead);
+        }
+        let mut call = redis::cmd("EVAL");
+        call.arg(source).arg(keys.len()).arg(keys).arg(args);
+        call.query(&mut self.db).map_err(|error| format!("a script: {error}"))
+    }
+
+    /// Calls a script that may end tasks of `queue`, whose ends are all told to [`TOLD`].
+    fn ending<T: FromRedisValue>(
+        &mut self,
+        source: &str,
+        queue: &str,
+        mut keys: Vec<String>,
+        args: Vec<String>,
+    ) -> Step<T> {
+        keys.extend(owned(&[TOLD, TOLD, TOLD, queue]));
+        let all = [owned(&[GROUP, self.retention, HOUR_MS]), args, owned(&["0", queue])].concat();
+        self.call(source, &keys, &all)
+    }
+
+    pub fn status(&self, queue: &str, id: &str) -> String {
+        key(queue, &format!("task:{id}"))
+    }
+
+    /// What the status of a task says.
+    pub fn said(&mut self, queue: &str, id: &str) -> Step<String> {
+        let status = self.status(queue, id);
+        self.run::<Option<String>>("HGET", &[&status, "status"]).map(Option::unwrap_or_default)
+    }
+
+    /// A value, empty if there is none.
+    pub fn get(&mut self, key: &str) -> Step<String> {
+        self.run::<Option<String>>("GET", &[key]).map(Option::unwrap_or_default)
+    }
+
+    pub fn length(&mut self, stream: &str) -> Step<u64> {
+        self.run("XLEN", &[stream])
+    }
+
+    pub fn pending(&mut self, queue: &str) -> Step<Vec<String>> {
+        let pending: Vec<(String, String, u64, u64)> =
+            self.run("XPENDING", &[queue, GROUP, "-", "+", "100"])?;
+        Ok(pending.into_iter().map(|(entry, ..)| entry).collect())
+    }
+
+    fn delivered(&mut self, queue: &str, consumer: &str) -> Step<(String, Vec<String>)> {
+        type Reply = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
+        let args = ["GROUP", GROUP, consumer, "COUNT", "1", "STREAMS", queue, ">"];
+        let read: Reply = self.run("XREADGROUP", &args)?;
+        let mut entries = read.into_iter().flatten().flat_map(|(_, entries)| entries);
+        entries.next().ok_or_else(|| format!("{queue} has no new entry"))
+    }
+
+    /// The next entry of a queue, which the consumer then holds.
+    pub fn read(&mut self, queue: &str, consumer: &str) -> Step<String> {
+        self.delivered(queue, consumer).map(|(entry, _)| entry)
+    }
+
+    /// A new task, which the consumer holds.
+    pub fn work(&mut self, consumer: &str) -> Step<String> {
+        self.run::<String>("XADD", &[WORK, "*", "n", "1"])?;
+        self.read(WORK, consumer)
+    }
+
+    /// The next child, which the consumer then holds.
+    pub fn child(&mut self, consumer: &str) -> Step<Child> {
+        let (entry, fields) = self.delivered(PART, consumer)?;
+        let value = |name: &str| {
+            let pair = fields.chunks(2).find(|pair| pair[0] == name);
+            pair.map(|pair| pair[1].clone()).ok_or_else(|| format!("the child has no {name}: {fields:?}"))
+        };
+        Ok((entry, value("tq-id")?, value("tq-flow")?))
+    }
+
+    /// Another entry with the id and the flow of a child, which the consumer then holds.
+    pub fn copy_of(&mut self, (_, id, flow): &Child, consumer: &str) -> Step<Child> {
+        self.run::<String>("XADD", &[PART, "*", "n", "1", "tq-id", id, "tq-flow", flow])?;
+        self.child(consumer)
+    }
+
+    /// The attempts of tasks of [`WORK`], or of children.
+    pub fn settle(&mut self, consumer: &str, attempts: &[&Attempt]) -> Step<Vec<String>> {
+        let is_child = attempts.iter().any(|attempt| attempt.fields.iter().any(|name| name == "tq-flow"));
+        self.settle_in(if is_child { PART } else { WORK }, consumer, attempts)
+    }
+
+    pub fn settle_in(&mut self, queue: &str, consumer: &str, attempts: &[&Attempt]) -> Step<Vec<String>> {
+        self.number += 1;
+        self.settle_again(queue, consumer, attempts)
+    }
+
+    /// Repeats the last call. Plain attempts come first, then those with effects.
+    pub fn settle_again(&mut self, queue: &str, consumer: &str, attempts: &[&Attempt]) -> Step<Vec<String>> {
+        let mut keys = vec![queue.to_owned()];
+        keys.extend(["delayed", "parked", "dead"].map(|what| key(queue, what)));
+        keys.push(key(queue, &format!("settled:{consumer}")));
+        let (plain, other): (Vec<&Attempt>, Vec<&Attempt>) =
+            attempts.iter().partition(|attempt| attempt.what.is_empty());
+        keys.extend(plain.iter().map(|attempt| self.status(queue, &attempt.id)));
+        let number = self.number.to_string();
+        let mut args = owned(&[consumer, &number, &plain.len().to_string(), "0", "p"]);
+        args.extend(plain.iter().map(|attempt| attempt.entry.clone()));
+        args.extend(plain.iter().map(|_| "1".to_owned()));
+        args.extend(plain.iter().map(|_| "0".to_owned()));
+        for Attempt { what, entry, id, fields, effects } in other {
+            keys.extend([self.status(queue, id), queue.to_owned()]);
+            args.extend(owned(&[what, entry, "1", "p", "1", "0", id, "", "0"]));
+            let fields: &[String] = if *what == "B" { fields } else { &[] };
+            args.push(fields.len().to_string());
+            args.extend_from_slice(fields);
+            if *what == "X" {
+                args.push(effects.len().to_string());
+            }
+            for effect in effects {
+                keys.extend_from_slice(&effect.keys);
+                args.extend_from_slice(&effect.values);
+            }
+        }
+        let replies: Vec<redis::Value> = self.ending(&script::SETTLE.source, queue, keys, args)?;
+        replies
+            .into_iter()
+            .map(|reply| redis::from_redis_value(reply).map_err(|error| format!("a reply: {error}")))
+            .collect()
+    }
+
+    /// Stages children, whose queue has room for `most`.
+    pub fn stage(&mut self, flow: &str, children: usize, most: usize) -> Step {
+        let about = key(JOIN, &format!("flow:{flow}"));
+        let mut args = owned(&[HOUR_MS]);
+        for n in 0..children {
+            let (id, of, most) = (format!("child-{n}"), format!("{n} {about}"), most.to_string());
+            args.extend(owned(&[PART, PART]));
+            args.extend(["delayed", "parked", &format!("task:{id}")].map(|what| key(PART, what)));
+            args.extend(owned(&[PART, &id, "0", &most, "6", "n", "1", "tq-id", &id, "tq-flow", &of]));
+        }
+        let staged: usize = self.call(&script::STAGE.source, &[format!("{about}:children")], &args)?;
+        same("staged", staged, children)
+    }
+
+    /// A task of [`WORK`] starts a flow.
+    pub fn start_flow(&mut self, flow: &str, children: usize, most: usize) -> Step {
+        self.stage(flow, children, most)?;
+        let entry = self.work("c1")?;
+        let attempt = Attempt::completed(&entry).with(Effect::flow(JOIN, flow, children));
+        same("started", self.settle("c1", &[&attempt])?, ["1"])
+    }
+
+    /// Releases children now, and gives how many.
+    pub fn promote(&mut self, flow: &str) -> Step<u64> {
+        let (delayed, member) = (key(JOIN, "delayed"), format!("flow/{flow}"));
+        self.run::<()>("ZADD", &[&delayed, "XX", "0", &member])?;
+        let keys = [JOIN.to_owned(), delayed, key(JOIN, "parked"), JOIN.to_owned()];
+        let reply: (u64, u64, i64, redis::Value) =
+            self.call(&script::PROMOTE.source, &keys, &["100".to_owned(), member])?;
+        same("members without fields", reply.1, 0)?;
+        Ok(reply.0)
+    }
+
+    /// How long (ms) until the next delayed task of a queue is due. None: there is none.
+    pub fn due_in(&mut self, queue: &str) -> Step<Option<f64>> {
+        let first: Vec<(String, f64)> =
+            self.run("ZRANGE", &[&key(queue, "delayed"), "0", "0", "WITHSCORES"])?;
+        let (seconds, micros): (f64, f64) = self.run("TIME", &[])?;
+        Ok(first.first().map(|(_, due)| due - seconds * 1000.0 - micros / 1000.0))
+    }
+
+    /// Brings the only dead letter of the children back, and gives the entry to the consumer.
+    pub fn requeue_child(&mut self, consumer: &str) -> Step<Child> {
+        let dead = key(PART, "dead");
+        let letters: Vec<(String, Vec<String>)> = self.run("XRANGE", &[&dead, "-", "+"])?;
+        let Some((letter, fields)) = letters.into_iter().next() else {
+            return Err("no child is dead".to_owned());
+        };
+        let keys = [PART.to_owned(), dead, self.status(PART, "child-0")];
+        let args = [vec![letter, "1".to_owned()], fields].concat();
+        let requeued: u64 = self.call(&script::REQUEUE.source, &keys, &args)?;
+        same("requeued", requeued, 1)?;
+        self.child(consumer)
+    }
+
+    /// The fields with which the last end was told.
+    pub fn last_told(&mut self) -> Step<Vec<String>> {
+        let told: Vec<(String, Vec<String>)> = self.run("XREVRANGE", &[TOLD, "+", "-", "COUNT", "1"])?;
+        Ok(told.into_iter().flat_map(|(_, fields)| fields).collect())
+    }
+
+    /// Cancels a task whose entry is not known, and gives the status before.
+    pub fn cancel(&mut self, queue: &str, id: &str) -> Step<String> {
+        let mut keys = vec![queue.to_owned()];
+        keys.extend(["delayed", "parked", &format!("task:{id}")].map(|what| key(queue, what)));
+        keys.push(queue.to_owned());
+        self.ending(&script::CANCEL.source, queue, keys, owned(&[id, ""]))
+    }
+
+    /// The gate's reply for a task of [`WORK`].
+    pub fn begin(&mut self, consumer: &str, id: &str, entry: &str) -> Step<u64> {
+        let keys = vec![WORK.to_owned(), key(WORK, "delayed"), self.status(WORK, id)];
+        let keys = [keys, owned(&[WORK, WORK])].concat();
+        let args = owned(&[consumer, "p", "10000", "3", entry, "1", "1", id, "0", "0", "0"]);
+        let replies: Vec<u64> = self.ending(&script::BEGIN.source, WORK, keys, args)?;
+        Ok(replies.first().copied().unwrap_or_default())
+    }
+}

@@ -70,6 +70,9 @@ impl Host {
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
+        for note in config.slot_notes() {
+            tracing::info!("{note}");
+        }
         let (servants, watchers, stop) = (Loops::default(), Loops::default(), Stop::default());
         let health = Health::new(STALL_AFTER);
         // 1. The admin address first: it tells another process on it at once, and whether this one lives

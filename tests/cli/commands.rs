@@ -515,7 +515,7 @@ fn check_shows_exports_imports_and_the_names_of_grants() {
     );
     bench.install("reads-config", "reads-config");
     let view = ask(&bench, &["check"]);
-    has(&view, &["config", "redis", "warnings", "queues", "plugins", "ok"]);
+    has(&view, &["config", "redis", "warnings", "notes", "queues", "plugins", "ok"]);
     let plugin = &view["plugins"][0];
     assert_eq!(
         (&view["ok"], &plugin["state"], &plugin["grants"]["config"]),

@@ -3,6 +3,7 @@
 //!
 //! Not here: restarts, outages and stalls (`hosts`), the network (`network`).
 
+use std::net::TcpListener;
 use std::time::Duration;
 
 use crate::support::proxy::Proxy;
@@ -431,6 +432,24 @@ fn redis_23_while_redis_loads_its_data_the_host_waits() {
     bench.all_done("work", &ids);
     works(&mut bench, &host);
     host.stop();
+}
+
+#[test]
+fn redis_16_a_node_of_a_cluster_is_refused_and_told_what_a_cluster_would_refuse() {
+    let queues = "[queues.work]\nenqueue_to = [\"part\"]\n[queues.part]\n";
+    let bench = Bench::new(queues);
+    // The default, the port plus 10,000, may be beyond the last port.
+    let bus = TcpListener::bind("127.0.0.1:0").and_then(|bus| bus.local_addr()).expect("a port");
+    let dir = bench.dir.path().join("cluster");
+    let extra = ["--cluster-enabled", "yes", "--cluster-port", &bus.port().to_string()];
+    let cluster = RedisServer::start(&dir, &extra);
+    bench.configure_url(queues, &cluster.url());
+    for args in [&["run"][..], &["queues"]] {
+        let refused = bench.tqhost(args);
+        assert!(refused.code == 1 && refused.stderr.contains("is a node of a cluster"), "{refused:?}");
+    }
+    let note = bench.tqhost(&["check", "--json"]).json()["notes"][0].to_string();
+    assert!(note.contains("queues.work: it sends tasks to part") && note.contains("one {tag}"), "{note}");
 }
 
 /// Closes all connections but the test's own.

@@ -25,6 +25,7 @@ struct CheckView {
     config: String,
     redis: String,
     warnings: Vec<String>,
+    notes: Vec<String>,
     queues: Vec<CheckedQueue>,
     plugins: Vec<CheckedPlugin>,
     /// False when a plugin is bad.
@@ -255,6 +256,7 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
         config: config.path.display().to_string(),
         redis,
         warnings: config.warnings.clone(),
+        notes: config.slot_notes(),
         queues: config.queues.iter().map(queue).collect(),
         ok: plugins.iter().all(|plugin| plugin.state != PluginVerdict::Bad),
         plugins,
@@ -309,6 +311,7 @@ fn render(view: &CheckView, paint: Paint) -> String {
     head.extend(
         view.warnings.iter().map(|warning| ("warning", paint.tone(Tone::Warning, &text::escape(warning)))),
     );
+    head.extend(view.notes.iter().map(|note| ("note", text::escape(note))));
     let with_stream = |queue: &CheckedQueue| {
         let stream =
             if queue.stream == queue.queue { String::new() } else { format!(" (stream {})", queue.stream) };
@@ -411,6 +414,7 @@ mod tests {
             config: "/srv/tqhost.toml".into(),
             redis: "redis://localhost".into(),
             warnings: vec!["odd".into()],
+            notes: Vec::new(),
             queues,
             plugins,
             ok: false,

@@ -79,7 +79,7 @@ impl From<Unusable> for CommandError {
     fn from(error: Unusable) -> Self {
         match error {
             Unusable::Redis(error) => error.into(),
-            Unusable::TooOld { .. } => CommandError::Failed(error.into()),
+            Unusable::TooOld { .. } | Unusable::Cluster { .. } => CommandError::Failed(error.into()),
         }
     }
 }

@@ -30,6 +30,7 @@ pub(crate) mod records;
 mod redis_url;
 mod schedule;
 pub(crate) mod secret;
+mod slots;
 mod source;
 mod targets;
 #[cfg(test)]
@@ -44,7 +45,7 @@ pub(crate) use records::RecordGrants;
 pub(crate) use secret::Secret;
 
 pub(crate) use edits::edits;
-pub(crate) use names::check_name;
+pub(crate) use names::{check_name, hash_tag};
 
 #[cfg(test)]
 mod tests {

@@ -60,6 +60,13 @@ pub(super) fn check_stream(stream: &str) -> Result<(), String> {
     }
 }
 
+/// The part of a key that Redis Cluster hashes instead of the whole key: the text between the first `{` and
+/// the next `}`, if it is not empty.
+pub(crate) fn hash_tag(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,6 +27,8 @@
 //!
 //! All keys of a queue share S's hash slot, so that its scripts may touch them together on a cluster.
 
+use crate::config::hash_tag;
+
 /// The set of hosts that announced themselves.
 pub(crate) const HOSTS: &str = "tq:hosts";
 
@@ -165,13 +167,6 @@ impl FlowKeys {
 fn literal(text: &str) -> String {
     let special = |c| matches!(c, '*' | '?' | '[' | ']' | '^' | '\\');
     text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
-}
-
-/// The part of a key that Redis Cluster hashes instead of the whole key: the text between the first `{` and
-/// the next `}`, if it is not empty.
-fn hash_tag(key: &str) -> Option<&str> {
-    let (_, rest) = key.split_once('{')?;
-    rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty())
 }
 
 #[cfg(test)]

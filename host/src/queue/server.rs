@@ -17,9 +17,15 @@ pub(crate) enum Unusable {
     Redis(#[from] QueueError),
     #[error("Redis at {address} is version {version}; tqhost needs Redis or Valkey 7.0 or newer")]
     TooOld { address: String, version: String },
+    #[error(
+        "Redis at {address} is a node of a cluster, which tqhost cannot use yet: \
+         set redis.url to a primary that is in no cluster"
+    )]
+    Cluster { address: String },
 }
 
-/// Connects and checks the version. Gives it, or an empty text if the server does not tell it.
+/// Connects, and checks the version and the mode. Gives the version, or an empty text if the server does not
+/// tell it.
 pub(crate) async fn check(link: &Link) -> Result<String, Unusable> {
     link.command("connect", &redis::cmd("PING")).await?;
     // This user may not be allowed INFO; the host can work without it.
@@ -27,12 +33,14 @@ pub(crate) async fn check(link: &Link) -> Result<String, Unusable> {
         return Ok(String::new());
     };
     let info = reply::text(info).unwrap_or_default();
-    let version = info
-        .lines()
-        .find_map(|line| line.strip_prefix("redis_version:"))
-        .unwrap_or_default()
-        .trim()
-        .to_owned();
+    let field = |name: &str| {
+        let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.unwrap_or_default().trim().to_owned()
+    };
+    if field("redis_mode") == "cluster" {
+        return Err(Unusable::Cluster { address: link.address().to_owned() });
+    }
+    let version = field("redis_version");
     match parse(&version) {
         Some(found) if found < OLDEST => {
             Err(Unusable::TooOld { address: link.address().to_owned(), version })

@@ -190,6 +190,46 @@ fn proof_38_flows_whose_last_children_end_at_the_same_moment_are_joined_once() {
 }
 
 #[test]
+fn proof_38_flows_are_joined_once_while_hosts_are_killed() {
+    const SMALL: usize = 100;
+    const LARGE: usize = 10_000;
+    const KILLS: usize = 6;
+    let mut bench = bench(
+        &QUEUES
+            .replace("[defaults]", "[defaults]\nlease = \"1s\"\nmax_crashes = 100\ntimeout = \"5m\"")
+            .replace("[queues.part]", "[queues.part]\nconcurrency = 50"),
+    );
+    let children = |count| vec![json!([["add", "n", 1]]); count];
+    let then = json!([["add", "joined", 1]]);
+    told(&mut bench, "work", &json!([fan_out(&children(LARGE), &then)]));
+    for _ in 0..SMALL {
+        told(&mut bench, "work", &json!([fan_out(&children(100), &then)]));
+    }
+    let count = |bench: &mut Bench, queue: &str, name: &str| -> usize {
+        bench.redis::<Option<usize>>("GET", &format!("tq:{{{queue}}}:state:effects:{name}")).unwrap_or(0)
+    };
+    let all = LARGE + 100 * SMALL;
+    let mut hosts = vec![bench.host(), bench.host()];
+    for kill in 1..=KILLS {
+        // The kills are spread over the work.
+        eventually("some children more are done", || {
+            (count(&mut bench, "part", "n") >= kill * all / (KILLS + 1)).then_some(())
+        });
+        hosts.remove(0).kill();
+        hosts.push(bench.host());
+    }
+    eventually("all flows are joined", || (count(&mut bench, "join", "joined") == SMALL + 1).then_some(()));
+    for queue in ["work", "part", "join"] {
+        bench.until_drained(queue);
+    }
+    let counts = (count(&mut bench, "part", "n"), count(&mut bench, "join", "joined"));
+    assert_eq!(counts, (all, SMALL + 1));
+    assert_eq!((bench.dead("part").len(), bench.dead("join").len()), (0, 0));
+    doctor_is_silent(&bench);
+    crate::support::Host::stop_all(hosts);
+}
+
+#[test]
 fn flows_may_be_nested() {
     let mut bench = bench(QUEUES);
     let host = bench.host();

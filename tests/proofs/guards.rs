@@ -144,10 +144,7 @@ const CASES: &[Case] = &[
         what: "the end of a task that was only marked is told once, when the task is found",
         scenario: a_marked_task_is_told_once,
         mutations: &[
-            &[
-                ("local source = found and fields", "local source = fields"),
-                ("if not found then source = false end", ""),
-            ],
+            &[("local source = found and fields", "local source = fields")],
             &[("if attempt ~= nil then", "if false then")],
             &[("if source ~= false and (told[how] or told.events) then", "if told[how] or told.events then")],
         ],

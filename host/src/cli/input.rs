@@ -224,7 +224,7 @@ fn utf8(bytes: &[u8]) -> Result<&str, String> {
         .map_err(|error| format!("not UTF-8 (at byte {})", error.valid_up_to() + 1))
 }
 
-/// What is wrong with an object.
+/// A mistake in an object.
 struct Mistake {
     /// How many bytes are left after the mistake in the text. `None`: the text is no object at all.
     left: Option<usize>,

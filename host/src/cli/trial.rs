@@ -95,7 +95,7 @@ struct Trial {
     args: TryArgs,
     plugin: Arc<str>,
     grants: config::Plugin,
-    rules: config::QueueRules,
+    rules: Arc<config::QueueRules>,
     singles: Singles,
     log: TrialLog,
     /// The content of stdin, which cannot be read twice.
@@ -133,7 +133,8 @@ pub(super) async fn run(
     })?;
     let singles = Singles::new(sandbox, cache_dir().as_deref());
     let is_granted = is_named || args.plugin.is_some() || args.queue.is_some();
-    let trial = Trial { args, plugin: plugin.into(), grants, rules, singles, log, stdin, is_granted };
+    let trial =
+        Trial { args, plugin: plugin.into(), grants, rules: rules.into(), singles, log, stdin, is_granted };
     if !trial.args.watch {
         let handler = trial.read_handler().await?;
         return trial.once(&handler, trial.tasks().await?, out).await;
@@ -339,7 +340,7 @@ impl Trial {
             max_attempts: self.rules.max_retries.saturating_add(1).max(self.args.attempt),
             timeout: self.args.timeout.unwrap_or(self.rules.timeout),
             progress: vec![progress],
-            effects: Arc::new(NoEffects::of(&self.rules)),
+            effects: Arc::new(NoEffects::of(self.rules.clone())),
             stop: CancellationToken::new(),
         }
     }

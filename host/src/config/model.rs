@@ -109,7 +109,7 @@ impl OnEnd {
     }
 }
 
-/// What a queue knows of another one to which it sends tasks.
+/// The rules of a queue that another queue needs to send tasks there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetQueue {
     pub name: String,

@@ -35,45 +35,45 @@ pub(super) fn find(queues: &mut [(QueueRules, Item)], sends: Vec<Sends>) {
 
 /// Marks the targets whose tasks may lead back to the queue that enqueues to them.
 fn mark_circles(queues: &mut [(QueueRules, Item)]) {
-    let sends: BTreeMap<String, Vec<String>> = queues
-        .iter()
-        .map(|(queue, _)| {
-            let names = queue.enqueue_to.iter().map(|target| target.name.clone());
-            (queue.name.clone(), names.collect())
-        })
-        .collect();
+    let graph = Graph::of(queues, |queue| queue.enqueue_to.iter());
     for (queue, _) in queues {
         for target in &mut queue.enqueue_to {
-            target.leads_back =
-                target.name == queue.name || reached(&sends, &target.name).contains(&queue.name);
+            target.leads_back = graph.reached(&target.name).contains(&queue.name);
         }
     }
 }
 
-/// All queues that are reached from one, directly or not.
-fn reached(sends: &BTreeMap<String, Vec<String>>, from: &str) -> Vec<String> {
-    let mut reached: Vec<String> = sends.get(from).cloned().unwrap_or_default();
-    let mut at = 0;
-    while let Some(name) = reached.get(at) {
-        let more = sends.get(name).into_iter().flatten();
-        let more: Vec<String> = more.filter(|name| !reached.contains(name)).cloned().collect();
-        reached.extend(more);
-        at += 1;
+/// The names of the queues to which each queue sends tasks.
+struct Graph(BTreeMap<String, Vec<String>>);
+
+impl Graph {
+    fn of<'q, T: Iterator<Item = &'q TargetQueue>>(
+        queues: &'q [(QueueRules, Item)],
+        targets: impl Fn(&'q QueueRules) -> T,
+    ) -> Graph {
+        let names = |queue| targets(queue).map(|target| target.name.clone()).collect();
+        Graph(queues.iter().map(|(queue, _)| (queue.name.clone(), names(queue))).collect())
     }
-    reached
+
+    /// All queues that are reached from one, directly or not.
+    fn reached(&self, from: &str) -> Vec<String> {
+        let mut reached: Vec<String> = self.0.get(from).cloned().unwrap_or_default();
+        let mut at = 0;
+        while let Some(name) = reached.get(at) {
+            let more = self.0.get(name).into_iter().flatten();
+            let more: Vec<String> = more.filter(|name| !reached.contains(name)).cloned().collect();
+            reached.extend(more);
+            at += 1;
+        }
+        reached
+    }
 }
 
 /// Ends that are told in a circle would never come to an end.
 fn check_ends(queues: &[(QueueRules, Item)]) {
-    let tells: BTreeMap<String, Vec<String>> = queues
-        .iter()
-        .map(|(queue, _)| {
-            let names = queue.on_end.targets().map(|target| target.name.clone());
-            (queue.name.clone(), names.collect())
-        })
-        .collect();
+    let graph = Graph::of(queues, |queue| queue.on_end.targets());
     for (queue, item) in queues {
-        if reached(&tells, &queue.name).contains(&queue.name) {
+        if graph.reached(&queue.name).contains(&queue.name) {
             item.named_as(format!("{}.on_end", item.key)).problem(
                 "leads back to this queue, so that one end would be told for ever: \
                  name a queue that tells no other one",

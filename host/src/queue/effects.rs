@@ -16,7 +16,7 @@ use super::codec;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::keys::{FlowKeys, QueueKeys};
-use super::produce::NewTask;
+use super::produce::{self, NewTask};
 use super::reply;
 use crate::chain::chain;
 use crate::config::{self, TargetQueue};
@@ -119,12 +119,13 @@ pub(crate) fn new_task(
         let why = format!("queue `{queue}` is not in `enqueue_to` of queue `{}`", rules.name);
         return Err(EffectError::NotPermitted(why));
     }
-    let refused = |why: super::produce::NotATask| EffectError::NotPermitted(why.to_string());
-    let mut task = NewTask::new(fields.clone(), delay).map_err(refused)?;
-    if let Some(key) = &key {
-        task = task.with_key(key.clone()).map_err(refused)?;
-    }
-    Ok(OutboxTask { id: task.id().to_owned(), queue: queue.to_owned(), fields, delay, key })
+    let refused = |why: produce::NotATask| EffectError::NotPermitted(why.to_string());
+    let task = NewTask::new(fields, delay).map_err(refused)?;
+    let task = match key {
+        Some(key) => task.with_key(key).map_err(refused)?,
+        None => task,
+    };
+    Ok(task.into_outbox(queue))
 }
 
 /// One effect as settle.lua takes it.
@@ -184,7 +185,7 @@ impl Queue {
             keys.parked.clone().into(),
             keys.dead.clone().into(),
             keys.task(&flow.then.id).into(),
-            keys.marker(key_of(&flow.then, target)),
+            keys.marker(outbox_key(&flow.then, target)),
         ]);
         let call = call
             .value(&flow.then.id)
@@ -236,28 +237,21 @@ impl Queue {
             keys.delayed.clone().into(),
             keys.parked.clone().into(),
             keys.task(&task.id).into(),
-            keys.marker(key_of(task, target)),
+            keys.marker(outbox_key(task, target)),
         ]);
         call.values.extend(fields.into_iter().flat_map(|(name, value)| [name, value]));
         Some(call)
     }
 }
 
-/// The idempotency key of a new task.
-pub(super) fn key_of<'t>(task: &'t OutboxTask, target: &TargetQueue) -> Option<&'t [u8]> {
-    let named = || {
-        let name = target.key_field.as_ref()?;
-        let field = task.fields.iter().find(|field| field.name == *name)?;
-        (!field.value.is_empty()).then_some(field.value.as_slice())
-    };
-    task.key.as_ref().map(String::as_bytes).or_else(named)
+/// The idempotency key of a task that goes to this queue.
+pub(super) fn outbox_key<'t>(task: &'t OutboxTask, target: &TargetQueue) -> Option<&'t [u8]> {
+    produce::key_of(task.key.as_deref(), &task.fields, target.key_field.as_deref())
 }
 
-/// The fields of a new task as they stand in Redis.
+/// The fields of the entry of a task.
 pub(super) fn outbox_fields(task: &OutboxTask) -> codec::RawFields {
-    let fields = task.fields.iter().map(|field| (field.name.clone().into_bytes(), field.value.clone()));
-    let own = task.key.as_ref().map(|key| codec::raw("tq-key", key));
-    fields.chain([codec::raw("tq-id", &task.id)]).chain(own).collect()
+    produce::entry_fields(&task.id, task.key.as_deref(), &task.fields)
 }
 
 fn record_call(key: &str, change: &RecordChange) -> EffectCall {
@@ -274,8 +268,8 @@ pub struct NoEffects(Option<Arc<config::QueueRules>>);
 
 impl NoEffects {
     /// For attempts of this queue. The default is for attempts of no queue, which may enqueue nothing.
-    pub(crate) fn of(rules: &config::QueueRules) -> NoEffects {
-        NoEffects(Some(Arc::new(rules.clone())))
+    pub(crate) fn of(rules: Arc<config::QueueRules>) -> NoEffects {
+        NoEffects(Some(rules))
     }
 }
 

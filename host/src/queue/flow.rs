@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::codec;
-use super::effects::{key_of, outbox_fields};
+use super::effects::{outbox_fields, outbox_key};
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::keys::FlowKeys;
@@ -76,7 +76,7 @@ impl Queue {
                     .arg(&keys.delayed)
                     .arg(&keys.parked)
                     .arg(keys.task(&child.id))
-                    .arg(keys.marker(key_of(child, target)))
+                    .arg(keys.marker(outbox_key(child, target)))
                     .arg(&child.id)
                     .arg(millis(child.delay))
                     .arg(target.max_backlog)

@@ -20,43 +20,25 @@ pub struct Queue {
     pub rules: Arc<config::QueueRules>,
     pub(crate) keys: Arc<QueueKeys>,
     pub(crate) link: Link,
+    /// The streams that are told of the ends of this queue's tasks.
+    pub(super) told: Arc<Told>,
 }
 
 impl Queue {
     /// Does not connect yet. All queues may share `link`.
     pub fn new(rules: config::QueueRules, link: Link) -> Queue {
         let keys = Arc::new(QueueKeys::new(&rules.stream, rules.dead_letter.as_deref()));
-        Queue { rules: Arc::new(rules), keys, link }
+        let told = Arc::new(told(&rules, &keys));
+        Queue { rules: Arc::new(rules), keys, link, told }
     }
 
     /// A call of a script that may end tasks. Such scripts have the same first key and first arguments.
     pub(crate) fn ending_call(&self, script: &'static LazyLock<Script>) -> ScriptCall {
         let rules = &self.rules;
         let call = ScriptCall::new(script).key(&self.keys.stream).arg(&rules.group);
-        call.arg(millis(rules.retention)).arg(millis(rules.idempotency.window)).telling(self.told())
-    }
-
-    /// Who is told of the ends of this queue's tasks.
-    pub(super) fn told(&self) -> Told {
-        let rules = &self.rules;
-        let on_end = &rules.on_end;
-        if *on_end == OnEnd::default() && rules.events == 0 {
-            return Told { keys: Vec::new(), args: vec![Vec::new(), rules.name.clone().into()] };
-        }
-        let none = self.keys.stream.as_bytes();
-        let stream = |target: &Option<TargetQueue>| {
-            target.as_ref().map_or(none, |target| target.stream.as_bytes()).to_vec()
-        };
-        let events = if rules.events > 0 { self.keys.events.as_bytes() } else { none };
-        Told {
-            keys: vec![
-                stream(&on_end.completed),
-                stream(&on_end.dead),
-                stream(&on_end.cancelled),
-                events.to_vec(),
-            ],
-            args: vec![rules.events.to_string().into(), rules.name.clone().into()],
-        }
+        call.arg(millis(rules.retention))
+            .arg(millis(rules.idempotency.window))
+            .telling(Arc::clone(&self.told))
     }
 
     /// Whether Redis answered again only recently, after a silence in which leases may have ended. Living
@@ -75,6 +57,27 @@ impl Queue {
     /// Turns a reply of an unexpected shape into an error of the call `what`.
     pub(crate) fn shaped<T>(&self, what: &'static str, shaped: Shaped<T>) -> Result<T, QueueError> {
         shaped.map_err(|UnexpectedShape| QueueError::unexpected(what, self.link.address()))
+    }
+}
+
+fn told(rules: &config::QueueRules, keys: &QueueKeys) -> Told {
+    let on_end = &rules.on_end;
+    if *on_end == OnEnd::default() && rules.events == 0 {
+        return Told { keys: Vec::new(), args: vec![Vec::new(), rules.name.clone().into()] };
+    }
+    let none = keys.stream.as_bytes();
+    let stream = |target: &Option<TargetQueue>| {
+        target.as_ref().map_or(none, |target| target.stream.as_bytes()).to_vec()
+    };
+    let events = if rules.events > 0 { keys.events.as_bytes() } else { none };
+    Told {
+        keys: vec![
+            stream(&on_end.completed),
+            stream(&on_end.dead),
+            stream(&on_end.cancelled),
+            events.to_vec(),
+        ],
+        args: vec![rules.events.to_string().into(), rules.name.clone().into()],
     }
 }
 

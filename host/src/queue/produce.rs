@@ -13,6 +13,7 @@ use super::handle::{Queue, millis};
 use super::reply;
 use super::script::{self, ScriptCall, with_fields};
 use super::wait;
+use crate::effects::OutboxTask;
 use crate::task::Field;
 
 /// A task that is to be enqueued.
@@ -75,6 +76,12 @@ impl NewTask {
     pub fn id(&self) -> &str {
         &self.id
     }
+
+    /// The same task as an effect of another one.
+    pub(super) fn into_outbox(self, queue: &str) -> OutboxTask {
+        let NewTask { id, fields, delay, key } = self;
+        OutboxTask { id, queue: queue.to_owned(), fields, delay, key }
+    }
 }
 
 fn check_key(key: &[u8]) -> Result<(), NotATask> {
@@ -128,25 +135,28 @@ impl Queue {
     fn enqueue_call(&self, task: &NewTask, holder: Option<&str>) -> ScriptCall {
         let keys = &self.keys;
         let call = self.ending_call(&script::ENQUEUE).key(&keys.delayed).key(&keys.parked);
-        let named = || {
-            let name = self.rules.idempotency.field.as_ref()?;
-            task.fields
-                .iter()
-                .find(|field| field.name == *name)
-                .map(|field| field.value.as_slice())
-                .filter(|key| !key.is_empty())
-        };
-        let key = task.key.as_ref().map(String::as_bytes).or_else(named);
+        let key = key_of(task.key.as_deref(), &task.fields, self.rules.idempotency.field.as_deref());
         let call = call
             .key(keys.task(&task.id))
             .key(keys.marker(key))
             .key(holder.map_or_else(|| keys.stream.clone(), |holder| keys.task(holder)));
-        let mut fields: codec::RawFields =
-            task.fields.iter().map(|field| (field.name.clone().into_bytes(), field.value.clone())).collect();
-        fields.push(codec::raw("tq-id", &task.id));
-        fields.extend(task.key.as_ref().map(|key| codec::raw("tq-key", key)));
+        let fields = entry_fields(&task.id, task.key.as_deref(), &task.fields);
         with_fields(call.arg(millis(task.delay)).arg(&task.id).arg(self.rules.max_backlog), fields)
     }
+}
+
+/// The idempotency key of a new task: its own one, or else the value of the field `named`, unless that is
+/// empty.
+pub(super) fn key_of<'t>(own: Option<&'t str>, fields: &'t [Field], named: Option<&str>) -> Option<&'t [u8]> {
+    let field = || fields.iter().find(|field| Some(field.name.as_str()) == named);
+    let value = || field().map(|field| field.value.as_slice()).filter(|value| !value.is_empty());
+    own.map(str::as_bytes).or_else(value)
+}
+
+/// The fields of a new task's entry.
+pub(super) fn entry_fields(id: &str, own_key: Option<&str>, fields: &[Field]) -> codec::RawFields {
+    let fields = fields.iter().map(|field| (field.name.clone().into_bytes(), field.value.clone()));
+    fields.chain([codec::raw("tq-id", id)]).chain(own_key.map(|key| codec::raw("tq-key", key))).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Not here: sending them (`link`), the meaning of their replies (`settle`, `claim`, `produce`, `dead`), the
 //! doctor's scripts (`doctor`).
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use redis::{Cmd, ToRedisArgs};
 
@@ -76,10 +76,10 @@ pub struct ScriptCall {
     keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
     /// Keys and arguments that come after all others.
-    last: Told,
+    last: Arc<Told>,
 }
 
-/// Who is told of ends, as `take_told` of lib.lua takes it.
+/// The streams that are told of ends, as `take_told` of lib.lua takes them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
     pub(crate) keys: Vec<Vec<u8>>,
@@ -88,7 +88,7 @@ pub(crate) struct Told {
 
 impl ScriptCall {
     pub fn new(script: &'static LazyLock<Script>) -> ScriptCall {
-        ScriptCall { script, keys: Vec::new(), args: Vec::new(), last: Told::default() }
+        ScriptCall { script, keys: Vec::new(), args: Vec::new(), last: Arc::default() }
     }
 
     pub fn key(mut self, key: impl AsRef<[u8]>) -> ScriptCall {
@@ -102,7 +102,7 @@ impl ScriptCall {
     }
 
     /// Adds what comes after all other keys and arguments.
-    pub(super) fn telling(self, last: Told) -> ScriptCall {
+    pub(super) fn telling(self, last: Arc<Told>) -> ScriptCall {
         ScriptCall { last, ..self }
     }
 

@@ -247,7 +247,7 @@ impl Queue {
             batch.iter().map(|ending| self.effect_calls(ending.effects())).collect();
         let keyed: usize = forms.iter().map(|form| if form.is_plain() { 1 } else { 2 }).sum();
         let of_effects: usize = effects.iter().flatten().map(|effect| effect.keys.len()).sum();
-        let told = self.told();
+        let told = &self.told;
         let mut command = script::SETTLE.command(5 + keyed + of_effects + told.keys.len());
         command
             .arg(&keys.stream)
@@ -263,7 +263,7 @@ impl Queue {
             command.arg(effects[*n].iter().flat_map(|effect| &effect.keys).collect::<Vec<_>>());
         }
         command
-            .arg(told.keys)
+            .arg(&told.keys)
             .arg(&rules.group)
             .arg(millis(rules.retention))
             .arg(millis(rules.idempotency.window))
@@ -285,7 +285,7 @@ impl Queue {
                 command.arg(effects[*n].iter().flat_map(|effect| &effect.values).collect::<Vec<_>>());
             }
         }
-        command.arg(told.args);
+        command.arg(&told.args);
         let reply = self.link.script_command(&script::SETTLE, &command).await?;
         let replies = self.shaped(WHAT, reply::array(reply))?;
         if replies.len() != batch.len() {

@@ -41,11 +41,6 @@ pub struct StreamPosition {
 }
 
 impl Queue {
-    /// Signals all hosts to look at pauses and delayed tasks now.
-    pub(crate) async fn request_look(&self) {
-        request_look(&self.link).await;
-    }
-
     /// The position of the queue's group; none where there is no group.
     pub async fn group_position(&self) -> Result<Option<GroupPosition>, QueueError> {
         const WHAT: &str = "look where the group stands";

@@ -23,7 +23,7 @@ pub struct Attempt {
     pub timeout: Duration,
     /// The progress of each task, in the order of `tasks`.
     pub progress: Vec<Progress>,
-    /// What the handler may read and name for its effects.
+    /// Reads committed state and records, and checks new tasks.
     pub effects: Arc<dyn EffectSource>,
     /// Ends the attempt without a report.
     pub stop: CancellationToken,

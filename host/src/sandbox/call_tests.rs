@@ -12,7 +12,7 @@ use crate::task::{FailureKind, Outcome, Progress, Task};
 const WORLD: &str =
     "world test { export tqhost:handler/handler@0.1.0; export tqhost:extensions/batch-handler@0.1.0; }";
 
-/// What handler.wit had before there was `tqhost:extensions`.
+/// The interface of handler.wit before there was `tqhost:extensions`.
 const BEFORE: &str = "interface batch-handler {
     use types.{task, failure};
     handle-batch: func(tasks: list<task>) -> list<result<option<list<u8>>, failure>>;

@@ -53,7 +53,7 @@ impl AttemptEffects {
         effects.ok_or_else(|| wasmtime::format_err!("{why}"))
     }
 
-    /// What answers reads.
+    /// The source that answers reads.
     pub(super) fn source(&self) -> Result<Arc<dyn EffectSource>, EffectError> {
         self.source.clone().ok_or_else(|| EffectError::Unavailable(IN_CHECK.to_owned()))
     }

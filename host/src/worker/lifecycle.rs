@@ -29,7 +29,7 @@ use crate::plugins::Version;
 use crate::queue::{Link, Queue, QueueEffects, Redis};
 use crate::shutdown::Stop;
 
-/// What all queues of one host share.
+/// The parts that all queues of one host share.
 pub(crate) struct Common {
     pub redis: Redis,
     /// The host's consumer name in every group, unique for each start.

@@ -21,7 +21,7 @@ use super::pace::Pace;
 use super::settle;
 use super::shared::SharedQueue;
 use crate::chain::chain;
-use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement};
+use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement, wait};
 
 /// Calls that may be on their way at once.
 pub(crate) const LANES: usize = 2;
@@ -197,8 +197,8 @@ impl Settler {
             Settlement::Park { .. } => self.shared.parked.notify_one(),
             // The promoters of other queues learn of their new delayed tasks at once.
             Settlement::Complete { effects: Some(effects), .. } if effects.has_delays() => {
-                let queue = self.shared.queue.clone();
-                drop(self.shared.runners.spawn(async move { queue.request_look().await }));
+                let link = self.shared.queue.link.clone();
+                drop(self.shared.runners.spawn(async move { wait::request_look(&link).await }));
             }
             _ => {}
         }

@@ -46,7 +46,7 @@ const STEP: &str = "vectorizeStep";
 const MAX_CONTENT: usize = 4_000_000;
 /// The most characters of a title, which every chunk repeats.
 const MAX_TITLE: usize = 500;
-/// What one commit may have, less some room for the document's record and a task.
+/// The most effects and bytes of one commit, less some room for the document's record and a task.
 const MAX_EFFECTS: usize = 998;
 const MAX_BYTES: usize = (4 << 20) - (64 << 10);
 /// The most old chunks that one commit deletes.
@@ -84,7 +84,7 @@ impl Settings {
     }
 }
 
-/// What the tasks of one run have in common.
+/// The facts that all tasks of one run share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
     generation: Generation,
@@ -94,7 +94,7 @@ pub struct Run {
     title: String,
 }
 
-/// What a task of the handler's own does.
+/// The work of a task of the handler's own.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Step {
@@ -379,8 +379,7 @@ impl Run {
     }
 }
 
-/// Of two tasks, the one that was enqueued later has the greater generation. All attempts of a task have the
-/// same one.
+/// The later a task was enqueued, the greater is its generation. All attempts of a task have the same one.
 fn generation_of(task: &Task) -> String {
     format!("{:013}-{:08x}", task.enqueued_at_ms, hashed::hash(&task.id) >> 32)
 }

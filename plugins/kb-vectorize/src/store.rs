@@ -74,7 +74,7 @@ pub struct Generation {
     pub chunks: usize,
 }
 
-/// What the document's record says about generations.
+/// The generations in the document's record.
 #[derive(Debug, Default)]
 pub struct Document {
     live: Option<Generation>,

@@ -29,7 +29,7 @@ pub fn read(text: &str) -> Result<(Vec<String>, Vec<Vec<String>>), String> {
     }
 }
 
-/// What is left of a text.
+/// The rest of a text.
 struct Records<'a> {
     rest: &'a str,
     /// The number of the line that comes next.

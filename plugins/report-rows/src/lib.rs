@@ -1,4 +1,4 @@
-//! What the handlers of the report pipeline share: a report's id, its record, and its tables.
+//! The common parts of the report pipeline's handlers: a report's id, its record, and its tables.
 //!
 //! In: bytes of sources. Out: [`Table`]s, and a CSV file of them. Nothing here makes requests.
 //!

@@ -56,7 +56,7 @@ pub fn queues() -> String {
     text
 }
 
-/// What the producer saw and got.
+/// The tasks that the producer enqueued.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// The ids of the tasks that Redis accepted, with the times of the request and of its reply.
@@ -69,7 +69,7 @@ fn record(number: usize) -> String {
     format!("kb:{}", number % RECORDS)
 }
 
-/// What a task does. Effects: 0 the counter, 1 and 2 the record, 3 the task of `after`, 4 the flow.
+/// The calls of a task. Effects: 0 the counter, 1 and 2 the record, 3 the task of `after`, 4 the flow.
 fn calls(number: usize, random: &mut fastrand::Rng) -> Value {
     let count = json!(["add", "n", 1]);
     let value = number.to_string();
@@ -212,7 +212,7 @@ fn ends(db: &mut Connection, queue: &str) -> Ends {
     ends
 }
 
-/// What is wrong with the effects, and a line for the table. `losses` are the times whose writes Redis may
+/// Finds wrong effects, and makes a line for the table. `losses` are the times whose writes Redis may
 /// have forgotten.
 pub fn judge(
     db: &mut Connection,
@@ -330,7 +330,7 @@ fn told(file: &[u8]) -> HashMap<(String, String, String), u64> {
     let mut told = HashMap::new();
     for step in transactions(file) {
         for command in step.iter().filter(|command| command.len() > 4 && command[1] == TOLD.as_bytes()) {
-            // What is released or parked comes a second time, with fields of tqhost.
+            // An entry that was released or parked comes a second time, with fields of tqhost.
             let is_new = !command.iter().any(|part| part.starts_with(b"tq-"));
             if !command[0].eq_ignore_ascii_case(b"XADD") || !is_new {
                 continue;

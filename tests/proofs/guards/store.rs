@@ -181,7 +181,7 @@ impl Store {
         key(queue, &format!("task:{id}"))
     }
 
-    /// What the status of a task says.
+    /// The status of a task.
     pub fn said(&mut self, queue: &str, id: &str) -> Step<String> {
         let status = self.status(queue, id);
         self.run::<Option<String>>("HGET", &[&status, "status"]).map(Option::unwrap_or_default)

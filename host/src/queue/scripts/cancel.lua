@@ -39,9 +39,8 @@ if flow and redis.call('EXISTS', flow) == 1 then
 end
 if not found and not status then return '' end
 redis.call('HDEL', KEYS[4], 'entry')
--- Of a task that is only marked, the script is told that later finds it.
+-- The end of a task that is only marked is told by the script that finds its entry later.
 local source = found and fields
-if not found then source = false end
 end_task(KEYS[4], KEYS[5], ARGV[4], 'CANCELLED', {}, source)
 if not found then
   -- The mark lives for at least a day. It is of no use to a later delivery, or to a task that never existed.

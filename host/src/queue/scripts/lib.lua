@@ -6,8 +6,8 @@
 -- ARGV  1 group · 2 how long (ms) the queue keeps the status of an ended task · 3 and its idempotency key
 local stream, group, retention, window = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
--- Who is told of the ends of the queue's tasks: `queue` is this queue's name, and by outcome the stream that
--- gets a task for each end. `events` is the stream of about `kept` events. Each is nil where there is none.
+-- The streams that are told of ends: by outcome the one that gets a task for each end, and `events`, which
+-- keeps about `kept` events. Each is nil where there is none. `queue` is this queue's name.
 local told = {}
 
 -- Takes what a script that may end tasks gets behind its own keys and arguments:
@@ -277,7 +277,7 @@ local function end_lost(status, marker, id, why)
   end_task(status, marker, id, 'FAILED', { 'error', 'lost: ' .. why }, nil, nil, false, 0)
 end
 
--- What a task's status says about its place: the status, the entry, the member among the delayed tasks, the
+-- Reads from a task's status where it is: the status, the entry, the member among the delayed tasks, the
 -- consumer, and how long (a time in ms, or 0) its host may run it without its entry, which was deleted:
 -- heartbeat.lua notes that. All but the last are nil when the key has another type.
 local function place_of(status)

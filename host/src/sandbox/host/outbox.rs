@@ -31,11 +31,9 @@ impl Host for GuestState {
         if children.is_empty() {
             return self.effect(|effects| effects.enqueue(then).map(|()| id));
         }
-        let staged = match Flow::new(then, &children) {
-            Ok(flow) => match self.effects.source() {
-                Ok(source) => source.stage(&flow, children).await.map(|()| flow),
-                Err(error) => Err(error),
-            },
+        let flow = Flow::new(then, &children).and_then(|flow| Ok((flow, self.effects.source()?)));
+        let staged = match flow {
+            Ok((flow, source)) => source.stage(&flow, children).await.map(|()| flow),
             Err(error) => Err(error),
         };
         match staged {

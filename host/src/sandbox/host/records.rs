@@ -2,7 +2,7 @@
 
 use super::effect_bindings::tqhost::extensions::records::{Error, Host};
 use super::effect_bindings::tqhost::handler::types;
-use crate::effects::{self, EffectError};
+use crate::effects::{self, EffectError, Effects};
 use crate::sandbox::state::GuestState;
 use crate::task::Field;
 
@@ -10,11 +10,8 @@ type Reply<T> = wasmtime::Result<Result<T, Error>>;
 
 impl Host for GuestState {
     fn put(&mut self, key: String, fields: Vec<types::Field>) -> Reply<()> {
-        if let Err(error) = self.check_record(&key) {
-            return Ok(Err(error.into()));
-        }
         let fields = self.fields(fields);
-        self.effect(|effects| effects.put_record(key, fields))
+        self.change_record(key, |effects, key| effects.put_record(key, fields))
     }
 
     async fn get(&mut self, key: String) -> Reply<Option<Vec<types::Field>>> {
@@ -31,17 +28,11 @@ impl Host for GuestState {
     }
 
     fn delete(&mut self, key: String) -> Reply<()> {
-        if let Err(error) = self.check_record(&key) {
-            return Ok(Err(error.into()));
-        }
-        self.effect(|effects| effects.delete_record(key))
+        self.change_record(key, Effects::delete_record)
     }
 
     fn expire(&mut self, key: String, ttl_ms: u64) -> Reply<()> {
-        if let Err(error) = self.check_record(&key) {
-            return Ok(Err(error.into()));
-        }
-        self.effect(|effects| effects.expire_record(key, effects::time(ttl_ms)))
+        self.change_record(key, |effects, key| effects.expire_record(key, effects::time(ttl_ms)))
     }
 }
 
@@ -56,6 +47,17 @@ impl From<EffectError> for Error {
 }
 
 impl GuestState {
+    fn change_record(
+        &mut self,
+        key: String,
+        change: impl FnOnce(&mut Effects, String) -> Result<(), EffectError>,
+    ) -> Reply<()> {
+        match self.check_record(&key) {
+            Ok(()) => self.effect(|effects| change(effects, key)),
+            Err(error) => Ok(Err(error.into())),
+        }
+    }
+
     fn check_record(&self, key: &str) -> Result<(), EffectError> {
         self.records.check(key).map_err(EffectError::NotPermitted)
     }

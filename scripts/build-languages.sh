@@ -22,7 +22,7 @@ plugins=$PWD/plugins
 cache=${TQHOST_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/tqhost}
 javascript=(report-csv testing/in-javascript)
 python=(testing/in-python)
-c=(image-info)
+c=(image-info testing/in-c)
 # If the machine has no Node.js, or an old one, the script takes one from Python's registry.
 least_node=20
 node_wheel=$PWD/scripts/node.txt
@@ -133,7 +133,8 @@ land() {
     local project=$work/$name world=$templates/world.wit
     [ ! -e "$wit/world.wit" ] || world=$wit/world.wit
     [ ! -e "$folder/world.wit" ] || world=$folder/world.wit
-    own=$(find "$folder" -type f \( -name '*.js' -o -name '*.py' -o -name '*.[ch]' \) | LC_ALL=C sort)
+    own=$(find "$folder" -maxdepth 1 -type f \( -name '*.js' -o -name '*.py' -o -name '*.[ch]' \) |
+        LC_ALL=C sort)
     # shellcheck disable=SC2086
     built=$cache/built/$name-$({
         hash_of $own "$@" "$world" wit/handler.wit wit/deps/*/*.wit plugins/sdk/wit/deps/*/*.wit \
@@ -199,11 +200,11 @@ make_it() {
     # The stack is at the bottom, so an overflow is a trap and does not change a variable. The memory is large
     # enough for most tasks, because a memory that grows makes a fresh instance expensive.
     quietly "$clang" --target=wasm32 -std=c17 -O2 -ffreestanding -nostdlib -Wall -Wextra \
-        -I runtime -I bindings ./*.c runtime/*.c bindings/*.c bindings/*.o \
+        -I . -I bindings ./*.c bindings/*.c bindings/*.o \
         -Wl,--no-entry -Wl,--stack-first -Wl,-z,stack-size=65536 \
         -Wl,--initial-memory=1048576 -o "$1.wasm"
 }
 for name in "${c[@]}"; do
-    land "$name"
+    land "$name" "$plugins"/image-info/runtime/*
 done
 find "$cache/built" -name '*.wasm*' -mtime +60 -delete

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{bench, done, results, told};
-use crate::support::eventually;
+use crate::support::{Bench, eventually};
 
 const QUEUE: &str = "[queues.work]\nplugin = \"effects\"\nmax_retries = 2\nbackoff = \"none\"\n\
      [plugins.effects]\nrecords = [\"kb:*\"]\n";
@@ -183,5 +183,22 @@ fn a_task_that_is_taken_over_has_a_higher_fence() {
     host.kill();
     let host = bench.host();
     assert_eq!(results(&mut bench, "work", &id)[1], 2);
+    host.stop();
+}
+
+#[test]
+fn a_handler_in_c_has_effects() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"in-c\"\nenqueue_to = [\"next\"]\n[queues.next]\n");
+    bench.install("in-c", "in-c");
+    let host = bench.host();
+    let id = bench.xadd("work", &[("to", "next"), ("n", "7")]);
+    bench.until("work", &id, "COMPLETED");
+    assert_eq!(bench.status("work", &id, "result"), "1");
+    let id = bench.xadd("work", &[("to", "elsewhere")]);
+    bench.until("work", &id, "FAILED");
+    assert!(bench.status("work", &id, "error").contains("`elsewhere` is not in `enqueue_to`"));
+    assert_eq!(bench.redis::<String>("GET", "tq:{work}:state:in-c:count"), "2");
+    let next: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("next", "-", "+"));
+    assert_eq!((next.len(), &next[0].1[..4]), (1, &["to", "next", "n", "7"].map(String::from)[..]));
     host.stop();
 }

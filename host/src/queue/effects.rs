@@ -195,6 +195,7 @@ impl Queue {
         Some(fields.into_iter().fold(call, |call, (name, value)| call.value(name).value(value)))
     }
 
+            .value(millis(target.retention))
     /// The first queue among those that this one enqueues to that has as many tasks as its `max_backlog`. Not
     /// those whose tasks lead back here.
     pub(crate) async fn full_target(&self) -> Result<Option<&str>, QueueError> {

@@ -79,6 +79,7 @@ impl Queue {
                     .arg(keys.marker(key_of(child, target)))
                     .arg(&child.id)
                     .arg(millis(child.delay))
+                    .arg(millis(target.retention))
                     .arg(target.max_backlog)
                     .arg(2 * fields.len());
                 call = with_fields(call, fields);

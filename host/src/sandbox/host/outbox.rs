@@ -31,6 +31,8 @@ impl Host for GuestState {
         if children.is_empty() {
             return self.effect(|effects| effects.enqueue(then).map(|()| id));
         }
+        // The host holds the children until they are staged.
+        self.lend(children.iter().map(OutboxTask::weight).sum())?;
         let staged = match Flow::new(then, &children) {
             Ok(flow) => match self.effects.source() {
                 Ok(source) => source.stage(&flow, children).await.map(|()| flow),
@@ -38,6 +40,7 @@ impl Host for GuestState {
             },
             Err(error) => Err(error),
         };
+        self.lend(0)?;
         match staged {
             Ok(flow) => self.effect(|effects| effects.fan_out(flow).map(|()| id)),
             Err(error) => Ok(Err(error.into())),

@@ -55,8 +55,8 @@ pub trait EffectSource: Debug + Send + Sync {
     fn record(&self, key: &str) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>>;
     /// Keeps the children of a flow until the commit. They expire if there is none.
     fn stage(&self, flow: &Flow, children: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>>;
-    /// The results of the children of a flow, in their order.
-    fn results(&self, flow: &str) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>>;
+    /// The results of the children of a flow, in their order; refused if they have more bytes than `most`.
+    fn results(&self, flow: &str, most: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>>;
     /// Checks that a task may be enqueued, and gives it an id.
     fn new_task(
         &self,
@@ -68,6 +68,11 @@ pub trait EffectSource: Debug + Send + Sync {
 }
 
 impl OutboxTask {
+    /// About how much memory it takes.
+    pub(crate) fn weight(&self) -> usize {
+        size_of::<OutboxTask>() + self.fields.len() * size_of::<Field>() + self.bytes()
+    }
+
     fn bytes(&self) -> usize {
         let fields = self.fields.iter().map(|field| field.name.len() + field.value.len()).sum::<usize>();
         fields + self.key.as_ref().map_or(0, String::len)

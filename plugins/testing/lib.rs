@@ -1,8 +1,10 @@
 //! Code that several test guests share: a sleep that works with every toolchain, the echo, the instructions
-//! in a task's `data`, and requests (`http`).
+//! in a task's `data`, calls for effects (`calls`), and requests (`http`).
 //!
 //! Not here: any misbehaviour. Each guest is a file beside this one. In a native build it is empty.
 
+#[cfg(target_family = "wasm")]
+pub mod calls;
 #[cfg(target_family = "wasm")]
 pub mod http;
 

@@ -1,5 +1,7 @@
 //! Effects of handlers: what they write with the step that completes their task, and not otherwise.
 
+mod batches;
+mod broken_flows;
 mod commit;
 mod ends;
 mod flows;

@@ -26,20 +26,25 @@ backoff = { delays = [\"1ms\"] }
 [queues.images]
 plugin = \"image-info\"
 max_retries = 0
+[queues.reports]
 [queues.javascript]
 plugin = \"in-javascript\"
+enqueue_to = [\"reports\"]
 max_retries = 0
 batch = { max_tasks = 1 }
 [queues.python]
 plugin = \"in-python\"
+enqueue_to = [\"reports\"]
 max_retries = 0
 batch = { max_tasks = 1 }
 [queues.javascript-batches]
 plugin = \"in-javascript\"
+enqueue_to = [\"reports\"]
 max_retries = 0
 batch = { max_wait = \"1s\" }
 [queues.python-batches]
 plugin = \"in-python\"
+enqueue_to = [\"reports\"]
 max_retries = 0
 batch = { max_wait = \"1s\" }
 ";
@@ -394,6 +399,65 @@ fn several_tasks_come_in_one_call() {
         bench.until(queue, &ids[1], "FAILED");
         let is_told = |line: &Value| line["batch"] == 2 && line["task"] == ids[0];
         eventually("it is told of", || host.logged(boom).iter().any(is_told).then_some(()));
+    }
+    host.stop();
+}
+
+#[test]
+fn effects_commit_with_the_task_alone_and_in_batches() {
+    let grants = GUESTS.map(|guest| format!("[plugins.{guest}]\nrecords = [\"kb:*\"]\n")).concat();
+    let (mut bench, host) = host(&GUESTS, &grants);
+    for language in ["javascript", "python"] {
+        let plugin = format!("in-{language}");
+        let expected = |count: u64| {
+            json!({
+                "fence": 1, "count": count, "seen": { "by": language }, "gone": true,
+                "record": { "by": language, "n": "1" }, "children": [],
+            })
+        };
+        let record = |bench: &mut Bench, key: &str| -> Vec<(String, String)> { bench.redis("HGETALL", key) };
+        for n in 1..=5 {
+            let _: u64 = bench.redis("DEL", format!("kb:{n}"));
+        }
+        // Two tasks alone, the second of which sees what the first one has committed.
+        for (count, key) in [(2, "kb:1"), (4, "kb:2")] {
+            let id = bench.xadd(language, &[("end", "effects"), ("key", key)]);
+            let seen: Value = serde_json::from_str(&result(&mut bench, language, &id)).expect("JSON");
+            assert_eq!(seen, expected(count), "{language}");
+            let fields = [("by".to_owned(), language.to_owned()), ("n".to_owned(), "1".to_owned())];
+            assert_eq!(record(&mut bench, key), fields, "{language}");
+            let lives: i64 = bench.redis("PTTL", key);
+            assert!((1..=60_000).contains(&lives), "{language}: {lives}");
+        }
+        // In a batch, the rejected task has no effects, and each other one has its own.
+        let queue = format!("{language}-batches");
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        for (end, key) in [("effects", "kb:3"), ("reject", "kb:4"), ("effects", "kb:5")] {
+            pipe.cmd("XADD").arg(&[&queue, "*", "end", end, "key", key]);
+        }
+        let ids: Vec<String> = pipe.query(&mut bench.db).expect("XADD");
+        bench.until(&queue, &ids[1], "FAILED");
+        for id in [&ids[0], &ids[2]] {
+            let seen: Value = serde_json::from_str(&result(&mut bench, &queue, id)).expect("JSON");
+            assert_eq!(seen, expected(2), "{queue}");
+        }
+        let written = ["kb:3", "kb:4", "kb:5"].map(|key| record(&mut bench, key).len());
+        assert_eq!(written, [2, 0, 2], "{queue}");
+        // Queues without a common hash tag have values of their own.
+        for (queue, sum) in [(language, "4"), (&*queue, "4")] {
+            let count: String = bench.redis("GET", format!("tq:{{{queue}}}:state:{plugin}:count"));
+            assert_eq!(count, sum, "{queue}");
+            let gone: u64 = bench.redis("EXISTS", format!("tq:{{{queue}}}:state:{plugin}:gone"));
+            assert_eq!(gone, 0, "{queue}");
+        }
+        // Four tasks have enqueued one each, all with one key, which the first of them has.
+        let enqueued: Vec<String> = bench.redis("KEYS", "tq:{reports}:task:*");
+        let holder: String = bench.redis("GET", "tq:{reports}:key:once");
+        assert!(enqueued.contains(&format!("tq:{{reports}}:task:{holder}")), "{enqueued:?}");
+        assert_eq!(enqueued.len(), if language == "javascript" { 4 } else { 8 });
+        let places = bench.places("reports");
+        assert_eq!((places.length + places.delayed) as usize, enqueued.len(), "{places:?}");
     }
     host.stop();
 }

@@ -141,6 +141,11 @@ pub enum Op {
 #[derive(Debug, Clone, Copy)]
 pub enum End {
     Complete,
+    /// Completes, and enqueues a task with this idempotency key, counts, and writes to a record.
+    Effects {
+        delayed: bool,
+        key: Option<usize>,
+    },
     Retry,
     Defer,
     Reject,
@@ -150,15 +155,16 @@ pub enum End {
 fn op() -> impl Strategy<Value = Op> {
     let consumer = || 0..CONSUMERS;
     let nth = || 0..100usize;
+    // There are few keys, so that some tasks share one.
+    let key = || prop_oneof![2 => Just(None), 1 => (0..3usize).prop_map(Some)];
     let end = prop_oneof![
         3 => Just(End::Complete),
+        2 => (any::<bool>(), key()).prop_map(|(delayed, key)| End::Effects { delayed, key }),
         3 => Just(End::Retry),
         1 => Just(End::Defer),
         2 => Just(End::Reject),
         2 => Just(End::Release),
     ];
-    // There are few keys, so that some tasks share one.
-    let key = || prop_oneof![2 => Just(None), 1 => (0..3usize).prop_map(Some)];
     prop_oneof![
         6 => (any::<bool>(), key()).prop_map(|(delayed, key)| Op::Enqueue { delayed, key }),
         6 => (any::<bool>(), key()).prop_map(|(has_id, key)| Op::Add { has_id, key }),
@@ -195,7 +201,14 @@ fn op() -> impl Strategy<Value = Op> {
 /// A consumer falls silent while it has a task, another one takes it over, and the first one settles it
 /// nevertheless. Most guards are about this sequence, and random operations seldom produce it.
 fn overtaken() -> impl Strategy<Value = Vec<Op>> {
-    let end = prop_oneof![Just(End::Complete), Just(End::Retry), Just(End::Reject), Just(End::Release)];
+    let effects = End::Effects { delayed: false, key: Some(0) };
+    let end = prop_oneof![
+        Just(End::Complete),
+        Just(effects),
+        Just(End::Retry),
+        Just(End::Reject),
+        Just(End::Release)
+    ];
     (0..CONSUMERS, 0..100usize, end).prop_map(|(consumer, nth, end)| {
         let other = (consumer + 1) % CONSUMERS;
         vec![

@@ -15,7 +15,7 @@ use super::output::{Align, Out, Paint, TextTable, Tone};
 use super::text;
 use crate::config::Config;
 use crate::doctor::{self, DoctorReport, FaultKind, Finding};
-use crate::queue::hosts;
+use crate::queue::{Queue, hosts};
 
 /// A report as JSON. The names are stable.
 #[derive(Debug, Serialize)]
@@ -83,12 +83,14 @@ impl<'a> ReportView<'a> {
 
 pub(super) async fn run(config: &Config, name: &str, fix: bool, out: &mut Out) -> Result<(), CommandError> {
     let queue = open(config, name).await?;
+    let others: Vec<Queue> =
+        config.queues.iter().map(|rules| Queue::new(rules.clone(), queue.link.clone())).collect();
     let hosts = patiently(|| hosts::list(&queue.link)).await?;
     let report = match fix {
         // Not repeated: the second call would not report what the first one repaired before its reply was
         // lost.
-        true => doctor::examine(&queue, &hosts, true).await?,
-        false => patiently(|| doctor::examine(&queue, &hosts, false)).await?,
+        true => doctor::examine(&queue, &others, &hosts, true).await?,
+        false => patiently(|| doctor::examine(&queue, &others, &hosts, false)).await?,
     };
     match out.json {
         true => out.json(&ReportView::new(&queue.rules.name, &report)),
@@ -165,6 +167,13 @@ fn remedy(kind: FaultKind) -> &'static str {
         FaultKind::DeadButAlive => "purge the dead letter if the task is not to run again",
         FaultKind::NoExpiry => "--fix lets it expire after the retention",
         FaultKind::OrphanedKey => "--fix frees the key after the window",
+        FaultKind::LostChild => {
+            "--fix notes it as lost: the flow fails, and its last task becomes a dead letter"
+        }
+        FaultKind::UncountedChild => "--fix notes it in its flow again, or how it has ended",
+        FaultKind::UnreleasedChildren => "--fix enqueues them; if their flow is gone, it deletes them",
+        FaultKind::UnjoinedFlow => "--fix enqueues the task that joins the flow",
+        FaultKind::FlowWithoutTask => "--fix writes the status of the task that joins the flow again",
         FaultKind::StuckClaim => "look into the logs of the hosts, or restart them",
         FaultKind::StuckDelayed => "look into the logs of the hosts: Redis may refuse to take more",
     }

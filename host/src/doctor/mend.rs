@@ -41,6 +41,11 @@ pub enum FaultKind {
     DeadButAlive,
     NoExpiry,
     OrphanedKey,
+    LostChild,
+    UncountedChild,
+    UnreleasedChildren,
+    UnjoinedFlow,
+    FlowWithoutTask,
     StuckClaim,
     StuckDelayed,
 }
@@ -57,6 +62,8 @@ pub(super) struct Suspect {
     pub marker: Option<Vec<u8>>,
     /// How long a task must have made no progress to count as stuck.
     pub patience: Duration,
+    /// The status of the task, if the task belongs to another queue.
+    pub status: Option<String>,
 }
 
 /// The result of a second look.
@@ -119,7 +126,7 @@ impl Queue {
         let call = |suspect: &Suspect| {
             let call = self.ending_call(&MEND).key(&keys.delayed).key(&keys.parked).key(&keys.dead);
             let call = call
-                .key(keys.task(&suspect.id))
+                .key(suspect.status.clone().unwrap_or_else(|| keys.task(&suspect.id)))
                 .key(suspect.marker.as_deref().unwrap_or(keys.stream.as_bytes()))
                 .key(&keys.history)
                 .arg(suspect.kind.into_str())
@@ -203,6 +210,7 @@ impl Queue {
                 key: marker.clone(),
                 marker: Some(marker),
                 patience,
+                status: None,
             });
         }
         Ok(())

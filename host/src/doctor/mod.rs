@@ -5,9 +5,10 @@
 //!
 //! In: a queue, quiet or at work, and the hosts that announced themselves. Out: a [`DoctorReport`]. It never
 //! contains a task that is merely in motion: a script decides on each suspicion, and looks at all places of
-//! the task at one moment. Not here: the calls of those scripts (`mend`), the pages of the walk (`walk`), the
-//! data in Redis and its writers (`queue`).
+//! the task at one moment. Not here: the calls of those scripts (`mend`), the pages of the walk (`walk`),
+//! looking at flows (`flows`), the data in Redis and its writers (`queue`).
 
+mod flows;
 pub mod mend;
 mod walk;
 
@@ -74,6 +75,8 @@ pub(crate) struct Warning {
 /// A walk in progress.
 struct Examination<'q> {
     queue: &'q Queue,
+    /// All queues of the configuration: children of flows may be in each of them.
+    others: &'q [Queue],
     mend: bool,
     report: DoctorReport,
     suspects: Vec<Suspect>,
@@ -84,15 +87,18 @@ struct Examination<'q> {
     listed: HashSet<(FaultKind, String)>,
 }
 
-/// Examines the queue; mends what can be mended if `mend`. `hosts` are those that announced themselves.
+/// Examines the queue; mends what can be mended if `mend`. `others` are all queues of the configuration, and
+/// `hosts` those that announced themselves.
 pub(crate) async fn examine(
     queue: &Queue,
+    others: &[Queue],
     hosts: &[HostInfo],
     mend: bool,
 ) -> Result<DoctorReport, QueueError> {
     let report = DoctorReport::default();
     let mut examination = Examination {
         queue,
+        others,
         mend,
         report,
         suspects: Vec::new(),
@@ -285,6 +291,7 @@ impl Examination<'_> {
         let mut next = Some(START.to_owned());
         while let Some(cursor) = next {
             let page = self.queue.keys(&cursor, SCAN).await?;
+            self.flows(&page.items).await?;
             self.queue.look_at(page.items, &mut found).await?;
             found.tasks.retain(|task| !task.waits() || !self.seen.contains(&fingerprint(&task.id)));
             next = page.next;
@@ -399,6 +406,7 @@ impl Examination<'_> {
             key: key.as_bytes().to_vec(),
             marker: None,
             patience,
+            status: None,
         });
     }
 
@@ -458,6 +466,7 @@ fn fingerprint(id: &str) -> u64 {
 /// Describes the fault of a task in words.
 fn sentence(suspect: &Suspect) -> String {
     let Suspect { subject, patience, .. } = suspect;
+    let flow = subject.split_once(' ').map_or(subject.as_str(), |(_, flow)| flow);
     match suspect.kind {
         FaultKind::DeletedEntry => {
             format!("entry {subject} is pending, but somebody deleted it from the stream")
@@ -490,6 +499,13 @@ fn sentence(suspect: &Suspect) -> String {
                 patience.as_secs()
             )
         }
+        FaultKind::LostChild => format!("the flow {flow} waits for it, but it is in no place any more"),
+        FaultKind::UncountedChild => {
+            format!("the flow {flow} waits for it, but its status does not say so, or it has ended")
+        }
+        FaultKind::UnreleasedChildren => format!("nothing will enqueue the children that {flow} still has"),
+        FaultKind::UnjoinedFlow => format!("all children of {flow} have completed, and it was not enqueued"),
+        FaultKind::FlowWithoutTask => format!("the flow {flow} ends in it, but its status does not say so"),
         _ => String::new(),
     }
 }

@@ -91,9 +91,13 @@ impl EffectSource for QueueEffects {
         self.read(async move { queue.stage(&keys, &children).await })
     }
 
-    fn results(&self, flow: &str) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+    fn results(&self, flow: &str, most: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
         let (queue, keys) = (self.queue.clone(), FlowKeys::of(flow));
-        self.read(async move { queue.results(&keys).await })
+        let too_large = format!(
+            "the results of the flow do not fit into the {most} bytes of memory that the handler has left"
+        );
+        let read = self.read(async move { queue.results(&keys, most).await });
+        async move { read.await?.ok_or(EffectError::TooLarge(too_large)) }.boxed()
     }
 
     fn new_task(
@@ -192,6 +196,7 @@ impl Queue {
             .value(flow.children)
             .value(&target.group)
             .value(millis(flow.then.delay))
+            .value(millis(target.retention))
             .value(2 * fields.len());
         Some(fields.into_iter().fold(call, |call, (name, value)| call.value(name).value(value)))
     }
@@ -286,7 +291,7 @@ impl EffectSource for NoEffects {
         std::future::ready(Ok(())).boxed()
     }
 
-    fn results(&self, _: &str) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+    fn results(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
         std::future::ready(Ok(Vec::new())).boxed()
     }
 

@@ -79,6 +79,7 @@ impl Queue {
                     .arg(keys.marker(outbox_key(child, target)))
                     .arg(&child.id)
                     .arg(millis(child.delay))
+                    .arg(millis(target.retention))
                     .arg(target.max_backlog)
                     .arg(2 * fields.len());
                 call = with_fields(call, fields);
@@ -88,13 +89,28 @@ impl Queue {
         Ok(())
     }
 
-    /// The results of a flow, in pages. A child that did not complete has none.
-    pub(super) async fn results(&self, flow: &FlowKeys) -> Result<Vec<ChildResult>, QueueError> {
+    /// The results of a flow, in pages. A child that did not complete has none. None: they have more bytes
+    /// than `most`. The sizes are read first, so no more than that is held here.
+    pub(super) async fn results(
+        &self,
+        flow: &FlowKeys,
+        most: u64,
+    ) -> Result<Option<Vec<ChildResult>>, QueueError> {
         const WHAT: &str = "read the results of a flow";
         let total = self.link.command(WHAT, redis::cmd("HGET").arg(&flow.about).arg("total")).await?;
         let total = self.shaped(WHAT, reply::count(&total))?;
-        let mut results = Vec::new();
+        let (mut results, mut bytes) = (Vec::new(), 0);
         for start in (0..total).step_by(RESULTS_PAGE) {
+            let value = |index: u64| {
+                redis::cmd("HSTRLEN").arg(&flow.results).arg(format!("{index}:value")).to_owned()
+            };
+            let sizes: Vec<_> = (start..total.min(start + RESULTS_PAGE as u64)).map(value).collect();
+            for size in self.link.pipeline(WHAT, &sizes).await? {
+                bytes += self.shaped(WHAT, reply::count(&size?))?;
+            }
+            if bytes > most {
+                return Ok(None);
+            }
             let mut read = redis::cmd("HMGET");
             read.arg(&flow.results);
             for index in start..total.min(start + RESULTS_PAGE as u64) {
@@ -113,6 +129,6 @@ impl Queue {
                 });
             }
         }
-        Ok(results)
+        Ok(Some(results))
     }
 }

@@ -118,6 +118,13 @@ impl QueueKeys {
         FlowKeys::of(&format!("{}{id}", self.flow_prefix))
     }
 
+    /// The id of the task that joins the flow, if this key is a flow or the list of its children.
+    pub(crate) fn flow_of(&self, key: &[u8]) -> Option<String> {
+        let id = std::str::from_utf8(key.strip_prefix(self.flow_prefix.as_bytes())?).ok()?;
+        let id = id.strip_suffix(":children").unwrap_or(id);
+        (!id.ends_with(":results")).then(|| id.to_owned())
+    }
+
     /// A value of the state of `plugin`. Queues whose streams have a hash tag in common share it.
     pub(crate) fn state(&self, plugin: &str, key: &str) -> String {
         format!("{}{plugin}:{key}", self.state_prefix)
@@ -205,6 +212,10 @@ mod tests {
         assert!(keys.task_of(&keys.marker(Some(b"k"))).is_none() && keys.is_marker(&keys.marker(Some(b"k"))));
         assert!(!keys.is_marker(keys.delayed.as_bytes()));
         assert_eq!(keys.all, "tq:{a\\*\\[b\\]}:*");
+        let flow = keys.flow("7");
+        let ids = [&flow.about, &flow.children, &flow.results].map(|key| keys.flow_of(key.as_bytes()));
+        assert_eq!(ids, [Some("7".into()), Some("7".into()), None]);
+        assert_eq!(keys.flow_of(keys.task("7").as_bytes()), None);
     }
 
     #[test]

@@ -78,6 +78,11 @@ impl Limits {
         true
     }
 
+    /// How many more bytes the grant allows.
+    pub(super) fn room(&self) -> u64 {
+        self.memory.saturating_sub(self.used + self.behind_handles)
+    }
+
     /// The most bytes that all memories together held at once, with what the handles stand for.
     pub(super) fn peak(&self) -> u64 {
         self.peak

@@ -158,6 +158,16 @@ impl GuestState {
         Ok(changed.map_err(E::from))
     }
 
+    /// Counts bytes that the host holds for one call as memory of the guest, until the next count. The error
+    /// is a trap.
+    pub(super) fn lend(&mut self, bytes: usize) -> wasmtime::Result<()> {
+        let weight = self.weight().saturating_add(bytes as u64);
+        if !self.limits.hold(weight) {
+            wasmtime::bail!("the values of a call need more memory than the plugin was granted");
+        }
+        Ok(())
+    }
+
     /// Values as they may leave the sandbox.
     pub(super) fn without_secrets(&self, value: Vec<u8>) -> Vec<u8> {
         let log = self.log();

@@ -1,5 +1,6 @@
 //! Tests the outcomes of good and bad guests, each a few lines of WAT.
 
+mod calls;
 mod hostile;
 
 use std::sync::{Arc, Barrier};

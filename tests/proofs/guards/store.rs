@@ -65,12 +65,17 @@ impl Effect {
 
     /// The flow whose last task has this id in `queue`. Its children were staged for [`JOIN`].
     pub fn flow(queue: &str, id: &str, children: usize) -> Effect {
+        Effect::keyed_flow(queue, id, children, None)
+    }
+
+    /// A flow whose last task has an idempotency key, which `marker` holds.
+    pub fn keyed_flow(queue: &str, id: &str, children: usize, marker: Option<&str>) -> Effect {
         let about = key(JOIN, &format!("flow:{id}"));
         let mut keys = vec![about.clone(), format!("{about}:children"), queue.to_owned()];
         keys.extend(["delayed", "parked", "dead", &format!("task:{id}")].map(|what| key(queue, what)));
-        keys.push(queue.to_owned());
+        keys.push(marker.unwrap_or(queue).to_owned());
         let total = children.to_string();
-        let values = owned(&["F", id, &total, GROUP, "0", "4", "n", "1", "tq-joins", &about]);
+        let values = owned(&["F", id, &total, GROUP, "0", HOUR_MS, "4", "n", "1", "tq-joins", &about]);
         Effect { keys, values }
     }
 }
@@ -100,6 +105,12 @@ impl Attempt {
         Attempt { what: "C", entry, id, fields: Vec::new(), effects: Vec::new() }
     }
 
+    /// An attempt of a task with an id of its own.
+    pub fn named(entry: &str, id: &str) -> Attempt {
+        let fields = owned(&["n", "1", "tq-id", id]);
+        Attempt { id: id.to_owned(), fields, ..Attempt::completed(entry) }
+    }
+
     pub fn child((entry, id, flow): &Child) -> Attempt {
         let fields = owned(&["n", "1", "tq-id", id, "tq-flow", flow]);
         Attempt { id: id.clone(), fields, ..Attempt::completed(entry) }
@@ -109,6 +120,11 @@ impl Attempt {
     pub fn join(entry: &str, id: &str) -> Attempt {
         let fields = owned(&["n", "1", "tq-id", id, "tq-joins", &key(JOIN, &format!("flow:{id}"))]);
         Attempt { id: id.to_owned(), fields, ..Attempt::completed(entry) }
+    }
+
+    /// The task goes to the end of the stream.
+    pub fn released(self) -> Attempt {
+        Attempt { what: "P", ..self }
     }
 
     pub fn buried(self) -> Attempt {
@@ -129,16 +145,25 @@ pub struct Store {
     /// The number of the last call of settle.lua.
     number: u64,
     pub retention: &'static str,
+    /// The retention of the queue of children.
+    pub retention_there: &'static str,
 }
 
 impl Store {
     pub fn new(redis: &RedisServer, mutation: Option<Mutation>) -> Store {
-        let scripts = [&script::SETTLE, &script::PROMOTE, &script::CANCEL, &script::REQUEUE];
+        let scripts = [
+            &script::SETTLE,
+            &script::PROMOTE,
+            &script::CANCEL,
+            &script::REQUEUE,
+            &script::BEGIN,
+            &script::END_DELETED,
+        ];
         for (text, _) in mutation.into_iter().flatten() {
             let is_there = scripts.iter().any(|script| script.source.matches(text).count() == 1);
             assert!(is_there, "no script has this text once: {text}");
         }
-        Store { db: redis.connection(), mutation, number: 0, retention: HOUR_MS }
+        Store { db: redis.connection(), mutation, number: 0, retention: HOUR_MS, retention_there: HOUR_MS }
     }
 
     pub fn run<T: FromRedisValue>(&mut self, name: &str, args: &[&str]) -> Step<T> {
@@ -264,7 +289,7 @@ impl Store {
         for Attempt { what, entry, id, fields, effects } in other {
             keys.extend([self.status(queue, id), queue.to_owned()]);
             args.extend(owned(&[what, entry, "1", "p", "1", "0", id, "", "0"]));
-            let fields: &[String] = if *what == "B" { fields } else { &[] };
+            let fields: &[String] = if matches!(*what, "B" | "P") { fields } else { &[] };
             args.push(fields.len().to_string());
             args.extend_from_slice(fields);
             if *what == "X" {
@@ -284,13 +309,31 @@ impl Store {
 
     /// Stages children, whose queue has room for `most`.
     pub fn stage(&mut self, flow: &str, children: usize, most: usize) -> Step {
+        self.stage_keyed(flow, children, most, PART)
+    }
+
+    /// Stages children that share an idempotency key, which `marker` holds.
+    pub fn stage_keyed(&mut self, flow: &str, children: usize, most: usize, marker: &str) -> Step {
         let about = key(JOIN, &format!("flow:{flow}"));
         let mut args = owned(&[HOUR_MS]);
         for n in 0..children {
             let (id, of, most) = (format!("child-{n}"), format!("{n} {about}"), most.to_string());
             args.extend(owned(&[PART, PART]));
             args.extend(["delayed", "parked", &format!("task:{id}")].map(|what| key(PART, what)));
-            args.extend(owned(&[PART, &id, "0", &most, "6", "n", "1", "tq-id", &id, "tq-flow", &of]));
+            args.extend(owned(&[
+                marker,
+                &id,
+                "0",
+                self.retention_there,
+                &most,
+                "6",
+                "n",
+                "1",
+                "tq-id",
+                &id,
+                "tq-flow",
+                &of,
+            ]));
         }
         let staged: usize = self.call(&script::STAGE.source, &[format!("{about}:children")], &args)?;
         same("staged", staged, children)
@@ -299,8 +342,13 @@ impl Store {
     /// A task of [`WORK`] starts a flow.
     pub fn start_flow(&mut self, flow: &str, children: usize, most: usize) -> Step {
         self.stage(flow, children, most)?;
+        self.commit(Effect::flow(JOIN, flow, children))
+    }
+
+    /// A task of [`WORK`] commits the start of a flow.
+    pub fn commit(&mut self, flow: Effect) -> Step {
         let entry = self.work("c1")?;
-        let attempt = Attempt::completed(&entry).with(Effect::flow(JOIN, flow, children));
+        let attempt = Attempt::completed(&entry).with(flow);
         same("started", self.settle("c1", &[&attempt])?, ["1"])
     }
 
@@ -353,10 +401,30 @@ impl Store {
 
     /// The gate's reply for a task of [`WORK`].
     pub fn begin(&mut self, consumer: &str, id: &str, entry: &str) -> Step<u64> {
-        let keys = vec![WORK.to_owned(), key(WORK, "delayed"), self.status(WORK, id)];
-        let keys = [keys, owned(&[WORK, WORK])].concat();
+        self.begin_in(WORK, consumer, id, entry, WORK)
+    }
+
+    /// The gate's reply for a task whose idempotency key `marker` holds.
+    pub fn begin_in(
+        &mut self,
+        queue: &str,
+        consumer: &str,
+        id: &str,
+        entry: &str,
+        marker: &str,
+    ) -> Step<u64> {
+        let keys = vec![queue.to_owned(), key(queue, "delayed"), self.status(queue, id)];
+        let keys = [keys, owned(&[marker, queue])].concat();
         let args = owned(&[consumer, "p", "10000", "3", entry, "1", "1", id, "0", "0", "0"]);
-        let replies: Vec<u64> = self.ending(&script::BEGIN.source, WORK, keys, args)?;
+        let replies: Vec<u64> = self.ending(&script::BEGIN.source, queue, keys, args)?;
         Ok(replies.first().copied().unwrap_or_default())
+    }
+
+    /// Ends a task whose entry was deleted. Its status names this entry.
+    pub fn lose(&mut self, queue: &str, id: &str) -> Step<u64> {
+        let status = self.status(queue, id);
+        let entry: String = self.run("HGET", &[&status, "entry"])?;
+        let keys = vec![queue.to_owned(), status, queue.to_owned()];
+        self.ending(&script::END_DELETED.source, queue, keys, vec![entry])
     }
 }

@@ -11,7 +11,7 @@ use proptest::{prop_assert, prop_assert_eq};
 use tqhost::testing::queue::Status;
 
 use super::reference::Place;
-use super::world::{GROUP, STREAM, Step, World, failed};
+use super::world::{GROUP, RECORD, STREAM, Step, World, failed};
 
 /// A Lua script that lists the delayed tasks: each member, then the task's name from its fields, else its id.
 pub const PARKED: &str = "local out = {}
@@ -96,6 +96,11 @@ impl World {
             prop_assert_eq!((holder.as_ref(), expires == -1), (Some(id), *lives), "the key {}", key);
         }
         prop_assert_eq!(paused, self.reference.paused);
+        let counted = self.reference.counted;
+        let mut effects = redis::pipe();
+        effects.cmd("GET").arg(format!("tq:{{{STREAM}}}:state:{STREAM}:count")).cmd("HLEN").arg(RECORD);
+        let (count, record): (Option<u64>, u64) = effects.query(&mut self.db).map_err(failed)?;
+        prop_assert_eq!((count.unwrap_or(0), record), (counted, counted), "what attempts have counted");
         Ok(())
     }
 

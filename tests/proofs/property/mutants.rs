@@ -75,6 +75,35 @@ pub const MUTATIONS: &[Mutation] = &[
         found: DIFFERS,
     },
     Mutation {
+        what: "settle does not commit the effects",
+        scripts: &[&script::SETTLE],
+        text: "for _, one in ipairs(all or {}) do one.kind.commit(one) end",
+        instead: "",
+        found: DIFFERS,
+    },
+    Mutation {
+        what: "settle commits the effects of an attempt that others have settled",
+        scripts: &[&script::SETTLE],
+        text: "if not pending_of(entry) and not is_kept(status, entry) then return 0 end",
+        instead: "for _, one in ipairs(all) do one.kind.commit(one) end",
+        found: "what attempts have counted",
+    },
+    Mutation {
+        what: "settle enqueues a task although one with its key has ended",
+        scripts: &[&script::SETTLE],
+        text: "if not first or first == new.id or redis.call('PTTL', new.marker) < 0 then",
+        instead: "if true then",
+        // The reference does not know the task that runs.
+        found: "was enqueued",
+    },
+    Mutation {
+        what: "settle gives a new task the key of a living one",
+        scripts: &[&script::SETTLE],
+        text: "and (first_task(marker, queue.stream) or id) == id then",
+        instead: "then",
+        found: "the key",
+    },
+    Mutation {
         what: "begin does not look for the owner",
         scripts: &[&script::BEGIN],
         text: "if not owned(entry, consumer) then",

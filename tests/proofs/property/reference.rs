@@ -55,6 +55,15 @@ pub struct Known {
     pub commits: u32,
 }
 
+/// A task of an outbox.
+#[derive(Debug, Clone)]
+pub struct NewFromOutbox {
+    pub name: String,
+    pub id: String,
+    pub delayed: bool,
+    pub key: Option<usize>,
+}
+
 /// The status of an id.
 #[derive(Debug, Default)]
 pub struct Said {
@@ -82,6 +91,8 @@ pub struct Reference {
     /// Whether the statuses of ended tasks are kept.
     keeps: bool,
     ripened: u64,
+    /// How many attempts committed effects.
+    pub counted: u64,
 }
 
 impl Reference {
@@ -103,6 +114,7 @@ impl Reference {
             paused: false,
             keeps,
             ripened: 0,
+            counted: 0,
         }
     }
 
@@ -117,6 +129,19 @@ impl Reference {
         if let Some(key) = key {
             self.keys.insert(key, (id.to_owned(), true));
         }
+    }
+
+    /// A task that has completed enqueues this one. The key of a task that has ended makes it a duplicate at
+    /// once; the key of one that has not stays with that one.
+    fn enqueue_from_outbox(&mut self, new: &NewFromOutbox) {
+        let NewFromOutbox { name, id, delayed, key } = new;
+        let holder = key.and_then(|key| self.keys.get(&key).cloned());
+        if holder.as_ref().is_some_and(|(_, lives)| !lives) {
+            self.said.entry(id.clone()).or_default().status = self.keeps.then_some(Status::Cancelled);
+            return;
+        }
+        self.enqueue(name, id, *delayed, if holder.is_none() { *key } else { None });
+        self.task(name).key = *key;
     }
 
     /// A producer adds a task.
@@ -335,7 +360,15 @@ impl Reference {
 
     /// Settles an attempt, and gives whether it is carried out. `crashes` are those that the consumer knew
     /// of.
-    pub fn settle(&mut self, consumer: &str, entry: &str, settlement: &Settlement, crashes: u32) -> bool {
+    /// `new` is the task of the attempt's outbox.
+    pub fn settle(
+        &mut self,
+        consumer: &str,
+        entry: &str,
+        settlement: &Settlement,
+        crashes: u32,
+        new: Option<&NewFromOutbox>,
+    ) -> bool {
         let kept = self.kept(consumer, entry);
         let is_kept = kept.is_some();
         let Some(name) = kept.or_else(|| self.find(entry)) else { return false };
@@ -352,6 +385,11 @@ impl Reference {
                 let is_second = self.is_elsewhere(&name) && !self.said[&self.tasks[&name].id].is_requeued;
                 assert!(!is_second, "two tasks of one id at the same time: {name}: {self:?}");
                 self.task(&name).commits += 1;
+                // The effects come before the end: until then, the task has its key.
+                if let Some(new) = new {
+                    self.counted += 1;
+                    self.enqueue_from_outbox(new);
+                }
                 self.end(&name, Place::Nowhere, Status::Completed);
             }
             Settlement::Bury { .. } => self.end(&name, Place::Dead, Status::Failed),

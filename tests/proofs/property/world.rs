@@ -10,18 +10,19 @@ use std::time::Duration;
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 use tqhost::testing::config::{self, times};
+use tqhost::testing::effects::{Effects, OutboxTask};
 use tqhost::testing::queue::DeadChoice;
 use tqhost::testing::queue::Places as Starts;
 use tqhost::testing::queue::codec;
 use tqhost::testing::queue::{
     Begun, DeadFilter, Ending, EndingSubject, Enqueued, HeartbeatReport, Lease, Link, NewTask, Queue, Redis,
-    SettleCall, Settled, Start, Status, StreamEntry,
+    SettleCall, Settled, Settlement, Start, Status, StreamEntry,
 };
 use tqhost::testing::task::{Field, Origin, Outcome, Task};
 use tqhost::testing::worker::settle;
 
 use super::look::{Entries, PARKED, name_of, pairs};
-use super::reference::{Known, Place, Reference};
+use super::reference::{Known, NewFromOutbox, Place, Reference};
 use super::{CONSUMERS, End, Op};
 use crate::support::RedisServer;
 
@@ -34,6 +35,8 @@ const AHEAD: u64 = RATE as u64 / 10;
 
 pub const STREAM: &str = "work";
 pub const GROUP: &str = "tqhost";
+/// The record that effects write to.
+pub const RECORD: &str = "record";
 
 pub type Step = Result<(), TestCaseError>;
 
@@ -110,7 +113,17 @@ impl World {
             list: None,
             schedule: None,
             dead_letter: None,
-            enqueue_to: vec![],
+            // Tasks of the outbox go to the queue itself.
+            enqueue_to: vec![config::TargetQueue {
+                name: STREAM.into(),
+                stream: STREAM.into(),
+                group: GROUP.into(),
+                dead_letter: None,
+                max_backlog: MAX_BACKLOG as u32,
+                key_field: None,
+                retention: if keeps { HOUR } else { Duration::ZERO },
+                leads_back: true,
+            }],
             on_end: Default::default(),
             events: 0,
         };
@@ -210,12 +223,13 @@ impl World {
             Op::Begin { consumer, alone } => self.begin(consumer, alone).await?,
             Op::Beat { consumer } => self.beat(consumer).await?,
             Op::Settle { consumer, nth, end } => {
+                let number = matches!(end, End::Effects { .. }).then(|| self.field());
                 let Consumer { name, held } = &mut self.consumers[consumer];
                 if !held.is_empty() {
                     let mut held = held.remove(nth % held.len());
                     // Once the lease is over, another host may have begun the task and written its status.
                     held.known |= !self.reference.owned(name, &held.task.entry);
-                    let (consumer, ending) = (name.clone(), ending(held, end, &self.queue.rules));
+                    let (consumer, ending) = (name.clone(), ending(held, end, number, &self.queue.rules));
                     self.calls += 1;
                     self.numbers.insert(consumer.clone(), self.calls);
                     let call = Call { consumer, number: self.calls, ending, settled: Settled::Done };
@@ -634,7 +648,9 @@ impl World {
         let call = SettleCall { lane: 0, number: *number };
         let settled =
             self.queue.settle(consumer, call, &[ending]).await.map_err(failed)?.remove(0).map_err(failed)?;
-        let is_done = self.reference.settle(consumer, &task.entry, ending.settlement(), task.crashes);
+        let new = from_outbox(ending.settlement());
+        let is_done =
+            self.reference.settle(consumer, &task.entry, ending.settlement(), task.crashes, new.as_ref());
         prop_assert_eq!(settled, if is_done { Settled::Done } else { Settled::Overtaken });
         Ok(settled)
     }
@@ -651,13 +667,44 @@ impl World {
     }
 }
 
-/// The settlement of an attempt, from the function that the host uses.
-fn ending(held: Held, end: End, rules: &config::QueueRules) -> Ending {
+/// What an attempt does that counts, adds to the record, and enqueues a task with the field `number`.
+fn effects(number: Field, delayed: bool, key: Option<usize>) -> Effects {
+    let mut effects = Effects::default();
+    let name = String::from_utf8_lossy(&number.value).into_owned();
+    let task = OutboxTask {
+        id: format!("outbox-{name}"),
+        queue: STREAM.into(),
+        fields: vec![number],
+        delay: if delayed { HOUR } else { Duration::ZERO },
+        key: key.map(|key| format!("k{key}")),
+    };
+    effects.increment("count".into(), 1, None).expect("a counter");
+    effects.put_record(RECORD.into(), vec![Field { name, value: b"1".to_vec() }]).expect("a record");
+    effects.enqueue(task).expect("a task");
+    effects
+}
+
+/// The task of the outbox that a settlement commits.
+fn from_outbox(settlement: &Settlement) -> Option<NewFromOutbox> {
+    let Settlement::Complete { effects: Some(effects), .. } = settlement else { return None };
+    let task = effects.tasks().first()?;
+    let name = name_of(task.fields.iter().map(|field| (&field.name, &field.value)), &task.id);
+    let key = task.key.as_ref().and_then(|key| key.strip_prefix('k')?.parse().ok());
+    Some(NewFromOutbox { name, id: task.id.clone(), delayed: !task.delay.is_zero(), key })
+}
+
+/// The settlement of an attempt, from the function that the host uses. `number` is the field of the task that
+/// it enqueues.
+fn ending(held: Held, end: End, number: Option<Field>, rules: &config::QueueRules) -> Ending {
     let Held { task, begun, known, crashed } = held;
     let decide = |outcome| settle::decide(outcome, &task, rules, 0.0);
     let verdict = match end {
         _ if crashed => settle::crashed(&task),
         _ if !begun => settle::release(&task),
+        End::Effects { delayed, key } => {
+            let effects = number.map(|number| Box::new(effects(number, delayed, key)));
+            decide(Outcome::Completed { result: Some(b"done".into()), effects })
+        }
         End::Complete => decide(Outcome::Completed { result: Some(b"done".into()), effects: None }),
         End::Retry => decide(Outcome::Retry { message: "busy".into(), after: None }),
         End::Defer => decide(Outcome::Defer { message: "not yet".into(), after: HOUR }),

@@ -102,6 +102,84 @@ judges['dead-but-alive'] = function()
   return known[2] and value_in(letter[2], 'tq-enqueued-at') == known[2]
 end
 
+-- The flow of a child, and the child's queue, if the flow still waits for the end of this child.
+local function awaited()
+  local index, flow = string.match(subject, '^(%d+) (.+)$')
+  local known = redis.call('HMGET', flow, 'total', 'failed_as')
+  local staged = redis.call('LLEN', flow .. ':children')
+  if not known[1] or known[2] or tonumber(index) >= tonumber(known[1]) - staged then return nil end
+  local noted = redis.call('HGET', flow .. ':results', index) or 'PENDING '
+  local queue = string.match(noted, '^PENDING (%S*)')
+  return queue and flow, queue
+end
+
+-- The child is in no place any more, and nobody noted an end.
+judges['lost-child'] = function(mends)
+  local flow, queue = awaited()
+  if not flow or redis.call('EXISTS', status) == 1 then return false end
+  mends = mends and not flows().refusal(flow)
+  if mends then flows().join(subject, id, 'FAILED', { 'error', 'lost: its status was deleted' }, queue) end
+  return true, mends
+end
+
+-- The child's end was not counted, or will not be, because its status does not name the flow.
+judges['uncounted-child'] = function(mends)
+  local flow, queue = awaited()
+  local said = redis.pcall('HMGET', status, 'status', 'flow', 'result', 'error')
+  if not flow or said.err or is_live(said[1]) and said[2] == subject then return false end
+  mends = mends and not flows().refusal(flow)
+  if mends and said[1] and not is_live(said[1]) then
+    local changes = {}
+    if said[3] then append(changes, 'result', said[3]) end
+    if said[4] then append(changes, 'error', said[4]) end
+    flows().join(subject, id, said[1], changes, queue)
+  elseif mends then
+    redis.call('HSET', status, 'status', said[1] or 'PENDING', 'flow', subject)
+  end
+  return true, mends
+end
+
+-- Children are staged, and no member stands for the flow among the delayed tasks.
+judges['unreleased-children'] = function(mends)
+  local children, member = subject .. ':children', 'flow/' .. id
+  if redis.call('PTTL', children) ~= -1 or redis.call('ZSCORE', KEYS[2], member) then return false end
+  if mends and redis.call('EXISTS', subject) == 0 then
+    redis.call('DEL', children)
+  elseif mends then
+    redis.call('ZADD', KEYS[2], now, member)
+    redis.call('HSET', KEYS[3], member, cmsgpack.pack({ 'tq-joins', subject }))
+  end
+  return true, mends
+end
+
+-- All children have completed, and the task that joins the flow is nowhere.
+judges['unjoined-flow'] = function(mends)
+  local known = redis.call('HMGET', subject, 'left', 'failed_as', 'total')
+  local is, entry, member = place_of(status)
+  if not known[1] or known[2] or is ~= 'PENDING' or entry or member then return false end
+  for index = 0, tonumber(known[1]) > 0 and known[3] - 1 or -1 do
+    local noted = redis.call('HGET', subject .. ':results', index)
+    if not noted or not string.find(noted, '^COMPLETED ') then return false end
+  end
+  mends = mends and not flows().refusal(subject)
+  if mends then
+    redis.call('HSET', subject, 'left', 0)
+    flows().release(subject, named(redis.call('HGETALL', subject)))
+  end
+  return true, mends
+end
+
+-- The status of the task that joins a flow is gone, or does not name the flow.
+judges['flow-without-task'] = function(mends)
+  local known = redis.call('HMGET', subject, 'left', 'failed_as')
+  if not known[1] or known[2] or tonumber(known[1]) <= 0 then return false end
+  if redis.pcall('HGET', status, 'joins') == subject then return false end
+  if mends then
+    set_status(status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'joins', subject)
+  end
+  return true, mends
+end
+
 -- The first delayed task that is due is not moved.
 judges['stuck-delayed'] = function()
   local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')

@@ -19,9 +19,18 @@
 -- The first write is a PERSIST or an XACK. Redis allows both when its memory is full: settling frees memory,
 -- so tasks must go on. While a task runs alone, its status holds its entry and its number of crashes. A
 -- higher number later means that its host died while nothing else ran there. The marker holds the id of the
--- first task, so a task that lost its host is not its own duplicate. Safe to run again.
+-- first task, so a task that lost its host is not its own duplicate. A child whose end its flow cannot note
+-- ends the call with an error. Safe to run again.
 take_told()
 local consumer, out = ARGV[4], {}
+
+-- Ends a task that is not to run.
+local function cancel(status, marker, id, entry, changes)
+  local bad = join_refusal(status)
+  if bad then error(bad) end
+  append(changes, 'entry', entry)
+  end_task(status, marker, id, 'CANCELLED', changes, drop(entry))
+end
 
 local function begin(status, marker, holder, entry, attempt, enqueued_at, id, held, crashes, alone)
   if not owned(entry, consumer) then
@@ -30,7 +39,7 @@ local function begin(status, marker, holder, entry, attempt, enqueued_at, id, he
     return is_told and note_lost(status, marker, id, entry, consumer) and 4 or 0
   end
   if is_marked(status) then
-    end_task(status, marker, id, 'CANCELLED', { 'entry', entry }, drop(entry))
+    cancel(status, marker, id, entry, {})
     return 2
   end
   if is_elsewhere(status, entry) then
@@ -45,8 +54,8 @@ local function begin(status, marker, holder, entry, attempt, enqueued_at, id, he
   if first and first ~= id then
     if holder == stream then return first end
     if not is_gone(holder, marker, first) then
-      end_task(status, stream, id, 'CANCELLED', { 'duplicate_of', first, 'error', 'duplicate of ' .. first,
-        'enqueued_at', enqueued_at, 'entry', entry }, drop(entry))
+      cancel(status, stream, id, entry,
+        { 'duplicate_of', first, 'error', 'duplicate of ' .. first, 'enqueued_at', enqueued_at })
       return 3
     end
   end

@@ -11,6 +11,7 @@
 -- it at its delivery, or settle.lua honours the mark.
 take_told()
 local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[4], 'hash')
+  or join_refusal(KEYS[4])
 if bad then return bad end
 local status, known_entry, member = place_of(KEYS[4])
 if status and not is_live(status) then return status end

@@ -104,18 +104,6 @@ local function put(queue, fields, due, member)
   return 'parked_as', member
 end
 
--- Accepts a new task into a queue. `marker` is the key that is to hold its idempotency key (the stream of the
--- queue: it has none).
-local function accept(queue, status, id, delay, fields, marker)
-  append(fields, 'tq-enqueued-at', now)
-  redis.call('HSET', status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'due_at', now + delay,
-    'enqueued', '1', put(queue, fields, now + delay, 'new/' .. id))
-  if marker ~= queue.stream then
-    redis.call('SET', marker, id)
-    redis.call('HSET', status, 'marker', marker)
-  end
-end
-
 -- Writes fields of a task's status. A key of another type in its place is replaced: the key is tqhost's.
 local function set_status(key, ...)
   local reply = redis.pcall('HSET', key, ...)
@@ -125,11 +113,42 @@ local function set_status(key, ...)
   end
 end
 
--- The id of the task that has an idempotency key, or nil. `marker` is the stream when there is no key. A
--- value of another type counts as no marker.
-local function first_task(marker)
-  local found = marker ~= stream and redis.pcall('GET', marker)
+-- The id of the task that has an idempotency key, or nil. `marker` is the stream of the queue (if it is not
+-- this one: `other`) when there is no key. A value of another type counts as no marker.
+local function first_task(marker, other)
+  local found = marker ~= (other or stream) and redis.pcall('GET', marker)
   return type(found) == 'string' and found or nil
+end
+
+-- Accepts a new task into a queue. `marker` is the key that is to hold its idempotency key (the stream of the
+-- queue: it has none). A key that another task has stays with that one, and the delivery of the new task
+-- decides which of them runs.
+local function accept(queue, status, id, delay, fields, marker)
+  append(fields, 'tq-enqueued-at', now)
+  set_status(status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'due_at', now + delay,
+    'enqueued', '1', put(queue, fields, now + delay, 'new/' .. id))
+  if marker ~= queue.stream and (first_task(marker, queue.stream) or id) == id then
+    redis.call('SET', marker, id)
+    redis.call('HSET', status, 'marker', marker)
+  end
+end
+
+-- Enqueues a task that another task asked for: one of its outbox, a child of its flow, or the task that joins
+-- the flow. If its key belongs to a task that ended within the window, it is cancelled as a duplicate at
+-- once, and the function gives the changes of its status. A living task with the key may turn out to be lost,
+-- which begin.lua finds out at the delivery of the new one.
+local function enqueue(new)
+  local first = first_task(new.marker, new.stream)
+  if not first or first == new.id or redis.call('PTTL', new.marker) < 0 then
+    accept(new, new.status, new.id, tonumber(new.delay), new.fields, new.marker)
+    return nil
+  end
+  local changes = { 'duplicate_of', first, 'error', 'duplicate of ' .. first }
+  set_status(new.status, 'status', 'CANCELLED', 'finished_at', now_text, 'enqueued_at', now_text,
+    unpack(changes))
+  -- Without a retention, this deletes the status.
+  redis.call('PEXPIRE', new.status, new.retention)
+  return changes
 end
 
 local function is_live(status)
@@ -167,58 +186,84 @@ local function named(list)
   return about
 end
 
--- Enqueues the task that joins a flow, once: all children have completed. If the flow had failed before, the
--- dead letter of that failure goes; if an operator has taken it away, the task is not enqueued again.
-local function release(flow, about)
-  local failed = about['failed_as']
-  if failed then
-    if #redis.call('XRANGE', about['stream'], failed, failed) > 0 then
-      redis.call('XACK', about['stream'], about['group'], failed)
-      redis.call('XDEL', about['stream'], failed)
-    elseif redis.call('XDEL', about['dead'], about['letter'] or '0-0') == 0 then
-      return
+-- The functions for flows. They are made at their first use, because most calls need none of them.
+local flow_functions
+local function flows()
+  if flow_functions then return flow_functions end
+
+  -- Keeps the state of a flow for a while after the task that joins it has ended. `letter` is the dead letter
+  -- of that task.
+  local function leave(flow, letter)
+    local lives = math.max(retention, 86400000)
+    if letter then redis.call('HSET', flow, 'letter', letter) end
+    redis.call('PEXPIRE', flow, lives)
+    redis.call('PEXPIRE', flow .. ':results', lives)
+  end
+
+  -- Why the end of a child cannot be noted in a flow: an error reply for a key of another type, or nil.
+  local function refusal(flow)
+    local keys = redis.pcall('HMGET', flow, 'stream', 'delayed', 'parked', 'dead', 'status')
+    if keys.err or not keys[1] then return nil end
+    return wrong_type(keys[1], 'stream', keys[2], 'zset', keys[3], 'hash', keys[4], 'stream', keys[5], 'hash',
+      flow .. ':results', 'hash')
+  end
+
+  -- Enqueues the task that joins a flow, once: all children have completed. If the flow had failed before,
+  -- the dead letter of that failure goes; if an operator has taken it away, the task is not enqueued again.
+  local function release(flow, about)
+    local failed = about['failed_as']
+    if failed then
+      if #redis.call('XRANGE', about['stream'], failed, failed) > 0 then
+        redis.call('XACK', about['stream'], about['group'], failed)
+        redis.call('XDEL', about['stream'], failed)
+      elseif redis.call('XDEL', about['dead'], about['letter'] or '0-0') == 0 then
+        return
+      end
+      redis.call('HDEL', about['status'], 'error', 'finished_at', 'dead', 'entry')
+      redis.call('HDEL', flow, 'failed_as', 'letter')
+      redis.call('PERSIST', about['status'])
+      redis.call('PERSIST', flow)
+      redis.call('PERSIST', flow .. ':results')
     end
-    redis.call('HDEL', about['status'], 'error', 'finished_at', 'dead', 'entry')
-    redis.call('HDEL', flow, 'failed_as', 'letter')
-    redis.call('PERSIST', about['status'])
-    redis.call('PERSIST', flow)
-    redis.call('PERSIST', flow .. ':results')
+    about.fields = cmsgpack.unpack(about['fields'])
+    if enqueue(about) then leave(flow) end
   end
-  accept(about, about['status'], about['id'], tonumber(about['delay']), cmsgpack.unpack(about['fields']),
-    about['marker'])
+
+  -- Notes the end of a child, which was a task of `queue`, in its flow. `at` is the child's index and the key
+  -- of the flow. The child that completes last releases the task that joins the flow. The first one that ends
+  -- in another way fails it: then that task is delivered with the error, and its delivery buries it.
+  local function join(at, id, how, changes, queue)
+    local index, flow = string.match(at, '^(%d+) (.+)$')
+    local known = redis.pcall('HGETALL', flow)
+    local about = known.err and {} or named(known)
+    if not about['left'] then return end
+    local results = flow .. ':results'
+    local before = redis.call('HGET', results, index)
+    if before and string.find(before, '^COMPLETED ') then return end
+    redis.call('HSET', results, index, how .. ' ' .. queue .. ' ' .. id)
+    if how == 'COMPLETED' then
+      local result = value_in(changes, 'result')
+      if result then redis.call('HSET', results, index .. ':value', result) end
+      if redis.call('HINCRBY', flow, 'left', -1) == 0 then release(flow, about) end
+    elseif not about['failed_as'] then
+      local fields = cmsgpack.unpack(about['fields'])
+      append(fields, 'tq-flow-failed',
+        'child ' .. id .. ': ' .. (value_in(changes, 'error') or string.lower(how)))
+      accept(about, about['status'], about['id'], 0, fields, about['marker'])
+      redis.call('HSET', flow, 'failed_as', redis.call('HGET', about['status'], 'entry'))
+    end
+  end
+
+  flow_functions = { leave = leave, refusal = refusal, release = release, join = join }
+  return flow_functions
 end
 
--- Notes the end of a child in its flow. `at` is the child's index and the key of the flow. The child that
--- completes last releases the task that joins the flow. The first one that ends in another way fails it:
--- then that task is delivered with the error, and its delivery buries it.
-local function join(at, id, how, changes)
-  local index, flow = string.match(at, '^(%d+) (.+)$')
-  local known = redis.pcall('HGETALL', flow)
-  local about = known.err and {} or named(known)
-  if not about['left'] then return end
-  local results = flow .. ':results'
-  local before = redis.call('HGET', results, index)
-  if before and string.find(before, '^COMPLETED ') then return end
-  redis.call('HSET', results, index, how .. ' ' .. (told.queue or '') .. ' ' .. id)
-  if how == 'COMPLETED' then
-    local result = value_in(changes, 'result')
-    if result then redis.call('HSET', results, index .. ':value', result) end
-    if redis.call('HINCRBY', flow, 'left', -1) == 0 then release(flow, about) end
-  elseif not about['failed_as'] then
-    local fields = cmsgpack.unpack(about['fields'])
-    append(fields, 'tq-flow-failed',
-      'child ' .. id .. ': ' .. (value_in(changes, 'error') or string.lower(how)))
-    accept(about, about['status'], about['id'], 0, fields, about['marker'])
-    redis.call('HSET', flow, 'failed_as', redis.call('HGET', about['status'], 'entry'))
-  end
-end
-
--- Keeps the state of a flow for a while after the task that joins it has ended. `letter` is its dead letter.
-local function leave_flow(flow, letter)
-  local lives = math.max(retention, 86400000)
-  if letter then redis.call('HSET', flow, 'letter', letter) end
-  redis.call('PEXPIRE', flow, lives)
-  redis.call('PEXPIRE', flow .. ':results', lives)
+-- Why a task cannot end now: it is a child of a flow that cannot note its end. An error reply, or nil. What
+-- ends a child asks before its first write, so that no child ends without its flow.
+local function join_refusal(status)
+  local at = redis.pcall('HGET', status, 'flow')
+  local flow = type(at) == 'string' and string.match(at, '^%d+ (.+)$')
+  return flow and flows().refusal(flow) or nil
 end
 
 -- Ends a task. No other function does, whatever the outcome and whichever script found it.
@@ -244,8 +289,10 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   end
   local dead = letter and redis.call('XADD', KEYS[4], '*', unpack(letter))
   -- enqueue.lua knows a task by its id for at least a minute, so that a repeated call adds no second task.
-  local known = not is_new and redis.pcall('HMGET', status, 'enqueued', 'flow', 'joins') or {}
-  local is_enqueued = known[1] == '1'
+  local enqueued, flow, joins
+  if not is_new then
+    enqueued, flow, joins = unpack(redis.pcall('HMGET', status, 'enqueued', 'flow', 'joins'))
+  end
   if tonumber(retention) > 0 then
     if not is_new then
       redis.pcall('HDEL', status, 'due_at', 'parked_as', 'cancel', 'deleted', 'alone',
@@ -253,17 +300,17 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
     end
     set_status(status, 'status', how, 'finished_at', now_text, unpack(changes))
     if dead then redis.call('HSET', status, 'dead', dead) end
-    redis.call('PEXPIRE', status, is_enqueued and math.max(retention, 60000) or retention)
+    redis.call('PEXPIRE', status, enqueued == '1' and math.max(retention, 60000) or retention)
   elseif not is_new then
     redis.call('DEL', status)
-    if is_enqueued then
+    if enqueued == '1' then
       redis.call('HSET', status, 'enqueued', '1')
       redis.call('PEXPIRE', status, 60000)
     end
   end
-  if first_task(marker) == id then redis.call('PEXPIRE', marker, lives or window) end
-  if known[2] then join(known[2], id, how, changes) end
-  if known[3] then leave_flow(known[3], dead) end
+  if marker ~= stream and first_task(marker) == id then redis.call('PEXPIRE', marker, lives or window) end
+  if flow then flows().join(flow, id, how, changes, told.queue) end
+  if joins then flows().leave(joins, dead) end
   if attempt ~= nil then
     if told[how] then tell(status, id, how, attempt, changes, source, letter) end
     note(id, how, 'attempt', attempt or '')
@@ -272,9 +319,11 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
 end
 
 -- Ends a task that can never run again, because its entry was deleted. Its idempotency key is free at once:
--- no task has done the work that the key stands for.
+-- no task has done the work that the key stands for. False if that is not possible now.
 local function end_lost(status, marker, id, why)
+  if join_refusal(status) then return false end
   end_task(status, marker, id, 'FAILED', { 'error', 'lost: ' .. why }, nil, nil, false, 0)
+  return true
 end
 
 -- Reads from a task's status where it is: the status, the entry, the member among the delayed tasks, the
@@ -306,8 +355,7 @@ local function note_lost(status, marker, id, entry, consumer)
   if runner ~= consumer and kept_until > now then return false end
   if is and (known_entry ~= entry or not is_live(is)) then return false end
   if not is and tonumber(retention) == 0 then return false end
-  end_lost(status, marker, id, 'its entry was deleted from the stream')
-  return true
+  return end_lost(status, marker, id, 'its entry was deleted from the stream')
 end
 
 -- Whether a task's status says that its id belongs to another entry: one that has completed, still exists,
@@ -325,8 +373,7 @@ local function is_gone(holder, marker, id)
   if redis.call('PTTL', marker) ~= -1 then return false end
   local is, entry, member, _, kept_until = place_of(holder)
   if not entry or not is_live(is) or has_place(entry, member, kept_until) then return false end
-  end_lost(holder, marker, id, 'its entry was deleted from the stream')
-  return true
+  return end_lost(holder, marker, id, 'its entry was deleted from the stream')
 end
 
 -- The entry that the group was given last, or nil where there is no group.

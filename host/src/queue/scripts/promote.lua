@@ -23,6 +23,7 @@ local function release_children(member, flow)
   local children = flow .. ':children'
   -- Whoever cancels the task that joins a flow deletes the flow.
   if redis.call('EXISTS', flow) == 0 then redis.call('DEL', children) end
+  local is_broken = flows().refusal(flow)
   for _ = 1, STEP do
     local packed = redis.call('LINDEX', children, 0)
     if not packed then
@@ -32,19 +33,24 @@ local function release_children(member, flow)
     end
     local child = cmsgpack.unpack(packed)
     -- A queue whose keys have another type takes no tasks, and holds up no others.
-    local is_full = wrong_type(child.stream, 'stream', child.delayed, 'zset', child.parked, 'hash')
+    local is_full = is_broken
+      or wrong_type(child.stream, 'stream', child.delayed, 'zset', child.parked, 'hash')
       or redis.call('XLEN', child.stream) + redis.call('ZCARD', child.delayed) >= tonumber(child.most)
     if is_full then
       redis.call('ZADD', KEYS[2], now + 1000, member)
       return
     end
-    accept(child, child.status, child.id, tonumber(child.delay), child.fields, child.marker)
     local at = value_in(child.fields, 'tq-flow')
-    redis.call('HSET', child.status, 'flow', at)
-    redis.call('HSET', flow .. ':results', string.match(at, '^%d+'),
-      'PENDING ' .. child.queue .. ' ' .. child.id)
+    local duplicate = enqueue(child)
+    if duplicate then
+      flows().join(at, child.id, 'CANCELLED', duplicate, child.queue)
+    else
+      redis.call('HSET', child.status, 'flow', at)
+      redis.call('HSET', flow .. ':results', string.match(at, '^%d+'),
+        'PENDING ' .. child.queue .. ' ' .. child.id)
+      moved = moved + 1
+    end
     redis.call('LPOP', children)
-    moved = moved + 1
   end
 end
 

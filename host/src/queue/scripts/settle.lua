@@ -34,25 +34,6 @@ if last and tonumber(last[1]) >= tonumber(ARGV[5]) then return last[2] end
 local consumer, without, with = ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
 local plain = without + with
 local settled, out = {}, {}
--- The next key and argument of an attempt that is not plain, and the number of the attempt before.
-local key, at, attempts = 6 + plain, 9 + 3 * plain + with, plain
-
-local function next_key()
-  key = key + 1
-  return KEYS[key - 1]
-end
-
-local function next_value()
-  at = at + 1
-  return ARGV[at - 1]
-end
-
-local function next_list()
-  local list = {}
-  for i = 1, tonumber(next_value()) do list[i] = next_value() end
-  return list
-end
-
 -- Times of starts, by their age in ms: writing a number as text is expensive.
 local starts = {}
 local function started(ran)
@@ -69,213 +50,6 @@ local function try(work, ...)
   local went, result = pcall(work, ...)
   if went then return result end
   return type(result) == 'table' and result.err or tostring(result)
-end
-
--- An entry that was deleted is not pending. heartbeat.lua noted that it still belongs to this consumer.
-local function is_kept(status, entry)
-  local _, known_entry, _, runner, kept_until = place_of(status)
-  return kept_until > 0 and runner == consumer and known_entry == entry
-end
-
--- The effects of completed attempts. For each kind: how it is read, why it cannot be committed (a text, or
--- nil), and how it is committed.
-local effects = {}
-
--- Sets a value of the state.
-effects.S = {
-  read = function() return { key = next_key(), value = next_value(), ttl = next_value() } end,
-  refusal = function() end,
-  commit = function(one)
-    if one.ttl == '0' then
-      redis.call('SET', one.key, one.value)
-    else
-      redis.call('SET', one.key, one.value, 'PX', one.ttl)
-    end
-  end,
-}
-
--- Deletes a value of the state.
-effects.D = {
-  read = function() return { key = next_key() } end,
-  refusal = function() end,
-  commit = function(one) redis.call('DEL', one.key) end,
-}
-
--- Adds to a counter of the state. Of numbers with at most 18 digits no sum overflows.
-effects.A = {
-  read = function() return { key = next_key(), delta = next_value() } end,
-  refusal = function(one)
-    local value = redis.pcall('GET', one.key)
-    -- INCRBY refuses leading zeros.
-    local digits = value == '0' and value
-      or type(value) == 'string' and string.match(value, '^%-?([1-9]%d*)$')
-    if value and not (digits and #digits <= 18) then
-      return 'the counter ' .. one.key .. ' holds no whole number of at most 18 digits'
-    end
-  end,
-  commit = function(one) redis.call('INCRBY', one.key, one.delta) end,
-}
-
--- Deletes a record (1), sets its fields, and its time to live in ms (-1: as before, 0: none).
-effects.H = {
-  read = function()
-    return { key = next_key(), deletes = next_value(), ttl = next_value(), fields = next_list() }
-  end,
-  refusal = function(one)
-    local bad = wrong_type(one.key, 'hash')
-    return bad and bad.err
-  end,
-  commit = function(one)
-    if one.deletes == '1' then redis.call('UNLINK', one.key) end
-    if #one.fields > 0 then redis.call('HSET', one.key, unpack(one.fields)) end
-    if one.ttl == '0' then
-      redis.call('PERSIST', one.key)
-    elseif one.ttl ~= '-1' then
-      redis.call('PEXPIRE', one.key, one.ttl)
-    end
-  end,
-}
-
--- Enqueues a task. A living task may turn out to be lost, so begin.lua decides about its key later. The key
--- of one that ended within the window makes this one a duplicate at once.
-effects.T = {
-  read = function()
-    return {
-      stream = next_key(), delayed = next_key(), parked = next_key(), status = next_key(),
-      marker = next_key(), id = next_value(), delay = tonumber(next_value()), retention = next_value(),
-      fields = next_list(),
-    }
-  end,
-  refusal = function(one)
-    local bad = wrong_type(one.stream, 'stream', one.delayed, 'zset', one.parked, 'hash')
-    return bad and bad.err
-  end,
-  commit = function(one)
-    local first = one.marker ~= one.stream and redis.pcall('GET', one.marker)
-    first = type(first) == 'string' and first
-    if first and redis.call('PTTL', one.marker) >= 0 then
-      if one.retention == '0' then return end
-      redis.call('HSET', one.status, 'status', 'CANCELLED', 'finished_at', now_text, 'enqueued_at', now_text,
-        'duplicate_of', first, 'error', 'duplicate of ' .. first)
-      redis.call('PEXPIRE', one.status, one.retention)
-      return
-    end
-    accept(one, one.status, one.id, one.delay, one.fields, first and one.stream or one.marker)
-  end,
-}
-
--- Starts a flow, whose children are staged. The task that joins it is held by the flow.
-effects.F = {
-  read = function()
-    return {
-      about = next_key(), children = next_key(), stream = next_key(), delayed = next_key(),
-      parked = next_key(), dead = next_key(), status = next_key(), marker = next_key(),
-      id = next_value(), total = next_value(), group = next_value(), delay = next_value(),
-      fields = next_list(),
-    }
-  end,
-  refusal = function(one)
-    local bad = wrong_type(one.stream, 'stream', one.delayed, 'zset', one.parked, 'hash')
-    if bad then return bad.err end
-    if redis.call('LLEN', one.children) ~= tonumber(one.total) then
-      return 'the children of the flow are not complete any more'
-    end
-  end,
-  commit = function(one)
-    redis.call('PERSIST', one.children)
-    redis.call('HSET', one.about, 'total', one.total, 'left', one.total, 'stream', one.stream,
-      'delayed', one.delayed, 'parked', one.parked, 'dead', one.dead, 'group', one.group,
-      'status', one.status, 'marker', one.marker, 'id', one.id, 'delay', one.delay,
-      'fields', cmsgpack.pack(one.fields))
-    redis.call('HSET', one.status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'enqueued', '1',
-      'joins', one.about)
-    -- promote.lua releases the children.
-    redis.call('ZADD', one.delayed, now, 'flow/' .. one.id)
-    redis.call('HSET', one.parked, 'flow/' .. one.id, cmsgpack.pack({ 'tq-joins', one.about }))
-  end,
-}
-
-local function next_effects()
-  local all = {}
-  for i = 1, tonumber(next_value()) do
-    local kind = effects[next_value()]
-    all[i] = kind.read()
-    all[i].kind = kind
-  end
-  return all
-end
-
--- Why the effects of an attempt cannot be committed, or nil.
-local function refusal_of(all)
-  for _, one in ipairs(all) do
-    local why = one.kind.refusal(one)
-    if why then return 'TQEFFECT ' .. why end
-  end
-end
-
--- A list too long for one call in Lua (7,000 values) is kept whole in the field tq-packed, as MessagePack.
-local function packed(fields)
-  if #fields <= 7000 then return fields end
-  local own, short = {}, {}
-  for i = 1, #fields, 2 do
-    local is_short = string.sub(fields[i], 1, 3) == 'tq-' and #short < 100
-    append(is_short and short or own, fields[i], fields[i + 1])
-  end
-  append(short, 'tq-packed', cmsgpack.pack(own))
-  return short
-end
-
--- The member of a delayed task is named after its former entry, not its id: two tasks may have one id.
-local function park(status, id, entry, attempt, enqueued_at, message, due, fields)
-  local place, where = put(here, fields, due, entry)
-  redis.pcall('HDEL', status, 'progress', 'note', 'entry', 'parked_as', 'deleted')
-  set_status(status, 'status', 'PENDING', 'attempt', attempt, 'enqueued_at', enqueued_at, 'due_at', due,
-    place, where)
-  if message ~= '' then redis.call('HSET', status, 'error', message) end
-  note(id, 'PENDING', 'attempt', attempt, 'due_at', due)
-end
-
--- Settles an attempt that is not plain. If a key that it has to write has another type, it fails before the
--- first write.
-local function settle(
-  status, marker, fields, all, what, entry, attempt, plugin, enqueued_at, ran, id, message, delay
-)
-  local completes, buries, is_new = what == 'C' or all, what == 'B', what == 'N'
-  if all then
-    -- The checks come before the first write, and so does the question who owns the entry.
-    if not pending_of(entry) and not is_kept(status, entry) then return 0 end
-    if not is_new and is_marked(status) then all = {} end
-    local refusal = refusal_of(all)
-    if refusal then return refusal end
-  end
-  local bad = buries and wrong_type(KEYS[4], 'stream')
-    or not completes and not buries and wrong_type(KEYS[2], 'zset', KEYS[3], 'hash')
-  if bad then return bad.err end
-  local is_acked = (completes or owned(entry, consumer)) and redis.call('XACK', stream, group, entry) == 1
-  if not is_acked and not is_kept(status, entry) then return 0 end
-  -- If the id belongs to another entry, this is a duplicate that never passed begin.lua, and the status stays
-  -- with the other entry.
-  if not completes and is_elsewhere(status, entry) then return 1 end
-  if not is_new and is_marked(status) then return end_task(status, marker, id, 'CANCELLED', {}, entry) end
-  if not completes and not buries then
-    local due = (what == 'E' and enqueued_at or now) + delay
-    park(status, id, entry, attempt, enqueued_at, message, due, fields)
-    return 1
-  end
-  -- Every status but that of a plain task names the entry, so that two tasks with one id are not confused.
-  local changes = {
-    'attempt', attempt, 'plugin', plugin, 'consumer', consumer, 'enqueued_at', enqueued_at, 'entry', entry,
-  }
-  if ran ~= '' then append(changes, 'started_at', started(ran)) end
-  if completes then
-    append(changes, unpack(fields))
-    for _, one in ipairs(all or {}) do one.kind.commit(one) end
-    return end_task(status, marker, id, 'COMPLETED', changes, entry, nil, is_new)
-  end
-  append(changes, 'error', message)
-  fields = packed(fields)
-  append(fields, 'tq-failed-at', now_text)
-  return end_task(status, marker, id, 'FAILED', changes, entry, fields)
 end
 
 -- Gives which plain attempts this consumer may settle, after XACK counted fewer entries (`acked`) than were
@@ -322,17 +96,247 @@ local function complete_plain()
   end
 end
 
--- Settles the next attempt that is not plain. `refused` is an error for all that have effects.
-local function settle_next(refused)
-  local status, marker, args = next_key(), next_key(), { unpack(ARGV, at, at + 8) }
-  at = at + 9
-  local fields = next_list()
-  local all = (args[1] == 'X' or args[1] == 'N') and next_effects()
-  local result = all and refused or try(settle, status, marker, fields, all, unpack(args))
-  if result == 1 then append(settled, args[2]) end
-  attempts = attempts + 1
-  out[attempts] = result
+-- The next argument of an attempt that is not plain.
+local at = 9 + 3 * plain + with
+
+-- Makes the function that settles the next attempt that is not plain. Calls without such attempts, which are
+-- most of them, do without it and its parts.
+local function make_settle_next()
+  -- The next key, and the number of the attempt before.
+  local key, attempts = 6 + plain, plain
+
+  local function next_key()
+    key = key + 1
+    return KEYS[key - 1]
+  end
+
+  local function next_value()
+    at = at + 1
+    return ARGV[at - 1]
+  end
+
+  local function next_list()
+    local list = {}
+    for i = 1, tonumber(next_value()) do list[i] = next_value() end
+    return list
+  end
+
+  -- An entry that was deleted is not pending. heartbeat.lua noted that it still belongs to this consumer.
+  local function is_kept(status, entry)
+    local _, known_entry, _, runner, kept_until = place_of(status)
+    return kept_until > 0 and runner == consumer and known_entry == entry
+  end
+
+  -- The kinds of effects. For each: how it is read, why it cannot be committed (a text, or nil), and how it
+  -- is committed. They are made at their first use.
+  local effects
+  local function make_effects()
+    effects = {}
+
+    -- Sets a value of the state.
+    effects.S = {
+      read = function() return { key = next_key(), value = next_value(), ttl = next_value() } end,
+      refusal = function() end,
+      commit = function(one)
+        if one.ttl == '0' then
+          redis.call('SET', one.key, one.value)
+        else
+          redis.call('SET', one.key, one.value, 'PX', one.ttl)
+        end
+      end,
+    }
+
+    -- Deletes a value of the state.
+    effects.D = {
+      read = function() return { key = next_key() } end,
+      refusal = function() end,
+      commit = function(one) redis.call('DEL', one.key) end,
+    }
+
+    -- Adds to a counter of the state. Of numbers with at most 18 digits no sum overflows.
+    effects.A = {
+      read = function() return { key = next_key(), delta = next_value() } end,
+      refusal = function(one)
+        local value = redis.pcall('GET', one.key)
+        -- INCRBY refuses leading zeros.
+        local digits = value == '0' and value
+          or type(value) == 'string' and string.match(value, '^%-?([1-9]%d*)$')
+        if value and not (digits and #digits <= 18) then
+          return 'the counter ' .. one.key .. ' holds no whole number of at most 18 digits'
+        end
+      end,
+      commit = function(one) redis.call('INCRBY', one.key, one.delta) end,
+    }
+
+    -- Deletes a record (1), sets its fields, and its time to live in ms (-1: as before, 0: none).
+    effects.H = {
+      read = function()
+        return { key = next_key(), deletes = next_value(), ttl = next_value(), fields = next_list() }
+      end,
+      refusal = function(one)
+        local bad = wrong_type(one.key, 'hash')
+        return bad and bad.err
+      end,
+      commit = function(one)
+        if one.deletes == '1' then redis.call('UNLINK', one.key) end
+        if #one.fields > 0 then redis.call('HSET', one.key, unpack(one.fields)) end
+        if one.ttl == '0' then
+          redis.call('PERSIST', one.key)
+        elseif one.ttl ~= '-1' then
+          redis.call('PEXPIRE', one.key, one.ttl)
+        end
+      end,
+    }
+
+    -- Enqueues a task.
+    effects.T = {
+      read = function()
+        return {
+          stream = next_key(), delayed = next_key(), parked = next_key(), status = next_key(),
+          marker = next_key(), id = next_value(), delay = next_value(), retention = next_value(),
+          fields = next_list(),
+        }
+      end,
+      refusal = function(one)
+        local bad = wrong_type(one.stream, 'stream', one.delayed, 'zset', one.parked, 'hash')
+        return bad and bad.err
+      end,
+      commit = enqueue,
+    }
+
+    -- Starts a flow, whose children are staged. The task that joins it is held by the flow.
+    effects.F = {
+      read = function()
+        return {
+          about = next_key(), children = next_key(), stream = next_key(), delayed = next_key(),
+          parked = next_key(), dead = next_key(), status = next_key(), marker = next_key(),
+          id = next_value(), total = next_value(), group = next_value(), delay = next_value(),
+          retention = next_value(), fields = next_list(),
+        }
+      end,
+      refusal = function(one)
+        local bad = wrong_type(one.stream, 'stream', one.delayed, 'zset', one.parked, 'hash')
+        if bad then return bad.err end
+        if redis.call('LLEN', one.children) ~= tonumber(one.total) then
+          return 'the children of the flow are not complete any more'
+        end
+      end,
+      commit = function(one)
+        redis.call('PERSIST', one.children)
+        redis.call('HSET', one.about, 'total', one.total, 'left', one.total, 'stream', one.stream,
+          'delayed', one.delayed, 'parked', one.parked, 'dead', one.dead, 'group', one.group,
+          'status', one.status, 'marker', one.marker, 'id', one.id, 'delay', one.delay,
+          'retention', one.retention, 'fields', cmsgpack.pack(one.fields))
+        redis.call('HSET', one.status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'enqueued', '1',
+          'joins', one.about)
+        -- promote.lua releases the children.
+        redis.call('ZADD', one.delayed, now, 'flow/' .. one.id)
+        redis.call('HSET', one.parked, 'flow/' .. one.id, cmsgpack.pack({ 'tq-joins', one.about }))
+      end,
+    }
+  end
+
+  local function next_effects()
+    if not effects then make_effects() end
+    local all = {}
+    for i = 1, tonumber(next_value()) do
+      local kind = effects[next_value()]
+      all[i] = kind.read()
+      all[i].kind = kind
+    end
+    return all
+  end
+
+  -- Why the effects of an attempt cannot be committed, or nil.
+  local function refusal_of(all)
+    for _, one in ipairs(all) do
+      local why = one.kind.refusal(one)
+      if why then return 'TQEFFECT ' .. why end
+    end
+  end
+
+  -- A list too long for one call in Lua (7,000 values) is kept whole in the field tq-packed, as MessagePack.
+  local function packed(fields)
+    if #fields <= 7000 then return fields end
+    local own, short = {}, {}
+    for i = 1, #fields, 2 do
+      local is_short = string.sub(fields[i], 1, 3) == 'tq-' and #short < 100
+      append(is_short and short or own, fields[i], fields[i + 1])
+    end
+    append(short, 'tq-packed', cmsgpack.pack(own))
+    return short
+  end
+
+  -- The member of a delayed task is named after its former entry, not its id: two tasks may have one id.
+  local function park(status, id, entry, attempt, enqueued_at, message, due, fields)
+    local place, where = put(here, fields, due, entry)
+    redis.pcall('HDEL', status, 'progress', 'note', 'entry', 'parked_as', 'deleted')
+    set_status(status, 'status', 'PENDING', 'attempt', attempt, 'enqueued_at', enqueued_at, 'due_at', due,
+      place, where)
+    if message ~= '' then redis.call('HSET', status, 'error', message) end
+    note(id, 'PENDING', 'attempt', attempt, 'due_at', due)
+  end
+
+  -- Settles an attempt that is not plain. If a key that it has to write has another type, it fails before the
+  -- first write.
+  local function settle(
+    status, marker, fields, all, what, entry, attempt, plugin, enqueued_at, ran, id, message, delay
+  )
+    local completes, buries, is_new = what == 'C' or all, what == 'B', what == 'N'
+    if all then
+      -- The checks come before the first write, and so does the question who owns the entry.
+      if not pending_of(entry) and not is_kept(status, entry) then return 0 end
+      if not is_new and is_marked(status) then all = {} end
+      local refusal = refusal_of(all)
+      if refusal then return refusal end
+    end
+    local bad = buries and wrong_type(KEYS[4], 'stream')
+      or not completes and not buries and wrong_type(KEYS[2], 'zset', KEYS[3], 'hash')
+      or not is_new and (completes or buries or is_marked(status)) and join_refusal(status)
+    if bad then return bad.err end
+    local is_acked = (completes or owned(entry, consumer)) and redis.call('XACK', stream, group, entry) == 1
+    if not is_acked and not is_kept(status, entry) then return 0 end
+    -- If the id belongs to another entry, this is a duplicate that never passed begin.lua, and the status
+    -- stays with the other entry.
+    if not completes and is_elsewhere(status, entry) then return 1 end
+    if not is_new and is_marked(status) then return end_task(status, marker, id, 'CANCELLED', {}, entry) end
+    if not completes and not buries then
+      local due = (what == 'E' and enqueued_at or now) + delay
+      park(status, id, entry, attempt, enqueued_at, message, due, fields)
+      return 1
+    end
+    -- Every status but that of a plain task names the entry, so that two tasks with one id are not confused.
+    local changes = {
+      'attempt', attempt, 'plugin', plugin, 'consumer', consumer, 'enqueued_at', enqueued_at, 'entry', entry,
+    }
+    if ran ~= '' then append(changes, 'started_at', started(ran)) end
+    if completes then
+      append(changes, unpack(fields))
+      for _, one in ipairs(all or {}) do one.kind.commit(one) end
+      return end_task(status, marker, id, 'COMPLETED', changes, entry, nil, is_new)
+    end
+    append(changes, 'error', message)
+    fields = packed(fields)
+    append(fields, 'tq-failed-at', now_text)
+    return end_task(status, marker, id, 'FAILED', changes, entry, fields)
+  end
+
+  -- Settles the next attempt that is not plain. `refused` is an error for all that have effects.
+  local function settle_next(refused)
+    local status, marker, args = next_key(), next_key(), { unpack(ARGV, at, at + 8) }
+    at = at + 9
+    local fields = next_list()
+    local all = (args[1] == 'X' or args[1] == 'N') and next_effects()
+    local result = all and refused or try(settle, status, marker, fields, all, unpack(args))
+    if result == 1 then append(settled, args[2]) end
+    attempts = attempts + 1
+    out[attempts] = result
+  end
+
+  return settle_next
 end
+
+local settle_next = at <= #ARGV and make_settle_next()
 
 -- When its memory is full, Redis refuses only the first write of a script. So the attempts with effects come
 -- before all others, and before them a write that changes nothing: no attempt is committed by half.

@@ -6,7 +6,8 @@ use crate::sandbox::state::GuestState;
 impl Host for GuestState {
     async fn results(&mut self) -> wasmtime::Result<Vec<ChildResult>> {
         let Some(flow) = self.effects.task()?.joins.clone() else { return Ok(Vec::new()) };
-        let results = self.effects.source()?.results(&flow).await?;
+        // The guest needs as much memory as the host for a moment.
+        let results = self.effects.source()?.results(&flow, self.limits.room()).await?;
         Ok(results
             .into_iter()
             .map(|result| ChildResult { task_id: result.id, queue: result.queue, value: result.value })

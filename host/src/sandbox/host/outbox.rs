@@ -31,11 +31,14 @@ impl Host for GuestState {
         if children.is_empty() {
             return self.effect(|effects| effects.enqueue(then).map(|()| id));
         }
+        // The host holds the children until they are staged.
+        self.lend(children.iter().map(OutboxTask::weight).sum())?;
         let flow = Flow::new(then, &children).and_then(|flow| Ok((flow, self.effects.source()?)));
         let staged = match flow {
             Ok((flow, source)) => source.stage(&flow, children).await.map(|()| flow),
             Err(error) => Err(error),
         };
+        self.lend(0)?;
         match staged {
             Ok(flow) => self.effect(|effects| effects.fan_out(flow).map(|()| id)),
             Err(error) => Ok(Err(error.into())),

@@ -1,0 +1,83 @@
+//! Tests that what calls of effects hold in the host counts as memory of the guest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+
+use super::testing::{DONE, attempt, embed, module, outcome, sandbox};
+use super::{Attempt, AttemptReport, grants};
+use crate::config::Plugin;
+use crate::effects::{ChildResult, EffectError, EffectSource, Flow, OutboxTask};
+use crate::task::{FailureKind, Field, Outcome};
+
+/// Takes every task, and stages every flow unless it `refuses`.
+#[derive(Debug)]
+struct Stage {
+    refuses: bool,
+}
+
+impl EffectSource for Stage {
+    fn state(&self, _: &str) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
+        std::future::ready(Ok(None)).boxed()
+    }
+
+    fn record(&self, _: &str) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
+        std::future::ready(Ok(None)).boxed()
+    }
+
+    fn stage(&self, _: &Flow, _: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>> {
+        let staged = if self.refuses { Err(EffectError::Unavailable("no Redis".into())) } else { Ok(()) };
+        std::future::ready(staged).boxed()
+    }
+
+    fn results(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+        std::future::ready(Ok(Vec::new())).boxed()
+    }
+
+    fn new_task(
+        &self,
+        queue: &str,
+        fields: Vec<Field>,
+        delay: Duration,
+        key: Option<String>,
+    ) -> Result<OutboxTask, EffectError> {
+        Ok(OutboxTask { id: "1".into(), queue: queue.to_owned(), fields, delay, key })
+    }
+}
+
+/// Runs a guest with one page of memory that starts a flow with a child of 40,000 bytes.
+async fn fans_out(memory: u64, refuses: bool) -> AttemptReport {
+    let extra = r#"
+        (import "tqhost:handler/outbox@0.1.0" "fan-out"
+            (func $fan_out (param i32 i32 i32 i32 i32 i32 i64 i32 i32 i32 i32)))
+        (data (i32.const 100) "q")"#;
+    // A field has its name and its value; a task has its queue, its fields, a delay and no key.
+    let body = format!(
+        "(i32.store (i32.const 1000) (i32.const 100)) (i32.store (i32.const 1004) (i32.const 1))
+        (i32.store (i32.const 1008) (i32.const 8192)) (i32.store (i32.const 1012) (i32.const 40000))
+        (i32.store (i32.const 1024) (i32.const 100)) (i32.store (i32.const 1028) (i32.const 1))
+        (i32.store (i32.const 1032) (i32.const 1000)) (i32.store (i32.const 1036) (i32.const 1))
+        (call $fan_out (i32.const 1024) (i32.const 1) (i32.const 100) (i32.const 1) (i32.const 0)
+            (i32.const 0) (i64.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 700))
+        {DONE}"
+    );
+    let world = "world test { import tqhost:handler/outbox@0.1.0; export tqhost:handler/handler@0.1.0; }";
+    let sandbox = sandbox();
+    let compiled = sandbox.compile(&embed(&module(extra, &body), world)).unwrap();
+    let handler = sandbox.load(&compiled, &Plugin { memory, ..grants() }).unwrap();
+    handler.run(Attempt { effects: Arc::new(Stage { refuses }), ..attempt() }).await.unwrap()
+}
+
+#[tokio::test]
+async fn children_that_are_being_staged_count_as_memory_of_the_guest() {
+    for refuses in [false, true] {
+        let report = fans_out(1 << 20, refuses).await;
+        let Outcome::Completed { effects, .. } = outcome(&report) else { panic!("{report:?}") };
+        assert_eq!(effects.map_or(0, |effects| effects.flows().len()), usize::from(!refuses));
+        assert!((105_536..107_000).contains(&report.peak_memory), "{report:?}");
+    }
+    let report = fans_out(100_000, false).await;
+    assert!(matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
+}

@@ -6,23 +6,23 @@
 #   DEMO_TASKS=500 demo/run.sh        fewer tasks for the part that replaces a handler (2000)
 #
 # All files are in a folder of its own, which is removed at the end: a configuration (demo/tqhost.toml), a
-# plugins folder, and the data of the private Redis that the host starts. The demo needs bash and coreutils.
+# plugins folder, tables, and the data of the private Redis. It needs bash, coreutils, python3 and redis-cli.
 set -euo pipefail
 export LC_ALL=C.UTF-8
 unset TQHOST_LOG
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-tqhost=$(realpath -m "${TQHOST_BIN:-${CARGO_TARGET_DIR:-$root/target}/release/tqhost}")
+tqhost=$(realpath -m "${TQHOST_BIN:-${CARGO_TARGET_DIR:-target}/release/tqhost}")
 stream_tasks=${DEMO_TASKS:-2000}
 # This limit is for events that never come, not for late ones.
 limit_seconds=60
 work=$(mktemp -d "${TMPDIR:-/tmp}/tqhost-demo.XXXXXX")
-config=$work/demo/tqhost.toml
-host_pid=
+config=$work/demo/tqhost.toml log=$work/host.log
+pids=()
 clean_up() {
     code=$?
-    [ -z "$host_pid" ] || { kill -TERM "$host_pid" && wait "$host_pid"; } 2>/dev/null || true
-    [ "$code" = 0 ] || { echo "demo: FAILED. The end of the host's log:" && tail -n 20 "$work/host.log"; } >&2
+    { kill "${pids[@]}" && wait "${pids[@]}"; } 2>/dev/null || true
+    [ "$code" = 0 ] || { echo "demo: FAILED. The end of the host's log:" && tail -n 20 "$log"; } >&2
     rm -rf "$work"
 }
 trap clean_up EXIT
@@ -34,43 +34,43 @@ show() { echo "\$ tqhost $*" && tq "$@"; }
 expect() { # what, found, wanted
     [ "$2" = "$3" ] || fail "$1: found \`$2\`, expected \`$3\`"
 }
-wait_until() { # what, command…
-    local what=$1 end=$((SECONDS + limit_seconds))
-    shift
-    until "$@"; do
-        [ "$SECONDS" -lt "$end" ] || fail "waited $limit_seconds s, in vain: $what"
-        kill -0 "$host_pid" 2>/dev/null || fail "the host has ended while waiting: $what"
+wait_until() { # what, text, command: until its output has the text
+    local end=$((SECONDS + limit_seconds))
+    until [[ $("${@:3}" 2>&1) == *"$2"* ]]; do
+        [ "$SECONDS" -lt "$end" ] || fail "waited $limit_seconds s, in vain: $1"
+        kill -0 "$host_pid" 2>/dev/null || fail "the host has ended while waiting: $1"
         sleep 0.05
     done
 }
 # Replaces a handler in one step, so that the host never sees half a file.
 install_handler() { # file, name of the plugin
-    [ -f "$root/plugins/$1" ] || fail "plugins/$1 is not built: run \`make plugins\`"
-    cp "$root/plugins/$1" "$work/plugins/$2.new" && mv "$work/plugins/$2.new" "$work/plugins/$2.wasm"
+    [ -f "plugins/$1" ] || fail "plugins/$1 is not built: run \`make plugins\`"
+    cp "plugins/$1" "$work/plugins/$2.new" && mv "$work/plugins/$2.new" "$work/plugins/$2.wasm"
 }
 # The first value of a key in a line of JSON, without its quotes.
 json() { # key
     grep -oE "\"$1\":(\"([^\"\\\\]|\\\\.)*\"|[^,}]*)" | sed -nE '1 { s/^"[^"]*"://; s/^"//; s/"$//; p }'
 }
-is_serving() { [[ $(tq queues --json 2>&1) == *'"waiting-for-plugin"'* ]]; }
-has_version() { # file
-    [[ $(tq plugins --json) == *"\"version\":\"$(sha256sum <"$root/plugins/$1" | cut -d ' ' -f 1)\""* ]]
-}
 
 [ -x "$tqhost" ] || fail "$tqhost is not there: run \`make build\`"
-mkdir "$work/demo" "$work/plugins" "$work/ends"
-# Another host may use the port, so the demo takes any free one.
-sed 's/^listen = .*/listen = "127.0.0.1:0"/' "$root/demo/tqhost.toml" >"$config"
+mkdir "$work/demo" "$work/plugins" "$work/tables" "$work/ends"
+# A service for the tables of a report. It and the host take any free ports, as others may use the usual ones.
+exec {web}< <(exec python3 -um http.server --bind 127.0.0.1 --directory "$work/tables" 0 2>/dev/null)
+pids+=($!)
+read -r _ _ _ _ _ port _ <&"$web"
+sed "s/^listen = .*/listen = \"127.0.0.1:0\"/; s/:7701\"/:$port\"/" demo/tqhost.toml >"$config"
 
-step "A host with a private Redis and three queues. It has no handler for resumes yet."
+step "A host with a private Redis and seven queues. It has no handler for resumes yet."
 install_handler testing/flaky.wasm flaky
 install_handler testing/echo.wasm greet
-"$tqhost" --config "$config" run 2>"$work/host.log" </dev/null &
+for name in kb-vectorize report-plan report-query report-assemble; do install_handler $name.wasm $name; done
+"$tqhost" --config "$config" run 2>"$log" </dev/null &
 host_pid=$!
-wait_until "the host serves its queues" is_serving
+pids+=("$host_pid")
+wait_until "the host serves its queues" '"waiting-for-plugin"' tq queues --json
 
 step "Resumes are enqueued. Their handler is not there, so they wait; nothing is lost."
-ids=() samples=("$root"/plugins/resume-analyze/samples/*.txt)
+ids=() samples=(plugins/resume-analyze/samples/*.txt)
 for sample in "${samples[@]}"; do
     ids+=("$(tq enqueue resume-analyze "resumeId=$(basename "$sample" .txt)" "content=@$sample")")
 done
@@ -80,30 +80,41 @@ show queues
 step "The handler is dropped into the plugins folder: the host takes it, PENDING becomes COMPLETED."
 echo "\$ cp plugins/resume-analyze.wasm …/plugins/"
 install_handler resume-analyze.wasm resume-analyze
-dead_id='' completed=0
 for n in "${!ids[@]}"; do
-    name=$(basename "${samples[$n]}" .txt)
-    end=$(tq status resume-analyze "${ids[$n]}" --watch --json | tail -n 1)
-    result=${end#*'"result":'}
-    if [ "$(json status <<<"$end")" = COMPLETED ]; then
-        completed=$((completed + 1))
-        note="score $(json score <<<"$result"), $(json name <<<"${result#*'"contact":'}")"
-        expect "the resumeId in the result" "$(json resumeId <<<"$result")" "$name"
-    else
-        dead_id=${ids[$n]} note=$(json error <<<"$end")
-    fi
-    printf '%-16s %-10s %s\n' "$name" "$(json status <<<"$end")" "${note/null/no resume}"
+    end=$(tq status resume-analyze "${ids[$n]}" --watch --json | tail -n 1) note=$(json error <<<"$end")
+    [ "$note" != null ] || note="score $(json score <<<"$end"), $(json name <<<"${end#*'"contact":'}")"
+    printf '%-16s %-10s %s\n' "$(basename "${samples[$n]}" .txt)" "$(json status <<<"$end")" \
+        "${note/null/no resume}" | tee -a "$work/resumes"
 done
-expect "completed resumes (all but the empty one)" "$completed" $((${#ids[@]} - 1))
+expect "completed resumes (all but the empty one)" "$(grep -c COMPLETED "$work/resumes")" $((${#ids[@]} - 1))
 
-step "A task that the handler rejects is kept as a dead letter, with the reason."
+step "A task that the handler rejects is kept as a dead letter; one that fails twice is tried again."
 show dead list resume-analyze
-expect "the reason" "$(tq dead show resume-analyze "$dead_id" --json | json reason)" rejected
-
-step "A handler that fails twice is tried again, after the configured delays."
+expect "dead letters with this reason" "$(tq dead list resume-analyze --json | grep -o rejected | wc -l)" 1
 flaky_id=$(tq enqueue flaky failUntil=3)
 show status flaky "$flaky_id" --watch
 expect "the attempts of the retried task" "$(tq status flaky "$flaky_id" --json | json attempt)" 3
+
+step "A document becomes chunks with vectors: Redis hashes, which commit with the task."
+end=$(tq enqueue kb-vectorize knowledgeBaseId=7 documentId=readme content=@README.md --wait --json)
+echo "\$ tqhost enqueue kb-vectorize knowledgeBaseId=7 documentId=readme content=@README.md --wait"
+redis() { redis-cli -s "$(sed -n 's/.*starting the private Redis .*socket=//p' "$log")" "$@"; }
+chunks=$(redis --scan --pattern 'kb:{kb}:7:chunk:readme:*' | sort)
+expect "chunks in Redis" "$(wc -l <<<"$chunks")" "$(json chunks <<<"$end")"
+key=$(head -n 1 <<<"$chunks") bytes=$(redis HSTRLEN "$key" vector)
+expect "the bytes of a vector with 512 dimensions" "$bytes" 2048
+echo "$(wc -l <<<"$chunks") hashes, such as $key: \"$(redis HGET "$key" heading)\", a vector of $bytes B"
+
+step "A report is a flow: three tasks ask services for tables, and one joins them. One service is not ready."
+cp demo/tables/{candidates.csv,interviews.json} "$work/tables/"
+echo "\$ tqhost enqueue report-plan reportId=7 key=id tables=@demo/report.json"
+tables=$(sed "s/:7701/:$port/" demo/report.json)
+report=$(tq enqueue report-plan reportId=7 key=id "tables=$tables" --wait --json | json assemble)
+wait_until "two tables are there" '"children_completed":2' tq status report-assemble "$report" --json
+show status report-assemble "$report"
+echo "\$ cp demo/tables/offers.csv …" && cp demo/tables/offers.csv "$work/tables/"
+show status report-assemble "$report" --watch | tee "$work/report"
+expect "rows with a cell of each table" "$(grep -c '^9,王小云,cryptography,Emmy,10,.*,98000' "$work/report")" 1
 
 step "Tasks flow, and their handler is replaced meanwhile."
 ran_on() { cat "$work"/ends/* 2>/dev/null | grep -cF "\"version\":\"$1\"" || true; }
@@ -126,24 +137,13 @@ expect "tasks on one version or the other" $((first + second)) "$sent"
 echo "$sent tasks: $first ran on version 1, $second on version 2, none was lost"
 
 step "The queues and the handlers at the end."
-wait_until "the host tells of the new version" has_version testing/echo-v2.wasm
+version=$(sha256sum <plugins/testing/echo-v2.wasm | cut -d ' ' -f 1)
+wait_until "the host tells of the new version" "\"version\":\"$version\"" tq plugins --json
 show queues && echo && show plugins
 left='"queued":0,"running":0,"delayed":0,"dead"'
-expect "queues with nothing left to do" "$(tq queues --json | grep -oF "$left" | wc -l)" 3
-
+expect "queues with nothing left to do" "$(tq queues --json | grep -oF "$left" | wc -l)" 7
 kill -TERM "$host_pid" && wait "$host_pid" || fail "the host ended with $?"
-host_pid=
-total=$((${#ids[@]} + 1 + sent))
-cat <<END
-
-== Done
-$total tasks: $((total - 1)) completed, 1 dead, 1 retried (twice); 2 versions of one handler; $SECONDS s
-
-To start a host in the folder of the repository (its data stays in .tqhost):
-  ${tqhost#"$root/"} --config demo/tqhost.toml
-Then, in a second terminal:
-  ${tqhost#"$root/"} --config demo/tqhost.toml enqueue resume-analyze resumeId=7 \\
-      content=@plugins/resume-analyze/samples/one-page-en.txt --wait
-  ${tqhost#"$root/"} --config demo/tqhost.toml queues
-Read README.md for a tour, and docs/handlers.md to write a handler.
-END
+all=$((${#ids[@]} + 1 + 1 + 5 + sent))
+step "Done"
+echo "$all tasks: $((all - 1)) completed, 1 dead, 1 retried (twice); 2 versions of one handler; $SECONDS s"
+echo "To start a host here: ${tqhost#"$PWD/"} --config demo/tqhost.toml   (README.md is a tour)"

@@ -17,11 +17,12 @@ mod rows;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::str::FromStr;
 use std::time::Instant;
 
+use super::from_env;
+use super::page::{self, repository};
 use measure::Figures;
 use report::Results;
 use rows::{ROWS, Row, Worker};
@@ -99,8 +100,7 @@ pub fn peers() {
         let docs = repository().join("docs");
         std::fs::write(docs.join(PLOT), plot::svg(&results)).expect("write the plot");
         let image = format!("![tasks per second, processor time and latency of all rows]({PLOT})");
-        report::replace(&docs.join("performance.md"), &format!("{image}\n\n{text}"));
-        println!("docs/performance.md and its plot have these figures now");
+        page::replace("peers", &format!("{image}\n\n{text}"));
     }
 }
 
@@ -113,11 +113,6 @@ fn wanted() -> Vec<&'static Row> {
         assert!(known.contains(name), "PEERS: there is no row `{name}`; there are {}", known.join(" "));
     }
     ROWS.iter().filter(|row| names.is_empty() || names.contains(&row.name)).collect()
-}
-
-fn from_env<T: FromStr>(name: &str, default: T) -> T {
-    let value = std::env::var(name).ok().filter(|value| !value.is_empty());
-    value.map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name}: not a number: `{value}`")))
 }
 
 /// Runs a part of scripts/bench-peers.sh.
@@ -138,8 +133,4 @@ fn set_up(part: &str) -> Found {
         .unwrap_or("scripts/bench-peers.sh failed")
         .trim_start_matches("bench-peers: ")
         .to_owned())
-}
-
-fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository")
 }

@@ -14,16 +14,20 @@ mod backlog;
 mod busy;
 mod comparison;
 mod compilation;
+mod effects;
 mod hundred;
 mod idle;
 mod instances;
 mod languages;
+mod page;
 mod swaps;
 
 use std::fs;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
+use redis::Connection;
 use support::files::{guest, marked};
 use support::{Bench, Host, eventually, within};
 
@@ -37,7 +41,7 @@ const PEERS: &str = "peers";
 fn main() {
     // `cargo bench` adds arguments for its own harness, which are ignored.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 13] = [
+    let sections: [(&str, fn()); 14] = [
         ("throughput", throughput),
         ("instances", instances::calls),
         ("busy", busy::slots),
@@ -50,6 +54,7 @@ fn main() {
         ("thousand", swaps::thousand),
         ("compilation", compilation::others),
         ("hundred", hundred::start),
+        ("effects", effects::costs),
         (PEERS, comparison::peers),
     ];
     for (name, section) in sections {
@@ -244,6 +249,24 @@ fn cpu(pid: Pid) -> f64 {
     ticks / 100.0
 }
 
+/// Seconds of processor time that a Redis has used so far.
+fn redis_cpu(redis: &mut Connection) -> f64 {
+    let seconds = |(name, value): &(String, String)| {
+        let is_of_process = matches!(name.as_str(), "used_cpu_user" | "used_cpu_sys");
+        if is_of_process { value.parse().expect("seconds") } else { 0.0 }
+    };
+    info(redis, "cpu").iter().map(seconds).sum()
+}
+
+/// The names and values of a section of INFO.
+fn info(redis: &mut Connection, section: &str) -> Vec<(String, String)> {
+    let text: String = redis::cmd("INFO").arg(section).query(redis).expect("INFO");
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
 fn resident_mib(host: &Host) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", host.pid())).expect("/proc");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
@@ -272,4 +295,10 @@ fn quantile(values: &[f64], share: f64) -> f64 {
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// A number from the environment.
+fn from_env<T: FromStr>(name: &str, default: T) -> T {
+    let value = std::env::var(name).ok().filter(|value| !value.is_empty());
+    value.map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name}: not a number: `{value}`")))
 }

@@ -7,4 +7,5 @@
 mod commands;
 mod demo;
 mod doctor;
+mod examples;
 mod pages;

@@ -1,7 +1,8 @@
 //! The commands on the pages: the README's tour runs as it stands, and the binary takes every command.
 //!
-//! In: the Markdown files of the repository. Not here: what the commands do (`commands`, `doctor`,
-//! `handlers::authors`), and the lists of keys and metrics (`config::bad_input`, `commands`).
+//! In: the Markdown files of the repository. Not here: the examples of docs/commands.md (`examples`), what
+//! the commands do (`commands`, `doctor`, `handlers::authors`), and the lists of keys and metrics
+//! (`config::bad_input`, `commands`).
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,12 +15,12 @@ const README: &str = include_str!("../../README.md");
 const STREAM: &str = "resume:analyze:stream";
 
 /// The repository.
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// The blocks of a page between the lines with three backquotes, each with its language.
-fn blocks(page: &str) -> Vec<(&str, String)> {
+pub fn blocks(page: &str) -> Vec<(&str, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(&str, String)> = None;
     for line in page.lines() {
@@ -41,13 +42,13 @@ fn commands(block: &str) -> Vec<String> {
 
 /// A shell in the folder of the bench that finds `tqhost`, `~/tqhost` and the bench's Redis where the README
 /// says that they are.
-struct Shell<'b> {
+pub struct Shell<'b> {
     bench: &'b Bench,
     home: PathBuf,
 }
 
 impl Shell<'_> {
-    fn new(bench: &Bench) -> Shell<'_> {
+    pub fn new(bench: &Bench) -> Shell<'_> {
         let home = bench.dir.path().join("home");
         let (bin, built) = (home.join("bin"), home.join("tqhost/target/release"));
         std::fs::create_dir_all(&bin).expect("a folder");
@@ -73,8 +74,13 @@ impl Shell<'_> {
         command
     }
 
+    /// Runs a line, however it ends.
+    pub fn ran(&self, line: &str) -> Ran {
+        Ran::from(self.command(line).output().expect("run a shell"))
+    }
+
     fn run(&self, line: &str) -> Ran {
-        Ran::from(self.command(line).output().expect("run a shell")).ok()
+        self.ran(line).ok()
     }
 }
 
@@ -136,7 +142,7 @@ fn pages() -> Vec<PathBuf> {
 
 /// The commands of a program on a page, without its name: the lines of blocks that begin with it, and what
 /// stands between backquotes in the text.
-fn calls(page: &str, program: &str) -> BTreeSet<String> {
+pub fn calls(page: &str, program: &str) -> BTreeSet<String> {
     let program = format!("{program} ");
     let mut calls = BTreeSet::new();
     for line in blocks(page).iter().flat_map(|(_, text)| commands(text)) {

@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use redis::Connection;
 
 use super::super::support::{Bench, Host, RedisServer};
-use super::super::{cpu, quantile};
+use super::super::{cpu, info, quantile, redis_cpu};
 use super::rows::{Count, Row, Worker};
 
 /// Tasks per second, for the latency.
@@ -301,14 +301,6 @@ impl<'r> Look<'r> {
         let failed = self.row.progress.failed.map_or(0, |failed| self.count(failed));
         assert_eq!(failed, 0, "{}: tasks failed", self.row.name);
     }
-
-    fn info(&mut self, section: &str) -> Vec<(String, String)> {
-        let text: String = redis::cmd("INFO").arg(section).query(&mut self.redis).expect("INFO");
-        text.lines()
-            .filter_map(|line| line.split_once(':'))
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect()
-    }
 }
 
 /// The resources that were used up to a moment.
@@ -325,11 +317,7 @@ struct Seen {
 impl Seen {
     fn take(look: &mut Look<'_>, run: &Run<'_>) -> Seen {
         let (left, at) = (look.left(), Instant::now());
-        let seconds = |(name, value): &(String, String)| {
-            let is_of_process = matches!(name.as_str(), "used_cpu_user" | "used_cpu_sys");
-            if is_of_process { value.parse().expect("seconds") } else { 0.0 }
-        };
-        let redis = look.info("cpu").iter().map(seconds).sum();
+        let redis = redis_cpu(&mut look.redis);
         let worker = cpu(run.pid());
         let calls = |(name, value): &(String, String)| -> u64 {
             let calls = value
@@ -338,7 +326,7 @@ impl Seen {
                 .and_then(|calls| calls.parse().ok());
             if name == "cmdstat_info" { 0 } else { calls.unwrap_or_default() }
         };
-        let commands = look.info("commandstats").iter().map(calls).sum::<u64>() - look.asked;
+        let commands = info(&mut look.redis, "commandstats").iter().map(calls).sum::<u64>() - look.asked;
         Seen { at, left, redis, worker, commands }
     }
 }

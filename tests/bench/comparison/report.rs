@@ -1,19 +1,11 @@
 //! Makes a table and ratios of the figures, in Markdown.
 //!
 //! In: the figures of each run. Out: text for the screen and for docs/performance.md. Not here: measuring
-//! (`measure`), the plot (`plot`).
+//! (`measure`), the plot (`plot`), the page (`super::page`).
 
-use std::path::Path;
-use std::process::Command;
-
-use super::super::median;
+use super::super::page::{Spread, grouped, machine};
 use super::measure::Figures;
 use super::rows::{RATIOS, ROWS, Ratio, Row};
-
-/// The line of the page before the figures.
-const BEGIN: &str = "<!-- figures: written by `make bench SECTION=peers WRITE=1` -->";
-/// The line of the page after the figures.
-const END: &str = "<!-- /figures -->";
 
 /// One of the figures of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,21 +31,6 @@ impl Figure {
             Figure::Started(at) => latency.started.map(|times| times[at]),
             Figure::Done(at) => latency.done.map(|times| times[at]),
         }
-    }
-}
-
-/// The median, the least and the most of several runs.
-#[derive(Debug, Clone, Copy)]
-pub struct Spread {
-    pub median: f64,
-    pub least: f64,
-    pub most: f64,
-}
-
-impl Spread {
-    fn of(mut values: Vec<f64>) -> Option<Spread> {
-        let median = (!values.is_empty()).then(|| median(&mut values))?;
-        Some(Spread { median, least: values[0], most: values[values.len() - 1] })
     }
 }
 
@@ -157,46 +134,4 @@ pub fn markdown(results: &Results) -> String {
         text.push_str(&format!("\n`{name}` {why}.\n"));
     }
     text
-}
-
-/// Replaces the figures of the page by the text.
-pub fn replace(page: &Path, text: &str) {
-    let old = std::fs::read_to_string(page).expect("read the page");
-    let (before, rest) = old.split_once(BEGIN).expect("the page has the line at which figures begin");
-    let (_, after) = rest.split_once(END).expect("the page has the line at which figures end");
-    std::fs::write(page, format!("{before}{BEGIN}\n{}\n{END}{after}", text.trim_end()))
-        .expect("write the page");
-}
-
-/// The date, the commit, and the machine of the measurement.
-fn machine(reps: u64) -> String {
-    let said = |program: &str, args: &[&str]| {
-        let output = Command::new(program).args(args).current_dir(super::repository()).output().ok();
-        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
-    };
-    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpus
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .unwrap_or(": unknown")
-        .trim_start_matches([' ', '\t', ':']);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let version = said("redis-server", &["--version"]);
-    let redis = version.split_once("v=").map_or("", |(_, rest)| rest.split(' ').next().unwrap_or_default());
-    let today = jiff::Zoned::now().date();
-    let (commit, kernel) = (said("git", &["rev-parse", "--short=10", "HEAD"]), said("uname", &["-r"]));
-    format!(
-        "{today}, commit {commit}: {reps} repetitions; \
-         {cores} cores ({model}),\nLinux {kernel}, Redis {redis}."
-    )
-}
-
-/// Digits with a comma before each group of three.
-fn grouped(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let with_comma = |(at, digit): (usize, char)| {
-        let is_first = at == 0 || !(digits.len() - at).is_multiple_of(3);
-        [(!is_first).then_some(','), Some(digit)]
-    };
-    digits.chars().enumerate().flat_map(with_comma).flatten().collect()
 }

@@ -1,0 +1,10 @@
+//! Tests with servers that are fetched from public registries: `make test-world`. `cargo test` does not run
+//! them by itself.
+//!
+//! Not here: the end-to-end tests, which need no network (`tests/main.rs`).
+
+#[allow(dead_code, unused_imports, reason = "the end-to-end tests use the rest")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod search;

@@ -71,6 +71,8 @@ const STATUS: [&str; 17] = [
     "duplicate_of",
     "children",
     "children_completed",
+    "open_children",
+    "child_of",
 ];
 
 #[test]

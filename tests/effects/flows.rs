@@ -157,7 +157,16 @@ fn who_cancels_the_task_that_joins_a_flow_cancels_its_children() {
         (is_so && bench.places("part").pending == 3).then_some(())
     });
     let sheet = bench.tqhost(&["status", "join", &id]).ok().stdout;
-    assert!(sheet.contains("1 of 6 completed"), "{sheet}");
+    assert!(sheet.contains("1 of 6 completed") && sheet.contains("and 2 tasks more"), "{sheet}");
+    let view = bench.tqhost(&["status", "join", &id, "--json"]).ok().json();
+    let open = view["open_children"].as_array().expect("a list");
+    assert_eq!(open.len(), 3, "{view:#}");
+    for child in open {
+        let id = child["id"].as_str().expect("an id");
+        assert!(sheet.contains(&format!("part {id}  PROCESSING")), "{sheet}");
+        let of_child = bench.tqhost(&["status", "part", id, "--json"]).ok().json();
+        assert_eq!(of_child["child_of"], json!({ "queue": "join", "id": view["id"] }));
+    }
     let ran = bench.tqhost(&["cancel", "join", &id]).ok();
     assert!(ran.stdout.contains("and 3 tasks of its flow with it"), "{ran:?}");
     eventually("all have stopped", || (bench.places("part").length == 0).then_some(()));

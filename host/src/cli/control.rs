@@ -13,7 +13,7 @@ use super::output::Out;
 use super::text;
 use crate::config::Config;
 use crate::config::units::show_duration;
-use crate::queue::{Queue, Status};
+use crate::queue::{FlowChild, Queue, Status};
 
 /// Fails when the task is not known, or has completed or failed.
 pub(super) async fn cancel(
@@ -52,15 +52,16 @@ pub(super) async fn cancel(
 /// Cancels the children of the flow that the task `id` would have joined. Gives how many had not ended.
 async fn cancel_children(config: &Config, queue: &Queue, id: &str) -> Result<u64, CommandError> {
     let mut cancelled = 0;
-    for (name, child) in patiently(|| queue.running_children(id)).await? {
-        let Some(rules) = config.queues.iter().find(|rules| rules.name == name) else {
+    let children = patiently(|| queue.open_children(id, usize::MAX)).await?;
+    for FlowChild { queue: name, id: child, .. } in children.iter().filter(|child| !child.status.is_end()) {
+        let Some(rules) = config.queues.iter().find(|rules| rules.name == *name) else {
             return Err(anyhow!(
                 "the child {child:?} is in queue {name}, which this configuration does not have"
             )
             .into());
         };
         let of_child = Queue::new(rules.clone(), queue.link.clone());
-        let before = patiently(|| of_child.cancel(&child)).await?;
+        let before = patiently(|| of_child.cancel(child)).await?;
         cancelled += u64::from(before.is_some_and(|status| !status.is_end()));
     }
     Ok(cancelled)

@@ -18,8 +18,10 @@ use super::output::{Out, Paint, Tone, sheet};
 use super::{text, value, wait};
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
-use crate::queue::{Status, TaskStatus};
+use crate::queue::{FlowChild, FlowProgress, Queue, Status, TaskStatus};
 
+/// The children of a flow that are shown.
+const CHILDREN: usize = 20;
 /// Columns of the bar that shows progress.
 const BAR: usize = 20;
 
@@ -44,6 +46,36 @@ pub(super) struct TaskView<'a> {
     duplicate_of: Option<&'a str>,
     children: Option<u64>,
     children_completed: Option<u64>,
+    /// The first children that have not completed, as far as they are enqueued.
+    open_children: Option<Vec<ChildView<'a>>>,
+    child_of: Option<Joining<'a>>,
+}
+
+/// A task that joins a flow.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Joining<'a> {
+    queue: &'a str,
+    id: &'a str,
+}
+
+/// A child of a flow.
+#[derive(Debug, Serialize)]
+struct ChildView<'a> {
+    queue: &'a str,
+    id: &'a str,
+    status: Status,
+    progress: Option<u8>,
+    note: Option<&'a str>,
+    error: Option<&'a str>,
+}
+
+/// The place of a task in a flow.
+#[derive(Default)]
+struct Family {
+    /// The queue and the id of the task that joins the flow of which the task is a child.
+    child_of: Option<(String, String)>,
+    /// The first children that have not completed, each with its queue.
+    open: Vec<(String, TaskStatus)>,
 }
 
 impl<'a> TaskView<'a> {
@@ -66,8 +98,46 @@ impl<'a> TaskView<'a> {
             duplicate_of: task.duplicate_of.as_deref(),
             children: task.flow.map(|flow| flow.children),
             children_completed: task.flow.map(|flow| flow.completed),
+            open_children: None,
+            child_of: None,
         }
     }
+
+    fn with(self, family: &'a Family) -> TaskView<'a> {
+        let child = |(queue, task): &'a (String, TaskStatus)| ChildView {
+            queue,
+            id: &task.id,
+            status: task.status,
+            progress: task.progress,
+            note: task.note.as_deref(),
+            error: task.error.as_deref(),
+        };
+        TaskView {
+            open_children: self.children.map(|_| family.open.iter().map(child).collect()),
+            child_of: family.child_of.as_ref().map(|(queue, id)| Joining { queue, id }),
+            ..self
+        }
+    }
+}
+
+/// Looks up the relatives of a task in all queues of the configuration.
+async fn family(config: &Config, queue: &Queue, task: &TaskStatus) -> Result<Family, CommandError> {
+    let of = |rules: &config::QueueRules| Queue::new(rules.clone(), queue.link.clone());
+    let joins =
+        |rules: &config::QueueRules| of(rules).joined_by(task).map(|id| (rules.name.clone(), id.to_owned()));
+    let mut family = Family { child_of: config.queues.iter().find_map(joins), ..Family::default() };
+    if task.flow.is_none() {
+        return Ok(family);
+    }
+    for FlowChild { queue: name, id, status } in patiently(|| queue.open_children(&task.id, CHILDREN)).await?
+    {
+        let known = match config.queues.iter().find(|rules| rules.name == name).map(of) {
+            Some(queue) => patiently(|| queue.status(&id)).await?,
+            None => None,
+        };
+        family.open.push((name, known.unwrap_or_else(|| TaskStatus::new(&id, status))));
+    }
+    Ok(family)
 }
 
 pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(), CommandError> {
@@ -91,9 +161,10 @@ pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Res
         };
         let is_end = task.status.is_end();
         if !args.watch {
+            let family = family(config, &queue, &task).await?;
             match out.json {
-                true => out.json(&TaskView::new(&args.queue, &task)),
-                false => out.line(render(&queue.rules, &task, text::now_ms(), &zone, out.paint)),
+                true => out.json(&TaskView::new(&args.queue, &task).with(&family)),
+                false => out.line(render(&queue.rules, &task, &family, text::now_ms(), &zone, out.paint)),
             }
         } else if last.as_ref() != Some(&task) {
             match out.json {
@@ -148,6 +219,7 @@ pub(super) fn tone(status: Status) -> Tone {
 fn render(
     rules: &config::QueueRules,
     task: &TaskStatus,
+    family: &Family,
     now_ms: u64,
     zone: &TimeZone,
     paint: Paint,
@@ -163,7 +235,10 @@ fn render(
         ("attempt", format!("{} of {}", task.attempt, rules.max_retries.saturating_add(1))),
     ];
     if let Some(flow) = task.flow {
-        lines.push(("children", format!("{} of {} completed", flow.completed, flow.children)));
+        lines.push(("children", children(flow, &family.open, paint)));
+    }
+    if let Some((queue, id)) = &family.child_of {
+        lines.push(("child of", format!("{queue} {}", text::escape(id))));
     }
     if task.progress.is_some() || task.note.is_some() {
         lines.push(("progress", progress(task)));
@@ -185,6 +260,28 @@ fn render(
         lines.push(("result", value::shown(result)));
     }
     sheet(paint, &lines)
+}
+
+/// How many have completed, and a line for each of the first others.
+fn children(flow: FlowProgress, open: &[(String, TaskStatus)], paint: Paint) -> String {
+    let mut lines = vec![format!("{} of {} completed", flow.completed, flow.children)];
+    for (n, (queue, task)) in open.iter().enumerate() {
+        let branch = if n + 1 == open.len() { '└' } else { '├' };
+        let word = paint.tone(tone(task.status), task.status.into_str());
+        let mut line = format!("{branch} {queue} {}  {word}", text::escape(&task.id));
+        if task.progress.is_some() || task.note.is_some() {
+            line += &format!("  {}", progress(task));
+        }
+        if let Some(error) = &task.error {
+            line += &format!("  {}", text::escape(error));
+        }
+        lines.push(line);
+    }
+    let others = flow.children.saturating_sub(flow.completed).saturating_sub(open.len() as u64);
+    if others > 0 {
+        lines.push(format!("and {} more", text::plural(others, "task")));
+    }
+    lines.join("\n")
 }
 
 /// `██████████████░░░░░░  70%  page 7 of 10`.
@@ -210,6 +307,7 @@ fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> Stri
         ),
         _ => {}
     }
+    parts.extend(task.flow.map(|flow| format!("{} of {} children completed", flow.completed, flow.children)));
     if task.status != Status::Completed {
         parts.extend(task.error.as_deref().map(text::escape));
     }
@@ -233,6 +331,7 @@ pub(super) mod tests {
         TaskStatus {
             duplicate_of: None,
             flow: None,
+            child_of: None,
             id: "0190b8e4".into(),
             status: Status::Processing,
             attempt: 2,
@@ -251,7 +350,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_running_task() {
-        insta::assert_snapshot!(render(&rules(), &task(), NOW, &TimeZone::UTC, PLAIN));
+        insta::assert_snapshot!(render(&rules(), &task(), &Family::default(), NOW, &TimeZone::UTC, PLAIN));
         insta::assert_snapshot!(change(&task(), NOW, &TimeZone::UTC, PLAIN));
     }
 
@@ -267,7 +366,7 @@ pub(super) mod tests {
             finished_at: Some(NOW),
             ..task()
         };
-        insta::assert_snapshot!(render(&rules(), &done, NOW, &TimeZone::UTC, PLAIN));
+        insta::assert_snapshot!(render(&rules(), &done, &Family::default(), NOW, &TimeZone::UTC, PLAIN));
         insta::assert_json_snapshot!(TaskView::new("resume-analyze", &done));
     }
 
@@ -281,12 +380,22 @@ pub(super) mod tests {
             ..task()
         };
         assert!(
-            render(&rules(), &delayed, NOW, &TimeZone::UTC, PLAIN).contains("PENDING, delayed for 3m 12s")
+            render(&rules(), &delayed, &Family::default(), NOW, &TimeZone::UTC, PLAIN)
+                .contains("PENDING, delayed for 3m 12s")
         );
         assert!(
             change(&delayed, NOW, &TimeZone::UTC, PLAIN)
                 .contains("PENDING     attempt 2  in 3m 12s  trap: \\u{1b}[2J")
         );
+    }
+
+    #[test]
+    fn a_flow_shows_the_children_that_have_not_completed() {
+        let running = TaskStatus { error: None, ..task() };
+        let failed = TaskStatus { progress: None, note: None, status: Status::Failed, ..task() };
+        let open = [("query".to_owned(), running), ("query".to_owned(), failed)];
+        let flow = FlowProgress { completed: 9_995, children: 10_000 };
+        insta::assert_snapshot!(children(flow, &open, PLAIN));
     }
 
     #[test]

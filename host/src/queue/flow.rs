@@ -15,6 +15,7 @@ use super::handle::{Queue, millis};
 use super::keys::FlowKeys;
 use super::reply;
 use super::script::{self, ScriptCall, with_fields};
+use super::status::{FlowProgress, Status, TaskStatus};
 use crate::effects::{ChildResult, OutboxTask};
 
 /// How long staged children are kept after the attempt must have ended: outages may delay its settlement.
@@ -24,13 +25,14 @@ const STAGE_PAGE: usize = 100;
 /// Results of one read.
 const RESULTS_PAGE: usize = 200;
 
-/// How far a flow is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FlowProgress {
-    /// Children that have completed.
-    pub completed: u64,
-    /// All children.
-    pub children: u64,
+/// A child of a flow, as the flow knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FlowChild {
+    /// The name of its queue.
+    pub queue: String,
+    pub id: String,
+    /// [`Status::Pending`] until it has ended.
+    pub status: Status,
 }
 
 impl Queue {
@@ -48,17 +50,36 @@ impl Queue {
         self.shaped(WHAT, progress(reply))
     }
 
-    /// The children of a flow that were released and have not ended, each with the name of its queue.
-    pub async fn running_children(&self, id: &str) -> Result<Vec<(String, String)>, QueueError> {
+    /// The first `most` children of a flow that were released and have not completed, in their order.
+    pub(crate) async fn open_children(&self, id: &str, most: usize) -> Result<Vec<FlowChild>, QueueError> {
         const WHAT: &str = "read the children of a flow";
-        let reply = self.link.command(WHAT, redis::cmd("HGETALL").arg(self.keys.flow(id).results)).await?;
-        let running = |(_, end): (Vec<u8>, Vec<u8>)| {
-            let end = String::from_utf8(end).ok()?;
-            let (queue, id) = end.strip_prefix("PENDING ")?.split_once(' ')?;
-            Some((queue.to_owned(), id.to_owned()))
+        let child = |noted: &str| {
+            let mut parts = noted.splitn(3, ' ');
+            let status = parts.next()?.parse().ok()?;
+            Some(FlowChild { status, queue: parts.next()?.to_owned(), id: parts.next()?.to_owned() })
         };
-        let pairs = self.shaped(WHAT, reply::pairs(reply))?;
-        Ok(pairs.into_iter().filter_map(running).collect())
+        let (mut open, mut start) = (Vec::new(), 0);
+        loop {
+            let mut read = redis::cmd("HMGET");
+            read.arg(self.keys.flow(id).results).arg((start..start + RESULTS_PAGE).collect::<Vec<_>>());
+            let noted = reply::array(self.link.command(WHAT, &read).await?);
+            let noted = noted.and_then(|noted| noted.into_iter().map(reply::optional).collect());
+            let noted: Vec<Option<String>> = self.shaped(WHAT, noted)?;
+            // Children are released in their order.
+            let is_last = noted.iter().any(Option::is_none);
+            let children = noted.into_iter().flatten().filter_map(|noted| child(&noted));
+            open.extend(children.filter(|child| child.status != Status::Completed));
+            if is_last || open.len() >= most {
+                open.truncate(most);
+                return Ok(open);
+            }
+            start += RESULTS_PAGE;
+        }
+    }
+
+    /// The id of the task of this queue that joins the flow of a child. None: the flow is another queue's.
+    pub(crate) fn joined_by<'t>(&self, child: &'t TaskStatus) -> Option<&'t str> {
+        child.child_of.as_ref()?.strip_prefix(&self.keys.flow("").about)
     }
 
     /// Keeps children until the commit of their flow. A part of them stays for a while if that never comes.

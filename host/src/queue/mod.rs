@@ -41,12 +41,13 @@ pub(crate) use dead::{DeadLetter, RedriveError, Redriven};
 pub use effects::NoEffects;
 pub(crate) use effects::QueueEffects;
 pub(crate) use error::QueueError;
+pub(crate) use flow::FlowChild;
 pub use handle::Queue;
 pub use link::{Link, Redis};
 pub use produce::{Enqueued, NewTask};
 pub(crate) use settle::Reason;
 pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement};
 pub use status::Status;
-pub(crate) use status::TaskStatus;
+pub(crate) use status::{FlowProgress, TaskStatus};
 
 pub(crate) use handle::millis;

@@ -10,7 +10,6 @@ use strum::{EnumString, IntoStaticStr};
 
 use super::codec;
 use super::error::QueueError;
-use super::flow::FlowProgress;
 use super::handle::Queue;
 use super::reply;
 
@@ -42,6 +41,15 @@ impl Status {
     }
 }
 
+/// How far a flow is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowProgress {
+    /// Children that have completed.
+    pub completed: u64,
+    /// All children.
+    pub children: u64,
+}
+
 /// All information about a task. Times are milliseconds since the Unix epoch, by Redis's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskStatus {
@@ -67,10 +75,12 @@ pub struct TaskStatus {
     pub duplicate_of: Option<String>,
     /// How far the flow is that the task joins.
     pub flow: Option<FlowProgress>,
+    /// The key of the flow of which the task is a child.
+    pub child_of: Option<String>,
 }
 
 impl TaskStatus {
-    fn new(id: &str, status: Status) -> TaskStatus {
+    pub(crate) fn new(id: &str, status: Status) -> TaskStatus {
         TaskStatus {
             id: id.to_owned(),
             status,
@@ -87,6 +97,7 @@ impl TaskStatus {
             due_at: None,
             duplicate_of: None,
             flow: None,
+            child_of: None,
         }
     }
 
@@ -109,6 +120,7 @@ impl TaskStatus {
                 b"due_at" => task.due_at = text().parse().ok(),
                 b"duplicate_of" => task.duplicate_of = Some(text()),
                 b"result" => task.result = Some(value),
+                b"flow" => task.child_of = text().split_once(' ').map(|(_, flow)| flow.to_owned()),
                 _ => {}
             }
         }

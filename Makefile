@@ -10,10 +10,10 @@ SHELL := /bin/bash
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plugins,plugins/target))
 
-.PHONY: help setup plugins build run test lint fmt audit bench chaos soak fuzz clean
+.PHONY: help setup plugins build run test test-world lint fmt audit bench chaos soak fuzz clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Install what is missing: redis-server, compilers for handlers
 	@scripts/setup.sh
@@ -37,6 +37,9 @@ test: plugins ## Set up and run all tests (SLOW=1: with late replies of Redis an
 	@$(if $(SLOW),export TQHOST_TEST_SLOW=$(or $(SEED),$$RANDOM); echo "slow mode: SEED=$$TQHOST_TEST_SLOW"; )\
 		cargo test --locked --workspace --lib --bins --tests; code=$$?; \
 		scripts/slowest-tests.sh $(TIMES); exit $$code
+
+test-world: plugins ## Run the tests of blobs against a real S3 server, which comes from Python's registry
+	TQHOST_S3_SERVER=$$(scripts/s3-server.sh) && export TQHOST_S3_SERVER && cargo test --locked --test world
 
 lint: setup ## Check the formatting, and run clippy
 	@scripts/lint.sh

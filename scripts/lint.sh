@@ -19,6 +19,7 @@ run cargo fmt --all --check
 run cargo fmt --all "${plugins[@]}" --check
 run cargo fmt --manifest-path tests/bench/peers/Cargo.toml --check
 run cargo clippy --locked --workspace --all-targets -- -D warnings
+run cargo clippy --locked --test world -- -D warnings
 run cargo clippy --locked --workspace "${plugins[@]}" --target-dir "$plugins_target" \
     --all-targets -- -D warnings
 if command -v rustup >/dev/null && rustup target list --installed | grep -qx wasm32-wasip2; then

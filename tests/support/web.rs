@@ -122,6 +122,13 @@ impl Authority {
         self.0.pem()
     }
 
+    /// A certificate for this name, and its key, in PEM.
+    pub fn certificate(&self, name: &str) -> (String, String) {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        (params.signed_by(&key, &self.0).expect("a certificate").pem(), key.serialize_pem())
+    }
+
     fn server(&self, name: &str) -> ServerConfig {
         let key = rcgen::KeyPair::generate().expect("a key");
         let params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("parameters");

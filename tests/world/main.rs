@@ -12,7 +12,7 @@ mod support;
 
 use s3_server::S3Server;
 use serde_json::{Value, json};
-use support::{Authority, Bench, Host, eventually};
+use support::{Authority, Bench, eventually};
 
 const QUEUE: &str = "[queues.work]\nplugin = \"keeps-blobs\"\nmax_retries = 2\nbackoff = \"none\"\n";
 
@@ -29,10 +29,6 @@ fn bench(server: &S3Server, prefix: &str, more: &str) -> Bench {
     bench.configure_for(&format!("{QUEUE}{blobs}"), bench.redis.port);
     bench.install("keeps-blobs", "keeps-blobs");
     bench
-}
-
-fn started(bench: &Bench) -> Host {
-    bench.host()
 }
 
 fn told(bench: &mut Bench, calls: &Value) -> String {
@@ -62,7 +58,7 @@ fn assert_error(result: &Value, kind: &str, why: &str) {
 fn a_blob_is_an_object_below_the_prefix_with_its_content_type() {
     let server = S3Server::start(None);
     let mut bench = bench(&server, "tq", "");
-    let host = started(&bench);
+    let host = bench.host();
     let name = "7+1/report@v1=a,b:c.csv";
     let calls = json!([
         ["get", name],
@@ -92,7 +88,7 @@ fn a_blob_is_an_object_below_the_prefix_with_its_content_type() {
 fn what_is_refused_leaves_no_object() {
     let server = S3Server::start(None);
     let mut bench = bench(&server, "tq", "");
-    let host = started(&bench);
+    let host = bench.host();
     let calls = json!([
         ["put", "../other/a", "", "x"],
         ["fill", "a", (10 << 20) + 1],
@@ -115,7 +111,7 @@ fn a_host_without_the_right_is_told_so_and_shows_no_key() {
     let server = S3Server::start(None);
     // The key may use `tq/` only.
     let mut other = bench(&server, "elsewhere", "");
-    let host = started(&other);
+    let host = other.host();
     let seen = done(&mut other, json!([["put", "a", "", "x"]]));
     assert_error(
         &seen[0],
@@ -127,7 +123,7 @@ fn a_host_without_the_right_is_told_so_and_shows_no_key() {
     let mut forged = bench(&server, "tq", "");
     let secret = format!("{}x", &server.secret[..39]);
     std::fs::write(forged.dir.path().join("key"), &secret).expect("write the key");
-    let host = started(&forged);
+    let host = forged.host();
     let seen = done(&mut forged, json!([["put", "a", "", "x"], ["get", "a"]]));
     for result in seen.as_array().expect("a list") {
         assert_error(result, "Unavailable", "the object store refuses the host's credentials");
@@ -141,7 +137,7 @@ fn a_host_without_the_right_is_told_so_and_shows_no_key() {
 fn a_store_that_comes_back_gets_the_blob_of_the_next_attempt() {
     let mut server = S3Server::start(None);
     let mut bench = bench(&server, "tq", "");
-    let host = started(&bench);
+    let host = bench.host();
     done(&mut bench, json!([["put", "a", "", "x"]]));
     server.stop();
     let seen = done(&mut bench, json!([["put", "b", "", "x"], ["get", "a"]]));
@@ -162,12 +158,12 @@ fn a_server_with_tls_is_trusted_by_its_authority_only() {
     let server = S3Server::start(Some(&authority));
     assert!(server.url.starts_with("https://"));
     let mut untrusted = bench(&server, "tq", "");
-    let host = started(&untrusted);
+    let host = untrusted.host();
     assert_error(&done(&mut untrusted, json!([["put", "a", "", "x"]]))[0], "Unavailable", "certificate");
     host.stop();
     let mut trusted = bench(&server, "tq", "ca = \"ca.pem\"\n");
     std::fs::write(trusted.dir.path().join("ca.pem"), authority.pem()).expect("write the certificate");
-    let host = started(&trusted);
+    let host = trusted.host();
     let seen = done(&mut trusted, json!([["put", "a", "", "x"], ["get", "a"]]));
     assert_eq!(seen, json!(["s3://files/tq/keeps-blobs/a", "x"]));
     host.stop();

@@ -28,7 +28,7 @@ use tokio::task::AbortHandle;
 use crate::chain::chain;
 use crate::config::BlobSettings;
 use name::BlobName;
-use store::Place;
+use store::BlobPlace;
 
 /// Threads for local files. A thread holds at most one blob.
 const MAX_THREADS: usize = 16;
@@ -52,7 +52,7 @@ pub struct Blobs(Arc<Opened>);
 
 #[derive(Debug)]
 struct Opened {
-    place: Place,
+    place: BlobPlace,
     max_blob: u64,
     timeout: Duration,
     /// `None` only while this is dropped.
@@ -70,15 +70,15 @@ pub(crate) struct FoundBlob {
 
 impl Blobs {
     pub(crate) fn open(settings: &BlobSettings) -> anyhow::Result<Blobs> {
-        Blobs::with(Place::open(settings)?, settings.max_blob, settings.timeout)
+        Blobs::with(BlobPlace::open(settings)?, settings.max_blob, settings.timeout)
     }
 
     /// A store that is empty, and forgotten with this value.
     pub(crate) fn in_memory(max_blob: u64) -> anyhow::Result<Blobs> {
-        Blobs::with(Place::Memory(Arc::default()), max_blob, Duration::from_secs(30))
+        Blobs::with(BlobPlace::Memory(Arc::default()), max_blob, Duration::from_secs(30))
     }
 
-    fn with(place: Place, max_blob: u64, timeout: Duration) -> anyhow::Result<Blobs> {
+    fn with(place: BlobPlace, max_blob: u64, timeout: Duration) -> anyhow::Result<Blobs> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("tq-blobs")
@@ -162,7 +162,7 @@ impl Blobs {
                 || BlobError::Unavailable(format!("the object store gave no answer within {timeout:?}"));
             ended.unwrap_or_else(|_| Err(late()))
         });
-        let _stops = AbortOnDrop(running.abort_handle());
+        let _stops = StopOnDrop(running.abort_handle());
         running.await.unwrap_or_else(|_| Err(BlobError::Unavailable("the host stops".into())))
     }
 }
@@ -200,9 +200,9 @@ impl Drop for Opened {
     }
 }
 
-struct AbortOnDrop(AbortHandle);
+struct StopOnDrop(AbortHandle);
 
-impl Drop for AbortOnDrop {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }

@@ -1,7 +1,7 @@
 //! Opens the object store that the configuration names.
 //!
-//! In: [`BlobSettings`]. Out: a [`Place`], which says where the blobs of all plugins are. Nothing is asked of
-//! a store in the network before the first call, and no folder is made before the first file.
+//! In: [`BlobSettings`]. Out: a [`BlobPlace`], which says where the blobs of all plugins are. Nothing is
+//! asked of a store in the network before the first call, and no folder is made before the first file.
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -24,7 +24,7 @@ const MAX_TRIES_AGAIN: usize = 3;
 
 /// A store, and the part of it that is for blobs.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum BlobPlace {
     Files {
         root: PathBuf,
         /// The URL of the folder, without a slash at its end.
@@ -42,8 +42,8 @@ pub(super) enum Place {
     Memory(Arc<InMemory>),
 }
 
-impl Place {
-    pub(super) fn open(settings: &BlobSettings) -> anyhow::Result<Place> {
+impl BlobPlace {
+    pub(super) fn open(settings: &BlobSettings) -> anyhow::Result<BlobPlace> {
         let connector = || {
             let tls = tls::client(&settings.ca).context("blobs: no TLS for the object store")?;
             anyhow::Ok(StoreConnector::new(tls))
@@ -54,7 +54,7 @@ impl Place {
             ..RetryConfig::default()
         };
         let (bucket, scheme, store): (&Bucket, _, Arc<dyn ObjectStore>) = match &settings.store {
-            BlobStore::Files(root) => return Place::files(root),
+            BlobStore::Files(root) => return BlobPlace::files(root),
             BlobStore::S3 { bucket, endpoint, region, key } => {
                 let mut builder = match key {
                     None => AmazonS3Builder::from_env(),
@@ -110,14 +110,14 @@ impl Place {
             "" => (String::new(), format!("{scheme}://{}", bucket.name)),
             prefix => (format!("{prefix}/"), format!("{scheme}://{}/{prefix}", bucket.name)),
         };
-        Ok(Place::Network { store, prefix, url })
+        Ok(BlobPlace::Network { store, prefix, url })
     }
 
-    fn files(root: &FilePath) -> anyhow::Result<Place> {
+    fn files(root: &FilePath) -> anyhow::Result<BlobPlace> {
         let shown = || format!("blobs.url: {} cannot be written as a url", root.display());
         let url = url::Url::from_directory_path(root).map_err(|()| anyhow!(shown()))?;
         let url = url.as_str().trim_end_matches('/').to_owned();
-        Ok(Place::Files { root: root.to_owned(), url, store: OnceLock::new() })
+        Ok(BlobPlace::Files { root: root.to_owned(), url, store: OnceLock::new() })
     }
 
     /// The store and the key of a blob. `path` is the plugin's name, a slash, and the blob's name. For local
@@ -128,9 +128,9 @@ impl Place {
         makes: bool,
     ) -> Result<Option<(Arc<dyn ObjectStore>, Path)>, String> {
         let (store, key): (Arc<dyn ObjectStore>, _) = match self {
-            Place::Network { store, prefix, .. } => (store.clone(), format!("{prefix}{path}")),
-            Place::Memory(store) => (store.clone(), path.to_owned()),
-            Place::Files { root, store, .. } => match folder(root, store, makes)? {
+            BlobPlace::Network { store, prefix, .. } => (store.clone(), format!("{prefix}{path}")),
+            BlobPlace::Memory(store) => (store.clone(), path.to_owned()),
+            BlobPlace::Files { root, store, .. } => match folder(root, store, makes)? {
                 None => return Ok(None),
                 Some(store) => {
                     refuse_links(root, path)?;
@@ -144,14 +144,14 @@ impl Place {
 
     pub(super) fn url(&self, path: &str) -> String {
         match self {
-            Place::Files { url, .. } | Place::Network { url, .. } => format!("{url}/{path}"),
-            Place::Memory(_) => format!("memory:///{path}"),
+            BlobPlace::Files { url, .. } | BlobPlace::Network { url, .. } => format!("{url}/{path}"),
+            BlobPlace::Memory(_) => format!("memory:///{path}"),
         }
     }
 
     /// Whether the store keeps a blob's content type.
     pub(super) fn keeps_types(&self) -> bool {
-        !matches!(self, Place::Files { .. })
+        !matches!(self, BlobPlace::Files { .. })
     }
 }
 

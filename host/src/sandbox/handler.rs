@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use wasmtime::{Store, UpdateDeadline};
 
 use super::attempt::{Attempt, AttemptReport, Ended};
+use super::blob_access::BlobAccess;
 use super::call::{self, Exports};
 use super::component;
 use super::effects::AttemptEffects;
@@ -58,7 +59,7 @@ pub(super) struct LoadedHandler {
     pub(super) exports: Exports,
     pub(super) config: Arc<BTreeMap<String, Secret>>,
     records: Arc<RecordGrants>,
-    blobs: Arc<host::blobs::BlobAccess>,
+    blobs: Arc<BlobAccess>,
     /// The most bytes of a blob that a guest may pass in one call. 0 if it does not import blobs.
     blob_fuel: u64,
     pub(super) mask: Arc<Mask>,
@@ -112,7 +113,7 @@ impl Handler {
         // A blob that is too large gets its own error, up to this size; beyond, the call is a trap.
         let keeps_blobs = component::interfaces_of(exports.pre.component()).keeps_blobs();
         let blob_fuel = if keeps_blobs { store.max_blob().saturating_mul(2).min(grants.memory) } else { 0 };
-        let blobs = Arc::new(host::blobs::BlobAccess { store, owner: owner.clone() });
+        let blobs = Arc::new(BlobAccess { store, owner: owner.clone() });
         Handler(Arc::new(LoadedHandler {
             memory: grants.memory.min(sandbox.0.budget.total()),
             sandbox,

@@ -14,8 +14,8 @@ use wasmtime_wasi::cli::{WasiCliCtx, WasiCliCtxView};
 use wasmtime_wasi::clocks::{WasiClocksCtx, WasiClocksCtxView};
 use wasmtime_wasi_http::WasiHttpCtxView;
 
+use super::blob_access::BlobAccess;
 use super::effects::AttemptEffects;
-use super::host::blobs::BlobAccess;
 use super::host::http::{self, Client, Grant};
 use super::limits::Limits;
 use super::log::GuestLog;

@@ -12,18 +12,30 @@ use tokio::sync::OwnedSemaphorePermit;
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, WasmList};
 
-use super::effect_bindings::tqhost::handler::blobs::Error;
+use crate::blobs::BlobError;
 use crate::blobs::name::{BlobName, content_type};
-use crate::blobs::{BlobError, Blobs};
-use crate::sandbox::share::Owner;
+use crate::sandbox::blob_access::BlobAccess;
 use crate::sandbox::state::GuestState;
+use error::Refusal;
 
-pub(super) const NAME: &str = "tqhost:handler/blobs@0.1.0";
+const NAME: &str = "tqhost:handler/blobs@0.1.0";
 
-/// What an instance needs for its calls.
-pub(in crate::sandbox) struct BlobAccess {
-    pub(in crate::sandbox) store: Blobs,
-    pub(in crate::sandbox) owner: Arc<Owner>,
+#[allow(unsafe_code, reason = "derived")]
+mod error {
+    use wasmtime::component::{ComponentType, Lift, Lower};
+
+    #[derive(ComponentType, Lift, Lower)]
+    #[component(variant)]
+    pub(super) enum Refusal {
+        #[component(name = "invalid-name")]
+        InvalidName(String),
+        #[component(name = "not-found")]
+        NotFound(String),
+        #[component(name = "too-large")]
+        TooLarge(String),
+        #[component(name = "unavailable")]
+        Unavailable(String),
+    }
 }
 
 /// One call, with its checked name.
@@ -38,11 +50,11 @@ impl BlobCall {
     async fn place(&self) -> Result<OwnedSemaphorePermit, CallError> {
         let places = self.access.owner.share().blob_calls.clone();
         let place = places.acquire_owned().await;
-        Ok(place.map_err(|_| Error::Unavailable("the host stops".into()))?)
+        Ok(place.map_err(|_| Refusal::Unavailable("the host stops".into()))?)
     }
 }
 
-type Reply<T> = wasmtime::Result<(Result<T, Error>,)>;
+type Reply<T> = wasmtime::Result<(Result<T, Refusal>,)>;
 
 pub(super) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     let mut blobs = linker.instance(NAME)?;
@@ -63,7 +75,7 @@ async fn put(
     kind: String,
     data: WasmList<u8>,
 ) -> Result<String, CallError> {
-    let kind = cx.data().public(kind, "content type").and_then(content_type).map_err(Error::InvalidName)?;
+    let kind = cx.data().public(kind, "content type").and_then(content_type).map_err(Refusal::InvalidName)?;
     let call = begin(cx.data(), name)?;
     let size = data.len() as u64;
     call.access.store.check_size(size)?;
@@ -90,11 +102,11 @@ async fn get(mut cx: StoreContextMut<'_, GuestState>, name: String) -> Result<Ve
 }
 
 /// Checks that the guest may make the call.
-fn begin(state: &GuestState, name: String) -> Result<BlobCall, Error> {
+fn begin(state: &GuestState, name: String) -> Result<BlobCall, Refusal> {
     let Some(plugin) = state.plugin.clone() else {
-        return Err(Error::Unavailable("a self-check has no task, so it has no blobs".into()));
+        return Err(Refusal::Unavailable("a self-check has no task, so it has no blobs".into()));
     };
-    let name = state.public(name, "name").and_then(BlobName::new).map_err(Error::InvalidName)?;
+    let name = state.public(name, "name").and_then(BlobName::new).map_err(Refusal::InvalidName)?;
     Ok(BlobCall { access: state.blobs.clone(), plugin, name })
 }
 
@@ -110,7 +122,7 @@ impl GuestState {
         let room = self.limits.room();
         if bytes > room {
             let why = format!("the blob has {bytes} bytes; the plugin's memory has room for {room}");
-            return Err(Error::TooLarge(why).into());
+            return Err(Refusal::TooLarge(why).into());
         }
         self.borrowed = bytes;
         if !self.count() {
@@ -127,7 +139,7 @@ impl GuestState {
 
 /// An error for the guest, or one that ends the call as a trap.
 enum CallError {
-    Told(Error),
+    Told(Refusal),
     Trap(wasmtime::Error),
 }
 
@@ -139,8 +151,8 @@ fn reply<T>(result: Result<T, CallError>) -> Reply<T> {
     }
 }
 
-impl From<Error> for CallError {
-    fn from(error: Error) -> CallError {
+impl From<Refusal> for CallError {
+    fn from(error: Refusal) -> CallError {
         CallError::Told(error)
     }
 }
@@ -148,9 +160,9 @@ impl From<Error> for CallError {
 impl From<BlobError> for CallError {
     fn from(error: BlobError) -> CallError {
         CallError::Told(match error {
-            BlobError::NotFound(why) => Error::NotFound(why),
-            BlobError::TooLarge(why) => Error::TooLarge(why),
-            BlobError::Unavailable(why) => Error::Unavailable(why),
+            BlobError::NotFound(why) => Refusal::NotFound(why),
+            BlobError::TooLarge(why) => Refusal::TooLarge(why),
+            BlobError::Unavailable(why) => Refusal::Unavailable(why),
         })
     }
 }

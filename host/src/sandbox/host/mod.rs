@@ -3,7 +3,7 @@
 //! Each interface that tqhost implements has one file; the rest of WASI 0.2 comes from wasmtime-wasi. There
 //! is no filesystem, and the only network access is HTTP requests to the hosts that a plugin is granted.
 
-pub(super) mod blobs;
+mod blobs;
 mod config_store;
 mod context;
 mod delivery;
@@ -54,7 +54,6 @@ pub(super) mod effect_bindings {
                 import tqhost:handler/outbox@0.1.0;
                 import tqhost:handler/flow@0.1.0;
                 import tqhost:handler/state@0.1.0;
-                import tqhost:handler/blobs@0.1.0;
                 import tqhost:extensions/delivery@0.1.0;
                 import tqhost:extensions/records@0.1.0;
             }

@@ -38,8 +38,8 @@ test: plugins ## Set up and run all tests (SLOW=1: with late replies of Redis an
 		cargo test --locked --workspace --lib --bins --tests; code=$$?; \
 		scripts/slowest-tests.sh $(TIMES); exit $$code
 
-test-world: plugins ## Run the tests that fetch their servers from public registries
-	cargo test --locked --test world
+test-world: plugins ## Run the tests with servers from public registries: S3, and Redis with search
+	TQHOST_S3_SERVER=$$(scripts/s3-server.sh) && export TQHOST_S3_SERVER && cargo test --locked --test world
 
 lint: setup ## Check the formatting, and run clippy
 	@scripts/lint.sh

@@ -17,8 +17,7 @@ stream_tasks=${DEMO_TASKS:-2000}
 # This limit is for events that never come, not for late ones.
 limit_seconds=60
 work=$(mktemp -d "${TMPDIR:-/tmp}/tqhost-demo.XXXXXX")
-config=$work/demo/tqhost.toml log=$work/host.log
-pids=()
+config=$work/demo/tqhost.toml log=$work/host.log pids=()
 clean_up() {
     code=$?
     { kill "${pids[@]}" && wait "${pids[@]}"; } 2>/dev/null || true
@@ -113,8 +112,10 @@ report=$(tq enqueue report-plan reportId=7 key=id "tables=$tables" --wait --json
 wait_until "two tables are there" '"children_completed":2' tq status report-assemble "$report" --json
 show status report-assemble "$report"
 echo "\$ cp demo/tables/offers.csv …" && cp demo/tables/offers.csv "$work/tables/"
-show status report-assemble "$report" --watch | tee "$work/report"
-expect "rows with a cell of each table" "$(grep -c '^9,王小云,cryptography,Emmy,10,.*,98000' "$work/report")" 1
+show status report-assemble "$report" --watch
+file=$(tq status report-assemble "$report" --json | json url) && file=${file#file://}
+echo "\$ cat $file" && cat "$file"
+expect "rows with a cell of each table" "$(grep -c '^9,王小云,cryptography,Emmy,10,.*,98000' "$file")" 1
 
 step "Tasks flow, and their handler is replaced meanwhile."
 ran_on() { cat "$work"/ends/* 2>/dev/null | grep -cF "\"version\":\"$1\"" || true; }
@@ -143,7 +144,6 @@ show queues && echo && show plugins
 left='"queued":0,"running":0,"delayed":0,"dead"'
 expect "queues with nothing left to do" "$(tq queues --json | grep -oF "$left" | wc -l)" 7
 kill -TERM "$host_pid" && wait "$host_pid" || fail "the host ended with $?"
-all=$((${#ids[@]} + 1 + 1 + 5 + sent))
-step "Done"
+all=$((${#ids[@]} + 1 + 1 + 5 + sent)) && step "Done"
 echo "$all tasks: $((all - 1)) completed, 1 dead, 1 retried (twice); 2 versions of one handler; $SECONDS s"
 echo "To start a host here: ${tqhost#"$PWD/"} --config demo/tqhost.toml   (README.md is a tour)"

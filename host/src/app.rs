@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 
 use crate::admin::{self, AdminState, Health};
 use crate::announcer::Announcer;
+use crate::blobs::Blobs;
 use crate::config::{self, Config};
 use crate::embedded::{self, Embedded};
 use crate::metrics::Sources;
@@ -221,7 +222,8 @@ async fn start_plugins(config: &Config, watchers: &Loops) -> anyhow::Result<(Plu
     let max_warm = reload::warm(config);
     let opts =
         SandboxOptions { max_concurrent: max_attempts, max_warm, max_memory, compiler: Compiler::separate() };
-    let sandbox = Sandbox::within(opts, config.memory.unwrap_or_else(sandbox::default_memory))?;
+    let blobs = Blobs::open(&config.blobs)?;
+    let sandbox = Sandbox::within(opts, config.memory.unwrap_or_else(sandbox::default_memory), blobs)?;
     let source =
         Source { sandbox, dir: config.plugins_dir.clone(), cache_dir: config.data_dir.join("cache") };
     let plugins = Plugins::start(source, grants, watchers.over.clone(), &watchers.tracker).await?;

@@ -8,6 +8,7 @@
 mod admin;
 mod announcer;
 mod app;
+mod blobs;
 mod chain;
 mod cli;
 mod config;
@@ -24,6 +25,7 @@ mod reload;
 mod sandbox;
 mod shutdown;
 mod task;
+mod tls;
 mod watch;
 mod worker;
 

@@ -209,7 +209,8 @@ impl Reloader<'_> {
         // Keys that need a restart keep their old values until then.
         let (redis, admin) = (self.config.redis.clone(), self.config.admin.clone());
         let (plugins_dir, data_dir) = (self.config.plugins_dir.clone(), self.config.data_dir.clone());
-        *self.config = Config { redis, admin, plugins_dir, data_dir, memory: self.config.memory, ..new };
+        let (memory, blobs) = (self.config.memory, self.config.blobs.clone());
+        *self.config = Config { redis, admin, blobs, plugins_dir, data_dir, memory, ..new };
     }
 }
 
@@ -250,6 +251,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("admin", old.admin != new.admin),
         ("plugins_dir", old.plugins_dir != new.plugins_dir),
         ("data_dir", old.data_dir != new.data_dir),
+        ("blobs", old.blobs != new.blobs),
         ("memory", old.memory != new.memory),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()

@@ -53,7 +53,7 @@ fn ask(bench: &Bench, args: &[&str]) -> Value {
     bench.tqhost(&[args, &["--json"]].concat()).ok().json()
 }
 
-const STATUS: [&str; 17] = [
+const STATUS: [&str; 19] = [
     "id",
     "queue",
     "status",

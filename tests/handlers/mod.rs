@@ -4,6 +4,7 @@
 //! Not here: how their files are loaded and replaced (`plugins`).
 
 mod authors;
+mod blobs;
 mod http;
 mod instances;
 mod interviews;

@@ -77,16 +77,25 @@ fn until_status(bench: &mut Bench, id: &str, status: &str) {
     });
 }
 
+/// The content of the file that a report's record names.
+fn file(bench: &mut Bench, id: &str) -> String {
+    let url: String = bench.redis("HGET", (format!("report:{{report}}:{id}"), "url"));
+    let path = url.strip_prefix("file://").unwrap_or_else(|| panic!("{url}"));
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
 #[test]
 fn tables_from_several_sources_become_one_file_when_the_last_one_is_ready() {
     let (origin, asked) = sources(6);
     let (mut bench, host) = start(&origin);
     let assemble = report(&mut bench, &origin, "7", &["orders", "users", "late"]);
     until_status(&mut bench, "7", "COMPLETED");
-    assert_eq!(
-        bench.status("report-assemble", &assemble, "result"),
-        "id,sum,name,paid\r\n1,10,,true\r\n2,20,\"Ada, née\",\r\n"
-    );
+    assert_eq!(file(&mut bench, "7"), "id,sum,name,paid\r\n1,10,,true\r\n2,20,\"Ada, née\",\r\n");
+    let result: Value =
+        serde_json::from_str(&bench.status("report-assemble", &assemble, "result")).expect("JSON");
+    let url: String = bench.redis("HGET", ("report:{report}:7", "url"));
+    assert!(url.ends_with(&format!("/.tqhost/blobs/report-assemble/7/{assemble}.csv")), "{url}");
+    assert_eq!((&result["url"], &result["rows"], &result["reportId"]), (&json!(url), &json!(2), &json!("7")));
     assert_eq!(asked.load(Ordering::SeqCst), 7, "six deferrals, and the table");
     let rows: String = bench.redis("HGET", ("report:{report}:7", "rows"));
     assert_eq!((rows.as_str(), bench.dead("report-query").len()), ("2", 0));
@@ -97,7 +106,7 @@ fn tables_from_several_sources_become_one_file_when_the_last_one_is_ready() {
 fn a_source_that_stays_away_fails_the_report_until_it_is_there() {
     let (origin, asked) = sources(7);
     let (mut bench, host) = start(&origin);
-    let assemble = report(&mut bench, &origin, "8", &["orders", "late"]);
+    report(&mut bench, &origin, "8", &["orders", "late"]);
     until_status(&mut bench, "8", "FAILED");
     assert_eq!(asked.load(Ordering::SeqCst), 7);
     let child = bench.dead("report-query").remove(0);
@@ -106,7 +115,22 @@ fn a_source_that_stays_away_fails_the_report_until_it_is_there() {
     assert!(error.starts_with("flow-failed: ") && error.contains("`late` is not ready (404)"), "{error}");
     bench.tqhost(&["dead", "requeue", "report-query", &child["tq-id"]]).ok();
     until_status(&mut bench, "8", "COMPLETED");
-    let file = bench.status("report-assemble", &assemble, "result");
-    assert_eq!(file, "id,sum,paid\r\n1,10,true\r\n2,20,\r\n");
+    assert_eq!(file(&mut bench, "8"), "id,sum,paid\r\n1,10,true\r\n2,20,\r\n");
+    host.stop();
+}
+
+#[test]
+fn a_table_that_another_program_has_put_into_the_store_is_read_from_there() {
+    let (origin, _) = sources(0);
+    let (mut bench, host) = start(&origin);
+    let tables = json!([{ "name": "orders", "url": format!("{origin}/orders") },
+        { "name": "cities", "url": "blob:2026-11/cities.csv" }]);
+    let fields = [("reportId", "9"), ("tables", &*tables.to_string()), ("key", "id")];
+    let folder = bench.dir.path().join(".tqhost/blobs/report-query/2026-11");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("cities.csv"), "id,city\n1,Bonn\n").expect("a file");
+    bench.xadd("report-plan", &fields);
+    until_status(&mut bench, "9", "COMPLETED");
+    assert_eq!(file(&mut bench, "9"), "id,sum,city\r\n1,10,Bonn\r\n2,20,\r\n");
     host.stop();
 }

@@ -28,7 +28,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex, OnceLock};
 use std::thread;
 
-use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// A server that runs until the test's process ends.
@@ -122,18 +123,21 @@ impl Authority {
         self.0.pem()
     }
 
-    fn server(&self, name: &str) -> ServerConfig {
+    /// A certificate for this name, and its key, in PEM.
+    pub fn certificate(&self, name: &str) -> (String, String) {
         let key = rcgen::KeyPair::generate().expect("a key");
         let params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("parameters");
-        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
-        let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+        (params.signed_by(&key, &self.0).expect("a certificate").pem(), key.serialize_pem())
+    }
+
+    fn server(&self, name: &str) -> ServerConfig {
+        let (certificate, key) = self.certificate(name);
+        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).expect("a certificate");
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder =
             ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS");
-        builder
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
-            .expect("a server")
+        builder.with_no_client_auth().with_single_cert(vec![certificate], key).expect("a server")
     }
 }
 

@@ -14,6 +14,7 @@ use super::files::{self, PluginFile, short};
 use super::output::{Out, Paint, Tone, sheet};
 use super::schedule::ScheduleView;
 use super::text;
+use crate::blobs::Blobs;
 use crate::chain::chain;
 use crate::config::{self, Config};
 use crate::queue::Redis;
@@ -243,6 +244,8 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
         config::RedisServer::Embedded => format!("embedded, under {}", config.data_dir.display()),
         config::RedisServer::Url(url) => Redis::open(url.expose()).context("redis.url")?.address().to_owned(),
     };
+    // Settings that no store takes, such as a key of a wrong form. Nothing is asked of the store.
+    Blobs::open(&config.blobs)?;
     let plugins: Vec<CheckedPlugin> =
         files::plugin_names(config).iter().map(|name| examine(config, &sandbox, name)).collect();
     let now_ms = text::now_ms();

@@ -51,6 +51,7 @@ const RUST: &[Template] = &[
     ("sdk/src/lib.rs", sdk!("src/lib.rs")),
     ("sdk/src/batch.rs", sdk!("src/batch.rs")),
     ("sdk/src/bindings.rs", sdk!("src/bindings.rs")),
+    ("sdk/src/blobs.rs", sdk!("src/blobs.rs")),
     ("sdk/src/config.rs", sdk!("src/config.rs")),
     ("sdk/src/context.rs", sdk!("src/context.rs")),
     ("sdk/src/delivery.rs", sdk!("src/delivery.rs")),
@@ -94,6 +95,7 @@ const JAVASCRIPT: &[Template] = &[
     ("handler.js", template!("javascript/handler.js")),
     ("wit/world.wit", template!("world.wit")),
     ("tqhost.js", template!("javascript/tqhost.js")),
+    ("tqhost-blobs.js", template!("javascript/tqhost-blobs.js")),
     ("tqhost-effects.js", template!("javascript/tqhost-effects.js")),
     ("tqhost-http.js", template!("javascript/tqhost-http.js")),
     ("tqhost-memory.js", template!("javascript/tqhost-memory.js")),
@@ -109,6 +111,7 @@ const PYTHON: &[Template] = &[
     ("wit/deps/random/random.wit", template!("python/wit/deps/random/random.wit")),
     ("build.py", template!("python/build.py")),
     ("tqhost.py", template!("python/tqhost.py")),
+    ("tqhost_blobs.py", template!("python/tqhost_blobs.py")),
     ("tqhost_effects.py", template!("python/tqhost_effects.py")),
     ("tqhost_http.py", template!("python/tqhost_http.py")),
     ("tqhost_memory.py", template!("python/tqhost_memory.py")),
@@ -148,6 +151,7 @@ fn described(language: Language) -> &'static str {
         Language::Javascript => {
             "| `handler.js` | the handler |\n\
              | `tqhost.js` | fields, failures, results, log lines |\n\
+             | `tqhost-blobs.js` | `blobs`, files in an object store |\n\
              | `tqhost-effects.js` | `outbox`, `flow`, `state`, `records` and `fence` |\n\
              | `tqhost-http.js` | `fetch`, for HTTP requests |\n\
              | `tqhost-memory.js` | a host in memory, for unit tests |\n\
@@ -156,6 +160,7 @@ fn described(language: Language) -> &'static str {
         Language::Python => {
             "| `app.py` | the handler |\n\
              | `tqhost.py` | fields, failures, results, log lines |\n\
+             | `tqhost_blobs.py` | `blobs`, files in an object store |\n\
              | `tqhost_effects.py` | `outbox`, `flow`, `state`, `records` and `fence` |\n\
              | `tqhost_http.py` | `request`, for HTTP requests |\n\
              | `tqhost_memory.py` | a host in memory, for unit tests |\n\
@@ -201,6 +206,21 @@ fn effects(language: Language) -> &'static str {
     }
 }
 
+/// How to give the project's handler blobs, for its README.
+fn blobs(language: Language) -> &'static str {
+    match language {
+        Language::Rust => "use the module `blobs` of `tqhost_handler`",
+        Language::Javascript => {
+            "take the two slashes from the line under `For blobs` in `wit/world.wit`; \
+             then `tqhost-blobs.js` has them"
+        }
+        Language::Python => {
+            "take the two slashes from the line under `For blobs` in `wit/world.wit`; \
+             then `tqhost_blobs.py` has them"
+        }
+    }
+}
+
 /// All files of a project. `name` must be valid as a plugin's name.
 pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
     // Names of crates have no dots, and names of npm packages have no capital letters.
@@ -218,6 +238,7 @@ pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
         ("{{FILES}}", described(lang)),
         ("{{REQUESTS}}", requests(lang)),
         ("{{EFFECTS}}", effects(lang)),
+        ("{{BLOBS}}", blobs(lang)),
     ];
     let own: &[&[Template]] = match lang {
         Language::Rust => &[RUST],

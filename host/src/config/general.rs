@@ -10,7 +10,7 @@ use toml::de::DeTable;
 
 use super::model::Config;
 use super::reader::{Context, Keys, Table};
-use super::{admin, plugin, queue, redis_url};
+use super::{admin, blobs, plugin, queue, redis_url};
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -21,11 +21,12 @@ pub(super) const KEYS: Keys = Keys {
         "memory",
         "redis",
         "admin",
+        "blobs",
         "defaults",
         "queues",
         "plugins",
     ],
-    later: &["blobs"],
+    later: &[],
     elsewhere: &[],
 };
 
@@ -49,10 +50,12 @@ pub(super) fn read<'a>(cx: &'a Context<'a>, entries: &'a DeTable<'a>, path: &Pat
                    set concurrency at the top of the file";
         cx.warnings.borrow_mut().push(why.to_owned());
     }
+    let data_dir = folder("data_dir", ".tqhost");
     Config {
         path: path.to_owned(),
         plugins_dir: folder("plugins_dir", "plugins"),
-        data_dir: folder("data_dir", ".tqhost"),
+        blobs: blobs::read(root.get("blobs"), &data_dir),
+        data_dir,
         concurrency,
         memory: root.get("memory").and_then(|item| item.size(MEMORY)),
         shutdown_grace: grace.unwrap_or(DEFAULT_SHUTDOWN_GRACE),
@@ -112,7 +115,7 @@ mod tests {
             ("plugin_dir = \"x\"", "did you mean `plugins_dir`"),
             ("concurrency = 0", "concurrency: 0 is out of bounds: write 1 to 100000"),
             ("memory = \"64MiB\"", "memory: \"64MiB\" is out of bounds: write \"128MiB\" to \"16384GiB\""),
-            ("blobs = { url = \"file:x\" }", "blobs: not supported by this version of tqhost yet"),
+            ("blobs = \"file:x\"", "blobs: is a string, but must be a table"),
             ("nonsense = 1", "unknown key: the keys here are plugins_dir, "),
         ];
         for (line, why) in table {

@@ -70,7 +70,8 @@ pub(super) fn read(item: &Item) -> Http {
     }
 }
 
-fn read_ca(item: &Item) -> Option<Vec<CertificateDer<'static>>> {
+/// Reads a file of certificates in PEM.
+pub(super) fn read_ca(item: &Item) -> Option<Vec<CertificateDer<'static>>> {
     let path = item.path()?;
     certificates(&path).map_err(|why| item.problem(format!("{} {why}", path.display()))).ok()
 }

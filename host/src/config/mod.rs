@@ -1,11 +1,11 @@
 //! Configuration: `tqhost.toml` in, a checked [`Config`] or all its problems out.
 //!
-//!     text ─▶ spanned TOML ─▶ general ─▶ redis_url, admin, queue, plugin ─▶ Config
+//!     text ─▶ spanned TOML ─▶ general ─▶ redis_url, admin, blobs, queue, plugin ─▶ Config
 //!                                └─ reader: each wrong value is a problem with key and line ─▶ ConfigErrors
 //!
 //! `load` reads the file. There is one file per element of the configuration, each with its bounds and tests.
 //! docs/configuration.md documents the same for users; a test here checks that it has every key. The values
-//! are below (`model`, `allowed`, `times`, `secret`), what reads them above.
+//! are below (`model`, `allowed`, `store`, `times`, `secret`), what reads them above.
 //!
 //! Not here: watching the file, and exit codes.
 
@@ -13,6 +13,7 @@ mod addresses;
 mod admin;
 pub(crate) mod allowed;
 mod backoff;
+mod blobs;
 mod edits;
 mod general;
 mod hosts;
@@ -32,6 +33,7 @@ mod schedule;
 pub(crate) mod secret;
 mod slots;
 mod source;
+pub(crate) mod store;
 mod targets;
 #[cfg(test)]
 mod testing;
@@ -43,6 +45,7 @@ pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
 pub(crate) use model::{Http, Items, OnEnd, RedisServer, TargetQueue};
 pub(crate) use records::RecordGrants;
 pub(crate) use secret::Secret;
+pub(crate) use store::{BlobSettings, BlobStore, Bucket};
 
 pub(crate) use edits::edits;
 pub(crate) use names::{check_name, hash_tag};
@@ -147,6 +150,7 @@ config = { api_key = { env = "MISSING" } }
             ("## Top level", &general::KEYS),
             ("## `[redis]`", &redis_url::KEYS),
             ("## `[admin]`", &admin::KEYS),
+            ("## `[blobs]`", &blobs::KEYS),
             ("## `[defaults]`", &queue::DEFAULTS_KEYS),
             ("## `[queues.NAME]`", &queue::KEYS),
             ("### `batch`", &queue::BATCH_KEYS),
@@ -190,7 +194,9 @@ config = { api_key = { env = "MISSING" } }
             .nth(1)
             .and_then(|block| block.strip_prefix("toml\n"))
             .expect("an example");
-        let env = |name: &str| ["TQHOST_ADMIN_TOKEN", "LLM_KEY"].contains(&name).then(|| "secret".to_owned());
+        let env = |name: &str| {
+            ["TQHOST_ADMIN_TOKEN", "LLM_KEY", "BLOBS_KEY"].contains(&name).then(|| "secret".to_owned())
+        };
         let config = Config::parse(example, Path::new("/etc/tqhost/tqhost.toml"), &env)
             .unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(config.warnings, Vec::<String>::new());

@@ -12,6 +12,7 @@ use rustls::pki_types::CertificateDer;
 use super::allowed::AllowedHost;
 use super::records::RecordGrants;
 use super::secret::Secret;
+use super::store::BlobSettings;
 use super::times::ScheduleTimes;
 
 /// A whole, valid configuration.
@@ -20,7 +21,7 @@ pub struct Config {
     /// The file it came from; relative paths in it were resolved against its folder.
     pub path: PathBuf,
     pub plugins_dir: PathBuf,
-    /// Compiled-code cache and embedded Redis.
+    /// Compiled-code cache, embedded Redis, and blobs unless `blobs` says otherwise.
     pub data_dir: PathBuf,
     /// How long running attempts may take to end at shutdown.
     pub shutdown_grace: Duration,
@@ -30,6 +31,8 @@ pub struct Config {
     pub memory: Option<u64>,
     pub redis: RedisServer,
     pub admin: Admin,
+    /// Where handlers keep files.
+    pub blobs: BlobSettings,
     /// In the order of the file.
     pub queues: Vec<QueueRules>,
     /// Grants by plugin name; a plugin that is not here has the defaults ([`Plugin::default`]).

@@ -21,7 +21,8 @@ pub(super) fn secret(item: &Item) -> Option<Secret> {
     read(item, true)
 }
 
-/// Reads a value of a plugin that may be a secret. Its text is empty if plugins' secrets are not needed.
+/// Reads a value of a plugin, or of the store of its blobs, that may be a secret. Its text is empty if
+/// plugins' secrets are not needed.
 pub(super) fn secret_of_plugin(item: &Item) -> Option<Secret> {
     read(item, item.context().secrets == Secrets::OfAll)
 }

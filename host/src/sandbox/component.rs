@@ -77,6 +77,11 @@ impl Interfaces {
     pub fn makes_requests(&self) -> bool {
         self.imports.iter().any(|import| host::makes_requests(import))
     }
+
+    /// Whether the component imports the interface for blobs.
+    pub(super) fn keeps_blobs(&self) -> bool {
+        self.imports.iter().any(|import| host::keeps_blobs(import))
+    }
 }
 
 /// Makes component bytes from any kind of WebAssembly file.

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use wasmtime::{Store, UpdateDeadline};
 
 use super::attempt::{Attempt, AttemptReport, Ended};
+use super::blob_access::BlobAccess;
 use super::call::{self, Exports};
 use super::component;
 use super::effects::AttemptEffects;
@@ -58,6 +59,9 @@ pub(super) struct LoadedHandler {
     pub(super) exports: Exports,
     pub(super) config: Arc<BTreeMap<String, Secret>>,
     records: Arc<RecordGrants>,
+    blobs: Arc<BlobAccess>,
+    /// The most bytes of a blob that a guest may pass in one call. 0 if it does not import blobs.
+    blob_fuel: u64,
     pub(super) mask: Arc<Mask>,
     pub(super) http: Arc<host::http::Grant>,
     pub(super) owner: Arc<Owner>,
@@ -105,12 +109,19 @@ impl Handler {
             sandbox.0.sends_in.polls(number),
             owner.clone(),
         );
+        let store = sandbox.0.blobs.clone();
+        // A blob that is too large gets its own error, up to this size; beyond, the call is a trap.
+        let keeps_blobs = component::interfaces_of(exports.pre.component()).keeps_blobs();
+        let blob_fuel = if keeps_blobs { store.max_blob().saturating_mul(2).min(grants.memory) } else { 0 };
+        let blobs = Arc::new(BlobAccess { store, owner: owner.clone() });
         Handler(Arc::new(LoadedHandler {
             memory: grants.memory.min(sandbox.0.budget.total()),
             sandbox,
             exports,
             config,
             records: grants.records.clone().into(),
+            blobs,
+            blob_fuel,
             mask,
             http: Arc::new(http),
             owner,
@@ -192,11 +203,12 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     instance.tasks = instance.tasks.saturating_add(tasks);
     // Each call gets new fuel. Results that do not overlap are no larger than the memory that they come from.
     let most = loaded.max_output.saturating_mul(tasks.into()).min(loaded.memory.max(loaded.max_output));
-    let fuel = most.saturating_add(RESULT_SLACK);
+    let fuel = most.max(loaded.blob_fuel).saturating_add(RESULT_SLACK);
     instance.store.set_hostcall_fuel(usize::try_from(fuel).unwrap_or(usize::MAX));
     let interrupts = Interrupts { stop: attempt.stop.clone(), turn: turn.clone() };
     let effects = AttemptEffects::new(attempt.tasks.clone(), Some(attempt.effects.clone()));
     instance.store.data_mut().begin(log, attempt.progress.clone(), effects, deadline, interrupts);
+    instance.store.data_mut().plugin = Some(attempt.plugin.clone());
     instance.store.set_epoch_deadline(1);
 
     let called = {
@@ -280,7 +292,13 @@ async fn instance(loaded: &LoadedHandler, stop: &CancellationToken, call: &Turn)
 pub(super) fn store(shared: &Shared, loaded: &LoadedHandler, limits: Limits) -> Store<GuestState> {
     let mut store = Store::new(
         &shared.engine,
-        GuestState::new(limits, loaded.config.clone(), loaded.records.clone(), loaded.http.clone()),
+        GuestState::new(
+            limits,
+            loaded.config.clone(),
+            loaded.records.clone(),
+            loaded.blobs.clone(),
+            loaded.http.clone(),
+        ),
     );
     store.limiter(|state| &mut state.limits);
     store.epoch_deadline_callback(|store| Ok(tick(store.data())));

@@ -78,9 +78,9 @@ impl Limits {
         true
     }
 
-    /// How many more bytes the grant allows.
+    /// The bytes that the instance may still take, by its own grant.
     pub(super) fn room(&self) -> u64 {
-        self.memory.saturating_sub(self.used + self.behind_handles)
+        self.memory.saturating_sub(self.used.saturating_add(self.behind_handles))
     }
 
     /// The most bytes that all memories together held at once, with what the handles stand for.
@@ -195,6 +195,7 @@ mod tests {
         assert!(!limits.hold(41));
         assert!(limits.refused().unwrap().contains("41 bytes beside 60 in use; 100 are granted"));
         assert!(limits.hold(10));
+        assert_eq!(limits.room(), 30);
         assert!(limits.memory_growing(60, 90, None).unwrap());
         assert_eq!(limits.peak(), 100);
         limits.begin();

@@ -12,6 +12,7 @@
 //! Not here: which file is the active version (`plugins`), what follows from an outcome (`worker::settle`).
 
 mod attempt;
+mod blob_access;
 mod budget;
 mod call;
 mod check;

@@ -16,12 +16,17 @@ use super::log_rate::Lines;
 /// a name server that does not answer may hold all of them for long. The plugin's other lookups wait then.
 pub(super) const MAX_LOOKUPS: usize = 8;
 
+/// Largest number of calls of one plugin at once that read or write a blob.
+const MAX_BLOB_CALLS: usize = 16;
+
 /// The part of one plugin.
 #[derive(Debug)]
 pub struct Share {
     pub requests: Requests,
     /// Free places for lookups.
     pub(super) lookups: Arc<Semaphore>,
+    /// Free places for calls of blobs.
+    pub(super) blob_calls: Arc<Semaphore>,
     /// Counts what its handlers log.
     pub(super) lines: Lines,
 }
@@ -38,6 +43,7 @@ impl Default for Share {
         Share {
             requests: Requests::default(),
             lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
+            blob_calls: Arc::new(Semaphore::new(MAX_BLOB_CALLS)),
             lines: Lines::default(),
         }
     }

@@ -14,10 +14,14 @@ use wasmtime::component::Linker;
 use super::compiler_process::Compiler;
 use super::state::GuestState;
 use super::{budget, engine, host, share, turns, warm};
+use crate::blobs::Blobs;
 
 /// Threads for name lookups. Each plugin has its own limit, so that it does not wait for the lookups of
 /// another plugin. There are enough threads for 500 plugins at their limit.
 const MAX_LOOKUP_THREADS: usize = 500 * share::MAX_LOOKUPS;
+
+/// Bytes of a blob in a sandbox without a store.
+const MAX_BLOB_IN_MEMORY: u64 = 16 << 20;
 
 /// The size of the sandbox, and its compiler.
 #[derive(Debug, Clone)]
@@ -53,6 +57,8 @@ pub(super) struct Shared {
     pub(super) pool: Arc<warm::Pool>,
     /// The memory of all instances together.
     pub(super) budget: Arc<budget::Budget>,
+    /// The files of all plugins.
+    pub(super) blobs: Blobs,
     /// Guests that compute for long take turns: as many run at once as there are cores.
     pub(super) turns: turns::Turns,
     /// One self-check runs at a time. The engine's pool has one place for it beside those for attempts.
@@ -69,13 +75,13 @@ pub(super) struct Shared {
 }
 
 impl Sandbox {
-    /// Makes the engine and starts the guest threads.
+    /// Makes the engine and starts the guest threads. Blobs are kept in memory, until this is dropped.
     pub fn new(opts: SandboxOptions) -> anyhow::Result<Sandbox> {
-        Sandbox::within(opts, u64::MAX)
+        Sandbox::within(opts, u64::MAX, Blobs::in_memory(MAX_BLOB_IN_MEMORY)?)
     }
 
     /// Makes a sandbox where all handlers together have at most `memory` bytes.
-    pub fn within(opts: SandboxOptions, memory: u64) -> anyhow::Result<Sandbox> {
+    pub fn within(opts: SandboxOptions, memory: u64, blobs: Blobs) -> anyhow::Result<Sandbox> {
         let (engine, reservation) = engine::build(opts.places(), opts.max_memory)
             .map_err(|error| anyhow!("cannot start the WebAssembly engine: {error:#}"))?;
         let mut linker = Linker::new(&engine);
@@ -119,6 +125,7 @@ impl Sandbox {
             linker,
             pool,
             budget,
+            blobs,
             turns,
             check_permit,
             guests,

@@ -14,6 +14,7 @@ use wasmtime_wasi::cli::{WasiCliCtx, WasiCliCtxView};
 use wasmtime_wasi::clocks::{WasiClocksCtx, WasiClocksCtxView};
 use wasmtime_wasi_http::WasiHttpCtxView;
 
+use super::blob_access::BlobAccess;
 use super::effects::AttemptEffects;
 use super::host::http::{self, Client, Grant};
 use super::limits::Limits;
@@ -40,6 +41,11 @@ pub(super) struct GuestState {
     pub(super) effects: AttemptEffects,
     /// The keys of Redis hashes that the plugin may use.
     pub(super) records: Arc<RecordGrants>,
+    pub(super) blobs: Arc<BlobAccess>,
+    /// The bytes of a blob that the host holds for the call that is at work.
+    pub(super) borrowed: u64,
+    /// The plugin whose tasks run. None in a self-check.
+    pub(super) plugin: Option<Arc<str>>,
     pub(super) deadline: Instant,
     /// Ends or delays the call of the attempt that runs. None before the first attempt.
     pub(super) interrupts: Option<Interrupts>,
@@ -64,6 +70,7 @@ impl GuestState {
         limits: Limits,
         config: Arc<BTreeMap<String, Secret>>,
         records: Arc<RecordGrants>,
+        blobs: Arc<BlobAccess>,
         grant: Arc<Grant>,
     ) -> GuestState {
         let mut table = ResourceTable::new();
@@ -77,6 +84,9 @@ impl GuestState {
             progress: Vec::new(),
             effects: AttemptEffects::default(),
             records,
+            blobs,
+            borrowed: 0,
+            plugin: None,
             deadline: Instant::now(),
             interrupts: None,
             table,
@@ -100,7 +110,7 @@ impl GuestState {
         self.limits.begin();
         *self.log() = log;
         (self.progress, self.deadline, self.http) = (progress, deadline, None);
-        self.effects = effects;
+        (self.effects, self.plugin) = (effects, None);
         self.interrupts = Some(interrupts);
     }
 
@@ -108,9 +118,9 @@ impl GuestState {
     /// that the guest left open.
     pub(super) fn end(&mut self) -> usize {
         *self.log() = GuestLog::default();
+        self.borrowed = 0;
         // The weight differs from the last check only if the guest has made a few more calls.
-        let weight = self.weight();
-        self.limits.hold(weight);
+        self.count();
         self.limits.rest();
         (self.progress, self.http, self.interrupts) = (Vec::new(), None, None);
         self.effects = AttemptEffects::default();
@@ -151,8 +161,7 @@ impl GuestState {
             return Ok(Err(error.into()));
         }
         let changed = change(self.effects.effects()?);
-        let weight = self.weight();
-        if !self.limits.hold(weight) {
+        if !self.count() {
             wasmtime::bail!("its effects need more memory than the plugin was granted");
         }
         Ok(changed.map_err(E::from))
@@ -177,9 +186,18 @@ impl GuestState {
         }
     }
 
+    /// Counts the bytes of the host that belong to this guest. Gives false if they exceed its grant or the
+    /// budget.
+    pub(super) fn count(&mut self) -> bool {
+        let weight = self.weight();
+        self.limits.hold(weight)
+    }
+
     /// The bytes of the host that belong to this guest.
     fn weight(&mut self) -> u64 {
-        self.effects.bytes() + self.table.iter_mut().map(|handle| http::weight(handle)).sum::<u64>()
+        self.borrowed
+            + self.effects.bytes()
+            + self.table.iter_mut().map(|handle| http::weight(handle)).sum::<u64>()
     }
 
     /// Counts the memory behind the guest's handles, once in every few calls. A guest that exceeds its grant
@@ -189,8 +207,7 @@ impl GuestState {
         if !self.http_calls.is_multiple_of(WEIGH_EVERY) {
             return;
         }
-        let weight = self.weight();
-        if !self.limits.hold(weight) {
+        if !self.count() {
             self.table = ResourceTable::new();
             self.table.set_max_capacity(0);
         }

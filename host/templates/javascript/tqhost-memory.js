@@ -1,4 +1,4 @@
-// Stands in for a host in unit tests: effects go to `memory`, and log lines to the console.
+// Stands in for a host in unit tests: effects and blobs go to `memory`, and log lines to the console.
 //
 // In: a handler and the fields of a task. Out: the handler's result, and what it left in `memory`.
 // package.json loads this file before the tests, so that Node.js finds the modules that only the compiler
@@ -17,10 +17,12 @@ const fresh = () => ({
   state: new Map(),
   /** Records: a Map of fields, as text, for each key. */
   records: new Map(),
+  /** Blobs: `{ contentType, data }` for each name, data as bytes. */
+  blobs: new Map(),
   /** Configuration that is granted. */
   config: new Map(),
   fence: 1n,
-  /** `{ tag, val }`: the next call of outbox, state or records fails with this error. */
+  /** `{ tag, val }`: the next call of outbox, state, records or blobs fails with this error. */
   refusal: undefined,
 });
 
@@ -32,7 +34,7 @@ export const reset = () => Object.assign(memory, fresh());
 
 /**
  * Runs one attempt of a handler, at a task with these fields. Returns its result as text. If the attempt
- * fails, its effects are dropped, and the failure is thrown: `{ tag, val }`.
+ * fails, its effects are dropped, its blobs stay, and the failure is thrown: `{ tag, val }`.
  * @param {ReturnType<import('./tqhost.js').handles>} handler
  * @param {Record<string, string | Uint8Array>} fields
  * @returns {Promise<string | undefined>}
@@ -84,6 +86,15 @@ function send({ fields, delayMs, ...task }, after = []) {
   return id;
 }
 
+/** Begins a call of blobs. */
+function beginBlob(name) {
+  begin();
+  const isPart = (part) => /^[A-Za-z0-9._+=@:,-]{1,200}$/.test(part) && part !== '.' && part !== '..';
+  if (name.length > 512 || !name.split('/').every(isPart)) {
+    refuse('invalid-name', `"${name}" is not the name of a blob`);
+  }
+}
+
 /** The functions of each interface. */
 export const interfaces = {
   'tqhost:handler/context': { progress() {}, remainingMs: () => 60_000n },
@@ -109,6 +120,18 @@ export const interfaces = {
       }
       memory.state.set(key, String(sum));
       return sum;
+    },
+  },
+  'tqhost:handler/blobs': {
+    put(name, contentType, data) {
+      beginBlob(name);
+      if (contentType && !contentType.includes('/')) refuse('invalid-name', 'the content type has no `/`');
+      memory.blobs.set(name, { contentType: contentType || 'application/octet-stream', data: data.slice() });
+      return `memory:///${name}`;
+    },
+    get(name) {
+      beginBlob(name);
+      return memory.blobs.get(name)?.data ?? refuse('not-found', `there is no blob \`${name}\``);
     },
   },
   'tqhost:extensions/records': {

@@ -1,4 +1,4 @@
-"""Stands in for a host in unit tests: effects go to `memory`, and log lines to stderr.
+"""Stands in for a host in unit tests: effects and blobs go to `memory`, and log lines to stderr.
 
 In: a handler and the fields of a task. Out: the handler's result, and what it left in `memory`. Import this
 file before the handler, because it provides the modules that only the compiler knows.
@@ -8,6 +8,7 @@ Not here: grants, limits of size and HTTP requests. `tqhost try` has all of them
 
 import copy
 import enum
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,10 +27,13 @@ class Memory:
     """The children's results, for a task that follows a flow: `child(queue, value)` makes one."""
     state: dict[str, bytes] = field(default_factory=dict)
     records: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    blobs: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    """The content type and the bytes of each blob."""
     config: dict[str, str] = field(default_factory=dict)
     fence: int = 1
     refusal: tuple[str, str] | None = None
-    """The code and text of an error. The next call of outbox, state or records fails with it."""
+    """The code and text of an error. The next call of outbox, state, records or blobs fails with
+    it."""
 
     def reset(self) -> None:
         """Empties the memory. Call it before each test."""
@@ -47,7 +51,8 @@ def child(queue: str, value: bytes | None) -> Any:
 def run(handler: type, fields: Mapping[str, bytes | str], attempt: int = 1) -> bytes | None:
     """Runs one attempt of a handler, at a task with these fields, and returns its result.
 
-    If the attempt fails, its effects are dropped, and `Err` is raised with the failure as its `value`.
+    If the attempt fails, its effects are dropped, its blobs stay, and `Err` is raised with the failure as its
+    `value`.
     """
     before = copy.deepcopy({"sent": memory.sent, "state": memory.state, "records": memory.records})
     given = [
@@ -117,7 +122,9 @@ def _cases(prefix: str, *names: str) -> dict[str, type]:
     return {f"{prefix}_{name}": type(f"{prefix}_{name}", (_Case,), {}) for name in names}
 
 
-_ERRORS = _cases("Error", "UnknownQueue", "NotPermitted", "TooLarge", "Unavailable")
+_ERRORS = _cases(
+    "Error", "UnknownQueue", "NotPermitted", "TooLarge", "Unavailable", "InvalidName", "NotFound"
+)
 
 
 def _refuse(code: str, why: str) -> None:
@@ -192,6 +199,28 @@ class _Records:
         _begin(key)
 
 
+class _Blobs:
+    def put(self, name: str, content_type: str, data: bytes) -> str:
+        _begin_blob(name)
+        if content_type and "/" not in content_type:
+            _refuse("invalid-name", "the content type has no `/`")
+        memory.blobs[name] = (content_type or "application/octet-stream", data)
+        return f"memory:///{name}"
+
+    def get(self, name: str) -> bytes:
+        _begin_blob(name)
+        if name not in memory.blobs:
+            _refuse("not-found", f"there is no blob `{name}`")
+        return memory.blobs[name][1]
+
+
+def _begin_blob(name: str) -> None:
+    _begin()
+    is_part = re.compile(r"[A-Za-z0-9._+=@:,-]{1,200}").fullmatch
+    if len(name) > 512 or not all(is_part(part) and part not in (".", "..") for part in name.split("/")):
+        _refuse("invalid-name", f'"{name}" is not the name of a blob')
+
+
 _Level = enum.Enum("Level", ["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "CRITICAL"])
 
 
@@ -227,6 +256,7 @@ _INTERFACES = {
     "outbox": {"NewTask": NewTask, "enqueue": _enqueue, "fan_out": _fan_out},
     "state": _methods(_State()),
     "records": _methods(_Records()),
+    "blobs": _methods(_Blobs()),
 }
 
 _provide("componentize_py_types", {"Ok": Ok, "Err": Err})

@@ -1,22 +1,38 @@
 //! Joins the tables of a report to a CSV file, and writes the report's status.
 //!
 //! In: a task that follows the flow of `report-plan`, with the fields `reportId` and `key`, and the tables as
-//! the results of its children. Out: the file as the result, and the status `COMPLETED` in the report's
-//! record.
+//! the results of its children. Out: the file as the blob `REPORT/TASK.csv`, and in the report's record its
+//! URL with the status `COMPLETED`.
+//!
+//! The blob is written before the task completes, and an attempt that fails leaves it. The record commits
+//! with the task, so whoever reads the URL finds a whole file.
 //!
 //! The same handler also takes tasks of `on_end`, which have the field `end.status`. So a report whose table
 //! stays away, or whose task is cancelled, has the status `FAILED` with the reason.
-//!
-//! Not here: the object store. The host does not offer `blobs` yet; [`keep`] is the place for it.
 
 use report_rows::{Table, csv, join, note, report_id};
-use tqhost_handler::{Failure, Task, flow, handler, log};
+use serde::Serialize;
+use tqhost_handler::{Failure, Json, Task, blobs, flow, handler, log};
 
-pub fn assemble(task: Task) -> Result<Option<Vec<u8>>, Failure> {
-    if task.has("end.status") { ended(&task).map(|()| None) } else { join_tables(&task).map(Some) }
+/// The result.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Assembled {
+    pub report_id: String,
+    pub rows: usize,
+    pub bytes: usize,
+    pub url: String,
 }
 
-fn join_tables(task: &Task) -> Result<Vec<u8>, Failure> {
+pub fn assemble(task: Task) -> Result<Option<Json<Assembled>>, Failure> {
+    if task.has("end.status") {
+        ended(&task).map(|()| None)
+    } else {
+        join_tables(&task).map(|assembled| Some(Json(assembled)))
+    }
+}
+
+fn join_tables(task: &Task) -> Result<Assembled, Failure> {
     let report = report_id(task)?;
     let tables = flow::results().iter().map(|child| child.json()).collect::<Result<Vec<Table>, _>>()?;
     if tables.is_empty() {
@@ -26,23 +42,20 @@ fn join_tables(task: &Task) -> Result<Vec<u8>, Failure> {
         Some(key) => join::by_key(&tables, key).map_err(Failure::reject)?,
         None => join::stacked(&tables),
     };
-    let file = csv::write(&table).into_bytes();
+    let file = csv::write(&table);
+    let url = blobs::put(&format!("{report}/{}.csv", task.id), "text/csv; charset=utf-8", &file)?;
+    let assembled =
+        Assembled { report_id: report.to_owned(), rows: table.rows.len(), bytes: file.len(), url };
     let fields = [
         ("status", "COMPLETED".to_owned()),
-        ("rows", table.rows.len().to_string()),
-        ("bytes", file.len().to_string()),
-        ("url", keep(task, &file)?),
+        ("rows", assembled.rows.to_string()),
+        ("bytes", assembled.bytes.to_string()),
+        ("url", assembled.url.clone()),
         ("error", String::new()),
     ];
     note(report, &fields)?;
     log::info(format_args!("report {report}: {} rows of {} tables", table.rows.len(), tables.len()));
-    Ok(file)
-}
-
-/// Keeps the file in the object store, and returns its url. Without an object store, the url is empty, and
-/// the file is the task's result, which the host keeps for the queue's `retention`.
-fn keep(_task: &Task, _file: &[u8]) -> Result<String, Failure> {
-    Ok(String::new())
+    Ok(assembled)
 }
 
 /// Writes the status of a report whose last task has ended in another way than by its file.
@@ -61,7 +74,7 @@ handler!(assemble);
 #[cfg(test)]
 mod tests {
     use tqhost_handler::records::{self, Record};
-    use tqhost_handler::{run, testing};
+    use tqhost_handler::{BlobError, run, testing};
 
     use super::*;
 
@@ -82,16 +95,31 @@ mod tests {
     fn tables_become_a_file_and_the_status_of_the_report() {
         child("orders", "id,sum\n1,10\n");
         child("users", "id,name\n1,Ada\n");
-        let file = assemble(Task::sample([("reportId", "7"), ("key", "id")])).unwrap();
-        assert_eq!(file.as_deref(), Some(&b"id,sum,name\r\n1,10,Ada\r\n"[..]));
+        let task = Task::sample([("reportId", "7"), ("key", "id")]);
+        let name = format!("7/{}.csv", task.id);
+        let Json(assembled) = assemble(task).unwrap().expect("a file");
+        assert_eq!((assembled.rows, assembled.bytes), (1, 23));
+        let file = || blobs::all()[&name].clone();
+        assert_eq!(file().data, b"id,sum,name\r\n1,10,Ada\r\n");
+        assert_eq!(file().content_type, "text/csv; charset=utf-8");
         let seen = record();
         let text = |name: &str| String::from_utf8(seen[name].clone()).unwrap();
         assert_eq!(
-            (text("status"), text("rows"), text("bytes")),
-            ("COMPLETED".into(), "1".into(), "23".into())
+            (text("status"), text("rows"), text("bytes"), text("url")),
+            ("COMPLETED".into(), "1".into(), "23".into(), assembled.url)
         );
-        let file = assemble(Task::sample([("reportId", "7"), ("key", "")])).unwrap();
-        assert_eq!(file.as_deref(), Some(&b"table,id,sum,name\r\norders,1,10,\r\nusers,1,,Ada\r\n"[..]));
+        assemble(Task::sample([("reportId", "7"), ("key", "")])).unwrap();
+        assert_eq!(file().data, b"table,id,sum,name\r\norders,1,10,\r\nusers,1,,Ada\r\n");
+    }
+
+    #[test]
+    fn a_store_that_is_away_is_asked_again_and_leaves_no_status() {
+        child("orders", "id,sum\n1,10\n");
+        testing::refuse_blob(BlobError::Unavailable("away".into()));
+        let work = || run(Task::sample([("reportId", "7"), ("key", "id")]), assemble);
+        assert!(matches!(work(), Err(Failure::Retry(_))));
+        assert!(records::all().is_empty());
+        assert!(work().is_ok());
     }
 
     #[test]
@@ -100,7 +128,7 @@ mod tests {
         assert!(matches!(join(), Err(Failure::Reject(why)) if why.contains("follows no flow")));
         child("orders", "number\n1\n");
         assert!(matches!(join(), Err(Failure::Reject(why)) if why.contains("`orders` has no column `id`")));
-        assert!(records::all().is_empty());
+        assert!(records::all().is_empty() && blobs::all().is_empty());
     }
 
     #[test]

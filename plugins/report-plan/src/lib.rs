@@ -28,7 +28,7 @@ const MAX_TABLES: usize = 200;
 pub struct Plan {
     pub report_id: String,
     pub tables: usize,
-    /// The id of the task that joins the tables. Its result is the file.
+    /// The id of the task that joins the tables. Its result has the URL of the file.
     pub assemble: String,
 }
 

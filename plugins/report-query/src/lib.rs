@@ -3,16 +3,20 @@
 //! In: a task with the fields `reportId` and `table` (`{"name", "url", "format"}`), which `report-plan` has
 //! enqueued. Out: the [`Table`] as JSON, for `report-assemble`.
 //!
-//! A source that is not ready (404, 425 or 503) defers the task for a minute, which uses up no attempt. The
-//! queue's `max_deferrals` says how often. After that, the task becomes a dead letter, and the report fails.
+//! The url of a source can also be `blob:NAME`: then the table is a blob of this plugin, which another
+//! program has put into the object store.
 //!
-//! Not here: other sources than HTTP.
+//! A source that is not ready (404, 425 or 503, or no such blob) defers the task for a minute, which uses up
+//! no attempt. The queue's `max_deferrals` says how often. After that, the task becomes a dead letter, and
+//! the report fails.
+//!
+//! Not here: other sources than HTTP and blobs.
 
 use std::time::Duration;
 
 use report_rows::{Format, Source, Table, report_id};
 use tqhost_handler::http::{Error, Request, Response};
-use tqhost_handler::{Failure, Json, Task, config, context, handler, log};
+use tqhost_handler::{BlobError, Failure, Json, Task, blobs, config, context, handler, log};
 
 /// The default of `defer_seconds`.
 const DEFER_SECONDS: u64 = 60;
@@ -39,6 +43,41 @@ pub fn query_with(
 ) -> Result<Table, Failure> {
     let report = report_id(task)?;
     let source: Source = task.json("table")?;
+    let table = match source.url.strip_prefix("blob:") {
+        Some(blob) => read_blob(&source, blob, wait)?,
+        None => ask(task, &source, report, wait, send)?,
+    };
+    log::info(format_args!("table `{}` of report {report}: {} rows", table.name, table.rows.len()));
+    Ok(table)
+}
+
+/// Reads a table from the object store.
+fn read_blob(source: &Source, blob: &str, wait: Duration) -> Result<Table, Failure> {
+    let name = &source.name;
+    let data = match blobs::get(blob) {
+        Err(BlobError::NotFound(_)) => {
+            let why = format_args!("the source of the table `{name}` is not ready (no blob `{blob}`)");
+            return Err(Failure::defer(why, wait));
+        }
+        found => found?,
+    };
+    let format = source.format.or_else(|| match blob.rsplit_once('.')?.1 {
+        "csv" => Some(Format::Csv),
+        "json" => Some(Format::Json),
+        _ => None,
+    });
+    let why = "the name of its blob ends with neither .csv nor .json: name its `format` in the task";
+    read(name, &data, format.ok_or(why))
+}
+
+/// Reads a table from its server.
+fn ask(
+    task: &Task,
+    source: &Source,
+    report: &str,
+    wait: Duration,
+    send: impl FnOnce(&Request) -> Result<Response, Error>,
+) -> Result<Table, Failure> {
     let name = &source.name;
     let request = Request::get(&source.url)
         .header("accept", "text/csv, application/json")
@@ -58,14 +97,15 @@ pub fn query_with(
         401 | 403 => return Err(Failure::retry(says("refuses the request"))),
         _ => return Err(Failure::reject(says("does not take the request"))),
     }
+    let format = source.format.or_else(|| format_of(&response));
+    let why = "its content-type is neither text/csv nor application/json: name its `format` in the task";
+    read(name, &response.body, format.ok_or(why))
+}
+
+fn read(name: &str, data: &[u8], format: Result<Format, &str>) -> Result<Table, Failure> {
     let wrong = |why: &str| Failure::reject(format_args!("the table `{name}`: {why}"));
-    let text = str::from_utf8(&response.body).map_err(|_| wrong("it is not UTF-8 text"))?;
-    let format = source.format.or_else(|| format_of(&response)).ok_or_else(|| {
-        wrong("its content-type is neither text/csv nor application/json: name its `format` in the task")
-    })?;
-    let table = format.read(name, text).map_err(|why| wrong(&why))?;
-    log::info(format_args!("table `{name}` of report {report}: {} rows", table.rows.len()));
-    Ok(table)
+    let text = str::from_utf8(data).map_err(|_| wrong("it is not UTF-8 text"))?;
+    format.map_err(wrong)?.read(name, text).map_err(|why| wrong(&why))
 }
 
 fn format_of(response: &Response) -> Option<Format> {
@@ -118,6 +158,28 @@ mod tests {
         assert_eq!(retry.after_ms, Some(9000));
         for status in [204, 302, 400, 410] {
             assert!(matches!(answered(TABLE, status, &[], ""), Err(Failure::Reject(_))), "{status}");
+        }
+    }
+
+    #[test]
+    fn a_table_can_be_a_blob() {
+        let read = |table: &str| {
+            let task = Task::sample([("reportId", "7"), ("table", table)]);
+            query_with(&task, Duration::from_secs(60), |_| panic!("no request"))
+        };
+        let orders = r#"{"name": "orders", "url": "blob:7/orders.csv"}"#;
+        let Err(Failure::Defer(deferral)) = read(orders) else { panic!("not ready") };
+        assert_eq!(deferral.after_ms, 60_000);
+        blobs::insert("7/orders.csv", "id\n1\n");
+        blobs::insert("7/users.json", r#"[{"id": 2}]"#);
+        blobs::insert("7/plain", "id\n3\n");
+        assert_eq!(read(orders).unwrap().rows, [["1"]]);
+        assert_eq!(read(r#"{"name": "users", "url": "blob:7/users.json"}"#).unwrap().rows, [["2"]]);
+        let plain = r#"{"name": "plain", "url": "blob:7/plain", "format": "csv"}"#;
+        assert_eq!(read(plain).unwrap().rows, [["3"]]);
+        for (url, why) in [("blob:7/plain", "name its `format`"), ("blob:../x", "not the name of a blob")] {
+            let table = format!(r#"{{"name": "t", "url": "{url}"}}"#);
+            assert!(matches!(read(&table), Err(Failure::Reject(found)) if found.contains(why)), "{url}");
         }
     }
 

@@ -19,8 +19,9 @@ const MAX_NAME: usize = 100;
 #[serde(deny_unknown_fields)]
 pub struct Source {
     pub name: String,
+    /// `http:`, `https:`, or `blob:` with the name of a blob of `report-query`.
     pub url: String,
-    /// Without a format, the response's `content-type` decides.
+    /// Without a format, the response's `content-type` decides, or the end of the blob's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
 }

@@ -52,7 +52,8 @@
 //! A handler can also have effects that commit in the step that completes its task, and leave nothing if the
 //! attempt fails: tasks for other queues ([`outbox`], with the results of a [`flow`]), values that outlive
 //! the task ([`state`]), and Redis hashes of your own ([`records`]). For effects that act at once, such as
-//! requests, [`delivery::fence`] orders the deliveries of a task.
+//! requests, [`delivery::fence`] orders the deliveries of a task. Files in an object store ([`blobs`]) act at
+//! once as well.
 //!
 //! The crate also builds natively, so that unit tests can call a handler's function. In a native build, log
 //! lines go to stderr, progress is ignored, no configuration is granted, and effects go to a memory that
@@ -66,6 +67,7 @@ use std::fmt::Display;
 pub mod batch;
 #[doc(hidden)]
 pub mod bindings;
+pub mod blobs;
 pub mod config;
 pub mod context;
 pub mod delivery;
@@ -88,6 +90,7 @@ mod task;
 pub mod testing;
 
 pub use bindings::tqhost::handler::types::{Failure, Field, Task};
+pub use blobs::BlobError;
 pub use context::progress;
 pub use effects::EffectError;
 pub use failure::OrFail;

@@ -1,4 +1,5 @@
-//! Stands in for the host in a native build: an outbox, values and records in memory, one set per thread.
+//! Stands in for the host in a native build: an outbox, values, records and blobs in memory, one set per
+//! thread.
 //!
 //! In: the calls of the interfaces. Out: what the host would answer. Each module here has the functions of
 //! the interface of its name, so that the modules of this crate call either.
@@ -10,6 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::bindings::tqhost::handler::flow::ChildResult;
 use crate::bindings::tqhost::handler::outbox::NewTask;
+use crate::blobs::{Blob, BlobError};
 use crate::effects::EffectError;
 
 /// The most bytes of a key.
@@ -35,8 +37,10 @@ pub(crate) struct Memory {
     /// Values with their times to live in milliseconds; 0 is without end.
     pub(crate) state: BTreeMap<String, (Vec<u8>, u64)>,
     pub(crate) records: BTreeMap<String, Kept>,
+    pub(crate) blobs: BTreeMap<String, Blob>,
     pub(crate) fence: u64,
     pub(crate) refusal: Option<EffectError>,
+    pub(crate) blob_refusal: Option<BlobError>,
     /// The number of tasks of the batch that runs. Unknown if a test calls the handler's function directly.
     tasks: Option<usize>,
     selected: Option<usize>,
@@ -56,8 +60,10 @@ impl Default for Memory {
             results: Vec::new(),
             state: BTreeMap::new(),
             records: BTreeMap::new(),
+            blobs: BTreeMap::new(),
             fence: 1,
             refusal: None,
+            blob_refusal: None,
             tasks: None,
             selected: None,
         }
@@ -240,6 +246,53 @@ pub(crate) mod records {
             }
             Ok(())
         })
+    }
+}
+
+pub(crate) mod blobs {
+    use super::{Memory, with};
+    use crate::bindings::tqhost::handler::blobs::Error;
+    use crate::blobs::{Blob, BlobError};
+
+    pub(crate) fn put(name: &str, content_type: &str, data: &[u8]) -> Result<String, Error> {
+        with(|memory| {
+            begin(memory, name)?;
+            let content_type = match content_type {
+                "" => "application/octet-stream",
+                kind if kind.contains('/') => kind,
+                _ => return Err(Error::InvalidName("the content type is not one like \"text/csv\"".into())),
+            };
+            let blob = Blob { content_type: content_type.to_owned(), data: data.to_vec() };
+            memory.blobs.insert(name.to_owned(), blob);
+            Ok(format!("memory:///{name}"))
+        })
+    }
+
+    pub(crate) fn get(name: &str) -> Result<Vec<u8>, Error> {
+        with(|memory| {
+            begin(memory, name)?;
+            let found = memory.blobs.get(name).map(|blob| blob.data.clone());
+            found.ok_or_else(|| Error::NotFound(format!("there is no blob `{name}`")))
+        })
+    }
+
+    fn begin(memory: &mut Memory, name: &str) -> Result<(), Error> {
+        if let Some(refusal) = memory.blob_refusal.take() {
+            return Err(match refusal {
+                BlobError::InvalidName(why) => Error::InvalidName(why),
+                BlobError::NotFound(why) => Error::NotFound(why),
+                BlobError::TooLarge(why) => Error::TooLarge(why),
+                BlobError::Unavailable(why) => Error::Unavailable(why),
+            });
+        }
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+=@:,".contains(&byte);
+        let is_part = |part: &str| {
+            (1..=200).contains(&part.len()) && part.bytes().all(is_plain) && !matches!(part, "." | "..")
+        };
+        if name.len() <= 512 && name.split('/').all(is_part) {
+            return Ok(());
+        }
+        Err(Error::InvalidName(format!("\"{}\" is not the name of a blob", name.escape_debug())))
     }
 }
 

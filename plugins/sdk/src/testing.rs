@@ -9,11 +9,12 @@
 //! | [`flow`](crate::flow) | `flow::insert(queue, value)` | |
 //! | [`state`](crate::state) | `state::insert(key, value)` | `state::all()`, `state::ttl(key)` |
 //! | [`records`](crate::records) | `records::insert(key, fields)` | `records::all()`, `records::ttl(key)` |
+//! | [`blobs`](crate::blobs) | `blobs::insert(name, data)` | `blobs::all()` |
 //! | [`delivery`](crate::delivery) | [`set_fence`] | |
 //!
 //! A handler's function that a test calls directly writes at once. [`run`](crate::run) calls it like a host:
-//! if it fails, its effects are dropped. [`run_batch`](crate::run_batch) also checks that the function
-//! selects a task of its batch, but keeps the effects of the tasks that fail.
+//! if it fails, its effects are dropped, and its blobs stay. [`run_batch`](crate::run_batch) also checks that
+//! the function selects a task of its batch, but keeps the effects of the tasks that fail.
 //!
 //! ```
 //! use tqhost_handler::{EffectError, Failure, Task, run, state, testing};
@@ -34,6 +35,7 @@
 //!
 //! Not here: grants, and the limits of all effects together. A native build grants every queue and key.
 
+use crate::blobs::BlobError;
 use crate::effects::EffectError;
 use crate::memory::{self, Memory};
 
@@ -45,6 +47,11 @@ pub fn reset() {
 /// Makes the next call of `outbox`, `state` or `records` fail with this error.
 pub fn refuse(error: EffectError) {
     memory::with(|memory| memory.refusal = Some(error));
+}
+
+/// Makes the next call of `blobs` fail with this error.
+pub fn refuse_blob(error: BlobError) {
+    memory::with(|memory| memory.blob_refusal = Some(error));
 }
 
 /// Sets the number that [`delivery::fence`](crate::delivery::fence) returns.

@@ -2,10 +2,11 @@
 // says.
 //
 // It returns `tasks`, the number of its tasks with this one; in a batch also `batch`, the number of tasks in
-// the call; with `url` the response; with `effects` what it reads. `uncaught` bypasses the helper of `tqhost
-// new`, like a handler that does not use it.
+// the call; with `url` the response; with `effects` and `blobs` what it reads. `uncaught` bypasses the helper
+// of `tqhost new`, like a handler that does not use it.
 
 import { batches, handles, has, reject, retry, text } from './tqhost.js';
+import { blobs } from './tqhost-blobs.js';
 import { fence, flow, outbox, records, select, state } from './tqhost-effects.js';
 import { fetch, retryAfterMs } from './tqhost-http.js';
 
@@ -18,6 +19,7 @@ function work(task) {
   const end = has(task, 'end') ? text(task, 'end') : 'well';
   if (has(task, 'url')) return end === 'code' ? ask(task).catch((error) => error.code) : ask(task);
   if (end === 'effects') return effects(text(task, 'key'));
+  if (end === 'blobs') return files(task.id);
   if (end === 'throw') explode();
   if (end === 'random') return { drawn: Math.random(), uuid: crypto.randomUUID() };
   if (end === 'number') throw 42;
@@ -42,6 +44,19 @@ function effects(key) {
     record: records.text(key),
     children: flow.json(),
   };
+}
+
+/** Puts a blob, reads it again, and names others that are refused. */
+function files(id) {
+  const url = blobs.put(`${id}/rows.json`, 'application/json', { by: 'javascript' });
+  const refused = ['../other', `${id}/none`].map((name) => {
+    try {
+      return blobs.text(name);
+    } catch (error) {
+      return error.code;
+    }
+  });
+  return { url, read: blobs.json(`${id}/rows.json`), bytes: blobs.get(`${id}/rows.json`).length, refused };
 }
 
 /**

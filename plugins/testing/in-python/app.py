@@ -1,8 +1,8 @@
 """A guest in Python: it counts its tasks, prints, sends requests to `url`, and ends as the field `end` says.
 
 It returns `tasks`, the number of its tasks with this one; in a batch also `batch`, the number of tasks in the
-call; with `url` the response; with `effects` what it reads. `uncaught` bypasses the helper of `tqhost new`,
-like a handler that does not use it.
+call; with `url` the response; with `effects` and `blobs` what it reads. `uncaught` bypasses the helper of
+`tqhost new`, like a handler that does not use it.
 """
 
 import io
@@ -13,6 +13,7 @@ import time
 import uuid
 
 from tqhost import batches, handles, has, reject, retry, text
+from tqhost_blobs import BlobError, blobs
 from tqhost_effects import fence, flow, outbox, records, select, state
 from tqhost_http import HttpError, request
 
@@ -34,6 +35,8 @@ def work(task):
         return attempt(task).code if end == "code" else ask(task)
     if end == "effects":
         return effects(text(task, "key"))
+    if end == "blobs":
+        return files(task)
     if end == "throw":
         explode()
     if end == "random":
@@ -62,6 +65,18 @@ def effects(key):
         "record": records.text(key),
         "children": [child.json() for child in flow.results()],
     }
+
+
+def files(task):
+    """Puts a blob, reads it again, and names others that are refused."""
+    name, refused = f"{task.id}/rows.json", []
+    url = blobs.put(name, "application/json", {"by": "python"})
+    for other in ["../other", f"{task.id}/none"]:
+        try:
+            refused.append(blobs.text(other))
+        except BlobError as error:
+            refused.append(error.code)
+    return {"url": url, "read": blobs.json(name), "bytes": len(blobs.get(name)), "refused": refused}
 
 
 def ask(task):

@@ -3,6 +3,7 @@
 //! Each interface that tqhost implements has one file; the rest of WASI 0.2 comes from wasmtime-wasi. There
 //! is no filesystem, and the only network access is HTTP requests to the hosts that a plugin is granted.
 
+mod blobs;
 mod config_store;
 mod context;
 mod delivery;
@@ -76,6 +77,7 @@ const OFFERED: &[(&str, &str)] = &[
     ("tqhost:handler/outbox", "0.1"),
     ("tqhost:handler/flow", "0.1"),
     ("tqhost:handler/state", "0.1"),
+    ("tqhost:handler/blobs", "0.1"),
     ("tqhost:extensions/delivery", "0.1"),
     ("tqhost:extensions/records", "0.1"),
     ("wasi:cli/environment", "0.2"),
@@ -126,6 +128,11 @@ pub(super) fn makes_requests(name: &str) -> bool {
     name.starts_with("wasi:http/outgoing-handler@")
 }
 
+/// Whether `name` is the interface for blobs.
+pub(super) fn keeps_blobs(name: &str) -> bool {
+    name.starts_with("tqhost:handler/blobs@")
+}
+
 /// Whether `version` is a release of the series `base`, as in 0.2.6 of 0.2.
 pub(super) fn is_compatible(version: &str, base: &str) -> bool {
     let patch = version.strip_prefix(base).and_then(|rest| rest.strip_prefix('.'));
@@ -141,6 +148,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result
     effect_bindings::tqhost::handler::state::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
     effect_bindings::tqhost::extensions::delivery::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
     effect_bindings::tqhost::extensions::records::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
+    blobs::add_to_linker(l)?;
     config_store::add_to_linker(l)?;
     http::link::add_to_linker(l)?;
     logging::add_to_linker(l)?;
@@ -179,6 +187,7 @@ mod tests {
             "wasi:cli/exit@0.2.12",
             "wasi:http/types@0.2.0",
             "tqhost:handler/context@0.1.3",
+            "tqhost:handler/blobs@0.1.0",
             "wasi:logging/logging",
         ] {
             assert_eq!(refusal(name), None, "{name}");
@@ -191,7 +200,7 @@ mod tests {
             ("wasi:sockets/tcp@0.2.0", "no sockets"),
             ("wasi:http/outgoing-handler@0.3.0", "tqhost offers version 0.2"),
             ("wasi:http/incoming-handler@0.2.0", "tqhost offers wasi:http/outgoing-handler"),
-            ("tqhost:handler/blobs@0.1.0", "not offered by this version"),
+            ("tqhost:handler/sockets@0.1.0", "not offered by this version"),
             ("wasi:config/store@0.2.0", "0.2.0-draft"),
             ("acme:thing/api", "does not know"),
         ] {

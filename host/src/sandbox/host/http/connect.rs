@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -26,6 +26,7 @@ use super::address;
 use super::grant::{Grant, MAX_ADDRESSES};
 use super::target::Target;
 use crate::config::allowed::{Host, Scheme};
+use crate::tls;
 
 pub(super) trait HttpStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> HttpStream for S {}
@@ -193,18 +194,8 @@ fn tls_error(cause: Option<&rustls::Error>) -> Error {
 }
 
 fn client_config(ca: &[rustls::pki_types::CertificateDer<'static>]) -> Option<Arc<ClientConfig>> {
-    let mut roots = RootCertStore::empty();
-    let system = rustls_native_certs::load_native_certs();
-    for error in &system.errors {
-        tracing::warn!(%error, "some of the system's certificates cannot be read");
-    }
-    roots.add_parsable_certificates(system.certs);
-    // These certificates were checked when the configuration was read.
-    roots.add_parsable_certificates(ca.iter().cloned());
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.inspect_err(|error| tracing::error!(%error, "no TLS for handlers")).ok()?;
-    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    let config = tls::client(ca).inspect_err(|error| tracing::error!(%error, "no TLS for handlers"));
+    let mut config = config.ok()?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Some(Arc::new(config))
 }

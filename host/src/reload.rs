@@ -22,7 +22,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::chain::chain;
-use crate::config::{self, Config};
+use crate::config::{self, BlobStore, Config};
 use crate::file::{self, Found, SETTLE, Stamp};
 use crate::plugins::Plugins;
 use crate::queue::{Link, Queue};
@@ -251,10 +251,20 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("admin", old.admin != new.admin),
         ("plugins_dir", old.plugins_dir != new.plugins_dir),
         ("data_dir", old.data_dir != new.data_dir),
-        ("blobs", old.blobs != new.blobs),
+        ("blobs", blobs_differ(old, new)),
         ("memory", old.memory != new.memory),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+}
+
+/// Whether `[blobs]` differs. A store that only follows `data_dir` does not.
+fn blobs_differ(old: &Config, new: &Config) -> bool {
+    let follows = |config: &Config| config.blobs.store == BlobStore::Files(config.data_dir.join("blobs"));
+    let mut blobs = new.blobs.clone();
+    if follows(old) && follows(new) {
+        blobs.store = old.blobs.store.clone();
+    }
+    old.blobs != blobs
 }
 
 #[cfg(test)]

@@ -274,6 +274,20 @@ fn children_are_released_as_their_queue_has_room() {
 }
 
 #[test]
+fn results_that_do_not_fit_into_the_memory_of_the_last_task_are_not_read() {
+    let queues = QUEUES.replace("[queues.join]\nplugin = \"effects\"", "[queues.join]\nplugin = \"small\"");
+    let mut bench = bench(&format!("{queues}[plugins.small]\nmemory = \"4MiB\"\n"));
+    bench.install("effects", "small");
+    let host = bench.host();
+    done(&mut bench, "part", json!([["set", "large", "x".repeat(900 << 10), 0]]));
+    let id = start(&mut bench, &vec![json!([["get", "large"]]); 5], &json!([["results"]]));
+    bench.until("join", &id, "FAILED");
+    let error = bench.status("join", &id, "error");
+    assert!(error.contains("the results of the flow do not fit into the "), "{error}");
+    host.stop();
+}
+
+#[test]
 fn a_flow_of_ten_thousand_children_is_joined_and_one_of_more_is_refused() {
     let mut bench = bench(&QUEUES.replace("[queues.join]", "[queues.join]\ntimeout = \"5m\""));
     let host = bench.host();

@@ -126,7 +126,9 @@ impl Authority {
     /// A certificate for this name, and its key, in PEM.
     pub fn certificate(&self, name: &str) -> (String, String) {
         let key = rcgen::KeyPair::generate().expect("a key");
-        let params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        // OpenSSL takes a certificate with the name of its issuer for one that signed itself.
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
         (params.signed_by(&key, &self.0).expect("a certificate").pem(), key.serialize_pem())
     }
 

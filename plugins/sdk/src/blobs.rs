@@ -13,7 +13,7 @@
 //! fn export(task: Task) -> Result<String, Failure> {
 //!     let rows = blobs::get(task.text("source")?)?; // rejects the task if there is no such blob
 //!     let url = blobs::put(&format!("{}/rows.csv", task.id), "text/csv", rows)?;
-//!     records::put("report:7", [("url", &url)])?;
+//!     records::put("report:7", [("url", url.as_str())])?;
 //!     Ok(url)
 //! }
 //!

@@ -28,7 +28,7 @@ use tokio::task::AbortHandle;
 use crate::chain::chain;
 use crate::config::BlobSettings;
 use name::BlobName;
-use store::BlobPlace;
+use store::{BlobPlace, Found};
 
 /// Threads for local files. A thread holds at most one blob.
 const MAX_THREADS: usize = 16;
@@ -207,8 +207,6 @@ impl Drop for StopOnDrop {
         self.0.abort();
     }
 }
-
-type Found = Option<(Arc<dyn object_store::ObjectStore>, object_store::path::Path)>;
 
 async fn find(opened: Arc<Opened>, path: String, makes: bool) -> Result<Found, BlobError> {
     let looked = tokio::task::spawn_blocking(move || opened.place.find(&path, makes)).await;

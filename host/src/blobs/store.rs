@@ -22,6 +22,9 @@ use crate::tls;
 
 const MAX_TRIES_AGAIN: usize = 3;
 
+/// A store, and the key of a blob in it; none for a file in a folder that does not exist.
+pub(super) type Found = Option<(Arc<dyn ObjectStore>, Path)>;
+
 /// A store, and the part of it that is for blobs.
 #[derive(Debug)]
 pub(super) enum BlobPlace {
@@ -122,11 +125,7 @@ impl BlobPlace {
 
     /// The store and the key of a blob. `path` is the plugin's name, a slash, and the blob's name. For local
     /// files it blocks, and makes the folder if `makes` says so. It gives None if there is no folder.
-    pub(super) fn find(
-        &self,
-        path: &str,
-        makes: bool,
-    ) -> Result<Option<(Arc<dyn ObjectStore>, Path)>, String> {
+    pub(super) fn find(&self, path: &str, makes: bool) -> Result<Found, String> {
         let (store, key): (Arc<dyn ObjectStore>, _) = match self {
             BlobPlace::Network { store, prefix, .. } => (store.clone(), format!("{prefix}{path}")),
             BlobPlace::Memory(store) => (store.clone(), path.to_owned()),

@@ -333,7 +333,7 @@ mod tests {
         ];
         for (lang, guest) in guests {
             let world = text(&files(lang, "x"), "wit/world.wit");
-            assert_eq!(world.replace("  // import ", "  import ").matches("\n  import tqhost:").count(), 6);
+            assert_eq!(world.replace("  // import ", "  import ").matches("\n  import tqhost:").count(), 7);
             for line in world.lines().filter_map(|line| line.trim_start().strip_prefix("// ")) {
                 let is_code = line.ends_with(';');
                 assert!(!is_code || guest.contains(&format!("\n  {line}\n")), "{line}");

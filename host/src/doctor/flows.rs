@@ -110,7 +110,7 @@ impl Examination<'_> {
                 match note {
                     // Somebody deleted what the flow knows about this child.
                     None => {
-                        self.suspect_child(FaultKind::LostChild, names, index, format!("{id}#{index}"), None)
+                        self.suspect_child(FaultKind::LostChild, names, index, format!("{id}#{index}"), None);
                     }
                     Some(note) => awaited.extend(AwaitedChild::read(index, &note)),
                 }

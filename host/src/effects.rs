@@ -49,10 +49,11 @@ pub enum EffectError {
 
 /// Answers what attempts of one queue ask about data outside of them.
 pub trait EffectSource: Debug + Send + Sync {
-    /// The committed value of a key of the plugin's state.
-    fn state(&self, key: &str) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>>;
-    /// The committed fields of a record; none for a key that does not exist.
-    fn record(&self, key: &str) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>>;
+    /// The committed value of a key of the plugin's state; refused if it has more bytes than `most`.
+    fn state(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>>;
+    /// The committed fields of a record; none for a key that does not exist. Refused if it takes more bytes
+    /// than `most`.
+    fn record(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>>;
     /// Keeps the children of a flow until the commit. They expire if there is none.
     fn stage(&self, flow: &Flow, children: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>>;
     /// The results of the children of a flow, in their order; refused if they have more bytes than `most`.

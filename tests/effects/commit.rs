@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{bench, done, results, told};
+use super::{bench, done, error, results, told};
 use crate::support::{Bench, eventually};
 
 const QUEUE: &str = "[queues.work]\nplugin = \"effects\"\nmax_retries = 2\nbackoff = \"none\"\n\
@@ -200,5 +200,20 @@ fn a_handler_in_c_has_effects() {
     assert_eq!(bench.redis::<String>("GET", "tq:{work}:state:in-c:count"), "2");
     let next: Vec<(String, Vec<String>)> = bench.redis("XRANGE", ("next", "-", "+"));
     assert_eq!((next.len(), &next[0].1[..4]), (1, &["to", "next", "n", "7"].map(String::from)[..]));
+    host.stop();
+}
+
+#[test]
+fn a_foreign_value_or_record_that_does_not_fit_into_the_memory_is_not_read() {
+    let mut bench = bench(&QUEUE.replace("records =", "memory = \"16MiB\"\nrecords ="));
+    let host = bench.host();
+    let large = "x".repeat(20 << 20);
+    let () = bench.redis("SET", ("tq:{work}:state:effects:a", &large));
+    let () = bench.redis("HSET", ("kb:1", "text", &large));
+    let seen = done(&mut bench, "work", json!([["get", "a"], ["record", "kb:1"], ["get", "b"]]));
+    for one in [&seen[0], &seen[1]] {
+        assert!(error(one).contains("does not fit into the"), "{seen}");
+    }
+    assert_eq!(seen[2], Value::Null);
     host.stop();
 }

@@ -58,28 +58,43 @@ impl fmt::Debug for QueueEffects {
 }
 
 impl EffectSource for QueueEffects {
-    fn state(&self, key: &str) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
+    fn state(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
         let queue = self.queue.clone();
+        let too_large = too_large("value", key, most);
         let key = queue.keys.state(&queue.rules.plugin, key);
-        self.read(async move {
+        let read = self.read(async move {
             const WHAT: &str = "read a value of the state";
+            let size = queue.link.command(WHAT, redis::cmd("STRLEN").arg(&key)).await?;
+            if queue.shaped(WHAT, reply::count(&size))? > most {
+                return Ok(None);
+            }
             let value = queue.link.command(WHAT, redis::cmd("GET").arg(key)).await?;
-            queue.shaped(WHAT, (value != redis::Value::Nil).then(|| reply::bytes(value)).transpose())
-        })
+            let value = (value != redis::Value::Nil).then(|| reply::bytes(value)).transpose();
+            queue.shaped(WHAT, value).map(Some)
+        });
+        async move { read.await?.ok_or(too_large) }.boxed()
     }
 
-    fn record(&self, key: &str) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
+    fn record(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
         let (queue, key) = (self.queue.clone(), key.to_owned());
-        self.read(async move {
+        let too_large = too_large("record", &key, most);
+        let read = self.read(async move {
             const WHAT: &str = "read a record";
+            // This is what the record takes in Redis, which is more than its bytes. Where the command is
+            // denied, nothing bounds records that other programs wrote.
+            let size = queue.link.command(WHAT, redis::cmd("MEMORY").arg("USAGE").arg(&key)).await;
+            if size.is_ok_and(|size| reply::count(&size).is_ok_and(|size| size > most)) {
+                return Ok(None);
+            }
             let pairs = reply::pairs(queue.link.command(WHAT, redis::cmd("HGETALL").arg(key)).await?);
             let pairs = queue.shaped(WHAT, pairs)?;
             let field = |(name, value): (Vec<u8>, Vec<u8>)| Field {
                 name: String::from_utf8_lossy(&name).into_owned(),
                 value,
             };
-            Ok((!pairs.is_empty()).then(|| pairs.into_iter().map(field).collect()))
-        })
+            Ok(Some((!pairs.is_empty()).then(|| pairs.into_iter().map(field).collect())))
+        });
+        async move { read.await?.ok_or(too_large) }.boxed()
     }
 
     fn stage(&self, flow: &Flow, children: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>> {
@@ -109,6 +124,12 @@ impl EffectSource for QueueEffects {
     ) -> Result<OutboxTask, EffectError> {
         new_task(&self.queue.rules, queue, fields, delay, key)
     }
+}
+
+fn too_large(what: &str, key: &str, most: u64) -> EffectError {
+    EffectError::TooLarge(format!(
+        "the {what} `{key}` does not fit into the {most} bytes of memory that the handler may still use"
+    ))
 }
 
 /// Checks that attempts of a queue may enqueue a task, and gives it an id.
@@ -279,11 +300,11 @@ impl NoEffects {
 }
 
 impl EffectSource for NoEffects {
-    fn state(&self, _: &str) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
+    fn state(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
         std::future::ready(Ok(None)).boxed()
     }
 
-    fn record(&self, _: &str) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
+    fn record(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
         std::future::ready(Ok(None)).boxed()
     }
 

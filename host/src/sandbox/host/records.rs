@@ -17,7 +17,7 @@ impl Host for GuestState {
     async fn get(&mut self, key: String) -> Reply<Option<Vec<types::Field>>> {
         let source = self.check_record(&key).and_then(|()| self.effects.source());
         let committed = match source {
-            Ok(source) => source.record(&key).await,
+            Ok(source) => source.record(&key, self.limits.room()).await,
             Err(error) => Err(error),
         };
         let effects = self.effects.effects()?;

@@ -41,7 +41,7 @@ impl GuestState {
             return Ok(Ok(None));
         }
         Ok(match self.effects.source() {
-            Ok(source) => source.state(key).await,
+            Ok(source) => source.state(key, self.limits.room()).await,
             Err(error) => Err(error),
         })
     }

@@ -19,11 +19,11 @@ struct Stage {
 }
 
 impl EffectSource for Stage {
-    fn state(&self, _: &str) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
+    fn state(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>> {
         std::future::ready(Ok(None)).boxed()
     }
 
-    fn record(&self, _: &str) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
+    fn record(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>> {
         std::future::ready(Ok(None)).boxed()
     }
 

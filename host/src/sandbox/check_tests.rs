@@ -51,6 +51,20 @@ async fn a_self_check_passes_or_says_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn a_self_check_has_no_effects() {
+    let world = WORLD.replace("world test {", "world test { import tqhost:handler/state@0.1.0;");
+    let import = r#"(import "tqhost:handler/state@0.1.0" "delete" (func $delete (param i32 i32 i32)))"#;
+    // The check returns the error of the call, with the text that the host has written.
+    let deletes = export("(call $delete (i32.const 16) (i32.const 1) (i32.const 64)) (i32.const 68)");
+    let checks = load(&embed(&module(&format!("{import}\n{deletes}"), DONE), &world));
+    let ended = checks.self_check(&"p".into(), CHECK_TIMEOUT).await;
+    assert!(
+        matches!(&ended, Err(CheckError::Failed(why)) if why.contains("a self-check has no task")),
+        "{ended:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_self_check_has_the_limits_of_an_attempt() {
     let error = failed("unreachable").await;
     assert!(

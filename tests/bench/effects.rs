@@ -41,12 +41,13 @@ const QUEUES: &str = "[defaults]\nmax_backlog = 1000000\n\
      [plugins.work]\nrecords = [\"kb:*\"]\n";
 
 /// The cases, each with its description in the table. The first one is what the others are compared to.
-const CASES: [(Case, &str); 5] = [
+const CASES: [(Case, &str); 6] = [
     (Case::Plain, "a plain task"),
     (Case::Outbox, "one task in the outbox"),
     (Case::State, "one state write"),
     (Case::Record, "one record of one field"),
     (Case::Child, "a flow's child"),
+    (Case::Events, "a plain task, with `events`"),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,13 +57,14 @@ enum Case {
     State,
     Record,
     Child,
+    Events,
 }
 
 impl Case {
     /// The calls of one task.
     fn calls(self, n: usize) -> Value {
         match self {
-            Case::Plain | Case::Child => json!([]),
+            Case::Plain | Case::Child | Case::Events => json!([]),
             Case::Outbox => json!([["enqueue", { "queue": "sink", "fields": { "n": n } }]]),
             Case::State => json!([["set", format!("key-{n}"), "value", 0]]),
             Case::Record => json!([["put", format!("kb:{n}"), { "n": n }]]),
@@ -125,7 +127,9 @@ pub fn costs() {
 
 /// Drains a backlog of one case.
 fn measure(case: Case, tasks: usize) -> Cost {
-    let mut bench = Bench::with_redis(QUEUES, &["--appendonly", "no"]);
+    let events = if case == Case::Events { "concurrency = 100\nevents = 1000" } else { "concurrency = 100" };
+    let queues = QUEUES.replace("concurrency = 100", events);
+    let mut bench = Bench::with_redis(&queues, &["--appendonly", "no"]);
     let host = match case {
         Case::Child => start_flows(&mut bench, tasks),
         _ => {
@@ -184,6 +188,11 @@ fn assert_all_happened(bench: &mut Bench, case: Case, tasks: usize) {
     assert_eq!(bench.places("work").dead, 0, "every task was completed");
     let found: usize = match case {
         Case::Plain => tasks,
+        Case::Events => {
+            let kept: usize = bench.redis("XLEN", "tq:{work}:events");
+            assert!((1_000..10_000).contains(&kept), "about a thousand events are kept: {kept}");
+            tasks
+        }
         Case::Outbox => bench.redis("XLEN", "sink"),
         Case::Child => bench.redis::<usize>("XLEN", "join") * CHILDREN,
         Case::State | Case::Record => {

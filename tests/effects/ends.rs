@@ -146,6 +146,14 @@ fn ends_in_a_circle_are_a_problem_of_the_configuration() {
     }
 }
 
+/// The status and the attempt of each event of a task of `work`.
+fn events_of(bench: &mut Bench, id: &str) -> Vec<String> {
+    let events: Vec<(String, HashMap<String, String>)> =
+        bench.redis("XRANGE", ("tq:{work}:events", "-", "+"));
+    let own = events.into_iter().filter(|(_, event)| event["id"] == id);
+    own.map(|(_, event)| format!("{} {}", event["status"], event["attempt"])).collect()
+}
+
 #[test]
 fn a_queue_keeps_as_many_events_as_it_is_told_to() {
     let mut bench = bench(
@@ -155,12 +163,19 @@ fn a_queue_keeps_as_many_events_as_it_is_told_to() {
     let host = bench.host();
     let id = told(&mut bench, "work", &json!([["first", 1, ["retry"]]]));
     bench.until("work", &id, "COMPLETED");
-    let events: Vec<(String, HashMap<String, String>)> =
-        bench.redis("XRANGE", ("tq:{work}:events", "-", "+"));
-    let seen: Vec<(&str, &str)> =
-        events.iter().map(|(_, event)| (event["status"].as_str(), event["attempt"].as_str())).collect();
-    assert_eq!(seen, [("PENDING", "2"), ("COMPLETED", "2")]);
-    assert!(events.iter().all(|(_, event)| event["id"] == id));
+    assert_eq!(events_of(&mut bench, &id), ["PENDING 2", "COMPLETED 2"]);
+
+    let ran = bench.tqhost(&["enqueue", "work", "do=[]", "--delay", "1ms", "--json"]).ok();
+    let delayed = ran.json()["id"].as_str().expect("an id").to_owned();
+    bench.until("work", &delayed, "COMPLETED");
+    assert_eq!(events_of(&mut bench, &delayed), ["PENDING 1", "COMPLETED 1"]);
+
+    let rejected = told(&mut bench, "work", &json!([["reject"]]));
+    bench.until("work", &rejected, "FAILED");
+    bench.tqhost(&["dead", "requeue", "work", &rejected]).ok();
+    eventually("the requeued task has failed", || {
+        (events_of(&mut bench, &rejected) == ["FAILED 1", "PENDING 1", "FAILED 1"]).then_some(())
+    });
     for _ in 0..600 {
         told(&mut bench, "work", &json!([]));
     }

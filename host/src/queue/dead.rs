@@ -3,6 +3,7 @@
 //! In: filters, ids and rates. Out: [`DeadLetter`]s and counts. Not here: the burial of a task (`settle`).
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Cmd;
@@ -289,7 +290,8 @@ impl Queue {
         let call = ScriptCall::new(&script::REQUEUE)
             .key(&self.keys.stream)
             .key(&self.keys.dead)
-            .key(self.keys.task(&letter.id));
+            .key(self.keys.task(&letter.id))
+            .telling(Arc::clone(&self.told));
         with_fields(call.arg(&letter.entry).arg(letter.enqueued_at), codec::revived(&letter.id, &letter.raw))
     }
 

@@ -3,6 +3,7 @@
 //! In: a limit. Out: how many were moved, and the next due time. Not here: when to look (`worker::promoter`),
 //! delaying a task (`settle`, `produce`).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::QueueError;
@@ -39,8 +40,11 @@ impl Queue {
     /// Moves these members, and lists up to `limit` of those that are due afterwards.
     async fn promote_these(&self, members: &[Due], limit: usize) -> Result<(Promoted, Vec<Due>), QueueError> {
         let keys = &self.keys;
-        let mut call =
-            ScriptCall::new(&script::PROMOTE).key(&keys.stream).key(&keys.delayed).key(&keys.parked);
+        let mut call = ScriptCall::new(&script::PROMOTE)
+            .key(&keys.stream)
+            .key(&keys.delayed)
+            .key(&keys.parked)
+            .telling(Arc::clone(&self.told));
         for (_, id) in members {
             call = call.key(if id.is_empty() { keys.stream.clone() } else { keys.task(id) });
         }

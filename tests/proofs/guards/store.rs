@@ -100,6 +100,11 @@ impl Attempt {
         Attempt { what: "", ..Attempt::completed(entry) }
     }
 
+    /// A plain attempt that sets a value.
+    pub fn setter(entry: &str, key: &str) -> Attempt {
+        Attempt { effects: vec![Effect::set(key)], ..Attempt::plain(entry) }
+    }
+
     pub fn completed(entry: &str) -> Attempt {
         let (entry, id) = (entry.to_owned(), entry.to_owned());
         Attempt { what: "C", entry, id, fields: Vec::new(), effects: Vec::new() }
@@ -273,19 +278,29 @@ impl Store {
         self.settle_again(queue, consumer, attempts)
     }
 
-    /// Repeats the last call. Plain attempts come first, then those with effects.
+    /// Repeats the last call. Plain attempts come first, then plain ones that set a value, then those with
+    /// effects.
     pub fn settle_again(&mut self, queue: &str, consumer: &str, attempts: &[&Attempt]) -> Step<Vec<String>> {
         let mut keys = vec![queue.to_owned()];
         keys.extend(["delayed", "parked", "dead"].map(|what| key(queue, what)));
         keys.push(key(queue, &format!("settled:{consumer}")));
         let (plain, other): (Vec<&Attempt>, Vec<&Attempt>) =
             attempts.iter().partition(|attempt| attempt.what.is_empty());
-        keys.extend(plain.iter().map(|attempt| self.status(queue, &attempt.id)));
         let number = self.number.to_string();
-        let mut args = owned(&[consumer, &number, &plain.len().to_string(), "0", "p"]);
-        args.extend(plain.iter().map(|attempt| attempt.entry.clone()));
-        args.extend(plain.iter().map(|_| "1".to_owned()));
-        args.extend(plain.iter().map(|_| "0".to_owned()));
+        let (setters, plain): (Vec<&Attempt>, Vec<&Attempt>) =
+            plain.into_iter().partition(|attempt| !attempt.effects.is_empty());
+        keys.extend(plain.iter().chain(&setters).map(|attempt| self.status(queue, &attempt.id)));
+        keys.extend(setters.iter().map(|attempt| attempt.effects[0].keys[0].clone()));
+        let count = |of: &[&Attempt]| of.len().to_string();
+        let mut args =
+            owned(&[consumer, &number, &count(&plain), "0", &count(&setters), "0", &count(&setters), "p"]);
+        for block in [&plain, &setters] {
+            args.extend(block.iter().map(|attempt| attempt.entry.clone()));
+            args.extend(block.iter().map(|_| "1".to_owned()));
+            args.extend(block.iter().map(|_| "0".to_owned()));
+        }
+        args.extend(setters.iter().map(|_| "1".to_owned()));
+        args.extend(setters.iter().map(|attempt| attempt.effects[0].values[1].clone()));
         for Attempt { what, entry, id, fields, effects } in other {
             keys.extend([self.status(queue, id), queue.to_owned()]);
             args.extend(owned(&[what, entry, "1", "p", "1", "0", id, "", "0"]));
@@ -358,7 +373,7 @@ impl Store {
         self.run::<()>("ZADD", &[&delayed, "XX", "0", &member])?;
         let keys = [JOIN.to_owned(), delayed, key(JOIN, "parked"), JOIN.to_owned()];
         let reply: (u64, u64, i64, redis::Value) =
-            self.call(&script::PROMOTE.source, &keys, &["100".to_owned(), member])?;
+            self.call(&script::PROMOTE.source, &keys, &owned(&["100", &member, "", JOIN]))?;
         same("members without fields", reply.1, 0)?;
         Ok(reply.0)
     }
@@ -379,7 +394,7 @@ impl Store {
             return Err("no child is dead".to_owned());
         };
         let keys = [PART.to_owned(), dead, self.status(PART, "child-0")];
-        let args = [vec![letter, "1".to_owned()], fields].concat();
+        let args = [vec![letter, "1".to_owned()], fields, owned(&["", PART])].concat();
         let requeued: u64 = self.call(&script::REQUEUE.source, &keys, &args)?;
         same("requeued", requeued, 1)?;
         self.child(consumer)

@@ -10,6 +10,7 @@
 -- XADD is the first write: when the memory of Redis is full (maxmemory), it refuses the whole step. Fields
 -- that cannot be read would block everything behind them. They go into the stream as the value of one field,
 -- with an invalid attempt, so that their delivery buries them as malformed.
+take_told()
 local bad = wrong_type(stream, 'stream')
 if bad then return bad end
 local moved, lost = 0, 0
@@ -72,6 +73,7 @@ local function move(member, status)
       redis.call('HSET', status, 'entry', entry)
       redis.call('HDEL', status, 'parked_as')
     end
+    note(value_in(fields, 'tq-id') or entry, 'PENDING', 'attempt', value_in(fields, 'tq-attempt') or '1')
     moved = moved + 1
   else
     lost = lost + 1

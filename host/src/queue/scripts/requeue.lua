@@ -3,6 +3,7 @@
 -- KEYS  1 stream · 2 dead letters · 3 status
 -- ARGV  1 the dead letter's entry id · 2 enqueued-at ms · 3… the task's fields, name and value
 -- Gives 1, or 0 when the dead letter does not exist (any more): then nothing was written.
+take_told()
 local dead, status, fields = KEYS[2], KEYS[3], { unpack(ARGV, 3) }
 if #redis.call('XRANGE', dead, ARGV[1], ARGV[1]) == 0 then return 0 end
 local entry = redis.call('XADD', stream, '*', unpack(fields))
@@ -16,4 +17,5 @@ for field, name in pairs({ flow = 'tq-flow', joins = 'tq-joins' }) do
   if flow then redis.call('HSET', status, field, flow) end
 end
 redis.call('PERSIST', status)
+note(value_in(fields, 'tq-id') or entry, 'PENDING', 'attempt', '1')
 return 1

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{bench, done, error};
+use super::{bench, done, error, told};
 
 #[test]
 fn what_is_not_granted_is_refused_with_the_way_out() {
@@ -59,6 +59,34 @@ fn too_many_and_too_large_effects_are_refused() {
     let seen = done(&mut bench, "work", json!(calls));
     assert_eq!(seen[2], json!(null));
     assert!(error(&seen[4]).contains("at most 4194304 bytes"), "{}", seen[4]);
+    host.stop();
+}
+
+#[test]
+fn an_attempt_whose_record_redis_denies_fails_alone() {
+    let queues = "[queues.work]\nplugin = \"effects\"\nmax_retries = 0\n\
+                  [plugins.effects]\nrecords = [\"kb:*\", \"other:*\"]\n";
+    let mut bench = bench(queues);
+    let page = include_str!("../../docs/operations.md");
+    let rule = page.lines().find_map(|line| line.strip_prefix("ACL SETUSER ")).expect("the page has a rule");
+    let rule: Vec<&str> = rule.split(' ').collect();
+    let _: () = bench.redis("ACL", (&["SETUSER"][..], &rule));
+    bench.configure_url(queues, &format!("redis://{}:SECRET@127.0.0.1:{}", rule[0], bench.redis.port));
+    // They wait, so that one call settles several of them.
+    let calls =
+        [json!([]), json!([["put", "kb:1", { "x": 1 }]]), json!([["put", "other:1", { "x": 1 }]]), json!([])];
+    let ids = [0, 1, 2, 3].map(|n| told(&mut bench, "work", &calls[n]));
+    let host = bench.host();
+    for n in [0, 1, 3] {
+        bench.until("work", &ids[n], "COMPLETED");
+    }
+    bench.until("work", &ids[2], "FAILED");
+    let why = bench.status("work", &ids[2], "error");
+    assert!(why.contains("no permissions to access"), "{why}");
+    assert_eq!(bench.redis::<u64>("EXISTS", "kb:1"), 1);
+    assert_eq!(bench.redis::<u64>("EXISTS", "other:1"), 0);
+    // What it asks for in advance, the rule allows as well.
+    bench.tqhost(&["doctor", "work"]).ok();
     host.stop();
 }
 

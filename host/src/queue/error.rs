@@ -64,6 +64,11 @@ impl QueueError {
         self.source.detail()?.strip_prefix("TQEFFECT ")
     }
 
+    /// The user of this connection may not touch a key of the call, which then did nothing.
+    pub(crate) fn is_denied_key(&self) -> bool {
+        self.source.code() == Some("NOPERM") && self.source.detail().is_some_and(|why| why.contains("access"))
+    }
+
     /// Redis has no memory left for this write.
     pub fn is_out_of_memory(&self) -> bool {
         self.source.code() == Some("OOM") || self.source.to_string().contains("OOM command not allowed")

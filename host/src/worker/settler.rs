@@ -5,7 +5,8 @@
 //!
 //! There are two lanes, each with at most one call on its way. A call whose reply was lost is sent again with
 //! the same number, and gets the reply of the first call. A settlement that Redis refuses is sent again in a
-//! later call, and does not hold up the others.
+//! later call, and does not hold up the others. If Redis denies a call because of one key, the call is halved
+//! until the attempt with that key stands alone, and only this one fails.
 //!
 //! Not here: what the settlement is (`settle`), how much may wait (`job`).
 
@@ -80,8 +81,7 @@ impl Settler {
                 }
             }
             last = batch.len();
-            number += 1;
-            match self.carry_out(batch, number, &mut pace).await {
+            match self.carry_out(batch, &mut number, &mut pace).await {
                 Ok(failed) if failed.is_empty() => {
                     if refused.is_empty() {
                         pace.succeeded();
@@ -122,16 +122,52 @@ impl Settler {
         Some(batch)
     }
 
+    /// Settles jobs. Gives those that are to be sent again, each with the time to wait before. The last call
+    /// of the lane had this `number`.
+    ///
+    /// If the lane has to give up, the error holds all jobs that are not settled.
+    async fn carry_out(
+        &self,
+        batch: Vec<Job>,
+        number: &mut u64,
+        pace: &mut Pace,
+    ) -> Result<Vec<(Job, Duration)>, Vec<Job>> {
+        let (mut calls, mut refused) = (vec![batch], Vec::new());
+        while let Some(batch) = calls.pop() {
+            *number += 1;
+            match self.call(batch, *number, pace).await {
+                Ok(again) => refused.extend(again),
+                Err(NotSettled::Denied(mut batch, why)) => match batch.len() {
+                    1 => {
+                        let denied = batch.pop();
+                        refused.extend(denied.map(|job| (self.decided_again(job, &why), Duration::ZERO)));
+                    }
+                    all => {
+                        calls.push(batch.split_off(all / 2));
+                        calls.push(batch);
+                    }
+                },
+                Err(NotSettled::GaveUp(batch)) => {
+                    let refused = refused.into_iter().map(|(job, _)| job);
+                    return Err(batch
+                        .into_iter()
+                        .chain(calls.into_iter().flatten())
+                        .chain(refused)
+                        .collect());
+                }
+            }
+        }
+        Ok(refused)
+    }
+
     /// Sends one call until Redis replies. Gives the jobs that are to be sent again, each with the time to
     /// wait before.
-    ///
-    /// If the lane has to give up, the error holds all jobs.
-    async fn carry_out(
+    async fn call(
         &self,
         mut batch: Vec<Job>,
         number: u64,
         pace: &mut Pace,
-    ) -> Result<Vec<(Job, Duration)>, Vec<Job>> {
+    ) -> Result<Vec<(Job, Duration)>, NotSettled> {
         let call = SettleCall { lane: self.lane, number };
         let replies = loop {
             for job in &mut batch {
@@ -147,11 +183,15 @@ impl Settler {
                     Ok(replies) => break replies,
                     Err(error) => error,
                 },
-                () = self.give_up.cancelled() => return Err(batch),
+                () = self.give_up.cancelled() => return Err(NotSettled::GaveUp(batch)),
             };
+            // The keys of an attempt without effects are the host's own, so the call is worth another try.
+            if error.is_denied_key() && batch.iter().any(|job| job.ending.effects().is_some()) {
+                return Err(NotSettled::Denied(batch, chain(&error)));
+            }
             tokio::select! {
                 () = tokio::time::sleep(self.failed(&error, pace)) => {}
-                () = self.give_up.cancelled() => return Err(batch),
+                () = self.give_up.cancelled() => return Err(NotSettled::GaveUp(batch)),
             }
         };
         let mut refused = Vec::new();
@@ -208,6 +248,13 @@ impl Settler {
         }
         drop(hold);
     }
+}
+
+/// Why a call settled none of its jobs.
+enum NotSettled {
+    GaveUp(Vec<Job>),
+    /// Redis denies a key of the effects of one of them, for this reason.
+    Denied(Vec<Job>, String),
 }
 
 /// Adds waiting jobs, up to the bounds of a call.

@@ -174,6 +174,12 @@ impl Effects {
         &self.flows
     }
 
+    /// Whether they are only values of the state that are set and do not expire.
+    pub fn only_sets_values(&self) -> bool {
+        let keeps = |change| matches!(change, &StateChange::Set { ttl: None, .. });
+        self.state.len() == self.len() && self.state.values().all(keeps)
+    }
+
     /// Whether a promoter has work after the commit.
     pub fn has_delays(&self) -> bool {
         !self.flows.is_empty() || self.tasks.iter().any(|task| !task.delay.is_zero())

@@ -28,6 +28,11 @@ const CASES: &[Case] = &[
         ]],
     },
     Case {
+        what: "an attempt that others have settled sets no value",
+        scenario: values_are_set_once,
+        mutations: &[&[("if not ours or ours[i] then", "if true then")]],
+    },
+    Case {
         what: "who does not hold the entry is told so before the effects are looked at",
         scenario: a_stranger_is_not_told_of_a_refusal,
         mutations: &[&[("if not pending_of(entry) and not is_kept(status, entry) then return 0 end", "")]],
@@ -65,10 +70,11 @@ const CASES: &[Case] = &[
         mutations: &[
             &[("redis.pcall('SETRANGE', KEYS[5], 0, '')", "nil")],
             &[(
-                "if ARGV[at] == 'X' or ARGV[at] == 'N' then\n  local asked",
-                "if plain > 0 then complete_plain() plain = 0 end\n\
-                 if ARGV[at] == 'X' or ARGV[at] == 'N' then\n  local asked",
+                "if setters > 0 or ARGV[at] == 'X' or ARGV[at] == 'N' then\n  local asked",
+                "if plain > 0 then complete_plain(0, plain, with, 11) end\n\
+                 if setters > 0 or ARGV[at] == 'X' or ARGV[at] == 'N' then\n  local asked",
             )],
+            &[("if setters > 0 and not refused then", "if setters > 0 then")],
         ],
     },
     Case {
@@ -223,6 +229,16 @@ fn effects_are_committed_once(store: &mut Store) -> Step {
     same("counter", store.get("n")?, "1")
 }
 
+fn values_are_set_once(store: &mut Store) -> Step {
+    let (first, second) = (store.work("c1")?, store.work("c1")?);
+    let settle = |store: &mut Store, attempts: &[&Attempt]| store.settle("c1", attempts);
+    same("first", settle(store, &[&Attempt::setter(&first, "a")])?, ["1"])?;
+    store.run::<()>("SET", &["a", "later"])?;
+    let both = [Attempt::setter(&first, "a"), Attempt::setter(&second, "b")];
+    same("both", settle(store, &[&both[0], &both[1]])?, ["0", "1"])?;
+    same("values", [store.get("a")?, store.get("b")?], ["later", "x"])
+}
+
 fn a_stranger_is_not_told_of_a_refusal(store: &mut Store) -> Step {
     let entry = store.work("c1")?;
     same("first", store.settle("c1", &[&Attempt::completed(&entry)])?, ["1"])?;
@@ -267,16 +283,17 @@ fn a_marked_task_commits_nothing(store: &mut Store) -> Step {
 }
 
 fn a_full_redis_refuses_effects_as_a_whole(store: &mut Store) -> Step {
-    let (plain, entry) = (store.work("c1")?, store.work("c1")?);
+    let (plain, setter, entry) = (store.work("c1")?, store.work("c1")?, store.work("c1")?);
     let attempt = Attempt::completed(&entry).with(Effect::set("a"));
     store.run::<()>("CONFIG", &["SET", "maxmemory", "1"])?;
-    let replies = store.settle("c1", &[&Attempt::plain(&plain), &attempt]);
+    let replies = store.settle("c1", &[&Attempt::plain(&plain), &Attempt::setter(&setter, "b"), &attempt]);
     store.run::<()>("CONFIG", &["SET", "maxmemory", "0"])?;
     let replies = replies?;
     same("plain", replies[0].as_str(), "1")?;
-    same("with effects", replies[1].contains("OOM"), true)?;
-    same("the value", store.get("a")?, "")?;
-    same("pending", store.pending(WORK)?, vec![entry])
+    same("a setter", replies[1].contains("OOM"), true)?;
+    same("with effects", replies[2].contains("OOM"), true)?;
+    same("the values", [store.get("a")?, store.get("b")?], ["", ""])?;
+    same("pending", store.pending(WORK)?, vec![setter, entry])
 }
 
 fn the_key_of_a_task_that_ended_is_taken(store: &mut Store) -> Step {

@@ -168,6 +168,11 @@ impl EffectCall {
         self.values.extend(value.to_redis_args());
         self
     }
+
+    /// The value alone, of an effect that sets one.
+    pub(super) fn value_to_set(&self) -> &[u8] {
+        &self.values[1]
+    }
 }
 
 impl Queue {

@@ -19,6 +19,10 @@ use super::script;
 use crate::effects::Effects;
 use crate::task::{SettledAs, Task};
 
+/// The most values that one attempt may set to be settled in the short form. One MSET takes those of a whole
+/// call, and Lua passes at most 7,000 arguments to it.
+const MAX_SET_TOGETHER: usize = 8;
+
 /// How an attempt is settled. `worker::settle` decides it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settlement {
@@ -136,8 +140,20 @@ impl Ending {
         is_first && !self.is_known && self.key.is_none() && self.ran.is_some()
     }
 
+    /// Whether its effects are only values of the state, few enough to be set with those of others.
+    fn sets_values(&self) -> bool {
+        self.effects().is_some_and(|effects| effects.only_sets_values() && effects.len() <= MAX_SET_TOGETHER)
+    }
+
     fn form(&self) -> AttemptForm {
         match &self.settlement {
+            Settlement::Complete { effects: Some(_), result } if self.is_plain() && self.sets_values() => {
+                if result.is_none() {
+                    AttemptForm::Setter
+                } else {
+                    AttemptForm::SetterWithResult
+                }
+            }
             Settlement::Complete { effects: Some(_), .. } => AttemptForm::WithEffects,
             Settlement::Complete { result: None, .. } if self.is_plain() => AttemptForm::Plain,
             Settlement::Complete { result: Some(_), .. } if self.is_plain() => AttemptForm::PlainWithResult,
@@ -163,7 +179,7 @@ impl Ending {
         }
     }
 
-    fn effects(&self) -> Option<&Effects> {
+    pub(crate) fn effects(&self) -> Option<&Effects> {
         match &self.settlement {
             Settlement::Complete { effects, .. } => effects.as_deref(),
             _ => None,
@@ -198,6 +214,9 @@ enum AttemptForm {
     /// call have one plugin.
     Plain,
     PlainWithResult,
+    /// Plain, and it sets values of the state.
+    Setter,
+    SetterWithResult,
     /// Completed, with effects.
     WithEffects,
     Other,
@@ -236,13 +255,13 @@ impl Queue {
         // The script takes plain ones first.
         let plugin = batch.iter().find(|ending| ending.form().is_plain()).map_or("", |ending| &ending.plugin);
         let form = |ending: &&Ending| match ending.form() {
-            form if form.is_plain() && ending.plugin.as_ref() != plugin => AttemptForm::Other,
-            form => form,
+            form if !form.is_plain() || ending.plugin.as_ref() == plugin => form,
+            form if form.sets_values() => AttemptForm::WithEffects,
+            _ => AttemptForm::Other,
         };
         let forms: Vec<AttemptForm> = batch.iter().map(form).collect();
         let mut order: Vec<usize> = (0..batch.len()).collect();
         order.sort_by_key(|n| forms[*n]);
-        let plain = |of| forms.iter().filter(|form| **form == of).count();
         let effects: Vec<Vec<EffectCall>> =
             batch.iter().map(|ending| self.effect_calls(ending.effects())).collect();
         let keyed: usize = forms.iter().map(|form| if form.is_plain() { 1 } else { 2 }).sum();
@@ -255,11 +274,15 @@ impl Queue {
             .arg(&keys.parked)
             .arg(&keys.dead)
             .arg(keys.settled(consumer, call.lane));
-        for n in &order {
+        let (plain, others) = order.split_at(order.partition_point(|n| forms[*n].is_plain()));
+        let (bare, setters) = plain.split_at(plain.partition_point(|n| !forms[*n].sets_values()));
+        let values = || setters.iter().flat_map(|n| &effects[*n]);
+        for n in plain {
             command.arg(keys.task(&batch[*n].subject.id()));
-            if !forms[*n].is_plain() {
-                command.arg(keys.marker(batch[*n].key.as_deref()));
-            }
+        }
+        command.arg(values().flat_map(|effect| &effect.keys).collect::<Vec<_>>());
+        for n in others {
+            command.arg(keys.task(&batch[*n].subject.id())).arg(keys.marker(batch[*n].key.as_deref()));
             command.arg(effects[*n].iter().flat_map(|effect| &effect.keys).collect::<Vec<_>>());
         }
         command
@@ -268,17 +291,26 @@ impl Queue {
             .arg(millis(rules.retention))
             .arg(millis(rules.idempotency.window))
             .arg(consumer);
-        command
-            .arg(call.number)
-            .arg(plain(AttemptForm::Plain))
-            .arg(plain(AttemptForm::PlainWithResult))
-            .arg(plugin);
-        let all_plain = || order.iter().filter(|n| forms[**n].is_plain()).map(|n| batch[*n]);
-        command.arg(all_plain().map(|ending| ending.subject.entry()).collect::<Vec<_>>());
-        command.arg(all_plain().map(Ending::enqueued_at_ms).collect::<Vec<_>>());
-        command.arg(all_plain().filter_map(Ending::ran_ms).collect::<Vec<_>>());
-        command.arg(all_plain().filter_map(Ending::result).collect::<Vec<_>>());
-        for n in order.iter().filter(|n| !forms[**n].is_plain()) {
+        command.arg(call.number);
+        for form in [
+            AttemptForm::Plain,
+            AttemptForm::PlainWithResult,
+            AttemptForm::Setter,
+            AttemptForm::SetterWithResult,
+        ] {
+            command.arg(forms.iter().filter(|of| **of == form).count());
+        }
+        command.arg(values().count()).arg(plugin);
+        for block in [bare, setters] {
+            let block = || block.iter().map(|n| batch[*n]);
+            command.arg(block().map(|ending| ending.subject.entry()).collect::<Vec<_>>());
+            command.arg(block().map(Ending::enqueued_at_ms).collect::<Vec<_>>());
+            command.arg(block().filter_map(Ending::ran_ms).collect::<Vec<_>>());
+            command.arg(block().filter_map(Ending::result).collect::<Vec<_>>());
+        }
+        command.arg(setters.iter().map(|n| effects[*n].len()).collect::<Vec<_>>());
+        command.arg(values().map(EffectCall::value_to_set).collect::<Vec<_>>());
+        for n in others {
             self.add_ending(&mut command, consumer, batch[*n]);
             if forms[*n] == AttemptForm::WithEffects {
                 command.arg(effects[*n].len());
@@ -365,7 +397,11 @@ impl Queue {
 
 impl AttemptForm {
     fn is_plain(self) -> bool {
-        matches!(self, AttemptForm::Plain | AttemptForm::PlainWithResult)
+        matches!(self, AttemptForm::Plain | AttemptForm::PlainWithResult) || self.sets_values()
+    }
+
+    fn sets_values(self) -> bool {
+        matches!(self, AttemptForm::Setter | AttemptForm::SetterWithResult)
     }
 }
 

@@ -1,14 +1,17 @@
 -- Settles attempts: ends each task, or puts it back to run again. Each succeeds or fails alone.
 --
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters · 5 the last reply to this consumer's calls in one
---       lane · then for each plain attempt: status · then for each other attempt: status, marker of its
---       idempotency key (the stream: it has none), the keys of its effects
+--       lane · then for each plain attempt: status · then the keys of the values that plain ones set · then
+--       for each other attempt: status, marker of its idempotency key (the stream: it has none), the keys of
+--       its effects
 -- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer
 --       5 number of this call, higher than those before
---       6 how many attempts are plain and have no result · 7 how many are plain and have one
---       8 the plugin that ran the plain ones
---       then of all plain attempts the entries, then the enqueued-at ms, then the ms that they ran, then the
---       results
+--       6 how many plain attempts set no values and have no result · 7 how many of these have one
+--       8 how many plain attempts set values and have no result · 9 how many of these have one
+--       10 how many values they set · 11 the plugin that ran the plain ones
+--       then of the plain attempts that set no values the entries, then the enqueued-at ms, then the ms that
+--       they ran, then the results
+--       then the same of those that set values, then how many values each of them sets, then the values
 --       then for each other attempt: what (see below) · entry · attempt · plugin · enqueued-at ms · ms that
 --       it ran (empty: it did not) · task id · error (empty: none) · delay ms · how many values follow
 --       · names and values · with effects: how many, and for each its kind and what this kind reads
@@ -18,7 +21,8 @@
 -- before the other ones that are not plain.
 --
 -- An attempt is plain when it is the first one of its task and completed it, the task cannot have a status
--- yet, and its host has held it for less than half a lease, so that no other host can own it.
+-- yet, and its host has held it for less than half a lease, so that no other host can own it. Of all effects
+-- it may have only values of the state that are set and do not expire.
 --
 -- Gives for each attempt 1: done; 0: another consumer settled or owns the task, nothing was written; or the
 -- text of an error: nothing was written. It begins with TQEFFECT when the effects can never be committed.
@@ -32,7 +36,8 @@ last = last and cmsgpack.unpack(last)
 if last and tonumber(last[1]) >= tonumber(ARGV[5]) then return last[2] end
 
 local consumer, without, with = ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
-local plain = without + with
+local set_without, set_with, values = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local plain, setters = without + with, set_without + set_with
 local settled, out = {}, {}
 -- Times of starts, by their age in ms: writing a number as text is expensive.
 local starts = {}
@@ -52,20 +57,20 @@ local function try(work, ...)
   return type(result) == 'table' and result.err or tostring(result)
 end
 
--- Gives which plain attempts this consumer may settle, after XACK counted fewer entries (`acked`) than were
--- named. It may settle an attempt whose entry exists, unless the entry comes after the last delivered one:
--- then Redis forgot the delivery, and will deliver the entry again. It may also settle an attempt whose entry
--- was deleted while it was pending, unless its status says that the task has ended.
-local function told_apart(acked)
+-- Gives which of some plain attempts this consumer may settle, after XACK counted fewer entries (`acked`)
+-- than were named. It may settle an attempt whose entry exists, unless the entry comes after the last
+-- delivered one: then Redis forgot the delivery, and will deliver the entry again. It may also settle an
+-- attempt whose entry was deleted while it was pending, unless its status says that the task has ended.
+local function told_apart(acked, first, count, base)
   local ours, latest = {}, last_delivered() or '0-0'
-  for i = 1, plain do
-    local entry = ARGV[8 + i]
+  for i = 1, count do
+    local entry = ARGV[base + i]
     ours[i] = not comes_after(entry, latest) and exists(entry)
     if ours[i] then acked = acked - 1 end
   end
-  for i = 1, plain do
+  for i = 1, count do
     if not ours[i] and acked > 0 then
-      local status = redis.pcall('HGET', KEYS[5 + i], 'status')
+      local status = redis.pcall('HGET', KEYS[5 + first + i], 'status')
       ours[i] = status ~= 'CANCELLED' and status ~= 'COMPLETED' and status ~= 'FAILED'
       if ours[i] then acked = acked - 1 end
     end
@@ -73,37 +78,62 @@ local function told_apart(acked)
   return ours
 end
 
--- One XACK is enough for all plain attempts: no other host can have settled one. If it counts fewer than were
--- named, somebody cancelled or deleted one of them.
-local function complete_plain()
-  local acked = redis.pcall('XACK', stream, group, unpack(ARGV, 9, 8 + plain))
+-- Completes `count` plain attempts, which come after `first` others; their arguments come after `base`
+-- others. The last `results` ones have a result. `set` writes their values, and gives an error if it cannot.
+--
+-- One XACK is enough for all of them: no other host can have settled one. If it counts fewer than were named,
+-- somebody cancelled or deleted one of them.
+local function complete_plain(first, count, results, base, set)
+  local acked = redis.pcall('XACK', stream, group, unpack(ARGV, base + 1, base + count))
   local refused = type(acked) == 'table' and acked.err
-  local ours = not refused and acked < plain and told_apart(acked)
+  local ours = not refused and acked < count and told_apart(acked, first, count, base)
+  refused = refused or set and set(ours)
   -- All attempts share one list, because a new list for each of them would be expensive.
   local changes = {
-    'attempt', '1', 'plugin', ARGV[8], 'consumer', consumer, 'enqueued_at', '', 'started_at', '',
+    'attempt', '1', 'plugin', ARGV[11], 'consumer', consumer, 'enqueued_at', '', 'started_at', '',
   }
-  for i = 1, plain do
-    local at = 8 + i
+  for i = 1, count do
+    local at = base + i
     if refused or (ours and not ours[i]) then
-      out[i] = refused or 0
+      out[first + i] = refused or 0
     else
-      changes[8], changes[10] = ARGV[at + plain], started(ARGV[at + 2 * plain])
-      if i > without then changes[11], changes[12] = 'result', ARGV[at + 3 * plain - without] end
-      out[i] = try(end_task, KEYS[5 + i], stream, false, 'COMPLETED', changes, ARGV[at], nil, true)
-      settled[#settled + 1] = ARGV[at]
+      changes[8], changes[10] = ARGV[at + count], started(ARGV[at + 2 * count])
+      if i > count - results then changes[11], changes[12] = 'result', ARGV[at + 2 * count + results] end
+      local status, entry = KEYS[5 + first + i], ARGV[at]
+      out[first + i] = try(end_task, status, stream, false, 'COMPLETED', changes, entry, nil, true)
+      settled[#settled + 1] = entry
     end
   end
 end
 
+-- Completes the plain attempts that set values.
+local function complete_setters()
+  local base = 11 + 3 * plain + with
+  complete_plain(plain, setters, set_with, base, function(ours)
+    local counts = base + 3 * setters + set_with
+    local key, value, writes = 5 + plain + setters, counts + setters, {}
+    for i = 1, setters do
+      for _ = 1, tonumber(ARGV[counts + i]) do
+        key, value = key + 1, value + 1
+        if not ours or ours[i] then
+          writes[#writes + 1] = KEYS[key]
+          writes[#writes + 1] = ARGV[value]
+        end
+      end
+    end
+    local written = #writes > 0 and redis.pcall('MSET', unpack(writes))
+    return type(written) == 'table' and written.err
+  end)
+end
+
 -- The next argument of an attempt that is not plain.
-local at = 9 + 3 * plain + with
+local at = 12 + 3 * (plain + setters) + with + set_with + setters + values
 
 -- Makes the function that settles the next attempt that is not plain. Calls without such attempts, which are
 -- most of them, do without it and its parts.
 local function make_settle_next()
   -- The next key, and the number of the attempt before.
-  local key, attempts = 6 + plain, plain
+  local key, attempts = 6 + plain + setters + values, plain + setters
 
   local function next_key()
     key = key + 1
@@ -340,12 +370,14 @@ local settle_next = at <= #ARGV and make_settle_next()
 
 -- When its memory is full, Redis refuses only the first write of a script. So the attempts with effects come
 -- before all others, and before them a write that changes nothing: no attempt is committed by half.
-if ARGV[at] == 'X' or ARGV[at] == 'N' then
+if setters > 0 or ARGV[at] == 'X' or ARGV[at] == 'N' then
   local asked = redis.pcall('SETRANGE', KEYS[5], 0, '')
   local refused = type(asked) == 'table' and asked.err
+  if setters > 0 and not refused then complete_setters() end
+  for i = 1, refused and setters or 0 do out[plain + i] = refused end
   while ARGV[at] == 'X' or ARGV[at] == 'N' do settle_next(refused) end
 end
-if plain > 0 then complete_plain() end
+if plain > 0 then complete_plain(0, plain, with, 11) end
 while at <= #ARGV do settle_next() end
 
 if #settled > 0 then redis.call('XDEL', stream, unpack(settled)) end

@@ -22,6 +22,9 @@ plugins=$PWD/plugins
 cache=${TQHOST_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/tqhost}
 javascript=(report-csv testing/in-javascript)
 python=(testing/in-python)
+# Built by the compilers' own commands without options, for the world task-handler of wit/.
+stock_javascript=testing/stock-javascript
+stock_python=testing/stock-python
 c=(image-info testing/in-c)
 # If the machine has no Node.js, or an old one, the script takes one from Python's registry.
 least_node=20
@@ -124,8 +127,8 @@ case ${1:-} in
 esac
 
 # Makes the project of the handler in plugins/$1, adds the files $2… to it, and runs `make_it` there, unless
-# the same files and the same `compiler` were built before. `wit` is the folder with the interfaces that only
-# this language needs, if there are any. A handler with more exports has a world.wit of its own.
+# the same files and the same `compiler` were built before. `wit` is the folder with this
+# language's world, if it has its own. A handler with more exports has a world.wit of its own.
 land() {
     local folder=plugins/$1 name own built to=plugins/$1.wasm
     shift
@@ -138,7 +141,7 @@ land() {
     # shellcheck disable=SC2086
     built=$cache/built/$name-$({
         hash_of $own "$@" "$world" wit/handler.wit wit/deps/*/*.wit plugins/sdk/wit/deps/*/*.wit \
-            ${wit:+"$wit"/deps/*/*.wit} scripts/build-languages.sh
+            scripts/build-languages.sh
         printf '%s\n' "$compiler"
     } | sha256sum | cut -c 1-20).wasm
     if [ ! -e "$built" ]; then
@@ -149,7 +152,7 @@ land() {
         [ $# = 0 ] || cp "$@" "$project"
         cp "$world" "$project/wit"
         cp wit/handler.wit "$project/wit/deps/handler"
-        cp -r wit/deps/. plugins/sdk/wit/deps/. ${wit:+"$wit/deps/."} "$project/wit/deps"
+        cp -r wit/deps/. plugins/sdk/wit/deps/. "$project/wit/deps"
         # cli/templates.rs does the same, and says why.
         sed -i 's/@0\.2\.3/@0.2.4/' "$project"/wit/deps/*/*.wit
         (cd "$project" && make_it "$name")
@@ -183,6 +186,20 @@ make_it() {
 for name in "${python[@]}"; do
     land "$name" "$templates"/python/tqhost*.py "$templates/python/build.py"
 done
+
+wit=
+compiler="stock $(basename "$javascript_tools")"
+make_it() {
+    quietly "$javascript_tools/node_modules/.bin/componentize-js" handler.js \
+        --wit wit/deps/handler --world-name task-handler --out "$1.wasm"
+}
+land "$stock_javascript"
+compiler="stock $(basename "$python_tools")"
+make_it() {
+    quietly "$python_tools/bin/componentize-py" --wit-path wit/deps/handler --world task-handler \
+        componentize app --output "$1.wasm"
+}
+land "$stock_python"
 
 clang=$(scripts/find-clang.sh)
 # Cargo's lock file pins the generator of the bindings.

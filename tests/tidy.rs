@@ -573,7 +573,7 @@ fn guests(files: &Files) -> Vec<String> {
 }
 
 /// The ways in which a handler may misbehave. A new one is added here first.
-const MISBEHAVIOURS: [&str; 31] = [
+const MISBEHAVIOURS: [&str; 32] = [
     "endless loop",
     "loop in host calls",
     "wait in a host call",
@@ -602,6 +602,7 @@ const MISBEHAVIOURS: [&str; 31] = [
     "reading a config key that is not granted",
     "looking for what another task left",
     "importing what is not offered",
+    "files and sockets",
     "another interface",
     "huge component",
     "malformed component",

@@ -1,4 +1,5 @@
-//! Imports `wasi:sockets` and opens the network. The host must refuse to load it, so it never runs.
+//! Asks `wasi:sockets` for a TCP socket, a UDP socket and the addresses of a name, and returns what it is told
+//! of each. The host refuses all of them.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};
@@ -9,9 +10,23 @@ wit_bindgen::generate!({
     generate_all,
 });
 
-fn handle(_: Task) -> Result<&'static str, Failure> {
-    drop(wasi::sockets::instance_network::instance_network());
-    Ok("got the network")
+use wasi::sockets::network::{ErrorCode, IpAddressFamily};
+use wasi::sockets::{instance_network, ip_name_lookup, tcp_create_socket, udp_create_socket};
+
+fn handle(_: Task) -> Result<String, Failure> {
+    let network = instance_network::instance_network();
+    let tcp = told(tcp_create_socket::create_tcp_socket(IpAddressFamily::Ipv4));
+    let udp = told(udp_create_socket::create_udp_socket(IpAddressFamily::Ipv6));
+    let name = told(ip_name_lookup::resolve_addresses(&network, "localhost"));
+    Ok(format!("tcp {tcp}, udp {udp}, name {name}"))
+}
+
+fn told<T>(asked: Result<T, ErrorCode>) -> &'static str {
+    match asked {
+        Ok(_) => "given",
+        Err(ErrorCode::AccessDenied) => "access-denied",
+        Err(_) => "another error",
+    }
 }
 
 handler!(handle);

@@ -217,7 +217,7 @@ fn plugins_that_cannot_be_used_fail_the_check_and_missing_ones_do_not() {
             guest("wrong-version"),
             "it exports tqhost:handler/handler@0.2.0, but this tqhost runs tqhost:handler/handler@0.1.0",
         ),
-        (guest("wants-files"), "it imports what handlers cannot have: wasi:filesystem"),
+        (guest("wants-more"), "it imports what handlers cannot have: wasi:keyvalue"),
     ];
     for (file, why) in table {
         std::fs::copy(&file, bench.plugin_path("p")).expect("copy");

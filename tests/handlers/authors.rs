@@ -265,9 +265,9 @@ fn mistakes_are_told() {
     fs::write(folder.path().join("reserved.json"), "{\"tq-id\": \"1\"}").expect("write");
     fs::write(folder.path().join("text.wasm"), "(module)").expect("write");
     fs::write(folder.path().join("tqhost.toml"), "[queues.q]\n").expect("write");
-    let paths = ["echo", "wrong-world", "wrong-version", "wants-files"]
+    let paths = ["echo", "wrong-world", "wrong-version", "wants-more"]
         .map(|guest| fs::canonicalize(guest_path(guest)).expect("a path"));
-    let [echo, wrong_world, wrong_version, wants_files] =
+    let [echo, wrong_world, wrong_version, wants_more] =
         paths.each_ref().map(|path| path.to_str().expect("UTF-8"));
     let task = ["--field", "a=1"];
     let table: [(&[&str], i32, &str); 16] = [
@@ -280,7 +280,7 @@ fn mistakes_are_told() {
             "it exports no tqhost:handler/handler; it exports tqhost:testing/greeter@0.1.0",
         ),
         (&[wrong_version, task[0], task[1]], 1, "but this tqhost runs tqhost:handler/handler@0.1.0"),
-        (&[wants_files, task[0], task[1]], 1, "(handlers have no filesystem)"),
+        (&[wants_more, task[0], task[1]], 1, "wasi:keyvalue/store@0.2.0-draft (tqhost does not know it)"),
         (&[echo], 2, "<TASK.json>"),
         (&[echo, "nowhere.json"], 1, "nowhere.json: there is no such file"),
         (&[echo, "bad.json"], 1, "bad.json: not a JSON object: line 3 column 2: expected `,` or `}`"),

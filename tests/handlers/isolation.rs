@@ -553,7 +553,7 @@ use Ends::{Completes, Dies, Waits};
 /// Every way in which a handler can misbehave. `plugins/testing/README.md` has the list, and a test in `tidy`
 /// checks that each guest of it is here.
 #[rustfmt::skip]
-const MISBEHAVING: [Case; 56] = [
+const MISBEHAVING: [Case; 57] = [
     ("traps", &[("a", "1")], Dies("trap: ")),
     ("panics", &[("a", "1")], Dies("trap: ")),
     ("overflows-stack", &[("a", "1")], Dies("trap: ")),
@@ -610,8 +610,13 @@ const MISBEHAVING: [Case; 56] = [
     ("reads-config", &[("a", "1")], Completes("\"all\":{}")),
     ("looks-around", &[("secret", "123456")], Completes("\"found\":[]")),
     ("remembers", &[("keep", "1000000"), ("end", "trap")], Dies("trap: ")),
-    ("wants-files", &[("a", "1")], Waits("wasi:filesystem")),
-    ("wants-sockets", &[("a", "1")], Waits("wasi:sockets")),
+    ("wants-files", &[("a", "1")], Completes("0 directories")),
+    ("wants-more", &[("a", "1")], Waits("wasi:keyvalue")),
+    (
+        "wants-sockets",
+        &[("a", "1")],
+        Completes("tcp access-denied, udp access-denied, name access-denied"),
+    ),
     ("wrong-version", &[("a", "1")], Waits("tqhost:handler/handler@0.2.0")),
     ("wrong-world", &[("a", "1")], Waits("it exports no tqhost:handler/handler")),
 ];

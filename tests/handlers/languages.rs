@@ -240,6 +240,7 @@ fn an_exception_tells_its_author_what_it_was() {
         ("javascript", "recursion", "InternalError: too much recursion", "again@handler.js:"),
         ("python", "throw", "LookupError: boom in Python", "in explode"),
         ("python", "exit", "SystemExit: 3", "in work"),
+        ("python", "caused", "ValueError: it was not there", "caused by LookupError: boom in Python"),
         ("python", "recursion", "RecursionError: maximum recursion depth exceeded", "in recurse"),
     ];
     for (queue, end, what, place) in table {
@@ -257,12 +258,34 @@ fn an_exception_tells_its_author_what_it_was() {
             host.logged(what).iter().any(is_told).then_some(())
         });
     }
-    // Without the project's helper, the engine only knows that the handler has ended.
-    for queue in ["javascript", "python"] {
+    // Without the project's helper, the JavaScript engine only knows that the handler has ended.
+    for (queue, what) in [("javascript", "an uncaught exception"), ("python", "LookupError: boom in Python")]
+    {
         let (_, error) = ended(queue, "uncaught");
-        assert!(error.starts_with("trap: ") && error.contains("an uncaught exception"), "{error}");
+        assert!(error.starts_with("trap: ") && error.contains(what), "{queue}: {error}");
     }
     host.stop();
+}
+
+#[test]
+fn clocks_sleep_and_asyncio_work_in_python_in_fresh_and_warm_instances() {
+    for grants in ["", "[plugins.in-python]\ninstance = { warm = 1 }"] {
+        let (mut bench, host) = host(&["in-python"], grants);
+        for _ in 0..3 {
+            let id = bench.xadd("python", &[("end", "clocks")]);
+            let seen: Value = serde_json::from_str(&result(&mut bench, "python", &id)).expect("JSON");
+            let number = |name: &str| seen[name].as_f64().expect("a number");
+            assert!((0.01..20.0).contains(&number("slept")), "{seen}");
+            assert_eq!(seen["both"], json!([1, 2]));
+            assert!((number("now") - number("seconds")).abs() < 20.0, "{seen}");
+            // After 2020: it is the wall clock.
+            assert!(number("now") > 1_577_836_800.0, "{seen}");
+            assert!(seen["printed"].to_string().contains("LookupError: boom in Python"), "{seen}");
+        }
+        host.log("warned by the module warnings");
+        host.log("logged by the module logging");
+        host.stop();
+    }
 }
 
 #[test]

@@ -14,3 +14,4 @@ mod languages;
 mod llm;
 mod reports;
 mod resume_model;
+mod stock;

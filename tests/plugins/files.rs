@@ -57,8 +57,7 @@ fn bad_files() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             "it exports tqhost:handler/handler@0.2.0, but this tqhost runs tqhost:handler/handler@0.1.0",
         ),
         ("wrong-world", guest("wrong-world"), "it exports no tqhost:handler/handler"),
-        ("wants-files", guest("wants-files"), "wasi:filesystem"),
-        ("wants-sockets", guest("wants-sockets"), "wasi:sockets"),
+        ("wants-more", guest("wants-more"), "wasi:keyvalue"),
     ]
 }
 
@@ -138,11 +137,11 @@ fn info(plugin: &str, state: &str, active: &[u8]) -> String {
 #[test]
 fn a_first_file_that_is_bad_leaves_the_tasks_queued_until_a_good_one_comes() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"p\"\n");
-    bench.install("wants-files", "p");
+    bench.install("wants-more", "p");
     let host = bench.host();
     let line = host.log("plugin cannot be used");
     assert!(
-        line["error"].as_str().is_some_and(|error| error.contains("wasi:filesystem"))
+        line["error"].as_str().is_some_and(|error| error.contains("wasi:keyvalue"))
             && line["active"].is_null(),
         "{line}"
     );

@@ -319,7 +319,7 @@ impl Swaps {
                 format!("echo {}", self.mark).into_bytes()
             }
             Way::WrongWorld => self.next("wrong-world"),
-            Way::NotOffered => self.next("wants-files"),
+            Way::NotOffered => self.next("wants-more"),
             _ => self.next("checks-itself"),
         };
         match way {

@@ -108,7 +108,6 @@ const PYTHON: &[Template] = &[
     ("Makefile", template!("python/Makefile")),
     ("app.py", template!("python/app.py")),
     ("wit/world.wit", template!("python/wit/world.wit")),
-    ("wit/deps/random/random.wit", template!("python/wit/deps/random/random.wit")),
     ("build.py", template!("python/build.py")),
     ("tqhost.py", template!("python/tqhost.py")),
     ("tqhost_blobs.py", template!("python/tqhost_blobs.py")),

@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 
 use serde::Serialize;
+use wasi_preview1_component_adapter_provider::WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER;
 use wasmparser::{Parser, Payload};
 use wasmtime::Engine;
 use wasmtime::component::Component;
@@ -112,7 +113,11 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Result<Cow<'_, [u8]>, LoadError> {
     }))
 }
 
-/// Wraps a core module that carries its component type, as wit-bindgen leaves it on wasm32-unknown-unknown.
+/// The module name of the functions of wasip1.
+const WASIP1: &str = "wasi_snapshot_preview1";
+
+/// Wraps a core module that carries its component type, as wit-bindgen leaves it. Functions of wasip1 become
+/// calls of WASI 0.2, through the adapter that wasmtime's project publishes.
 fn from_module(bytes: &[u8]) -> Result<Vec<u8>, LoadError> {
     let (mut typed, mut wasip1) = (false, false);
     for payload in Parser::new(0).parse_all(bytes) {
@@ -120,17 +125,23 @@ fn from_module(bytes: &[u8]) -> Result<Vec<u8>, LoadError> {
             Payload::CustomSection(section) => typed |= section.name().starts_with("component-type"),
             Payload::ImportSection(imports) => {
                 for import in imports.into_imports() {
-                    wasip1 |= import.map_err(malformed)?.module == "wasi_snapshot_preview1";
+                    wasip1 |= import.map_err(malformed)?.module == WASIP1;
                 }
             }
             _ => {}
         }
     }
-    if !typed || wasip1 {
+    if !typed {
         return Err(LoadError::CoreModuleWithoutComponentType { wasip1 });
     }
-    let encode = || wit_component::ComponentEncoder::default().validate(true).module(bytes)?.encode();
-    encode().map_err(|error| LoadError::Malformed(format!("{error:#}")))
+    let encode = || {
+        let mut encoder = wit_component::ComponentEncoder::default().validate(true).module(bytes)?;
+        if wasip1 {
+            encoder = encoder.adapter(WASIP1, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER)?;
+        }
+        encoder.encode()
+    };
+    encode().map_err(|error| LoadError::NoComponent(format!("{error:#}")))
 }
 
 /// Reads the outermost names of a component without compiling it.

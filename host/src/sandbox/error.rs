@@ -16,11 +16,18 @@ pub enum LoadError {
     #[error("not a valid WebAssembly component: {0}")]
     Malformed(String),
     #[error("this is a core module without a component type, not a component{}", if *wasip1 {
-        " (it was built for wasm32-wasip1: build it for wasm32-wasip2)"
+        " (it was built for wasip1, which tqhost adapts if the module has the type of its exports: generate \
+         its bindings from wit/handler.wit, with wit-bindgen for example, or build it for wasm32-wasip2)"
     } else {
         " (build it for wasm32-wasip2, or generate its bindings with wit-bindgen from wit/handler.wit)"
     })]
     CoreModuleWithoutComponentType { wasip1: bool },
+    /// The encoder names the import or export that does not fit the embedded type.
+    #[error(
+        "this core module has a component type, but does not fit it: {0} (it may import the interfaces of its \
+         world and wasi_snapshot_preview1, and must export the functions of its world)"
+    )]
+    NoComponent(String),
     #[error("it exports no tqhost:handler/handler; {}", list("it exports", exports))]
     WrongWorld { exports: Vec<String> },
     #[error("it exports {found}, but this tqhost runs {offered}")]

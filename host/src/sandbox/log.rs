@@ -13,6 +13,7 @@ use std::sync::Arc;
 use strum::IntoStaticStr;
 use tracing::Level;
 
+use super::last_words::LastWords;
 use super::mask::Mask;
 use super::quota::Quota;
 use crate::task::Task;
@@ -23,8 +24,6 @@ pub(super) const MAX_LINE: usize = 8 * 1024;
 pub(super) const BUDGET: usize = 256 * 1024;
 /// Bytes that each line costs beside its text, so that empty lines are not free.
 const LINE_COST: usize = 32;
-/// Bytes kept of the guest's last words.
-const MAX_LAST_WORDS: usize = 1024;
 
 /// The attempt that a line belongs to.
 #[derive(Debug, Clone)]
@@ -46,8 +45,7 @@ pub(super) struct GuestLog {
     /// Whether the ids of the batch's tasks were logged.
     batch_logged: bool,
     lines: [Vec<u8>; 2],
-    last: String,
-    in_panic: bool,
+    last: LastWords,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
@@ -102,7 +100,7 @@ impl GuestLog {
         let text = mask.text(&text);
         let text = clean(text.as_bytes());
         if level == Level::ERROR {
-            self.remember(&text);
+            self.last.note_error(&text);
         }
         self.emit(level, "log", &text);
     }
@@ -116,9 +114,9 @@ impl GuestLog {
         }
     }
 
-    /// The panic message, or else the last line on stderr or at level error.
+    /// The message of a panic or an exception, or else the last line on stderr or at level error.
     pub(super) fn last_words(&self) -> Option<&str> {
-        Some(self.last.as_str()).filter(|last| !last.is_empty())
+        self.last.text()
     }
 
     fn end_line(&mut self, stream: GuestStream) {
@@ -134,32 +132,11 @@ impl GuestLog {
         };
         let text = clean_part(shown, is_cut);
         if stream == GuestStream::Stderr {
-            self.note_stderr(&text);
+            self.last.note_stderr(&text);
         }
         if !text.is_empty() {
             self.emit(Level::INFO, stream.into_str(), &text);
         }
-    }
-
-    /// Joins the two lines of a Rust panic: the place and the message.
-    fn note_stderr(&mut self, line: &str) {
-        if line.starts_with("note: run with `RUST_BACKTRACE") || line.trim().is_empty() {
-            return;
-        }
-        if line.contains("panicked at ") {
-            self.remember(line);
-            self.in_panic = true;
-        } else if self.in_panic {
-            let joined = format!("{} {line}", self.last);
-            self.remember(&joined);
-            self.in_panic = false;
-        } else if !self.last.contains("panicked at ") {
-            self.remember(line);
-        }
-    }
-
-    fn remember(&mut self, text: &str) {
-        text[..text.floor_char_boundary(MAX_LAST_WORDS)].clone_into(&mut self.last);
     }
 
     fn most_of_line(&self) -> usize {

@@ -25,6 +25,7 @@ mod error;
 mod failure;
 mod handler;
 mod host;
+mod last_words;
 mod limits;
 mod log;
 mod log_rate;

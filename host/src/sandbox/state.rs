@@ -12,6 +12,8 @@ use tokio_util::sync::CancellationToken;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::cli::{WasiCliCtx, WasiCliCtxView};
 use wasmtime_wasi::clocks::{WasiClocksCtx, WasiClocksCtxView};
+use wasmtime_wasi::filesystem::{WasiFilesystemCtx, WasiFilesystemCtxView};
+use wasmtime_wasi::sockets::{WasiSocketsCtx, WasiSocketsCtxView};
 use wasmtime_wasi_http::WasiHttpCtxView;
 
 use super::blob_access::BlobAccess;
@@ -52,6 +54,10 @@ pub(super) struct GuestState {
     pub(super) table: ResourceTable,
     cli: WasiCliCtx,
     clocks: Option<WasiClocksCtx>,
+    /// Has no directories.
+    filesystem: WasiFilesystemCtx,
+    /// Refuses everything.
+    sockets: Option<WasiSocketsCtx>,
     grant: Arc<Grant>,
     http: Option<Box<Client>>,
     /// The number of calls of wasi:http so far.
@@ -92,6 +98,8 @@ impl GuestState {
             table,
             cli,
             clocks: None,
+            filesystem: WasiFilesystemCtx::default(),
+            sockets: None,
             grant,
             http: None,
             http_calls: 0,
@@ -137,6 +145,14 @@ impl GuestState {
 
     pub(super) fn clocks(&mut self) -> WasiClocksCtxView<'_> {
         WasiClocksCtxView { ctx: self.clocks.get_or_insert_default(), table: &mut self.table }
+    }
+
+    pub(super) fn filesystem(&mut self) -> WasiFilesystemCtxView<'_> {
+        WasiFilesystemCtxView { ctx: &mut self.filesystem, table: &mut self.table }
+    }
+
+    pub(super) fn sockets(&mut self) -> WasiSocketsCtxView<'_> {
+        WasiSocketsCtxView { ctx: self.sockets.get_or_insert_default(), table: &mut self.table }
     }
 
     pub(super) fn http(&mut self) -> WasiHttpCtxView<'_> {

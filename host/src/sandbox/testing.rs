@@ -75,7 +75,7 @@ pub(crate) fn embed_in(wat: &str, world: &str, handler_wit: &str) -> Vec<u8> {
 /// The packages that a world may use beside tqhost:handler.
 const FOREIGN: &[(&str, &str)] = &[
     ("tqhost:extensions", include_str!("../../../wit/deps/extensions/extensions.wit")),
-    ("wasi:sockets", "package wasi:sockets@0.2.3; interface network { ping: func(); }"),
+    ("wasi:sockets", "package wasi:sockets@0.3.0; interface network { ping: func(); }"),
     ("acme:api", "package acme:api; interface api { ping: func(); }"),
     (
         "wasi:logging",

@@ -448,7 +448,55 @@ fn files_that_are_no_components_are_refused_in_words() {
 fn core_modules_without_a_type_are_told_what_to_do() {
     assert!(refused(&wat::parse_str("(module)").unwrap()).contains("wasm32-wasip2"));
     let wasip1 = r#"(module (import "wasi_snapshot_preview1" "proc_exit" (func (param i32))))"#;
-    assert!(refused(&wat::parse_str(wasip1).unwrap()).contains("wasm32-wasip1"));
+    assert!(refused(&wat::parse_str(wasip1).unwrap()).contains("it was built for wasip1"));
+    // The module has a type, so the message names what does not fit instead of another target.
+    let imports = r#"(import "env" "fork" (func))"#;
+    let message =
+        refused(&embed(&module(imports, DONE), "world test { export tqhost:handler/handler@0.1.0; }"));
+    assert!(message.contains("does not fit it") && message.contains("env"), "{message}");
+    assert!(!message.contains("wasm32-wasip2"), "{message}");
+}
+
+/// The functions of wasip1 that the module below calls.
+const OF_WASIP1: &str = r#"
+    (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "clock_time_get" (func $clock (param i32 i64 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_prestat_get" (func $directory (param i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+    (data (i32.const 512) "written through wasip1\n")"#;
+
+#[tokio::test]
+async fn core_modules_of_wasip1_run() {
+    // The result is 17 bytes: 8 random ones, 8 of the wall clock, and the error for directory 3. Then it
+    // writes a line.
+    let body = "
+        (if (call $random (i32.const 256) (i32.const 8)) (then unreachable))
+        (if (call $clock (i32.const 0) (i64.const 1) (i32.const 264)) (then unreachable))
+        (i32.store8 (i32.const 272) (call $directory (i32.const 3) (i32.const 280)))
+        (i32.store (i32.const 400) (i32.const 512))
+        (i32.store (i32.const 404) (i32.const 23))
+        (if (call $write (i32.const 1) (i32.const 400) (i32.const 1) (i32.const 408)) (then unreachable))
+        (i32.store8 (i32.const 16) (i32.const 0))
+        (i32.store8 (i32.const 24) (i32.const 1))
+        (i32.store (i32.const 28) (i32.const 256))
+        (i32.store (i32.const 32) (i32.const 17))
+        (i32.const 16)";
+    // The adapter takes two pages of the module's memory.
+    let wat = module(OF_WASIP1, body).replace("\"memory\") 1)", "\"memory\") 8)");
+    let wasm = embed(&wat, "world test { export tqhost:handler/handler@0.1.0; }");
+    let handler = load(&testing::sandbox(), &wasm);
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let report = handler.run(attempt()).await.unwrap();
+        let Outcome::Completed { result: Some(bytes), .. } = outcome(&report) else { panic!("{report:?}") };
+        assert_eq!(bytes.len(), 17);
+        let nanoseconds = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+        // After 2020: it is the wall clock.
+        assert!(nanoseconds > 1_577_836_800_000_000_000, "{nanoseconds}");
+        assert_eq!(bytes[16], 8, "there is no such descriptor");
+        seen.push(bytes[..8].to_vec());
+    }
+    assert_ne!(seen[0], seen[1]);
 }
 
 #[test]
@@ -467,11 +515,11 @@ fn wrong_worlds_are_named() {
     );
 
     let imports =
-        r#"(import "wasi:sockets/network@0.2.3" "ping" (func)) (import "acme:api/api" "ping" (func))"#;
-    let world = "world test { import wasi:sockets/network@0.2.3; import acme:api/api; \
+        r#"(import "wasi:sockets/network@0.3.0" "ping" (func)) (import "acme:api/api" "ping" (func))"#;
+    let world = "world test { import wasi:sockets/network@0.3.0; import acme:api/api; \
                  export tqhost:handler/handler@0.1.0; }";
     let message = refused(&embed(&module(imports, DONE), world));
-    assert!(message.contains("wasi:sockets/network@0.2.3 (handlers have no sockets); "), "{message}");
+    assert!(message.contains("wasi:sockets/network@0.3.0 (tqhost offers version 0.2); "), "{message}");
     assert!(message.contains("acme:api/api (tqhost does not know it)"), "{message}");
 }
 

@@ -12,7 +12,6 @@ import time
 
 from componentize_py_types import Err, Ok
 from wit_world.imports import context, logging, store
-from wit_world.imports import random as host_random
 from wit_world.imports.logging import Level
 from wit_world.imports.types import Deferral, Failure_Defer, Failure_Reject, Failure_Retry, Retry, Task
 
@@ -78,7 +77,7 @@ def remaining_ms() -> int:
 
 
 def now_ms(task: Task) -> int:
-    """The time in milliseconds since the Unix epoch, as in time.time(). datetime.now() ends the attempt."""
+    """The time in milliseconds since the Unix epoch, as the host's clock shows it."""
     return task.deadline_ms - remaining_ms()
 
 
@@ -186,20 +185,29 @@ def _result(value) -> bytes | None:
 
 
 def _places(error: BaseException) -> str:
-    """The places where it was raised, at most ten, the innermost last.
+    """The places where it was raised, at most ten, the innermost last, and then what caused it."""
+    text, inner = _places_of(error)[1:], error
+    told = [error]
+    while len(told) < 5:
+        inner = inner.__cause__ or (None if inner.__suppress_context__ else inner.__context__)
+        if inner is None or inner in told:
+            break
+        told.append(inner)
+        text += [f"\ncaused by {_described(inner)}", *_places_of(inner)]
+    return "".join(text)
 
-    The module traceback would look for source files, which are not there.
-    """
+
+def _places_of(error: BaseException) -> list[str]:
     places, step = [], error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
         places.append(f"\n  {code.co_filename.rsplit('/', 1)[-1]}:{step.tb_lineno} in {code.co_name}")
         step = step.tb_next
-    return "".join(places[1:][-10:])
+    return places[:1] + places[1:][-10:]
 
 
 class _Lines(io.TextIOBase):
-    """There is no stdout in the sandbox: what is printed becomes log lines."""
+    """What is printed becomes log lines, which bear the task and a level."""
 
     def __init__(self, level: str):
         self.level = level
@@ -220,11 +228,13 @@ class _Lines(io.TextIOBase):
             self.write("\n")
 
 
-# False in a unit test, which has streams, a clock and seeds of its own.
+# False in a unit test, which has streams and seeds of its own.
 _in_sandbox = sys.platform == "wasi"
 _out, _err = _Lines("info"), _Lines("warn")
 if _in_sandbox:
     sys.stdout, sys.stderr = _out, _err
+    # For an exception of a handler that is not made by `handles`.
+    sys.excepthook = lambda _kind, error, _trace: _tell(error)
 
 
 def _end_lines() -> None:
@@ -237,40 +247,52 @@ def _begin(task: Task) -> None:
     global _task, _outside
     is_first = _task is None
     _task, _outside = task, None
+    if is_first and _in_sandbox and "asyncio" in sys.modules:
+        _wait_without_sockets()
     if is_first:
         for generator in _seeded:
             generator.seed()
 
 
-# The task that runs. There is no clock either, but what is left until a deadline tells the time.
+# The task that runs.
 _task: Task | None = None
 
 
-def _now_ns() -> int:
-    return now_ms(_task) * 1_000_000 if _task else 0
+def _wait_without_sockets() -> None:
+    """Lets asyncio.run() work. Its own loop begins with a pair of sockets, which the host refuses."""
+    asyncio, selectors = sys.modules["asyncio"], sys.modules["selectors"]
 
+    class Waits(selectors.SelectSelector):
+        def select(self, timeout=None):
+            if timeout is None:
+                raise RuntimeError("asyncio waits for something that can never happen")
+            time.sleep(max(0, timeout))
+            return []
 
-if _in_sandbox:
-    time.time_ns = time.monotonic_ns = time.perf_counter_ns = _now_ns
-    time.time = time.monotonic = time.perf_counter = lambda: _now_ns() / 1e9
+    class Loop(asyncio.SelectorEventLoop):
+        def __init__(self):
+            super().__init__(Waits())
+
+        def _make_self_pipe(self):
+            pass
+
+        _close_self_pipe = _write_to_self = _make_self_pipe
+
+    sys.modules["asyncio.unix_events"]._UnixDefaultEventLoopPolicy._loop_factory = Loop
+
 
 # The top of a file runs when the component is built, and every instance begins with the state that it left.
 # So a generator that got its seed there gets a new one, unless the handler chose the seed.
 _seeded = {random._inst} if _in_sandbox else set()
-_urandom_of_build, _seed_of_random = os.urandom, random.Random.seed
-
-
-def _urandom(size: int) -> bytes:
-    return host_random.get_random_bytes(size) if _task else _urandom_of_build(size)
+_seed_of_random = random.Random.seed
 
 
 def _seed(generator: random.Random, a=None, version: int = 2) -> None:
     if _task is None:
         (_seeded.add if a is None else _seeded.discard)(generator)
-    _seed_of_random(generator, int.from_bytes(_urandom(32)) if a is None else a, version)
+    _seed_of_random(generator, a, version)
 
 
 if _in_sandbox:
-    os.urandom = random._urandom = _urandom
     random.Random.seed = _seed
     random.seed = random._inst.seed

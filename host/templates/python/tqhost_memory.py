@@ -243,7 +243,6 @@ _INTERFACES = {
     "context": {"progress": lambda percent, note: None, "remaining_ms": lambda: 60_000},
     "logging": {"log": _log, "Level": _Level},
     "store": {"get": lambda key: memory.config.get(key)},
-    "random": {},
     "types": {
         "Deferral": Deferral,
         "Field": Field,

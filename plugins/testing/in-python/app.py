@@ -5,12 +5,18 @@ call; with `url` the response; with `effects` and `blobs` what it reads. `uncaug
 `tqhost new`, like a handler that does not use it.
 """
 
+import asyncio
 import io
 import logging
+import os
 import random
+import secrets
 import sys
 import time
+import traceback
 import uuid
+import warnings
+from datetime import UTC, datetime
 
 from tqhost import batches, handles, has, reject, retry, text
 from tqhost_blobs import BlobError, blobs
@@ -41,7 +47,12 @@ def work(task):
         explode()
     if end == "random":
         drawn = [random.random(), unseeded.random(), random.Random().random()]
+        drawn += [float(int.from_bytes(os.urandom(6))), float(secrets.randbits(48))]
         return {"drawn": drawn, "uuid": str(uuid.uuid4()), "seeded": seeded.random()}
+    if end == "clocks":
+        return clocks()
+    if end == "caused":
+        caused()
     if end == "exit":
         sys.exit(3)
     if end == "recursion":
@@ -107,6 +118,37 @@ def attempt(task):
 
 def explode():
     raise LookupError("boom in Python")
+
+
+def caused():
+    try:
+        explode()
+    except LookupError as error:
+        raise ValueError("it was not there") from error
+
+
+def clocks():
+    """Sleeps for 20 ms in two ways, and returns what the clocks show and what the standard library prints."""
+    began = time.monotonic()
+    time.sleep(0.02)
+    slept = time.monotonic() - began
+    warnings.warn("warned by the module warnings")
+    try:
+        explode()
+    except LookupError:
+        logging.exception("logged by the module logging")
+        printed = traceback.format_exc()
+    both = asyncio.run(together())
+    now = datetime.now(UTC).timestamp()
+    return {"slept": slept, "both": both, "now": now, "seconds": time.time(), "printed": printed}
+
+
+async def together():
+    async def later(value):
+        await asyncio.sleep(0.02)
+        return value
+
+    return await asyncio.gather(later(1), later(2))
 
 
 def recurse(n):

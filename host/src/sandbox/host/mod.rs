@@ -1,7 +1,8 @@
 //! Defines what a guest may import, and links it.
 //!
-//! Each interface that tqhost implements has one file; the rest of WASI 0.2 comes from wasmtime-wasi. There
-//! is no filesystem, and the only network access is HTTP requests to the hosts that a plugin is granted.
+//! Each interface that tqhost implements has one file; the rest of WASI 0.2 comes from wasmtime-wasi. The
+//! filesystem is empty and every socket is refused: the only network access is HTTP requests to the hosts
+//! that a plugin is granted.
 
 mod blobs;
 mod config_store;
@@ -19,7 +20,9 @@ mod stdio;
 use wasmtime::component::{HasData, HasSelf, Linker, ResourceTable};
 use wasmtime_wasi::cli::WasiCli;
 use wasmtime_wasi::clocks::WasiClocks;
-use wasmtime_wasi::p2::bindings::{cli, clocks};
+use wasmtime_wasi::filesystem::WasiFilesystem;
+use wasmtime_wasi::p2::bindings::{cli, clocks, filesystem, sockets};
+use wasmtime_wasi::sockets::WasiSockets;
 use wasmtime_wasi_io::bindings::wasi::io;
 
 use super::state::GuestState;
@@ -92,6 +95,8 @@ const OFFERED: &[(&str, &str)] = &[
     ("wasi:cli/terminal-stderr", "0.2"),
     ("wasi:clocks/monotonic-clock", "0.2"),
     ("wasi:clocks/wall-clock", "0.2"),
+    ("wasi:filesystem/preopens", "0.2"),
+    ("wasi:filesystem/types", "0.2"),
     ("wasi:http/outgoing-handler", "0.2"),
     ("wasi:http/types", "0.2"),
     ("wasi:io/error", "0.2"),
@@ -100,6 +105,13 @@ const OFFERED: &[(&str, &str)] = &[
     ("wasi:random/random", "0.2"),
     ("wasi:random/insecure", "0.2"),
     ("wasi:random/insecure-seed", "0.2"),
+    ("wasi:sockets/instance-network", "0.2"),
+    ("wasi:sockets/ip-name-lookup", "0.2"),
+    ("wasi:sockets/network", "0.2"),
+    ("wasi:sockets/tcp", "0.2"),
+    ("wasi:sockets/tcp-create-socket", "0.2"),
+    ("wasi:sockets/udp", "0.2"),
+    ("wasi:sockets/udp-create-socket", "0.2"),
 ];
 
 /// Why a component may not import `name`, or None if it may.
@@ -113,8 +125,6 @@ pub(super) fn refusal(name: &str) -> Option<String> {
     Some(match (package, OFFERED.iter().find(|(offered, _)| *offered == interface)) {
         (_, Some((_, base))) if is_compatible(version, base) => return None,
         (_, Some((_, base))) => format!("tqhost offers version {base}"),
-        ("wasi:filesystem", _) => "handlers have no filesystem".into(),
-        ("wasi:sockets", _) => "handlers have no sockets".into(),
         ("wasi:config", _) => format!("tqhost offers {}", config_store::NAMES.join(" and ")),
         ("wasi:logging", _) => format!("tqhost offers {}", logging::NAMES.join(" and ")),
         ("wasi:http", _) => "tqhost offers wasi:http/outgoing-handler and wasi:http/types".into(),
@@ -167,6 +177,16 @@ pub(super) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result
     io::error::add_to_linker::<_, Io>(l, |state| &mut state.table)?;
     io::poll::add_to_linker::<_, Io>(l, |state| &mut state.table)?;
     io::streams::add_to_linker::<_, Io>(l, |state| &mut state.table)?;
+    filesystem::preopens::add_to_linker::<_, WasiFilesystem>(l, GuestState::filesystem)?;
+    filesystem::types::add_to_linker::<_, WasiFilesystem>(l, GuestState::filesystem)?;
+    sockets::instance_network::add_to_linker::<_, WasiSockets>(l, GuestState::sockets)?;
+    sockets::ip_name_lookup::add_to_linker::<_, WasiSockets>(l, GuestState::sockets)?;
+    let options = sockets::network::LinkOptions::default();
+    sockets::network::add_to_linker::<_, WasiSockets>(l, &options, GuestState::sockets)?;
+    sockets::tcp::add_to_linker::<_, WasiSockets>(l, GuestState::sockets)?;
+    sockets::tcp_create_socket::add_to_linker::<_, WasiSockets>(l, GuestState::sockets)?;
+    sockets::udp::add_to_linker::<_, WasiSockets>(l, GuestState::sockets)?;
+    sockets::udp_create_socket::add_to_linker::<_, WasiSockets>(l, GuestState::sockets)?;
     random::add_to_linker(l)
 }
 
@@ -188,6 +208,8 @@ mod tests {
             "wasi:http/types@0.2.0",
             "tqhost:handler/context@0.1.3",
             "tqhost:handler/blobs@0.1.0",
+            "wasi:filesystem/types@0.2.0",
+            "wasi:sockets/tcp@0.2.0",
             "wasi:logging/logging",
         ] {
             assert_eq!(refusal(name), None, "{name}");
@@ -196,8 +218,8 @@ mod tests {
             ("wasi:cli/exit@0.3.0", "tqhost offers version 0.2"),
             ("wasi:cli/exit@0.2.0-rc-2023", "tqhost offers version 0.2"),
             ("wasi:cli/exit", "tqhost offers version 0.2"),
-            ("wasi:filesystem/types@0.2.0", "no filesystem"),
-            ("wasi:sockets/tcp@0.2.0", "no sockets"),
+            ("wasi:filesystem/types@0.3.0", "tqhost offers version 0.2"),
+            ("wasi:sockets/raw@0.2.0", "does not know"),
             ("wasi:http/outgoing-handler@0.3.0", "tqhost offers version 0.2"),
             ("wasi:http/incoming-handler@0.2.0", "tqhost offers wasi:http/outgoing-handler"),
             ("tqhost:handler/sockets@0.1.0", "not offered by this version"),

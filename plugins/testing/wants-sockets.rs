@@ -1,5 +1,5 @@
-//! Asks `wasi:sockets` for a TCP socket, a UDP socket and the addresses of a name, and returns what it is told
-//! of each. The host refuses all of them.
+//! Asks `wasi:sockets` for a TCP socket, a UDP socket and the addresses of a name, and returns what it is
+//! told of each. The host refuses all of them.
 #![cfg(target_family = "wasm")]
 
 use tqhost_handler::{Failure, Task, handler};
@@ -18,7 +18,7 @@ fn handle(_: Task) -> Result<String, Failure> {
     let tcp = told(tcp_create_socket::create_tcp_socket(IpAddressFamily::Ipv4));
     let udp = told(udp_create_socket::create_udp_socket(IpAddressFamily::Ipv6));
     let name = told(ip_name_lookup::resolve_addresses(&network, "localhost"));
-    Ok(format!("tcp {tcp}, udp {udp}, name {name}"))
+    Ok(format!("{tcp} {udp} {name}"))
 }
 
 fn told<T>(asked: Result<T, ErrorCode>) -> &'static str {

@@ -141,7 +141,11 @@ fn from_module(bytes: &[u8]) -> Result<Vec<u8>, LoadError> {
         }
         encoder.encode()
     };
-    encode().map_err(|error| LoadError::NoComponent(format!("{error:#}")))
+    encode().map_err(|error| {
+        let why = format!("{error:#}");
+        let is_invalid = error.chain().any(|cause| cause.is::<wasmparser::BinaryReaderError>());
+        if is_invalid { LoadError::Malformed(why) } else { LoadError::NoComponent(why) }
+    })
 }
 
 /// Reads the outermost names of a component without compiling it.

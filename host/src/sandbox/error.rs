@@ -24,8 +24,8 @@ pub enum LoadError {
     CoreModuleWithoutComponentType { wasip1: bool },
     /// The encoder names the import or export that does not fit the embedded type.
     #[error(
-        "this core module has a component type, but does not fit it: {0} (it may import the interfaces of its \
-         world and wasi_snapshot_preview1, and must export the functions of its world)"
+        "this core module has a component type, but does not fit it: {0} (it may import the interfaces of \
+         its world and wasi_snapshot_preview1, and must export the functions of its world)"
     )]
     NoComponent(String),
     #[error("it exports no tqhost:handler/handler; {}", list("it exports", exports))]

@@ -1,7 +1,7 @@
 //! What a guest said last before it failed: the text for the task's error.
 //!
-//! In: the lines on stderr, and the log lines at level error. Out: one text of bounded length: the message of a
-//! panic, or an exception with its places and its causes, or the last line.
+//! In: the lines on stderr, and the log lines at level error. Out: one text of bounded length: the message
+//! of a panic, or an exception with its places and its causes, or the last line.
 //!
 //! Not here: the log itself (`log`), the rest of the error (`failure`).
 
@@ -32,8 +32,8 @@ impl LastWords {
         self.remember(text);
     }
 
-    /// Notes a line on stderr. A Rust panic prints its place and then its message. A traceback of Python prints
-    /// the places first, and its causes before that.
+    /// Notes a line on stderr. A Rust panic prints its place and then its message. A traceback of Python
+    /// prints the places first, and its causes before that.
     pub(super) fn note_stderr(&mut self, line: &str) {
         if NOISE.iter().any(|noise| line.starts_with(noise)) || line.trim().is_empty() {
             return;
@@ -105,8 +105,9 @@ mod tests {
 
     #[test]
     fn an_exception_of_python_has_its_places_and_causes() {
-        let lines = "ValueError: earlier\nTraceback (most recent call last):\n  File \"/0/app.py\", line 3, in a\n\
-            ValueError: the cause\n\nThe above exception was the direct cause of the following exception:\n\n\
+        let lines = "ValueError: earlier\nTraceback (most recent call last):\n\
+            \x20 File \"/0/app.py\", line 3, in a\nValueError: the cause\n\n\
+            The above exception was the direct cause of the following exception:\n\n\
             Traceback (most recent call last):\n  File \"/0/app.py\", line 26, in b\nLookupError: boom\n\n\
             thread '<unnamed>' (1) panicked at runtime/src/lib.rs:1293:29:\n\
             Python function threw an unexpected exception\nnote: run with `RUST_BACKTRACE=1`";

@@ -138,12 +138,12 @@ def clocks():
     except LookupError:
         logging.exception("logged by the module logging")
         printed = traceback.format_exc()
-    both = asyncio.run(together())
+    both = asyncio.run(both_later())
     now = datetime.now(UTC).timestamp()
     return {"slept": slept, "both": both, "now": now, "seconds": time.time(), "printed": printed}
 
 
-async def together():
+async def both_later():
     async def later(value):
         await asyncio.sleep(0.02)
         return value

@@ -24,5 +24,7 @@ class Handler:
             files = os.listdir("/")
         except OSError as error:
             files = type(error).__name__
-        found = {"files": files, "variables": len(os.environ), "seconds": began, "slept": time.time() - began}
-        return json.dumps({**found, "uuid": str(uuid.uuid4()), "random": random.SystemRandom().random()}).encode()
+        found = {"files": files, "variables": len(os.environ)}
+        times = {"seconds": began, "slept": time.time() - began}
+        drawn = {"uuid": str(uuid.uuid4()), "random": random.SystemRandom().random()}
+        return json.dumps({**found, **times, **drawn}).encode()

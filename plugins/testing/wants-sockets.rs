@@ -25,6 +25,7 @@ fn told<T>(asked: Result<T, ErrorCode>) -> &'static str {
     match asked {
         Ok(_) => "given",
         Err(ErrorCode::AccessDenied) => "access-denied",
+        Err(ErrorCode::PermanentResolverFailure) => "permanent-resolver-failure",
         Err(_) => "another error",
     }
 }

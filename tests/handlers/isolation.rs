@@ -612,7 +612,7 @@ const MISBEHAVING: [Case; 57] = [
     ("remembers", &[("keep", "1000000"), ("end", "trap")], Dies("trap: ")),
     ("wants-files", &[("a", "1")], Completes("0 directories")),
     ("wants-more", &[("a", "1")], Waits("wasi:keyvalue")),
-    ("wants-sockets", &[("a", "1")], Completes("access-denied access-denied access-denied")),
+    ("wants-sockets", &[("a", "1")], Completes("access-denied access-denied permanent-resolver-failure")),
     ("wrong-version", &[("a", "1")], Waits("tqhost:handler/handler@0.2.0")),
     ("wrong-world", &[("a", "1")], Waits("it exports no tqhost:handler/handler")),
 ];

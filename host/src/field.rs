@@ -6,3 +6,16 @@ pub struct Field {
     pub name: String,
     pub value: Vec<u8>,
 }
+
+/// The beginning of the names of fields in which the host carries what it knows of a task.
+pub(crate) const HOST_FIELDS: &str = "tq-";
+/// The beginning of the names of fields in which the host tells of the end of another task.
+pub(crate) const END_FIELDS: &str = "end.";
+
+/// How names begin that no producer may give to a field of a new task.
+pub(crate) const RESERVED: [&str; 2] = [HOST_FIELDS, END_FIELDS];
+
+/// The reserved beginning of this name, if it has one.
+pub(crate) fn reserved(name: &str) -> Option<&'static str> {
+    RESERVED.into_iter().find(|prefix| name.starts_with(prefix))
+}

@@ -53,7 +53,7 @@ fn ask(bench: &Bench, args: &[&str]) -> Value {
     bench.tqhost(&[args, &["--json"]].concat()).ok().json()
 }
 
-const STATUS: [&str; 19] = [
+const STATUS: [&str; 20] = [
     "id",
     "queue",
     "status",
@@ -73,6 +73,7 @@ const STATUS: [&str; 19] = [
     "children_completed",
     "open_children",
     "child_of",
+    "flows",
 ];
 
 #[test]

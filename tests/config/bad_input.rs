@@ -343,10 +343,11 @@ fn a_queue_that_is_not_configured() {
 #[test]
 fn fields_that_cannot_be_enqueued() {
     let mut bench = Bench::new("[queues.work]\n");
-    let table: [(&[&str], i32, &str); 6] = [
+    let table: [(&[&str], i32, &str); 7] = [
         (&["content"], 2, "\"content\" is not a field: write name=value or name=@file"),
         (&["cv=@/no/such/file"], 1, "field cv: cannot read /no/such/file: No such file"),
         (&["a=1", "tq-id=7"], 2, "field `tq-id`: names that start with `tq-` are reserved for tqhost"),
+        (&["end.id=7"], 2, "field `end.id`: names that start with `end.` are reserved for tqhost"),
         (&[], 2, "required"),
         (&["a=1", "--delay", "10"], 2, "has no unit: write \"10s\""),
         (&["a=1", "--timeout", "1s"], 2, "--wait"),

@@ -115,6 +115,27 @@ fn ends_go_to_the_queue_of_their_outcome_even_if_it_is_full_or_keeps_no_statuses
 }
 
 #[test]
+fn an_end_is_told_with_the_fields_that_the_queue_names() {
+    let mut bench = bench(
+        "[queues.work]\nplugin = \"effects\"\nmax_retries = 0\n\
+         on_end = { queue = \"told\", dead = \"failed\", fields = [\"own\", \"none\"] }\n\
+         [queues.told]\nplugin = \"missing\"\n[queues.failed]\nplugin = \"missing\"\n",
+    );
+    let host = bench.host();
+    let names = |end: HashMap<String, String>| {
+        let mut names: Vec<String> = end.into_keys().filter(|name| !name.starts_with("end.")).collect();
+        names.sort();
+        names
+    };
+    let done = bench.xadd("work", &[("do", "[]"), ("own", "1"), ("other", "2")]);
+    assert_eq!(names(end_of(&mut bench, "told", &done)), ["own"]);
+    let dead = bench.xadd("work", &[("do", "[[\"reject\"]]"), ("other", "2")]);
+    assert_eq!(names(end_of(&mut bench, "failed", &dead)), Vec::<String>::new());
+    assert!(!ends(&mut bench, "told").contains_key(&dead));
+    host.stop();
+}
+
+#[test]
 fn ends_are_told_of_tasks_that_crash_their_host() {
     let mut bench = bench(&QUEUES.replace("lease = \"1s\"", "lease = \"1s\"\nmax_crashes = 1"));
     let id = told(&mut bench, "work", &json!([["sleep", 60_000]]));

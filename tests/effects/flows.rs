@@ -257,6 +257,53 @@ fn flows_may_be_nested() {
 }
 
 #[test]
+fn the_tree_of_a_task_is_shown_and_cancelled_as_a_whole() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    let runs = || json!([["sleep", 60_000]]);
+    let inner = fan_out(&[runs(), json!([])], &json!([]));
+    let starter = told(&mut bench, "work", &json!([fan_out(&[json!([inner]), runs()], &json!([]))]));
+    let view = eventually("both flows go on", || {
+        let view = bench.tqhost(&["status", "work", &starter, "--json"]).ok().json();
+        let outer = &view["flows"][0];
+        let (of_inner, of_outer) = (&outer["open_children"][0], &outer["open_children"][1]);
+        let inner = &of_inner["flows"][0];
+        let seen = json!([
+            [outer["status"], outer["children"], outer["children_completed"]],
+            [of_inner["status"], of_outer["status"], outer["open_children"][2]],
+            [inner["status"], inner["children"], inner["children_completed"]],
+            [inner["open_children"][0]["status"], inner["open_children"][1]],
+        ]);
+        let expected = json!([
+            ["PENDING", 2, 1],
+            ["COMPLETED", "PROCESSING", null],
+            ["PENDING", 2, 1],
+            ["PROCESSING", null],
+        ]);
+        (seen == expected).then_some(view)
+    });
+    let outer = &view["flows"][0];
+    let inner = outer["open_children"][0]["flows"][0]["id"].as_str().expect("an id");
+    let outer = outer["id"].as_str().expect("an id");
+    let sheet = bench.tqhost(&["status", "join", outer]).ok().stdout;
+    for line in ["├ part ", &format!("│ └ join {inner}  PENDING  1 of 2 completed"), "│   └ part ", "└ part "]
+    {
+        assert!(sheet.contains(line), "{line}: {sheet}");
+    }
+
+    let refused = bench.tqhost(&["cancel", "work", &starter]);
+    assert!(refused.stderr.contains(&format!("`tqhost cancel join {outer}`")), "{refused:?}");
+    let ran = bench.tqhost(&["cancel", "join", outer]).ok();
+    assert!(ran.stdout.contains("and 3 tasks of its flow with it"), "{ran:?}");
+    eventually("all have stopped", || (bench.places("part").length == 0).then_some(()));
+    assert_eq!([outer, inner].map(|id| bench.status("join", id, "status")), ["CANCELLED", "CANCELLED"]);
+    let again = bench.tqhost(&["cancel", "join", outer, "--json"]).ok().json();
+    assert_eq!(again["children"], 0);
+    doctor_is_silent(&bench);
+    host.stop();
+}
+
+#[test]
 fn children_are_released_as_their_queue_has_room() {
     let mut bench =
         bench(&QUEUES.replace("[queues.part]", "[queues.part]\nmax_backlog = 20\nconcurrency = 5"));

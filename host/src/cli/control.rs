@@ -10,10 +10,10 @@ use serde_json::json;
 use super::context::{open, patiently};
 use super::exit::CommandError;
 use super::output::Out;
-use super::text;
+use super::{text, tree};
 use crate::config::Config;
 use crate::config::units::show_duration;
-use crate::queue::{FlowChild, Queue, Status};
+use crate::queue::{Status, TaskName};
 
 /// Fails when the task is not known, or has completed or failed.
 pub(super) async fn cancel(
@@ -32,9 +32,15 @@ pub(super) async fn cancel(
         return Err(anyhow!(what).into());
     };
     if matches!(before, Status::Completed | Status::Failed) {
-        return Err(anyhow!("task {id:?} cannot be cancelled: it is {} already", before.into_str()).into());
+        let mut why = format!("task {id:?} cannot be cancelled: it is {} already", before.into_str());
+        for TaskName { queue, id } in
+            patiently(|| queue.status(id)).await?.into_iter().flat_map(|task| task.flows)
+        {
+            why += &format!(". It started a flow, which you cancel with `tqhost cancel {queue} {id}`");
+        }
+        return Err(anyhow!(why).into());
     }
-    let children = cancel_children(config, &queue, id).await?;
+    let children = tree::cancel_below(config, &queue, id).await?;
     if out.json {
         let status = Status::Cancelled;
         out.json(&json!({ "id": id, "before": before, "status": status, "children": children }));
@@ -47,24 +53,6 @@ pub(super) async fn cancel(
         out.line(format!("{} is cancelled{with}; it was {}", text::escape(id), before.into_str()));
     }
     Ok(())
-}
-
-/// Cancels the children of the flow that the task `id` would have joined. Gives how many had not ended.
-async fn cancel_children(config: &Config, queue: &Queue, id: &str) -> Result<u64, CommandError> {
-    let mut cancelled = 0;
-    let children = patiently(|| queue.open_children(id, usize::MAX)).await?;
-    for FlowChild { queue: name, id: child, .. } in children.iter().filter(|child| !child.status.is_end()) {
-        let Some(rules) = config.queues.iter().find(|rules| rules.name == *name) else {
-            return Err(anyhow!(
-                "the child {child:?} is in queue {name}, which this configuration does not have"
-            )
-            .into());
-        };
-        let of_child = Queue::new(rules.clone(), queue.link.clone());
-        let before = patiently(|| of_child.cancel(child)).await?;
-        cancelled += u64::from(before.is_some_and(|status| !status.is_end()));
-    }
-    Ok(cancelled)
 }
 
 pub(super) async fn pause(config: &Config, queue: &str, out: &mut Out) -> Result<(), CommandError> {

@@ -30,6 +30,7 @@ mod output;
 mod schedule;
 mod templates;
 mod text;
+mod tree;
 mod value;
 mod wait;
 

@@ -15,13 +15,12 @@ use super::args::StatusArgs;
 use super::context::{open, patiently};
 use super::exit::CommandError;
 use super::output::{Out, Paint, Tone, sheet};
+use super::tree::{Family, TreeTask, family};
 use super::{text, value, wait};
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
-use crate::queue::{FlowChild, FlowProgress, Queue, Status, TaskStatus};
+use crate::queue::{FlowProgress, Status, TaskName, TaskStatus};
 
-/// The children of a flow that are shown.
-const CHILDREN: usize = 20;
 /// Columns of the bar that shows progress.
 const BAR: usize = 20;
 
@@ -46,9 +45,11 @@ pub(super) struct TaskView<'a> {
     duplicate_of: Option<&'a str>,
     children: Option<u64>,
     children_completed: Option<u64>,
-    /// The first children that have not completed, as far as they are enqueued.
-    open_children: Option<Vec<ChildView<'a>>>,
+    /// The first children that have not completed or started a flow that goes on, if they are enqueued.
+    open_children: Option<Vec<BranchView<'a>>>,
     child_of: Option<Joining<'a>>,
+    /// The tasks that join the flows which it started.
+    flows: Option<Vec<BranchView<'a>>>,
 }
 
 /// A task that joins a flow.
@@ -58,24 +59,37 @@ struct Joining<'a> {
     id: &'a str,
 }
 
-/// A child of a flow.
+/// A task below another one in the tree.
 #[derive(Debug, Serialize)]
-struct ChildView<'a> {
+struct BranchView<'a> {
     queue: &'a str,
     id: &'a str,
     status: Status,
     progress: Option<u8>,
     note: Option<&'a str>,
     error: Option<&'a str>,
+    children: Option<u64>,
+    children_completed: Option<u64>,
+    open_children: Option<Vec<BranchView<'a>>>,
+    flows: Vec<BranchView<'a>>,
 }
 
-/// The place of a task in a flow.
-#[derive(Default)]
-struct Family {
-    /// The queue and the id of the task that joins the flow of which the task is a child.
-    child_of: Option<(String, String)>,
-    /// The first children that have not completed, each with its queue.
-    open: Vec<(String, TaskStatus)>,
+impl<'a> BranchView<'a> {
+    fn all(tasks: &'a [TreeTask]) -> Vec<BranchView<'a>> {
+        let view = |TreeTask { queue, task, below }: &'a TreeTask| BranchView {
+            queue,
+            id: &task.id,
+            status: task.status,
+            progress: task.progress,
+            note: task.note.as_deref(),
+            error: task.error.as_deref(),
+            children: task.flow.map(|flow| flow.children),
+            children_completed: task.flow.map(|flow| flow.completed),
+            open_children: task.flow.map(|_| BranchView::all(&below.children)),
+            flows: BranchView::all(&below.flows),
+        };
+        tasks.iter().map(view).collect()
+    }
 }
 
 impl<'a> TaskView<'a> {
@@ -100,44 +114,18 @@ impl<'a> TaskView<'a> {
             children_completed: task.flow.map(|flow| flow.completed),
             open_children: None,
             child_of: None,
+            flows: None,
         }
     }
 
     fn with(self, family: &'a Family) -> TaskView<'a> {
-        let child = |(queue, task): &'a (String, TaskStatus)| ChildView {
-            queue,
-            id: &task.id,
-            status: task.status,
-            progress: task.progress,
-            note: task.note.as_deref(),
-            error: task.error.as_deref(),
-        };
         TaskView {
-            open_children: self.children.map(|_| family.open.iter().map(child).collect()),
-            child_of: family.child_of.as_ref().map(|(queue, id)| Joining { queue, id }),
+            open_children: self.children.map(|_| BranchView::all(&family.below.children)),
+            child_of: family.child_of.as_ref().map(|TaskName { queue, id }| Joining { queue, id }),
+            flows: Some(BranchView::all(&family.below.flows)),
             ..self
         }
     }
-}
-
-/// Looks up the relatives of a task in all queues of the configuration.
-async fn family(config: &Config, queue: &Queue, task: &TaskStatus) -> Result<Family, CommandError> {
-    let of = |rules: &config::QueueRules| Queue::new(rules.clone(), queue.link.clone());
-    let joins =
-        |rules: &config::QueueRules| of(rules).joined_by(task).map(|id| (rules.name.clone(), id.to_owned()));
-    let mut family = Family { child_of: config.queues.iter().find_map(joins), ..Family::default() };
-    if task.flow.is_none() {
-        return Ok(family);
-    }
-    for FlowChild { queue: name, id, status } in patiently(|| queue.open_children(&task.id, CHILDREN)).await?
-    {
-        let known = match config.queues.iter().find(|rules| rules.name == name).map(of) {
-            Some(queue) => patiently(|| queue.status(&id)).await?,
-            None => None,
-        };
-        family.open.push((name, known.unwrap_or_else(|| TaskStatus::new(&id, status))));
-    }
-    Ok(family)
 }
 
 pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Result<(), CommandError> {
@@ -235,9 +223,10 @@ fn render(
         ("attempt", format!("{} of {}", task.attempt, rules.max_retries.saturating_add(1))),
     ];
     if let Some(flow) = task.flow {
-        lines.push(("children", children(flow, &family.open, paint)));
+        lines.push(("children", children(flow, &family.below.children, paint)));
     }
-    if let Some((queue, id)) = &family.child_of {
+    lines.extend(family.below.flows.iter().map(|then| ("flow", flow(then, paint))));
+    if let Some(TaskName { queue, id }) = &family.child_of {
         lines.push(("child of", format!("{queue} {}", text::escape(id))));
     }
     if task.progress.is_some() || task.note.is_some() {
@@ -262,25 +251,61 @@ fn render(
     sheet(paint, &lines)
 }
 
-/// How many have completed, and a line for each of the first others.
-fn children(flow: FlowProgress, open: &[(String, TaskStatus)], paint: Paint) -> String {
-    let mut lines = vec![format!("{} of {} completed", flow.completed, flow.children)];
-    for (n, (queue, task)) in open.iter().enumerate() {
-        let branch = if n + 1 == open.len() { '└' } else { '├' };
-        let word = paint.tone(tone(task.status), task.status.into_str());
-        let mut line = format!("{branch} {queue} {}  {word}", text::escape(&task.id));
-        if task.progress.is_some() || task.note.is_some() {
-            line += &format!("  {}", progress(task));
-        }
-        if let Some(error) = &task.error {
-            line += &format!("  {}", text::escape(error));
-        }
-        lines.push(line);
+/// How many have completed, and lines for the first others with what is below them.
+fn children(flow: FlowProgress, open: &[TreeTask], paint: Paint) -> String {
+    let mut lines = vec![completed(flow)];
+    branches(&mut lines, "", open.iter().collect(), hidden(flow, open), paint);
+    lines.join("\n")
+}
+
+fn completed(flow: FlowProgress) -> String {
+    format!("{} of {} completed", flow.completed, flow.children)
+}
+
+/// The children that have not completed and are not shown.
+fn hidden(flow: FlowProgress, open: &[TreeTask]) -> u64 {
+    let shown = open.iter().filter(|child| child.task.status != Status::Completed).count();
+    flow.children.saturating_sub(flow.completed).saturating_sub(shown as u64)
+}
+
+/// A line for each of some tasks, and below it those of the tasks below it.
+fn branches(lines: &mut Vec<String>, indent: &str, tasks: Vec<&TreeTask>, hidden: u64, paint: Paint) {
+    let last = tasks.len();
+    for (n, one) in (1..).zip(tasks) {
+        let is_last = n == last && hidden == 0;
+        lines.push(format!("{indent}{} {}", if is_last { '└' } else { '├' }, branch(one, paint)));
+        below(lines, &format!("{indent}{} ", if is_last { ' ' } else { '│' }), one, paint);
     }
-    let others = flow.children.saturating_sub(flow.completed).saturating_sub(open.len() as u64);
-    if others > 0 {
-        lines.push(format!("and {} more", text::plural(others, "task")));
+    if hidden > 0 {
+        lines.push(format!("{indent}└ and {} more", text::plural(hidden, "task")));
     }
+}
+
+fn below(lines: &mut Vec<String>, indent: &str, one: &TreeTask, paint: Paint) {
+    let hidden = one.task.flow.map_or(0, |flow| hidden(flow, &one.below.children));
+    branches(lines, indent, one.below.children.iter().chain(&one.below.flows).collect(), hidden, paint);
+}
+
+/// What is known of a task of a tree, in one line.
+fn branch(TreeTask { queue, task, .. }: &TreeTask, paint: Paint) -> String {
+    let word = paint.tone(tone(task.status), task.status.into_str());
+    let mut line = format!("{queue} {}  {word}", text::escape(&task.id));
+    if let Some(flow) = task.flow {
+        line += &format!("  {}", completed(flow));
+    }
+    if task.progress.is_some() || task.note.is_some() {
+        line += &format!("  {}", progress(task));
+    }
+    if let Some(error) = &task.error {
+        line += &format!("  {}", text::escape(error));
+    }
+    line
+}
+
+/// A flow that the task started, with what is below the task that joins it.
+fn flow(then: &TreeTask, paint: Paint) -> String {
+    let mut lines = vec![branch(then, paint)];
+    below(&mut lines, "", then, paint);
     lines.join("\n")
 }
 
@@ -316,6 +341,7 @@ fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> Stri
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::tree::Branches;
     use super::*;
 
     const NOW: u64 = 1_700_000_100_000;
@@ -332,6 +358,7 @@ pub(super) mod tests {
             duplicate_of: None,
             flow: None,
             child_of: None,
+            flows: Vec::new(),
             id: "0190b8e4".into(),
             status: Status::Processing,
             attempt: 2,
@@ -391,9 +418,18 @@ pub(super) mod tests {
 
     #[test]
     fn a_flow_shows_the_children_that_have_not_completed() {
-        let running = TaskStatus { error: None, ..task() };
+        let of = |task: TaskStatus, below| TreeTask { queue: "query".into(), task, below };
+        let running = || TaskStatus { error: None, ..task() };
         let failed = TaskStatus { progress: None, note: None, status: Status::Failed, ..task() };
-        let open = [("query".to_owned(), running), ("query".to_owned(), failed)];
+        let plain = || TaskStatus { progress: None, note: None, ..running() };
+        let joins = TaskStatus { flow: Some(FlowProgress { completed: 1, children: 2 }), ..plain() };
+        let inner = of(joins, Branches { children: vec![of(running(), Branches::default())], flows: vec![] });
+        let done = TaskStatus { status: Status::Completed, ..plain() };
+        let open = [
+            of(running(), Branches::default()),
+            of(done, Branches { children: vec![], flows: vec![inner] }),
+            of(failed, Branches::default()),
+        ];
         let flow = FlowProgress { completed: 9_995, children: 10_000 };
         insta::assert_snapshot!(children(flow, &open, PLAIN));
     }

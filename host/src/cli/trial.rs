@@ -27,8 +27,9 @@ use super::trial_log::{LogLine, TrialLog};
 use super::{input, text, value};
 use crate::chain::chain;
 use crate::config::{self, Config};
+use crate::field::HOST_FIELDS;
 use crate::plugins::{self, Single, Singles, Watch};
-use crate::queue::{NewTask, NoEffects};
+use crate::queue::{NoEffects, check_fields};
 use crate::sandbox::{
     Allowance, Attempt, AttemptReport, CHECK_TIMEOUT, Compiler, Ended, Sandbox, SandboxOptions,
 };
@@ -222,8 +223,8 @@ impl Trial {
         for fields in &mut tasks {
             fields.retain(|field| !named.iter().any(|other| other.name == field.name));
             fields.extend(named.iter().cloned());
-            // A task that no producer could enqueue is refused here as well.
-            NewTask::new(fields.clone(), Duration::ZERO)
+            // The handler may be one of a queue that is told of ends, so it may get fields that tell of them.
+            check_fields(fields, &[HOST_FIELDS])
                 .map_err(|error| CommandError::from(anyhow!("the task: {error}")))?;
         }
         Ok(tasks)

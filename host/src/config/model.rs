@@ -98,12 +98,14 @@ pub struct QueueRules {
     pub events: u32,
 }
 
-/// The queues that are told of ends, by outcome.
+/// The queues that are told of ends, by outcome, and what they are told.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OnEnd {
     pub completed: Option<TargetQueue>,
     pub dead: Option<TargetQueue>,
     pub cancelled: Option<TargetQueue>,
+    /// The fields of an ended task that the task for its end has, too; none: all of them.
+    pub fields: Option<Vec<String>>,
 }
 
 impl OnEnd {

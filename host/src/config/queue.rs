@@ -486,6 +486,9 @@ mod tests {
             ("enqueue_to = \"b\"", "is a string, but must be a list"),
             ("on_end = \"a\"", "queues.a.on_end: leads back to this queue"),
             ("on_end = { failed = \"b\" }", "unknown key"),
+            ("on_end = {}", "queues.a.on_end: names no queue: write `queue`, or one of"),
+            ("on_end = { queue = \"b\", fields = [\"end.id\"] }", "\"end.id\" is not a field of a producer"),
+            ("on_end = { queue = \"b\", fields = \"x\" }", "is a string, but must be a list"),
             ("events = -1", "-1 is out of bounds: write 0 to 1000000"),
             ("schedule = \"x\"", "queues.a.schedule: must be a table"),
         ];

@@ -9,6 +9,7 @@ use toml::de::DeValue;
 use super::model::{Missed, Schedule};
 use super::reader::{Item, Keys, Table};
 use super::times::{ScheduleTimes, parse_cron, parse_zone};
+use crate::field::reserved;
 
 pub(super) const KEYS: Keys = Keys {
     known: &["cron", "timezone", "missed", "fields"],
@@ -78,8 +79,10 @@ fn read_fields(item: &Item) -> Option<Vec<(String, String)>> {
         return None;
     }
     let field = |(name, item): (&str, Item)| {
-        if name.starts_with("tq-") {
-            item.problem("names that start with `tq-` are reserved for tqhost: write another name");
+        if let Some(prefix) = reserved(name) {
+            item.problem(format!(
+                "names that start with `{prefix}` are reserved for tqhost: write another name"
+            ));
             return None;
         }
         if name == Schedule::TIME_FIELD {
@@ -161,6 +164,7 @@ mod tests {
                 "queues.a.schedule.fields.n: is an integer, but must be a string",
             ),
             ("cron = \"@daily\"\nfields = { tq-id = \"x\" }", "reserved for tqhost"),
+            ("cron = \"@daily\"\nfields = { \"end.id\" = \"x\" }", "that start with `end.` are reserved"),
             ("cron = \"@daily\"\nfields = { scheduled_at = \"x\" }", "it holds the time of the schedule"),
             ("cron = \"@daily\"\nzone = \"UTC\"", "unknown key"),
             ("cron = \"@daily\"\ntime_zone = \"UTC\"", "did you mean `timezone`"),

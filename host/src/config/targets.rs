@@ -9,16 +9,25 @@ use super::model::{OnEnd, QueueRules, TargetQueue};
 use super::names::check_name;
 use super::reader::{Item, Keys};
 use super::units::show_text;
+use crate::field::reserved;
 
 pub(super) const ON_END_KEYS: Keys =
-    Keys { known: &["completed", "dead", "cancelled"], later: &[], elsewhere: &[] };
+    Keys { known: &["queue", "completed", "dead", "cancelled", "fields"], later: &[], elsewhere: &[] };
 
 /// The names of the queues to which a queue sends tasks.
 #[derive(Clone, Default)]
 pub(super) struct Sends {
     pub enqueue_to: Vec<String>,
+    pub on_end: ToldNames,
+}
+
+/// The names of the queues that are told of ends, and of the fields that they are told.
+#[derive(Clone, Default)]
+pub(super) struct ToldNames {
     /// By outcome: completed, dead, cancelled.
-    pub on_end: [Option<String>; 3],
+    queues: [Option<String>; 3],
+    /// None: all.
+    fields: Option<Vec<String>>,
 }
 
 /// Gives each queue the queues to which it sends tasks, by their names.
@@ -26,8 +35,9 @@ pub(super) fn find(queues: &mut [(QueueRules, Item)], sends: Vec<Sends>) {
     let known: Vec<TargetQueue> = queues.iter().map(|(queue, _)| target(queue)).collect();
     for ((queue, item), Sends { enqueue_to, on_end }) in queues.iter_mut().zip(sends) {
         queue.enqueue_to = find_targets(item, &enqueue_to, &known);
-        let [completed, dead, cancelled] = on_end.map(|name| find_target(item, "on_end", &name?, &known));
-        queue.on_end = OnEnd { completed, dead, cancelled };
+        let [completed, dead, cancelled] =
+            on_end.queues.map(|name| find_target(item, "on_end", &name?, &known));
+        queue.on_end = OnEnd { completed, dead, cancelled, fields: on_end.fields };
     }
     mark_circles(queues);
     check_ends(queues);
@@ -119,13 +129,28 @@ fn find_target(item: &Item, key: &str, name: &str, known: &[TargetQueue]) -> Opt
 }
 
 /// One queue for all outcomes, or a table.
-pub(super) fn read_on_end(item: &Item) -> [Option<String>; 3] {
+pub(super) fn read_on_end(item: &Item) -> ToldNames {
+    let for_all = |name: Option<String>| [name.clone(), name.clone(), name];
     if item.value().is_str() {
-        let name = item.checked(check_name);
-        return [name.clone(), name.clone(), name];
+        return ToldNames { queues: for_all(item.checked(check_name)), fields: None };
     }
-    let Some(table) = item.table(&ON_END_KEYS) else { return [None, None, None] };
-    ["completed", "dead", "cancelled"].map(|key| table.get(key)?.checked(check_name))
+    let Some(table) = item.table(&ON_END_KEYS) else { return ToldNames::default() };
+    let name = |key| table.get(key).map(|item| item.checked(check_name));
+    let others = name("queue").flatten();
+    let queues = ["completed", "dead", "cancelled"].map(|key| name(key).unwrap_or_else(|| others.clone()));
+    if item.named().iter().all(|(key, _)| *key == "fields") {
+        item.problem("names no queue: write `queue`, or one of `completed`, `dead` and `cancelled`");
+    }
+    ToldNames { queues, fields: table.get("fields").map(|item| read_fields(&item)) }
+}
+
+/// Names of fields, which the host does not write itself.
+fn read_fields(item: &Item) -> Vec<String> {
+    let check = |name: &str| match reserved(name) {
+        Some(prefix) => Err(format!("is not a field of a producer: names with `{prefix}` are tqhost's own")),
+        None => Ok(()),
+    };
+    item.list().unwrap_or_default().iter().filter_map(|entry| entry.checked(check)).collect()
 }
 
 /// A list of names of queues.

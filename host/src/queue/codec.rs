@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 
 use crate::config::{self, Items};
+use crate::field::HOST_FIELDS;
 use crate::task::{Field, Origin, Task};
 
 /// The longest id of a task, in bytes. The id is part of a key.
@@ -25,8 +26,6 @@ const MAX_RESERVED: usize = 50;
 /// Longer delays are shortened to this.
 const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The prefix of fields that are reserved for the host.
-const RESERVED: &str = "tq-";
 const ID: &str = "tq-id";
 const ATTEMPT: &str = "tq-attempt";
 const DEFERRALS: &str = "tq-deferrals";
@@ -108,7 +107,7 @@ pub fn decode(queue: &Arc<str>, entry: StreamEntry) -> Result<Task, (Malformed, 
             for (name, value) in entry.fields {
                 // Every name was checked before.
                 let Ok(name) = String::from_utf8(name) else { continue };
-                match name.starts_with(RESERVED) {
+                match name.starts_with(HOST_FIELDS) {
                     true if is_kept(&name) => task.reserved.push(Field { name, value }),
                     true => {}
                     false => task.fields.push(Field { name, value }),
@@ -122,7 +121,7 @@ pub fn decode(queue: &Arc<str>, entry: StreamEntry) -> Result<Task, (Malformed, 
 
 /// The task without its fields, made of the reserved fields, if all names can be read.
 fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malformed> {
-    let reserved = entry.fields.iter().filter(|(name, _)| name.starts_with(RESERVED.as_bytes())).count();
+    let reserved = entry.fields.iter().filter(|(name, _)| name.starts_with(HOST_FIELDS.as_bytes())).count();
     let own = entry.fields.len() - reserved;
     if own > MAX_FIELDS || reserved > MAX_RESERVED {
         return Err(Malformed::TooManyFields(entry.fields.len()));
@@ -264,9 +263,9 @@ pub fn is_entry_id(id: &str) -> bool {
     id.split_once('-').is_some_and(|(ms, sequence)| digits(ms) && digits(sequence))
 }
 
-/// Whether a field's name is reserved for the host.
-pub fn is_reserved(name: &str) -> bool {
-    name.starts_with(RESERVED)
+/// Whether this is a field of the host, not of the task's producer.
+pub fn is_of_host(name: &str) -> bool {
+    name.starts_with(HOST_FIELDS)
 }
 
 fn decode_id(value: &[u8]) -> Result<String, Malformed> {

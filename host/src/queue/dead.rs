@@ -47,7 +47,7 @@ impl DeadLetter {
         };
         let id = Some(text("tq-id")).filter(|id| !id.is_empty()).unwrap_or_else(|| entry.id.clone());
         let is_own =
-            |(name, _): &&(Vec<u8>, Vec<u8>)| !std::str::from_utf8(name).is_ok_and(codec::is_reserved);
+            |(name, _): &&(Vec<u8>, Vec<u8>)| !std::str::from_utf8(name).is_ok_and(codec::is_of_host);
         DeadLetter {
             id,
             queue: text("tq-queue"),

@@ -15,7 +15,7 @@ use super::handle::{Queue, millis};
 use super::keys::FlowKeys;
 use super::reply;
 use super::script::{self, ScriptCall, with_fields};
-use super::status::{FlowProgress, Status, TaskStatus};
+use super::status::{FlowProgress, Status, TaskName, TaskStatus};
 use crate::effects::{ChildResult, OutboxTask};
 
 /// How long staged children are kept after the attempt must have ended: outages may delay its settlement.
@@ -28,11 +28,18 @@ const RESULTS_PAGE: usize = 200;
 /// A child of a flow, as the flow knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlowChild {
-    /// The name of its queue.
-    pub queue: String,
-    pub id: String,
+    pub task: TaskName,
     /// [`Status::Pending`] until it has ended.
     pub status: Status,
+    /// The tasks that join the flows which it started itself.
+    pub flows: Vec<TaskName>,
+}
+
+impl FlowChild {
+    /// Whether it has completed and started nothing.
+    pub(crate) fn is_done(&self) -> bool {
+        self.status == Status::Completed && self.flows.is_empty()
+    }
 }
 
 impl Queue {
@@ -50,31 +57,28 @@ impl Queue {
         self.shaped(WHAT, progress(reply))
     }
 
-    /// The first `most` children of a flow that were released and have not completed, in their order.
-    pub(crate) async fn open_children(&self, id: &str, most: usize) -> Result<Vec<FlowChild>, QueueError> {
+    /// The children on one page of the flow that ends in the task `id`: those that were released, in their
+    /// order. Empty after the last page.
+    pub(crate) async fn children(&self, id: &str, page: usize) -> Result<Vec<FlowChild>, QueueError> {
         const WHAT: &str = "read the children of a flow";
-        let child = |noted: &str| {
-            let mut parts = noted.splitn(3, ' ');
-            let status = parts.next()?.parse().ok()?;
-            Some(FlowChild { status, queue: parts.next()?.to_owned(), id: parts.next()?.to_owned() })
+        let child = |noted: &str, flows: Option<&String>| {
+            let (status, task) = noted.split_once(' ')?;
+            Some(FlowChild {
+                status: status.parse().ok()?,
+                task: TaskName::read(task)?,
+                flows: flows.map_or_else(Vec::new, |flows| TaskName::read_list(flows)),
+            })
         };
-        let (mut open, mut start) = (Vec::new(), 0);
-        loop {
-            let mut read = redis::cmd("HMGET");
-            read.arg(self.keys.flow(id).results).arg((start..start + RESULTS_PAGE).collect::<Vec<_>>());
-            let noted = reply::array(self.link.command(WHAT, &read).await?);
-            let noted = noted.and_then(|noted| noted.into_iter().map(reply::optional).collect());
-            let noted: Vec<Option<String>> = self.shaped(WHAT, noted)?;
-            // Children are released in their order.
-            let is_last = noted.iter().any(Option::is_none);
-            let children = noted.into_iter().flatten().filter_map(|noted| child(&noted));
-            open.extend(children.filter(|child| child.status != Status::Completed));
-            if is_last || open.len() >= most {
-                open.truncate(most);
-                return Ok(open);
-            }
-            start += RESULTS_PAGE;
+        let mut read = redis::cmd("HMGET");
+        read.arg(self.keys.flow(id).results);
+        for index in page * RESULTS_PAGE..(page + 1) * RESULTS_PAGE {
+            read.arg(index).arg(format!("{index}:flows"));
         }
+        let noted = reply::array(self.link.command(WHAT, &read).await?);
+        let noted = noted.and_then(|noted| noted.into_iter().map(reply::optional).collect());
+        let noted: Vec<Option<String>> = self.shaped(WHAT, noted)?;
+        let children = noted.chunks(2).filter_map(|noted| child(noted[0].as_ref()?, noted[1].as_ref()));
+        Ok(children.collect())
     }
 
     /// The id of the task of this queue that joins the flow of a child. None: the flow is another queue's.

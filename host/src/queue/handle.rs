@@ -77,8 +77,20 @@ fn told(rules: &config::QueueRules, keys: &QueueKeys) -> Told {
             stream(&on_end.cancelled),
             events.to_vec(),
         ],
-        args: vec![rules.events.to_string().into(), rules.name.clone().into()],
+        args: vec![
+            told_fields(on_end.fields.as_deref()),
+            rules.events.to_string().into(),
+            rules.name.clone().into(),
+        ],
     }
+}
+
+/// The fields that are told, as lib.lua takes them: the names of a JSON object. None: all fields.
+fn told_fields(names: Option<&[String]>) -> Vec<u8> {
+    let object = |names: &[String]| -> serde_json::Map<_, _> {
+        names.iter().map(|name| (name.clone(), serde_json::Value::Bool(true))).collect()
+    };
+    names.map_or_else(Vec::new, |names| serde_json::Value::Object(object(names)).to_string().into())
 }
 
 /// Whole milliseconds, rounded up, so that a short delay does not become zero.

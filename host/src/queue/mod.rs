@@ -44,10 +44,11 @@ pub(crate) use error::QueueError;
 pub(crate) use flow::FlowChild;
 pub use handle::Queue;
 pub use link::{Link, Redis};
+pub(crate) use produce::check_fields;
 pub use produce::{Enqueued, NewTask};
 pub(crate) use settle::Reason;
 pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement};
 pub use status::Status;
-pub(crate) use status::{FlowProgress, TaskStatus};
+pub(crate) use status::{FlowProgress, TaskName, TaskStatus};
 
 pub(crate) use handle::millis;

@@ -14,6 +14,7 @@ use super::reply;
 use super::script::{self, ScriptCall, with_fields};
 use super::wait;
 use crate::effects::OutboxTask;
+use crate::field::RESERVED;
 use crate::task::Field;
 
 /// A task that is to be enqueued.
@@ -46,22 +47,14 @@ pub enum NotATask {
     TooManyFields(usize),
     #[error("an idempotency key has 1 to {max} bytes, this one has {0}", max = codec::MAX_KEY_BYTES)]
     KeyLength(usize),
-    #[error("field `{0}`: names that start with `tq-` are reserved for tqhost")]
-    Reserved(String),
+    #[error("field `{0}`: names that start with `{1}` are reserved for tqhost")]
+    Reserved(String, &'static str),
 }
 
 impl NewTask {
     /// A task that becomes visible after `delay`, under a new id.
     pub fn new(fields: Vec<Field>, delay: Duration) -> Result<NewTask, NotATask> {
-        if fields.is_empty() {
-            return Err(NotATask::NoFields);
-        }
-        if fields.len() > codec::MAX_FIELDS {
-            return Err(NotATask::TooManyFields(fields.len()));
-        }
-        if let Some(field) = fields.iter().find(|field| codec::is_reserved(&field.name)) {
-            return Err(NotATask::Reserved(field.name.clone()));
-        }
+        check_fields(&fields, &RESERVED)?;
         Ok(NewTask { id: Uuid::now_v7().to_string(), fields, delay, key: None })
     }
 
@@ -82,6 +75,21 @@ impl NewTask {
         let NewTask { id, fields, delay, key } = self;
         OutboxTask { id, queue: queue.to_owned(), fields, delay, key }
     }
+}
+
+/// Checks the fields of a task. No name may begin with one of `reserved`.
+pub(crate) fn check_fields(fields: &[Field], reserved: &[&'static str]) -> Result<(), NotATask> {
+    if fields.is_empty() {
+        return Err(NotATask::NoFields);
+    }
+    if fields.len() > codec::MAX_FIELDS {
+        return Err(NotATask::TooManyFields(fields.len()));
+    }
+    let refused = |field: &Field| {
+        let prefix = reserved.iter().find(|prefix| field.name.starts_with(**prefix))?;
+        Some(NotATask::Reserved(field.name.clone(), prefix))
+    };
+    fields.iter().find_map(refused).map_or(Ok(()), Err)
 }
 
 fn check_key(key: &[u8]) -> Result<(), NotATask> {
@@ -171,7 +179,8 @@ mod tests {
     fn what_cannot_be_a_task_is_refused() {
         let new = |fields| NewTask::new(fields, Duration::ZERO).map(drop);
         assert_eq!(new(vec![]), Err(NotATask::NoFields));
-        assert_eq!(new(vec![field("a"), field("tq-id")]), Err(NotATask::Reserved("tq-id".into())));
+        assert_eq!(new(vec![field("a"), field("tq-id")]), Err(NotATask::Reserved("tq-id".into(), "tq-")));
+        assert_eq!(new(vec![field("end.id")]), Err(NotATask::Reserved("end.id".into(), "end.")));
         assert_eq!(new(vec![field("a"); 1001]), Err(NotATask::TooManyFields(1001)));
         assert_eq!(new(vec![field("a"); 1000]), Ok(()));
         assert_eq!(new(vec![field("")]), Ok(()));

@@ -16,6 +16,7 @@ use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::reply;
 use super::script;
+use super::status::TaskName;
 use crate::effects::Effects;
 use crate::task::{SettledAs, Task};
 
@@ -358,7 +359,9 @@ impl Queue {
                 };
                 begin(what, task.attempt, "", Duration::ZERO);
                 let result = result.iter().map(|result| (b"result".to_vec(), result.clone()));
-                add_fields(command, &result.collect());
+                let flows = effects.as_ref().and_then(|effects| TaskName::list(effects.flows()));
+                let flows = flows.map(|flows| codec::raw("flows", &flows));
+                add_fields(command, &result.chain(flows).collect());
             }
             (Settlement::Park { delay, from, next_attempt, deferrals, error }, EndingSubject::Task(task)) => {
                 let what = if *from == DelayStart::Now { "P" } else { "E" };

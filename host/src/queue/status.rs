@@ -12,6 +12,7 @@ use super::codec;
 use super::error::QueueError;
 use super::handle::Queue;
 use super::reply;
+use crate::effects::Flow;
 
 /// A task without a status key is looked for among this many entries of the stream.
 const SEARCH_LIMIT: usize = 10_000;
@@ -38,6 +39,35 @@ impl Status {
 
     pub(crate) fn parse(text: &[u8]) -> Option<Status> {
         std::str::from_utf8(text).ok()?.parse().ok()
+    }
+}
+
+/// Which task, in which queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskName {
+    /// The name of its queue.
+    pub queue: String,
+    pub id: String,
+}
+
+impl TaskName {
+    /// `QUEUE ID`.
+    pub(super) fn read(text: &str) -> Option<TaskName> {
+        let (queue, id) = text.split_once(' ')?;
+        Some(TaskName { queue: queue.to_owned(), id: id.to_owned() })
+    }
+
+    /// Reads what [`TaskName::list`] wrote.
+    pub(super) fn read_list(text: &str) -> Vec<TaskName> {
+        text.lines().filter_map(TaskName::read).collect()
+    }
+
+    /// The tasks that join these flows, as a field of the status of the task that starts them: a line for
+    /// each. None without flows.
+    pub(super) fn list(flows: &[Flow]) -> Option<String> {
+        let lines: Vec<_> =
+            flows.iter().map(|Flow { then, .. }| format!("{} {}", then.queue, then.id)).collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
     }
 }
 
@@ -77,6 +107,8 @@ pub struct TaskStatus {
     pub flow: Option<FlowProgress>,
     /// The key of the flow of which the task is a child.
     pub child_of: Option<String>,
+    /// The tasks that join the flows which this task started.
+    pub flows: Vec<TaskName>,
 }
 
 impl TaskStatus {
@@ -98,6 +130,7 @@ impl TaskStatus {
             duplicate_of: None,
             flow: None,
             child_of: None,
+            flows: Vec::new(),
         }
     }
 
@@ -120,6 +153,7 @@ impl TaskStatus {
                 b"due_at" => task.due_at = text().parse().ok(),
                 b"duplicate_of" => task.duplicate_of = Some(text()),
                 b"result" => task.result = Some(value),
+                b"flows" => task.flows = TaskName::read_list(&text()),
                 b"flow" => task.child_of = text().split_once(' ').map(|(_, flow)| flow.to_owned()),
                 _ => {}
             }

@@ -203,7 +203,7 @@ impl Store {
         args: Vec<String>,
     ) -> Step<T> {
         keys.extend(owned(&[TOLD, TOLD, TOLD, queue]));
-        let all = [owned(&[GROUP, self.retention, HOUR_MS]), args, owned(&["0", queue])].concat();
+        let all = [owned(&[GROUP, self.retention, HOUR_MS]), args, owned(&["", "0", queue])].concat();
         self.call(source, &keys, &all)
     }
 

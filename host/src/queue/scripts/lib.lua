@@ -7,16 +7,19 @@
 local stream, group, retention, window = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
 -- The streams that are told of ends: by outcome the one that gets a task for each end, and `events`, which
--- keeps about `kept` events. Each is nil where there is none. `queue` is this queue's name.
+-- keeps about `kept` events. Each is nil where there is none. `queue` is this queue's name, and `fields` says
+-- which of its own fields a task tells.
 local told = {}
 
 -- Takes what a script that may end tasks gets behind its own keys and arguments:
 -- KEYS  the streams that are told of completed, dead and cancelled tasks, and the events (this stream: none)
--- ARGV  how many events are kept (empty: nobody is told, and none of these keys is given) · the queue's name
+-- ARGV  the names of the fields that are told, as the names of a JSON object (empty: all) · how many events
+--       are kept (empty: nobody is told, and neither the names nor these keys are given) · the queue's name
 local function take_told()
   told.queue = table.remove(ARGV)
   told.kept = table.remove(ARGV)
   if told.kept == '' then return end
+  told.fields = table.remove(ARGV)
   for _, what in ipairs({ 'events', 'CANCELLED', 'FAILED', 'COMPLETED' }) do
     local key = table.remove(KEYS)
     if key ~= stream then told[what] = key end
@@ -161,15 +164,17 @@ local function is_marked(status)
   return redis.pcall('HGET', status, 'cancel') == '1'
 end
 
--- Adds a task for the end of a task, with the fields of the ended one. Fields that begin with `end.` speak of
--- an earlier end. If the stream cannot take it, the status of the ended task says so.
+-- Adds a task for the end of a task, with the fields of the ended one that are told. Fields that begin with
+-- `end.` speak of an earlier end. If the stream cannot take it, the status of the ended task says so.
 local function tell(status, id, how, attempt, changes, fields, letter)
   local reason = letter and value_in(letter, 'tq-reason') or value_in(changes, 'duplicate_of') and 'duplicate'
     or how == 'FAILED' and 'lost' or ''
+  if told.fields ~= '' and not told.named then told.named = cjson.decode(told.fields) end
   local new = {}
   for i = 1, fields and #fields <= 7000 and #fields or 0, 2 do
-    local own = string.sub(fields[i], 1, 3) ~= 'tq-' and string.sub(fields[i], 1, 4) ~= 'end.'
-    if own then append(new, fields[i], fields[i + 1]) end
+    local name = fields[i]
+    local is_own = string.sub(name, 1, 3) ~= 'tq-' and string.sub(name, 1, 4) ~= 'end.'
+    if is_own and (not told.named or told.named[name]) then append(new, name, fields[i + 1]) end
   end
   append(new, 'end.id', id, 'end.queue', told.queue, 'end.status', how, 'end.reason', reason,
     'end.error', value_in(changes, 'error') or '', 'end.result', value_in(changes, 'result') or '',
@@ -244,6 +249,8 @@ local function flows()
     if how == 'COMPLETED' then
       local result = value_in(changes, 'result')
       if result then redis.call('HSET', results, index .. ':value', result) end
+      local started = value_in(changes, 'flows')
+      if started then redis.call('HSET', results, index .. ':flows', started) end
       if redis.call('HINCRBY', flow, 'left', -1) == 0 then release(flow, about) end
     elseif not about['failed_as'] then
       local fields = cmsgpack.unpack(about['fields'])

@@ -1,0 +1,220 @@
+//! The tree of a task: the children of the flow that it joins, the flows that it and they started, and so on.
+//!
+//! In: a task. Out: the part of its tree that is worth showing; or the whole tree is cancelled. All of it is
+//! read and written in steps of a page, across the queues of the configuration.
+//!
+//! Not here: what one queue knows of a flow (`queue::flow`), how a tree is shown (`status`).
+
+use std::future::Future;
+use std::pin::Pin;
+
+use anyhow::anyhow;
+
+use super::context::patiently;
+use super::exit::CommandError;
+use crate::config::Config;
+use crate::queue::{FlowChild, Queue, Status, TaskName, TaskStatus};
+
+/// The levels of a tree that are shown, below the task itself.
+const LEVELS: usize = 5;
+/// The tasks of a tree that are shown.
+const SHOWN: usize = 40;
+/// The tasks of a tree that are looked at: those that are done and led to nothing that goes on are left out.
+const LOOKS: usize = 400;
+
+/// The relatives of a task.
+#[derive(Debug, Default)]
+pub(super) struct Family {
+    /// The task that joins the flow of which the task is a child.
+    pub child_of: Option<TaskName>,
+    pub below: Branches,
+}
+
+/// What is below a task.
+#[derive(Debug, Default)]
+pub(super) struct Branches {
+    /// The first children of the flow that it joins which have not completed, or started a flow that goes on.
+    pub children: Vec<TreeTask>,
+    /// The tasks that join the flows which it started.
+    pub flows: Vec<TreeTask>,
+}
+
+/// A task of a tree.
+#[derive(Debug)]
+pub(super) struct TreeTask {
+    /// The name of its queue.
+    pub queue: String,
+    pub task: TaskStatus,
+    pub below: Branches,
+}
+
+impl TreeTask {
+    /// Whether it, or a task below it, has not completed.
+    fn is_open(&self) -> bool {
+        let below = || self.below.children.iter().chain(&self.below.flows).any(TreeTask::is_open);
+        self.task.status != Status::Completed || below()
+    }
+}
+
+/// Looks up the relatives of a task in all queues of the configuration.
+pub(super) async fn family(
+    config: &Config,
+    queue: &Queue,
+    task: &TaskStatus,
+) -> Result<Family, CommandError> {
+    let joined = |queue: Queue| {
+        queue.joined_by(task).map(|id| TaskName { queue: queue.rules.name.clone(), id: id.to_owned() })
+    };
+    let mut walk = Walk { queues: Queues { config, first: queue }, shown: SHOWN, looks: LOOKS };
+    let child_of = config.queues.iter().find_map(|rules| joined(walk.queues.find(&rules.name)?));
+    Ok(Family { child_of, below: walk.below(queue, task, 0).await? })
+}
+
+/// The queues of a configuration, on the connection of one of them.
+#[derive(Clone, Copy)]
+struct Queues<'c> {
+    config: &'c Config,
+    first: &'c Queue,
+}
+
+impl Queues<'_> {
+    fn find(self, name: &str) -> Option<Queue> {
+        let rules = self.config.queues.iter().find(|rules| rules.name == name)?;
+        Some(Queue::new(rules.clone(), self.first.link.clone()))
+    }
+}
+
+/// Goes down a tree, depth first.
+struct Walk<'c> {
+    queues: Queues<'c>,
+    /// How many tasks may still be shown.
+    shown: usize,
+    /// How many tasks may still be looked at.
+    looks: usize,
+}
+
+type Walked<'w, T> = Pin<Box<dyn Future<Output = Result<T, CommandError>> + 'w>>;
+
+impl Walk<'_> {
+    /// What is below a task that is `depth` levels below the first one.
+    fn below<'w>(&'w mut self, queue: &'w Queue, task: &'w TaskStatus, depth: usize) -> Walked<'w, Branches> {
+        Box::pin(async move {
+            let mut below = Branches::default();
+            if depth == LEVELS {
+                return Ok(below);
+            }
+            if task.flow.is_some() {
+                below.children = self.children(queue, &task.id, depth).await?;
+            }
+            for flow in &task.flows {
+                // Nothing is kept of a task that ended long ago.
+                let Some(found) = self.look(flow, None, depth).await? else { continue };
+                if depth == 0 || found.is_open() {
+                    below.flows.push(found);
+                }
+            }
+            Ok(below)
+        })
+    }
+
+    async fn children(
+        &mut self,
+        queue: &Queue,
+        id: &str,
+        depth: usize,
+    ) -> Result<Vec<TreeTask>, CommandError> {
+        let mut open = Vec::new();
+        for page in 0.. {
+            let children = patiently(|| queue.children(id, page)).await?;
+            if children.is_empty() {
+                break;
+            }
+            for child in children.iter().filter(|child| !child.is_done()) {
+                if self.shown == 0 || self.looks == 0 {
+                    return Ok(open);
+                }
+                open.extend(self.look(&child.task, Some(child), depth).await?.filter(TreeTask::is_open));
+            }
+        }
+        Ok(open)
+    }
+
+    /// A task with what is below it. If nothing is kept of it, what its flow knows of it.
+    async fn look(
+        &mut self,
+        name: &TaskName,
+        child: Option<&FlowChild>,
+        depth: usize,
+    ) -> Result<Option<TreeTask>, CommandError> {
+        if self.shown == 0 || self.looks == 0 {
+            return Ok(None);
+        }
+        self.looks -= 1;
+        let queue = self.queues.find(&name.queue);
+        let kept = match &queue {
+            Some(queue) => patiently(|| queue.status(&name.id)).await?,
+            None => None,
+        };
+        let noted = |child: &FlowChild| TaskStatus {
+            flows: child.flows.clone(),
+            ..TaskStatus::new(&name.id, child.status)
+        };
+        let Some(task) = kept.or_else(|| child.map(noted)) else { return Ok(None) };
+        self.shown -= 1;
+        let below = self.below(queue.as_ref().unwrap_or(self.queues.first), &task, depth + 1).await?;
+        let found = TreeTask { queue: name.queue.clone(), task, below };
+        self.shown += usize::from(!found.is_open());
+        Ok(Some(found))
+    }
+}
+
+/// Cancels what is below a task that was to join a flow: its children, the flows that they started, and what
+/// is below those. Gives how many tasks had not ended.
+pub(super) async fn cancel_below(config: &Config, queue: &Queue, id: &str) -> Result<u64, CommandError> {
+    let queues = Queues { config, first: queue };
+    let find = |name: &TaskName| {
+        queues.find(&name.queue).ok_or_else(|| {
+            let TaskName { queue, id } = name;
+            anyhow!("the task {id:?} of the flow is in queue {queue}, which this configuration does not have")
+        })
+    };
+    let mut cancelled = 0;
+    // The tasks that join flows and are cancelled, or have ended.
+    let mut joining = vec![TaskName { queue: queue.rules.name.clone(), id: id.to_owned() }];
+    while let Some(then) = joining.pop() {
+        let of_flow = find(&then)?;
+        for page in 0.. {
+            let children = patiently(|| of_flow.children(&then.id, page)).await?;
+            if children.is_empty() {
+                break;
+            }
+            for FlowChild { task, status, flows } in children {
+                let mut flows = flows;
+                if !status.is_end() {
+                    let (ended, started) = cancel_one(&find(&task)?, &task.id).await?;
+                    cancelled += u64::from(ended);
+                    flows = started;
+                }
+                // What a completed task started may have led to more.
+                while let Some(flow) = flows.pop() {
+                    let (ended, started) = cancel_one(&find(&flow)?, &flow.id).await?;
+                    cancelled += u64::from(ended);
+                    flows.extend(started);
+                    joining.push(flow);
+                }
+            }
+        }
+    }
+    Ok(cancelled)
+}
+
+/// Cancels one task. Gives whether it had not ended, and the flows that it started if it had completed.
+async fn cancel_one(queue: &Queue, id: &str) -> Result<(bool, Vec<TaskName>), CommandError> {
+    match patiently(|| queue.cancel(id)).await? {
+        Some(Status::Completed) => {
+            let status = patiently(|| queue.status(id)).await?;
+            Ok((false, status.map_or_else(Vec::new, |status| status.flows)))
+        }
+        before => Ok((before.is_some_and(|before| !before.is_end()), Vec::new())),
+    }
+}

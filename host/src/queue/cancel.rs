@@ -26,9 +26,9 @@ impl Queue {
             call.key(keys.task(id)).key(&marker).arg(id).arg(entry)
         };
         let mut before = self.shaped("cancel", reply::bytes(self.link.script(&call("")).await?))?;
-        if before.is_empty()
-            && let Some(entry) = self.find_queued(id).await?
-        {
+        if before.is_empty() {
+            // Without an entry the task has ended meanwhile, and has a status now, or it was never there.
+            let entry = self.find_queued(id).await?.unwrap_or_default();
             before = self.shaped("cancel", reply::bytes(self.link.script(&call(&entry)).await?))?;
         }
         Ok(Status::parse(&before))

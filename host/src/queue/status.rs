@@ -168,27 +168,36 @@ impl Queue {
     /// A task from a plain producer has no status key before its first attempt. This call then looks in the
     /// stream (the first 10,000 entries, if the task has an id of its own) and among the dead letters.
     pub async fn status(&self, id: &str) -> Result<Option<TaskStatus>, QueueError> {
-        let known =
-            self.link.command("read a task's status", redis::cmd("HGETALL").arg(self.keys.task(id))).await?;
-        let fields = self.shaped("read a task's status", reply::pairs(known))?;
-        let joins = fields.iter().any(|(name, _)| name == b"joins");
-        if let Some(status) = TaskStatus::read(id, fields) {
-            let flow = if joins { self.flow_progress(id).await? } else { None };
-            return Ok(Some(TaskStatus { flow, ..status }));
+        if let Some(kept) = self.kept_status(id).await? {
+            return Ok(Some(kept));
         }
         if self.find_queued(id).await?.is_some() {
             return Ok(Some(TaskStatus::new(id, Status::Pending)));
         }
-        let dead = self.dead_letter(id).await?;
-        Ok(dead.map(|letter| TaskStatus {
-            attempt: letter.attempts,
-            error: Some(letter.error),
-            plugin: Some(letter.plugin),
-            consumer: Some(letter.consumer),
-            enqueued_at: Some(letter.enqueued_at),
-            finished_at: Some(letter.failed_at),
-            ..TaskStatus::new(id, Status::Failed)
-        }))
+        if let Some(letter) = self.dead_letter(id).await? {
+            return Ok(Some(TaskStatus {
+                attempt: letter.attempts,
+                error: Some(letter.error),
+                plugin: Some(letter.plugin),
+                consumer: Some(letter.consumer),
+                enqueued_at: Some(letter.enqueued_at),
+                finished_at: Some(letter.failed_at),
+                ..TaskStatus::new(id, Status::Failed)
+            }));
+        }
+        // It may have begun or ended between these reads.
+        self.kept_status(id).await
+    }
+
+    /// What the status key of a task holds.
+    async fn kept_status(&self, id: &str) -> Result<Option<TaskStatus>, QueueError> {
+        let known =
+            self.link.command("read a task's status", redis::cmd("HGETALL").arg(self.keys.task(id))).await?;
+        let fields = self.shaped("read a task's status", reply::pairs(known))?;
+        let joins = fields.iter().any(|(name, _)| name == b"joins");
+        let Some(status) = TaskStatus::read(id, fields) else { return Ok(None) };
+        let flow = if joins { self.flow_progress(id).await? } else { None };
+        Ok(Some(TaskStatus { flow, ..status }))
     }
 
     /// The entry in which a task waits, or runs.

@@ -10,6 +10,7 @@ mod instances;
 mod interviews;
 mod isolation;
 mod kb_vectorize;
+mod kept;
 mod languages;
 mod llm;
 mod reports;

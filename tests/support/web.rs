@@ -7,6 +7,10 @@
 //! |---|---|
 //! | `/echo` | the head of the request as it came |
 //! | `/size` | the size of the request's body |
+//! | `/kept` | how many requests this connection has brought; the connection stays open |
+//! | `/kept-for?SECONDS` | like `/kept`, and says for how long |
+//! | `/closing` | like `/kept`, but the connection is closed |
+//! | `/left` | a MiB; the connection stays open |
 //! | `/busy` | 429 with `retry-after: 7` |
 //! | `/down` | 503 with `retry-after: 9` |
 //! | `/held` | 200, once the test has called [`Web::open_held`] |
@@ -41,6 +45,7 @@ pub struct Web {
 #[derive(Default)]
 struct Seen {
     requests: AtomicUsize,
+    connections: AtomicUsize,
     open: AtomicUsize,
     most_open: AtomicUsize,
     meeting: OnceLock<Barrier>,
@@ -73,6 +78,7 @@ impl Web {
         thread::spawn(move || {
             for tcp in listener.incoming().map_while(Result::ok) {
                 let (seen, answer) = (server.clone(), answer.clone());
+                seen.connections.fetch_add(1, Ordering::SeqCst);
                 let open = seen.open.fetch_add(1, Ordering::SeqCst) + 1;
                 seen.most_open.fetch_max(open, Ordering::SeqCst);
                 thread::spawn(move || {
@@ -103,6 +109,11 @@ impl Web {
     /// Requests so far.
     pub fn requests(&self) -> usize {
         self.seen.requests.load(Ordering::SeqCst)
+    }
+
+    /// Connections so far.
+    pub fn connections(&self) -> usize {
+        self.seen.connections.load(Ordering::SeqCst)
     }
 
     /// The connections that are open now, and the most that were open at once.
@@ -143,27 +154,47 @@ impl Authority {
     }
 }
 
-/// Reads one request and answers it. An error ends the connection; the client is to blame for it.
+/// Answers the requests of a connection. An error ends it; the client is to blame for it.
 fn answer(stream: impl Read + Write, seen: &Seen) {
     let mut stream = BufReader::new(stream);
+    let mut requests = 0;
+    while let Some(path) = answer_one(&mut stream, seen, &mut requests)
+        && ["/kept", "/kept-for", "/left"].contains(&path.split('?').next().unwrap_or_default())
+    {}
+}
+
+/// Reads one request and answers it. Gives its path.
+fn answer_one(
+    stream: &mut BufReader<impl Read + Write>,
+    seen: &Seen,
+    requests: &mut usize,
+) -> Option<String> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         match stream.read_line(&mut head) {
             Ok(read) if read > 0 => {}
-            _ => return,
+            _ => return None,
         }
     }
     seen.requests.fetch_add(1, Ordering::SeqCst);
+    *requests += 1;
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
     // An error is expected: some pages write until the client closes the connection.
     let _ = match path.split('?').next().unwrap_or_default() {
+        "/kept" | "/closing" => kept(stream.get_mut(), "", &requests.to_string()),
+        "/kept-for" => {
+            let seconds = path.split_once('?').map_or("0", |(_, seconds)| seconds);
+            let header = format!("keep-alive: timeout={seconds}\r\n");
+            kept(stream.get_mut(), &header, &requests.to_string())
+        }
+        "/left" => kept(stream.get_mut(), "", &"x".repeat(1 << 20)),
         "/echo" => page(stream.get_mut(), "200 OK", "content-type: text/plain\r\n", &head),
         "/size" => {
             let size = match length(&head) {
                 Some(length) => {
                     std::io::copy(&mut stream.by_ref().take(length), &mut std::io::sink()).unwrap_or(0)
                 }
-                None => chunks(&mut stream) as u64,
+                None => chunks(stream) as u64,
             };
             page(stream.get_mut(), "200 OK", "", &size.to_string())
         }
@@ -185,7 +216,7 @@ fn answer(stream: impl Read + Write, seen: &Seen) {
         "/declared" => stream
             .get_mut()
             .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1073741824\r\n\r\n")
-            .map(|()| gone(&mut stream)),
+            .map(|()| gone(stream)),
         "/endless" => endless(stream.get_mut()),
         "/chunks" => chunked(stream.get_mut()),
         "/drip" => {
@@ -194,9 +225,9 @@ fn answer(stream: impl Read + Write, seen: &Seen) {
         "/drip-head" => {
             stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nx-slow: ").and_then(|()| drip(stream.get_mut()))
         }
-        "/stuck" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\n\r\nx").map(|()| gone(&mut stream)),
+        "/stuck" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\n\r\nx").map(|()| gone(stream)),
         "/silent" => {
-            gone(&mut stream);
+            gone(stream);
             Ok(())
         }
         "/cut" => stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n0123456789"),
@@ -204,6 +235,13 @@ fn answer(stream: impl Read + Write, seen: &Seen) {
         _ => page(stream.get_mut(), "404 Not Found", "", ""),
     };
     let _ = stream.get_mut().flush();
+    Some(path)
+}
+
+/// A page that leaves the connection open.
+fn kept(stream: &mut impl Write, headers: &str, body: &str) -> std::io::Result<()> {
+    write!(stream, "HTTP/1.1 200 OK\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())?;
+    stream.flush()
 }
 
 fn page(stream: &mut impl Write, status: &str, headers: &str, body: &str) -> std::io::Result<()> {

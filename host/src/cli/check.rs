@@ -102,6 +102,8 @@ struct HttpView {
     max_requests: u32,
     max_request_body: u64,
     max_response_body: u64,
+    /// 0: each request has a connection of its own.
+    keep_alive_ms: u64,
     /// How many certificates are trusted beside the system's.
     ca: usize,
 }
@@ -195,6 +197,7 @@ impl HttpView {
             max_requests: http.max_requests,
             max_request_body: http.max_request_body,
             max_response_body: http.max_response_body,
+            keep_alive_ms: ms(http.keep_alive),
             ca: http.ca.len(),
         }
     }
@@ -202,6 +205,10 @@ impl HttpView {
     fn render(&self) -> Vec<String> {
         let time = |ms| text::took(Duration::from_millis(ms));
         let whole = self.timeout_ms.map_or("as long as the attempt".to_owned(), time);
+        let kept = match self.keep_alive_ms {
+            0 => "connections are not kept".to_owned(),
+            ms => format!("kept for {}", time(ms)),
+        };
         let mut lines = vec![
             format!(
                 "at most {} by one attempt, {} at once; {} at once in this host",
@@ -213,7 +220,7 @@ impl HttpView {
                 text::size(self.max_response_body)
             ),
             format!(
-                "times: connect {}, first byte {}, between bytes {}, all {whole}",
+                "times: connect {}, first byte {}, between bytes {}, all {whole}; {kept}",
                 time(self.connect_timeout_ms),
                 time(self.first_byte_timeout_ms),
                 time(self.between_bytes_timeout_ms)

@@ -28,6 +28,7 @@ pub(super) const KEYS: Keys = Keys {
         "max_requests",
         "max_request_body",
         "max_response_body",
+        "keep_alive",
         "ca",
     ],
     later: &[],
@@ -42,6 +43,8 @@ pub(super) const KEYS: Keys = Keys {
 };
 
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
+/// Servers close idle connections after 5 seconds at the earliest, as a rule.
+const KEEP_ALIVE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(300);
 /// Requests of one attempt. The host keeps a few pieces of each response that the handler has not read.
 const MAX_CONCURRENT: RangeInclusive<u32> = 1..=256;
 const MAX_CONNECTIONS: RangeInclusive<u32> = 1..=10_000;
@@ -66,6 +69,10 @@ pub(super) fn read(item: &Item) -> Http {
         max_requests: count("max_requests", MAX_REQUESTS, default.max_requests),
         max_request_body: size("max_request_body", default.max_request_body),
         max_response_body: size("max_response_body", default.max_response_body),
+        keep_alive: table
+            .get("keep_alive")
+            .and_then(|item| item.duration(KEEP_ALIVE))
+            .unwrap_or(default.keep_alive),
         ca: table.get("ca").and_then(|item| read_ca(&item)).unwrap_or_default(),
     }
 }
@@ -121,6 +128,7 @@ mod tests {
             max_requests = 10
             max_request_body = 0
             max_response_body = "1MiB"
+            keep_alive = "0s"
         "#;
         let http = parse(text).expect("valid").plugins["a"].http.clone();
         let times = [
@@ -132,6 +140,7 @@ mod tests {
         assert_eq!(times, [5, 120, 10, 3600].map(Duration::from_secs));
         assert_eq!((http.max_concurrent, http.max_connections, http.max_requests), (2, 20, 10));
         assert_eq!((http.max_request_body, http.max_response_body), (0, 1 << 20));
+        assert_eq!(http.keep_alive, Duration::ZERO);
         assert!(parse("[queues.a]\n[plugins.a]").expect("valid").plugins["a"].http.timeout.is_none());
     }
 
@@ -141,6 +150,7 @@ mod tests {
             ("timeout = \"0s\"", "out of bounds"),
             ("timeout = \"2d\"", "out of bounds"),
             ("connect_timeout = 5", "no unit"),
+            ("keep_alive = \"6m\"", "out of bounds: write \"0s\" to \"5m\""),
             ("max_concurrent = 0", "out of bounds: write 1 to 256"),
             ("max_concurrent = 257", "out of bounds"),
             ("max_connections = 0", "out of bounds"),

@@ -302,6 +302,8 @@ pub struct Http {
     pub max_requests: u32,
     pub max_request_body: u64,
     pub max_response_body: u64,
+    /// How long a connection waits for another request; zero: each request has its own.
+    pub keep_alive: Duration,
     /// Certificates that are trusted in addition to those of the system.
     pub ca: Vec<CertificateDer<'static>>,
 }
@@ -318,6 +320,7 @@ impl Default for Http {
             max_requests: 1000,
             max_request_body: 16 << 20,
             max_response_body: 16 << 20,
+            keep_alive: Duration::from_secs(4),
             ca: Vec::new(),
         }
     }

@@ -24,12 +24,10 @@ use wasmtime_wasi_http::Error;
 
 use super::address;
 use super::grant::{Grant, MAX_ADDRESSES};
+use super::kept::HttpStream;
 use super::target::Target;
 use crate::config::allowed::{Host, Scheme};
 use crate::tls;
-
-pub(super) trait HttpStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
-impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> HttpStream for S {}
 
 /// Characters of a logged TLS error.
 const MAX_REASON: usize = 300;

@@ -4,7 +4,7 @@
 //!
 //! Every wait ends: by the timeouts of the plugin's configuration, by shorter ones of the guest, or with the
 //! attempt. At most three pieces wait for the guest. A request keeps its places until they are read or
-//! dropped, or the attempt ends. A connection serves one request.
+//! dropped, or the attempt ends. A connection whose response was read to its end may serve another request.
 
 use std::error::Error as _;
 use std::io;
@@ -15,25 +15,22 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Request, Response, header};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
-use wasmtime_wasi_http::io::TokioIo;
 use wasmtime_wasi_http::p2::bindings::http::types::ErrorCode;
 use wasmtime_wasi_http::{Error, WasiBody};
 
-use super::connect::{self, HttpStream, Refused};
+use super::connect::{self, Refused};
 use super::counts::{CountedRequest, RequestEnd};
 use super::grant::Grant;
+use super::kept::{HttpConnection, MAX_BUFFER};
+use super::outgoing::Outgoing;
 use super::refusals::Refusals;
 use super::target::Target;
-
-/// Bytes that are read at once. A response's head must fit in. A piece of a body has at most twice as many.
-const MAX_BUFFER: usize = 32 * 1024;
-const MAX_HEADERS: usize = 128;
+use crate::config;
 
 pub(super) struct Exchange {
     pub(super) grant: Arc<Grant>,
@@ -53,7 +50,6 @@ pub(super) struct RequestTimes {
 }
 
 type Answer = oneshot::Sender<Result<Response<WasiBody>, Error>>;
-type Connection = http1::Connection<TokioIo<Box<dyn HttpStream>>, Outgoing>;
 
 impl Exchange {
     /// Answers once, and then passes the body on until it ends.
@@ -61,7 +57,7 @@ impl Exchange {
         let Exchange { grant, target, request, times, place, refusals } = self;
         let until = connect::until(times.connect, times.end);
         // The semaphore is never closed.
-        let Ok(Ok(connection)) = timeout_at(until, grant.connections.clone().acquire_owned()).await else {
+        let Ok(Ok(open_place)) = timeout_at(until, grant.connections.clone().acquire_owned()).await else {
             refusals.tell(
                 "a request",
                 &format!("max_connections = {} of the plugin are open", grant.bounds.max_connections),
@@ -71,7 +67,7 @@ impl Exchange {
             return;
         };
         let opened = Box::pin(open(&grant, &target, request, times, until));
-        let (response, driver) = match timeout_at(times.end, opened).await {
+        let (response, connection) = match timeout_at(times.end, opened).await {
             Ok(Ok(opened)) => opened,
             Ok(Err(Refused { error, log })) => {
                 if let Some(why) = log {
@@ -95,52 +91,64 @@ impl Exchange {
             let _ = answer.send(Err(Error::HttpResponseBodySize(Some(size))));
             return;
         }
+        let fields = head.headers.clone();
         let (pieces, received) = mpsc::channel(1);
         let body = Received { pieces: Some(received), _place: place };
         if answer.send(Ok(Response::from_parts(head, body.boxed_unsync()))).is_err() {
             return;
         }
-        let passing = Box::pin(pass_on(incoming, driver, &pieces, times.between_bytes, most));
-        // This drops `passing`, so the connection is closed before the guest sees the end.
+        let passing = Box::pin(pass_on(incoming, &pieces, times.between_bytes, most));
         let ended = timeout_at(times.end, passing).await.unwrap_or(Err(Error::HttpResponseTimeout));
-        counted.ended(ended.as_ref().map_or_else(RequestEnd::of, |()| RequestEnd::Ok));
-        let _ = pieces.send(ended.map(|()| None)).await;
+        counted.ended(ended.as_ref().map_or_else(RequestEnd::of, |_| RequestEnd::Ok));
+        // The connection is kept or closed before the guest sees the end, and makes its next request.
+        match ended {
+            Ok(ReadTo::End) => grant.kept.put(target, connection, &fields).await,
+            _ => connection.close().await,
+        }
+        let _ = pieces.send(ended.map(|_| None)).await;
         // Keep the plugin's place here and not in the response. The end of the attempt ends this future, but
         // a guest that is kept for another task may still hold the response.
         pieces.closed().await;
-        drop(connection);
+        drop(open_place);
     }
 }
 
-/// Connects, sends, and waits for the head of the response.
+/// Sends on a kept connection or a new one, and waits for the head of the response.
 async fn open(
     grant: &Arc<Grant>,
     target: &Target,
     request: Request<WasiBody>,
     times: RequestTimes,
     until: Instant,
-) -> Result<(Response<Incoming>, Driver), Refused> {
-    let most = grant.bounds.max_request_body;
-    let request = prepare(target, request, most)?;
+) -> Result<(Response<Incoming>, HttpConnection), Refused> {
+    let mut request = prepare(target, request, &grant.bounds)?;
+    if let Some(mut kept) = grant.kept.take(target) {
+        let sent = timeout(times.first_byte, kept.send(request)).await;
+        match sent.map_err(|_| Error::ConnectionReadTimeout)? {
+            Ok(response) => return Ok((response, kept)),
+            // Its server had closed it.
+            Err(mut failed) => match failed.take_message() {
+                Some(unsent) => request = unsent,
+                None => return Err(hyper_error(failed.error()).into()),
+            },
+        }
+    }
+    grant.kept.shorten(grant.connections.available_permits()).await;
     let stream = connect::connect(grant, target, until).await?;
-    let handshake = http1::Builder::new()
-        .max_buf_size(MAX_BUFFER)
-        .max_headers(MAX_HEADERS)
-        .handshake(TokioIo::new(stream));
-    let (mut sender, connection) = handshake.await.map_err(|error| hyper_error(&error))?;
-    let mut driver = Driver(Some(connection));
-    let response = tokio::select! {
-        biased;
-        response = timeout(times.first_byte, sender.send_request(request)) => response,
-        never = driver.drive() => match never {},
-    };
-    let response =
-        response.map_err(|_| Error::ConnectionReadTimeout)?.map_err(|error| hyper_error(&error))?;
-    Ok((response, driver))
+    let new = HttpConnection::over(stream, &grant.runtime, grant.polls.clone()).await;
+    let mut new = new.map_err(|error| hyper_error(&error))?;
+    let sent = timeout(times.first_byte, new.send(request)).await;
+    let response = sent.map_err(|_| Error::ConnectionReadTimeout)?;
+    Ok((response.map_err(|failed| hyper_error(failed.error()))?, new))
 }
 
 /// Turns the guest's request into the one to send.
-fn prepare(target: &Target, request: Request<WasiBody>, most: u64) -> Result<Request<Outgoing>, Error> {
+fn prepare(
+    target: &Target,
+    request: Request<WasiBody>,
+    bounds: &config::Http,
+) -> Result<Request<Outgoing>, Error> {
+    let most = bounds.max_request_body;
     let (mut head, body) = request.into_parts();
     let size =
         head.headers.get(header::CONTENT_LENGTH).and_then(|size| size.to_str().ok()?.parse::<u64>().ok());
@@ -152,122 +160,72 @@ fn prepare(target: &Target, request: Request<WasiBody>, most: u64) -> Result<Req
     head.version = http::Version::HTTP_11;
     let authority = HeaderValue::try_from(target.authority()).map_err(|_| Error::HttpRequestUriInvalid)?;
     head.headers.insert(header::HOST, authority);
-    head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-    Ok(Request::from_parts(head, Outgoing { body, left: most, most }))
+    head.headers.remove(header::CONNECTION);
+    if bounds.keep_alive.is_zero() {
+        head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(Request::from_parts(head, Outgoing::new(body, most)))
+}
+
+/// How far a response was read.
+enum ReadTo {
+    End,
+    /// The guest wants no more of it.
+    Part,
 }
 
 /// Reads the body and hands it on in pieces, each as soon as the guest has room for it. Data that arrives
 /// meanwhile is joined into one piece: each piece wakes two threads, and a server may send single bytes.
 async fn pass_on(
     mut incoming: Incoming,
-    mut driver: Driver,
     pieces: &mpsc::Sender<Piece>,
     between_bytes: Duration,
     most: u64,
-) -> Result<(), Error> {
+) -> Result<ReadTo, Error> {
     let (mut size, mut piece) = (0_u64, BytesMut::new());
-    let pass_on = async {
-        let ended = loop {
-            let frame = tokio::select! {
-                biased;
-                room = pieces.reserve(), if !piece.is_empty() => match room {
-                    Ok(room) => {
-                        room.send(Ok(Some(Frame::data(piece.split().freeze()))));
-                        continue;
-                    }
-                    // The guest has dropped the body.
-                    Err(_) => return Ok(()),
-                },
-                frame = timeout(between_bytes, incoming.frame()), if piece.len() < MAX_BUFFER => match frame {
-                    Ok(Some(Ok(frame))) => frame,
-                    Ok(Some(Err(error))) => break Err(hyper_error(&error)),
-                    Ok(None) => break Ok(()),
-                    Err(_) => break Err(Error::ConnectionReadTimeout),
-                },
-            };
-            match frame.into_data() {
-                Ok(data) => {
-                    size = size.saturating_add(data.len() as u64);
-                    if size > most {
-                        break Err(Error::HttpResponseBodySize(Some(size)));
-                    }
-                    piece.extend_from_slice(&data);
+    let ended = loop {
+        let frame = tokio::select! {
+            biased;
+            room = pieces.reserve(), if !piece.is_empty() => match room {
+                Ok(room) => {
+                    room.send(Ok(Some(Frame::data(piece.split().freeze()))));
+                    continue;
                 }
-                // Trailers, which come last.
-                Err(frame) => {
-                    let before = std::mem::take(&mut piece).freeze();
-                    let data = (!before.is_empty()).then(|| Frame::data(before));
-                    for frame in data.into_iter().chain([frame]) {
-                        if pieces.send(Ok(Some(frame))).await.is_err() {
-                            return Ok(());
-                        }
-                    }
-                }
-            }
+                // The guest has dropped the body.
+                Err(_) => return Ok(ReadTo::Part),
+            },
+            frame = timeout(between_bytes, incoming.frame()), if piece.len() < MAX_BUFFER => match frame {
+                Ok(Some(Ok(frame))) => frame,
+                Ok(Some(Err(error))) => break Err(hyper_error(&error)),
+                Ok(None) => break Ok(ReadTo::End),
+                Err(_) => break Err(Error::ConnectionReadTimeout),
+            },
         };
-        // The guest gets the data before the end, even if the end is an error.
-        if !piece.is_empty() {
-            let _ = pieces.send(Ok(Some(Frame::data(piece.freeze())))).await;
-        }
-        ended
-    };
-    tokio::select! {
-        biased;
-        ended = pass_on => ended,
-        never = driver.drive() => match never {},
-    }
-}
-
-/// Drives the connection while something waits for it, and closes it when dropped.
-struct Driver(Option<Connection>);
-
-impl Driver {
-    /// Never ends. The reader of the connection sees how the connection ended.
-    async fn drive(&mut self) -> std::convert::Infallible {
-        if let Some(connection) = &mut self.0 {
-            let _ = connection.await;
-            self.0 = None;
-        }
-        std::future::pending().await
-    }
-}
-
-/// The request's body, up to its largest size.
-struct Outgoing {
-    body: WasiBody,
-    left: u64,
-    most: u64,
-}
-
-impl Body for Outgoing {
-    type Data = Bytes;
-    type Error = Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let size = frame
-            .as_ref()
-            .and_then(|frame| frame.as_ref().ok()?.data_ref())
-            .map_or(0, |data| data.len() as u64);
-        Poll::Ready(match self.left.checked_sub(size) {
-            Some(left) => {
-                self.left = left;
-                frame
+        match frame.into_data() {
+            Ok(data) => {
+                size = size.saturating_add(data.len() as u64);
+                if size > most {
+                    break Err(Error::HttpResponseBodySize(Some(size)));
+                }
+                piece.extend_from_slice(&data);
             }
-            None => Some(Err(Error::HttpRequestBodySize(Some(self.most - self.left + size)))),
-        })
+            // Trailers, which come last.
+            Err(frame) => {
+                let before = std::mem::take(&mut piece).freeze();
+                let data = (!before.is_empty()).then(|| Frame::data(before));
+                for frame in data.into_iter().chain([frame]) {
+                    if pieces.send(Ok(Some(frame))).await.is_err() {
+                        return Ok(ReadTo::Part);
+                    }
+                }
+            }
+        }
+    };
+    // The guest gets the data before the end, even if the end is an error.
+    if !piece.is_empty() {
+        let _ = pieces.send(Ok(Some(Frame::data(piece.freeze())))).await;
     }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    ended
 }
 
 /// A part of a body, or None for its end. A body without this end is not whole.

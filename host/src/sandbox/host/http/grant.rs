@@ -13,6 +13,7 @@ use rustls::ClientConfig;
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore};
 
+use super::kept::KeptConnections;
 use super::target::Target;
 use crate::config::{self, AllowedHost};
 use crate::sandbox::share::Owner;
@@ -35,8 +36,10 @@ pub(super) type Tls = OnceCell<Option<Arc<ClientConfig>>>;
 pub(in crate::sandbox) struct Grant {
     pub(super) hosts: Vec<AllowedHost>,
     pub(super) bounds: config::Http,
-    /// Free connections.
+    /// Free places for connections that serve a request.
     pub(super) connections: Arc<Semaphore>,
+    /// Open connections that serve no request.
+    pub(super) kept: Arc<KeptConnections>,
     pub(super) lookup: Lookup,
     pub(super) tls: Tls,
     pub(super) runtime: Handle,
@@ -55,6 +58,7 @@ impl Grant {
             hosts: plugin.allowed_hosts.clone(),
             bounds: plugin.http.clone(),
             connections: Arc::new(Semaphore::new(plugin.http.max_connections as usize)),
+            kept: Arc::new(KeptConnections::new(plugin.http.keep_alive, runtime.clone())),
             lookup: system_lookup,
             tls: Tls::default(),
             runtime,

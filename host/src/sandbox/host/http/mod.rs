@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! handle ─▶ Hooks::admit (allowed_hosts, counts) ─▶ exchange, on the runtime for requests
-//!              ─▶ connect (addresses, TLS) ─▶ response
+//!              ─▶ connect (addresses, TLS), or a kept connection ─▶ response
 //! ```
 //!
 //! Not here: what an entry of allowed_hosts allows (`config::allowed`), linking the interface (`link`).
@@ -16,7 +16,9 @@ mod connect;
 mod counts;
 mod exchange;
 mod grant;
+mod kept;
 pub(super) mod link;
+mod outgoing;
 mod refusals;
 pub(in crate::sandbox) mod requests;
 mod target;

@@ -220,8 +220,13 @@ async fn start_plugins(config: &Config, watchers: &Loops) -> anyhow::Result<(Plu
     let grants = reload::grants(config);
     let max_memory = grants.values().map(|grant| grant.memory).max().unwrap_or_default();
     let max_warm = reload::warm(config);
-    let opts =
-        SandboxOptions { max_concurrent: max_attempts, max_warm, max_memory, compiler: Compiler::separate() };
+    let opts = SandboxOptions {
+        max_concurrent: max_attempts,
+        max_warm,
+        max_memory,
+        compiler: Compiler::separate(),
+        backtraces: false,
+    };
     let blobs = Blobs::open(&config.blobs)?;
     let sandbox = Sandbox::within(opts, config.memory.unwrap_or_else(sandbox::default_memory), blobs)?;
     let source =

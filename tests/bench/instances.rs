@@ -28,6 +28,7 @@ pub fn calls() {
         max_warm: CONCURRENT,
         max_memory: 128 << 20,
         compiler: Compiler::Here,
+        backtraces: false,
     })
     .expect("a sandbox");
     for (guest, content, calls) in [("empty", &b"x".repeat(200), 20_000), ("resume-analyze", &resume, 500)] {

@@ -57,6 +57,7 @@ pub fn costs() {
         max_warm: 1,
         max_memory: MEMORY,
         compiler: Compiler::Here,
+        backtraces: false,
     })
     .expect("a sandbox");
     let cases = cases();

@@ -14,6 +14,7 @@ mod backlog;
 mod busy;
 mod comparison;
 mod compilation;
+mod connections;
 mod effects;
 mod hundred;
 mod idle;
@@ -41,7 +42,7 @@ const PEERS: &str = "peers";
 fn main() {
     // `cargo bench` adds arguments for its own harness, which are ignored.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 14] = [
+    let sections: [(&str, fn()); 15] = [
         ("throughput", throughput),
         ("instances", instances::calls),
         ("busy", busy::slots),
@@ -55,6 +56,7 @@ fn main() {
         ("compilation", compilation::others),
         ("hundred", hundred::start),
         ("effects", effects::costs),
+        ("connections", connections::costs),
         (PEERS, comparison::peers),
     ];
     for (name, section) in sections {

@@ -40,6 +40,7 @@ pub fn sandbox() -> &'static Sandbox {
             max_warm: 0,
             max_memory: 16 << 20,
             compiler: Compiler::Here,
+            backtraces: false,
         })
         .expect("a sandbox")
     })

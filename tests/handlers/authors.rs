@@ -191,6 +191,27 @@ fn grants_are_those_of_a_configuration() {
 }
 
 #[test]
+fn the_calls_in_which_a_handler_failed_are_shown_when_asked_for() {
+    const HANDLE: &str = ".wasm!tqhost:handler/handler@0.1.0#handle";
+    let calls = |guest: &str, args: &[&str]| -> Vec<String> {
+        let args = [&["--field", "a=1", "--timeout", "1s", "--json"], args].concat();
+        let view = tried(guest, &args).json();
+        assert_eq!(view["outcome"], "failed", "{view}");
+        serde_json::from_value(view["backtrace"].clone()).expect("lines")
+    };
+    for guest in ["panics", "loops"] {
+        let shown = calls(guest, &["--backtrace"]);
+        assert!(shown.last().is_some_and(|line| line.ends_with(HANDLE)), "{shown:#?}");
+        assert!(!shown.iter().any(|line| line.contains("wasmtime")), "{shown:#?}");
+        assert!(calls(guest, &[]).is_empty());
+    }
+    let deep = calls("overflows-call-stack", &["--backtrace"]);
+    assert_eq!(deep.len(), 64, "{deep:#?}");
+    let text = tried("panics", &["--field", "a=1", "--backtrace"]).stdout;
+    assert!(text.contains("boom on attempt 1") && text.contains(HANDLE), "{text}");
+}
+
+#[test]
 fn a_self_check_is_run_before_the_task() {
     let folder = tempfile::tempdir().expect("a folder");
     let plugin =
@@ -468,6 +489,15 @@ const NAME: &str = "Word.count-1";
 /// Makes a project, changes it, and runs `make` there. The build of an identical project from an earlier run
 /// is used again.
 fn built(lang: &str, folder: &str, change: impl Fn(&Path), target: &str) -> PathBuf {
+    let (project, ran) = made(lang, folder, change, target);
+    assert_eq!(ran.code, 0, "{}\n{}", ran.stdout, ran.stderr);
+    let component = project.join(format!("{NAME}.wasm"));
+    assert!(component.is_file());
+    component
+}
+
+/// Runs `make` in a new project. Gives its folder, and what was said.
+fn made(lang: &str, folder: &str, change: impl Fn(&Path), target: &str) -> (PathBuf, Ran) {
     let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let said = run(temporary.path(), &["new", NAME, "--lang", lang, "--json"]).ok().json();
     let made = temporary.path().join(NAME);
@@ -488,10 +518,7 @@ fn built(lang: &str, folder: &str, change: impl Fn(&Path), target: &str) -> Path
     make.args(["--run", "make", target]).current_dir(&project).stdin(Stdio::null());
     make.env("TQHOST", env!("CARGO_BIN_EXE_tqhost")).env_remove("CARGO_TARGET_DIR");
     let ran = Ran::from(make.output().expect("run make"));
-    assert_eq!(ran.code, 0, "{}\n{}", ran.stdout, ran.stderr);
-    let component = project.join(format!("{NAME}.wasm"));
-    assert!(component.is_file());
-    component
+    (project, ran)
 }
 
 fn passes_its_own_test(lang: &str) {
@@ -525,6 +552,22 @@ fn asks_as_its_readme_tells(lang: &str, file: &str, handler: &str) {
 #[test]
 fn a_project_in_rust_passes_its_own_test() {
     passes_its_own_test("rust");
+}
+
+#[test]
+fn a_project_in_rust_shows_the_lines_of_a_trap() {
+    let change = |project: &Path| {
+        let file = project.join("src/lib.rs");
+        let text = fs::read_to_string(&file).expect("the handler");
+        let (before, rest) = text.split_once(") -> Result<").expect("a handler");
+        let (result, body) = rest.split_once("{\n").expect("a body");
+        let broken =
+            format!("{before}) -> Result<{result}{{\n    assert!(task.attempt > 9, \"a bug\");\n{body}");
+        fs::write(file, broken).expect("write");
+    };
+    let (_, ran) = made("rust", "new-with-a-bug", change, "trace");
+    assert!(ran.stdout.contains("failed") && ran.stdout.contains("a bug"), "{}\n{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("src/lib.rs:"), "{}", ran.stdout);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod authors;
 mod blobs;
+mod desk;
 mod http;
 mod instances;
 mod interviews;

@@ -169,9 +169,12 @@ pub(super) struct TryArgs {
     #[arg(value_name = "HANDLER.wasm")]
     pub handler: PathBuf,
     /// A file with one JSON object whose values become the task's fields, as on a line of enqueue --jsonl (-
-    /// is stdin); or with a list of them, for a handler that takes batches
-    #[arg(value_name = "TASK.json", required_unless_present = "fields")]
+    /// is stdin); or with a list of them, for a handler that takes batches; or one that dead export wrote
+    #[arg(value_name = "TASK.json", required_unless_present_any = ["fields", "dead"])]
     pub task: Option<PathBuf>,
+    /// Take the task from this dead letter, with the grants and limits of its queue. The dead letter stays
+    #[arg(long, num_args = 2, value_names = ["QUEUE", "ID"], conflicts_with_all = ["task", "queue"])]
+    pub dead: Option<Vec<String>>,
     /// One more field of each task, or one instead of the file's: name=value, or name=@FILE for the content
     /// of a file
     #[arg(long = "field", value_name = "NAME=VALUE")]
@@ -183,17 +186,12 @@ pub(super) struct TryArgs {
     /// Take timeout and attempts from this queue of the configuration
     #[arg(long, value_name = "NAME")]
     pub queue: Option<String>,
-    /// Which attempt at the task this is
-    #[arg(
-        long,
-        value_name = "NUMBER",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..)
-    )]
-    pub attempt: u32,
-    /// The task's id; those of a list are ID-1, ID-2 and so on
-    #[arg(long, value_name = "ID", default_value = "try")]
-    pub id: String,
+    /// Which attempt at the task this is [default: the dead letter's, or 1]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub attempt: Option<u32>,
+    /// The task's id; those of a list are ID-1, ID-2 and so on [default: the dead letter's, or try]
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
     /// Stop the handler after this time, like 10s [default: the queue's, or 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
@@ -207,6 +205,10 @@ pub(super) struct TryArgs {
         conflicts_with = "watch"
     )]
     pub runs: u32,
+    /// If the handler traps, or computes until its timeout, show the calls in which it was, with the lines of
+    /// their source where the file has debug information
+    #[arg(long)]
+    pub backtrace: bool,
     /// Run again whenever the handler, the task's file or a field's has changed, until Ctrl-C
     #[arg(long)]
     pub watch: bool,
@@ -234,6 +236,13 @@ pub(super) enum DeadCommand {
         /// List no more than this
         #[arg(long, value_name = "COUNT", default_value_t = 50)]
         limit: usize,
+    },
+    /// Print a dead letter as a file for `tqhost try`: the task with its id, attempt, limits and fields
+    Export {
+        /// The queue's name in the configuration
+        queue: String,
+        /// The task's id
+        id: String,
     },
     /// Show a dead letter with its fields
     Show {

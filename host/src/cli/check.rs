@@ -246,6 +246,7 @@ pub(super) fn run(config: &Config, out: &mut Out) -> Result<(), CommandError> {
         max_warm: 0,
         max_memory,
         compiler: Compiler::separate(),
+        backtraces: false,
     })?;
     let redis = match &config.redis {
         config::RedisServer::Embedded => format!("embedded, under {}", config.data_dir.display()),
@@ -411,6 +412,7 @@ mod tests {
             max_warm: 0,
             max_memory: 1 << 20,
             compiler: Compiler::Here,
+            backtraces: false,
         })
         .expect("a sandbox");
         let mut plugins: Vec<CheckedPlugin> =

@@ -1,4 +1,4 @@
-//! `tqhost dead`: list, show, requeue, purge.
+//! `tqhost dead`: list, show, export, requeue, purge.
 //!
 //! In: a queue, and which of its dead letters the command is for. Out: a table, one dead letter with its
 //! fields, or how many were requeued or purged. Not here: how they are found and moved (`queue::dead`).
@@ -15,10 +15,11 @@ use super::args::{DeadCommand, FilterArgs, RedriveArgs};
 use super::context::{open, patiently};
 use super::exit::CommandError;
 use super::output::{Align, Cell, Out, Paint, TextTable, Tone, sheet};
+use super::task_file::ExportedTask;
 use super::{text, value};
 use crate::config::Config;
 use crate::queue::dead::DeadChoice;
-use crate::queue::{DeadFilter, DeadLetter, RedriveError, Redriven};
+use crate::queue::{DeadFilter, DeadLetter, Queue, RedriveError, Redriven};
 
 /// The most columns of an error in the list.
 const ERROR_WIDTH: usize = 80;
@@ -77,6 +78,11 @@ pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) ->
     match command {
         DeadCommand::List { queue, filter, limit } => list(config, &queue, filter, limit, out).await,
         DeadCommand::Show { queue, id } => show(config, &queue, &id, out).await,
+        DeadCommand::Export { queue, id } => {
+            let task = exported(config, &queue, &id).await?;
+            out.line(task.write());
+            Ok(())
+        }
         DeadCommand::Requeue { chosen: args, rate } => {
             let queue = open(config, &args.queue).await?;
             let done =
@@ -161,14 +167,23 @@ fn table(letters: &[DeadLetter], now_ms: u64, paint: Paint) -> String {
     table.render(paint)
 }
 
-async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> Result<(), CommandError> {
+/// A dead letter that has to be there.
+async fn letter(queue: &Queue, id: &str) -> Result<DeadLetter, CommandError> {
+    let name = &queue.rules.name;
+    let letter = patiently(|| queue.dead_letter(id)).await?;
+    Ok(letter.ok_or_else(|| {
+        anyhow!("queue {name} has no dead letter {id:?}; `tqhost dead list {name}` shows those it has")
+    })?)
+}
+
+/// The task of a dead letter, for a trial.
+pub(super) async fn exported(config: &Config, name: &str, id: &str) -> Result<ExportedTask, CommandError> {
     let queue = open(config, name).await?;
-    let Some(letter) = patiently(|| queue.dead_letter(id)).await? else {
-        return Err(anyhow!(
-            "queue {name} has no dead letter {id:?}; `tqhost dead list {name}` shows those it has"
-        )
-        .into());
-    };
+    ExportedTask::of(&letter(&queue, id).await?, &queue.rules, config)
+}
+
+async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> Result<(), CommandError> {
+    let letter = letter(&open(config, name).await?, id).await?;
     match out.json {
         true => out.json(&DeadView::new(&letter, true)),
         false => out.line(render(&letter, text::now_ms(), &TimeZone::system(), out.paint)),

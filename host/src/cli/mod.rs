@@ -28,6 +28,7 @@ mod files;
 mod input;
 mod output;
 mod schedule;
+mod task_file;
 mod templates;
 mod text;
 mod tree;

@@ -88,7 +88,7 @@ impl Version {
     /// be charged; before that, how long it took. None only when it was told to stop.
     pub(crate) async fn run(self: &Arc<Self>, attempt: Attempt) -> Option<(Duration, Judged)> {
         let tasks = attempt.tasks.clone();
-        let AttemptReport { ended, peak_memory, duration } = self.handler.run(attempt).await?;
+        let AttemptReport { ended, peak_memory, duration, .. } = self.handler.run(attempt).await?;
         self.figures.peak_memory.inner().fetch_max(peak_memory, Ordering::Relaxed);
         let outcomes = match ended {
             Ended::Each(outcomes) => outcomes,

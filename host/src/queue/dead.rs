@@ -14,6 +14,7 @@ use super::handle::Queue;
 use super::reply;
 use super::script::{self, ScriptCall, with_fields};
 use crate::config::model::Rate;
+use crate::task::Task;
 
 /// Dead letters read, requeued or purged in one step.
 const PAGE: usize = 200;
@@ -62,6 +63,17 @@ impl DeadLetter {
             entry: entry.id,
             raw: entry.fields,
         }
+    }
+
+    /// The task, as its last attempt had it.
+    pub(crate) fn task(&self, queue: &Arc<str>) -> Result<Task, codec::Malformed> {
+        if self.is_packed() {
+            return Err(codec::Malformed::TooManyFields(self.raw.len()));
+        }
+        let entry = StreamEntry { id: self.entry.clone(), fields: self.raw.clone(), deliveries: 1 };
+        let task = codec::decode(queue, entry).map_err(|(why, _)| why)?;
+        // The number in the dead letter is that of its last delivery, and counts no further one.
+        Ok(Task { attempt: self.attempts.max(1), fence: task.fence.saturating_sub(1).max(1), ..task })
     }
 
     /// Whether it had too many fields to keep them one by one: such a task can never run.

@@ -151,6 +151,7 @@ async fn a_warm_instance_counts_each_task_of_a_batch() {
         max_warm: 1,
         max_memory: 16 << 20,
         compiler: Compiler::Here,
+        backtraces: false,
     })
     .unwrap();
     let compiled = sandbox.compile(&batching("(local.get $count)")).unwrap();

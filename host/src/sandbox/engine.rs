@@ -5,12 +5,15 @@
 //!
 //! Not here: what one attempt may use (`limits`), what a guest may call (`host`).
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+use wasmtime::{
+    Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, WasmBacktraceDetails,
+};
 
 /// How often a guest that computes yields its thread and has its deadline checked.
 pub(super) const TICK: Duration = Duration::from_millis(10);
@@ -34,13 +37,23 @@ const TABLE_KEEP_RESIDENT: usize = 128 * 1024;
 /// a version that is no longer used.
 const MOST_WARM_SLOTS: u32 = 256;
 
+/// The calls of a backtrace, the innermost ones.
+const MAX_FRAMES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+
 /// The reservation with which 32-bit guests need no bounds checks.
 const FULL_RESERVATION: u64 = 4 << 30;
 
 /// Makes the engine with the best allocator that this machine allows. Also gives the address space of a
 /// memory, in bytes.
-pub(super) fn build(places: u32, max_memory: u64) -> wasmtime::Result<(Engine, u64)> {
-    let full = pooled(places, FULL_RESERVATION);
+pub(super) fn build(places: u32, max_memory: u64, backtraces: bool) -> wasmtime::Result<(Engine, u64)> {
+    let with = |mut config: Config| {
+        if backtraces {
+            config.wasm_backtrace_details(WasmBacktraceDetails::Enable);
+            config.wasm_backtrace_max_frames(Some(MAX_FRAMES));
+        }
+        config
+    };
+    let full = with(pooled(places, FULL_RESERVATION));
     let error = match Engine::new(&full) {
         Ok(engine) => return Ok((engine, FULL_RESERVATION)),
         Err(error) => error,
@@ -52,14 +65,14 @@ pub(super) fn build(places: u32, max_memory: u64) -> wasmtime::Result<(Engine, u
         max_memory = small,
         "no address space for the instance pool; trying smaller slots"
     );
-    match Engine::new(&pooled(places, small)) {
+    match Engine::new(&with(pooled(places, small))) {
         Ok(engine) => Ok((engine, small)),
         Err(error) => {
             tracing::warn!(
                 error = format!("{error:#}"),
                 "no instance pool: every attempt maps its own memory, which is several times slower"
             );
-            Ok((Engine::new(&base(FULL_RESERVATION))?, FULL_RESERVATION))
+            Ok((Engine::new(&with(base(FULL_RESERVATION)))?, FULL_RESERVATION))
         }
     }
 }

@@ -80,6 +80,15 @@ pub(super) fn classify(
     (kind, with_last_words(&cause, log))
 }
 
+/// The calls of the guest in which the error happened, the innermost first.
+pub(super) fn backtrace(error: &Error, mask: &Mask) -> Vec<String> {
+    let Some(trace) = error.downcast_ref::<WasmBacktrace>() else { return Vec::new() };
+    // The first line is a title, and a note tells how to have lines where there are none.
+    let lines = trace.to_string();
+    let lines = lines.lines().skip(1).filter(|line| !line.starts_with("note:"));
+    lines.map(|line| bounded(line.trim_end().to_owned(), mask)).collect()
+}
+
 /// Whether the host refused to copy the result because it is too large. wasmtime's error has no public type,
 /// so this compares its text; a test checks that text. A refused argument of a host function has a backtrace,
 /// a refused result has none.

@@ -178,7 +178,8 @@ impl Handler {
             // This is a bug of the host, but it fails only this task. The panic itself has been logged.
             let message = "the host failed while it ran the handler".to_owned();
             let ended = Ended::Failed { kind: FailureKind::Trap, message };
-            Some(AttemptReport { ended, peak_memory: 0, duration: Duration::ZERO })
+            let backtrace = Vec::new();
+            Some(AttemptReport { ended, backtrace, peak_memory: 0, duration: Duration::ZERO })
         })
     }
 }
@@ -238,6 +239,10 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
             );
             return None;
         }
+        let backtrace = match &called {
+            Some(Err((error, _))) if loaded.sandbox.0.backtraces => failure::backtrace(error, &loaded.mask),
+            _ => Vec::new(),
+        };
         let ended = match called {
             Some(Ok(replies)) => call::ended(replies, effects, loaded.max_output, &loaded.mask),
             // The epoch callback interrupted a guest that computed, because `stop` was cancelled.
@@ -254,7 +259,7 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
             }
             None => timed_out(phase, timeout, &turn),
         };
-        AttemptReport { ended, peak_memory: state.limits.peak(), duration }
+        AttemptReport { ended, backtrace, peak_memory: state.limits.peak(), duration }
     };
     if let Some(warm) = &loaded.warm
         && is_fit(&mut instance, &report.ended, warm)

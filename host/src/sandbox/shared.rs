@@ -34,6 +34,9 @@ pub struct SandboxOptions {
     pub max_memory: u64,
     /// Where plugins are compiled.
     pub compiler: Compiler,
+    /// Whether a failure has the calls in which it happened, with the lines of the source where the plugin
+    /// has debug information. That makes compiled code larger, so it has to be compiled here.
+    pub backtraces: bool,
 }
 
 impl SandboxOptions {
@@ -52,6 +55,7 @@ pub(super) struct Shared {
     /// Address space of each memory, in bytes; code is compiled for it.
     pub(super) reservation: u64,
     pub(super) compiler: Compiler,
+    pub(super) backtraces: bool,
     pub(super) linker: Linker<GuestState>,
     /// An attempt takes a place here before it uses the engine's pool, so a full pool never fails a task.
     pub(super) pool: Arc<warm::Pool>,
@@ -82,7 +86,7 @@ impl Sandbox {
 
     /// Makes a sandbox where all handlers together have at most `memory` bytes.
     pub fn within(opts: SandboxOptions, memory: u64, blobs: Blobs) -> anyhow::Result<Sandbox> {
-        let (engine, reservation) = engine::build(opts.places(), opts.max_memory)
+        let (engine, reservation) = engine::build(opts.places(), opts.max_memory, opts.backtraces)
             .map_err(|error| anyhow!("cannot start the WebAssembly engine: {error:#}"))?;
         let mut linker = Linker::new(&engine);
         host::add_to_linker(&mut linker)
@@ -122,6 +126,7 @@ impl Sandbox {
             engine,
             reservation,
             compiler: opts.compiler,
+            backtraces: opts.backtraces,
             linker,
             pool,
             budget,

@@ -104,6 +104,7 @@ pub(crate) fn sandbox() -> Sandbox {
         max_warm: 0,
         max_memory: 16 << 20,
         compiler: Compiler::Here,
+        backtraces: false,
     })
     .unwrap()
 }

@@ -383,6 +383,7 @@ async fn a_pool_that_finds_no_address_space_is_made_smaller() {
         max_warm: 0,
         max_memory: 1 << 20,
         compiler: Compiler::Here,
+        backtraces: false,
     })
     .unwrap();
     let report = load(&sandbox, &handler(ECHO)).run(attempt()).await.unwrap();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds {{NAME}}.wasm. A file whose content stays the same is not touched.
+# Builds {{NAME}}.wasm, or the file that is named. A file whose content stays the same is not touched.
 #
 # It uses rustup's target wasm32-wasip2, and adds the target if it can. Otherwise it uses Debian's compiler
 # with its source, from the packages rustc-web cargo-web rust-web-src lld-19. That one has no WASI, so
@@ -32,6 +32,7 @@ else
         /usr/bin/cargo build --release -Zbuild-std=std,panic_abort --target "$target"
 fi
 built=${CARGO_TARGET_DIR:-target}/$target/release/handler_{{MODULE}}.wasm
-cmp -s "$built" "{{NAME}}.wasm" || {
-    cp "$built" "{{NAME}}.wasm.tmp" && mv "{{NAME}}.wasm.tmp" "{{NAME}}.wasm"
+file=${1:-{{NAME}}.wasm}
+cmp -s "$built" "$file" || {
+    cp "$built" "$file.tmp" && mv "$file.tmp" "$file"
 }

@@ -49,6 +49,7 @@ fn sandbox(places: u32) -> Sandbox {
         max_warm: 0,
         max_memory: 16 << 20,
         compiler: Compiler::Here,
+        backtraces: false,
     })
     .unwrap()
 }
@@ -234,6 +235,7 @@ async fn so_many_are_kept_and_no_more() {
         max_warm: 2,
         max_memory: 1 << 20,
         compiler: Compiler::Here,
+        backtraces: false,
     })
     .unwrap();
     let kept = load(&sandbox, &handler(COUNT), &grants(2, 100));

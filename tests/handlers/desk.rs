@@ -1,0 +1,85 @@
+//! From a dead letter to the desk: its task is exported, and tried as its queue had it.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::authors::{cache_of, tried_with};
+use crate::support::Bench;
+use crate::support::bench::guest_path;
+
+#[test]
+fn a_dead_letter_is_tried_as_its_queue_had_it() {
+    let mut bench = Bench::new(
+        "[queues.work]\nplugin = \"p\"\nmax_retries = 1\nbackoff = \"none\"\ntimeout = \"7s\"\n\
+         [plugins.p]\nmemory = \"9MiB\"\n",
+    );
+    bench.install("traps-if-told", "p");
+    let host = bench.host();
+    let fields: [(&str, &[u8]); 4] =
+        [("trap", b"1"), ("a", b"1"), ("a", "two \u{1f980}".as_bytes()), ("bytes", &[0xff, 0, 1])];
+    let fields: Vec<&[u8]> = fields.iter().flat_map(|(name, value)| [name.as_bytes(), value]).collect();
+    let id: String = bench.redis("XADD", ("work", "*", fields));
+    bench.until("work", &id, "FAILED");
+    host.stop();
+
+    let exported = bench.tqhost(&["dead", "export", "work", &id]).ok().stdout;
+    let task: Value = serde_json::from_str(&exported).expect("JSON");
+    let task = &task["tq-task"];
+    assert_eq!(
+        json!([task["id"], task["queue"], task["attempt"], task["limits"], task["fields"]]),
+        json!([
+            id, "work", 2, { "timeout_ms": 7000, "attempts": 2, "memory": 9 << 20 },
+            [
+                { "name": "trap", "value": "1" }, { "name": "a", "value": "1" },
+                { "name": "a", "value": "two \u{1f980}" }, { "name": "bytes", "value": { "base64": "/wAB" } }
+            ]
+        ])
+    );
+    let file = bench.dir.path().join("task.json");
+    fs::write(&file, &exported).expect("write");
+    let (echo, file) = (guest_path("echo"), file.to_str().expect("UTF-8").to_owned());
+    let tried = |args: &[&str]| {
+        let echo = echo.to_str().expect("UTF-8");
+        bench.tqhost(&[&["try", echo], args, &["--json"]].concat()).ok().json()
+    };
+    let of_file = tried_with(&cache_of("guests"), "echo", &[&file, "--json"]).ok().json();
+    let of_letter = tried(&["--dead", "work", &id]);
+    for seen in [&of_file, &of_letter] {
+        let seen = &seen["result"];
+        assert_eq!(json!([seen["id"], seen["attempt"], seen["max-attempts"]]), json!([id, 2, 2]), "{seen}");
+        assert_eq!(seen["names"], json!(["trap", "a", "a", "bytes"]));
+        for what in ["queue", "fields", "enqueued-at-ms"] {
+            assert_eq!(seen[what], of_file["result"][what], "{what}");
+        }
+    }
+    let other = tried(&["--dead", "work", &id, "--attempt", "1", "--id", "mine", "--field", "a=x"]);
+    let other = &other["result"];
+    assert_eq!(json!([other["id"], other["attempt"]]), json!(["mine", 1]), "{other}");
+    assert_eq!(other["names"], json!(["trap", "bytes", "a"]));
+    assert_eq!(bench.redis::<u64>("XLEN", "tq:{work}:dead"), 1, "the dead letter stays");
+}
+
+#[test]
+fn what_cannot_be_exported_is_told() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    let malformed: String = bench.redis("XADD", ("work", "*", "tq-attempt", "many"));
+    bench.until("work", &malformed, "FAILED");
+    host.stop();
+    let echo = guest_path("echo");
+    let echo = echo.to_str().expect("UTF-8");
+    let table: [(&[&str], i32, &str); 6] = [
+        (&["dead", "export", "work", "nope"], 1, "queue work has no dead letter \"nope\""),
+        (&["dead", "export", "nowhere", "nope"], 2, "no queue \"nowhere\" is configured"),
+        (&["dead", "export", "work", &malformed], 1, "is not a task that a handler could get"),
+        (&["try", echo, "--dead", "work", "nope"], 1, "queue work has no dead letter \"nope\""),
+        (&["try", echo, "--dead", "nowhere", "nope"], 2, "no queue \"nowhere\" is configured"),
+        (&["try", echo, "--dead", "work"], 2, "--dead <QUEUE> <ID>"),
+    ];
+    for (args, code, why) in table {
+        let ran = bench.tqhost(args);
+        assert!(ran.code == code && ran.stderr.contains(why), "{args:?}: {ran:?}");
+    }
+}

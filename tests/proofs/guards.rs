@@ -30,7 +30,7 @@ const CASES: &[Case] = &[
     Case {
         what: "an attempt that others have settled sets no value",
         scenario: values_are_set_once,
-        mutations: &[&[("if not ours or ours[i] then", "if true then")]],
+        mutations: &[&[("if not ours or ours[attempt] then", "if true then")]],
     },
     Case {
         what: "who does not hold the entry is told so before the effects are looked at",

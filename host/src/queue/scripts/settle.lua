@@ -111,17 +111,21 @@ local function complete_setters()
   local base = 11 + 3 * plain + with
   complete_plain(plain, setters, set_with, base, function(ours)
     local counts = base + 3 * setters + set_with
-    local key, value, writes = 5 + plain + setters, counts + setters, {}
-    for i = 1, setters do
-      for _ = 1, tonumber(ARGV[counts + i]) do
-        key, value = key + 1, value + 1
-        if not ours or ours[i] then
-          writes[#writes + 1] = KEYS[key]
-          writes[#writes + 1] = ARGV[value]
-        end
+    local key, value, writes, size = 5 + plain + setters, counts + setters, {}, 0
+    -- The attempt whose value is next, and how many more values it has.
+    local attempt, more = 0, 0
+    for i = 1, values do
+      while ours and more == 0 do
+        attempt = attempt + 1
+        more = tonumber(ARGV[counts + attempt])
+      end
+      more = more - 1
+      if not ours or ours[attempt] then
+        writes[size + 1], writes[size + 2] = KEYS[key + i], ARGV[value + i]
+        size = size + 2
       end
     end
-    local written = #writes > 0 and redis.pcall('MSET', unpack(writes))
+    local written = size > 0 and redis.pcall('MSET', unpack(writes))
     return type(written) == 'table' and written.err
   end)
 end

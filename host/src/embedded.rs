@@ -39,6 +39,9 @@ const MAX_SOCKET_PATH_BYTES: usize = 100;
 /// How long a started server may give no answer. A server that loads its file answers `LOADING`.
 const SILENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
+/// How long the lock is asked for: a child that another thread starts has a copy of it until it runs its
+/// program.
+const COPIED: Duration = Duration::from_millis(500);
 
 /// A running private Redis. Dropping it asks the server to end; [`Embedded::stop`] also waits for the end.
 #[derive(Debug)]
@@ -146,7 +149,14 @@ fn take_lock(folder: &Path) -> Result<File, EmbeddedError> {
     let path = folder.join("lock");
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = open.map_err(io("open", &path))?;
-    match file.try_lock() {
+    let until = Instant::now() + COPIED;
+    let locked = loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(COPIED / 50),
+            locked => break locked,
+        }
+    };
+    match locked {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();

@@ -301,7 +301,11 @@ fn mistakes_are_told() {
             "it exports no tqhost:handler/handler; it exports tqhost:testing/greeter@0.1.0",
         ),
         (&[wrong_version, task[0], task[1]], 1, "but this tqhost runs tqhost:handler/handler@0.1.0"),
-        (&[wants_more, task[0], task[1]], 1, "wasi:keyvalue/store@0.2.0-draft (tqhost does not know it)"),
+        (
+            &[wants_more, task[0], task[1]],
+            1,
+            "wasi:keyvalue/store@0.2.0-draft (tqhost does not know it), for ",
+        ),
         (&[echo], 2, "<TASK.json>"),
         (&[echo, "nowhere.json"], 1, "nowhere.json: there is no such file"),
         (&[echo, "bad.json"], 1, "bad.json: not a JSON object: line 3 column 2: expected `,` or `}`"),

@@ -47,7 +47,7 @@ impl Allowance {
 pub(super) fn compile(engine: &wasmtime::Engine, cores: Cores, wasm: &[u8]) -> Result<Vec<u8>, LoadError> {
     let compile = || {
         let component = component::from_bytes(wasm)?;
-        component::interfaces(&component)?.check()?;
+        component::check(&component)?;
         engine.precompile_component(&component).map_err(|error| {
             match error.downcast_ref::<wasmtime::OutOfMemory>() {
                 Some(_) => LoadError::TooCostly("more memory than there is".into()),

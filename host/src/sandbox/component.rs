@@ -14,8 +14,8 @@ use wasmparser::{Parser, Payload};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-use super::error::{LoadError, MAX_FILE};
-use super::host;
+use super::error::{LoadError, MAX_FILE, RefusedImport};
+use super::{callers, host};
 
 const HANDLER: &str = "tqhost:handler/handler";
 pub(super) const HANDLER_OFFERED: &str = "tqhost:handler/handler@0.1.0";
@@ -66,11 +66,11 @@ impl Interfaces {
                 return Err(LoadError::WrongVersion { found: found.clone(), offered: offered.into() });
             }
         }
-        let imports: Vec<String> = self
-            .imports
-            .iter()
-            .filter_map(|import| host::refusal(import).map(|why| format!("{import} ({why})")))
-            .collect();
+        let refused = |name: &String| {
+            let why = host::refusal(name)?;
+            Some(RefusedImport { name: name.clone(), why, callers: Vec::new() })
+        };
+        let imports: Vec<RefusedImport> = self.imports.iter().filter_map(refused).collect();
         if imports.is_empty() { Ok(()) } else { Err(LoadError::NotOffered { imports }) }
     }
 
@@ -145,6 +145,20 @@ fn from_module(bytes: &[u8]) -> Result<Vec<u8>, LoadError> {
         let why = format!("{error:#}");
         let is_invalid = error.chain().any(|cause| cause.is::<wasmparser::BinaryReaderError>());
         if is_invalid { LoadError::Malformed(why) } else { LoadError::NoComponent(why) }
+    })
+}
+
+/// Checks the names of a component without compiling it. An import that is refused is told with its callers.
+pub(super) fn check(component: &[u8]) -> Result<(), LoadError> {
+    interfaces(component)?.check().map_err(|mut error| {
+        if let LoadError::NotOffered { imports } = &mut error {
+            let names: Vec<String> = imports.iter().map(|import| import.name.clone()).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            for (import, callers) in imports.iter_mut().zip(callers::callers(component, &names)) {
+                import.callers = callers;
+            }
+        }
+        error
     })
 }
 

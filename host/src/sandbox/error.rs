@@ -32,9 +32,8 @@ pub enum LoadError {
     WrongWorld { exports: Vec<String> },
     #[error("it exports {found}, but this tqhost runs {offered}")]
     WrongVersion { found: String, offered: String },
-    /// Each import with the reason.
-    #[error("it imports what handlers cannot have: {}", imports.join("; "))]
-    NotOffered { imports: Vec<String> },
+    #[error("it imports what handlers cannot have: {}", shown(imports))]
+    NotOffered { imports: Vec<RefusedImport> },
     #[error("the types do not match wit/handler.wit: {0}")]
     WrongType(String),
     #[error("the file is larger than {} MiB", MAX_FILE >> 20)]
@@ -67,6 +66,23 @@ impl LoadError {
         };
         if error.chain().any(is_from_system) { LoadError::Hindered(why) } else { LoadError::Unusable(why) }
     }
+}
+
+/// An import that no handler may have.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RefusedImport {
+    pub name: String,
+    pub why: String,
+    /// Some of the functions that call it, as far as the file has their names.
+    pub callers: Vec<String>,
+}
+
+fn shown(imports: &[RefusedImport]) -> String {
+    let one = |RefusedImport { name, why, callers }: &RefusedImport| match &callers[..] {
+        [] => format!("{name} ({why})"),
+        callers => format!("{name} ({why}), for {}", callers.join(", ")),
+    };
+    imports.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 fn list(words: &str, names: &[String]) -> String {

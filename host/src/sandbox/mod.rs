@@ -15,6 +15,7 @@ mod attempt;
 mod blob_access;
 mod budget;
 mod call;
+mod callers;
 mod check;
 mod compiler;
 mod compiler_process;

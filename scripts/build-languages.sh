@@ -106,7 +106,7 @@ if ! node_is_there; then
 fi
 tools_in "javascript-$(hash_of "$templates"/javascript/package*.json)" npm_ci
 javascript_tools=$tools
-requirements=$templates/python/requirements.txt
+requirements=$templates/python/requirements-build.txt
 tools_in "python-$(hash_of "$requirements")-$(python3 --version | tr -d ' ')" \
     venv --require-hashes --requirement "$requirements"
 python_tools=$tools

@@ -105,11 +105,13 @@ const JAVASCRIPT: &[Template] = &[
 
 const PYTHON: &[Template] = &[
     ("requirements.txt", template!("python/requirements.txt")),
+    ("requirements-build.txt", template!("python/requirements-build.txt")),
     ("Makefile", template!("python/Makefile")),
     ("app.py", template!("python/app.py")),
     ("wit/world.wit", template!("python/wit/world.wit")),
     ("build.py", template!("python/build.py")),
     ("tqhost.py", template!("python/tqhost.py")),
+    ("tqhost_build.py", template!("python/tqhost_build.py")),
     ("tqhost_blobs.py", template!("python/tqhost_blobs.py")),
     ("tqhost_effects.py", template!("python/tqhost_effects.py")),
     ("tqhost_http.py", template!("python/tqhost_http.py")),
@@ -163,7 +165,9 @@ fn described(language: Language) -> &'static str {
              | `tqhost_effects.py` | `outbox`, `flow`, `state`, `records` and `fence` |\n\
              | `tqhost_http.py` | `request`, for HTTP requests |\n\
              | `tqhost_memory.py` | a host in memory, for unit tests |\n\
-             | `build.py` | what `make` calls |\n\
+             | `requirements.txt` | the packages that the handler uses; `make lock` writes their hashes to \
+             `requirements.lock` |\n\
+             | `build.py`, `tqhost_build.py`, `requirements-build.txt` | what `make` calls, and the compiler |\n\
              | `test/` | tests of the function and of the built component |"
         }
     }

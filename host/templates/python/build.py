@@ -65,7 +65,8 @@ def lock() -> None:
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
         subprocess.run([*pip, "--dest", folder, "--requirement", "requirements.txt"], cwd=HERE, check=True)
-        lines = [f"# Made by `make lock` of the requirements.txt with the SHA-256 {digest_of('requirements.txt')}"]
+        digest = digest_of("requirements.txt")
+        lines = [f"# Made by `make lock` of the requirements.txt with the SHA-256 {digest}"]
         for file in sorted(pathlib.Path(folder).iterdir()):
             is_wheel = file.suffix == ".whl"
             parts = file.name.split("-") if is_wheel else file.name.removesuffix(".tar.gz").rsplit("-", 1)

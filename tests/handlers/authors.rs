@@ -3,7 +3,8 @@
 //!
 //! The projects are built and tested by their own `make test`, with the tools that `make setup` fetched.
 //!
-//! Not here: the handlers of this repository that are written in other languages (`languages`).
+//! Not here: the handlers of this repository that are written in other languages (`languages`), packages and
+//! mistakes that a build tells (`build_errors`).
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -449,7 +450,7 @@ fn a_project_has_a_new_folder_and_a_good_name() {
         (&[""], 2, "must not be empty"),
         (&["--", "-x"], 2, "must not begin with a dash"),
         (&["ü"], 2, "may have only letters"),
-        (&["x", "--lang", "cobol"], 2, "[possible values: rust, javascript, python]"),
+        (&["x", "--lang", "cobol"], 2, "[possible values: rust, javascript, typescript, python]"),
         (&[], 2, "<NAME>"),
     ];
     for (args, code, why) in table {
@@ -463,7 +464,7 @@ fn a_project_has_a_new_folder_and_a_good_name() {
 }
 
 /// The name of the projects that are made here.
-const NAME: &str = "Word.count-1";
+pub const NAME: &str = "Word.count-1";
 
 /// Makes a project, changes it, and runs `make` there. The build of an identical project from an earlier run
 /// is used again.
@@ -483,15 +484,32 @@ fn built(lang: &str, folder: &str, change: impl Fn(&Path), target: &str) -> Path
         fs::create_dir_all(project.parent().expect("a folder")).expect("a folder");
         fs::rename(&made, &project).expect("move the project");
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/build-languages.sh");
-    let mut make = Command::new(fs::canonicalize(script).expect("the script"));
-    make.args(["--run", "make", target]).current_dir(&project).stdin(Stdio::null());
-    make.env("TQHOST", env!("CARGO_BIN_EXE_tqhost")).env_remove("CARGO_TARGET_DIR");
-    let ran = Ran::from(make.output().expect("run make"));
+    let ran = make(&project, target);
     assert_eq!(ran.code, 0, "{}\n{}", ran.stdout, ran.stderr);
     let component = project.join(format!("{NAME}.wasm"));
     assert!(component.is_file());
     component
+}
+
+/// Makes a project of its own in a folder.
+pub fn new_project(lang: &str, folder: &Path) -> PathBuf {
+    run(folder, &["new", NAME, "--lang", lang]).ok();
+    folder.join(NAME)
+}
+
+/// Runs `make` in a project, with the tools that `make setup` fetched.
+pub fn make(project: &Path, target: &str) -> Ran {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/build-languages.sh");
+    let mut make = Command::new(fs::canonicalize(script).expect("the script"));
+    make.args(["--run", "make", target]).current_dir(project).stdin(Stdio::null());
+    make.env("TQHOST", env!("CARGO_BIN_EXE_tqhost")).env_remove("CARGO_TARGET_DIR");
+    make.output().expect("run make").into()
+}
+
+/// Runs a project's component on a task with the field `content`.
+pub fn tried_with_content(project: &Path, content: &str) -> Ran {
+    let component = format!("{NAME}.wasm");
+    run(project, &["try", &component, "--field", &format!("content={content}"), "--json"])
 }
 
 fn passes_its_own_test(lang: &str) {
@@ -530,6 +548,11 @@ fn a_project_in_rust_passes_its_own_test() {
 #[test]
 fn a_project_in_javascript_passes_its_own_test() {
     passes_its_own_test("javascript");
+}
+
+#[test]
+fn a_project_in_typescript_passes_its_own_test() {
+    passes_its_own_test("typescript");
 }
 
 #[test]

@@ -51,7 +51,7 @@ async function warnOfMissing(bundle) {
   const patterns = [
     [globals, (name) => `\`${name}\` is undefined in a handler`],
     [/new RegExp\(["'`].*?\\\\p\{/gi, () => 'a handler has no `\\p{…}` in regular expressions'],
-    [/\.normalize\(["']NFK?[CD]/g, () => 'a handler has no `normalize` of strings'],
+    [/\.normalize\((["']NFK?[CD]["'])?\)/g, () => 'a handler has no `normalize` of strings'],
   ];
   const warnings = new Map();
   for (const [number, line] of bundle.lines.entries()) {

@@ -7,7 +7,6 @@
 import hashlib
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import sysconfig
@@ -44,9 +43,6 @@ def build(output: pathlib.Path) -> None:
 
 def reason(said: str) -> str:
     """Why the build has failed: the handler's own traceback, if its import failed."""
-    missing = re.search("module 'tqhost_build' has no attribute '(.*)'", said)
-    if missing:
-        return f"app.py has no `{missing[1]}`, which wit/world.wit exports"
     told = said.split(f"{MARK}\n")
     if len(told) < 3:
         return said

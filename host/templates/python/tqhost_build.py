@@ -41,6 +41,13 @@ def _report(error: BaseException) -> str:
 _call, _runtime.call_import = _runtime.call_import, _refuse
 try:
     import app as _app
+    import wit_world.exports as _exports
+
+    for _name, _kind in vars(_exports).items():
+        # A protocol for each class that componentize-py looks for.
+        if getattr(_kind, "_is_protocol", False) and _kind.__module__ == _exports.__name__:
+            if not hasattr(_app, _name):
+                raise AttributeError(f"app.py has no `{_name}`, which wit/world.wit exports")
 except BaseException as error:
     print(_MARK, _report(error), _MARK, sep="\n", file=sys.__stderr__)
     # The helpers have changed how an exception is told.

@@ -19,6 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 templates=$PWD/host/templates
 plugins=$PWD/plugins
+packages=$PWD/tests/handlers/packages
 cache=${TQHOST_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/tqhost}
 javascript=(report-csv testing/in-javascript)
 python=(testing/in-python)
@@ -86,6 +87,15 @@ npm_ci() {
     (cd "$tools" && quietly npm ci --cache "$cache/npm")
 }
 
+# For --run: the compiler of TypeScript, and packages that projects use in the tests.
+packages() {
+    sed -n 's/.*"\(typescript\)": "\(.*\)".*/\1@\2/p' "$templates/typescript/package.json" |
+        cat - "$packages/npm.txt" |
+        while read -r package; do quietly npm cache add --cache "$cache/npm" "$package"; done
+    quietly "$python_tools/bin/pip" download --disable-pip-version-check --dest "$tools/wheels" \
+        --require-hashes --requirement "$packages/requirements.txt"
+}
+
 node_is_there() {
     local version
     command -v npm >/dev/null && version=$(node --version 2>/dev/null) || return 1
@@ -106,10 +116,12 @@ if ! node_is_there; then
 fi
 tools_in "javascript-$(hash_of "$templates"/javascript/package*.json)" npm_ci
 javascript_tools=$tools
-requirements=$templates/python/requirements.txt
+requirements=$templates/python/requirements-build.txt
 tools_in "python-$(hash_of "$requirements")-$(python3 --version | tr -d ' ')" \
     venv --require-hashes --requirement "$requirements"
 python_tools=$tools
+tools_in "packages-$(hash_of "$packages"/* "$templates/typescript/package.json")" packages
+packages_tools=$tools
 find "$cache/tools" -mindepth 2 -maxdepth 2 -name complete -mtime +60 -printf '%h\0' | xargs -0r rm -rf
 case ${1:-} in
 --setup)
@@ -121,7 +133,7 @@ case ${1:-} in
     cd "$called_in"
     rm -rf "$log" "$work"
     export npm_config_cache=$cache/npm npm_config_offline=true CARGO_NET_OFFLINE=true
-    export PIP_NO_INDEX=1 PIP_FIND_LINKS=$python_tools/wheels
+    export PIP_NO_INDEX=1 PIP_FIND_LINKS="$python_tools/wheels $packages_tools/wheels"
     exec "$@" 9>&-
     ;;
 esac
@@ -175,7 +187,7 @@ make_it() {
     quietly npm run --silent build
 }
 for name in "${javascript[@]}"; do
-    land "$name" "$templates"/javascript/tqhost*.js "$templates/javascript/package.json"
+    land "$name" "$templates"/javascript/{tqhost*,build*}.js "$templates/javascript/package.json"
 done
 
 compiler=$(basename "$python_tools")

@@ -1,10 +1,12 @@
-//! From a dead letter to the desk: its task is exported, and tried as its queue had it.
+//! What an author needs to find a fault: the task of a dead letter as its queue had it, and the calls in which
+//! a handler failed.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::authors::{cache_of, tried_with};
+use super::authors::{cache_of, made, tried, tried_with};
 use crate::support::Bench;
 use crate::support::bench::guest_path;
 
@@ -82,4 +84,41 @@ fn what_cannot_be_exported_is_told() {
         let ran = bench.tqhost(args);
         assert!(ran.code == code && ran.stderr.contains(why), "{args:?}: {ran:?}");
     }
+}
+
+#[test]
+fn the_calls_in_which_a_handler_failed_are_shown_when_asked_for() {
+    const HANDLE: &str = ".wasm!tqhost:handler/handler@0.1.0#handle";
+    let calls = |guest: &str, args: &[&str]| -> Vec<String> {
+        let args = [&["--field", "a=1", "--timeout", "1s", "--json"], args].concat();
+        let view = tried(guest, &args).json();
+        assert_eq!(view["outcome"], "failed", "{view}");
+        serde_json::from_value(view["backtrace"].clone()).expect("lines")
+    };
+    for guest in ["panics", "loops"] {
+        let shown = calls(guest, &["--backtrace"]);
+        assert!(shown.last().is_some_and(|line| line.ends_with(HANDLE)), "{shown:#?}");
+        assert!(!shown.iter().any(|line| line.contains("wasmtime")), "{shown:#?}");
+        assert!(calls(guest, &[]).is_empty());
+    }
+    let deep = calls("overflows-call-stack", &["--backtrace"]);
+    assert_eq!(deep.len(), 64, "{deep:#?}");
+    let text = tried("panics", &["--field", "a=1", "--backtrace"]).stdout;
+    assert!(text.contains("boom on attempt 1") && text.contains(HANDLE), "{text}");
+}
+
+#[test]
+fn a_project_in_rust_shows_the_lines_of_a_trap() {
+    let change = |project: &Path| {
+        let file = project.join("src/lib.rs");
+        let text = fs::read_to_string(&file).expect("the handler");
+        let (before, rest) = text.split_once(") -> Result<").expect("a handler");
+        let (result, body) = rest.split_once("{\n").expect("a body");
+        let broken =
+            format!("{before}) -> Result<{result}{{\n    assert!(task.attempt > 9, \"a bug\");\n{body}");
+        fs::write(file, broken).expect("write");
+    };
+    let (_, ran) = made("rust", "new-with-a-bug", change, "trace");
+    assert!(ran.stdout.contains("failed") && ran.stdout.contains("a bug"), "{}\n{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("src/lib.rs:"), "{}", ran.stdout);
 }

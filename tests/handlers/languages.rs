@@ -237,6 +237,7 @@ fn an_exception_tells_its_author_what_it_was() {
     let table = [
         ("javascript", "throw", "TypeError: boom in JavaScript", "explode@handler.js:"),
         ("javascript", "number", "42", ""),
+        ("javascript", "caused", "RangeError: it was not there", "caused by Error: boom in JavaScript"),
         ("javascript", "recursion", "InternalError: too much recursion", "again@handler.js:"),
         ("python", "throw", "LookupError: boom in Python", "in explode"),
         ("python", "exit", "SystemExit: 3", "in work"),

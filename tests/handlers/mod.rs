@@ -5,6 +5,7 @@
 
 mod authors;
 mod blobs;
+mod build_errors;
 mod desk;
 mod http;
 mod instances;

@@ -160,6 +160,7 @@ pub(super) struct NewArgs {
 pub(super) enum Language {
     Rust,
     Javascript,
+    Typescript,
     Python,
 }
 

@@ -88,28 +88,46 @@ const WIT: &[Template] = &[
     ("wit/deps/logging/logging.wit", sdk!("wit/deps/logging/logging.wit")),
 ];
 
-const JAVASCRIPT: &[Template] = &[
-    ("package.json", template!("javascript/package.json")),
-    ("package-lock.json", template!("javascript/package-lock.json")),
-    ("Makefile", template!("javascript/Makefile")),
-    ("handler.js", template!("javascript/handler.js")),
+/// What projects in JavaScript and in TypeScript share.
+const SCRIPTS: &[Template] = &[
     ("wit/world.wit", template!("world.wit")),
+    ("build.js", template!("javascript/build.js")),
+    ("build-errors.js", template!("javascript/build-errors.js")),
     ("tqhost.js", template!("javascript/tqhost.js")),
     ("tqhost-blobs.js", template!("javascript/tqhost-blobs.js")),
     ("tqhost-effects.js", template!("javascript/tqhost-effects.js")),
     ("tqhost-http.js", template!("javascript/tqhost-http.js")),
     ("tqhost-memory.js", template!("javascript/tqhost-memory.js")),
+    (".gitignore", "/node_modules\n/build\n/types\n/*.wasm\n"),
+];
+
+const JAVASCRIPT: &[Template] = &[
+    ("package.json", template!("javascript/package.json")),
+    ("package-lock.json", template!("javascript/package-lock.json")),
+    ("jsconfig.json", template!("javascript/jsconfig.json")),
+    ("Makefile", template!("javascript/Makefile")),
+    ("handler.js", template!("javascript/handler.js")),
     ("test/handler.test.js", template!("javascript/test/handler.test.js")),
-    (".gitignore", "/node_modules\n/*.wasm\n"),
+];
+
+const TYPESCRIPT: &[Template] = &[
+    ("package.json", template!("typescript/package.json")),
+    ("package-lock.json", template!("typescript/package-lock.json")),
+    ("tsconfig.json", template!("typescript/tsconfig.json")),
+    ("Makefile", template!("typescript/Makefile")),
+    ("handler.ts", template!("typescript/handler.ts")),
+    ("test/handler.test.js", template!("typescript/test/handler.test.js")),
 ];
 
 const PYTHON: &[Template] = &[
     ("requirements.txt", template!("python/requirements.txt")),
+    ("requirements-build.txt", template!("python/requirements-build.txt")),
     ("Makefile", template!("python/Makefile")),
     ("app.py", template!("python/app.py")),
     ("wit/world.wit", template!("python/wit/world.wit")),
     ("build.py", template!("python/build.py")),
     ("tqhost.py", template!("python/tqhost.py")),
+    ("tqhost_build.py", template!("python/tqhost_build.py")),
     ("tqhost_blobs.py", template!("python/tqhost_blobs.py")),
     ("tqhost_effects.py", template!("python/tqhost_effects.py")),
     ("tqhost_http.py", template!("python/tqhost_http.py")),
@@ -123,6 +141,7 @@ pub(super) fn language(language: Language) -> &'static str {
     match language {
         Language::Rust => "Rust",
         Language::Javascript => "JavaScript",
+        Language::Typescript => "TypeScript",
         Language::Python => "Python",
     }
 }
@@ -134,40 +153,53 @@ pub(super) fn needs(language: Language) -> &'static str {
             "make, and Rust 1.95 or newer from rustup \
              (on Debian 12, its packages for WebAssembly serve too: see build.sh)"
         }
-        Language::Javascript => "make, and Node.js 20 or newer with npm",
+        Language::Javascript | Language::Typescript => "make, and Node.js 20 or newer with npm",
         Language::Python => "make, and Python 3.10 or newer with venv",
     }
 }
 
-fn described(language: Language) -> &'static str {
+fn described(language: Language) -> String {
     match language {
-        Language::Rust => {
-            "| `src/lib.rs` | the handler, with a test of its own |\n\
+        Language::Rust => "| `src/lib.rs` | the handler, with a test of its own |\n\
              | `tests/component.rs` | tests of the built component |\n\
              | `sdk/` | the crate that it is written with, a copy; \
              `cargo doc --open -p tqhost-handler` shows it |"
-        }
+            .to_owned(),
         Language::Javascript => {
-            "| `handler.js` | the handler |\n\
-             | `tqhost.js` | fields, failures, results, log lines |\n\
-             | `tqhost-blobs.js` | `blobs`, files in an object store |\n\
-             | `tqhost-effects.js` | `outbox`, `flow`, `state`, `records` and `fence` |\n\
-             | `tqhost-http.js` | `fetch`, for HTTP requests |\n\
-             | `tqhost-memory.js` | a host in memory, for unit tests |\n\
-             | `test/` | tests of the function and of the built component |"
+            format!(
+                "| `handler.js` | the handler |\n{SCRIPT_FILES}\n\
+                 | `jsconfig.json` | for editors; after `make types` they know the types of the interface |"
+            )
         }
-        Language::Python => {
-            "| `app.py` | the handler |\n\
+        Language::Typescript => {
+            format!(
+                "| `handler.ts` | the handler |\n{SCRIPT_FILES}\n\
+                 | `tsconfig.json` | what `make` checks types with; it writes those of the interface to \
+                 `types/` |"
+            )
+        }
+        Language::Python => "| `app.py` | the handler |\n\
              | `tqhost.py` | fields, failures, results, log lines |\n\
              | `tqhost_blobs.py` | `blobs`, files in an object store |\n\
              | `tqhost_effects.py` | `outbox`, `flow`, `state`, `records` and `fence` |\n\
              | `tqhost_http.py` | `request`, for HTTP requests |\n\
              | `tqhost_memory.py` | a host in memory, for unit tests |\n\
-             | `build.py` | what `make` calls |\n\
+             | `requirements.txt` | the packages that the handler uses; \
+             `make lock` pins them all, with hashes, in `requirements.lock` |\n\
+             | `build.py`, `tqhost_build.py` | what `make` calls; `requirements-build.txt` has the compiler |\n\
              | `test/` | tests of the function and of the built component |"
-        }
+            .to_owned(),
     }
 }
+
+const SCRIPT_FILES: &str = "| `tqhost.js` | fields, failures, results, log lines |\n\
+    | `tqhost-blobs.js` | `blobs`, files in an object store |\n\
+    | `tqhost-effects.js` | `outbox`, `flow`, `state`, `records` and `fence` |\n\
+    | `tqhost-http.js` | `fetch`, for HTTP requests |\n\
+    | `tqhost-memory.js` | a host in memory, for unit tests |\n\
+    | `package.json` | the packages that the handler uses: `npm install` adds one |\n\
+    | `build.js`, `build-errors.js` | what `make` calls |\n\
+    | `test/` | tests of the function and of the built component |";
 
 /// How to let the project's handler make HTTP requests, for its README.
 fn requests(language: Language) -> &'static str {
@@ -177,7 +209,7 @@ fn requests(language: Language) -> &'static str {
              `tqhost-handler = { path = \"sdk\", features = [\"http\"] }`; \
              then `tqhost_handler::http` makes them"
         }
-        Language::Javascript => {
+        Language::Javascript | Language::Typescript => {
             "take the two slashes from the line with `wasi:http` in `wit/world.wit`; \
              then `tqhost-http.js` makes them"
         }
@@ -194,7 +226,7 @@ fn effects(language: Language) -> &'static str {
         Language::Rust => {
             "use the modules `outbox`, `flow`, `state`, `records` and `delivery` of `tqhost_handler`"
         }
-        Language::Javascript => {
+        Language::Javascript | Language::Typescript => {
             "take the two slashes from the lines under `For effects` in `wit/world.wit`; \
              then `tqhost-effects.js` has them"
         }
@@ -209,7 +241,7 @@ fn effects(language: Language) -> &'static str {
 fn blobs(language: Language) -> &'static str {
     match language {
         Language::Rust => "use the module `blobs` of `tqhost_handler`",
-        Language::Javascript => {
+        Language::Javascript | Language::Typescript => {
             "take the two slashes from the line under `For blobs` in `wit/world.wit`; \
              then `tqhost-blobs.js` has them"
         }
@@ -234,14 +266,15 @@ pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
         ("{{VERSION}}", env!("CARGO_PKG_VERSION")),
         ("{{LANGUAGE}}", language(lang)),
         ("{{NEEDS}}", needs(lang)),
-        ("{{FILES}}", described(lang)),
+        ("{{FILES}}", &described(lang)),
         ("{{REQUESTS}}", requests(lang)),
         ("{{EFFECTS}}", effects(lang)),
         ("{{BLOBS}}", blobs(lang)),
     ];
     let own: &[&[Template]] = match lang {
         Language::Rust => &[RUST],
-        Language::Javascript => &[JAVASCRIPT, WIT],
+        Language::Javascript => &[JAVASCRIPT, SCRIPTS, WIT],
+        Language::Typescript => &[TYPESCRIPT, SCRIPTS, WIT],
         Language::Python => &[PYTHON, WIT],
     };
     let sources = std::iter::once(&COMMON).chain(own).flat_map(|sources| sources.iter());
@@ -268,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Language; 3] = [Language::Rust, Language::Javascript, Language::Python];
+    const ALL: [Language; 4] = [Language::Rust, Language::Javascript, Language::Typescript, Language::Python];
 
     fn text(files: &[ProjectFile], path: &str) -> String {
         files.iter().find(|file| file.path == path).unwrap_or_else(|| panic!("no {path}")).text.clone()
@@ -376,10 +409,12 @@ mod tests {
 
     #[test]
     fn locks_belong_to_their_manifests() {
-        let project = files(Language::Javascript, "x");
-        let [manifest, lock] = ["package.json", "package-lock.json"]
-            .map(|path| serde_json::from_str::<serde_json::Value>(&text(&project, path)).expect(path));
-        assert_eq!(lock["packages"][""]["devDependencies"], manifest["devDependencies"]);
-        assert_eq!(lock["name"], manifest["name"]);
+        for lang in [Language::Javascript, Language::Typescript] {
+            let project = files(lang, "x");
+            let [manifest, lock] = ["package.json", "package-lock.json"]
+                .map(|path| serde_json::from_str::<serde_json::Value>(&text(&project, path)).expect(path));
+            assert_eq!(lock["packages"][""]["devDependencies"], manifest["devDependencies"]);
+            assert_eq!(lock["name"], manifest["name"]);
+        }
     }
 }

@@ -6,51 +6,87 @@ import { progress, remainingMs } from 'tqhost:handler/context@0.1.0';
 import { log } from 'wasi:logging/logging@0.1.0-draft';
 import { get } from 'wasi:config/store@0.2.0-rc.1';
 
-/** `throw reject('why')`: it will never work. The task is dead-lettered at once. */
+/** @typedef {import('tqhost:handler/types@0.1.0').Task} Task */
+
+/**
+ * `throw reject('why')`: it will never work. The task is dead-lettered at once.
+ * @param {string} message
+ */
 export const reject = (message) => ({ tag: 'reject', val: message });
 
-/** `throw retry('why')`: it may work later. The queue's backoff says when, unless `afterMs` does. */
+/**
+ * `throw retry('why')`: it may work later. The queue's backoff says when, unless `afterMs` does.
+ * @param {string} message
+ * @param {number} [afterMs]
+ */
 export const retry = (message, afterMs) => ({
   tag: 'retry',
   val: { message, afterMs: afterMs === undefined ? undefined : BigInt(afterMs) },
 });
 
-/** `throw defer('why', 60_000)`: it is too early. The task comes back later, and no attempt is used. */
+/**
+ * `throw defer('why', 60_000)`: it is too early. The task comes back later, and no attempt is used.
+ * @param {string} message
+ * @param {number} afterMs
+ */
 export const defer = (message, afterMs) => ({ tag: 'defer', val: { message, afterMs: BigInt(afterMs) } });
 
-/** A field's bytes. If the field is missing, the task is rejected, because no attempt would find it. */
+/**
+ * A field's bytes. If the field is missing, the task is rejected, because no attempt would find it.
+ * @param {Task} task
+ * @param {string} name
+ */
 export function bytes(task, name) {
   const field = task.fields.find((field) => field.name === name);
   if (field === undefined) throw reject(`field \`${name}\` is missing`);
   return field.value;
 }
 
-/** A field's text. */
+/**
+ * A field's text.
+ * @param {Task} task
+ * @param {string} name
+ */
 export function text(task, name) {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(bytes(task, name));
   } catch (error) {
-    throw error.tag ? error : reject(`field \`${name}\` is not UTF-8 text`);
+    // Anything else is not the field's fault: a missing field is rejected already, and memory may be used up.
+    throw error instanceof TypeError ? reject(`field \`${name}\` is not UTF-8 text`) : error;
   }
 }
 
-/** A field that holds JSON. */
+/**
+ * A field that holds JSON.
+ * @param {Task} task
+ * @param {string} name
+ */
 export function json(task, name) {
   const source = text(task, name);
   try {
     return JSON.parse(source);
   } catch (error) {
-    throw reject(`field \`${name}\` is not JSON: ${error.message}`);
+    throw error instanceof SyntaxError ? reject(`field \`${name}\` is not JSON: ${error.message}`) : error;
   }
 }
 
-/** Whether the task has this field. */
+/**
+ * Whether the task has this field.
+ * @param {Task} task
+ * @param {string} name
+ */
 export const has = (task, name) => task.fields.some((field) => field.name === name);
 
-/** The value that the host's configuration grants this plugin under this key, or undefined. */
+/**
+ * The value that the host's configuration grants this plugin under this key, or undefined.
+ * @param {string} key
+ */
 export const config = (key) => get(key);
 
 export { progress, remainingMs };
+
+/** The errors of a chain of causes that are told. A chain may be a circle. */
+const MAX_CAUSES = 10;
 
 /** Set when a request of this attempt has failed for a reason outside of the handler. */
 let outside;
@@ -68,10 +104,11 @@ export function failedOutside(afterMs) {
  * can represent, or a promise of one of these. If it throws an error that is not one of the failures above,
  * the error is logged with its stack and the attempt ends as a trap: the task is tried again, and the trap
  * counts against this version. After a request that failed outside, such an error is a retry instead.
+ * @param {(task: Task) => unknown} handle
  */
 export function handles(handle) {
   return {
-    async handle(task) {
+    async handle(/** @type {Task} */ task) {
       outside = undefined;
       try {
         return result(await handle(task));
@@ -90,10 +127,11 @@ export function handles(handle) {
  * of the same length. It has a result or a failure (returned, not thrown) for each task, at the task's place.
  * If the function throws an error, the error is logged, and each task is run again alone, by the handler.
  * wit/world.wit needs the line `export tqhost:extensions/batch-handler@0.1.0;`.
+ * @param {(tasks: Task[]) => unknown[] | Promise<unknown[]>} handle
  */
 export function batches(handle) {
   return {
-    async handleBatch(tasks) {
+    async handleBatch(/** @type {Task[]} */ tasks) {
       try {
         const values = await handle(tasks);
         return values.map((value) => {
@@ -112,8 +150,26 @@ export function batches(handle) {
  * the interface, so throwing it makes the attempt trap.
  */
 function trapOf(error) {
-  log('error', '', `${error}\n${error?.stack ?? ''}`);
+  log('error', '', withCauses(error));
   return new Error(String(error));
+}
+
+/** An error with its stack, and those of the errors that caused it. */
+function withCauses(error) {
+  const told = [];
+  for (let one = error; one !== undefined && told.length < MAX_CAUSES; one = one?.cause) {
+    told.push(`${one}\n${withPlaces(one?.stack ?? '')}`.trimEnd());
+  }
+  return told.join('\ncaused by ');
+}
+
+/** A stack with the places in your files, which build.js knows, instead of those in the bundle. */
+function withPlaces(stack) {
+  const { files, at } = globalThis.tqhostPlaces ?? { at: [] };
+  return stack.replace(/bundle\.js:(\d+):\d+/g, (place, line) => {
+    const found = at[line - 1];
+    return found ? `${files[found[0]]}:${found[1]}` : place;
+  });
 }
 
 const isFailure = (value) => ['reject', 'retry', 'defer'].includes(value?.tag);

@@ -217,6 +217,9 @@ class _Lines(io.TextIOBase):
         return True
 
     def write(self, more: str) -> int:
+        if _task is None and self.level == "warn" and _in_sandbox:
+            # A module may warn when it is imported, and no host is there then.
+            return sys.__stderr__.write(more)
         *lines, self.rest = (self.rest + more).split("\n")
         for line in lines:
             log(self.level, line)

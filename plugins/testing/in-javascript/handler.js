@@ -23,6 +23,7 @@ function work(task) {
   if (end === 'throw') explode();
   if (end === 'random') return { drawn: Math.random(), uuid: crypto.randomUUID() };
   if (end === 'number') throw 42;
+  if (end === 'caused') throw new RangeError('it was not there', { cause: new Error('boom in JavaScript') });
   if (end === 'promise') return Promise.resolve({ tasks });
   if (end === 'recursion') return (function again(n) { return again(n + 1) + 1; })(0);
   return { tasks };

@@ -1,0 +1,95 @@
+// What `make` calls: bundles the handler with all that it imports, and builds the component of it.
+//
+//   node build.js FILE.wasm
+//
+// In: handler.js (or handler.ts), its files, the packages in node_modules. Out: the component; or errors with
+// a file and a line of yours, while the earlier component stays.
+//
+// Not here: the places of errors (`build-errors.js`).
+
+import { existsSync, renameSync, writeFileSync } from 'node:fs';
+import { SourceMap } from 'node:module';
+import { build } from 'esbuild';
+import { BUNDLE, fail, packageOf, placeOf, show, whyNot, withoutNode } from './build-errors.js';
+
+/** What packages look for, and the engine does not have. The value of each is `undefined`. */
+const MISSING = [
+  'Buffer', 'process', 'Intl', 'WebAssembly', 'SharedArrayBuffer', 'Atomics', 'Worker', 'WebSocket',
+  'XMLHttpRequest', 'window', 'document', 'navigator', 'localStorage', 'setImmediate',
+];
+
+/** One file of all that the handler imports: its text, its lines, and where they come from. */
+async function bundled() {
+  const missing = MISSING.map((name) => [name, `globalThis.${name}`]);
+  const made = await build({
+    entryPoints: [existsSync('handler.ts') ? 'handler.ts' : 'handler.js'],
+    outfile: BUNDLE,
+    bundle: true,
+    write: false,
+    logLevel: 'silent',
+    format: 'esm',
+    platform: 'neutral',
+    mainFields: ['browser', 'module', 'main'],
+    conditions: ['worker', 'browser', 'module'],
+    target: 'es2022',
+    // As a literal, \p{…} would be an error in the whole bundle. So it is one where it is used.
+    supported: { 'regexp-unicode-property-escapes': false },
+    external: ['tqhost:*', 'wasi:*'],
+    define: { ...Object.fromEntries(missing), global: 'globalThis', 'process.env.NODE_ENV': '"production"' },
+    sourcemap: 'external',
+    charset: 'utf8',
+    legalComments: 'none',
+  }).catch(({ errors }) => fail(...errors.map(withoutNode)));
+  const [map, code] = made.outputFiles.map((file) => file.text);
+  await show('warning', made.warnings);
+  return { code, map: new SourceMap(JSON.parse(map)), lines: code.split('\n') };
+}
+
+/** Warns of each use of something that the engine lacks, once for each file. */
+async function warnOfMissing(bundle) {
+  const globals = new RegExp(`(?<!typeof )globalThis\\.(${MISSING.join('|')})\\b`, 'g');
+  const patterns = [
+    [globals, (name) => `\`${name}\` is undefined in a handler`],
+    [/new RegExp\(["'`].*?\\\\p\{/gi, () => 'a handler has no `\\p{…}` in regular expressions'],
+    [/\.normalize\((["']NFK?[CD]["'])?\)/g, () => 'a handler has no `normalize` of strings'],
+  ];
+  const warnings = new Map();
+  for (const [number, line] of bundle.lines.entries()) {
+    for (const [pattern, say] of patterns) {
+      for (const { index, 1: name } of line.matchAll(pattern)) {
+        const location = placeOf(bundle, number, index);
+        const who = packageOf(location.file);
+        const text = say(name) + (who && `, and ${who} uses it`);
+        const key = `${location.file} ${text}`;
+        if (!warnings.has(key)) warnings.set(key, { text, location });
+      }
+    }
+  }
+  await show('warning', [...warnings.values()]);
+}
+
+/** For tqhost.js, which tells the places of exceptions: the file and line of each line of the bundle. */
+function places({ map, lines }) {
+  const files = [];
+  const at = lines.map((line, number) => {
+    const { originalSource, originalLine } = map.findEntry(number, line.search(/\S|$/));
+    if (originalSource === undefined) return 0;
+    if (!files.includes(originalSource)) files.push(originalSource);
+    return [files.indexOf(originalSource), originalLine + 1];
+  });
+  return `globalThis.tqhostPlaces = ${JSON.stringify({ files, at })};\n`;
+}
+
+const output = process.argv[2];
+const bundle = await bundled();
+await warnOfMissing(bundle);
+const { componentize } = await import('@bytecodealliance/componentize-js');
+const { component } = await componentize(bundle.code + places(bundle), {
+  sourceName: BUNDLE,
+  witPath: 'wit',
+  worldName: 'project',
+  disableFeatures: ['stdio', 'http', 'fetch-event'],
+}).catch(async (error) => fail(await whyNot(bundle, error.message)));
+// The file is renamed into its place, so that a watcher never sees half a file.
+writeFileSync(`${output}.tmp`, component);
+renameSync(`${output}.tmp`, output);

@@ -1,0 +1,59 @@
+"""What componentize-py runs when it builds the component: it imports the handler, app.py.
+
+In: app.py. Out: its classes; or, between two marks on stderr, Python's traceback for build.py to show. Not in
+a component at work: this file does nothing after the build.
+"""
+
+import sys
+
+import componentize_py_runtime as _runtime
+
+_MARK = "-----tqhost-----"
+_WHY = (
+    "the top of a file runs when the component is built, and no host is there then: "
+    "print(), log lines, configuration, requests and effects work in the handler only"
+)
+
+
+_NoHost = type("RuntimeError", (RuntimeError,), {"__module__": "builtins"})
+
+
+def _refuse(*_):
+    raise _NoHost(_WHY)
+
+
+def _report(error: BaseException) -> str:
+    """The traceback, without what is not the author's: this file, the bindings, and for print() tqhost.py."""
+    import traceback  # only here, because it would make the component larger
+
+    told = traceback.TracebackException.from_exception(error)
+    parts = [told]
+    while parts:
+        part = parts.pop()
+        parts += [more for more in (part.__cause__, part.__context__) if more is not None]
+        own = [place for place in part.stack if not place.filename.startswith((__file__, "/world/", "<frozen"))]
+        while isinstance(error, _NoHost) and len(own) > 1 and "/tqhost" in own[-1].filename:
+            own.pop()
+        part.stack[:] = own
+    return "".join(told.format())
+
+
+_call, _runtime.call_import = _runtime.call_import, _refuse
+try:
+    import app as _app
+    import wit_world.exports as _exports
+
+    for _name, _kind in vars(_exports).items():
+        # A protocol for each class that componentize-py looks for.
+        if getattr(_kind, "_is_protocol", False) and _kind.__module__ == _exports.__name__:
+            if not hasattr(_app, _name):
+                raise AttributeError(f"app.py has no `{_name}`, which wit/world.wit exports")
+except BaseException as error:
+    print(_MARK, _report(error), _MARK, sep="\n", file=sys.__stderr__)
+    # The helpers have changed how an exception is told.
+    sys.excepthook = sys.__excepthook__
+    raise RuntimeError("app.py cannot be imported") from None
+finally:
+    _runtime.call_import = _call
+
+globals().update((name, value) for name, value in vars(_app).items() if not name.startswith("_"))

@@ -1,0 +1,14 @@
+// {{NAME}}: counts the words of a text.
+//
+// In: a task with the field `content`. Out: `{"words": n}`.
+
+import { type Task, handles, reject, text } from './tqhost.js';
+
+function count(task: Task): { words: number } {
+  const words = text(task, 'content').split(/\s+/).filter(Boolean).length;
+  if (words === 0) throw reject('field `content` is empty');
+  console.log(`counted ${words} words`);
+  return { words };
+}
+
+export const handler = handles(count);

@@ -1,5 +1,5 @@
-//! What an author needs to find a fault: the task of a dead letter as its queue had it, and the calls in which
-//! a handler failed.
+//! What an author needs to find a fault: the task of a dead letter as its queue had it, and the calls in
+//! which a handler failed.
 
 use std::fs;
 use std::path::Path;

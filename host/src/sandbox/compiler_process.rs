@@ -261,6 +261,7 @@ fn bound(resource: Resource, most: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::error::RefusedImport;
     use super::*;
 
     fn of(signal: Signal, words: &str) -> String {
@@ -324,11 +325,16 @@ mod tests {
 
     #[test]
     fn errors_are_the_same_on_the_other_side() {
+        let refused = |name: &str| RefusedImport {
+            name: name.to_owned(),
+            why: "why".into(),
+            callers: vec!["f".into()],
+        };
         for error in [
             LoadError::WrongVersion { found: "a".into(), offered: "b".into() },
             LoadError::CoreModuleWithoutComponentType { wasip1: true },
             LoadError::TooLarge,
-            LoadError::NotOffered { imports: vec!["a".into(), "b".into()] },
+            LoadError::NotOffered { imports: vec![refused("a"), refused("b")] },
         ] {
             let json = serde_json::to_vec(&error).unwrap();
             assert_eq!(serde_json::from_slice::<LoadError>(&json).unwrap().to_string(), error.to_string());

@@ -71,8 +71,8 @@ impl Project {
     }
 }
 
-const NO_HOST: &str = "RuntimeError: the top of a file runs when the component is built, and no host is there \
-    then: print(), log lines, configuration, requests and effects work in the handler only\n";
+const NO_HOST: &str = "RuntimeError: the top of a file runs when the component is built, and no host is there then: \
+    print(), log lines, configuration, requests and effects work in the handler only\n";
 
 #[test]
 fn a_build_in_python_shows_the_traceback_of_python_and_nothing_else() {
@@ -283,7 +283,8 @@ fn make_notices_every_file_that_a_handler_may_consist_of() {
             "python",
             "src/deep/words.json",
             "import json, pathlib\nfrom tqhost import handles\n\n\
-             WORDS = json.loads(pathlib.Path(__file__).with_name('src').joinpath('deep/words.json').read_text())\n\
+             FILE = pathlib.Path(__file__).with_name('src').joinpath('deep/words.json')\n\
+             WORDS = json.loads(FILE.read_text())\n\
              Handler = handles(lambda task: WORDS)\n",
         ),
     ] {

@@ -186,7 +186,8 @@ fn described(language: Language) -> String {
              | `tqhost_memory.py` | a host in memory, for unit tests |\n\
              | `requirements.txt` | the packages that the handler uses; \
              `make lock` pins them all, with hashes, in `requirements.lock` |\n\
-             | `build.py`, `tqhost_build.py` | what `make` calls; `requirements-build.txt` has the compiler |\n\
+             | `build.py`, `tqhost_build.py` | what `make` calls |\n\
+             | `requirements-build.txt` | the compiler |\n\
              | `test/` | tests of the function and of the built component |"
             .to_owned(),
     }

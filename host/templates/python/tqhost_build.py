@@ -31,7 +31,8 @@ def _report(error: BaseException) -> str:
     while parts:
         part = parts.pop()
         parts += [more for more in (part.__cause__, part.__context__) if more is not None]
-        own = [place for place in part.stack if not place.filename.startswith((__file__, "/world/", "<frozen"))]
+        others = (__file__, "/world/", "<frozen")
+        own = [place for place in part.stack if not place.filename.startswith(others)]
         while isinstance(error, _NoHost) and len(own) > 1 and "/tqhost" in own[-1].filename:
             own.pop()
         part.stack[:] = own

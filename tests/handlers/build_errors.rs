@@ -71,8 +71,8 @@ impl Project {
     }
 }
 
-const NO_HOST: &str = "RuntimeError: the top of a file runs when the component is built, and no host is there then: \
-    print(), log lines, configuration, requests and effects work in the handler only\n";
+const NO_HOST: &str = "RuntimeError: the top of a file runs when the component is built, and no host is \
+    there then: print(), log lines, configuration, requests and effects work in the handler only\n";
 
 #[test]
 fn a_build_in_python_shows_the_traceback_of_python_and_nothing_else() {

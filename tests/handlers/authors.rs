@@ -308,10 +308,10 @@ fn mistakes_are_told() {
 }
 
 /// A running `tqhost try --watch --json`, and the lines that it has printed.
-struct Watching {
+pub struct Watching {
     child: Child,
-    lines: Receiver<Value>,
-    errors: Receiver<Value>,
+    pub lines: Receiver<Value>,
+    pub errors: Receiver<Value>,
 }
 
 impl Watching {
@@ -319,7 +319,7 @@ impl Watching {
         Watching::start_command(command(folder, &[&["try", "h.wasm", "--watch", "--json"], args].concat()))
     }
 
-    fn start_command(mut command: Command) -> Watching {
+    pub fn start_command(mut command: Command) -> Watching {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start tqhost");
         let (lines, errors) =
             (lines(child.stdout.take().expect("a pipe")), lines(child.stderr.take().expect("a pipe")));
@@ -342,6 +342,9 @@ impl Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
+        // `make` has children of its own. They are in its group if the test made one.
+        let pid = Pid::from_raw(self.child.id().try_into().expect("a pid"));
+        let _ = nix::sys::signal::killpg(pid, Signal::SIGINT);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -509,11 +512,15 @@ pub fn new_project(lang: &str, folder: &Path) -> PathBuf {
 
 /// Runs `make` in a project, with the tools that `make setup` fetched.
 pub fn make(project: &Path, target: &str) -> Ran {
+    make_command(project, target).output().expect("run make").into()
+}
+
+pub fn make_command(project: &Path, target: &str) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/build-languages.sh");
     let mut make = Command::new(fs::canonicalize(script).expect("the script"));
     make.args(["--run", "make", target]).current_dir(project).stdin(Stdio::null());
     make.env("TQHOST", env!("CARGO_BIN_EXE_tqhost")).env_remove("CARGO_TARGET_DIR");
-    make.output().expect("run make").into()
+    make
 }
 
 /// Runs a project's component on a task with the field `content`.

@@ -2,13 +2,15 @@
 //! which a handler failed.
 
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::authors::{cache_of, made, tried, tried_with};
-use crate::support::Bench;
+use super::authors::{Watching, cache_of, made, make_command, tried, tried_with};
 use crate::support::bench::guest_path;
+use crate::support::{Bench, within};
 
 #[test]
 fn a_dead_letter_is_tried_as_its_queue_had_it() {
@@ -121,4 +123,36 @@ fn a_project_in_rust_shows_the_lines_of_a_trap() {
     let (_, ran) = made("rust", "new-with-a-bug", change, "trace");
     assert!(ran.stdout.contains("failed") && ran.stdout.contains("a bug"), "{}\n{}", ran.stdout, ran.stderr);
     assert!(ran.stdout.contains("src/lib.rs:"), "{}", ran.stdout);
+}
+
+#[test]
+fn make_watch_builds_and_runs_a_handler_after_every_change() {
+    // A build optimises the whole program.
+    const BUILT: Duration = Duration::from_secs(300);
+    let (project, ran) = made("rust", "new-watched", |_| {}, "build");
+    assert_eq!(ran.code, 0, "{}\n{}", ran.stdout, ran.stderr);
+    let file = project.join("src/lib.rs");
+    let text = fs::read_to_string(&file).expect("the handler");
+    let mut make = make_command(&project, "watch");
+    let watching = Watching::start_command({
+        make.process_group(0);
+        make
+    });
+    let says = |words: &str| {
+        within(BUILT, words, || {
+            watching.lines.try_iter().find(|line| line.as_str().is_some_and(|line| line.contains(words)))
+        })
+    };
+    says("\"words\": 7");
+    fs::write(&file, text.replace(".count();", ".count() + 35;")).expect("write");
+    says("\"words\": 42");
+    // A build that fails leaves the component, and the next change is built.
+    fs::write(&file, format!("{text}\nmistake")).expect("write");
+    within(BUILT, "the mistake is shown", || {
+        watching.errors.try_iter().find(|line| line.to_string().contains("src/lib.rs:"))
+    });
+    fs::write(&file, text.replace(".count();", ".count() + 36;")).expect("write");
+    says("\"words\": 43");
+    drop(watching);
+    fs::write(&file, text).expect("write");
 }

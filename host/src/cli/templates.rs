@@ -33,7 +33,11 @@ const HANDLER_WIT: &str = include_str!("../../../wit/handler.wit");
 const EXTENSIONS_WIT: Template =
     ("wit/deps/extensions/extensions.wit", include_str!("../../../wit/deps/extensions/extensions.wit"));
 
-const COMMON: &[Template] = &[("README.md", template!("README.md")), ("task.json", template!("task.json"))];
+const COMMON: &[Template] = &[
+    ("README.md", template!("README.md")),
+    ("task.json", template!("task.json")),
+    ("watch.sh", template!("watch.sh")),
+];
 
 const RUST: &[Template] = &[
     ("Cargo.toml", template!("rust/Cargo.toml.in")),

@@ -240,7 +240,9 @@ fn answer_one(
 
 /// A page that leaves the connection open.
 fn kept(stream: &mut impl Write, headers: &str, body: &str) -> std::io::Result<()> {
-    write!(stream, "HTTP/1.1 200 OK\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())?;
+    let page = format!("HTTP/1.1 200 OK\r\n{headers}content-length: {}\r\n\r\n{body}", body.len());
+    // In one piece: the kernel holds a second small one back until the client has acknowledged the first.
+    stream.write_all(page.as_bytes())?;
     stream.flush()
 }
 

@@ -78,6 +78,8 @@ impl Web {
         thread::spawn(move || {
             for tcp in listener.incoming().map_while(Result::ok) {
                 let (seen, answer) = (server.clone(), answer.clone());
+                // Otherwise the kernel holds small pieces back until those before are acknowledged.
+                let _ = tcp.set_nodelay(true);
                 seen.connections.fetch_add(1, Ordering::SeqCst);
                 let open = seen.open.fetch_add(1, Ordering::SeqCst) + 1;
                 seen.most_open.fetch_max(open, Ordering::SeqCst);
@@ -241,7 +243,6 @@ fn answer_one(
 /// A page that leaves the connection open.
 fn kept(stream: &mut impl Write, headers: &str, body: &str) -> std::io::Result<()> {
     let page = format!("HTTP/1.1 200 OK\r\n{headers}content-length: {}\r\n\r\n{body}", body.len());
-    // In one piece: the kernel holds a second small one back until the client has acknowledged the first.
     stream.write_all(page.as_bytes())?;
     stream.flush()
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use tqhost::testing::queue::script;
 
 use self::harness::effects::{self, Seen};
-use self::harness::faults::{Done, now_ms};
+use self::harness::faults::{Done, Loss, now_ms};
 use self::harness::judge::{Case, Verdict, judge};
 use self::harness::load::Sent;
 use self::harness::orders::{Kind, Order};
@@ -396,22 +396,28 @@ fn chaos_the_judge_finds_effects_that_are_missing_or_too_many() {
     host.stop();
     let mut seen = Seen::default();
     seen.accepted.push((id.clone(), (0, 0)));
-    let judged = |bench: &mut Bench, seen: &Seen| {
+    let judged_with = |bench: &mut Bench, seen: &Seen, losses: &[Loss]| {
         let file = bench.redis.append_only_file();
-        effects::judge(&mut bench.db, &file, seen, &[]).0
+        effects::judge(&mut bench.db, &file, seen, losses).0
     };
+    let judged = |bench: &mut Bench, seen: &Seen| judged_with(bench, seen, &[]);
     assert_eq!(judged(&mut bench, &seen), Vec::<String>::new());
     let flow: Vec<String> = bench.redis("KEYS", "tq:{joined}:task:*");
     let after: Vec<String> = bench.redis("KEYS", "tq:{after}:task:*");
     let child: Vec<String> = bench.redis("KEYS", "tq:{part}:task:*");
-    let faults: [(&str, Vec<&str>, &str); 7] = [
+    let now = now_ms();
+    let at = now.to_string();
+    let ghost =
+        vec!["tq:{after}:task:ghost", "status", "FAILED", "error", "lost: its entry", "finished_at", &at];
+    let faults: [(&str, Vec<&str>, &str); 8] = [
         (
             "INCR",
             vec!["tq:{counted}:state:effects:n"],
             "1 tasks that count completed, and the counter is Some(2)",
         ),
         ("HSET", vec!["kb:0", "b", "2"], "the record kb:0 is written by half"),
-        ("DEL", vec![&after[0]], "after: has 0 tasks, and 1 were enqueued"),
+        ("HSET", ghost, "after: nobody enqueued ghost: FAILED lost: its entry"),
+        ("DEL", vec![&after[0]], " did not complete: None"),
         ("HSET", vec![&flow[0], "status", "FAILED"], "the flow "),
         ("DEL", vec![&child[0]], " has 2 children"),
         ("HSET", vec![&child[1], "status", "CANCELLED"], "part: nobody was told that"),
@@ -428,6 +434,12 @@ fn chaos_the_judge_finds_effects_that_are_missing_or_too_many() {
         let wrong = judged(&mut bench, &seen);
         assert!(has(&wrong), "{finding}: {wrong:?}");
     }
+    let is_ghost = |line: &String| line.contains("ghost");
+    assert!(
+        judged_with(&mut bench, &seen, &[(0, now - 60_000)]).iter().any(is_ghost),
+        "forgotten long before"
+    );
+    assert!(!judged_with(&mut bench, &seen, &[(now, now)]).iter().any(is_ghost), "Redis forgot it");
     seen.accepted.push(("another".to_owned(), (0, 0)));
     assert!(judged(&mut bench, &seen).iter().any(|line| line.contains("another was accepted and is lost")));
 }

@@ -8,9 +8,10 @@
 //! In: Redis after the run, its record of every write, and the records that were seen meanwhile. Out: what is
 //! wrong. A handler that cannot read from Redis goes on without that effect, and its result says so, so the
 //! results say what must have been committed. This holds too where Redis forgets: it forgets a task's effects
-//! together with its end. Not here: all other queues (`judge`).
+//! together with its end. A host that runs a task of the forgotten effects tells that it is lost. Not here:
+//! all other queues (`judge`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 
 use super::aof::transactions;
 use super::faults::{Loss, now_ms};
+use super::judge::REMEMBERED_MS;
 use super::orders::is_lost;
 use crate::support::bench::tqhost;
 
@@ -177,11 +179,21 @@ struct End {
     results: Vec<Value>,
     /// The flow of which it is a child.
     flow: Option<String>,
+    finished_ms: u64,
 }
 
 impl End {
     fn has_completed(&self) -> bool {
         self.status == "COMPLETED"
+    }
+
+    /// Whether the host that ran it told that it is lost, after Redis may have forgotten the step that
+    /// enqueued it.
+    fn may_be_forgotten(&self, losses: &[Loss]) -> bool {
+        let known_from_ms = self.finished_ms.saturating_sub(REMEMBERED_MS);
+        self.status == "FAILED"
+            && self.error.starts_with("lost: ")
+            && is_lost((known_from_ms, self.finished_ms), losses)
     }
 
     /// The result of a call that had an effect.
@@ -200,13 +212,14 @@ fn ends(db: &mut Connection, queue: &str) -> Ends {
     for keys in keys.chunks(500) {
         let mut pipe = redis::pipe();
         for key in keys {
-            pipe.cmd("HMGET").arg(key).arg(&["status", "error", "result", "flow"]);
+            pipe.cmd("HMGET").arg(key).arg(&["status", "error", "result", "flow", "finished_at"]);
         }
-        let found: Vec<[Option<String>; 4]> = pipe.query(db).expect("the statuses");
-        for (key, [status, error, result, flow]) in keys.iter().zip(found) {
+        let found: Vec<[Option<String>; 5]> = pipe.query(db).expect("the statuses");
+        for (key, [status, error, result, flow, finished]) in keys.iter().zip(found) {
             let results = result.and_then(|result| serde_json::from_str(&result).ok()).unwrap_or_default();
             let (status, error) = (status.unwrap_or_default(), error.unwrap_or_default());
-            ends.insert(key[prefix.len()..].to_owned(), End { status, error, results, flow });
+            let finished_ms = finished.and_then(|at| at.parse().ok()).unwrap_or_default();
+            ends.insert(key[prefix.len()..].to_owned(), End { status, error, results, flow, finished_ms });
         }
     }
     ends
@@ -252,8 +265,8 @@ pub fn judge(
             wrong.push(format!("nobody wrote the record {key}"));
         }
     }
-    wrong.extend(outbox(counted, &by_queue[AFTER]));
-    wrong.extend(flows(&by_queue));
+    wrong.extend(outbox(counted, &by_queue[AFTER], losses));
+    wrong.extend(flows(&by_queue, losses));
     let told = told(&std::fs::read(append_only_file).expect("read the append-only file"));
     wrong.extend(ends_that_are_told(&by_queue, &told));
     let of = |queue: &str, status: &str| by_queue[queue].values().filter(|end| end.status == status).count();
@@ -265,39 +278,45 @@ pub fn judge(
 }
 
 /// Each task whose result names a task of `after` enqueued it, and nobody else did.
-fn outbox(parents: &Ends, after: &Ends) -> Vec<String> {
-    let named: Vec<&str> = parents.values().filter_map(|end| end.result(3)?.as_str()).collect();
+fn outbox(parents: &Ends, after: &Ends, losses: &[Loss]) -> Vec<String> {
+    let named: HashSet<&str> = parents.values().filter_map(|end| end.result(3)?.as_str()).collect();
     let mut wrong: Vec<String> = named
         .iter()
         .filter(|id| !after.get(**id).is_some_and(End::has_completed))
         .map(|id| format!("{AFTER}: {id} did not complete: {:?}", after.get(*id).map(|end| &end.error)))
         .collect();
-    if named.len() != after.len() {
-        wrong.push(format!("{AFTER}: has {} tasks, and {} were enqueued", after.len(), named.len()));
-    }
+    wrong.extend(
+        after
+            .iter()
+            .filter(|(id, end)| !named.contains(id.as_str()) && !end.may_be_forgotten(losses))
+            .map(|(id, end)| format!("{AFTER}: nobody enqueued {id}: {} {}", end.status, end.error)),
+    );
     wrong
 }
 
 /// Each flow that was started has all children, and its last task ended as they did.
-fn flows(by_queue: &HashMap<&str, Ends>) -> Vec<String> {
+fn flows(by_queue: &HashMap<&str, Ends>, losses: &[Loss]) -> Vec<String> {
     let mut children: HashMap<&str, Vec<&End>> = HashMap::new();
-    for end in by_queue[PART].values() {
+    // A child without a flow is one of which Redis forgot all but that it is lost.
+    for end in by_queue[PART].values().filter(|end| end.flow.is_some() || !end.may_be_forgotten(losses)) {
         let flow = end.flow.as_deref().unwrap_or_default();
         children.entry(flow.rsplit(':').next().unwrap_or_default()).or_default().push(end);
     }
     let mut wrong = Vec::new();
-    let started: Vec<&str> = by_queue[COUNTED]
+    let started: HashSet<&str> = by_queue[COUNTED]
         .values()
         // The fan-out is the only one of the later calls that gives a text.
         .filter_map(|end| end.result(4)?.as_str())
         .collect();
     let joined = &by_queue[JOINED];
-    if (started.len(), started.len()) != (joined.len(), children.len()) {
+    let is_joined =
+        |(id, end): &(&String, &End)| started.contains(id.as_str()) || !end.may_be_forgotten(losses);
+    let joins = joined.iter().filter(is_joined).count();
+    if (started.len(), started.len()) != (joins, children.len()) {
         wrong.push(format!(
-            "{} flows were started, {} have children, {} are joined",
+            "{} flows were started, {} have children, {joins} are joined",
             started.len(),
             children.len(),
-            joined.len()
         ));
     }
     for id in started {

@@ -23,7 +23,7 @@ use super::{LIST, MAX_RETRIES, QUEUES, TOGETHER};
 const SHOWN: usize = 20;
 
 /// How long a host may still know of something that Redis forgot.
-const REMEMBERED_MS: u64 = 30_000;
+pub const REMEMBERED_MS: u64 = 30_000;
 
 /// The result of a run.
 pub struct Verdict {

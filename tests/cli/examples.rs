@@ -28,7 +28,7 @@ const ALWAYS: [&str; 4] = ["pause", "resume ", "new", "enqueue resume-analyze --
 /// A command on the page, without `tqhost`.
 struct Example {
     line: String,
-    /// What the page shows under it.
+    /// The output that the page shows.
     shown: String,
     /// The section in which it stands.
     section: String,
@@ -131,7 +131,7 @@ fn unexplained(ran: &Ran, section: &str) -> Vec<String> {
     found.into_iter().filter(|name| !words.contains(name.as_str())).collect()
 }
 
-/// What differs between an example and what it printed.
+/// The difference between an example and its real output.
 fn problems(example: &Example, ran: &Ran) -> Vec<String> {
     let Example { line, shown, section } = example;
     let mut problems = Vec::new();

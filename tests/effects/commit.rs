@@ -187,6 +187,30 @@ fn a_task_that_is_taken_over_has_a_higher_fence() {
 }
 
 #[test]
+fn a_task_that_is_taken_from_a_consumer_that_lives_has_a_higher_fence() {
+    let mut bench = bench("[queues.work]\nplugin = \"effects\"\nlease = \"1s\"\n");
+    let () = bench.redis("XGROUP", ("CREATE", "work", "tqhost", 0, "MKSTREAM"));
+    let id = told(&mut bench, "work", &json!([["fence"], ["sleep", 2000]]));
+    let lives = ("GROUP", "tqhost", "lives", "COUNT", 1, "STREAMS", "work", ">");
+    let _: redis::Value = bench.redis("XREADGROUP", lives);
+    let _: redis::Value =
+        bench.redis("XCLAIM", ("work", "tqhost", "lives", 0, &id, "IDLE", 60_000, "JUSTID"));
+    let host = bench.host();
+    bench.until("work", &id, "PROCESSING");
+    // The consumer takes it back, and then shows that it lives.
+    let _: redis::Value = bench.redis("XCLAIM", ("work", "tqhost", "lives", 0, &id, "JUSTID"));
+    eventually("the host took it over again, and completed it", || {
+        let _: redis::Value = bench.redis("XREADGROUP", lives);
+        (bench.status("work", &id, "status") == "COMPLETED").then_some(())
+    });
+    assert_eq!(results(&mut bench, "work", &id)[0], 3);
+    let deliveries: Vec<String> =
+        bench.redis("HMGET", (format!("tq:{{work}}:task:{id}"), &["fence", "attempt"]));
+    assert_eq!(deliveries, ["3", "1"]);
+    host.stop();
+}
+
+#[test]
 fn a_handler_in_c_has_effects() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"in-c\"\nenqueue_to = [\"next\"]\n[queues.next]\n");
     bench.install("in-c", "in-c");

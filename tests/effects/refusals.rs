@@ -85,7 +85,7 @@ fn an_attempt_whose_record_redis_denies_fails_alone() {
     assert!(why.contains("no permissions to access"), "{why}");
     assert_eq!(bench.redis::<u64>("EXISTS", "kb:1"), 1);
     assert_eq!(bench.redis::<u64>("EXISTS", "other:1"), 0);
-    // What it asks for in advance, the rule allows as well.
+    // The rule also allows the commands that the host asks for in advance.
     bench.tqhost(&["doctor", "work"]).ok();
     host.stop();
 }

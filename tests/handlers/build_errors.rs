@@ -1,4 +1,4 @@
-//! What an author sees when a handler cannot be built, and what is built with packages of public registries.
+//! The messages for a handler that cannot be built, and builds with packages of public registries.
 //!
 //! The projects are made by the real `tqhost new` and built by their own `make`, with the tools and packages
 //! that `make setup` fetched.
@@ -49,7 +49,7 @@ impl Project {
         make(&self.path, "build")
     }
 
-    /// What the build says of these lines above the handler. The component of before must stay.
+    /// The output of a build with these lines above the handler. The former component must stay.
     fn refused(&self, top: &str) -> String {
         let before = self.built_at();
         let ran = self.build_with(top);

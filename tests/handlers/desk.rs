@@ -1,4 +1,4 @@
-//! What an author needs to find a fault: the task of a dead letter as its queue had it, and the calls in
+//! Tests how an author finds a fault: the task of a dead letter as its queue had it, and the calls in
 //! which a handler failed.
 
 use std::fs;

@@ -14,7 +14,7 @@ fn bench(guest: &str, origins: &[String], bounds: &str) -> Bench {
     bench
 }
 
-/// What a task got that asked for this page.
+/// The answer to a task that asked for this page.
 #[track_caller]
 fn fetched(bench: &mut Bench, url: &str) -> Value {
     let id = bench.xadd("work", &[("url", url)]);

@@ -139,7 +139,7 @@ fn a_store_that_comes_back_gets_the_blob_of_the_next_attempt() {
     assert_error(&seen[0], "Unavailable", "`b` cannot be written");
     assert_error(&seen[1], "Unavailable", "`a` cannot be read");
     server.start_again();
-    // What moto holds is in its memory, so the server that came back is empty.
+    // moto keeps everything in its memory, so the server that came back is empty.
     eventually("the store is used again", || {
         done(&mut bench, json!([["put", "c", "", "x"]]))[0].is_string().then_some(())
     });

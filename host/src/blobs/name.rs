@@ -8,7 +8,7 @@ const MAX_NAME: usize = 512;
 /// Bytes between two slashes. A local file has at most 255, some of them for a suffix while it is written.
 const MAX_PART: usize = 200;
 const MAX_CONTENT_TYPE: usize = 200;
-/// What a name may have beside letters, digits and slashes.
+/// The characters that a name may have beside letters, digits and slashes.
 const MARKS: &[u8] = b"._-+=@:,";
 /// The content type of a blob that was given none.
 const UNKNOWN_TYPE: &str = "application/octet-stream";

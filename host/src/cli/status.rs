@@ -286,7 +286,7 @@ fn below(lines: &mut Vec<String>, indent: &str, one: &TreeTask, paint: Paint) {
     branches(lines, indent, one.below.children.iter().chain(&one.below.flows).collect(), hidden, paint);
 }
 
-/// What is known of a task of a tree, in one line.
+/// One line about a task of a tree.
 fn branch(TreeTask { queue, task, .. }: &TreeTask, paint: Paint) -> String {
     let word = paint.tone(tone(task.status), task.status.into_str());
     let mut line = format!("{queue} {}  {word}", text::escape(&task.id));

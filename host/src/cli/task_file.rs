@@ -166,7 +166,7 @@ impl TaskLimits {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct GivenTask {
     pub fields: Vec<Field>,
-    /// What a queue knew of it.
+    /// The facts that its queue knew.
     pub known: Option<ExportedTask>,
 }
 

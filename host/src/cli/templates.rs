@@ -92,7 +92,7 @@ const WIT: &[Template] = &[
     ("wit/deps/logging/logging.wit", sdk!("wit/deps/logging/logging.wit")),
 ];
 
-/// What projects in JavaScript and in TypeScript share.
+/// The files that projects in JavaScript and in TypeScript share.
 const SCRIPTS: &[Template] = &[
     ("wit/world.wit", template!("world.wit")),
     ("build.js", template!("javascript/build.js")),

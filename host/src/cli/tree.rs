@@ -30,7 +30,7 @@ pub(super) struct Family {
     pub below: Branches,
 }
 
-/// What is below a task.
+/// The tasks and flows below a task.
 #[derive(Debug, Default)]
 pub(super) struct Branches {
     /// The first children of the flow that it joins which have not completed, or started a flow that goes on.
@@ -96,7 +96,7 @@ struct Walk<'c> {
 type Walked<'w, T> = Pin<Box<dyn Future<Output = Result<T, CommandError>> + 'w>>;
 
 impl Walk<'_> {
-    /// What is below a task that is `depth` levels below the first one.
+    /// The tasks and flows below a task that is `depth` levels below the first one.
     fn below<'w>(&'w mut self, queue: &'w Queue, task: &'w TaskStatus, depth: usize) -> Walked<'w, Branches> {
         Box::pin(async move {
             let mut below = Branches::default();
@@ -195,7 +195,7 @@ pub(super) async fn cancel_below(config: &Config, queue: &Queue, id: &str) -> Re
                     cancelled += u64::from(ended);
                     flows = started;
                 }
-                // What a completed task started may have led to more.
+                // A flow that a completed task started may have led to more.
                 while let Some(flow) = flows.pop() {
                     let (ended, started) = cancel_one(&find(&flow)?, &flow.id).await?;
                     cancelled += u64::from(ended);

@@ -80,7 +80,7 @@ pub struct QueueRules {
     pub max_backlog: u32,
     /// How many tasks may be claimed, in all hosts together.
     pub rate_limit: Option<Rate>,
-    /// Which tasks count as one task, and for how long after its end.
+    /// The rule by which tasks count as one task, and how long it holds after its end.
     pub idempotency: Idempotency,
     /// How long status and result are kept after the end; zero keeps none.
     pub retention: Duration,
@@ -236,7 +236,7 @@ pub struct Plugin {
     /// Where its handlers may send requests. Empty: nowhere.
     pub allowed_hosts: Vec<AllowedHost>,
     pub http: Http,
-    /// Which instances are kept when their task has ended. None: every task has a fresh instance.
+    /// The instances that are kept when their task has ended. None: every task has a fresh instance.
     pub warm: Option<Warm>,
     /// Redis hashes of the team that its handlers may read and write.
     pub records: RecordGrants,

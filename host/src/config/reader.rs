@@ -33,7 +33,7 @@ pub(super) struct Context<'a> {
     pub warnings: RefCell<Vec<String>>,
 }
 
-/// Which secrets are read.
+/// The secrets that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Secrets {
     OfAll,

@@ -7,7 +7,7 @@ use super::model::{Config, QueueRules};
 use super::names::hash_tag;
 
 impl Config {
-    /// What would not work on Redis Cluster, with the way out.
+    /// The rules that would not work on Redis Cluster, each with the way out.
     pub(crate) fn slot_notes(&self) -> Vec<String> {
         let queues = self.queues.iter().filter_map(note_on_targets);
         queues.chain(self.plugins.keys().filter_map(|name| self.note_on_records(name))).collect()

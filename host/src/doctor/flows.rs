@@ -29,7 +29,7 @@ struct AwaitedChild {
     id: String,
 }
 
-/// What the flow and the status of its task say.
+/// The state of a flow, and of the task that joins it.
 struct FlowLook {
     /// None when only its children are there.
     total: Option<u64>,

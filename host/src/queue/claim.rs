@@ -32,8 +32,8 @@ pub struct Reclaimed {
 /// The answer to [`Queue::begin`] for one claimed task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begun {
-    /// It is marked as PROCESSING: run it.
-    Owned,
+    /// It is marked as PROCESSING: run it, with this fence.
+    Owned { fence: u64 },
     /// Another consumer owns it by now.
     Lost,
     /// It was cancelled while it waited, and is settled.
@@ -61,12 +61,16 @@ pub struct Start<'t> {
     pub crashes: u32,
     /// Nothing else runs in this host.
     pub alone: bool,
+    /// The number of this delivery.
+    pub fence: u64,
+    /// Another host may have run the task under the same entry, so the fence must be higher than any before.
+    pub again: bool,
 }
 
 impl<'t> Start<'t> {
     /// A task with this idempotency key that was claimed `held` ago.
     pub fn of(task: &'t Task, key: Option<&'t [u8]>, held: Duration) -> Start<'t> {
-        let Task { entry, id, attempt, enqueued_at_ms, crashes, .. } = task;
+        let Task { entry, id, attempt, enqueued_at_ms, crashes, fence, .. } = task;
         Start {
             entry,
             id,
@@ -76,6 +80,8 @@ impl<'t> Start<'t> {
             held,
             crashes: *crashes,
             alone: false,
+            fence: *fence,
+            again: false,
         }
     }
 }
@@ -264,10 +270,10 @@ impl Queue {
                 .arg(task.enqueued_at_ms)
                 .arg(task.id)
                 .arg(millis(task.held));
-            call = call.arg(task.crashes).arg(u8::from(task.alone));
+            call = call.arg(task.crashes).arg(u8::from(task.alone)).arg(task.fence).arg(u8::from(task.again));
         }
         let reply = self.link.script(&call).await?;
-        self.shaped("begin", begin_reply(reply, tasks.len()))
+        self.shaped("begin", begin_reply(reply, tasks))
     }
 
     /// Renews leases. Gives one answer for each task.
@@ -328,20 +334,26 @@ impl Begin {
     }
 }
 
-fn begin_reply(reply: Value, tasks: usize) -> Shaped<Vec<Begin>> {
-    const MEANINGS: [Begun; 6] =
-        [Begun::Lost, Begun::Owned, Begun::Cancelled, Begun::Duplicate, Begun::Gone, Begun::Crashed];
-    let begun = |item| match item {
-        Value::Int(code) => usize::try_from(code)
-            .ok()
-            .and_then(|code| MEANINGS.get(code))
-            .copied()
-            .map(Begin::Known)
-            .ok_or(UnexpectedShape),
+fn begin_reply(reply: Value, tasks: &[Start<'_>]) -> Shaped<Vec<Begin>> {
+    let begun = |(item, start): (Value, &Start<'_>)| match item {
+        Value::Int(0) => Ok(Begin::Known(Begun::Lost)),
+        Value::Int(1) => Ok(Begin::Known(Begun::Owned { fence: start.fence })),
+        Value::Int(2) => Ok(Begin::Known(Begun::Cancelled)),
+        Value::Int(3) => Ok(Begin::Known(Begun::Duplicate)),
+        Value::Int(4) => Ok(Begin::Known(Begun::Gone)),
+        Value::Int(5) => Ok(Begin::Known(Begun::Crashed)),
+        Value::Int(_) => Err(UnexpectedShape),
+        Value::Array(_) => {
+            let [_, fence] = reply::tuple(item)?;
+            Ok(Begin::Known(Begun::Owned { fence: reply::count(&fence)? }))
+        }
         id => reply::text(id).map(Begin::HeldBy),
     };
-    let found: Vec<Begin> = reply::array(reply)?.into_iter().map(begun).collect::<Shaped<_>>()?;
-    if found.len() == tasks { Ok(found) } else { Err(UnexpectedShape) }
+    let found = reply::array(reply)?;
+    if found.len() != tasks.len() {
+        return Err(UnexpectedShape);
+    }
+    found.into_iter().zip(tasks).map(begun).collect()
 }
 
 fn read_reply(reply: Value) -> Shaped<Vec<StreamEntry>> {

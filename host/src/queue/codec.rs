@@ -150,7 +150,9 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
             ATTEMPT => (task.attempt, is_returned) = (number::<u32>(ATTEMPT, value)?.max(1), true),
             DEFERRALS => task.deferrals = number(DEFERRALS, value)?,
             CRASHES => task.crashes = task.crashes.saturating_add(number(CRASHES, value)?),
-            FENCE => task.fence = task.fence.saturating_add(number(FENCE, value)?),
+            FENCE => {
+                (task.fence, is_returned) = (task.fence.saturating_add(number(FENCE, value)?), true);
+            }
             JOINS => task.joins = std::str::from_utf8(value).ok().map(str::to_owned),
             DELAY => task.delay = Some(number(DELAY, value).map(Duration::from_millis)?.min(LONGEST_DELAY)),
             ENQUEUED_AT => (task.enqueued_at_ms, is_enqueued) = (number(ENQUEUED_AT, value)?, true),

@@ -42,7 +42,7 @@ impl Status {
     }
 }
 
-/// Which task, in which queue.
+/// A task, and its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskName {
     /// The name of its queue.
@@ -189,7 +189,7 @@ impl Queue {
         self.kept_status(id).await
     }
 
-    /// What the status key of a task holds.
+    /// The fields of a task's status key.
     async fn kept_status(&self, id: &str) -> Result<Option<TaskStatus>, QueueError> {
         let known =
             self.link.command("read a task's status", redis::cmd("HGETALL").arg(self.keys.task(id))).await?;

@@ -81,7 +81,7 @@ pub(crate) async fn wait_for_any(
     shaped(link, WHAT, reply::array(reply).and_then(|items| items.into_iter().map(position).collect()))
 }
 
-/// Which of the queues are paused.
+/// Finds the queues that are paused.
 pub(crate) async fn paused(link: &Link, queues: &[&Queue]) -> Result<Vec<bool>, QueueError> {
     const WHAT: &str = "look for pauses";
     let mut get = redis::cmd("MGET");

@@ -1,4 +1,4 @@
-//! What the instances of one version need for calls of blobs.
+//! The store and the grants that the instances of one version need for calls of blobs.
 //!
 //! Not here: the calls (`host::blobs`), the store (`crate::blobs`).
 

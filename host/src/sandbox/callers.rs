@@ -12,7 +12,7 @@ const MOST: usize = 3;
 /// The most characters of a function's name.
 const MAX_NAME: usize = 120;
 
-/// What one core module of the component holds.
+/// The content of one core module of the component.
 #[derive(Default)]
 struct CoreModule {
     /// The functions that it imports, by their module's name.
@@ -42,7 +42,7 @@ pub(super) fn callers(component: &[u8], imports: &[&str]) -> Vec<Vec<String>> {
             }
             payload => {
                 if let Some(module) = open.last_mut() {
-                    // What follows can still be read.
+                    // The rest can still be read.
                     let _ = module.read(payload);
                 }
             }

@@ -1,4 +1,4 @@
-//! What a guest said last before it failed: the text for the task's error.
+//! Finds the last words of a guest before it failed: the text for the task's error.
 //!
 //! In: the lines on stderr, and the log lines at level error. Out: one text of bounded length: the message
 //! of a panic, or an exception with its places and its causes, or the last line.
@@ -16,7 +16,7 @@ const NOISE: [&str; 2] = ["note: run with `RUST_BACKTRACE", "Redirecting call to
 #[derive(Debug, Default)]
 pub(super) struct LastWords {
     text: String,
-    /// What was said before the panic, or before the traceback, that is being read.
+    /// The lines before the panic, or before the traceback, that is being read.
     before: String,
     in_panic: bool,
 }
@@ -50,7 +50,7 @@ impl LastWords {
             self.remember(line);
             self.in_panic = true;
         } else if self.text.contains("panicked at ") {
-            // What follows a panic is its backtrace.
+            // A backtrace follows a panic.
         } else if line == TRACEBACK {
             self.before = std::mem::take(&mut self.text);
             self.remember(line);

@@ -16,18 +16,30 @@ use super::shared::SharedQueue;
 use crate::queue::{Begun, EndingSubject, Start};
 use crate::task::{SettledAs, Task};
 
-/// Gives the tasks that pass the gate, and notes whether they run `alone`. If the host stops before Redis
-/// answers, all tasks are given back.
+/// How tasks come to the gate.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Way {
+    /// Nothing else runs in this host.
+    pub alone: bool,
+    /// Another host may have run them under the same entries.
+    pub again: bool,
+}
+
+/// Gives the tasks that pass the gate, with their fences. If the host stops before Redis answers, all tasks
+/// are given back.
 pub(crate) async fn pass(
     shared: &SharedQueue,
     plugin: &Arc<str>,
     tasks: Vec<(Task, Hold)>,
     since: Instant,
-    alone: bool,
+    Way { alone, again }: Way,
 ) -> Vec<(Task, Hold)> {
     let asked = begin(shared, plugin, || {
         let since = since.elapsed();
-        tasks.iter().map(|(task, hold)| Start { alone, ..Start::of(task, hold.key(), since) }).collect()
+        tasks
+            .iter()
+            .map(|(task, hold)| Start { alone, again, ..Start::of(task, hold.key(), since) })
+            .collect()
     });
     let Some(answer) = shared.stop.running.run_until_cancelled(asked).await else {
         release(shared, plugin, tasks).await;
@@ -35,9 +47,12 @@ pub(crate) async fn pass(
     };
     let queue = shared.name.as_ref();
     let mut passed = Vec::with_capacity(tasks.len());
-    for ((task, hold), begun) in tasks.into_iter().zip(answer) {
+    for ((mut task, hold), begun) in tasks.into_iter().zip(answer) {
         match begun {
-            Begun::Owned => passed.push((task, hold)),
+            Begun::Owned { fence } => {
+                task.fence = fence;
+                passed.push((task, hold));
+            }
             Begun::Crashed => {
                 let decision = settle::crashed(&task);
                 shared

@@ -52,10 +52,17 @@ pub(crate) async fn admit(
         Delivery::Repeated => Instant::now(),
     };
     let mut gated: Vec<(Task, Hold)> = Vec::new();
+    let again = matches!(delivery, Delivery::Repeated);
     for entry in entries {
         // A claim asks for no more entries than permits.
         let Some(permit) = permits.split_one() else { break };
-        let decoded = codec::decode(&shared.name, entry);
+        // Redis does not count a takeover from an owner that lives. The gate raises the fence further if the
+        // status knows a higher one.
+        let is_uncounted = again && entry.deliveries == 1;
+        let mut decoded = codec::decode(&shared.name, entry);
+        if let (true, Ok(task)) = (is_uncounted, &mut decoded) {
+            task.fence = task.fence.saturating_add(1);
+        }
         let Some(mut hold) = hold(shared, &decoded, since, permit) else { continue };
         let (subject, decision) = match decoded {
             Ok(task) => match settle::unrun(&task, &shared.queue.rules) {
@@ -79,7 +86,8 @@ pub(crate) async fn admit(
     if active.is_none() {
         gate::release(shared, &label, gated).await;
     } else if !gated.is_empty() {
-        for (task, hold) in gate::pass(shared, &label, gated, since, false).await {
+        for (task, hold) in gate::pass(shared, &label, gated, since, gate::Way { alone: false, again }).await
+        {
             if settle::is_suspect(&task, &shared.queue.rules) {
                 suspect::start(shared, version, task, hold);
             } else {

@@ -58,7 +58,7 @@ impl StatusWriter {
         let queue = shared.name.as_ref();
         // An attempt that has ended meanwhile is not in the table any more, and its own settlement counts.
         match begun {
-            Begun::Owned => {}
+            Begun::Owned { .. } => {}
             Begun::Cancelled if shared.inflight.mark_lost(&task.id) => {
                 tracing::info!(queue, task = task.task_id, "cancelled while it ran");
                 shared.metrics.settled(SettledAs::Cancelled);
@@ -87,5 +87,8 @@ fn start(task: &HeldEntry) -> Start<'_> {
         held: task.since.elapsed(),
         crashes: 0,
         alone: false,
+        // A task that is not plain has its fence in the status already.
+        fence: 1,
+        again: false,
     }
 }

@@ -54,7 +54,8 @@ async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, task: Task, mut ho
     let others = keep_others_out(shared.clone(), label.clone(), suspect, key, guard);
     drop(shared.runners.spawn(settled.clone().run_until_cancelled_owned(others)));
     hold.runs_alone(settled.drop_guard());
-    let members = gate::pass(&shared, &label, vec![(task, hold)], Instant::now(), true).await;
+    let way = gate::Way { alone: true, again: false };
+    let members = gate::pass(&shared, &label, vec![(task, hold)], Instant::now(), way).await;
     members.iter().for_each(|(task, _)| runner::record_wait(&shared, task));
     runner::run_attempt(shared, version, members).await;
 }

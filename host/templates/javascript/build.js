@@ -1,4 +1,4 @@
-// What `make` calls: bundles the handler with all that it imports, and builds the component of it.
+// Bundles the handler with all that it imports, and builds the component of it. `make` calls it.
 //
 //   node build.js FILE.wasm
 //

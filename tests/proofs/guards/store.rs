@@ -430,7 +430,7 @@ impl Store {
     ) -> Step<u64> {
         let keys = vec![queue.to_owned(), key(queue, "delayed"), self.status(queue, id)];
         let keys = [keys, owned(&[marker, queue])].concat();
-        let args = owned(&[consumer, "p", "10000", "3", entry, "1", "1", id, "0", "0", "0"]);
+        let args = owned(&[consumer, "p", "10000", "3", entry, "1", "1", id, "0", "0", "0", "1", "0"]);
         let replies: Vec<u64> = self.ending(&script::BEGIN.source, queue, keys, args)?;
         Ok(replies.first().copied().unwrap_or_default())
     }

@@ -355,7 +355,7 @@ impl Reference {
         }
         self.task(&name).alone = alone.then(|| (entry.to_owned(), crashes));
         self.say(&name, Some(Status::Processing));
-        Some(Begun::Owned)
+        Some(Begun::Owned { fence: start.fence })
     }
 
     /// Settles an attempt, and gives whether it is carried out. `crashes` are those that the consumer knew

@@ -598,7 +598,7 @@ impl World {
         new.retain_mut(|held| {
             let begun = begun.next();
             (held.begun, held.known, held.crashed) =
-                (begun == Some(Begun::Owned), true, begun == Some(Begun::Crashed));
+                (matches!(begun, Some(Begun::Owned { .. })), true, begun == Some(Begun::Crashed));
             held.begun || held.crashed
         });
         held.extend(new);
@@ -667,7 +667,7 @@ impl World {
     }
 }
 
-/// What an attempt does that counts, adds to the record, and enqueues a task with the field `number`.
+/// The effects of an attempt that counts, adds to the record, and enqueues a task with the field `number`.
 fn effects(number: Field, delayed: bool, key: Option<usize>) -> Effects {
     let mut effects = Effects::default();
     let name = String::from_utf8_lossy(&number.value).into_owned();

@@ -47,6 +47,8 @@ judges['undeliverable'] = function(mends)
   if not value_in(fields, 'tq-id') then
     append(fields, 'tq-id', subject, 'tq-enqueued-at', string.match(subject, '^%d+'))
   end
+  -- The deliveries of an entry that is not pending are not known. Fences add up.
+  append(fields, 'tq-fence', '1')
   local new = redis.call('XADD', stream, '*', unpack(fields))
   redis.call('XDEL', stream, subject)
   if known_entry == subject then redis.call('HSET', status, 'status', 'PENDING', 'entry', new) end

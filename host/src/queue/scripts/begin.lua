@@ -6,9 +6,11 @@
 --       none), status of the task that has this key (the stream: not known)
 -- ARGV  1 group · 2 retention ms · 3 window ms · 4 consumer · 5 plugin · 6 lease ms · 7 max crashes
 --       · then for each task: entry, attempt, enqueued-at ms, id, ms since it was claimed, crashes,
---       1: it runs alone in its host
+--       1: it runs alone in its host, the fence of its delivery, 1: another host may have run it under this
+--       entry
 -- Gives for each task one of
 --   1: this consumer owns it: run it
+--   { 1, fence }: the same, with a higher fence than it was asked with
 --   0: another consumer owns it: drop it
 --   2: it was cancelled while it waited; this call settled it
 --   3: another task has its key or its id; this call settled it
@@ -19,8 +21,9 @@
 -- The first write is a PERSIST or an XACK. Redis allows both when its memory is full: settling frees memory,
 -- so tasks must go on. While a task runs alone, its status holds its entry and its number of crashes. A
 -- higher number later means that its host died while nothing else ran there. The marker holds the id of the
--- first task, so a task that lost its host is not its own duplicate. A child whose end its flow cannot note
--- ends the call with an error. Safe to run again.
+-- first task, so a task that lost its host is not its own duplicate. The status holds the fence of the last
+-- delivery, because Redis does not count a takeover from an owner that lives. A child whose end its flow
+-- cannot note ends the call with an error. Safe to run again.
 take_told()
 local consumer, out = ARGV[4], {}
 
@@ -32,7 +35,9 @@ local function cancel(status, marker, id, entry, changes)
   end_task(status, marker, id, 'CANCELLED', changes, drop(entry))
 end
 
-local function begin(status, marker, holder, entry, attempt, enqueued_at, id, held, crashes, alone)
+local function begin(
+  status, marker, holder, entry, attempt, enqueued_at, id, held, crashes, alone, fence, again
+)
   if not owned(entry, consumer) then
     -- After its lease, another host may have ended the task so long ago that the status has expired.
     local is_told = redis.call('EXISTS', status) == 1 or tonumber(held) < tonumber(ARGV[6])
@@ -46,8 +51,8 @@ local function begin(status, marker, holder, entry, attempt, enqueued_at, id, he
     drop(entry)
     return 3
   end
-  local noted = tostring(redis.pcall('HGET', status, 'alone'))
-  local ran, before = string.match(noted, '^(%S+) (%d+)$')
+  local noted, last = unpack(redis.pcall('HMGET', status, 'alone', 'fence'))
+  local ran, before = string.match(tostring(noted), '^(%S+) (%d+)$')
   local has_died = ran == entry and tonumber(crashes) > tonumber(before)
   if has_died and tonumber(crashes) >= tonumber(ARGV[7]) then return 5 end
   local first = first_task(marker)
@@ -65,15 +70,19 @@ local function begin(status, marker, holder, entry, attempt, enqueued_at, id, he
   redis.call('HDEL', status, 'progress', 'note', 'due_at', 'finished_at', 'result', 'parked_as',
     'dead', 'duplicate_of', 'alone')
   if alone == '1' then redis.call('HSET', status, 'alone', entry .. ' ' .. crashes) end
+  local given = tonumber(fence)
+  last = tonumber(last) or 0
+  if again == '1' and last >= given then given = last + 1 end
+  if given > 1 and given > last then redis.call('HSET', status, 'fence', given) end
   if marker ~= stream then
     redis.call('SET', marker, id)
     redis.call('HSET', status, 'marker', marker)
   end
-  return 1
+  return given > tonumber(fence) and { 1, given } or 1
 end
 
 for i = 1, (#KEYS - 2) / 3 do
-  local k, a = 3 * i, 7 * i + 1
-  out[i] = begin(KEYS[k], KEYS[k + 1], KEYS[k + 2], unpack(ARGV, a, a + 6))
+  local k, a = 3 * i, 9 * i - 1
+  out[i] = begin(KEYS[k], KEYS[k + 1], KEYS[k + 2], unpack(ARGV, a, a + 8))
 end
 return out

@@ -6,7 +6,7 @@
 //!
 //! In: connections whose last response was read to its end. Out: the one that was used last, for a request to
 //! the same target. A connection waits for `http.keep_alive` at most, and for less if its server says so.
-//! Those that wait and those that serve requests are `max_connections` at most.
+//! There are at most `max_connections`, those that wait and those that serve requests together.
 //!
 //! They belong to one version of a plugin with its grants and its TLS settings, and end with it. All
 //! that is checked of a connection's address and certificate depends on these and on the target.
@@ -63,7 +63,7 @@ impl HttpConnection {
             .max_headers(MAX_HEADERS)
             .handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await?;
-        // Who reads the response sees how the connection ended.
+        // The reader of the response sees how the connection ended.
         let driver = runtime.spawn(polls.share(async { drop(connection.await) }));
         Ok(HttpConnection { sender, driver: AbortOnDropHandle::new(driver), opened: Instant::now() })
     }

@@ -409,13 +409,18 @@ fn chaos_the_judge_finds_effects_that_are_missing_or_too_many() {
     let at = now.to_string();
     let ghost =
         vec!["tq:{after}:task:ghost", "status", "FAILED", "error", "lost: its entry", "finished_at", &at];
-    let faults: [(&str, Vec<&str>, &str); 8] = [
+    let faults: [(&str, Vec<&str>, &str); 9] = [
         (
             "INCR",
             vec!["tq:{counted}:state:effects:n"],
             "1 tasks that count completed, and the counter is Some(2)",
         ),
         ("HSET", vec!["kb:0", "b", "2"], "the record kb:0 is written by half"),
+        (
+            "SET",
+            vec!["tq:{values}:state:effects:v-9", "9"],
+            "values: v-9 is there, although its task did not",
+        ),
         ("HSET", ghost, "after: nobody enqueued ghost: FAILED lost: its entry"),
         ("DEL", vec![&after[0]], " did not complete: None"),
         ("HSET", vec![&flow[0], "status", "FAILED"], "the flow "),

@@ -9,7 +9,7 @@
 //! wrong. A handler that cannot read from Redis goes on without that effect, and its result says so, so the
 //! results say what must have been committed. This holds too where Redis forgets: it forgets a task's effects
 //! together with its end. A host that runs a task of the forgotten effects tells that it is lost. Not here:
-//! all other queues (`judge`).
+//! tasks that only set values (`values`), and all other queues (`judge`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
@@ -24,6 +24,7 @@ use super::aof::transactions;
 use super::faults::{Loss, now_ms};
 use super::judge::REMEMBERED_MS;
 use super::orders::is_lost;
+use super::values::{self, VALUES};
 use crate::support::bench::tqhost;
 
 pub const PLUGIN: &str = "effects";
@@ -32,7 +33,7 @@ const AFTER: &str = "after";
 const PART: &str = "part";
 const JOINED: &str = "joined";
 const TOLD: &str = "told";
-pub const QUEUES: [&str; 5] = [COUNTED, AFTER, PART, JOINED, TOLD];
+pub const QUEUES: [&str; 6] = [COUNTED, AFTER, PART, JOINED, TOLD, VALUES];
 /// The queues whose ends are told.
 const TELLING: [&str; 3] = [COUNTED, PART, JOINED];
 /// How many tasks a producer lets wait.
@@ -63,6 +64,8 @@ pub fn queues() -> String {
 pub struct Seen {
     /// The ids of the tasks that Redis accepted, with the times of the request and of its reply.
     pub accepted: Vec<(String, (u64, u64))>,
+    /// The same of the tasks that set values.
+    values: Vec<(String, (u64, u64))>,
     /// Records that no commit can have left.
     wrong: Vec<String>,
 }
@@ -150,6 +153,9 @@ fn add(
     if waiting >= ENOUGH {
         return Ok(None);
     }
+    let from_ms = now_ms();
+    let id = values::add(db, number, random)?;
+    seen.values.push((id, (from_ms, now_ms())));
     let mut add = redis::cmd("XADD");
     add.arg(COUNTED).arg("*").arg("do").arg(calls(number, random).to_string());
     // A task without `tq-id` is a plain one but for its effects.
@@ -172,7 +178,7 @@ fn half_written(key: &str, fields: &BTreeMap<String, String>) -> Option<String> 
 }
 
 /// The end of a task.
-struct End {
+pub struct End {
     status: String,
     error: String,
     /// The results of its calls.
@@ -197,12 +203,12 @@ impl End {
     }
 
     /// The result of a call that had an effect.
-    fn result(&self, call: usize) -> Option<&Value> {
+    pub fn result(&self, call: usize) -> Option<&Value> {
         self.results.get(call).filter(|result| self.has_completed() && result.get("error").is_none())
     }
 }
 
-type Ends = HashMap<String, End>;
+pub type Ends = HashMap<String, End>;
 
 /// All tasks of a queue.
 fn ends(db: &mut Connection, queue: &str) -> Ends {
@@ -241,6 +247,10 @@ pub fn judge(
                 wrong.push(format!("{queue}: {id} is {:?}", end.status));
             }
         }
+        if *queue == VALUES {
+            wrong.extend(values::judge(db, ends));
+            continue;
+        }
         let counted = ends.values().filter(|end| end.result(0).is_some()).count();
         let counter: Option<usize> =
             redis::cmd("GET").arg(format!("tq:{{{queue}}}:state:{PLUGIN}:n")).query(db).expect("a counter");
@@ -251,9 +261,11 @@ pub fn judge(
         }
     }
     let counted = &by_queue[COUNTED];
-    for (id, asked) in &seen.accepted {
-        if !counted.contains_key(id) && !is_lost(*asked, losses) {
-            wrong.push(format!("{COUNTED}: {id} was accepted and is lost"));
+    for (queue, accepted) in [(COUNTED, &seen.accepted), (VALUES, &seen.values)] {
+        for (id, asked) in accepted {
+            if !by_queue[queue].contains_key(id) && !is_lost(*asked, losses) {
+                wrong.push(format!("{queue}: {id} was accepted and is lost"));
+            }
         }
     }
     for number in 0..RECORDS {

@@ -21,6 +21,7 @@ mod node;
 pub mod orders;
 pub mod plan;
 mod repeated;
+mod values;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

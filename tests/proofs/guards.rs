@@ -5,6 +5,7 @@
 //! attempt, a child ends twice, Redis has no room. Not here: guards that random operations find
 //! (`property/mutants.rs`), effects of real handlers (`tests/effects`).
 
+mod flows;
 mod store;
 
 use store::{Attempt, Effect, JOIN, Mutation, PART, Step, Store, TOLD, WORK, same};
@@ -566,7 +567,7 @@ fn every_guard_of_effects_and_flows_is_missed() {
     let dir = tempfile::tempdir().expect("create a folder");
     let redis = RedisServer::start(dir.path(), &[]);
     let mut not_missed = Vec::new();
-    for case in CASES {
+    for case in CASES.iter().chain(flows::CASES) {
         let play = |mutation| {
             let mut store = Store::new(&redis, mutation);
             store.empty().and_then(|()| (case.scenario)(&mut store))

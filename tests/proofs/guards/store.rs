@@ -152,6 +152,8 @@ pub struct Store {
     pub retention: &'static str,
     /// The retention of the queue of children.
     pub retention_there: &'static str,
+    /// The value of the only field that is each child's own.
+    pub payload: String,
 }
 
 impl Store {
@@ -168,7 +170,14 @@ impl Store {
             let is_there = scripts.iter().any(|script| script.source.matches(text).count() == 1);
             assert!(is_there, "no script has this text once: {text}");
         }
-        Store { db: redis.connection(), mutation, number: 0, retention: HOUR_MS, retention_there: HOUR_MS }
+        Store {
+            db: redis.connection(),
+            mutation,
+            number: 0,
+            retention: HOUR_MS,
+            retention_there: HOUR_MS,
+            payload: "1".to_owned(),
+        }
     }
 
     pub fn run<T: FromRedisValue>(&mut self, name: &str, args: &[&str]) -> Step<T> {
@@ -343,7 +352,7 @@ impl Store {
                 &most,
                 "6",
                 "n",
-                "1",
+                &self.payload,
                 "tq-id",
                 &id,
                 "tq-flow",
@@ -369,13 +378,20 @@ impl Store {
 
     /// Releases children now, and gives how many.
     pub fn promote(&mut self, flow: &str) -> Step<u64> {
-        let (delayed, member) = (key(JOIN, "delayed"), format!("flow/{flow}"));
-        self.run::<()>("ZADD", &[&delayed, "XX", "0", &member])?;
-        let keys = [JOIN.to_owned(), delayed, key(JOIN, "parked"), JOIN.to_owned()];
-        let reply: (u64, u64, i64, redis::Value) =
-            self.call(&script::PROMOTE.source, &keys, &owned(&["100", &member, "", JOIN]))?;
-        same("members without fields", reply.1, 0)?;
-        Ok(reply.0)
+        self.run::<()>("ZADD", &[&key(JOIN, "delayed"), "XX", "0", &format!("flow/{flow}")])?;
+        self.promote_due(&[&format!("flow/{flow}")]).map(|(moved, _)| moved)
+    }
+
+    /// Moves these delayed members of [`JOIN`] that are due. Gives how many tasks that were, and which
+    /// members are due next, in their order.
+    pub fn promote_due(&mut self, members: &[&str]) -> Step<(u64, Vec<String>)> {
+        let keys = [JOIN.to_owned(), key(JOIN, "delayed"), key(JOIN, "parked")];
+        let keys = [keys.to_vec(), vec![JOIN.to_owned(); members.len()]].concat();
+        let args = [owned(&["100"]), owned(members), owned(&["", JOIN])].concat();
+        let (moved, without_fields, _, due): (u64, u64, i64, Vec<String>) =
+            self.call(&script::PROMOTE.source, &keys, &args)?;
+        same("members without fields", without_fields, 0)?;
+        Ok((moved, due.into_iter().step_by(2).collect()))
     }
 
     /// How long (ms) until the next delayed task of a queue is due. None: there is none.

@@ -105,7 +105,7 @@ const CASES: &[Case] = &[
         scenario: the_last_task_of_a_flow_may_be_a_duplicate,
         mutations: &[
             &[("if not first or first == new.id or redis.call('PTTL', new.marker) < 0", "if true")],
-            &[("if enqueue(about) then leave(flow) end", "enqueue(about)")],
+            &[("if enqueue(about) then\n      leave(flow)", "if enqueue(about) then")],
             &[("or first == new.id or", "or")],
         ],
     },

@@ -2,18 +2,38 @@
 //! them, and what is left in Redis afterwards.
 
 use super::Case;
-use super::store::{PART, Step, Store, same};
+use super::store::{Attempt, JOIN, PART, Step, Store, same};
 
-pub const CASES: &[Case] = &[Case {
-    what: "one call releases the children of one step, whichever flows they belong to",
-    scenario: flows_share_a_step,
-    mutations: &[
-        &[("math.max(1, math.floor(STEP / flows_due))", "STEP")],
-        &[("redis.call('ZADD', KEYS[2], now, member)", "")],
-        &[("if bytes_left <= 0 then break end", "")],
-        &[("if released > 0 then", "if true then")],
-    ],
-}];
+pub const CASES: &[Case] = &[
+    Case {
+        what: "one call releases the children of one step, whichever flows they belong to",
+        scenario: flows_share_a_step,
+        mutations: &[
+            &[("math.max(1, math.floor(STEP / flows_due))", "STEP")],
+            &[("redis.call('ZADD', KEYS[2], now, member)", "")],
+            &[("if bytes_left <= 0 then break end", "")],
+            &[("if released > 0 then", "if true then")],
+        ],
+    },
+    Case {
+        what: "a flow that was healed expires after the end of its last task",
+        scenario: a_healed_flow_expires,
+        mutations: &[&[("redis.call('HSET', about['status'], 'joins', flow)", "")]],
+    },
+    Case {
+        what: "a flow expires after the end of its last task, also if that task has no status any more",
+        scenario: a_flow_whose_task_lost_its_status_expires,
+        mutations: &[
+            &[("value_in(changes, 'joins') or letter", "letter")],
+            &[("letter and value_in(letter, 'tq-joins')", "false")],
+        ],
+    },
+    Case {
+        what: "no task ends a flow that another one joins",
+        scenario: a_task_ends_only_its_own_flow,
+        mutations: &[&[("redis.pcall('HGET', noted, 'status') == status", "true")]],
+    },
+];
 
 fn flows_share_a_step(store: &mut Store) -> Step {
     let both = ["flow/a", "flow/b"];
@@ -38,6 +58,72 @@ fn flows_share_a_step(store: &mut Store) -> Step {
     let (moved, due) = store.promote_due(&both)?;
     same("large children of one call", moved, 3)?;
     same("one that got nothing keeps its place", due, ["flow/b", "other", "flow/a"])
+}
+
+/// A flow whose only child has died. The task that joins it is delivered.
+fn failed_flow(store: &mut Store) -> Step<String> {
+    store.start_flow("f", 1, 100)?;
+    store.promote("f")?;
+    let child = store.child("c1")?;
+    same("buried", store.settle("c1", &[&Attempt::child(&child).buried()])?, ["1"])?;
+    store.read(JOIN, "c1")
+}
+
+/// Whether the flow and its results expire.
+fn expires(store: &mut Store) -> Step<[bool; 2]> {
+    let of_flow: i64 = store.run("PTTL", &["tq:{join}:flow:f"])?;
+    let of_results: i64 = store.run("PTTL", &["tq:{join}:flow:f:results"])?;
+    Ok([of_flow > 0, of_results > 0])
+}
+
+fn a_healed_flow_expires(store: &mut Store) -> Step {
+    // A queue without a retention deletes the status with the burial, and a short one may pass.
+    for retention in ["0", "3600000"] {
+        store.empty()?;
+        store.retention = retention;
+        let failed = failed_flow(store)?;
+        same("dead", store.settle_in(JOIN, "c1", &[&Attempt::join(&failed, "f").buried()])?, ["1"])?;
+        store.run::<u64>("DEL", &["tq:{join}:task:f"])?;
+        let child = store.requeue_child("c1")?;
+        same("healed", store.settle("c1", &[&Attempt::child(&child)])?, ["1"])?;
+        same("before it is joined", expires(store)?, [false, false])?;
+        let entry = store.read(JOIN, "c1")?;
+        // An older host does not say which flow the task joins.
+        same("joined", store.settle_in(JOIN, "c1", &[&Attempt::named(&entry, "f")])?, ["1"])?;
+        same("after it was joined", expires(store)?, [true, true])?;
+    }
+    Ok(())
+}
+
+fn a_flow_whose_task_lost_its_status_expires(store: &mut Store) -> Step {
+    for is_buried in [false, true] {
+        store.empty()?;
+        store.start_flow("f", 1, 100)?;
+        store.promote("f")?;
+        let child = store.child("c1")?;
+        same("completed", store.settle("c1", &[&Attempt::child(&child)])?, ["1"])?;
+        let entry = store.read(JOIN, "c1")?;
+        store.run::<u64>("DEL", &["tq:{join}:task:f"])?;
+        let attempt = Attempt::join(&entry, "f");
+        let attempt = if is_buried { attempt.buried() } else { attempt };
+        same("ended", store.settle_in(JOIN, "c1", &[&attempt])?, ["1"])?;
+        same("after its end", expires(store)?, [true, true])?;
+    }
+    Ok(())
+}
+
+fn a_task_ends_only_its_own_flow(store: &mut Store) -> Step {
+    store.start_flow("f", 1, 100)?;
+    store.promote("f")?;
+    // A producer may write any value into the field.
+    store.run::<()>("SET", &["tq:{join}:flow:text", "x"])?;
+    for flow in ["f", "text"] {
+        store.run::<String>("XADD", &[JOIN, "*", "n", "1"])?;
+        let entry = store.read(JOIN, "c1")?;
+        let stranger = Attempt::join(&entry, flow).under(&entry).buried();
+        same(flow, store.settle_in(JOIN, "c1", &[&stranger])?, ["1"])?;
+    }
+    same("the flow goes on", expires(store)?, [false, false])
 }
 
 fn owned(texts: &[&str]) -> Vec<String> {

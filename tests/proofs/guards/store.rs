@@ -127,6 +127,11 @@ impl Attempt {
         Attempt { id: id.to_owned(), fields, ..Attempt::completed(entry) }
     }
 
+    /// The attempt is one of the task with this id.
+    pub fn under(self, id: &str) -> Attempt {
+        Attempt { id: id.to_owned(), ..self }
+    }
+
     /// The task goes to the end of the stream.
     pub fn released(self) -> Attempt {
         Attempt { what: "P", ..self }
@@ -313,9 +318,14 @@ impl Store {
         for Attempt { what, entry, id, fields, effects } in other {
             keys.extend([self.status(queue, id), queue.to_owned()]);
             args.extend(owned(&[what, entry, "1", "p", "1", "0", id, "", "0"]));
-            let fields: &[String] = if matches!(*what, "B" | "P") { fields } else { &[] };
+            let joins = fields.chunks(2).find(|pair| pair[0] == "tq-joins");
+            let fields = match (*what, joins) {
+                ("B" | "P", _) => fields.clone(),
+                (_, Some(pair)) => owned(&["joins", &pair[1]]),
+                _ => Vec::new(),
+            };
             args.push(fields.len().to_string());
-            args.extend_from_slice(fields);
+            args.extend(fields);
             if *what == "X" {
                 args.push(effects.len().to_string());
             }

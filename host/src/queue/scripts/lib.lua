@@ -231,7 +231,12 @@ local function flows()
       redis.call('PERSIST', flow .. ':results')
     end
     about.fields = cmsgpack.unpack(about['fields'])
-    if enqueue(about) then leave(flow) end
+    if enqueue(about) then
+      leave(flow)
+    else
+      -- A queue that keeps no statuses deleted it with the burial. The end of the task must find the flow.
+      redis.call('HSET', about['status'], 'joins', flow)
+    end
   end
 
   -- Notes the end of a child, which was a task of `queue`, in its flow. `at` is the child's index and the key
@@ -299,6 +304,9 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   local enqueued, flow, joins
   if not is_new then
     enqueued, flow, joins = unpack(redis.pcall('HMGET', status, 'enqueued', 'flow', 'joins'))
+    -- Somebody may have deleted the status of a task that joins a flow. The flow knows which task that is.
+    local noted = not joins and (value_in(changes, 'joins') or letter and value_in(letter, 'tq-joins'))
+    if noted and redis.pcall('HGET', noted, 'status') == status then joins = noted end
   end
   if tonumber(retention) > 0 then
     if not is_new then

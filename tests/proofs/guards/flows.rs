@@ -2,7 +2,7 @@
 //! them, and what is left in Redis afterwards.
 
 use super::Case;
-use super::store::{Attempt, JOIN, PART, Step, Store, same};
+use super::store::{Attempt, JOIN, PART, Step, Store, TOLD, WORK, same};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -32,6 +32,14 @@ pub const CASES: &[Case] = &[
         what: "no task ends a flow that another one joins",
         scenario: a_task_ends_only_its_own_flow,
         mutations: &[&[("redis.pcall('HGET', noted, 'status') == status", "true")]],
+    },
+    Case {
+        what: "an end that cannot be told leaves no status behind that is not kept",
+        scenario: an_untold_end_leaves_no_status,
+        mutations: &[
+            &[("type(added) == 'table' and tonumber(retention) > 0", "type(added) == 'table'")],
+            &[("redis.pcall('HSET', status, 'untold', added.err)", "")],
+        ],
     },
 ];
 
@@ -124,6 +132,21 @@ fn a_task_ends_only_its_own_flow(store: &mut Store) -> Step {
         same(flow, store.settle_in(JOIN, "c1", &[&stranger])?, ["1"])?;
     }
     same("the flow goes on", expires(store)?, [false, false])
+}
+
+fn an_untold_end_leaves_no_status(store: &mut Store) -> Step {
+    for (retention, said, lives) in [("0", false, false), ("3600000", true, true)] {
+        store.empty()?;
+        store.retention = retention;
+        store.run::<()>("SET", &[TOLD, "no stream"])?;
+        let entry = store.work("c1")?;
+        same("ended", store.settle("c1", &[&Attempt::completed(&entry)])?, ["1"])?;
+        let status = store.status(WORK, &entry);
+        same("said", store.run::<bool>("HEXISTS", &[&status, "untold"])?, said)?;
+        same("it expires", store.run::<i64>("PTTL", &[&status])? > 0, lives)?;
+        same("without an expiry", store.run::<i64>("PTTL", &[&status])? == -1, false)?;
+    }
+    Ok(())
 }
 
 fn owned(texts: &[&str]) -> Vec<String> {

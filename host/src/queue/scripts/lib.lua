@@ -165,7 +165,8 @@ local function is_marked(status)
 end
 
 -- Adds a task for the end of a task, with the fields of the ended one that are told. Fields that begin with
--- `end.` speak of an earlier end. If the stream cannot take it, the status of the ended task says so.
+-- `end.` speak of an earlier end. If the stream cannot take it, the status of the ended task says so, if it
+-- is kept.
 local function tell(status, id, how, attempt, changes, fields, letter)
   local reason = letter and value_in(letter, 'tq-reason') or value_in(changes, 'duplicate_of') and 'duplicate'
     or how == 'FAILED' and 'lost' or ''
@@ -181,7 +182,9 @@ local function tell(status, id, how, attempt, changes, fields, letter)
     'end.attempts', attempt or '', 'end.enqueued_at', value_in(changes, 'enqueued_at') or '',
     'end.finished_at', now_text)
   local added = redis.pcall('XADD', told[how], '*', unpack(new))
-  if type(added) == 'table' then redis.pcall('HSET', status, 'untold', added.err) end
+  if type(added) == 'table' and tonumber(retention) > 0 then
+    redis.pcall('HSET', status, 'untold', added.err)
+  end
 end
 
 -- Turns a list of names and values, as XINFO gives them, into a table by name.

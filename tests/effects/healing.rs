@@ -57,3 +57,58 @@ fn a_flow_expires_after_the_end_of_a_last_task_without_a_status() {
         host.stop();
     }
 }
+
+#[test]
+fn who_cancels_the_last_task_of_a_flow_that_has_failed_cancels_the_rest_of_the_flow() {
+    let queues = QUEUES.replace("[queues.part]", "[queues.part]\nmax_backlog = 2");
+    // The last task is dead, or waits in a paused queue to be buried.
+    for is_paused in [false, true] {
+        let mut bench = bench(&queues);
+        let host = bench.host();
+        let parts = vec![json!([["sleep", 60_000]]); 20];
+        let parts = [vec![json!([["reject"]])], parts].concat();
+        if is_paused {
+            bench.tqhost(&["pause", "join"]).ok();
+            eventually("the pause is known", || {
+                host.get("/readyz").body.contains("\"queue\":\"join\",\"state\":\"paused\"").then_some(())
+            });
+        }
+        let id = start(&mut bench, &parts, &json!([["results"]]));
+        if is_paused {
+            eventually("the last task waits", || (bench.places("join").length == 1).then_some(()));
+        } else {
+            bench.until("join", &id, "FAILED");
+        }
+        bench.until_pending("part", 2);
+        let ran = bench.tqhost(&["cancel", "join", &id]).ok();
+        let told = if is_paused {
+            "is cancelled, and 2 tasks of its flow with it"
+        } else {
+            "stays FAILED; this cancelled 2 tasks of its flow"
+        };
+        assert!(ran.stdout.contains(told), "{ran:?}");
+        eventually("the rest of the flow is gone", || {
+            (bench.places("join").delayed == 0 && bench.places("part").length == 0).then_some(())
+        });
+        assert_eq!(bench.redis::<u64>("EXISTS", format!("tq:{{join}}:flow:{id}:children")), 0);
+        let again = bench.tqhost(&["cancel", "join", &id, "--json"]).ok().json();
+        let status = if is_paused { "CANCELLED" } else { "FAILED" };
+        assert_eq!([&again["status"], &again["children"]], [&json!(status), &json!(0)]);
+        assert_eq!(bench.status("join", &id, "status"), status);
+        for queue in ["work", "part", "join"] {
+            bench.tqhost(&["doctor", queue]).ok();
+        }
+        host.stop();
+    }
+}
+
+#[test]
+fn a_last_task_that_failed_by_itself_cannot_be_cancelled() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    let id = start(&mut bench, &[json!([])], &json!([["reject"]]));
+    bench.until("join", &id, "FAILED");
+    let ran = bench.tqhost(&["cancel", "join", &id]);
+    assert!(ran.code == 1 && ran.stderr.contains("cannot be cancelled: it is FAILED already"), "{ran:?}");
+    host.stop();
+}

@@ -175,7 +175,7 @@ const CASES: &[Case] = &[
         what: "the dead letter of a flow goes when the flow is healed, and if it is gone the task stays away",
         scenario: a_flow_is_healed_after_its_burial,
         mutations: &[
-            &[("if letter then redis.call('HSET', flow, 'letter', letter) end", "")],
+            &[("redis.call('HSET', flow, 'letter', letter)", "")],
             &[("if joins then flows().leave(joins, dead) end", "")],
             &[("or '0-0') == 0 then\n        return", "or '0-0') == 0 then\n        local _ = 0")],
             &[("if flow then redis.call('HSET', status, field, flow) end", "")],
@@ -186,9 +186,9 @@ const CASES: &[Case] = &[
         what: "who cancels the task that joins a flow cancels the flow",
         scenario: a_flow_is_cancelled_with_its_task,
         mutations: &[
-            &[("redis.call('DEL', flow, flow .. ':children')", "")],
+            &[("redis.call('DEL', flow)\n", "")],
             &[("fields = cmsgpack.unpack(redis.call('HGET', flow, 'fields'))", "")],
-            &[("local flow = not found and not known_entry and status", "local flow = false")],
+            &[("if has_flow and not found and not known_entry and status then", "if false then")],
         ],
     },
     Case {

@@ -44,7 +44,7 @@ impl FlowChild {
 
 impl Queue {
     /// How far the flow is that ends in the task `id`; none without a flow, or after it has expired.
-    pub(super) async fn flow_progress(&self, id: &str) -> Result<Option<FlowProgress>, QueueError> {
+    pub(crate) async fn flow_progress(&self, id: &str) -> Result<Option<FlowProgress>, QueueError> {
         const WHAT: &str = "read a flow";
         let mut read = redis::cmd("HMGET");
         read.arg(self.keys.flow(id).about).arg("left").arg("total");

@@ -34,6 +34,15 @@ pub const CASES: &[Case] = &[
         mutations: &[&[("redis.pcall('HGET', noted, 'status') == status", "true")]],
     },
     Case {
+        what: "who cancels the last task of a flow that has failed stops the release of its children",
+        scenario: a_failed_flow_is_cancelled,
+        mutations: &[
+            &[("if has_flow then redis.call('UNLINK', KEYS[7]) end", "")],
+            &[("redis.call('HGET', flow, 'letter') and 'FAILED' or ''", "''")],
+            &[("redis.call('HDEL', flow, 'letter')\n    end", "end")],
+        ],
+    },
+    Case {
         what: "an end that cannot be told leaves no status behind that is not kept",
         scenario: an_untold_end_leaves_no_status,
         mutations: &[
@@ -132,6 +141,40 @@ fn a_task_ends_only_its_own_flow(store: &mut Store) -> Step {
         same(flow, store.settle_in(JOIN, "c1", &[&stranger])?, ["1"])?;
     }
     same("the flow goes on", expires(store)?, [false, false])
+}
+
+fn a_failed_flow_is_cancelled(store: &mut Store) -> Step {
+    // The task that joins the flow waits in the stream, or is dead; its queue keeps the status, or does not.
+    let dead = |retention| (retention, true, "FAILED");
+    for (retention, is_dead, before) in [("3600000", false, "PENDING"), dead("3600000"), dead("0")] {
+        store.empty()?;
+        store.retention = retention;
+        store.start_flow("f", 3, 1)?;
+        store.promote("f")?;
+        let child = store.child("c1")?;
+        same("buried", store.settle("c1", &[&Attempt::child(&child).buried()])?, ["1"])?;
+        if is_dead {
+            let failed = store.read(JOIN, "c1")?;
+            same("dead", store.settle_in(JOIN, "c1", &[&Attempt::join(&failed, "f").buried()])?, ["1"])?;
+        }
+        same("before", store.cancel(JOIN, "f")?.as_str(), before)?;
+        same("released later", store.promote("f")?, 0)?;
+        same("nothing is left to release", store.run::<u64>("ZCARD", &["tq:{join}:delayed"])?, 0)?;
+        same("staged", store.run::<u64>("EXISTS", &["tq:{join}:flow:f:children"])?, 0)?;
+        same("expires", expires(store)?, [true, true])?;
+        same("before that", store.cancel(JOIN, "f")?.as_str(), if is_dead { "FAILED" } else { "CANCELLED" })?;
+    }
+    // The last task was requeued, and has completed.
+    let letters: Vec<(String, Vec<String>)> = store.run("XRANGE", &["tq:{join}:dead", "-", "+"])?;
+    store.requeue(
+        JOIN,
+        "f",
+        &letters[0].0,
+        &owned(&["n", "1", "tq-id", "f", "tq-joins", "tq:{join}:flow:f"]),
+    )?;
+    let entry = store.read(JOIN, "c1")?;
+    same("completed", store.settle_in(JOIN, "c1", &[&Attempt::join(&entry, "f")])?, ["1"])?;
+    same("not known", store.cancel(JOIN, "f")?, "")
 }
 
 fn an_untold_end_leaves_no_status(store: &mut Store) -> Step {

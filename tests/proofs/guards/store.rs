@@ -419,11 +419,15 @@ impl Store {
         let Some((letter, fields)) = letters.into_iter().next() else {
             return Err("no child is dead".to_owned());
         };
-        let keys = [PART.to_owned(), dead, self.status(PART, "child-0")];
-        let args = [vec![letter, "1".to_owned()], fields, owned(&["", PART])].concat();
-        let requeued: u64 = self.call(&script::REQUEUE.source, &keys, &args)?;
-        same("requeued", requeued, 1)?;
+        same("requeued", self.requeue(PART, "child-0", &letter, &fields)?, 1)?;
         self.child(consumer)
+    }
+
+    /// Brings a dead letter back with these fields, and gives the reply.
+    pub fn requeue(&mut self, queue: &str, id: &str, letter: &str, fields: &[String]) -> Step<u64> {
+        let keys = [queue.to_owned(), key(queue, "dead"), self.status(queue, id)];
+        let args = [owned(&[letter, "1"]), fields.to_vec(), owned(&["", queue])].concat();
+        self.call(&script::REQUEUE.source, &keys, &args)
     }
 
     /// The fields with which the last end was told.
@@ -437,6 +441,8 @@ impl Store {
         let mut keys = vec![queue.to_owned()];
         keys.extend(["delayed", "parked", &format!("task:{id}")].map(|what| key(queue, what)));
         keys.push(queue.to_owned());
+        let flow = key(queue, &format!("flow:{id}"));
+        keys.extend([format!("{flow}:children"), flow].into_iter().rev());
         self.ending(&script::CANCEL.source, queue, keys, owned(&[id, ""]))
     }
 

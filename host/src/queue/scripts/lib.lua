@@ -203,7 +203,11 @@ local function flows()
   -- of that task.
   local function leave(flow, letter)
     local lives = math.max(retention, 86400000)
-    if letter then redis.call('HSET', flow, 'letter', letter) end
+    if letter then
+      redis.call('HSET', flow, 'letter', letter)
+    else
+      redis.call('HDEL', flow, 'letter')
+    end
     redis.call('PEXPIRE', flow, lives)
     redis.call('PEXPIRE', flow .. ':results', lives)
   end

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{bench, done};
+use super::{bench, done, results};
 use crate::support::{Bench, eventually};
 
 const QUEUES: &str = "[defaults]\nbackoff = \"none\"\nmax_retries = 0\n\
@@ -110,5 +110,49 @@ fn a_last_task_that_failed_by_itself_cannot_be_cancelled() {
     bench.until("join", &id, "FAILED");
     let ran = bench.tqhost(&["cancel", "join", &id]);
     assert!(ran.code == 1 && ran.stderr.contains("cannot be cancelled: it is FAILED already"), "{ran:?}");
+    host.stop();
+}
+
+#[test]
+fn a_flow_is_healed_long_after_it_failed() {
+    const DAY: i64 = 24 * 3600;
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    let id = start(&mut bench, &[json!([["need", "key"]]), json!([["fence"]])], &json!([["results"]]));
+    bench.until("join", &id, "FAILED");
+    let kept = lives(&mut bench, &id);
+    assert!(kept.iter().all(|left| *left > 29 * DAY), "{kept:?}");
+    // The status of the last task has expired, and the flow is about to.
+    let _: u64 = bench.redis("DEL", format!("tq:{{join}}:task:{id}"));
+    for what in ["", ":results"] {
+        let _: u64 = bench.redis("EXPIRE", (format!("tq:{{join}}:flow:{id}{what}"), 600));
+    }
+    done(&mut bench, "part", json!([["set", "key", "1", 0]]));
+    let ran = bench.tqhost(&["dead", "requeue", "part", "--all", "--json"]).ok();
+    assert_eq!(ran.json(), json!({ "succeeded": 1, "skipped": 0 }));
+    assert_eq!(results(&mut bench, "join", &id), json!([[["part", "[null]"], ["part", "[1]"]]]));
+    let kept = lives(&mut bench, &id);
+    assert!(kept.iter().all(|left| (1..=DAY).contains(left)), "{kept:?}");
+    host.stop();
+}
+
+#[test]
+fn a_last_task_whose_flow_has_expired_does_not_take_it_for_an_empty_one() {
+    let mut bench = bench(QUEUES);
+    let host = bench.host();
+    let id = start(&mut bench, &[json!([["need", "key"]]), json!([["fence"]])], &json!([["results"]]));
+    bench.until("join", &id, "FAILED");
+    let _: u64 =
+        bench.redis("DEL", (format!("tq:{{join}}:flow:{id}"), format!("tq:{{join}}:flow:{id}:results")));
+    let ran = bench.tqhost(&["dead", "requeue", "part", "--all", "--json"]).ok();
+    assert_eq!(ran.json(), json!({ "succeeded": 1, "skipped": 0, "without_flow": 1 }));
+    let ran = bench.tqhost(&["dead", "requeue", "join", &id]).ok();
+    assert!(ran.stdout.contains("The flow of 1 of them has expired"), "{ran:?}");
+    let error = eventually("it is dead again", || {
+        let letters = bench.dead("join");
+        let error = letters.first()?["tq-error"].clone();
+        (!error.starts_with("child ")).then_some(error)
+    });
+    assert!(error.contains("the flow has expired, so the results of its children are gone"), "{error}");
     host.stop();
 }

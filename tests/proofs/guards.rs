@@ -178,7 +178,7 @@ const CASES: &[Case] = &[
             &[("redis.call('HSET', flow, 'letter', letter)", "")],
             &[("if joins then flows().leave(joins, dead) end", "")],
             &[("or '0-0') == 0 then\n        return", "or '0-0') == 0 then\n        local _ = 0")],
-            &[("if flow then redis.call('HSET', status, field, flow) end", "")],
+            &[("redis.call('HSET', status, field, noted)", "")],
             &[("redis.call('PERSIST', flow)\n", "")],
         ],
     },

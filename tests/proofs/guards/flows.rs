@@ -39,7 +39,25 @@ pub const CASES: &[Case] = &[
         mutations: &[
             &[("if has_flow then redis.call('UNLINK', KEYS[7]) end", "")],
             &[("redis.call('HGET', flow, 'letter') and 'FAILED' or ''", "''")],
-            &[("redis.call('HDEL', flow, 'letter')\n    end", "end")],
+            &[("redis.pcall('HDEL', flow, 'letter')\n    end", "end")],
+        ],
+    },
+    Case {
+        what: "a flow that failed is kept for long, and longer for what is requeued",
+        scenario: a_failed_flow_is_kept,
+        mutations: &[
+            &[("letter and FAILED_FLOW_LIVES or 86400000", "86400000")],
+            &[("redis.call('PEXPIRE', key, FAILED_FLOW_LIVES, 'GT')", "")],
+            &[("FAILED_FLOW_LIVES, 'GT')", "FAILED_FLOW_LIVES)")],
+            &[("redis.call('PERSIST', key)", "")],
+        ],
+    },
+    Case {
+        what: "who requeues a task of a flow that has expired is told so, and the flow stays away",
+        scenario: an_expired_flow_is_told,
+        mutations: &[
+            &[("reply = 2", "")],
+            &[("if letter and redis.pcall('HEXISTS', flow, 'left') == 1 then", "if letter then")],
         ],
     },
     Case {
@@ -165,16 +183,54 @@ fn a_failed_flow_is_cancelled(store: &mut Store) -> Step {
         same("before that", store.cancel(JOIN, "f")?.as_str(), if is_dead { "FAILED" } else { "CANCELLED" })?;
     }
     // The last task was requeued, and has completed.
-    let letters: Vec<(String, Vec<String>)> = store.run("XRANGE", &["tq:{join}:dead", "-", "+"])?;
-    store.requeue(
-        JOIN,
-        "f",
-        &letters[0].0,
-        &owned(&["n", "1", "tq-id", "f", "tq-joins", "tq:{join}:flow:f"]),
-    )?;
+    let (letter, fields) = letter_of_join(store)?;
+    same("requeued", store.requeue(JOIN, "f", &letter, &fields)?, 1)?;
     let entry = store.read(JOIN, "c1")?;
     same("completed", store.settle_in(JOIN, "c1", &[&Attempt::join(&entry, "f")])?, ["1"])?;
     same("not known", store.cancel(JOIN, "f")?, "")
+}
+
+/// The only dead letter of the task that joins the flow, and its fields.
+fn letter_of_join(store: &mut Store) -> Step<(String, Vec<String>)> {
+    let letters: Vec<(String, Vec<String>)> = store.run("XRANGE", &["tq:{join}:dead", "-", "+"])?;
+    letters.into_iter().next().ok_or_else(|| "the last task is not dead".to_owned())
+}
+
+fn a_failed_flow_is_kept(store: &mut Store) -> Step {
+    let is_long = |store: &mut Store| -> Step<[bool; 2]> {
+        let [of_flow, of_results] = ["", ":results"].map(|what| format!("tq:{{join}}:flow:f{what}"));
+        let days = |ms: i64| ms / 86_400_000;
+        Ok([days(store.run("PTTL", &[&of_flow])?) >= 29, days(store.run("PTTL", &[&of_results])?) >= 29])
+    };
+    let failed = failed_flow(store)?;
+    store.requeue_child("c1")?;
+    same("a flow that goes on", expires(store)?, [false, false])?;
+    same("dead", store.settle_in(JOIN, "c1", &[&Attempt::join(&failed, "f").buried()])?, ["1"])?;
+    same("after its burial", is_long(store)?, [true, true])?;
+
+    let fields = owned(&["n", "1", "tq-id", "child-0", "tq-flow", "0 tq:{join}:flow:f"]);
+    for key in ["tq:{join}:flow:f", "tq:{join}:flow:f:results"] {
+        store.run::<()>("PEXPIRE", &[key, "60000"])?;
+    }
+    let letter: String = store.run("XADD", &["tq:{part}:dead", "*", "n", "1"])?;
+    same("a child is requeued", store.requeue(PART, "child-0", &letter, &fields)?, 1)?;
+    same("after the requeueing of a child", is_long(store)?, [true, true])?;
+
+    let (letter, fields) = letter_of_join(store)?;
+    same("the last task is requeued", store.requeue(JOIN, "f", &letter, &fields)?, 1)?;
+    same("while its last task lives", expires(store)?, [false, false])
+}
+
+fn an_expired_flow_is_told(store: &mut Store) -> Step {
+    let failed = failed_flow(store)?;
+    store.run::<u64>("DEL", &["tq:{join}:flow:f", "tq:{join}:flow:f:results"])?;
+    let fields = owned(&["n", "1", "tq-id", "child-0", "tq-flow", "0 tq:{join}:flow:f"]);
+    let letter: String = store.run("XADD", &["tq:{part}:dead", "*", "n", "1"])?;
+    same("of a child", store.requeue(PART, "child-0", &letter, &fields)?, 2)?;
+    same("dead", store.settle_in(JOIN, "c1", &[&Attempt::join(&failed, "f").buried()])?, ["1"])?;
+    same("the burial makes no flow", store.run::<u64>("EXISTS", &["tq:{join}:flow:f"])?, 0)?;
+    let (letter, fields) = letter_of_join(store)?;
+    same("of the last task", store.requeue(JOIN, "f", &letter, &fields)?, 2)
 }
 
 fn an_untold_end_leaves_no_status(store: &mut Store) -> Step {

@@ -194,6 +194,10 @@ local function named(list)
   return about
 end
 
+-- How long (ms) a flow is kept after its last task has died, so that a requeueing can heal it: 30 days. Not for
+-- as long as the dead letter exists, because whoever deletes that need not know of the flow.
+local FAILED_FLOW_LIVES = 2592000000
+
 -- The functions for flows. They are made at their first use, because most calls need none of them.
 local flow_functions
 local function flows()
@@ -202,11 +206,11 @@ local function flows()
   -- Keeps the state of a flow for a while after the task that joins it has ended. `letter` is the dead letter
   -- of that task.
   local function leave(flow, letter)
-    local lives = math.max(retention, 86400000)
-    if letter then
+    local lives = math.max(retention, letter and FAILED_FLOW_LIVES or 86400000)
+    if letter and redis.pcall('HEXISTS', flow, 'left') == 1 then
       redis.call('HSET', flow, 'letter', letter)
     else
-      redis.call('HDEL', flow, 'letter')
+      redis.pcall('HDEL', flow, 'letter')
     end
     redis.call('PEXPIRE', flow, lives)
     redis.call('PEXPIRE', flow .. ':results', lives)

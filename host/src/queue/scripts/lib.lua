@@ -138,8 +138,9 @@ end
 
 -- Enqueues a task that another task asked for: one of its outbox, a child of its flow, or the task that joins
 -- the flow. If its key belongs to a task that ended within the window, it is cancelled as a duplicate at
--- once, and the function gives the changes of its status. A living task with the key may turn out to be lost,
--- which begin.lua finds out at the delivery of the new one.
+-- once, and the function gives the changes of its status. It never enters its queue, which may be another one
+-- than this script's, so its end is not one for `end_task`, and nobody is told of it. A living task with the
+-- key may turn out to be lost, which begin.lua finds out at the delivery of the new one.
 local function enqueue(new)
   local first = first_task(new.marker, new.stream)
   if not first or first == new.id or redis.call('PTTL', new.marker) < 0 then
@@ -194,8 +195,8 @@ local function named(list)
   return about
 end
 
--- How long (ms) a flow is kept after its last task has died, so that a requeueing can heal it: 30 days. Not for
--- as long as the dead letter exists, because whoever deletes that need not know of the flow.
+-- How long (ms) a flow is kept after its last task has died, so that a requeueing can heal it: 30 days. It is
+-- not kept for as long as the dead letter, because whoever deletes that need not know of the flow.
 local FAILED_FLOW_LIVES = 2592000000
 
 -- The functions for flows. They are made at their first use, because most calls need none of them.
@@ -289,7 +290,8 @@ local function join_refusal(status)
   return flow and flows().refusal(flow) or nil
 end
 
--- Ends a task. No other function does, whatever the outcome and whichever script found it.
+-- Ends a task of this queue. No other function does, whatever the outcome and whichever script found it. A
+-- duplicate that never enters its queue is cancelled by `enqueue`.
 --
 -- `marker` is the key that holds the task's idempotency key (the stream: it has none). `how` is COMPLETED,
 -- FAILED or CANCELLED; `changes` are the names and values of the other fields of the status that change. The

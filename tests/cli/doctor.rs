@@ -1,11 +1,13 @@
 //! `tqhost doctor` finds and repairs every kind of damage to a queue, and leaves a working queue alone.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 use tqhost::testing::doctor::mend;
 
 use crate::support::{Bench, Producer, eventually};
 
-const QUEUE: &str = "[queues.work]\nplugin = \"echo\"\nlease = \"1s\"\n";
+const QUEUE: &str = "[queues.work]\nplugin = \"echo\"\nlease = \"1s\"\nevents = 100\n";
 
 /// A queue with its group, and no host.
 fn bench() -> Bench {
@@ -148,6 +150,14 @@ fn what_nobody_would_deliver_comes_back_and_runs() {
     let mut expected = [&plain, &acked, &skipped].map(|id| format!("undeliverable {id}"));
     expected.sort();
     found_and_mended(&bench, &expected);
+    let events: Vec<(String, HashMap<String, String>)> =
+        bench.redis("XRANGE", ("tq:{work}:events", "-", "+"));
+    let mut noted: Vec<String> =
+        events.iter().map(|(_, of)| format!("{} {} {}", of["id"], of["status"], of["attempt"])).collect();
+    noted.sort();
+    let mut back = [&plain, &acked, &skipped].map(|id| format!("{id} PENDING 1"));
+    back.sort();
+    assert_eq!(noted, back);
     let host = bench.host();
     bench.all_done("work", &[plain, acked, skipped]);
     is_well(&bench);

@@ -5,6 +5,7 @@ mod broken_flows;
 mod commit;
 mod ends;
 mod flows;
+mod healing;
 mod outbox;
 mod refusals;
 

@@ -13,9 +13,10 @@ use super::output::Out;
 use super::{text, tree};
 use crate::config::Config;
 use crate::config::units::show_duration;
-use crate::queue::{Status, TaskName};
+use crate::queue::{FlowProgress, Status, TaskName};
 
-/// Fails when the task is not known, or has completed or failed.
+/// Fails when the task is not known, or has completed or failed. A task that is dead because a child of its
+/// flow did not complete stays dead, and the rest of the flow is cancelled.
 pub(super) async fn cancel(
     config: &Config,
     queue: &str,
@@ -31,7 +32,10 @@ pub(super) async fn cancel(
         );
         return Err(anyhow!(what).into());
     };
-    if matches!(before, Status::Completed | Status::Failed) {
+    let left = |flow: FlowProgress| flow.completed < flow.children;
+    let flow_goes_on =
+        before == Status::Failed && patiently(|| queue.flow_progress(id)).await?.is_some_and(left);
+    if matches!(before, Status::Completed | Status::Failed) && !flow_goes_on {
         let mut why = format!("task {id:?} cannot be cancelled: it is {} already", before.into_str());
         for TaskName { queue, id } in
             patiently(|| queue.status(id)).await?.into_iter().flat_map(|task| task.flows)
@@ -42,8 +46,14 @@ pub(super) async fn cancel(
     }
     let children = tree::cancel_below(config, &queue, id).await?;
     if out.json {
-        let status = Status::Cancelled;
+        let status = if flow_goes_on { Status::Failed } else { Status::Cancelled };
         out.json(&json!({ "id": id, "before": before, "status": status, "children": children }));
+    } else if flow_goes_on {
+        let with = match children {
+            0 => "no task of its flow goes on".to_owned(),
+            children => format!("this cancelled {} of its flow", text::plural(children, "task")),
+        };
+        out.line(format!("{} stays FAILED; {with}", text::escape(id)));
     } else {
         let with = if children > 0 {
             format!(", and {} of its flow with it", text::plural(children, "task"))

@@ -264,11 +264,17 @@ fn print(done: Redriven, what: &str, out: &mut Out) {
     }
 }
 
-fn sentence(Redriven { succeeded, skipped }: Redriven, what: &str) -> String {
+fn sentence(Redriven { succeeded, skipped, without_flow }: Redriven, what: &str) -> String {
     let why = if what == "requeued" { "not dead, or they can never run" } else { "not dead" };
     let skipped =
         if skipped == 0 { ", 0 skipped".to_owned() } else { format!(", {skipped} skipped ({why})") };
-    format!("{} {what}{skipped}", text::plural(succeeded, "dead letter"))
+    let flows = match without_flow {
+        0 => String::new(),
+        count => format!(
+            ". The flow of {count} of them has expired: its results are gone, and nothing joins its children"
+        ),
+    };
+    format!("{} {what}{skipped}{flows}", text::plural(succeeded, "dead letter"))
 }
 
 /// Asks before all of a queue's dead letters are deleted. Where stdin is no terminal, `--yes` is required.
@@ -296,9 +302,12 @@ mod tests {
 
     #[test]
     fn both_numbers_are_told() {
-        let told = |succeeded, skipped| sentence(Redriven { succeeded, skipped }, "requeued");
-        assert_eq!(told(1, 0), "1 dead letter requeued, 0 skipped");
-        assert_eq!(told(7, 2), "7 dead letters requeued, 2 skipped (not dead, or they can never run)");
+        let told = |succeeded, skipped, without_flow| {
+            sentence(Redriven { succeeded, skipped, without_flow }, "requeued")
+        };
+        assert_eq!(told(1, 0, 0), "1 dead letter requeued, 0 skipped");
+        assert_eq!(told(7, 2, 0), "7 dead letters requeued, 2 skipped (not dead, or they can never run)");
+        assert!(told(7, 0, 2).contains(", 0 skipped. The flow of 2 of them has expired"));
     }
 
     #[test]

@@ -12,7 +12,8 @@ use super::status::Status;
 
 impl Queue {
     /// Cancels a task that has not ended, and gives the status that it had before; none for an unknown task.
-    /// A task that has ended stays as it is. A call may be repeated: the second one gives CANCELLED.
+    /// A task that has ended stays as it is, but no further child of the flow that it joins is released. A
+    /// call may be repeated: the second one gives CANCELLED.
     pub async fn cancel(&self, id: &str) -> Result<Option<Status>, QueueError> {
         let keys = &self.keys;
         // Only the status of the task names its marker.
@@ -21,9 +22,11 @@ impl Queue {
             redis::Value::Nil => keys.marker(None),
             marker => self.shaped("cancel", reply::bytes(marker))?,
         };
+        let flow = keys.flow(id);
         let call = |entry: &str| {
             let call = self.ending_call(&script::CANCEL).key(&keys.delayed).key(&keys.parked);
-            call.key(keys.task(id)).key(&marker).arg(id).arg(entry)
+            let call = call.key(keys.task(id)).key(&marker).key(&flow.about).key(&flow.children);
+            call.arg(id).arg(entry)
         };
         let mut before = self.shaped("cancel", reply::bytes(self.link.script(&call("")).await?))?;
         if before.is_empty() {

@@ -18,6 +18,8 @@ use crate::task::Task;
 
 /// Dead letters read, requeued or purged in one step.
 const PAGE: usize = 200;
+/// The reply of requeue.lua for a task whose flow is not known any more.
+const REQUEUED_WITHOUT_FLOW: u64 = 2;
 
 /// A task that will not be tried again. Times are milliseconds since the Unix epoch, by Redis's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,6 +138,13 @@ pub struct Redriven {
     pub succeeded: u64,
     /// Is not dead (any more), or can never run.
     pub skipped: u64,
+    /// Those of the succeeded ones whose flow is not known any more.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub without_flow: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Why a requeue or purge ended too early, and how far it came. It may be repeated.
@@ -151,6 +160,7 @@ pub struct RedriveError {
 #[derive(Default)]
 struct RedriveProgress {
     succeeded: u64,
+    without_flow: u64,
     is_writing: bool,
 }
 
@@ -208,9 +218,9 @@ impl Queue {
     async fn redrive(&self, choice: &DeadChoice, step: RedriveStep) -> Result<Redriven, RedriveError> {
         let mut progress = RedriveProgress::default();
         let asked_for = self.redrive_pages(choice, step, &mut progress).await;
-        let RedriveProgress { succeeded, is_writing } = progress;
+        let RedriveProgress { succeeded, without_flow, is_writing } = progress;
         match asked_for {
-            Ok(asked_for) => Ok(Redriven { succeeded, skipped: asked_for - succeeded }),
+            Ok(asked_for) => Ok(Redriven { succeeded, skipped: asked_for - succeeded, without_flow }),
             Err(cause) => {
                 Err(RedriveError { succeeded, in_doubt: is_writing && cause.is_connection(), cause })
             }
@@ -275,7 +285,10 @@ impl Queue {
                         .into_iter()
                         .map(|reply| self.shaped("requeue", reply::count(&reply?)))
                         .collect();
-                    progress.succeeded += counts.iter().flatten().sum::<u64>();
+                    let of_kind =
+                        |is: fn(&u64) -> bool| counts.iter().flatten().filter(|n| is(n)).count() as u64;
+                    progress.succeeded += of_kind(|n| *n > 0);
+                    progress.without_flow += of_kind(|n| *n == REQUEUED_WITHOUT_FLOW);
                     counts.into_iter().collect::<Result<Vec<u64>, QueueError>>()?;
                     progress.is_writing = false;
                     if let Some(rate) = rate {

@@ -108,11 +108,8 @@ impl EffectSource for QueueEffects {
 
     fn results(&self, flow: &str, most: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
         let (queue, keys) = (self.queue.clone(), FlowKeys::of(flow));
-        let too_large = format!(
-            "the results of the flow do not fit into the {most} bytes of memory that the handler has left"
-        );
         let read = self.read(async move { queue.results(&keys, most).await });
-        async move { read.await?.ok_or(EffectError::TooLarge(too_large)) }.boxed()
+        async move { read.await? }.boxed()
     }
 
     fn new_task(

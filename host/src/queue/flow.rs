@@ -16,7 +16,7 @@ use super::keys::FlowKeys;
 use super::reply;
 use super::script::{self, ScriptCall, with_fields};
 use super::status::{FlowProgress, Status, TaskName, TaskStatus};
-use crate::effects::{ChildResult, OutboxTask};
+use crate::effects::{ChildResult, EffectError, OutboxTask};
 
 /// How long staged children are kept after the attempt must have ended: outages may delay its settlement.
 const STAGED: Duration = Duration::from_secs(24 * 3600);
@@ -44,7 +44,7 @@ impl FlowChild {
 
 impl Queue {
     /// How far the flow is that ends in the task `id`; none without a flow, or after it has expired.
-    pub(super) async fn flow_progress(&self, id: &str) -> Result<Option<FlowProgress>, QueueError> {
+    pub(crate) async fn flow_progress(&self, id: &str) -> Result<Option<FlowProgress>, QueueError> {
         const WHAT: &str = "read a flow";
         let mut read = redis::cmd("HMGET");
         read.arg(self.keys.flow(id).about).arg("left").arg("total");
@@ -114,15 +114,20 @@ impl Queue {
         Ok(())
     }
 
-    /// The results of a flow, in pages. A child that did not complete has none. None: they have more bytes
-    /// than `most`. The sizes are read first, so no more than that is held here.
+    /// The results of a flow, in pages. A child that did not complete has none. They are refused if Redis has
+    /// forgotten the flow, and if they have more bytes than `most`. The sizes are read first, so no more than
+    /// that is held here.
     pub(super) async fn results(
         &self,
         flow: &FlowKeys,
         most: u64,
-    ) -> Result<Option<Vec<ChildResult>>, QueueError> {
+    ) -> Result<Result<Vec<ChildResult>, EffectError>, QueueError> {
         const WHAT: &str = "read the results of a flow";
         let total = self.link.command(WHAT, redis::cmd("HGET").arg(&flow.about).arg("total")).await?;
+        if total == redis::Value::Nil {
+            let why = "the flow has expired, so the results of its children are gone: start the flow again";
+            return Ok(Err(EffectError::NotPermitted(why.to_owned())));
+        }
         let total = self.shaped(WHAT, reply::count(&total))?;
         let (mut results, mut bytes) = (Vec::new(), 0);
         for start in (0..total).step_by(RESULTS_PAGE) {
@@ -134,7 +139,11 @@ impl Queue {
                 bytes += self.shaped(WHAT, reply::count(&size?))?;
             }
             if bytes > most {
-                return Ok(None);
+                let why = format!(
+                    "the results of the flow do not fit into the {most} bytes of memory that the handler has \
+                     left"
+                );
+                return Ok(Err(EffectError::TooLarge(why)));
             }
             let mut read = redis::cmd("HMGET");
             read.arg(&flow.results);
@@ -154,6 +163,6 @@ impl Queue {
                 });
             }
         }
-        Ok(Some(results))
+        Ok(Ok(results))
     }
 }

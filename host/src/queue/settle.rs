@@ -361,7 +361,10 @@ impl Queue {
                 let result = result.iter().map(|result| (b"result".to_vec(), result.clone()));
                 let flows = effects.as_ref().and_then(|effects| TaskName::list(effects.flows()));
                 let flows = flows.map(|flows| codec::raw("flows", &flows));
-                add_fields(command, &result.chain(flows).collect());
+                // A producer may have written any text into the field.
+                let joins = task.joins.as_ref().filter(|flow| **flow == self.keys.flow(&task.id).about);
+                let joins = joins.map(|flow| codec::raw("joins", flow));
+                add_fields(command, &result.chain(flows).chain(joins).collect());
             }
             (Settlement::Park { delay, from, next_attempt, deferrals, error }, EndingSubject::Task(task)) => {
                 let what = if *from == DelayStart::Now { "P" } else { "E" };

@@ -127,6 +127,11 @@ impl Attempt {
         Attempt { id: id.to_owned(), fields, ..Attempt::completed(entry) }
     }
 
+    /// The attempt is one of the task with this id.
+    pub fn under(self, id: &str) -> Attempt {
+        Attempt { id: id.to_owned(), ..self }
+    }
+
     /// The task goes to the end of the stream.
     pub fn released(self) -> Attempt {
         Attempt { what: "P", ..self }
@@ -152,6 +157,8 @@ pub struct Store {
     pub retention: &'static str,
     /// The retention of the queue of children.
     pub retention_there: &'static str,
+    /// The value of the only field that is each child's own.
+    pub payload: String,
 }
 
 impl Store {
@@ -168,7 +175,14 @@ impl Store {
             let is_there = scripts.iter().any(|script| script.source.matches(text).count() == 1);
             assert!(is_there, "no script has this text once: {text}");
         }
-        Store { db: redis.connection(), mutation, number: 0, retention: HOUR_MS, retention_there: HOUR_MS }
+        Store {
+            db: redis.connection(),
+            mutation,
+            number: 0,
+            retention: HOUR_MS,
+            retention_there: HOUR_MS,
+            payload: "1".to_owned(),
+        }
     }
 
     pub fn run<T: FromRedisValue>(&mut self, name: &str, args: &[&str]) -> Step<T> {
@@ -304,9 +318,14 @@ impl Store {
         for Attempt { what, entry, id, fields, effects } in other {
             keys.extend([self.status(queue, id), queue.to_owned()]);
             args.extend(owned(&[what, entry, "1", "p", "1", "0", id, "", "0"]));
-            let fields: &[String] = if matches!(*what, "B" | "P") { fields } else { &[] };
+            let joins = fields.chunks(2).find(|pair| pair[0] == "tq-joins");
+            let fields = match (*what, joins) {
+                ("B" | "P", _) => fields.clone(),
+                (_, Some(pair)) => owned(&["joins", &pair[1]]),
+                _ => Vec::new(),
+            };
             args.push(fields.len().to_string());
-            args.extend_from_slice(fields);
+            args.extend(fields);
             if *what == "X" {
                 args.push(effects.len().to_string());
             }
@@ -343,7 +362,7 @@ impl Store {
                 &most,
                 "6",
                 "n",
-                "1",
+                &self.payload,
                 "tq-id",
                 &id,
                 "tq-flow",
@@ -369,13 +388,20 @@ impl Store {
 
     /// Releases children now, and gives how many.
     pub fn promote(&mut self, flow: &str) -> Step<u64> {
-        let (delayed, member) = (key(JOIN, "delayed"), format!("flow/{flow}"));
-        self.run::<()>("ZADD", &[&delayed, "XX", "0", &member])?;
-        let keys = [JOIN.to_owned(), delayed, key(JOIN, "parked"), JOIN.to_owned()];
-        let reply: (u64, u64, i64, redis::Value) =
-            self.call(&script::PROMOTE.source, &keys, &owned(&["100", &member, "", JOIN]))?;
-        same("members without fields", reply.1, 0)?;
-        Ok(reply.0)
+        self.run::<()>("ZADD", &[&key(JOIN, "delayed"), "XX", "0", &format!("flow/{flow}")])?;
+        self.promote_due(&[&format!("flow/{flow}")]).map(|(moved, _)| moved)
+    }
+
+    /// Moves these delayed members of [`JOIN`] that are due. Gives how many tasks that were, and which
+    /// members are due next, in their order.
+    pub fn promote_due(&mut self, members: &[&str]) -> Step<(u64, Vec<String>)> {
+        let keys = [JOIN.to_owned(), key(JOIN, "delayed"), key(JOIN, "parked")];
+        let keys = [keys.to_vec(), vec![JOIN.to_owned(); members.len()]].concat();
+        let args = [owned(&["100"]), owned(members), owned(&["", JOIN])].concat();
+        let (moved, without_fields, _, due): (u64, u64, i64, Vec<String>) =
+            self.call(&script::PROMOTE.source, &keys, &args)?;
+        same("members without fields", without_fields, 0)?;
+        Ok((moved, due.into_iter().step_by(2).collect()))
     }
 
     /// How long (ms) until the next delayed task of a queue is due. None: there is none.
@@ -393,11 +419,15 @@ impl Store {
         let Some((letter, fields)) = letters.into_iter().next() else {
             return Err("no child is dead".to_owned());
         };
-        let keys = [PART.to_owned(), dead, self.status(PART, "child-0")];
-        let args = [vec![letter, "1".to_owned()], fields, owned(&["", PART])].concat();
-        let requeued: u64 = self.call(&script::REQUEUE.source, &keys, &args)?;
-        same("requeued", requeued, 1)?;
+        same("requeued", self.requeue(PART, "child-0", &letter, &fields)?, 1)?;
         self.child(consumer)
+    }
+
+    /// Brings a dead letter back with these fields, and gives the reply.
+    pub fn requeue(&mut self, queue: &str, id: &str, letter: &str, fields: &[String]) -> Step<u64> {
+        let keys = [queue.to_owned(), key(queue, "dead"), self.status(queue, id)];
+        let args = [owned(&[letter, "1"]), fields.to_vec(), owned(&["", queue])].concat();
+        self.call(&script::REQUEUE.source, &keys, &args)
     }
 
     /// The fields with which the last end was told.
@@ -411,6 +441,8 @@ impl Store {
         let mut keys = vec![queue.to_owned()];
         keys.extend(["delayed", "parked", &format!("task:{id}")].map(|what| key(queue, what)));
         keys.push(queue.to_owned());
+        let flow = key(queue, &format!("flow:{id}"));
+        keys.extend([format!("{flow}:children"), flow].into_iter().rev());
         self.ending(&script::CANCEL.source, queue, keys, owned(&[id, ""]))
     }
 

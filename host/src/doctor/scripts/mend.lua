@@ -52,6 +52,7 @@ judges['undeliverable'] = function(mends)
   local new = redis.call('XADD', stream, '*', unpack(fields))
   redis.call('XDEL', stream, subject)
   if known_entry == subject then redis.call('HSET', status, 'status', 'PENDING', 'entry', new) end
+  note(id, 'PENDING', 'attempt', value_in(fields, 'tq-attempt') or '1')
   return true, true
 end
 

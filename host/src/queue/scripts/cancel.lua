@@ -1,19 +1,25 @@
 -- Cancels a task that has not ended, wherever it is.
 --
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 status · 5 marker of the idempotency key (the stream: none)
+--       6 the flow that the task joins, if it joins one · 7 the children of this flow that are not released
 -- ARGV  1 group · 2 retention ms · 3 window ms · 4 task id · 5 entry in which it was found (empty: not
 --       looked for)
 -- Gives the status that the task had before, or an empty one when it is not known. CANCELLED, COMPLETED and
 --   FAILED stay as they are.
 --
+-- No further child of the flow is released. The children that were released are cancelled by other calls.
+-- That holds also when the task is dead because one of them died, since the others go on.
 -- This script acknowledges and deletes a running task; its host stops the handler at the next heartbeat. If
 -- the entry of a waiting task is not known (an older host promoted it), the task is marked: begin.lua drops
 -- it at its delivery, or settle.lua honours the mark.
 take_told()
-local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[4], 'hash')
-  or join_refusal(KEYS[4])
+local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[4], 'hash',
+  KEYS[6], 'hash') or join_refusal(KEYS[4])
 if bad then return bad end
 local status, known_entry, member = place_of(KEYS[4])
+local flow = KEYS[6]
+local has_flow = redis.call('HEXISTS', flow, 'left') == 1
+if has_flow then redis.call('UNLINK', KEYS[7]) end
 if status and not is_live(status) then return status end
 local found, fields = false, nil
 for _, entry in ipairs({ known_entry or '', ARGV[4], ARGV[5] }) do
@@ -31,14 +37,14 @@ if member and redis.call('ZREM', KEYS[2], member) == 1 then
   redis.call('HDEL', KEYS[3], member)
   found = true
 end
--- A task that is held by a flow takes the flow with it. Its children are cancelled by other calls.
-local flow = not found and not known_entry and status and redis.call('HGET', KEYS[4], 'joins')
-if flow and redis.call('EXISTS', flow) == 1 then
+-- A task that is held by its flow takes the flow with it.
+if has_flow and not found and not known_entry and status then
   fields = cmsgpack.unpack(redis.call('HGET', flow, 'fields'))
-  redis.call('DEL', flow, flow .. ':children')
+  redis.call('DEL', flow)
   found = true
 end
-if not found and not status then return '' end
+-- Where no statuses are kept, the flow knows that its task is dead.
+if not found and not status then return redis.call('HGET', flow, 'letter') and 'FAILED' or '' end
 redis.call('HDEL', KEYS[4], 'entry')
 -- The end of a task that is only marked is told by the script that finds its entry later.
 local source = found and fields

@@ -138,8 +138,9 @@ end
 
 -- Enqueues a task that another task asked for: one of its outbox, a child of its flow, or the task that joins
 -- the flow. If its key belongs to a task that ended within the window, it is cancelled as a duplicate at
--- once, and the function gives the changes of its status. A living task with the key may turn out to be lost,
--- which begin.lua finds out at the delivery of the new one.
+-- once, and the function gives the changes of its status. It never enters its queue, which may be another one
+-- than this script's, so its end is not one for `end_task`, and nobody is told of it. A living task with the
+-- key may turn out to be lost, which begin.lua finds out at the delivery of the new one.
 local function enqueue(new)
   local first = first_task(new.marker, new.stream)
   if not first or first == new.id or redis.call('PTTL', new.marker) < 0 then
@@ -165,7 +166,8 @@ local function is_marked(status)
 end
 
 -- Adds a task for the end of a task, with the fields of the ended one that are told. Fields that begin with
--- `end.` speak of an earlier end. If the stream cannot take it, the status of the ended task says so.
+-- `end.` speak of an earlier end. If the stream cannot take it, the status of the ended task says so, if it
+-- is kept.
 local function tell(status, id, how, attempt, changes, fields, letter)
   local reason = letter and value_in(letter, 'tq-reason') or value_in(changes, 'duplicate_of') and 'duplicate'
     or how == 'FAILED' and 'lost' or ''
@@ -181,7 +183,9 @@ local function tell(status, id, how, attempt, changes, fields, letter)
     'end.attempts', attempt or '', 'end.enqueued_at', value_in(changes, 'enqueued_at') or '',
     'end.finished_at', now_text)
   local added = redis.pcall('XADD', told[how], '*', unpack(new))
-  if type(added) == 'table' then redis.pcall('HSET', status, 'untold', added.err) end
+  if type(added) == 'table' and tonumber(retention) > 0 then
+    redis.pcall('HSET', status, 'untold', added.err)
+  end
 end
 
 -- Turns a list of names and values, as XINFO gives them, into a table by name.
@@ -191,6 +195,10 @@ local function named(list)
   return about
 end
 
+-- How long (ms) a flow is kept after its last task has died, so that a requeueing can heal it: 30 days. It is
+-- not kept for as long as the dead letter, because whoever deletes that need not know of the flow.
+local FAILED_FLOW_LIVES = 2592000000
+
 -- The functions for flows. They are made at their first use, because most calls need none of them.
 local flow_functions
 local function flows()
@@ -199,8 +207,12 @@ local function flows()
   -- Keeps the state of a flow for a while after the task that joins it has ended. `letter` is the dead letter
   -- of that task.
   local function leave(flow, letter)
-    local lives = math.max(retention, 86400000)
-    if letter then redis.call('HSET', flow, 'letter', letter) end
+    local lives = math.max(retention, letter and FAILED_FLOW_LIVES or 86400000)
+    if letter and redis.pcall('HEXISTS', flow, 'left') == 1 then
+      redis.call('HSET', flow, 'letter', letter)
+    else
+      redis.pcall('HDEL', flow, 'letter')
+    end
     redis.call('PEXPIRE', flow, lives)
     redis.call('PEXPIRE', flow .. ':results', lives)
   end
@@ -231,7 +243,12 @@ local function flows()
       redis.call('PERSIST', flow .. ':results')
     end
     about.fields = cmsgpack.unpack(about['fields'])
-    if enqueue(about) then leave(flow) end
+    if enqueue(about) then
+      leave(flow)
+    else
+      -- A queue that keeps no statuses deleted it with the burial. The end of the task must find the flow.
+      redis.call('HSET', about['status'], 'joins', flow)
+    end
   end
 
   -- Notes the end of a child, which was a task of `queue`, in its flow. `at` is the child's index and the key
@@ -273,7 +290,8 @@ local function join_refusal(status)
   return flow and flows().refusal(flow) or nil
 end
 
--- Ends a task. No other function does, whatever the outcome and whichever script found it.
+-- Ends a task of this queue. No other function does, whatever the outcome and whichever script found it. A
+-- duplicate that never enters its queue is cancelled by `enqueue`.
 --
 -- `marker` is the key that holds the task's idempotency key (the stream: it has none). `how` is COMPLETED,
 -- FAILED or CANCELLED; `changes` are the names and values of the other fields of the status that change. The
@@ -299,6 +317,9 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
   local enqueued, flow, joins
   if not is_new then
     enqueued, flow, joins = unpack(redis.pcall('HMGET', status, 'enqueued', 'flow', 'joins'))
+    -- Somebody may have deleted the status of a task that joins a flow. The flow knows which task that is.
+    local noted = not joins and (value_in(changes, 'joins') or letter and value_in(letter, 'tq-joins'))
+    if noted and redis.pcall('HGET', noted, 'status') == status then joins = noted end
   end
   if tonumber(retention) > 0 then
     if not is_new then

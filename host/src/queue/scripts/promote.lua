@@ -15,17 +15,25 @@ local bad = wrong_type(stream, 'stream')
 if bad then return bad end
 local moved, lost = 0, 0
 
--- Children that are enqueued at once. Another call goes on with the rest.
-local STEP = 100
+-- The children that one call enqueues for all flows together, and about how many bytes they may have. Another
+-- call goes on with the rest.
+local STEP, bytes_left = 100, 1048576
+local flows_due = 0
+for i = 2, #ARGV do
+  if string.find(ARGV[i], '^flow/') then flows_due = flows_due + 1 end
+end
 
 -- Enqueues children of a flow, as far as their queues have room. `member` stands for the flow among the
--- delayed tasks until all are enqueued.
+-- delayed tasks until all are enqueued. A flow that had its share goes behind all others that are due, so
+-- that nothing waits for all children of a flow.
 local function release_children(member, flow)
   local children = flow .. ':children'
   -- Whoever cancels the task that joins a flow deletes the flow.
   if redis.call('EXISTS', flow) == 0 then redis.call('DEL', children) end
   local is_broken = flows().refusal(flow)
-  for _ = 1, STEP do
+  local released = 0
+  for _ = 1, math.max(1, math.floor(STEP / flows_due)) do
+    if bytes_left <= 0 then break end
     local packed = redis.call('LINDEX', children, 0)
     if not packed then
       redis.call('ZREM', KEYS[2], member)
@@ -52,7 +60,9 @@ local function release_children(member, flow)
       moved = moved + 1
     end
     redis.call('LPOP', children)
+    released, bytes_left = released + 1, bytes_left - #packed
   end
+  if released > 0 then redis.call('ZADD', KEYS[2], now, member) end
 end
 
 local function move(member, status)

@@ -2,7 +2,8 @@
 --
 -- KEYS  1 stream · 2 dead letters · 3 status
 -- ARGV  1 the dead letter's entry id · 2 enqueued-at ms · 3… the task's fields, name and value
--- Gives 1, or 0 when the dead letter does not exist (any more): then nothing was written.
+-- Gives 1; 2 when the flow that the task belongs to, or joins, is not known any more; or 0 when the dead
+--   letter does not exist (any more): then nothing was written.
 take_told()
 local dead, status, fields = KEYS[2], KEYS[3], { unpack(ARGV, 3) }
 if #redis.call('XRANGE', dead, ARGV[1], ARGV[1]) == 0 then return 0 end
@@ -11,11 +12,26 @@ redis.call('XDEL', dead, ARGV[1])
 set_status(status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', ARGV[2], 'entry', entry)
 redis.call('HDEL', status, 'error', 'result', 'progress', 'note', 'due_at', 'started_at', 'finished_at',
   'parked_as', 'dead', 'duplicate_of')
--- Its end counts for the flow that it belongs to, or that it joins.
-for field, name in pairs({ flow = 'tq-flow', joins = 'tq-joins' }) do
-  local flow = value_in(fields, name)
-  if flow then redis.call('HSET', status, field, flow) end
-end
 redis.call('PERSIST', status)
+
+-- Its end counts for the flow that it belongs to, or that it joins, which may be about to expire. The end of
+-- a task that joins it decides on that again. A requeued child has a long time to complete.
+local reply = 1
+for field, name in pairs({ flow = 'tq-flow', joins = 'tq-joins' }) do
+  local noted = value_in(fields, name)
+  local flow = noted and string.match(noted, field == 'flow' and '^%d+ (.+)$' or '^.+$')
+  if flow and redis.pcall('HEXISTS', flow, 'left') == 1 then
+    redis.call('HSET', status, field, noted)
+    for _, key in ipairs({ flow, flow .. ':results' }) do
+      if field == 'joins' then
+        redis.call('PERSIST', key)
+      else
+        redis.call('PEXPIRE', key, FAILED_FLOW_LIVES, 'GT')
+      end
+    end
+  elseif noted then
+    reply = 2
+  end
+end
 note(value_in(fields, 'tq-id') or entry, 'PENDING', 'attempt', '1')
-return 1
+return reply

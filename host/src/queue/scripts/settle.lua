@@ -15,10 +15,10 @@
 --       then for each other attempt: what (see below) · entry · attempt · plugin · enqueued-at ms · ms that
 --       it ran (empty: it did not) · task id · error (empty: none) · delay ms · how many values follow
 --       · names and values · with effects: how many, and for each its kind and what this kind reads
--- `what` is C (complete: the values are the result, if there is one), X (complete, with effects), N (like X,
--- and the attempt is plain but for its effects), B (bury: the dead letter's fields), P (park: the fields for
--- the next delivery), or E (park, and the delay counts from the enqueueing). Attempts with effects come
--- before the other ones that are not plain.
+-- `what` is C (complete: the values are the result, if there is one, and other fields of the status), X
+-- (complete, with effects), N (like X, and the attempt is plain but for its effects), B (bury: the dead
+-- letter's fields), P (park: the fields for the next delivery), or E (park, and the delay counts from the
+-- enqueueing). Attempts with effects come before the other ones that are not plain.
 --
 -- An attempt is plain when it is the first one of its task and completed it, the task cannot have a status
 -- yet, and its host has held it for less than half a lease, so that no other host can own it. Of all effects

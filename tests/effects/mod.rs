@@ -7,6 +7,7 @@ mod ends;
 mod flows;
 mod outbox;
 mod refusals;
+mod staging;
 
 use serde_json::Value;
 

@@ -237,6 +237,9 @@ impl Settler {
             Settlement::Park { .. } => self.shared.parked.notify_one(),
             // The promoters of other queues learn of their new delayed tasks at once.
             Settlement::Complete { effects: Some(effects), .. } if effects.has_delays() => {
+                if settled == Settled::Done {
+                    effects.were_committed();
+                }
                 let link = self.shared.queue.link.clone();
                 drop(self.shared.runners.spawn(async move { wait::request_look(&link).await }));
             }

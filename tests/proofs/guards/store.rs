@@ -163,6 +163,7 @@ impl Store {
             &script::REQUEUE,
             &script::BEGIN,
             &script::END_DELETED,
+            &script::UNSTAGE,
         ];
         for (text, _) in mutation.into_iter().flatten() {
             let is_there = scripts.iter().any(|script| script.source.matches(text).count() == 1);
@@ -352,6 +353,12 @@ impl Store {
         }
         let staged: usize = self.call(&script::STAGE.source, &[format!("{about}:children")], &args)?;
         same("staged", staged, children)
+    }
+
+    /// Deletes staged children, and gives how many lists of them.
+    pub fn unstage(&mut self, flow: &str) -> Step<usize> {
+        let list = key(JOIN, &format!("flow:{flow}:children"));
+        self.call(&script::UNSTAGE.source, &[list], &[])
     }
 
     /// A task of [`WORK`] starts a flow.

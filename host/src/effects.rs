@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use thiserror::Error;
@@ -54,6 +54,8 @@ pub enum EffectError {
 }
 
 /// Answers what attempts of one queue ask about data outside of them.
+///
+/// What a flow needs is asked again until a moment (`until`), when Redis does not answer.
 pub trait EffectSource: Debug + Send + Sync {
     /// The committed value of a key of the plugin's state; refused if it has more bytes than `most`.
     fn state(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>>;
@@ -65,11 +67,17 @@ pub trait EffectSource: Debug + Send + Sync {
         &self,
         flow: &FlowName,
         children: Vec<OutboxTask>,
+        until: Instant,
     ) -> BoxFuture<'static, Result<(), EffectError>>;
     /// Deletes staged children of flows that were not committed. It does not wait.
     fn unstage(&self, flows: Vec<FlowName>);
     /// The results of the children of a flow, in their order; refused if they have more bytes than `most`.
-    fn results(&self, flow: &str, most: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>>;
+    fn results(
+        &self,
+        flow: &str,
+        most: u64,
+        until: Instant,
+    ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>>;
     /// Checks that a task may be enqueued, and gives it an id.
     fn new_task(
         &self,

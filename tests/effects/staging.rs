@@ -1,8 +1,11 @@
-//! Children of a flow before its commit: those that are never committed do not stay.
+//! Children of a flow before its commit: those that are never committed do not stay, and an outage of Redis
+//! ends no task.
 
 use serde_json::{Value, json};
+use tqhost::testing::queue::script;
 
-use super::{bench, done, error, told};
+use super::{bench, done, error, results, told};
+use crate::support::proxy::Proxy;
 use crate::support::{Bench, eventually};
 
 const QUEUES: &str = "[defaults]\nplugin = \"effects\"\nbackoff = \"none\"\nmax_retries = 0\n\
@@ -91,4 +94,68 @@ fn the_children_that_a_dead_host_has_staged_expire() {
     let list = eventually("the children are staged", || staged(&mut bench).pop());
     host.kill();
     assert!(bench.redis::<i64>("TTL", &list) > 0);
+}
+
+/// A bench whose host reaches Redis through a proxy. The script that stages is loaded, so that a lost reply
+/// is one of a call that was carried out.
+fn behind_proxy(queues: &str) -> (Bench, Proxy) {
+    let mut bench = bench(queues);
+    let proxy = Proxy::start(bench.redis.port);
+    bench.configure_for(queues, proxy.port);
+    let _: String = bench.redis("SCRIPT", ("LOAD", &script::STAGE.source));
+    (bench, proxy)
+}
+
+#[test]
+fn network_26_stage() {
+    let (mut bench, proxy) = behind_proxy(QUEUES);
+    proxy.lose_replies(script::STAGE.sha1(), 3);
+    let host = bench.host();
+    let seen = done(&mut bench, "work", json!([fan_out(250)]));
+    let id = seen[0].as_str().unwrap_or_else(|| panic!("{seen}")).to_owned();
+    assert_eq!(proxy.hits(), 3);
+    assert_eq!(results(&mut bench, "join", &id)[0], json!(vec![json!(["part", "[1]"]); 250]));
+    host.stop();
+}
+
+#[test]
+fn an_attempt_whose_children_redis_does_not_keep_in_time_is_tried_again() {
+    let queues = QUEUES.replace("[queues.work]", "[queues.work]\ntimeout = \"3s\"\nmax_retries = 20");
+    let (mut bench, proxy) = behind_proxy(&queues);
+    proxy.lose_replies(script::STAGE.sha1(), usize::MAX);
+    let host = bench.host();
+    let id = told(&mut bench, "work", &json!([fan_out(3)]));
+    let why = eventually("an attempt failed", || {
+        Some(bench.status("work", &id, "error")).filter(|error| !error.is_empty())
+    });
+    assert!(why.starts_with("effects: ") && why.contains("did not answer"), "{why}");
+    proxy.heal();
+    let seen = results(&mut bench, "work", &id);
+    let joined = seen[0].as_str().unwrap_or_else(|| panic!("{seen}")).to_owned();
+    results(&mut bench, "join", &joined);
+    nothing_is_staged(&mut bench, "an outage");
+    host.stop();
+}
+
+#[test]
+fn results_of_a_flow_are_read_again_when_redis_did_not_answer() {
+    let queues = QUEUES.replace("[queues.join]", "[queues.join]\ntimeout = \"3s\"\nmax_retries = 20");
+    let (mut bench, proxy) = behind_proxy(&queues);
+    proxy.lose_replies("HSTRLEN", 2);
+    let host = bench.host();
+    let seen = done(&mut bench, "work", json!([fan_out(3)]));
+    let id = seen[0].as_str().unwrap_or_else(|| panic!("{seen}")).to_owned();
+    results(&mut bench, "join", &id);
+    assert_eq!((proxy.hits(), bench.status("join", &id, "attempt").as_str()), (2, "1"));
+
+    proxy.lose_replies("HSTRLEN", usize::MAX);
+    let seen = done(&mut bench, "work", json!([fan_out(3)]));
+    let id = seen[0].as_str().unwrap_or_else(|| panic!("{seen}")).to_owned();
+    let why = eventually("an attempt failed", || {
+        Some(bench.status("join", &id, "error")).filter(|error| !error.is_empty())
+    });
+    assert!(why.starts_with("effects: ") && why.contains("did not answer"), "{why}");
+    proxy.heal();
+    assert_eq!(results(&mut bench, "join", &id)[0], json!(vec![json!(["part", "[1]"]); 3]));
+    host.stop();
 }

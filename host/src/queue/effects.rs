@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -18,6 +18,7 @@ use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::keys::{FlowKeys, QueueKeys};
 use super::produce::{self, NewTask};
+use super::repeat;
 use super::reply;
 use crate::chain::chain;
 use crate::config::{self, TargetQueue};
@@ -103,6 +104,7 @@ impl EffectSource for QueueEffects {
         &self,
         flow: &FlowName,
         children: Vec<OutboxTask>,
+        until: Instant,
     ) -> BoxFuture<'static, Result<(), EffectError>> {
         let queue = self.queue.clone();
         let Some(keys) = queue.flow_keys(flow) else {
@@ -113,7 +115,7 @@ impl EffectSource for QueueEffects {
             let staged = tokio::select! {
                 biased;
                 () = tell.closed() => None,
-                staged = queue.stage(&keys, &children) => Some(staged),
+                staged = queue.stage(&keys, &children, until) => Some(staged),
             };
             if staged.is_none_or(|staged| tell.send(staged).is_err()) {
                 unstage(&queue, &[keys]).await;
@@ -132,12 +134,18 @@ impl EffectSource for QueueEffects {
         self.runtime.spawn(async move { unstage(&queue, &keys).await });
     }
 
-    fn results(&self, flow: &str, most: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+    fn results(
+        &self,
+        flow: &str,
+        most: u64,
+        until: Instant,
+    ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
         let (queue, keys) = (self.queue.clone(), FlowKeys::of(flow));
         let too_large = format!(
             "the results of the flow do not fit into the {most} bytes of memory that the handler has left"
         );
-        let read = self.read(async move { queue.results(&keys, most).await });
+        let read =
+            self.read(async move { repeat::until(until, &queue.link, || queue.results(&keys, most)).await });
         async move { read.await?.ok_or(EffectError::TooLarge(too_large)) }.boxed()
     }
 
@@ -357,13 +365,23 @@ impl EffectSource for NoEffects {
         std::future::ready(Ok(None)).boxed()
     }
 
-    fn stage(&self, _: &FlowName, _: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>> {
+    fn stage(
+        &self,
+        _: &FlowName,
+        _: Vec<OutboxTask>,
+        _: Instant,
+    ) -> BoxFuture<'static, Result<(), EffectError>> {
         std::future::ready(Ok(())).boxed()
     }
 
     fn unstage(&self, _: Vec<FlowName>) {}
 
-    fn results(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+    fn results(
+        &self,
+        _: &str,
+        _: u64,
+        _: Instant,
+    ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
         std::future::ready(Ok(Vec::new())).boxed()
     }
 

@@ -6,13 +6,14 @@
 //! Not here: the start of a flow (`settle`), releasing its children (`scripts/promote.lua`), counting their
 //! ends (`scripts/lib.lua`).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::codec;
 use super::effects::{outbox_fields, outbox_key};
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::keys::FlowKeys;
+use super::repeat;
 use super::reply;
 use super::script::{self, ScriptCall, with_fields};
 use super::status::{FlowProgress, Status, TaskName, TaskStatus};
@@ -88,13 +89,21 @@ impl Queue {
         child.child_of.as_ref()?.strip_prefix(&self.keys.flow("").about)
     }
 
-    /// Keeps children until the commit of their flow. A part of them stays for a while if that never comes.
-    pub(super) async fn stage(&self, flow: &FlowKeys, children: &[OutboxTask]) -> Result<(), QueueError> {
+    /// Keeps children until the commit of their flow. If that never comes, or this fails, a part of them may
+    /// stay until it expires. Calls are repeated until then when Redis does not answer.
+    pub(super) async fn stage(
+        &self,
+        flow: &FlowKeys,
+        children: &[OutboxTask],
+        until: Instant,
+    ) -> Result<(), QueueError> {
+        const WHAT: &str = "keep the children of a flow";
         let lives = millis(self.rules.timeout + STAGED);
         let mut given = 0;
         while given < children.len() {
             let page = page_of(&children[given..]);
-            let mut call = ScriptCall::new(&script::STAGE).key(&flow.children).arg(lives);
+            let call = ScriptCall::new(&script::STAGE).key(&flow.children).key(&flow.about);
+            let mut call = call.arg(lives).arg(given);
             for (index, child) in (given..).zip(page) {
                 let Some((target, keys)) = self.target(&child.queue) else { continue };
                 let mut fields = outbox_fields(child);
@@ -113,8 +122,12 @@ impl Queue {
                     .arg(2 * fields.len());
                 call = with_fields(call, fields);
             }
-            self.link.script(&call).await?;
+            let kept = repeat::until(until, &self.link, || self.link.script(&call)).await?;
             given += page.len();
+            if self.shaped(WHAT, reply::count(&kept))? != given as u64 {
+                let why = "those that were kept before are gone".to_owned();
+                return Err(QueueError::refused(WHAT, self.link.address(), why));
+            }
         }
         Ok(())
     }

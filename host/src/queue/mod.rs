@@ -3,8 +3,8 @@
 //!
 //! In: a queue's configuration, tasks, settlements. Out: entries, statuses, dead letters, figures. Nothing
 //! here loops over time or decides the outcome of a task: that is `worker`. Commands repeat nothing by
-//! themselves, except to load a script. Not here: examining a whole queue and all of its keys (`doctor`,
-//! which builds on this module).
+//! themselves, except to load a script, and what a running attempt waits for (`repeat`). Not here: examining
+//! a whole queue and all of its keys (`doctor`, which builds on this module).
 
 pub(crate) mod cancel;
 pub(crate) mod census;
@@ -24,6 +24,7 @@ pub(crate) mod list;
 pub(crate) mod pause;
 pub(crate) mod produce;
 pub(crate) mod rate;
+mod repeat;
 pub(crate) mod reply;
 pub mod schedule;
 pub mod script;

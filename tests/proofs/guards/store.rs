@@ -163,6 +163,7 @@ impl Store {
             &script::REQUEUE,
             &script::BEGIN,
             &script::END_DELETED,
+            &script::STAGE,
             &script::UNSTAGE,
         ];
         for (text, _) in mutation.into_iter().flatten() {
@@ -331,7 +332,7 @@ impl Store {
     /// Stages children that share an idempotency key, which `marker` holds.
     pub fn stage_keyed(&mut self, flow: &str, children: usize, most: usize, marker: &str) -> Step {
         let about = key(JOIN, &format!("flow:{flow}"));
-        let mut args = owned(&[HOUR_MS]);
+        let mut args = owned(&[HOUR_MS, "0"]);
         for n in 0..children {
             let (id, of, most) = (format!("child-{n}"), format!("{n} {about}"), most.to_string());
             args.extend(owned(&[PART, PART]));
@@ -351,7 +352,8 @@ impl Store {
                 &of,
             ]));
         }
-        let staged: usize = self.call(&script::STAGE.source, &[format!("{about}:children")], &args)?;
+        let keys = [format!("{about}:children"), about];
+        let staged: usize = self.call(&script::STAGE.source, &keys, &args)?;
         same("staged", staged, children)
     }
 

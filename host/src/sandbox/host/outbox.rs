@@ -43,7 +43,7 @@ impl Host for GuestState {
         };
         // The host holds the children until they are staged.
         self.lend(children.iter().map(OutboxTask::weight).sum())?;
-        let staged = source.stage(&flow, children).await;
+        let staged = source.stage(&flow, children, self.patience()).await;
         self.lend(0)?;
         // A handler could do nothing about it, and the flow can no longer be committed.
         staged.map_err(|error| FlowFailed(error.to_string()))?;

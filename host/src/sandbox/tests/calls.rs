@@ -1,7 +1,7 @@
 //! Tests that what calls of effects hold in the host counts as memory of the guest.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -39,12 +39,22 @@ impl EffectSource for Stage {
         self.unstaged.lock().unwrap().extend(flows);
     }
 
-    fn stage(&self, _: &FlowName, _: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>> {
+    fn stage(
+        &self,
+        _: &FlowName,
+        _: Vec<OutboxTask>,
+        _: Instant,
+    ) -> BoxFuture<'static, Result<(), EffectError>> {
         let staged = if self.refuses { Err(EffectError::Unavailable("no Redis".into())) } else { Ok(()) };
         std::future::ready(staged).boxed()
     }
 
-    fn results(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+    fn results(
+        &self,
+        _: &str,
+        _: u64,
+        _: Instant,
+    ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
         std::future::ready(Ok(Vec::new())).boxed()
     }
 

@@ -48,7 +48,7 @@ pub use link::{Link, Redis};
 pub(crate) use produce::check_fields;
 pub use produce::{Enqueued, NewTask};
 pub(crate) use settle::Reason;
-pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement};
+pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement, order_of};
 pub use status::Status;
 pub(crate) use status::{FlowProgress, TaskName, TaskStatus};
 

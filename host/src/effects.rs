@@ -8,15 +8,21 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use thiserror::Error;
 
 use crate::field::Field;
 
-/// The most children of one flow.
+/// The most children of all flows of one task. Redis keeps them until the commit.
 const MAX_CHILDREN: usize = 10_000;
+/// The most bytes of these children.
+const MAX_STAGED_BYTES: usize = 64 << 20;
+/// The most bytes of one child.
+const MAX_CHILD_BYTES: usize = 4 << 20;
 /// The most effects of one task. One script commits them all, and Redis does nothing else meanwhile.
 const MAX_EFFECTS: usize = 1000;
 /// The most bytes of all effects of one task.
@@ -48,6 +54,8 @@ pub enum EffectError {
 }
 
 /// Answers what attempts of one queue ask about data outside of them.
+///
+/// What a flow needs is asked again until a moment (`until`), when Redis does not answer.
 pub trait EffectSource: Debug + Send + Sync {
     /// The committed value of a key of the plugin's state; refused if it has more bytes than `most`.
     fn state(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>>;
@@ -55,9 +63,21 @@ pub trait EffectSource: Debug + Send + Sync {
     /// than `most`.
     fn record(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<Field>>, EffectError>>;
     /// Keeps the children of a flow until the commit. They expire if there is none.
-    fn stage(&self, flow: &Flow, children: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>>;
+    fn stage(
+        &self,
+        flow: &FlowName,
+        children: Vec<OutboxTask>,
+        until: Instant,
+    ) -> BoxFuture<'static, Result<(), EffectError>>;
+    /// Deletes staged children of flows that were not committed. It does not wait.
+    fn unstage(&self, flows: Vec<FlowName>);
     /// The results of the children of a flow, in their order; refused if they have more bytes than `most`.
-    fn results(&self, flow: &str, most: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>>;
+    fn results(
+        &self,
+        flow: &str,
+        most: u64,
+        until: Instant,
+    ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>>;
     /// Checks that a task may be enqueued, and gives it an id.
     fn new_task(
         &self,
@@ -74,19 +94,10 @@ impl OutboxTask {
         size_of::<OutboxTask>() + self.fields.len() * size_of::<Field>() + self.bytes()
     }
 
-    fn bytes(&self) -> usize {
+    /// The bytes of its fields and its key.
+    pub(crate) fn bytes(&self) -> usize {
         let fields = self.fields.iter().map(|field| field.name.len() + field.value.len()).sum::<usize>();
         fields + self.key.as_ref().map_or(0, String::len)
-    }
-}
-
-impl Flow {
-    pub fn new(then: OutboxTask, children: &[OutboxTask]) -> Result<Flow, EffectError> {
-        if children.len() > MAX_CHILDREN {
-            let why = format!("a flow has at most {MAX_CHILDREN} children, this one has {}", children.len());
-            return Err(EffectError::TooLarge(why));
-        }
-        Ok(Flow { then, children: children.len() })
     }
 }
 
@@ -117,6 +128,53 @@ pub struct Flow {
     /// The number of children. They are staged in Redis.
     pub children: usize,
 }
+
+/// The task that joins a flow, by which the flow is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowName {
+    pub queue: String,
+    pub id: String,
+}
+
+/// The flows of one task whose children may be staged.
+#[derive(Debug)]
+struct StagedFlows {
+    source: Arc<dyn EffectSource>,
+    flows: Mutex<Vec<FlowName>>,
+    are_committed: AtomicBool,
+}
+
+/// Deletes the staged children of a task's flows when the last copy is dropped, unless they were committed.
+#[derive(Debug, Clone, Default)]
+struct Staging(Option<Arc<StagedFlows>>);
+
+impl Staging {
+    fn add(&mut self, flow: FlowName, source: &Arc<dyn EffectSource>) {
+        let staged = self.0.get_or_insert_with(|| {
+            let source = source.clone();
+            Arc::new(StagedFlows { source, flows: Mutex::default(), are_committed: AtomicBool::new(false) })
+        });
+        staged.flows.lock().unwrap_or_else(PoisonError::into_inner).push(flow);
+    }
+}
+
+impl Drop for StagedFlows {
+    fn drop(&mut self) {
+        if !*self.are_committed.get_mut() {
+            let flows = self.flows.get_mut().unwrap_or_else(PoisonError::into_inner);
+            self.source.unstage(std::mem::take(flows));
+        }
+    }
+}
+
+/// What is staged follows from the flows, so it makes no difference between effects.
+impl PartialEq for Staging {
+    fn eq(&self, _: &Staging) -> bool {
+        true
+    }
+}
+
+impl Eq for Staging {}
 
 /// The change of one value of the state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,6 +207,9 @@ pub struct Effects {
     state: BTreeMap<String, StateChange>,
     records: BTreeMap<String, RecordChange>,
     bytes: usize,
+    /// The bytes of the children of all flows.
+    staged_bytes: usize,
+    staging: Staging,
 }
 
 impl Effects {
@@ -199,11 +260,42 @@ impl Effects {
         Ok(())
     }
 
-    /// Adds a flow whose children are staged.
-    pub fn fan_out(&mut self, flow: Flow) -> Result<(), EffectError> {
-        self.grow(1, flow.then.bytes())?;
-        self.flows.push(flow);
-        Ok(())
+    /// Adds a flow whose children are staged next. If they are not committed, `source` is to delete them.
+    pub fn fan_out(
+        &mut self,
+        then: OutboxTask,
+        children: &[OutboxTask],
+        source: &Arc<dyn EffectSource>,
+    ) -> Result<FlowName, EffectError> {
+        let too_large = |why| Err(EffectError::TooLarge(why));
+        if let Some(bytes) = children.iter().map(OutboxTask::bytes).find(|bytes| *bytes > MAX_CHILD_BYTES) {
+            return too_large(format!("a child has at most {MAX_CHILD_BYTES} bytes, this one has {bytes}"));
+        }
+        let all = self.flows.iter().map(|flow| flow.children).sum::<usize>() + children.len();
+        if all > MAX_CHILDREN {
+            let why = format!("the flows of a task have at most {MAX_CHILDREN} children, these have {all}");
+            return too_large(why);
+        }
+        let bytes = self.staged_bytes + children.iter().map(OutboxTask::bytes).sum::<usize>();
+        if bytes > MAX_STAGED_BYTES {
+            let why = format!(
+                "the children of a task's flows have at most {MAX_STAGED_BYTES} bytes, these have {bytes}"
+            );
+            return too_large(why);
+        }
+        self.grow(1, then.bytes())?;
+        let name = FlowName { queue: then.queue.clone(), id: then.id.clone() };
+        self.staged_bytes = bytes;
+        self.staging.add(name.clone(), source);
+        self.flows.push(Flow { then, children: children.len() });
+        Ok(name)
+    }
+
+    /// Notes that they were committed, so that the children of the flows stay.
+    pub fn were_committed(&self) {
+        if let Staging(Some(staged)) = &self.staging {
+            staged.are_committed.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The value of a key as this attempt sees it, over the `committed` one.
@@ -358,6 +450,7 @@ fn bounded(key: &str, value: Option<i64>) -> Result<i64, EffectError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::NoEffects;
 
     fn set(text: &str) -> StateChange {
         StateChange::Set { value: text.into(), ttl: None }
@@ -421,5 +514,34 @@ mod tests {
         assert!(effects.change_state("one more".into(), StateChange::Delete).is_err());
         assert!(effects.change_state(String::new(), StateChange::Delete).is_err());
         assert!(effects.change_state("k".repeat(MAX_KEY_BYTES + 1), StateChange::Delete).is_err());
+    }
+
+    fn task(bytes: usize) -> OutboxTask {
+        let fields = vec![Field { name: String::new(), value: vec![0; bytes] }];
+        OutboxTask { id: "1".into(), queue: "q".into(), fields, delay: Duration::ZERO, key: None }
+    }
+
+    #[test]
+    fn the_flows_of_a_task_have_bounds_and_a_refused_one_is_not_counted() {
+        let source: Arc<dyn EffectSource> = Arc::new(NoEffects::default());
+        let refused = |effects: &mut Effects, children: &[OutboxTask], then| {
+            let before = effects.clone();
+            let refused = effects.fan_out(task(then), children, &source);
+            assert_eq!((&*effects, effects.staged_bytes), (&before, before.staged_bytes));
+            matches!(refused, Err(EffectError::TooLarge(_)))
+        };
+        let mut effects = Effects::default();
+        assert!(refused(&mut effects, &[task(MAX_CHILD_BYTES + 1)], 1));
+        assert!(refused(&mut effects, &[task(1)], MAX_BYTES + 1));
+        let large = vec![task(MAX_CHILD_BYTES); MAX_STAGED_BYTES / MAX_CHILD_BYTES];
+        assert!(effects.fan_out(task(1), &large, &source).is_ok());
+        assert!(refused(&mut effects, &[task(1)], 1));
+
+        let mut effects = Effects::default();
+        let most = vec![task(0); MAX_CHILDREN];
+        assert!(effects.fan_out(task(1), &most[1..], &source).is_ok());
+        assert!(refused(&mut effects, &most[..2], 1));
+        assert!(effects.fan_out(task(1), &most[..1], &source).is_ok());
+        assert_eq!((effects.len(), effects.bytes()), (2, 2));
     }
 }

@@ -51,7 +51,7 @@ pub mod testing {
         pub use crate::queue::{
             Begun, DeadFilter, Ending, EndingSubject, Enqueued, HeartbeatReport, Lease, Link, NewTask,
             NoEffects, Queue, Redis, SettleCall, Settled, Settlement, Start, Status, StreamEntry, codec,
-            schedule, script,
+            order_of, schedule, script,
         };
     }
     pub mod sandbox {

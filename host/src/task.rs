@@ -112,7 +112,8 @@ pub enum FailureKind {
     OutOfMemory,
     Instantiate,
     OutputTooLarge,
-    /// Its effects do not fit what Redis holds.
+    /// Its effects do not fit what Redis holds, or Redis did not keep the children of its flow, or did not
+    /// give their results.
     Effects,
 }
 

@@ -77,3 +77,17 @@ fn a_call_before_a_task_is_selected_ends_the_call_and_each_task_runs_again_alone
     assert_eq!(bench.redis::<String>("GET", "tq:{work}:state:effects-together:n"), "112");
     host.stop();
 }
+
+#[test]
+fn a_flow_before_a_task_is_selected_stages_no_children() {
+    let task = json!({ "queue": "next", "fields": { "do": [["fence"]] } });
+    let calls = [json!([["fan-out", [task], task]]), json!([]), json!([])];
+    let (mut bench, host, ids) = together(&calls, "unselected");
+    let seen = result(&mut bench, "work", &ids[0]);
+    assert_eq!(seen["together"], 1);
+    let joined = seen["results"][0].as_str().unwrap_or_else(|| panic!("{seen}")).to_owned();
+    bench.until("next", &joined, "COMPLETED");
+    bench.until_drained("next");
+    assert_eq!(bench.redis::<Vec<String>>("KEYS", "*:children"), Vec::<String>::new());
+    host.stop();
+}

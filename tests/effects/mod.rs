@@ -8,6 +8,7 @@ mod flows;
 mod healing;
 mod outbox;
 mod refusals;
+mod staging;
 
 use serde_json::Value;
 

@@ -6,6 +6,7 @@
 //! (`property/mutants.rs`), effects of real handlers (`tests/effects`).
 
 mod flows;
+mod staging;
 mod store;
 
 use store::{Attempt, Effect, JOIN, Mutation, PART, Step, Store, TOLD, WORK, same};
@@ -58,11 +59,9 @@ const CASES: &[Case] = &[
         what: "a task that is marked as cancelled commits nothing, and its effects are not looked at",
         scenario: a_marked_task_commits_nothing,
         mutations: &[
-            &[("if not is_new and is_marked(status) then all = {} end", "")],
-            &[(
-                "if not is_new and is_marked(status) then return end_task(",
-                "if false then return end_task(",
-            )],
+            &[("if not is_new and is_marked(status) then dropped, all = all, {} end", "")],
+            &[("if not is_new and is_marked(status) then\n      for", "if false then\n      for")],
+            &[("redis.call('UNLINK', one.children)", "")],
         ],
     },
     Case {
@@ -272,15 +271,18 @@ fn refused_effects_leave_nothing(store: &mut Store) -> Step {
 }
 
 fn a_marked_task_commits_nothing(store: &mut Store) -> Step {
-    for effect in [Effect::add("n"), Effect::put("text")] {
+    for effect in [Effect::add("n"), Effect::put("text"), Effect::flow(JOIN, "f", 1)] {
         store.run::<()>("SET", &["text", "x"])?;
+        store.run::<()>("DEL", &["tq:{join}:flow:f:children"])?;
+        store.stage("f", 1, 100)?;
         let entry = store.work("c1")?;
         store.run::<()>("HSET", &[&store.status(WORK, &entry), "status", "CANCELLED", "cancel", "1"])?;
         same("settled", store.settle("c1", &[&Attempt::completed(&entry).with(effect)])?, ["1"])?;
         same("status", store.said(WORK, &entry)?, "CANCELLED")?;
         same("counter", store.get("n")?, "")?;
+        same("flow", store.run::<u64>("EXISTS", &["tq:{join}:flow:f"])?, 0)?;
     }
-    Ok(())
+    same("children", store.run::<u64>("EXISTS", &["tq:{join}:flow:f:children"])?, 0)
 }
 
 fn a_full_redis_refuses_effects_as_a_whole(store: &mut Store) -> Step {
@@ -567,7 +569,7 @@ fn every_guard_of_effects_and_flows_is_missed() {
     let dir = tempfile::tempdir().expect("create a folder");
     let redis = RedisServer::start(dir.path(), &[]);
     let mut not_missed = Vec::new();
-    for case in CASES.iter().chain(flows::CASES) {
+    for case in CASES.iter().chain(flows::CASES).chain(staging::CASES) {
         let play = |mutation| {
             let mut store = Store::new(&redis, mutation);
             store.empty().and_then(|()| (case.scenario)(&mut store))

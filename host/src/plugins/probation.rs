@@ -327,7 +327,7 @@ mod tests {
         let now = Instant::now();
         let probation = Probation::new(now);
         for n in 0..100 {
-            for kind in [FailureKind::Timeout, FailureKind::OutputTooLarge] {
+            for kind in [FailureKind::Timeout, FailureKind::OutputTooLarge, FailureKind::Effects] {
                 assert_eq!(probation.judge(&format!("{n}"), &failed(kind), now), (Ruling::AsUsual, None));
             }
         }

@@ -6,22 +6,24 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use super::codec;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::keys::{FlowKeys, QueueKeys};
 use super::produce::{self, NewTask};
+use super::repeat;
 use super::reply;
 use crate::chain::chain;
 use crate::config::{self, TargetQueue};
 use crate::effects::{
-    ChildResult, EffectError, EffectSource, Effects, Flow, OutboxTask, RecordChange, StateChange,
+    ChildResult, EffectError, EffectSource, Effects, Flow, FlowName, OutboxTask, RecordChange, StateChange,
 };
 use crate::task::Field;
 
@@ -44,7 +46,7 @@ impl QueueEffects {
     ) -> BoxFuture<'static, Result<T, EffectError>> {
         let reading = self.runtime.spawn(read);
         let read = async {
-            let read = reading.await.map_err(|_| EffectError::Unavailable("the host stops".into()))?;
+            let read = reading.await.map_err(|_| stops())?;
             read.map_err(|error| EffectError::Unavailable(chain(&error)))
         };
         read.boxed()
@@ -97,18 +99,50 @@ impl EffectSource for QueueEffects {
         async move { read.await?.ok_or(too_large) }.boxed()
     }
 
-    fn stage(&self, flow: &Flow, children: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>> {
+    /// If nobody waits any more, because the attempt has ended, the staging stops and deletes its children.
+    fn stage(
+        &self,
+        flow: &FlowName,
+        children: Vec<OutboxTask>,
+        until: Instant,
+    ) -> BoxFuture<'static, Result<(), EffectError>> {
         let queue = self.queue.clone();
-        let Some((_, then)) = queue.target(&flow.then.queue) else {
-            return std::future::ready(Err(EffectError::UnknownQueue(flow.then.queue.clone()))).boxed();
+        let Some(keys) = queue.flow_keys(flow) else {
+            return std::future::ready(Err(EffectError::UnknownQueue(flow.queue.clone()))).boxed();
         };
-        let keys = then.flow(&flow.then.id);
-        self.read(async move { queue.stage(&keys, &children).await })
+        let (mut tell, told) = oneshot::channel();
+        self.runtime.spawn(async move {
+            let staged = tokio::select! {
+                biased;
+                () = tell.closed() => None,
+                staged = queue.stage(&keys, &children, until) => Some(staged),
+            };
+            if staged.is_none_or(|staged| tell.send(staged).is_err()) {
+                unstage(&queue, &[keys]).await;
+            }
+        });
+        let staged = async {
+            let staged = told.await.map_err(|_| stops())?;
+            staged.map_err(|error| EffectError::Unavailable(chain(&error)))
+        };
+        staged.boxed()
     }
 
-    fn results(&self, flow: &str, most: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+    fn unstage(&self, flows: Vec<FlowName>) {
+        let queue = self.queue.clone();
+        let keys: Vec<FlowKeys> = flows.iter().filter_map(|flow| queue.flow_keys(flow)).collect();
+        self.runtime.spawn(async move { unstage(&queue, &keys).await });
+    }
+
+    fn results(
+        &self,
+        flow: &str,
+        most: u64,
+        until: Instant,
+    ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
         let (queue, keys) = (self.queue.clone(), FlowKeys::of(flow));
-        let read = self.read(async move { queue.results(&keys, most).await });
+        let read =
+            self.read(async move { repeat::until(until, &queue.link, || queue.results(&keys, most)).await });
         async move { read.await? }.boxed()
     }
 
@@ -120,6 +154,18 @@ impl EffectSource for QueueEffects {
         key: Option<String>,
     ) -> Result<OutboxTask, EffectError> {
         new_task(&self.queue.rules, queue, fields, delay, key)
+    }
+}
+
+fn stops() -> EffectError {
+    EffectError::Unavailable("the host stops".into())
+}
+
+/// Deletes staged children. If that fails, they expire.
+async fn unstage(queue: &Queue, flows: &[FlowKeys]) {
+    if let Err(error) = queue.unstage(flows).await {
+        let queue = &queue.rules.name;
+        tracing::debug!(queue, error = chain(&error), "could not delete staged children; they expire");
     }
 }
 
@@ -196,6 +242,12 @@ impl Queue {
     pub(super) fn target(&self, name: &str) -> Option<(&TargetQueue, QueueKeys)> {
         let target = self.rules.enqueue_to.iter().find(|target| target.name == name)?;
         Some((target, QueueKeys::new(&target.stream, target.dead_letter.as_deref())))
+    }
+
+    /// The keys of a flow. None: its queue is not configured any more, which the check of its task has
+    /// excluded.
+    fn flow_keys(&self, flow: &FlowName) -> Option<FlowKeys> {
+        self.target(&flow.queue).map(|(_, keys)| keys.flow(&flow.id))
     }
 
     /// None: the queue is not configured any more, which the check of the task has excluded.
@@ -310,11 +362,23 @@ impl EffectSource for NoEffects {
         std::future::ready(Ok(None)).boxed()
     }
 
-    fn stage(&self, _: &Flow, _: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>> {
+    fn stage(
+        &self,
+        _: &FlowName,
+        _: Vec<OutboxTask>,
+        _: Instant,
+    ) -> BoxFuture<'static, Result<(), EffectError>> {
         std::future::ready(Ok(())).boxed()
     }
 
-    fn results(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+    fn unstage(&self, _: Vec<FlowName>) {}
+
+    fn results(
+        &self,
+        _: &str,
+        _: u64,
+        _: Instant,
+    ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
         std::future::ready(Ok(Vec::new())).boxed()
     }
 

@@ -29,6 +29,11 @@ impl QueueError {
         QueueError::new(what, address, source)
     }
 
+    /// Redis has not answered in the time that the caller has.
+    pub(super) fn no_reply(what: &'static str, address: &str) -> QueueError {
+        QueueError::new(what, address, RedisError::from((ErrorKind::Io, "no reply in time")))
+    }
+
     /// Redis does not know the script.
     pub(super) fn is_no_script(&self) -> bool {
         self.source.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
@@ -56,6 +61,19 @@ impl QueueError {
     /// Redis could not be reached or did not answer. It may or may not have carried out the call.
     pub fn is_connection(&self) -> bool {
         !matches!(self.source.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+    }
+
+    /// The same call may succeed later: Redis is away, starts, changes its roles or is full.
+    pub(super) fn may_pass(&self) -> bool {
+        use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly, TryAgain};
+        let passes = match self.source.kind() {
+            ErrorKind::Server(kind) => {
+                matches!(kind, BusyLoading | ClusterDown | MasterDown | ReadOnly | TryAgain)
+            }
+            ErrorKind::UnexpectedReturnType => false,
+            _ => self.is_connection(),
+        };
+        passes || self.is_out_of_memory() || self.source.code() == Some("BUSY")
     }
 
     /// Why the effects of an attempt do not fit what Redis holds. Nothing was written, and another try would

@@ -6,13 +6,14 @@
 //! Not here: the start of a flow (`settle`), releasing its children (`scripts/promote.lua`), counting their
 //! ends (`scripts/lib.lua`).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::codec;
 use super::effects::{outbox_fields, outbox_key};
 use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::keys::FlowKeys;
+use super::repeat;
 use super::reply;
 use super::script::{self, ScriptCall, with_fields};
 use super::status::{FlowProgress, Status, TaskName, TaskStatus};
@@ -20,8 +21,10 @@ use crate::effects::{ChildResult, EffectError, OutboxTask};
 
 /// How long staged children are kept after the attempt must have ended: outages may delay its settlement.
 const STAGED: Duration = Duration::from_secs(24 * 3600);
-/// Children of one call of stage.lua.
+/// The most children of one call of stage.lua.
 const STAGE_PAGE: usize = 100;
+/// A call takes no more children after this many bytes of them.
+const STAGE_BYTES: usize = 1 << 20;
 /// Results of one read.
 const RESULTS_PAGE: usize = 200;
 
@@ -86,15 +89,25 @@ impl Queue {
         child.child_of.as_ref()?.strip_prefix(&self.keys.flow("").about)
     }
 
-    /// Keeps children until the commit of their flow. A part of them stays for a while if that never comes.
-    pub(super) async fn stage(&self, flow: &FlowKeys, children: &[OutboxTask]) -> Result<(), QueueError> {
+    /// Keeps children until the commit of their flow. If that never comes, or this fails, a part of them may
+    /// stay until it expires. Calls are repeated until then when Redis does not answer.
+    pub(super) async fn stage(
+        &self,
+        flow: &FlowKeys,
+        children: &[OutboxTask],
+        until: Instant,
+    ) -> Result<(), QueueError> {
+        const WHAT: &str = "keep the children of a flow";
         let lives = millis(self.rules.timeout + STAGED);
-        for (page, some) in children.chunks(STAGE_PAGE).enumerate() {
-            let mut call = ScriptCall::new(&script::STAGE).key(&flow.children).arg(lives);
-            for (n, child) in some.iter().enumerate() {
+        let mut given = 0;
+        while given < children.len() {
+            let page = page_of(&children[given..]);
+            let call = ScriptCall::new(&script::STAGE).key(&flow.children).key(&flow.about);
+            let mut call = call.arg(lives).arg(given);
+            for (index, child) in (given..).zip(page) {
                 let Some((target, keys)) = self.target(&child.queue) else { continue };
                 let mut fields = outbox_fields(child);
-                fields.push(codec::raw("tq-flow", &format!("{} {}", page * STAGE_PAGE + n, flow.about)));
+                fields.push(codec::raw("tq-flow", &format!("{index} {}", flow.about)));
                 call = call
                     .arg(&target.name)
                     .arg(&keys.stream)
@@ -109,7 +122,22 @@ impl Queue {
                     .arg(2 * fields.len());
                 call = with_fields(call, fields);
             }
-            self.link.script(&call).await?;
+            let kept = repeat::until(until, &self.link, || self.link.script(&call)).await?;
+            given += page.len();
+            if self.shaped(WHAT, reply::count(&kept))? != given as u64 {
+                let why = "those that were kept before are gone".to_owned();
+                return Err(QueueError::refused(WHAT, self.link.address(), why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the staged children of flows that were not committed. Those of other flows stay.
+    pub(super) async fn unstage(&self, flows: &[FlowKeys]) -> Result<(), QueueError> {
+        let calls: Vec<ScriptCall> =
+            flows.iter().map(|flow| ScriptCall::new(&script::UNSTAGE).key(&flow.children)).collect();
+        for deleted in self.link.scripts("delete staged children", &calls).await? {
+            deleted?;
         }
         Ok(())
     }
@@ -164,5 +192,44 @@ impl Queue {
             }
         }
         Ok(Ok(results))
+    }
+}
+
+/// The first of these children, as many as one call of stage.lua takes.
+fn page_of(children: &[OutboxTask]) -> &[OutboxTask] {
+    let mut bytes = 0;
+    let fits = |child: &&OutboxTask| {
+        let fits = bytes < STAGE_BYTES;
+        bytes += child.bytes();
+        fits
+    };
+    &children[..children.iter().take(STAGE_PAGE).take_while(fits).count()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field::Field;
+
+    fn child(bytes: usize) -> OutboxTask {
+        let fields = vec![Field { name: String::new(), value: vec![0; bytes] }];
+        OutboxTask { id: "1".into(), queue: "q".into(), fields, delay: Duration::ZERO, key: None }
+    }
+
+    #[test]
+    fn children_are_staged_in_pages_of_a_hundred_or_a_mebibyte() {
+        let pages = |sizes: &[usize]| {
+            let children: Vec<OutboxTask> = sizes.iter().copied().map(child).collect();
+            let (mut pages, mut rest) = (Vec::new(), &children[..]);
+            while !rest.is_empty() {
+                let page = page_of(rest).len();
+                pages.push(page);
+                rest = &rest[page..];
+            }
+            pages
+        };
+        assert_eq!(pages(&[1; 250]), [100, 100, 50]);
+        assert_eq!(pages(&[400 << 10; 7]), [3, 3, 1]);
+        assert_eq!(pages(&[4 << 20, 4 << 20, 1]), [1, 1, 1]);
     }
 }

@@ -12,7 +12,7 @@
 //! | `tq:{S}:history` | hash | group → its last entry when a host first used it (0-0: a host made the group) | group |
 //! | `tq:{S}:events` | stream | the last moves and ends of tasks, if the queue keeps events | settle and all that end tasks |
 //! | `tq:{S}:flow:<id>` | hash | a flow that ends in the task `id`: how many children are left, and the task | settle |
-//! | `tq:{S}:flow:<id>:children` | list | children that are not enqueued yet (MessagePack); expires before the commit | stage, promote |
+//! | `tq:{S}:flow:<id>:children` | list | children that are not enqueued yet (MessagePack); expires before the commit | stage, unstage, promote |
 //! | `tq:{S}:flow:<id>:results` | hash | index of a child → how it ended, and `<index>:value` → its result | all that end tasks |
 //! | `tq:{S}:schedule` | hash | schedule → up to which time it was handled (ms) | fire, and the scheduler's begin, reset, forget |
 //! | `tq:{S}:settled:<consumer>:<lane>` | string | the last reply to one lane of a consumer; expires | settle, leave |

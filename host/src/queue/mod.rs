@@ -3,8 +3,8 @@
 //!
 //! In: a queue's configuration, tasks, settlements. Out: entries, statuses, dead letters, figures. Nothing
 //! here loops over time or decides the outcome of a task: that is `worker`. Commands repeat nothing by
-//! themselves, except to load a script. Not here: examining a whole queue and all of its keys (`doctor`,
-//! which builds on this module).
+//! themselves, except to load a script, and what a running attempt waits for (`repeat`). Not here: examining
+//! a whole queue and all of its keys (`doctor`, which builds on this module).
 
 pub(crate) mod cancel;
 pub(crate) mod census;
@@ -24,6 +24,7 @@ pub(crate) mod list;
 pub(crate) mod pause;
 pub(crate) mod produce;
 pub(crate) mod rate;
+mod repeat;
 pub(crate) mod reply;
 pub mod schedule;
 pub mod script;
@@ -47,7 +48,7 @@ pub use link::{Link, Redis};
 pub(crate) use produce::check_fields;
 pub use produce::{Enqueued, NewTask};
 pub(crate) use settle::Reason;
-pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement};
+pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement, order_of};
 pub use status::Status;
 pub(crate) use status::{FlowProgress, TaskName, TaskStatus};
 

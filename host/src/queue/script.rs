@@ -46,6 +46,7 @@ scripts! {
     pub FIRE = "fire",
     pub DUTIES = "duties",
     pub STAGE = "stage",
+    pub UNSTAGE = "unstage",
 }
 
 impl Script {

@@ -229,6 +229,7 @@ enum AttemptForm {
 pub struct SettleCall {
     pub lane: usize,
     /// A call that is sent again, because its reply was lost, has the same number and gets the first reply.
+    /// It must name the same attempts in the same order.
     pub number: u64,
 }
 
@@ -241,20 +242,21 @@ pub enum Settled {
     Overtaken,
 }
 
-impl Queue {
-    /// Settles attempts in one call. Each succeeds or fails alone. The outer error means that the outcome is
-    /// unknown; the same call may then be repeated.
-    pub async fn settle(
-        &self,
-        consumer: &str,
-        call: SettleCall,
-        batch: &[&Ending],
-    ) -> Result<Vec<Result<Settled, QueueError>>, QueueError> {
-        const WHAT: &str = "settle";
-        let keys = &self.keys;
-        let rules = &self.rules;
+/// Attempts in the form and the order in which one call names them. Redis keeps its replies in this order.
+struct Arranged<'e> {
+    /// The plugin of the plain ones.
+    plugin: &'e str,
+    /// The form of each, in the order of the batch.
+    forms: Vec<AttemptForm>,
+    /// Their places in the batch, in the order of the call.
+    order: Vec<usize>,
+}
+
+impl<'e> Arranged<'e> {
+    fn new(batch: &[&'e Ending]) -> Arranged<'e> {
         // The script takes plain ones first.
-        let plugin = batch.iter().find(|ending| ending.form().is_plain()).map_or("", |ending| &ending.plugin);
+        let plugin = batch.iter().find(|ending| ending.form().is_plain());
+        let plugin: &str = plugin.map_or("", |ending| &ending.plugin);
         let form = |ending: &&Ending| match ending.form() {
             form if !form.is_plain() || ending.plugin.as_ref() == plugin => form,
             form if form.sets_values() => AttemptForm::WithEffects,
@@ -263,6 +265,83 @@ impl Queue {
         let forms: Vec<AttemptForm> = batch.iter().map(form).collect();
         let mut order: Vec<usize> = (0..batch.len()).collect();
         order.sort_by_key(|n| forms[*n]);
+        Arranged { plugin, forms, order }
+    }
+}
+
+/// The order in which [`Queue::settle`] names these attempts, as their places in the batch. It depends on
+/// what is known of them.
+pub fn order_of(batch: &[&Ending]) -> Vec<usize> {
+    Arranged::new(batch).order
+}
+
+/// What became of each attempt of a call.
+type Replies = Vec<Result<Settled, QueueError>>;
+
+const WHAT: &str = "settle";
+
+impl Queue {
+    /// Settles attempts in one call. Each succeeds or fails alone. The outer error means that the outcome is
+    /// unknown. The same call may then be repeated, as long as [`order_of`] its attempts stays the same.
+    pub async fn settle(
+        &self,
+        consumer: &str,
+        call: SettleCall,
+        batch: &[&Ending],
+    ) -> Result<Replies, QueueError> {
+        let arranged = Arranged::new(batch);
+        let command = self.settle_command(consumer, call, batch, &arranged);
+        let reply = self.link.script_command(&script::SETTLE, &command).await?;
+        let replies = self.shaped(WHAT, reply::array(reply))?;
+        self.replies(replies, arranged.order)
+    }
+
+    /// What became of a call whose reply was lost, and which named its attempts in this order. None: Redis
+    /// has not carried it out, and never will. Then its attempts may be sent with a higher number.
+    pub async fn settled_before(
+        &self,
+        consumer: &str,
+        call: SettleCall,
+        order: &[usize],
+    ) -> Result<Option<Replies>, QueueError> {
+        // A call without attempts gets the reply to the one with its number, or takes its place.
+        let command = self.settle_command(consumer, call, &[], &Arranged::new(&[]));
+        let reply = self.link.script_command(&script::SETTLE, &command).await?;
+        let replies = self.shaped(WHAT, reply::array(reply))?;
+        if replies.is_empty() {
+            return Ok(None);
+        }
+        self.replies(replies, order.to_vec()).map(Some)
+    }
+
+    /// Puts replies into the order of the batch.
+    fn replies(&self, replies: Vec<Value>, order: Vec<usize>) -> Result<Replies, QueueError> {
+        if replies.len() != order.len() {
+            return Err(QueueError::unexpected(WHAT, self.link.address()));
+        }
+        let settled = |reply| match reply {
+            Value::Int(1) => Ok(Settled::Done),
+            Value::Int(_) => Ok(Settled::Overtaken),
+            why => {
+                let why = self.shaped(WHAT, reply::text(why))?;
+                Err(QueueError::refused(WHAT, self.link.address(), why))
+            }
+        };
+        let mut replies: Vec<_> = order.into_iter().zip(replies.into_iter().map(settled)).collect();
+        replies.sort_by_key(|(n, _)| *n);
+        Ok(replies.into_iter().map(|(_, reply)| reply).collect())
+    }
+
+    /// The call of the script.
+    fn settle_command(
+        &self,
+        consumer: &str,
+        call: SettleCall,
+        batch: &[&Ending],
+        arranged: &Arranged<'_>,
+    ) -> Cmd {
+        let Arranged { plugin, forms, order } = arranged;
+        let (keys, rules) = (&self.keys, &self.rules);
         let effects: Vec<Vec<EffectCall>> =
             batch.iter().map(|ending| self.effect_calls(ending.effects())).collect();
         let keyed: usize = forms.iter().map(|form| if form.is_plain() { 1 } else { 2 }).sum();
@@ -301,7 +380,7 @@ impl Queue {
         ] {
             command.arg(forms.iter().filter(|of| **of == form).count());
         }
-        command.arg(values().count()).arg(plugin);
+        command.arg(values().count()).arg(*plugin);
         for block in [bare, setters] {
             let block = || block.iter().map(|n| batch[*n]);
             command.arg(block().map(|ending| ending.subject.entry()).collect::<Vec<_>>());
@@ -319,22 +398,7 @@ impl Queue {
             }
         }
         command.arg(&told.args);
-        let reply = self.link.script_command(&script::SETTLE, &command).await?;
-        let replies = self.shaped(WHAT, reply::array(reply))?;
-        if replies.len() != batch.len() {
-            return Err(QueueError::unexpected(WHAT, self.link.address()));
-        }
-        let settled = |reply| match reply {
-            Value::Int(1) => Ok(Settled::Done),
-            Value::Int(_) => Ok(Settled::Overtaken),
-            why => {
-                let why = self.shaped(WHAT, reply::text(why))?;
-                Err(QueueError::refused(WHAT, self.link.address(), why))
-            }
-        };
-        let mut replies: Vec<_> = order.into_iter().zip(replies.into_iter().map(settled)).collect();
-        replies.sort_by_key(|(n, _)| *n);
-        Ok(replies.into_iter().map(|(_, reply)| reply).collect())
+        command
     }
 
     /// Adds an attempt that is not plain.
@@ -416,5 +480,25 @@ fn add_fields(command: &mut Cmd, fields: &RawFields) {
     command.arg(2 * fields.len());
     for (name, value) in fields {
         command.arg(name).arg(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::testing;
+
+    fn completed(is_known: bool) -> Ending {
+        let subject = EndingSubject::Task(Box::new(testing::task()));
+        let settlement = Settlement::Complete { result: None, effects: None };
+        Ending::new(subject, settlement, "p@1".into(), Some(Duration::ZERO), is_known, None)
+    }
+
+    #[test]
+    fn the_order_of_a_call_changes_when_a_task_may_be_known() {
+        let [mut first, second, known] = [false, false, true].map(completed);
+        assert_eq!(order_of(&[&known, &first, &second]), [1, 2, 0]);
+        first.may_be_known();
+        assert_eq!(order_of(&[&known, &first, &second]), [2, 0, 1]);
     }
 }

@@ -1,11 +1,12 @@
 //! Tests the results of good and bad self-checks, each a few lines of WAT.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::super::check::CheckError;
 use super::super::testing::{self, DONE, attempt, embed, embed_in, handler, module, outcome};
 use super::super::{Attempt, CHECK_TIMEOUT, Handler, LoadError};
-use crate::config::Plugin;
+use crate::config::{Config, Plugin};
 use crate::task::Outcome;
 
 const WORLD: &str =
@@ -50,18 +51,59 @@ async fn a_self_check_passes_or_says_what_is_wrong() {
     assert_eq!(without.self_check(&"p".into(), CHECK_TIMEOUT).await, Ok(()));
 }
 
+/// A self-check that makes one call, and returns the error that the call gives. `args` are numbers, those of
+/// 64 bits with an `L`. The result of the call is at 64, and the error is `at` bytes further.
+fn calls(interface: &str, function: &str, args: &str, at: u32) -> Vec<u8> {
+    let args = args.split_whitespace().map(|arg| match arg.strip_suffix('L') {
+        Some(arg) => ("i64", arg),
+        None => ("i32", arg),
+    });
+    let types: Vec<&str> = args.clone().map(|(kind, _)| kind).collect();
+    let args: String = args.map(|(kind, arg)| format!("({kind}.const {arg})")).collect();
+    let (types, error) = (types.join(" "), 64 + at);
+    // `fence` returns its number, and all others get the address of their result.
+    let (takes, call) = match function {
+        "fence" => ("(result i64)".to_owned(), "(drop (call $f))".to_owned()),
+        _ => (format!("(param {types} i32)"), format!("(call $f {args} (i32.const 64))")),
+    };
+    let import = format!(
+        r#"(import "tqhost:{interface}@0.1.0" "{function}" (func $f {takes})) (data (i32.const 16) "k")"#
+    );
+    let check = export(&format!(
+        "{call} (if (i32.ne (i32.load8_u (i32.const 64)) (i32.const 1)) (then unreachable))
+        (i32.store8 (i32.const {error}) (i32.const 1)) (i32.const {error})"
+    ));
+    let world = WORLD.replace("test {", &format!("test {{ import tqhost:{interface}@0.1.0;"));
+    embed(&module(&format!("{import}\n{check}"), DONE), &world)
+}
+
 #[tokio::test]
 async fn a_self_check_has_no_effects() {
-    let world = WORLD.replace("world test {", "world test { import tqhost:handler/state@0.1.0;");
-    let import = r#"(import "tqhost:handler/state@0.1.0" "delete" (func $delete (param i32 i32 i32)))"#;
-    // The check returns the error of the call, with the text that the host has written.
-    let deletes = export("(call $delete (i32.const 16) (i32.const 1) (i32.const 64)) (i32.const 68)");
-    let checks = load(&embed(&module(&format!("{import}\n{deletes}"), DONE), &world));
-    let ended = checks.self_check(&"p".into(), CHECK_TIMEOUT).await;
-    assert!(
-        matches!(&ended, Err(CheckError::Failed(why)) if why.contains("a self-check has no task")),
-        "{ended:?}"
-    );
+    let file = "[queues.q]\nplugin = \"p\"\n[plugins.p]\nrecords = [\"*\"]\n";
+    let config = Config::parse(file, Path::new("/srv/tqhost.toml"), &|_| None).unwrap();
+    let grants = config.plugins["p"].clone();
+    for (interface, function, args, at) in [
+        ("handler/state", "get", "16 1", 4),
+        ("handler/state", "set", "16 1 16 1 0L", 4),
+        ("handler/state", "delete", "16 1", 4),
+        ("handler/state", "increment", "16 1 1L", 8),
+        ("handler/outbox", "enqueue", "16 1 0 0 0L 0 0 0", 4),
+        ("handler/outbox", "fan-out", "0 0 16 1 0 0 0L 0 0 0", 4),
+        ("handler/flow", "results", "", 4),
+        ("extensions/records", "put", "16 1 0 0", 4),
+        ("extensions/records", "get", "16 1", 4),
+        ("extensions/records", "delete", "16 1", 4),
+        ("extensions/records", "expire", "16 1 0L", 4),
+        ("extensions/delivery", "fence", "", 4),
+    ] {
+        let sandbox = testing::sandbox();
+        let compiled = sandbox.compile(&calls(interface, function, args, at)).unwrap();
+        let ended = sandbox.load(&compiled, &grants).unwrap().self_check(&"p".into(), CHECK_TIMEOUT).await;
+        assert!(
+            matches!(&ended, Err(CheckError::Failed(why)) if why.contains("a self-check has no task")),
+            "{function}: {ended:?}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -6,11 +6,18 @@
 
 use std::sync::Arc;
 
+use thiserror::Error;
+
 use crate::effects::{EffectError, EffectSource, Effects};
 use crate::task::Task;
 
 /// Why a guest in a self-check has no effects.
 const IN_CHECK: &str = "a self-check has no task, so it reads no data and has no effects";
+
+/// Ends the attempt, because Redis did not keep or give what a flow needs. It is not the fault of the guest.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(super) struct FlowFailed(pub(super) String);
 
 /// The effects of an attempt.
 #[derive(Default)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use wasmtime::{Error, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
+use super::effects::FlowFailed;
 use super::limits::Limits;
 use super::log::{GuestLog, clean};
 use super::mask::Mask;
@@ -48,6 +49,9 @@ pub(super) fn classify(
     limits: &Limits,
     log: &GuestLog,
 ) -> (FailureKind, String) {
+    if let Some(FlowFailed(why)) = error.downcast_ref::<FlowFailed>() {
+        return (FailureKind::Effects, bounded(why.clone(), log.mask()));
+    }
     // A guest that was refused memory fails in many ways: unreachable, abort, exit, an exception of its
     // language.
     if let Some(refused) = limits.refused() {

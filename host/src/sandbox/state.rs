@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use wasmtime::component::ResourceTable;
@@ -191,6 +191,12 @@ impl GuestState {
             wasmtime::bail!("the values of a call need more memory than the plugin was granted");
         }
         Ok(())
+    }
+
+    /// Until when a call may wait for Redis: there is time left to say why it failed, before the timeout.
+    pub(super) fn patience(&self) -> Instant {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        self.deadline - (left / 10).min(Duration::from_secs(1))
     }
 
     /// Values as they may leave the sandbox.

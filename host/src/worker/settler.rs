@@ -22,7 +22,7 @@ use super::pace::Pace;
 use super::settle;
 use super::shared::SharedQueue;
 use crate::chain::chain;
-use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement, wait};
+use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement, order_of, wait};
 
 /// Calls that may be on their way at once.
 pub(crate) const LANES: usize = 2;
@@ -134,8 +134,7 @@ impl Settler {
     ) -> Result<Vec<(Job, Duration)>, Vec<Job>> {
         let (mut calls, mut refused) = (vec![batch], Vec::new());
         while let Some(batch) = calls.pop() {
-            *number += 1;
-            match self.call(batch, *number, pace).await {
+            match self.call(batch, number, pace).await {
                 Ok(again) => refused.extend(again),
                 Err(NotSettled::Denied(mut batch, why)) => match batch.len() {
                     1 => {
@@ -162,29 +161,49 @@ impl Settler {
 
     /// Sends one call until Redis replies. Gives the jobs that are to be sent again, each with the time to
     /// wait before.
+    ///
+    /// When the order of the jobs changes before a call is sent again, its replies would be taken for those
+    /// of other jobs. So Redis is asked what became of the call, and if it never arrived, there is a new one.
     async fn call(
         &self,
         mut batch: Vec<Job>,
-        number: u64,
+        number: &mut u64,
         pace: &mut Pace,
     ) -> Result<Vec<(Job, Duration)>, NotSettled> {
-        let call = SettleCall { lane: self.lane, number };
+        let (queue, consumer) = (&self.shared.queue, &*self.shared.consumer);
+        *number += 1;
+        // The order of the jobs in a call that was sent and not answered.
+        let mut sent: Option<Vec<usize>> = None;
         let replies = loop {
+            let call = SettleCall { lane: self.lane, number: *number };
             for job in &mut batch {
                 // After half a lease, another host may own the task.
-                if job.hold.age() >= self.shared.queue.rules.lease / 2 {
+                if job.hold.age() >= queue.rules.lease / 2 {
                     job.ending.may_be_known();
                 }
             }
             let endings: Vec<&Ending> = batch.iter().map(|job| &job.ending).collect();
+            let asked = async {
+                match &sent {
+                    Some(order) if *order != order_of(&endings) => {
+                        queue.settled_before(consumer, call, order).await
+                    }
+                    _ => queue.settle(consumer, call, &endings).await.map(Some),
+                }
+            };
             let error = tokio::select! {
                 biased;
-                replies = self.shared.queue.settle(&self.shared.consumer, call, &endings) => match replies {
-                    Ok(replies) => break replies,
+                replies = asked => match replies {
+                    Ok(Some(replies)) => break replies,
+                    Ok(None) => {
+                        (*number, sent) = (*number + 1, None);
+                        continue;
+                    }
                     Err(error) => error,
                 },
                 () = self.give_up.cancelled() => return Err(NotSettled::GaveUp(batch)),
             };
+            sent.get_or_insert_with(|| order_of(&endings));
             // The keys of an attempt without effects are the host's own, so the call is worth another try.
             if error.is_denied_key() && batch.iter().any(|job| job.ending.effects().is_some()) {
                 return Err(NotSettled::Denied(batch, chain(&error)));
@@ -237,6 +256,9 @@ impl Settler {
             Settlement::Park { .. } => self.shared.parked.notify_one(),
             // The promoters of other queues learn of their new delayed tasks at once.
             Settlement::Complete { effects: Some(effects), .. } if effects.has_delays() => {
+                if settled == Settled::Done {
+                    effects.were_committed();
+                }
                 let link = self.shared.queue.link.clone();
                 drop(self.shared.runners.spawn(async move { wait::request_look(&link).await }));
             }

@@ -170,6 +170,8 @@ impl Store {
             &script::REQUEUE,
             &script::BEGIN,
             &script::END_DELETED,
+            &script::STAGE,
+            &script::UNSTAGE,
         ];
         for (text, _) in mutation.into_iter().flatten() {
             let is_there = scripts.iter().any(|script| script.source.matches(text).count() == 1);
@@ -349,7 +351,7 @@ impl Store {
     /// Stages children that share an idempotency key, which `marker` holds.
     pub fn stage_keyed(&mut self, flow: &str, children: usize, most: usize, marker: &str) -> Step {
         let about = key(JOIN, &format!("flow:{flow}"));
-        let mut args = owned(&[HOUR_MS]);
+        let mut args = owned(&[HOUR_MS, "0"]);
         for n in 0..children {
             let (id, of, most) = (format!("child-{n}"), format!("{n} {about}"), most.to_string());
             args.extend(owned(&[PART, PART]));
@@ -369,8 +371,15 @@ impl Store {
                 &of,
             ]));
         }
-        let staged: usize = self.call(&script::STAGE.source, &[format!("{about}:children")], &args)?;
+        let keys = [format!("{about}:children"), about];
+        let staged: usize = self.call(&script::STAGE.source, &keys, &args)?;
         same("staged", staged, children)
+    }
+
+    /// Deletes staged children, and gives how many lists of them.
+    pub fn unstage(&mut self, flow: &str) -> Step<usize> {
+        let list = key(JOIN, &format!("flow:{flow}:children"));
+        self.call(&script::UNSTAGE.source, &[list], &[])
     }
 
     /// A task of [`WORK`] starts a flow.

@@ -161,8 +161,8 @@ local function make_settle_next()
     return kept_until > 0 and runner == consumer and known_entry == entry
   end
 
-  -- The kinds of effects. For each: how it is read, why it cannot be committed (a text, or nil), and how it
-  -- is committed. They are made at their first use.
+  -- The kinds of effects. For each: how it is read, why it cannot be committed (a text, or nil), how it is
+  -- committed, and how it is taken back if it left something before. They are made at their first use.
   local effects
   local function make_effects()
     effects = {}
@@ -267,6 +267,7 @@ local function make_settle_next()
         redis.call('ZADD', one.delayed, now, 'flow/' .. one.id)
         redis.call('HSET', one.parked, 'flow/' .. one.id, cmsgpack.pack({ 'tq-joins', one.about }))
       end,
+      take_back = function(one) redis.call('UNLINK', one.children) end,
     }
   end
 
@@ -317,10 +318,11 @@ local function make_settle_next()
     status, marker, fields, all, what, entry, attempt, plugin, enqueued_at, ran, id, message, delay
   )
     local completes, buries, is_new = what == 'C' or all, what == 'B', what == 'N'
+    local dropped
     if all then
       -- The checks come before the first write, and so does the question who owns the entry.
       if not pending_of(entry) and not is_kept(status, entry) then return 0 end
-      if not is_new and is_marked(status) then all = {} end
+      if not is_new and is_marked(status) then dropped, all = all, {} end
       local refusal = refusal_of(all)
       if refusal then return refusal end
     end
@@ -333,7 +335,12 @@ local function make_settle_next()
     -- If the id belongs to another entry, this is a duplicate that never passed begin.lua, and the status
     -- stays with the other entry.
     if not completes and is_elsewhere(status, entry) then return 1 end
-    if not is_new and is_marked(status) then return end_task(status, marker, id, 'CANCELLED', {}, entry) end
+    if not is_new and is_marked(status) then
+      for _, one in ipairs(dropped or {}) do
+        if one.kind.take_back then one.kind.take_back(one) end
+      end
+      return end_task(status, marker, id, 'CANCELLED', {}, entry)
+    end
     if not completes and not buries then
       local due = (what == 'E' and enqueued_at or now) + delay
       park(status, id, entry, attempt, enqueued_at, message, due, fields)

@@ -2,7 +2,8 @@
 
 use super::effect_bindings::tqhost::handler::outbox::{Error, Host, NewTask};
 use super::effect_bindings::tqhost::handler::types;
-use crate::effects::{self, EffectError, Flow, OutboxTask};
+use crate::effects::{self, EffectError, OutboxTask};
+use crate::sandbox::effects::FlowFailed;
 use crate::sandbox::state::GuestState;
 use crate::task::Field;
 
@@ -31,18 +32,22 @@ impl Host for GuestState {
         if children.is_empty() {
             return self.effect(|effects| effects.enqueue(then).map(|()| id));
         }
+        // Nothing is staged for a call that is refused, and the effects know of all that may be staged.
+        let source = match self.effects.source() {
+            Ok(source) => source,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        let flow = match self.effect(|effects| effects.fan_out(then, &children, &source))? {
+            Ok(flow) => flow,
+            Err(error) => return Ok(Err(error)),
+        };
         // The host holds the children until they are staged.
         self.lend(children.iter().map(OutboxTask::weight).sum())?;
-        let flow = Flow::new(then, &children).and_then(|flow| Ok((flow, self.effects.source()?)));
-        let staged = match flow {
-            Ok((flow, source)) => source.stage(&flow, children).await.map(|()| flow),
-            Err(error) => Err(error),
-        };
+        let staged = source.stage(&flow, children, self.patience()).await;
         self.lend(0)?;
-        match staged {
-            Ok(flow) => self.effect(|effects| effects.fan_out(flow).map(|()| id)),
-            Err(error) => Ok(Err(error.into())),
-        }
+        // A handler could do nothing about it, and the flow can no longer be committed.
+        staged.map_err(|error| FlowFailed(error.to_string()))?;
+        Ok(Ok(id))
     }
 }
 

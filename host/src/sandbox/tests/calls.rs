@@ -1,7 +1,7 @@
 //! Tests that what calls of effects hold in the host counts as memory of the guest.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -9,13 +9,21 @@ use futures_util::future::BoxFuture;
 use super::testing::{DONE, attempt, embed, module, outcome, sandbox};
 use super::{Attempt, AttemptReport, grants};
 use crate::config::Plugin;
-use crate::effects::{ChildResult, EffectError, EffectSource, Flow, OutboxTask};
+use crate::effects::{ChildResult, EffectError, EffectSource, FlowName, OutboxTask};
 use crate::task::{FailureKind, Field, Outcome};
 
 /// Takes every task, and stages every flow unless it `refuses`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Stage {
     refuses: bool,
+    unstaged: Mutex<Vec<FlowName>>,
+}
+
+impl Stage {
+    /// How many flows were to be deleted so far.
+    fn unstaged(&self) -> usize {
+        self.unstaged.lock().unwrap().len()
+    }
 }
 
 impl EffectSource for Stage {
@@ -27,12 +35,26 @@ impl EffectSource for Stage {
         std::future::ready(Ok(None)).boxed()
     }
 
-    fn stage(&self, _: &Flow, _: Vec<OutboxTask>) -> BoxFuture<'static, Result<(), EffectError>> {
+    fn unstage(&self, flows: Vec<FlowName>) {
+        self.unstaged.lock().unwrap().extend(flows);
+    }
+
+    fn stage(
+        &self,
+        _: &FlowName,
+        _: Vec<OutboxTask>,
+        _: Instant,
+    ) -> BoxFuture<'static, Result<(), EffectError>> {
         let staged = if self.refuses { Err(EffectError::Unavailable("no Redis".into())) } else { Ok(()) };
         std::future::ready(staged).boxed()
     }
 
-    fn results(&self, _: &str, _: u64) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
+    fn results(
+        &self,
+        _: &str,
+        _: u64,
+        _: Instant,
+    ) -> BoxFuture<'static, Result<Vec<ChildResult>, EffectError>> {
         std::future::ready(Ok(Vec::new())).boxed()
     }
 
@@ -48,7 +70,7 @@ impl EffectSource for Stage {
 }
 
 /// Runs a guest with one page of memory that starts a flow with a child of 40,000 bytes.
-async fn fans_out(memory: u64, refuses: bool) -> AttemptReport {
+async fn fans_out(memory: u64, stage: &Arc<Stage>) -> AttemptReport {
     let extra = r#"
         (import "tqhost:handler/outbox@0.1.0" "fan-out"
             (func $fan_out (param i32 i32 i32 i32 i32 i32 i64 i32 i32 i32 i32)))
@@ -67,17 +89,43 @@ async fn fans_out(memory: u64, refuses: bool) -> AttemptReport {
     let sandbox = sandbox();
     let compiled = sandbox.compile(&embed(&module(extra, &body), world)).unwrap();
     let handler = sandbox.load(&compiled, &Plugin { memory, ..grants() }).unwrap();
-    handler.run(Attempt { effects: Arc::new(Stage { refuses }), ..attempt() }).await.unwrap()
+    handler.run(Attempt { effects: stage.clone(), ..attempt() }).await.unwrap()
 }
 
 #[tokio::test]
 async fn children_that_are_being_staged_count_as_memory_of_the_guest() {
     for refuses in [false, true] {
-        let report = fans_out(1 << 20, refuses).await;
-        let Outcome::Completed { effects, .. } = outcome(&report) else { panic!("{report:?}") };
-        assert_eq!(effects.map_or(0, |effects| effects.flows().len()), usize::from(!refuses));
+        let stage = Arc::new(Stage { refuses, ..Stage::default() });
+        let report = fans_out(1 << 20, &stage).await;
+        match outcome(&report) {
+            Outcome::Completed { effects: Some(effects), .. } if !refuses => {
+                assert_eq!(effects.flows().len(), 1);
+            }
+            Outcome::Failed { kind: FailureKind::Effects, message } if refuses => {
+                assert_eq!(message, "no Redis");
+            }
+            other => panic!("{other:?}"),
+        }
         assert!((105_536..107_000).contains(&report.peak_memory), "{report:?}");
     }
-    let report = fans_out(100_000, false).await;
+    let report = fans_out(100_000, &Arc::default()).await;
     assert!(matches!(outcome(&report), Outcome::Failed { kind: FailureKind::OutOfMemory, .. }), "{report:?}");
+}
+
+#[tokio::test]
+async fn children_are_deleted_when_their_effects_are_dropped_without_a_commit() {
+    for (memory, refuses, commits) in
+        [(1 << 20, false, false), (1 << 20, false, true), (1 << 20, true, false), (100_000, false, false)]
+    {
+        let stage = Arc::new(Stage { refuses, ..Stage::default() });
+        let report = fans_out(memory, &stage).await;
+        if let Outcome::Completed { effects: Some(effects), .. } = outcome(&report) {
+            assert_eq!(stage.unstaged(), 0, "they wait for their commit");
+            if commits {
+                effects.were_committed();
+            }
+        }
+        drop(report);
+        assert_eq!(stage.unstaged(), usize::from(!commits), "{memory} {refuses} {commits}");
+    }
 }

@@ -1,0 +1,7 @@
+-- Deletes the staged children of a flow whose parent did not complete.
+--
+-- KEYS  1 the list of the flow's children
+-- Gives 1 if it deleted them, otherwise 0. A list that does not expire belongs to a flow that has started,
+-- and stays.
+if redis.call('PTTL', KEYS[1]) < 0 then return 0 end
+return redis.call('UNLINK', KEYS[1])

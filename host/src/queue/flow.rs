@@ -154,7 +154,7 @@ impl Queue {
         let total = self.link.command(WHAT, redis::cmd("HGET").arg(&flow.about).arg("total")).await?;
         if total == redis::Value::Nil {
             let why = "the flow has expired, so the results of its children are gone: start the flow again";
-            return Ok(Err(EffectError::NotPermitted(why.to_owned())));
+            return Ok(Err(EffectError::Unavailable(why.to_owned())));
         }
         let total = self.shaped(WHAT, reply::count(&total))?;
         let (mut results, mut bytes) = (Vec::new(), 0);

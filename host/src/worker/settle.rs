@@ -34,7 +34,9 @@ pub fn decide(outcome: Outcome, task: &Task, rules: &config::QueueRules, jitter:
         Outcome::Completed { result, effects } => {
             Decision { settlement: Settlement::Complete { result, effects }, label: SettledAs::Completed }
         }
-        Outcome::Retry { message, after } => retry(&format!("retry: {message}"), after, task, rules, jitter),
+        Outcome::Retry { message, after } | Outcome::Unavailable { message, after } => {
+            retry(&format!("retry: {message}"), after, task, rules, jitter)
+        }
         Outcome::Failed { kind, message } => {
             retry(&format!("{}: {message}", kind.into_str()), None, task, rules, jitter)
         }

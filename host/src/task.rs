@@ -141,6 +141,8 @@ pub enum SettledAs {
     Released,
     /// Given back after a failure that is charged to the plugin's new version.
     GivenBack,
+    /// Parked after a failure for a cause outside, which is not charged.
+    Unavailable,
     /// Parked because its producer asked for a delay.
     Delayed,
     /// Cancelled before it ran or while it ran.

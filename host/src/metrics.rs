@@ -74,6 +74,8 @@ impl Sources {
         out.write("queue_oldest_seconds", help, |(_, queue)| {
             [([], ConstGauge::new(queue.census().oldest.unwrap_or_default().as_secs_f64()))]
         })?;
+        let help = "1 while the queue waits because something outside is down.";
+        out.write("queue_held", help, |(_, queue)| [([], queue.held.clone())])?;
         let help = "Pending entries that somebody else removed from the stream.";
         out.write("lost_entries", help, |(_, queue)| [([], queue.lost_entries.clone())])?;
         let help = "Attempts stopped because another host took the task.";

@@ -65,6 +65,9 @@ pub enum Outcome {
     Completed { result: Option<Vec<u8>>, effects: Option<Box<Effects>> },
     /// The handler asked to be tried again. `after` overrides the queue's backoff.
     Retry { message: String, after: Option<Duration> },
+    /// The handler asked to be tried again, because a service that it needs is down. `after` is how long the
+    /// service asks to wait, or else the handler.
+    Unavailable { message: String, after: Option<Duration> },
     /// The handler said that trying again is useless.
     Reject { message: String },
     /// The handler is not ready yet; no attempt is used.
@@ -84,6 +87,9 @@ impl fmt::Debug for Outcome {
                 .finish(),
             Outcome::Retry { message, after } => {
                 f.debug_struct("Retry").field("message", message).field("after", after).finish()
+            }
+            Outcome::Unavailable { message, after } => {
+                f.debug_struct("Unavailable").field("message", message).field("after", after).finish()
             }
             Outcome::Reject { message } => f.debug_struct("Reject").field("message", message).finish(),
             Outcome::Defer { message, after } => {
@@ -135,6 +141,8 @@ pub enum SettledAs {
     Released,
     /// Given back after a failure that is charged to the plugin's new version.
     GivenBack,
+    /// Parked after a failure for a cause outside, which is not charged.
+    Unavailable,
     /// Parked because its producer asked for a delay.
     Delayed,
     /// Cancelled before it ran or while it ran.

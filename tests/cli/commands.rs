@@ -229,6 +229,7 @@ fn queues_count_what_is_where() {
         "dead",
         "oldest_ms",
         "paused",
+        "held",
         "rate",
         "schedule",
         "hosts",
@@ -648,15 +649,21 @@ fn the_admin_address_answers_and_every_documented_series_is_there() {
         "flow-failed",
         "released",
         "given-back",
+        "unavailable",
     ] {
         host.metric(&format!("tqhost_tasks_total{{queue=\"work\",outcome=\"{outcome}\"}}"));
     }
     for state in ["queued", "running", "delayed", "dead"] {
         assert!(host.metric(&format!("tqhost_queue_tasks{{queue=\"work\",state=\"{state}\"}}")) < 1.5);
     }
-    for name in
-        ["queue_oldest_seconds", "lost_entries_total", "lease_lost_total", "reclaimed_total", "fetch_stalled"]
-    {
+    for name in [
+        "queue_oldest_seconds",
+        "queue_held",
+        "lost_entries_total",
+        "lease_lost_total",
+        "reclaimed_total",
+        "fetch_stalled",
+    ] {
         assert!(host.metric(&format!("tqhost_{name}{{queue=\"work\"}}")) < 0.5, "{name}");
     }
     assert!(host.metric("tqhost_redis_reconnects_total") < 0.5);

@@ -7,6 +7,7 @@ mod batches;
 mod capacity;
 mod control;
 mod costs;
+mod hold;
 mod idempotency;
 mod idle;
 mod lists;

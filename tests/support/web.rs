@@ -15,6 +15,7 @@
 //! | `/down` | 503 with `retry-after: 9` |
 //! | `/held` | 200, once the test has called [`Web::open_held`] |
 //! | `/meet` | 200, as soon as two requests for it wait at the same time |
+//! | `/service` | as [`Web::set_service`] says; 200 at first |
 //! | `/redirect?to=URL` | 302 to the URL |
 //! | `/declared` | the head of a response of 1 GiB, and no body |
 //! | `/endless` | a body without end |
@@ -49,8 +50,21 @@ struct Seen {
     open: AtomicUsize,
     most_open: AtomicUsize,
     meeting: OnceLock<Barrier>,
+    service: Mutex<Service>,
     held_is_open: Mutex<bool>,
     opened: Condvar,
+    changed: Condvar,
+}
+
+/// What `/service` answers: a status with headers, or nothing until it changes. By default 200.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub enum Service {
+    #[default]
+    Up,
+    /// A status, and headers that end with a line break.
+    Answers(&'static str, &'static str),
+    /// Waits until it is changed.
+    Hangs,
 }
 
 /// A certificate authority for one test.
@@ -106,6 +120,12 @@ impl Web {
     pub fn open_held(&self) {
         *self.seen.held_is_open.lock().expect("the page") = true;
         self.seen.opened.notify_all();
+    }
+
+    /// Changes what `/service` answers, also to those who wait for it.
+    pub fn set_service(&self, service: Service) {
+        *self.seen.service.lock().expect("the page") = service;
+        self.seen.changed.notify_all();
     }
 
     /// Requests so far.
@@ -206,6 +226,15 @@ fn answer_one(
             let closed = seen.held_is_open.lock().expect("the page");
             drop(seen.opened.wait_while(closed, |is_open| !*is_open).expect("the page"));
             page(stream.get_mut(), "200 OK", "", "opened")
+        }
+        "/service" => {
+            let service = seen.service.lock().expect("the page");
+            let now =
+                seen.changed.wait_while(service, |now| *now == Service::Hangs).expect("the page").clone();
+            match now {
+                Service::Answers(status, headers) => page(stream.get_mut(), status, headers, ""),
+                Service::Up | Service::Hangs => page(stream.get_mut(), "200 OK", "", "up"),
+            }
         }
         "/meet" => {
             seen.meeting.get_or_init(|| Barrier::new(2)).wait();

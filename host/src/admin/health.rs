@@ -34,6 +34,8 @@ pub(crate) enum FetchState {
     /// A queue that its tasks enqueue to is full.
     WaitingForRoom,
     Paused,
+    /// Something that its tasks need is down.
+    Held,
 }
 
 /// The health of the process. Clones share it.

@@ -64,7 +64,7 @@ pub(super) enum Command {
         /// The queue's name in the configuration
         queue: String,
     },
-    /// Let all hosts claim tasks of a paused queue again
+    /// Let all hosts claim tasks of a paused or held queue again
     Resume {
         /// The queue's name in the configuration
         queue: String,

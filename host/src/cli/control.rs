@@ -87,6 +87,6 @@ fn paused(queue: &str, paused: bool, changed: bool, out: &mut Out) {
         (true, true) => format!("{queue} is paused in all hosts; what runs goes on"),
         (true, false) => format!("{queue} was paused already"),
         (false, true) => format!("{queue} goes on"),
-        (false, false) => format!("{queue} was not paused"),
+        (false, false) => format!("{queue} was neither paused nor held"),
     });
 }

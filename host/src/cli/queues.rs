@@ -16,15 +16,17 @@ use super::schedule::ScheduleView;
 use super::text;
 use crate::config::{self, Config};
 use crate::queue::census::Consumer;
+use crate::queue::hold::QueueHold;
 use crate::queue::hosts::{HostInfo, HostQueue};
 use crate::queue::{Census, Queue, hosts};
 
 /// The states of a queue on a host, the worst first.
-const STATES: [&str; 7] = [
+const STATES: [&str; 8] = [
     "stalled",
     "starting",
     "waiting-for-plugin",
     "paused",
+    "held",
     "waiting-for-room",
     "waiting-for-permit",
     "reading",
@@ -43,6 +45,8 @@ struct QueueView<'a> {
     state: String,
     /// Whether `tqhost pause` paused it, in all hosts.
     paused: bool,
+    /// Why it waits, while something outside is down.
+    held: Option<&'a QueueHold>,
     queued: u64,
     running: u64,
     delayed: u64,
@@ -90,6 +94,7 @@ impl<'a> QueueView<'a> {
                 .min_by_key(badness)
                 .map_or(NO_HOST.to_owned(), |view| view.queue.state.clone()),
             paused: census.paused,
+            held: census.held.as_ref(),
             queued: census.queued,
             running: census.running,
             delayed: census.delayed,
@@ -112,6 +117,9 @@ impl<'a> QueueView<'a> {
         if self.paused {
             return Cell::tone("paused", Tone::Warning);
         }
+        if let Some(hold) = self.held {
+            return Cell::tone(held(hold), Tone::Warning);
+        }
         let (text, tone) = state(&self.state, self.plugin);
         let in_it = self.hosts.iter().filter(|view| view.queue.state == self.state).count();
         if in_it == self.hosts.len() {
@@ -120,6 +128,12 @@ impl<'a> QueueView<'a> {
             Cell::tone(format!("{text} ({in_it} of {} hosts)", self.hosts.len()), tone)
         }
     }
+}
+
+/// What a queue that is held waits for.
+fn held(hold: &QueueHold) -> String {
+    let since = text::age(Duration::from_millis(text::now_ms().saturating_sub(hold.since_ms)));
+    format!("held for {since}: {}", text::escape(&hold.cause))
 }
 
 fn state(state: &str, plugin: &str) -> (String, Tone) {
@@ -217,7 +231,10 @@ fn table(views: &[QueueView], paint: Paint) -> String {
 }
 
 fn detail(view: &QueueView, paint: Paint) -> String {
-    let (words, tone) = state(if view.paused { "paused" } else { &view.state }, view.plugin);
+    let (words, tone) = match view.held {
+        Some(hold) if !view.paused => (held(hold), Tone::Warning),
+        _ => state(if view.paused { "paused" } else { &view.state }, view.plugin),
+    };
     let mut lines = vec![
         ("queue", view.queue.to_owned()),
         ("stream", view.stream.to_owned()),
@@ -308,6 +325,7 @@ mod tests {
             delayed: 1,
             dead: 3,
             paused: false,
+            held: None,
             oldest: Some(Duration::from_secs(192)),
             consumers,
         }

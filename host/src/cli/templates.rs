@@ -67,6 +67,7 @@ const RUST: &[Template] = &[
     ("sdk/src/lifecycle.rs", sdk!("src/lifecycle.rs")),
     ("sdk/src/log.rs", sdk!("src/log.rs")),
     ("sdk/src/memory.rs", sdk!("src/memory.rs")),
+    ("sdk/src/outage.rs", sdk!("src/outage.rs")),
     ("sdk/src/outbox.rs", sdk!("src/outbox.rs")),
     ("sdk/src/output.rs", sdk!("src/output.rs")),
     ("sdk/src/records.rs", sdk!("src/records.rs")),
@@ -370,7 +371,7 @@ mod tests {
         ];
         for (lang, guest) in guests {
             let world = text(&files(lang, "x"), "wit/world.wit");
-            assert_eq!(world.replace("  // import ", "  import ").matches("\n  import tqhost:").count(), 7);
+            assert_eq!(world.replace("  // import ", "  import ").matches("\n  import tqhost:").count(), 8);
             for line in world.lines().filter_map(|line| line.trim_start().strip_prefix("// ")) {
                 let is_code = line.ends_with(';');
                 assert!(!is_code || guest.contains(&format!("\n  {line}\n")), "{line}");

@@ -16,6 +16,7 @@ mod backoff;
 mod blobs;
 mod edits;
 mod general;
+mod hold;
 mod hosts;
 mod http;
 mod instance;
@@ -42,7 +43,7 @@ pub(crate) mod units;
 
 pub(crate) use allowed::AllowedHost;
 pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
-pub(crate) use model::{Http, Items, OnEnd, RedisServer, TargetQueue};
+pub(crate) use model::{HoldRules, Http, Items, OnEnd, RedisServer, TargetQueue};
 pub(crate) use records::RecordGrants;
 pub(crate) use secret::Secret;
 pub(crate) use store::{BlobSettings, BlobStore, Bucket};
@@ -156,6 +157,7 @@ config = { api_key = { env = "MISSING" } }
             ("### `batch`", &queue::BATCH_KEYS),
             ("### `backoff`", &backoff::KEYS),
             ("### `schedule`", &schedule::KEYS),
+            ("### `hold`", &hold::KEYS),
             ("### `on_end`", &targets::ON_END_KEYS),
             ("### `list`", &list::KEYS),
             ("## `[plugins.NAME]`", &plugin::KEYS),

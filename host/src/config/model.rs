@@ -80,6 +80,8 @@ pub struct QueueRules {
     pub max_backlog: u32,
     /// How many tasks may be claimed, in all hosts together.
     pub rate_limit: Option<Rate>,
+    /// When the queue waits because something outside is down.
+    pub hold: Option<HoldRules>,
     /// The rule by which tasks count as one task, and how long it holds after its end.
     pub idempotency: Idempotency,
     /// How long status and result are kept after the end; zero keeps none.
@@ -128,6 +130,14 @@ pub struct TargetQueue {
     /// Whether its own tasks may lead back to the queue that sends tasks to it. Then neither waits until the
     /// other one has room: both could wait for ever.
     pub leads_back: bool,
+}
+
+/// When a queue waits because something outside is down, and how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HoldRules {
+    /// Failures for an outside cause in a row, in all hosts together; at least 1.
+    pub after: u32,
+    pub pause: Duration,
 }
 
 /// How tasks are gathered for one call.

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::model::{Backoff, Batch, Idempotency, List, OnEnd, QueueRules, Rate};
+use super::model::{Backoff, Batch, HoldRules, Idempotency, List, OnEnd, QueueRules, Rate};
 use super::names::{check_key, check_name, check_stream};
 use super::reader::{Item, Keys, Table};
 use super::schedule;
 use super::targets::Sends;
 use super::units::parse_rate;
-use super::{backoff, list, targets};
+use super::{backoff, hold, list, targets};
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -33,6 +33,7 @@ pub(super) const KEYS: Keys = Keys {
         "max_crashes",
         "max_backlog",
         "rate_limit",
+        "hold",
         "idempotency",
         "retention",
         "enqueue_to",
@@ -64,6 +65,7 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "max_crashes",
         "max_backlog",
         "rate_limit",
+        "hold",
         "idempotency",
         "retention",
         "enqueue_to",
@@ -116,6 +118,7 @@ struct Rules {
     max_crashes: u32,
     max_backlog: u32,
     rate_limit: Option<Rate>,
+    hold: Option<HoldRules>,
     idempotency: Idempotency,
     retention: Duration,
     sends: Sends,
@@ -138,6 +141,7 @@ impl Default for Rules {
             max_crashes: 2,
             max_backlog: 100_000,
             rate_limit: None,
+            hold: None,
             idempotency: Idempotency::default(),
             retention: DAY,
             sends: Sends::default(),
@@ -205,6 +209,7 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<(QueueRules, 
         max_crashes: rules.max_crashes,
         max_backlog: rules.max_backlog,
         rate_limit: rules.rate_limit,
+        hold: rules.hold,
         idempotency: rules.idempotency,
         retention: rules.retention,
         list: table.get("list").and_then(|item| list::read(&item)),
@@ -244,6 +249,7 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
             .get("rate_limit")
             .and_then(|item| item.checked(|text| parse_rate(text).map(drop)))
             .map_or(base.rate_limit, |text| parse_rate(&text).ok()),
+        hold: table.get("hold").map_or(base.hold, |item| hold::read(&item, base.hold)),
         idempotency: table
             .get("idempotency")
             .map_or_else(|| base.idempotency.clone(), |item| read_idempotency(&item, &base.idempotency)),
@@ -370,6 +376,7 @@ mod tests {
             max_crashes: 2,
             max_backlog: 100_000,
             rate_limit: None,
+            hold: None,
             idempotency: Idempotency::default(),
             retention: DAY,
             list: None,

@@ -346,7 +346,8 @@ impl Examination<'_> {
             let what = format!("no host of this queue runs; {waiting} tasks wait for one");
             self.report.warnings.push(Warning { kind: "no-host", what });
         }
-        if abandoned > 0 && !states.is_empty() && !states.contains(&"reading") {
+        let is_claimed = census.held.is_some() || states.contains(&"reading");
+        if abandoned > 0 && !states.is_empty() && !is_claimed {
             let what = format!(
                 "{abandoned} tasks of hosts that fell silent wait for a host that is ready (now: {})",
                 states.join(", ")
@@ -373,7 +374,7 @@ impl Examination<'_> {
         }
         let mut still = Vec::new();
         let claim_patience = (rules.lease * 3).max(GRACE + rules.lease);
-        if !census.paused && states.contains(&"reading") {
+        if !census.paused && census.held.is_none() && states.contains(&"reading") {
             let abandoned = match self.queue.first_abandoned("-", claim_patience).await {
                 Err(error) if error.is_no_group() => None,
                 abandoned => abandoned?,

@@ -211,6 +211,8 @@ fn end(outcome: &Outcome) -> End {
         | Outcome::Retry { .. }
         | Outcome::Reject { .. }
         | Outcome::Defer { .. } => End::Sound,
+        // The version could not do its work, so nothing is known about how well it does it.
+        Outcome::Unavailable { .. } => End::Neither,
         // To make an instance takes as long for each task and waits for no service as a rule: who is not
         // ready in time never will be. And who computes for all of its time in most of its tasks has a loop
         // without an end, or is too slow for this queue.
@@ -294,6 +296,22 @@ mod tests {
         assert_eq!(probation.judge("s", &ok(), now), (Ruling::AsUsual, Some(ProbationVerdict::Good)));
         assert_eq!(probation.judge("0", &trap(), now), (Ruling::AsUsual, None), "charged as always");
         assert!(probation.is_good());
+    }
+
+    #[test]
+    fn a_service_that_is_down_tells_nothing_about_the_version() {
+        let now = Instant::now();
+        let down = Outcome::Unavailable { message: "it is down".into(), after: None };
+        let probation = Probation::new(now);
+        for n in 0..50 {
+            assert_eq!(probation.judge(&format!("{n}"), &down, now), (Ruling::AsUsual, None));
+        }
+        assert!(probation.is_open());
+        for n in 0..5 {
+            assert_eq!(probation.judge(&format!("{n}"), &trap(), now), (back(250), None));
+        }
+        let (_, verdict) = probation.judge("5", &trap(), now);
+        assert!(matches!(verdict, Some(ProbationVerdict::Bad(why)) if why.contains("and 0 ended well")));
     }
 
     #[test]

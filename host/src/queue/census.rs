@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::codec;
 use super::error::QueueError;
 use super::handle::Queue;
+use super::hold::{self, QueueHold};
 use super::reply::{self, Shaped, UnexpectedShape};
 
 /// The number of tasks in each place of a queue.
@@ -22,6 +23,8 @@ pub struct Census {
     pub delayed: u64,
     pub dead: u64,
     pub paused: bool,
+    /// While something outside is down.
+    pub held: Option<QueueHold>,
     /// Age of the first undelivered entry.
     pub oldest: Option<Duration>,
     pub consumers: Vec<Consumer>,
@@ -41,21 +44,21 @@ impl Queue {
     pub async fn census(&self) -> Result<Census, QueueError> {
         const WHAT: &str = "count tasks";
         let keys = &self.keys;
-        let replies = self
-            .link
-            .pipeline(
-                WHAT,
-                &[
-                    redis::cmd("TIME"),
-                    redis::cmd("XLEN").arg(&keys.stream).to_owned(),
-                    redis::cmd("ZCARD").arg(&keys.delayed).to_owned(),
-                    redis::cmd("XLEN").arg(&keys.dead).to_owned(),
-                    redis::cmd("EXISTS").arg(&keys.paused).to_owned(),
-                    redis::cmd("XINFO").arg("GROUPS").arg(&keys.stream).to_owned(),
-                    self.ask_consumers(),
-                ],
-            )
-            .await?;
+        let mut commands = vec![
+            redis::cmd("TIME"),
+            redis::cmd("XLEN").arg(&keys.stream).to_owned(),
+            redis::cmd("ZCARD").arg(&keys.delayed).to_owned(),
+            redis::cmd("XLEN").arg(&keys.dead).to_owned(),
+            redis::cmd("EXISTS").arg(&keys.paused).to_owned(),
+            redis::cmd("XINFO").arg("GROUPS").arg(&keys.stream).to_owned(),
+            self.ask_consumers(),
+        ];
+        commands.extend(self.rules.hold.map(|_| redis::cmd("GET").arg(&keys.hold).to_owned()));
+        let mut replies = self.link.pipeline(WHAT, &commands).await?;
+        let held = match self.rules.hold.zip(replies.pop_if(|_| self.rules.hold.is_some())) {
+            Some((rules, value)) => hold::found(&value?, &rules).hold,
+            None => None,
+        };
         let [time, length, delayed, dead, paused, groups, consumers] =
             self.shaped(WHAT, replies.try_into().map_err(|_| UnexpectedShape))?;
         let now_ms = self.shaped(WHAT, time_ms(time?))?;
@@ -81,6 +84,7 @@ impl Queue {
             delayed: self.shaped(WHAT, reply::count(&delayed?))?,
             dead: self.shaped(WHAT, reply::count(&dead?))?,
             paused: self.shaped(WHAT, reply::count(&paused?))? > 0,
+            held,
             oldest: first.first().map(age),
             consumers,
         })

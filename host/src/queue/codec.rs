@@ -42,6 +42,8 @@ const DELAY: &str = "tq-delay-ms";
 const KEY: &str = "tq-key";
 /// Reserved fields that [`Task`] has fields for.
 const KNOWN: [&str; 7] = [ID, ATTEMPT, DEFERRALS, CRASHES, FENCE, DELAY, ENQUEUED_AT];
+/// Failures for a cause outside that were not charged, while the queue was not held.
+const OUTAGES: &str = "tq-outages";
 const TRACEPARENT: &str = "traceparent";
 /// Fields that a dead letter adds to those of its task. They are dropped when it becomes a task again.
 const DEAD_ONLY: [&str; 8] = [
@@ -204,6 +206,20 @@ pub fn encode(task: &Task, attempt: u32, deferrals: u32) -> RawFields {
     out
 }
 
+/// How many failures for a cause outside were not charged so far, while the queue was not held.
+pub fn outages(task: &Task) -> u32 {
+    let field = task.reserved.iter().find(|field| field.name == OUTAGES);
+    field.and_then(|field| number(OUTAGES, &field.value).ok()).unwrap_or(0)
+}
+
+/// Sets the number that [`outages`] gives, in the task's next entry.
+pub fn set_outages(task: &mut Task, outages: u32) {
+    task.reserved.retain(|field| field.name != OUTAGES);
+    if outages > 0 {
+        task.reserved.push(Field { name: OUTAGES.to_owned(), value: outages.to_string().into_bytes() });
+    }
+}
+
 /// Why the task cannot run: the flow that it joins has failed.
 pub fn failure_of_flow(task: &Task) -> Option<String> {
     let failed = task.reserved.iter().find(|field| field.name == FLOW_FAILED)?;
@@ -240,7 +256,7 @@ pub fn id_of(entry: &StreamEntry) -> String {
 /// The fields of a dead letter as those of a task on its first attempt: without attempts, deferrals, crashes
 /// and the reasons.
 pub fn revived(id: &str, fields: &RawFields) -> RawFields {
-    let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, DELAY, FLOW_FAILED];
+    let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, OUTAGES, DELAY, FLOW_FAILED];
     let kept = fields.iter().filter(|(name, _)| {
         let is = |known: &&str| name == known.as_bytes();
         !spent.iter().any(is) && !DEAD_ONLY.iter().any(is)

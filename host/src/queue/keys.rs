@@ -8,6 +8,7 @@
 //! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters | settle, requeue, purge |
 //! | `tq:{S}:key:<key>` | string | the id of the task with this key, for its life and the window | enqueue, begin, settle, cancel, mend, examine |
 //! | `tq:{S}:rate` | string | the time up to which places are taken (µs); expires | rate |
+//! | `tq:{S}:hold` | string | failures in a row for a cause outside, or the hold, as JSON; expires | hold, resume |
 //! | `tq:{S}:paused` | string | when the queue was paused (ms); exists during the pause | pause, resume |
 //! | `tq:{S}:history` | hash | group → its last entry when a host first used it (0-0: a host made the group) | group |
 //! | `tq:{S}:events` | stream | the last moves and ends of tasks, if the queue keeps events | settle and all that end tasks |
@@ -53,6 +54,7 @@ pub(crate) struct QueueKeys {
     pub parked: String,
     pub dead: String,
     pub paused: String,
+    pub hold: String,
     pub rate: String,
     pub schedule: String,
     pub history: String,
@@ -89,6 +91,7 @@ impl QueueKeys {
             parked: format!("{base}:parked"),
             dead: dead_letter.map_or_else(|| format!("{base}:dead"), str::to_owned),
             paused: format!("{base}:paused"),
+            hold: format!("{base}:hold"),
             rate: format!("{base}:rate"),
             schedule: format!("{base}:schedule"),
             history: format!("{base}:history"),

@@ -17,6 +17,7 @@ pub(crate) mod effects;
 pub(crate) mod error;
 pub(crate) mod flow;
 mod handle;
+pub(crate) mod hold;
 pub(crate) mod hosts;
 pub(crate) mod keys;
 pub(crate) mod link;

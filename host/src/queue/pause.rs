@@ -1,10 +1,11 @@
-//! Pauses a queue in all hosts, and resumes it. Hosts get a signal to look, and look every second anyway.
+//! Pauses a queue in all hosts, and resumes it. Resuming also ends a hold. Hosts get a signal to look, and
+//! look every second anyway.
 //!
 //! Not here: how hosts look (`wait`), and what a pause holds up (`worker`).
 
 use super::error::QueueError;
 use super::handle::Queue;
-use super::{reply, wait};
+use super::{hold, reply, wait};
 
 impl Queue {
     /// Stops all hosts from claiming tasks, within about two seconds. Running tasks go on. False when the
@@ -17,10 +18,19 @@ impl Queue {
         Ok(is_new)
     }
 
-    /// False when it was not paused.
+    /// False when it was neither paused nor held.
     pub async fn resume(&self) -> Result<bool, QueueError> {
-        let reply = self.link.command("resume", redis::cmd("DEL").arg(&self.keys.paused)).await?;
+        const WHAT: &str = "resume";
+        let reply = self.link.command(WHAT, redis::cmd("DEL").arg(&self.keys.paused)).await?;
+        let was_paused = self.shaped(WHAT, reply::count(&reply))? > 0;
+        let was_held = match &self.rules.hold {
+            None => false,
+            Some(rules) => {
+                let value = self.link.command(WHAT, redis::cmd("GETDEL").arg(&self.keys.hold)).await?;
+                hold::found(&value, rules).hold.is_some()
+            }
+        };
         wait::request_look(&self.link).await;
-        self.shaped("resume", reply::count(&reply)).map(|deleted| deleted > 0)
+        Ok(was_paused || was_held)
     }
 }

@@ -42,6 +42,7 @@ scripts! {
     pub CANCEL = "cancel",
     pub MOVE = "move",
     pub RATE = "rate",
+    pub HOLD = "hold",
     pub END_DELETED = "lose",
     pub FIRE = "fire",
     pub DUTIES = "duties",

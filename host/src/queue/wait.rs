@@ -16,6 +16,7 @@ use redis::Value;
 use super::census::find_group;
 use super::error::QueueError;
 use super::handle::{Queue, millis};
+use super::hold::{self, HoldFound};
 use super::keys;
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
@@ -81,18 +82,38 @@ pub(crate) async fn wait_for_any(
     shaped(link, WHAT, reply::array(reply).and_then(|items| items.into_iter().map(position).collect()))
 }
 
-/// Finds the queues that are paused.
-pub(crate) async fn paused(link: &Link, queues: &[&Queue]) -> Result<Vec<bool>, QueueError> {
+/// Why the hosts may not claim tasks of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stops {
+    pub is_paused: bool,
+    pub held: HoldFound,
+}
+
+/// Finds the queues that are paused or held.
+pub(crate) async fn stops(link: &Link, queues: &[&Queue]) -> Result<Vec<Stops>, QueueError> {
     const WHAT: &str = "look for pauses";
     let mut get = redis::cmd("MGET");
     for queue in queues {
         get.arg(&queue.keys.paused);
     }
-    let found = shaped(link, WHAT, reply::array(link.command(WHAT, &get).await?))?;
-    if found.len() != queues.len() {
+    let held = queues.iter().filter(|queue| queue.rules.hold.is_some());
+    for queue in held.clone() {
+        get.arg(&queue.keys.hold);
+    }
+    let mut found = shaped(link, WHAT, reply::array(link.command(WHAT, &get).await?))?;
+    if found.len() != queues.len() + held.count() {
         return Err(QueueError::unexpected(WHAT, link.address()));
     }
-    Ok(found.into_iter().map(|value| value != Value::Nil).collect())
+    let mut holds = found.split_off(queues.len()).into_iter();
+    let stops = queues.iter().zip(found).map(|(queue, paused)| Stops {
+        is_paused: paused != Value::Nil,
+        held: queue
+            .rules
+            .hold
+            .zip(queue.rules.hold.and_then(|_| holds.next()))
+            .map_or_else(HoldFound::default, |(rules, value)| hold::found(&value, &rules)),
+    });
+    Ok(stops.collect())
 }
 
 /// Finds the queues that have delayed tasks, by their position in the list. It takes one command if there are

@@ -18,6 +18,7 @@ use wasmtime::component::{
 
 use super::attempt::{Attempt, Ended};
 use super::component;
+use super::effects::Outages;
 use super::error::LoadError;
 use super::failure::{self, Phase};
 use super::host::bindings::{exports::tqhost::handler::handler as guest, tqhost::handler::types};
@@ -162,13 +163,28 @@ fn shown<'t>(
 }
 
 /// Turns the replies into the result of the call. `effects` has those of each task.
-pub(super) fn ended(replies: Vec<Reply>, effects: Vec<Effects>, max_output: u64, mask: &Mask) -> Ended {
+pub(super) fn ended(
+    replies: Vec<Reply>,
+    effects: Vec<Effects>,
+    outages: &Outages,
+    max_output: u64,
+    mask: &Mask,
+) -> Ended {
     if replies.len() != effects.len() {
         let message = format!("the handler gave {} results for {} tasks", replies.len(), effects.len());
         return Ended::Failed { kind: FailureKind::Trap, message };
     }
-    let each = replies.into_iter().zip(effects);
-    Ended::Each(each.map(|(reply, effects)| outcome(reply, effects, max_output, mask)).collect())
+    let each = replies.into_iter().zip(effects).enumerate();
+    let outcomes = each.map(|(index, (reply, effects))| {
+        let outcome = outcome(reply, effects, max_output, mask);
+        match (outcome, outages.get(&index)) {
+            (Outcome::Retry { message, after }, Some(asked)) => {
+                Outcome::Unavailable { message, after: asked.or(after) }
+            }
+            (outcome, _) => outcome,
+        }
+    });
+    Ended::Each(outcomes.collect())
 }
 
 fn outcome(reply: Reply, effects: Effects, max_output: u64, mask: &Mask) -> Outcome {

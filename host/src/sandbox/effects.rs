@@ -1,10 +1,13 @@
 //! The effects of one attempt while it runs: one buffer for each of its tasks, and the one that is selected.
+//! Beside them, the outages that the guest reports for its tasks.
 //!
-//! In: calls of the guest. Out: the buffers, which go with the outcomes of their tasks.
+//! In: calls of the guest. Out: the buffers and outages, which go with the outcomes of their tasks.
 //!
 //! Not here: what an effect is (`crate::effects`), the interfaces (`host`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -28,13 +31,17 @@ pub(super) struct AttemptEffects {
     each: Vec<Effects>,
     /// The task that calls belong to. None in a batch, until the guest selects one.
     selected: Option<usize>,
+    outages: Outages,
 }
+
+/// The tasks of an attempt for which a service was down, and how long it asks to wait.
+pub(super) type Outages = BTreeMap<usize, Option<Duration>>;
 
 impl AttemptEffects {
     pub(super) fn new(tasks: Arc<Vec<Task>>, source: Option<Arc<dyn EffectSource>>) -> AttemptEffects {
         let each = vec![Effects::default(); tasks.len()];
         let selected = (tasks.len() == 1).then_some(0);
-        AttemptEffects { tasks, source, each, selected }
+        AttemptEffects { tasks, source, each, selected, outages: Outages::new() }
     }
 
     /// Makes further calls belong to a task of the batch.
@@ -44,6 +51,18 @@ impl AttemptEffects {
             wasmtime::bail!("`select({index})`: the call has {tasks} tasks, and the first one is 0");
         }
         self.selected = Some(index);
+        Ok(())
+    }
+
+    /// Notes that a service which a task needs is down. A self-check has no task, so nothing follows from it.
+    pub(super) fn note_outage(&mut self, index: usize, after: Option<Duration>) -> wasmtime::Result<()> {
+        let tasks = self.tasks.len();
+        if self.source.is_some() && index >= tasks {
+            wasmtime::bail!("`unavailable({index})`: the call has {tasks} tasks, and the first one is 0");
+        }
+        if self.source.is_some() {
+            self.outages.insert(index, after);
+        }
         Ok(())
     }
 
@@ -78,8 +97,8 @@ impl AttemptEffects {
         self.each.iter().map(Effects::bytes).sum::<usize>() as u64
     }
 
-    /// Takes the effects of each task.
-    pub(super) fn take(&mut self) -> Vec<Effects> {
-        std::mem::take(&mut self.each)
+    /// Takes the effects of each task, and the outages.
+    pub(super) fn take(&mut self) -> (Vec<Effects>, Outages) {
+        (std::mem::take(&mut self.each), std::mem::take(&mut self.outages))
     }
 }

@@ -226,7 +226,7 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     // The phase in which a timeout struck.
     let phase = if instance.running.is_some() { Phase::Call } else { Phase::Instantiate };
     let report = {
-        let effects = instance.store.data_mut().effects.take();
+        let (effects, outages) = instance.store.data_mut().effects.take();
         let state = instance.store.data();
         let mut log = state.log();
         log.finish();
@@ -244,7 +244,7 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
             _ => Vec::new(),
         };
         let ended = match called {
-            Some(Ok(replies)) => call::ended(replies, effects, loaded.max_output, &loaded.mask),
+            Some(Ok(replies)) => call::ended(replies, effects, &outages, loaded.max_output, &loaded.mask),
             // The epoch callback interrupted a guest that computed, because `stop` was cancelled.
             Some(Err(_)) if attempt.stop.is_cancelled() => return None,
             Some(Err((error, _))) if is_interrupt(&error) => timed_out(phase, timeout, &turn),

@@ -1,7 +1,7 @@
 //! Claims new entries of one queue while a plugin version works and permits are free.
 //!
-//! In: a working version, permits, and the queue's pause and rate limit. Out: claimed entries, handed to
-//! `intake`. Readiness depends on this loop's pulse. The loop ends only when it is stopped, whatever Redis
+//! In: a working version, permits, and the queue's pause, hold and rate limit. Out: claimed entries, handed
+//! to `intake`. Readiness depends on this loop's pulse. The loop ends only when it is stopped, whatever Redis
 //! does.
 //!
 //!     version? ─▶ permits? ─▶ entries delivered unseen? ─▶ XREADGROUP ─▶ intake
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::capacity::Permits;
+use super::holding::{ClaimTurn, HoldProbe};
 use super::idle::Pause;
 use super::intake::{self, Delivery};
 use super::pace::Pace;
@@ -129,6 +130,7 @@ impl Fetcher {
         let mut pace = Pace::new(&self.shared.name, "fetch");
         while let Some(Some(version)) = stop.run_until_cancelled(self.version()).await
             && stop.run_until_cancelled(self.unpaused()).await.is_some()
+            && stop.run_until_cancelled(self.turn()).await.is_some()
             && stop.run_until_cancelled(self.room()).await.is_some()
             && let Some(permits) = self.permits(&stop).await
         {
@@ -168,6 +170,15 @@ impl Fetcher {
         let rests = self.seat.as_ref().is_some_and(|(seat, _)| seat.is_waited_for());
         let waits = self.own.is_some() && !rests;
         let link = self.own.as_ref().unwrap_or(&self.reads);
+        let probe = match shared.holding.ask(count).await {
+            ClaimTurn::Open => None,
+            ClaimTurn::Probe(probe) => Some(probe),
+            ClaimTurn::NotYet => {
+                permits.unused();
+                shared.capacity.wants_more(false);
+                return Ok(Read::Busy);
+            }
+        };
         if shared.unseen.load(Ordering::Acquire) {
             // The reclaimer claims for the same consumer. Until it has admitted its entries, they look
             // unseen.
@@ -182,6 +193,7 @@ impl Fetcher {
                     tasks = found.entries.len(),
                     "found tasks that were delivered in a reply that was lost"
                 );
+                note_probe(probe.as_ref(), &found.entries);
                 intake::admit(&shared, version, found.entries, Delivery::Repeated, permits).await;
                 drop(claiming);
                 return Ok(Read::Busy);
@@ -193,6 +205,9 @@ impl Fetcher {
                 permits.unused();
                 shared.capacity.wants_more(false);
                 self.pulse.beat(FetchState::Reading);
+                if let Some(probe) = probe {
+                    probe.give_back().await;
+                }
                 tokio::time::sleep(wait.min(LOOK)).await;
                 return Ok(Read::Busy);
             }
@@ -203,14 +218,18 @@ impl Fetcher {
         let read = shared.queue.read(link, &shared.consumer, places, block).await;
         // On an error the places are not given back. The rate limit frees them with time.
         let entries = read?;
-        self.pulse.beat(FetchState::Reading);
+        self.pulse.beat(if probe.is_some() { FetchState::Held } else { FetchState::Reading });
         let (unused, found) = (places - entries.len().min(places), entries.len());
         self.sizes.saw(&entries);
         if let (Some((seat, _)), Some(last)) = (&self.seat, entries.last()) {
             seat.claimed(last.id.clone());
         }
         shared.capacity.wants_more(found == count);
+        note_probe(probe.as_ref(), &entries);
         intake::admit(&shared, version, entries, Delivery::First { since }, permits).await;
+        if let Some(probe) = probe.filter(|_| found == 0) {
+            probe.give_back().await;
+        }
         shared.queue.give_places_back(unused).await?;
         if rests {
             // Blocking reads suit a queue that is woken often, or that still has its connection. They get the
@@ -315,6 +334,23 @@ impl Fetcher {
         }
     }
 
+    /// Waits while the queue is held, until this host may ask for the probe.
+    async fn turn(&mut self) {
+        let holding = self.shared.holding.clone();
+        if !holding.is_held() {
+            return;
+        }
+        self.shared.capacity.wants_more(false);
+        let mut turn = std::pin::pin!(holding.turn());
+        loop {
+            self.beat(FetchState::Held).await;
+            tokio::select! {
+                () = &mut turn => return,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+    }
+
     /// Waits while a queue that the tasks may enqueue to is full. So no attempt does work that nobody can
     /// take.
     async fn room(&mut self) {
@@ -352,6 +388,7 @@ impl Fetcher {
         let capacity = &self.shared.capacity;
         let batch = if self.own.is_some() { self.batch } else { self.batch.min(SHARED_BATCH) };
         let batch = batch.min(self.sizes.fit(MAX_BYTES));
+        let batch = if self.shared.holding.is_held() { 1 } else { batch };
         let mut permits = std::pin::pin!(capacity.acquire(batch));
         loop {
             tokio::select! {
@@ -393,6 +430,13 @@ impl Fetcher {
                 tracing::debug!(queue, error = chain(&error), "could not create the consumer group");
             }
         }
+    }
+}
+
+/// The only task that was claimed is the probe.
+fn note_probe(probe: Option<&HoldProbe>, entries: &[StreamEntry]) {
+    if let (Some(probe), Some(entry)) = (probe, entries.first()) {
+        probe.runs(&entry.id);
     }
 }
 

@@ -50,6 +50,7 @@ impl Heartbeat {
                 for beats in due.chunks(MAX_BATCH) {
                     self.beat(beats, &mut pace).await;
                 }
+                self.shared.holding.keep_probe().await;
             }
         };
         stop.run_until_cancelled(looks).await;

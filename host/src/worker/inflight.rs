@@ -118,6 +118,10 @@ impl Inflight {
         self.lock().leases.keys().map(|id| id.to_string()).collect()
     }
 
+    pub(crate) fn contains(&self, entry: &str) -> bool {
+        self.lock().leases.contains_key(entry)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.lock().leases.len()
     }

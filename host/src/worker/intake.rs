@@ -36,7 +36,7 @@ pub(crate) enum Delivery {
 /// Admits entries. `permits` holds at least one permit for each entry; unused permits are given back.
 ///
 /// `version` was active when the claim began. A claim can take a while, so the tasks run on the version that
-/// is active now. If there is none, they are given back.
+/// is active now. If there is none, or if the queue is held since then, they are given back.
 pub(crate) async fn admit(
     shared: &Arc<SharedQueue>,
     version: &Arc<Version>,
@@ -44,7 +44,8 @@ pub(crate) async fn admit(
     delivery: Delivery,
     mut permits: Permits,
 ) {
-    let active = shared.versions.borrow().clone();
+    let is_stopped = entries.first().is_some_and(|entry| shared.holding.stops(&entry.id));
+    let active = shared.versions.borrow().clone().filter(|_| !is_stopped);
     let version = active.as_ref().unwrap_or(version);
     let label = version.label();
     let since = match delivery {

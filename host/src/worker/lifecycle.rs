@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::capacity::{Capacity, QueueCapacity};
+use super::holding::Holding;
 use super::idle::IdleState;
 use super::inflight::Inflight;
 use super::job::Room;
@@ -72,16 +73,19 @@ impl Worker {
         // Each worker has its own consumer name. A retired worker of the queue may still run attempts, under
         // older rules, which the new one must not recover.
         let follows_older_worker = reloads > 0;
-        let consumer = if follows_older_worker {
+        let consumer: Arc<str> = if follows_older_worker {
             format!("{}.{reloads}", host.consumer).into()
         } else {
             host.consumer.clone()
         };
         let concurrency = queue.rules.concurrency as usize;
         let (jobs, waiting) = mpsc::unbounded_channel();
+        let inflight = Arc::<Inflight>::default();
+        let holding = Holding::new(queue.clone(), consumer.clone(), inflight.clone(), metrics.clone());
         let shared = Arc::new(SharedQueue {
             name: queue.rules.name.as_str().into(),
-            inflight: Arc::<Inflight>::default(),
+            inflight,
+            holding,
             open_batch: std::sync::Mutex::default(),
             capacity,
             unsettled: std::sync::Mutex::default(),

@@ -1,5 +1,5 @@
-//! Looks for changes that no entry announces, for all queues of this host: pauses, duties, and delayed tasks
-//! of others.
+//! Looks for changes that no entry announces, for all queues of this host: pauses, holds, duties, and delayed
+//! tasks of others.
 //!
 //! A look is a few commands for any number of queues. There is one each second, and one at once when hosts
 //! are asked to look (`queue::wait::request_look`). Its findings go to each queue's
@@ -82,7 +82,7 @@ impl Lookout {
                 let look = async {
                     let queues = self.queues();
                     if !queues.is_empty() {
-                        look_for_pauses(&link, &queues).await?;
+                        look_for_stops(&link, &queues).await?;
                     }
                     if renewed.is_none_or(|at| at.elapsed() >= RENEW) {
                         renewed = Some(Instant::now());
@@ -111,12 +111,14 @@ impl Lookout {
     }
 }
 
-async fn look_for_pauses(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {
+async fn look_for_stops(link: &Link, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {
     let asked: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
-    match wait::paused(link, &asked).await {
-        Ok(paused) => {
-            for (queue, paused) in queues.iter().zip(paused) {
-                queue.idle.note_pause(if paused { Pause::Paused } else { Pause::Unpaused });
+    let learned: Vec<u64> = queues.iter().map(|queue| queue.holding.learned()).collect();
+    match wait::stops(link, &asked).await {
+        Ok(stops) => {
+            for ((queue, stops), learned) in queues.iter().zip(stops).zip(learned) {
+                queue.holding.note_found(&stops.held, learned);
+                queue.idle.note_pause(if stops.is_paused { Pause::Paused } else { Pause::Unpaused });
             }
             Ok(())
         }

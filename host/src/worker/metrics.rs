@@ -8,6 +8,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use strum::{EnumCount as _, VariantArray as _};
 
@@ -35,6 +36,8 @@ pub(crate) struct QueueMetrics {
     pub lost_entries: Counter,
     pub lease_lost: Counter,
     pub reclaimed: Counter,
+    /// 1 while the queue is held, as far as this host knows.
+    pub held: Gauge,
     census: Mutex<Census>,
 }
 
@@ -49,6 +52,7 @@ impl Default for QueueMetrics {
             lost_entries: Counter::default(),
             lease_lost: Counter::default(),
             reclaimed: Counter::default(),
+            held: Gauge::default(),
             census: Mutex::default(),
         }
     }

@@ -8,6 +8,8 @@
 //! - [`mover`] and [`scheduler`] enqueue tasks;
 //! - [`census`] reads the queue's figures.
 //!
+//! [`holding`] knows whether something outside is down, and which loop may try a task then.
+//!
 //! [`shared`] holds the state of these loops, [`metrics`] what they count, and [`lifecycle`] starts and stops
 //! them.
 //! [`waiter`], [`lookout`] and [`janitor`] serve all queues of the host together.
@@ -21,6 +23,7 @@ pub(crate) mod fetcher;
 pub(crate) mod gate;
 pub(crate) mod gather;
 pub(crate) mod heartbeat;
+pub(crate) mod holding;
 pub(crate) mod idle;
 pub(crate) mod inflight;
 pub(crate) mod intake;

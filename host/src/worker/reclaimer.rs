@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::holding::ClaimTurn;
 use super::idle::{Pause, Rest};
 use super::pace::Pace;
 use super::shared::SharedQueue;
@@ -81,6 +82,10 @@ impl Reclaimer {
         if !shared.idle.is_unpaused() || shared.versions.borrow().is_none() {
             return Ok(());
         }
+        // A held queue takes over one task, as its probe.
+        if shared.holding.is_held() && !shared.holding.may_ask() {
+            return Ok(());
+        }
         // Redis skips entries with a valid lease. Claiming past them in small steps would need permits for
         // each step.
         while let Some(first) = shared.queue.first_abandoned(&from, shared.queue.rules.lease).await? {
@@ -88,15 +93,27 @@ impl Reclaimer {
             if shared.queue.is_just_back() {
                 return Ok(());
             }
-            let acquired = stop.run_until_cancelled(shared.capacity.acquire(MAX_BATCH)).await;
+            let most = if shared.holding.is_held() { 1 } else { MAX_BATCH };
+            let acquired = stop.run_until_cancelled(shared.capacity.acquire(most)).await;
             let Some(permits) = acquired else { return Ok(()) };
             let Some(version) = shared.versions.borrow().clone() else {
                 permits.unused();
                 return Ok(());
             };
+            let probe = match shared.holding.ask(permits.count()).await {
+                ClaimTurn::Open => None,
+                ClaimTurn::Probe(probe) => Some(probe),
+                ClaimTurn::NotYet => {
+                    permits.unused();
+                    return Ok(());
+                }
+            };
             // A task that is taken over starts again, and counts for the queue's rate limit.
             let Places::Taken(places) = shared.queue.take_places(permits.count()).await? else {
                 permits.unused();
+                if let Some(probe) = probe {
+                    probe.give_back().await;
+                }
                 return Ok(());
             };
             let claiming = shared.claiming.lock().await;
@@ -114,9 +131,19 @@ impl Reclaimer {
                 );
             }
             let unused = places - found.entries.len().min(places);
+            let first = found.entries.first().map(|entry| entry.id.clone());
+            if let (Some(probe), Some(first)) = (&probe, &first) {
+                probe.runs(first);
+            }
             intake::admit(shared, &version, found.entries, intake::Delivery::Repeated, permits).await;
             drop(claiming);
             shared.queue.give_places_back(unused).await?;
+            if let Some(probe) = probe {
+                if first.is_none() {
+                    probe.give_back().await;
+                }
+                break;
+            }
             from = found.cursor;
             if from.is_empty() {
                 break;

@@ -60,13 +60,15 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
     let (tasks, holds): (Vec<Task>, Vec<Hold>) = members.into_iter().unzip();
     let tasks = Arc::new(tasks);
     let judged = attempt(&shared, &version, &tasks, &holds).await;
-    let members = Arc::unwrap_or_clone(tasks).into_iter().zip(holds);
+    let tasks = Arc::unwrap_or_clone(tasks);
     match judged {
         Some((duration, Judged::Each(ends))) => {
             if ends.len() > 1 {
                 shared.metrics.whole_batches.inc();
             }
-            for ((task, hold), (outcome, ruling)) in members.zip(ends) {
+            let outcomes = ends.iter().map(|(outcome, _)| outcome);
+            let charge = shared.holding.ended(tasks.iter().zip(outcomes)).await;
+            for ((task, hold), (outcome, ruling)) in tasks.into_iter().zip(holds).zip(ends) {
                 shared.metrics.duration.observe(duration.as_secs_f64());
                 tracing::debug!(
                     queue = rules.name,
@@ -76,8 +78,10 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
                     ?ruling,
                     "attempt ended"
                 );
+                let (mut task, jitter) = (task, fastrand::f64() * 2.0 - 1.0);
                 let decision = match ruling {
-                    Ruling::AsUsual => settle::decide(outcome, &task, rules, fastrand::f64() * 2.0 - 1.0),
+                    Ruling::AsUsual => settle::after_outage(&outcome, &mut task, rules, charge, jitter)
+                        .unwrap_or_else(|| settle::decide(outcome, &task, rules, jitter)),
                     Ruling::GiveBack(delay) => settle::give_back(&outcome, &task, delay),
                 };
                 settle(&shared, &version, task, Some(duration), hold, decision).await;
@@ -85,20 +89,20 @@ pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, version: Arc<Version>,
         }
         Some((_, Judged::Split { kind, message })) => {
             shared.metrics.split_batches.inc();
-            let tasks = members.len();
             tracing::warn!(
                 queue = rules.name,
-                tasks,
+                tasks = tasks.len(),
                 kind = kind.into_str(),
                 error = message,
                 "a batch failed; its tasks run again one by one"
             );
-            for (task, hold) in members {
+            for (task, hold) in tasks.into_iter().zip(holds) {
                 run_singly(&shared, &version, task, hold);
             }
         }
         None => {
-            for (task, hold) in members {
+            shared.holding.stopped(tasks.iter().map(|task| task.entry.as_str())).await;
+            for (task, hold) in tasks.into_iter().zip(holds) {
                 if hold.is_lost() {
                     tracing::info!(
                         queue = rules.name,

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::backoff;
+use super::holding::Charge;
 use crate::config;
 use crate::queue::settle::DelayStart;
 use crate::queue::{Reason, Settlement, codec};
@@ -34,7 +35,9 @@ pub fn decide(outcome: Outcome, task: &Task, rules: &config::QueueRules, jitter:
         Outcome::Completed { result, effects } => {
             Decision { settlement: Settlement::Complete { result, effects }, label: SettledAs::Completed }
         }
-        Outcome::Retry { message, after } => retry(&format!("retry: {message}"), after, task, rules, jitter),
+        Outcome::Retry { message, after } | Outcome::Unavailable { message, after } => {
+            retry(&format!("retry: {message}"), after, task, rules, jitter)
+        }
         Outcome::Failed { kind, message } => {
             retry(&format!("{}: {message}", kind.into_str()), None, task, rules, jitter)
         }
@@ -47,6 +50,29 @@ pub fn decide(outcome: Outcome, task: &Task, rules: &config::QueueRules, jitter:
             park(delay, task.attempt, deferrals, &message, SettledAs::Deferred)
         }
     }
+}
+
+/// Decides after an attempt that failed for a cause outside, if it is not charged. `None`: it is charged, or
+/// failed otherwise.
+pub(crate) fn after_outage(
+    outcome: &Outcome,
+    task: &mut Task,
+    rules: &config::QueueRules,
+    charge: Charge,
+    jitter: f64,
+) -> Option<Decision> {
+    let Outcome::Unavailable { message, after } = outcome else { return None };
+    let before = codec::outages(task);
+    let now = match charge {
+        Charge::AsUsual => return None,
+        Charge::Held => 0,
+        Charge::Below(most) if before >= most => return None,
+        Charge::Below(_) => before + 1,
+    };
+    codec::set_outages(task, now);
+    let delay = delay_of_retry(*after, task.attempt.saturating_add(before), rules, jitter);
+    let error = format!("not charged: retry: {message}");
+    Some(park(delay, task.attempt, task.deferrals, &error, SettledAs::Unavailable))
 }
 
 /// Decides after an attempt that completed, but whose effects do not fit what Redis holds.
@@ -121,11 +147,20 @@ fn retry(
     if task.attempt > rules.max_retries {
         return bury(Reason::RetriesExhausted, error);
     }
-    let delay = match after {
-        Some(after) => after.min(backoff::longest(&rules.backoff)),
-        None => backoff::delay(&rules.backoff, task.attempt, jitter),
-    };
+    let delay = delay_of_retry(after, task.attempt, rules, jitter);
     park(delay, task.attempt + 1, task.deferrals, error, SettledAs::Retried)
+}
+
+fn delay_of_retry(
+    after: Option<Duration>,
+    attempt: u32,
+    rules: &config::QueueRules,
+    jitter: f64,
+) -> Duration {
+    match after {
+        Some(after) => after.min(backoff::longest(&rules.backoff)),
+        None => backoff::delay(&rules.backoff, attempt, jitter),
+    }
 }
 
 fn park(delay: Duration, next_attempt: u32, deferrals: u32, error: &str, label: SettledAs) -> Decision {
@@ -237,6 +272,32 @@ mod tests {
         assert_eq!(
             (decision.settlement, decision.label),
             (park(2, 3, 1, "not charged: trap: unreachable"), SettledAs::GivenBack)
+        );
+    }
+
+    #[test]
+    fn an_outage_is_charged_by_what_is_known_of_it() {
+        let down = Outcome::Unavailable { message: "down".into(), after: None };
+        let error = "not charged: retry: down";
+        let decided = |before: u32, charge| {
+            let mut task = task(2, 1, 0);
+            codec::set_outages(&mut task, before);
+            let decision = after_outage(&down, &mut task, &rules(), charge, 0.0);
+            (decision.map(|decision| decision.settlement), codec::outages(&task))
+        };
+        assert_eq!(decided(0, Charge::Below(2)), (Some(park(5, 2, 1, error)), 1));
+        assert_eq!(decided(1, Charge::Below(2)), (Some(park(5, 2, 1, error)), 2));
+        assert_eq!(decided(2, Charge::Below(2)), (None, 2));
+        assert_eq!(decided(2, Charge::Held), (Some(park(5, 2, 1, error)), 0));
+        assert_eq!(decided(0, Charge::AsUsual), (None, 0));
+        let other = Outcome::Retry { message: "busy".into(), after: None };
+        assert!(after_outage(&other, &mut task(1, 0, 0), &rules(), Charge::Held, 0.0).is_none());
+        let asked = Outcome::Unavailable { message: "down".into(), after: Some(Duration::from_secs(3)) };
+        let decision = after_outage(&asked, &mut task(1, 0, 0), &rules(), Charge::Held, 0.0);
+        assert_eq!(decision.expect("it is not charged").settlement, park(3, 1, 0, error));
+        assert_eq!(
+            decide(down, &task(3, 0, 0), &rules(), 0.0).settlement,
+            dead(Reason::RetriesExhausted, "retry: down")
         );
     }
 

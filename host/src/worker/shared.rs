@@ -10,6 +10,7 @@ use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 use super::capacity::QueueCapacity;
+use super::holding::Holding;
 use super::idle::IdleState;
 use super::inflight::{Hold, Inflight};
 use super::job::{Job, Room};
@@ -45,6 +46,8 @@ pub(crate) struct SharedQueue {
     /// Notified when this host parks a task, and when the lookout finds delayed tasks.
     pub parked: Notify,
     pub idle: IdleState,
+    /// Whether something outside is down.
+    pub holding: Arc<Holding>,
     /// Notified when tasks begin that have no status in Redis yet.
     pub begun: Notify,
     /// A claim failed, so Redis may have delivered entries that this host never received.

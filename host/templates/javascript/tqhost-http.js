@@ -5,30 +5,31 @@
 // and sizes (`http`). Not here: redirects, which are responses like any other.
 //
 // After a failed request, or a response with status 429 or 5xx, an exception that the handler does not catch
-// is a retry instead of a trap.
+// is a retry instead of a trap. It is `unavailable` after 429, 503, a timeout and a refused connection.
 //
 //   const response = await fetch('https://api.example.com/v1/orders', { method: 'POST', body: order });
-//   if (response.status === 429) throw retry('the server is busy', retryAfterMs(response));
+//   if (response.status === 429) throw unavailable('the server is busy', retryAfterMs(response));
 
 import { subscribeDuration } from 'wasi:clocks/monotonic-clock@0.2.4';
 import { handle } from 'wasi:http/outgoing-handler@0.2.4';
 import { Fields, OutgoingBody, OutgoingRequest, httpErrorCode } from 'wasi:http/types@0.2.4';
 import { poll } from 'wasi:io/poll@0.2.4';
-import { failedOutside, reject, remainingMs, retry } from './tqhost.js';
+import { failedOutside, reject, remainingMs, retry, unavailable } from './tqhost.js';
 
 /**
  * Why there is no response. The text names the host of the URL, but no path, header or body. `code` is one of
  * wasi:http's `error-code` (`HTTP-request-denied`, `connection-refused`, …) or `header-error` (`forbidden`,
- * `invalid-syntax`). If nobody catches the error, the task ends with `failure`: a retry, or a rejection where
- * the same error would happen again.
+ * `invalid-syntax`). If nobody catches the error, the task ends with `failure`: a retry, `unavailable` where
+ * the server cannot be reached or is too slow, or a rejection where the same error would happen again.
  */
 export class HttpError extends Error {
   constructor(code, why) {
     super(why);
     this.name = 'HttpError';
     this.code = code;
-    this.failure = theSameAgain.includes(code) ? reject(why) : retry(why);
-    if (this.failure.tag === 'retry' && !refused.includes(code)) failedOutside();
+    const later = unreachable.includes(code) ? unavailable : retry;
+    this.failure = theSameAgain.includes(code) ? reject(why) : later(why);
+    if (this.failure.tag === 'retry' && !refused.includes(code)) failedOutside(later);
   }
 }
 
@@ -81,6 +82,15 @@ const theSameAgain = [
 
 /** With these codes the host refused the request, and sent nothing. */
 const refused = ['HTTP-request-denied', 'destination-IP-prohibited'];
+
+/** With these codes the server is down, whatever the request asks for. */
+const unreachable = [
+  'connection-refused',
+  'connection-timeout',
+  'connection-read-timeout',
+  'connection-write-timeout',
+  'HTTP-response-timeout',
+];
 
 const why = {
   'HTTP-request-denied':
@@ -183,7 +193,8 @@ function read(response, timer, target) {
   pieces.reduce((at, piece) => (whole.set(piece, at), at + piece.length), 0);
   const status = response.status();
   const answer = new Response(whole.length > 0 ? whole : null, { status, headers });
-  if (status === 429 || status >= 500) failedOutside(retryAfterMs(answer));
+  const later = status === 429 || status === 503 ? unavailable : retry;
+  if (status === 429 || status >= 500) failedOutside(later, retryAfterMs(answer));
   return answer;
 }
 

@@ -22,6 +22,8 @@ const fresh = () => ({
   /** Configuration that is granted. */
   config: new Map(),
   fence: 1n,
+  /** What the last call reported with `unavailable`: `{ index, afterMs }` for each task. */
+  outages: [],
   /** `{ tag, val }`: the next call of outbox, state, records or blobs fails with this error. */
   refusal: undefined,
 });
@@ -42,6 +44,7 @@ export const reset = () => Object.assign(memory, fresh());
 export async function run(handler, fields, attempt = 1) {
   const { sent, state, records } = memory;
   const before = structuredClone({ sent, state, records });
+  memory.outages = [];
   try {
     const result = await handler.handle({
       id: '1-0',
@@ -101,6 +104,10 @@ export const interfaces = {
   'wasi:logging/logging': { log: (level, _, message) => process.stderr.write(`${level} ${message}\n`) },
   'wasi:config/store': { get: (key) => memory.config.get(key) },
   'tqhost:extensions/delivery': { fence: () => memory.fence, select() {} },
+  'tqhost:extensions/outage': {
+    unavailable: (index, afterMs) =>
+      void memory.outages.push({ index, afterMs: afterMs === undefined ? undefined : Number(afterMs) }),
+  },
   'tqhost:handler/flow': { results: () => memory.results },
   'tqhost:handler/outbox': {
     enqueue: (task) => (begin(), send(task)),

@@ -2,6 +2,7 @@
 //
 // In: a function from a task to a result. Out: the `handler` that the component exports.
 
+import { unavailable as reportOutage } from 'tqhost:extensions/outage@0.1.0';
 import { progress, remainingMs } from 'tqhost:handler/context@0.1.0';
 import { log } from 'wasi:logging/logging@0.1.0-draft';
 import { get } from 'wasi:config/store@0.2.0-rc.1';
@@ -23,6 +24,14 @@ export const retry = (message, afterMs) => ({
   tag: 'retry',
   val: { message, afterMs: afterMs === undefined ? undefined : BigInt(afterMs) },
 });
+
+/**
+ * `throw unavailable('why')`: a service outside is down, or asks to be called later, after `afterMs`. It is a
+ * retry that says nothing about this version. A queue with `hold` waits until the service is back.
+ * @param {string} message
+ * @param {number} [afterMs]
+ */
+export const unavailable = (message, afterMs) => ({ ...retry(message, afterMs), isOutage: true });
 
 /**
  * `throw defer('why', 60_000)`: it is too early. The task comes back later, and no attempt is used.
@@ -88,15 +97,17 @@ export { progress, remainingMs };
 /** The errors of a chain of causes that are told. A chain may be a circle. */
 const MAX_CAUSES = 10;
 
-/** Set when a request of this attempt has failed for a reason outside of the handler. */
+/** Set when a request of this attempt has failed for a reason outside of the handler: makes the failure. */
 let outside;
 
 /**
- * For tqhost-http.js: notes that a request of this attempt has failed outside, and how long the server asks
- * to wait. The failure may cause a later exception, which must not count against this version of the handler.
+ * For tqhost-http.js: notes that a request of this attempt has failed outside, and the failure for a later
+ * exception, `retry` or `unavailable`. The exception must not count against this version of the handler.
+ * @param {typeof retry} failure
+ * @param {number} [afterMs] how long the server asks to wait
  */
-export function failedOutside(afterMs) {
-  outside = { afterMs };
+export function failedOutside(failure, afterMs) {
+  outside = (/** @type {string} */ message) => failure(message, afterMs);
 }
 
 /**
@@ -114,9 +125,9 @@ export function handles(handle) {
         return result(await handle(task));
       } catch (error) {
         const failure = failureOf(error);
-        if (failure) throw failure;
+        if (failure) throw told(failure, 0);
         const trap = trapOf(error);
-        throw outside ? retry(String(error), outside.afterMs) : trap;
+        throw outside ? told(outside(String(error)), 0) : trap;
       }
     },
   };
@@ -134,9 +145,9 @@ export function batches(handle) {
     async handleBatch(/** @type {Task[]} */ tasks) {
       try {
         const values = await handle(tasks);
-        return values.map((value) => {
+        return values.map((value, index) => {
           const failure = failureOf(value);
-          return failure ? { tag: 'err', val: failure } : { tag: 'ok', val: result(value) };
+          return failure ? { tag: 'err', val: told(failure, index) } : { tag: 'ok', val: result(value) };
         });
       } catch (error) {
         throw trapOf(error);
@@ -170,6 +181,12 @@ function withPlaces(stack) {
     const found = at[line - 1];
     return found ? `${files[found[0]]}:${found[1]}` : place;
   });
+}
+
+/** The failure for the task at this place of the call, once the host knows whether a service is down. */
+function told(failure, index) {
+  if (failure.isOutage) reportOutage(index, failure.val.afterMs);
+  return failure;
 }
 
 const isFailure = (value) => ['reject', 'retry', 'defer'].includes(value?.tag);

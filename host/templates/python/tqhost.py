@@ -11,7 +11,7 @@ import sys
 import time
 
 from componentize_py_types import Err, Ok
-from wit_world.imports import context, logging, store
+from wit_world.imports import context, logging, outage, store
 from wit_world.imports.logging import Level
 from wit_world.imports.types import Deferral, Failure_Defer, Failure_Reject, Failure_Retry, Retry, Task
 
@@ -24,6 +24,18 @@ def reject(message: str) -> Err:
 def retry(message: str, after_ms: int | None = None) -> Err:
     """`raise retry("why")`: it may work later. The queue's backoff says when, unless `after_ms` does."""
     return Err(Failure_Retry(Retry(message, after_ms)))
+
+
+class _Outage(Err):
+    """A failure for a cause outside of the handler."""
+
+
+def unavailable(message: str, after_ms: int | None = None) -> Err:
+    """`raise unavailable("why")`: a service outside is down, or asks to be called later, in `after_ms`.
+
+    It is a retry that says nothing about this version. A queue with `hold` waits until the service is back.
+    """
+    return _Outage(Failure_Retry(Retry(message, after_ms)))
 
 
 def defer(message: str, after_ms: int) -> Err:
@@ -106,8 +118,9 @@ def handles(handle):
                     _tell(error)
                     if _outside is None:
                         _trap(error)
-                    failure = retry(_described(error), *_outside)
-                raise failure from None
+                    kind, after_ms = _outside
+                    failure = kind(_described(error), after_ms)
+                raise _told(failure, 0) from None
             finally:
                 _end_lines()
 
@@ -127,7 +140,7 @@ def batches(handle):
         def handle_batch(self, tasks: list[Task]) -> list:
             _begin(tasks[0])
             try:
-                return [_failure(value) or Ok(_result(value)) for value in handle(tasks)]
+                return [_ended(value, index) for index, value in enumerate(handle(tasks))]
             except BaseException as error:
                 _tell(error)
                 _trap(error)
@@ -137,17 +150,32 @@ def batches(handle):
     return BatchHandler
 
 
-# How long the server asks to wait; set when a request of this attempt has failed outside.
-_outside: tuple[int | None] | None = None
+def _ended(value, index: int):
+    """How the task at this place of a batch ended."""
+    failure = _failure(value)
+    return Ok(_result(value)) if failure is None else _told(failure, index)
 
 
-def failed_outside(after_ms: int | None = None) -> None:
-    """For tqhost_http: notes that a request of this attempt has failed outside, and how long to wait.
+def _told(failure: Err, index: int) -> Err:
+    """The failure of the task at this place, once the host knows whether a service is down."""
+    if not isinstance(failure, _Outage):
+        return failure
+    outage.unavailable(index, failure.value.value.after_ms)
+    return Err(failure.value)
 
-    The failure may cause a later exception, which must not count against this version of the handler.
+
+# How to fail, and how long the server asks to wait; set when a request of this attempt has failed outside.
+_outside: tuple | None = None
+
+
+def failed_outside(failure=retry, after_ms: int | None = None) -> None:
+    """For tqhost_http: notes that a request of this attempt has failed outside, and how to fail then.
+
+    `failure` is `retry` or `unavailable`. A later exception becomes this failure, because it must not count
+    against this version of the handler.
     """
     global _outside
-    _outside = (after_ms,)
+    _outside = (failure, after_ms)
 
 
 def _failure(value) -> Err | None:

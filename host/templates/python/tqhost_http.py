@@ -5,11 +5,11 @@ configuration grants the targets (`allowed_hosts`), and bounds times and sizes (
 
     response = request("POST", "https://api.example.com/v1/orders", body=order, timeout=20)
     if response.status == 429:
-        raise retry("the server is busy", response.retry_after_ms())
+        raise unavailable("the server is busy", response.retry_after_ms())
 
 After a failed request, or a response with status 429 or 5xx, an exception that the handler does not catch is
-a retry instead of a trap. Not here: redirects, which are responses like any other, and bodies that arrive in
-pieces.
+a retry instead of a trap. It is `unavailable` after 429, 503, a timeout and a refused connection. Not here:
+redirects, which are responses like any other, and bodies that arrive in pieces.
 """
 
 import json as _json
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
 
 from componentize_py_types import Err
-from tqhost import failed_outside, reject, remaining_ms, retry
+from tqhost import failed_outside, reject, remaining_ms, retry, unavailable
 
 try:
     from wit_world.imports import http_types as http
@@ -65,15 +65,17 @@ class HttpError(Exception):
 
     `code` is one of wasi:http's `error-code` (`HTTP-request-denied`, `connection-refused`, …) or
     `header-error` (`forbidden`, `invalid-syntax`). If nobody catches the error, the task ends with `failure`:
-    a retry, or a rejection where the same error would happen again.
+    a retry, `unavailable` where the server cannot be reached or is too slow, or a rejection where the same
+    error would happen again.
     """
 
     def __init__(self, code: str, why: str):
         super().__init__(why)
         self.code = code
-        self.failure = reject(why) if code in _THE_SAME_AGAIN else retry(why)
+        later = unavailable if code in _UNREACHABLE else retry
+        self.failure = reject(why) if code in _THE_SAME_AGAIN else later(why)
         if code not in _THE_SAME_AGAIN | _REFUSED:
-            failed_outside()
+            failed_outside(later)
 
 
 def request(
@@ -130,6 +132,15 @@ _THE_SAME_AGAIN = {
 
 # With these codes the host refused the request, and sent nothing.
 _REFUSED = {"HTTP-request-denied", "destination-IP-prohibited"}
+
+# With these codes the server is down, whatever the request asks for.
+_UNREACHABLE = {
+    "connection-refused",
+    "connection-timeout",
+    "connection-read-timeout",
+    "connection-write-timeout",
+    "HTTP-response-timeout",
+}
 
 _WHY = {
     "HTTP-request-denied": "the request to {host} is refused: "
@@ -226,7 +237,8 @@ def _read(response, timer, host: str) -> Response:
                 raise _error(code or http.ErrorCode_HttpResponseIncomplete(), host) from None
     answer = Response(response.status(), headers, b"".join(pieces))
     if answer.status == 429 or answer.status >= 500:
-        failed_outside(answer.retry_after_ms())
+        later = unavailable if answer.status in (429, 503) else retry
+        failed_outside(later, answer.retry_after_ms())
     return answer
 
 

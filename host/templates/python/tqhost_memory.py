@@ -31,6 +31,8 @@ class Memory:
     """The content type and the bytes of each blob."""
     config: dict[str, str] = field(default_factory=dict)
     fence: int = 1
+    outages: list[tuple[int, int | None]] = field(default_factory=list)
+    """What the last call reported with `unavailable`: the place of the task, and `after_ms`."""
     refusal: tuple[str, str] | None = None
     """The code and text of an error. The next call of outbox, state, records or blobs fails with
     it."""
@@ -68,6 +70,7 @@ def run(handler: type, fields: Mapping[str, bytes | str], attempt: int = 1) -> b
         deadline_ms=1_767_225_660_000,
         traceparent=None,
     )
+    memory.outages = []
     try:
         return handler().handle(task)
     except BaseException:
@@ -251,6 +254,7 @@ _INTERFACES = {
         **_cases("Failure", "Retry", "Reject", "Defer"),
     },
     "delivery": {"fence": lambda: memory.fence, "select": lambda index: None},
+    "outage": {"unavailable": lambda index, after_ms: memory.outages.append((index, after_ms))},
     "flow": {"results": lambda: list(memory.results)},
     "outbox": {"NewTask": NewTask, "enqueue": _enqueue, "fan_out": _fan_out},
     "state": _methods(_State()),

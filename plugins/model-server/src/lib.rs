@@ -125,11 +125,13 @@ pub fn line(text: &str, most: usize) -> String {
     }
 }
 
-/// The failure if there is no response. It is always a retry: the operator can correct a wrong url or header.
+/// The failure if there is no response. It is always tried again: the operator can correct a wrong url or
+/// header.
 fn unsent(error: Error) -> Failure {
     match error {
         Error::Invalid(why) => Failure::retry(format_args!("the plugin's configuration of the model: {why}")),
-        Error::Timeout => Failure::retry("the model did not answer in time"),
+        Error::Timeout => Failure::unavailable("the model did not answer in time"),
+        Error::Unreachable(why) => Failure::unavailable(format_args!("asking the model: {why}")),
         other => Failure::retry(format_args!("asking the model: {other}")),
     }
 }
@@ -137,14 +139,12 @@ fn unsent(error: Error) -> Failure {
 /// The failure for a response whose status is not 2xx.
 fn status(response: &Response, explanation: &str, now_ms: u64) -> Failure {
     let status = response.status;
-    let later = |why: &str| {
-        let failure = Failure::retry(format_args!("the model's server {why} ({status})"));
-        response.retry_after(now_ms).into_iter().fold(failure, Failure::after)
-    };
+    let text = |why: &str| format!("the model's server {why} ({status})");
+    let later = |failure| response.retry_after(now_ms).into_iter().fold(failure, Failure::after);
     match status {
-        429 => later("asks for fewer requests"),
-        503 => later("is not available"),
-        408 | 425 | 500.. => later("failed"),
+        429 => later(Failure::unavailable(text("asks for fewer requests"))),
+        503 => later(Failure::unavailable(text("is not available"))),
+        408 | 425 | 500.. => later(Failure::retry(text("failed"))),
         402 => Failure::retry(
             "the credit at the model's server is used up (402): look at the account of `api_key` of the \
              plugin's configuration",

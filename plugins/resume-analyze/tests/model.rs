@@ -353,7 +353,8 @@ fn a_long_resume_is_sent_in_part_and_the_result_says_so() {
 fn no_response_is_a_retry() {
     for error in [
         Error::Timeout,
-        Error::Network("llm.example refuses connections".into()),
+        Error::Unreachable("llm.example refuses connections".into()),
+        Error::Network("llm.example ended the connection too early".into()),
         Error::Denied("no".into()),
         Error::Invalid("the header `authorization` cannot be sent".into()),
         Error::TooLarge("the response is larger than 2 bytes".into()),
@@ -361,6 +362,24 @@ fn no_response_is_a_retry() {
         let text = error.to_string();
         let (retry, after, why) = failure(Err(error));
         assert!(retry && after.is_none() && (why.contains(&text) || why.contains("in time")), "{why}");
+    }
+}
+
+#[test]
+fn a_model_that_is_down_is_told_apart_from_an_answer_that_is_of_no_use() {
+    let table = [
+        (Ok(status(429, &[("retry-after", "7")], "")), true),
+        (Ok(status(503, &[], "")), true),
+        (Err(Error::Timeout), true),
+        (Err(Error::Unreachable("llm.example refuses connections".into())), true),
+        (Ok(status(500, &[], "")), false),
+        (Ok(status(401, &[], "")), false),
+        (Err(Error::Network("llm.example ended the connection too early".into())), false),
+        (Err(Error::Denied("no".into())), false),
+    ];
+    for (reply, is_down) in table {
+        let failure = play(vec![reply]).0.expect_err("a failure");
+        assert_eq!(failure.is_unavailable(), is_down, "{failure:?}");
     }
 }
 

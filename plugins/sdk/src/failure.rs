@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `Failure::retry(message)` | retries it after the queue's backoff, until its attempts are used up |
 //! | `Failure::retry(message).after(duration)` | retries it after `duration`, at most the queue's maximum |
+//! | `Failure::unavailable(message)` | like a retry, and a queue with `hold` waits until the service is back |
 //! | `Failure::reject(message)` | dead-letters it now |
 //! | `Failure::defer(message, duration)` | runs it again after `duration`; this uses up no attempt |
 
@@ -14,11 +15,27 @@ use std::time::Duration;
 
 use crate::Failure;
 use crate::bindings::tqhost::handler::types::{Deferral, Retry};
+use crate::outage;
 
 impl Failure {
     /// A transient failure: another attempt may succeed.
     pub fn retry(message: impl fmt::Display) -> Failure {
         Failure::Retry(Retry { message: message.to_string(), after_ms: None })
+    }
+
+    /// A failure for a cause outside: a service that the task needs refuses connections, does not answer in
+    /// time, or asks to be called later. It is a retry that says nothing about this version of the handler.
+    /// If the queue has a `hold`, the host holds the queue back while the service is down, and does not
+    /// charge the attempts that found it down. `after` gives the time that the service asks to wait.
+    pub fn unavailable(message: impl fmt::Display) -> Failure {
+        let message = message.to_string();
+        outage::note(&message);
+        Failure::retry(message)
+    }
+
+    /// Whether [`Failure::unavailable`] made this failure in this attempt, or one with the same message.
+    pub fn is_unavailable(&self) -> bool {
+        outage::is_noted(self)
     }
 
     /// A permanent failure: every other attempt would fail as well.
@@ -84,6 +101,9 @@ mod tests {
             Failure::reject("gone").after(Duration::from_secs(1)),
             Failure::Reject(message) if message == "gone"
         ));
+        let down = Failure::unavailable("it is down").after(Duration::from_secs(3));
+        assert!(matches!(&down, Failure::Retry(Retry { after_ms: Some(3000), .. })) && down.is_unavailable());
+        assert!(!Failure::retry("busy").is_unavailable());
         assert!(matches!(
             Failure::retry("x").after(Duration::MAX),
             Failure::Retry(Retry { after_ms: Some(u64::MAX), .. })

@@ -72,6 +72,8 @@ pub enum Error {
     Timeout,
     /// The body of the request or of the response is larger than its limit.
     TooLarge(String),
+    /// The server refuses connections, or no connection was made in time.
+    Unreachable(String),
     /// The connection failed or ended too early.
     Network(String),
 }
@@ -152,6 +154,12 @@ impl Response {
             .map(|(_, value)| value.as_str())
     }
 
+    /// Whether the server cannot take requests now, whatever they ask for: 429 or 503. Return
+    /// [`Failure::unavailable`] then, with [`retry_after`](Self::retry_after) as the delay.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self.status, 429 | 503)
+    }
+
     pub fn text(&self) -> Result<&str, Error> {
         str::from_utf8(&self.body).map_err(|_| Error::Network("the response is not UTF-8 text".into()))
     }
@@ -175,22 +183,25 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Timeout => f.write_str("no answer in time"),
-            Error::Invalid(why) | Error::Denied(why) | Error::TooLarge(why) | Error::Network(why) => {
-                f.write_str(why)
-            }
+            Error::Invalid(why)
+            | Error::Denied(why)
+            | Error::TooLarge(why)
+            | Error::Unreachable(why)
+            | Error::Network(why) => f.write_str(why),
         }
     }
 }
 
 impl std::error::Error for Error {}
 
-/// An error is a retry if it may pass or if the operator can fix it. An error that would occur again is a
-/// rejection.
+/// An error is a retry if it may pass or if the operator can fix it, and [`Failure::unavailable`] if the
+/// server cannot be reached or is too slow. An error that would occur again is a rejection.
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
             Error::Invalid(_) | Error::TooLarge(_) => Failure::reject(error),
-            Error::Denied(_) | Error::Timeout | Error::Network(_) => Failure::retry(error),
+            Error::Timeout | Error::Unreachable(_) => Failure::unavailable(error),
+            Error::Denied(_) | Error::Network(_) => Failure::retry(error),
         }
     }
 }
@@ -248,8 +259,10 @@ mod tests {
     fn errors_are_retried_if_they_may_pass() {
         let error = Request::get("https://api.example.com/secret").send().unwrap_err();
         assert!(!error.to_string().contains("secret"), "{error}");
-        assert!(matches!(Failure::from(error), Failure::Retry(_)));
-        assert!(matches!(Failure::from(Error::Timeout), Failure::Retry(_)));
+        let failure = Failure::from(error);
+        assert!(matches!(failure, Failure::Retry(_)) && !failure.is_unavailable());
+        assert!(Failure::from(Error::Timeout).is_unavailable());
+        assert!(Failure::from(Error::Unreachable("h refuses connections".into())).is_unavailable());
         assert!(matches!(Failure::from(Error::Invalid("x".into())), Failure::Reject(_)));
     }
 }

@@ -81,6 +81,7 @@ pub mod lifecycle;
 pub mod log;
 #[cfg(not(target_family = "wasm"))]
 mod memory;
+mod outage;
 pub mod outbox;
 mod output;
 pub mod records;
@@ -195,11 +196,14 @@ pub fn run<O: Output>(
     handle: impl FnOnce(Task) -> Result<O, Failure>,
 ) -> Result<Option<Vec<u8>>, Failure> {
     log::panics();
+    outage::begin();
     let run = || handle(task)?.into_bytes();
     #[cfg(target_family = "wasm")]
-    return run();
+    let result = run();
     #[cfg(not(target_family = "wasm"))]
-    memory::attempt(run)
+    let result = memory::attempt(run);
+    outage::tell(0, &result);
+    result
 }
 
 /// Runs several tasks in one call. [`handler!`] exports it for `batch`.
@@ -208,9 +212,12 @@ pub fn run_batch<O: Output>(
     handle: impl FnOnce(Vec<Task>) -> Vec<Result<O, Failure>>,
 ) -> Vec<Result<Option<Vec<u8>>, Failure>> {
     log::panics();
+    outage::begin();
     #[cfg(not(target_family = "wasm"))]
     let handle = |tasks: Vec<Task>| memory::batch(tasks.len(), || handle(tasks));
-    handle(tasks).into_iter().map(|result| result.and_then(O::into_bytes)).collect()
+    let results: Vec<_> = handle(tasks).into_iter().map(|result| result.and_then(O::into_bytes)).collect();
+    results.iter().enumerate().for_each(|(index, result)| outage::tell(index, result));
+    results
 }
 
 /// Runs one task with a function that takes only lists. [`handler!`] exports it if `batch` is the only

@@ -41,6 +41,8 @@ pub(crate) struct Memory {
     pub(crate) fence: u64,
     pub(crate) refusal: Option<EffectError>,
     pub(crate) blob_refusal: Option<BlobError>,
+    /// The tasks of the last call that found a service down, and how long it asks to wait in milliseconds.
+    pub(crate) outages: BTreeMap<u32, Option<u64>>,
     /// The number of tasks of the batch that runs. Unknown if a test calls the handler's function directly.
     tasks: Option<usize>,
     selected: Option<usize>,
@@ -64,6 +66,7 @@ impl Default for Memory {
             fence: 1,
             refusal: None,
             blob_refusal: None,
+            outages: BTreeMap::new(),
             tasks: None,
             selected: None,
         }
@@ -320,9 +323,18 @@ pub(crate) mod delivery {
     }
 }
 
+pub(crate) mod outage {
+    use super::with;
+
+    pub(crate) fn unavailable(index: u32, after_ms: Option<u64>) {
+        with(|memory| memory.outages.insert(index, after_ms));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::panic::catch_unwind;
+    use std::time::Duration;
 
     use crate::outbox::NewTask;
     use crate::{EffectError, Failure, Task, delivery, outbox, records, run, run_batch, state, testing};
@@ -364,6 +376,26 @@ mod tests {
         let task = || Task::sample([("a", "")]);
         assert!(matches!(run(task(), enqueue), Err(Failure::Reject(why)) if why == "not `q`"));
         assert!(run(task(), enqueue).is_ok());
+    }
+
+    #[test]
+    fn an_outage_is_reported_for_the_task_that_ends_with_it() {
+        let task = || Task::sample([("a", "")]);
+        let down = || Failure::unavailable("it is down").after(Duration::from_secs(2));
+        assert!(run(task(), |_| Err::<(), _>(down())).is_err());
+        assert_eq!(testing::outages(), [(0, Some(Duration::from_secs(2)))]);
+        let other = |_| {
+            let _ = down();
+            Err::<(), _>(Failure::retry("something else"))
+        };
+        assert!(run(task(), other).is_err());
+        assert_eq!(testing::outages(), []);
+        let some = |tasks: Vec<Task>| {
+            let each = |index| if index == 1 { Err(Failure::unavailable("down")) } else { Ok(()) };
+            (0..tasks.len()).map(each).collect::<Vec<_>>()
+        };
+        run_batch(vec![task(); 3], some);
+        assert_eq!(testing::outages(), [(1, None)]);
     }
 
     #[test]

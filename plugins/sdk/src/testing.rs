@@ -11,6 +11,7 @@
 //! | [`records`](crate::records) | `records::insert(key, fields)` | `records::all()`, `records::ttl(key)` |
 //! | [`blobs`](crate::blobs) | `blobs::insert(name, data)` | `blobs::all()` |
 //! | [`delivery`](crate::delivery) | [`set_fence`] | |
+//! | `Failure::unavailable` | | [`outages`] |
 //!
 //! A handler's function that a test calls directly writes at once. [`run`](crate::run) calls it like a host:
 //! if it fails, its effects are dropped, and its blobs stay. [`run_batch`](crate::run_batch) also checks that
@@ -35,6 +36,8 @@
 //!
 //! Not here: grants, and the limits of all effects together. A native build grants every queue and key.
 
+use std::time::Duration;
+
 use crate::blobs::BlobError;
 use crate::effects::EffectError;
 use crate::memory::{self, Memory};
@@ -57,4 +60,13 @@ pub fn refuse_blob(error: BlobError) {
 /// Sets the number that [`delivery::fence`](crate::delivery::fence) returns.
 pub fn set_fence(fence: u64) {
     memory::with(|memory| memory.fence = fence);
+}
+
+/// The tasks of the last call that ended with [`Failure::unavailable`](crate::Failure::unavailable): the
+/// place of each in the call, from 0 on, and how long the service asks to wait.
+pub fn outages() -> Vec<(usize, Option<Duration>)> {
+    let shown = |(index, after_ms): (&u32, &Option<u64>)| {
+        (usize::try_from(*index).unwrap_or(usize::MAX), after_ms.map(Duration::from_millis))
+    };
+    memory::with(|memory| memory.outages.iter().map(shown).collect())
 }

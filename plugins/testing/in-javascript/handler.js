@@ -5,7 +5,7 @@
 // the call; with `url` the response; with `effects` and `blobs` what it reads. `uncaught` bypasses the helper
 // of `tqhost new`, like a handler that does not use it.
 
-import { batches, handles, has, reject, retry, text } from './tqhost.js';
+import { batches, handles, has, reject, text, unavailable } from './tqhost.js';
 import { blobs } from './tqhost-blobs.js';
 import { fence, flow, outbox, records, select, state } from './tqhost-effects.js';
 import { fetch, retryAfterMs } from './tqhost-http.js';
@@ -75,7 +75,7 @@ async function ask(task) {
   const asked = Promise.all(Array.from({ length: times }, () => fetch(text(task, 'url'), options)));
   if (has(task, 'end') && text(task, 'end') === 'throw') await asked.then(explode, explode);
   const [response] = await asked;
-  if (response.status === 429) throw retry('the server is busy', retryAfterMs(response));
+  if (response.status === 429) throw unavailable('the server is busy', retryAfterMs(response));
   return { status: response.status, type: response.headers.get('content-type'), body: await response.text() };
 }
 

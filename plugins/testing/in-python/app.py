@@ -18,7 +18,7 @@ import uuid
 import warnings
 from datetime import UTC, datetime
 
-from tqhost import batches, handles, has, reject, retry, text
+from tqhost import batches, handles, has, reject, text, unavailable
 from tqhost_blobs import BlobError, blobs
 from tqhost_effects import fence, flow, outbox, records, select, state
 from tqhost_http import HttpError, request
@@ -105,7 +105,7 @@ def ask(task):
         if has(task, "end") and text(task, "end") == "throw":
             explode()
     if response.status == 429:
-        raise retry("the server is busy", response.retry_after_ms())
+        raise unavailable("the server is busy", response.retry_after_ms())
     return {"status": response.status, "type": response.headers.get("content-type"), "body": response.text()}
 
 

@@ -108,6 +108,7 @@ impl World {
             max_crashes: 2,
             max_backlog: MAX_BACKLOG as u32,
             rate_limit: Some(config::Rate { count: RATE, per: Duration::from_secs(1) }),
+            hold: None,
             idempotency: Default::default(),
             retention: if keeps { HOUR } else { Duration::ZERO },
             list: None,

@@ -181,6 +181,10 @@ impl EndView {
                 (view.outcome, view.message, view.after_ms) =
                     ("retry", Some(message.clone()), after.map(after_ms));
             }
+            Outcome::Unavailable { message, after } => {
+                (view.outcome, view.message, view.after_ms) =
+                    ("unavailable", Some(message.clone()), after.map(after_ms));
+            }
             Outcome::Reject { message } => (view.outcome, view.message) = ("reject", Some(message.clone())),
             Outcome::Defer { message, after } => {
                 (view.outcome, view.message, view.after_ms) =

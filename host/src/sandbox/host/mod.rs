@@ -11,6 +11,7 @@ mod delivery;
 mod flow;
 pub(super) mod http;
 mod logging;
+mod outage;
 mod outbox;
 mod random;
 mod records;
@@ -58,6 +59,7 @@ pub(super) mod effect_bindings {
                 import tqhost:handler/flow@0.1.0;
                 import tqhost:handler/state@0.1.0;
                 import tqhost:extensions/delivery@0.1.0;
+                import tqhost:extensions/outage@0.1.0;
                 import tqhost:extensions/records@0.1.0;
             }
         ",
@@ -83,6 +85,7 @@ const OFFERED: &[(&str, &str)] = &[
     ("tqhost:handler/blobs", "0.1"),
     ("tqhost:extensions/delivery", "0.1"),
     ("tqhost:extensions/records", "0.1"),
+    ("tqhost:extensions/outage", "0.1"),
     ("wasi:cli/environment", "0.2"),
     ("wasi:cli/exit", "0.2"),
     ("wasi:cli/stdin", "0.2"),
@@ -158,6 +161,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result
     effect_bindings::tqhost::handler::state::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
     effect_bindings::tqhost::extensions::delivery::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
     effect_bindings::tqhost::extensions::records::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
+    effect_bindings::tqhost::extensions::outage::add_to_linker::<_, HasSelf<GuestState>>(l, |state| state)?;
     blobs::add_to_linker(l)?;
     config_store::add_to_linker(l)?;
     http::link::add_to_linker(l)?;

@@ -162,8 +162,8 @@ fn error(code: &ErrorCode, target: &Target<'_>) -> Error {
         ErrorCode::DnsError(_) | ErrorCode::DnsTimeout => {
             Error::Network(format!("{name} could not be looked up"))
         }
-        ErrorCode::ConnectionRefused => Error::Network(format!("{name} refuses connections")),
-        ErrorCode::ConnectionTimeout => Error::Network(format!("{name} could not be reached in time")),
+        ErrorCode::ConnectionRefused => Error::Unreachable(format!("{name} refuses connections")),
+        ErrorCode::ConnectionTimeout => Error::Unreachable(format!("{name} could not be reached in time")),
         ErrorCode::ConnectionTerminated | ErrorCode::HttpResponseIncomplete => {
             Error::Network(format!("{name} ended the connection too early"))
         }

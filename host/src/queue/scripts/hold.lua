@@ -1,0 +1,73 @@
+-- Counts the failures of a queue for a cause outside, holds the queue when there are too many in a row, and
+-- lends the one probe of a held queue: the right to try a task.
+--
+-- KEYS  1 hold: JSON with the fields below; expires a day after its last change
+-- ARGV  1 what (see below) · 2 how many failures in a row begin a hold · 3 for how long (ms) · 4 consumer
+--       then by `what`:
+--       failed   an attempt failed for a cause outside: 5 whether it was the probe (1 or 0) · 6 its entry
+--                · 7 how long the service asks to wait (ms) · 8 the cause
+--       through  an attempt got through: 5 whether it was the probe (1 or 0)
+--       ask      for the probe: 5 its lease (ms)
+--       keep     renews the lease of the probe: 5 the lease (ms; 0: gives the probe back)
+-- Gives 0: the queue is open, 1: it is held, 2: it is held, and this consumer has the probe; then the ms
+-- until the probe may be asked for.
+--
+-- Fields of the hold. While the queue is open: `entries`, the failures in a row. While it is held: `since`,
+-- `last` (the failure from which the time counts), `cause`, and the `prober` with the end of its `lease`. In
+-- both: `asked`, the time until which the service asks to wait. All times are in ms.
+--
+-- A second call with the same entry is not counted again, and every other call may be repeated. If the clock
+-- was put back, no time counts as further away than it can be.
+local LONGEST_ASKED = 600000
+local DAY = 86400000
+local what, after, pause, consumer = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+
+local is_read, hold = pcall(cjson.decode, redis.call('GET', KEYS[1]) or '{}')
+if not is_read or type(hold) ~= 'table' then hold = {} end
+
+local function write()
+  redis.call('SET', KEYS[1], cjson.encode(hold), 'PX', DAY)
+end
+
+-- How long (ms) nobody may try a task.
+local function wait()
+  if not hold.since then return 0 end
+  local ends = math.min(hold.last, now) + pause
+  return math.max(0, ends - now, math.min(hold.asked or 0, now + LONGEST_ASKED) - now)
+end
+
+if what == 'failed' then
+  local is_probe, entry, asked = ARGV[5] == '1', ARGV[6], now + tonumber(ARGV[7])
+  if not hold.since then
+    hold.entries = hold.entries or {}
+    local is_known = false
+    for _, known in ipairs(hold.entries) do is_known = is_known or known == entry end
+    if not is_known then append(hold.entries, entry) end
+    if #hold.entries >= after then hold = { since = now, last = now, asked = hold.asked } end
+  elseif is_probe then
+    hold.last = now
+    if hold.prober == consumer then hold.prober, hold.lease = nil, nil end
+  end
+  if hold.since then hold.cause = ARGV[8] end
+  hold.asked = math.max(hold.asked or 0, asked)
+  write()
+elseif what == 'through' then
+  if not hold.since or ARGV[5] == '1' then
+    redis.call('DEL', KEYS[1])
+    hold = {}
+  end
+elseif what == 'ask' then
+  if hold.since and wait() == 0 then
+    local lease = tonumber(ARGV[5])
+    local left = hold.prober and hold.prober ~= consumer and math.min(hold.lease, now + lease) - now or 0
+    if left > 0 then return { 1, left } end
+    hold.prober, hold.lease = consumer, now + lease
+    write()
+    return { 2, 0 }
+  end
+elseif hold.since and hold.prober == consumer then
+  local lease = tonumber(ARGV[5])
+  hold.prober, hold.lease = lease > 0 and consumer or nil, lease > 0 and now + lease or nil
+  write()
+end
+return { hold.since and 1 or 0, wait() }

@@ -1,0 +1,406 @@
+//! What this host knows about the hold of one queue: whether something outside is down, and who may try a
+//! task.
+//!
+//! In: how attempts ended, and what the lookout finds in Redis. Out: whether a failure is charged, when the
+//! loops that claim may ask for the probe, and the [`HoldProbe`] of the one that got it. A line in the log
+//! when the hold begins, and one when it ends.
+//!
+//! The first failure after the hold began tells a host of it, if the lookout did not. So each host runs no
+//! more attempts than it had running. A look that began before this host's own knowledge is ignored.
+//!
+//! Not here: counting failures (`queue::hold`), the settlement (`settle`).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::inflight::Inflight;
+use super::metrics::QueueMetrics;
+use crate::chain::chain;
+use crate::config::HoldRules;
+use crate::queue::hold::{HoldFound, ProbeAnswer, QueueHold};
+use crate::queue::{Queue, wait};
+use crate::task::{Outcome, Task};
+
+/// The shortest lease of a probe. A host that is killed blocks the next probe for no longer than its lease.
+const LEAST_LEASE: Duration = Duration::from_secs(5);
+/// How often a loop looks whether the probe of this host has ended without an outcome.
+const LOOK: Duration = Duration::from_millis(500);
+
+pub(crate) struct Holding {
+    rules: Option<HoldRules>,
+    queue: Queue,
+    consumer: Arc<str>,
+    inflight: Arc<Inflight>,
+    metrics: Arc<QueueMetrics>,
+    /// Whether the queue is held, as far as is known.
+    held: watch::Sender<bool>,
+    /// Raised whenever this host learns something by itself.
+    learned: AtomicU64,
+    /// Failures in a row may be counted in Redis.
+    is_counting: AtomicBool,
+    probe: Mutex<ProbeState>,
+    /// Notified when this host's probe has ended.
+    probed: Notify,
+}
+
+#[derive(Default)]
+struct ProbeState {
+    /// When to ask for the probe next. None: at once.
+    ask_at: Option<Instant>,
+    stage: ProbeStage,
+    kept: Option<Instant>,
+}
+
+/// How far this host's probe is.
+#[derive(Default, PartialEq, Eq)]
+enum ProbeStage {
+    #[default]
+    None,
+    /// A loop asks for it, or claims its task.
+    Claiming(Option<String>),
+    /// The task under this entry is the probe.
+    Runs(String),
+}
+
+/// Whether a loop may claim a task now.
+pub(crate) enum ClaimTurn {
+    /// The queue is not held.
+    Open,
+    /// One task.
+    Probe(HoldProbe),
+    NotYet,
+}
+
+/// The right to try one task of a held queue. It ends with the outcome of the task, or when it is given back.
+pub(crate) struct HoldProbe(Arc<Holding>);
+
+/// How an attempt that failed for a cause outside is charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Charge {
+    /// As a retry.
+    AsUsual,
+    /// The queue is held: not at all.
+    Held,
+    /// The queue is open: not at all, as long as the task has fewer than so many of these failures.
+    Below(u32),
+}
+
+impl Holding {
+    pub(crate) fn new(
+        queue: Queue,
+        consumer: Arc<str>,
+        inflight: Arc<Inflight>,
+        metrics: Arc<QueueMetrics>,
+    ) -> Arc<Holding> {
+        metrics.held.set(0);
+        Arc::new(Holding {
+            rules: queue.rules.hold,
+            queue,
+            consumer,
+            inflight,
+            metrics,
+            held: watch::Sender::new(false),
+            learned: AtomicU64::new(0),
+            is_counting: AtomicBool::new(false),
+            probe: Mutex::default(),
+            probed: Notify::new(),
+        })
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        *self.held.borrow()
+    }
+
+    pub(crate) fn held(&self) -> watch::Receiver<bool> {
+        self.held.subscribe()
+    }
+
+    /// How often this host has learned something by itself, for [`Self::note_found`].
+    pub(crate) fn learned(&self) -> u64 {
+        self.learned.load(Ordering::Acquire)
+    }
+
+    /// Notes what a look has found that began when [`Self::learned`] gave `learned`.
+    pub(crate) fn note_found(&self, found: &HoldFound, learned: u64) {
+        if self.rules.is_none() || self.learned() != learned {
+            return;
+        }
+        self.is_counting.store(found.is_counting, Ordering::Release);
+        match &found.hold {
+            Some(QueueHold { cause, .. }) => self.begin(cause),
+            None => self.end(),
+        }
+    }
+
+    fn begin(&self, cause: &str) {
+        self.metrics.held.set(1);
+        if !self.held.send_if_modified(|held| !std::mem::replace(held, true)) {
+            return;
+        }
+        let queue = self.queue.rules.name.as_str();
+        let pause = self.rules.map_or(0, |rules| rules.pause.as_secs());
+        tracing::warn!(
+            queue,
+            cause,
+            for_seconds = pause,
+            "the queue is held: something that its tasks need is down; its tasks wait and are not charged"
+        );
+    }
+
+    fn end(&self) {
+        self.metrics.held.set(0);
+        if self.held.send_if_modified(|held| std::mem::replace(held, false)) {
+            self.probe().ask_at = None;
+            let queue = self.queue.rules.name.as_str();
+            tracing::info!(queue, "the queue is held no longer: a task got through, or it was resumed");
+        }
+    }
+
+    /// Waits until the queue is open, or until this host may ask for the probe.
+    pub(crate) async fn turn(&self) {
+        let mut held = self.held();
+        while *held.borrow_and_update() {
+            let now = Instant::now();
+            let until = if self.is_probing() {
+                now + LOOK
+            } else {
+                match self.probe().ask_at.filter(|at| *at > now) {
+                    Some(at) => at,
+                    None => return,
+                }
+            };
+            tokio::select! {
+                _ = held.changed() => {}
+                () = self.probed.notified() => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+
+    /// Whether this host may ask for the probe now.
+    pub(crate) fn may_ask(&self) -> bool {
+        !self.is_probing() && self.probe().ask_at.is_none_or(|at| at <= Instant::now())
+    }
+
+    /// Whether the claim of this entry must not run: the queue is held, and it is not the probe. Its read began
+    /// before this host knew of the hold.
+    pub(crate) fn stops(&self, entry: &str) -> bool {
+        let is_probe = |probed: &str| probed == entry;
+        self.is_held()
+            && !matches!(&self.probe().stage, ProbeStage::Claiming(Some(probed)) if is_probe(probed))
+    }
+
+    /// Whether a probe of this host is on its way. One whose task was never run ends here.
+    fn is_probing(&self) -> bool {
+        let mut probe = self.probe();
+        if matches!(&probe.stage, ProbeStage::Runs(entry) if !self.inflight.contains(entry)) {
+            probe.stage = ProbeStage::None;
+        }
+        probe.stage != ProbeStage::None
+    }
+
+    /// Asks for the right to claim `count` tasks.
+    pub(crate) async fn ask(self: &Arc<Self>, count: usize) -> ClaimTurn {
+        if !self.is_held() {
+            return ClaimTurn::Open;
+        }
+        if count != 1 || !self.may_ask() {
+            return ClaimTurn::NotYet;
+        }
+        self.probe().stage = ProbeStage::Claiming(None);
+        // Dropping it ends the stage.
+        let probe = HoldProbe(self.clone());
+        match self.queue.ask_probe(&self.consumer, self.lease()).await {
+            Ok(ProbeAnswer::Granted) => {
+                self.probe().kept = Some(Instant::now());
+                ClaimTurn::Probe(probe)
+            }
+            Ok(ProbeAnswer::Open) => {
+                self.learned.fetch_add(1, Ordering::AcqRel);
+                self.end();
+                ClaimTurn::Open
+            }
+            Ok(ProbeAnswer::Wait(wait)) => {
+                self.probe().ask_at = Some(Instant::now() + wait);
+                ClaimTurn::NotYet
+            }
+            Err(error) => {
+                tracing::debug!(
+                    queue = self.queue.rules.name,
+                    error = chain(&error),
+                    "could not ask for the probe"
+                );
+                self.probe().ask_at = Some(Instant::now() + LOOK);
+                ClaimTurn::NotYet
+            }
+        }
+    }
+
+    /// Renews the lease of the probe while its task is in flight.
+    pub(crate) async fn keep_probe(&self) {
+        let lease = self.lease();
+        {
+            let mut probe = self.probe();
+            let is_due = probe.kept.is_none_or(|at| at.elapsed() >= lease / 3);
+            if !matches!(probe.stage, ProbeStage::Runs(_)) || !is_due {
+                return;
+            }
+            probe.kept = Some(Instant::now());
+        }
+        let still = if self.is_probing() { lease } else { Duration::ZERO };
+        self.lend(still).await;
+    }
+
+    /// Notes how the attempts of one call ended. Gives how those are charged that failed for a cause outside.
+    pub(crate) async fn ended<'t>(
+        &self,
+        each: impl Iterator<Item = (&'t Task, &'t Outcome)> + Clone + Send,
+    ) -> Charge {
+        let Some(rules) = self.rules else { return Charge::AsUsual };
+        let is_probe = self.take_probe(each.clone().map(|(task, _)| task.entry.as_str()));
+        let mut down = each.clone().filter_map(|(task, outcome)| match outcome {
+            Outcome::Unavailable { message, after } => Some((task, message, *after)),
+            _ => None,
+        });
+        let is_done = each.clone().any(|(_, outcome)| matches!(outcome, Outcome::Completed { .. }));
+        let is_answered = each.clone().any(|(_, outcome)| !matches!(outcome, Outcome::Failed { .. }));
+        let first = down.next();
+        let charge = match first {
+            Some((task, cause, after)) if !is_done => {
+                let asked = down.filter_map(|(_, _, after)| after).chain(after).max();
+                self.failed(&task.entry, cause, asked, is_probe).await
+            }
+            _ => {
+                // A trap says nothing about the service.
+                if !is_answered && is_probe {
+                    self.lend(Duration::ZERO).await;
+                } else if is_answered && (is_probe || self.is_counting.load(Ordering::Acquire)) {
+                    self.got_through(is_probe).await;
+                }
+                false
+            }
+        };
+        if is_probe {
+            self.probed.notify_waiters();
+        }
+        if charge { Charge::Held } else { Charge::Below(rules.after) }
+    }
+
+    /// Whether the queue is held after this failure.
+    async fn failed(&self, entry: &str, cause: &str, asked: Option<Duration>, is_probe: bool) -> bool {
+        match self.queue.count_outage(&self.consumer, entry, asked, cause, is_probe).await {
+            Ok(Some(wait)) => {
+                self.learned.fetch_add(1, Ordering::AcqRel);
+                self.is_counting.store(false, Ordering::Release);
+                self.probe().ask_at = Some(Instant::now() + wait);
+                let is_news = !self.is_held();
+                self.begin(cause);
+                if is_news {
+                    wait::request_look(&self.queue.link).await;
+                }
+                true
+            }
+            // If another attempt has begun the hold meanwhile, its end is not told here.
+            Ok(None) => {
+                self.is_counting.store(true, Ordering::Release);
+                false
+            }
+            Err(error) => {
+                tracing::debug!(
+                    queue = self.queue.rules.name,
+                    error = chain(&error),
+                    "could not count a failure for a cause outside"
+                );
+                self.is_held()
+            }
+        }
+    }
+
+    async fn got_through(&self, is_probe: bool) {
+        match self.queue.end_outage(&self.consumer, is_probe).await {
+            Ok(()) => {
+                self.is_counting.store(false, Ordering::Release);
+                if is_probe {
+                    self.learned.fetch_add(1, Ordering::AcqRel);
+                    self.end();
+                    wait::request_look(&self.queue.link).await;
+                }
+            }
+            Err(error) => tracing::debug!(
+                queue = self.queue.rules.name,
+                error = chain(&error),
+                "could not note that a task got through"
+            ),
+        }
+    }
+
+    /// Gives the probe back if its task, under one of these entries, was stopped without an outcome.
+    pub(crate) async fn stopped<'t>(&self, entries: impl Iterator<Item = &'t str>) {
+        if self.rules.is_some() && self.take_probe(entries) {
+            self.lend(Duration::ZERO).await;
+            self.probed.notify_waiters();
+        }
+    }
+
+    /// Whether one of these entries is the probe of this host, which is no more.
+    fn take_probe<'t>(&self, mut entries: impl Iterator<Item = &'t str>) -> bool {
+        let mut probe = self.probe();
+        let is_probe = match &probe.stage {
+            ProbeStage::Runs(probed) | ProbeStage::Claiming(Some(probed)) => {
+                entries.any(|entry| entry == probed)
+            }
+            ProbeStage::Claiming(None) | ProbeStage::None => false,
+        };
+        if is_probe {
+            probe.stage = ProbeStage::None;
+        }
+        is_probe
+    }
+
+    /// Renews the lease of the probe, or gives it back. If this fails, the lease ends by itself.
+    async fn lend(&self, lease: Duration) {
+        if let Err(error) = self.queue.keep_probe(&self.consumer, lease).await {
+            tracing::debug!(
+                queue = self.queue.rules.name,
+                error = chain(&error),
+                "could not renew the lease of the probe"
+            );
+        }
+    }
+
+    fn lease(&self) -> Duration {
+        self.queue.rules.lease.max(LEAST_LEASE)
+    }
+
+    fn probe(&self) -> MutexGuard<'_, ProbeState> {
+        self.probe.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HoldProbe {
+    /// Notes that the task under this entry is the probe. Call it before the task can run.
+    pub(crate) fn runs(&self, entry: &str) {
+        self.0.probe().stage = ProbeStage::Claiming(Some(entry.to_owned()));
+    }
+
+    /// There was no task to try.
+    pub(crate) async fn give_back(self) {
+        self.0.lend(Duration::ZERO).await;
+    }
+}
+
+/// The claim is over. Its task, if there is one, is in flight now.
+impl Drop for HoldProbe {
+    fn drop(&mut self) {
+        let mut probe = self.0.probe();
+        probe.stage = match std::mem::take(&mut probe.stage) {
+            ProbeStage::Claiming(Some(entry)) => ProbeStage::Runs(entry),
+            ProbeStage::Claiming(None) => ProbeStage::None,
+            other => other,
+        };
+    }
+}

@@ -18,11 +18,13 @@ mod edits;
 mod general;
 mod hosts;
 mod http;
+mod idempotency;
 mod instance;
 mod list;
 mod load;
 pub(crate) mod model;
 mod names;
+mod place;
 mod plugin;
 mod problem;
 mod queue;
@@ -39,10 +41,12 @@ mod targets;
 mod testing;
 pub mod times;
 pub(crate) mod units;
+mod value;
 
 pub(crate) use allowed::AllowedHost;
 pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
 pub(crate) use model::{Http, Items, OnEnd, RedisServer, TargetQueue};
+pub(crate) use place::{Pointer, ValueAt};
 pub(crate) use records::RecordGrants;
 pub(crate) use secret::Secret;
 pub(crate) use store::{BlobSettings, BlobStore, Bucket};
@@ -154,6 +158,8 @@ config = { api_key = { env = "MISSING" } }
             ("## `[defaults]`", &queue::DEFAULTS_KEYS),
             ("## `[queues.NAME]`", &queue::KEYS),
             ("### `batch`", &queue::BATCH_KEYS),
+            ("### `idempotency`", &idempotency::KEYS),
+            ("### `id`", &value::ID_KEYS),
             ("### `backoff`", &backoff::KEYS),
             ("### `schedule`", &schedule::KEYS),
             ("### `on_end`", &targets::ON_END_KEYS),

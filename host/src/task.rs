@@ -33,6 +33,9 @@ pub struct Task {
     pub fence: u64,
     /// When the task was first enqueued, by Redis's clock, in milliseconds since the Unix epoch.
     pub enqueued_at_ms: u64,
+    /// From when on the task waits for its first attempt: when it was enqueued, or when its delay was over
+    /// (ms since the Unix epoch). None for a task that was given back, retried or deferred.
+    pub waits_since_ms: Option<u64>,
     /// W3C trace context of the producer, when it sent one.
     pub traceparent: Option<String>,
     /// The producer's `tq-delay-ms`, counted from when it enqueued the task. `None` once the task has been
@@ -138,6 +141,8 @@ pub enum SettledAs {
     Malformed,
     /// Dead, because a child of the flow that it joins did not complete.
     FlowFailed,
+    /// Dead, because it waited for its first attempt for too long.
+    Expired,
     Released,
     /// Given back after a failure that is charged to the plugin's new version.
     GivenBack,

@@ -91,6 +91,7 @@ pub fn a_task(fields: Vec<Field>) -> Arc<Vec<Task>> {
         crashes: 0,
         fence: 1,
         enqueued_at_ms: 1_767_225_600_000,
+        waits_since_ms: None,
         delay: None,
         origin: Origin::Producer,
         joins: None,

@@ -57,6 +57,7 @@ pub fn attempt() -> Attempt {
         deferrals: 0,
         crashes: 0,
         enqueued_at_ms: 7,
+        waits_since_ms: None,
         delay: None,
         origin: Origin::Producer,
         traceparent: None,

@@ -221,13 +221,144 @@ fn a_repeated_key_is_told_the_first_id() {
     // A cancelled task gives its key back after the window.
     bench.tqhost(&["cancel", "work", first.as_str().expect("an id")]).ok();
     assert!(bench.redis::<i64>("PTTL", "tq:{work}:key:7") > 0);
-    let long = "k".repeat(513);
-    let refused = bench.tqhost(&["enqueue", "work", "n=1", "--key", &long]);
-    assert!(refused.code == 2 && refused.stderr.contains("1 to 512 bytes"), "{refused:?}");
-    let id = bench.xadd("work", &[("order", &long)]);
-    bench.install("echo", "echo");
+    let empty = bench.tqhost(&["enqueue", "work", "n=1", "--key", ""]);
+    assert!(empty.code == 2 && empty.stderr.contains("at least one byte"), "{empty:?}");
+}
+
+/// A command, a producer and a handler of another queue make the same key of the same values, also where the
+/// key is far too long to stand in Redis as it is.
+#[test]
+fn all_ways_into_a_queue_agree_about_a_key() {
+    let long = "é".repeat(5000);
+    let event = |text: &str| format!("{{\"type\": \"paid\", \"id\": \"{text}\"}}");
+    let queues = "[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"pair\", \"json\"]\n\
+                  [queues.pair]\nplugin = \"effects\"\nidempotency = { fields = [\"a\", \"b\"] }\n\
+                  [queues.json]\nplugin = \"effects\"\n\
+                  idempotency = { field = \"data\", json = [\"/type\", \"/id\"] }\n";
+    let mut bench = Bench::new(queues);
+    bench.install("effects", "effects");
+    let pair = |bench: &Bench, a: &str, b: &str| {
+        let [a, b] = [format!("a={a}"), format!("b={b}")];
+        bench.tqhost(&["enqueue", "pair", "do=[]", &a, &b, "--json"]).ok().json()
+    };
+    let first = pair(&bench, "1", &long);
+    assert_eq!(pair(&bench, "1", &long), json!({"id": first["id"], "duplicate": true}));
+    // Other values, although they look alike in a row.
+    assert_ne!(pair(&bench, "1", "23")["id"], pair(&bench, "12", "3")["id"]);
+    let spaced = event(&long).replace(' ', "  ");
+    let data = format!("data={}", event(&long));
+    let paid = bench.tqhost(&["enqueue", "json", "do=[]", &data, "--json"]).ok().json();
+    let by_producers = [
+        ("pair", bench.xadd("pair", &[("do", "[]"), ("b", &long), ("a", "1")])),
+        ("json", bench.xadd("json", &[("do", "[]"), ("data", &spaced)])),
+    ];
+    let calls = json!([
+        ["enqueue", { "queue": "pair", "fields": { "do": [], "a": "1", "b": long } }],
+        ["enqueue", { "queue": "json", "fields": { "do": [], "data": spaced } }],
+    ]);
+    // A part of the key is missing, so these are no duplicates.
+    let keyless =
+        [bench.xadd("pair", &[("do", "[]"), ("a", "1")]), bench.xadd("pair", &[("do", "[]"), ("a", "1")])];
     let host = bench.host();
-    bench.until("work", &id, "FAILED");
-    assert!(bench.status("work", &id, "error").contains("idempotency key"));
+    let by_handler = bench.xadd("work", &[("do", &calls.to_string())]);
+    bench.until("work", &by_handler, "COMPLETED");
+    let result: serde_json::Value =
+        serde_json::from_str(&bench.status("work", &by_handler, "result")).expect("JSON");
+    let by_handler = [("pair", result[0].clone()), ("json", result[1].clone())];
+    let by_handler = by_handler.map(|(queue, id)| (queue, id.as_str().expect("an id").to_owned()));
+    for (queue, id) in by_producers.iter().chain(&by_handler) {
+        bench.until(queue, id, "CANCELLED");
+        let first = if *queue == "pair" { &first["id"] } else { &paid["id"] };
+        assert_eq!(bench.status(queue, id, "duplicate_of"), first.as_str().expect("an id"), "{queue}");
+    }
+    bench.all_done("pair", &keyless);
+    let markers: Vec<String> = bench.redis("KEYS", "tq:{*}:key:*");
+    assert!(markers.len() == 4 && markers.iter().all(|marker| marker.len() < 100), "{markers:?}");
+    for queue in ["pair", "json"] {
+        bench.until_drained(queue);
+        bench.tqhost(&["doctor", queue]).ok();
+    }
+    host.stop();
+}
+
+#[test]
+fn a_thousand_events_with_one_id_in_their_json_are_one_task() {
+    let queue = "[queues.work]\nplugin = \"echo\"\nidempotency = { field = \"data\", json = \"/eventId\" }\n";
+    let mut bench = Bench::new(queue);
+    let told: HashSet<String> = std::thread::scope(|scope| {
+        let enqueue = || bench.tqhost(&["enqueue", "work", "data={\"eventId\": 7}"]).ok().stdout;
+        let calls: Vec<_> = (0..10).map(|_| scope.spawn(enqueue)).collect();
+        calls.into_iter().map(|call| call.join().expect("a call")).collect()
+    });
+    assert_eq!(told.len(), 1, "all are told the same id");
+    let mut pipe = redis::pipe();
+    for n in 0..990 {
+        let data = format!("{{\"n\": {n}, \"eventId\": 7}}");
+        pipe.cmd("XADD").arg("work").arg("*").arg("data").arg(data).ignore();
+    }
+    pipe.query::<()>(&mut bench.db).expect("XADD");
+    bench.install("echo", "echo");
+    let hosts = [bench.host(), bench.host()];
+    bench.until_drained("work");
+    let count = |outcome: &str| hosts.iter().map(|host| host.ended_as("work", outcome)).sum::<u64>();
+    eventually("all are settled", || (count("completed") + count("duplicate") == 991).then_some(()));
+    assert_eq!(count("completed"), 1);
+    bench.tqhost(&["doctor", "work"]).ok();
+    crate::support::Host::stop_all(hosts);
+}
+
+/// Without `release_on`, a user who submits again after a failure would silently be a duplicate.
+#[test]
+fn a_key_is_free_at_once_when_its_task_fails_or_is_cancelled() {
+    let mut bench = Bench::new(
+        "[queues.work]\nplugin = \"as-told\"\nlease = \"1s\"\nmax_retries = 1\nbackoff = \"none\"\n\
+         idempotency = { field = \"resumeId\", release_on = \"failure\" }\n",
+    );
+    bench.install("as-told", "as-told");
+    let submit = |bench: &Bench, resume: &str, data: serde_json::Value| {
+        let [resume, data] = [format!("resumeId={resume}"), format!("data={data}")];
+        let told = bench.tqhost(&["enqueue", "work", &resume, &data, "--json"]).ok().json();
+        (told["id"].as_str().expect("an id").to_owned(), told["duplicate"] == true)
+    };
+    let marker = |bench: &mut Bench, resume: &str| {
+        bench.redis::<Option<String>>("GET", format!("tq:{{work}}:key:{resume}"))
+    };
+    // Rejected, and with no attempts left.
+    let host = bench.host();
+    for (resume, fails) in [("1", json!({ "n": 1, "end": "reject" })), ("2", json!({ "n": 1, "retries": 9 }))]
+    {
+        let (failed, _) = submit(&bench, resume, fails);
+        bench.until("work", &failed, "FAILED");
+        assert_eq!(marker(&mut bench, resume), None);
+        let (again, is_duplicate) = submit(&bench, resume, json!({ "n": 2, "end": "ok" }));
+        assert!(!is_duplicate && again != failed);
+        bench.until("work", &again, "COMPLETED");
+        // A completed task holds its key for the window.
+        assert_eq!(submit(&bench, resume, json!({ "n": 3, "end": "ok" })), (again.clone(), true));
+        assert_eq!(marker(&mut bench, resume), Some(again.clone()));
+        // The failed one comes back, and is a duplicate by now.
+        bench.tqhost(&["dead", "requeue", "work", &failed]).ok();
+        bench.until("work", &failed, "CANCELLED");
+        assert_eq!(bench.status("work", &failed, "duplicate_of"), again);
+        assert_eq!(marker(&mut bench, resume), Some(again), "the end of a duplicate frees nothing");
+    }
+    // Cancelled while it is queued.
+    bench.tqhost(&["pause", "work"]).ok();
+    eventually("the pause is seen", || host.get("/readyz").body.contains("paused").then_some(()));
+    let (cancelled, _) = submit(&bench, "3", json!({ "n": 1, "end": "ok" }));
+    bench.tqhost(&["cancel", "work", &cancelled]).ok();
+    assert_eq!(marker(&mut bench, "3"), None);
+    assert!(!submit(&bench, "3", json!({ "n": 1, "end": "ok" })).1);
+    bench.tqhost(&["resume", "work"]).ok();
+    // Its host dies between start and end: the key stays with the task until the next host ends it.
+    let (crashed, _) = submit(&bench, "4", json!({ "n": 1, "ms": 1000, "end": "reject" }));
+    bench.until("work", &crashed, "PROCESSING");
+    host.kill();
+    assert_eq!(submit(&bench, "4", json!({ "n": 1, "end": "ok" })), (crashed.clone(), true));
+    let host = bench.host();
+    bench.until("work", &crashed, "FAILED");
+    assert_eq!(marker(&mut bench, "4"), None);
+    bench.until_drained("work");
+    bench.tqhost(&["doctor", "work"]).ok();
     host.stop();
 }

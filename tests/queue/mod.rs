@@ -3,10 +3,12 @@
 //! Not here: faults (`faults`).
 
 mod activity_events;
+mod alias;
 mod batches;
 mod capacity;
 mod control;
 mod costs;
+mod expiry;
 mod hold;
 mod idempotency;
 mod idle;

@@ -56,7 +56,7 @@ pub(super) enum Command {
     Cancel {
         /// The queue's name in the configuration
         queue: String,
-        /// The task's id, as enqueue printed it
+        /// The task's id, as enqueue printed it; or the name that the queue's `id` gives to it
         id: String,
     },
     /// Let all hosts stop claiming tasks of a queue; what runs goes on
@@ -219,7 +219,7 @@ pub(super) struct TryArgs {
 pub(super) struct StatusArgs {
     /// The queue's name in the configuration
     pub queue: String,
-    /// The task's id, as enqueue printed it
+    /// The task's id, as enqueue printed it; or the name that the queue's `id` gives to it
     pub id: String,
     /// Print a line for every change until the task has ended
     #[arg(long)]
@@ -242,14 +242,14 @@ pub(super) enum DeadCommand {
     Export {
         /// The queue's name in the configuration
         queue: String,
-        /// The task's id
+        /// The task's id, or the name that the queue's `id` gives to it
         id: String,
     },
     /// Show a dead letter with its fields
     Show {
         /// The queue's name in the configuration
         queue: String,
-        /// The task's id
+        /// The task's id, or the name that the queue's `id` gives to it
         id: String,
     },
     /// Bring dead letters back into the queue, as tasks on their first attempt
@@ -290,7 +290,7 @@ pub(super) struct FilterArgs {
 pub(super) struct RedriveArgs {
     /// The queue's name in the configuration
     pub queue: String,
-    /// Task ids
+    /// Task ids, or names that the queue's `id` gives to tasks
     #[arg(value_name = "ID", conflicts_with = "all", required_unless_present = "all")]
     pub ids: Vec<String>,
     /// All that are there now, or those of them that match the filters

@@ -1,8 +1,8 @@
 //! `tqhost cancel`, `pause` and `resume`: an operator stops a task, or stops and restarts a queue.
 //!
-//! In: a queue's name, and for `cancel` a task's id. Out: a sentence, or an object as JSON. Each command may
-//! be repeated: the second time changes nothing. Not here: how Redis and the hosts carry it out (`queue`,
-//! `worker`).
+//! In: a queue's name, and for `cancel` a task's id or alias. Out: a sentence, or an object as JSON. Each
+//! command may be repeated: the second time changes nothing. Not here: how Redis and the hosts carry it out
+//! (`queue`, `worker`).
 
 use anyhow::anyhow;
 use serde_json::json;
@@ -13,7 +13,7 @@ use super::output::Out;
 use super::{text, tree};
 use crate::config::Config;
 use crate::config::units::show_duration;
-use crate::queue::{FlowProgress, Status, TaskName};
+use crate::queue::{FlowProgress, Meant, Status, TaskName};
 
 /// Fails when the task is not known, or has completed or failed. A task that is dead because a child of its
 /// flow did not complete stays dead, and the rest of the flow is cancelled.
@@ -25,7 +25,12 @@ pub(super) async fn cancel(
 ) -> Result<(), CommandError> {
     let queue = open(config, queue).await?;
     let name = &queue.rules.name;
-    let Some(before) = patiently(|| queue.cancel(id)).await? else {
+    let found = patiently(|| queue.find(id, Meant::NewestLiving)).await?;
+    let before = match &found {
+        Some(id) => patiently(|| queue.cancel(id)).await?,
+        None => None,
+    };
+    let (Some(id), Some(before)) = (found.as_deref(), before) else {
         let retention = show_duration(queue.rules.retention);
         let what = format!(
             "queue {name} knows no task {id:?}: it was never there, or it ended more than {retention} ago"

@@ -1,7 +1,7 @@
 //! `tqhost status`: shows a task, once or until its end.
 //!
-//! In: a queue's name and a task's id. Out: a sheet for people, or [`TaskView`] as JSON; with `--watch`, one
-//! of them or a line for every change. Not here: what Redis keeps of a task (`queue::status`).
+//! In: a queue's name and a task's id or alias. Out: a sheet for people, or [`TaskView`] as JSON; with
+//! `--watch`, one of them or a line for every change. Not here: what Redis keeps of a task (`queue::status`).
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::tree::{Family, TreeTask, family};
 use super::{text, value, wait};
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
-use crate::queue::{FlowProgress, Status, TaskName, TaskStatus};
+use crate::queue::{FlowProgress, Meant, Status, TaskName, TaskStatus};
 
 /// Columns of the bar that shows progress.
 const BAR: usize = 20;
@@ -133,13 +133,15 @@ pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Res
     let zone = TimeZone::system();
     let mut pause = wait::PAUSE.0;
     let mut last: Option<TaskStatus> = None;
+    let Some(id) = patiently(|| queue.find(&args.id, Meant::Newest)).await? else {
+        return Err(anyhow!(unknown(&queue.rules, &args.id)).into());
+    };
     loop {
-        let Some(task) = patiently(|| queue.status(&args.id)).await? else {
+        let Some(task) = patiently(|| queue.status(&id)).await? else {
             return Err(match last {
                 Some(_) => {
                     anyhow!(
-                        "task {} ended, and nothing of it is kept (retention {})",
-                        args.id,
+                        "task {id} ended, and nothing of it is kept (retention {})",
                         show_duration(queue.rules.retention)
                     )
                 }

@@ -288,6 +288,7 @@ impl Trial {
                 crashes: 0,
                 fence: known.map_or(1, |known| known.fence),
                 enqueued_at_ms: known.map_or_else(text::now_ms, |known| known.enqueued_at),
+                waits_since_ms: None,
                 traceparent: known.and_then(|known| known.traceparent.clone()),
                 delay: None,
                 origin: Origin::Producer,

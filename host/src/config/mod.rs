@@ -19,11 +19,13 @@ mod general;
 mod hold;
 mod hosts;
 mod http;
+mod idempotency;
 mod instance;
 mod list;
 mod load;
 pub(crate) mod model;
 mod names;
+mod place;
 mod plugin;
 mod problem;
 mod queue;
@@ -40,10 +42,12 @@ mod targets;
 mod testing;
 pub mod times;
 pub(crate) mod units;
+mod value;
 
 pub(crate) use allowed::AllowedHost;
 pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
 pub(crate) use model::{HoldRules, Http, Items, OnEnd, RedisServer, TargetQueue};
+pub(crate) use place::{Pointer, ValueAt};
 pub(crate) use records::RecordGrants;
 pub(crate) use secret::Secret;
 pub(crate) use store::{BlobSettings, BlobStore, Bucket};
@@ -155,6 +159,8 @@ config = { api_key = { env = "MISSING" } }
             ("## `[defaults]`", &queue::DEFAULTS_KEYS),
             ("## `[queues.NAME]`", &queue::KEYS),
             ("### `batch`", &queue::BATCH_KEYS),
+            ("### `idempotency`", &idempotency::KEYS),
+            ("### `id`", &value::ID_KEYS),
             ("### `backoff`", &backoff::KEYS),
             ("### `schedule`", &schedule::KEYS),
             ("### `hold`", &hold::KEYS),

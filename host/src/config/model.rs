@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 
 use super::allowed::AllowedHost;
+use super::place::ValueAt;
 use super::records::RecordGrants;
 use super::secret::Secret;
 use super::store::BlobSettings;
@@ -84,6 +85,10 @@ pub struct QueueRules {
     pub hold: Option<HoldRules>,
     /// The rule by which tasks count as one task, and how long it holds after its end.
     pub idempotency: Idempotency,
+    /// The place of the name under which clients find a task, beside its own id.
+    pub id: Option<ValueAt>,
+    /// How long a task may wait for its first attempt. One that waited longer is dead.
+    pub expire_after: Option<Duration>,
     /// How long status and result are kept after the end; zero keeps none.
     pub retention: Duration,
     /// A Redis list whose items become tasks, with the item as the field `data`.
@@ -124,8 +129,10 @@ pub struct TargetQueue {
     pub group: String,
     pub dead_letter: Option<String>,
     pub max_backlog: u32,
-    /// The field that holds the idempotency key of a task without one.
-    pub key_field: Option<String>,
+    /// The places of the idempotency key of a task without one of its own.
+    pub key: Vec<ValueAt>,
+    /// The place of the name under which clients find a task.
+    pub id: Option<ValueAt>,
     pub retention: Duration,
     /// Whether its own tasks may lead back to the queue that sends tasks to it. Then neither waits until the
     /// other one has room: both could wait for ever.
@@ -206,15 +213,17 @@ pub struct Rate {
 /// Tasks with the same key count as one task. The producer gives the key, as `tq-key` or in another field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Idempotency {
-    /// The field that holds the key of a task without `tq-key`.
-    pub field: Option<String>,
+    /// The places of the key of a task without `tq-key`. Several values make one key; empty: there is none.
+    pub key: Vec<ValueAt>,
     /// How long after the end of a task its key is still held.
     pub window: Duration,
+    /// Whether the key of a task that is dead or cancelled is free at once.
+    pub releases_on_failure: bool,
 }
 
 impl Default for Idempotency {
     fn default() -> Self {
-        Idempotency { field: None, window: Duration::from_secs(24 * 3600) }
+        Idempotency { key: Vec::new(), window: Duration::from_secs(24 * 3600), releases_on_failure: false }
     }
 }
 

@@ -3,7 +3,8 @@
 //! In: the tables of the file. Out: one [`QueueRules`] per table, in the order of the file. A key that a
 //! queue does not set comes from `[defaults]`, or else from [`Rules::default`].
 //!
-//! Not here: the keys of a backoff (`backoff`), a list (`list`), a schedule (`schedule`).
+//! Not here: the keys of a backoff (`backoff`), of `idempotency` and `id` (`idempotency`, `value`), of a list
+//! (`list`), of a schedule (`schedule`).
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,11 +12,12 @@ use std::time::Duration;
 
 use super::model::{Backoff, Batch, HoldRules, Idempotency, List, OnEnd, QueueRules, Rate};
 use super::names::{check_key, check_name, check_stream};
+use super::place::ValueAt;
 use super::reader::{Item, Keys, Table};
 use super::schedule;
 use super::targets::Sends;
 use super::units::parse_rate;
-use super::{backoff, hold, list, targets};
+use super::{backoff, hold, idempotency, list, targets, value};
 
 pub(super) const KEYS: Keys = Keys {
     known: &[
@@ -35,6 +37,8 @@ pub(super) const KEYS: Keys = Keys {
         "rate_limit",
         "hold",
         "idempotency",
+        "id",
+        "expire_after",
         "retention",
         "enqueue_to",
         "on_end",
@@ -67,6 +71,8 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
         "rate_limit",
         "hold",
         "idempotency",
+        "id",
+        "expire_after",
         "retention",
         "enqueue_to",
         "on_end",
@@ -83,7 +89,6 @@ pub(super) const DEFAULTS_KEYS: Keys = Keys {
 };
 
 pub(super) const BATCH_KEYS: Keys = Keys { known: &["max_tasks", "max_wait"], later: &[], elsewhere: &[] };
-pub(super) const IDEMPOTENCY_KEYS: Keys = Keys { known: &["field", "window"], later: &[], elsewhere: &[] };
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -98,7 +103,7 @@ const MAX_DEFERRALS: RangeInclusive<u32> = 0..=100_000;
 const MAX_CRASHES: RangeInclusive<u32> = 1..=1000;
 const MAX_BACKLOG: RangeInclusive<u32> = 1..=1_000_000_000;
 const EVENTS: RangeInclusive<u32> = 0..=1_000_000;
-const WINDOW: RangeInclusive<Duration> = SECOND..=Duration::from_secs(365 * 86_400);
+const EXPIRE_AFTER: RangeInclusive<Duration> = SECOND..=Duration::from_secs(365 * 86_400);
 const RETENTION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(365 * 86_400);
 
 /// The rules that a queue shares with `[defaults]`.
@@ -120,6 +125,8 @@ struct Rules {
     rate_limit: Option<Rate>,
     hold: Option<HoldRules>,
     idempotency: Idempotency,
+    id: Option<ValueAt>,
+    expire_after: Option<Duration>,
     retention: Duration,
     sends: Sends,
     events: u32,
@@ -143,6 +150,8 @@ impl Default for Rules {
             rate_limit: None,
             hold: None,
             idempotency: Idempotency::default(),
+            id: None,
+            expire_after: None,
             retention: DAY,
             sends: Sends::default(),
             events: 0,
@@ -211,6 +220,8 @@ fn read_queue(name: &str, item: &Item, defaults: &Rules) -> Option<(QueueRules, 
         rate_limit: rules.rate_limit,
         hold: rules.hold,
         idempotency: rules.idempotency,
+        id: rules.id,
+        expire_after: rules.expire_after,
         retention: rules.retention,
         list: table.get("list").and_then(|item| list::read(&item)),
         schedule: table.get("schedule").and_then(|item| schedule::read(&item)),
@@ -252,7 +263,9 @@ fn read_rules(table: &Table, base: &Rules) -> Rules {
         hold: table.get("hold").map_or(base.hold, |item| hold::read(&item, base.hold)),
         idempotency: table
             .get("idempotency")
-            .map_or_else(|| base.idempotency.clone(), |item| read_idempotency(&item, &base.idempotency)),
+            .map_or_else(|| base.idempotency.clone(), |item| idempotency::read(&item, &base.idempotency)),
+        id: table.get("id").and_then(|item| value::read(&item)).or_else(|| base.id.clone()),
+        expire_after: duration("expire_after", EXPIRE_AFTER).or(base.expire_after),
         retention: duration("retention", RETENTION).unwrap_or(base.retention),
         sends: Sends {
             enqueue_to: table
@@ -272,15 +285,6 @@ fn read_batch(item: &Item, base: Batch) -> Batch {
     Batch {
         max_tasks: table.get("max_tasks").and_then(|item| item.integer(BATCH)).or(base.max_tasks),
         max_wait: table.get("max_wait").and_then(|item| item.duration(MAX_WAIT)).unwrap_or(base.max_wait),
-    }
-}
-
-/// Reports its problems, and keeps the values that are right.
-fn read_idempotency(item: &Item, base: &Idempotency) -> Idempotency {
-    let Some(table) = item.table(&IDEMPOTENCY_KEYS) else { return base.clone() };
-    Idempotency {
-        field: table.get("field").and_then(|item| item.checked(check_key)).or_else(|| base.field.clone()),
-        window: table.get("window").and_then(|item| item.duration(WINDOW)).unwrap_or(base.window),
     }
 }
 
@@ -311,7 +315,9 @@ fn check_streams(queues: &[(QueueRules, Item)]) {
         let inside = |other: &&&str| {
             let rest = queue.stream.strip_prefix(**other).filter(|_| other.contains('{'));
             rest.is_some_and(|rest| {
-                [":task", ":key"].iter().any(|part| rest == *part || rest.starts_with(&format!("{part}:")))
+                [":task", ":key", ":alias"]
+                    .iter()
+                    .any(|part| rest == *part || rest.starts_with(&format!("{part}:")))
             })
         };
         if let Some(other) = owners.keys().find(inside) {
@@ -378,6 +384,8 @@ mod tests {
             rate_limit: None,
             hold: None,
             idempotency: Idempotency::default(),
+            id: None,
+            expire_after: None,
             retention: DAY,
             list: None,
             schedule: None,
@@ -467,6 +475,10 @@ mod tests {
             ("max_retries = 1001", "write 0 to 1000"),
             ("max_crashes = 0", "write 1 to 1000"),
             ("max_deferrals = 100001", "write 0 to 100000"),
+            (
+                "expire_after = \"0s\"",
+                "queues.a.expire_after: \"0s\" is out of bounds: write \"1s\" to \"365d\"",
+            ),
             ("retention = \"366d\"", "write \"0s\" to \"365d\""),
             ("plugin = \"../x\"", "queues.a.plugin: "),
             ("batch = 5", "queues.a.batch: is an integer, but must be a table"),

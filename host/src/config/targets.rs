@@ -99,7 +99,8 @@ fn target(queue: &QueueRules) -> TargetQueue {
         group: queue.group.clone(),
         dead_letter: queue.dead_letter.clone(),
         max_backlog: queue.max_backlog,
-        key_field: queue.idempotency.field.clone(),
+        key: queue.idempotency.key.clone(),
+        id: queue.id.clone(),
         retention: queue.retention,
         leads_back: false,
     }

@@ -16,6 +16,7 @@ impl Queue {
     /// call may be repeated: the second one gives CANCELLED.
     pub async fn cancel(&self, id: &str) -> Result<Option<Status>, QueueError> {
         let keys = &self.keys;
+        self.note_queued_alias(id).await?;
         // Only the status of the task names its marker.
         let marker = self.link.command("cancel", redis::cmd("HGET").arg(keys.task(id)).arg("marker")).await?;
         let marker = match marker {
@@ -31,7 +32,7 @@ impl Queue {
         let mut before = self.shaped("cancel", reply::bytes(self.link.script(&call("")).await?))?;
         if before.is_empty() {
             // Without an entry the task has ended meanwhile, and has a status now, or it was never there.
-            let entry = self.find_queued(id).await?.unwrap_or_default();
+            let entry = self.find_queued(id).await?.map(|entry| entry.id).unwrap_or_default();
             before = self.shaped("cancel", reply::bytes(self.link.script(&call(&entry)).await?))?;
         }
         Ok(Status::parse(&before))

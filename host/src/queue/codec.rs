@@ -7,11 +7,13 @@
 //!
 //! Not here: handling an entry that cannot be decoded (`worker::intake` buries it as `malformed`).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::IgnoredAny;
 
+use super::value;
 use crate::config::{self, Items};
 use crate::field::HOST_FIELDS;
 use crate::task::{Field, Origin, Task};
@@ -39,9 +41,12 @@ const FLOW_FAILED: &str = "tq-flow-failed";
 const ENQUEUED_AT: &str = "tq-enqueued-at";
 /// The shortest time from the enqueueing of a task to its start, in milliseconds.
 const DELAY: &str = "tq-delay-ms";
+/// When a task that was delayed before its first attempt, or that came back from the dead letters, was due
+/// (ms since the Unix epoch).
+const DUE_AT: &str = "tq-due-at";
 const KEY: &str = "tq-key";
 /// Reserved fields that [`Task`] has fields for.
-const KNOWN: [&str; 7] = [ID, ATTEMPT, DEFERRALS, CRASHES, FENCE, DELAY, ENQUEUED_AT];
+const KNOWN: [&str; 8] = [ID, ATTEMPT, DEFERRALS, CRASHES, FENCE, DELAY, ENQUEUED_AT, DUE_AT];
 /// Failures for a cause outside that were not charged, while the queue was not held.
 const OUTAGES: &str = "tq-outages";
 const TRACEPARENT: &str = "traceparent";
@@ -59,9 +64,6 @@ const DEAD_ONLY: [&str; 8] = [
 
 /// The field of a list's item (`scripts/move.lua`).
 const ITEM: &str = "data";
-
-/// The longest idempotency key, in bytes. It is part of a key in Redis.
-pub const MAX_KEY_BYTES: usize = 512;
 
 /// Field names and values as they stand in Redis.
 pub type RawFields = Vec<(Vec<u8>, Vec<u8>)>;
@@ -93,8 +95,6 @@ pub enum Malformed {
     BadId,
     #[error("{0} is not a number")]
     NotANumber(&'static str),
-    #[error("its idempotency key has more than {MAX_KEY_BYTES} bytes")]
-    KeyTooLong,
     /// Names the position of the fault, and shows nothing of the text there.
     #[error("the field data is not JSON: {0}")]
     NotJson(String),
@@ -138,6 +138,7 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
         crashes: entry.deliveries.saturating_sub(1),
         fence: u64::from(entry.deliveries.max(1)),
         enqueued_at_ms: entry_time_ms(&entry.id),
+        waits_since_ms: None,
         traceparent: None,
         delay: None,
         origin: Origin::Producer,
@@ -157,10 +158,14 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
             }
             JOINS => task.joins = std::str::from_utf8(value).ok().map(str::to_owned),
             DELAY => task.delay = Some(number(DELAY, value).map(Duration::from_millis)?.min(LONGEST_DELAY)),
+            DUE_AT => task.waits_since_ms = Some(number(DUE_AT, value)?),
             ENQUEUED_AT => (task.enqueued_at_ms, is_enqueued) = (number(ENQUEUED_AT, value)?, true),
             TRACEPARENT => task.traceparent = std::str::from_utf8(value).ok().map(str::to_owned),
             _ => {}
         }
+    }
+    if !is_returned {
+        task.waits_since_ms = task.waits_since_ms.or(Some(task.enqueued_at_ms));
     }
     task.origin = match (has_id, is_enqueued, is_returned) {
         (false, false, false) => Origin::Producer,
@@ -172,9 +177,6 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
 
 /// Whether the queue can run this task.
 pub fn check(task: &Task, rules: &config::QueueRules) -> Result<(), Malformed> {
-    if idempotency_key(task, rules).is_some_and(|key| key.len() > MAX_KEY_BYTES) {
-        return Err(Malformed::KeyTooLong);
-    }
     if rules.list.as_ref().is_some_and(|list| list.items == Items::Json) {
         for item in task.fields.iter().filter(|field| field.name == ITEM) {
             check_json(&item.value)?;
@@ -220,6 +222,11 @@ pub fn set_outages(task: &mut Task, outages: u32) {
     }
 }
 
+/// The field that says when a task that is delayed before its first attempt is due.
+pub fn due_at(task: &Task, delay: Duration) -> (Vec<u8>, Vec<u8>) {
+    raw(DUE_AT, &(task.enqueued_at_ms + delay.as_millis() as u64))
+}
+
 /// Why the task cannot run: the flow that it joins has failed.
 pub fn failure_of_flow(task: &Task) -> Option<String> {
     let failed = task.reserved.iter().find(|field| field.name == FLOW_FAILED)?;
@@ -231,14 +238,10 @@ pub fn fence(task: &Task) -> (Vec<u8>, Vec<u8>) {
     raw(FENCE, &task.fence)
 }
 
-/// A task's idempotency key: `tq-key`, or else the value of the field that the queue names. An empty value
-/// means that the task has none.
-pub fn idempotency_key<'t>(task: &'t Task, rules: &config::QueueRules) -> Option<&'t [u8]> {
-    let find = |fields: &'t [Field], name: &str| {
-        fields.iter().find(|field| field.name == name).map(|field| field.value.as_slice())
-    };
-    let named = || rules.idempotency.field.as_deref().and_then(|name| find(&task.fields, name));
-    find(&task.reserved, KEY).or_else(named).filter(|key| !key.is_empty())
+/// A task's idempotency key: `tq-key`, or else what the queue makes of its fields.
+pub fn idempotency_key<'t>(task: &'t Task, rules: &config::QueueRules) -> Option<Cow<'t, [u8]>> {
+    let own = task.reserved.iter().find(|field| field.name == KEY).map(|field| field.value.as_slice());
+    value::idempotency_key(own, &task.fields, &rules.idempotency.key)
 }
 
 /// The producer's fields, and the reserved ones that this version only keeps.
@@ -256,7 +259,7 @@ pub fn id_of(entry: &StreamEntry) -> String {
 /// The fields of a dead letter as those of a task on its first attempt: without attempts, deferrals, crashes
 /// and the reasons.
 pub fn revived(id: &str, fields: &RawFields) -> RawFields {
-    let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, OUTAGES, DELAY, FLOW_FAILED];
+    let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, OUTAGES, DELAY, DUE_AT, FLOW_FAILED];
     let kept = fields.iter().filter(|(name, _)| {
         let is = |known: &&str| name == known.as_bytes();
         !spent.iter().any(is) && !DEAD_ONLY.iter().any(is)
@@ -340,6 +343,18 @@ mod tests {
     }
 
     #[test]
+    fn a_task_waits_for_its_first_attempt_since_it_was_due() {
+        let since = |fields| decoded(fields).unwrap().waits_since_ms;
+        assert_eq!(since(&[("a", "1")]), Some(1_700_000_000_123));
+        assert_eq!(since(&[("tq-id", "x")]), Some(1_700_000_000_123));
+        assert_eq!(since(&[("tq-id", "x"), ("tq-enqueued-at", "5")]), Some(5));
+        assert_eq!(since(&[("tq-due-at", "9"), ("tq-id", "x"), ("tq-enqueued-at", "5")]), Some(9));
+        assert_eq!(since(&[("tq-id", "x"), ("tq-attempt", "1")]), None, "it was given back");
+        let parked = [("tq-id", "x"), ("tq-attempt", "1"), ("tq-enqueued-at", "5"), ("tq-due-at", "9")];
+        assert_eq!(since(&parked), Some(9), "its producer asked for a delay");
+    }
+
+    #[test]
     fn what_cannot_be_read_is_malformed() {
         assert_eq!(decoded(&[("tq-id", "")]), Err(Malformed::BadId));
         assert_eq!(decoded(&[("tq-id", &"x".repeat(257))]), Err(Malformed::BadId));
@@ -414,7 +429,7 @@ mod tests {
             let after = decode(&"q".into(), second).unwrap();
             let fence = before.fence + 1;
             let (entry, origin) = ("9-0".into(), Origin::Other);
-            let expected = Task { entry, attempt, deferrals, fence, origin, ..before };
+            let expected = Task { entry, attempt, deferrals, fence, origin, waits_since_ms: None, ..before };
             prop_assert_eq!(after, expected);
         }
     }

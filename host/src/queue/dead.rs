@@ -2,7 +2,7 @@
 //!
 //! In: filters, ids and rates. Out: [`DeadLetter`]s and counts. Not here: the burial of a task (`settle`).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,7 +126,7 @@ impl DeadFilter {
 /// The dead letters that an operation applies to.
 #[derive(Debug, Clone)]
 pub enum DeadChoice {
-    /// By task id.
+    /// By task id, or by alias: then the newest task with this alias.
     Ids(Vec<String>),
     /// All that exist now and pass the filter.
     All(DeadFilter),
@@ -192,16 +192,43 @@ impl Queue {
         Ok(out)
     }
 
-    /// The oldest dead letter of a task.
+    /// The oldest dead letter of the task with this id, or else the newest one of a task with this alias.
     pub async fn dead_letter(&self, id: &str) -> Result<Option<DeadLetter>, QueueError> {
         let ids = HashSet::from([id]);
+        let mut aliased = None;
         let mut pages = Pages::new(None);
         while let Some(page) = pages.next(self).await? {
-            if let Some(letter) = page.into_iter().find(|letter| letter.is_named(&ids)) {
-                return Ok(Some(letter));
+            for letter in page {
+                if letter.is_named(&ids) {
+                    return Ok(Some(letter));
+                }
+                if self.is_alias(id, &letter.fields) {
+                    aliased = Some(letter);
+                }
             }
         }
-        Ok(None)
+        Ok(aliased)
+    }
+
+    /// The dead letters that are meant by these names, as with [`Queue::dead_letter`], up to the entry
+    /// `last`. Gives their entries.
+    async fn dead_entries(&self, names: &[String], last: &str) -> Result<HashSet<String>, QueueError> {
+        let ids: HashSet<&str> = names.iter().map(String::as_str).collect();
+        let aliases: HashMap<Vec<u8>, &str> = ids.iter().map(|name| (self.alias_key(name), *name)).collect();
+        let (mut by_id, mut by_alias) = (HashMap::new(), HashMap::new());
+        let mut pages = Pages::new(Some(last.to_owned()));
+        while let Some(page) = pages.next(self).await? {
+            for letter in page {
+                let alias = self.alias_of(&letter.fields).and_then(|alias| aliases.get(&alias));
+                if let Some(name) = alias {
+                    by_alias.insert(*name, letter.entry.clone());
+                }
+                if let Some(name) = ids.get(letter.id.as_str()) {
+                    by_id.entry(*name).or_insert(letter.entry);
+                }
+            }
+        }
+        Ok(ids.into_iter().filter_map(|name| by_id.remove(name).or_else(|| by_alias.remove(name))).collect())
     }
 
     /// Brings dead letters back into the queue, as tasks on their first attempt. `rate` keeps tasks that
@@ -235,7 +262,8 @@ impl Queue {
         progress: &mut RedriveProgress,
     ) -> Result<u64, QueueError> {
         // Tasks that die during this call are left for the next one. Otherwise the call might never end.
-        let mut pages = Pages::new(Some(self.last_dead().await?));
+        let last = self.last_dead().await?;
+        let mut pages = Pages::new(Some(last.clone()));
         let now_ms = self.now_ms().await?;
         match choice {
             DeadChoice::All(filter) => {
@@ -247,6 +275,18 @@ impl Queue {
                     self.redrive_page(&chosen, step, progress).await?;
                 }
                 Ok(asked_for)
+            }
+            // A task may be named by its alias, and only a look at all of them tells which one is the newest.
+            DeadChoice::Ids(names) if self.rules.id.is_some() => {
+                let mut entries = self.dead_entries(names, &last).await?;
+                while !entries.is_empty()
+                    && let Some(page) = pages.next(self).await?
+                {
+                    let chosen: Vec<_> =
+                        page.into_iter().filter(|letter| entries.remove(&letter.entry)).collect();
+                    self.redrive_page(&chosen, step, progress).await?;
+                }
+                Ok(names.len() as u64)
             }
             DeadChoice::Ids(ids) => {
                 let mut open: HashSet<&str> = ids.iter().map(String::as_str).collect();
@@ -291,6 +331,11 @@ impl Queue {
                     progress.without_flow += of_kind(|n| *n == REQUEUED_WITHOUT_FLOW);
                     counts.into_iter().collect::<Result<Vec<u64>, QueueError>>()?;
                     progress.is_writing = false;
+                    let named: Vec<_> = some
+                        .iter()
+                        .filter_map(|letter| self.waiting(&letter.id, &letter.fields, letter.enqueued_at))
+                        .collect();
+                    self.note(&self.keys, &named).await?;
                     if let Some(rate) = rate {
                         tokio::time::sleep(rate.per.mul_f64(some.len() as f64 / f64::from(rate.count))).await;
                     }

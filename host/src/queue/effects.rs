@@ -3,6 +3,7 @@
 //!
 //! Not here: the buffer of an attempt (`crate::effects`), the commit itself (`settle`).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -264,7 +265,7 @@ impl Queue {
             keys.parked.clone().into(),
             keys.dead.clone().into(),
             keys.task(&flow.then.id).into(),
-            keys.marker(outbox_key(&flow.then, target)),
+            keys.marker(outbox_key(&flow.then, target).as_deref()),
         ]);
         let call = call
             .value(&flow.then.id)
@@ -317,7 +318,7 @@ impl Queue {
             keys.delayed.clone().into(),
             keys.parked.clone().into(),
             keys.task(&task.id).into(),
-            keys.marker(outbox_key(task, target)),
+            keys.marker(outbox_key(task, target).as_deref()),
         ]);
         call.values.extend(fields.into_iter().flat_map(|(name, value)| [name, value]));
         Some(call)
@@ -325,8 +326,8 @@ impl Queue {
 }
 
 /// The idempotency key of a task that goes to this queue.
-pub(super) fn outbox_key<'t>(task: &'t OutboxTask, target: &TargetQueue) -> Option<&'t [u8]> {
-    produce::key_of(task.key.as_deref(), &task.fields, target.key_field.as_deref())
+pub(super) fn outbox_key<'t>(task: &'t OutboxTask, target: &TargetQueue) -> Option<Cow<'t, [u8]>> {
+    produce::key_of(task.key.as_deref(), &task.fields, &target.key)
 }
 
 /// The fields of the entry of a task.

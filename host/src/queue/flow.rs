@@ -114,7 +114,7 @@ impl Queue {
                     .arg(&keys.delayed)
                     .arg(&keys.parked)
                     .arg(keys.task(&child.id))
-                    .arg(keys.marker(outbox_key(child, target)))
+                    .arg(keys.marker(outbox_key(child, target).as_deref()))
                     .arg(&child.id)
                     .arg(millis(child.delay))
                     .arg(millis(target.retention))

@@ -8,6 +8,7 @@ use super::keys::QueueKeys;
 use super::link::{Link, Recovery};
 use super::reply::{Shaped, UnexpectedShape};
 use super::script::{Script, ScriptCall, Told};
+use crate::config::model::Idempotency;
 use crate::config::{self, OnEnd, TargetQueue};
 
 /// After an outage every living host renews its leases within this time: it connects again within 4 seconds,
@@ -36,9 +37,7 @@ impl Queue {
     pub(crate) fn ending_call(&self, script: &'static LazyLock<Script>) -> ScriptCall {
         let rules = &self.rules;
         let call = ScriptCall::new(script).key(&self.keys.stream).arg(&rules.group);
-        call.arg(millis(rules.retention))
-            .arg(millis(rules.idempotency.window))
-            .telling(Arc::clone(&self.told))
+        call.arg(millis(rules.retention)).arg(window(&rules.idempotency)).telling(Arc::clone(&self.told))
     }
 
     /// Whether Redis answered again only recently, after a silence in which leases may have ended. Living
@@ -58,6 +57,12 @@ impl Queue {
     pub(crate) fn shaped<T>(&self, what: &'static str, shaped: Shaped<T>) -> Result<T, QueueError> {
         shaped.map_err(|UnexpectedShape| QueueError::unexpected(what, self.link.address()))
     }
+}
+
+/// How long idempotency keys are kept, as lib.lua takes it.
+pub(super) fn window(rules: &Idempotency) -> String {
+    let window = millis(rules.window);
+    if rules.releases_on_failure { format!("{window}/0") } else { window.to_string() }
 }
 
 fn told(rules: &config::QueueRules, keys: &QueueKeys) -> Told {

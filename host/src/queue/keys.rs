@@ -7,6 +7,7 @@
 //! | `tq:{S}:parked` | hash | member → the fields of the delayed task (MessagePack) | settle, enqueue, promote |
 //! | `tq:{S}:dead`, or the queue's `dead_letter` | stream | dead letters | settle, requeue, purge |
 //! | `tq:{S}:key:<key>` | string | the id of the task with this key, for its life and the window | enqueue, begin, settle, cancel, mend, examine |
+//! | `tq:{S}:alias:<alias>` | zset | the ids of the newest tasks with this alias, by the time of enqueueing (ms); expires | alias |
 //! | `tq:{S}:rate` | string | the time up to which places are taken (µs); expires | rate |
 //! | `tq:{S}:hold` | string | failures in a row for a cause outside, or the hold, as JSON; expires | hold, resume |
 //! | `tq:{S}:paused` | string | when the queue was paused (ms); exists during the pause | pause, resume |
@@ -66,6 +67,7 @@ pub(crate) struct QueueKeys {
     task_prefix: String,
     settled_prefix: String,
     marker_prefix: String,
+    alias_prefix: String,
     state_prefix: String,
     flow_prefix: String,
 }
@@ -100,6 +102,7 @@ impl QueueKeys {
             task_prefix: format!("{base}:task:"),
             settled_prefix: format!("{base}:settled:"),
             marker_prefix: format!("{base}:key:"),
+            alias_prefix: format!("{base}:alias:"),
             flow_prefix: format!("{base}:flow:"),
             state_prefix: format!("tq:{{{}}}:state:", hash_tag(stream).unwrap_or(stream)),
             base,
@@ -142,6 +145,11 @@ impl QueueKeys {
     /// Whether this key is the marker of an idempotency key.
     pub(crate) fn is_marker(&self, key: &[u8]) -> bool {
         key.starts_with(self.marker_prefix.as_bytes())
+    }
+
+    /// The tasks that have this alias.
+    pub(crate) fn alias(&self, alias: &[u8]) -> Vec<u8> {
+        [self.alias_prefix.as_bytes(), alias].concat()
     }
 
     /// The marker of an idempotency key: it holds the id of the task that has the key. For a task without a

@@ -6,6 +6,7 @@
 //! themselves, except to load a script, and what a running attempt waits for (`repeat`). Not here: examining
 //! a whole queue and all of its keys (`doctor`, which builds on this module).
 
+pub(crate) mod alias;
 pub(crate) mod cancel;
 pub(crate) mod census;
 pub(crate) mod claim;
@@ -33,8 +34,10 @@ pub(crate) mod server;
 pub(crate) mod settle;
 pub(crate) mod status;
 pub(crate) mod upkeep;
+mod value;
 pub(crate) mod wait;
 
+pub(crate) use alias::Meant;
 pub(crate) use census::Census;
 pub use claim::{Begun, HeartbeatReport, Lease, Start};
 pub use codec::StreamEntry;

@@ -3,6 +3,7 @@
 //! In: fields, a delay, an idempotency key. Out: whether each task was accepted, is a duplicate, or found the
 //! queue full. A call may be repeated: Redis knows the ids of the tasks that it has.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -12,7 +13,8 @@ use super::error::QueueError;
 use super::handle::{Queue, millis};
 use super::reply;
 use super::script::{self, ScriptCall, with_fields};
-use super::wait;
+use super::{value, wait};
+use crate::config::ValueAt;
 use crate::effects::OutboxTask;
 use crate::field::RESERVED;
 use crate::task::Field;
@@ -45,8 +47,8 @@ pub enum NotATask {
     NoFields,
     #[error("a task has at most {max} fields, this one has {0}", max = codec::MAX_FIELDS)]
     TooManyFields(usize),
-    #[error("an idempotency key has 1 to {max} bytes, this one has {0}", max = codec::MAX_KEY_BYTES)]
-    KeyLength(usize),
+    #[error("an idempotency key has at least one byte, this one is empty")]
+    EmptyKey,
     #[error("field `{0}`: names that start with `{1}` are reserved for tqhost")]
     Reserved(String, &'static str),
 }
@@ -58,10 +60,11 @@ impl NewTask {
         Ok(NewTask { id: Uuid::now_v7().to_string(), fields, delay, key: None })
     }
 
-    /// Gives the task an idempotency key, of 1 to [`codec::MAX_KEY_BYTES`] bytes. It takes precedence over
-    /// the field that the queue names.
+    /// Gives the task an idempotency key. It takes precedence over the fields that the queue names.
     pub fn with_key(mut self, key: String) -> Result<NewTask, NotATask> {
-        check_key(key.as_bytes())?;
+        if key.is_empty() {
+            return Err(NotATask::EmptyKey);
+        }
         self.key = Some(key);
         Ok(self)
     }
@@ -92,10 +95,6 @@ pub(crate) fn check_fields(fields: &[Field], reserved: &[&'static str]) -> Resul
     fields.iter().find_map(refused).map_or(Ok(()), Err)
 }
 
-fn check_key(key: &[u8]) -> Result<(), NotATask> {
-    if (1..=codec::MAX_KEY_BYTES).contains(&key.len()) { Ok(()) } else { Err(NotATask::KeyLength(key.len())) }
-}
-
 impl Queue {
     /// Enqueues tasks in one go; each succeeds or fails alone. May be repeated after an error: a task that
     /// was accepted is not accepted again.
@@ -111,6 +110,10 @@ impl Queue {
                 Err(error) => Err(error),
             });
         }
+        let accepted = tasks.iter().zip(&out).filter(|(_, reply)| matches!(reply, Ok(Enqueued::Accepted)));
+        let named = accepted.filter_map(|(task, _)| self.new_named(&task.id, &task.fields, task.delay));
+        let named: Vec<_> = named.collect();
+        self.note(&self.keys, &named).await?;
         if tasks.iter().any(|task| !task.delay.is_zero()) {
             wait::request_look(&self.link).await;
         }
@@ -143,22 +146,23 @@ impl Queue {
     fn enqueue_call(&self, task: &NewTask, holder: Option<&str>) -> ScriptCall {
         let keys = &self.keys;
         let call = self.ending_call(&script::ENQUEUE).key(&keys.delayed).key(&keys.parked);
-        let key = key_of(task.key.as_deref(), &task.fields, self.rules.idempotency.field.as_deref());
+        let key = key_of(task.key.as_deref(), &task.fields, &self.rules.idempotency.key);
         let call = call
             .key(keys.task(&task.id))
-            .key(keys.marker(key))
+            .key(keys.marker(key.as_deref()))
             .key(holder.map_or_else(|| keys.stream.clone(), |holder| keys.task(holder)));
         let fields = entry_fields(&task.id, task.key.as_deref(), &task.fields);
         with_fields(call.arg(millis(task.delay)).arg(&task.id).arg(self.rules.max_backlog), fields)
     }
 }
 
-/// The idempotency key of a new task: its own one, or else the value of the field `named`, unless that is
-/// empty.
-pub(super) fn key_of<'t>(own: Option<&'t str>, fields: &'t [Field], named: Option<&str>) -> Option<&'t [u8]> {
-    let field = || fields.iter().find(|field| Some(field.name.as_str()) == named);
-    let value = || field().map(|field| field.value.as_slice()).filter(|value| !value.is_empty());
-    own.map(str::as_bytes).or_else(value)
+/// The idempotency key of a new task: its own one, or else the values at these places.
+pub(super) fn key_of<'t>(
+    own: Option<&'t str>,
+    fields: &'t [Field],
+    places: &[ValueAt],
+) -> Option<Cow<'t, [u8]>> {
+    value::idempotency_key(own.map(str::as_bytes), fields, places)
 }
 
 /// The fields of a new task's entry.

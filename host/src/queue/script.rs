@@ -48,6 +48,7 @@ scripts! {
     pub DUTIES = "duties",
     pub STAGE = "stage",
     pub UNSTAGE = "unstage",
+    pub ALIAS = "alias",
 }
 
 impl Script {

@@ -13,7 +13,7 @@ use strum::{IntoStaticStr, VariantArray, VariantNames};
 use super::codec::{self, RawFields, StreamEntry};
 use super::effects::EffectCall;
 use super::error::QueueError;
-use super::handle::{Queue, millis};
+use super::handle::{Queue, millis, window};
 use super::reply;
 use super::script;
 use super::status::TaskName;
@@ -52,6 +52,7 @@ pub enum Reason {
     Crashed,
     Malformed,
     FlowFailed,
+    Expired,
 }
 
 impl From<Reason> for SettledAs {
@@ -63,6 +64,7 @@ impl From<Reason> for SettledAs {
             Reason::Crashed => SettledAs::Crashed,
             Reason::Malformed => SettledAs::Malformed,
             Reason::FlowFailed => SettledAs::FlowFailed,
+            Reason::Expired => SettledAs::Expired,
         }
     }
 }
@@ -369,7 +371,7 @@ impl Queue {
             .arg(&told.keys)
             .arg(&rules.group)
             .arg(millis(rules.retention))
-            .arg(millis(rules.idempotency.window))
+            .arg(window(&rules.idempotency))
             .arg(consumer);
         command.arg(call.number);
         for form in [
@@ -433,7 +435,11 @@ impl Queue {
             (Settlement::Park { delay, from, next_attempt, deferrals, error }, EndingSubject::Task(task)) => {
                 let what = if *from == DelayStart::Now { "P" } else { "E" };
                 begin(what, *next_attempt, error, *delay);
-                add_fields(command, &codec::encode(task, *next_attempt, *deferrals));
+                let mut fields = codec::encode(task, *next_attempt, *deferrals);
+                if *from == DelayStart::Enqueueing {
+                    fields.push(codec::due_at(task, *delay));
+                }
+                add_fields(command, &fields);
             }
             (settlement, subject) => {
                 // An entry that is not a task can only be buried.

@@ -174,7 +174,7 @@ impl Queue {
         if self.find_queued(id).await?.is_some() {
             return Ok(Some(TaskStatus::new(id, Status::Pending)));
         }
-        if let Some(letter) = self.dead_letter(id).await? {
+        if let Some(letter) = self.dead_letter(id).await?.filter(|letter| letter.id == id) {
             return Ok(Some(TaskStatus {
                 attempt: letter.attempts,
                 error: Some(letter.error),
@@ -201,23 +201,22 @@ impl Queue {
     }
 
     /// The entry in which a task waits, or runs.
-    pub(super) async fn find_queued(&self, id: &str) -> Result<Option<String>, QueueError> {
+    pub(super) async fn find_queued(&self, id: &str) -> Result<Option<codec::StreamEntry>, QueueError> {
         if codec::is_entry_id(id)
-            && let Some(entry) = self.range(&self.keys.stream, id, id, 1).await?.first()
-            && codec::id_of(entry) == id
+            && let Some(entry) = self.range(&self.keys.stream, id, id, 1).await?.pop()
+            && codec::id_of(&entry) == id
         {
-            return Ok(Some(entry.id.clone()));
+            return Ok(Some(entry));
         }
         let mut from = "-".to_owned();
         for _ in 0..SEARCH_LIMIT / SEARCH_PAGE {
             let page = self.range(&self.keys.stream, &from, "+", SEARCH_PAGE).await?;
-            if let Some(entry) = page.iter().find(|entry| codec::id_of(entry) == id) {
-                return Ok(Some(entry.id.clone()));
+            let next = page.last().filter(|_| page.len() == SEARCH_PAGE).map(|last| format!("({}", last.id));
+            if let Some(entry) = page.into_iter().find(|entry| codec::id_of(entry) == id) {
+                return Ok(Some(entry));
             }
-            match page.last() {
-                Some(last) if page.len() == SEARCH_PAGE => from = format!("({}", last.id),
-                _ => break,
-            }
+            let Some(next) = next else { break };
+            from = next;
         }
         Ok(None)
     }

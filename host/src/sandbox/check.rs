@@ -131,6 +131,7 @@ fn nobody() -> Task {
         crashes: 0,
         fence: 0,
         enqueued_at_ms: 0,
+        waits_since_ms: None,
         traceparent: None,
         delay: None,
         origin: Origin::Producer,

@@ -120,6 +120,7 @@ pub(crate) fn task() -> Task {
         crashes: 0,
         fence: 1,
         enqueued_at_ms: 7,
+        waits_since_ms: None,
         delay: None,
         origin: Origin::Producer,
         joins: None,

@@ -1,7 +1,8 @@
 //! Turns claimed entries into running tasks.
 //!
 //! In: entries that this host has claimed, with a permit for each. Out: a runner for each task that may run,
-//! or a settlement. Malformed tasks, and tasks that crashed a host while they ran alone, are dead-lettered.
+//! or a settlement. Tasks that are malformed, that have expired, or that crashed a host while they ran alone,
+//! are dead-lettered.
 //!
 //!     just read, and plain ─────────────────────────▶ runs; if for long, `status_writer` writes PROCESSING
 //!     every other task ─▶ the gate (begin.lua) ─▶ runs, or is settled by the gate
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::arrivals::{self, Decoded};
 use super::capacity::Permits;
 use super::inflight::{Claim, Hold};
 use super::shared::SharedQueue;
@@ -31,6 +33,12 @@ pub(crate) enum Delivery {
     First { since: Instant },
     /// Another consumer had them before, or they were delivered to this one unseen.
     Repeated,
+}
+
+impl Delivery {
+    fn is_first(self) -> bool {
+        matches!(self, Delivery::First { .. })
+    }
 }
 
 /// Admits entries. `permits` holds at least one permit for each entry; unused permits are given back.
@@ -52,8 +60,8 @@ pub(crate) async fn admit(
         Delivery::First { since } => since,
         Delivery::Repeated => Instant::now(),
     };
-    let mut gated: Vec<(Task, Hold)> = Vec::new();
-    let again = matches!(delivery, Delivery::Repeated);
+    let again = !delivery.is_first();
+    let mut held = Vec::with_capacity(entries.len());
     for entry in entries {
         // A claim asks for no more entries than permits.
         let Some(permit) = permits.split_one() else { break };
@@ -64,9 +72,18 @@ pub(crate) async fn admit(
         if let (true, Ok(task)) = (is_uncounted, &mut decoded) {
             task.fence = task.fence.saturating_add(1);
         }
-        let Some(mut hold) = hold(shared, &decoded, since, permit) else { continue };
+        let Some(hold) = hold(shared, &decoded, since, permit) else { continue };
+        held.push((decoded, hold));
+    }
+    permits.unused();
+    arrivals::note_aliases(shared, &held).await;
+    // A task that was delivered before may have begun.
+    let now_ms = if again { None } else { arrivals::now_ms(shared).await };
+    let mut gated: Vec<(Task, Hold)> = Vec::new();
+    let expired = |task: &Task| settle::expired(task, &shared.queue.rules, now_ms?);
+    for (decoded, mut hold) in held {
         let (subject, decision) = match decoded {
-            Ok(task) => match settle::unrun(&task, &shared.queue.rules) {
+            Ok(task) => match settle::unrun(&task, &shared.queue.rules).or_else(|| expired(&task)) {
                 Some(decision) => (EndingSubject::Task(Box::new(task)), decision),
                 None if active.is_some() && is_plain(shared, &task, &hold, delivery) => {
                     hold.begun(task.origin != Origin::Producer);
@@ -82,7 +99,6 @@ pub(crate) async fn admit(
         };
         shared.settle(subject, label.clone(), None, decision, hold).await;
     }
-    permits.unused();
     shared.begun.notify_one();
     if active.is_none() {
         gate::release(shared, &label, gated).await;
@@ -103,17 +119,13 @@ pub(crate) async fn admit(
 }
 
 /// Adds an entry to the table. `None`: it runs already.
-fn hold(
-    shared: &SharedQueue,
-    decoded: &Result<Task, (codec::Malformed, StreamEntry)>,
-    since: Instant,
-    permit: Permits,
-) -> Option<Hold> {
+fn hold(shared: &SharedQueue, decoded: &Decoded, since: Instant, permit: Permits) -> Option<Hold> {
+    let key = decoded.as_ref().ok().and_then(|task| codec::idempotency_key(task, &shared.queue.rules));
     let claim = match decoded {
         Ok(task) => Claim {
             entry: &task.entry,
             task_id: &task.id,
-            key: codec::idempotency_key(task, &shared.queue.rules),
+            key: key.as_deref(),
             attempt: task.attempt,
             enqueued_at_ms: task.enqueued_at_ms,
             since,

@@ -1,7 +1,7 @@
 //! Carries tasks from claim to settlement: the loops of one queue.
 //!
 //! Each queue has its own loops, one per file:
-//! - [`fetcher`] and [`reclaimer`] claim tasks;
+//! - [`fetcher`] and [`reclaimer`] claim tasks, and [`arrivals`] asks what their queue has to know of them;
 //! - [`gather`] forms batches, [`runner`] runs attempts, [`settler`] settles them;
 //! - [`heartbeat`] renews leases, and [`status_writer`] writes PROCESSING for attempts that run for long;
 //! - [`promoter`] moves due tasks back to the stream;
@@ -15,6 +15,7 @@
 //! [`waiter`], [`lookout`] and [`janitor`] serve all queues of the host together.
 
 pub(crate) mod alone;
+mod arrivals;
 pub(crate) mod backoff;
 pub(crate) mod capacity;
 pub(crate) mod census;

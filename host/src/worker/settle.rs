@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::backoff;
 use super::holding::Charge;
 use crate::config;
+use crate::config::units::show_duration;
 use crate::queue::settle::DelayStart;
 use crate::queue::{Reason, Settlement, codec};
 use crate::task::{FailureKind, Outcome, SettledAs, Task};
@@ -87,6 +88,20 @@ pub fn unrun(task: &Task, rules: &config::QueueRules) -> Option<Decision> {
     let bad = codec::check(task, rules).err().map(|why| malformed(&why.to_string()));
     let failed = || codec::failure_of_flow(task).map(|why| bury(Reason::FlowFailed, &why));
     bad.or_else(failed).or_else(|| delayed(task))
+}
+
+/// The decision on a task that may run, but waited for its first attempt for longer than the queue allows.
+/// `now_ms` is Redis's clock. `None`: it did not.
+pub fn expired(task: &Task, rules: &config::QueueRules, now_ms: u64) -> Option<Decision> {
+    let most = rules.expire_after?;
+    let waited = Duration::from_millis(now_ms.saturating_sub(task.waits_since_ms?));
+    let is_first = task.attempt == 1 && task.deferrals == 0 && task.crashes == 0;
+    let why = || {
+        let waited = Duration::from_secs(waited.as_secs());
+        let (waited, most) = (show_duration(waited), show_duration(most));
+        format!("it waited {waited} for its first attempt, and may wait {most} (expire_after)")
+    };
+    (is_first && waited > most).then(|| bury(Reason::Expired, &why()))
 }
 
 /// Whether a task has to run alone, because hosts died while they ran it.
@@ -257,6 +272,25 @@ mod tests {
         assert_eq!(suspects(2), [false, false, true, true]);
         assert_eq!(suspects(1000), [false, false, true, true]);
         assert_eq!(crashed(&task(1, 0, 3)).label, SettledAs::Crashed);
+    }
+
+    #[test]
+    fn only_a_task_that_had_no_attempt_expires() {
+        let rules = config::QueueRules { expire_after: Some(Duration::from_secs(3600)), ..rules() };
+        let first = |since| Task { waits_since_ms: Some(since), ..task(1, 0, 0) };
+        let now_ms = 10_000_000;
+        let settlement = |task: &Task| expired(task, &rules, now_ms).map(|decision| decision.settlement);
+        assert_eq!(settlement(&first(now_ms - 3_600_000)), None, "it waited as long as it may");
+        assert_eq!(settlement(&first(now_ms + 5)), None, "a clock was set back");
+        let error = "it waited 1h1m for its first attempt, and may wait 1h (expire_after)";
+        assert_eq!(settlement(&first(now_ms - 3_660_500)), Some(dead(Reason::Expired, error)));
+        for (attempt, deferrals, crashes) in [(2, 0, 0), (1, 1, 0), (1, 0, 1)] {
+            let begun = Task { waits_since_ms: Some(0), ..task(attempt, deferrals, crashes) };
+            assert_eq!(settlement(&begun), None);
+        }
+        assert_eq!(settlement(&task(1, 0, 0)), None, "it was given back");
+        let without = config::QueueRules { expire_after: None, ..rules.clone() };
+        assert!(expired(&first(0), &without, now_ms).is_none());
     }
 
     #[test]

@@ -22,6 +22,7 @@ use super::pace::Pace;
 use super::settle;
 use super::shared::SharedQueue;
 use crate::chain::chain;
+use crate::effects::Effects;
 use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement, order_of, wait};
 
 /// Calls that may be on their way at once.
@@ -254,13 +255,11 @@ impl Settler {
         }
         match ending.settlement() {
             Settlement::Park { .. } => self.shared.parked.notify_one(),
-            // The promoters of other queues learn of their new delayed tasks at once.
-            Settlement::Complete { effects: Some(effects), .. } if effects.has_delays() => {
+            Settlement::Complete { effects: Some(effects), .. } => {
                 if settled == Settled::Done {
                     effects.were_committed();
                 }
-                let link = self.shared.queue.link.clone();
-                drop(self.shared.runners.spawn(async move { wait::request_look(&link).await }));
+                self.enqueued(effects);
             }
             _ => {}
         }
@@ -269,6 +268,29 @@ impl Settler {
             tracing::warn!(queue, task = &*task, reason = reason.into_str(), error, "dead-lettered");
         }
         drop(hold);
+    }
+
+    /// Tells of tasks that an attempt enqueued: their aliases are noted, and the promoters of other queues
+    /// learn of those that are delayed.
+    fn enqueued(&self, effects: &Effects) {
+        let aliased = self.shared.queue.aliased(effects);
+        if !aliased.is_empty() {
+            let queue = self.shared.queue.clone();
+            drop(self.shared.runners.spawn(async move {
+                if let Err(error) = queue.note_outbox_aliases(&aliased).await {
+                    let (queue, error) = (&queue.rules.name, chain(&error));
+                    tracing::debug!(
+                        queue,
+                        error,
+                        "new tasks are found by their alias once they are delivered"
+                    );
+                }
+            }));
+        }
+        if effects.has_delays() {
+            let link = self.shared.queue.link.clone();
+            drop(self.shared.runners.spawn(async move { wait::request_look(&link).await }));
+        }
     }
 }
 

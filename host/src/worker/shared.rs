@@ -20,7 +20,7 @@ use super::starts::{OpenBatch, Starts};
 use crate::chain::chain;
 use crate::effects::EffectSource;
 use crate::plugins::Version;
-use crate::queue::{Ending, EndingSubject, Queue};
+use crate::queue::{Ending, EndingSubject, Queue, Settlement};
 use crate::shutdown::Stop;
 
 pub(crate) struct SharedQueue {
@@ -76,6 +76,14 @@ impl SharedQueue {
         hold: Hold,
     ) {
         let is_known = hold.settling();
+        if let (EndingSubject::Task(task), Settlement::Park { delay, .. }) = (&subject, &decision.settlement)
+            && self.queue.needs_its_alias_kept(*delay)
+            // In a box, so that the futures of all other tasks stay small.
+            && let Err(error) = Box::pin(self.queue.keep_alias(task, *delay)).await
+        {
+            let (queue, error) = (self.name.as_ref(), chain(&error));
+            tracing::debug!(queue, error, "the alias of a delayed task may expire before the task is due");
+        }
         let ending =
             Ending::new(subject, decision.settlement, plugin, ran, is_known, hold.key().map(<[u8]>::to_vec));
         if let Some(job) = self.room.job(ending, decision.label, hold).await {

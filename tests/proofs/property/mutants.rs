@@ -218,8 +218,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "the end of a task lets its key live on",
         scripts: ALL,
-        text: "then redis.call('PEXPIRE', marker, lives or window) end",
-        instead: "then local _ = id end",
+        text: "redis.call('PEXPIRE', marker, lives or window_after(how))",
+        instead: "local _ = id",
         found: "the key",
     },
     Mutation {

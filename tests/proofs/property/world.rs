@@ -3,6 +3,7 @@
 //! In: operations. Out: an error when a reply or a state differs. Not here: the rules (`reference`), the
 //! comparison of states (`look`), the choice of operations (`tests/proofs/property.rs`).
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +111,8 @@ impl World {
             rate_limit: Some(config::Rate { count: RATE, per: Duration::from_secs(1) }),
             hold: None,
             idempotency: Default::default(),
+            id: None,
+            expire_after: None,
             retention: if keeps { HOUR } else { Duration::ZERO },
             list: None,
             schedule: None,
@@ -121,7 +124,8 @@ impl World {
                 group: GROUP.into(),
                 dead_letter: None,
                 max_backlog: MAX_BACKLOG as u32,
-                key_field: None,
+                key: vec![],
+                id: None,
                 retention: if keeps { HOUR } else { Duration::ZERO },
                 leads_back: true,
             }],
@@ -583,8 +587,9 @@ impl World {
             return Ok(());
         }
         let rules = &self.queue.rules;
-        let starts = new.iter().map(|Held { task, .. }| {
-            let start = Start::of(task, codec::idempotency_key(task, rules), Duration::ZERO);
+        let keys: Vec<_> = new.iter().map(|held| codec::idempotency_key(&held.task, rules)).collect();
+        let starts = new.iter().zip(&keys).map(|(Held { task, .. }, key)| {
+            let start = Start::of(task, key.as_deref(), Duration::ZERO);
             Start { alone: alone && settle::is_suspect(task, rules), ..start }
         });
         let tasks: Vec<Start<'_>> = starts.collect();
@@ -616,7 +621,7 @@ impl World {
         let beat = |Held { task, begun, known, .. }: &Held| HeartbeatReport {
             entry: task.entry.clone(),
             task_id: task.id.clone(),
-            key: codec::idempotency_key(task, &self.queue.rules).map(<[u8]>::to_vec),
+            key: codec::idempotency_key(task, &self.queue.rules).map(Cow::into_owned),
             progress: (*begun && *known).then(|| (1, "on its way".into())),
         };
         let leases =
@@ -712,7 +717,7 @@ fn ending(held: Held, end: End, number: Option<Field>, rules: &config::QueueRule
         End::Reject => decide(Outcome::Reject { message: "no".into() }),
         End::Release => settle::release(&task),
     };
-    let key = codec::idempotency_key(&task, rules).map(<[u8]>::to_vec);
+    let key = codec::idempotency_key(&task, rules).map(Cow::into_owned);
     Ending::new(
         EndingSubject::Task(Box::new(task)),
         verdict.settlement,

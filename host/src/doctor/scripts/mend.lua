@@ -90,8 +90,9 @@ end
 -- The key of a task that has ended or is not known any more.
 judges['orphaned-key'] = function(mends)
   if first_task(marker) ~= id or redis.call('PTTL', marker) ~= -1 then return false end
-  if is_live(place_of(status)) or redis.call('ZSCORE', KEYS[2], 'new/' .. id) then return false end
-  if mends then redis.call('PEXPIRE', marker, window) end
+  local is = place_of(status)
+  if is_live(is) or redis.call('ZSCORE', KEYS[2], 'new/' .. id) then return false end
+  if mends then redis.call('PEXPIRE', marker, window_after(is or 'COMPLETED')) end
   return true, mends
 end
 

@@ -4,6 +4,7 @@
 -- A script that uses these names has them in these places:
 -- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters
 -- ARGV  1 group · 2 how long (ms) the queue keeps the status of an ended task · 3 and its idempotency key
+--       (`A/B`: A that of a completed task, B that of another one)
 local stream, group, retention, window = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
 -- The streams that are told of ends: by outcome the one that gets a task for each end, and `events`, which
@@ -98,6 +99,12 @@ end
 -- The keys of this queue; an attempt may enqueue to another one.
 local here = { stream = stream, delayed = KEYS[2], parked = KEYS[3] }
 
+-- How long (ms) the idempotency key of a task that ended like this is kept.
+local function window_after(how)
+  local completed, others = string.match(window, '^(%d+)/(%d+)$')
+  return completed and (how == 'COMPLETED' and completed or others) or window
+end
+
 -- Puts a task into the stream of a queue, or among its delayed ones as `member` if it is due later. Gives the
 -- field of its status that names the place, and its value.
 local function put(queue, fields, due, member)
@@ -128,6 +135,7 @@ end
 -- decides which of them runs.
 local function accept(queue, status, id, delay, fields, marker)
   append(fields, 'tq-enqueued-at', now)
+  if delay > 0 then append(fields, 'tq-due-at', now + delay) end
   set_status(status, 'status', 'PENDING', 'attempt', 1, 'enqueued_at', now, 'due_at', now + delay,
     'enqueued', '1', put(queue, fields, now + delay, 'new/' .. id))
   if marker ~= queue.stream and (first_task(marker, queue.stream) or id) == id then
@@ -336,7 +344,9 @@ local function end_task(status, marker, id, how, changes, source, letter, is_new
       redis.call('PEXPIRE', status, 60000)
     end
   end
-  if marker ~= stream and first_task(marker) == id then redis.call('PEXPIRE', marker, lives or window) end
+  if marker ~= stream and first_task(marker) == id then
+    redis.call('PEXPIRE', marker, lives or window_after(how))
+  end
   if flow then flows().join(flow, id, how, changes, told.queue) end
   if joins then flows().leave(joins, dead) end
   if attempt ~= nil then

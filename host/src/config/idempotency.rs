@@ -1,0 +1,167 @@
+//! `idempotency`: which tasks of a queue count as one task.
+//!
+//! In: `{ field, fields, json, window, release_on }`. Out: an [`Idempotency`].
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::model::Idempotency;
+use super::place::{Pointer, ValueAt};
+use super::reader::{Item, Keys, Table};
+use super::value;
+
+pub(super) const KEYS: Keys =
+    Keys { known: &["field", "fields", "json", "window", "release_on"], later: &[], elsewhere: &[] };
+
+const WINDOW: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(365 * 86_400);
+/// The most values that make one key.
+const MAX_VALUES: usize = 16;
+
+/// Reports its problems, and keeps the values that are right. A place of the key replaces the place that
+/// `base` has.
+pub(super) fn read(item: &Item, base: &Idempotency) -> Idempotency {
+    let Some(table) = item.table(&KEYS) else { return base.clone() };
+    Idempotency {
+        key: read_key(&table).unwrap_or_else(|| base.key.clone()),
+        window: table.get("window").and_then(|item| item.duration(WINDOW)).unwrap_or(base.window),
+        releases_on_failure: table
+            .get("release_on")
+            .and_then(|item| read_release_on(&item))
+            .unwrap_or(base.releases_on_failure),
+    }
+}
+
+/// None: the table does not say where the key is, or says it in a wrong way.
+fn read_key(table: &Table) -> Option<Vec<ValueAt>> {
+    let (field, fields, json) = (table.get("field"), table.get("fields"), table.get("json"));
+    match (field, fields, json) {
+        (None, None, Some(json)) => {
+            json.problem(
+                "needs the field that holds the JSON: write { field = \"data\", json = \"/eventId\" }",
+            );
+            None
+        }
+        (Some(_), Some(fields), _) => {
+            fields.problem("does not go with field: keep one of them");
+            None
+        }
+        (None, Some(_), Some(json)) => {
+            json.problem("does not go with fields: write field, and a list of pointers");
+            None
+        }
+        (None, Some(fields), None) => {
+            let whole = |field| ValueAt { field, pointer: None };
+            Some(read_list(&fields, value::read_field)?.into_iter().map(whole).collect())
+        }
+        (Some(field), None, None) => Some(vec![ValueAt { field: value::read_field(&field)?, pointer: None }]),
+        (Some(field), None, Some(json)) => {
+            let (field, pointers) = (value::read_field(&field), read_pointers(&json));
+            let field = field?;
+            let at = |pointer| ValueAt { field: field.clone(), pointer: Some(pointer) };
+            Some(pointers?.into_iter().map(at).collect())
+        }
+        (None, None, None) => None,
+    }
+}
+
+/// One pointer, or a list of them.
+fn read_pointers(item: &Item) -> Option<Vec<Pointer>> {
+    if item.value().is_array() {
+        return read_list(item, value::read_pointer);
+    }
+    if !item.value().is_str() {
+        return item.wrong_type("a string like \"/eventId\", or a list of them");
+    }
+    Some(vec![value::read_pointer(item)?])
+}
+
+fn read_list<T>(item: &Item, read: impl Fn(&Item) -> Option<T>) -> Option<Vec<T>> {
+    let entries = item.list()?;
+    if entries.is_empty() || entries.len() > MAX_VALUES {
+        item.problem(format!("has {} values: write 1 to {MAX_VALUES}", entries.len()));
+        return None;
+    }
+    // All entries are read, so that each of their problems is told.
+    let read: Vec<Option<T>> = entries.iter().map(read).collect();
+    read.into_iter().collect()
+}
+
+fn read_release_on(item: &Item) -> Option<bool> {
+    let known = |text: &str| match text {
+        "window" => Ok(false),
+        "failure" => Ok(true),
+        _ => Err("is not what release_on can be: write \"window\" or \"failure\"".to_owned()),
+    };
+    let text = item.checked(|text| known(text).map(drop))?;
+    known(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{parse, problem};
+    use super::*;
+
+    fn idempotency(text: &str) -> Idempotency {
+        let text = format!("[queues.a]\nidempotency = {text}");
+        parse(&text).expect(&text).queues.remove(0).idempotency
+    }
+
+    #[test]
+    fn a_key_has_one_value_or_several() {
+        let places = |text: &str| {
+            let show = |ValueAt { field, pointer }: ValueAt| match pointer {
+                Some(Pointer(tokens)) => format!("{field} {tokens:?}"),
+                None => field,
+            };
+            idempotency(text).key.into_iter().map(show).collect::<Vec<_>>()
+        };
+        assert_eq!(places("{ window = \"1h\" }"), Vec::<String>::new());
+        assert_eq!(places("{ field = \"a\" }"), ["a"]);
+        assert_eq!(places("{ fields = [\"a\", \"b\"] }"), ["a", "b"]);
+        assert_eq!(places("{ field = \"data\", json = \"/e/id\" }"), ["data [\"e\", \"id\"]"]);
+        assert_eq!(places("{ field = \"data\", json = [\"/t\", \"/e\"] }"), ["data [\"t\"]", "data [\"e\"]"]);
+    }
+
+    #[test]
+    fn a_queue_goes_on_from_the_defaults() {
+        let text = "[defaults]\nidempotency = { field = \"a\", window = \"1h\", release_on = \"failure\" }\n\
+                    [queues.a]\nidempotency = { fields = [\"b\", \"c\"] }\n\
+                    [queues.b]\nidempotency = { release_on = \"window\" }";
+        let queues = parse(text).expect("valid").queues;
+        let [a, b] = [&queues[0].idempotency, &queues[1].idempotency];
+        assert_eq!((a.key.len(), a.window, a.releases_on_failure), (2, Duration::from_secs(3600), true));
+        assert_eq!((b.key.len(), b.releases_on_failure), (1, false));
+    }
+
+    #[test]
+    fn bad_idempotency() {
+        let table = [
+            ("{ json = \"/a\" }", "queues.a.idempotency.json: needs the field that holds the JSON"),
+            ("{ field = \"a\", fields = [\"b\"] }", "queues.a.idempotency.fields: does not go with field"),
+            ("{ fields = [\"a\"], json = \"/b\" }", "queues.a.idempotency.json: does not go with fields"),
+            ("{ fields = [] }", "queues.a.idempotency.fields: has 0 values: write 1 to 16"),
+            ("{ fields = \"a\" }", "queues.a.idempotency.fields: is a string, but must be a list"),
+            (
+                "{ fields = [\"a\", \"tq-key\"] }",
+                "queues.a.idempotency.fields[1]: \"tq-key\" is a field of tqhost",
+            ),
+            (
+                "{ field = \"a\", json = 5 }",
+                "queues.a.idempotency.json: is an integer, but must be a string like",
+            ),
+            (
+                "{ field = \"a\", json = [\"/a\", \"b\"] }",
+                "queues.a.idempotency.json[1]: \"b\" is not a JSON pointer",
+            ),
+            (
+                "{ release_on = \"failed\" }",
+                "queues.a.idempotency.release_on: \"failed\" is not what release_on",
+            ),
+            ("{ window = \"0s\" }", "queues.a.idempotency.window: \"0s\" is out of bounds"),
+        ];
+        for (text, why) in table {
+            let problem = problem(&format!("[queues.a]\nidempotency = {text}"));
+            assert!(problem.contains(why) && problem.contains("1 problem\n"), "{text}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Aliases: names from the team's own data under which clients find tasks.
+//!
+//! An alias is a sorted set of the ids of its newest tasks. It is noted when a host first sees a task: when
+//! `tqhost enqueue` or a handler enqueues it, and at each delivery. Nothing waits for the end of a task, so
+//! an alias lives for as long as the task can take from there, and for the queue's retention.
+//!
+//! In: tasks; or a name that somebody asks for. Out: the id of the task that is meant. A task that no host
+//! has seen is looked for among the newest undelivered entries, and a dead one by the fields of its dead
+//! letter.
+//!
+//! Not here: which value of a task is its alias (`value`).
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::codec::{self, RawFields, StreamEntry};
+use super::error::QueueError;
+use super::handle::{Queue, millis};
+use super::keys::QueueKeys;
+use super::reply::{self, Shaped};
+use super::script::{self, ScriptCall};
+use super::status::Status;
+use super::value;
+use crate::config::ValueAt;
+use crate::effects::{Effects, OutboxTask};
+use crate::task::{Field, Task};
+
+/// The tasks that one alias leads to.
+const MOST: usize = 100;
+/// Tasks in one call of the script.
+const NOTED: usize = 200;
+/// How long a task may wait in its stream before its first delivery without losing its alias.
+const WAIT: Duration = Duration::from_secs(24 * 3600);
+/// How much longer than its timeout an attempt may take to be settled.
+const SPARE: Duration = Duration::from_secs(3600);
+
+/// Undelivered entries that are looked through, and their size.
+const SEARCH_LIMIT: usize = 10_000;
+const SEARCH_BYTES: usize = 64 << 20;
+/// The size of one page, and its entries: of the first one, whose size is not known before, and at most.
+const PAGE_BYTES: usize = 1 << 20;
+const FIRST_PAGE: usize = 16;
+const PAGE: usize = 500;
+
+/// The entries of one millisecond that have places of their own: as many as a double can tell apart.
+const ONE_MS: u32 = 4096;
+
+const LOOK: &str = "look for an alias";
+
+/// Which of the tasks with one alias is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meant {
+    Newest,
+    /// The newest one that has not ended; if all have ended, the newest one.
+    NewestLiving,
+}
+
+/// A task and its alias.
+#[derive(Debug)]
+pub(super) struct Named {
+    alias: Vec<u8>,
+    id: String,
+    /// When it was enqueued (ms), with its place among the tasks of that moment behind the point. None: now.
+    enqueued_at: Option<f64>,
+    lives: Duration,
+}
+
+/// What an alias needs to know of its queue.
+struct Naming<'q> {
+    keys: &'q QueueKeys,
+    place: &'q ValueAt,
+    retention: Duration,
+}
+
+impl Naming<'_> {
+    /// A task that waits in its stream, or is delayed.
+    fn new_task(&self, id: &str, fields: &[Field], delay: Duration) -> Option<Named> {
+        let alias = self.keys.alias(&value::alias(fields, self.place)?);
+        Some(Named { alias, id: id.to_owned(), enqueued_at: None, lives: delay + WAIT + self.retention })
+    }
+}
+
+impl Queue {
+    /// Notes the aliases of tasks that were delivered.
+    pub(crate) async fn note_aliases(&self, tasks: &[&Task]) -> Result<(), QueueError> {
+        let named: Vec<Named> =
+            tasks.iter().filter_map(|task| self.delivered(task, task.delay.unwrap_or_default())).collect();
+        self.note(&self.keys, &named).await
+    }
+
+    /// Whether the aliases of tasks have to be kept before the tasks are delayed: a delay takes longer than
+    /// what is set aside for an attempt.
+    pub(crate) fn needs_its_alias_kept(&self, delay: Duration) -> bool {
+        self.rules.id.is_some() && delay > SPARE / 2
+    }
+
+    /// Lets the alias of a task live on while the task is delayed.
+    pub(crate) async fn keep_alias(&self, task: &Task, delay: Duration) -> Result<(), QueueError> {
+        let named: Vec<Named> = self.delivered(task, delay).into_iter().collect();
+        self.note(&self.keys, &named).await
+    }
+
+    /// Notes the alias of a task that waits in the stream, and that no host has seen. So the task keeps its
+    /// alias when it ends there.
+    pub(super) async fn note_queued_alias(&self, id: &str) -> Result<(), QueueError> {
+        if self.rules.id.is_none() || self.status_of(id).await?.is_some() {
+            return Ok(());
+        }
+        let Some(entry) = self.find_queued(id).await? else { return Ok(()) };
+        let enqueued_at_ms = codec::entry_time_ms(&entry.id);
+        let named: Vec<Named> = self.waiting(id, &entry.fields, enqueued_at_ms).into_iter().collect();
+        self.note(&self.keys, &named).await
+    }
+
+    /// The tasks of these effects that have an alias in their queue.
+    pub(crate) fn aliased(&self, effects: &Effects) -> Vec<OutboxTask> {
+        let tasks = effects.tasks().iter().chain(effects.flows().iter().map(|flow| &flow.then));
+        let targets = &self.rules.enqueue_to;
+        let has_alias = |task: &&OutboxTask| {
+            targets.iter().any(|target| target.id.is_some() && target.name == task.queue)
+        };
+        tasks.filter(has_alias).cloned().collect()
+    }
+
+    /// Notes the aliases of tasks that a handler enqueued.
+    pub(crate) async fn note_outbox_aliases(&self, tasks: &[OutboxTask]) -> Result<(), QueueError> {
+        for target in self.rules.enqueue_to.iter() {
+            let Some(place) = &target.id else { continue };
+            let keys = QueueKeys::new(&target.stream, target.dead_letter.as_deref());
+            let naming = Naming { keys: &keys, place, retention: target.retention };
+            let named: Vec<Named> = tasks
+                .iter()
+                .filter(|task| task.queue == target.name)
+                .filter_map(|task| naming.new_task(&task.id, &task.fields, task.delay))
+                .collect();
+            self.note(&keys, &named).await?;
+        }
+        Ok(())
+    }
+
+    /// A task that is enqueued here just now, and its alias. None: it has none.
+    pub(super) fn new_named(&self, id: &str, fields: &[Field], delay: Duration) -> Option<Named> {
+        let place = self.rules.id.as_ref()?;
+        Naming { keys: &self.keys, place, retention: self.rules.retention }.new_task(id, fields, delay)
+    }
+
+    /// A task that waits in the stream, and its alias. None: it has none.
+    pub(super) fn waiting(&self, id: &str, fields: &RawFields, enqueued_at_ms: u64) -> Option<Named> {
+        Some(Named {
+            alias: self.alias_of(fields)?,
+            id: id.to_owned(),
+            enqueued_at: Some(order(id, enqueued_at_ms)),
+            lives: WAIT + self.rules.retention,
+        })
+    }
+
+    /// A task that was delivered, with its alias. The alias lives until the task can have ended after
+    /// `delay`, and then as long as its status. None: it has none.
+    fn delivered(&self, task: &Task, delay: Duration) -> Option<Named> {
+        let place = self.rules.id.as_ref()?;
+        Some(Named {
+            alias: self.keys.alias(&value::alias(&task.fields, place)?),
+            id: task.id.clone(),
+            enqueued_at: Some(order(&task.id, task.enqueued_at_ms)),
+            lives: delay + self.rules.timeout + SPARE + self.rules.retention,
+        })
+    }
+
+    /// Notes aliases in the queue with these keys.
+    pub(super) async fn note(&self, keys: &QueueKeys, named: &[Named]) -> Result<(), QueueError> {
+        for some in named.chunks(NOTED) {
+            let mut call = ScriptCall::new(&script::ALIAS).key(&keys.stream).arg(MOST);
+            for Named { alias, id, enqueued_at, lives } in some {
+                let enqueued_at = enqueued_at.map_or_else(String::new, |at| at.to_string());
+                call = call.key(alias).arg(id).arg(enqueued_at).arg(millis(*lives));
+            }
+            self.link.script(&call).await?;
+        }
+        Ok(())
+    }
+
+    /// The id of the task that `name` means: a task's own id comes before an alias. None: neither is known.
+    ///
+    /// Where the queue has no `id`, the name is an id, and nothing is asked.
+    pub(crate) async fn find(&self, name: &str, meant: Meant) -> Result<Option<String>, QueueError> {
+        if self.rules.id.is_none()
+            || self.status_of(name).await?.is_some()
+            || self.find_queued(name).await?.is_some()
+        {
+            return Ok(Some(name.to_owned()));
+        }
+        let mut newest = None;
+        for id in self.with_alias(name).await? {
+            let mut status = self.status_of(&id).await?;
+            if status.is_none() && self.is_entry(&id).await? {
+                status = Some(Status::Pending);
+            }
+            let Some(status) = status else { continue };
+            if meant == Meant::Newest || !status.is_end() {
+                return Ok(Some(id));
+            }
+            newest.get_or_insert(id);
+        }
+        if newest.is_some() {
+            return Ok(newest);
+        }
+        Ok(self.dead_letter(name).await?.map(|letter| letter.id))
+    }
+
+    /// Whether `name` is the alias of a task with these fields.
+    pub(super) fn is_alias(&self, name: &str, fields: &RawFields) -> bool {
+        self.alias_of(fields).is_some_and(|alias| alias == self.alias_key(name))
+    }
+
+    /// The key of the alias `name`.
+    pub(super) fn alias_key(&self, name: &str) -> Vec<u8> {
+        self.keys.alias(&value::short(name.as_bytes().into()))
+    }
+
+    /// The key of the alias of a task with these fields.
+    pub(super) fn alias_of(&self, fields: &RawFields) -> Option<Vec<u8>> {
+        let place = self.rules.id.as_ref()?;
+        // The other fields do not matter, and may be large.
+        let (_, value) = fields.iter().find(|(name, _)| name == place.field.as_bytes())?;
+        let field = [Field { name: place.field.clone(), value: value.clone() }];
+        value::alias(&field, place).map(|alias| self.keys.alias(&alias))
+    }
+
+    /// The ids of the tasks with this alias, the newest first.
+    async fn with_alias(&self, name: &str) -> Result<Vec<String>, QueueError> {
+        let alias = self.alias_key(name);
+        let mut range = redis::cmd("ZREVRANGE");
+        range.arg(&alias).arg(0).arg(-1);
+        let ids = match self.link.command(LOOK, &range).await {
+            // The next task with this alias replaces the key.
+            Err(error) if error.is_wrong_type() => return Ok(Vec::new()),
+            ids => reply::array(ids?).and_then(|ids| ids.into_iter().map(reply::text).collect()),
+        };
+        let mut ids: Vec<String> = self.shaped(LOOK, ids)?;
+        if let Some(entry) = self.undelivered(&alias).await? {
+            let id = codec::id_of(&entry);
+            if !ids.contains(&id) {
+                let at = order(&entry.id, codec::entry_time_ms(&entry.id));
+                let mut newer = redis::cmd("ZCOUNT");
+                newer.arg(&alias).arg(format!("({at}")).arg("+inf");
+                let newer = self.shaped(LOOK, reply::count(&self.link.command(LOOK, &newer).await?))?;
+                ids.insert(ids.len().min(usize::try_from(newer).unwrap_or(usize::MAX)), id);
+            }
+        }
+        Ok(ids)
+    }
+
+    /// The newest entry with this alias that no host has been given yet.
+    async fn undelivered(&self, alias: &[u8]) -> Result<Option<StreamEntry>, QueueError> {
+        let position = match self.group_position().await {
+            Err(error) if error.is_no_group() => None,
+            position => position?,
+        };
+        let first = position.map_or_else(|| "-".to_owned(), |position| format!("({}", position.delivered));
+        let (mut last, mut count) = ("+".to_owned(), FIRST_PAGE);
+        let (mut looked, mut read) = (0, 0);
+        while looked < SEARCH_LIMIT && read < SEARCH_BYTES {
+            let mut range = redis::cmd("XREVRANGE");
+            range.arg(&self.keys.stream).arg(&last).arg(&first).arg("COUNT").arg(count);
+            let page = self.shaped(LOOK, read_entries(self.link.command(LOOK, &range).await?))?;
+            let next = page.last().filter(|_| page.len() == count).map(|oldest| format!("({}", oldest.id));
+            let bytes: usize = page.iter().map(StreamEntry::bytes).sum();
+            (looked, read) = (looked + page.len(), read + bytes);
+            count = (PAGE_BYTES / (bytes / page.len().max(1)).max(1)).clamp(1, PAGE);
+            let has_alias = |entry: &StreamEntry| self.alias_of(&entry.fields).is_some_and(|of| of == alias);
+            if let Some(entry) = page.into_iter().find(has_alias) {
+                return Ok(Some(entry));
+            }
+            let Some(next) = next else { break };
+            last = next;
+        }
+        Ok(None)
+    }
+
+    async fn status_of(&self, id: &str) -> Result<Option<Status>, QueueError> {
+        let reply = self.link.command(LOOK, redis::cmd("HGET").arg(self.keys.task(id)).arg("status")).await?;
+        Ok(self.shaped(LOOK, reply::optional(reply))?.and_then(|status| Status::parse(status.as_bytes())))
+    }
+
+    /// Whether the task has the id of its entry, and the entry exists.
+    async fn is_entry(&self, id: &str) -> Result<bool, QueueError> {
+        Ok(codec::is_entry_id(id) && !self.range(&self.keys.stream, id, id, 1).await?.is_empty())
+    }
+}
+
+/// The place of a task among those of its alias: its time of enqueueing in ms, and behind the point its
+/// number among the entries of that moment, if its id tells.
+fn order(id: &str, enqueued_at_ms: u64) -> f64 {
+    let number =
+        id.split_once('-').filter(|_| codec::is_entry_id(id)).and_then(|(_, number)| number.parse().ok());
+    enqueued_at_ms as f64 + f64::from(number.unwrap_or(0u32).min(ONE_MS - 1)) / f64::from(ONE_MS)
+}
+
+fn read_entries(reply: Value) -> Shaped<Vec<StreamEntry>> {
+    let entry = |item| {
+        let [id, fields] = reply::tuple(item)?;
+        Ok(StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })
+    };
+    reply::array(reply)?.into_iter().map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_of_one_moment_keep_their_order() {
+        let ms = 1_795_242_534_558;
+        let at = |id: &str| order(id, ms);
+        let ids = ["1795242534558-0", "1795242534558-9", "1795242534558-10", "1795242534558-4095"];
+        assert!(ids.is_sorted_by(|a, b| at(a) < at(b)), "{:?}", ids.map(at));
+        assert!(at("1795242534558-99999") < order("1795242534559-0", ms + 1));
+        assert_eq!(at("0190b8e4-61a9-76b6-8505-cad2c3ca81d9").to_string(), "1795242534558");
+    }
+}

@@ -1,0 +1,295 @@
+//! Reads values of tasks that the configuration names by their place: idempotency keys and aliases.
+//!
+//! In: the fields of a task, and places in it. Out: text as it stands there, or a hash of it if it is long,
+//! because it becomes part of a key in Redis. Producers, commands and hosts read a value by these functions
+//! alone, so that they agree about it.
+//!
+//! Not here: which places there are (`config::value`).
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+use crate::config::{Pointer, ValueAt};
+use crate::task::Field;
+
+/// A longer value is replaced by its hash.
+const MAX_BYTES: usize = 512;
+/// The beginning of a hash. A value that begins like one is hashed too, so that no value looks like the hash
+/// of another one.
+const HASHED: &str = "sha256:";
+
+/// The idempotency key of a task: its own one, or else the values at these places. An empty key of its own
+/// means that it has none, and so does a missing value at any of the places.
+pub(super) fn idempotency_key<'t>(
+    own: Option<&'t [u8]>,
+    fields: &'t [Field],
+    places: &[ValueAt],
+) -> Option<Cow<'t, [u8]>> {
+    let key = match own {
+        Some(own) => Cow::Borrowed(own),
+        None => joined(fields, places)?,
+    };
+    (!key.is_empty()).then(|| short(key))
+}
+
+/// The name under which clients find a task. None: its value is missing, empty, or no text or number.
+pub(super) fn alias<'t>(fields: &'t [Field], place: &ValueAt) -> Option<Cow<'t, [u8]>> {
+    value_at(fields, place).map(short)
+}
+
+/// The form in which a value is part of a key in Redis.
+pub(super) fn short(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    if value.len() <= MAX_BYTES && !value.starts_with(HASHED.as_bytes()) {
+        return value;
+    }
+    Cow::Owned(format!("{HASHED}{:x}", Sha256::digest(&value)).into_bytes())
+}
+
+/// One value as it is; several each behind its length, so that no two lists of values look alike.
+fn joined<'t>(fields: &'t [Field], places: &[ValueAt]) -> Option<Cow<'t, [u8]>> {
+    if let [place] = places {
+        return value_at(fields, place);
+    }
+    let mut all = Vec::new();
+    for place in places {
+        let value = value_at(fields, place)?;
+        all.extend(format!("{}:", value.len()).into_bytes());
+        all.extend_from_slice(&value);
+    }
+    Some(Cow::Owned(all))
+}
+
+fn value_at<'t>(fields: &'t [Field], place: &ValueAt) -> Option<Cow<'t, [u8]>> {
+    let field = fields.iter().find(|field| field.name == place.field)?;
+    let value = match &place.pointer {
+        None => Cow::Borrowed(field.value.as_slice()),
+        Some(pointer) => Cow::Owned(in_json(&field.value, pointer)?),
+    };
+    (!value.is_empty()).then_some(value)
+}
+
+/// A string without its quotes, or a number as it is written there. Parsed numbers would not do: those with
+/// many digits would look alike.
+fn in_json(json: &[u8], Pointer(tokens): &Pointer) -> Option<Vec<u8>> {
+    let mut reader = serde_json::Deserializer::from_str(std::str::from_utf8(json).ok()?);
+    let found = PointerWalk(tokens).deserialize(&mut reader).ok()?;
+    reader.end().ok()?;
+    let found = found?.get();
+    match found.as_bytes().first()? {
+        b'"' => serde_json::from_str::<String>(found).ok().map(String::into_bytes),
+        b'-' | b'0'..=b'9' => Some(found.as_bytes().to_vec()),
+        _ => None,
+    }
+}
+
+/// Goes down a JSON value, and keeps nothing of the rest.
+struct PointerWalk<'p>(&'p [String]);
+
+impl<'de> DeserializeSeed<'de> for PointerWalk<'_> {
+    type Value = Option<&'de RawValue>;
+
+    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<Self::Value, D::Error> {
+        match self.0 {
+            [] => serde::Deserialize::deserialize(value).map(Some),
+            _ => value.deserialize_any(self),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for PointerWalk<'_> {
+    type Value = Option<&'de RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+
+    /// If an object has a name twice, the last value counts, as in most parsers.
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let Some((token, rest)) = self.0.split_first() else { return Ok(None) };
+        let mut found = None;
+        while let Some(is_it) = map.next_key_seed(NameIs(token))? {
+            if is_it {
+                found = map.next_value_seed(PointerWalk(rest))?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let Some((token, rest)) = self.0.split_first() else { return Ok(None) };
+        // RFC 6901 has no leading zeros.
+        let wanted = token.parse::<usize>().ok().filter(|index| index.to_string() == *token);
+        let mut found = None;
+        for index in 0.. {
+            if wanted == Some(index) {
+                match list.next_element_seed(PointerWalk(rest))? {
+                    Some(value) => found = value,
+                    None => break,
+                }
+            } else if list.next_element::<IgnoredAny>()?.is_none() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+}
+
+/// Tells whether the name of an object's entry is this one.
+struct NameIs<'p>(&'p str);
+
+impl<'de> DeserializeSeed<'de> for NameIs<'_> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, name: D) -> Result<bool, D::Error> {
+        name.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for NameIs<'_> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<bool, E> {
+        Ok(name == self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn field(name: &str, value: &str) -> Field {
+        Field { name: name.into(), value: value.into() }
+    }
+
+    fn whole(name: &str) -> ValueAt {
+        ValueAt { field: name.into(), pointer: None }
+    }
+
+    fn at(json: &str, tokens: &[&str]) -> Option<String> {
+        let pointer = Pointer(tokens.iter().map(|token| (*token).to_owned()).collect());
+        in_json(json.as_bytes(), &pointer).map(|value| String::from_utf8(value).unwrap())
+    }
+
+    #[test]
+    fn values_in_json() {
+        let json =
+            r#" {"a": {"b/c": [7, "x\u00e9", -1.50, 12345678901234567890123]}, "n": null, "a~": "y"} "#;
+        let table: [(&[&str], Option<&str>); 13] = [
+            (&["a", "b/c", "0"], Some("7")),
+            (&["a", "b/c", "1"], Some("xé")),
+            (&["a", "b/c", "2"], Some("-1.50")),
+            (&["a", "b/c", "3"], Some("12345678901234567890123")),
+            (&["a~"], Some("y")),
+            (&["a", "b/c", "4"], None),
+            (&["a", "b/c", "00"], None),
+            (&["a", "b/c", "-"], None),
+            (&["a", "b/c", "0", "x"], None),
+            (&["a", "b/c"], None),
+            (&["a"], None),
+            (&["n"], None),
+            (&["missing"], None),
+        ];
+        for (tokens, value) in table {
+            assert_eq!(at(json, tokens).as_deref(), value, "{tokens:?}");
+        }
+        assert_eq!(at("\"whole\"", &[]).as_deref(), Some("whole"));
+        assert_eq!(at("{\"a\": 1, \"a\": 2}", &["a"]).as_deref(), Some("2"));
+        for broken in ["", "{\"a\": 1", "{\"a\": 1} x", "{a: 1}", "{\"a\": \"\\ud800\"}"] {
+            assert_eq!(at(broken, &["a"]), None, "{broken}");
+        }
+        let deep = format!("{{\"x\": {}{}, \"a\": 1}}", "[".repeat(1 << 20), "]".repeat(1 << 20));
+        assert_eq!(at(&deep, &["a"]).as_deref(), Some("1"), "depth costs no stack");
+    }
+
+    #[test]
+    fn a_key_of_its_own_comes_first() {
+        let fields = [field("a", "1"), field("b", ""), field("c", "22")];
+        let key = |own: Option<&str>, names: &[&str]| {
+            let places: Vec<ValueAt> = names.iter().map(|name| whole(name)).collect();
+            let key = idempotency_key(own.map(str::as_bytes), &fields, &places);
+            key.map(|key| String::from_utf8(key.into_owned()).unwrap())
+        };
+        assert_eq!(key(Some("own"), &["a"]).as_deref(), Some("own"));
+        assert_eq!(key(Some(""), &["a"]), None);
+        assert_eq!(key(None, &[]), None);
+        assert_eq!(key(None, &["a"]).as_deref(), Some("1"));
+        assert_eq!(key(None, &["c", "a"]).as_deref(), Some("2:221:1"));
+        assert_eq!((key(None, &["b"]), key(None, &["a", "b"]), key(None, &["a", "x"])), (None, None, None));
+    }
+
+    #[test]
+    fn long_values_are_hashed() {
+        let short = |text: &str| String::from_utf8(short(text.as_bytes().into()).into_owned()).unwrap();
+        let most = "k".repeat(MAX_BYTES);
+        assert_eq!(short(&most), most);
+        let hashed = short(&format!("{most}k"));
+        assert!(hashed.starts_with("sha256:") && hashed.len() == 71, "{hashed}");
+        assert_ne!(short(&hashed), hashed, "a value cannot pretend to be the hash of another one");
+        // The vector of FIPS 180-2, with a value that begins like a hash.
+        assert_eq!(
+            short("sha256:"),
+            format!("sha256:{:x}", Sha256::digest(b"sha256:")),
+            "the hash is that of the whole value"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn two_lists_of_values_have_one_key_only_if_they_are_equal(
+            a in prop::collection::vec("[0-9:]{1,4}", 2..4), b in prop::collection::vec("[0-9:]{1,4}", 2..4),
+        ) {
+            let key = |values: &[String]| {
+                let fields: Vec<Field> =
+                    values.iter().enumerate().map(|(n, value)| field(&n.to_string(), value)).collect();
+                let places: Vec<ValueAt> = (0..values.len()).map(|n| whole(&n.to_string())).collect();
+                joined(&fields, &places).map(Cow::into_owned)
+            };
+            prop_assert_eq!(a == b, key(&a) == key(&b));
+        }
+
+        #[test]
+        fn a_pointer_finds_what_a_parser_finds(
+            value in prop_oneof![any::<i64>().prop_map(|n| n.to_string()), "[a-z\\\\\"é]{1,6}"],
+            before in "[a-z]{1,3}", name in "[A-Z/~]{1,3}",
+        ) {
+            let json = serde_json::json!({ before: [1, null], name.clone(): [{ "x": value }] }).to_string();
+            prop_assert_eq!(at(&json, &[&name, "0", "x"]), Some(value));
+        }
+    }
+}

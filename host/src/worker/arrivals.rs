@@ -1,0 +1,57 @@
+//! Asks Redis what a queue has to know about claimed tasks before any of them runs: the time, if tasks can
+//! expire. And notes their aliases, if tasks have some.
+//!
+//! A queue that needs neither asks nothing. Not here: which tasks have expired (`settle`), how clients find a
+//! task by its alias (`queue::alias`).
+
+use super::inflight::Hold;
+use super::pace::Pace;
+use super::shared::SharedQueue;
+use crate::chain::chain;
+use crate::queue::{StreamEntry, codec};
+use crate::task::Task;
+
+/// A claimed task, or an entry that is none.
+pub(super) type Decoded = Result<Task, (codec::Malformed, StreamEntry)>;
+
+/// Redis's clock, in milliseconds since the Unix epoch. None where no task expires, or if the host stops
+/// before Redis answers: then the tasks are given back.
+pub(super) async fn now_ms(shared: &SharedQueue) -> Option<u64> {
+    shared.queue.rules.expire_after?;
+    let asked = async {
+        let mut pace = Pace::new(&shared.name, "clock");
+        loop {
+            match shared.queue.now_ms().await {
+                Ok(now_ms) => {
+                    pace.succeeded();
+                    return now_ms;
+                }
+                Err(error) => tokio::time::sleep(pace.failed(&error)).await,
+            }
+        }
+    };
+    shared.stop.running.run_until_cancelled(asked).await
+}
+
+/// Notes the aliases of tasks, so that they are found from their first moment on. A refusal by Redis does not
+/// hold the tasks up: they run, and are found by their ids alone.
+pub(super) async fn note_aliases(shared: &SharedQueue, claimed: &[(Decoded, Hold)]) {
+    if shared.queue.rules.id.is_none() {
+        return;
+    }
+    let tasks: Vec<&Task> = claimed.iter().filter_map(|(decoded, _)| decoded.as_ref().ok()).collect();
+    let asked = async {
+        let mut pace = Pace::new(&shared.name, "aliases");
+        loop {
+            match shared.queue.note_aliases(&tasks).await {
+                Ok(()) => return pace.succeeded(),
+                Err(error) if error.is_connection() => tokio::time::sleep(pace.failed(&error)).await,
+                Err(error) => {
+                    let (queue, error) = (shared.name.as_ref(), chain(&error));
+                    return tracing::warn!(queue, error, "could not note the aliases of tasks");
+                }
+            }
+        }
+    };
+    shared.stop.running.run_until_cancelled(asked).await;
+}

@@ -30,6 +30,7 @@ pub mod schedule;
 pub mod script;
 pub(crate) mod server;
 pub(crate) mod settle;
+pub(crate) mod stand;
 pub(crate) mod status;
 pub(crate) mod upkeep;
 pub(crate) mod wait;

@@ -47,6 +47,7 @@ scripts! {
     pub DUTIES = "duties",
     pub STAGE = "stage",
     pub UNSTAGE = "unstage",
+    pub STAND = "stand",
 }
 
 impl Script {

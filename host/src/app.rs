@@ -235,15 +235,19 @@ async fn start_plugins(config: &Config, watchers: &Loops) -> anyhow::Result<(Plu
     Ok((plugins, SandboxSize { max_memory, max_attempts, max_warm }))
 }
 
-/// All queues, with their groups.
+/// All queues, with their groups. A queue whose keys do not fit waits by itself until they do
+/// (`worker::preparer`).
 async fn prepared_queues(config: &Config, link: &Link) -> anyhow::Result<Vec<Queue>> {
     let queues: Vec<Queue> =
         config.queues.iter().map(|rules| Queue::new(rules.clone(), link.clone())).collect();
     for queue in &queues {
-        queue
-            .ensure_group()
-            .await
-            .with_context(|| format!("cannot prepare the queue `{}`", queue.rules.name))?;
+        let name = &queue.rules.name;
+        match queue.ensure_group().await {
+            Err(error) if error.unfit(name).is_none() => {
+                return Err(anyhow::Error::new(error).context(format!("cannot prepare the queue `{name}`")));
+            }
+            _ => {}
+        }
     }
     Ok(queues)
 }

@@ -193,7 +193,9 @@ impl Reloader<'_> {
             new.queues.iter().map(|rules| Queue::new(rules.clone(), self.link.clone())).collect();
         for queue in &queues {
             // If Redis cannot be reached now, the fetch loop does it later.
-            if let Err(error) = queue.ensure_group().await {
+            if let Err(error) = queue.ensure_group().await
+                && error.unfit(&queue.rules.name).is_none()
+            {
                 tracing::warn!(
                     queue = queue.rules.name,
                     error = chain(&error),

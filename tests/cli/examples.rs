@@ -20,8 +20,17 @@ const OPERATIONS: &str = include_str!("../../docs/operations.md");
 /// The queues of the examples. The second one has no plugin.
 const QUEUES: &str = "[queues.resume-analyze]\nstream = \"resume:analyze:stream\"\n[queues.reports]\n";
 /// Examples that only read, so that they can be run once more with `--json`.
-const READ: [&str; 8] =
-    ["check", "status", "queues", "doctor", "dead list", "dead show", "plugins", "try word-count.wasm task"];
+const READ: [&str; 9] = [
+    "check",
+    "status",
+    "queues",
+    "doctor",
+    "adopt",
+    "dead list",
+    "dead show",
+    "plugins",
+    "try word-count.wasm task",
+];
 /// Examples that print the same text every time.
 const ALWAYS: [&str; 4] = ["pause", "resume ", "new", "enqueue resume-analyze --jsonl bad"];
 

@@ -1,11 +1,13 @@
-//! Commands: `tqhost` in the hands of an operator, the doctor, the admin endpoints, the demo, the
-//! commands of the pages.
+//! Commands: `tqhost` in the hands of an operator, the doctor, the way in and out, the admin endpoints, the
+//! demo, the commands of the pages.
 //!
 //! Not here: commands that fail because of a mistake (`config::bad_input`), `tqhost try` and `tqhost new`
 //! (`handlers::authors`).
 
+mod adopt;
 mod commands;
 mod demo;
 mod doctor;
 mod examples;
+mod give_back;
 mod pages;

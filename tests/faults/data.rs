@@ -102,6 +102,7 @@ fn data_30_a_status_of_another_type_is_replaced() {
 fn in_the_way(key: &str) {
     let queues = format!("{TWICE}[queues.other]\nplugin = \"empty\"\n");
     let (mut bench, host) = start(&queues, &["fails-twice", "empty"]);
+    host.until_ready();
     let _: () = bench.redis("SET", (key, "in the way"));
     let id = bench.xadd("work", &[("n", "1")]);
     eventually("the log names the key", || {
@@ -138,6 +139,7 @@ fn data_30_a_stream_of_another_type_stops_only_its_queue() {
     let mut bench = Bench::new("[queues.work]\nplugin = \"empty\"\n[queues.other]\nplugin = \"empty\"\n");
     bench.install("empty", "empty");
     let host = bench.host();
+    host.until_ready();
     let _: () = bench.redis("SET", ("work", "in the way"));
     host.until_unready("wrong kind");
     let other = bench.xadd("other", &[("n", "1")]);

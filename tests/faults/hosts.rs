@@ -309,6 +309,7 @@ fn data_32_what_cannot_be_dead_lettered_is_not_acked() {
     bench.install("rejects", "rejects");
     bench.install("empty", "empty");
     let host = bench.host();
+    host.until_ready();
     let _: () = bench.redis("SET", ("tq:{work}:dead", "in the way"));
     let id = bench.xadd("work", &[("n", "1")]);
     host.log("a call to Redis failed; trying again");

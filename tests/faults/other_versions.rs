@@ -88,7 +88,7 @@ fn proof_44_what_an_older_host_left_is_done_by_a_newer_one() {
         "XADD",
         ("tq:{work}:dead", "*", "n", "6", "tq-id", "dead", "tq-enqueued-at", THEN, &reasons[..]),
     );
-    let bare: String = bench.redis("XADD", ("tq:{work}:dead", "*", "n", "7"));
+    let bare = format!("foreign-{}", bench.xadd("tq:{work}:dead", &[("n", "7")]));
     status(
         &mut bench,
         "dead",
@@ -103,7 +103,7 @@ fn proof_44_what_an_older_host_left_is_done_by_a_newer_one() {
     let listed = bench.tqhost(&["dead", "list", "work", "--json"]).ok().json();
     assert_eq!(
         (&listed[0]["id"], &listed[0]["attempts"], &listed[1]["id"], &listed[1]["reason"]),
-        (&json!("dead"), &json!(4), &json!(bare), &json!(""))
+        (&json!("dead"), &json!(4), &json!(bare), &json!("foreign"))
     );
     let told = bench.tqhost(&["dead", "requeue", "work", "dead", &bare, "--json"]).ok().json();
     assert_eq!(told, json!({"succeeded": 2, "skipped": 0}));

@@ -13,8 +13,11 @@ use strum::VariantNames as _;
 
 use crate::config::model::Rate;
 use crate::config::units::{parse_duration, parse_rate};
+use crate::doctor::adopt::Beginning;
+use crate::doctor::dead_format::parse_pair;
 use crate::logging::LogFormat;
 use crate::queue::Reason;
+use crate::queue::dead::FOREIGN;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -84,6 +87,9 @@ pub(super) enum Command {
         #[arg(long)]
         fix: bool,
     },
+    /// Look at the stream, group, list and dead letters that another consumer left, and take them over; or
+    /// give them back
+    Adopt(AdoptArgs),
     /// List, show, requeue and purge the tasks that will not be tried again
     #[command(subcommand)]
     Dead(DeadCommand),
@@ -147,12 +153,51 @@ pub(super) struct EnqueueArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct AdoptArgs {
+    /// The queue's name in the configuration
+    pub queue: String,
+    /// Do what the command would do, instead of only telling it
+    #[arg(long)]
+    pub yes: bool,
+    /// Where the group begins, if it does not exist yet: 0 (every entry runs), $ (only those to come), the id
+    /// of the first entry that runs, or a time like 2026-11-24T08:00:00Z
+    #[arg(long, value_name = "0|$|ID|TIME", value_parser = Beginning::parse)]
+    pub from: Option<Beginning>,
+    /// The old consumers are stopped, although one of them was heard from a moment ago
+    #[arg(long)]
+    pub stopped: bool,
+    /// The old consumers worked beside hosts of tqhost: what was acknowledged since a host first came, and
+    /// not deleted, is done too
+    #[arg(long)]
+    pub done: bool,
+    /// Delete the entries that were acknowledged and not deleted
+    #[arg(long)]
+    pub delete_acked: bool,
+    /// What a field of a foreign dead letter is: tq-id, tq-error, tq-failed-at, tq-attempts or tq-consumer; a
+    /// field of the task; or * for an object whose members are the task's fields [default: what is known by
+    /// its name]
+    #[arg(long = "dead-field", value_name = "NEW=OLD", value_parser = parse_pair)]
+    pub dead_fields: Vec<(String, String)>,
+    /// Tell what going back takes; with --yes, give the tasks back and remove the keys of tqhost
+    #[arg(long, conflicts_with_all = ["from", "stopped", "done", "delete_acked", "dead_fields"])]
+    pub out: bool,
+    /// With --out: also give back tasks that a producer delayed and that are not due; they run at once
+    #[arg(long, requires = "out")]
+    pub early: bool,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct NewArgs {
     /// The handler's name, and the folder's: letters, digits, dots, dashes and underscores
     pub name: String,
     /// The language to write it in
     #[arg(long, value_name = "LANGUAGE", default_value = "rust")]
     pub lang: Language,
+}
+
+/// Why a task is dead, as `--reason` takes it.
+fn reasons() -> impl Iterator<Item = &'static str> {
+    Reason::VARIANTS.iter().copied().chain([FOREIGN])
 }
 
 /// A language that `tqhost new` has a template for.
@@ -273,7 +318,7 @@ pub(super) enum DeadCommand {
 #[derive(Debug, Args)]
 pub(super) struct FilterArgs {
     /// Only those that are dead for this reason
-    #[arg(long, value_parser = PossibleValuesParser::new(Reason::VARIANTS))]
+    #[arg(long, value_parser = PossibleValuesParser::new(reasons()))]
     pub reason: Option<String>,
     /// Only those with this text in their error, their id or the value of a field
     #[arg(long = "match", value_name = "TEXT")]
@@ -301,7 +346,7 @@ pub(super) struct RedriveArgs {
         long,
         requires = "all",
         conflicts_with = "ids",
-        value_parser = PossibleValuesParser::new(Reason::VARIANTS)
+        value_parser = PossibleValuesParser::new(reasons())
     )]
     pub reason: Option<String>,
     /// With --all: only those with this text in their error, their id or the value of a field

@@ -9,6 +9,7 @@
 
 mod args;
 
+mod adopt;
 mod check;
 mod control;
 mod dead;
@@ -127,6 +128,7 @@ fn execute(cli: Cli, is_config_named: bool) -> Result<(), CommandError> {
             Command::Resume { queue } => control::resume(&config, &queue, &mut out).await,
             Command::Queues { queue } => queues::run(&config, queue.as_deref(), &mut out).await,
             Command::Doctor { queue, fix } => doctor::run(&config, &queue, fix, &mut out).await,
+            Command::Adopt(args) => adopt::run(&config, args, &mut out).await,
             Command::Dead(command) => dead::run(&config, command, &mut out).await,
             Command::Plugins { plugin } => plugins::run(&config, plugin.as_deref(), &mut out).await,
         };

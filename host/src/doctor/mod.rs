@@ -6,9 +6,15 @@
 //! In: a queue, quiet or at work, and the hosts that announced themselves. Out: a [`DoctorReport`]. It never
 //! contains a task that is merely in motion: a script decides on each suspicion, and looks at all places of
 //! the task at one moment. Not here: the calls of those scripts (`mend`), the pages of the walk (`walk`),
-//! looking at flows (`flows`), the data in Redis and its writers (`queue`).
+//! looking at flows (`flows`), the data in Redis and its writers (`queue`), what another consumer left
+//! (`adopt`).
 
+pub(crate) mod adopt;
+mod adopt_dead;
+mod adopt_look;
+pub(crate) mod dead_format;
 mod flows;
+pub(crate) mod give_back;
 pub mod mend;
 mod walk;
 
@@ -165,12 +171,16 @@ impl Examination<'_> {
     }
 
     async fn add_group(&mut self) -> Result<(), QueueError> {
-        if self.mend {
-            self.queue.ensure_group().await?;
+        let mut what = format!("it has no group {}: nobody can take its tasks", self.queue.rules.group);
+        let mut fixed = self.mend;
+        if self.mend
+            && let Err(error) = self.queue.ensure_group().await
+        {
+            let Some(why) = error.unfit(&self.queue.rules.name) else { return Err(error) };
+            (what, fixed) = (format!("{what}; {why}"), false);
         }
-        let what = format!("it has no group {}: nobody can take its tasks", self.queue.rules.group);
         let key = self.queue.keys.stream.clone();
-        self.add(Finding { kind: FaultKind::NoGroup, task: None, key, what, fixed: self.mend });
+        self.add(Finding { kind: FaultKind::NoGroup, task: None, key, what, fixed });
         Ok(())
     }
 

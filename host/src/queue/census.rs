@@ -52,6 +52,7 @@ impl Queue {
             redis::cmd("EXISTS").arg(&keys.paused).to_owned(),
             redis::cmd("XINFO").arg("GROUPS").arg(&keys.stream).to_owned(),
             self.ask_consumers(),
+            redis::cmd("HGET").arg(&keys.history).arg(&self.rules.group).to_owned(),
         ];
         commands.extend(self.rules.hold.map(|_| redis::cmd("GET").arg(&keys.hold).to_owned()));
         let mut replies = self.link.pipeline(WHAT, &commands).await?;
@@ -59,7 +60,7 @@ impl Queue {
             Some((rules, value)) => hold::found(&value?, &rules).hold,
             None => None,
         };
-        let [time, length, delayed, dead, paused, groups, consumers] =
+        let [time, length, delayed, dead, paused, groups, consumers, noted] =
             self.shaped(WHAT, replies.try_into().map_err(|_| UnexpectedShape))?;
         let now_ms = self.shaped(WHAT, time_ms(time?))?;
         let length = self.shaped(WHAT, reply::count(&length?))?;
@@ -73,13 +74,14 @@ impl Queue {
             Err(error) if error.is_no_group() => Vec::new(),
             Err(error) => return Err(error),
         };
-        let (running, last_delivered) = group.unwrap_or((0, "0-0".to_owned()));
+        let noted = self.shaped(WHAT, noted.map_or(Ok(None), reply::optional))?;
+        let GroupCount { pending: running, last_delivered, lag } = group.unwrap_or_default();
         let first = self.range(&keys.stream, &format!("({last_delivered}"), "+", 1).await?;
         let age = |entry: &codec::StreamEntry| {
             Duration::from_millis(now_ms.saturating_sub(codec::entry_time_ms(&entry.id)))
         };
         Ok(Census {
-            queued: length.saturating_sub(running),
+            queued: queued(length, running, lag, first.is_empty(), noted.as_deref()),
             running,
             delayed: self.shaped(WHAT, reply::count(&delayed?))?,
             dead: self.shaped(WHAT, reply::count(&dead?))?,
@@ -92,12 +94,12 @@ impl Queue {
 }
 
 impl Queue {
-    pub(super) fn ask_consumers(&self) -> Cmd {
+    pub(crate) fn ask_consumers(&self) -> Cmd {
         redis::cmd("XINFO").arg("CONSUMERS").arg(&self.keys.stream).arg(&self.rules.group).to_owned()
     }
 }
 
-pub(super) fn read_consumers(reply: Value) -> Shaped<Vec<Consumer>> {
+pub(crate) fn read_consumers(reply: Value) -> Shaped<Vec<Consumer>> {
     reply::array(reply)?.into_iter().map(consumer).collect()
 }
 
@@ -111,15 +113,44 @@ pub(crate) fn group_name(item: Value) -> Shaped<String> {
     Info::read(item)?.text("name")
 }
 
-/// How much is pending in the group, and what was delivered last.
-pub(super) fn find_group(reply: Value, name: &str) -> Shaped<Option<(u64, String)>> {
+/// What Redis counts of a group.
+#[derive(Debug)]
+pub(super) struct GroupCount {
+    pub pending: u64,
+    pub last_delivered: String,
+    /// Entries that it has not read. None: Redis cannot tell.
+    pub lag: Option<u64>,
+}
+
+impl Default for GroupCount {
+    fn default() -> GroupCount {
+        GroupCount { pending: 0, last_delivered: "0-0".to_owned(), lag: None }
+    }
+}
+
+pub(super) fn find_group(reply: Value, name: &str) -> Shaped<Option<GroupCount>> {
     for group in reply::array(reply)? {
         let fields = Info::read(group)?;
         if fields.text("name")? == name {
-            return Ok(Some((fields.count("pending")?, fields.text("last-delivered-id")?)));
+            return Ok(Some(GroupCount {
+                pending: fields.count("pending")?,
+                last_delivered: fields.text("last-delivered-id")?,
+                lag: fields.get("lag").ok().and_then(|lag| reply::int(lag).ok()?.try_into().ok()),
+            }));
         }
     }
     Ok(None)
+}
+
+/// How many tasks are queued: what is in the stream and not pending. Where another consumer served the group
+/// before, entries that it acknowledged may be there too, so what the group has not read is counted instead.
+fn queued(length: u64, running: u64, lag: Option<u64>, all_read: bool, noted: Option<&str>) -> u64 {
+    let most = length.saturating_sub(running);
+    match noted {
+        None | Some("0-0") => most,
+        Some(_) if all_read => 0,
+        Some(_) => lag.map_or(most, |lag| lag.min(most)),
+    }
 }
 
 fn consumer(item: Value) -> Shaped<Consumer> {

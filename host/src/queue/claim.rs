@@ -121,13 +121,17 @@ pub struct HeartbeatReport {
 }
 
 impl Queue {
-    /// Creates the group, at the beginning of the stream, and the stream, where they are missing. False when
-    /// the group existed: the entries that it was given before the first host came are noted as history.
+    /// Checks the queue's keys. Creates the group, at the beginning of the stream, and the stream, where they
+    /// are missing. False when the group existed: the entries that it was given before the first host came
+    /// are noted as history. Fails, and creates nothing, where [`QueueError::unfit`] says why.
     pub async fn ensure_group(&self) -> Result<bool, QueueError> {
-        let call = ScriptCall::new(&script::GROUP)
-            .key(&self.keys.stream)
-            .key(&self.keys.history)
-            .arg(&self.rules.group);
+        let keys = &self.keys;
+        let list = self.rules.list.as_ref().map_or(&keys.stream, |list| &list.key);
+        let call =
+            [&keys.stream, &keys.delayed, &keys.parked, &keys.dead, &keys.history, &keys.adopted, list]
+                .into_iter()
+                .fold(ScriptCall::new(&script::GROUP), ScriptCall::key)
+                .arg(&self.rules.group);
         let reply = self.link.script(&call).await?;
         self.shaped("create the consumer group", reply::int(&reply).map(|created| created == 1))
     }
@@ -153,7 +157,8 @@ impl Queue {
 
     /// Takes over up to `count` entries, from `cursor` on, that no consumer kept alive for a whole lease;
     /// fewer if they are large. A takeover counts as a crash of the task, unless the owner gave a sign of
-    /// life at least `outlived` after the entry's last heartbeat.
+    /// life at least `outlived` after the entry's last heartbeat. A task of another program's consumer, which
+    /// served the group before tqhost came, begins with its first attempt.
     pub async fn reclaim(
         &self,
         consumer: &str,
@@ -161,8 +166,8 @@ impl Queue {
         count: usize,
         outlived: Duration,
     ) -> Result<Reclaimed, QueueError> {
-        let call =
-            ScriptCall::new(&script::RECLAIM).key(&self.keys.stream).arg(&self.rules.group).arg(consumer);
+        let call = ScriptCall::new(&script::RECLAIM).key(&self.keys.stream).key(&self.keys.history);
+        let call = call.arg(&self.rules.group).arg(consumer);
         let call = call.arg(millis(self.rules.lease)).arg(cursor).arg(count).arg(BYTES).arg(millis(outlived));
         let reply = self.link.script(&call).await?;
         self.shaped("reclaim", reclaim_reply(reply))
@@ -311,7 +316,7 @@ impl Queue {
     }
 
     /// The call that removes a consumer, and the last replies to its settlements in so many lanes.
-    pub(super) fn leaving(&self, consumer: &str, lanes: usize) -> ScriptCall {
+    pub(crate) fn leaving(&self, consumer: &str, lanes: usize) -> ScriptCall {
         let call = ScriptCall::new(&script::LEAVE).key(&self.keys.stream);
         let call = (0..lanes).fold(call, |call, lane| call.key(self.keys.settled(consumer, lane)));
         call.arg(&self.rules.group).arg(consumer)

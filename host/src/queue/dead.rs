@@ -38,8 +38,11 @@ pub struct DeadLetter {
     pub plugin: String,
     /// The producer's fields.
     pub fields: RawFields,
-    raw: RawFields,
+    pub(crate) raw: RawFields,
 }
+
+/// The reason of a dead letter that another program wrote.
+pub(crate) const FOREIGN: &str = "foreign";
 
 impl DeadLetter {
     fn read(entry: StreamEntry) -> DeadLetter {
@@ -48,17 +51,23 @@ impl DeadLetter {
             let found = entry.fields.iter().rev().find(|(known, _)| known == name.as_bytes());
             found.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
         };
-        let id = Some(text("tq-id")).filter(|id| !id.is_empty()).unwrap_or_else(|| entry.id.clone());
+        let is_foreign = !entry.fields.iter().any(|(name, _)| name == b"tq-reason");
+        // An entry's id is no name for a foreign one: a task of the queue may have that id.
+        let unnamed = if is_foreign { format!("{FOREIGN}-{}", entry.id) } else { entry.id.clone() };
+        let id = Some(text("tq-id")).filter(|id| !id.is_empty()).unwrap_or(unnamed);
+        let number = |name: &str| text(name).parse().ok();
+        let failed_at =
+            number("tq-failed-at").unwrap_or(if is_foreign { codec::entry_time_ms(&entry.id) } else { 0 });
         let is_own =
             |(name, _): &&(Vec<u8>, Vec<u8>)| !std::str::from_utf8(name).is_ok_and(codec::is_of_host);
         DeadLetter {
             id,
             queue: text("tq-queue"),
-            reason: text("tq-reason"),
+            reason: if is_foreign { FOREIGN.to_owned() } else { text("tq-reason") },
             error: text("tq-error"),
             attempts: text("tq-attempts").parse().unwrap_or(0),
-            enqueued_at: text("tq-enqueued-at").parse().unwrap_or(0),
-            failed_at: text("tq-failed-at").parse().unwrap_or(0),
+            enqueued_at: number("tq-enqueued-at").unwrap_or(0),
+            failed_at,
             consumer: text("tq-consumer"),
             plugin: text("tq-plugin"),
             fields: entry.fields.iter().filter(is_own).cloned().collect(),
@@ -76,6 +85,11 @@ impl DeadLetter {
         let task = codec::decode(queue, entry).map_err(|(why, _)| why)?;
         // The number in the dead letter is that of its last delivery, and counts no further one.
         Ok(Task { attempt: self.attempts.max(1), fence: task.fence.saturating_sub(1).max(1), ..task })
+    }
+
+    /// Whether another program wrote it, and nothing was noted about it.
+    pub(crate) fn is_unread(&self) -> bool {
+        !self.raw.iter().any(|(name, _)| name == b"tq-reason")
     }
 
     /// Whether it had too many fields to keep them one by one: such a task can never run.
@@ -372,7 +386,7 @@ impl Queue {
     }
 
     /// The newest dead letter's entry id; `0-0` when there is none.
-    async fn last_dead(&self) -> Result<String, QueueError> {
+    pub(crate) async fn last_dead(&self) -> Result<String, QueueError> {
         let command: Cmd =
             redis::cmd("XREVRANGE").arg(&self.keys.dead).arg("+").arg("-").arg("COUNT").arg(1).to_owned();
         let reply = self.link.command("read dead letters", &command).await?;
@@ -392,18 +406,18 @@ fn at_once(rate: Rate) -> usize {
 }
 
 /// Reads the dead letters page by page. Deleting entries that were read does not disturb it.
-struct Pages {
+pub(crate) struct Pages {
     from: Option<String>,
     to: String,
 }
 
 impl Pages {
     /// The last entry to read; none: the end of the stream.
-    fn new(to: Option<String>) -> Pages {
+    pub(crate) fn new(to: Option<String>) -> Pages {
         Pages { from: Some("-".to_owned()), to: to.unwrap_or_else(|| "+".to_owned()) }
     }
 
-    async fn next(&mut self, queue: &Queue) -> Result<Option<Vec<DeadLetter>>, QueueError> {
+    pub(crate) async fn next(&mut self, queue: &Queue) -> Result<Option<Vec<DeadLetter>>, QueueError> {
         let Some(from) = &self.from else { return Ok(None) };
         let page = queue.range(&queue.keys.dead, from, &self.to, PAGE).await?;
         self.from = page.last().filter(|_| page.len() == PAGE).map(|last| format!("({}", last.id));

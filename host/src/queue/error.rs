@@ -52,6 +52,21 @@ impl QueueError {
         self.source.code() == Some("WRONGTYPE")
     }
 
+    /// Why a queue cannot be served by a host: a key has another type, or other groups need its entries. The
+    /// text names the way out. `queue` is the queue's name.
+    pub(crate) fn unfit(&self, queue: &str) -> Option<String> {
+        let detail = self.source.detail().unwrap_or_default();
+        match self.source.code()? {
+            "TQTYPE" => Some(format!("{detail}: `tqhost adopt {queue}` says what can be done")),
+            "TQGROUP" => Some(format!(
+                "the stream has other consumer groups ({detail}). tqhost deletes each entry when its task \
+                 has ended, also if they have not read it. Remove them, or confirm it with \
+                 `tqhost adopt {queue} --yes`"
+            )),
+            _ => None,
+        }
+    }
+
     /// Redis refused the credentials, or needs some and got none.
     pub fn is_authentication(&self) -> bool {
         self.source.kind() == ErrorKind::AuthenticationFailed

@@ -96,6 +96,17 @@ pub(crate) struct HostChange {
     pub reason: Option<String>,
 }
 
+/// Whether a consumer's name is that of a host: it ends in a process, 12 digits, and perhaps a number.
+/// `scripts/reclaim.lua` tells them in the same way.
+pub(crate) fn is_host(consumer: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let name =
+        consumer.rsplit_once('.').filter(|(_, number)| is_number(number)).map_or(consumer, |(name, _)| name);
+    let Some((rest, unique)) = name.rsplit_once('-') else { return false };
+    let is_unique = unique.len() == 12 && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_unique && rest.rsplit_once('-').is_some_and(|(_, process)| is_number(process))
+}
+
 /// Announces a host. `said` is its latest announcement: while nothing changes, only its expiry is renewed.
 pub(crate) async fn announce(
     link: &Link,
@@ -160,4 +171,18 @@ pub(crate) async fn list(link: &Link) -> Result<Vec<HostInfo>, QueueError> {
     let texts = reply::array(found).map_err(shape)?.into_iter().filter_map(|value| reply::bytes(value).ok());
     // Another version may have written another form, which is skipped.
     Ok(texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_host;
+
+    #[test]
+    fn a_host_is_known_by_its_name() {
+        let hosts = ["web-1-3041-0123456789ab", "host-1-aaaaaaaaaaaa.12"];
+        assert!(hosts.into_iter().all(is_host));
+        let others =
+            ["analyze-consumer-1", "web-1-3041-0123456789abc", "a-b-0123456789ab", "0123456789ab", ""];
+        assert!(!others.into_iter().any(is_host));
+    }
 }

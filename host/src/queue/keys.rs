@@ -12,6 +12,8 @@
 //! | `tq:{S}:hold` | string | failures in a row for a cause outside, or the hold, as JSON; expires | hold, resume |
 //! | `tq:{S}:paused` | string | when the queue was paused (ms); exists during the pause | pause, resume |
 //! | `tq:{S}:history` | hash | group → its last entry when a host first used it (0-0: a host made the group) | group |
+//! | `tq:{S}:adopted` | hash | another group of S → when an operator confirmed that its entries may be deleted (ms) | adopt |
+//! | `tq:{S}:dead-list` | list | items of a list at the place of the dead letters, while they become dead letters | convert |
 //! | `tq:{S}:events` | stream | the last moves and ends of tasks, if the queue keeps events | settle and all that end tasks |
 //! | `tq:{S}:flow:<id>` | hash | a flow that ends in the task `id`: how many children are left, and the task | settle |
 //! | `tq:{S}:flow:<id>:children` | list | children that are not enqueued yet (MessagePack); expires before the commit | stage, unstage, promote |
@@ -59,6 +61,8 @@ pub(crate) struct QueueKeys {
     pub rate: String,
     pub schedule: String,
     pub history: String,
+    pub adopted: String,
+    pub dead_list: String,
     pub events: String,
     /// A glob pattern for all keys of the queue except the stream and a dead letter key with its own name.
     pub all: String,
@@ -97,6 +101,8 @@ impl QueueKeys {
             rate: format!("{base}:rate"),
             schedule: format!("{base}:schedule"),
             history: format!("{base}:history"),
+            adopted: format!("{base}:adopted"),
+            dead_list: format!("{base}:dead-list"),
             events: format!("{base}:events"),
             all: format!("{}:*", literal(&base)),
             task_prefix: format!("{base}:task:"),
@@ -140,6 +146,12 @@ impl QueueKeys {
     pub(crate) fn task_of(&self, key: &[u8]) -> Option<String> {
         let id = key.strip_prefix(self.task_prefix.as_bytes())?;
         String::from_utf8(id.to_vec()).ok()
+    }
+
+    /// Whether only hosts need this key, while they serve the queue.
+    pub(crate) fn is_of_hosts(&self, key: &[u8]) -> bool {
+        let named = [&self.paused, &self.rate, &self.schedule, &self.history, &self.adopted, &self.events];
+        named.iter().any(|known| known.as_bytes() == key) || key.starts_with(self.settled_prefix.as_bytes())
     }
 
     /// Whether this key is the marker of an idempotency key.

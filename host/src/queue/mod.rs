@@ -32,6 +32,7 @@ pub mod schedule;
 pub mod script;
 pub(crate) mod server;
 pub(crate) mod settle;
+pub(crate) mod stand;
 pub(crate) mod status;
 pub(crate) mod upkeep;
 mod value;

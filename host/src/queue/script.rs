@@ -49,6 +49,7 @@ scripts! {
     pub STAGE = "stage",
     pub UNSTAGE = "unstage",
     pub ALIAS = "alias",
+    pub STAND = "stand",
 }
 
 impl Script {

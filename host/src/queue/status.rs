@@ -222,7 +222,7 @@ impl Queue {
     }
 
     /// Up to `count` entries of a stream, from `first` to `last`.
-    pub(super) async fn range(
+    pub(crate) async fn range(
         &self,
         stream: &str,
         first: &str,

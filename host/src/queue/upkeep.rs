@@ -54,15 +54,11 @@ impl Queue {
         Ok(replies.into_iter().map(|reply| reply.ok().and_then(|reply| reply::bytes(reply).ok())).collect())
     }
 
-    /// The stream's other consumer groups. tqhost deletes entries when it settles them, whether or not these
-    /// groups have read them.
+    /// The stream's other consumer groups that no operator has confirmed. tqhost deletes entries when it
+    /// settles them, whether or not these groups have read them.
     pub async fn other_groups(&self) -> Result<Vec<String>, QueueError> {
-        const WHAT: &str = "look for other groups";
-        let reply = self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await?;
-        let names =
-            |reply| reply::array(reply)?.into_iter().map(census::group_name).collect::<Result<Vec<_>, _>>();
-        let names = self.shaped(WHAT, names(reply))?;
-        Ok(names.into_iter().filter(|name| *name != self.rules.group).collect())
+        let others = self.stand().await?.map(|stand| stand.others).unwrap_or_default();
+        Ok(others.into_iter().filter(|group| !group.is_confirmed).map(|group| group.name).collect())
     }
 }
 

@@ -47,7 +47,7 @@ impl Queue {
         const WHAT: &str = "look where the group stands";
         let reply = self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await?;
         let found = self.shaped(WHAT, find_group(reply, &self.rules.group))?;
-        Ok(found.map(|(pending, delivered)| GroupPosition { pending, delivered }))
+        Ok(found.map(|group| GroupPosition { pending: group.pending, delivered: group.last_delivered }))
     }
 
     /// The position from which to wait for new entries.

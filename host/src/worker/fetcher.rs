@@ -428,6 +428,9 @@ impl Fetcher {
             ),
             Err(error) => {
                 tracing::debug!(queue, error = chain(&error), "could not create the consumer group");
+                if let Some(why) = error.unfit(queue) {
+                    self.pulse.fault(why);
+                }
             }
         }
     }

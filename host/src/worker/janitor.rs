@@ -74,7 +74,8 @@ impl Janitor {
         Ok(Duration::from_secs_f64(asked as f64 / ASKED_PER_SECOND))
     }
 
-    /// Removes the consumers that are gone from the queue that has waited for it longest.
+    /// Removes the consumers that are gone from the queue that has waited for it longest, and warns if its
+    /// stream has groups that nobody has confirmed.
     async fn sweep_one(&mut self, queues: &[Arc<SharedQueue>]) -> Result<(), QueueError> {
         let duties: HashMap<String, &Arc<SharedQueue>> =
             queues.iter().map(|queue| (queue.queue.duty(), queue)).collect();
@@ -92,6 +93,17 @@ impl Janitor {
         let removed = queue.queue.sweep_consumers(gone, MAX_BATCH).await?;
         if removed > 0 {
             tracing::info!(queue = queue.name.as_ref(), removed, "removed consumers of hosts that are gone");
+        }
+        let groups = queue.queue.other_groups().await?;
+        if !groups.is_empty() {
+            let name = queue.name.as_ref();
+            tracing::warn!(
+                queue = name,
+                ?groups,
+                "the stream has got other consumer groups, and loses each entry when its task has ended. \
+                 No host serves the queue after its next start, unless \
+                 `tqhost adopt {name} --yes` confirms it"
+            );
         }
         Ok(())
     }
@@ -137,21 +149,4 @@ async fn tend(shared: &SharedQueue, keys: Vec<Vec<u8>>) -> Result<(), QueueError
         );
     }
     Ok(())
-}
-
-/// Warns at the start of a queue if its stream has other consumer groups.
-pub(crate) async fn warn_of_other_groups(shared: Arc<SharedQueue>) {
-    let queue = shared.name.as_ref();
-    match shared.queue.other_groups().await {
-        Ok(groups) if groups.is_empty() => {}
-        Ok(groups) => {
-            tracing::warn!(
-                queue,
-                ?groups,
-                "the stream has other consumer groups; tqhost deletes each entry when it is settled, \
-                 also if these have not read it"
-            );
-        }
-        Err(error) => tracing::debug!(queue, %error, "could not look for other groups"),
-    }
 }

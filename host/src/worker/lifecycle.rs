@@ -22,7 +22,7 @@ use super::shared::SharedQueue;
 use super::starts::Starts;
 use super::waiter::Waiter;
 use super::{
-    census, fetcher, heartbeat, janitor, mover, promoter, reclaimer, scheduler, settler, status_writer,
+    census, fetcher, heartbeat, mover, preparer, promoter, reclaimer, scheduler, settler, status_writer,
 };
 use crate::admin::FetchPulse;
 use crate::chain::chain;
@@ -118,23 +118,24 @@ impl Worker {
         let claiming = &shared.stop.claiming;
         host.lookout.add(&shared);
         let (redis, waiter, reads) = (host.redis.clone(), host.waiter.clone(), host.reads.clone());
+        let prepared = CancellationToken::new();
+        let preparer =
+            preparer::Preparer { shared: shared.clone(), pulse: pulse.clone(), prepared: prepared.clone() };
+        worker.claimers.spawn(preparer.run(claiming.clone()));
         let fetcher = fetcher::Fetcher::new(shared.clone(), pulse, redis, waiter, reads);
-        worker.claimers.spawn(fetcher.run(claiming.clone()));
-        worker.claimers.spawn(
-            reclaimer::Reclaimer { shared: shared.clone(), follows_older_worker }.run(claiming.clone()),
-        );
-        worker.claimers.spawn(promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
+        worker.claim_with(&prepared, fetcher.run(claiming.clone()));
+        let reclaimer = reclaimer::Reclaimer { shared: shared.clone(), follows_older_worker };
+        worker.claim_with(&prepared, reclaimer.run(claiming.clone()));
+        worker.claim_with(&prepared, promoter::Promoter { shared: shared.clone() }.run(claiming.clone()));
         if let Some(list) = shared.queue.rules.list.clone() {
             let link = host.redis.link_blocking_for(mover::BLOCK);
-            worker
-                .claimers
-                .spawn(mover::Mover { shared: shared.clone(), list: list.key, link }.run(claiming.clone()));
+            let mover = mover::Mover { shared: shared.clone(), list: list.key, link };
+            worker.claim_with(&prepared, mover.run(claiming.clone()));
         }
         if let Some(schedule) = shared.queue.rules.schedule.clone() {
-            worker.claimers.spawn(scheduler::Scheduler::new(shared.clone(), schedule).run(claiming.clone()));
+            let scheduler = scheduler::Scheduler::new(shared.clone(), schedule);
+            worker.claim_with(&prepared, scheduler.run(claiming.clone()));
         }
-        let groups = janitor::warn_of_other_groups(shared.clone());
-        worker.claimers.spawn(claiming.clone().run_until_cancelled_owned(groups));
         let jobs: settler::Jobs = Arc::new(Mutex::new(waiting));
         let pace = Pace::new(&shared.name, "settle");
         for lane in 0..settler::LANES {
@@ -152,6 +153,16 @@ impl Worker {
         );
         worker.servants.spawn(census::CensusTaker { shared }.run(worker.retired.clone()));
         worker
+    }
+
+    /// Starts a loop that claims or moves tasks, once the queue is `prepared`.
+    fn claim_with(&self, prepared: &CancellationToken, claims: impl Future<Output = ()> + Send + 'static) {
+        let (prepared, claiming) = (prepared.clone(), self.shared.stop.claiming.clone());
+        self.claimers.spawn(async move {
+            if claiming.run_until_cancelled_owned(prepared.cancelled_owned()).await.is_some() {
+                claims.await;
+            }
+        });
     }
 
     /// Stops claiming, because another worker takes over the queue or this host gives it up.

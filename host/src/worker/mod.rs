@@ -4,6 +4,7 @@
 //! - [`fetcher`] and [`reclaimer`] claim tasks, and [`arrivals`] asks what their queue has to know of them;
 //! - [`gather`] forms batches, [`runner`] runs attempts, [`settler`] settles them;
 //! - [`heartbeat`] renews leases, and [`status_writer`] writes PROCESSING for attempts that run for long;
+//! - [`preparer`] checks the keys before any of these loops claims or moves a task;
 //! - [`promoter`] moves due tasks back to the stream;
 //! - [`mover`] and [`scheduler`] enqueue tasks;
 //! - [`census`] reads the queue's figures.
@@ -35,6 +36,7 @@ pub(crate) mod lookout;
 pub(crate) mod metrics;
 pub(crate) mod mover;
 pub(crate) mod pace;
+pub(crate) mod preparer;
 pub(crate) mod promoter;
 pub(crate) mod reclaimer;
 pub(crate) mod runner;

@@ -27,7 +27,10 @@ for _, entry in ipairs({ known_entry or '', ARGV[4], ARGV[5] }) do
     local there = redis.call('XRANGE', stream, entry, entry)[1]
     -- Another task may have been given an id that looks like an entry's.
     if there and (value_in(there[2], 'tq-id') or entry) == ARGV[4] then
+      -- Redis counts what a group has read, and would miss this entry there (stand.lua).
+      local last = not pending_of(entry) and last_delivered()
       fields = drop(entry)
+      if last then redis.call('XGROUP', 'SETID', stream, group, last) end
       found = true
     end
   end

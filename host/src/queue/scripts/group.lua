@@ -1,19 +1,35 @@
--- Creates the consumer group, at the beginning of the stream, and the stream, where they are missing. Notes
--- once for each group which entry it was given last before tqhost came.
+-- Checks the keys of a queue. Creates the consumer group, at the beginning of the stream, and the stream,
+-- where they are missing. Notes once for each group which entry it was given last before tqhost came.
 --
--- KEYS  1 stream · 2 history: group → the last entry that it was given before (0-0: tqhost made the group)
+-- KEYS  1 stream · 2 delayed · 3 parked · 4 dead letters
+--       5 history: group → the last entry that it was given before (0-0: tqhost made the group)
+--       6 adopted: another group → when an operator confirmed that its entries may be deleted
+--       7 list (the stream: the queue has none)
 -- ARGV  1 group
--- Gives 1 when it created the group, 0 when the group existed.
+-- Gives 1 when it created the group, 0 when the group existed. Gives an error, and writes nothing, if a key
+--   has another type (TQTYPE), or the stream has groups that nobody has confirmed (TQGROUP, and their names).
 --
 -- A group that is created again is given every entry again, so none of them is history. Safe to run again.
-local bad = wrong_type(KEYS[2], 'hash')
+local bad = wrong_type(stream, 'stream', KEYS[2], 'zset', KEYS[3], 'hash', KEYS[4], 'stream', KEYS[5], 'hash',
+  KEYS[6], 'hash') or KEYS[7] ~= stream and wrong_type(KEYS[7], 'list')
 if bad then return bad end
-local last = last_delivered()
+
+local last, others = nil, {}
+for _, fields in ipairs(redis.pcall('XINFO', 'GROUPS', stream)) do
+  local about = named(fields)
+  if about['name'] == group then
+    last = about['last-delivered-id']
+  elseif redis.call('HEXISTS', KEYS[6], about['name']) == 0 and #others < 10 then
+    append(others, about['name'])
+  end
+end
+if #others > 0 then return redis.error_reply('TQGROUP ' .. table.concat(others, ', ')) end
+
 if last then
-  redis.call('HSETNX', KEYS[2], group, last)
+  redis.call('HSETNX', KEYS[5], group, last)
   return 0
 end
 local created = redis.pcall('XGROUP', 'CREATE', stream, group, '0', 'MKSTREAM')
 if created.err then return created end
-redis.call('HSET', KEYS[2], group, '0-0')
+redis.call('HSET', KEYS[5], group, '0-0')
 return 1

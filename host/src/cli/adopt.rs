@@ -1,0 +1,146 @@
+//! `tqhost adopt`: takes over a queue that another consumer served, or gives it back.
+//!
+//! In: a queue's name, and what the operator decided. Out: what was found, and what is or was done about it.
+//! Exit code 1 if something stands in the way of `--yes`, 2 if a decision is missing. Not here: looking and
+//! doing (`crate::doctor::adopt`, `crate::doctor::give_back`).
+
+use serde::Serialize;
+
+use super::args::AdoptArgs;
+use super::context::{open, patiently};
+use super::exit::CommandError;
+use super::output::{Out, Paint, Tone};
+use super::text;
+use crate::config::Config;
+use crate::doctor::adopt::{self, AdoptItem, AdoptKind, AdoptOrders, AdoptReport};
+use crate::doctor::give_back;
+use crate::queue::hosts;
+
+/// A report as JSON. The names are stable.
+#[derive(Debug, Serialize)]
+struct AdoptView<'a> {
+    queue: &'a str,
+    stream: &'a str,
+    group: &'a str,
+    found: Vec<AdoptItemView<'a>>,
+    /// The steps were carried out.
+    acted: bool,
+    /// Nothing stands in the way, and no decision is missing.
+    ok: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct AdoptItemView<'a> {
+    kind: AdoptKind,
+    count: u64,
+    what: &'a str,
+    step: Option<&'a str>,
+    done: bool,
+    blocks: bool,
+}
+
+impl<'a> AdoptItemView<'a> {
+    fn new(item: &'a AdoptItem) -> AdoptItemView<'a> {
+        let AdoptItem { kind, count, what, step, done, blocks } = item;
+        let step = step.as_deref();
+        AdoptItemView { kind: *kind, count: *count, what, step, done: *done, blocks: *blocks }
+    }
+}
+
+pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> Result<(), CommandError> {
+    let queue = open(config, &args.queue).await?;
+    let AdoptArgs { yes, from, stopped, done, delete_acked, dead_fields, out: gives, early, .. } = args;
+    let hosts = patiently(|| hosts::list(&queue.link)).await?;
+    // Neither is repeated with --yes: a second call would not tell what the first one did.
+    let report = if gives {
+        give_back::give_back(&queue, &hosts, yes, early).await?
+    } else {
+        let orders =
+            AdoptOrders { act: yes, from, are_stopped: stopped, is_done: done, delete_acked, dead_fields };
+        adopt::adopt(&queue, &orders).await?
+    };
+    let rules = &queue.rules;
+    let ok = !report.is_blocked() && !report.lacks_beginning;
+    match out.json {
+        true => {
+            let found = report.items.iter().map(AdoptItemView::new).collect();
+            let (queue, stream, group) = (&rules.name, &rules.stream, &rules.group);
+            out.json(&AdoptView { queue, stream, group, found, acted: report.acted, ok });
+        }
+        false => {
+            let title = format!("{}: stream {}, group {}", rules.name, rules.stream, rules.group);
+            out.line(render(&title, &report, out.paint));
+        }
+    }
+    match report {
+        report if yes && report.lacks_beginning && !report.is_blocked() => Err(CommandError::Usage(format!(
+            "say with --from where the group {} begins: 0, $, the id of the first entry that runs, or a time",
+            rules.group
+        ))),
+        _ if yes && !ok => Err(CommandError::Reported),
+        _ => Ok(()),
+    }
+}
+
+fn render(title: &str, report: &AdoptReport, paint: Paint) -> String {
+    let mut lines = vec![paint.tone(Tone::Title, &text::escape(title)), String::new()];
+    for item in &report.items {
+        let tone = if item.blocks { Tone::Bad } else { Tone::Active };
+        lines.push(format!(
+            "{} {:>9}  {}",
+            paint.tone(tone, &format!("{:<15}", item.kind.into_str())),
+            item.count,
+            text::escape(&item.what)
+        ));
+        if let Some(step) = &item.step {
+            let (mark, tone) = match (item.done, item.blocks) {
+                (true, _) => ("done", Tone::Good),
+                (false, true) => ("first", Tone::Bad),
+                (false, false) => ("--yes", Tone::Warning),
+            };
+            lines.push(format!("{:>25}  {}", paint.tone(tone, mark), text::escape(step)));
+        }
+    }
+    if report.items.is_empty() {
+        lines.push("Another consumer has left nothing.".to_owned());
+    }
+    let has_steps = report.items.iter().any(|item| item.step.is_some());
+    lines.push(String::new());
+    lines.push(match (report.acted, report.is_blocked(), has_steps) {
+        (true, _, _) => paint.tone(Tone::Good, "Done."),
+        (false, true, _) => paint.tone(Tone::Bad, "Nothing was changed: something stands in the way."),
+        (false, false, true) => "Nothing was changed; --yes does what the marked lines say.".to_owned(),
+        (false, false, false) => paint.tone(Tone::Good, "There is nothing to do."),
+    });
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_as_text() {
+        let item = |kind, count, what: &str, step: Option<&str>| AdoptItem {
+            kind,
+            count,
+            what: what.into(),
+            step: step.map(str::to_owned),
+            done: false,
+            blocks: false,
+        };
+        let acked =
+            item(AdoptKind::Acked, 1000, "entries were done before", Some("it is noted where they end"));
+        let living = item(AdoptKind::LivingConsumer, 1, "c\u{1b}-1 lives", Some("stop it"));
+        let mut report = AdoptReport {
+            items: vec![item(AdoptKind::Waiting, 12, "entries wait", None), acked],
+            ..AdoptReport::default()
+        };
+        insta::assert_snapshot!("adopt_plan", render("work: stream s, group g", &report, Paint::default()));
+        report.items.push(AdoptItem { blocks: true, ..living });
+        insta::assert_snapshot!(
+            "adopt_blocked",
+            render("work: stream s, group g", &report, Paint::default())
+        );
+    }
+}

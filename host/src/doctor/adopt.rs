@@ -1,0 +1,454 @@
+//! Takes over a queue that another consumer served: tells what it left, and what is to be done, and does it.
+//!
+//!     look (adopt_look) ─▶ plan, a pure function ─▶ AdoptReport ─▶ with `act`: its steps, one by one
+//!
+//! In: a queue, and what the operator decided. Out: an [`AdoptReport`]. A second call finds nothing to do.
+//!
+//! Not here: the way back (`give_back`), how hosts count what they take over (`queue/scripts/reclaim.lua`).
+
+use std::time::Duration;
+
+use serde::Serialize;
+use strum::IntoStaticStr;
+
+use super::adopt_look::Remains;
+use super::walk::FIRST;
+use crate::config::units::show_duration;
+use crate::queue::hosts::is_host;
+use crate::queue::reply;
+use crate::queue::script::{ScriptCall, scripts};
+use crate::queue::stand::{EntryNumber, entry_number};
+use crate::queue::{Queue, QueueError};
+
+scripts! {
+    ADOPT = "adopt",
+    FORGET = "forget",
+}
+
+/// A consumer that was heard from in this time lives.
+const LIVES: Duration = Duration::from_secs(30);
+/// Entries in one step of a deletion, and the bytes at which it ends.
+const PAGE: usize = 500;
+const BYTES: usize = 1 << 20;
+/// Names in one sentence.
+const NAMED: usize = 5;
+
+/// What the operator decided.
+#[derive(Debug, Default)]
+pub(crate) struct AdoptOrders {
+    pub act: bool,
+    pub from: Option<Beginning>,
+    pub are_stopped: bool,
+    pub is_done: bool,
+    pub delete_acked: bool,
+    pub dead_fields: Vec<(String, String)>,
+}
+
+/// Where a new group begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// After this entry.
+    After(EntryNumber),
+    /// With the next entry.
+    End,
+}
+
+impl Beginning {
+    /// Reads `0`, `$`, an entry's id, or a time.
+    pub(crate) fn parse(text: &str) -> Result<Beginning, String> {
+        let before = |(ms, sequence): EntryNumber| match (ms, sequence) {
+            (0, 0) => (0, 0),
+            (ms, 0) => (ms - 1, u64::MAX),
+            (ms, sequence) => (ms, sequence - 1),
+        };
+        if text == "$" {
+            return Ok(Beginning::End);
+        }
+        if let Some(id) = entry_number(text) {
+            return Ok(Beginning::After(before(id)));
+        }
+        let time =
+            text.parse::<jiff::Timestamp>().ok().and_then(|time| time.as_millisecond().try_into().ok());
+        time.map(|ms| Beginning::After(before((ms, 0)))).ok_or_else(|| {
+            "write 0, $, the id of an entry (1795242534558-0), or a time (2026-11-24T08:00:00Z)".to_owned()
+        })
+    }
+
+    fn after(self) -> EntryNumber {
+        match self {
+            Beginning::After(id) => id,
+            Beginning::End => (u64::MAX, u64::MAX),
+        }
+    }
+
+    fn in_redis(self) -> String {
+        match self {
+            Beginning::After((ms, sequence)) => format!("{ms}-{sequence}"),
+            Beginning::End => "$".to_owned(),
+        }
+    }
+}
+
+/// What was found, and what is to be done about it.
+#[derive(Debug, Default)]
+pub(crate) struct AdoptReport {
+    pub items: Vec<AdoptItem>,
+    /// The steps were carried out.
+    pub acted: bool,
+    /// What was decided is not enough: the operator has to say where the group begins.
+    pub lacks_beginning: bool,
+}
+
+impl AdoptReport {
+    /// Something stands in the way.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.items.iter().any(|item| item.blocks)
+    }
+}
+
+/// One finding. The names of kinds are stable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AdoptItem {
+    pub kind: AdoptKind,
+    pub count: u64,
+    pub what: String,
+    /// What `--yes` does about it, or has done.
+    pub step: Option<String>,
+    pub done: bool,
+    /// Nothing is done while it is so.
+    pub blocks: bool,
+}
+
+impl AdoptItem {
+    pub(super) fn told(kind: AdoptKind, count: u64, what: String) -> AdoptItem {
+        AdoptItem { kind, count, what, step: None, done: false, blocks: false }
+    }
+
+    pub(super) fn with_step(self, step: &str) -> AdoptItem {
+        AdoptItem { step: Some(step.to_owned()), ..self }
+    }
+
+    pub(super) fn that_blocks(self) -> AdoptItem {
+        AdoptItem { blocks: true, ..self }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, Serialize)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
+#[serde(into = "&'static str")]
+pub(crate) enum AdoptKind {
+    WrongType,
+    NoGroup,
+    OtherGroup,
+    LivingConsumer,
+    Waiting,
+    ListItems,
+    Running,
+    Pending,
+    Acked,
+    AckedSince,
+    Trimmed,
+    LostUnread,
+    LostPending,
+    Group,
+    DeadList,
+    DeadForeign,
+    Dead,
+    RetryCount,
+    Paused,
+    // The way back.
+    Host,
+    Delayed,
+    Timed,
+    Flow,
+    Reserved,
+    Keys,
+}
+
+/// Looks, and carries out what is to be done if `orders.act` and nothing stands in the way.
+pub(crate) async fn adopt(queue: &Queue, orders: &AdoptOrders) -> Result<AdoptReport, QueueError> {
+    let found = queue.look_around(orders.from.map(Beginning::after)).await?;
+    let mut report = plan(queue, &found, orders);
+    if !orders.act || report.is_blocked() || report.lacks_beginning {
+        return Ok(report);
+    }
+    queue.take_over(&found, orders).await?;
+    for item in report.items.iter_mut().filter(|item| item.step.is_some()) {
+        match item.kind {
+            AdoptKind::Acked if orders.delete_acked => item.count = queue.forget_history().await?,
+            AdoptKind::DeadList => {
+                item.count = queue.convert_list().await?;
+                queue.convert_dead(&orders.dead_fields, &found.task_fields).await?;
+            }
+            AdoptKind::DeadForeign => {
+                item.count = queue.convert_dead(&orders.dead_fields, &found.task_fields).await?;
+            }
+            _ => {}
+        }
+        item.done = true;
+    }
+    report.acted = true;
+    Ok(report)
+}
+
+/// What is to be said and done. It is pure.
+fn plan(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> AdoptReport {
+    use AdoptKind as K;
+    let rules = &queue.rules;
+    let mut report = AdoptReport::default();
+    let items = &mut report.items;
+    let mut tell = |item: AdoptItem| items.push(item);
+    for (key, is, expected) in &found.wrong {
+        let what = format!("{key} holds a {is}, not a {expected}: rename it, or name another key");
+        tell(AdoptItem::told(K::WrongType, 1, what).that_blocks());
+    }
+    let stand = found.stand.as_ref();
+    let group = stand.and_then(|stand| stand.group.as_ref());
+    let lacks_group = group.is_none() && stand.is_some_and(|stand| stand.length > 0);
+    if let Some(stand) = stand.filter(|_| group.is_none()) {
+        let what = format!("the stream has no group {}, and {} entries", rules.group, stand.length);
+        let item = AdoptItem::told(K::NoGroup, stand.length, what);
+        tell(match orders.from {
+            Some(_) => item.with_step("the group is created at the place that --from names"),
+            None if lacks_group => item.with_step(
+                "say with --from where it begins: 0 runs every entry, $ none of them, an entry's id or a \
+                 time what came since",
+            ),
+            None => item,
+        });
+    }
+    if let Some(group) = group.filter(|_| orders.from.is_some()) {
+        let (ms, sequence) = group.delivered;
+        let what = format!(
+            "the group {} exists, and was given all up to {ms}-{sequence}: --from is not used",
+            rules.group
+        );
+        tell(AdoptItem::told(K::Group, 1, what));
+    }
+    let living = |consumer: &&crate::queue::census::Consumer| {
+        !is_host(&consumer.name) && u128::from(consumer.idle_ms) < LIVES.as_millis()
+    };
+    let living: Vec<_> = found.consumers.iter().filter(living).collect();
+    if !living.is_empty() {
+        let names = named(living.iter().map(|consumer| consumer.name.as_str()));
+        let what = format!(
+            "consumers of the group that are no hosts were heard from in the last {}: {names}. While they \
+             work, what they acknowledge is not known to be done",
+            show_duration(LIVES)
+        );
+        let item = AdoptItem::told(K::LivingConsumer, living.len() as u64, what);
+        tell(match orders.are_stopped {
+            true => item,
+            false => {
+                item.with_step("stop them, and wait, or add --stopped if they are stopped").that_blocks()
+            }
+        });
+    }
+    for other in stand.iter().flat_map(|stand| &stand.others) {
+        let (ms, sequence) = other.delivered;
+        let what = format!(
+            "entries are pending in another group of the stream, {}, which was given all up to \
+             {ms}-{sequence}. It loses each entry when its task has ended here",
+            other.name
+        );
+        let item = AdoptItem::told(K::OtherGroup, other.pending, what);
+        tell(match other.is_confirmed {
+            true => item,
+            false => item.with_step("it is noted that this is meant; until then no host serves the queue"),
+        });
+    }
+    if found.waiting > 0 {
+        tell(AdoptItem::told(
+            K::Waiting,
+            found.waiting,
+            "entries wait that the group has not read: they run".into(),
+        ));
+    }
+    if found.items > 0 {
+        let list = rules.list.as_ref().map_or("", |list| list.key.as_str());
+        tell(AdoptItem::told(K::ListItems, found.items, format!("items wait in the list {list}: they run")));
+    }
+    if found.running > 0 {
+        tell(AdoptItem::told(K::Running, found.running, "tasks run on hosts, or are left by some".into()));
+    }
+    if found.foreign.count > 0 {
+        tell(pending(queue, found));
+    }
+    if found.foreign.gone > 0 {
+        let what = "of the pending entries, so many were trimmed or deleted: they are lost".to_owned();
+        tell(AdoptItem::told(K::LostPending, found.foreign.gone, what));
+    }
+    let has_note = stand.is_some_and(|stand| stand.noted.is_some());
+    if found.acked > 0 {
+        let what = "entries were done before, and not deleted: they do not run".to_owned();
+        let item = AdoptItem::told(K::Acked, found.acked, what);
+        tell(match (orders.delete_acked, has_note) {
+            (true, _) => item.with_step("they are deleted"),
+            (false, true) => item,
+            (false, false) => {
+                item.with_step("it is noted where they end; they stay (--delete-acked deletes them)")
+            }
+        });
+    } else if group.is_some() && !has_note {
+        let what = "the group was served before, and everything that it did is deleted".to_owned();
+        tell(AdoptItem::told(K::Acked, 0, what).with_step("it is noted where it stands"));
+    }
+    if found.acked_since > 0 {
+        let what =
+            "entries were acknowledged by others since a host first came, and not deleted: `tqhost doctor \
+                    --fix` runs them again"
+                .to_owned();
+        let item = AdoptItem::told(K::AckedSince, found.acked_since, what);
+        tell(match orders.is_done {
+            true => item.with_step("it is noted that they are done"),
+            false => AdoptItem { what: item.what + "; if they are done, add --done", ..item },
+        });
+    }
+    trims(found).into_iter().for_each(&mut tell);
+    dead(queue, found, orders).into_iter().for_each(&mut tell);
+    for count in &found.retry_counts {
+        let what = format!(
+            "the field {} of payloads seems to count retries; {} of those looked at have one above 0, the \
+             highest {}. tqhost counts attempts itself, from 1, and leaves the field as it is",
+            count.name, count.above_zero, count.highest
+        );
+        tell(AdoptItem::told(K::RetryCount, count.above_zero as u64, what));
+    }
+    if found.paused {
+        let what = format!("the queue is paused: `tqhost resume {}` lets hosts claim", rules.name);
+        tell(AdoptItem::told(K::Paused, 1, what));
+    }
+    report.lacks_beginning = lacks_group && orders.from.is_none();
+    report
+}
+
+fn pending(queue: &Queue, found: &Remains) -> AdoptItem {
+    let foreign = &found.foreign;
+    let what = format!(
+        "entries are pending at consumers that are no hosts ({}), delivered up to {} times, the oldest for \
+         {}. Each is taken over when it was silent for the lease of {}, as a first attempt",
+        named(foreign.consumers.iter().map(String::as_str)),
+        foreign.most_deliveries,
+        show_duration(Duration::from_secs(foreign.oldest_idle_ms / 1000)),
+        show_duration(queue.rules.lease)
+    );
+    AdoptItem::told(AdoptKind::Pending, foreign.count, what)
+}
+
+fn trims(found: &Remains) -> Vec<AdoptItem> {
+    let Some(stand) = &found.stand else { return Vec::new() };
+    let mut items = Vec::new();
+    let lost = stand.trimmed_unread().unwrap_or(0);
+    if lost > 0 {
+        let what = format!(
+            "of {} entries that were ever added, so many were trimmed before the group read them: they are \
+             lost",
+            stand.added
+        );
+        items.push(AdoptItem::told(AdoptKind::LostUnread, lost, what));
+    }
+    if stand.is_trimmed() {
+        let what = format!(
+            "of {} entries, {} are left: a producer trims the stream (MAXLEN or MINID). What has ended is \
+             deleted here, so a trim only takes tasks that have not run: leave it out of XADD",
+            stand.added, stand.length
+        );
+        items.push(AdoptItem::told(AdoptKind::Trimmed, stand.added - stand.length, what));
+    }
+    items
+}
+
+fn dead(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> Vec<AdoptItem> {
+    let (dead, key) = (&found.dead, &queue.keys.dead);
+    let mut items = Vec::new();
+    if dead.items > 0 {
+        let what = format!("dead letters are items of a list, {key}: no host can add one there");
+        let step = "each becomes an entry of a stream of this name, with the item as the field data";
+        items.push(AdoptItem::told(AdoptKind::DeadList, dead.items, what).with_step(step));
+    }
+    if dead.foreign > 0 {
+        let meaning = |name: &String| {
+            let told = orders.dead_fields.iter().find(|(_, old)| old == name).map(|(new, _)| new.as_str());
+            let is_own = found.task_fields.contains(name);
+            let guessed = || super::dead_format::guess(name).filter(|_| !is_own);
+            match told.or_else(guessed) {
+                Some("*") => format!("{name} → the task"),
+                Some(new) => format!("{name} → {new}"),
+                None => name.clone(),
+            }
+        };
+        let names: Vec<String> = dead.names.iter().map(meaning).collect();
+        let what = format!("dead letters of another program, with the fields {}", names.join(", "));
+        let step = "they get the form of tqhost's own (--dead-field NEW=OLD says what a field is)";
+        items.push(AdoptItem::told(AdoptKind::DeadForeign, dead.foreign, what).with_step(step));
+    }
+    if dead.own > 0 {
+        let what = format!("dead letters are there: `tqhost dead list {}` shows them", queue.rules.name);
+        items.push(AdoptItem::told(AdoptKind::Dead, dead.own, what));
+    }
+    items
+}
+
+/// The first names of some, as one text.
+pub(super) fn named<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    let listed: Vec<&str> = names.take(NAMED).collect();
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    listed.join(", ") + &rest
+}
+
+impl Queue {
+    /// Notes where the group stands, creates it if it is missing, and confirms the other groups.
+    async fn take_over(&self, found: &Remains, orders: &AdoptOrders) -> Result<(), QueueError> {
+        let Some(stand) = &found.stand else { return Ok(()) };
+        let keys = &self.keys;
+        let call = ScriptCall::new(&ADOPT).key(&keys.stream).key(&keys.history).key(&keys.adopted);
+        let from = orders.from.map(Beginning::in_redis).unwrap_or_default();
+        let call = call.arg(&self.rules.group).arg(from).arg(u8::from(orders.is_done));
+        let groups: Vec<&str> = stand.others.iter().map(|group| group.name.as_str()).collect();
+        self.link.script(&call.arg(groups)).await.map(drop)
+    }
+
+    /// Deletes what the group was done with before tqhost came. Gives how many entries.
+    async fn forget_history(&self) -> Result<u64, QueueError> {
+        let (mut from, mut deleted) = (FIRST.to_owned(), 0);
+        while !from.is_empty() {
+            let call = ScriptCall::new(&FORGET).key(&self.keys.stream).key(&self.keys.history);
+            let call = call.arg(&self.rules.group).arg(&from).arg(PAGE).arg(BYTES);
+            let reply = self.link.script(&call).await?;
+            let [next, count] = self.shaped("forget", reply::tuple(reply))?;
+            deleted += self.shaped("forget", reply::count(&count))?;
+            from = self.shaped("forget", reply::text(next))?;
+        }
+        Ok(deleted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beginning_is_a_place_before_the_first_entry_that_runs() {
+        let table = [
+            ("0", Beginning::After((0, 0))),
+            ("$", Beginning::End),
+            ("5-3", Beginning::After((5, 2))),
+            ("5-0", Beginning::After((4, u64::MAX))),
+            ("5", Beginning::After((4, u64::MAX))),
+            ("1970-01-01T00:00:01Z", Beginning::After((999, u64::MAX))),
+        ];
+        for (text, expected) in table {
+            assert_eq!(Beginning::parse(text), Ok(expected), "{text}");
+        }
+        for bad in ["", "x", "-1", "5-x", "1969-12-31T00:00:00Z"] {
+            assert!(Beginning::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn many_names_are_cut() {
+        let names: Vec<String> = (0..7).map(|n| format!("c{n}")).collect();
+        assert_eq!(named(names.iter().map(String::as_str)), "c0, c1, c2, c3, c4 and 2 more");
+    }
+}

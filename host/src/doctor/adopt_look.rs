@@ -1,0 +1,324 @@
+//! Looks at what another consumer left of a queue: its stream and group, its list, its dead letters. Writes
+//! nothing, and goes through everything in pages.
+//!
+//! In: a queue. Out: a [`Remains`]. Not here: what it means, and what is done about it (`adopt`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use redis::Value;
+
+use super::walk::FIRST;
+use crate::queue::census::Consumer;
+use crate::queue::codec::{self, RawFields};
+use crate::queue::dead::Pages;
+use crate::queue::hosts::is_host;
+use crate::queue::reply::{self, Shaped};
+use crate::queue::stand::{EntryNumber, StreamStand, entry_number};
+use crate::queue::{Queue, QueueError, census, wait};
+
+/// Entries and items whose fields are looked at.
+const SAMPLE: usize = 100;
+/// A sample ends once it has this many bytes.
+const SAMPLE_BYTES: usize = 1 << 20;
+/// Names of fields that are remembered.
+const MAX_NAMES: usize = 50;
+/// Pending entries in one step.
+const PENDING: usize = 500;
+
+/// What there is.
+#[derive(Debug, Default)]
+pub(super) struct Remains {
+    /// Keys with another type: the key, what it holds, what it should hold.
+    pub wrong: Vec<(String, String, &'static str)>,
+    pub stand: Option<StreamStand>,
+    pub paused: bool,
+    pub consumers: Vec<Consumer>,
+    /// Entries that the group has not read, or that nobody has where there is no group.
+    pub waiting: u64,
+    /// Entries that were acknowledged and not deleted: before tqhost came, and since then.
+    pub acked: u64,
+    pub acked_since: u64,
+    pub foreign: ForeignPending,
+    /// Pending at hosts of tqhost.
+    pub running: u64,
+    pub items: u64,
+    pub dead: DeadFound,
+    /// Names of the fields of tasks that wait.
+    pub task_fields: Vec<String>,
+    pub retry_counts: Vec<RetryCount>,
+}
+
+/// What is pending at consumers that are no hosts.
+#[derive(Debug, Default)]
+pub(super) struct ForeignPending {
+    pub count: u64,
+    pub consumers: BTreeSet<String>,
+    pub most_deliveries: u64,
+    pub oldest_idle_ms: u64,
+    /// So many of all pending entries were trimmed or deleted: their fields are gone.
+    pub gone: u64,
+}
+
+/// The key of the dead letters.
+#[derive(Debug, Default)]
+pub(super) struct DeadFound {
+    /// Items, if it is a list, with those that an interrupted conversion left.
+    pub items: u64,
+    pub own: u64,
+    pub foreign: u64,
+    /// The names of the fields of foreign ones.
+    pub names: BTreeSet<String>,
+}
+
+/// A field of payloads that seems to count retries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RetryCount {
+    pub name: String,
+    /// How many of the payloads that were looked at have one above 0, and the highest.
+    pub above_zero: usize,
+    pub highest: u64,
+}
+
+impl Queue {
+    /// Looks at everything. `from` is where a group that does not exist would begin.
+    pub(super) async fn look_around(&self, from: Option<EntryNumber>) -> Result<Remains, QueueError> {
+        let mut found = Remains { wrong: self.wrong_types().await?, ..Remains::default() };
+        let is_list = |key: &str| found.wrong.iter().any(|(wrong, is, _)| wrong == key && is == "list");
+        let dead_is_list = is_list(&self.keys.dead);
+        let needed = [&self.keys.stream, &self.keys.history, &self.keys.adopted];
+        if !found.wrong.iter().any(|(key, ..)| needed.contains(&key)) {
+            found.stand = self.stand().await?;
+            found.paused = wait::stops(&self.link, &[self]).await?.iter().any(|stops| stops.is_paused);
+            self.look_at_stream(from, &mut found).await?;
+        }
+        if dead_is_list {
+            found.wrong.retain(|(key, ..)| *key != self.keys.dead);
+        }
+        if !found.wrong.iter().any(|(key, ..)| *key == self.keys.dead) {
+            found.dead = self.look_at_dead(dead_is_list).await?;
+        }
+        let payloads = self.sample(&mut found).await?;
+        found.retry_counts = retry_counts(&payloads);
+        Ok(found)
+    }
+
+    async fn wrong_types(&self) -> Result<Vec<(String, String, &'static str)>, QueueError> {
+        const WHAT: &str = "look at the types of keys";
+        let keys = &self.keys;
+        let mut expected = vec![
+            (&keys.stream, "stream"),
+            (&keys.delayed, "zset"),
+            (&keys.parked, "hash"),
+            (&keys.dead, "stream"),
+            (&keys.history, "hash"),
+            (&keys.adopted, "hash"),
+        ];
+        expected.extend(self.rules.list.as_ref().map(|list| (&list.key, "list")));
+        let ask: Vec<_> = expected.iter().map(|(key, _)| redis::cmd("TYPE").arg(key).to_owned()).collect();
+        let mut wrong = Vec::new();
+        for ((key, kind), reply) in expected.into_iter().zip(self.link.pipeline(WHAT, &ask).await?) {
+            let is = self.shaped(WHAT, reply::text(reply?))?;
+            if is != "none" && is != kind {
+                wrong.push((key.clone(), is, kind));
+            }
+        }
+        Ok(wrong)
+    }
+
+    async fn look_at_stream(&self, from: Option<EntryNumber>, found: &mut Remains) -> Result<(), QueueError> {
+        let Some(stand) = &found.stand else { return Ok(()) };
+        let delivered = stand.group.as_ref().map(|group| group.delivered).or(from).unwrap_or_default();
+        let has_group = stand.group.is_some();
+        let mut next = Some(FIRST.to_owned());
+        while let Some(from) = next {
+            let page = self.survey(&self.keys.stream, &from).await?;
+            for seen in &page.items {
+                let is_read = entry_number(&seen.entry).is_some_and(|id| id <= delivered);
+                match (seen.skipped, seen.is_history) {
+                    (true, _) => found.acked_since += 1,
+                    (_, true) => found.acked += 1,
+                    // Without a group, what comes before its beginning is done with.
+                    _ if is_read && !has_group => found.acked += 1,
+                    _ if is_read => {}
+                    _ => found.waiting += 1,
+                }
+            }
+            next = page.next;
+        }
+        if has_group {
+            const WHAT: &str = "look at consumers";
+            let reply = self.link.command(WHAT, &self.ask_consumers()).await?;
+            found.consumers = self.shaped(WHAT, census::read_consumers(reply))?;
+            self.look_at_pending(found).await?;
+            let mut next = Some(FIRST.to_owned());
+            while let Some(from) = next.filter(|_| found.foreign.count > 0) {
+                let page = self.claimed(&from).await?;
+                found.foreign.gone += page.items.iter().filter(|claim| !claim.is_there).count() as u64;
+                next = page.next;
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_at_pending(&self, found: &mut Remains) -> Result<(), QueueError> {
+        const WHAT: &str = "look at pending entries";
+        let mut from = FIRST.to_owned();
+        loop {
+            let mut ask = redis::cmd("XPENDING");
+            ask.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PENDING);
+            let rows = self.shaped(WHAT, reply::array(self.link.command(WHAT, &ask).await?))?;
+            let row = |row: Value| -> Shaped<(String, String, u64, u64)> {
+                let [id, owner, idle, deliveries] = reply::tuple(row)?;
+                Ok((reply::text(id)?, reply::text(owner)?, reply::count(&idle)?, reply::count(&deliveries)?))
+            };
+            let rows: Vec<_> = self.shaped(WHAT, rows.into_iter().map(row).collect::<Shaped<Vec<_>>>())?;
+            let Some((last, ..)) = rows.last() else { return Ok(()) };
+            from = format!("({last}");
+            let foreign = &mut found.foreign;
+            for (_, owner, idle, deliveries) in rows {
+                if is_host(&owner) {
+                    found.running += 1;
+                    continue;
+                }
+                foreign.count += 1;
+                foreign.most_deliveries = foreign.most_deliveries.max(deliveries);
+                foreign.oldest_idle_ms = foreign.oldest_idle_ms.max(idle);
+                if foreign.consumers.len() < MAX_NAMES {
+                    foreign.consumers.insert(owner);
+                }
+            }
+        }
+    }
+
+    async fn look_at_dead(&self, is_list: bool) -> Result<DeadFound, QueueError> {
+        const WHAT: &str = "look at the dead letters";
+        let mut found = DeadFound::default();
+        for key in [Some(&self.keys.dead_list), is_list.then_some(&self.keys.dead)].into_iter().flatten() {
+            let reply = self.link.command(WHAT, redis::cmd("LLEN").arg(key)).await?;
+            found.items += self.shaped(WHAT, reply::count(&reply))?;
+        }
+        if is_list {
+            return Ok(found);
+        }
+        let mut pages = Pages::new(None);
+        while let Some(page) = pages.next(self).await? {
+            for letter in page {
+                if !letter.is_unread() {
+                    found.own += 1;
+                    continue;
+                }
+                found.foreign += 1;
+                let names = letter.raw.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned());
+                let room = MAX_NAMES - found.names.len();
+                found.names.extend(names.take(room));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The payloads of some tasks that wait: fields of entries, and items of the list.
+    async fn sample(&self, found: &mut Remains) -> Result<Vec<RawFields>, QueueError> {
+        const WHAT: &str = "look at the list";
+        let mut payloads = Vec::new();
+        if found.stand.is_some() {
+            let (mut from, mut count, mut bytes) = ("+".to_owned(), 1, 0);
+            while payloads.len() < SAMPLE && bytes < SAMPLE_BYTES {
+                let page = self.last_entries(&from, count).await?;
+                let Some(last) = page.last() else { break };
+                from = format!("({}", last.id);
+                bytes += page.iter().map(codec::StreamEntry::bytes).sum::<usize>();
+                payloads.extend(page.into_iter().map(|entry| entry.fields));
+                let each = bytes / payloads.len() + 1;
+                count = (SAMPLE_BYTES.saturating_sub(bytes) / each)
+                    .clamp(1, SAMPLE - payloads.len().min(SAMPLE - 1));
+            }
+        }
+        let mut names = BTreeSet::new();
+        for (name, _) in payloads.iter().flatten() {
+            let name = String::from_utf8_lossy(name);
+            if !codec::is_of_host(&name) && names.len() < MAX_NAMES {
+                names.insert(name.into_owned());
+            }
+        }
+        if let Some(list) = self.rules.list.as_ref()
+            && !found.wrong.iter().any(|(key, ..)| *key == list.key)
+        {
+            let ask = [
+                redis::cmd("LLEN").arg(&list.key).to_owned(),
+                redis::cmd("LRANGE").arg(&list.key).arg(-10).arg(-1).to_owned(),
+            ];
+            let replies = self.link.pipeline(WHAT, &ask).await?;
+            let [length, items] =
+                replies.try_into().map_err(|_| QueueError::unexpected(WHAT, self.link.address()))?;
+            found.items = self.shaped(WHAT, reply::count(&length?))?;
+            for item in self.shaped(WHAT, reply::array(items?))? {
+                payloads.push(vec![(b"data".to_vec(), self.shaped(WHAT, reply::bytes(item))?)]);
+                names.insert("data".to_owned());
+            }
+        }
+        found.task_fields = names.into_iter().collect();
+        Ok(payloads)
+    }
+
+    /// Up to `count` entries of the stream before `from`, the last one first.
+    async fn last_entries(&self, from: &str, count: usize) -> Result<Vec<codec::StreamEntry>, QueueError> {
+        const WHAT: &str = "read a stream";
+        let mut range = redis::cmd("XREVRANGE");
+        range.arg(&self.keys.stream).arg(from).arg("-").arg("COUNT").arg(count);
+        let reply = self.link.command(WHAT, &range).await?;
+        let entry = |item| {
+            let [id, fields] = reply::tuple(item)?;
+            Ok(codec::StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })
+        };
+        let entries = reply::array(reply).and_then(|items| items.into_iter().map(entry).collect());
+        self.shaped(WHAT, entries)
+    }
+}
+
+/// The fields that seem to count retries, as fields or in an object that a field holds.
+fn retry_counts(payloads: &[RawFields]) -> Vec<RetryCount> {
+    let mut counts: BTreeMap<String, RetryCount> = BTreeMap::new();
+    let mut note = |name: &str, value: u64| {
+        let is_one = ["retrycount", "retries", "retry", "attempt", "attempts", "retrytimes", "tries"];
+        let plain: String =
+            name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).collect();
+        if is_one.contains(&plain.as_str()) && (counts.len() < MAX_NAMES || counts.contains_key(name)) {
+            let count = counts.entry(name.to_owned()).or_insert_with(|| RetryCount {
+                name: name.to_owned(),
+                above_zero: 0,
+                highest: 0,
+            });
+            count.above_zero += usize::from(value > 0);
+            count.highest = count.highest.max(value);
+        }
+    };
+    for (name, value) in payloads.iter().flatten() {
+        let Ok(text) = std::str::from_utf8(value) else { continue };
+        if let Ok(number) = text.trim().parse() {
+            note(&String::from_utf8_lossy(name), number);
+        } else if let Ok(serde_json::Value::Object(object)) = serde_json::from_str(text) {
+            let numbers = object.iter().filter_map(|(name, value)| Some((name, value.as_u64()?)));
+            numbers.for_each(|(name, number)| note(name, number));
+        }
+    }
+    counts.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_counts_are_found_in_fields_and_in_objects() {
+        let payload = |name: &str, value: &str| vec![codec::raw(name, value)];
+        let payloads = [
+            payload("retryCount", "2"),
+            payload("retryCount", "0"),
+            payload("data", r#"{"RecordId":9,"RetryCount":1}"#),
+            payload("data", "[1]"),
+            payload("count", "7"),
+        ];
+        let count = |name: &str, above_zero, highest| RetryCount { name: name.into(), above_zero, highest };
+        assert_eq!(retry_counts(&payloads), [count("RetryCount", 1, 1), count("retryCount", 1, 2)]);
+    }
+}

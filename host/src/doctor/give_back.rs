@@ -1,0 +1,347 @@
+//! Gives a queue back to a plain consumer: tells what that takes, and does what is safe.
+//!
+//!     hosts are gone? ─▶ delayed, running (and with a list, all waiting) tasks ─▶ stream or list ─▶ keys
+//!
+//! In: a queue that no host serves, and what the operator decided. Out: an [`AdoptReport`]. It may be
+//! interrupted and repeated. Dead letters stay, and statuses of ended tasks until they expire.
+//!
+//! Not here: the way in (`adopt`).
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::adopt::{AdoptItem, AdoptKind, AdoptReport, named};
+use super::walk::{FIRST, START};
+use crate::queue::hosts::{HostInfo, is_host};
+use crate::queue::reply::{self, Shaped, UnexpectedShape, optional};
+use crate::queue::script::{ScriptCall, scripts};
+use crate::queue::{Queue, QueueError, Status};
+
+scripts! {
+    DELAYS = "delays",
+    RETURN = "return",
+}
+
+/// Tasks in one step.
+const PAGE: usize = 100;
+/// Keys of the whole Redis in one step.
+const SCAN: usize = 1000;
+
+/// What is to be given back.
+#[derive(Debug, Default)]
+struct Holdings {
+    waiting: u64,
+    /// Of these so many have fields of tqhost, as far as the first hundred tell.
+    reserved: u64,
+    /// Pending at hosts.
+    running: u64,
+    /// Delayed after an attempt, or due.
+    retried: u64,
+    /// Delayed by their producer, and not due.
+    timed: u64,
+    latest_due_ms: u64,
+    /// Delayed for a flow.
+    flows: u64,
+    dead: u64,
+    /// Consumers that are hosts'.
+    consumers: u64,
+}
+
+/// Tells what going back takes, and does what is safe if `act`. `early` also gives back what producers
+/// delayed.
+pub(crate) async fn give_back(
+    queue: &Queue,
+    hosts: &[HostInfo],
+    act: bool,
+    early: bool,
+) -> Result<AdoptReport, QueueError> {
+    let now_ms = queue.now_ms().await?;
+    let held = queue.holdings().await?;
+    let serving: Vec<&str> = hosts
+        .iter()
+        .filter(|host| host.queues.iter().any(|known| known.name == queue.rules.name))
+        .map(|host| host.id.as_str())
+        .collect();
+    let mut report = plan(queue, &held, &serving, now_ms, early);
+    if !act || report.is_blocked() {
+        return Ok(report);
+    }
+    let (mut given, mut left) = queue.return_delayed(early).await?;
+    let entries = queue.return_entries().await?;
+    (given, left) = (given + entries.0, left + entries.1);
+    let removed = queue.remove_keys().await?;
+    for item in report.items.iter_mut().filter(|item| item.step.is_some()) {
+        item.done = true;
+        if item.kind == AdoptKind::Keys {
+            item.count = removed;
+            item.what = format!("{} ({given} tasks were given back, {left} were left)", item.what);
+        }
+    }
+    report.acted = true;
+    Ok(report)
+}
+
+fn plan(queue: &Queue, held: &Holdings, serving: &[&str], now_ms: u64, early: bool) -> AdoptReport {
+    use AdoptKind as K;
+    let (rules, keys) = (&queue.rules, &queue.keys);
+    let mut items = Vec::new();
+    let place = match &rules.list {
+        Some(list) => format!("the end of the list {} that BRPOP reads", list.key),
+        None => format!("the end of the stream {}, as new entries", keys.stream),
+    };
+    if !serving.is_empty() {
+        let what = format!("hosts serve the queue: {}", named(serving.iter().copied()));
+        let step = "stop them, or take the queue out of their configuration";
+        items.push(AdoptItem::told(K::Host, serving.len() as u64, what).with_step(step).that_blocks());
+    }
+    if held.waiting > 0 {
+        let what = format!("tasks wait in the stream, and the group {} has not read them", rules.group);
+        let item = AdoptItem::told(K::Waiting, held.waiting, what);
+        items.push(match rules.list {
+            Some(_) => item.with_step(&format!("they go to {place}")),
+            None => item,
+        });
+    }
+    if held.reserved > 0 && rules.list.is_none() {
+        let what = "of the first hundred of them have fields that begin with tq-: a consumer that reads \
+                    fields by name does not notice";
+        items.push(AdoptItem::told(K::Reserved, held.reserved, what.to_owned()));
+    }
+    if held.running > 0 {
+        let what = "tasks are pending at hosts that have ended: they begin anew".to_owned();
+        items.push(AdoptItem::told(K::Running, held.running, what).with_step(&format!("they go to {place}")));
+    }
+    if held.retried > 0 {
+        let what = "tasks are due, or wait for another attempt: a plain consumer cannot see them".to_owned();
+        items.push(
+            AdoptItem::told(K::Delayed, held.retried, what).with_step(&format!("they go to {place}, now")),
+        );
+    }
+    if held.timed > 0 {
+        let what = format!(
+            "tasks were delayed by their producer, the last one for another {}",
+            crate::config::units::show_duration(Duration::from_secs(
+                held.latest_due_ms.saturating_sub(now_ms) / 1000
+            ))
+        );
+        let item = AdoptItem::told(K::Timed, held.timed, what);
+        items.push(match early {
+            true => item.with_step(&format!("they go to {place}, now")),
+            false => AdoptItem {
+                what: item.what + ": they stay where they are. Let a host run until then, or add --early",
+                ..item
+            },
+        });
+    }
+    if held.flows > 0 {
+        let what =
+            "tasks belong to flows that have not ended: only a host can run them; let it end them first";
+        items.push(AdoptItem::told(K::Flow, held.flows, what.to_owned()));
+    }
+    if held.dead > 0 {
+        let what = format!("dead letters stay in the stream {}", keys.dead);
+        items.push(AdoptItem::told(K::Dead, held.dead, what));
+    }
+    let what = format!(
+        "consumers of hosts, the keys of tqhost for this queue, and statuses of tasks that have not ended. \
+         The group {} stays; statuses of ended tasks expire by themselves. Entries of tasks that have ended \
+         were deleted when they ended",
+        rules.group
+    );
+    let keys = AdoptItem::told(K::Keys, held.consumers, what);
+    items.push(keys.with_step("they are removed"));
+    AdoptReport { items, ..AdoptReport::default() }
+}
+
+impl Queue {
+    async fn holdings(&self) -> Result<Holdings, QueueError> {
+        let census = self.census().await?;
+        let mut held = Holdings {
+            waiting: census.queued,
+            running: census.consumers.iter().filter(|one| is_host(&one.name)).map(|one| one.pending).sum(),
+            dead: census.dead,
+            consumers: census.consumers.iter().filter(|one| is_host(&one.name)).count() as u64,
+            ..Holdings::default()
+        };
+        let unread =
+            self.group_position().await?.map_or_else(|| FIRST.to_owned(), |at| format!("({}", at.delivered));
+        let first = self.range(&self.keys.stream, &unread, "+", PAGE).await?;
+        let has_reserved = |entry: &&crate::queue::StreamEntry| {
+            entry.fields.iter().any(|(name, _)| name.starts_with(b"tq-"))
+        };
+        held.reserved = first.iter().filter(has_reserved).count() as u64;
+        let mut cursor = START.to_owned();
+        loop {
+            let call = ScriptCall::new(&DELAYS).key(&self.keys.delayed).key(&self.keys.parked);
+            let reply = self.link.script(&call.arg(&cursor).arg(PAGE)).await?;
+            let [next, retried, timed, flows, latest] = self.shaped("delays", reply::tuple(reply))?;
+            let count = |value: &Value| self.shaped("delays", reply::count(value));
+            held.retried += count(&retried)?;
+            held.timed += count(&timed)?;
+            held.flows += count(&flows)?;
+            held.latest_due_ms = held.latest_due_ms.max(count(&latest)?);
+            cursor = self.shaped("delays", reply::text(next))?;
+            if cursor == START {
+                return Ok(held);
+            }
+        }
+    }
+
+    /// Gives back delayed tasks. Gives how many were given and how many were left.
+    async fn return_delayed(&self, early: bool) -> Result<(u64, u64), QueueError> {
+        const WHAT: &str = "look through the delayed tasks";
+        let (mut cursor, mut all) = (START.to_owned(), (0, 0));
+        loop {
+            let scan =
+                redis::cmd("ZSCAN").arg(&self.keys.delayed).arg(&cursor).arg("COUNT").arg(PAGE).to_owned();
+            let [next, found] = self.shaped(WHAT, reply::tuple(self.link.command(WHAT, &scan).await?))?;
+            let members: Vec<Vec<u8>> =
+                self.shaped(WHAT, reply::pairs(found))?.into_iter().map(|(member, _)| member).collect();
+            for some in members.chunks(PAGE) {
+                let (done, left) = self.return_these(some, false, early).await?;
+                all = (all.0 + done, all.1 + left);
+            }
+            cursor = self.shaped(WHAT, reply::text(next))?;
+            if cursor == START {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Gives back what is pending at hosts, and with a list everything in the stream: the newest first, so
+    /// that the oldest is read first. Gives how many were given and how many were left.
+    async fn return_entries(&self) -> Result<(u64, u64), QueueError> {
+        const WHAT: &str = "look through the stream";
+        let to_list = self.rules.list.is_some();
+        let (mut from, mut all) = (if to_list { "+".to_owned() } else { FIRST.to_owned() }, (0, 0));
+        loop {
+            let mut look = redis::cmd(if to_list { "XREVRANGE" } else { "XPENDING" });
+            match to_list {
+                true => look.arg(&self.keys.stream).arg(&from).arg(FIRST).arg("COUNT").arg(PAGE),
+                false => look.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PAGE),
+            };
+            let reply = match self.link.command(WHAT, &look).await {
+                Err(error) if error.is_no_group() => return Ok(all),
+                reply => reply?,
+            };
+            // A row of XPENDING names the owner, too. What another consumer runs stays with it.
+            let row = |row| -> Shaped<(Vec<u8>, bool)> {
+                let mut parts = reply::array(row)?.into_iter();
+                let id = reply::bytes(parts.next().ok_or(UnexpectedShape)?)?;
+                let owner = parts.next().filter(|_| !to_list).map(reply::text).transpose()?;
+                Ok((id, owner.is_none_or(|owner| is_host(&owner))))
+            };
+            let rows =
+                reply::array(reply).and_then(|rows| rows.into_iter().map(row).collect::<Shaped<Vec<_>>>());
+            let rows = self.shaped(WHAT, rows)?;
+            let Some((last, _)) = rows.last() else { return Ok(all) };
+            from = format!("({}", String::from_utf8_lossy(last));
+            let ids: Vec<Vec<u8>> = rows.into_iter().filter(|(_, ours)| *ours).map(|(id, _)| id).collect();
+            let (done, left) = self.return_these(&ids, to_list, true).await?;
+            all = (all.0 + done, all.1 + left);
+        }
+    }
+
+    async fn return_these(
+        &self,
+        which: &[Vec<u8>],
+        unread_too: bool,
+        early: bool,
+    ) -> Result<(u64, u64), QueueError> {
+        let keys = &self.keys;
+        let list = self.rules.list.as_ref().map_or(&keys.stream, |list| &list.key);
+        let call = ScriptCall::new(&RETURN).key(&keys.stream).key(&keys.delayed).key(&keys.parked).key(list);
+        let call = call.arg(&self.rules.group).arg(u8::from(unread_too)).arg(u8::from(early));
+        let reply = self.link.script(&which.iter().fold(call, |call, one| call.arg(one))).await?;
+        let [done, left] = self.shaped("return", reply::tuple(reply))?;
+        Ok((self.shaped("return", reply::count(&done))?, self.shaped("return", reply::count(&left))?))
+    }
+
+    /// Removes consumers, and the keys that only hosts need. Gives how many.
+    async fn remove_keys(&self) -> Result<u64, QueueError> {
+        const WHAT: &str = "remove keys";
+        let mut removed = 0;
+        let consumers = self.census().await?.consumers;
+        let calls: Vec<ScriptCall> = consumers
+            .iter()
+            .filter(|one| one.pending == 0 && is_host(&one.name))
+            .map(|one| self.leaving(&one.name, 0))
+            .collect();
+        for reply in self.link.scripts(WHAT, &calls).await? {
+            removed += self.shaped(WHAT, reply::count(&reply?))?;
+        }
+        // A marker is judged by the status of its task, so statuses are removed first.
+        for markers in [false, true] {
+            let mut next = Some(START.to_owned());
+            while let Some(cursor) = next {
+                let page = self.keys(&cursor, SCAN).await?;
+                let useless = match markers {
+                    true => self.useless_markers(page.items).await?,
+                    false => self.useless_keys(page.items).await?,
+                };
+                if !useless.is_empty() {
+                    let reply = self.link.command(WHAT, redis::cmd("UNLINK").arg(useless)).await?;
+                    removed += self.shaped(WHAT, reply::count(&reply))?;
+                }
+                next = page.next;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// The keys of hosts, and the statuses of tasks that have not ended and are not left behind.
+    async fn useless_keys(&self, keys: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, QueueError> {
+        const WHAT: &str = "look at statuses";
+        let (mut useless, others): (Vec<_>, Vec<_>) =
+            keys.into_iter().partition(|key| self.keys.is_of_hosts(key));
+        let statuses: Vec<Vec<u8>> =
+            others.into_iter().filter(|key| self.keys.task_of(key).is_some()).collect();
+        let ask = |key: &Vec<u8>| {
+            let fields = ["status", "parked_as", "joins", "flow"];
+            redis::cmd("HMGET").arg(key).arg(&fields).to_owned()
+        };
+        let replies = self.link.pipeline(WHAT, &statuses.iter().map(ask).collect::<Vec<_>>()).await?;
+        for (key, reply) in statuses.into_iter().zip(replies) {
+            let Ok(reply) = reply else { continue };
+            let [status, parked, joins, flow] = self.shaped(WHAT, reply::tuple::<4>(reply))?.map(optional);
+            let has_ended = self
+                .shaped(WHAT, status)?
+                .and_then(|text| text.parse::<Status>().ok())
+                .is_none_or(Status::is_end);
+            let in_flow = self.shaped(WHAT, joins)?.is_some() || self.shaped(WHAT, flow)?.is_some();
+            let is_left = match self.shaped(WHAT, parked)? {
+                Some(member) => {
+                    let score = redis::cmd("ZSCORE").arg(&self.keys.delayed).arg(member).to_owned();
+                    self.link.command(WHAT, &score).await? != Value::Nil
+                }
+                None => false,
+            };
+            if !has_ended && !in_flow && !is_left {
+                useless.push(key);
+            }
+        }
+        Ok(useless)
+    }
+
+    /// The markers that are held for tasks without a status.
+    async fn useless_markers(&self, keys: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, QueueError> {
+        const WHAT: &str = "look at idempotency keys";
+        let markers: Vec<Vec<u8>> = keys.into_iter().filter(|key| self.keys.is_marker(key)).collect();
+        let ask =
+            |key: &Vec<u8>| [redis::cmd("PTTL").arg(key).to_owned(), redis::cmd("GET").arg(key).to_owned()];
+        let asked: Vec<_> = markers.iter().flat_map(ask).collect();
+        let mut replies = self.link.pipeline(WHAT, &asked).await?.into_iter();
+        let mut useless = Vec::new();
+        for marker in markers {
+            let (Some(Ok(ttl)), Some(Ok(id))) = (replies.next(), replies.next()) else { continue };
+            let (ttl, id) = (self.shaped(WHAT, reply::int(&ttl))?, self.shaped(WHAT, optional(id))?);
+            let Some(id) = id.filter(|_| ttl == -1) else { continue };
+            let exists = redis::cmd("EXISTS").arg(self.keys.task(&id)).to_owned();
+            if self.link.command(WHAT, &exists).await? == Value::Int(0) {
+                useless.push(marker);
+            }
+        }
+        Ok(useless)
+    }
+}

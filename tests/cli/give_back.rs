@@ -1,0 +1,133 @@
+//! `tqhost adopt --out`: a plain consumer gets everything that has not ended, and finds no keys of tqhost.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use crate::support::{Bench, Ran, eventually};
+
+const QUEUE: &str = "[queues.work]\nplugin = \"fails-twice\"\nlease = \"1s\"\n\
+                     backoff = { delays = [\"1h\"] }\n";
+
+fn out(bench: &Bench, more: &[&str]) -> Ran {
+    bench.tqhost(&[&["adopt", "work", "--out", "--json"], more].concat())
+}
+
+fn kinds(report: &Value) -> HashMap<String, u64> {
+    let kind = |item: &Value| {
+        (item["kind"].as_str().expect("a kind").to_owned(), item["count"].as_u64().expect("a count"))
+    };
+    report["found"].as_array().expect("findings").iter().map(kind).collect()
+}
+
+/// What a consumer reads that knows XREADGROUP, XACK and nothing else.
+fn consume(bench: &mut Bench) -> Vec<HashMap<String, String>> {
+    type Entries = Vec<(String, HashMap<String, String>)>;
+    let read: Option<Vec<(String, Entries)>> =
+        bench.redis("XREADGROUP", ("GROUP", "tqhost", "plain", "COUNT", 100, "STREAMS", "work", ">"));
+    let entries = read.unwrap_or_default().into_iter().flat_map(|(_, entries)| entries);
+    entries.map(|(_, fields)| fields).collect()
+}
+
+#[test]
+fn a_plain_consumer_gets_what_has_not_ended() {
+    let bench = Bench::new(QUEUE);
+    bench.install("fails-twice", "fails-twice");
+    let host = bench.host();
+    let enqueue =
+        |more: &[&str]| bench.tqhost(&[&["enqueue", "work"], more].concat()).ok().stdout.trim().to_owned();
+    let retried = enqueue(&["n=retried", "--key", "k1"]);
+    let _timed = enqueue(&["n=timed", "--delay", "10h"]);
+    let mut bench = bench;
+    eventually("both are delayed", || (bench.places("work").delayed == 2).then_some(()));
+    assert_eq!(bench.status("work", &retried, "attempt"), "2");
+    let refused = out(&bench, &["--yes"]);
+    assert_eq!((refused.code, kinds(&refused.json())["host"]), (1, 1), "{refused:#?}");
+    host.stop();
+    // A host that died left this one.
+    bench.xadd("work", &[("n", "running")]);
+    let dead_host = "box-17-0123456789ab";
+    let _: redis::Value =
+        bench.redis("XREADGROUP", ("GROUP", "tqhost", dead_host, "COUNT", 1, "STREAMS", "work", ">"));
+    bench.xadd("work", &[("n", "waiting")]);
+    bench.xadd("tq:{work}:dead", &[("n", "dead"), ("tq-reason", "rejected"), ("tq-id", "x")]);
+    let ended = "tq:{work}:task:ended";
+    let _: u64 = bench.redis("HSET", (ended, "status", "COMPLETED"));
+    let _: u64 = bench.redis("EXPIRE", (ended, 1000));
+
+    let before = bench.places("work");
+    let told = out(&bench, &[]).ok().json();
+    let expected = [("waiting", 1), ("running", 1), ("delayed", 1), ("timed", 1), ("dead", 1), ("keys", 1)];
+    assert_eq!(kinds(&told), expected.map(|(kind, count)| (kind.to_owned(), count)).into(), "{told:#}");
+    assert_eq!(bench.places("work"), before, "looking changes nothing");
+    out(&bench, &["--yes"]).ok();
+    out(&bench, &["--yes"]).ok();
+    let mut names: Vec<String> = consume(&mut bench)
+        .into_iter()
+        .map(|mut fields| {
+            assert_eq!(fields.len(), 1, "{fields:?}");
+            fields.remove("n").expect("the producer's field")
+        })
+        .collect();
+    names.sort();
+    assert_eq!(names, ["retried", "running", "waiting"]);
+    out(&bench, &["--yes"]).ok();
+    assert_eq!(consume(&mut bench).len(), 0, "what the plain consumer runs stays with it");
+    let keys = |bench: &mut Bench| {
+        let mut keys: Vec<String> = bench.redis("KEYS", "tq:{work}:*");
+        keys.sort();
+        keys
+    };
+    let left = keys(&mut bench);
+    assert!(left.iter().any(|key| key.ends_with(":delayed")), "the producer's delay holds: {left:?}");
+    out(&bench, &["--yes", "--early"]).ok();
+    assert_eq!(consume(&mut bench)[0]["n"], "timed");
+    assert_eq!(keys(&mut bench), ["tq:{work}:dead", ended], "dead letters and ends stay");
+    let consumers: Vec<HashMap<String, redis::Value>> = bench.redis("XINFO", ("CONSUMERS", "work", "tqhost"));
+    assert_eq!(consumers.len(), 1, "only the plain one is left: {consumers:?}");
+}
+
+#[test]
+fn a_list_gets_its_items_back_in_order() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nlist = \"report:queue\"\n");
+    bench.install("echo", "echo");
+    bench.tqhost(&["pause", "work"]).ok();
+    let host = bench.host();
+    for n in 1..=4 {
+        let _: u64 = bench.redis("LPUSH", ("report:queue", n));
+    }
+    eventually("they are tasks", || (bench.places("work").length == 4).then_some(()));
+    host.stop();
+    let _: redis::Value = bench
+        .redis("XREADGROUP", ("GROUP", "tqhost", "box-17-0123456789ab", "COUNT", 1, "STREAMS", "work", ">"));
+    // This one came while nobody moved it.
+    let _: u64 = bench.redis("LPUSH", ("report:queue", 5));
+    out(&bench, &["--yes"]).ok();
+    let items: Vec<u64> = bench.redis("LRANGE", ("report:queue", 0, -1));
+    assert_eq!(items, [5, 4, 3, 2, 1], "BRPOP takes the oldest first");
+    assert_eq!(bench.places("work").length, 0);
+    let keys: Vec<String> = bench.redis("KEYS", "tq:{work}:*");
+    assert_eq!(keys, [""; 0]);
+}
+
+#[test]
+fn what_goes_out_can_come_in_again() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\nlease = \"1s\"\n");
+    bench.install("echo", "echo");
+    let host = bench.host();
+    let first = bench.xadd("work", &[("n", "1")]);
+    bench.until("work", &first, "COMPLETED");
+    host.stop();
+    out(&bench, &["--yes"]).ok();
+    let acked = bench.xadd("work", &[("n", "2")]);
+    assert_eq!(consume(&mut bench).len(), 1);
+    let _: u64 = bench.redis("XACK", ("work", "tqhost", &acked));
+    let last = bench.xadd("work", &[("n", "3")]);
+    bench.tqhost(&["adopt", "work", "--yes", "--stopped"]).ok();
+    let host = bench.host();
+    bench.until("work", &last, "COMPLETED");
+    assert_eq!(bench.status("work", &acked, "status"), "", "the other one did it");
+    let report = bench.tqhost(&["doctor", "work", "--json"]).ok().json();
+    assert_eq!(report["findings"], serde_json::json!([]), "{report:#}");
+    host.stop();
+}

@@ -162,6 +162,7 @@ pub(super) enum Language {
     Javascript,
     Typescript,
     Python,
+    Go,
 }
 
 #[derive(Debug, Args)]

@@ -7,6 +7,7 @@ mod authors;
 mod blobs;
 mod build_errors;
 mod desk;
+mod everyday;
 mod go;
 mod http;
 mod instances;

@@ -4,6 +4,7 @@
 //! Not here: how their files are loaded and replaced (`plugins`).
 
 mod authors;
+mod bad_versions;
 mod blobs;
 mod build_errors;
 mod desk;

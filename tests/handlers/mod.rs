@@ -18,6 +18,7 @@ mod kb_vectorize;
 mod kept;
 mod languages;
 mod llm;
+mod published;
 mod reports;
 mod resume_model;
 mod stock;

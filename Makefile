@@ -10,7 +10,7 @@ SHELL := /bin/bash
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plugins,plugins/target))
 
-.PHONY: help setup plugins build run test test-world lint fmt audit bench chaos soak fuzz clean
+.PHONY: help setup plugins build packages run test test-world lint fmt audit bench chaos soak fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,9 @@ test: plugins ## Set up and run all tests (SLOW=1: with late replies of Redis an
 	@$(if $(SLOW),export TQHOST_TEST_SLOW=$(or $(SEED),$$RANDOM); echo "slow mode: SEED=$$TQHOST_TEST_SLOW"; )\
 		cargo test --locked --workspace --lib --bins --tests; code=$$?; \
 		scripts/slowest-tests.sh $(TIMES); exit $$code
+
+packages: setup ## Make the packages of the helpers for handlers (crate, npm, wheel); nothing is published
+	scripts/build-languages.sh --run scripts/packages.sh $(TARGET_DIR)/packages
 
 test-world: plugins ## Run the tests with servers from public registries: S3, and Redis with search
 	TQHOST_S3_SERVER=$$(scripts/s3-server.sh) && export TQHOST_S3_SERVER && cargo test --locked --test world

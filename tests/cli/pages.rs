@@ -183,7 +183,7 @@ fn the_binary_takes_every_command_of_the_pages() {
 #[test]
 fn the_makefiles_have_every_target_of_the_pages() {
     let makefile = |path: &str| std::fs::read_to_string(root().join(path)).expect("a Makefile");
-    let of_projects = ["javascript", "python", "rust", "typescript"]
+    let of_projects = ["go", "javascript", "python", "rust", "typescript"]
         .map(|it| makefile(&format!("host/templates/{it}/Makefile")));
     let ours = makefile("Makefile");
     let has =

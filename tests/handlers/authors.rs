@@ -457,7 +457,7 @@ fn a_project_has_a_new_folder_and_a_good_name() {
         (&[""], 2, "must not be empty"),
         (&["--", "-x"], 2, "must not begin with a dash"),
         (&["ü"], 2, "may have only letters"),
-        (&["x", "--lang", "cobol"], 2, "[possible values: rust, javascript, typescript, python]"),
+        (&["x", "--lang", "cobol"], 2, "[possible values: rust, javascript, typescript, python, go]"),
         (&[], 2, "<NAME>"),
     ];
     for (args, code, why) in table {
@@ -475,7 +475,7 @@ pub const NAME: &str = "Word.count-1";
 
 /// Makes a project, changes it, and runs `make` there. The build of an identical project from an earlier run
 /// is used again.
-fn built(lang: &str, folder: &str, change: impl Fn(&Path), target: &str) -> PathBuf {
+pub fn built(lang: &str, folder: &str, change: impl Fn(&Path), target: &str) -> PathBuf {
     let (project, ran) = made(lang, folder, change, target);
     assert_eq!(ran.code, 0, "{}\n{}", ran.stdout, ran.stderr);
     let component = project.join(format!("{NAME}.wasm"));
@@ -575,6 +575,11 @@ fn a_project_in_typescript_passes_its_own_test() {
 #[test]
 fn a_project_in_python_passes_its_own_test() {
     passes_its_own_test("python");
+}
+
+#[test]
+fn a_project_in_go_passes_its_own_test() {
+    passes_its_own_test("go");
 }
 
 #[test]

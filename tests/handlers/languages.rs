@@ -3,7 +3,7 @@
 //!
 //! These components are large, so they are compiled once for all tests and runs.
 //!
-//! Not here: projects of `tqhost new` in these languages (`authors`).
+//! Not here: projects of `tqhost new` in these languages (`authors`, `everyday`), the guest in Go (`go`).
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +16,7 @@ use crate::support::files::{put, said, version};
 use crate::support::{Bench, Host, Web, eventually, within};
 
 /// The limit for compiling a large component on a busy machine.
-const COMPILES: Duration = Duration::from_secs(600);
+pub const COMPILES: Duration = Duration::from_secs(600);
 
 const QUEUES: &str = "
 [queues.report]
@@ -37,6 +37,10 @@ plugin = \"in-python\"
 enqueue_to = [\"reports\"]
 max_retries = 0
 batch = { max_tasks = 1 }
+[queues.go]
+plugin = \"in-go\"
+enqueue_to = [\"reports\"]
+max_retries = 0
 [queues.javascript-batches]
 plugin = \"in-javascript\"
 enqueue_to = [\"reports\"]
@@ -50,10 +54,10 @@ batch = { max_wait = \"1s\" }
 ";
 
 /// The first test compiles, and the others wait and use its cache.
-static COMPILING: Mutex<()> = Mutex::new(());
+pub static COMPILING: Mutex<()> = Mutex::new(());
 
 /// A host that has loaded these handlers, with these tables of grants.
-fn host(handlers: &[&str], grants: &str) -> (Bench, Host) {
+pub fn host(handlers: &[&str], grants: &str) -> (Bench, Host) {
     let bench = Bench::new(QUEUES);
     // `tqhost try` keeps its compiled code there too.
     let data = cache_of("languages").join("tqhost/try");
@@ -74,7 +78,7 @@ fn host(handlers: &[&str], grants: &str) -> (Bench, Host) {
     (bench, host)
 }
 
-fn result(bench: &mut Bench, stream: &str, id: &str) -> String {
+pub fn result(bench: &mut Bench, stream: &str, id: &str) -> String {
     bench.until(stream, id, "COMPLETED");
     bench.status(stream, id, "result")
 }

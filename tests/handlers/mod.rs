@@ -4,9 +4,12 @@
 //! Not here: how their files are loaded and replaced (`plugins`).
 
 mod authors;
+mod bad_versions;
 mod blobs;
 mod build_errors;
 mod desk;
+mod everyday;
+mod go;
 mod http;
 mod instances;
 mod interviews;
@@ -15,6 +18,7 @@ mod kb_vectorize;
 mod kept;
 mod languages;
 mod llm;
+mod published;
 mod reports;
 mod resume_model;
 mod stock;

@@ -29,15 +29,20 @@ pub struct Trickle {
 impl Trickle {
     /// Starts this many workers on the stream of a queue.
     pub fn start(bench: &Bench, stream: &str, workers: usize) -> Trickle {
+        Trickle::start_with(bench, stream, workers, "worker")
+    }
+
+    /// Like [`Trickle::start`], with tasks that have this field.
+    pub fn start_with(bench: &Bench, stream: &str, workers: usize, field: &str) -> Trickle {
         let stop = Arc::new(AtomicBool::new(false));
         let done: Arc<Mutex<Vec<Done>>> = Arc::default();
         let start = |worker| {
-            let (mut db, stream) = (bench.redis.connection(), stream.to_owned());
+            let (mut db, stream, field) = (bench.redis.connection(), stream.to_owned(), field.to_owned());
             let (stop, done) = (stop.clone(), done.clone());
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let add: redis::RedisResult<String> =
-                        redis::cmd("XADD").arg(&stream).arg("*").arg("worker").arg(worker).query(&mut db);
+                        redis::cmd("XADD").arg(&stream).arg("*").arg(&field).arg(worker).query(&mut db);
                     let id = add.expect("XADD");
                     let key = format!("tq:{{{stream}}}:task:{id}");
                     let plugin = eventually(&format!("{id} of {stream} is COMPLETED"), || {

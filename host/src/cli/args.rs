@@ -207,6 +207,7 @@ pub(super) enum Language {
     Javascript,
     Typescript,
     Python,
+    Go,
 }
 
 #[derive(Debug, Args)]

@@ -141,6 +141,24 @@ const PYTHON: &[Template] = &[
     (".gitignore", "/.venv\n/bindings\n/*.wasm\n__pycache__\n"),
 ];
 
+const GO: &[Template] = &[
+    ("go.mod", template!("go/go.mod.in")),
+    ("Makefile", template!("go/Makefile")),
+    ("handler.go", template!("go/handler.go")),
+    ("handler_test.go", template!("go/handler_test.go")),
+    ("tqhost/abi_wasip1.go", template!("go/tqhost/abi_wasip1.go")),
+    ("tqhost/effects.go", template!("go/tqhost/effects.go")),
+    ("tqhost/failure.go", template!("go/tqhost/failure.go")),
+    ("tqhost/handle.go", template!("go/tqhost/handle.go")),
+    ("tqhost/host_wasip1.go", template!("go/tqhost/host_wasip1.go")),
+    ("tqhost/memory.go", template!("go/tqhost/memory.go")),
+    ("tqhost/task.go", template!("go/tqhost/task.go")),
+    ("tqhost/http/http.go", template!("go/tqhost/http/http.go")),
+    ("tqhost/http/transport_wasip1.go", template!("go/tqhost/http/transport_wasip1.go")),
+    ("tqhost/http/wasi_wasip1.go", template!("go/tqhost/http/wasi_wasip1.go")),
+    (".gitignore", "/*.wasm\n"),
+];
+
 /// The language's name, for display.
 pub(super) fn language(language: Language) -> &'static str {
     match language {
@@ -148,6 +166,7 @@ pub(super) fn language(language: Language) -> &'static str {
         Language::Javascript => "JavaScript",
         Language::Typescript => "TypeScript",
         Language::Python => "Python",
+        Language::Go => "Go",
     }
 }
 
@@ -160,6 +179,7 @@ pub(super) fn needs(language: Language) -> &'static str {
         }
         Language::Javascript | Language::Typescript => "make, and Node.js 20 or newer with npm",
         Language::Python => "make, and Python 3.10 or newer with venv",
+        Language::Go => "make, and Go 1.27 or newer",
     }
 }
 
@@ -195,6 +215,13 @@ fn described(language: Language) -> String {
              | `requirements-build.txt` | the compiler |\n\
              | `test/` | tests of the function and of the built component |"
             .to_owned(),
+        Language::Go => "| `handler.go` | the handler |\n\
+             | `handler_test.go` | tests of the function and of the built component |\n\
+             | `tqhost/` | fields, failures, results, effects, blobs, and a host in memory for unit tests: \
+             `go doc ./tqhost` shows it |\n\
+             | `tqhost/http/` | requests of `net/http` |\n\
+             | `go.mod` | the packages that the handler uses: `go get` adds one |"
+            .to_owned(),
     }
 }
 
@@ -223,6 +250,7 @@ fn requests(language: Language) -> &'static str {
             "take the two slashes from the line with `wasi:http` in `wit/world.wit`; \
              then `tqhost_http.py` makes them"
         }
+        Language::Go => "import `tqhost/http` of the project with `_`; then `net/http` makes them",
     }
 }
 
@@ -240,6 +268,7 @@ fn effects(language: Language) -> &'static str {
             "take the two slashes from the lines under `For effects` in `wit/world.wit`; \
              then `tqhost_effects.py` has them"
         }
+        Language::Go => "use `Enqueue`, `FanOut`, `FlowResults`, `State`, `Records` and `Fence` of `tqhost`",
     }
 }
 
@@ -255,6 +284,7 @@ fn blobs(language: Language) -> &'static str {
             "take the two slashes from the line under `For blobs` in `wit/world.wit`; \
              then `tqhost_blobs.py` has them"
         }
+        Language::Go => "use `Blobs` of `tqhost`",
     }
 }
 
@@ -282,6 +312,8 @@ pub(super) fn files(lang: Language, name: &str) -> Vec<ProjectFile> {
         Language::Javascript => &[JAVASCRIPT, SCRIPTS, WIT],
         Language::Typescript => &[TYPESCRIPT, SCRIPTS, WIT],
         Language::Python => &[PYTHON, WIT],
+        // It is compiled without the interface, which is its documentation.
+        Language::Go => &[GO, WIT],
     };
     let sources = std::iter::once(&COMMON).chain(own).flat_map(|sources| sources.iter());
     let file = |(path, text): &Template| {
@@ -307,7 +339,8 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Language; 4] = [Language::Rust, Language::Javascript, Language::Typescript, Language::Python];
+    const ALL: [Language; 5] =
+        [Language::Rust, Language::Javascript, Language::Typescript, Language::Python, Language::Go];
 
     fn text(files: &[ProjectFile], path: &str) -> String {
         files.iter().find(|file| file.path == path).unwrap_or_else(|| panic!("no {path}")).text.clone()

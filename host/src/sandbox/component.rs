@@ -1,8 +1,8 @@
 //! Turns a plugin's bytes into a component, and checks its exports and imports.
 //!
 //! In: the bytes of the file. Out: a component's bytes and the names it exports and imports, or a
-//! [`LoadError`] that says what is wrong. A core module with an embedded component type is turned into a
-//! component.
+//! [`LoadError`] that says what is wrong. A core module with an embedded component type, or one whose
+//! names tell it, is turned into a component.
 //!
 //! Not here: compiling (`Sandbox::compile`), the types of the functions (the linker checks them).
 
@@ -15,6 +15,7 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use super::error::{LoadError, MAX_FILE, RefusedImport};
+use super::untyped::Named;
 use super::{callers, host};
 
 const HANDLER: &str = "tqhost:handler/handler";
@@ -116,26 +117,36 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Result<Cow<'_, [u8]>, LoadError> {
 /// The module name of the functions of wasip1.
 const WASIP1: &str = "wasi_snapshot_preview1";
 
-/// Wraps a core module that carries its component type, as wit-bindgen leaves it. Functions of wasip1 become
-/// calls of WASI 0.2, through the adapter that wasmtime's project publishes.
+/// Wraps a core module that carries its component type, as wit-bindgen leaves it, or whose names tell its
+/// type (`untyped`). Functions of wasip1 become calls of WASI 0.2, through the adapter that wasmtime's
+/// project publishes.
 fn from_module(bytes: &[u8]) -> Result<Vec<u8>, LoadError> {
-    let (mut typed, mut wasip1) = (false, false);
+    let (mut typed, mut wasip1, mut named) = (false, false, Named::default());
     for payload in Parser::new(0).parse_all(bytes) {
         match payload.map_err(malformed)? {
             Payload::CustomSection(section) => typed |= section.name().starts_with("component-type"),
             Payload::ImportSection(imports) => {
                 for import in imports.into_imports() {
-                    wasip1 |= import.map_err(malformed)?.module == WASIP1;
+                    let module = import.map_err(malformed)?.module;
+                    wasip1 |= module == WASIP1;
+                    named.note_import(module);
+                }
+            }
+            Payload::ExportSection(exports) => {
+                for export in exports {
+                    named.note_export(export.map_err(malformed)?.name);
                 }
             }
             _ => {}
         }
     }
-    if !typed {
-        return Err(LoadError::CoreModuleWithoutComponentType { wasip1 });
-    }
+    let bytes = match typed {
+        true => Cow::Borrowed(bytes),
+        false if named.is_handler() => Cow::Owned(named.typed(bytes)?),
+        false => return Err(LoadError::CoreModuleWithoutComponentType { wasip1 }),
+    };
     let encode = || {
-        let mut encoder = wit_component::ComponentEncoder::default().validate(true).module(bytes)?;
+        let mut encoder = wit_component::ComponentEncoder::default().validate(true).module(&bytes)?;
         if wasip1 {
             encoder = encoder.adapter(WASIP1, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER)?;
         }

@@ -17,15 +17,23 @@ pub enum LoadError {
     Malformed(String),
     #[error("this is a core module without a component type, not a component{}", if *wasip1 {
         " (it was built for wasip1, which tqhost adapts if the module has the type of its exports: generate \
-         its bindings from wit/handler.wit, with wit-bindgen for example, or build it for wasm32-wasip2)"
+         its bindings from wit/handler.wit, with wit-bindgen for example, or export the function \
+         `tqhost:handler/handler@0.1.0#handle`, or build it for wasm32-wasip2)"
     } else {
         " (build it for wasm32-wasip2, or generate its bindings with wit-bindgen from wit/handler.wit)"
     })]
     CoreModuleWithoutComponentType { wasip1: bool },
-    /// The encoder names the import or export that does not fit the embedded type.
+    /// The module's names do not tell its type, since some are of nobody that is known here.
     #[error(
-        "this core module has a component type, but does not fit it: {0} (it may import the interfaces of \
-         its world and wasi_snapshot_preview1, and must export the functions of its world)"
+        "this core module has no component type, and tqhost does not know the type of {}: embed the type of \
+         its world, as wit-bindgen does",
+        names.join(", ")
+    )]
+    UnknownInterfaces { names: Vec<String> },
+    /// The encoder names the import or export that does not fit the type.
+    #[error(
+        "this core module does not fit its component type, or that of its names: {0} (it may import the \
+         interfaces of its world and wasi_snapshot_preview1, and must export the functions of its world)"
     )]
     NoComponent(String),
     #[error("it exports no tqhost:handler/handler; {}", list("it exports", exports))]

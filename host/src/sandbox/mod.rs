@@ -42,6 +42,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod untyped;
 mod warm;
 
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -484,8 +484,29 @@ fn core_modules_without_a_type_are_told_what_to_do() {
     let imports = r#"(import "env" "fork" (func))"#;
     let message =
         refused(&embed(&module(imports, DONE), "world test { export tqhost:handler/handler@0.1.0; }"));
-    assert!(message.contains("does not fit it") && message.contains("env"), "{message}");
+    assert!(message.contains("does not fit its component type") && message.contains("env"), "{message}");
     assert!(!message.contains("wasm32-wasip2"), "{message}");
+}
+
+#[tokio::test]
+async fn core_modules_whose_names_tell_their_type_run() {
+    let imports =
+        r#"(import "wasi:logging/logging@0.1.0-draft" "log" (func $log (param i32 i32 i32 i32 i32)))"#;
+    let body =
+        format!("(call $log (i32.const 2) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)) {DONE}");
+    let module = module(imports, &body);
+    let handler = load(&testing::sandbox(), &wat::parse_str(&module).unwrap());
+    let report = handler.run(attempt()).await.unwrap();
+    assert!(matches!(outcome(&report), Outcome::Completed { .. }), "{report:?}");
+    // Names of others tell nothing, and functions of other types do not fit.
+    for (from, to, why) in [
+        ("wasi:logging/logging@0.1.0-draft", "acme:api/api", "does not know the type of acme:api/api: embed"),
+        ("handler@0.1.0#", "handler@0.2.0#", "does not know the type of tqhost:handler/handler@0.2.0"),
+        ("(param i32 i32 i32 i32 i32)", "(param i32 i64 i32 i32 i32)", "does not fit"),
+    ] {
+        let message = refused(&wat::parse_str(module.replace(from, to)).unwrap());
+        assert!(message.contains(why), "{message}");
+    }
 }
 
 /// The functions of wasip1 that the module below calls.

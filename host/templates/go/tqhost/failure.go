@@ -1,0 +1,109 @@
+package tqhost
+
+import (
+	"errors"
+	"net/url"
+	"time"
+)
+
+type kind uint8
+
+// In the order of the interface.
+const (
+	kindRetry kind = iota
+	kindReject
+	kindDefer
+)
+
+// Failure is an error that says what becomes of the task. A handler returns it, also wrapped by others.
+type Failure struct {
+	kind    kind
+	message string
+	after   time.Duration
+	// Whether `after` was chosen.
+	timed bool
+}
+
+func (failure *Failure) Error() string { return failure.message }
+
+// Reject makes a failure of a task that can never work: it is dead-lettered at once.
+func Reject(why string) *Failure { return &Failure{kind: kindReject, message: why} }
+
+// Retry makes a failure of a task that may work later. The queue's backoff says when, unless After does.
+func Retry(why string) *Failure { return &Failure{kind: kindRetry, message: why} }
+
+// After sets when the task is tried again. The queue's longest backoff bounds it.
+func (failure *Failure) After(wait time.Duration) *Failure {
+	failure.after, failure.timed = max(0, wait), true
+	return failure
+}
+
+// Defer makes a failure of a task that is too early: it comes back later, and no attempt is used.
+func Defer(why string, wait time.Duration) *Failure {
+	return &Failure{kind: kindDefer, message: why, after: max(0, wait), timed: true}
+}
+
+// EffectError says why a call was refused; it has no effect then. If a handler returns it, the task is
+// retried when Redis or the store was unavailable, and otherwise rejected.
+type EffectError struct {
+	// Code is `unknown-queue`, `not-permitted`, `too-large`, `invalid-name`, `not-found` or `unavailable`.
+	Code string
+	why  string
+}
+
+func (err *EffectError) Error() string { return err.why }
+
+func (err *EffectError) failure() *Failure {
+	if err.Code == "unavailable" {
+		return Retry(err.why)
+	}
+	return Reject(err.why)
+}
+
+// HTTPError says why there is no response. Its text names the host of the URL, but no path, header or body.
+// If a handler returns it, also wrapped, the task is retried, or rejected where the same error would happen
+// again.
+type HTTPError struct {
+	// Code is one of wasi:http's error-code (`HTTP-request-denied`, `connection-refused`, …) or header-error.
+	Code string
+	Why  string
+}
+
+func (err *HTTPError) Error() string { return err.Why }
+
+// Timeout tells net/http that the request took too long.
+func (err *HTTPError) Timeout() bool { return err.Code == "HTTP-response-timeout" }
+
+func (err *HTTPError) failure() *Failure {
+	switch err.Code {
+	case "HTTP-request-URI-invalid", "HTTP-request-method-invalid", "HTTP-request-body-size",
+		"HTTP-response-body-size", "forbidden", "invalid-syntax":
+		return Reject(err.Why)
+	}
+	return Retry(err.Why)
+}
+
+// failureOf finds the failure in an error and in what it wraps. It is nil for an error that nobody expected.
+func failureOf(err error) *Failure {
+	var failure *Failure
+	if errors.As(err, &failure) {
+		return failure
+	}
+	var known interface {
+		error
+		failure() *Failure
+	}
+	if errors.As(err, &known) {
+		return known.failure()
+	}
+	return nil
+}
+
+// described is an error's text, without the address in it, which may have a secret.
+func described(err error) string {
+	var of *url.Error
+	if errors.As(err, &of) {
+		return of.Err.Error()
+	}
+	return err.Error()
+}

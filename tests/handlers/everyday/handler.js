@@ -1,0 +1,80 @@
+// Ten everyday programs in JavaScript. The field `program` says which one runs.
+import ms from 'ms';
+import { config, handles, json, text } from './tqhost.js';
+import { blobs } from './tqhost-blobs.js';
+import { fetch } from './tqhost-http.js';
+
+const programs = {
+  packages: () => ({ used: ms('2 days') }),
+
+  dates() {
+    const date = new Date('2026-02-28T23:30:00+02:00');
+    date.setUTCDate(date.getUTCDate() + 1);
+    const days = ['Sunday', 'Monday', 'Tuesday', 'Wednesday', 'Thursday', 'Friday', 'Saturday'];
+    const seconds = Math.floor(Date.now() / 1000);
+    return { date: date.toISOString().replace('.000Z', 'Z'), day: days[date.getUTCDay()], seconds };
+  },
+
+  uuids: () => ({ uuid: crypto.randomUUID() }),
+
+  logging() {
+    console.log('an everyday line', { n: 1 });
+    console.warn('an everyday warning');
+  },
+
+  async http(task) {
+    const response = await fetch(config('service'), {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', 'x-task': task.id },
+      body: JSON.stringify({ words: ['one', 'two'] }),
+    });
+    return { status: response.status, body: await response.text() };
+  },
+
+  json(task) {
+    const { items, name } = json(task, 'order');
+    return { total: items.reduce((sum, { price, n }) => sum + price * n, 0), name };
+  },
+
+  files(task) {
+    const rows = Array.from({ length: 100_000 }, (_, n) => `${n},row ${n}\n`).join('');
+    const name = `${task.id}/rows.csv`;
+    blobs.put(name, 'text/csv', rows);
+    const read = blobs.text(name).trimEnd().split('\n');
+    return { rows: read.length, sum: read.reduce((sum, row) => sum + Number(row.split(',')[0]), 0) };
+  },
+
+  exceptions() {
+    try {
+      order();
+    } catch (error) {
+      if (error.cause instanceof RangeError) throw new Error('the order failed', { cause: error });
+      throw error;
+    }
+  },
+
+  async async() {
+    const later = (value) => new Promise((resolve) => setTimeout(() => resolve(value), 20));
+    const values = await Promise.all([later(1), later(2)]);
+    return { sum: values[0] + values[1] };
+  },
+
+  random() {
+    const [drawn] = crypto.getRandomValues(new Uint32Array(1));
+    return { drawn: [Math.random(), drawn + Math.random()] };
+  },
+};
+
+function order() {
+  try {
+    price();
+  } catch (error) {
+    throw new TypeError('the order has no price', { cause: error });
+  }
+}
+
+function price() {
+  throw new RangeError('there is no book 7');
+}
+
+export const handler = handles((task) => programs[text(task, 'program')](task));

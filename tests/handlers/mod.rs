@@ -8,6 +8,8 @@ mod blobs;
 mod build_errors;
 mod desk;
 mod http;
+mod http_call;
+mod http_call_faults;
 mod instances;
 mod interviews;
 mod isolation;

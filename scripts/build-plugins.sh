@@ -105,7 +105,7 @@ esac
 
 cd "$plugins"
 built=$target_dir/$target/release
-handlers=(interview-evaluate kb-vectorize report-assemble report-plan report-query resume-analyze)
+handlers=(http-call interview-evaluate kb-vectorize report-assemble report-plan report-query resume-analyze)
 quietly "${build[@]}" --locked --quiet --target-dir "$target_dir" "${handlers[@]/#/-p}"
 quietly "${build[@]}" --locked --quiet --target-dir "$target_dir" -p testing-guests --examples
 

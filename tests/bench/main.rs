@@ -16,6 +16,7 @@ mod comparison;
 mod compilation;
 mod connections;
 mod effects;
+mod http_call;
 mod hundred;
 mod idle;
 mod instances;
@@ -42,7 +43,7 @@ const PEERS: &str = "peers";
 fn main() {
     // `cargo bench` adds arguments for its own harness, which are ignored.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let sections: [(&str, fn()); 15] = [
+    let sections: [(&str, fn()); 16] = [
         ("throughput", throughput),
         ("instances", instances::calls),
         ("busy", busy::slots),
@@ -57,6 +58,7 @@ fn main() {
         ("hundred", hundred::start),
         ("effects", effects::costs),
         ("connections", connections::costs),
+        ("http-call", http_call::throughput),
         (PEERS, comparison::peers),
     ];
     for (name, section) in sections {

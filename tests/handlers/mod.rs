@@ -11,6 +11,8 @@ mod desk;
 mod everyday;
 mod go;
 mod http;
+mod http_call;
+mod http_call_faults;
 mod instances;
 mod interviews;
 mod isolation;

@@ -2,6 +2,7 @@
 //!
 //! In: nothing. Out: the types below. Not here: the tests themselves.
 
+pub mod application;
 pub mod bench;
 pub mod clock;
 mod compiled;
@@ -12,6 +13,7 @@ pub mod names;
 pub mod process;
 pub mod producer;
 pub mod proxy;
+pub mod receiver;
 pub mod redis_server;
 mod slow;
 pub mod soak;

@@ -4,6 +4,7 @@
 //! Not here: the end-to-end tests, which need no network (`tests/main.rs`).
 
 mod blobs;
+mod java;
 mod s3_server;
 mod search;
 #[allow(dead_code, unused_imports, reason = "the end-to-end tests use the rest")]

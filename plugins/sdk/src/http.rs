@@ -117,6 +117,20 @@ impl Request {
     }
 }
 
+/// Whether the host would send a request to this url: the url is valid, and the plugin's `allowed_hosts`
+/// allow its host. It sends nothing, so it says nothing about the server. It is meant for a self-check. In a
+/// native build, every host is allowed.
+pub fn is_granted(url: &str) -> Result<(), Error> {
+    let target = Target::of(url)?;
+    #[cfg(target_family = "wasm")]
+    return wasi::is_granted(&target);
+    #[cfg(not(target_family = "wasm"))]
+    {
+        let _ = target;
+        Ok(())
+    }
+}
+
 /// The parts of a url, which wasi:http takes one by one.
 #[derive(Debug, PartialEq)]
 struct Target<'a> {

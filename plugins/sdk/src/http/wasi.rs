@@ -40,6 +40,24 @@ pub(super) fn send(request: &Request, target: &Target<'_>) -> Result<Response, E
     read(&head(sent, &timer, target)?, request.max_response, &timer, target)
 }
 
+/// Asks the host with the method CONNECT. The host never sends that, and refuses it for its method only if
+/// the url is allowed.
+pub(super) fn is_granted(target: &Target<'_>) -> Result<(), Error> {
+    let message = addressed(Fields::new(), &WasiMethod::Connect, target)?;
+    let code = match handle(message, None) {
+        Err(code) => code,
+        Ok(sent) => {
+            // The refusal is there at once.
+            poll(&[&sent.subscribe()]);
+            match sent.get().and_then(Result::ok) {
+                Some(Err(code)) => code,
+                _ => return Ok(()),
+            }
+        }
+    };
+    if matches!(code, ErrorCode::HttpRequestMethodInvalid) { Ok(()) } else { Err(error(&code, target)) }
+}
+
 struct Timer(Pollable);
 
 impl Timer {
@@ -62,13 +80,17 @@ fn message(request: &Request, target: &Target<'_>) -> Result<OutgoingRequest, Er
             .append(name, value.as_bytes())
             .map_err(|_| Error::Invalid(format!("the header `{name}` cannot be sent")))?;
     }
-    let message = OutgoingRequest::new(fields);
     let method = match request.method {
         Method::Get => WasiMethod::Get,
         Method::Post => WasiMethod::Post,
     };
+    addressed(fields, &method, target)
+}
+
+fn addressed(fields: Fields, method: &WasiMethod, target: &Target<'_>) -> Result<OutgoingRequest, Error> {
+    let message = OutgoingRequest::new(fields);
     let scheme = if target.tls { Scheme::Https } else { Scheme::Http };
-    let set = message.set_method(&method);
+    let set = message.set_method(method);
     let set = set.and_then(|()| message.set_scheme(Some(&scheme)));
     let set = set.and_then(|()| message.set_authority(Some(target.authority)));
     set.and_then(|()| message.set_path_with_query(Some(&target.path))).map_err(|()| refused())?;

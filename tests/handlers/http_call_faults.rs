@@ -1,0 +1,222 @@
+//! `http-call` with applications that are slow, away, flapping or lying, and with hosts that are killed:
+//! nothing is lost, and the application sees one id for one task.
+//!
+//! Not here: what each answer means (`http_call`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use super::http_call::bench;
+use crate::support::application::{Application, Call, Reply};
+use crate::support::{Bench, Web, eventually};
+
+/// Rules for tasks that are tried until they succeed.
+const STUBBORN: &str = "max_retries = 1000\nlease = \"1s\"";
+
+/// Waits until all tasks are completed, and asserts what holds whatever happened: the calls for a task have
+/// one id, the same fields, and fences of their own.
+#[track_caller]
+fn all_completed(bench: &mut Bench, application: &Application, ids: &[String]) {
+    bench.all_done("work", ids);
+    let mut calls: BTreeMap<String, Vec<Call>> = BTreeMap::new();
+    for call in application.calls() {
+        calls.entry(call.id().to_owned()).or_default().push(call);
+    }
+    let known: BTreeSet<&String> = ids.iter().collect();
+    assert_eq!(calls.keys().collect::<BTreeSet<_>>(), known);
+    for (id, calls) in calls {
+        // Deliveries of one task may overlap, so their calls may arrive in another order.
+        let fences: BTreeSet<u64> = calls.iter().map(Call::fence).collect();
+        assert_eq!(fences.len(), calls.len(), "each delivery of {id} has a fence of its own");
+        let fields: BTreeSet<String> = calls.iter().map(|call| call.json()["fields"].to_string()).collect();
+        assert_eq!(fields.len(), 1, "{id}: {fields:?}");
+    }
+}
+
+#[test]
+fn an_application_that_lies_once_gets_the_task_again() {
+    let other = Web::start();
+    let target = format!("location: {}/echo\r\n", other.origin());
+    let application = Application::start(move |call| match (call.before, call.field("lie").as_str()) {
+        (0, "too short") => Reply::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf".to_vec()),
+        (0, "no length") => Reply::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\nx".to_vec()),
+        (0, "two lengths") => {
+            Reply::Raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx".to_vec())
+        }
+        (0, "no http") => Reply::Raw(b"\x16\x03\x01 hello".to_vec()),
+        (0, "endless") => Reply::Endless,
+        (0, "silent") => Reply::Silence,
+        (0, "lost") => Reply::lost(),
+        (0, "elsewhere") => Reply::page(307, &target, ""),
+        (0, "inside") => Reply::page(302, "location: http://169.254.169.254/latest\r\n", ""),
+        (0, "large") => Reply::ok(&"x".repeat(2 << 20)),
+        _ => Reply::ok("the truth"),
+    });
+    let mut bench = bench(&application.origin(), STUBBORN, "timeout = \"2s\"");
+    let host = bench.host();
+    let lies = [
+        "too short",
+        "no length",
+        "two lengths",
+        "no http",
+        "endless",
+        "silent",
+        "lost",
+        "elsewhere",
+        "inside",
+        "large",
+    ];
+    let ids: Vec<String> = lies.iter().map(|lie| bench.xadd("work", &[("lie", lie)])).collect();
+    all_completed(&mut bench, &application, &ids);
+    for (lie, id) in lies.iter().zip(&ids) {
+        assert_eq!(bench.status("work", id, "result"), "the truth", "{lie}");
+        assert_eq!(application.calls_for(id).len(), 2, "{lie}");
+    }
+    assert_eq!(other.requests(), 0, "no redirect is followed");
+    host.stop();
+}
+
+/// A body that is longer than its length must not become the answer to another task.
+#[test]
+fn what_follows_an_answer_is_no_answer() {
+    let forged = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n0!\
+        HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged";
+    let application = Application::start(move |call| match call.field("n").as_str() {
+        "0" => Reply::Raw(forged.to_vec()),
+        n => Reply::ok(&format!("{n}!")),
+    });
+    let mut bench = bench(&application.origin(), "concurrency = 1", "");
+    let host = bench.host();
+    let ids = ["0", "1", "2"].map(|n| bench.xadd("work", &[("n", n)]));
+    all_completed(&mut bench, &application, &ids);
+    for (n, id) in ids.iter().enumerate() {
+        assert_eq!(bench.status("work", id, "result"), format!("{n}!"));
+    }
+    host.stop();
+}
+
+#[test]
+fn an_application_that_comes_later_or_flaps_gets_every_task() {
+    // The port is taken and nobody listens: connections are refused.
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address");
+    drop(taken);
+    let rules = "max_retries = 1000\nbackoff = { base = \"10ms\", max = \"100ms\" }\nconcurrency = 4";
+    let mut bench = Bench::new(&format!(
+        "[queues.work]\nplugin = \"http-call\"\n{rules}\n{}",
+        crate::support::application::plugin(&format!("http://{address}"), "")
+    ));
+    bench.install("http-call", "http-call");
+    let host = bench.host();
+    let ids: Vec<String> = (0..40).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
+    eventually("a task was refused", || {
+        ids.iter().any(|id| bench.status("work", id, "error").contains("refuses connections")).then_some(())
+    });
+    let worked: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let done = worked.clone();
+    let application = Application::on(TcpListener::bind(address).expect("the port"), move |call| {
+        // Every second delivery of a task finds it down, or loses its answer after the work.
+        let number = call.field("n").parse::<usize>().expect("a number") + call.before;
+        if number.is_multiple_of(4) {
+            return Reply::page(503, "retry-after: 0\r\n", "");
+        }
+        done.lock().expect("the work").insert(call.id().to_owned());
+        if number.is_multiple_of(2) { Reply::lost() } else { Reply::ok("done") }
+    });
+    all_completed(&mut bench, &application, &ids);
+    assert_eq!(worked.lock().expect("the work").len(), ids.len());
+    host.stop();
+}
+
+/// One wrong line, or an application that is down, must not turn a backlog into dead letters.
+#[test]
+fn a_queue_with_a_hold_waits_for_an_application_that_takes_no_task() {
+    for answer in [401, 404, 503] {
+        let is_right: Arc<AtomicBool> = Arc::default();
+        let right = is_right.clone();
+        let application = Application::start(move |_| match right.load(Ordering::SeqCst) {
+            true => Reply::ok("done"),
+            false => Reply::page(answer, "", ""),
+        });
+        let rules = "max_retries = 0\nconcurrency = 2\nhold = { after = 2, for = \"1s\" }";
+        let mut bench = bench(&application.origin(), rules, "");
+        let host = bench.host();
+        let ids: Vec<String> = (0..30).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
+        // Two tries begin the hold, two may run beside them, and then one task at a time is tried.
+        eventually("a task was tried during the hold", || (application.count() >= 5).then_some(()));
+        assert!(application.count() < ids.len(), "{} calls for {answer}", application.count());
+        is_right.store(true, Ordering::SeqCst);
+        all_completed(&mut bench, &application, &ids);
+        assert_eq!(bench.places("work").dead, 0, "{answer}");
+        host.stop();
+    }
+}
+
+/// Holds calls until it is opened.
+#[derive(Default)]
+struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    fn pass(&self) {
+        drop(self.1.wait_while(self.0.lock().expect("the gate"), |is_open| !*is_open).expect("the gate"));
+    }
+
+    fn open(&self) {
+        *self.0.lock().expect("the gate") = true;
+        self.1.notify_all();
+    }
+}
+
+#[test]
+fn a_host_that_is_killed_between_the_call_and_its_answer_loses_nothing() {
+    let gate: Arc<Gate> = Arc::default();
+    let held = gate.clone();
+    // Each task's first call is answered only when its host is gone.
+    let application = Application::start(move |call| {
+        if call.before == 0 {
+            held.pass();
+        }
+        Reply::ok(&format!("{} of {}", call.before + 1, call.id()))
+    });
+    let rules = format!("{STUBBORN}\nconcurrency = 5\nmax_crashes = 5");
+    let mut bench = bench(&application.origin(), &rules, "");
+    let first = bench.host();
+    let ids: Vec<String> = (0..12).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
+    eventually("five calls are made", || (application.count() == 5).then_some(()));
+    first.kill();
+    gate.open();
+    let second = bench.host();
+    all_completed(&mut bench, &application, &ids);
+    for id in &ids {
+        let calls = application.calls_for(id).len();
+        assert_eq!(bench.status("work", id, "result"), format!("{calls} of {id}"), "the last call counts");
+    }
+    let twice = ids.iter().filter(|id| application.calls_for(id).len() == 2).count();
+    assert_eq!((twice, application.count()), (5, 17), "only what the killed host ran comes again");
+    second.stop();
+}
+
+#[test]
+fn hosts_that_are_killed_again_and_again_lose_nothing() {
+    let application = Application::start(|call| Reply::ok(call.id()));
+    let rules = format!("{STUBBORN}\nmax_crashes = 100");
+    let mut bench = bench(&application.origin(), &rules, "");
+    let ids: Vec<String> = (0..600).map(|n| bench.xadd("work", &[("n", &n.to_string())])).collect();
+    for round in 1..=3 {
+        let host = bench.host();
+        let made = application.count();
+        eventually("it makes calls", || (application.count() >= made + 30 * round).then_some(()));
+        host.kill();
+    }
+    let last = bench.host();
+    all_completed(&mut bench, &application, &ids);
+    for id in &ids {
+        assert_eq!(bench.status("work", id, "result"), *id);
+    }
+    // Each kill can repeat what its host had in hand, and no more.
+    let repeated = application.count() - ids.len();
+    assert!(repeated <= 3 * 10, "{repeated} calls are repeated");
+    last.stop();
+}

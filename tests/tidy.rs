@@ -6,12 +6,14 @@
 //! Not here: that every key of the configuration is documented (a test in `config`).
 
 mod order;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 use order::foundations;
+use words::{comments, fences};
 
 /// The most lines that a file of the host may have.
 const MAX_LINES: usize = 600;
@@ -81,6 +83,16 @@ fn every_link_in_the_documents_leads_somewhere() {
 }
 
 #[test]
+fn blocks_of_code_in_the_documents_stand_alone() {
+    check(fences);
+}
+
+#[test]
+fn comments_begin_with_sentences() {
+    check(comments);
+}
+
+#[test]
 fn every_guest_is_described_and_used() {
     check(guests);
 }
@@ -120,7 +132,7 @@ fn the_licences_of_all_dependencies_are_allowed() {
 #[test]
 fn every_rule_can_fail() {
     let wide = "x".repeat(MAX_COLUMNS + 1);
-    let wrong: [(Rule, &str, &str); 39] = [
+    let wrong: [(Rule, &str, &str); 43] = [
         (headers, "host/src/x.rs", "use std::fs;\n"),
         (headers, "host/src/queue/scripts/x.lua", "local a = 1\n"),
         (key_prefixes, "host/src/queue/x.rs", "let key = format!(\"tq:{{{stream}}}:dead\");\n"),
@@ -152,6 +164,10 @@ fn every_rule_can_fail() {
         (architecture_paths, "ARCHITECTURE.md", "see `queue/scripts/{begin,nowhere}.lua`\n"),
         (links, "docs/x.md", "see [that](nowhere.md)\n"),
         (links, "docs/x.md", "# Here\nsee [that](#there)\n"),
+        (fences, "docs/x.md", "# A figure ``` a ─▶ b ```\n"),
+        (fences, "docs/x.md", "```\na ─▶ b\n"),
+        (comments, "host/src/x.rs", "//! x\n/// What is read.\n"),
+        (comments, "host/src/queue/scripts/x.lua", "-- Of each task.\n"),
         (guests, "plugins/testing/undescribed.rs", ""),
         (guests, "plugins/testing/README.md", "| `nowhere` | does | becomes |\n"),
         (guests, "plugins/testing/unused.rs", ""),

@@ -55,7 +55,7 @@ pub enum EffectError {
 
 /// Answers what attempts of one queue ask about data outside of them.
 ///
-/// What a flow needs is asked again until a moment (`until`), when Redis does not answer.
+/// Calls for a flow are repeated until a moment (`until`) while Redis does not answer.
 pub trait EffectSource: Debug + Send + Sync {
     /// The committed value of a key of the plugin's state; refused if it has more bytes than `most`.
     fn state(&self, key: &str, most: u64) -> BoxFuture<'static, Result<Option<Vec<u8>>, EffectError>>;
@@ -167,7 +167,7 @@ impl Drop for StagedFlows {
     }
 }
 
-/// What is staged follows from the flows, so it makes no difference between effects.
+/// The staged children follow from the flows, so they make no difference between effects.
 impl PartialEq for Staging {
     fn eq(&self, _: &Staging) -> bool {
         true

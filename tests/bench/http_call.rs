@@ -25,7 +25,7 @@ const NAME: &str = "http-call";
 /// Tasks of one run.
 const TASKS: usize = 10_000;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Of a task's only field, in bytes.
+/// The size of a task's only field, in bytes.
 const CONTENT: usize = 500;
 
 /// The cases: how many attempts at once, the `instance` of the plugin, and the row's name.

@@ -20,7 +20,7 @@ fn kinds(report: &Value) -> HashMap<String, u64> {
     report["found"].as_array().expect("findings").iter().map(kind).collect()
 }
 
-/// What a consumer reads that knows XREADGROUP, XACK and nothing else.
+/// Reads as a consumer that knows XREADGROUP, XACK and nothing else.
 fn consume(bench: &mut Bench) -> Vec<HashMap<String, String>> {
     type Entries = Vec<(String, HashMap<String, String>)>;
     let read: Option<Vec<(String, Entries)>> =

@@ -81,7 +81,7 @@ fn in_go(project: &Path) {
     fs::write(project.join("slug/go.mod"), "module example.com/slug\n\ngo 1.27\n").expect("write");
     let text = "package slug\n\nimport (\n\t\"regexp\"\n\t\"strings\"\n)\n\n\
         var other = regexp.MustCompile(\"[^a-z0-9]+\")\n\n\
-        // Of makes a slug of a text.\n\
+        // Makes a slug of a text.\n\
         func Of(text string) string { return other.ReplaceAllString(strings.ToLower(text), \"-\") }\n";
     fs::write(project.join("slug/slug.go"), text).expect("write");
 }
@@ -105,7 +105,7 @@ impl Programs {
         Programs { component, folder, web }
     }
 
-    /// What `tqhost try` says of a program.
+    /// The output of `tqhost try` for a program.
     fn ran(&self, program: &str) -> Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tqhost"));
         let order = r#"order={"items":[{"price":1.5,"n":2},{"price":2.25,"n":4}],"name":"Ünï \"1\""}"#;

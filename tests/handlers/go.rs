@@ -198,7 +198,7 @@ fn requests_of_net_http_that_fail_become_retries_or_rejections() {
     // A client's own timeout is a retry, whoever noticed it first.
     let error = failed(&mut bench, &[("url", &page("/silent")), ("seconds", "0.2")]);
     assert!(error.starts_with("retry: ") && !error.contains("/silent"), "{error}");
-    // What follows from a failed request is no evidence against the version.
+    // An end that follows from a failed request is no evidence against the version.
     for path in ["/down", "/busy", "/cut"] {
         let error = failed(&mut bench, &[("url", &page(path)), ("end", "throw")]);
         assert!(error.starts_with("retry: panic: runtime error: index out of range"), "{path}: {error}");

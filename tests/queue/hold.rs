@@ -99,7 +99,7 @@ fn a_service_that_is_away_for_long_costs_no_attempt_and_few_requests() {
         assert_eq!((&line["queue"], &line["cause"]), (&"work".into(), &"the service answers 503".into()));
     }
     outage.until_asked(4);
-    // What runs at once in both hosts when the hold begins, and then one probe in a second.
+    // Some run at once in both hosts when the hold begins. Then there is one probe in a second.
     let asked = outage.web.requests() - before;
     let most = 3 + 2 * 4 + began.elapsed().as_secs() as usize + 1;
     assert!(asked <= most, "{asked} requests, not {most}, in {:?}", began.elapsed());

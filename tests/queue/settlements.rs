@@ -57,7 +57,7 @@ impl Settler {
         Some(replies.into_iter().map(|reply| reply.expect("not refused")).collect())
     }
 
-    /// What became of the last call, which named its attempts in this order.
+    /// Gives the results of the last call, which named its attempts in this order.
     fn settled_before(&mut self, order: &[usize]) -> Option<Vec<Settled>> {
         let call = SettleCall { lane: 0, number: self.calls };
         let replies = self.runtime.block_on(self.queue.settled_before(HOST, call, order)).expect("a reply");

@@ -49,7 +49,7 @@ impl Receiver {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// What it has printed about this task.
+    /// The lines that it has printed about this task.
     pub fn about(&self, id: &str) -> Vec<Value> {
         let lines = self.lines.lock().expect("the lines");
         lines.iter().filter(|line| line["id"] == id).cloned().collect()
@@ -68,7 +68,7 @@ pub fn example(language: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/http-call").join(language)
 }
 
-/// What each of the examples must do with the tasks that it gets.
+/// Checks that an example takes its tasks as it should.
 pub fn takes_tasks(command: impl Fn() -> Command) {
     let other = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
     // The secret is being changed: the application knows the new one already, and the host signs with both.

@@ -56,7 +56,7 @@ struct Seen {
     changed: Condvar,
 }
 
-/// What `/service` answers: a status with headers, or nothing until it changes. By default 200.
+/// The answer of `/service`: a status with headers, or nothing until it changes. By default 200.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Service {
     #[default]

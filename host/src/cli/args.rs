@@ -173,7 +173,7 @@ pub(super) struct AdoptArgs {
     /// Delete the entries that were acknowledged and not deleted
     #[arg(long)]
     pub delete_acked: bool,
-    /// What a field of a foreign dead letter is: tq-id, tq-error, tq-failed-at, tq-attempts or tq-consumer; a
+    /// The use of a foreign dead letter's field: tq-id, tq-error, tq-failed-at, tq-attempts or tq-consumer; a
     /// field of the task; or * for an object whose members are the task's fields [default: what is known by
     /// its name]
     #[arg(long = "dead-field", value_name = "NEW=OLD", value_parser = parse_pair)]

@@ -130,7 +130,7 @@ impl<'a> QueueView<'a> {
     }
 }
 
-/// What a queue that is held waits for.
+/// Says what a queue that is held waits for.
 fn held(hold: &QueueHold) -> String {
     let since = text::age(Duration::from_millis(text::now_ms().saturating_sub(hold.since_ms)));
     format!("held for {since}: {}", text::escape(&hold.cause))

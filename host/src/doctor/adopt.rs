@@ -33,7 +33,7 @@ const BYTES: usize = 1 << 20;
 /// Names in one sentence.
 const NAMED: usize = 5;
 
-/// What the operator decided.
+/// The operator's decisions.
 #[derive(Debug, Default)]
 pub(crate) struct AdoptOrders {
     pub act: bool,
@@ -89,13 +89,13 @@ impl Beginning {
     }
 }
 
-/// What was found, and what is to be done about it.
+/// The findings, each with its step.
 #[derive(Debug, Default)]
 pub(crate) struct AdoptReport {
     pub items: Vec<AdoptItem>,
     /// The steps were carried out.
     pub acted: bool,
-    /// What was decided is not enough: the operator has to say where the group begins.
+    /// The decisions are not enough: the operator has to say where the group begins.
     pub lacks_beginning: bool,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct AdoptItem {
     pub kind: AdoptKind,
     pub count: u64,
     pub what: String,
-    /// What `--yes` does about it, or has done.
+    /// The step that `--yes` takes, or has taken.
     pub step: Option<String>,
     pub done: bool,
     /// Nothing is done while it is so.
@@ -191,7 +191,7 @@ pub(crate) async fn adopt(queue: &Queue, orders: &AdoptOrders) -> Result<AdoptRe
     Ok(report)
 }
 
-/// What is to be said and done. It is pure.
+/// Decides what is said and done. It is pure.
 fn plan(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> AdoptReport {
     use AdoptKind as K;
     let rules = &queue.rules;

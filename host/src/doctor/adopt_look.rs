@@ -25,7 +25,7 @@ const MAX_NAMES: usize = 50;
 /// Pending entries in one step.
 const PENDING: usize = 500;
 
-/// What there is.
+/// The keys and entries that another consumer left.
 #[derive(Debug, Default)]
 pub(super) struct Remains {
     /// Keys with another type: the key, what it holds, what it should hold.
@@ -48,7 +48,7 @@ pub(super) struct Remains {
     pub retry_counts: Vec<RetryCount>,
 }
 
-/// What is pending at consumers that are no hosts.
+/// The entries that are pending at consumers that are no hosts.
 #[derive(Debug, Default)]
 pub(super) struct ForeignPending {
     pub count: u64,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::queue::codec::{self, RawFields, raw};
 use crate::queue::dead::FOREIGN;
 
-/// What a field may be besides a field of the task.
+/// The meanings that a field may have, besides a field of the task.
 const KNOWN: [&str; 5] = ["tq-id", "tq-error", "tq-failed-at", "tq-attempts", "tq-consumer"];
 /// The object in this field has the task's fields.
 const OBJECT: &str = "*";
@@ -39,7 +39,7 @@ pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
     Ok((new.to_owned(), old.to_owned()))
 }
 
-/// What a field is, if its name tells it.
+/// The meaning of a field, if its name tells it.
 pub(super) fn guess(name: &str) -> Option<&'static str> {
     let plain: String =
         name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).collect();
@@ -70,7 +70,7 @@ pub(super) fn convert(
             "tq-attempts" => attempts = as_text().trim().parse::<u32>().ok().map(|count| count.to_string()),
             "tq-consumer" => consumer = Some(as_text()),
             OBJECT => own.extend(members(value, new.is_some(), task_fields)),
-            // Of tqhost's own names it has no others.
+            // It has no other names of tqhost's own.
             kept if kept.starts_with("tq-") => {}
             kept => own.push((kept.as_bytes().to_vec(), value.clone())),
         }

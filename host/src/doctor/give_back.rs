@@ -28,11 +28,11 @@ const PAGE: usize = 100;
 /// Keys of the whole Redis in one step.
 const SCAN: usize = 1000;
 
-/// What is to be given back.
+/// The tasks that are to be given back.
 #[derive(Debug, Default)]
 struct Holdings {
     waiting: u64,
-    /// Of these so many have fields of tqhost, as far as the first hundred tell.
+    /// So many of them have fields of tqhost, as far as the first hundred tell.
     reserved: u64,
     /// Pending at hosts.
     running: u64,

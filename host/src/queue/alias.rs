@@ -66,7 +66,7 @@ pub(super) struct Named {
     lives: Duration,
 }
 
-/// What an alias needs to know of its queue.
+/// The parts of a queue that an alias needs.
 struct Naming<'q> {
     keys: &'q QueueKeys,
     place: &'q ValueAt,

@@ -113,7 +113,7 @@ pub(crate) fn group_name(item: Value) -> Shaped<String> {
     Info::read(item)?.text("name")
 }
 
-/// What Redis counts of a group.
+/// Redis's counts of a group.
 #[derive(Debug)]
 pub(super) struct GroupCount {
     pub pending: u64,

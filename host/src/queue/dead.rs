@@ -152,7 +152,7 @@ pub struct Redriven {
     pub succeeded: u64,
     /// Is not dead (any more), or can never run.
     pub skipped: u64,
-    /// Those of the succeeded ones whose flow is not known any more.
+    /// So many of the succeeded ones belong to a flow that is not known any more.
     #[serde(skip_serializing_if = "is_zero")]
     pub without_flow: u64,
 }

@@ -54,7 +54,7 @@ struct HoldState {
     cause: Option<String>,
 }
 
-/// What a look has found in the key.
+/// The content of the key, as a look has found it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct HoldFound {
     pub hold: Option<QueueHold>,

@@ -277,7 +277,7 @@ pub fn order_of(batch: &[&Ending]) -> Vec<usize> {
     Arranged::new(batch).order
 }
 
-/// What became of each attempt of a call.
+/// The result of each attempt of a call.
 type Replies = Vec<Result<Settled, QueueError>>;
 
 const WHAT: &str = "settle";
@@ -298,8 +298,8 @@ impl Queue {
         self.replies(replies, arranged.order)
     }
 
-    /// What became of a call whose reply was lost, and which named its attempts in this order. None: Redis
-    /// has not carried it out, and never will. Then its attempts may be sent with a higher number.
+    /// Gives the results of a call whose reply was lost, and which named its attempts in this order. None:
+    /// Redis has not carried it out, and never will. Then its attempts may be sent with a higher number.
     pub async fn settled_before(
         &self,
         consumer: &str,

@@ -19,7 +19,7 @@ pub(super) struct LastWords {
     /// The lines before the panic, or before the traceback, that is being read.
     before: String,
     in_panic: bool,
-    /// What a runtime of Go is printing.
+    /// The message that a runtime of Go is printing.
     in_go: Option<OfGo>,
 }
 

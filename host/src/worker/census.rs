@@ -73,8 +73,8 @@ impl CensusTaker {
     }
 }
 
-/// What was trimmed between two looks, at least. What the first look finds was lost before. Newer versions of
-/// Redis begin anew when the group reads on.
+/// The least number of entries that were trimmed between two looks. Those of the first look were lost before.
+/// Newer versions of Redis begin anew when the group reads on.
 fn new_trims(before: Option<u64>, now: u64) -> u64 {
     before.map_or(0, |before| if now >= before { now - before } else { now })
 }

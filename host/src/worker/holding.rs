@@ -1,5 +1,4 @@
-//! What this host knows about the hold of one queue: whether something outside is down, and who may try a
-//! task.
+//! Knows the hold of one queue: whether something outside is down, and who may try a task.
 //!
 //! In: how attempts ended, and what the lookout finds in Redis. Out: whether a failure is charged, when the
 //! loops that claim may ask for the probe, and the [`HoldProbe`] of the one that got it. A line in the log

@@ -1,4 +1,4 @@
-//! What an answer of the application means for the task.
+//! Decides what an answer of the application means for the task.
 //!
 //! In: a response, or the error in its place. Out: the result, or a [`Failure`].
 //!

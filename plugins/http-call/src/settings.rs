@@ -38,7 +38,7 @@ pub struct Settings {
     pub timeout: Option<Duration>,
 }
 
-/// What is sent of a task.
+/// The part of a task that is sent.
 pub enum Body {
     /// The whole task, as `application/json`.
     Json,

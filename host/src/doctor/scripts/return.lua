@@ -33,7 +33,7 @@ local function give_entry(entry)
     redis.call('XACK', stream, group, entry)
     return nil
   end
-  -- What was read and is not pending was done before tqhost came.
+  -- Entries that were read and are not pending were done before tqhost came.
   if not is_pending and (ARGV[2] ~= '1' or not comes_after(entry, last)) then return nil end
   if not give(fields) then return false end
   redis.call('XACK', stream, group, entry)

@@ -51,6 +51,7 @@ fn a_plain_consumer_gets_what_has_not_ended() {
         bench.redis("XREADGROUP", ("GROUP", "tqhost", dead_host, "COUNT", 1, "STREAMS", "work", ">"));
     bench.xadd("work", &[("n", "waiting")]);
     bench.xadd("tq:{work}:dead", &[("n", "dead"), ("tq-reason", "rejected"), ("tq-id", "x")]);
+    let _: () = bench.redis("SET", ("tq:{work}:hold", "{}"));
     let ended = "tq:{work}:task:ended";
     let _: u64 = bench.redis("HSET", (ended, "status", "COMPLETED"));
     let _: u64 = bench.redis("EXPIRE", (ended, 1000));

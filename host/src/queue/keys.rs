@@ -150,7 +150,15 @@ impl QueueKeys {
 
     /// Whether only hosts need this key, while they serve the queue.
     pub(crate) fn is_of_hosts(&self, key: &[u8]) -> bool {
-        let named = [&self.paused, &self.rate, &self.schedule, &self.history, &self.adopted, &self.events];
+        let named = [
+            &self.paused,
+            &self.hold,
+            &self.rate,
+            &self.schedule,
+            &self.history,
+            &self.adopted,
+            &self.events,
+        ];
         named.iter().any(|known| known.as_bytes() == key) || key.starts_with(self.settled_prefix.as_bytes())
     }
 

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
-use super::authors::{NAME, make, new_project};
+use super::authors::{NAME, cache_of, make, new_project, tried_with};
 use super::languages::{host, result};
 use crate::support::{Bench, Web, eventually};
 
@@ -208,6 +208,23 @@ fn requests_of_net_http_that_fail_become_retries_or_rejections() {
     assert_eq!(other.requests(), 0);
     assert!(!host.raw().contains("hunter2"), "no query and no password is logged");
     host.stop();
+}
+
+#[test]
+fn a_server_that_is_down_is_told_as_the_cause() {
+    let web = Web::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("tqhost.toml");
+    let grants = format!("[queues.q]\n[plugins.in-go]\nallowed_hosts = [{:?}]\n", web.origin());
+    std::fs::write(&config, grants).expect("write");
+    let config = config.to_str().expect("UTF-8");
+    // The outcome is the same if the handler ignores the answer and panics.
+    for (path, end, after) in [("busy", "well", 7000), ("down", "throw", 9000)] {
+        let (url, end) = (format!("url={}/{path}", web.origin()), format!("end={end}"));
+        let args = ["--config", config, "--field", &url, "--field", &end, "--json"];
+        let view = tried_with(&cache_of("languages"), "in-go", &args).json();
+        assert_eq!((&view["outcome"], &view["after_ms"]), (&json!("unavailable"), &json!(after)), "{view}");
+    }
 }
 
 #[test]

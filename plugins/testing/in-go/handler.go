@@ -210,7 +210,7 @@ func one(client *http.Client, task *tqhost.Task, url string, size int) (any, err
 		return nil, err
 	}
 	if response.StatusCode == http.StatusTooManyRequests {
-		return nil, tqhost.Retry("the server is busy").After(requests.RetryAfter(response))
+		return nil, tqhost.Unavailable("the server is busy").After(requests.RetryAfter(response))
 	}
 	kind := any(nil)
 	if value := response.Header.Get("Content-Type"); value != "" {

@@ -22,6 +22,8 @@ type Failure struct {
 	after   time.Duration
 	// Whether `after` was chosen.
 	timed bool
+	// Whether a service outside is down.
+	outage bool
 }
 
 func (failure *Failure) Error() string { return failure.message }
@@ -31,6 +33,15 @@ func Reject(why string) *Failure { return &Failure{kind: kindReject, message: wh
 
 // Retry makes a failure of a task that may work later. The queue's backoff says when, unless After does.
 func Retry(why string) *Failure { return &Failure{kind: kindRetry, message: why} }
+
+// Unavailable makes a failure of a task that found a service down: it refused the connection, did not answer
+// in time, or asks to be called later. It is a retry that says nothing about this version, and a queue with a
+// `hold` waits for the service and does not charge the attempt.
+func Unavailable(why string) *Failure {
+	failure := Retry(why)
+	failure.outage = true
+	return failure
+}
 
 // After sets when the task is tried again. The queue's longest backoff bounds it.
 func (failure *Failure) After(wait time.Duration) *Failure {
@@ -80,7 +91,20 @@ func (err *HTTPError) failure() *Failure {
 		"HTTP-response-body-size", "forbidden", "invalid-syntax":
 		return Reject(err.Why)
 	}
+	if err.Unreachable() {
+		return Unavailable(err.Why)
+	}
 	return Retry(err.Why)
+}
+
+// Unreachable says whether the server cannot be reached or is too slow.
+func (err *HTTPError) Unreachable() bool {
+	switch err.Code {
+	case "connection-refused", "connection-timeout", "connection-read-timeout", "connection-write-timeout",
+		"HTTP-response-timeout":
+		return true
+	}
+	return false
 }
 
 // failureOf finds the failure in an error and in what it wraps. It is nil for an error that nobody expected.

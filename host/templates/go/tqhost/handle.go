@@ -34,19 +34,20 @@ func SelfCheck(function func() error) {
 
 // The answer of services during this attempt.
 var outside struct {
-	failed bool
-	after  time.Duration
+	failed, down bool
+	after        time.Duration
 }
 
-// FailedOutside notes that something outside failed. Then an error that nobody expected is a retry in this
-// attempt, and not a trap. After 0, the queue's backoff says when.
-func FailedOutside(after time.Duration) {
-	outside.failed, outside.after = true, after
+// FailedOutside notes that something outside failed, and whether it is down. Then an error that nobody
+// expected is a retry in this attempt, and not a trap. After 0, the queue's backoff says when.
+func FailedOutside(down bool, after time.Duration) {
+	outside.failed, outside.down, outside.after = true, down, after
 }
 
 // attempt runs the handler on one task.
 func attempt(task *Task, function func(*Task) (any, error)) (result []byte, has bool, failure *Failure) {
-	outside.failed, outside.after = false, 0
+	FailedOutside(false, 0)
+	outside.failed = false
 	defer func() {
 		// A panic that is not recovered here ends the instance. The runtime prints it with its stack.
 		if outside.failed {
@@ -76,6 +77,7 @@ func attempt(task *Task, function func(*Task) (any, error)) (result []byte, has 
 
 func later(why string) *Failure {
 	failure := Retry(why)
+	failure.outage = outside.down
 	if outside.after > 0 {
 		failure.After(outside.after)
 	}

@@ -35,6 +35,9 @@ func exportHandle(
 	result, has, failure := attempt(task, handler)
 	clear(given)
 	forget()
+	if failure != nil && failure.outage {
+		outageUnavailable(0, failure.timed, millis(failure.after))
+	}
 	returned = newArea()
 	at := returned.bytes()
 	switch {
@@ -126,6 +129,9 @@ func (to *lines) WithGroup(name string) slog.Handler {
 
 //go:wasmimport wasi:logging/logging@0.1.0-draft log
 func log(level uint32, context, message string)
+
+//go:wasmimport tqhost:extensions/outage@0.1.0 unavailable
+func outageUnavailable(index uint32, timed bool, afterMS uint64)
 
 //go:wasmimport tqhost:handler/context@0.1.0 remaining-ms
 func remainingMS() uint64

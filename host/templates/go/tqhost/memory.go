@@ -66,6 +66,9 @@ func RunTask(function func(*Task) (any, error), task *Task) ([]byte, error) {
 // Wait says when the failure wants the task to be tried again, if it says so.
 func (failure *Failure) Wait() (wait time.Duration, chosen bool) { return failure.after, failure.timed }
 
+// IsUnavailable says whether the failure blames a service outside.
+func (failure *Failure) IsUnavailable() bool { return failure.outage }
+
 // IsRejection says whether the task is dead with this failure.
 func (failure *Failure) IsRejection() bool { return failure.kind == kindReject }
 

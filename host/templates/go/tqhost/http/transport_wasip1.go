@@ -28,7 +28,8 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if response.StatusCode == 429 || response.StatusCode >= 500 {
-		tqhost.FailedOutside(RetryAfter(response))
+		down := response.StatusCode == 429 || response.StatusCode == 503
+		tqhost.FailedOutside(down, RetryAfter(response))
 	}
 	return response, nil
 }
@@ -40,7 +41,7 @@ func note(failure *tqhost.HTTPError) {
 		"HTTP-response-body-size", "forbidden", "invalid-syntax", "HTTP-request-denied",
 		"destination-IP-prohibited":
 	default:
-		tqhost.FailedOutside(0)
+		tqhost.FailedOutside(failure.Unreachable(), 0)
 	}
 }
 

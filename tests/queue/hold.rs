@@ -175,7 +175,7 @@ fn a_host_that_is_killed_with_the_probe_blocks_nobody() {
     first.log("the queue is held");
     outage.bench.until_pending("work", 0);
     outage.web.set_service(Service::Hangs);
-    outage.bench.until_running("work", 1);
+    outage.bench.until_pending("work", 1);
     let second = outage.bench.host();
     second.log("the queue is held");
     first.kill();

@@ -185,7 +185,7 @@ impl Holding {
         !self.is_probing() && self.probe().ask_at.is_none_or(|at| at <= Instant::now())
     }
 
-    /// Whether the claim of this entry must not run: the queue is held, and it is not the probe. Its read
+    /// Whether the task of this entry must not run: the queue is held, and it is not the probe. Its read
     /// began before this host knew of the hold.
     pub(crate) fn stops(&self, entry: &str) -> bool {
         let is_probe = |probed: &str| probed == entry;

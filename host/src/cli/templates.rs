@@ -346,11 +346,18 @@ mod tests {
         files.iter().find(|file| file.path == path).unwrap_or_else(|| panic!("no {path}")).text.clone()
     }
 
+    fn is_capital(word: &str) -> bool {
+        word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+    }
+
     #[test]
     fn no_mark_is_left() {
         for lang in ALL {
             for file in files(lang, "Word.count_2") {
-                assert!(!file.text.contains("{{"), "{}: {}", file.path, file.text);
+                // A literal of Go may have two braces, too, but no word in capitals behind them.
+                let is_mark = |rest: &str| rest.split_once("}}").is_some_and(|(word, _)| is_capital(word));
+                let is_left = file.text.split("{{").skip(1).any(is_mark);
+                assert!(!is_left, "{}: {}", file.path, file.text);
             }
             let readme = text(&files(lang, "Word.count_2"), "README.md");
             assert!(readme.contains("[queues.\"Word.count_2\"]"), "{readme}");

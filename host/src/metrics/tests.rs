@@ -151,7 +151,7 @@ fn what_a_queue_counts_is_shown() {
     let oldest = Some(Duration::from_millis(1500));
     *mail.census() = Census { queued: 5, running: 6, delayed: 7, dead: 8, oldest, ..Census::default() };
     host.board.queue("other");
-    assert_eq!(mail.dead(), 6);
+    assert_eq!(mail.dead(), 7);
     assert_lines(
         &host.scrape(),
         &[

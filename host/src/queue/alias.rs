@@ -58,7 +58,7 @@ pub(crate) enum Meant {
 
 /// A task and its alias.
 #[derive(Debug)]
-pub(super) struct Named {
+pub(super) struct NamedTask {
     alias: Vec<u8>,
     id: String,
     /// When it was enqueued (ms), with its place among the tasks of that moment behind the point. None: now.
@@ -75,16 +75,16 @@ struct Naming<'q> {
 
 impl Naming<'_> {
     /// A task that waits in its stream, or is delayed.
-    fn new_task(&self, id: &str, fields: &[Field], delay: Duration) -> Option<Named> {
+    fn new_task(&self, id: &str, fields: &[Field], delay: Duration) -> Option<NamedTask> {
         let alias = self.keys.alias(&value::alias(fields, self.place)?);
-        Some(Named { alias, id: id.to_owned(), enqueued_at: None, lives: delay + WAIT + self.retention })
+        Some(NamedTask { alias, id: id.to_owned(), enqueued_at: None, lives: delay + WAIT + self.retention })
     }
 }
 
 impl Queue {
     /// Notes the aliases of tasks that were delivered.
     pub(crate) async fn note_aliases(&self, tasks: &[&Task]) -> Result<(), QueueError> {
-        let named: Vec<Named> =
+        let named: Vec<NamedTask> =
             tasks.iter().filter_map(|task| self.delivered(task, task.delay.unwrap_or_default())).collect();
         self.note(&self.keys, &named).await
     }
@@ -97,7 +97,7 @@ impl Queue {
 
     /// Lets the alias of a task live on while the task is delayed.
     pub(crate) async fn keep_alias(&self, task: &Task, delay: Duration) -> Result<(), QueueError> {
-        let named: Vec<Named> = self.delivered(task, delay).into_iter().collect();
+        let named: Vec<NamedTask> = self.delivered(task, delay).into_iter().collect();
         self.note(&self.keys, &named).await
     }
 
@@ -109,7 +109,7 @@ impl Queue {
         }
         let Some(entry) = self.find_queued(id).await? else { return Ok(()) };
         let enqueued_at_ms = codec::entry_time_ms(&entry.id);
-        let named: Vec<Named> = self.waiting(id, &entry.fields, enqueued_at_ms).into_iter().collect();
+        let named: Vec<NamedTask> = self.waiting(id, &entry.fields, enqueued_at_ms).into_iter().collect();
         self.note(&self.keys, &named).await
     }
 
@@ -129,7 +129,7 @@ impl Queue {
             let Some(place) = &target.id else { continue };
             let keys = QueueKeys::new(&target.stream, target.dead_letter.as_deref());
             let naming = Naming { keys: &keys, place, retention: target.retention };
-            let named: Vec<Named> = tasks
+            let named: Vec<NamedTask> = tasks
                 .iter()
                 .filter(|task| task.queue == target.name)
                 .filter_map(|task| naming.new_task(&task.id, &task.fields, task.delay))
@@ -140,14 +140,14 @@ impl Queue {
     }
 
     /// A task that is enqueued here just now, and its alias. None: it has none.
-    pub(super) fn new_named(&self, id: &str, fields: &[Field], delay: Duration) -> Option<Named> {
+    pub(super) fn new_named(&self, id: &str, fields: &[Field], delay: Duration) -> Option<NamedTask> {
         let place = self.rules.id.as_ref()?;
         Naming { keys: &self.keys, place, retention: self.rules.retention }.new_task(id, fields, delay)
     }
 
     /// A task that waits in the stream, and its alias. None: it has none.
-    pub(super) fn waiting(&self, id: &str, fields: &RawFields, enqueued_at_ms: u64) -> Option<Named> {
-        Some(Named {
+    pub(super) fn waiting(&self, id: &str, fields: &RawFields, enqueued_at_ms: u64) -> Option<NamedTask> {
+        Some(NamedTask {
             alias: self.alias_of(fields)?,
             id: id.to_owned(),
             enqueued_at: Some(order(id, enqueued_at_ms)),
@@ -157,9 +157,9 @@ impl Queue {
 
     /// A task that was delivered, with its alias. The alias lives until the task can have ended after
     /// `delay`, and then as long as its status. None: it has none.
-    fn delivered(&self, task: &Task, delay: Duration) -> Option<Named> {
+    fn delivered(&self, task: &Task, delay: Duration) -> Option<NamedTask> {
         let place = self.rules.id.as_ref()?;
-        Some(Named {
+        Some(NamedTask {
             alias: self.keys.alias(&value::alias(&task.fields, place)?),
             id: task.id.clone(),
             enqueued_at: Some(order(&task.id, task.enqueued_at_ms)),
@@ -168,10 +168,10 @@ impl Queue {
     }
 
     /// Notes aliases in the queue with these keys.
-    pub(super) async fn note(&self, keys: &QueueKeys, named: &[Named]) -> Result<(), QueueError> {
+    pub(super) async fn note(&self, keys: &QueueKeys, named: &[NamedTask]) -> Result<(), QueueError> {
         for some in named.chunks(NOTED) {
             let mut call = ScriptCall::new(&script::ALIAS).key(&keys.stream).arg(MOST);
-            for Named { alias, id, enqueued_at, lives } in some {
+            for NamedTask { alias, id, enqueued_at, lives } in some {
                 let enqueued_at = enqueued_at.map_or_else(String::new, |at| at.to_string());
                 call = call.key(alias).arg(id).arg(enqueued_at).arg(millis(*lives));
             }

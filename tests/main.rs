@@ -14,6 +14,7 @@ mod config;
 mod effects;
 mod faults;
 mod handlers;
+mod moving;
 mod plugins;
 mod proofs;
 mod queue;

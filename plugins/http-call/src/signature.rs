@@ -48,7 +48,10 @@ mod tests {
         let key = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let body = br#"{"test": 2432232314}"#;
         let first = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
-        assert_eq!(of(&[key.clone()], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body), first);
+        assert_eq!(
+            of(std::slice::from_ref(&key), "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body),
+            first
+        );
         let both = of(&[key, vec![7; 24]], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body);
         let (old, new) = both.split_once(' ').unwrap();
         assert!(old == first && new.starts_with("v1,") && new != first, "{both}");

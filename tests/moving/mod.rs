@@ -1,0 +1,64 @@
+//! Systems that move in: an old consumer leaves its keys, and tqhost takes them over.
+//!
+//! In: the configurations and payloads of `examples`, and the old consumers beside this file, which are
+//! programs in Python. Out: counts: each task has one end. Not here: what `tqhost adopt` finds (`cli`).
+
+mod user_activity;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+/// An old consumer, in a process of its own. Killed when it is dropped.
+struct OldConsumer {
+    child: Child,
+    lines: Arc<Mutex<Vec<Value>>>,
+}
+
+impl OldConsumer {
+    /// Starts a program of this folder for the Redis at this port.
+    fn start(program: &str, port: u16, name: &str, env: &[(&str, &str)]) -> OldConsumer {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/moving");
+        let mut child = Command::new("python3")
+            .arg("-B")
+            .arg(folder.join(program))
+            .args([&port.to_string(), name])
+            .envs(env.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start python3");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let kept: Arc<Mutex<Vec<Value>>> = lines.clone();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+                kept.lock().expect("the lines").push(line);
+            }
+        });
+        OldConsumer { child, lines }
+    }
+
+    /// The values that it printed under this name.
+    fn said(&self, name: &str) -> Vec<String> {
+        let lines = self.lines.lock().expect("the lines");
+        lines.iter().filter_map(|line| line[name].as_str().map(str::to_owned)).collect()
+    }
+
+    /// Kills it, as a crash would.
+    fn kill(mut self) {
+        self.child.kill().expect("kill the consumer");
+        self.child.wait().expect("its end");
+    }
+}
+
+impl Drop for OldConsumer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
